@@ -253,19 +253,22 @@ def print_table(summary: dict[str, Any]) -> None:
         print(line.format(kind, row["programs"], row["reward_1"], row["reward_0"], row["unscored"], outcomes))
     print()
     print(
-        f"{summary['programs']} programs for {summary['problems']} problems in {summary['seconds']:.1f} s: "
+        f"{summary['programs']} programs for {summary['problems']} problems in "
+        f"{summary['seconds']:.1f} s: "
         f"{summary['programs_per_second']:.0f} a second"
     )
     if summary["timed_out"]:
         print(
-            f"{summary['timed_out']} of them ran into their time-out; the others took {summary['others_cpu_ms'] / 1000:.1f} s of CPU "
+            f"{summary['timed_out']} of them ran into their time-out; the others took "
+            f"{summary['others_cpu_ms'] / 1000:.1f} s of CPU "
             f"time, Python's start included"
         )
     for name, what in (("wall_ms", "wall clock"), ("cpu_ms", "CPU time")):
         print(f"{what:<10}  p50 {summary[name]['p50']:.1f} ms, p99 {summary[name]['p99']:.1f} ms")
     for surprise in summary["surprises"]:
         print(
-            f"NOT AS EXPECTED: {surprise['task_id']} {surprise['kind']} ({surprise['name']}): reward {surprise['reward']}, "
+            f"NOT AS EXPECTED: {surprise['task_id']} {surprise['kind']} ({surprise['name']}): "
+            f"reward {surprise['reward']}, "
             f"{surprise['why']}"
         )
     for harm in summary["harm"]:

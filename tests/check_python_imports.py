@@ -30,7 +30,9 @@ def imports(path, module, modules):
                 if one.name in modules:
                     yield node.lineno, one.name, None
         elif isinstance(node, ast.ImportFrom):
-            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = (
+                package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            )
             source = ".".join([*base, *([node.module] if node.module else [])])
             for one in node.names:
                 if f"{source}.{one.name}" in modules:
@@ -53,8 +55,8 @@ def circles(graph):
             elif other in stack:
                 low[node] = min(low[node], index[other])
         if low[node] == index[node]:
-            part = stack[stack.index(node):]
-            del stack[stack.index(node):]
+            part = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
             if len(part) > 1 or node in graph[node]:
                 found.append(sorted(part))
 
@@ -78,8 +80,14 @@ def main():
                 problems.append(f"{where}: rollbox._core imports {source}, which is above it")
             if module.startswith("rollbox._") and source.startswith("rollbox.aio"):
                 problems.append(f"{where}: {module} imports {source}, which is above it")
-    problems += [f"python/rollbox: a circle of imports: {', '.join(circle)}" for circle in circles(graph)]
-    made = subprocess.run([sys.executable, str(ROOT / "tools/gen_async.py"), "--check"], capture_output=True, text=True)
+    problems += [
+        f"python/rollbox: a circle of imports: {', '.join(circle)}" for circle in circles(graph)
+    ]
+    made = subprocess.run(
+        [sys.executable, str(ROOT / "tools/gen_async.py"), "--check"],
+        capture_output=True,
+        text=True,
+    )
     problems += made.stdout.splitlines() + made.stderr.splitlines()
     finish(problems)
 

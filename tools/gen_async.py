@@ -69,7 +69,7 @@ def methods(name, cls):
 
 
 def docstring(method, source):
-    """The docstring's lines as they are in the source, without the example, which does not await."""
+    """The docstring as it is in the source, without the example, which does not await."""
     text = ast.get_source_segment(source, method.body[0])
     return re.sub(r"\n\n +Example:\n.*(?=\n +\"\"\"$)", "", text, flags=re.DOTALL)
 
@@ -123,7 +123,7 @@ def twin(method, source, call):
 
 
 def imports_of(body):
-    """{module: names} of what the generated class uses; relative modules, typing, collections.abc."""
+    """{module: names} of what the generated class uses."""
     homes = {
         "run_in_loop_thread": "._threads",
         "run_in_thread": "._threads",

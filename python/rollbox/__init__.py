@@ -9,7 +9,8 @@
         box.exec("git init repo")
         base = box.snapshot()
 
-What the program did is a Result; what rollbox could not do is a RollboxError. docs/python.md has the whole of it.
+What a program did is a Result; what rollbox could not do is a RollboxError. docs/python.md is the
+guide.
 """
 
 from __future__ import annotations
@@ -57,10 +58,22 @@ AsyncWorkSandbox = AsyncSandbox
 
 
 def doctor() -> dict[str, Any]:
-    """What this kernel and user can give: {"kernel", "ok", "isolation": {"namespace", "process"}, "cgroup", "features": [{"name",
-    "available", "needed_for", "hint"}]}.
+    """Tells what this kernel and user can give.
 
-    Features named in $ROLLBOX_KFEAT (-landlock,-userns,...) count as missing. Blocks for some milliseconds; needs no engine.
+    Needs no engine, and blocks for some milliseconds. Features named in $ROLLBOX_KFEAT
+    (-landlock,-userns,...) count as missing.
+
+    Returns:
+        {"kernel", "ok", "isolation": {"namespace", "process"}, "cgroup", "features": [{"name",
+        "available", "needed_for", "hint"}]}.
+
+    Raises:
+        EngineStartFailed: The library is missing.
+
+    Example:
+        >>> import rollbox
+        >>> sorted(rollbox.doctor()["isolation"])
+        ['namespace', 'process']
     """
     text = ctypes.c_void_p()
     error = ffi.Error()

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `rollbox` command of an installed package, and `python -m rollbox`: becomes the bundled CLI."""
+"""The `rollbox` command of an installed package, and `python -m rollbox`.
+
+It becomes the bundled program.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from rollbox._core import ffi
 
 
 def main() -> NoReturn:
+    """Executes the bundled program."""
     places = ffi.find_binary("rollbox")
     for place in places:
         if place.is_file():

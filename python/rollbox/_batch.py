@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches: many jobs, so many at a time, from one thread.
+"""Batches: many jobs, some at a time, from one thread.
 
-A job becomes a BatchTask once, when its turn comes: a policy's text and a Request, or the error that kept it from becoming one. A task's
-result is a row. The blocking batch polls the engine's descriptor and dispatches by itself; ends that other threads dispatched reach it
-through a socket pair. The asyncio batch is that many workers over `_runs.run`. What both share, the retry rule above all, is in BatchTask.
+A job becomes a BatchTask once, when its turn comes: a policy's text and a Request, or the error
+that kept it from becoming one. The result of a task is a row. The blocking batch polls the engine's
+descriptor and dispatches by itself; it hears by a socket pair of ends that other threads
+dispatched. The asyncio batch (aio/_batch.py) is a number of workers. Both share the retry rule and
+the rest of BatchTask.
 
-A batch that is recorded is that many threads, each with a session of one command at a time, as trajectories are of sessions.
+A batch that is recorded has a number of threads, each with a session of one command at a time,
+because trajectories belong to sessions.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ LANGUAGES: dict[str, tuple[str, list[str]]] = {
     "c": ("main.c", ["sh", "-c", "cc -O2 -o main main.c -lm && exec ./main"]),
     "cpp": ("main.cpp", ["sh", "-c", "c++ -O2 -o main main.cpp && exec ./main"]),
 }
-"""language -> (the file that a job's code is put into, the argv that runs it); the same table as that of `rollbox batch`."""
+"""{language: (the file for a job's code, the argv that runs it)}; `rollbox batch` has the same."""
 
 _log = logging.getLogger("rollbox")
 
@@ -66,7 +69,7 @@ def _invalid(message: str) -> InvalidArgument:
 
 
 class BatchTask:
-    """A job under way in a batch."""
+    """A job of a batch."""
 
     __slots__ = ("index", "id", "policy", "arguments", "request", "error", "attempts", "due")
 
@@ -99,7 +102,8 @@ class BatchTask:
         unknown = sorted(str(key) for key in set(job) - _KEYS)
         if unknown:
             raise _invalid(
-                f"a job has no key {', '.join(map(repr, unknown))}; the keys are {', '.join(sorted(_KEYS))}"
+                f"a job has no key {', '.join(map(repr, unknown))}; the keys are "
+                f"{', '.join(sorted(_KEYS))}"
             )
         argv, code, language, files = (
             job.get("argv"),
@@ -114,7 +118,8 @@ class BatchTask:
         if code is None:
             if isinstance(argv, (str, bytes)):
                 raise _invalid(
-                    f'argv must be a list of arguments, not {type(argv).__name__}: the text of a program is "code", with its "language", and a line of shell is '
+                    f"argv must be a list of arguments, not {type(argv).__name__}: the text of a "
+                    f'program is "code", with its "language", and a line of shell is '
                     '["sh", "-c", ...]'
                 )
             if language is not None:
@@ -150,6 +155,7 @@ class BatchTask:
         self.request = Request(**self.arguments, is_code=language == "python")
 
     def again(self, error: Optional[RollboxError], retries: int) -> Optional[float]:
+        """The delay in seconds before another attempt; None: this was the last."""
         self.attempts += 1
         delay = retry_delay(error, self.attempts, retries)
         if delay is not None:
@@ -164,24 +170,48 @@ class BatchTask:
         return delay
 
     def row(self, error: RollboxError, text: bool) -> Result[Any]:
+        """The row of a job that could not be run."""
         return error_result(error, text, self.id)
 
 
 def _bare_text(job: object) -> InvalidArgument:
-    """Text alone would be a shell's line to one reader and a program to the other, and a program that a shell fails on is a wrong answer to who scores it."""
+    """The error for a job that is bare text.
+
+    A shell and a program would read it differently, and a program that a shell fails on would be
+    scored as a wrong answer.
+    """
     return _invalid(
-        f'a job is not a bare {type(job).__name__}: {{"code": ..., "language": "python"}}, or rollbox.code_job(...), is for the text of a program, '
+        f'a job is not a bare {type(job).__name__}: {{"code": ..., "language": "python"}}, or '
+        f"rollbox.code_job(...), is for the text of a program, "
         '["sh", "-c", ...] for a line of shell'
     )
 
 
 def code_job(code: Union[str, bytes], language: str = "python", **more: Any) -> dict[str, Any]:
-    """A job of run_many for the text of a program. more: the other keys of a job, such as id, stdin and timeout_s."""
+    r"""Makes a job of run_many from the text of a program.
+
+    Args:
+        code: The program's text.
+        language: python, bash, sh, node, javascript, perl, ruby, c or cpp.
+        more: The other keys of a job, such as id, stdin and timeout_s.
+
+    Returns:
+        The job.
+
+    Example:
+        >>> from rollbox import code_job, run_many
+        >>> [result.text for result in run_many([code_job("print(6 * 7)")])]
+        ['42\n']
+    """
     return {"code": code, "language": language, **more}
 
 
 def tasks_of_jobs(jobs: Iterable[Job], base: Policy) -> Iterator[BatchTask]:
-    """Bare text first is a caller who means something else by jobs, which is told before anything has run; later it is that job's row."""
+    """The tasks of jobs, as they are needed.
+
+    Bare text as the first job is a caller's mistake, raised before anything has run; later it is
+    the row of that job.
+    """
     if isinstance(jobs, (str, bytes, Mapping)):
         raise _invalid("jobs must be an iterable of jobs, not one job")
     for index, job in enumerate(jobs):
@@ -191,7 +221,7 @@ def tasks_of_jobs(jobs: Iterable[Job], base: Policy) -> Iterator[BatchTask]:
 
 
 class _Batch:
-    """The runs under way of a blocking batch."""
+    """The runs of a blocking batch that are under way."""
 
     def __init__(self, engine: Engine, text: bool) -> None:
         self.engine = engine
@@ -217,7 +247,7 @@ class _Batch:
                 self.mouth.send(b"\0")
 
     def wait(self, timeout_s: Optional[float]) -> Iterator[tuple[BatchTask, Result[Any]]]:
-        """Blocks until something has ended, up to timeout_s; the tasks that have, with their results."""
+        """Waits until a task has ended, up to timeout_s; yields the ended tasks and results."""
         if not self.ended:
             connections: dict[int, Connection] = {
                 pending.connection.fd: pending.connection for pending in self.running
@@ -252,7 +282,7 @@ class _Batch:
 
 
 class BatchRecorder:
-    """The sandboxes of a batch that is recorded: each is a session of one command, in one of `width` threads."""
+    """The sandboxes of a batch that is recorded: sessions of one command in `width` threads."""
 
     def __init__(
         self, engine: Engine, width: int, record: Union[Record, Target], retries: int, text: bool
@@ -267,6 +297,7 @@ class BatchRecorder:
         self._closed = threading.Event()
 
     def run(self, task: BatchTask) -> tuple[BatchTask, Result[Any]]:
+        """Runs a task to its last attempt."""
         while True:
             result = self._attempt(task)
             delay = task.again(result.error, self.retries)
@@ -286,7 +317,7 @@ class BatchRecorder:
             )
             arguments = dict(task.arguments)
             with box:
-                # Whoever closes the batch ends what is here; a sandbox that has not begun would do so after that.
+                # close() closes the sandboxes of this set, so one is added before it begins.
                 with self._lock:
                     if self._closed.is_set():
                         raise Cancelled("the batch was closed", stage="arguments")
@@ -309,6 +340,7 @@ class BatchRecorder:
                     self._boxes.discard(box)
 
     def close(self) -> None:
+        """Closes the sandboxes that are open, and the threads."""
         with self._lock:
             self._closed.set()
             boxes = list(self._boxes)
@@ -404,8 +436,26 @@ def iter_many(
     engine: Optional[Engine] = None,
     record: Union[Record, Target, None] = None,
 ) -> Iterator[Result[Any]]:
-    """As run_many, yielding each Result when it is there, by default in the order of completion (`result.id` tells whose it is). Jobs
-    are taken as they are needed, so `jobs` may be an endless generator. Closing the iterator kills what is under way."""
+    """Runs many jobs and yields each Result as it is there.
+
+    Args:
+        jobs: As for `run_many`. Jobs are taken as they are needed, so this may be an endless
+            generator.
+        concurrency: As for `run_many`.
+        policy: As for `run_many`.
+        ordered: Yield the results in the order of the jobs; else as they end (`result.id` tells).
+        progress: As for `run_many`.
+        retries: As for `run_many`.
+        text: As for `run_many`.
+        engine: As for `run_many`.
+        record: As for `run_many`.
+
+    Returns:
+        An iterator. Closing it kills the jobs that still run.
+
+    Raises:
+        RollboxError: As for `run_many`.
+    """
     base = as_policy(policy)
     width = check_concurrency(concurrency)
     source = tasks_of_jobs(jobs, base)
@@ -541,20 +591,45 @@ def run_many(
     engine: Optional[Engine] = None,
     record: Union[Record, Target, None] = None,
 ) -> list[Result[Any]]:
-    """Runs many jobs, `concurrency` at a time (default: one a CPU), each in a fresh sandbox, and returns one Result a job, in the
-    jobs' order or that of completion.
+    """Runs many jobs, each in a sandbox of its own.
 
-    A job is a list of arguments, or a mapping with the keys of a batch row: `argv`, or `code` and `language` (python, bash, sh,
-    node or javascript, perl, ruby, c, cpp); and `id` (str or int; without one, its index), `stdin`, `files` {path: data}, `cwd`,
-    `env`, `timeout_s`, `policy` (a mapping of keys or Policy, laid over the batch's). `code_job(code, language="python", **keys)` makes one. Bare text is none: as
-    the first job it is refused with the words to use. Without a `timeout_s` or a `timeout` of the policy a job has 300 seconds; "none" is no limit.
+    A job is a list of arguments, or a mapping of argv (or code and language), id, stdin, files,
+    cwd, env, timeout_s and policy (keys over the batch's). `code_job` makes one from the text of a
+    program. Without timeout_s or a timeout of the policy, a job has 300 seconds; "none" is no
+    limit.
 
-    A job that rollbox could not run is a row with outcome "error" and `error` set, never an exception and never a program's failure.
-    What may pass (lost engine, exhausted host, refused set-up) is tried again up to `retries` times first; a program may then have run
-    in part before, its sandbox gone.
-    progress: a bar on stderr; None shows it on a terminal.
-    record: keeps a trajectory of each job, which costs a thread for each that runs: a path with `{id}` in it, a function that is called with each Step, or a
-    Record with either. Characters of an id that a file's name had better not have are %XX. A job that is tried again has its last attempt's. Raises for the call's own arguments and for a batch policy that is not valid.
+    A job that rollbox could not run is repeated where another attempt may succeed (engine lost,
+    host exhausted, set-up refused). Its program may have run in part before; that sandbox is gone.
+
+    Args:
+        jobs: The jobs, any iterable.
+        concurrency: How many run at a time; None: one per CPU.
+        policy: The policy of all jobs.
+        ordered: Return the results in the order of the jobs; else as they ended.
+        progress: Show a bar on stderr; None: if that is a terminal.
+        retries: How often a job is repeated that rollbox could not run. A job whose program failed
+            is never repeated.
+        text: Make stdout and stderr str, with invalid UTF-8 replaced.
+        engine: The engine; None: the one that this process shares.
+        record: Keep a trajectory of each job, which takes a thread for each that runs: a path with
+            {id} in it (unusual characters of an id become %XX), a function that is called with each
+            Step, or a Record of either. The trajectory of a repeated job is that of its last
+            attempt.
+
+    Returns:
+        A Result per job. `id` is the job's, or its number from 0. A job that rollbox could not run
+        has outcome "error" and `error`, which say nothing about its program.
+
+    Raises:
+        InvalidArgument: The jobs are one job, or bare text; or an argument is wrong.
+        PolicyInvalid: The policy is not valid.
+        EngineStartFailed: The engine cannot be started.
+
+    Example:
+        >>> from rollbox import run_many
+        >>> jobs = [{"id": "a", "argv": ["echo", "1"]}, ["false"]]
+        >>> [(result.id, result.ok) for result in run_many(jobs)]
+        [('a', True), (1, False)]
     """
     return list(
         iter_many(

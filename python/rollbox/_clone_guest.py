@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interpreter of a sandbox that has a work_fn, and of a template; its text is what `python3 -c` runs there.
+"""The interpreter of clones and templates; `python3 -c` runs its text in the sandbox.
 
-On descriptor 3 comes a message with the functions; init_fn runs; then the interpreter says so on descriptor 4 and waits for a line. It is while it waits that it is captured. Each clone gets a line of its own, which says which one
-it is, runs work_fn, says on descriptor 4 what came of it, and ends at once: with its sandbox everything goes anyway. A message is its length in 8 bytes, and JSON.
+A message with the functions comes on descriptor 3, and init_fn runs. Then the interpreter says so
+on descriptor 4 and waits for a line; it is captured while it waits. Each clone gets a line of its
+own, with its number. It runs work_fn, sends the result on descriptor 4, and ends at once, because
+everything ends with its sandbox anyway. A message is its length in 8 bytes, and JSON.
 
-What a clone does here each of a thousand does, and each page that it writes to is copied for it, at the cost of a page and of some microseconds. So it is a short way, through few objects, which was gone once before the capture: what is
-written to by the first time only is written then.
+What a clone does here, each of a thousand does, and each page that it writes to is copied for it,
+which costs a page and some microseconds. So its code path is short, uses few objects, and is run
+once before the capture: what only a first time writes to is written then.
 
-A template (`rollbox template`) is the same with two programs in the place of the functions.
+A template (`rollbox template`) is the same with two programs in place of the functions.
 
-Nothing here is secret or trusted: what the functions do to it, they do to their own sandbox' word.
+Nothing here is secret or trusted: the functions can only harm the word of their own sandbox.
 """
 
 import base64
@@ -34,6 +37,8 @@ filler: List[object] = []
 
 
 def take() -> Dict[str, Any]:
+    """Reads a message."""
+
     def exactly(n: int) -> bytes:
         parts = []
         while n:
@@ -49,17 +54,19 @@ def take() -> Dict[str, Any]:
 
 
 def write(data: bytes, fd: int) -> None:
+    """Writes a message."""
     data = len(data).to_bytes(8, "big") + data
     while data:
         data = data[os.write(fd, data) :]
 
 
 def give(message: Dict[str, Any]) -> None:
+    """Sends a message as JSON."""
     write(json.dumps(message).encode("ascii"), RESULTS)
 
 
 def encoded(value: Any, encode: Callable[[Any], Any], most: int) -> bytes:
-    """A number is its own text; the encoder, with all that it is made of, is for the others."""
+    """The text of a value. Numbers take a short cut past the encoder and its objects."""
     if type(value) is int and -1 << 63 < value < 1 << 63:
         data = b'{"value": %d}' % value
     elif type(value) is float and value - value == 0:
@@ -72,7 +79,7 @@ def encoded(value: Any, encode: Callable[[Any], Any], most: int) -> bytes:
 
 
 def take_line(fd: int) -> Tuple[int, int, Optional[bytes]]:
-    """Which clone this is, how long its value may be, and what its chance begins with."""
+    """The clone's number, the length that its value may have, and its seed."""
     line = os.read(fd, LINE)
     if not line:
         os._exit(0)  # nobody wants anything any more
@@ -82,7 +89,7 @@ def take_line(fd: int) -> Tuple[int, int, Optional[bytes]]:
 
 
 def told(problem: BaseException) -> Dict[str, str]:
-    """What is said of an exception. Its own methods may fail, too."""
+    """The texts that are sent of an exception. Its own methods may fail, too."""
     kind = type(problem)
     try:
         message = str(problem)
@@ -111,6 +118,7 @@ class Sources(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         self.texts = texts
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        """The spec of such a module."""
         return (
             importlib.util.spec_from_loader(name, self, is_package=self.is_package(name))
             if name in self.texts
@@ -118,14 +126,20 @@ class Sources(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         )
 
     def is_package(self, name: str) -> bool:
+        """Whether there are modules below it."""
         return any(other.startswith(name + ".") for other in self.texts)
 
     def get_source(self, name: str) -> str:
+        """Its text."""
         return self.texts[name]
 
 
 def reseed(fresh: Optional[bytes]) -> None:
-    """All clones have one memory, and with it the same state of every random generator. Those that everybody shares begin anew in each: with `fresh`, or with chance."""
+    """Seeds the random generators that every program shares.
+
+    All clones have one memory, and with it the same state of every generator. These begin anew in
+    each, from `fresh` or from the kernel's randomness.
+    """
     if fresh is not None:
         import random  # noqa: F401
     modules = sys.modules
@@ -140,6 +154,7 @@ def reseed(fresh: Optional[bytes]) -> None:
 
 
 def flush() -> None:
+    """Writes out the standard streams."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -148,13 +163,18 @@ def flush() -> None:
 
 
 def end(message: Dict[str, Any], status: int) -> NoReturn:
+    """Sends a last message and ends the process."""
     flush()
     give(message)
     os._exit(status)
 
 
 def fill() -> None:
-    """Takes what is free in pages that are in use, so that what a clone makes lies side by side in few pages that nobody else needs a copy of. A pool of CPython's allocator is fresh when its first block is given."""
+    """Takes the free blocks of pages that are in use.
+
+    What a clone allocates then lies together in few pages. A pool of CPython's allocator is fresh
+    when its first block is given.
+    """
     pool = 1 << (14 if sys.version_info >= (3, 10) else 12)
     left = FILLING if sys.implementation.name == "cpython" else 0
     for size in range(16, 513, 16):
@@ -170,7 +190,7 @@ def fill() -> None:
 def ready() -> None:
     """Says so, to be captured next."""
     flush()
-    # A collection would write to every object that there is, and so make a copy of its page in each clone.
+    # A collection would write to every object, and so copy its page in each clone.
     gc.collect()
     fill()
     gc.freeze()
@@ -178,7 +198,7 @@ def ready() -> None:
 
 
 def rehearse(encode: Callable[[Any], Any]) -> None:
-    """The way of a clone, but for what can be told afterwards."""
+    """Runs a clone's code path once, except what can be told afterwards."""
     kept = os.environ.get("CLONE_ID")
     there, here = os.pipe()
     try:
@@ -200,7 +220,7 @@ def rehearse(encode: Callable[[Any], Any]) -> None:
 
 
 def work_on(setup: Dict[str, Any]) -> NoReturn:
-    """Functions: init_fn here, work_fn in each clone."""
+    """Runs functions: init_fn here, work_fn in each clone."""
     there = list(sys.version_info[:2])
     if setup["version"] != there:
         end({"version": there}, 1)
@@ -240,7 +260,7 @@ def work_on(setup: Dict[str, Any]) -> NoReturn:
 
 
 def go_on(code: str) -> None:
-    """Programs: one that is run here, and one in each clone, in the same `__main__`, which then ends as any."""
+    """Runs programs: one here, and one in each clone, in the same `__main__`."""
     space = types.ModuleType("__main__")
     sys.modules["__main__"] = space
     vars(space)["__builtins__"] = builtins
@@ -267,7 +287,8 @@ def go_on(code: str) -> None:
                     text = file.read()
             except OSError as problem:
                 print(
-                    f"python3: can't open file {os.path.abspath(name)!r}: [Errno {problem.errno}] {problem.strerror}",
+                    f"python3: can't open file {os.path.abspath(name)!r}: [Errno {problem.errno}] "
+                    f"{problem.strerror}",
                     file=sys.stderr,
                 )
                 sys.exit(2)
@@ -281,6 +302,7 @@ def go_on(code: str) -> None:
 
 
 def main() -> None:
+    """Runs what the first message has."""
     for fd in (CONTROL, RESULTS):
         os.set_inheritable(fd, False)
     setup = take()

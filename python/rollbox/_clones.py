@@ -80,9 +80,15 @@ _Reduced = TypeVar("_Reduced")
 
 
 class WorkFailed(Exception):
-    """init_fn or work_fn ended with an exception, or without an end. Not a RollboxError: the functions did it.
+    """init_fn or work_fn raised an exception, or did not return.
 
-    Attributes: `type_name` ("ValueError", "mymodule.MyError"; "" if there was no exception), `message`, `traceback` (text), `id`, the clone's number (None: init_fn). All three texts are the guest's.
+    It is not a RollboxError: the functions did it. All texts are the guest's.
+
+    Attributes:
+        type_name: "ValueError", "mymodule.MyError"; "" if there was no exception.
+        message: The exception's text.
+        traceback: The traceback's text.
+        id: The clone's number; None: init_fn.
     """
 
     def __init__(
@@ -94,15 +100,23 @@ class WorkFailed(Exception):
     def __str__(self) -> str:
         who = "init_fn" if self.id is None else f"work_fn of clone {self.id}"
         said = ": ".join(part for part in (self.type_name, self.message) if part)
-        return shown(f"{who}: {said}" + (f"\n\n{self.traceback.rstrip()}" if self.traceback else ""))
+        return shown(
+            f"{who}: {said}" + (f"\n\n{self.traceback.rstrip()}" if self.traceback else "")
+        )
 
 
 @dataclass(frozen=True)
 class Clone(Result[AnyStr], Generic[AnyStr, _R]):
-    """What one clone came to: the Result of its interpreter (`id` is the clone's number, `stdout` and `stderr` what it wrote itself), and of its work_fn.
+    """How one clone ended: its interpreter's Result, and the value of its work_fn.
 
-    Attributes: `returned`: whether work_fn did. `value`: what it returned. `raised`: the WorkFailed of an exception. Where neither is there, `outcome` tells why: it was killed, ran out of time or memory, ended the interpreter, or `error`: rollbox
-    could not run it, which says nothing of work_fn.
+    `id` is the clone's number; `stdout` and `stderr` are what it wrote itself. If work_fn neither
+    returned nor raised, `outcome` tells why: the interpreter was killed, ran out of time or memory,
+    or ended; or "error": rollbox could not run it, which says nothing about work_fn.
+
+    Attributes:
+        value: What work_fn returned.
+        returned: Whether work_fn returned.
+        raised: The WorkFailed of its exception, or None.
     """
 
     value: Optional[_R] = None
@@ -111,11 +125,17 @@ class Clone(Result[AnyStr], Generic[AnyStr, _R]):
 
     @property
     def ok(self) -> bool:
-        """work_fn returned, and the interpreter ended as it should."""
+        """Whether work_fn returned and the interpreter ended as it should."""
         return self.returned and super().ok
 
     def get(self) -> Any:
-        """The value. Raises `error` (rollbox's failure), `raised` (an exception of work_fn), or RunFailed (its interpreter's end)."""
+        """Returns the value.
+
+        Raises:
+            RollboxError: rollbox could not run the clone (`error`).
+            WorkFailed: work_fn raised an exception (`raised`).
+            RunFailed: The interpreter ended otherwise.
+        """
         if self.ok:
             return self.value
         if self.error is not None:
@@ -129,7 +149,7 @@ class Clone(Result[AnyStr], Generic[AnyStr, _R]):
         raise RunFailed(self)
 
     def check(self) -> Clone[AnyStr, _R]:
-        """Returns itself if `ok`; raises as get."""
+        """Returns the Clone itself if it is `ok`; raises as `get`."""
         self.get()
         return self
 
@@ -146,14 +166,18 @@ def _cloudpickle() -> Any:
         import cloudpickle
     except ImportError as problem:
         raise FeatureMissing(
-            "init_fn and work_fn go to the sandbox by cloudpickle, which is not installed here: pip install cloudpickle (the sandbox needs nothing but Python)",
+            "init_fn and work_fn go to the sandbox by cloudpickle, which is not installed here: "
+            "pip install cloudpickle (the sandbox needs nothing but Python)",
             stage="arguments",
         ) from problem
     return cloudpickle
 
 
 def _is_installed(module: Any) -> bool:
-    """Whether the sandbox may be expected to have a module: one of Python's own or of its site-packages'."""
+    """Whether a sandbox can be expected to have a module.
+
+    These are Python's own modules and those of its site-packages.
+    """
     path = getattr(module, "__file__", None)
     if path is None:
         return True
@@ -169,7 +193,10 @@ _by_value = threading.Lock()
 
 @contextlib.contextmanager
 def _pickle_by_value(cloudpickle: Any, functions: Sequence[Any]) -> Iterator[None]:
-    """cloudpickle's way with functions of modules is their names; those of the caller's own modules are to go by value, with what they refer to there."""
+    """Has cloudpickle send functions of the caller's own modules by value.
+
+    Otherwise it sends their names. What they refer to in their module goes along.
+    """
     with _by_value:
         registered = []
         try:
@@ -192,7 +219,10 @@ def _pickle_by_value(cloudpickle: Any, functions: Sequence[Any]) -> Iterator[Non
 
 
 def _sources(cloudpickle: Any) -> dict[str, str]:
-    """The text of cloudpickle's modules, and of ours: a sandbox need not have either, and a pickle is read by the cloudpickle that wrote it."""
+    """The text of cloudpickle's modules, and of ours.
+
+    A sandbox need not have either, and a pickle is read by the cloudpickle that wrote it.
+    """
     texts = {"rollbox_safe_values": Path(_safe_values.__file__).read_text("utf-8")}
     root = Path(cloudpickle.__file__).parent
     for path in root.glob("*.py"):
@@ -203,7 +233,7 @@ def _sources(cloudpickle: Any) -> dict[str, str]:
 
 
 def _argument_count(work_fn: Callable[..., Any]) -> int:
-    """How many arguments it has to be given."""
+    """How many arguments work_fn has to be given."""
     try:
         parameters = inspect.signature(work_fn).parameters.values()
     except (TypeError, ValueError):
@@ -217,22 +247,26 @@ def _argument_count(work_fn: Callable[..., Any]) -> int:
     ]
     if needed > _MAX_POSITIONAL or named:
         raise InvalidArgument(
-            "work_fn is called with at most two arguments: the clone's number, and what init_fn returned"
-            + (f"; it needs {', '.join(named)}" if named else f"; it needs {needed}"),
+            "work_fn is called with at most two arguments: the clone's number, and what init_fn "
+            "returned" + (f"; it needs {', '.join(named)}" if named else f"; it needs {needed}"),
             stage="arguments",
         )
     return needed
 
 
 def _pack(init_fn: Optional[Callable[[], Any]], work_fn: Callable[..., Any]) -> bytes:
-    """The message with both functions. They go in one pickle, so that globals which both use are the same."""
+    """The message with both functions.
+
+    They are in one pickle, so that globals which both use are the same.
+    """
     cloudpickle = _cloudpickle()
     with _pickle_by_value(cloudpickle, (init_fn, work_fn)):
         try:
             functions = cloudpickle.dumps((init_fn, work_fn), protocol=4)
         except Exception as problem:
             raise InvalidArgument(
-                f"init_fn and work_fn cannot go to the sandbox: {type(problem).__name__}: {problem}; make what they need in init_fn",
+                f"init_fn and work_fn cannot go to the sandbox: {type(problem).__name__}: "
+                f"{problem}; make what they need in init_fn",
                 stage="arguments",
             ) from problem
     return encode_message(
@@ -246,6 +280,7 @@ def _pack(init_fn: Optional[Callable[[], Any]], work_fn: Callable[..., Any]) -> 
 
 
 def encode_message(fields: dict[str, Any]) -> bytes:
+    """A message to the guest: its length in 8 bytes, and JSON."""
     data = json.dumps(fields).encode("ascii")
     return len(data).to_bytes(8, "big") + data
 
@@ -254,7 +289,7 @@ def encode_message(fields: dict[str, Any]) -> bytes:
 
 
 class _Answer:
-    """A message of a guest on its way, up to a length."""
+    """A message of a guest that is arriving, up to a length."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -262,7 +297,7 @@ class _Answer:
         self.length: Optional[int] = None
 
     def read(self, fd: int) -> bool:
-        """Takes what is there. False at the end, of the message or of its writers."""
+        """Reads what is there. False at the end of the message, or of its writers."""
         while not self.is_whole:
             try:
                 data = os.read(fd, _CHUNK)
@@ -281,10 +316,11 @@ class _Answer:
 
     @property
     def is_whole(self) -> bool:
+        """Whether all of it has arrived."""
         return self.length is not None and len(self.data) >= 8 + self.length
 
     def message(self) -> dict[str, Any]:
-        """What it says; {} if it never came to its end. Raises ValueError."""
+        """The parsed message; {} if it is incomplete. Raises ValueError."""
         if self.length is None or not self.is_whole:
             return {}
         found = _safe_values.loads(bytes(self.data[8 : 8 + self.length]))
@@ -304,7 +340,7 @@ def _raised(message: dict[str, Any], id: Optional[int]) -> Optional[WorkFailed]:
 
 
 def _chance(seed: Optional[int], number: int) -> str:
-    """What the random generators of a clone begin with."""
+    """The text from which a clone seeds its random generators."""
     return "-" if seed is None else hashlib.sha512(f"{seed}:{number}".encode("ascii")).hexdigest()
 
 
@@ -312,7 +348,7 @@ def _chance(seed: Optional[int], number: int) -> str:
 
 
 class _Task:
-    """A clone to be made, under way or done."""
+    """A clone that is to be made, runs or has ended."""
 
     __slots__ = (
         "index",
@@ -334,6 +370,7 @@ class _Task:
         self.forget()
 
     def forget(self) -> None:
+        """Sets the state of a clone without a sandbox."""
         self.box: Optional[Session] = None
         self.results = -1
         self.pending: Optional[PendingRun] = None
@@ -350,7 +387,7 @@ class _Task:
         on_end: Callable[[PendingRun], None],
         timeout: Optional[float],
     ) -> None:
-        """Lets it go on, in a sandbox of its own."""
+        """Lets the clone run in a sandbox of its own."""
         self.box = box
         self.answer = _Answer(most)
         handle = box._session()
@@ -371,7 +408,7 @@ class _Task:
             self.deadline = time.monotonic() + timeout
 
     def read(self) -> bool:
-        """False when there is nothing more to come."""
+        """Reads its answer. False when nothing more comes."""
         try:
             return self.answer.read(self.results)
         except ValueError as problem:
@@ -379,6 +416,7 @@ class _Task:
             return False
 
     def kill(self, timed_out: bool) -> None:
+        """Kills its processes."""
         assert self.box is not None
         self.timed_out, self.deadline = timed_out, None
         with contextlib.suppress(
@@ -402,7 +440,8 @@ class _Task:
             except ImportError as problem:
                 error, outcome = (
                     FeatureMissing(
-                        f"clone {self.index} returned a numpy array, and numpy cannot be imported here: {problem}",
+                        f"clone {self.index} returned a numpy array, and numpy cannot be imported "
+                        f"here: {problem}",
                         stage="result",
                     ),
                     Outcome.ERROR,
@@ -420,7 +459,7 @@ class _Task:
         )
 
     def close(self) -> None:
-        """Forgets its sandbox, which ends."""
+        """Ends its sandbox."""
         if self.pending is not None:
             self.pending.abandon()
         if self.results >= 0:
@@ -436,7 +475,7 @@ class _Task:
 
 
 class CloneLoop:
-    """The clones under way of one fork. Used by one thread; `stop` may be called by any."""
+    """The clones of one fork that run. One thread uses it; any thread may call `stop`."""
 
     def __init__(
         self,
@@ -490,32 +529,37 @@ class CloneLoop:
                 self.poll.register(self.connection.fd, select.EPOLLIN)
 
     def fail(self, task: _Task, problem: RollboxError) -> None:
+        """Ends a task that rollbox could not run."""
         task.close()
         self.done.append((task, _not_run(task.index, problem)))
 
     def on_end(self, pending: PendingRun) -> None:
+        """Notes the end of a run, in whatever thread."""
         self.ended.append(pending)
         if self.dispatcher != threading.get_ident():
             self.wake()
 
     def wake(self) -> None:
+        """Ends the waiting of the loop's thread."""
         with contextlib.suppress(OSError):  # full: it will be heard anyway; closed: nobody waits
             self.mouth.send(b"\0")
 
     def stop(self) -> None:
+        """Ends the loop."""
         self.stopped = True
         self.wake()
 
     def unread(self, task: _Task) -> None:
+        """Reads no more of a task's answer."""
         if self.reading.pop(task.results, None) is not None:
             self.poll.unregister(task.results)
 
     def first_due(self) -> Optional[_Task]:
-        """The one whose time is over first: all have the same, so the one that was begun first."""
+        """The clone whose time-out comes first: the one that began first, as all have the same."""
         return next((task for task in self.running.values() if task.deadline is not None), None)
 
     def wait(self, until: Optional[float]) -> None:
-        """Blocks until something has ended, or until then."""
+        """Waits until a clone has ended, or until a time."""
         if not self.ended:
             first = self.first_due()
             due = min(
@@ -562,6 +606,7 @@ class CloneLoop:
             task.close()
 
     def close(self) -> None:
+        """Ends all clones."""
         for task in self.running.values():
             task.close()
         self.running.clear()
@@ -586,7 +631,8 @@ def _iterate(
                 loop.process != os.getpid()
             ):  # whose epoll this is, too: what is done to one is done to both
                 raise EngineLost(
-                    "these clones belong to the process that this one was forked from; make some of your own",
+                    "these clones belong to the process that this one was forked from; make some "
+                    "of your own",
                     stage="connect",
                 )
             now = time.monotonic()
@@ -770,7 +816,7 @@ class CloneWork(Generic[_R]):
 
 
 class ClonePool(Generic[_R]):
-    """A function and the interpreter whose clones run it: what `Sandbox.clones` returns.
+    """A function and the interpreter whose clones run it. `Sandbox.clones` makes it.
 
     The interpreter belongs to the session of a sandbox, in which files can be put there first. The
     pool is also a context manager: a `with` opens and closes this session.
@@ -805,7 +851,7 @@ class ClonePool(Generic[_R]):
         self.box.close()
 
     def warm(self) -> None:
-        """Starts the interpreter, runs init_fn and keeps the state, if that is not done yet.
+        """Starts the interpreter and runs init_fn, if that is not done yet.
 
         The first fork does it otherwise.
 
@@ -957,7 +1003,7 @@ def _exchange(
     functions: bytes,
     timeout: Optional[float],
 ) -> None:
-    """Gives an interpreter its functions and waits until init_fn has returned."""
+    """Sends an interpreter its functions and waits until init_fn has returned."""
     for fd in (control, results):
         os.set_blocking(fd, False)
     answer, unsent = _Answer(_MAX_READY), memoryview(functions)
@@ -998,7 +1044,8 @@ def _exchange(
             ".".join(str(part)[:9] for part in version[:2]) for version in (there, sys.version_info)
         ]
         raise InvalidArgument(
-            f"the sandbox's {python} is Python {versions[0]}, and this is {versions[1]}: functions go between equal ones only; name one that the sandbox has by python=",
+            f"the sandbox's {python} is Python {versions[0]}, and this is {versions[1]}: functions "
+            f"go between equal ones only; name one that the sandbox has by python=",
             stage="arguments",
         )
     raise _raised(message, None) or WorkFailed(

@@ -24,13 +24,28 @@ _T = TypeVar("_T")
 
 
 class Engine:
-    """An engine of one's own: private to this process, or the shared one that listens on `socket`.
+    """The process that owns sandboxes: a private engine, or a shared one on a socket.
 
-    Sandbox and run_many use one private engine a process unless given another. Usable from any number of threads, and as a context
-    manager. When the engine process dies, runs under way raise EngineLost and the next call starts (or joins) another. After fork()
-    the child's copy opens a connection of its own. An Engine is not picklable; a Sandbox without an explicit engine is.
+    Sandbox and run_many use one private engine per process unless they are given another. Any
+    number of threads may use an Engine; it is a context manager. When the engine process dies, runs
+    raise EngineLost and the next call starts, or joins, another one. After fork() the child's copy
+    opens a connection of its own. An Engine cannot be pickled; a Sandbox without an engine of its
+    own can.
 
-    Raises EngineStartFailed, EngineLost, ProtocolError, ResourceExhausted.
+    Args:
+        socket: The path on which a shared engine listens; None: start a private engine.
+
+    Raises:
+        EngineStartFailed: No engine could be started or reached.
+        EngineLost: The engine ended at once.
+        ProtocolError: The engine has another version.
+        ResourceExhausted: The host has no room for it.
+
+    Example:
+        >>> from rollbox import Engine, Sandbox
+        >>> with Engine() as engine:
+        ...     Sandbox(engine=engine).run(["true"]).ok
+        True
     """
 
     def __init__(self, socket: Optional[Union[str, os.PathLike[str]]] = None) -> None:
@@ -65,24 +80,41 @@ class Engine:
             return connection.pid
 
     def status(self) -> dict[str, Any]:
-        """The engine's state: pid, version, sandboxes, queued, plans, spares, memory_budget_bytes, cgroup and more. Blocks; raises
-        EngineLost."""
+        """Describes the engine.
+
+        Returns:
+            A dict with pid, version, sandboxes, queued, plans, spares, memory_budget_bytes, cgroup
+            and more.
+
+        Raises:
+            EngineLost: The engine is gone.
+        """
         status: dict[str, Any] = self.attempt(
             lambda connection: connection.json("rollbox_engine_status")
         )
         return status
 
     def sandboxes(self) -> list[dict[str, Any]]:
-        """The sessions that this process may use on it: name, state, execs, created and more of each. Blocks; raises EngineLost."""
+        """Lists the sessions of the engine that this process may use.
+
+        Returns:
+            For each a dict with name, state, execs, created and more.
+
+        Raises:
+            EngineLost: The engine is gone.
+        """
         listing = self.attempt(lambda connection: connection.json("rollbox_sandbox_list"))
         sandboxes: list[dict[str, Any]] = listing["sandboxes"]
         return sandboxes
 
     def close(self, kill: bool = True) -> None:
-        """Kills every sandbox of this engine; what is under way in other threads ends as an error. A private engine ends. May be
-        called twice.
+        """Kills every sandbox of this engine and ends it. May be called twice.
 
-        kill=False: lets runs that are under way end, and the engine with the last of them.
+        Runs of other threads end as an error. A shared engine goes on without this process's
+        sandboxes.
+
+        Args:
+            kill: False: let runs end that are under way, and the engine with the last of them.
         """
         with self._lock:
             self._closed = True
@@ -93,7 +125,7 @@ class Engine:
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[Connection]:
-        """A live connection, counted as used meanwhile. (For this package.)"""
+        """(For this package.) A live connection, counted as used within the block."""
         connection = self.acquire()
         try:
             yield connection
@@ -101,7 +133,7 @@ class Engine:
             connection.release()
 
     def acquire(self) -> Connection:
-        """A live connection with a use that the caller gives back by `release`. (For this package.)"""
+        """(For this package.) A live connection, which the caller releases."""
         with self._lock:
             if self._closed:
                 raise EngineLost("the engine is closed", stage="connect")
@@ -113,10 +145,10 @@ class Engine:
             return connection
 
     def attempt(self, action: Callable[[Connection], _T]) -> _T:
-        """action(connection), once more with a new connection if the engine turns out to be lost before a run was started. (For this
-        package.)
+        """(For this package.) Calls action(connection), again if the engine is lost.
 
-        A run that was under way when the engine went is not repeated: only the caller knows whether that may be.
+        A run that was under way when the engine went is not repeated: only the caller knows whether
+        that may be.
         """
         for last in (False, True):
             with self.connection() as connection:
@@ -129,25 +161,25 @@ class Engine:
         raise AssertionError
 
     def warm(self, policy: str) -> None:
-        """Connects and compiles a policy, blocking. (For this package.)"""
+        """(For this package.) Connects and compiles a policy, blocking."""
         self.attempt(lambda connection: connection.plan(policy))
 
     def is_warm(self, policy: str) -> bool:
-        """Whether a run of that policy can start without blocking. (For this package.)"""
+        """(For this package.) Whether a run of this policy can start without blocking."""
         connection = self._connection
         return connection is not None and not connection.retired and connection.has_plan(policy)
 
     def start(
         self, policy: str, request: Request, on_end: Callable[[PendingRun], None]
     ) -> PendingRun:
-        """Starts a run that no thread waits for. (For this package.)"""
+        """(For this package.) Starts a run that no thread waits for."""
         pending: PendingRun = self.attempt(
             lambda connection: connection.start(policy, request, on_end)
         )
         return pending
 
     def run(self, policy: str, request: Request, text: bool) -> Result[Any]:
-        """Runs and blocks until the end. (For this package.)"""
+        """(For this package.) Runs and waits for the end."""
         result: Result[Any] = self.attempt(lambda connection: connection.run(policy, request, text))
         return result
 
@@ -162,7 +194,16 @@ _default_lock = threading.Lock()
 
 
 def default_engine() -> Engine:
-    """The engine that this process shares among all sandboxes without one of their own; started on first use, closed at exit."""
+    """Returns the engine that this process shares among sandboxes.
+
+    It is started on first use and closed at exit.
+
+    Returns:
+        The engine.
+
+    Raises:
+        EngineStartFailed: It cannot be started.
+    """
     global _default
     with _default_lock:
         if _default is None or _default._closed:
@@ -183,8 +224,11 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @atexit.register
 def _at_exit() -> None:
-    """Closes what is idle. Where daemon threads wait for runs, they are left to it: our socket closes with the process, and the engine
-    ends them and itself."""
+    """Closes what is idle.
+
+    Daemon threads that wait for runs go on waiting: the socket closes with the process, and the
+    engine then ends them and itself.
+    """
     for pending in list(pending_runs.values()):
         pending.abandon()
     for engine in list(_engines):

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a session: read, written and moved by rollbox-init inside the sandbox, with the guest's own rights and without a program of the guest's.
+"""Files of a session: read, written and moved by rollbox-init inside the sandbox.
 
-Paths in the sandbox are absolute. Names are str; bytes that are no UTF-8 are in them as os.fsdecode has them, so that a name from
-`list` can be given back. What goes wrong has `errno`: NotFound (ENOENT), PathDenied (EACCES, EPERM, EROFS), InvalidArgument (EISDIR, ENOTDIR,
-EFBIG, ...), ResourceExhausted (ENOSPC, ...), IOFailed (also: the guest has killed or stopped what served the call).
+It acts with the guest's own rights and without any program of the guest. Paths in the sandbox are
+absolute. Names are str; bytes that are not UTF-8 are as of os.fsdecode, so that a name from `list`
+can be given back.
+
+An error has the `errno` of the kernel: NotFound (ENOENT), PathDenied (EACCES, EPERM, EROFS),
+InvalidArgument (EISDIR, ENOTDIR, EFBIG, ...), ResourceExhausted (ENOSPC, ...), IOFailed (also: the
+guest has killed or stopped the process that served the call).
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from ._core.handle import Handle
 
 AnyPath = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 Progress = Callable[[int, int], object]
-"""Called now and then with the bytes and files moved so far. What it raises ends the transfer and comes out of the call."""
+"""Called with the bytes and files moved so far. An exception ends the transfer and is raised."""
 
 _TYPES = {
     "file": modes.S_IFREG,
@@ -41,8 +45,13 @@ _TYPES = {
 class FileInfo:
     """One file of a sandbox.
 
-    Attributes: `name` (the last component), `type` (file, directory, symlink, fifo, socket, block or char), `size` (bytes), `mode` (permission bits),
-    `mtime_ns` (since the epoch), `target` (of a symlink, else None).
+    Attributes:
+        name: The last component of its path.
+        type: "file", "directory", "symlink", "fifo", "socket", "block" or "char".
+        size: Bytes.
+        mode: Permission bits.
+        mtime_ns: Time of its last change, in nanoseconds since 1970.
+        target: Where a symlink leads to, else None.
     """
 
     name: str
@@ -54,24 +63,27 @@ class FileInfo:
 
     @property
     def is_dir(self) -> bool:
+        """Whether it is a directory."""
         return self.type == "directory"
 
     @property
     def is_file(self) -> bool:
+        """Whether it is a regular file."""
         return self.type == "file"
 
     @property
     def is_symlink(self) -> bool:
+        """Whether it is a symbolic link."""
         return self.type == "symlink"
 
     @property
     def st_mode(self) -> int:
-        """The mode with its type, as os.stat has it."""
+        """The mode with the type's bits, as of os.stat."""
         return self.mode | _TYPES[self.type]
 
     @property
     def mtime(self) -> float:
-        """Seconds since the epoch."""
+        """Time of its last change, in seconds since 1970."""
         return self.mtime_ns / 1e9
 
 
@@ -89,6 +101,7 @@ def _encode(what: str, path: AnyPath) -> bytes:
 
 
 def decode_name(row: Mapping[str, Any], key: str) -> str:
+    """The name in a JSON row, which is there as base64 if it is not UTF-8."""
     raw = row.get(key + "_base64")
     text: str = (
         row[key] if raw is None else base64.b64decode(raw).decode("utf-8", "surrogateescape")
@@ -126,7 +139,7 @@ def _mode(mode: int) -> int:
 
 
 def read_file(handle: Handle, path: AnyPath, max_bytes: Optional[int] = None) -> bytes:
-    """The content of a regular file; links are followed as the guest would."""
+    """Reads a regular file; links are followed as the guest would."""
     data, length = ctypes.c_void_p(), ctypes.c_size_t()
     handle.call(
         "rollbox_file_read",
@@ -141,6 +154,7 @@ def read_file(handle: Handle, path: AnyPath, max_bytes: Optional[int] = None) ->
 def write_file(
     handle: Handle, path: AnyPath, data: Union[bytes, bytearray, memoryview, str], mode: int = 0o644
 ) -> None:
+    """Writes a file."""
     if isinstance(data, str):
         data = data.encode("utf-8", "surrogateescape")
     elif isinstance(data, (bytearray, memoryview)):
@@ -153,11 +167,13 @@ def write_file(
 
 
 def list_files(handle: Handle, path: AnyPath) -> list[FileInfo]:
+    """Lists a directory, by name."""
     rows = handle.json("rollbox_file_list", _encode("path", path))["entries"]
     return sorted((_info(row) for row in rows), key=lambda info: info.name)
 
 
 def stat_file(handle: Handle, path: AnyPath, follow: bool = True) -> FileInfo:
+    """Describes one path."""
     return _info(handle.json("rollbox_file_stat", _encode("path", path), bool(follow)))
 
 
@@ -200,6 +216,7 @@ def _transfer(
 def upload(
     handle: Handle, host: AnyPath, guest: AnyPath, progress: Optional[Progress] = None
 ) -> None:
+    """Copies a file or tree of the host into the sandbox."""
     _transfer(
         handle, "rollbox_upload", _encode("host", host), _encode("guest", guest), progress, None
     )
@@ -212,6 +229,7 @@ def download(
     progress: Optional[Progress] = None,
     max_bytes: Optional[int] = None,
 ) -> None:
+    """Copies a file or tree of the sandbox to the host."""
     _transfer(
         handle,
         "rollbox_download",
@@ -223,31 +241,95 @@ def download(
 
 
 class SessionFiles:
-    """The file calls of Sandbox. All block; each raises what the module says, or NotFound and EngineLost if the session is gone."""
+    """The file calls of Sandbox. All block."""
 
     def _session(self) -> Handle:
         raise NotImplementedError
 
     def read_file(self, path: AnyPath, max_bytes: Optional[int] = None) -> bytes:
-        """The content of a file in the sandbox. Raises InvalidArgument (errno EFBIG) if it has more than max_bytes (1 GiB)."""
+        """Reads a file in the sandbox.
+
+        Args:
+            path: An absolute path.
+            max_bytes: The most to read; None: 1 GiB.
+
+        Returns:
+            The content.
+
+        Raises:
+            InvalidArgument: The file is larger (errno EFBIG), or is no regular file.
+            NotFound: There is no such file.
+            PathDenied: The guest may not read it.
+        """
         return read_file(self._session(), path, max_bytes)
 
     def write_file(
         self, path: AnyPath, data: Union[bytes, bytearray, memoryview, str], mode: int = 0o644
     ) -> None:
-        """Makes or replaces a file, a link included, with missing parents: who reads it sees all of the old or all of the new. A str is written as UTF-8."""
+        """Creates or replaces a file, with missing parent directories.
+
+        A reader sees all of the old or all of the new content. A link is replaced, not followed.
+
+        Args:
+            path: An absolute path.
+            data: The content; a str is written as UTF-8.
+            mode: Permission bits.
+
+        Raises:
+            PathDenied: The guest may not write there.
+            ResourceExhausted: There is no room.
+
+        Example:
+            >>> from rollbox import Sandbox
+            >>> with Sandbox() as box:
+            ...     box.write_file("/tmp/new/greeting", "hello")
+            ...     box.read_file("/tmp/new/greeting")
+            b'hello'
+        """
         write_file(self._session(), path, data, mode)
 
     def list(self, path: AnyPath = "/") -> builtins.list[FileInfo]:
-        """What is in a directory, by name."""
+        """Lists a directory.
+
+        Args:
+            path: An absolute path.
+
+        Returns:
+            A FileInfo of each entry, by name.
+
+        Raises:
+            NotFound: There is no such directory.
+            InvalidArgument: It is no directory.
+        """
         return list_files(self._session(), path)
 
     def stat(self, path: AnyPath, follow: bool = True) -> FileInfo:
-        """What a path is; `follow` follows a link at its end."""
+        """Describes the file at a path.
+
+        Args:
+            path: An absolute path.
+            follow: Follow a link at its end.
+
+        Returns:
+            The FileInfo.
+
+        Raises:
+            NotFound: Nothing is there.
+        """
         return stat_file(self._session(), path, follow)
 
     def exists(self, path: AnyPath) -> bool:
-        """Whether something is at the path; a link counts, wherever it leads."""
+        """Tells whether something is at a path; a link counts, wherever it leads.
+
+        Args:
+            path: An absolute path.
+
+        Returns:
+            Whether something is there.
+
+        Raises:
+            PathDenied: The guest may not look there.
+        """
         try:
             self.stat(path, follow=False)
         except RollboxError as problem:
@@ -257,16 +339,47 @@ class SessionFiles:
         return True
 
     def mkdir(self, path: AnyPath, mode: int = 0o755) -> None:
-        """Makes a directory with its parents; one that is there stays as it is."""
+        """Creates a directory with its parents; an existing one stays as it is.
+
+        Args:
+            path: An absolute path.
+            mode: Permission bits.
+
+        Raises:
+            PathDenied: The guest may not write there.
+            InvalidArgument: A file is in the way.
+        """
         self._session().call("rollbox_file_mkdir", _encode("path", path), _mode(mode))
 
     def remove(self, path: AnyPath, recursive: bool = False) -> None:
-        """Removes a file, a link or an empty directory; a whole tree if `recursive`."""
+        """Removes a file, a link or an empty directory.
+
+        Args:
+            path: An absolute path.
+            recursive: Remove a directory with all that is in it.
+
+        Raises:
+            NotFound: Nothing is there.
+            PathDenied: The guest may not write there.
+        """
         self._session().call("rollbox_file_remove", _encode("path", path), bool(recursive))
 
     def upload(self, host: AnyPath, guest: AnyPath, progress: Optional[Progress] = None) -> None:
-        """A file or tree of the host into the sandbox. Into a directory that is there go the entries of a directory, or a file by its name; parents are made.
-        Holes, links and times are kept. What cannot be read is left out, and told by PathDenied when all else is done."""
+        """Copies a file or tree of the host into the sandbox.
+
+        Into an existing directory go the entries of a directory, or a file under its name. Missing
+        parents are made. Holes, links and times are kept.
+
+        Args:
+            host: A path on the host.
+            guest: An absolute path in the sandbox.
+            progress: Called now and then with the bytes and files copied so far; an exception of it
+                ends the transfer and is raised.
+
+        Raises:
+            PathDenied: Something could not be read; everything else was copied.
+            ResourceExhausted: There is no room.
+        """
         upload(self._session(), host, guest, progress)
 
     def download(
@@ -276,6 +389,20 @@ class SessionFiles:
         progress: Optional[Progress] = None,
         max_bytes: Optional[int] = None,
     ) -> None:
-        """A file or tree of the sandbox to the host, likewise. Nothing is followed out of `host`; set-id bits are dropped and the umask holds. The guest decides
-        how much it is: `max_bytes` is a bound, give or take a MiB; more raises InvalidArgument (errno EFBIG)."""
+        """Copies a file or tree of the sandbox to the host.
+
+        Nothing is followed out of `host`. Set-id bits are dropped, and the umask applies. The guest
+        decides how much it is: bound it.
+
+        Args:
+            guest: An absolute path in the sandbox.
+            host: A path on the host.
+            progress: As for `upload`.
+            max_bytes: The most to copy, give or take a MiB.
+
+        Raises:
+            InvalidArgument: There is more than max_bytes (errno EFBIG).
+            NotFound: Nothing is there.
+            PathDenied: The guest may not read it.
+        """
         download(self._session(), guest, host, progress, max_bytes)

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""grade: a verifier's command on the outputs of a session, in a sandbox in which nothing of the graded runs or lies but these outputs.
+"""grade: a verifier's command on the outputs of a session, in a new sandbox.
 
-Two sandboxes are made for each verdict, and both end with it:
+Nothing of the graded code runs there, and nothing of it is there but these outputs. Two sandboxes
+are made for each verdict, and both end with it:
 
-- the graded state: a fork of the session's files without its processes. Only the file calls look into it.
-- the verifier's root: a new sandbox of the session's policy, of its clean snapshot, or of a policy of the verifier's own. It has no
-  layer that was made after the clean snapshot. The outputs are copied into it as plain files (_grade_outputs.py), then the
-  verifier's files are put in place, then the command runs.
+- the graded state: a fork of the session's files without its processes. Only the file calls look
+  into it.
+- the verifier's root: a new sandbox of the session's policy, of its clean snapshot, or of a policy
+  of the verifier's own. It has no layer that was made after the clean snapshot. The outputs are
+  copied into it as plain files (_grade_outputs.py), then the verifier's files are put in place,
+  then the command runs.
 
-What the guest can cause is a Grade with a `reason`. Exceptions are for wrong arguments and for what rollbox itself could not do.
+What the guest can cause is a Grade with a `reason`. Exceptions are for wrong arguments and for what
+rollbox itself could not do.
 """
 
 from __future__ import annotations
@@ -85,17 +89,22 @@ _INFRASTRUCTURE = (
 
 
 class UnsafeGrading(UserWarning):
-    """Told once a process for each way of grading that takes more of the graded than named outputs."""
+    """Grading took more from the graded code than named outputs.
+
+    Warned once per process for each such way of grading.
+    """
 
 
 @dataclass(frozen=True)
 class Grade(Result[AnyStr]):
     """The Result of a verifier's command, or why there is none.
 
-    Attributes: `reason`: why the graded has failed without, or whatever, the verifier's word (str), else None; `ok` is False then.
-    `files`: {path: bytes} of the `collect` paths that are plain files afterwards. `reset`: the paths that steer verifiers and that the
-    graded had changed, sorted; the clean ones were used. An honest solution has few or none. `dropped`: {path: reason} of all that
-    outputs had and that was not taken.
+    Attributes:
+        files: {path: bytes} of the `collect` paths that are plain files afterwards.
+        reset: The paths that steer verifiers and that the graded code had changed, sorted; the
+            clean ones were used. An honest solution has few or none.
+        reason: Why the graded code has failed without, or whatever, the verifier's word; else None.
+        dropped: {path: reason} of what the outputs had and that was not taken.
     """
 
     files: dict[str, bytes] = field(default_factory=dict, hash=False)
@@ -105,11 +114,11 @@ class Grade(Result[AnyStr]):
 
     @property
     def ok(self) -> bool:
-        """The verifier exited with status 0, and there is no reason against it."""
+        """Whether the verifier exited with status 0, and there is no reason against it."""
         return self.reason is None and self.outcome is Outcome.EXIT and self.exit_code == 0
 
     def to_dict(self) -> dict[str, Any]:
-        """As of Result, with ok, reason, reset and dropped."""
+        """Returns the object of Result.to_dict, with ok, reason, reset and dropped."""
         return {
             **super().to_dict(),
             "ok": self.ok,
@@ -182,7 +191,7 @@ def _of(result: Result[Any]) -> dict[str, Any]:
 
 
 def _remove(handle: Handle, path: str) -> bool:
-    """Removes whatever is there; False if nothing was."""
+    """Removes whatever is at a path; False if nothing was."""
     if look(handle, path) is None:
         return False
     handle.call("rollbox_file_remove", os.fsencode(path), True)
@@ -190,7 +199,7 @@ def _remove(handle: Handle, path: str) -> bool:
 
 
 def _real_parents(handle: Handle, path: str, reset: set[str]) -> None:
-    """Sees to it that what leads to a path are directories; whatever else is in the way is replaced."""
+    """Makes sure that the parents of a path are directories; replaces what is in the way."""
     for directory in parents(path):
         found = look(handle, directory)
         if found is not None and found.type == "directory":
@@ -203,7 +212,8 @@ def _real_parents(handle: Handle, path: str, reset: set[str]) -> None:
         except _CANNOT as problem:
             what = "made" if found is None else f"put in place of the {found.type} that is there"
             raise PathDenied(
-                f"grade: the directory {directory} cannot be {what}: {problem}; name {path} by a real path below a directory that "
+                f"grade: the directory {directory} cannot be {what}: {problem}; name {path} by a "
+                f"real path below a directory that "
                 "the sandbox may write",
                 stage="arguments",
                 errno=problem.errno,
@@ -211,7 +221,10 @@ def _real_parents(handle: Handle, path: str, reset: set[str]) -> None:
 
 
 def _shadows(path: str) -> Iterator[str]:
-    """What Python would load instead of a module at this path: a package or an extension of its name, beside it."""
+    """What Python would load in place of a module at this path.
+
+    A package or an extension of its name, beside it.
+    """
     directory, name = posixpath.split(path)
     stem, dot, suffix = name.rpartition(".")
     if suffix == "py" and stem and stem != "__init__":
@@ -241,7 +254,10 @@ def _absolute(what: str, path: object, cwd: str) -> str:
 
 
 def _base_of(session: Session, base: Any) -> Optional[str]:
-    """The id of the clean snapshot; None: how the session began. A snapshot that was taken by itself, or by a sleep, is of the graded's."""
+    """The id of the clean snapshot; None: the beginning of the session.
+
+    An automatic snapshot, and one of hibernation, was taken among the graded code's steps.
+    """
     if base is not None:
         return base if isinstance(base, str) else str(base.id)
     if session._first is not None:
@@ -259,7 +275,8 @@ def _options(
     other = sorted(key for key in keys if key not in _OPTIONS and keys[key] != own.get(key))
     if other:
         raise InvalidArgument(
-            f"grade: the policy's {', '.join(other)} cannot differ from the session's; {', '.join(_OPTIONS)} can. "
+            f"grade: the policy's {', '.join(other)} cannot differ from the session's; "
+            f"{', '.join(_OPTIONS)} can. "
             "verifier=Policy(...) runs the command in a root of its own, with any policy",
             stage="policy",
         )
@@ -279,7 +296,10 @@ def _options(
 
 
 def _environment(root: Handle) -> dict[str, str]:
-    """Of the verifier alone: nothing that lies in the graded's home or caches has a say."""
+    """An environment of the verifier's own.
+
+    Nothing in the home or the caches of the graded code has a say.
+    """
     home = f"/tmp/.grade-{uuid.uuid4().hex}"
     try:
         root.call("rollbox_file_mkdir", os.fsencode(home), 0o700)
@@ -323,6 +343,7 @@ class _Job:
     trace: bool
 
     def rules(self) -> Rules:
+        """The rules of what is taken."""
         reserved = {path: "the verifier has a file there" for path in self.files}
         reserved.update(
             (path, "the verifier's command writes it") for path in self.collect.values()
@@ -342,7 +363,10 @@ class _Job:
 
 
 def _graded_state(session: Session, stack: contextlib.ExitStack) -> Session:
-    """The session's files as they are now, in a sandbox without processes. A guest that hinders the copy loses its processes."""
+    """The session's present files, in a sandbox without processes.
+
+    A guest that hinders the copy loses its processes.
+    """
 
     def copy() -> Session:
         made = session._fork_sessions(1, None, "drop", False)[0]
@@ -371,7 +395,10 @@ def _clean_root(job: _Job, stack: contextlib.ExitStack) -> Session:
 
 
 def _carry_all(job: _Job, carrier: Carrier, state: Session) -> None:
-    """Without named outputs: everything that was changed since the clean snapshot, outside of the directories of programs."""
+    """Without named outputs: copies everything that changed since the clean snapshot.
+
+    The directories of programs are left out.
+    """
     changes = state.diff(job.base)
     added: list[str] = []
     for change in sorted(changes, key=lambda one: one.path):
@@ -389,7 +416,10 @@ def _carry_all(job: _Job, carrier: Carrier, state: Session) -> None:
 
 
 def _steering(changes: Mapping[str, Change], patterns: Sequence[str]) -> list[str]:
-    """What of the changes steers verifiers, without what is below another of it. A `.git` that is no directory leads git to another one."""
+    """The changes that steer verifiers, without those below another one.
+
+    A `.git` that is no directory leads git to another repository.
+    """
     found: list[str] = []
     for path, change in sorted(changes.items()):
         if any(path.startswith(other + "/") for other in found):
@@ -404,7 +434,10 @@ def _steering(changes: Mapping[str, Change], patterns: Sequence[str]) -> list[st
 def _prepare_in_place(
     job: _Job, kid: Session, stack: contextlib.ExitStack, reset: set[str]
 ) -> None:
-    """unsafe_in_place: what steers verifiers by its name goes back to what it is in the clean snapshot; all else stays."""
+    """For unsafe_in_place: restores what steers verifiers from the clean snapshot.
+
+    Everything else stays.
+    """
     handle = kid._session()
     changes = {change.path: change for change in kid.diff(job.base)}
     steering = _steering(changes, job.patterns)
@@ -441,7 +474,10 @@ def _host_copy() -> Iterator[str]:
 
 
 def _put_files(job: _Job, root: Handle, reset: set[str]) -> None:
-    """The verifier's files, over whatever is there, and nothing at what its command is to write."""
+    """Writes the verifier's files over whatever is there.
+
+    It also removes what is at the paths that the command is to write.
+    """
     for path in sorted(job.files):
         _real_parents(root, path, reset)
         _remove(root, path)
@@ -478,12 +514,13 @@ def _run(job: _Job, root: Session) -> Result[Any]:
 
 
 def _collected(job: _Job, root: Session) -> tuple[dict[str, bytes], Optional[str]]:
-    """What the command has written, when nothing runs any more, and why that is no verdict."""
+    """What the command has written, once nothing runs, and why that is no verdict."""
     left = [row for row in root.processes() if row.get("state") != "Z"]
     root.kill_all()
     if left and job.collect:
         return {}, (
-            f"the verifier has left {len(left)} process(es) running (such as {str(left[0].get('command'))[:80]!r}), which could have "
+            f"the verifier has left {len(left)} process(es) running (such as "
+            f"{str(left[0].get('command'))[:80]!r}), which could have "
             "written what was to be collected"
         )
     found: dict[str, bytes] = {}
@@ -561,13 +598,17 @@ def _judge(job: _Job, stack: contextlib.ExitStack) -> Grade[Any]:
 
 
 def _check_roots(job: _Job, root: Session) -> None:
-    """An output that is named by way of a link in the clean root is the caller's mistake, not the graded's."""
+    """Refuses an output that is named by way of a link in the clean root.
+
+    This is the caller's mistake, not the graded code's.
+    """
     for path in job.outputs or ():
         for directory in parents(path):
             found = look(root._session(), directory)
             if found is not None and found.type == "symlink":
                 raise InvalidArgument(
-                    f"grade: the output {path} leads over {directory}, which is a link to {found.target}; name it by its real path",
+                    f"grade: the output {path} leads over {directory}, which is a link to "
+                    f"{found.target}; name it by its real path",
                     stage="arguments",
                 )
 
@@ -588,7 +629,7 @@ def grade(
     trace: bool,
     **given: Any,
 ) -> Grade[Any]:
-    """Session.grade."""
+    """Sandbox.grade."""
     for what, value in (("outputs", outputs), ("collect", collect), ("distrust", distrust)):
         if isinstance(value, (str, bytes)):
             raise InvalidArgument(
@@ -605,7 +646,8 @@ def grade(
         )
     if verifier is not None and (outputs is None or base is not None or unsafe_in_place):
         raise InvalidArgument(
-            "grade: a verifier's own root takes named outputs: give outputs, and neither base nor unsafe_in_place",
+            "grade: a verifier's own root takes named outputs: give outputs, and neither base nor "
+            "unsafe_in_place",
             stage="arguments",
         )
     if unsafe_in_place and outputs is not None:
@@ -638,18 +680,21 @@ def grade(
         for path in (*job.files, *(job.outputs or ()), *job.collect.values()):
             if below(path, str(shared)) or below(str(shared), path):
                 raise InvalidArgument(
-                    f"grade: {path} is in {shared}, which is shared with the host and so with the graded; use a path outside of fs_shared",
+                    f"grade: {path} is in {shared}, which is shared with the host and so with the "
+                    f"graded; use a path outside of fs_shared",
                     stage="arguments",
                 )
     job.base = _base_of(session, base) if verifier is None else None
     if unsafe_in_place:
         _warn_once(
-            "grade(unsafe_in_place=True) runs the verifier among the files that the graded has left: programs, modules and data that "
+            "grade(unsafe_in_place=True) runs the verifier among the files that the graded has "
+            "left: programs, modules and data that "
             "it changed can decide the verdict. Name the outputs instead"
         )
     elif outputs is None:
         _warn_once(
-            "grade without outputs takes every file that was changed since the clean snapshot. Name the files that the graded is to "
+            "grade without outputs takes every file that was changed since the clean snapshot. "
+            "Name the files that the graded is to "
             "deliver (outputs=[...]), and nothing else that it left can matter"
         )
     with contextlib.ExitStack() as stack:

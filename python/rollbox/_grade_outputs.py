@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs of a graded session: from a state in which nothing runs into the verifier's root, as plain files.
+"""Outputs of a graded session: from a state in which nothing runs into the verifier's root.
 
-The copy has two steps. First the tree below an output is listed in the graded state: types, sizes and names, no content.
-That decides what is taken, what is dropped and why, and whether it is too much. Then the rest is copied by way of a private
-directory of the host, from which whatever is not taken is removed. Both states are ours alone and nothing of the graded runs in
+The copy has two steps. First the tree below an output is listed in the graded state: types, sizes
+and names, no content. That decides what is taken, what is dropped and why, and whether it is too
+much. Then the rest is copied by way of a private directory of the host, from which whatever is not
+taken is removed. Both states belong to this call alone and nothing of the graded code runs in
 either of them, so what was listed is what is copied.
 
-No link is followed on the way to an output or below it. Modes are 0644, or 0755 for programs and directories; owners, set-id
-bits, extended attributes and links between files are not copied.
+No link is followed on the way to an output or below it. Modes are 0644, or 0755 for programs and
+directories; owners, set-id bits, extended attributes and links between files are not copied.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from ._core.policy import Policy
 from ._files import FileInfo, download, list_files, stat_file, upload
 
 DISTRUSTED = (
-    # Python: test runners, start-up files, compiled files that are loaded instead of their source, build scripts
+    # Python: test runners, start-up files, compiled files that are loaded instead of their
+    # source, build scripts
     "conftest.py",
     "conftest",
     "pytest.ini",
@@ -108,8 +110,11 @@ DISTRUSTED = (
     ".gdbinit",
     ".lldbinit",
 )
-"""Names of files that steer test runners, interpreters, build tools, git and shells. They are compared without regard to case. A
-pattern without a slash is for the last component of a path, one with slashes for its last components."""
+"""Names of files that steer test runners, interpreters, build tools, git and shells.
+
+They are compared without regard to case. A pattern without a slash is for the last component of a
+path, one with slashes for its last components.
+"""
 
 _TEST_DIRECTORIES = {
     "test",
@@ -175,10 +180,11 @@ _SHADOWABLE = ({name for name in getattr(sys, "stdlib_module_names", ())} | _RUN
 
 
 class Refused(Exception):
-    """Outputs that cannot be graded: the guest's doing."""
+    """Outputs that cannot be graded: the guest caused it."""
 
 
 def below(path: str, directory: str) -> bool:
+    """Whether a path is a directory or below it."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
@@ -190,6 +196,7 @@ def parents(path: str) -> Iterator[str]:
 
 
 def matches(path: str, patterns: Sequence[str]) -> bool:
+    """Whether a path matches one of the name patterns."""
     path = path.lower()
     name = posixpath.basename(path)
     return any(
@@ -211,11 +218,15 @@ def look(handle: Handle, path: str) -> Optional[FileInfo]:
 
 
 def entries(handle: Handle, path: str) -> list[FileInfo]:
+    """The entries of a directory."""
     return list_files(handle, os.fsencode(path))
 
 
 def limit_of(policy: Policy) -> int:
-    """How many bytes of outputs a sandbox of a policy is given: they must leave room for the verifier's own files and memory."""
+    """How many bytes of outputs a sandbox of a policy can take.
+
+    They must leave room for the verifier's own files and memory.
+    """
     disk, memory = (
         size_in_bytes(policy.max_disk, 1 << 30),
         size_in_bytes(policy.max_memory, 512 << 20),
@@ -225,9 +236,16 @@ def limit_of(policy: Policy) -> int:
 
 @dataclass
 class Rules:
-    """What is not taken. `exact`: outputs that were named as files, which are what was asked for. `reserved`: paths that the grading
-    itself fills. `places`: directories that interpreters search for the verifier's modules. `test_places`: those that the verifier's files
-    are in. `modules`: the verifier's Python files, without their suffix."""
+    """Which files are not taken.
+
+    Attributes:
+        patterns: Name patterns of files that steer verifiers.
+        exact: Outputs that were named as files, which are what was asked for.
+        reserved: {path: reason} of paths that the grading itself fills.
+        places: Directories that interpreters search for the verifier's modules.
+        test_places: Directories that the verifier's files are in.
+        modules: The verifier's Python files, without their suffix.
+    """
 
     patterns: Sequence[str]
     exact: set[str]
@@ -237,7 +255,10 @@ class Rules:
     modules: set[str]
 
     def is_own(self, path: str) -> bool:
-        """Whether it is in a test directory that the verifier has files in: of the graded, only what was named as a file belongs there."""
+        """Whether a path is in a test directory that the verifier has files in.
+
+        Of the graded files, only those that were named as files belong there.
+        """
         return (
             self.patterns is DISTRUSTED
             and path not in self.exact
@@ -249,7 +270,10 @@ class Rules:
         )
 
     def steers(self, path: str, info: FileInfo, in_base: Optional[bool]) -> Optional[str]:
-        """Why a path is no output but steers the verifier; None if it does not. in_base: whether the clean root has it, None: unknown."""
+        """Why a path steers the verifier and is no output; None if it is one.
+
+        `in_base`: whether the clean root has it; None: unknown.
+        """
         if path in self.reserved:
             return self.reserved[path]
         if path in self.exact:
@@ -280,7 +304,15 @@ class Rules:
 
 @dataclass
 class Taken:
-    """What came of the outputs. `steering`: paths that steer verifiers and were not taken; `dropped`: {path: reason}, of those as well."""
+    """The result of copying outputs.
+
+    Attributes:
+        steering: Paths that steer verifiers and were not taken.
+        dropped: {path: reason} of what was not taken, these as well.
+        missing: Outputs that are not there.
+        n_entries: Number of files and directories that were taken.
+        n_bytes: Their size.
+    """
 
     steering: set[str] = field(default_factory=set)
     dropped: dict[str, str] = field(default_factory=dict)
@@ -306,7 +338,10 @@ class Carrier:
             self.taken.steering.add(path)
 
     def _is_unchanged(self, path: str) -> bool:
-        """Whether the graded has left it alone, as far as its size and time tell; for the report: what the clean root has is what stays."""
+        """Whether the graded code has not changed a file, as far as its size and time tell.
+
+        This is for the report: the clean root's file is the one that stays.
+        """
         ours, theirs = look(self._target, path), look(self._source, path)
         return (
             ours is not None
@@ -323,7 +358,8 @@ class Carrier:
             )
         if self.taken.n_bytes > self._most:
             raise Refused(
-                f"the outputs are more than {self._most} bytes (at {path!r}, {info.size} bytes long)"
+                f"the outputs are more than {self._most} bytes (at {path!r}, {info.size} bytes "
+                f"long)"
             )
 
     def _list(self, path: str) -> tuple[list[tuple[str, FileInfo]], list[str]]:
@@ -365,7 +401,8 @@ class Carrier:
                         or whole.count("/") - path.count("/") > _MAX_DEPTH
                     ):
                         raise Refused(
-                            f"the outputs have directories deeper than {_MAX_DEPTH} levels, or paths longer than {_MAX_PATH} bytes (below {path!r})"
+                            f"the outputs have directories deeper than {_MAX_DEPTH} levels, or "
+                            f"paths longer than {_MAX_PATH} bytes (below {path!r})"
                         )
                     if info.type == "file" and info.mode & 0o7000:
                         self.taken.dropped[whole] = "its set-id bits (the content is taken)"
@@ -386,11 +423,14 @@ class Carrier:
         )
 
     def _keep(self, path: str) -> bool:
-        """Whether what the clean root has at a path stays, whatever the graded did to it: what steers verifiers."""
+        """Whether the clean root's file at a path stays: one that steers verifiers."""
         return path not in self._rules.exact and matches(path, self._rules.patterns)
 
     def _clear(self, path: str) -> set[str]:
-        """Removes what the clean root has at an output, but for what steers verifiers. Returns the directories that stay."""
+        """Removes what the clean root has at an output, except what steers verifiers.
+
+        Returns the directories that stay.
+        """
         info = look(self._target, path)
         if info is None:
             return set()
@@ -435,7 +475,7 @@ class Carrier:
         )
 
     def remove(self, path: str) -> None:
-        """What the graded has removed is gone in the verifier's root, too."""
+        """Removes from the verifier's root what the graded code has removed."""
         info = look(self._target, path)
         if info is not None:
             if self._rules.steers(path, info, True):
@@ -444,7 +484,7 @@ class Carrier:
                 self._target.call("rollbox_file_remove", os.fsencode(path), True)
 
     def carry_unnamed(self, path: str) -> None:
-        """As carry, of what nobody has named: what cannot be taken is dropped."""
+        """As carry, for a path that was not named: what cannot be taken is dropped."""
         counted = self.taken.n_entries, self.taken.n_bytes
         try:
             self.carry(path, named=False)
@@ -453,7 +493,7 @@ class Carrier:
             self._drop(path, str(problem))
 
     def carry(self, path: str, named: bool = True) -> None:
-        """One output. Raises Refused if it cannot be taken, and is one that was named."""
+        """Copies one output. Raises Refused if it was named and cannot be taken."""
         for directory in parents(path):
             info = look(self._source, directory)
             if info is None:
@@ -462,7 +502,8 @@ class Carrier:
                 return
             if info.type != "directory":
                 raise Refused(
-                    f"output {path!r}: {directory!r} on the way to it is no directory but a {info.type}"
+                    f"output {path!r}: {directory!r} on the way to it is no directory but a "
+                    f"{info.type}"
                 )
         try:
             info = look(self._source, path)
@@ -556,7 +597,7 @@ def _open_directory(path: bytes) -> None:
 
 
 def _remove(path: bytes) -> None:
-    """A file or tree of the host's copy. Its depth is bounded; modes are put right on the way."""
+    """Removes a file or tree of the host's copy, whose depth is bounded."""
     try:
         if not modes.S_ISDIR(os.lstat(path).st_mode):
             os.unlink(path)
@@ -570,10 +611,12 @@ def _remove(path: bytes) -> None:
 
 
 def is_system(path: str) -> bool:
+    """Whether a path is where programs and their files are."""
     return any(below(path, directory) for directory in _SYSTEM)
 
 
 def is_kernels(path: str) -> bool:
+    """Whether a path is in a file system of the kernel's."""
     return any(below(path, directory) for directory in _KERNEL)
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process: a command of a session that runs beside its caller. Stream: one whose output is taken as it comes.
+"""Process: a command of a session that runs beside its caller. Stream: its output as it comes.
 
-Both read the read ends of pipes whose write ends the engine has: it copies what the command writes, so a slow reader holds nothing up
-but its own stream. A Process runs on when nobody refers to it (it is started `detached`); a Stream ends its command when it is closed.
+Both read from pipes whose write ends the engine has. The engine copies what the command writes, so
+a slow reader delays nothing but its own stream. A Process runs on when nobody refers to it (it is
+started `detached`); a Stream ends its command when it is closed.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ _Kept = TypeVar("_Kept")
 
 
 class Pipes:
-    """Pipes of which some ends are given away. Leaving the `with` closes the given ends, and after an exception the kept ones, too."""
+    """Pipes of which one end each is given away.
+
+    Leaving the `with` closes the given ends; after an exception, the kept ends as well.
+    """
 
     def __init__(self) -> None:
         self._given: list[int] = []
@@ -91,7 +95,7 @@ def as_text(result: Result[Any], text: bool) -> Result[Any]:
 
 
 def finish_result(result: Result[Any], text: bool, check: bool) -> Result[Any]:
-    """What a call returns or raises for a result."""
+    """Returns the result of a call, or raises what it is to raise."""
     if result.error is not None:
         raise result.error
     result = as_text(result, text)
@@ -99,6 +103,7 @@ def finish_result(result: Result[Any], text: bool, check: bool) -> Result[Any]:
 
 
 def pty_size(pty: Pty) -> Optional[tuple[int, int]]:
+    """(rows, columns) of a `pty` argument; None: no terminal."""
     if pty is False:
         return None
     if pty is True:
@@ -108,10 +113,14 @@ def pty_size(pty: Pty) -> Optional[tuple[int, int]]:
 
 
 class Stream:
-    """An iterator of (stream, data) as a command writes it: ("stdout", b"..."), or ("stderr", ...); data is str with text=True. At the
-    end, what `exec` raises is raised; `result` is there after it.
+    """An iterator over the output of a command, as the command writes it.
 
-    Closing it (or leaving its `with`, or forgetting it) before the end kills the command and all that it started.
+    It yields ("stdout", b"...") and ("stderr", b"..."), or str with text=True. At the end it raises
+    what `exec` would raise. Closing it before the end, leaving its `with`, or forgetting it kills
+    the command and all that it started.
+
+    Attributes:
+        id: The command's id.
     """
 
     def __init__(
@@ -152,11 +161,11 @@ class Stream:
         return self._ready.pop(0)
 
     def fds(self) -> list[int]:
-        """The descriptors that may become readable. (For this package.)"""
+        """(For this package.) The descriptors that may become readable."""
         return list(self._fds)
 
     def take(self, fd: int) -> None:
-        """Reads what one has, or its end. (For this package.)"""
+        """(For this package.) Reads what a descriptor has, or its end."""
         name = self._fds[fd]
         data: Any = os.read(fd, _CHUNK)
         if not data:
@@ -168,13 +177,13 @@ class Stream:
             self._ready.append((name, data))
 
     def ready(self) -> list[Chunk]:
-        """Takes what was read. (For this package.)"""
+        """(For this package.) Takes the chunks that were read."""
         chunks, self._ready = self._ready, []
         return chunks
 
     @property
     def run(self) -> Optional[DetachedRun]:
-        """The command, until the stream is closed. (For this package.)"""
+        """(For this package.) The command, until the stream is closed."""
         return self._run
 
     def _end(self) -> None:
@@ -184,14 +193,17 @@ class Stream:
             self.finish(result)
 
     def finish(self, result: Result[bytes]) -> None:
-        """Takes the result; raises what is to be raised at the end. (For this package.)"""
+        """(For this package.) Takes the result; raises what is to be raised."""
         self._run = None
         self._result = as_text(result, self._text)
         finish_result(self._result, self._text, self._check)
 
     @property
     def result(self) -> Result[Any]:
-        """The command's result, with all its output; reads to the end of it first, dropping chunks that were not taken. Blocks."""
+        """The command's result, with all of its output. Blocks.
+
+        It reads to the end of the stream first and drops the chunks that were not taken.
+        """
         if self._result is None:
             if self._run is None:
                 raise InvalidArgument(
@@ -238,11 +250,14 @@ def _file_of(data: bytes) -> int:
 class Process:
     """A command that runs in a session.
 
-    Attributes: `id` (a str, by which `process(id)` finds it again), `stdin` (a binary file, None if it was given its input), `stdout`,
-    `stderr` (binary files; the latter None with a terminal, which has one stream). What is written to stdin is buffered: flush it.
+    Nobody has to read the streams: the result has all output as well, up to max_output. The command
+    runs on when this object is forgotten, until the session ends. Leaving its `with` kills it.
 
-    Nobody has to read the streams: all output is in the result as well, up to max_output. It runs on when this object is forgotten, until the
-    session ends; leaving its `with` kills it.
+    Attributes:
+        id: Its id, by which `Sandbox.process` finds it again.
+        stdin: A binary file; None if the command was given its input. Flush it: it is buffered.
+        stdout: A binary file.
+        stderr: A binary file; None with a terminal, which has one stream.
     """
 
     def __init__(
@@ -274,7 +289,7 @@ class Process:
         feed: bool,
         text: bool,
     ) -> Process:
-        """(For this package: Sandbox.spawn.)"""
+        """(For this package.) Sandbox.spawn."""
         id, size = id or new_id(), pty_size(pty)
         with Pipes() as pipes:
             stdin, stdin_read = pipes.writer() if feed else (None, -1)
@@ -293,10 +308,12 @@ class Process:
 
     @classmethod
     def attach(cls, handle: Handle, id: str, text: bool) -> Process:
-        """(For this package: Sandbox.process.)"""
+        """(For this package.) Sandbox.process."""
         known = handle.processes.get(id)
         if known is not None and not known._pty:
-            # What a copy is like its origin tells, and that it runs the claim does: nothing needs to be asked first. By its answer the output is on its way here, before anything is written to it.
+            # The origin tells whether the copy has a terminal, and the claim whether it runs: the
+            # engine need not be asked first. The output is attached before anything is written
+            # to the copy.
             run, _, stdout, stderr = cls._join(handle, id)
             try:
                 (fd,) = handle.claim(id, 0)
@@ -328,7 +345,7 @@ class Process:
     def _join(
         handle: Handle, id: str, terminal: bool = False
     ) -> tuple[DetachedRun, Optional[int], int, Optional[int]]:
-        """What attaching gives: its output, of a terminal also the input."""
+        """Attaches to a command: (run, stdin, stdout, stderr). A terminal has stdin, too."""
         with Pipes() as pipes:
             stdin, stdin_read = pipes.writer() if terminal else (None, -1)
             stdout, stdout_write = pipes.reader()
@@ -339,9 +356,22 @@ class Process:
         return run, stdin, stdout, stderr
 
     def wait(self, timeout: Optional[float] = None, check: bool = False) -> Result[Any]:
-        """Its result; blocks until its end, up to `timeout` seconds. A time-out of this waiting leaves it running.
+        """Waits for the command's end.
 
-        Raises TimeoutError, RunFailed with check=True, and what rollbox could not do: CommandNotFound, NotFound (no such id), EngineLost.
+        Args:
+            timeout: Seconds to wait; None: as long as it takes. The command runs on after a
+                time-out.
+            check: Raise RunFailed unless the command exits with status 0.
+
+        Returns:
+            The result.
+
+        Raises:
+            TimeoutError: The command still runs.
+            RunFailed: With check: the command failed.
+            CommandNotFound: The program does not exist.
+            NotFound: There is no command of this id.
+            EngineLost: The engine is gone.
         """
         result = self._run.wait(timeout)
         if result is None:
@@ -349,18 +379,27 @@ class Process:
         return finish_result(result, self._text, check)
 
     def poll(self) -> Optional[Result[Any]]:
-        """Its result if it has ended, else None. Raises as wait."""
+        """Returns the result if the command has ended, else None. Raises as `wait`."""
         result = self._run.wait(0)
         return None if result is None else finish_result(result, self._text, False)
 
     @property
     def run(self) -> DetachedRun:
-        """(For this package.)"""
+        """(For this package.) The run."""
         return self._run
 
     def kill(self, signal: int = signals.SIGKILL, scope: str = "tree") -> None:
-        """Sends a signal to its main process ("main"), to that and all it started ("tree"), to what it started only ("children"), or to
-        its terminal's foreground process group ("group"). Nothing happens if it has ended. Raises InvalidArgument, EngineLost."""
+        """Sends a signal. Nothing happens if the command has ended.
+
+        Args:
+            signal: The signal's number.
+            scope: "main": its main process; "tree": that and all that it started; "children": only
+                what it started; "group": the foreground process group of its terminal.
+
+        Raises:
+            InvalidArgument: An argument is wrong.
+            EngineLost: The engine is gone.
+        """
         if scope not in ffi.SCOPES:
             raise InvalidArgument(
                 f"scope must be one of {', '.join(ffi.SCOPES)}, not {scope!r}", stage="arguments"
@@ -369,7 +408,10 @@ class Process:
             self._call("rollbox_signal", int(signal), ffi.SCOPES[scope])
 
     def _call(self, function: str, *arguments: Any) -> None:
-        """Of a command that may be on its way into the sandbox still: it is asked again until it is there."""
+        """Calls the library about a command that may still be on its way into the sandbox.
+
+        Such a call is repeated until the command is there.
+        """
         patience = _PATIENCE
         while True:
             try:
@@ -383,12 +425,21 @@ class Process:
                     raise
 
     def resize(self, rows: int, columns: int) -> None:
-        """A new size of its terminal. Raises InvalidArgument if it has none, NotFound if it has ended."""
+        """Changes the size of its terminal.
+
+        Args:
+            rows: Rows of characters.
+            columns: Columns of characters.
+
+        Raises:
+            InvalidArgument: It has no terminal.
+            NotFound: It has ended.
+        """
         size = terminal_size((rows, columns))
         self._call("rollbox_resize", ctypes.byref(size))
 
     def close(self) -> None:
-        """Closes its files; the process runs on. May be called twice."""
+        """Closes its files; the command runs on. May be called twice."""
         with self._lock:
             for file in (self.stdin, self.stdout, self.stderr):
                 if file is not None:

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain data as JSON, and back, with its types: what leaves a sandbox as the value of a function.
+"""Plain data as JSON, and back, with its types: the values of functions in sandboxes.
 
-A pickle is a program, and whoever loads one runs it; so nothing that a guest has pickled is ever loaded. What is not JSON's is an object with one key, its type's name: {"tuple": [...]}, {"bytes": BASE64}, {"array": [DTYPE,
-SHAPE, BASE64]}. `encode` runs in the sandbox, where this file's text is sent, so it imports nothing of the package; `decode` takes what a hostile guest made up, and raises ValueError for whatever `encode` does not make. Its cost is in proportion to
-the text: numbers are short or hexadecimal, nesting ends with Python's own, and keys that collide are refused.
+A pickle is a program, and whoever loads one runs it; so nothing that a guest has pickled is ever
+loaded. What JSON does not have is an object with one key, its type's name: {"tuple": [...]},
+{"bytes": BASE64}, {"array": [DTYPE, SHAPE, BASE64]}.
+
+`encode` runs in the sandbox, to which the text of this file is sent, so it imports nothing of the
+package. `decode` reads what a hostile guest made up, and raises ValueError for whatever `encode`
+does not make. Its cost is in proportion to the text: numbers are short or hexadecimal, nesting ends
+with Python's own limit, and keys that collide are refused.
 """
 
 import base64
@@ -17,7 +22,7 @@ from typing import Any, Callable, Dict, List
 
 _DIGITS = 20
 _COLLIDING = 64
-"""Different keys of a mapping or set that may have one hash: more make it quadratic, and nobody has them but on purpose."""
+"""How many keys of a mapping or set may have one hash. More would make it quadratic on purpose."""
 
 _DTYPE = re.compile(r"[<>|=][biufcSU][1-9][0-9]{0,8}")
 
@@ -33,12 +38,18 @@ def _refuse(value: Any, where: str) -> Any:
         else f"{kind.__module__}.{kind.__qualname__}"
     )
     raise TypeError(
-        f"work_fn must return plain data: {where} is of type {name}, and not of None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, datetime's or a numpy array of numbers or text"
+        f"work_fn must return plain data: {where} is of type {name}, and not of None, bool, int, "
+        f"float, complex, str, bytes, list, tuple, set, frozenset, dict, datetime's or a numpy "
+        f"array of numbers or text"
     )
 
 
 def encode(value: Any, where: str = "the value") -> Any:
-    """What json.dumps takes. A subclass' instance counts as one of the type itself. Raises TypeError, naming where in the value it is, for what is not plain data."""
+    """A value as what json.dumps takes.
+
+    An instance of a subclass counts as one of the type itself. Raises TypeError for what is not
+    plain data; the message says where in the value it is.
+    """
     if value is None or isinstance(value, (bool, float, str)):
         return value
     if isinstance(value, int):
@@ -108,7 +119,11 @@ def loads(data: bytes) -> Any:
 
 
 def decode(item: Any) -> Any:
-    """What `encode` was given. Raises ValueError for what it cannot have made, ImportError for an array if there is no numpy here."""
+    """The value that `encode` was given.
+
+    Raises ValueError for what `encode` cannot have made, ImportError for an array if numpy is not
+    installed here.
+    """
     try:
         return _decode(item)
     except (TypeError, ValueError, OverflowError, AttributeError) as problem:

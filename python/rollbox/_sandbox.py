@@ -80,7 +80,7 @@ def refuse_fork_options(has_work: bool, given: Mapping[str, Any]) -> None:
 
 
 class Sandbox(Session, Generic[_R]):
-    """Runs programs under a policy, each in a sandbox of its own or all in one session.
+    """Runs programs under a policy, each in its own sandbox or all in one session.
 
     `run` and `run_code` have a fresh sandbox each, of which nothing is left, unless a session is
     open: then they run in it. A session is one sandbox that stays. It begins with `with`, or with
@@ -308,7 +308,7 @@ class Sandbox(Session, Generic[_R]):
         check: bool = False,
         max_output: Optional[int] = None,
     ) -> Result[Any]:
-        """Runs a program and waits for its end.
+        r"""Runs a program and waits for its end.
 
         The program runs in the open session, where it sees what earlier calls left. Without a
         session it has a fresh sandbox; what still runs there is killed when the program ends. An
@@ -343,7 +343,7 @@ class Sandbox(Session, Generic[_R]):
 
         Example:
             >>> Sandbox().run(["echo", "hello"], text=True).stdout
-            'hello\\n'
+            'hello\n'
         """
         data = one_input(stdin, input)
         options: dict[str, Any] = {"env": env, "cwd": cwd, "files": files, "max_output": max_output}
@@ -379,7 +379,7 @@ class Sandbox(Session, Generic[_R]):
         check: bool = False,
         max_output: Optional[int] = None,
     ) -> Result[Any]:
-        """Runs a Python program by an interpreter that is kept warm.
+        r"""Runs a Python program by an interpreter that is kept warm.
 
         The same as run(["python3", "-c", code, *args]), but several times faster from the second
         call under a policy on: a Python that was started before, under the same policy, continues
@@ -412,7 +412,7 @@ class Sandbox(Session, Generic[_R]):
 
         Example:
             >>> Sandbox().run_code("import sys; print(sys.argv[1:])", ["a"], text=True).stdout
-            "['a']\\n"
+            "['a']\n"
         """
         if self._template is not None:
             return self._run_in_template(
@@ -530,7 +530,7 @@ class Sandbox(Session, Generic[_R]):
     ) -> Any:
         """Makes n new sessions in the state of a snapshot, files and processes.
 
-        Each has a copy of every process, whose commands keep their ids (`process(id)`, `shell(id)`).
+        Each has a copy of every process; commands keep their ids (`process(id)`, `shell(id)`).
         Forks share nothing writable with this session or with each other. Each ends on its own:
         close it, or use it in a `with`. All n are made, or none. A command that starts in fork k
         (from 0) has CLONE_ID=k in its environment, unless it is given another.

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Session: the calls of a sandbox that lives.
+"""Session: the calls of a sandbox that stays.
 
-The sandbox is made on entering the `with`, or by the first of these calls; `close` or leaving the `with` ends it. All state is the
-engine's: an object here is a handle (one sandbox, by name), the name of the shell that strings are for, and nothing else. A fork is
-an object of its own.
+The sandbox is made on entering the `with`, or by the first of these calls; `close` or leaving the
+`with` ends it. The engine has all of its state. An object here has a handle (one sandbox, by name)
+and the name of the shell that runs lines of shell, and nothing else. A fork is an object of its
+own.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class Session(SessionFiles):
         return self._policy
 
     def _run_timeout(self, timeout: Timeout) -> Timeout:
-        """That of a run which is a command of a session, for those have no default."""
+        """The time-out of a run in a session, whose commands have none by default."""
         if timeout is not None:
             return timeout
         return self._policy.timeout if self._policy.timeout is not None else RUN_TIMEOUT_S
@@ -132,6 +133,7 @@ class Session(SessionFiles):
         return Handle.create(self._get_engine(), self._policy.to_json(), options)
 
     def _create(self) -> Handle:
+        """A new sandbox, recorded if it is to be."""
         handle = self._create_handle()
         if self._record is not None:
             handle.record(self._record)
@@ -168,8 +170,22 @@ class Session(SessionFiles):
 
     @classmethod
     def open(cls: type[_Made], name: str, *, engine: Optional[Engine] = None) -> _Made:
-        """A session that exists, by its name; of a shared engine, other processes' too. Leaving its `with` does not end it; `close`
-        does. Raises NotFound."""
+        """Opens a session that exists, by its name.
+
+        On a shared engine, this may be another process's session. Leaving its `with` does not end
+        it; `close` does.
+
+        Args:
+            name: The session's name.
+            engine: The engine; None: the one that this process shares.
+
+        Returns:
+            A Sandbox of this session.
+
+        Raises:
+            NotFound: The engine has no session of this name.
+            EngineLost: The engine is gone.
+        """
         engine = engine if engine is not None else default_engine()
         if not isinstance(name, str) or not name or "\0" in name:
             raise InvalidArgument(f"name must be a str, not {name!r}", stage="arguments")
@@ -180,7 +196,7 @@ class Session(SessionFiles):
         return made
 
     def _session(self) -> Handle:
-        """The session's handle; makes the sandbox if there is none yet. (For this package.)"""
+        """The session's handle; makes the sandbox if there is none yet."""
         handle = self._handle
         if handle is None:
             with self._opening:
@@ -199,8 +215,12 @@ class Session(SessionFiles):
 
     @property
     def recorded(self) -> Optional[dict[str, Any]]:
-        """What is known here of this session's trajectory: its `id`; after `close` also `steps`, how many of them were `written`, whether it is `complete` (None if the
-        session had ended before: its last line tells), and the `error` if it is not. None: it is not recorded (from here). While it is open, inspect()["record"] tells."""
+        """What is known here about this session's trajectory; None if it is not recorded.
+
+        A dict with its `id`. After `close` also: `steps`; `written`, how many of them; `complete`,
+        None if the session had ended before (its last line tells then); and the `error` if it is
+        not complete. While the session is open, inspect()["record"] has more.
+        """
         return None if self._recorded is None else dict(self._recorded)
 
     def _in_session(self) -> bool:
@@ -217,27 +237,30 @@ class Session(SessionFiles):
             (handle.close if handle.ours else handle.leave)()
 
     def _forget(self) -> Optional[Handle]:
-        """The session is none of ours from here on, also one that another thread is just making."""
+        """Lets go of the session, also of one that another thread is just making."""
         with self._opening:
             handle, self._handle, self._ended = self._handle, None, True
         return handle
 
     def close(self) -> None:
-        """Ends the session: processes are killed, files dropped, snapshots kept only as long as a fork needs them. May be called twice,
-        and on one that never began; `run` goes on working."""
+        """Ends the session: kills its processes and drops its files.
+
+        Snapshots stay as long as a fork needs them. `close` may be called twice, and for a session
+        that never began. `run` works on.
+        """
         handle = self._forget()
         if handle is not None:
             handle.close()
 
     @property
     def name(self) -> str:
-        """Its name on the engine."""
+        """The session's name on the engine."""
         return self._session().name
 
     # Commands
 
     def _shell_name(self) -> str:
-        """ "bash" where the sandbox has one, else "sh"; found out once."""
+        """The shell of the sandbox: "bash" if it has one, else "sh". Asked once."""
         if self._shell is None:
             try:
                 self._finish({"argv": ["bash", "-c", ":"], "timeout": 60}, False, False)
@@ -345,14 +368,44 @@ class Session(SessionFiles):
         id: Optional[str] = None,
         stream: bool = False,
     ) -> Union[Result[Any], Stream]:
-        """Runs a command in the session and blocks until its main program has ended; what that left running lives on.
+        r"""Runs a command in the session and waits for the end of its main program.
 
-        command: a list of arguments, or a str for `bash -lc` (`sh -lc` where the sandbox has no bash). user: a name or number of the
-        sandbox. id: its id, 1 to 64 bytes; the same id again gives the first call's result. stream: returns a Stream instead. The rest is
-        as for `run`. A time-out, an exceeded max_output or an interrupt (Ctrl-C) ends this command with all it started, and nothing else.
+        Processes that it started in the background go on. A time-out, too much output or an
+        interrupt (Ctrl-C) ends this command with all that it started, and nothing else.
 
-        What the command did is in the Result. Raised is what `run` raises, NotFound for a session that was closed, and Cancelled if it was
-        reset or closed meanwhile.
+        Args:
+            command: A list of arguments, or a str, a line for `bash -lc` (`sh -lc` if the sandbox
+                has no bash).
+            cwd: The working directory, over the policy's.
+            env: {name: value}, over the policy's environment.
+            user: A name or number of the sandbox's users, over the policy's.
+            stdin: The standard input, str or bytes; None: empty.
+            input: Another name of stdin, as in subprocess.
+            timeout: Seconds of wall clock, over the policy's; "none" is no limit. Without either,
+                none.
+            text: Make stdout and stderr str, with invalid UTF-8 replaced.
+            check: Raise RunFailed unless the command exits with status 0.
+            max_output: Bytes per stream, over the policy's.
+            files: {path: str or bytes} to write before the command starts.
+            id: The command's id, 1 to 64 bytes. A second call with this id returns the first one's
+                result.
+            stream: Return a Stream instead.
+
+        Returns:
+            What the command did; with stream, an iterator over its output.
+
+        Raises:
+            NotFound: The session is closed.
+            Cancelled: The session was reset or closed meanwhile.
+            RunFailed: With check: the command failed.
+            RollboxError: As for `run`.
+
+        Example:
+            >>> from rollbox import Sandbox
+            >>> with Sandbox() as box:
+            ...     _ = box.exec("cd /tmp && echo hello > greeting", check=True)
+            ...     box.exec(["cat", "/tmp/greeting"], text=True).stdout
+            'hello\n'
         """
         options = {
             "cwd": cwd,
@@ -398,7 +451,35 @@ class Session(SessionFiles):
         max_output: Optional[int] = None,
         files: Optional[Files] = None,
     ) -> Stream:
-        """exec(..., stream=True): `for stream, data in box.stream("make"): ...`"""
+        r"""Runs a command and returns its output as it comes.
+
+        The same as exec(..., stream=True).
+
+        Args:
+            command: As for `exec`.
+            cwd: As for `exec`.
+            env: As for `exec`.
+            user: As for `exec`.
+            stdin: As for `exec`.
+            input: As for `exec`.
+            timeout: As for `exec`.
+            text: As for `exec`.
+            check: As for `exec`, at the end of the stream.
+            max_output: As for `exec`.
+            files: As for `exec`.
+
+        Returns:
+            An iterator of (stream, data): ("stdout", b"...") or ("stderr", b"...").
+
+        Raises:
+            RollboxError: As for `exec`, at the latest at the end of the stream.
+
+        Example:
+            >>> from rollbox import Sandbox
+            >>> with Sandbox() as box:
+            ...     [data for stream, data in box.stream("echo hello")]
+            [b'hello\n']
+        """
         return self.exec(
             command,
             cwd=cwd,
@@ -429,10 +510,36 @@ class Session(SessionFiles):
         files: Optional[Files] = None,
         id: Optional[str] = None,
     ) -> Process:
-        """Starts a command and returns a Process at once. Arguments are as for `exec`.
+        """Starts a command and returns at once.
 
-        pty: a terminal of its own, True (24 rows of 80 columns) or (rows, columns). stdin: all of its input; without, the Process has a
-        `stdin` to write to. text: of the results' streams; the Process' files are binary. Whether it could be executed is told by `wait`.
+        Args:
+            command: As for `exec`.
+            pty: Give it a terminal: True (24 rows of 80 columns) or (rows, columns).
+            cwd: As for `exec`.
+            env: As for `exec`.
+            user: As for `exec`.
+            stdin: All of its input; None: the Process has a `stdin` to write to.
+            timeout: As for `exec`.
+            text: Make the results' streams str; the files of the Process are binary.
+            max_output: As for `exec`.
+            files: As for `exec`.
+            id: As for `exec`.
+
+        Returns:
+            The Process. Its `wait` tells whether the command could be executed.
+
+        Raises:
+            NotFound: The session is closed.
+            InvalidArgument: An argument is wrong.
+
+        Example:
+            >>> from rollbox import Sandbox
+            >>> with Sandbox() as box:
+            ...     process = box.spawn(["cat"])
+            ...     _ = process.stdin.write(b"hello")
+            ...     process.stdin.close()
+            ...     process.wait().text
+            'hello'
         """
         argv = self._argv(command)
         options = {
@@ -454,11 +561,25 @@ class Session(SessionFiles):
         )
 
     def process(self, id: str, *, text: bool = False) -> Process:
-        """Another Process of a command that runs or has run, by its id, started by whomever. Its streams begin with what it wrote first;
-        `stdin` is None but for a terminal's. An id that is not known is told by `wait`, as NotFound.
+        """Finds a command that runs or has run, by its id.
 
-        In a fork, and after a reset, this is the sandbox's own copy of a command that ran when the state was taken: it has the id that it
-        had there, streams of its own that begin with what the copy writes, and, for whoever asks first, a `stdin` if it had one."""
+        Any process may have started it. The streams of this Process begin with the command's first
+        byte; `stdin` is None, unless the command has a terminal.
+
+        In a fork and after a reset, this is the sandbox's own copy of a command that ran when the
+        snapshot was taken. It has the same id, and streams of its own that begin with the copy's
+        output. The first Process of a copy has its `stdin`, if the command had one.
+
+        Args:
+            id: The command's id.
+            text: Make the results' streams str.
+
+        Returns:
+            The Process. For an unknown id, its `wait` raises NotFound.
+
+        Raises:
+            NotFound: The session is closed.
+        """
         return Process.attach(self._session(), id, text)
 
     def shell(
@@ -469,11 +590,29 @@ class Session(SessionFiles):
         env: Optional[Environment] = None,
         user: Optional[User] = None,
     ) -> Shell:
-        """A shell that keeps variables, functions and its working directory between calls of its `run`. cwd, env and user are what it
-        starts with.
+        r"""Starts a shell that keeps variables, functions and its directory between calls.
 
-        id: that of a shell which ran when the state was taken that this sandbox is a fork of, or was reset to: its copy goes on here. Of
-        several who ask for one, the first gets it; the others get NotFound.
+        Args:
+            id: The id of a shell that ran when the snapshot was taken that this sandbox is a fork
+                of, or was reset to: its copy continues here. The first caller gets it; for others
+                it is NotFound.
+            cwd: The directory that the shell starts in.
+            env: {name: value}, over the policy's environment.
+            user: The shell's user.
+
+        Returns:
+            The Shell; `run` runs a command in it.
+
+        Raises:
+            NotFound: There is no such shell, or the session is closed.
+            InvalidArgument: A copy was given cwd, env or user.
+
+        Example:
+            >>> from rollbox import Sandbox
+            >>> with Sandbox() as box, box.shell() as shell:
+            ...     _ = shell.run("cd /usr; x=5")
+            ...     shell.run("echo $PWD $x", text=True).stdout
+            '/usr 5\n'
         """
         limit = size_in_bytes(self._policy.max_output, _DEFAULT_OUTPUT)
         if id is not None:
@@ -493,10 +632,33 @@ class Session(SessionFiles):
     # Its states
 
     def snapshot(self, name: Optional[str] = None, *, processes: Processes = "keep") -> Snapshot:
-        """Keeps its state: the private files, and the processes that run, with their memory, at one moment. They stand still meanwhile
-        and run on. `name` is another name for its id among the forks and their origin. processes: "drop" keeps the files alone.
+        """Keeps the session's state: files, and processes with their memory.
 
-        Raises FeatureMissing for what cannot be captured (nothing was changed then), ResourceExhausted (disk full), InvalidArgument."""
+        All is of one moment. Processes pause for some milliseconds and then run on.
+
+        Args:
+            name: Another name of the snapshot's id, known to this session, its origin and its
+                forks.
+            processes: "drop": keep the files alone.
+
+        Returns:
+            The Snapshot.
+
+        Raises:
+            FeatureMissing: A process has something that cannot be captured; nothing has changed.
+            ResourceExhausted: The disk is full.
+            InvalidArgument: The name is not valid, or taken.
+
+        Example:
+            >>> from rollbox import Sandbox
+            >>> with Sandbox() as box:
+            ...     box.write_file("/tmp/a", "1")
+            ...     base = box.snapshot("base")
+            ...     box.write_file("/tmp/a", "2")
+            ...     box.reset(base)
+            ...     box.read_file("/tmp/a")
+            b'1'
+        """
         made: Snapshot = from_row(
             Snapshot,
             self._session().json(
@@ -551,23 +713,51 @@ class Session(SessionFiles):
     def reset(
         self, snapshot: Optional[SnapshotLike] = None, *, processes: Processes = "keep"
     ) -> None:
-        """Back to a snapshot (None: the latest of this session's line, or how it began). All its processes are killed, and commands under
-        way raise Cancelled; those of the snapshot go on (`process(id)`, `shell(id)`), unless processes is "drop". Raises SetupFailed if
-        one cannot: the session has the snapshot's files then, and no processes."""
+        """Goes back to a snapshot.
+
+        All processes of the session are killed, and commands that run raise Cancelled. The
+        processes of the snapshot continue (`process(id)`, `shell(id)`).
+
+        Args:
+            snapshot: The snapshot; None: the latest one that this session is based on, or its
+                beginning.
+            processes: "drop": restore the files alone.
+
+        Raises:
+            NotFound: There is no such snapshot.
+            SetupFailed: A process cannot be restored. The session then has the snapshot's files,
+                and no processes.
+        """
         self._session().call(
             "rollbox_reset", snapshot_id(snapshot), ctypes.byref(state_options(processes))
         )
 
     def discard(self) -> None:
-        """Drops what was changed since the last snapshot (or the beginning): reset()."""
+        """Drops all changes since the last snapshot, or since the beginning: `reset()`."""
         self.reset()
 
     def drop(self, snapshot: SnapshotLike) -> None:
-        """Gives a snapshot's place back once nothing stands on it. Raises NotFound."""
+        """Deletes a snapshot. Its space is freed once nothing is based on it.
+
+        Args:
+            snapshot: The snapshot.
+
+        Raises:
+            NotFound: There is no such snapshot.
+        """
         self._session().call("rollbox_snapshot_drop", snapshot_id(snapshot))
 
     def note(self, data: Any) -> None:
-        """A step of your own in the session's trajectory, such as a reward: anything that json.dumps takes. Does nothing if it is not recorded."""
+        """Adds a step of your own to the session's trajectory, such as a reward.
+
+        Without a trajectory it does nothing.
+
+        Args:
+            data: Anything that json.dumps takes.
+
+        Raises:
+            InvalidArgument: JSON cannot express it.
+        """
         try:
             text = json.dumps(data, allow_nan=False)
         except (TypeError, ValueError) as problem:
@@ -577,11 +767,18 @@ class Session(SessionFiles):
         self._session().call("rollbox_note", text.encode("ascii"))
 
     def kill_all(self) -> None:
-        """Kills every process of the session, background ones too; files stay. Commands under way end with signal 9."""
+        """Kills every process of the session, also in the background; files stay.
+
+        Commands that run end with signal 9.
+        """
         self._session().call("rollbox_signal", None, int(signal.SIGKILL), ffi.SCOPES["tree"])
 
     def tree(self) -> Tree:
-        """The snapshots of this session, its origin and its forks; str(tree) draws them."""
+        """Lists the snapshots of this session, its origin and its forks.
+
+        Returns:
+            The snapshots, parents before their children; str() draws the tree.
+        """
         rows = self._session().json("rollbox_sandbox_query", ffi.QUERY_TREE)["snapshots"]
         return Tree(
             Node(
@@ -602,16 +799,40 @@ class Session(SessionFiles):
         )
 
     def show(self, snapshot: Optional[SnapshotLike] = None) -> dict[str, Any]:
-        """What a snapshot (None: the latest of this session's line) holds: id, name, parent, bytes and files; commands; kernel, memory_bytes and
-        processes (pid, parent, name, command, threads, memory_bytes, descriptors by kind); changes, the files, from the snapshot before it.
-        A sleeping session is not woken: asleep is true, and changes None. Raises NotFound."""
+        """Tells what a snapshot contains.
+
+        A hibernating session is not woken: "asleep" is true then, and "changes" None.
+
+        Args:
+            snapshot: The snapshot; None: the latest one that this session is based on.
+
+        Returns:
+            A dict with id, name, parent, bytes and files; commands; kernel, memory_bytes and
+            processes (pid, parent, name, command, threads, memory_bytes, descriptors by kind);
+            changes, the files that differ from the snapshot before it.
+
+        Raises:
+            NotFound: There is no such snapshot.
+        """
         held: dict[str, Any] = self._session().json("rollbox_snapshot_show", snapshot_id(snapshot))
         return held
 
     def verify(self, snapshot: Optional[SnapshotLike] = None) -> dict[str, Any]:
-        """The same, with sound, and checks: [{"what", "ok", "why"}]: whether it is what was kept, and what would refuse its processes here.
-        They are made in a sandbox of their own, and do not go on. Of a sleeping session what is on the disk is checked. Raises NotFound;
-        what is not sound is no exception."""
+        """Checks that a snapshot is intact and can be restored here.
+
+        Its processes are made in a sandbox of their own, and do not run. For a hibernating session,
+        the data on the disk is checked.
+
+        Args:
+            snapshot: The snapshot; None: the latest one that this session is based on.
+
+        Returns:
+            The dict of `show`, with sound (bool) and checks: [{"what", "ok", "why"}]. A damaged
+            snapshot is no exception.
+
+        Raises:
+            NotFound: There is no such snapshot.
+        """
         checked: dict[str, Any] = self._session().json(
             "rollbox_snapshot_verify", snapshot_id(snapshot)
         )
@@ -624,13 +845,45 @@ class Session(SessionFiles):
         *,
         text: bool = False,
     ) -> list[Change]:
-        """What differs from one state (None: how it began) to another (None: now), by path. text: unified diffs of text files, too."""
+        """Lists the files that differ between two states.
+
+        Args:
+            start: A snapshot; None: the beginning of the session.
+            end: A snapshot; None: the present state.
+            text: Include unified diffs of text files.
+
+        Returns:
+            The Changes, by path.
+
+        Raises:
+            NotFound: There is no such snapshot.
+
+        Example:
+            >>> from rollbox import Sandbox
+            >>> with Sandbox() as box:
+            ...     box.write_file("/tmp/a", "1")
+            ...     [(one.change, one.path) for one in box.diff()]
+            [('A', '/tmp/a')]
+        """
         answer = self._session().json("rollbox_diff", snapshot_id(start), snapshot_id(end), text)
         return [from_row(Change, row, path=decode_name(row, "path")) for row in answer["changes"]]
 
     def commit(self, path: Optional[Path] = None, *, force: bool = False) -> list[dict[str, Any]]:
-        """Publishes what was changed below a granted fs_writable path (None: below all of them) on the host; a crash leaves each old or
-        new. Returns [{"path", "changes"}]. Raises Conflict if the host's files were changed meanwhile, unless `force`."""
+        """Publishes changed files on the host.
+
+        Only paths below fs_writable are published. After a crash, each file is the old or the new
+        one.
+
+        Args:
+            path: A granted fs_writable path; None: all of them.
+            force: Replace files of the host even if they were changed meanwhile.
+
+        Returns:
+            [{"path", "changes"}], for each path.
+
+        Raises:
+            Conflict: The host's files were changed meanwhile.
+        """
         raw = None if path is None else os.fsencode(path)
         committed: list[dict[str, Any]] = self._session().json("rollbox_commit", raw, force)[
             "committed"
@@ -644,9 +897,22 @@ class Session(SessionFiles):
         *,
         processes: Processes = "drop",
     ) -> None:
-        """Writes a snapshot (None: of now) as one file of the host: its files, which `rollbox import` brings into a store for
-        `image="snapshot:NAME"`. processes="keep": with what runs, which `rollbox import` makes a sandbox of that sleeps, for a shared
-        engine, perhaps of another machine with the same kernel and processor. A session that sleeps is not woken for that."""
+        """Writes a snapshot to one file of the host.
+
+        `rollbox import` brings it into a store, where `image="snapshot:NAME"` uses its files. With
+        processes="keep" the import makes a hibernating sandbox for a shared engine, also on another
+        machine with the same kernel and processor. A hibernating session is not woken.
+
+        Args:
+            host_path: The file to write.
+            snapshot: The snapshot; None: the present state.
+            processes: "keep": include the processes.
+
+        Raises:
+            NotFound: There is no such snapshot.
+            FeatureMissing: A process has something that cannot be captured.
+            IOFailed: The file cannot be written.
+        """
         live = state_options(processes).processes == ffi.PROCESSES["keep"]
         self._session().call(
             "rollbox_export_live" if live else "rollbox_export",
@@ -657,7 +923,7 @@ class Session(SessionFiles):
     # Looking at it
 
     def pause(self) -> None:
-        """Takes all processor time from it, until `resume` or the next call."""
+        """Takes all processor time from the session, until `resume` or the next call."""
         self._session().call("rollbox_pause")
 
     def resume(self) -> None:
@@ -665,24 +931,51 @@ class Session(SessionFiles):
         self._session().call("rollbox_resume")
 
     def hibernate(self, *, processes: Processes = "keep") -> None:
-        """Puts it to sleep: its files and processes go to the store on the disk, and neither processes nor memory are left of it, until
-        `wake` or the next call. Commands under way raise Cancelled; in the session they go on when it wakes, and `process(id)` and
-        `shell(id)` find them there. processes="drop": its files alone. Raises FeatureMissing if a process has what cannot be captured,
-        and then nothing has changed."""
+        """Moves the session's files and processes to the store on the disk.
+
+        Neither processes nor memory of it are left until `wake` or the next call. Commands that run
+        raise Cancelled here; in the session they continue after it wakes, where `process(id)` and
+        `shell(id)` find them.
+
+        Args:
+            processes: "drop": keep the files alone.
+
+        Raises:
+            FeatureMissing: A process has something that cannot be captured; nothing has changed.
+        """
         self._session().call("rollbox_hibernate", ctypes.byref(state_options(processes)))
 
     def wake(self, *, processes: Processes = "keep") -> None:
-        """Ends its sleep; harmless without one. processes="drop": with its files alone. Raises FeatureMissing if its processes were put to
-        sleep under another kernel or processor, Damaged if the store has not what was written; it sleeps on then."""
+        """Ends hibernation; harmless without it.
+
+        Args:
+            processes: "drop": wake with the files alone.
+
+        Raises:
+            FeatureMissing: The processes come from another kernel or processor; the session still
+                hibernates.
+            Damaged: The store does not have the data that was written; the session still
+                hibernates.
+        """
         self._session().call("rollbox_wake", ctypes.byref(state_options(processes)))
 
     def inspect(self) -> dict[str, Any]:
-        """name, state, policy, isolation, snapshot, execs, memory_bytes, disk_bytes and more."""
+        """Describes the session.
+
+        Returns:
+            A dict with name, state, policy, isolation, snapshot, execs, memory_bytes, disk_bytes
+            and more.
+        """
         report: dict[str, Any] = self._session().json("rollbox_sandbox_query", ffi.QUERY_INSPECT)
         return report
 
     def processes(self) -> list[dict[str, Any]]:
-        """pid (inside), parent, state, command, cpu_ms, memory_bytes and exec (an id) of each of its processes."""
+        """Lists the session's processes.
+
+        Returns:
+            For each its pid (inside), parent, state, command, cpu_ms, memory_bytes and exec (an
+            id).
+        """
         rows: list[dict[str, Any]] = self._session().json(
             "rollbox_sandbox_query", ffi.QUERY_PROCESSES
         )["processes"]

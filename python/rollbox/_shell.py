@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shell: one shell of a session that takes command after command and keeps its state in between.
+"""Shell: one shell of a session that takes command after command and keeps its state.
 
-The shell (bash, else sh) reads its script from a pipe and is fed two lines a command: an `eval` of it, and a `printf` of its number and
-status into a pipe of their own. Output goes to two more pipes that nobody but the shell's commands writes to and nobody but us reads, so
-what is in them when the status arrives is that command's: no marker is looked for in the output. Since the shell's own reader goes from line to line, errors
-of syntax, `break` and `return` end a command and not the shell. While a command runs, the pipes of commands and statuses are closed to
-it, and its standard input is /dev/null.
+The shell (bash, else sh) reads its script from a pipe. It is sent two lines per command: an `eval`
+of the command, and a `printf` of its number and status into a pipe of their own. Output goes to two
+more pipes, which only the shell's commands write to and only this process reads. What is in them
+when the status arrives belongs to that command: no marker is looked for in the output. The shell's
+own reader goes from line to line, so a syntax error, `break` or `return` ends a command and not the
+shell. While a command runs, the pipes of commands and statuses are closed to it, and its standard
+input is /dev/null.
 
-A command that is to end gets SIGINT, on which a trap breaks out of the shell's own loops; then what the shell started is killed; the
-shell itself only when it still doesn't answer.
+A command that is to end gets SIGINT, on which a trap breaks out of the shell's own loops. Then
+everything that the shell started is killed; the shell itself only if it still does not answer.
 """
 
 from __future__ import annotations
@@ -42,15 +44,19 @@ _PATIENCE_S = 1.0
 """How long a command is asked, then forced, to end, before the next harder way."""
 
 _MAX_STATUS = 4096
-"""Bytes of an unfinished status line that are kept; a guest that writes there itself gains nothing but its own confusion."""
+"""Bytes of an unfinished status line that are kept. A guest may write there; it gains nothing."""
 
 
 @dataclass(frozen=True, repr=False)
 class ShellResult(Result[AnyStr]):
-    """A Result of one command of a shell; cpu_ms, peak_memory_bytes and processes_peak are 0.
+    """A Result of one command of a shell.
 
-    Attributes: `ended`: the command ended the shell, too (`exit`, `exec`, set -e, a kill), and with it its variables and directory.
-    `restarted`: the shell had ended before, so this command ran in a new one.
+    cpu_ms, peak_memory_bytes and processes_peak are 0.
+
+    Attributes:
+        ended: The command ended the shell, too (`exit`, `exec`, set -e, a kill), and with it its
+            variables and directory.
+        restarted: The shell had ended before, so this command ran in a new one.
     """
 
     ended: bool = False
@@ -133,7 +139,7 @@ class _Live:
 
     @classmethod
     def claim(cls, handle: Handle, id: str) -> _Live:
-        """One that goes on in a fork, or after a reset."""
+        """A shell that continues in a fork, or after a reset."""
         self = cls(id)
         fds = handle.claim(id, 0, 3, 4, 5)
         if -1 in fds:
@@ -187,10 +193,11 @@ class _Gathered:
 
 
 class Shell:
-    """A shell of a session: variables, functions, working directory and jobs are kept from one `run` to the next.
+    """A shell of a session, made by `Sandbox.shell`.
 
-    Made by Sandbox.shell. One command at a time; other threads wait. Forgetting or closing it ends the shell, not what it has left
-    running in the background.
+    Variables, functions, the working directory and jobs are kept from one `run` to the next. It
+    runs one command at a time; other threads wait. Forgetting or closing it ends the shell, but not
+    the processes that it left in the background.
     """
 
     def __init__(
@@ -219,7 +226,7 @@ class Shell:
         limit: int,
         timeout: Optional[float],
     ) -> Shell:
-        """(For this package: Sandbox.shell.)"""
+        """(For this package.) Sandbox.shell with an id."""
         rows = handle.json("rollbox_sandbox_query", ffi.QUERY_EXECS)["execs"]
         row: dict[str, Any] = next((one for one in rows if one.get("id") == id), {})
         name = str(row.get("command") or "").partition(" ")[0]
@@ -234,7 +241,7 @@ class Shell:
 
     @property
     def id(self) -> Optional[str]:
-        """The id of the command that the shell is; None between the end of one and the `run` that starts another."""
+        """The id of the command that the shell is; None before a new shell is started."""
         live = self._live
         return None if live is None else live.id
 
@@ -280,13 +287,29 @@ class Shell:
         check: bool = False,
         max_output: Optional[int] = None,
     ) -> ShellResult[Any]:
-        """Runs one command (any text that the shell takes, of any number of lines) and blocks until it has ended.
+        """Runs one command and waits for its end.
 
-        timeout: seconds, over the policy's. max_output: bytes a stream, over the policy's; past either the command is ended as by
-        Ctrl-C, or killed, and the shell with its state goes on if it can (`ended` says). What still runs in the background is left alone,
-        unless something has to be killed. Output of the background that comes between two commands is the next one's.
+        A command that runs out of time or writes too much gets an interrupt, as by Ctrl-C, then is
+        killed. The shell with its state goes on if it can; `ended` of the result tells. Processes
+        in the background are left alone unless something has to be killed. What they write between
+        two commands belongs to the next one.
 
-        Raises InvalidArgument, CommandNotFound (no shell in the sandbox), EngineLost; with check=True, RunFailed.
+        Args:
+            command: Any text that the shell takes, of any number of lines.
+            timeout: Seconds of wall clock, over the policy's.
+            text: Make stdout and stderr str, with invalid UTF-8 replaced.
+            check: Raise RunFailed unless the command ends with status 0.
+            max_output: Bytes per stream, over the policy's.
+
+        Returns:
+            What the command did.
+
+        Raises:
+            InvalidArgument: The command has a NUL byte, or an argument is wrong.
+            CommandNotFound: The sandbox has no shell.
+            NotFound: The shell or the session is closed.
+            EngineLost: The engine is gone.
+            RunFailed: With check: the command failed.
         """
         script = (
             command.encode("utf-8", "surrogateescape")
@@ -328,7 +351,7 @@ class Shell:
         limit: int,
         result: ShellResult[bytes],
     ) -> None:
-        """A step of the session's trajectory, if it has one."""
+        """Adds a step to the session's trajectory, if it has one."""
         if self._is_recorded is None:
             self._is_recorded = (
                 self._handle.recording is not None
@@ -364,7 +387,7 @@ class Shell:
         return _Live.start(self._handle, [program, "-l", "-s"], self._status_fd, self._options)
 
     def _know(self, program: str) -> None:
-        # Where a bash script has numbers for descriptors of its own there are few; sh knows one digit only.
+        # A bash script has few descriptors of its own above 200; sh knows one digit only.
         self._status_fd, self._eval = (
             (247, "\\builtin eval") if program == "bash" else (9, "\\command eval")
         )
@@ -376,7 +399,10 @@ class Shell:
             live.close()
 
     def _abort(self) -> None:
-        """The caller was interrupted, or the engine is lost: the command's end is not known, so there is no going on."""
+        """Ends the shell where the end of its command is not known.
+
+        The caller was interrupted, or the engine is lost.
+        """
         if self._live is not None:
             with contextlib.suppress(Exception):
                 self._signal(self._live, signal.SIGKILL, "tree")
@@ -397,9 +423,10 @@ class Shell:
         quoted = b"'" + script.replace(b"'", b"'\\''") + b"'"
         check = b""
         if self._eval.startswith("\\builtin") and script.count(b"(") > script.count(b")"):
-            # An open "$(" at the end of an eval corrupts bash 5.2's heap: another bash is to find it.
+            # An open "$(" at the end of an eval corrupts bash 5.2's heap: test it in another bash.
             check = b"\\command bash -n -c " + quoted + b" </dev/null " + fd + b">&- && "
-        # The empty line is for bash, whose parser takes no `{` for what it is after an eval that ended within a quotation.
+        # The empty line is for bash: after an eval that ended within a quotation, its parser does
+        # not take `{` for a keyword.
         live.unsent += (
             check + self._eval.encode() + b" " + quoted + b" </dev/null " + fd + b">&-\n\n"
             b"{ \\command printf '%s %s\\n' " + number + b' "$?" >&' + fd + b"; } 2>/dev/null\n"
@@ -407,7 +434,8 @@ class Shell:
         connection = live.run.connection
         if not connection.use():
             raise EngineLost(
-                f"the engine of sandbox {self._handle.name} was closed or lost, and the sandbox with it",
+                f"the engine of sandbox {self._handle.name} was closed or lost, and the sandbox "
+                f"with it",
                 stage="run",
             )
         try:
@@ -453,7 +481,8 @@ class Shell:
                             streams[fd].add(data)
             if connection.retired:
                 raise EngineLost(
-                    f"the engine of sandbox {self._handle.name} was closed or lost, and the sandbox with it",
+                    f"the engine of sandbox {self._handle.name} was closed or lost, and the "
+                    f"sandbox with it",
                     stage="run",
                 )
             now = time.monotonic()
@@ -525,7 +554,7 @@ class Shell:
         return found
 
     def close(self) -> None:
-        """Ends the shell: it gets the end of its input, and is killed if it doesn't end by that. May be called twice."""
+        """Ends the shell by the end of its input, or kills it. May be called twice."""
         with self._lock:
             self._closed = True
             live, self._live = self._live, None
@@ -547,7 +576,7 @@ class Shell:
 
 
 def _drain(fd: int, stream: _Gathered) -> None:
-    """Takes what is in a pipe now, and no more: others may go on writing."""
+    """Reads what is in a pipe now, and no more: others may go on writing."""
     left = array.array("i", [0])
     fcntl.ioctl(fd, termios.FIONREAD, left)
     while left[0] > 0:

@@ -13,11 +13,21 @@ from ._core.shown import shown
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A state of a sandbox: its private files, and what ran.
+    """A state of a sandbox: its private files, and its processes.
 
-    Attributes: `id`; `name` (or None); `parent`, the id of the one before (or None); `bytes` and `files`, what it has that its parent has
-    not; `processes`, how many it has, and `memory_bytes`, what they take; `live`, whether processes stood still for it; `kind`, as of Node;
-    `automatic`: it was taken by itself (auto_snapshot). Wherever a snapshot is wanted, its id or name does, too.
+    Wherever a snapshot is wanted, its id or name will do.
+
+    Attributes:
+        id: Its id.
+        name: Its name, or None.
+        parent: The id of the snapshot before it, or None.
+        bytes: Size of the files that its parent does not have.
+        files: Number of the files that its parent does not have.
+        live: Whether processes were paused for it.
+        processes: Number of its processes.
+        memory_bytes: Memory of its processes.
+        kind: As of Node.
+        automatic: Whether auto_snapshot took it.
     """
 
     id: str
@@ -37,9 +47,23 @@ SnapshotLike = Union[Snapshot, str]
 
 @dataclass(frozen=True)
 class Node:
-    """A snapshot in a `Tree`: as Snapshot, with `created` (seconds since 1970, or None), `sandboxes`, the names of those that stand on it,
-    and `kind`: "files" (alone), "live" (with processes, which a fork makes from their image), "warm" (they are held ready to be forked, which
-    takes their memory once more) or "asleep" (in the store: `disk_bytes` there)."""
+    """A snapshot in a `Tree`.
+
+    Attributes:
+        id: Its id.
+        name: Its name, or None.
+        parent: The id of the snapshot before it, or None.
+        bytes: Size of the files that its parent does not have.
+        files: Number of the files that its parent does not have.
+        created: Seconds since 1970, or None.
+        sandboxes: Names of the sandboxes that are based on it.
+        processes: Number of its processes.
+        memory_bytes: Memory of its processes.
+        kind: "files" (no processes), "live" (an image of processes), "warm" (processes kept ready
+            to be forked, which takes their memory once more) or "asleep" (in the store).
+        disk_bytes: Size in the store.
+        automatic: Whether auto_snapshot took it.
+    """
 
     id: str
     name: Optional[str]
@@ -56,7 +80,7 @@ class Node:
 
 
 class Tree(list[Node]):
-    """The snapshots of a family of sandboxes, parents before their children. str() draws it, as `rollbox tree` does."""
+    """Related snapshots, parents before their children. str() draws the tree."""
 
     def __str__(self) -> str:
         ids = {node.id for node in self}
@@ -72,7 +96,8 @@ class Tree(list[Node]):
             name = f'{node.id} "{node.name}"' if node.name else node.id
             boxes = "  <- " + ", ".join(node.sandboxes) if node.sandboxes else ""
             lines.append(
-                f"{indent}{'' if root else '`-- ' if last else '|-- '}{name}  {_size(node.bytes)}, {node.files} file{'' if node.files == 1 else 's'}{_ran(node)}{boxes}"
+                f"{indent}{'' if root else '`-- ' if last else '|-- '}{name}  {_size(node.bytes)}, "
+                f"{node.files} file{'' if node.files == 1 else 's'}{_ran(node)}{boxes}"
             )
             deeper = indent + ("" if root else "    " if last else "|   ")
             todo += [
@@ -83,7 +108,8 @@ class Tree(list[Node]):
 
 def _ran(node: Node) -> str:
     text = (
-        f"; {node.processes} process{'es' if node.processes > 1 else ''}, {_size(node.memory_bytes)}"
+        f"; {node.processes} process{'es' if node.processes > 1 else ''}, "
+        f"{_size(node.memory_bytes)}"
         if node.processes
         else ""
     )
@@ -94,7 +120,7 @@ def _ran(node: Node) -> str:
 
 
 def _size(count: float) -> str:
-    """As the command line shows it: "512", "1.2K", "34M"."""
+    """A size as the command line shows it: "512", "1.2K", "34M"."""
     units = ["", "K", "M", "G", "T", "P", "E"]
     while count >= 1000 and len(units) > 1:
         count /= 1024
@@ -110,8 +136,16 @@ def _size(count: float) -> str:
 
 @dataclass(frozen=True)
 class Change:
-    """A difference between two states: `path` (what is not UTF-8 in it is as os.fsdecode has it), `change` ("A" added, "M" modified, "D" deleted), `type` ("file", "directory",
-    "symlink", ...), `size` and `old_size` in bytes (or None), `diff`, the unified diff of a text file if it was asked for."""
+    """A difference between two states.
+
+    Attributes:
+        path: The path; bytes that are not UTF-8 are as of os.fsdecode.
+        change: "A" (added), "M" (modified) or "D" (deleted).
+        type: "file", "directory", "symlink" and so on.
+        size: Bytes now, or None.
+        old_size: Bytes before, or None.
+        diff: The unified diff of a text file, if that was asked for.
+    """
 
     path: str
     change: str
@@ -122,6 +156,7 @@ class Change:
 
 
 def snapshot_id(snapshot: Optional[SnapshotLike]) -> Optional[bytes]:
+    """The id or name of a snapshot as the library takes it. Raises InvalidArgument."""
     if snapshot is None:
         return None
     id = snapshot.id if isinstance(snapshot, (Snapshot, Node)) else snapshot
@@ -133,6 +168,7 @@ def snapshot_id(snapshot: Optional[SnapshotLike]) -> Optional[bytes]:
 
 
 def from_row(cls: Any, row: Mapping[str, Any], **more: Any) -> Any:
+    """A dataclass from the keys of a JSON object that it knows."""
     return cls(
         **{key: row[key] for key in cls.__dataclass_fields__ if key in row and key not in more},
         **more,
@@ -140,6 +176,7 @@ def from_row(cls: Any, row: Mapping[str, Any], **more: Any) -> Any:
 
 
 def parents_first(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Rows of snapshots, in depth-first order."""
     ids = {row["id"] for row in rows}
     below: dict[Optional[str], list[Mapping[str, Any]]] = {}
     for row in rows:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lower half of the package: the library, its arguments and results, and connections to engines."""
+"""The lower half of the package: the library, its arguments, results and connections."""

@@ -50,13 +50,15 @@ Starter = Callable[..., int]
 
 _tokens = itertools.count(1)
 pending_runs: dict[int, Any] = {}
-"""PendingRuns, and DetachedRuns by a weak reference, of all connections, by token. Who pops one owns its end."""
+"""The runs of all connections by token. The thread that removes a run owns its end."""
 
 
 class PendingRun:
-    """A run under way that no thread waits for. `on_end()` is called from any thread when its result is there, once, or again where that was interrupted; it must not block.
+    """A run that no thread waits for.
 
-    The owner then calls `collect`, or `abandon` at any time, on one thread. Either gives the use of the connection back.
+    `on_end(run)` is called from any thread when its result is there: once, or again if that was
+    interrupted. It must not block. The owner then calls `collect`, or `abandon` at any time, on one
+    thread. Either gives the use of the connection back.
     """
 
     __slots__ = ("connection", "on_end", "token", "run")
@@ -76,7 +78,7 @@ class PendingRun:
             self._free()
 
     def abandon(self) -> None:
-        """Kills the run if it is under way and forgets it; harmless for one that has ended."""
+        """Kills the run if it is under way, and frees it."""
         pending_runs.pop(self.token, None)
         self._free()
 
@@ -88,7 +90,7 @@ class PendingRun:
 
 
 class _DetachedEntry:
-    """What `_pending` has of a DetachedRun, which may be forgotten before its end."""
+    """The entry of a DetachedRun in `pending_runs`, which does not keep it alive."""
 
     __slots__ = ("_run",)
 
@@ -96,18 +98,21 @@ class _DetachedEntry:
         self._run = weakref.ref(run)
 
     def on_end(self, _: Any) -> None:
+        """Tells the run, if it is still there."""
         run = self._run()
         if run is not None:
             run.on_end()
 
     def abandon(self) -> None:
+        """Nothing: the run goes on."""
         pass
 
 
 class DetachedRun:
-    """A run under way that anybody may wait for, any number of times. It holds no use of its connection but while somebody waits; when the
-    connection goes, it is lost. Forgetting it frees the run, which kills the command unless it was started detached.
+    """A run that any thread may wait for, any number of times.
 
+    It holds a use of its connection only while a thread waits; when the connection goes, it is
+    lost. Forgetting it frees the run, which kills the command unless that was started detached.
     Made with a use of the connection held.
     """
 
@@ -139,6 +144,7 @@ class DetachedRun:
         connection.detached[self.run] = self.token
 
     def on_end(self) -> None:
+        """Calls the callbacks. It is repeated if it was interrupted."""
         with self._lock:
             self._ended = True
         while self._callbacks:  # nobody adds one any more; told twice, what is left of them
@@ -147,7 +153,7 @@ class DetachedRun:
                 self._callbacks.pop(0)
 
     def when_ended(self, callback: Callable[[], None]) -> None:
-        """Has callback() called once from any thread that dispatches, or at once; it must not block."""
+        """Has callback() called once from any thread, or at once; it must not block."""
         with self._lock:
             if not self._ended:
                 self._callbacks.append(callback)
@@ -155,11 +161,14 @@ class DetachedRun:
         callback()
 
     def abandon(self) -> None:
-        """Nobody waits any more; it runs on."""
+        """No thread waits any more; the run goes on."""
         pending_runs.pop(self.token, None)
 
     def wait(self, timeout_s: Optional[float]) -> Optional[Result[bytes]]:
-        """The result, which may have outcome error; None if there is none after timeout_s (None: for ever). Blocks. Raises EngineLost."""
+        """The result, which may have outcome "error"; None if there is none after timeout_s.
+
+        Blocks. Raises EngineLost.
+        """
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while self._result is None:
             left = (
@@ -206,11 +215,12 @@ class DetachedRun:
 
 
 class Connection:
-    """A handle and the count of those who use it. Made with one use, the maker's."""
+    """A C handle and the count of its users. Made with one use, the maker's."""
 
     def __init__(self, socket: Optional[bytes]) -> None:
         self.library = ffi.lib()
-        # Of all runs. None of ours: what a handler of a signal raises in one would be printed by ctypes, and be lost, with the run's end.
+        # All runs have this callback, and none has one in Python: ctypes would print, and lose, an
+        # exception of a signal handler there, with the run's end.
         self.callback = ctypes.cast(self.library.rollbox_queued, ffi.CALLBACK)
         self.process = os.getpid()
         self._lock = (
@@ -252,6 +262,7 @@ class Connection:
             return True
 
     def release(self) -> None:
+        """Counts the caller out. The last one closes the connection."""
         if self.process != os.getpid():
             return
         with self._lock:
@@ -261,7 +272,10 @@ class Connection:
             self._close()
 
     def retire(self, kill: bool = False) -> None:
-        """No new users; with `kill`, ends the runs of the present ones. Gives up the maker's use, once."""
+        """Refuses new users, and gives up the maker's use, once.
+
+        With `kill`, it ends the runs of the present users.
+        """
         with self._lock:
             if self.retired:
                 return
@@ -287,8 +301,10 @@ class Connection:
         _connections.discard(self)
 
     def after_fork(self) -> None:
-        """In a forked child, which has no use of this: closes the child's copies of the descriptors. The lock may be held for ever, so
-        it isn't taken."""
+        """Closes a forked child's copies of the descriptors.
+
+        The lock may be held for ever there, so it is not taken.
+        """
         self.retired = True
         self._close()
 
@@ -319,7 +335,7 @@ class Connection:
         return compiled.value
 
     def json(self, function: str) -> Any:
-        """What a function of the library that takes the handle answers."""
+        """Calls a function of the library that takes the handle; returns the parsed JSON."""
         text = ctypes.c_void_p()
         error = ffi.Error()
         if (
@@ -330,9 +346,11 @@ class Connection:
         return ffi.take_json(text)
 
     def has_plan(self, policy: str) -> bool:
+        """Whether the policy is compiled."""
         return policy in self._plans
 
     def track(self, run: int) -> None:
+        """Remembers a run, to be killed when the connection is retired."""
         with self._lock:
             self._runs[run] = None
             late = self.retired
@@ -366,7 +384,7 @@ class Connection:
         return result
 
     def lose(self, error: BaseException) -> None:
-        """Retires it for an error that says that the engine is gone."""
+        """Retires the connection for an error that says that the engine is gone."""
         if not self.retired and not self.closed:
             _log.warning("engine %d is lost: %s", self.pid, error)
         self.retire()
@@ -387,7 +405,7 @@ class Connection:
         return pending
 
     def finish(self, starter: Starter, text: bool) -> Result[Any]:
-        """Runs and blocks until the end."""
+        """Runs and waits for the end."""
         run = starter()
         try:
             self.track(run)
@@ -398,15 +416,20 @@ class Connection:
     def start(
         self, policy: str, request: Request, on_end: Callable[[PendingRun], None]
     ) -> PendingRun:
+        """Starts a run of a policy that no thread waits for."""
         plan = self.plan(policy)
         return self.begin(lambda *callback: request.start(self.handle, plan, *callback), on_end)
 
     def run(self, policy: str, request: Request, text: bool) -> Result[Any]:
+        """Runs under a policy and waits for the end."""
         plan = self.plan(policy)
         return self.finish(lambda *callback: request.start(self.handle, plan, *callback), text)
 
     def dispatch(self) -> bool:
-        """Handles what has arrived, without blocking. False once the engine is lost; every run of it is then ended."""
+        """Handles what has arrived, without blocking.
+
+        False once the engine is lost; every run of it is then ended.
+        """
         with self._lock:
             self._users += 1
         try:
@@ -419,7 +442,10 @@ class Connection:
             self.release()
 
     def _tell_ended(self) -> None:
-        """Tells the owners of runs that have ended, perhaps twice: where a handler of a signal raises in the middle of it, whoever dispatches next begins with the same one."""
+        """Tells the owners of runs that have ended, perhaps twice.
+
+        If a signal handler raises in the middle of it, the next dispatch begins with the same run.
+        """
         while True:
             token = self.library.rollbox_next_ended(self.handle)
             if token is None:
@@ -427,7 +453,7 @@ class Connection:
             self.tell(token)
 
     def tell(self, token: int) -> None:
-        """The owner of this run that it has ended."""
+        """Tells the owner of a run that it has ended."""
         with self._telling:
             pending = pending_runs.get(token)
             if pending is not None:

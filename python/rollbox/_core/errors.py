@@ -30,7 +30,7 @@ class RollboxError(Exception):
     http_status: int = 500
 
     def __init__(self, message: str = "", *, stage: str = "", errno: Optional[int] = None) -> None:
-        message = shown(message)            # a guest's names may be in it, and traces show it as it is
+        message = shown(message)  # it may have names that a guest chose
         super().__init__(message)
         self.message = message
         self.stage = stage

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """librollbox through ctypes: finding it, its structures, its functions.
 
-The library is loaded on first use, not at import, so that policies can be written and pickled where it is missing. Every
-function has its argtypes and restype; calls release the GIL. Nothing here keeps state but the loaded library itself.
+The library is loaded on first use, not at import, so that policies can be written and pickled where
+it is missing. Every function has its argtypes and restype; calls release the GIL. Nothing here
+keeps state but the loaded library itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .errors import EngineStartFailed, ProtocolError, RollboxError
 
 
 def _read_version() -> str:
-    """The version that meson filled in when it installed the package; in a source checkout, from meson.build itself."""
+    """The version that meson filled in at installation; in a checkout, meson.build's."""
     try:
         from .._version import VERSION as installed
 
@@ -57,7 +58,10 @@ class EngineOptions(ctypes.Structure):
 
 
 class File(ctypes.Structure):
-    """struct rollbox_file. `data` is a c_char_p so that it points into the bytes object given, without a copy."""
+    """struct rollbox_file.
+
+    `data` is a c_char_p so that it points into the bytes object given, without a copy.
+    """
 
     _fields_ = [
         ("path", ctypes.c_char_p),
@@ -363,12 +367,15 @@ _lock = threading.Lock()
 
 
 def package_directory() -> Path:
-    """The directory of this package's files, where a wheel also has its binaries."""
+    """The directory of this package's files, where a wheel also has its library."""
     return Path(__file__).resolve().parent.parent
 
 
 def find_binary(name: str) -> list[Path]:
-    """The places where `name` (librollbox.so, rollbox) may be: in the package, in the installation's bin, then the build directory of a source checkout."""
+    """The paths where `name` (librollbox.so, rollbox) may be.
+
+    In the package, in the installation's bin, then in the build directory of a source checkout.
+    """
     here = package_directory()
     places = [here / name]
     if name == "rollbox":
@@ -411,7 +418,12 @@ def _load() -> Any:
 
 
 def lib() -> Any:
-    """The loaded library. Raises EngineStartFailed if it cannot be found or loaded, ProtocolError if it is of another version."""
+    """Returns the loaded library.
+
+    Raises:
+        EngineStartFailed: It cannot be found or loaded.
+        ProtocolError: It is of another version.
+    """
     global _library
     if _library is None:
         with _lock:
@@ -454,7 +466,7 @@ def take_bytes(pointer: ctypes.c_void_p, length: int) -> bytes:
 
 
 def take_json(pointer: ctypes.c_void_p) -> Any:
-    """The same, parsed as JSON; None for NULL."""
+    """Copies, parses and frees a malloc'ed C string of JSON; None for NULL."""
     text = take_text(pointer)
     return json.loads(text) if text else None
 
@@ -474,7 +486,10 @@ def exception(error: Error) -> RollboxError:
         or f"the library reported error {error.code} without a message"
     )
     if cls is errors.EngineLost and message.endswith("are gone"):
-        message += "; the next call starts another engine, or connects to the one that serves the socket by then, and a session has to be opened anew"
+        message += (
+            "; the next call starts another engine, or connects to the one that serves the socket "
+            "by then, and a session has to be opened anew"
+        )
     return cls(
         message, stage=error.stage.decode("utf-8", "replace"), errno=error.error_number or None
     )

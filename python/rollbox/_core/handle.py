@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handle: a sandbox that lives, as one process knows it: a name on one connection to an engine.
+"""Handle: a session as one process knows it, a name on one connection to an engine.
 
-A handle is counted as used while somebody is in a call on it, for the C handle may only be freed when nobody is. A call uses the
-connection, too; between calls nothing is held, so that closing an engine closes what it has. A forked child's handles are dead.
+A handle is counted as used while a thread is in a call on it, because the C handle may only be
+freed when no thread is. A call uses the connection as well. Between calls nothing is held, so that
+closing an engine closes all that it has. A forked child's handles are dead.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .result import Result
 
 
 class Handle:
-    """One sandbox. `ours`: it ends when nobody refers to it any more."""
+    """One sandbox. `ours`: it ends when nobody refers to the handle any more."""
 
     def __init__(self, engine: Connector, connection: Connection, address: int, ours: bool) -> None:
         self.engine = engine  # kept: a collected engine closes its connection
@@ -42,7 +43,7 @@ class Handle:
 
     @classmethod
     def create(cls, engine: Connector, policy: str, options: ffi.SandboxOptions) -> Handle:
-        """A new sandbox under a policy. Raises what rollbox_sandbox_create reports."""
+        """Makes a sandbox under a policy. Raises what rollbox_sandbox_create reports."""
 
         def action(connection: Connection) -> Handle:
             plan = connection.plan(policy)
@@ -58,7 +59,7 @@ class Handle:
 
     @classmethod
     def open(cls, engine: Connector, name: bytes) -> Handle:
-        """One that exists. Raises NotFound."""
+        """A sandbox that exists. Raises NotFound."""
         handle: Handle = engine.attempt(
             lambda connection: cls(
                 engine, connection, _output("rollbox_sandbox_open", connection.handle, name), False
@@ -71,7 +72,8 @@ class Handle:
         """The C handle, for calls within the block."""
         if self.process != os.getpid():
             raise EngineLost(
-                f"sandbox {self.name} belongs to the process that this one was forked from; open one of your own",
+                f"sandbox {self.name} belongs to the process that this one was forked from; open "
+                f"one of your own",
                 stage="connect",
             )
         with self._lock:
@@ -80,7 +82,8 @@ class Handle:
                 raise NotFound(f"sandbox {self.name} is closed", stage="arguments")
             if not self.connection.use():
                 raise EngineLost(
-                    f"the engine of sandbox {self.name} was closed or lost, and the sandbox with it",
+                    f"the engine of sandbox {self.name} was closed or lost, and the sandbox with "
+                    f"it",
                     stage="connect",
                 )
             self._users += 1
@@ -97,7 +100,7 @@ class Handle:
             self.connection.release()
 
     def call(self, function: str, *arguments: Any) -> None:
-        """function(handle, *arguments, &error) of the library. Blocks; raises what it reports."""
+        """Calls function(handle, *arguments, &error) of the library; raises what it reports."""
         error = ffi.Error()
         with self.use() as address:
             if (
@@ -107,17 +110,18 @@ class Handle:
                 raise ffi.exception(error)
 
     def json(self, function: str, *arguments: Any) -> Any:
-        """The same for function(handle, *arguments, &json, &error): what it answers."""
+        """Calls function(handle, *arguments, &json, &error); returns the parsed JSON."""
         text = ctypes.c_void_p()
         self.call(function, *arguments, ctypes.byref(text))
         return ffi.take_json(text)
 
     def fork(self, snapshot: Optional[bytes], n: int, options: ffi.StateOptions) -> list[Handle]:
-        """n sandboxes in the state of a snapshot."""
+        """Makes n sandboxes in the state of a snapshot."""
         addresses = (ctypes.c_void_p * n)()
         try:
             self.call("rollbox_fork", snapshot, n, ctypes.byref(options), addresses)
-        except BaseException:  # a handler of a signal raises when the call has returned: what it made nobody else knows of
+        except BaseException:
+            # A signal handler raises once the call has returned. Nothing else knows these forks.
             for address in filter(None, addresses):
                 Handle(self.engine, self.connection, address, True).close()
             raise
@@ -129,7 +133,11 @@ class Handle:
         return forks
 
     def claim(self, id: str, *slots: int) -> list[int]:
-        """The other ends of a restored command's pipes, by the descriptors that it was started with; -1 where there is none. The caller's."""
+        """The other ends of a restored command's pipes; the caller closes them.
+
+        They come in the order of the slots, the descriptors that the command was started with; -1
+        where there is none.
+        """
         fds = (ctypes.c_int * ffi.CLAIM_FDS)()
         self.call(
             "rollbox_claim",
@@ -140,7 +148,7 @@ class Handle:
         return [fds[slot] for slot in slots]
 
     def record(self, record: Record, child: bool = False) -> None:
-        """Records it from now on. Closes it if it cannot."""
+        """Records the sandbox from now on. Closes it if that fails."""
         try:
             record.start(self, child)
         except BaseException:
@@ -151,7 +159,7 @@ class Handle:
     # request: an ExecRequest or AttachRequest
 
     def finish(self, request: Any, text: bool) -> Result[Any]:
-        """Runs a command and blocks until its end. The result may have outcome error."""
+        """Runs a command and waits for its end. The result may have outcome "error"."""
 
         def starter(*callback: Any) -> int:
             with self.use() as address:
@@ -176,12 +184,16 @@ class Handle:
             )
 
     def start(self, request: Any) -> DetachedRun:
-        """Starts a command that anybody may wait for."""
+        """Starts a command that any thread may wait for."""
         with self.use() as address:
             return DetachedRun(self.connection, lambda *callback: request.start(address, *callback))
 
     def close(self) -> None:
-        """Ends the sandbox. Does nothing the second time, in a forked child, and when the engine is gone, but for telling of a record that ended with it."""
+        """Ends the sandbox.
+
+        It does nothing the second time, in a forked child, and when the engine is gone, except that
+        it reports a record that ended with the engine.
+        """
         with self._lock:
             if self._closed or self.process != os.getpid():
                 return
@@ -196,7 +208,10 @@ class Handle:
             self.recording.end(answer)
 
     def _finish(self, address: int, busy: bool) -> Optional[dict[str, Any]]:
-        """What the engine says of the sandbox' end; nothing if it is lost, and None if it had ended already (by its lifetime, another handle, with the engine that was closed)."""
+        """What the engine says of the sandbox's end; {} if the engine is lost.
+
+        None if the sandbox had ended already (by its lifetime, by another handle, with the engine).
+        """
         if not self.connection.use():
             if not busy:
                 self.connection.library.rollbox_sandbox_free(address)
@@ -229,7 +244,7 @@ class Handle:
             self.connection.release()
 
     def leave(self) -> None:
-        """Forgets it without ending it."""
+        """Lets go of the sandbox without ending it."""
         with self._lock:
             self._closed = True
             if self._users == 0 and self.process == os.getpid():
@@ -251,7 +266,7 @@ class Handle:
 
 
 def _output(function: str, *arguments: Any) -> int:
-    """A function of the library whose last outputs are a handle and an error: the handle."""
+    """Calls a function of the library that outputs a handle and an error; returns the handle."""
     handle = ctypes.c_void_p()
     error = ffi.Error()
     if getattr(ffi.lib(), function)(*arguments, ctypes.byref(handle), ctypes.byref(error)) < 0:

@@ -50,7 +50,7 @@ def nearest(name: str, names: Iterable[str]) -> Optional[str]:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """ "; did you mean 'x'?", or "" if nothing is near."""
+    """The end of an error text: "; did you mean 'x'?", or "" if nothing is near."""
     near = nearest(name, names)
     return f"; did you mean {near!r}?" if near else ""
 
@@ -58,14 +58,18 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 def refuse_unknown(
     what: str, given: Mapping[str, Any], names: Iterable[str], policy_keys: Iterable[str] = ()
 ) -> None:
-    """Raises TypeError for the first keyword of a call that is none of `names`, as Python would, with the name that was probably meant."""
+    """Raises TypeError for the first keyword that is none of `names`.
+
+    The text is Python's, and names the keyword that was probably meant.
+    """
     known = list(names)
     for name in given:
         if name in known:
             continue
         if name in policy_keys:
             raise TypeError(
-                f"{what}() got an unexpected keyword argument {name!r}; it is a key of the policy: {what}(Policy({name}=...))"
+                f"{what}() got an unexpected keyword argument {name!r}; it is a key of the policy: "
+                f"{what}(Policy({name}=...))"
             )
         raise TypeError(
             f"{what}() got an unexpected keyword argument {name!r}{did_you_mean(name, known)}"
@@ -73,7 +77,10 @@ def refuse_unknown(
 
 
 def no_attribute(obj: object, name: str) -> AttributeError:
-    """The AttributeError for a name that `obj` does not have. (Python's own suggestion is only in tracebacks.)"""
+    """The AttributeError for a name that an object does not have.
+
+    Python's own suggestion is only in tracebacks.
+    """
     names = [one for one in dir(type(obj)) if not one.startswith("_")]
     other = _OTHER_NAMES.get(name)
     near = other if other in names else nearest(name, names) if not name.startswith("_") else None

@@ -20,7 +20,7 @@ RecordLike = Union[Record, Target, None]
 
 
 def as_policy(policy: PolicyLike) -> Policy:
-    """A Policy from one, from a mapping of its keys, or from None (the default one)."""
+    """A Policy from one, from a mapping of its keys, or from None (the default policy)."""
     if policy is None:
         return Policy()
     if isinstance(policy, Policy):
@@ -33,6 +33,7 @@ def as_policy(policy: PolicyLike) -> Policy:
 
 
 def one_input(stdin: Optional[Data], input: Optional[Data]) -> Optional[Data]:
+    """The standard input from its two names."""
     if stdin is not None and input is not None:
         raise InvalidArgument(
             "stdin and input are two names of one argument; give one of them", stage="arguments"
@@ -41,6 +42,7 @@ def one_input(stdin: Optional[Data], input: Optional[Data]) -> Optional[Data]:
 
 
 def duration_ms(what: str, seconds: Optional[float]) -> int:
+    """A duration in milliseconds; 0 for None."""
     if seconds is None:
         return 0
     try:
@@ -61,7 +63,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def size_in_bytes(size: Union[int, str, None], default: int) -> int:
-    """A policy's size ("512M", "1 GiB", a number) as a number; the engine has checked it."""
+    """A policy's size ("512M", "1 GiB", a number) in bytes; the engine has checked it."""
     if size is None or isinstance(size, int):
         return default if size is None else size
     digits = size.rstrip("kKmMgGtTiIbB ")
@@ -70,7 +72,7 @@ def size_in_bytes(size: Union[int, str, None], default: int) -> int:
 
 
 def auto_snapshot_count(when: AutoSnapshot, keep: Optional[int]) -> int:
-    """How many snapshots that are taken by themselves are kept; 0: none is taken."""
+    """How many automatic snapshots are kept; 0: none is taken."""
     if when not in (None, "changed"):
         raise InvalidArgument(
             f'auto_snapshot must be None or "changed", not {when!r}', stage="arguments"
@@ -94,6 +96,7 @@ Processes = Literal["keep", "drop"]
 def state_options(
     processes: Processes, same_seed: bool = False, attached: bool = False
 ) -> ffi.StateOptions:
+    """The struct rollbox_state_options of these arguments."""
     if processes not in ffi.PROCESSES:
         raise InvalidArgument(
             f'processes must be "keep" or "drop", not {processes!r}', stage="arguments"

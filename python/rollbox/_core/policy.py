@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policy: what a sandbox may see and use.
 
-A policy is a bag of the keys of docs/policy.md that were set; a key that was not set (or is None) has the engine's default. It is
-immutable, and its JSON text is made once: the text is what the engine knows a policy by, so equal policies share one compiled plan.
+A policy is the set of keys of docs/policy.md that were given; a key that was not given, or is None,
+has the engine's default. It is immutable, and its JSON text is made once. The engine knows a policy
+by this text, so equal policies share one compiled plan.
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ def _time(value: object) -> object:
 
 
 def _plain(key: str, value: object) -> object:
-    """The JSON value of a key as it was given. Whether it makes sense is for `check` and the engine, which know every rule, to say."""
+    """The JSON value of a key.
+
+    Whether it makes sense is for `check` and the engine to say: they know every rule.
+    """
     if key in _PATH_LISTS:
         return [_path(f"{key}[{i}]", item) for i, item in enumerate(_list(key, value))]
     if key == "net_allow_hosts":
@@ -94,34 +98,50 @@ def _plain(key: str, value: object) -> object:
 
 
 class Policy:
-    """What a sandbox may see and use. Immutable, hashable, picklable; all arguments are by keyword, and None leaves the default.
+    """What a sandbox may see and use.
 
-    Paths and files
-        fs_readable: host paths to be read (replaces the default, the system directories). fs_readable_extra: more of them, beside the
-        default or fs_readable. fs_writable: read, and written to a private
-        copy-on-write layer. fs_shared: written through to the host. fs_denied: hidden although below a granted path (adds to the
-        default).
-        image: an image as root file system. cwd: the working directory (/tmp). python: the path of an interpreter on the host (of a venv, a
-        conda environment, pyenv) that `python3` is inside, for run_code, clones and templates, too; what it needs is granted.
-    Environment
-        env: {name: value}, over the base environment. clean_env: False keeps the caller's environment underneath. user: "box" (uid
-        1000), "root" or a number. hostname.
-    Limits, for the whole sandbox
-        max_memory, max_disk, max_output (a stream): bytes, or text such as "512M" (powers of 1024). max_processes, max_open_files:
-        counts. disk_at: where private files are kept, "memory" or "store" (the disk that the store is on).
-        max_cpu: CPUs, such as 1.5. timeout: seconds of wall clock for a run (300), and for
-        each command of a session (no limit); "none" is no limit.
-    Network
-        net: "none", "loopback" or "host". net_allow_hosts: the hosts that may be reached.
-    Determinism
-        random_seed: 0 to 2**64-1. time_start: ISO text or a datetime (a naive one is UTC). time_mode: "offset" (the
-        real rate) or "virtual" (waits are over at once, by a clock that jumps). serial: one thread goes on at
-        a time, in an order that repeats; needs time_mode "virtual".
-    isolation
-        "namespace" or "process".
+    Immutable, hashable and picklable. All arguments are keywords, and None leaves the default. Each
+    key is also an attribute.
 
-    Raises InvalidArgument for a value that has no place in JSON or is of the wrong kind. Everything else is found by `check`, and by
-    the engine on first use.
+    Args:
+        fs_readable: Host paths that can be read; replaces the default, the system directories.
+        fs_readable_extra: More host paths that can be read, besides fs_readable or its default.
+        fs_writable: Host paths that can be read, and written to a private copy-on-write layer.
+        fs_shared: Host paths that are written through to the host.
+        fs_denied: Paths hidden although they are below a granted one; adds to the default.
+        image: An image as the root file system.
+        cwd: The working directory (/tmp).
+        python: An interpreter of the host (of a venv, a conda environment, pyenv) that `python3` is
+            inside, also for run_code, clones and templates; what it needs is granted.
+        env: {name: value}, over the base environment.
+        clean_env: False: keep the caller's environment underneath.
+        user: "box" (user id 1000), "root" or a number.
+        hostname: The host name inside.
+        max_memory: Bytes for the whole sandbox, or text such as "512M" (powers of 1024).
+        max_processes: How many processes the sandbox may have.
+        max_cpu: CPUs, such as 1.5.
+        max_disk: Bytes of private files, or text.
+        disk_at: Where private files are kept: "memory" or "store" (the store's disk).
+        max_open_files: How many descriptors each process may have.
+        max_output: Bytes per stream, or text.
+        timeout: Seconds of wall clock for a run (300) and for each command of a session (no limit);
+            "none" is no limit.
+        net: "none", "loopback" or "host".
+        net_allow_hosts: The hosts that may be reached.
+        random_seed: 0 to 2**64-1: make randomness repeat.
+        time_start: ISO text or a datetime (a naive one is UTC): where the clock begins.
+        time_mode: "offset" (the real rate) or "virtual" (waits end at once, by a clock that jumps).
+        serial: Run one thread at a time, in an order that repeats; needs time_mode "virtual".
+        isolation: "namespace" or "process".
+
+    Raises:
+        InvalidArgument: A value has no place in JSON, or is of the wrong kind. `check`, and the
+            engine on first use, find everything else.
+
+    Example:
+        >>> policy = Policy(max_memory="256M", net="none")
+        >>> policy.max_memory, policy.replace(net=None).to_json()
+        ('256M', '{"max_memory":"256M"}')
     """
 
     __slots__ = ("_values", "_json")
@@ -213,37 +233,70 @@ class Policy:
     # Making others of it
 
     def replace(self, **changes: Any) -> Policy:
-        """A policy with some keys changed; a key set to None goes back to its default. Raises InvalidArgument for an unknown key or a
-        bad value."""
+        """Makes a policy with some keys changed.
+
+        Args:
+            changes: New values; None: back to the default.
+
+        Returns:
+            The new policy.
+
+        Raises:
+            InvalidArgument: There is no such key, or a value is of the wrong kind.
+        """
         unknown = sorted(set(changes) - set(_KEYS))
         if unknown:
             meant = did_you_mean(unknown[0], _KEYS) if len(unknown) == 1 else ""
             raise InvalidArgument(
-                f"a Policy has no key {', '.join(map(repr, unknown))}{meant or '; the keys are ' + ', '.join(_KEYS)}",
+                f"a Policy has no key "
+                f"{', '.join(map(repr, unknown))}{meant or '; the keys are ' + ', '.join(_KEYS)}",
                 stage="policy",
             )
         return Policy(**{**self._values, **changes})
 
     def to_dict(self) -> dict[str, Any]:
-        """The keys that were set, as JSON-ready values (a copy)."""
+        """Returns the keys that were given, as JSON-ready values (a copy)."""
         copy: dict[str, Any] = json.loads(self._json)
         return copy
 
     def to_json(self) -> str:
-        """The keys that were set, as one line of JSON: what the engine is given. Equal policies have equal text."""
+        """Returns the keys that were given as one line of JSON, which the engine is sent.
+
+        Equal policies have equal text.
+        """
         return self._json
 
     @classmethod
     def from_json(cls, text: Union[str, bytes]) -> Policy:
-        """The policy that JSON text describes. Raises PolicyInvalid listing every problem, each with its line."""
+        """Makes the policy that JSON text describes.
+
+        Args:
+            text: A JSON object of keys.
+
+        Returns:
+            The policy.
+
+        Raises:
+            PolicyInvalid: The message lists every problem, each with its line.
+        """
         raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else bytes(text)
         _check(raw)
         return _from_values(json.loads(raw))
 
     @classmethod
     def from_file(cls, path: PathLike) -> Policy:
-        """The policy in a JSON file. Raises PolicyInvalid as from_json, its message opened by the path, and IOFailed if the file
-        cannot be read."""
+        """Makes the policy that a JSON file describes.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The policy.
+
+        Raises:
+            PolicyInvalid: As from_json; the message begins with the path.
+            IOFailed: The file cannot be read.
+        """
         try:
             with open(path, "rb") as file:
                 raw = file.read()
@@ -263,12 +316,21 @@ class Policy:
     # Checking it
 
     def check(self) -> None:
-        """Checks types, ranges, names and contradictions, without an engine and without looking at the host. Raises PolicyInvalid
-        listing all problems."""
+        """Checks types, ranges, names and contradictions, without an engine.
+
+        The host is not looked at.
+
+        Raises:
+            PolicyInvalid: The message lists all problems.
+        """
         _check(self._json.encode("utf-8"))
 
     def problems(self) -> list[dict[str, Any]]:
-        """What `check` finds, as a list of {"line", "key", "message", "hint"}; empty if the policy is valid."""
+        """Lists what `check` finds.
+
+        Returns:
+            [{"line", "key", "message", "hint"}]; empty if the policy is valid.
+        """
         return _problems(self._json.encode("utf-8"))[1]
 
 
@@ -292,7 +354,10 @@ def _problems(raw: bytes) -> tuple[Optional[PolicyInvalid], list[dict[str, Any]]
 
 
 def _check(raw: bytes) -> None:
-    """Raises PolicyInvalid with every problem: the error's own message is of bounded size, the listing is not."""
+    """Raises PolicyInvalid with every problem.
+
+    The error's own message is of bounded size; the listing is not.
+    """
     exception, found = _problems(raw)
     if exception is None:
         return

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Record: how the trajectories of sandboxes are to be recorded.
 
-The engine's recorder writes to a descriptor of ours: a file's, one that the caller has, or a pipe of which a thread here reads lines and
-calls the caller back. A sandbox' Handle has its Recording, which knows, after the close, what became of it.
+The engine's recorder writes to a descriptor of this process: that of a file, one that the caller
+has, or a pipe from which a thread reads steps for the caller's function. A sandbox's Handle has its
+Recording, which knows, after the close, whether the trajectory is complete.
 """
 
 from __future__ import annotations
@@ -29,21 +30,39 @@ _JOIN_SECONDS = 10.0
 
 
 class RecordWarning(RuntimeWarning):
-    """A trajectory is not whole: what it was written to was full, too slow, or gone. The commands were not affected."""
+    """A trajectory is not complete: its target was full, too slow, or gone.
+
+    The commands were not affected.
+    """
 
 
 class Record:
-    """What to record to, and how: `Sandbox(policy, record=Record("run.jsonl", redact=[...]))`; record="run.jsonl" alone is Record("run.jsonl").
+    """Where a trajectory goes, and what is in it.
 
-    to: a path; a descriptor, which stays the caller's; or a function that is called with each Step, in a thread of its own, soon after
-    the step has ended. In a path, `{name}` is the sandbox' name. Without it the first sandbox gets the path, and others (forks, and
-    later runs of the same Sandbox) get it with their name before the suffix: run.jsonl, run.box-2.jsonl. A file must be new or empty,
-    unless `force`. Forks of a sandbox that is recorded to a descriptor are not recorded.
-    keep: bytes kept of each stream and file (256 KiB); of more there are the length and a digest. max_bytes: of the whole file (1 GiB).
-    redact: extended regular expressions; what they match in a line is "[redacted]". redact_env: names of variables, whose values are
-    taken out wherever they occur. env_values: record variables' values, not their names alone. files: record with each snapshot what it has that the sandbox' beginning
-    had not, by digest; that takes as long as reading those files. changes: record after each command the files that it has changed, by digest;
-    nearly free of a command that has changed none, of others it takes what a snapshot and reading those files take.
+    `Sandbox(policy, record=Record("run.jsonl", redact=[...]))`; record="run.jsonl" alone is
+    Record("run.jsonl").
+
+    Args:
+        to: A path; a descriptor, which stays the caller's; or a function that is called with each
+            Step in a thread of its own, soon after the step has ended. In a path, {name} is the
+            sandbox's name. Without {name} the first sandbox gets the path; others (forks, and later
+            runs of the same Sandbox) get it with their name before the suffix: run.jsonl,
+            run.box-2.jsonl. A file must be new or empty. Forks of a sandbox that is recorded to a
+            descriptor are not recorded.
+        keep: Bytes kept of each stream and file (256 KiB); of longer ones there are the length and
+            a digest.
+        max_bytes: Bytes of the whole trajectory (1 GiB).
+        redact: Extended regular expressions; what they match in a line becomes "[redacted]".
+        redact_env: Names of variables whose values are removed wherever they occur.
+        env_values: Record the values of variables, not their names alone.
+        files: Record with each snapshot the files that the sandbox did not have in the beginning,
+            by digest. It takes as long as reading them.
+        changes: Record after each command the files that it has changed, by digest. It costs a
+            command that changed none almost nothing, and others a snapshot and reading these files.
+        force: Replace what is in the file.
+
+    Raises:
+        InvalidArgument: An argument is wrong.
     """
 
     def __init__(
@@ -94,7 +113,10 @@ class Record:
     def of(
         cls, record: Union[Record, Target, None], rules_of: Optional[Record] = None
     ) -> Optional[Record]:
-        """One from whatever `record=` takes; one that says only where to has the rules of the other."""
+        """(For this package.) A Record from whatever `record=` takes.
+
+        One that says only where to has the rules for secrets of another Record.
+        """
         if record is None or isinstance(record, Record):
             return record
         made = cls(record)
@@ -103,17 +125,18 @@ class Record:
         return made
 
     def check_batch(self) -> None:
-        """Can each job of a batch have a trajectory of its own?"""
+        """(For this package.) Raises InvalidArgument unless each job has its own file."""
         if isinstance(self.to, int) or (
             isinstance(self.to, (str, os.PathLike)) and "{id}" not in os.fspath(self.to)
         ):
             raise InvalidArgument(
-                f"record: the jobs of a batch need a file each: put {{id}} into the path, not {self.to!r}",
+                f"record: the jobs of a batch need a file each: put {{id}} into the path, not "
+                f"{self.to!r}",
                 stage="arguments",
             )
 
     def of_job(self, id: Union[str, int], again: bool) -> Record:
-        """The one of a job; `again`: another attempt, whose file takes the place of the last one's."""
+        """(For this package.) The Record of a job; another attempt replaces its file."""
         if not isinstance(self.to, (str, os.PathLike)):
             return self
         name = urllib.parse.quote(str(id), safe="")
@@ -152,7 +175,10 @@ class Record:
         return fd
 
     def _claim(self, fd: int, path: str) -> None:
-        """For ourselves: the recorder has the same open file, and with it the lock, until it has written the end."""
+        """Makes this process the only user of a file.
+
+        The recorder has the same open file, and with it the lock, until it has written the end.
+        """
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -164,13 +190,14 @@ class Record:
         if os.fstat(fd).st_size:
             if not self._force:
                 raise InvalidArgument(
-                    f"record: there is something in {path} already; remove it, or use Record({path!r}, force=True)",
+                    f"record: there is something in {path} already; remove it, or use "
+                    f"Record({path!r}, force=True)",
                     stage="arguments",
                 )
             os.ftruncate(fd, 0)
 
     def start(self, handle: Any, child: bool = False) -> None:
-        """Records a sandbox from now on (child: one that was forked from it)."""
+        """(For this package.) Records a sandbox; with `child`, a fork of a recorded one."""
         if isinstance(self.to, int):
             if not child:
                 handle.recording = Recording(handle, self, os.dup(self.to))
@@ -187,6 +214,7 @@ class Record:
             handle.recording = recording
 
     def options(self, fd: int) -> ffi.RecordOptions:
+        """(For this package.) The options of rollbox_record."""
         options = ffi.RecordOptions(size=ctypes.sizeof(ffi.RecordOptions), fd=fd, **self._options)
         for key, words in self._lists.items():
             array = (ctypes.c_char_p * (len(words) + 1))(
@@ -197,7 +225,7 @@ class Record:
 
 
 class Recording:
-    """One sandbox being recorded. `state` is what `Sandbox.recorded` tells."""
+    """One sandbox that is recorded. `state` is what `Sandbox.recorded` returns."""
 
     def __init__(self, handle: Any, record: Record, take_fd: int) -> None:
         self.state: dict[str, Any] = {}
@@ -209,13 +237,17 @@ class Recording:
             os.close(take_fd)  # the engine has its own
 
     def call_back(self, take_fd: int, function: Callable[[Step], Any]) -> None:
+        """Calls a function with the steps that come out of a pipe."""
         self._thread = threading.Thread(
             target=_follow, args=(take_fd, function, self.state), name="rollbox-record", daemon=True
         )
         self._thread.start()
 
     def end(self, answer: Optional[dict[str, Any]]) -> None:
-        """The sandbox is closed; `answer` is what the engine said of the record, None if it had ended before: whether it is whole is told by its last line then."""
+        """The sandbox is closed. `answer` is what the engine said of the record.
+
+        None: the sandbox had ended before; the last line tells whether the record is complete.
+        """
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
             if self._thread.is_alive():
@@ -234,14 +266,18 @@ class Recording:
             self.state.update(complete=False, error=problem)
         if self.state["complete"] is False:
             warnings.warn(
-                f"the trajectory {self.state.get('id')} is not whole: {self.state.get('error') or 'its end could not be written'}",
+                f"the trajectory {self.state.get('id')} is not whole: "
+                f"{self.state.get('error') or 'its end could not be written'}",
                 RecordWarning,
                 stacklevel=4,
             )
 
 
 def _follow(fd: int, function: Callable[[Step], Any], state: dict[str, Any]) -> None:
-    """Calls `function` with the steps that come out of a pipe. It raising ends that; the record goes on into nothing."""
+    """Calls a function with the steps that come out of a pipe.
+
+    If it raises, the calls end; the record goes on into nothing.
+    """
     try:
         with open(fd, "rb") as file:
             for step in Trajectory(file, "the record"):
@@ -255,6 +291,6 @@ def _follow(fd: int, function: Callable[[Step], Any], state: dict[str, Any]) -> 
 
 
 def close_answer(text: str) -> dict[str, Any]:
-    """What rollbox_sandbox_finish said."""
+    """The answer of rollbox_sandbox_finish."""
     answer: dict[str, Any] = json.loads(text) if text else {}
     return answer

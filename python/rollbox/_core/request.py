@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request: the arguments of one run, checked and laid out for the library; and its result, copied out of it."""
+"""Request: the arguments of one run, checked and laid out for the library; and its result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_CALLBACK = ffi.CALLBACK()
 _ARGUMENT_MAX = 131072
 """MAX_ARG_STRLEN of the kernel."""
 RUN_TIMEOUT_S = 300.0
-"""Of what runs once and is waited for, where neither the call nor the policy says; the engine's default of a run, which docs/policy.md documents."""
+"""Seconds for a run without a time-out of the call or the policy; the engine's default as well."""
 _NO_TIMEOUT_MS = -(1 << 63)
 """ROLLBOX_NO_TIMEOUT."""
 
@@ -50,6 +50,7 @@ def _encode(what: str, value: object) -> bytes:
 
 
 def as_bytes(what: str, value: object) -> bytes:
+    """An input as bytes."""
     if isinstance(value, str):
         try:
             return value.encode("utf-8", "surrogateescape")
@@ -61,7 +62,7 @@ def as_bytes(what: str, value: object) -> bytes:
 
 
 def as_argv(argv: Argv) -> Argv:
-    """A str as what `run` takes it for."""
+    """What `run` takes a str for: a line of shell."""
     return ["/bin/sh", "-c", argv] if isinstance(argv, str) else argv
 
 
@@ -91,7 +92,8 @@ def code_argv(code: object, args: object = ()) -> list[bytes]:
         )
     if len(raw) >= _ARGUMENT_MAX:
         raise _invalid(
-            f"code has {len(raw)} bytes, and no argument may have {_ARGUMENT_MAX}: put it into `files` and run that"
+            f"code has {len(raw)} bytes, and no argument may have {_ARGUMENT_MAX}: put it into "
+            f"`files` and run that"
         )
     return [b"python3", b"-c", raw, *_arguments("args", args)]
 
@@ -111,7 +113,10 @@ def _env(env: object) -> Optional[list[bytes]]:
 
 
 def milliseconds(timeout: object) -> int:
-    """A time-out in seconds as whole milliseconds, rounded up; -1 for None, the policy's; ROLLBOX_NO_TIMEOUT for "none"."""
+    """A time-out in whole milliseconds, rounded up.
+
+    -1 for None, the policy's; ROLLBOX_NO_TIMEOUT for "none".
+    """
     if timeout is None:
         return -1
     if timeout == "none":
@@ -129,7 +134,7 @@ def milliseconds(timeout: object) -> int:
 
 
 def allowed_s(*timeouts: Timeout) -> Optional[float]:
-    """The first time-out that is not None in seconds, as a deadline of our own is made of it; None if that is no limit, or if all are None."""
+    """The first time-out that is not None, in seconds; None if that is no limit."""
     first = next((milliseconds(one) for one in timeouts if one is not None), _NO_TIMEOUT_MS)
     return None if first == _NO_TIMEOUT_MS else first / 1000
 
@@ -156,7 +161,10 @@ def _fill(
     files: Optional[Files],
     max_output: Optional[int],
 ) -> tuple[Any, ...]:
-    """Puts what runs and commands have in common into their options; returns what must live as long as those."""
+    """Puts what runs and commands have in common into their options.
+
+    Returns what must live as long as the options.
+    """
     arguments = _strings(_argv(argv))
     environment = _env(env)
     environment_list = None if environment is None else _strings(environment)
@@ -192,7 +200,7 @@ def _fill(
 
 
 def _start(function: str, *arguments: Any) -> int:
-    """Calls a function of the library whose last outputs are a run and an error: returns the run's address. Raises what it reports."""
+    """Calls a function of the library that outputs a run and an error; returns the run."""
     run = ctypes.c_void_p()
     error = ffi.Error()
     if getattr(ffi.lib(), function)(*arguments, ctypes.byref(run), ctypes.byref(error)) < 0:
@@ -204,8 +212,8 @@ def _start(function: str, *arguments: Any) -> int:
 class Request:
     """One run's arguments, valid for any number of starts.
 
-    `options` points into Python's own bytes objects without copying them; `_alive` holds those that ctypes does not, and the library copies
-    everything when a run is started.
+    `options` points into Python's own bytes objects without copying them; `_alive` holds those that
+    ctypes does not. The library copies everything when a run is started.
     """
 
     __slots__ = ("options", "_alive")
@@ -222,20 +230,31 @@ class Request:
         max_output: Optional[int] = None,
         is_code: bool = False,
     ) -> None:
-        """is_code: argv is python3's, and an interpreter that is kept started may take it."""
+        """Checks the arguments.
+
+        Args:
+            argv: As of Sandbox.run.
+            timeout: As of Sandbox.run.
+            stdin: As of Sandbox.run.
+            env: As of Sandbox.run.
+            cwd: As of Sandbox.run.
+            files: As of Sandbox.run.
+            max_output: As of Sandbox.run.
+            is_code: argv is python3's, and a warm interpreter may take it.
+        """
         self.options = ffi.RunOptions()
         self._alive = _fill(self.options, argv, timeout, stdin, env, cwd, files, max_output)
         self.options.is_code = is_code
 
     def start(self, engine: Any, plan: Any, callback: Any = _NO_CALLBACK, userdata: int = 0) -> int:
-        """rollbox_start: returns the run's address. Raises what it reports."""
+        """Calls rollbox_start; returns the run's address."""
         self.options.callback = callback
         self.options.userdata = userdata
         return _start("rollbox_start", engine, plan, ctypes.byref(self.options))
 
 
 class ExecRequest:
-    """The same for one command of a session. Descriptors are borrowed until it is started."""
+    """One command of a session. Descriptors are borrowed until it is started."""
 
     __slots__ = ("options", "_alive")
 
@@ -278,14 +297,14 @@ class ExecRequest:
         self._alive: tuple[Any, ...] = (*alive, size, extra)
 
     def start(self, sandbox: Any, callback: Any = _NO_CALLBACK, userdata: int = 0) -> int:
-        """rollbox_exec: returns the run's address. Raises what it reports."""
+        """Calls rollbox_exec; returns the run's address."""
         self.options.callback = callback
         self.options.userdata = userdata
         return _start("rollbox_exec", sandbox, ctypes.byref(self.options))
 
 
 class AttachRequest:
-    """The same for looking on at a command that runs or has run."""
+    """An attachment to a command that runs or has run."""
 
     __slots__ = ("options",)
 
@@ -299,7 +318,7 @@ class AttachRequest:
         options.stream_fds[:] = stream_fds
 
     def start(self, sandbox: Any, callback: Any = _NO_CALLBACK, userdata: int = 0) -> int:
-        """rollbox_attach: returns the run's address. Raises what it reports."""
+        """Calls rollbox_attach; returns the run's address."""
         self.options.callback = callback
         self.options.userdata = userdata
         return _start("rollbox_attach", sandbox, ctypes.byref(self.options))
@@ -316,7 +335,10 @@ _isolation_cache: dict[bytes, dict[str, Any]] = {}
 
 
 def _isolation(raw: Optional[bytes]) -> dict[str, Any]:
-    """Parsed; the same text comes with every run of a plan, so the last few are kept. A copy each: results are the caller's."""
+    """The isolation, parsed.
+
+    The same text comes with every run of a plan, so the last few are kept. The caller gets a copy.
+    """
     if not raw:
         return {}
     parsed = _isolation_cache.get(raw)

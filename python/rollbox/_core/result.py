@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Result: what a run came to. The fields are those of `rollbox run --json` (docs/result.md)."""
+"""Result: how a run ended. The fields are those of `rollbox run --json`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ JobId = Union[str, int]
 
 
 class Outcome(str, enum.Enum):
-    """How a run ended. A str, so that `result.outcome == "timeout"` and JSON work as expected."""
+    """How a run ended.
+
+    A str, so that `result.outcome == "timeout"` and JSON work as expected.
+    """
 
     EXIT = "exit"
     SIGNAL = "signal"
@@ -34,10 +37,12 @@ OUTCOMES = tuple(Outcome)
 
 
 class RunFailed(Exception):
-    """Raised by `Result.check` and `run(check=True)` for a program that did not exit with 0. It is the guest's doing, so it is not a
-    RollboxError.
+    """A program did not exit with status 0.
 
-    Attributes: `result`, the whole Result.
+    Raised by `Result.check` and `run(check=True)`. The program did it, so it is not a RollboxError.
+
+    Attributes:
+        result: The whole Result.
     """
 
     def __init__(self, result: Result[Any]) -> None:
@@ -71,19 +76,25 @@ def _tail(data: Union[bytes, str]) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Result(Generic[AnyStr]):
-    """What a run came to. Immutable, picklable. Times are in milliseconds, sizes in bytes.
+    """How a run ended. Immutable and picklable.
 
     Attributes:
-        outcome: exit, signal, timeout, out_of_memory, output_limit or error. "error" says nothing of the program: rollbox could not
-        run it.
-        exit_code: its status, None unless the outcome is exit. signal: its number, None unless the outcome is signal.
-        stdout, stderr: bytes, or str (invalid UTF-8 replaced) of a run with text=True; what was written before a time-out or a kill is
-        there.
-        stdout_truncated, stderr_truncated: there was more.
-        wall_ms: from the program's start to its end. cpu_ms: user + system time of all processes.
-        peak_memory_bytes, processes_peak: the most the sandbox had at once.
-        isolation: what was applied. error: the RollboxError of an outcome "error", else None.
-        id: in a batch, the job's id; else None.
+        outcome: exit, signal, timeout, out_of_memory, output_limit or error. "error" says nothing
+            about the program: rollbox could not run it.
+        exit_code: The exit status; None unless the outcome is exit.
+        signal: The signal's number; None unless the outcome is signal.
+        stdout: bytes, or str of a run with text=True; also what was written before a time-out or
+            kill.
+        stderr: Likewise.
+        stdout_truncated: There was more than stdout has.
+        stderr_truncated: There was more than stderr has.
+        wall_ms: Milliseconds from the program's start to its end.
+        cpu_ms: Milliseconds of user and system time of all processes.
+        peak_memory_bytes: The most memory that the sandbox had at once.
+        processes_peak: The most processes that the sandbox had at once.
+        isolation: The isolation that was applied.
+        error: The RollboxError of an outcome "error", else None.
+        id: In a batch, the job's id; else None.
     """
 
     outcome: Outcome
@@ -102,7 +113,7 @@ class Result(Generic[AnyStr]):
     id: Optional[JobId] = None
 
     def __repr__(self) -> str:
-        """One short line: how it ended, the ends of its streams and how long it took. `to_dict` has everything."""
+        """One short line: how it ended, the ends of its streams, how long it took."""
         parts = [
             {Outcome.EXIT: f"exit {self.exit_code}", Outcome.SIGNAL: f"signal {self.signal}"}.get(
                 self.outcome, str(self.outcome)
@@ -126,21 +137,26 @@ class Result(Generic[AnyStr]):
         return f"<{type(self).__name__} {', '.join(parts)}, {self.wall_ms:.1f} ms>"
 
     def _repr_more(self) -> list[str]:
-        """(For subclasses.)"""
+        """More words for the repr of a subclass."""
         return []
 
     @property
     def text(self) -> str:
-        """stdout as str, invalid UTF-8 replaced."""
+        """Standard output as str, with invalid UTF-8 replaced."""
         return _text(self.stdout)
 
     @property
     def ok(self) -> bool:
-        """The program exited with status 0."""
+        """Whether the program exited with status 0."""
         return self.outcome is Outcome.EXIT and self.exit_code == 0
 
     def check(self) -> Result[AnyStr]:
-        """Returns itself if `ok`. Raises `error` if there is one (rollbox's failure), else RunFailed (the program's)."""
+        """Returns the Result itself if it is `ok`.
+
+        Raises:
+            RollboxError: rollbox could not run the program (`error`).
+            RunFailed: The program failed.
+        """
         if self.ok:
             return self
         if self.error is not None:
@@ -148,8 +164,11 @@ class Result(Generic[AnyStr]):
         raise RunFailed(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `rollbox run --json` prints: streams as str, and `stdout_base64` / `stderr_base64` besides where the bytes
-        were not UTF-8."""
+        """Returns the object that `rollbox run --json` prints.
+
+        Streams are str; stdout_base64 and stderr_base64 are there, too, where the bytes are not
+        UTF-8.
+        """
         row: dict[str, Any] = {} if self.id is None else {"id": self.id}
         row.update(outcome=self.outcome.value, exit_code=self.exit_code, signal=self.signal)
         for name, data in (("stdout", self.stdout), ("stderr", self.stderr)):
@@ -175,5 +194,5 @@ class Result(Generic[AnyStr]):
         return row
 
     def to_json(self) -> str:
-        """`to_dict` as one line."""
+        """Returns `to_dict` as one line of JSON."""
         return json.dumps(self.to_dict(), ensure_ascii=False)

@@ -28,13 +28,17 @@ _RETRIED = (EngineLost, EngineStartFailed, HostOutOfMemory, ResourceExhausted, S
 
 
 def retry_delay(error: Optional[RollboxError], attempts: int, retries: int) -> Optional[float]:
-    """The delay in seconds before another attempt after so many, or None if that was the last. An exhausted host is given time; a new engine needs none."""
+    """Seconds before the next attempt after so many; None: that was the last.
+
+    An exhausted host is given time; a new engine needs none.
+    """
     if not isinstance(error, _RETRIED) or attempts > retries:
         return None
     return 0.0 if isinstance(error, EngineLost) else min(0.05 * 2 ** (attempts - 1), 2.0)
 
 
 def check_concurrency(concurrency: Optional[int]) -> int:
+    """How many jobs run at a time: the argument, or one per CPU."""
     if concurrency is None:
         return len(os.sched_getaffinity(0))
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
@@ -45,7 +49,7 @@ def check_concurrency(concurrency: Optional[int]) -> int:
 
 
 class ProgressBar:
-    """A line on stderr, drawn anew ten times a second at most: done, rate, time left, errors."""
+    """A line on stderr, drawn ten times a second at most: done, rate, time left, errors."""
 
     def __init__(self, show: Optional[bool], jobs: object) -> None:
         self.show = sys.stderr is not None and sys.stderr.isatty() if show is None else show
@@ -55,6 +59,7 @@ class ProgressBar:
         self.drawn = 0.0
 
     def step(self, result: Result[Any]) -> None:
+        """Counts a result."""
         self.done += 1
         self.errors += result.error is not None
         now = time.monotonic()
@@ -70,7 +75,8 @@ class ProgressBar:
             filled = 24 * self.done // self.total
             left = int((self.total - self.done) / rate) if rate else 0
             line = (
-                f"[{'#' * filled}{'.' * (24 - filled)}] {self.done}/{self.total} {100 * self.done // self.total:3d}%"
+                f"[{'#' * filled}{'.' * (24 - filled)}] {self.done}/{self.total} "
+                f"{100 * self.done // self.total:3d}%"
                 f"  {rate:.1f}/s  {left // 60:02d}:{left % 60:02d} left"
             )
         else:
@@ -82,12 +88,13 @@ class ProgressBar:
             sys.stderr.flush()
 
     def close(self) -> None:
+        """Draws the last state."""
         if self.show and self.done:
             self._draw(time.monotonic(), "\n")
 
 
 class OrderedQueue:
-    """Lets rows out as they come, or holds each until those before it are out."""
+    """Yields rows as they come, or holds each until the rows before it are out."""
 
     def __init__(self, ordered: bool) -> None:
         self.ordered = ordered
@@ -95,6 +102,7 @@ class OrderedQueue:
         self.held: dict[int, Any] = {}
 
     def put(self, index: int, result: _Row) -> Iterator[_Row]:
+        """The rows that can go out after this one."""
         if not self.ordered:
             yield result
             return

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trajectory: reads what was done in a sandbox and what came of it (docs/trajectories.md has the format).
+"""Trajectory: reads what was done in a sandbox and what came of it.
 
-A file may have been cut off anywhere (its writer killed, a full disk) or changed since. What is whole is yielded, step by step, however
-large the file is; what is not is told by `complete`, `torn`, `changed_line` once all was read.
+docs/trajectories.md has the format. A file may have been cut off anywhere (its writer killed, a
+full disk) or changed since. Complete steps are yielded one by one, however large the file is;
+`complete`, `torn` and `changed_line` tell about the rest once everything was read.
 """
 
 from __future__ import annotations
@@ -25,8 +26,15 @@ _KEPT = ("text", "base64", "truncated")
 
 @dataclass(frozen=True)
 class Content:
-    """A stream or file of a step: `size` in bytes, `sha256` of all of it (None if it was withheld), `data` what was kept of it: all unless `truncated`. `withheld`: rules for
-    secrets could not be applied to it, so nothing was kept."""
+    """A stream or file of a step.
+
+    Attributes:
+        size: Bytes.
+        sha256: The digest of all of it; None if it was withheld.
+        data: What was kept of it: everything unless `truncated`.
+        truncated: There is more than data has.
+        withheld: Rules for secrets could not be applied to it, so nothing was kept.
+    """
 
     size: int
     sha256: Optional[str]
@@ -36,14 +44,34 @@ class Content:
 
     @property
     def text(self) -> str:
-        """`data` as UTF-8, what is not replaced."""
+        """The data as str, with invalid UTF-8 replaced."""
         return self.data.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)
 class Action:
-    """What was done: `kind` is "exec", "write_file", "mkdir", "remove", "upload", "snapshot", "files", "fork", "reset", "commit", "signal", "shell" (whose `command` was given to the shell that step `exec` is) or "note" (whose `data` it has); the other attributes are those that the kind has. `argv` and
-    `path` are str; what is not UTF-8 in them is as os.fsdecode has it. `env` are the variables' names, `env_values` their values if those were recorded. `fields` is all of it as in the file."""
+    """What was done. Attributes that the kind does not have are None or empty.
+
+    Attributes:
+        kind: "exec", "write_file", "mkdir", "remove", "upload", "snapshot", "files", "fork",
+            "reset", "commit", "signal", "shell" or "note".
+        argv: The arguments; bytes that are not UTF-8 are as of os.fsdecode.
+        cwd: The working directory.
+        env: Names of variables.
+        env_values: Their values, if these were recorded.
+        stdin: The standard input.
+        files: Files that were written before the start, by path.
+        timeout: Seconds.
+        path: A path; bytes that are not UTF-8 are as of os.fsdecode.
+        content: The content of a file.
+        snapshot: The id of a snapshot.
+        count: The number of forks.
+        processes: "keep" or "drop".
+        command: Of "shell": the command.
+        exec: Of "shell": the step that started the shell.
+        data: Of "note": its data.
+        fields: All of the action as in the file.
+    """
 
     kind: str
     argv: Sequence[str] = ()
@@ -66,9 +94,22 @@ class Action:
 
 @dataclass(frozen=True)
 class Observation:
-    """What came of it: `outcome` of a command as of a Result ("exit", "signal", "timeout", ...), of anything else "done" or "error"; `error` is the code of one. `changes`, of "files": {"path", "change", "type", "size", "sha256", ...} of each file that
-    is not as it was in the beginning. `stdout_cut`, `stderr_cut`: there was more than
-    the output limit."""
+    """What came of an action.
+
+    Attributes:
+        outcome: Of a command as of a Result ("exit", "signal", "timeout", ...); else "done" or
+            "error".
+        exit_code: The exit status.
+        signal: The signal's number.
+        stdout: Standard output.
+        stderr: Standard error.
+        stdout_cut: There was more than the output limit.
+        stderr_cut: There was more than the output limit.
+        snapshot: The id of the snapshot that was taken.
+        error: The code of an error.
+        changes: Of "files": {"path", "change", "type", "size", "sha256", ...} of each file that is
+            not as it was in the beginning.
+    """
 
     outcome: str
     exit_code: Optional[int] = None
@@ -84,7 +125,17 @@ class Observation:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a command used. `read_bytes`, `written_bytes`: passed by read, write and their like (files, pipes, sockets), by the command and the children that it has waited for; None where that is not known."""
+    """What a command used.
+
+    Attributes:
+        wall_ms: Milliseconds.
+        cpu_ms: Milliseconds of processor time.
+        peak_memory_bytes: The most memory at once.
+        processes_peak: The most processes at once.
+        read_bytes: Bytes that read and the like passed (files, pipes, sockets), by the command and
+            the children that it waited for; None if unknown.
+        written_bytes: Likewise, of write.
+    """
 
     wall_ms: float
     cpu_ms: float
@@ -96,7 +147,12 @@ class Resources:
 
 @dataclass(frozen=True)
 class Chance:
-    """Where the chance of a command came from, under a policy with random_seed: the sandbox' `seed`, and which of its streams the command began with, from 0; None if it never began."""
+    """Where the randomness of a command came from, under a policy with random_seed.
+
+    Attributes:
+        seed: The sandbox's seed.
+        stream: The stream that the command began with, from 0; None if it never began.
+    """
 
     seed: int
     stream: Optional[int]
@@ -104,7 +160,13 @@ class Chance:
 
 @dataclass(frozen=True)
 class Child:
-    """A sandbox that a fork made; its random_seed, if the policy has one."""
+    """A sandbox that a fork made.
+
+    Attributes:
+        id: Its id.
+        name: Its name.
+        random_seed: Its seed, if the policy has one.
+    """
 
     id: str
     name: str
@@ -113,9 +175,25 @@ class Child:
 
 @dataclass(frozen=True)
 class Step:
-    """One action with its observation. `number` counts actions as they were asked for, from 1; steps are in the file, and are yielded, as they ended, and `begun_at` is how many had ended when this
-    one began. `time` is its end in seconds since 1970; `digest` is of all up to here: equal digests, equal histories. `sandbox` is the id of whose step it is. `after`, of a snapshot that was taken
-    by itself and of the files that a command has changed: the step of that command."""
+    """One action with its observation.
+
+    Steps are in the file, and are yielded, in the order of their ends.
+
+    Attributes:
+        sandbox: The id of the sandbox.
+        number: Counts actions in the order of requests, from 1.
+        begun_at: How many steps had ended when this one began.
+        time: Its end, in seconds since 1970.
+        action: What was done.
+        observation: What came of it.
+        resources: What it used, or None.
+        children: The sandboxes that it made.
+        message: An error's text, or None.
+        digest: The digest of everything up to here: equal digests, equal histories.
+        chance: Where its randomness came from, or None.
+        after: Of an automatic snapshot, and of the files that a command has changed: the step of
+            that command.
+    """
 
     sandbox: str
     number: int
@@ -133,7 +211,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Parent:
-    """Where a fork came from: the sandbox' id; its step, if that was recorded; the snapshot; the digest of its record there; which of that fork's children it is, from 0."""
+    """Where a fork came from.
+
+    Attributes:
+        id: The sandbox's id.
+        step: The step that forked it, if that was recorded.
+        snapshot: The snapshot.
+        digest: The digest of the parent's record there.
+        index: Which child of that fork it is, from 0.
+    """
 
     id: str
     step: Optional[int]
@@ -144,7 +230,25 @@ class Parent:
 
 @dataclass(frozen=True)
 class Header:
-    """The first line. `policy` has no values of variables unless they were asked for; `fields` is all of it as in the file."""
+    """The first line of a trajectory.
+
+    Attributes:
+        rollbox: The version that wrote it.
+        id: The sandbox's id.
+        name: The sandbox's name.
+        parent: Where it was forked from, or None.
+        from_beginning: Whether recording began with the sandbox.
+        time: Seconds since 1970.
+        policy: The policy, without values of variables unless these were asked for.
+        policy_sha256: Its digest.
+        image: The image, or None.
+        image_sha256: Its digest.
+        random_seed: The seed, or None.
+        time_start: Where the clock began, or None.
+        isolation: The isolation that was applied.
+        digest: The digest of this line.
+        fields: All of it as in the file.
+    """
 
     rollbox: str
     id: str
@@ -165,7 +269,13 @@ class Header:
 
 @dataclass(frozen=True)
 class End:
-    """The last line; without it more may have happened: `reason` is "closed", or why it ended early: "file_limit", "lost" (the recorder could not keep up) or "engine_lost"."""
+    """The last line of a trajectory; without it, more may have happened.
+
+    Attributes:
+        reason: "closed", or why it ended early: "file_limit", "lost" (the recorder could not keep
+            up) or "engine_lost".
+        steps: How many steps there were.
+    """
 
     reason: str
     steps: int
@@ -303,7 +413,7 @@ def _observation(row: Mapping[str, Any]) -> Observation:
 
 
 def _seed(value: Any) -> Any:
-    """From 2**63 on they are strings of digits, as in policies."""
+    """A seed; from 2**63 on, seeds are strings of digits, as in policies."""
     return int(value) if isinstance(value, str) else value
 
 
@@ -465,11 +575,20 @@ def _row(step: Step, header: Header) -> dict[str, Any]:
 
 
 class Trajectory:
-    """A trajectory, read from a binary file. Iterate over it for its steps; again, where the file can seek.
+    """A trajectory, read from a binary file. Iterate over it for its steps.
 
-    `header`, a Header, is there at once. The others are known once all steps were yielded: `end` (an End, or None: it was cut off, and more may have happened), `torn` (half a line is left out at the
-    end), `changed_line` (the number of the first line whose digest is not that of what the lines up to it say: the file was changed after it was written; or None) and `complete`: whole, and as it was
-    written. A line that is none raises InvalidArgument, with its number.
+    A second iteration needs a file that can seek. `header` is there at once, the other attributes
+    once all steps were yielded.
+
+    Attributes:
+        header: The Header.
+        end: The End; None: the file was cut off, and more may have happened.
+        torn: Half a line at the end was left out.
+        changed_line: The number of the first line whose digest does not match the lines up to it:
+            the file was changed after it was written. None: there is none.
+
+    Raises:
+        InvalidArgument: A line is not one of a trajectory; the message has its number.
     """
 
     def __init__(self, file: IO[bytes], name: str = "trajectory") -> None:
@@ -484,7 +603,18 @@ class Trajectory:
 
     @classmethod
     def open(cls, path: Union[str, os.PathLike[str]]) -> Trajectory:
-        """Opens a file. Use it in a `with`, or `close` it."""
+        """Opens a file. Use it in a `with`, or `close` it.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The trajectory.
+
+        Raises:
+            InvalidArgument: The file is not a trajectory.
+            OSError: The file cannot be read.
+        """
         file = open(path, "rb")
         try:
             return cls(file, os.fspath(path))
@@ -493,6 +623,7 @@ class Trajectory:
             raise
 
     def close(self) -> None:
+        """Closes the file."""
         self._file.close()
 
     def __enter__(self) -> Trajectory:
@@ -503,7 +634,7 @@ class Trajectory:
 
     @property
     def complete(self) -> bool:
-        """Whether all that happened is in it, as it was written. False until all was read."""
+        """Whether everything that happened is in it, unchanged. False until all was read."""
         return self.end is not None and self.end.reason == "closed" and self.changed_line is None
 
     def _wrong(self, what: str) -> InvalidArgument:
@@ -584,17 +715,25 @@ class Trajectory:
             yield step
 
     def steps(self) -> list[Step]:
-        """All steps, by their number."""
+        """Returns all steps, by their numbers."""
         return sorted(self, key=lambda step: step.number)
 
     # Tables
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """A flat dict a step, with the same keys for each: what is a tree (`data` of a note, `changes`) as JSON, and with each what the header says of the whole."""
+        """Returns a flat dict per step, with the same keys for each.
+
+        What is a tree (`data` of a note, `changes`) is JSON text. Each row also has what the header
+        says of the whole.
+        """
         return [_row(step, self.header) for step in self]
 
     def to_arrow(self) -> Any:
-        """The same as a pyarrow.Table. Raises FeatureMissing without pyarrow."""
+        """Returns the rows as a pyarrow.Table.
+
+        Raises:
+            FeatureMissing: pyarrow is not installed.
+        """
         pyarrow = _pyarrow()
         types = {
             "string": pyarrow.string(),
@@ -613,7 +752,14 @@ class Trajectory:
         )
 
     def to_parquet(self, path: Union[str, os.PathLike[str]]) -> None:
-        """Writes that table to a file. Raises FeatureMissing without pyarrow."""
+        """Writes the rows to a Parquet file.
+
+        Args:
+            path: The file.
+
+        Raises:
+            FeatureMissing: pyarrow is not installed.
+        """
         table = self.to_arrow()
         import pyarrow.parquet
 
@@ -634,7 +780,8 @@ def _pyarrow() -> Any:
         import pyarrow
     except ImportError as problem:
         raise FeatureMissing(
-            "tables need pyarrow, which is not installed: pip install pyarrow (to_rows() works without)",
+            "tables need pyarrow, which is not installed: pip install pyarrow (to_rows() works "
+            "without)",
             stage="arguments",
         ) from problem
     return pyarrow

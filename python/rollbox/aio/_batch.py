@@ -74,7 +74,7 @@ async def iter_many_async(
     engine: Optional[Engine] = None,
     record: Union[Record, Target, None] = None,
 ) -> AsyncIterator[Result[Any]]:
-    """iter_many for asyncio: `async for result in iter_many_async(...)`."""
+    """As iter_many, to be used in `async for`."""
     base = as_policy(policy)
     width = check_concurrency(concurrency)
     source = tasks_of_jobs(jobs, base)
@@ -194,7 +194,7 @@ async def run_many_async(
     engine: Optional[Engine] = None,
     record: Union[Record, Target, None] = None,
 ) -> list[Result[Any]]:
-    """run_many for asyncio."""
+    """As run_many, without blocking the loop."""
     return [
         result
         async for result in iter_many_async(

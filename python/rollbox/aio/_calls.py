@@ -29,7 +29,20 @@ class AsyncCalls:
         path: AnyPath,
         max_bytes: Optional[int] = None,
     ) -> bytes:
-        """The content of a file in the sandbox. Raises InvalidArgument (errno EFBIG) if it has more than max_bytes (1 GiB)."""
+        """Reads a file in the sandbox.
+
+        Args:
+            path: An absolute path.
+            max_bytes: The most to read; None: 1 GiB.
+
+        Returns:
+            The content.
+
+        Raises:
+            InvalidArgument: The file is larger (errno EFBIG), or is no regular file.
+            NotFound: There is no such file.
+            PathDenied: The guest may not read it.
+        """
         return await run_in_loop_thread(self._box.read_file, path, max_bytes)
 
     async def write_file(
@@ -38,14 +51,37 @@ class AsyncCalls:
         data: Union[bytes, bytearray, memoryview, str],
         mode: int = 0o644,
     ) -> None:
-        """Makes or replaces a file, a link included, with missing parents: who reads it sees all of the old or all of the new. A str is written as UTF-8."""
+        """Creates or replaces a file, with missing parent directories.
+
+        A reader sees all of the old or all of the new content. A link is replaced, not followed.
+
+        Args:
+            path: An absolute path.
+            data: The content; a str is written as UTF-8.
+            mode: Permission bits.
+
+        Raises:
+            PathDenied: The guest may not write there.
+            ResourceExhausted: There is no room.
+        """
         await run_in_loop_thread(self._box.write_file, path, data, mode)
 
     async def list(
         self,
         path: AnyPath = "/",
     ) -> builtins.list[FileInfo]:
-        """What is in a directory, by name."""
+        """Lists a directory.
+
+        Args:
+            path: An absolute path.
+
+        Returns:
+            A FileInfo of each entry, by name.
+
+        Raises:
+            NotFound: There is no such directory.
+            InvalidArgument: It is no directory.
+        """
         return await run_in_loop_thread(self._box.list, path)
 
     async def stat(
@@ -53,14 +89,35 @@ class AsyncCalls:
         path: AnyPath,
         follow: bool = True,
     ) -> FileInfo:
-        """What a path is; `follow` follows a link at its end."""
+        """Describes the file at a path.
+
+        Args:
+            path: An absolute path.
+            follow: Follow a link at its end.
+
+        Returns:
+            The FileInfo.
+
+        Raises:
+            NotFound: Nothing is there.
+        """
         return await run_in_loop_thread(self._box.stat, path, follow)
 
     async def exists(
         self,
         path: AnyPath,
     ) -> bool:
-        """Whether something is at the path; a link counts, wherever it leads."""
+        """Tells whether something is at a path; a link counts, wherever it leads.
+
+        Args:
+            path: An absolute path.
+
+        Returns:
+            Whether something is there.
+
+        Raises:
+            PathDenied: The guest may not look there.
+        """
         return await run_in_loop_thread(self._box.exists, path)
 
     async def mkdir(
@@ -68,7 +125,16 @@ class AsyncCalls:
         path: AnyPath,
         mode: int = 0o755,
     ) -> None:
-        """Makes a directory with its parents; one that is there stays as it is."""
+        """Creates a directory with its parents; an existing one stays as it is.
+
+        Args:
+            path: An absolute path.
+            mode: Permission bits.
+
+        Raises:
+            PathDenied: The guest may not write there.
+            InvalidArgument: A file is in the way.
+        """
         await run_in_loop_thread(self._box.mkdir, path, mode)
 
     async def remove(
@@ -76,7 +142,16 @@ class AsyncCalls:
         path: AnyPath,
         recursive: bool = False,
     ) -> None:
-        """Removes a file, a link or an empty directory; a whole tree if `recursive`."""
+        """Removes a file, a link or an empty directory.
+
+        Args:
+            path: An absolute path.
+            recursive: Remove a directory with all that is in it.
+
+        Raises:
+            NotFound: Nothing is there.
+            PathDenied: The guest may not write there.
+        """
         await run_in_loop_thread(self._box.remove, path, recursive)
 
     async def upload(
@@ -85,8 +160,21 @@ class AsyncCalls:
         guest: AnyPath,
         progress: Optional[Progress] = None,
     ) -> None:
-        """A file or tree of the host into the sandbox. Into a directory that is there go the entries of a directory, or a file by its name; parents are made.
-        Holes, links and times are kept. What cannot be read is left out, and told by PathDenied when all else is done."""
+        """Copies a file or tree of the host into the sandbox.
+
+        Into an existing directory go the entries of a directory, or a file under its name. Missing
+        parents are made. Holes, links and times are kept.
+
+        Args:
+            host: A path on the host.
+            guest: An absolute path in the sandbox.
+            progress: Called now and then with the bytes and files copied so far; an exception of it
+                ends the transfer and is raised.
+
+        Raises:
+            PathDenied: Something could not be read; everything else was copied.
+            ResourceExhausted: There is no room.
+        """
         await run_in_loop_thread(self._box.upload, host, guest, progress)
 
     async def download(
@@ -96,8 +184,22 @@ class AsyncCalls:
         progress: Optional[Progress] = None,
         max_bytes: Optional[int] = None,
     ) -> None:
-        """A file or tree of the sandbox to the host, likewise. Nothing is followed out of `host`; set-id bits are dropped and the umask holds. The guest decides
-        how much it is: `max_bytes` is a bound, give or take a MiB; more raises InvalidArgument (errno EFBIG)."""
+        """Copies a file or tree of the sandbox to the host.
+
+        Nothing is followed out of `host`. Set-id bits are dropped, and the umask applies. The guest
+        decides how much it is: bound it.
+
+        Args:
+            guest: An absolute path in the sandbox.
+            host: A path on the host.
+            progress: As for `upload`.
+            max_bytes: The most to copy, give or take a MiB.
+
+        Raises:
+            InvalidArgument: There is more than max_bytes (errno EFBIG).
+            NotFound: Nothing is there.
+            PathDenied: The guest may not read it.
+        """
         await run_in_loop_thread(self._box.download, guest, host, progress, max_bytes)
 
     async def snapshot(
@@ -106,10 +208,23 @@ class AsyncCalls:
         *,
         processes: Processes = "keep",
     ) -> Snapshot:
-        """Keeps its state: the private files, and the processes that run, with their memory, at one moment. They stand still meanwhile
-        and run on. `name` is another name for its id among the forks and their origin. processes: "drop" keeps the files alone.
+        """Keeps the session's state: files, and processes with their memory.
 
-        Raises FeatureMissing for what cannot be captured (nothing was changed then), ResourceExhausted (disk full), InvalidArgument."""
+        All is of one moment. Processes pause for some milliseconds and then run on.
+
+        Args:
+            name: Another name of the snapshot's id, known to this session, its origin and its
+                forks.
+            processes: "drop": keep the files alone.
+
+        Returns:
+            The Snapshot.
+
+        Raises:
+            FeatureMissing: A process has something that cannot be captured; nothing has changed.
+            ResourceExhausted: The disk is full.
+            InvalidArgument: The name is not valid, or taken.
+        """
         return await run_in_thread(self._box.snapshot, name, processes=processes)
 
     async def reset(
@@ -118,53 +233,112 @@ class AsyncCalls:
         *,
         processes: Processes = "keep",
     ) -> None:
-        """Back to a snapshot (None: the latest of this session's line, or how it began). All its processes are killed, and commands under
-        way raise Cancelled; those of the snapshot go on (`process(id)`, `shell(id)`), unless processes is "drop". Raises SetupFailed if
-        one cannot: the session has the snapshot's files then, and no processes."""
+        """Goes back to a snapshot.
+
+        All processes of the session are killed, and commands that run raise Cancelled. The
+        processes of the snapshot continue (`process(id)`, `shell(id)`).
+
+        Args:
+            snapshot: The snapshot; None: the latest one that this session is based on, or its
+                beginning.
+            processes: "drop": restore the files alone.
+
+        Raises:
+            NotFound: There is no such snapshot.
+            SetupFailed: A process cannot be restored. The session then has the snapshot's files,
+                and no processes.
+        """
         await run_in_thread(self._box.reset, snapshot, processes=processes)
 
     async def discard(self) -> None:
-        """Drops what was changed since the last snapshot (or the beginning): reset()."""
+        """Drops all changes since the last snapshot, or since the beginning: `reset()`."""
         await run_in_thread(self._box.discard)
 
     async def drop(
         self,
         snapshot: SnapshotLike,
     ) -> None:
-        """Gives a snapshot's place back once nothing stands on it. Raises NotFound."""
+        """Deletes a snapshot. Its space is freed once nothing is based on it.
+
+        Args:
+            snapshot: The snapshot.
+
+        Raises:
+            NotFound: There is no such snapshot.
+        """
         await run_in_thread(self._box.drop, snapshot)
 
     async def note(
         self,
         data: Any,
     ) -> None:
-        """A step of your own in the session's trajectory, such as a reward: anything that json.dumps takes. Does nothing if it is not recorded."""
+        """Adds a step of your own to the session's trajectory, such as a reward.
+
+        Without a trajectory it does nothing.
+
+        Args:
+            data: Anything that json.dumps takes.
+
+        Raises:
+            InvalidArgument: JSON cannot express it.
+        """
         await run_in_thread(self._box.note, data)
 
     async def kill_all(self) -> None:
-        """Kills every process of the session, background ones too; files stay. Commands under way end with signal 9."""
+        """Kills every process of the session, also in the background; files stay.
+
+        Commands that run end with signal 9.
+        """
         await run_in_thread(self._box.kill_all)
 
     async def tree(self) -> Tree:
-        """The snapshots of this session, its origin and its forks; str(tree) draws them."""
+        """Lists the snapshots of this session, its origin and its forks.
+
+        Returns:
+            The snapshots, parents before their children; str() draws the tree.
+        """
         return await run_in_thread(self._box.tree)
 
     async def show(
         self,
         snapshot: Optional[SnapshotLike] = None,
     ) -> dict[str, Any]:
-        """What a snapshot (None: the latest of this session's line) holds: id, name, parent, bytes and files; commands; kernel, memory_bytes and
-        processes (pid, parent, name, command, threads, memory_bytes, descriptors by kind); changes, the files, from the snapshot before it.
-        A sleeping session is not woken: asleep is true, and changes None. Raises NotFound."""
+        """Tells what a snapshot contains.
+
+        A hibernating session is not woken: "asleep" is true then, and "changes" None.
+
+        Args:
+            snapshot: The snapshot; None: the latest one that this session is based on.
+
+        Returns:
+            A dict with id, name, parent, bytes and files; commands; kernel, memory_bytes and
+            processes (pid, parent, name, command, threads, memory_bytes, descriptors by kind);
+            changes, the files that differ from the snapshot before it.
+
+        Raises:
+            NotFound: There is no such snapshot.
+        """
         return await run_in_thread(self._box.show, snapshot)
 
     async def verify(
         self,
         snapshot: Optional[SnapshotLike] = None,
     ) -> dict[str, Any]:
-        """The same, with sound, and checks: [{"what", "ok", "why"}]: whether it is what was kept, and what would refuse its processes here.
-        They are made in a sandbox of their own, and do not go on. Of a sleeping session what is on the disk is checked. Raises NotFound;
-        what is not sound is no exception."""
+        """Checks that a snapshot is intact and can be restored here.
+
+        Its processes are made in a sandbox of their own, and do not run. For a hibernating session,
+        the data on the disk is checked.
+
+        Args:
+            snapshot: The snapshot; None: the latest one that this session is based on.
+
+        Returns:
+            The dict of `show`, with sound (bool) and checks: [{"what", "ok", "why"}]. A damaged
+            snapshot is no exception.
+
+        Raises:
+            NotFound: There is no such snapshot.
+        """
         return await run_in_thread(self._box.verify, snapshot)
 
     async def diff(
@@ -174,7 +348,19 @@ class AsyncCalls:
         *,
         text: bool = False,
     ) -> builtins.list[Change]:
-        """What differs from one state (None: how it began) to another (None: now), by path. text: unified diffs of text files, too."""
+        """Lists the files that differ between two states.
+
+        Args:
+            start: A snapshot; None: the beginning of the session.
+            end: A snapshot; None: the present state.
+            text: Include unified diffs of text files.
+
+        Returns:
+            The Changes, by path.
+
+        Raises:
+            NotFound: There is no such snapshot.
+        """
         return await run_in_thread(self._box.diff, start, end, text=text)
 
     async def commit(
@@ -183,8 +369,21 @@ class AsyncCalls:
         *,
         force: bool = False,
     ) -> builtins.list[dict[str, Any]]:
-        """Publishes what was changed below a granted fs_writable path (None: below all of them) on the host; a crash leaves each old or
-        new. Returns [{"path", "changes"}]. Raises Conflict if the host's files were changed meanwhile, unless `force`."""
+        """Publishes changed files on the host.
+
+        Only paths below fs_writable are published. After a crash, each file is the old or the new
+        one.
+
+        Args:
+            path: A granted fs_writable path; None: all of them.
+            force: Replace files of the host even if they were changed meanwhile.
+
+        Returns:
+            [{"path", "changes"}], for each path.
+
+        Raises:
+            Conflict: The host's files were changed meanwhile.
+        """
         return await run_in_thread(self._box.commit, path, force=force)
 
     async def export(
@@ -194,13 +393,26 @@ class AsyncCalls:
         *,
         processes: Processes = "drop",
     ) -> None:
-        """Writes a snapshot (None: of now) as one file of the host: its files, which `rollbox import` brings into a store for
-        `image="snapshot:NAME"`. processes="keep": with what runs, which `rollbox import` makes a sandbox of that sleeps, for a shared
-        engine, perhaps of another machine with the same kernel and processor. A session that sleeps is not woken for that."""
+        """Writes a snapshot to one file of the host.
+
+        `rollbox import` brings it into a store, where `image="snapshot:NAME"` uses its files. With
+        processes="keep" the import makes a hibernating sandbox for a shared engine, also on another
+        machine with the same kernel and processor. A hibernating session is not woken.
+
+        Args:
+            host_path: The file to write.
+            snapshot: The snapshot; None: the present state.
+            processes: "keep": include the processes.
+
+        Raises:
+            NotFound: There is no such snapshot.
+            FeatureMissing: A process has something that cannot be captured.
+            IOFailed: The file cannot be written.
+        """
         await run_in_thread(self._box.export, host_path, snapshot, processes=processes)
 
     async def pause(self) -> None:
-        """Takes all processor time from it, until `resume` or the next call."""
+        """Takes all processor time from the session, until `resume` or the next call."""
         await run_in_thread(self._box.pause)
 
     async def resume(self) -> None:
@@ -212,10 +424,18 @@ class AsyncCalls:
         *,
         processes: Processes = "keep",
     ) -> None:
-        """Puts it to sleep: its files and processes go to the store on the disk, and neither processes nor memory are left of it, until
-        `wake` or the next call. Commands under way raise Cancelled; in the session they go on when it wakes, and `process(id)` and
-        `shell(id)` find them there. processes="drop": its files alone. Raises FeatureMissing if a process has what cannot be captured,
-        and then nothing has changed."""
+        """Moves the session's files and processes to the store on the disk.
+
+        Neither processes nor memory of it are left until `wake` or the next call. Commands that run
+        raise Cancelled here; in the session they continue after it wakes, where `process(id)` and
+        `shell(id)` find them.
+
+        Args:
+            processes: "drop": keep the files alone.
+
+        Raises:
+            FeatureMissing: A process has something that cannot be captured; nothing has changed.
+        """
         await run_in_thread(self._box.hibernate, processes=processes)
 
     async def wake(
@@ -223,16 +443,35 @@ class AsyncCalls:
         *,
         processes: Processes = "keep",
     ) -> None:
-        """Ends its sleep; harmless without one. processes="drop": with its files alone. Raises FeatureMissing if its processes were put to
-        sleep under another kernel or processor, Damaged if the store has not what was written; it sleeps on then."""
+        """Ends hibernation; harmless without it.
+
+        Args:
+            processes: "drop": wake with the files alone.
+
+        Raises:
+            FeatureMissing: The processes come from another kernel or processor; the session still
+                hibernates.
+            Damaged: The store does not have the data that was written; the session still
+                hibernates.
+        """
         await run_in_thread(self._box.wake, processes=processes)
 
     async def inspect(self) -> dict[str, Any]:
-        """name, state, policy, isolation, snapshot, execs, memory_bytes, disk_bytes and more."""
+        """Describes the session.
+
+        Returns:
+            A dict with name, state, policy, isolation, snapshot, execs, memory_bytes, disk_bytes
+            and more.
+        """
         return await run_in_thread(self._box.inspect)
 
     async def processes(self) -> builtins.list[dict[str, Any]]:
-        """pid (inside), parent, state, command, cpu_ms, memory_bytes and exec (an id) of each of its processes."""
+        """Lists the session's processes.
+
+        Returns:
+            For each its pid (inside), parent, state, command, cpu_ms, memory_bytes and exec (an
+            id).
+        """
         return await run_in_thread(self._box.processes)
 
     async def warm(self) -> None:

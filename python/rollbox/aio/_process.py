@@ -27,7 +27,7 @@ _CHUNK = 65536
 
 
 async def _readable(*fds: int) -> list[int]:
-    """Waits until one of them can be read, or is at its end."""
+    """Waits until a descriptor can be read, or is at its end; returns those."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
     found: list[int] = []
@@ -61,7 +61,14 @@ class AsyncReader:
         os.set_blocking(fd, False)
 
     async def read(self, most: int = -1) -> bytes:
-        """The next bytes, at least one and up to `most`; all to the end without it; b"" at the end."""
+        """Reads the next bytes.
+
+        Args:
+            most: Up to how many; negative: all to the end.
+
+        Returns:
+            At least one byte; b"" at the end.
+        """
         parts = []
         while self._fd >= 0:
             try:
@@ -92,7 +99,14 @@ class AsyncWriter:
         os.set_blocking(fd, False)
 
     async def write(self, data: bytes) -> None:
-        """Writes all of it, waiting for room. Raises BrokenPipeError when nobody reads any more."""
+        """Writes all of the data, waiting for room.
+
+        Args:
+            data: The bytes.
+
+        Raises:
+            BrokenPipeError: The command does not read any more.
+        """
         left = memoryview(data)
         loop = asyncio.get_running_loop()
         while left:
@@ -108,8 +122,14 @@ class AsyncWriter:
 
 
 class AsyncProcess:
-    """Process for asyncio. Attributes: `id`; `stdin` (`await stdin.write(data)`), None if it was given its input; `stdout`, `stderr`
-    (`await stdout.read(most)`, `async for data in stdout`), the latter None with a terminal."""
+    """Process for asyncio.
+
+    Attributes:
+        id: As of Process.
+        stdin: `await stdin.write(data)`; None if the command was given its input.
+        stdout: `await stdout.read(most)`, `async for data in stdout`.
+        stderr: Likewise; None with a terminal.
+    """
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -119,15 +139,15 @@ class AsyncProcess:
         self.stderr = None if process.stderr is None else AsyncReader(process.stderr.fileno())
 
     async def wait(self, timeout: Optional[float] = None, check: bool = False) -> Result[Any]:
-        """As Process.wait. Cancelling the task leaves it running."""
+        """As Process.wait. Cancelling the task leaves the command running."""
         try:
-            await asyncio.wait_for(_runs.loose(self._process.run), timeout)
+            await asyncio.wait_for(_runs.detached(self._process.run), timeout)
         except asyncio.TimeoutError:
             raise TimeoutError(f"command {self.id} still runs after {timeout} seconds") from None
         return self._process.wait(None, check)
 
     async def close_stdin(self) -> None:
-        """The end of its input."""
+        """Ends the command's input."""
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
@@ -141,7 +161,7 @@ class AsyncProcess:
         await run_in_thread(self._process.resize, rows, columns)
 
     def close(self) -> None:
-        """Closes its streams; the process runs on."""
+        """Closes its streams; the command runs on."""
         self._process.close()
 
     async def __aenter__(self) -> AsyncProcess:
@@ -151,13 +171,13 @@ class AsyncProcess:
         try:
             await self.kill()
             with contextlib.suppress(Exception):
-                await _runs.loose(self._process.run)
+                await _runs.detached(self._process.run)
         finally:
             self.close()
 
 
 class AsyncStream:
-    """Stream for asyncio: `async for stream, data in box.stream("make")`; then `result`."""
+    """Stream for asyncio: `async for stream, data in box.stream("make")`."""
 
     def __init__(self, make: Callable[[], Awaitable[Stream]]) -> None:
         self._make = make
@@ -172,14 +192,18 @@ class AsyncStream:
                 for chunk in stream.ready():
                     yield chunk
             if stream.run is not None:
-                stream.finish(await _runs.loose(stream.run))
+                stream.finish(await _runs.detached(stream.run))
         finally:
             if stream.run is not None:
                 stream.close()
 
     @property
     def result(self) -> Result[Any]:
-        """The command's result, once the stream is at its end. Raises InvalidArgument before that."""
+        """The command's result, once the stream is at its end.
+
+        Raises:
+            InvalidArgument: The stream is not at its end.
+        """
         if self._stream is None or self._stream.run is not None:
             raise InvalidArgument(
                 "the stream is not at its end yet, so there is no result", stage="result"
@@ -208,7 +232,10 @@ class AsyncShell:
         check: bool = False,
         max_output: Optional[int] = None,
     ) -> ShellResult[Any]:
-        """As Shell.run. A cancelled task does not wait any more; the command runs on to its end or time-out."""
+        """As Shell.run.
+
+        A cancelled task does not wait any more; the command runs on to its end or time-out.
+        """
         return await asyncio.get_running_loop().run_in_executor(
             self._thread,
             functools.partial(

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs for asyncio, thousands in flight on one thread.
+"""Runs for asyncio, thousands at once on one thread.
 
-While a loop has runs under way on a connection, it watches the engine's descriptor and dispatches. Any thread's dispatch may end any
-loop's run, so an end only schedules the collection on the loop that owns the run; everything else here happens on that loop's thread.
+While a loop has runs on a connection, it watches the engine's descriptor and dispatches. Any
+thread's dispatch may end any loop's run, so an end only schedules the collection on the loop that
+owns the run; everything else here happens on that loop's thread.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from .._engine import Engine
 
 
 class _Watch:
-    """One loop's reader of one connection. It is there as long as the loop has runs on it, and they keep the connection open."""
+    """One loop's reader of one connection.
+
+    It exists as long as the loop has runs on the connection, which keep that open.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
         self.loop = loop
@@ -31,24 +35,28 @@ class _Watch:
         self.reading = False
 
     def enter(self, pending: Union[PendingRun, DetachedRun]) -> None:
+        """Adds a run."""
         if not self.runs:
             self.loop.add_reader(self.connection.fd, self.dispatch)
             self.reading = True
         self.runs.add(pending)
 
     def leave(self, pending: Union[PendingRun, DetachedRun]) -> None:
+        """Removes a run."""
         self.runs.discard(pending)
         if not self.runs:
             self.stop()
             _watches.pop((self.loop, self.connection), None)
 
     def stop(self) -> None:
+        """Ends the reading."""
         if self.reading:
             self.reading = False
             if not self.loop.is_closed():
                 self.loop.remove_reader(self.connection.fd)
 
     def dispatch(self) -> None:
+        """Handles what has arrived."""
         if not self.connection.dispatch():
             self.stop()
 
@@ -76,7 +84,10 @@ async def _until_ended(
     text: bool,
     id: Optional[JobId] = None,
 ) -> Result[Any]:
-    """Begins a run, told whom to call when it ends, and returns its result, which may have outcome error. A cancelled task kills it."""
+    """Begins a run and returns its result, which may have outcome "error".
+
+    `begin` is given the function to call at the end. A cancelled task kills the run.
+    """
     loop = asyncio.get_running_loop()
     thread = threading.get_ident()
     future: asyncio.Future[None] = loop.create_future()
@@ -107,13 +118,13 @@ async def _until_ended(
 async def run(
     engine: Engine, policy: str, request: Request, text: bool, id: Optional[JobId] = None
 ) -> Result[Any]:
-    """Runs a request; the result may have outcome error. A cancelled task kills the run."""
+    """Runs a request; the result may have outcome "error". A cancelled task kills the run."""
     if not engine.is_warm(policy):
         await asyncio.get_running_loop().run_in_executor(None, engine.warm, policy)
     return await _until_ended(lambda on_end: engine.start(policy, request, on_end), text, id)
 
 
-async def loose(run: DetachedRun) -> Result[bytes]:
+async def detached(run: DetachedRun) -> Result[bytes]:
     """The result of a DetachedRun. A cancelled task leaves it running. Raises EngineLost."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
@@ -147,5 +158,5 @@ async def loose(run: DetachedRun) -> Result[bytes]:
 
 
 async def command(handle: Handle, request: Any, text: bool) -> Result[Any]:
-    """Runs a command of a session. A cancelled task kills its tree."""
+    """Runs a command of a session. A cancelled task kills the processes of it."""
     return await _until_ended(lambda on_end: handle.begin(request, on_end), text)

@@ -189,13 +189,16 @@ class AsyncClonePool(Generic[_V]):
         max_value: int = MAX_VALUE,
         reduce: Optional[Callable[[Iterator[Clone[bytes, _V]]], Any]] = None,
     ) -> Any:
-        """As ClonePool.fork. A cancelled task kills the clones; reduce runs in another thread."""
+        """As ClonePool.fork. Cancelling the task kills the clones.
+
+        reduce is called in another thread.
+        """
         rest = (timeout, concurrency, seed, ordered, progress, retries, max_value)
         return await _gather(self._work, self.box.sync, reduce, n, *rest)
 
 
 class AsyncSandbox(AsyncCalls, Generic[_R]):
-    """Sandbox for asyncio, and for loops with add_reader such as uvloop's.
+    r"""Sandbox for asyncio, and for loops with add_reader such as uvloop's.
 
     Its calls are those of Sandbox, awaited. Several loops in several threads may use it at once.
     `async with` opens a session.
@@ -225,7 +228,7 @@ class AsyncSandbox(AsyncCalls, Generic[_R]):
         >>> async def hello():
         ...     return await AsyncSandbox().run(["echo", "hello"], text=True)
         >>> asyncio.run(hello()).stdout
-        'hello\\n'
+        'hello\n'
     """
 
     _box: Sandbox[_R]
@@ -304,7 +307,14 @@ class AsyncSandbox(AsyncCalls, Generic[_R]):
 
     @classmethod
     def of(cls: type[_Async], box: Sandbox[Any]) -> _Async:
-        """An AsyncSandbox with the session of a Sandbox; `sync` is the way back."""
+        """Makes an AsyncSandbox with the session of a Sandbox; `sync` is the way back.
+
+        Args:
+            box: The Sandbox.
+
+        Returns:
+            The AsyncSandbox.
+        """
         made = cls(box.policy, engine=box._engine, record=box._record)
         made._box = box
         return made
@@ -421,7 +431,10 @@ class AsyncSandbox(AsyncCalls, Generic[_R]):
         check: bool = False,
         max_output: Optional[int] = None,
     ) -> Result[Any]:
-        """As Sandbox.run, without blocking the loop. Cancelling the task kills the run, processes and files (in a session, its processes)."""
+        """As Sandbox.run, without blocking the loop.
+
+        Cancelling the task kills the run with its processes and files; in a session, its processes.
+        """
         if self._box._in_session():
             return await self.exec(
                 as_argv(argv),
@@ -475,7 +488,7 @@ class AsyncSandbox(AsyncCalls, Generic[_R]):
         check: bool = False,
         max_output: Optional[int] = None,
     ) -> Result[Any]:
-        """As Sandbox.run_code, without blocking the loop. Cancelling the task kills the run, processes and files."""
+        """As Sandbox.run_code, without blocking. Cancelling the task kills the run."""
         if self._box._record is not None or self._box._in_session():
             return await self.run(
                 code_argv(code, args),
@@ -586,7 +599,7 @@ class AsyncSandbox(AsyncCalls, Generic[_R]):
         files: Optional[Files] = None,
         id: Optional[str] = None,
     ) -> Result[Any]:
-        """As Sandbox.exec. Cancelling the task kills the command with all it started."""
+        """As Sandbox.exec. Cancelling the task kills the command with all that it started."""
         options: dict[str, Any] = {
             "cwd": cwd,
             "env": env,
@@ -609,9 +622,37 @@ class AsyncSandbox(AsyncCalls, Generic[_R]):
                 break
         return finish_result(result, text, check)
 
-    def stream(self, command: Argv, **options: Any) -> AsyncStream:
-        """As Sandbox.stream, with the same arguments."""
-        return AsyncStream(lambda: run_in_thread(self._box.stream, command, **options))
+    def stream(
+        self,
+        command: Argv,
+        *,
+        cwd: Optional[Path] = None,
+        env: Optional[Environment] = None,
+        user: Optional[User] = None,
+        stdin: Optional[Data] = None,
+        input: Optional[Data] = None,
+        timeout: Timeout = None,
+        text: bool = False,
+        check: bool = False,
+        max_output: Optional[int] = None,
+        files: Optional[Files] = None,
+    ) -> AsyncStream:
+        """As Sandbox.stream; not a coroutine."""
+        return AsyncStream(
+            lambda: run_in_thread(
+                self._box.stream,
+                command,
+                cwd=cwd,
+                env=env,
+                user=user,
+                stdin=one_input(stdin, input),
+                timeout=timeout,
+                text=text,
+                check=check,
+                max_output=max_output,
+                files=files,
+            )
+        )
 
     async def spawn(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the adapters have in common: from a framework's image and resources to a policy, and from a Result to an exit status."""
+"""What the adapters share: from images and resources to policies, from Results to statuses."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ HOST = "host"
 
 
 def policy_for(policy: PolicyLike, image: Optional[str], images: Mapping[str, str]) -> Policy:
-    """The policy with what `images` has for an image, or else with that image, by the name under which the store has it. Nothing is
-    fetched: the engine says so if the store has none."""
+    """The policy with the image that `images` has for a framework's image.
+
+    Without an entry it is the image of this name in the store. Nothing is fetched: the engine
+    reports an image that the store does not have.
+    """
     made = as_policy(policy)
     name = images.get(image, images.get("*", image)) if image is not None else made.image
     if name is None or name == HOST:
@@ -40,7 +43,10 @@ def _gib(value: Any) -> Optional[int]:
 
 
 def status_of(result: Result[Any]) -> int:
-    """The exit status that a shell would tell: 128 + n for signal n, 137 for what was killed at a limit, 124 for a time-out."""
+    """The exit status that a shell would report.
+
+    128 + n for signal n, 137 for what was killed at a limit, 124 for a time-out.
+    """
     if result.exit_code is not None:
         return result.exit_code
     if result.outcome is Outcome.SIGNAL and result.signal is not None:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """ARES (martian-ares): containers that are rollbox sandboxes.
 
-    from rollbox.integrations.ares import ContainerFactory
-    env = ares.make("sbv-mswea", container_factory=ContainerFactory.configured(images={"*": "host"}))
+from rollbox.integrations.ares import ContainerFactory factory =
+ContainerFactory.configured(images={"*": "host"}) env = ares.make("sbv-mswea",
+container_factory=factory)
 
-A container is a session. With `setup`, the command is run once for each image and policy; every start is then a fork of what it left.
+A container is a session. With `setup`, this command runs once per image and policy, and every
+container begins as a fork of the result.
 """
 
 from __future__ import annotations
@@ -30,13 +32,17 @@ LocalPath = Union[str, pathlib.Path]
 
 
 class _Templates:
-    """Sandboxes that were set up once, to be forked. They live as long as their engine or this process."""
+    """Sandboxes that were set up once, to be forked.
+
+    They live as long as their engine or this process.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._made: dict[tuple[str, str, Optional[Engine]], Sandbox] = {}
 
     def fork(self, policy: Policy, setup: str, engine: Optional[Engine]) -> Sandbox:
+        """A fork of the sandbox in which `setup` has run."""
         with self._lock:
             template = self._made.get((policy.to_json(), setup, engine))
             if template is not None and template._session().connection.retired:
@@ -61,7 +67,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Container:
-    """An ares Container. Paths that are relative are below `default_workdir`, or the policy's cwd."""
+    """An ares Container. Relative paths are below `default_workdir`, or the policy's cwd."""
 
     def __init__(
         self,
@@ -80,14 +86,25 @@ class Container:
 
     @property
     def sandbox(self) -> AsyncSandbox:
-        """The session, for what ares has no call for: snapshot, fork, grade. Raises InvalidArgument before `start`."""
+        """The session, for what ares has no call for: snapshot, fork, grade.
+
+        Raises:
+            InvalidArgument: The container is not started.
+        """
         if self._box is None:
             raise InvalidArgument(f"container {self.name or ''} is not started", stage="arguments")
         return self._box
 
     async def start(self, env: Optional[dict[str, str]] = None) -> None:
-        """A new sandbox; one that ran is stopped. `env` is of every command. Raises PathNotFound or NotFound for an image that the store has
-        not, and what Sandbox raises."""
+        """Starts a new sandbox; one that ran is stopped.
+
+        Args:
+            env: Variables of every command.
+
+        Raises:
+            PathNotFound, NotFound: The store does not have the image.
+            RollboxError: As for Sandbox.
+        """
         await self.stop()
         self._env = dict(env or {})
         if self._setup is None:
@@ -111,7 +128,7 @@ class Container:
             await box.close()
 
     def stop_and_remove(self) -> None:
-        """The same, not async, for atexit."""
+        """Ends the sandbox without asyncio, for atexit."""
         box, self._box = self._box, None
         if box is not None:
             box.sync.close()
@@ -124,8 +141,20 @@ class Container:
         env: Optional[dict[str, str]] = None,
         timeout_s: Optional[float] = None,
     ) -> Any:
-        """An ares ExecResult: both streams in the order of writing, and the exit status. Raises TimeoutError, with the output so far at
-        its end."""
+        """Runs a command.
+
+        Args:
+            command: A line of shell.
+            workdir: The working directory.
+            env: Variables, over those of `start`.
+            timeout_s: Seconds.
+
+        Returns:
+            An ares ExecResult: both streams in the order of writing, and the exit status.
+
+        Raises:
+            TimeoutError: The command ran out of time; the message ends with its output.
+        """
         from ares.containers import containers
 
         # In a line of its own, so that a heredoc at the command's end stays one.
@@ -137,7 +166,8 @@ class Container:
         )
         if result.outcome is Outcome.TIMEOUT:
             raise TimeoutError(
-                f"the command ran into its time-out of {timeout_s} s; its output ends: {result.text[-1000:]}"
+                f"the command ran into its time-out of {timeout_s} s; its output ends: "
+                f"{result.text[-1000:]}"
             )
         return containers.ExecResult(
             output=result.text + remark_on(result), exit_code=status_of(result)
@@ -148,44 +178,48 @@ class Container:
         return posixpath.join(base, os.fspath(path))
 
     async def upload_files(self, local_paths: list[LocalPath], remote_paths: list[str]) -> None:
-        """Files, or trees, each to its path; directories on the way are made."""
+        """Copies files or trees into the sandbox, each to its path; parents are made."""
         _same_length(local_paths, remote_paths)
         for local, remote in zip(local_paths, remote_paths):
             await self.sandbox.upload(local, self._path(remote))
 
     async def download_files(self, remote_paths: list[str], local_paths: list[LocalPath]) -> None:
-        """The other way."""
+        """Copies files or trees to the host, each to its path; parents are made."""
         _same_length(local_paths, remote_paths)
         for remote, local in zip(remote_paths, local_paths):
             pathlib.Path(local).parent.mkdir(parents=True, exist_ok=True)
             await self.sandbox.download(self._path(remote), local)
 
     async def upload_file(self, local_path: LocalPath, remote_path: str) -> None:
-        """One file."""
+        """Copies one file into the sandbox."""
         await self.upload_files([local_path], [remote_path])
 
     async def upload_dir(self, local_path: LocalPath, remote_path: str) -> None:
-        """A tree; what is at remote_path already stays."""
+        """Copies a tree into the sandbox; what is at remote_path already stays."""
         await self.upload_files([local_path], [remote_path])
 
     async def download_file(self, remote_path: str, local_path: LocalPath) -> None:
-        """One file."""
+        """Copies one file to the host."""
         await self.download_files([remote_path], [local_path])
 
     async def download_dir(self, remote_path: str, local_path: LocalPath) -> None:
-        """A tree; what is at local_path already stays."""
+        """Copies a tree to the host; what is at local_path already stays."""
         await self.download_files([remote_path], [local_path])
 
 
 def _same_length(local_paths: list[LocalPath], remote_paths: list[str]) -> None:
     if len(local_paths) != len(remote_paths):
         raise ValueError(
-            f"{len(local_paths)} local paths and {len(remote_paths)} remote paths do not go together"
+            f"{len(local_paths)} local paths and {len(remote_paths)} remote paths do not go "
+            f"together"
         )
 
 
 class ContainerFactory:
-    """An ares ContainerFactory: the class itself, or one that `configured` makes, is what ares.make wants."""
+    """An ares ContainerFactory.
+
+    ares.make takes the class itself, or one that `configured` makes.
+    """
 
     policy: ClassVar[PolicyLike] = None
     images: ClassVar[Mapping[str, str]] = {}
@@ -201,8 +235,18 @@ class ContainerFactory:
         setup: Optional[str] = None,
         engine: Optional[Engine] = None,
     ) -> type[ContainerFactory]:
-        """A factory of its own. policy: what ares' resources are laid over. images: ares' name to the store's; "host" means the host's
-        directories, "*" is for all that are not named. setup: a command to be run once, whose work every container begins with."""
+        """Makes a factory of its own.
+
+        Args:
+            policy: The policy; ares' resources go over it.
+            images: {ares' name: the store's}; "host" means the host's directories, "*" is for all
+                names that are not there.
+            setup: A command to run once, whose result every container begins with.
+            engine: The engine; None: the one that this process shares.
+
+        Returns:
+            The class.
+        """
         return type(
             "ContainerFactory",
             (cls,),
@@ -218,7 +262,11 @@ class ContainerFactory:
         resources: Any = None,
         default_workdir: Optional[str] = None,
     ) -> Container:
-        """A Container, not started. Raises FeatureMissing if GPUs are asked for."""
+        """Makes a Container, which is not started.
+
+        Raises:
+            FeatureMissing: GPUs are asked for.
+        """
         policy = policy_for(cls.policy, image, cls.images)
         if resources is not None:
             policy = with_resources(
@@ -237,11 +285,16 @@ class ContainerFactory:
         resources: Any = None,
         default_workdir: Optional[str] = None,
     ) -> Container:
-        """Raises FeatureMissing, unless `images` has something for the Dockerfile's path: rollbox builds no images."""
+        """Makes a Container for the image that `images` has for the Dockerfile's path.
+
+        Raises:
+            FeatureMissing: There is none: rollbox builds no images.
+        """
         path = os.fspath(dockerfile_path)
         if path not in cls.images and "*" not in cls.images:
             raise FeatureMissing(
-                f"rollbox builds no image of {path}: build it elsewhere, `rollbox image import` it, and name it in "
+                f"rollbox builds no image of {path}: build it elsewhere, `rollbox image import` "
+                f"it, and name it in "
                 f"ContainerFactory.configured(images={{{path!r}: NAME}})",
                 stage="policy",
             )

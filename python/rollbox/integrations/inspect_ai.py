@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""inspect_ai: the sandbox environment "rollbox", found by its entry point once rollbox is installed.
+"""inspect_ai: the sandbox environment "rollbox", found by its entry point.
 
-    Task(..., sandbox="rollbox")
-    Task(..., sandbox=("rollbox", "policy.json"))       # a policy of docs/policy.md
-    Task(..., sandbox=SandboxEnvironmentSpec("rollbox", RollboxConfig(policy={"max_memory": "2G"}, setup="pip install ...")))
+Task(..., sandbox="rollbox") Task(..., sandbox=("rollbox", "policy.json"))       # a policy of
+docs/policy.md config = RollboxConfig(policy={"max_memory": "2G"}, setup="pip install ...")
+Task(..., sandbox=SandboxEnvironmentSpec("rollbox", config))
 
-A sample has a session. A set-up command is run once a task; the samples' sandboxes are forks of what it left.
+A sample has a session. A set-up command runs once per task; the samples' sandboxes are forks of the
+result.
 """
 
 from __future__ import annotations
@@ -44,7 +45,13 @@ _Unavailable: Any = getattr(inspect_ai.util, "SandboxUnavailableError", None)
 
 
 class RollboxConfig(BaseModel):
-    """policy: keys of docs/policy.md. image: of the store; None or "host": the host's directories. setup: a shell command."""
+    """The configuration of sandboxes.
+
+    Attributes:
+        policy: Keys of docs/policy.md.
+        image: An image of the store; None or "host": the host's directories.
+        setup: A line of shell to run once per task.
+    """
 
     model_config = {"frozen": True}
 
@@ -61,7 +68,8 @@ def _config(config: Any) -> RollboxConfig:
     if isinstance(config, str):
         return RollboxConfig(policy=Policy.from_file(config).to_dict())
     raise InvalidArgument(
-        f"the sandbox' config must be a RollboxConfig or the path of a policy, not {type(config).__name__}",
+        f"the sandbox' config must be a RollboxConfig or the path of a policy, not "
+        f"{type(config).__name__}",
         stage="arguments",
     )
 
@@ -134,13 +142,16 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
 
     @classmethod
     def config_files(cls) -> list[str]:
+        """The names of files that inspect_ai finds by itself."""
         return ["rollbox.json"]
 
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
+        """A config from the JSON of a log."""
         return RollboxConfig(**config)
 
     def default_polling_interval(self) -> float:
+        """Seconds between two looks at a sandbox's services."""
         return 0.2
 
     # Calls
@@ -159,8 +170,12 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
         timeout_retry: bool = True,
         concurrency: bool = True,
     ) -> ExecResult[str]:
-        """As inspect_ai wants it. A time-out is never retried: here it is the command's, not a transport's. A user other than the policy's is
-        SandboxUserUnsupportedError, or in older versions of inspect_ai a failed result."""
+        """Runs a command, as inspect_ai wants it.
+
+        A time-out is never retried: here it is the command's, not a transport's. A user other than
+        the policy's is SandboxUserUnsupportedError, or in older versions of inspect_ai a failed
+        result.
+        """
         limit = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
         try:
             result = await self.box.exec(
@@ -186,7 +201,8 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
             raise (_Unavailable or RuntimeError)(str(problem)) from problem
         if result.outcome is Outcome.TIMEOUT:
             raise TimeoutError(
-                f"the command ran into its time-out of {timeout} s; its output ends: {result.stdout[-1000:]}"
+                f"the command ran into its time-out of {timeout} s; its output ends: "
+                f"{result.stdout[-1000:]}"
                 f"{result.stderr[-1000:]}"
             )
         if result.outcome is Outcome.OUTPUT_LIMIT:
@@ -199,7 +215,11 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
         )
 
     async def write_file(self, file: str, contents: Union[str, bytes]) -> None:
-        """A file that is there keeps its mode, and one that its owner may not write is refused, as by a program of the sandbox."""
+        """Writes a file.
+
+        An existing file keeps its mode. One that its owner may not write is refused, as for a
+        program of the sandbox.
+        """
         path = self._path(file)
         mode = 0o644
         try:
@@ -224,6 +244,7 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
     async def read_file(self, file: str, text: Literal[False]) -> bytes: ...
 
     async def read_file(self, file: str, text: bool = True) -> Union[str, bytes]:
+        """Reads a file, as text or bytes."""
         try:
             data = await self.box.read_file(
                 self._path(file), SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
@@ -238,7 +259,10 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
 
 
 def _as_oserror(problem: RollboxError, file: str) -> Exception:
-    """The OSError that inspect_ai wants for a file call's error; the error itself if there is none."""
+    """The OSError that inspect_ai wants for the error of a file call.
+
+    The error itself if there is none.
+    """
     if problem.errno in (errno.ENOENT, errno.ENOTDIR):
         return FileNotFoundError(problem.errno, str(problem), file)
     if problem.errno == errno.EISDIR:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """rLLM: its Sandbox protocol, and the hooks by which it makes and boots snapshots.
 
-    box = RollboxSandbox("task-17")                     # or create_rollbox_sandbox, as rLLM's backends have it
-    hooks = SnapshotHooks(socket="/run/rollbox/engine") # picklable: each process joins the engine when it needs it
+box = RollboxSandbox("task-17")             # create_rollbox_sandbox is rLLM's spelling hooks =
+SnapshotHooks(socket="/run/rollbox/engine")     # picklable
 
-A snapshot is a detached sandbox that was set up and stands still; booting from it is a fork. Its ref is its name on the engine. On a
-private engine (no socket) it lives as long as this process.
+A snapshot is a detached sandbox that was set up and stands still; booting from it is a fork. Its
+ref is its name on the engine. On a private engine (no socket) it lives as long as this process.
+With a socket, each process joins the engine when it needs it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def _engine(socket: Optional[str]) -> Engine:
 
 
 def _snapshot_not_found() -> Any:
-    """rLLM's exception, or where it is not installed, one of that name."""
+    """RLLM's exception, or where it is not installed, one of that name."""
     try:
         from rllm.sandbox.protocol import SnapshotNotFound
 
@@ -52,11 +53,14 @@ class SnapshotNotFoundError(LookupError):
 
 
 class CommandTimeout(RuntimeError, TimeoutError):
-    """A command ran into its time-out."""
+    """A command ran out of time."""
 
 
 class RollboxSandbox:
-    """A sandbox of rLLM. Usable from threads; not picklable, as its protocol does not ask for it."""
+    """A sandbox of rLLM.
+
+    Threads may use it. It cannot be pickled, which its protocol does not ask for.
+    """
 
     def __init__(
         self,
@@ -69,8 +73,20 @@ class RollboxSandbox:
         socket: Optional[str] = None,
         workdir: Optional[str] = None,
     ) -> None:
-        """image: of the store, by way of `images` ({rLLM's name: the store's}); "host": the host's directories. snapshot: the ref of one,
-        instead. Raises SnapshotNotFound (rLLM's) if that is gone."""
+        """Makes the sandbox.
+
+        Args:
+            name: Its name for rLLM.
+            image: An image of the store, by way of `images`; "host": the host's directories.
+            policy: The policy.
+            images: {rLLM's name: the store's}.
+            snapshot: The ref of a snapshot to begin from, in place of an image.
+            socket: The socket of a shared engine; None: this process's private engine.
+            workdir: The working directory; None: the policy's, else /tmp.
+
+        Raises:
+            SnapshotNotFound: The snapshot is gone (rLLM's exception).
+        """
         self.name = name
         self.baked_install = ""
         engine = _engine(socket)
@@ -92,13 +108,23 @@ class RollboxSandbox:
     def exec(
         self, command: str, timeout: Optional[float] = None, user: Optional[str] = None
     ) -> str:
-        """stdout of `bash -c`. Raises RuntimeError, with both streams at its end, if it did not exit with 0; CommandTimeout (a
-        RuntimeError, too)."""
+        """Runs a line of `bash -c`.
+
+        Returns:
+            Its standard output.
+
+        Raises:
+            RuntimeError: It did not exit with status 0; the message ends with both streams.
+            CommandTimeout: It ran out of time (also a RuntimeError).
+        """
         argv = [self._box._shell_name(), "-c", command]
         result = self._box.exec(argv, timeout=timeout, user=user, cwd=self._workdir, text=True)
         if result.ok:
             return result.stdout
-        ends = f"{remark_on(result)}stdout ends: {result.stdout[-1000:]}\nstderr ends: {result.stderr[-1000:]}"
+        ends = (
+            f"{remark_on(result)}stdout ends: {result.stdout[-1000:]}\n"
+            f"stderr ends: {result.stderr[-1000:]}"
+        )
         if result.outcome is Outcome.TIMEOUT:
             raise CommandTimeout(
                 f"the command ran into its time-out of {timeout} s: {command[:200]}\n{ends}"
@@ -109,19 +135,19 @@ class RollboxSandbox:
         return posixpath.join(self._workdir, path)
 
     def upload_file(self, local_path: str, remote_path: str) -> None:
-        """One file to its path; directories on the way are made."""
+        """Copies one file to its path; parents are made."""
         if not os.path.isfile(local_path):
             raise InvalidArgument(f"{local_path} is no file", stage="arguments")
         self._box.upload(local_path, self._path(remote_path))
 
     def upload_dir(self, local_path: str, remote_path: str) -> None:
-        """A tree; what is at remote_path already stays."""
+        """Copies a tree; what is at remote_path already stays."""
         if not os.path.isdir(local_path):
             raise InvalidArgument(f"{local_path} is no directory", stage="arguments")
         self._box.upload(local_path, self._path(remote_path))
 
     def download_file(self, remote_path: str) -> bytes:
-        """A file's content. Raises FileNotFoundError."""
+        """Returns a file's content. Raises FileNotFoundError."""
         try:
             return self._box.read_file(self._path(remote_path))
         except NotFound as problem:
@@ -137,16 +163,21 @@ class RollboxSandbox:
         )
 
     def get_endpoint(self, port: int) -> tuple[str, dict[str, str]]:
-        """Raises FeatureMissing but with net "host": a sandbox' ports are its own."""
+        """Returns the address of a port.
+
+        Raises:
+            FeatureMissing: The policy's net is not "host": the sandbox's ports are its own.
+        """
         if self._box.policy.net != "host":
             raise FeatureMissing(
-                f"port {port} of the sandbox cannot be reached from outside: its network is its own",
+                f"port {port} of the sandbox cannot be reached from outside: its network is its "
+                f"own",
                 stage="policy",
             )
         return f"http://127.0.0.1:{port}", {}
 
     def is_alive(self) -> bool:
-        """Whether it answers. Never raises."""
+        """Tells whether it answers. Never raises."""
         try:
             return bool(self._box.inspect())
         except Exception:
@@ -164,13 +195,22 @@ class RollboxSandbox:
 
 
 def create_rollbox_sandbox(name: str, **options: Any) -> RollboxSandbox:
-    """RollboxSandbox(name, **options), as rLLM's backends are made."""
+    """Makes a RollboxSandbox, as rLLM makes those of its backends."""
     return RollboxSandbox(name, **options)
 
 
 class SnapshotHooks:
-    """Makes, finds and drops snapshots. `setup(task)` gives the shell commands that a task's environment is made by, `image(task)` its
-    image; by default none, and "host". Picklable if those are."""
+    """Makes, finds and deletes snapshots.
+
+    Picklable if `setup` and `image` are.
+
+    Args:
+        socket: The socket of a shared engine; None: this process's private engine.
+        policy: The policy.
+        images: {rLLM's name: the store's}.
+        setup: setup(task) returns the shell commands that make a task's environment; None: none.
+        image: image(task) returns a task's image; None: "host".
+    """
 
     def __init__(
         self,
@@ -196,7 +236,7 @@ class SnapshotHooks:
         return {**self.__dict__, "_kept": {}}
 
     def create(self, name: str, snapshot: str) -> RollboxSandbox:
-        """A sandbox that begins from a snapshot. Raises SnapshotNotFound."""
+        """Makes a sandbox that begins from a snapshot. Raises SnapshotNotFound."""
         return RollboxSandbox(name, snapshot=snapshot, socket=self.socket, policy=self.policy)
 
     def build_snapshot(
@@ -209,8 +249,22 @@ class SnapshotHooks:
         force: bool = False,
         install_script: str = "",
     ) -> Optional[str]:
-        """The ref of a snapshot for `key`: the one that is there, unless `force`, or a new one. None if a command of its set-up fails, whose
-        output's end is logged as a warning. Raises what rollbox could not do."""
+        """Makes the snapshot for a key, or finds the one that exists.
+
+        Args:
+            backend: Ignored.
+            task: The task, for `setup` and `image`.
+            key: The snapshot's name.
+            prior_ref: The ref of an earlier one, which is used if it exists.
+            force: Make a new one in any case.
+            install_script: More shell commands.
+
+        Returns:
+            The ref; None if a command of the set-up fails, the end of whose output is logged.
+
+        Raises:
+            RollboxError: rollbox failed.
+        """
         if prior_ref is not None and not force and not self._is_absent(prior_ref):
             return prior_ref
         if prior_ref is not None:
@@ -247,7 +301,12 @@ class SnapshotHooks:
         return key
 
     def delete_snapshot(self, backend: str, ref: str) -> bool:
-        """True once it is gone; False, and a warning, if the engine cannot be asked: rLLM tries again another time."""
+        """Deletes a snapshot.
+
+        Returns:
+            True once it is gone; False, with a warning, if the engine cannot be asked: rLLM tries
+            again another time.
+        """
         try:
             self._delete(ref)
         except RollboxError as problem:
@@ -256,7 +315,11 @@ class SnapshotHooks:
         return True
 
     def snapshot_absent(self, backend: str, ref: str) -> bool:
-        """True only if the engine says that there is none. False, and a warning, if it cannot be asked: rLLM keeps what it knows then."""
+        """Tells whether the engine says that there is no such snapshot.
+
+        Returns:
+            False, with a warning, if the engine cannot be asked: rLLM then keeps what it knows.
+        """
         try:
             return self._is_absent(ref)
         except RollboxError as problem:
