@@ -146,7 +146,7 @@ static void box_free(struct box *box) {
     if (engine->stopping && !engine->n_boxes)
         loop_stop(engine->loop);
     else if (has_lived)
-        run_pump_soon(engine);
+        run_schedule(engine);
 }
 
 static void leave_spares(struct box *box) {
@@ -365,7 +365,7 @@ void box_failed(struct box *box, const struct guest_record *record) {
         words_of(box->program, record, NULL, NULL, &error);
         run_fail(run, error.code, error.error_number, error.stage, error.message);
     }
-    run_pump_soon(box->engine);         /* it made others wait, perhaps, and has not lived */
+    run_schedule(box->engine);         /* it made others wait, perhaps, and has not lived */
     list_remove(&box->in_launcher);
     box_kill(box);
 }

@@ -55,7 +55,7 @@ struct engine {
     char *socket_path;
     struct list clients, programs, boxes, runs, sessions, streams, sinks;
     struct list turns;          /* struct client.in_turns: those with a queue; who was served last is the last */
-    struct list lost_copies;    /* struct copy.in_launcher: their launcher is gone, and who waits for them is about to be told */
+    struct list copies;         /* struct copy.node: asked of launchers, not answered yet */
     struct list holders;        /* struct live.node: those that have one, the longest unused first */
     unsigned n_holders;
     struct session *forked_last;        /* as it ran; NULL: it is gone */
@@ -78,7 +78,8 @@ struct engine {
     size_t finished_bytes;
     unsigned n_finished, n_finished_fds, max_finished_fds;
     struct loop_timer tidy;     /* armed while there are boxes */
-    struct loop_timer janitor_due, pump_due;
+    struct loop_timer janitor_due;
+    struct loop_task schedule_runs;
     int64_t oom_kills, oom_rose_ns;     /* of the host: how many, as of the last look, and when a look found more */
     struct recorder *recorder;  /* record.c; NULL: nothing was recorded yet */
     uint64_t identity;          /* of this engine among all; 0: not needed yet */
@@ -86,7 +87,6 @@ struct engine {
     struct hoards *hoards;      /* hoards.c; NULL: nothing has run yet */
     struct process_state *process;      /* of isolation process; NULL: no sandbox of that kind yet */
     bool stopping;
-    bool pumping;               /* in run_pump */
     bool has_adopted;           /* sleep.c: looked for sandboxes that sleep */
 };
 
@@ -225,7 +225,6 @@ struct launcher {
     bool fixed;                 /* its memory has the addresses that are not random, as a command's of such a plan has; so what is restored in it finds room in the same places as what is started anew */
     int mounts;                 /* of one that waits for its plan: tells of mounts made since */
     struct list creating;       /* struct box.in_launcher: CREATE sent, not yet answered */
-    struct list copying;        /* struct copy.in_launcher: COPY sent, not yet answered */
     uint64_t next_serial;
     uint64_t number;            /* of its user namespace: a holder's is that of the launcher it was cloned from */
     int free_netns[128];        /* of that, so of no use to another's boxes */
@@ -496,9 +495,8 @@ void run_abandon(struct run *run);      /* its client is gone */
 void run_forget_client(struct client *client);  /* as somebody who waits for another's run */
 void run_cancel(struct client *client, uint64_t serial, enum rollbox_outcome outcome);
 void run_handed_over(struct run *run);          /* its descriptors, to init */
-void run_enqueue(struct run *run);      /* to be started when it is pumped; of code, by the interpreter that there is now */
-void run_pump(struct engine *engine);   /* starts what may start */
-void run_pump_soon(struct engine *engine);
+void run_enqueue(struct run *run);      /* to be started by run_schedule; of code, by the interpreter that there is now */
+void run_schedule(struct engine *engine);       /* soon, from the loop: starts those queued runs that may start */
 struct run *run_find(struct engine *engine, const struct run *except, const unsigned char *operation, size_t length);     /* under way */
 void run_finish(struct run *run);       /* init has told all that it will */
 int run_open_streams(struct run *run);

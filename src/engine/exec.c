@@ -49,7 +49,7 @@ void exec_enter(struct run *run) {
     record_run_begun(run);
     session_touch(session);
     sleep_give_up(session);
-    exec_pump(session);
+    session_schedule(session);
 }
 
 static void forget_ended(struct session *session, struct ended *ended) {
@@ -254,7 +254,7 @@ static void tell_again(struct session *session) {
     }
 }
 
-static void pump(struct session *session) {
+static void send_waiting(struct session *session) {
     const struct work *work = session_first_work(session);
     struct rollbox_error error;
 
@@ -283,18 +283,10 @@ static void pump(struct session *session) {
         upper_watch(session->box);
 }
 
-/* A command that fails at its start ends here and pumps again: as many of them as wait must not lie on the stack. */
-void exec_pump(struct session *session) {
-    if (session->pumping)
-        return;
-    if (session->sleep) {
-        if (sleep_rouse(session))
-            session_next(session);
-        return;
-    }
-    session->pumping = true;
-    pump(session);
-    session->pumping = false;
+void exec_send_waiting(struct session *session) {
+    if (session->sleep)
+        return;                 /* session_schedule wakes it first */
+    send_waiting(session);
     if (list_empty(&session->waiting) && session->state != SESSION_CLOSING)
         state_commands_sent(session);
 }

@@ -500,7 +500,7 @@ void interpreter_let_go_on(struct interpreter *interpreter) {
 
         list_remove(&run->in_queue);
         run_enqueue(run);
-        run_pump_soon(interpreter->engine);
+        run_schedule(interpreter->engine);
     }
 }
 

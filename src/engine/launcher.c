@@ -90,7 +90,7 @@ static void on_message(struct loop_source *source, uint32_t events) {
             if (n_fds > 1 && box->file_ids.id)
                 box->file_ids.fd = TAKE_FD(fds[1]);
             box_created(box, (pid_t)record.value, TAKE_FD(fds[0]));
-            run_pump_soon(engine);      /* its socket may have been full */
+            run_schedule(engine);      /* its socket may have been full */
         }
         break;
     case GUEST_CREATE_FAILED:
@@ -270,7 +270,6 @@ static int make_launcher(uint64_t number, struct launcher **ret_launcher, int *r
         return -errno;
     }
     list_init(&launcher->creating);
-    list_init(&launcher->copying);
     launcher->socket = pair[0];
     launcher->number = number;
     (void)fcntl(launcher->socket, F_SETFL, O_NONBLOCK);

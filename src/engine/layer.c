@@ -494,7 +494,9 @@ void family_text(struct family *family, struct buf *to) {
 
 struct copy {
     struct engine *engine;
-    struct list in_launcher;
+    struct list node;           /* engine->copies */
+    struct launcher *launcher;  /* NULL: it is gone */
+    struct loop_task lost;      /* then */
     struct loop_timer deadline; /* its child may be killed */
     uint64_t serial;
     struct upper *upper;        /* into which it goes; NULL: a tmpfs */
@@ -518,7 +520,8 @@ static int start(struct program *program, struct layer *const *layers, size_t n,
 
     if (!copy)
         return launcher ? -ENOMEM : -ENOTCONN;
-    list_init(&copy->in_launcher);
+    list_init(&copy->node);
+    copy->launcher = launcher;
     copy->serial = ++launcher->next_serial;
     copy->engine = program->engine;
     copy->done = done;
@@ -546,7 +549,7 @@ static int start(struct program *program, struct layer *const *layers, size_t n,
         free(copy);
         return r;
     }
-    list_add_tail(&launcher->copying, &copy->in_launcher);
+    list_add_tail(&copy->engine->copies, &copy->node);
     return 0;
 }
 
@@ -567,23 +570,18 @@ int copy_start(struct program *program, struct layer *const *layers, size_t n, c
     return start(program, layers, n, bytes, entries, numbers, done, data);
 }
 
-static void forget_of(struct list *copying, const void *data) {
-    list_for_each(node, copying) {
-        struct copy *copy = container_of(node, struct copy, in_launcher);
+void copy_forget(struct engine *engine, const void *data) {
+    list_for_each(node, &engine->copies) {
+        struct copy *copy = container_of(node, struct copy, node);
 
         if (copy->data == data)
             copy->done = NULL;
     }
 }
 
-void copy_forget(struct program *program, const void *data) {
-    forget_of(&program->engine->lost_copies, data);
-    if (program->launcher)
-        forget_of(&program->launcher->copying, data);
-}
-
 static void finish(struct copy *copy, struct layer *take_layer, int error_number) {
-    list_remove(&copy->in_launcher);
+    list_remove(&copy->node);
+    loop_task_cancel(&copy->lost);
     loop_timer_clear(copy->engine->loop, &copy->deadline);
     if (take_layer && copy->upper)
         layer_take_upper(take_layer, TAKE_PTR(copy->upper));
@@ -597,10 +595,10 @@ static void finish(struct copy *copy, struct layer *take_layer, int error_number
 }
 
 void copy_answer(struct launcher *launcher, const struct guest_record *record, int *fds, size_t n_fds) {
-    list_for_each(node, &launcher->copying) {
-        struct copy *copy = container_of(node, struct copy, in_launcher);
+    list_for_each(node, &launcher->program->engine->copies) {
+        struct copy *copy = container_of(node, struct copy, node);
 
-        if (copy->serial != record->serial)
+        if (copy->launcher != launcher || copy->serial != record->serial)
             continue;
         struct layer *layer = !record->error && n_fds ? layer_new(TAKE_FD(fds[0]), record->value, record->wall_ns) : NULL;
         finish(copy, layer, layer ? 0 : record->error ? record->error : ENOMEM);
@@ -608,14 +606,19 @@ void copy_answer(struct launcher *launcher, const struct guest_record *record, i
     }
 }
 
-/* Who hears of one may forget others, and stop another launcher: nobody's is told of after that. */
+static void on_lost(struct loop_task *task) {
+    finish(container_of(task, struct copy, lost), NULL, ECHILD);
+}
+
 void copy_lost(struct launcher *launcher) {
     struct engine *engine = launcher->program->engine;
 
-    list_for_each(node, &launcher->copying) {
-        list_remove(node);
-        list_add_tail(&engine->lost_copies, node);
+    list_for_each(node, &engine->copies) {
+        struct copy *copy = container_of(node, struct copy, node);
+
+        if (copy->launcher != launcher)
+            continue;
+        copy->launcher = NULL;
+        loop_defer(engine->loop, &copy->lost, on_lost);
     }
-    while (!list_empty(&engine->lost_copies))
-        finish(container_of(engine->lost_copies.next, struct copy, in_launcher), NULL, ECHILD);
 }

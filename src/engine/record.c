@@ -666,7 +666,7 @@ static int record_shell(struct session *session, struct wire_message *from, stru
     close_part(&message);
     end_step(record, &message, from->fds, from->n_fds, 0);
     record_changes_after(session, step);
-    session_next(session);
+    session_schedule(session);
     return 0;
 }
 

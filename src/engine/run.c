@@ -538,7 +538,7 @@ void run_request(struct client *client, struct wire_message *message) {
     if (run->is_code && interpreter_holds(run))
         return;
     run_enqueue(run);
-    run_pump(run->engine);
+    run_schedule(run->engine);
 }
 
 void run_enqueue(struct run *run) {
@@ -609,10 +609,10 @@ static void finish(struct run *run) {
     }
     result_send(run);
     run_free(run);
-    run_pump(engine);
+    run_schedule(engine);
     if (!program)
         return;
-    program->n_running--;       /* not before: it is what keeps a retired program from being freed by what the pump ends */
+    program->n_running--;
     if (program->serves)
         program = interpreter_base_of(program);
     else if (program->number)
@@ -1123,7 +1123,7 @@ static void note_passed(struct engine *engine, const struct client *served, uint
 
 /* Starts queued runs, as far as memory allows: the sum of their limits stays within the budget, or one runs alone. When the host is out of something, spares go
  * and what runs already is waited for; only a run that fails alone fails. */
-static void pump(struct engine *engine) {
+static void start_queued(struct engine *engine) {
     struct client *client;
 
     while (!engine->stopping && (client = next_client(engine))) {
@@ -1139,7 +1139,7 @@ static void pump(struct engine *engine) {
             if (error.code == ROLLBOX_ERR_RESOURCE_EXHAUSTED && engine->n_boxes) {
                 program_drop_spares(engine);
                 if (engine->n_boxes)
-                    return;     /* the next box to be freed pumps again */
+                    return;     /* the next box to be freed schedules again */
                 continue;
             }
             run_fail(run, error.code, error.error_number, error.stage, error.message);
@@ -1161,21 +1161,11 @@ static void pump(struct engine *engine) {
     }
 }
 
-/* A run that fails at its start ends here and pumps again: as many of them as wait must not lie on the stack. */
-void run_pump(struct engine *engine) {
-    if (engine->pumping)
-        return;
-    engine->pumping = true;
-    pump(engine);
-    engine->pumping = false;
+static void on_schedule(struct loop_task *task) {
+    start_queued(container_of(task, struct engine, schedule_runs));
 }
 
-static void on_pump_due(struct loop_timer *timer) {
-    run_pump(container_of(timer, struct engine, pump_due));
-}
-
-/* From the loop, not from within whatever is going on now. */
-void run_pump_soon(struct engine *engine) {
-    if (!list_empty(&engine->turns) && !engine->pump_due.position)
-        (void)loop_timer_set(engine->loop, &engine->pump_due, clock_now_ns(), on_pump_due);
+void run_schedule(struct engine *engine) {
+    if (!list_empty(&engine->turns))
+        loop_defer(engine->loop, &engine->schedule_runs, on_schedule);
 }

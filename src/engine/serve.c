@@ -77,7 +77,7 @@ static void on_signal(struct loop_source *source, uint32_t events) {
         else if (info.ssi_pid)
             (void)take_away((pid_t)info.ssi_pid);
     if (bury_look())
-        run_pump_soon(engine);  /* who waits may wait for their descriptors */
+        run_schedule(engine);  /* who waits may wait for their descriptors */
     while (!engine->n_boxes && take_away(-1))
         ;
 }
@@ -138,7 +138,7 @@ bool engine_oom_lately(struct engine *engine) {
 static void on_tidy(struct loop_timer *timer) {
     struct engine *engine = container_of(timer, struct engine, tidy);
 
-    run_pump(engine);           /* should a wake-up have found no memory */
+    run_schedule(engine);           /* should a wake-up have found no memory */
     while (take_away(-1))
         ;
     engine_tidy(engine);
@@ -288,7 +288,7 @@ static int open_signals(struct engine *engine, const sigset_t *ignored) {
 
 static int start(struct engine *engine, const struct serve_options *options) {
     struct list *lists[] = { &engine->clients, &engine->programs, &engine->boxes, &engine->runs, &engine->turns,
-        &engine->finished, &engine->sessions, &engine->streams, &engine->sinks, &engine->holders, &engine->lost_copies };
+        &engine->finished, &engine->sessions, &engine->streams, &engine->sinks, &engine->holders, &engine->copies };
     sigset_t ignored;
     int r;
 

@@ -32,7 +32,7 @@ static void on_sent(struct sender *sender, struct outgoing *outgoing, int r) {
     outgoing_done(outgoing);
     free(outgoing);
     if (!sender_is_paused(sender))
-        run_pump_soon(container_of(sender, struct client, sender)->engine);     /* its runs may have waited for this */
+        run_schedule(container_of(sender, struct client, sender)->engine);     /* its runs may have waited for this */
 }
 
 void client_free(struct client *client) {

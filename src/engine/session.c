@@ -76,7 +76,7 @@ static void on_hibernate(struct loop_timer *timer) {
     if (session->sleep)
         return;                 /* the next call sets it again */
     if (left <= 0 && !is_busy && work_add(session, VERB_HIBERNATE, false)) {
-        session_next(session);  /* what cannot be put to sleep is tried again after the next call */
+        session_schedule(session);  /* what cannot be put to sleep is tried again after the next call */
         return;
     }
     (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + (left > 0 ? left : session->hibernate_ms * 1000000), on_hibernate);
@@ -155,6 +155,7 @@ static void session_free(struct session *session) {
     loop_timer_clear(engine->loop, &session->lifetime_timer);
     loop_timer_clear(engine->loop, &session->hibernate_timer);
     stop_watching(session);
+    loop_task_cancel(&session->schedule);
     list_for_each(node, &session->works) {
         struct work *work = container_of(node, struct work, node);
         struct buf nothing = BUF_INIT;
@@ -224,8 +225,8 @@ void session_close(struct session *session) {
     record_close(session);
     if (session->box)
         box_kill(session->box);         /* session_box_dead frees us */
-    else if (!session->stepping)
-        session_free(session);
+    else
+        session_schedule(session);
     if (of)
         tracking_make_ahead(of);
 }
@@ -365,18 +366,16 @@ static void entered(struct session *session) {
     if (session->state == SESSION_NEW)
         session->state = SESSION_LIVE;
     state_session_ready(session, NULL);
-    session_next(session);
+    session_schedule(session);
 }
 
 static void leave_box(struct session *session, const struct rollbox_error *error) {
-    session->pumping = true;
     list_for_each(node, &session->runs) {
         struct run *run = container_of(node, struct run, of_session);
 
         if (run->state != RUN_QUEUED)
             end_run(run, error);
     }
-    session->pumping = false;
     session_give_up_box(session);
 }
 
@@ -505,7 +504,7 @@ static void restored(struct session *session, const struct guest_record *record)
     session->state = SESSION_LIVE;
     live_restored(session);
     state_session_ready(session, NULL);
-    session_next(session);
+    session_schedule(session);
     live_make_ahead(live, program, base);
     node_put(base);
     live_put(live);
@@ -547,7 +546,8 @@ void session_box_failed(struct session *session, const struct guest_record *reco
 
     if (session->state == SESSION_CLOSING) {
         session->box->session = NULL;
-        session_free(session);
+        session->box = NULL;
+        session_schedule(session);
         return;
     }
     words_of(session->program, record, NULL, NULL, &error);
@@ -559,10 +559,8 @@ void session_box_failed(struct session *session, const struct guest_record *reco
     session->n_agents = 0;
     if (session->state == SESSION_LIVE)
         session->state = SESSION_NEW;
-    session->pumping = true;            /* whose end is told here starts none in another box meanwhile */
     while (!list_empty(&session->runs))
         end_run(container_of(session->runs.next, struct run, of_session), &error);
-    session->pumping = false;
     state_session_ready(session, &error);
 }
 
@@ -577,7 +575,8 @@ void session_box_dead(struct session *session, struct box *box) {
     struct rollbox_error error;
 
     if (session->state == SESSION_CLOSING) {
-        session_free(session);
+        session->box = NULL;
+        session_schedule(session);
         return;
     }
     if (session->box != box)
@@ -591,7 +590,6 @@ void session_box_dead(struct session *session, struct box *box) {
         return;
     keep_files(session, box);
     error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "the sandbox' init was killed from outside, or has not answered for too long; its files are kept, its processes are gone");
-    session->pumping = true;
     list_for_each(node, &session->runs) {
         struct run *run = container_of(node, struct run, of_session);
 
@@ -599,7 +597,6 @@ void session_box_dead(struct session *session, struct box *box) {
             continue;           /* init never had it: the next one gets it, unless they die before they can have any */
         end_run(run, &error);
     }
-    session->pumping = false;
     state_box_lost(session);
 }
 
@@ -639,17 +636,15 @@ void session_answer(struct session *session, const struct guest_record *record, 
         exec_answer(session, record, fds, n_fds);
         break;
     }
-    exec_pump(session);
+    session_schedule(session);
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------------------------- */
 
 /* All its processes go, as which of them is to blame nobody knows; the files stay. */
 void session_out_of_memory(struct session *session, enum oom_cause cause) {
-    session->pumping = true;
     list_for_each(node, &session->runs)
         run_out_of_memory(container_of(node, struct run, of_session), cause);
-    session->pumping = false;
     session->n_out_of_memory++;
     exec_kill_all(session);
     if (session->box) {
@@ -660,7 +655,6 @@ void session_out_of_memory(struct session *session, enum oom_cause cause) {
 
 /* The same; each ends as by a single file that is too large. */
 void session_over_disk(struct session *session, bool spares_agents) {
-    session->pumping = true;
     list_for_each(node, &session->runs) {
         struct run *run = container_of(node, struct run, of_session);
 
@@ -669,7 +663,6 @@ void session_over_disk(struct session *session, bool spares_agents) {
             run_kill(run, ROLLBOX_OUTCOME_SIGNAL);
         }
     }
-    session->pumping = false;
     if (spares_agents)
         exec_kill_guests(session);
     else
@@ -677,10 +670,8 @@ void session_over_disk(struct session *session, bool spares_agents) {
 }
 
 void session_broken(struct session *session) {
-    session->pumping = true;
     list_for_each(node, &session->runs)
         run_broken(container_of(node, struct run, of_session));
-    session->pumping = false;
     exec_kill_all(session);
 }
 
@@ -737,17 +728,16 @@ void session_exec_ended(struct session *session, uint64_t step, bool has_run) {
         record_changes_after(session, step);
         checkpoint_after(session, step);
     }
-    session_next(session);
+    session_schedule(session);
 }
 
-void session_next(struct session *session) {
-    if (session->state == SESSION_CLOSING || session->stepping)
-        return;
-    /* A loop, for as many works as wait may be over at once. What is asked of one that a fork is still making waits until that has its box. */
-    session->stepping = true;
-    for (;;) {
-        if (session->state != SESSION_CLOSING)
-            (void)sleep_rouse(session);
+/* The next operation, then the commands that wait. A session that is closed and has no box ends here. */
+static void on_schedule(struct loop_task *task) {
+    struct session *session = container_of(task, struct session, schedule);
+
+    while (session->state != SESSION_CLOSING) {
+        (void)sleep_rouse(session);
+        /* What is asked of a session that a fork is still making waits until it has its box. */
         if (session->state == SESSION_CLOSING || session->fork || list_empty(&session->works))
             break;
         struct work *work = container_of(session->works.next, struct work, node);
@@ -757,11 +747,14 @@ void session_next(struct session *session) {
         work->started = true;
         state_start(work);
     }
-    session->stepping = false;
     if (session->state != SESSION_CLOSING)
-        exec_pump(session);
+        exec_send_waiting(session);
     else if (!session->box)
         session_free(session);
+}
+
+void session_schedule(struct session *session) {
+    loop_defer(session->engine->loop, &session->schedule, on_schedule);
 }
 
 /* ---- requests --------------------------------------------------------------------------------------------------------- */
@@ -973,7 +966,7 @@ static int ask_create(struct client *client, uint64_t serial, const struct ask *
         session_close(session);
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
     }
-    session_next(session);
+    session_schedule(session);
     return 0;
 }
 
@@ -1059,7 +1052,7 @@ static int ask_work(struct session *session, struct client *client, struct wire_
     if (message->n_fds && (ask->verb == VERB_FILES || ask->verb == VERB_EXPORT))
         work->fd = wire_take_fd(message, 0);
     record_work_begun(work);
-    session_next(session);
+    session_schedule(session);
     return 0;
 }
 
@@ -1183,7 +1176,7 @@ static int answer(struct client *client, struct wire_message *message, const str
         r = session_resume(session);
         if (r < 0)
             return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the sandbox cannot be told now; try again");
-        session_next(session);
+        session_schedule(session);
         return 0;
     case VERB_SIGNAL:
     case VERB_RESIZE:
@@ -1210,7 +1203,7 @@ static int answer(struct client *client, struct wire_message *message, const str
             return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
         /* The record is to have what the last command has changed. */
         if (record_is_behind(session))
-            session_next(session);
+            session_schedule(session);
         else
             session_close(session);
         return 1;

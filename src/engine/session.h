@@ -154,8 +154,7 @@ struct session {
     char *committed_path;       /* of that; NULL: everything */
     struct family *family;
     bool dirty;                 /* files may have changed since `at` */
-    bool stepping;              /* in session_next, which frees it in the end if it is closed meanwhile */
-    bool pumping;               /* in exec_pump, or it is to wait */
+    struct loop_task schedule;  /* of session_schedule */
     bool restored_early;        /* init has told before the launcher did */
     bool was_thawed;            /* to be captured, and is paused */
     bool kill_due, thaw_due;    /* init could not be told yet: of some command; of its files' copy */
@@ -302,7 +301,8 @@ int session_ask(struct session *session, uint64_t serial);     /* init's answer,
 void session_thaw_soon(struct session *session);         /* at the latest when init's socket has room again */
 struct session *session_new(struct engine *engine, struct program *program, struct client *client, const char *name, struct family *family, struct node *base, struct rollbox_error *error);
 void session_reply(struct client *client, uint64_t serial, struct buf *json);   /* consumed */
-void session_next(struct session *session);     /* the next work, else what waits */
+/* Soon, from the loop: starts the next operation, sends the commands that wait, frees a closed session without a box. */
+void session_schedule(struct session *session);
 void session_watch(struct session *session);
 #define LIVE_REST_NS 200000000ll        /* the longest until the first look at what was restored */
 void session_watch_restored(struct session *session, uint64_t image_bytes);
@@ -314,7 +314,7 @@ bool exec_kill(struct run *run);                /* its tree; false: init cannot 
 int exec_signal(struct run *run, int number, enum rollbox_scope scope);
 void exec_kill_all(struct session *session);    /* every process but init */
 void exec_kill_guests(struct session *session); /* and but its agents */
-void exec_pump(struct session *session);        /* sends what waits */
+void exec_send_waiting(struct session *session);        /* to init; of session_schedule alone */
 /* init has answered to a signal for that command. */
 void exec_signalled(struct session *session, uint64_t serial);
 void exec_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds);
@@ -387,7 +387,7 @@ typedef void (*copy_done)(void *data, struct layer *take_layer, int error_number
 int copy_start(struct program *program, struct layer *const *layers, size_t n, const struct numbers *numbers, copy_done done, void *data);
 void copy_answer(struct launcher *launcher, const struct guest_record *record, int *fds, size_t n_fds);
 void copy_lost(struct launcher *launcher);
-void copy_forget(struct program *program, const void *data);
+void copy_forget(struct engine *engine, const void *data);
 
 int copy_empty(struct program *program, uint64_t bytes, uint64_t entries, copy_done done, void *data);   /* a new layer with nothing in it */
 void layer_look(struct layer *layer);    /* it was filled */

@@ -325,7 +325,6 @@ void sleep_start(struct work *work) {
 
 /* Commands that were under way go on when it wakes, as copies that nobody waits for. */
 static void end_runs(struct session *session) {
-    session->pumping = true;
     list_for_each(node, &session->runs) {
         struct run *run = container_of(node, struct run, of_session);
 
@@ -337,7 +336,6 @@ static void end_runs(struct session *session) {
         else
             run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the sandbox was put to sleep while the command ran, which goes on when it wakes: ask for it by its id then");
     }
-    session->pumping = false;
 }
 
 static void fall_asleep(struct work *work) {
@@ -419,7 +417,7 @@ void sleep_forget_work(struct work *work) {
     if (!waking)
         return;
     for (size_t i = 0; i < waking->n_layers; i++) {
-        copy_forget(work->session->program, &waking->layers[i]);
+        copy_forget(work->session->engine, &waking->layers[i]);
         layer_put(waking->layers[i].layer);
     }
     for (size_t i = 0; i < waking->n_images; i++)
@@ -476,14 +474,12 @@ static void fail_wake(struct work *work, const struct rollbox_error *error) {
             leave_program(session);
         }
     }
-    session->pumping = true;
     while (!list_empty(&session->waiting)) {
         struct run *run = container_of(session->waiting.next, struct run, in_queue);
 
         list_remove(&run->in_queue);
         run_fail(run, error->code, error->error_number, error->stage, error->message);
     }
-    session->pumping = false;
     list_for_each(node, &session->works) {
         struct work *other = container_of(node, struct work, node);
 
@@ -870,7 +866,7 @@ int sleep_defer(struct session *session, struct client *client, struct wire_mess
     work->client = client;
     work->serial = copy->header.serial;
     work->deferred = copy;
-    session_next(session);
+    session_schedule(session);
     return 0;
 }
 

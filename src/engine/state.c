@@ -35,7 +35,7 @@ struct work *work_free(struct work *work) {
         work->session->n_works--;
     list_remove(&work->node);
     if (work->session)
-        copy_forget(work->session->program, work);
+        copy_forget(work->session->engine, work);
     work->errand = errand_free(work->errand);
     work->whole = whole_free(work->whole);
     if (work->session)
@@ -74,7 +74,7 @@ static void leave(struct work *work) {
         session->engine->forked_last = session;
     work_free(work);
     family_tidy(session->family);
-    session_next(session);
+    session_schedule(session);
 }
 
 void work_fail(struct work *work, const struct rollbox_error *error) {
@@ -579,7 +579,7 @@ static void frozen(struct work *work, const struct guest_record *record) {
 /* They go on, and nothing has changed. */
 static void not_captured(struct work *work, const struct rollbox_error *error) {
     work->waits_for_copy = false;
-    copy_forget(work->session->program, work);
+    copy_forget(work->session->engine, work);
     release(work);
     work_fail(work, error);
 }
@@ -620,7 +620,7 @@ bool state_hold_still(struct session *session) {
     if (!work)
         return false;
     work->measures = true;
-    session_next(session);
+    session_schedule(session);
     return true;
 }
 
@@ -1139,5 +1139,5 @@ void state_box_lost(struct session *session) {
     } else if (work && (work->verb == VERB_CREATE || work->waits_for_frozen || work->waits_for_walk))
         fail(work, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "the sandbox' init was killed from outside");
     else
-        session_next(session);
+        session_schedule(session);
 }

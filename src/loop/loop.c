@@ -18,6 +18,7 @@ struct loop {
     int n_batch, current;       /* events current+1..n_batch-1 are fetched but not handled */
     struct loop_timer **heap;   /* heap[1..n]: the root is the earliest */
     size_t n, capacity;
+    struct list tasks, round_end;       /* what is deferred; the end of the round that runs, in that list */
 };
 
 int loop_new(struct loop **ret_loop) {
@@ -31,6 +32,8 @@ int loop_new(struct loop **ret_loop) {
         free(loop);
         return r;
     }
+    list_init(&loop->tasks);
+    list_init(&loop->round_end);
     *ret_loop = loop;
     return 0;
 }
@@ -131,7 +134,40 @@ void loop_timer_clear(struct loop *loop, struct loop_timer *timer) {
     sift_down(loop, last->position);
 }
 
+void loop_defer(struct loop *loop, struct loop_task *task, void (*run)(struct loop_task *task)) {
+    if (task->node.next && !list_empty(&task->node))
+        return;
+    task->run = run;
+    list_add_tail(&loop->tasks, &task->node);
+}
+
+void loop_task_cancel(struct loop_task *task) {
+    if (task->node.next)
+        list_remove(&task->node);
+}
+
+/* Those that are deferred now. */
+static void run_round(struct loop *loop) {
+    if (list_empty(&loop->tasks))
+        return;
+    list_add_tail(&loop->tasks, &loop->round_end);
+    while (loop->tasks.next != &loop->round_end) {
+        struct loop_task *task = container_of(loop->tasks.next, struct loop_task, node);
+
+        list_remove(&task->node);
+        task->run(task);
+    }
+    list_remove(&loop->round_end);
+}
+
+void loop_run_tasks(struct loop *loop) {
+    while (!list_empty(&loop->tasks))
+        run_round(loop);
+}
+
 static int milliseconds_to_wait(const struct loop *loop) {
+    if (!list_empty(&loop->tasks))
+        return 0;
     if (!loop->n)
         return -1;
     int64_t left = loop->heap[1]->at_ns - clock_now_ns();
@@ -147,6 +183,7 @@ static void fire_timers(struct loop *loop) {
 
         loop_timer_clear(loop, timer);
         timer->callback(timer);
+        run_round(loop);
     }
 }
 
@@ -161,10 +198,14 @@ int loop_run(struct loop *loop) {
             struct loop_source *source = loop->batch[loop->current].data.ptr;
             if (source)
                 source->callback(source, loop->batch[loop->current].events);
+            run_round(loop);
         }
         loop->n_batch = 0;
+        if (!n)
+            run_round(loop);
         fire_timers(loop);
     }
+    loop_run_tasks(loop);
     return 0;
 }
 

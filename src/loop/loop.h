@@ -4,6 +4,10 @@
  *
  * Sources and timers are embedded in their owners, who may remove any of them, themselves included, from any callback: an event that is already fetched for a removed
  * source is dropped.
+ *
+ * A module that calls back into its user does not do so from inside a call of that user: it defers a task. Tasks run in
+ * the order in which they were deferred, after the callback that is under way returns. What a task defers in turn runs
+ * after descriptors and timers have had their turn, so tasks that defer each other starve nobody.
  */
 #ifndef ROLLBOX_LOOP_LOOP_H
 #define ROLLBOX_LOOP_LOOP_H
@@ -11,6 +15,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "base/list.h"
 
 struct loop;
 
@@ -23,6 +29,12 @@ struct loop_timer {
     int64_t at_ns;              /* CLOCK_MONOTONIC */
     size_t position;            /* in the heap, from 1; 0: not armed */
     void (*callback)(struct loop_timer *timer);
+};
+
+/* Embedded in its owner, who cancels it before it frees it. */
+struct loop_task {
+    struct list node;           /* linked while it is deferred */
+    void (*run)(struct loop_task *task);
 };
 
 /* 0 or -errno. */
@@ -39,7 +51,13 @@ void loop_remove(struct loop *loop, struct loop_source *source);
 int loop_timer_set(struct loop *loop, struct loop_timer *timer, int64_t at_ns, void (*callback)(struct loop_timer *));
 void loop_timer_clear(struct loop *loop, struct loop_timer *timer);
 
-/* Runs until loop_stop. 0 or -errno. */
+/* Runs task->run once, soon. Does nothing if it is deferred already. */
+void loop_defer(struct loop *loop, struct loop_task *task, void (*run)(struct loop_task *task));
+void loop_task_cancel(struct loop_task *task);
+/* Runs tasks until none is left: before the end, when no events are wanted any more. */
+void loop_run_tasks(struct loop *loop);
+
+/* Runs until loop_stop, and then what is deferred. 0 or -errno. */
 int loop_run(struct loop *loop);
 void loop_stop(struct loop *loop);
 
