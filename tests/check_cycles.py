@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The files of one directory of src/ must not call each other in a circle.
+"""The files of one directory of src/ must not call each other in a circle, nor must its sub-directories.
 
 Arguments: the static archives, and the objects with main(). The graph comes from `nm`: file A points to file B if A uses a global
-symbol that B defines. An edge is part of a circle if there is also a way back from B to A. Such edges fail, except those listed in
+symbol that B defines, and a sub-directory to that of B. An edge is part of a circle if there is also a way back from B to A. Such edges fail, except those listed in
 tests/cycles.txt. That list only gets shorter: an entry whose edge is gone, or is no longer part of a circle, fails too.
 With --shrink as first argument (`ninja -C build shrink-cycles`) the check removes these entries from the list. With --show
 (`ninja -C build show-cycles`) it prints the circles of each directory.
@@ -34,24 +34,35 @@ def source_names():
     return {str(path.relative_to(ROOT)).replace("/", "_"): str(path.relative_to(ROOT)) for path in (ROOT / "src").rglob("*.c")}
 
 
+def top_of(path):
+    return "/".join(path.split("/")[:2])
+
+
 def read_graphs(archives):
-    """Directory -> {file -> set of the files of the same directory that it uses}."""
+    """"src/X" -> {file -> set of the files below src/X that it uses}."""
     names = source_names()
     owners, graphs = {}, {}
     for source, symbol in symbols(archives, "--defined-only", "--extern-only"):
         if source in names:
             path = names[source]
-            directory = path.rpartition("/")[0]
-            owners.setdefault((directory, symbol), path)
-            graphs.setdefault(directory, {}).setdefault(path, set())
+            owners.setdefault((top_of(path), symbol), path)
+            graphs.setdefault(top_of(path), {}).setdefault(path, set())
     for source, symbol in symbols(archives, "--undefined-only"):
         if source in names:
             path = names[source]
-            directory = path.rpartition("/")[0]
-            owner = owners.get((directory, symbol), path)
+            owner = owners.get((top_of(path), symbol), path)
             if owner != path:
-                graphs.setdefault(directory, {}).setdefault(path, set()).add(owner)
+                graphs.setdefault(top_of(path), {}).setdefault(path, set()).add(owner)
     return graphs
+
+
+def directory_graph(graph):
+    """The same of the directories that the files are in."""
+    directories = {}
+    for path, others in graph.items():
+        directory = path.rpartition("/")[0]
+        directories.setdefault(directory, set()).update({other.rpartition("/")[0] for other in others} - {directory})
+    return directories
 
 
 def components(graph):
@@ -85,18 +96,19 @@ def main():
     lines = LIST.read_text().splitlines()
     allowed = {line.strip() for line in lines if line.strip() and not line.startswith("#")}
     edges = set()
-    for directory, graph in sorted(read_graphs(arguments).items()):
-        for circle in components({node: {other for other in others if other in graph} for node, others in graph.items()}):
-            inside = {f"{node} -> {other}" for node in circle for other in graph[node] & circle}
-            edges |= inside
-            if mode == "--show":
-                print(f"{directory}: a circle of {len(circle)} of {len(graph)} files, {len(inside)} edges: {' '.join(sorted(circle))}")
+    for top, files in sorted(read_graphs(arguments).items()):
+        for graph in (files, directory_graph(files)):
+            for circle in components(graph):
+                inside = {f"{node} -> {other}" for node in circle for other in graph[node] & circle}
+                edges |= inside
+                if mode == "--show":
+                    print(f"{top}: a circle of {len(circle)} of {len(graph)}, {len(inside)} edges: {' '.join(sorted(circle))}")
     if mode == "--show":
         return
     if mode == "--shrink":
         LIST.write_text("".join(line + "\n" for line in lines if line.strip() not in allowed or line.strip() in edges))
         return
-    problems = [f"{edge}: this edge closes a circle of files (`ninja -C build show-cycles` lists the circles)" for edge in sorted(edges - allowed)]
+    problems = [f"{edge}: this edge closes a circle (`ninja -C build show-cycles` lists the circles)" for edge in sorted(edges - allowed)]
     problems += [f"tests/cycles.txt: {edge} is listed but is no longer part of a circle (`ninja -C build shrink-cycles` removes it)" for edge in sorted(allowed - edges)]
     finish(problems)
 

@@ -12,7 +12,6 @@
 #include "guest/internal.h"
 
 #define COMMAND_MAX 1024        /* that run at once */
-#define COMMAND_MAX_AGENTS 64
 
 /* command.c: the commands that run. A session has any number, all in init's own Landlock domain; else there is one at a time. */
 void command_start(const struct box *box, struct wire_message *message);
@@ -25,12 +24,8 @@ void command_has_read_more(void);
 bool command_reap(const struct box *box);
 /* The main process of the command that an EXEC with this serial started; 0: none runs. */
 pid_t command_main(uint64_t serial);
-size_t command_count(void);
 /* GUEST_FILES: a child of init's that serves the socket. 0 or -errno. */
 int command_serve_files(int socket);
-bool command_is_agent(pid_t pid);
-void command_agents_go_on(void);
-extern bool command_in_session;
 
 /* tree.c: sends a signal to the processes that `scope` (enum guest_scope) means. Their number, or -errno. */
 int tree_signal(pid_t top, int number, uint64_t scope);
@@ -39,9 +34,6 @@ int tree_kill_guests(void);
 /* Stops every process but init. How many there are, agents not counted, or -ETIMEDOUT: then all go on. */
 int tree_freeze(void);
 void tree_thaw(void);
-bool tree_is_frozen(void);
-/* Calls back for each entry of a directory, one of /proc, whose name is a number, until that returns false. 0 (1 if it did) or -errno. */
-int tree_each_number(int directory, bool (*call)(void *data, pid_t number), void *data);
 
 /* terminal.c: a new terminal of the sandbox. 0 or -errno. */
 int terminal_open(uint64_t size, int *ret_master, int *ret_slave);

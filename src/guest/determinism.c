@@ -30,7 +30,7 @@
 #include "base/clock.h"
 #include "guest/bounded.h"
 #include "guest/code_write.h"
-#include "guest/command.h"
+#include "guest/state.h"
 #include "guest/image.h"
 #include "guest/ipc.h"
 #include "guest/serial.h"

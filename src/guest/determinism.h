@@ -72,22 +72,8 @@ bool determinism_holds_surely(pid_t thread);
 /* Has somebody sent a process a signal that will stop it, which it has not taken yet? A SIGCONT would make that undone. `surely`: one that it neither blocks nor catches. `proc`: a descriptor of /proc. */
 bool determinism_is_to_stop(int proc, pid_t process, bool surely);
 
-/* still.c, still.h: a capturer of the sandbox' processes. GUEST_STILL: its socket. 0 or -errno. */
+/* For still.c. All listeners; a question of one that is not to be looked at; what is held of a thread that a tracer has told to stop. */
 struct image_determinism;
-struct image_process;
-int still_begin(const struct plan *plan, int take_socket);
-bool still_is(void);
-int still_socket(void);         /* -1: there is none */
-/* It has said something, or is gone. */
-void still_serve(const struct plan *plan);
-/* In a sandbox whose processes are restored, one after the other: before any of them can ask; for each, with the listener that it has made; before they go on. 0 or -errno. */
-int still_resume(const struct box *box);
-int still_adopt(const struct image_process *process, int take_listener);
-/* Both of these for the one process that is to be the sandbox' first command. */
-int still_begin_command(const struct plan *plan, int take_listener);
-void still_go_on(const int *files, const int *externals, size_t n_externals);
-
-/* For these. All listeners; a question of one that is not to be looked at; what is held of a thread that a tracer has told to stop. */
 size_t determinism_listeners(struct pollfd *events);
 void determinism_pass(int listener);
 void determinism_give_back(pid_t thread);

@@ -26,6 +26,7 @@
 
 #include "base/fd.h"
 #include "guest/command.h"
+#include "guest/state.h"
 #include "guest/determinism.h"
 #include "sys/syscalls.h"
 

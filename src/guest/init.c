@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "guest/command.h"
+#include "guest/state.h"
 #include "guest/determinism.h"
 #include "guest/files.h"
 #include "guest/image.h"

@@ -31,7 +31,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/wire.h"
-#include "guest/command.h"
+#include "guest/state.h"
 #include "guest/determinism.h"
 #include "guest/restore.h"
 #include "sys/syscalls.h"

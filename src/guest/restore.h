@@ -53,4 +53,17 @@ void restore_forget(void);
 int64_t restore_rests_until_ns(void);
 void restore_forget_rest(void);
 
+/* still.c, still.h: a capturer of the sandbox' processes. GUEST_STILL: its socket. 0 or -errno. */
+struct image_determinism;
+struct image_process;
+int still_begin(const struct plan *plan, int take_socket);
+/* It has said something, or is gone. */
+void still_serve(const struct plan *plan);
+/* In a sandbox whose processes are restored, one after the other: before any of them can ask; for each, with the listener that it has made; before they go on. 0 or -errno. */
+int still_resume(const struct box *box);
+int still_adopt(const struct image_process *process, int take_listener);
+/* Both of these for the one process that is to be the sandbox' first command. */
+int still_begin_command(const struct plan *plan, int take_listener);
+void still_go_on(const int *files, const int *externals, size_t n_externals);
+
 #endif

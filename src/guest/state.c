@@ -5,7 +5,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "guest/determinism.h"
 #include "sys/syscalls.h"
 
 bool command_in_session;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What init knows of the sandbox without looking: what runs, and what stands still. Plain state, below all that acts on it; who sets what
- * is said beside it. The rest of init asks by the functions that command.h and determinism.h declare.
+ * What init knows of the sandbox without looking: what runs, and what stands still. Plain state, below all that acts on it; the file that
+ * sets it is named beside it. Other files ask by the functions.
  */
 #ifndef ROLLBOX_GUEST_STATE_H
 #define ROLLBOX_GUEST_STATE_H
@@ -10,17 +10,27 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-#include "guest/command.h"
+#define COMMAND_MAX_AGENTS 64
 
 /* command.c: how many commands run, and the agents, children of init's own program. */
 extern size_t state_commands;
 extern pid_t state_agents[COMMAND_MAX_AGENTS];
 extern size_t state_n_agents;
+size_t command_count(void);
+bool command_is_agent(pid_t pid);
+void command_agents_go_on(void);
+extern bool command_in_session;
 
 /* tree.c: every process was stopped. */
 extern bool state_is_frozen;
+bool tree_is_frozen(void);
 
 /* still.c: the socket of a capturer, while processes stand for it; -1. */
 extern int state_capturer;
+bool still_is(void);
+int still_socket(void);         /* -1: there is none */
+
+/* Calls back for each entry of a directory, one of /proc, whose name is a number, until that returns false. 0 (1 if it did) or -errno. */
+int tree_each_number(int directory, bool (*call)(void *data, pid_t number), void *data);
 
 #endif

@@ -17,7 +17,6 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
-#include "guest/command.h"
 #include "guest/determinism.h"
 #include "guest/restore_image.h"
 #include "guest/settime.h"

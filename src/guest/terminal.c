@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "guest/command.h"
+#include "guest/state.h"
 
 #ifndef TIOCGPTPEER
 #define TIOCGPTPEER _IO('T', 0x41)

@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "guest/command.h"
+#include "guest/state.h"
 #include "guest/determinism.h"
 #include "guest/serial.h"
 #include "guest/stamps.h"

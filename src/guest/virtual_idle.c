@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "guest/command.h"
+#include "guest/state.h"
 #include "guest/determinism.h"
 #include "guest/serial.h"
 #include "guest/virtual.h"

@@ -27,7 +27,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "guest/command.h"
+#include "guest/state.h"
 #include "guest/determinism.h"
 #include "guest/virtual.h"
 #include "sys/syscalls.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When what is due by the real clock ends, and when it is looked whether all rest: what waits, timers and the loop share. virtual.c has the model. */
 #include "base/clock.h"
-#include "guest/command.h"
+#include "guest/state.h"
 #include "guest/serial.h"
 #include "guest/virtual.h"
 

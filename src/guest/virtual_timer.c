@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "guest/command.h"
+#include "guest/state.h"
 #include "guest/determinism.h"
 #include "guest/image.h"
 #include "guest/serial.h"

@@ -27,7 +27,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "guest/bounded.h"
-#include "guest/command.h"
+#include "guest/state.h"
 #include "guest/determinism.h"
 #include "guest/image.h"
 #include "guest/serial.h"
