@@ -4,7 +4,7 @@ _rollbox() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} options= first=2
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W 'run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help --help --version' -- "$cur"))
+        COMPREPLY=($(compgen -W 'run record replay verify batch doctor policy create exec attach cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help --help --version' -- "$cur"))
         return
     fi
     case $command in
@@ -67,6 +67,7 @@ _rollbox() {
     'attach') options='--interactive --json --socket --help' ;;
     'cp') options='--no-progress --json --socket --help' ;;
     'ps') options='--quiet --json --socket --help' ;;
+    'stats') options='--once --interval --json --socket --help' ;;
     'inspect') options='--json --socket --help' ;;
     'kill') options='--signal --scope --json --socket --help' ;;
     'rm') options='--json --socket --help' ;;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # fish completion for rollbox; made by: rollbox completion fish
-complete -c rollbox -n __fish_use_subcommand -f -a 'run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help'
+complete -c rollbox -n __fish_use_subcommand -f -a 'run record replay verify batch doctor policy create exec attach cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l template -x -d 'run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l json -d 'print the result as one JSON object'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l policy -r -F -d 'a policy file (JSON); the options below add to it. A replay is under it, not the record\'s'
@@ -267,6 +267,11 @@ complete -c rollbox -n '__fish_seen_subcommand_from ps' -l json -d 'print the re
 complete -c rollbox -n '__fish_seen_subcommand_from ps' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'
 complete -c rollbox -n '__fish_seen_subcommand_from ps' -l help -s h -d 'print this help'
 complete -c rollbox -n '__fish_seen_subcommand_from ps' -f -a '(rollbox ps -q 2>/dev/null)'
+complete -c rollbox -n '__fish_seen_subcommand_from stats' -l once -d 'one table, and end'
+complete -c rollbox -n '__fish_seen_subcommand_from stats' -l interval -x -d 'the time between tables, over which CPU is measured (default 1)'
+complete -c rollbox -n '__fish_seen_subcommand_from stats' -l json -d 'print the result as one JSON object'
+complete -c rollbox -n '__fish_seen_subcommand_from stats' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'
+complete -c rollbox -n '__fish_seen_subcommand_from stats' -l help -s h -d 'print this help'
 complete -c rollbox -n '__fish_seen_subcommand_from inspect' -l json -d 'print the result as one JSON object'
 complete -c rollbox -n '__fish_seen_subcommand_from inspect' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'
 complete -c rollbox -n '__fish_seen_subcommand_from inspect' -l help -s h -d 'print this help'

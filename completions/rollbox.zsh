@@ -7,7 +7,7 @@ _rollbox_sandboxes() {
 _rollbox() {
     local command=$words[2] first=2
     if ((CURRENT == 2)); then
-        compadd -- run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help
+        compadd -- run record replay verify batch doctor policy create exec attach cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help
         return
     fi
     case $command in
@@ -400,6 +400,16 @@ _rollbox() {
             '*--help[print this help]' \
             ':sandbox:_rollbox_sandboxes'
         ;;
+    'stats')
+        _arguments -s -S \
+            '*--once[one table, and end]' \
+            '*--interval=[the time between tables, over which CPU is measured (default 1)]:SECONDS:' \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
     'inspect')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
@@ -744,7 +754,7 @@ _rollbox() {
         _arguments -s -S \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':command:(run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help)'
+            ':command:(run record replay verify batch doctor policy create exec attach cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help)'
         ;;
     esac
 }

@@ -269,11 +269,15 @@ ROLLBOX_PUBLIC struct rollbox_sandbox *rollbox_sandbox_free(struct rollbox_sandb
 /* The sandboxes of the engine that this connection may use, as JSON: {"sandboxes": [{"name", "state": "starting"|"idle"|"running"|"paused"|"asleep", "commands", "running", "created", ...}]}; free(). */
 ROLLBOX_PUBLIC int rollbox_sandbox_list(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error);
 
+/* The same rows, each with the sandbox' use of resources, as of ROLLBOX_QUERY_STATS. The kernel is asked for it: some microseconds a sandbox, more without control groups. */
+ROLLBOX_PUBLIC int rollbox_sandbox_stats(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error);
+
 enum rollbox_query {
     ROLLBOX_QUERY_INSPECT = 1,  /* {"name", "state", "policy", "isolation", "snapshot", "execs": [{"id", "command", "state", ...}], "memory_bytes", "disk_bytes", ...} */
     ROLLBOX_QUERY_PROCESSES,    /* {"processes": [{"pid", "parent", "state", "command", "cpu_ms", "memory_bytes", "exec"}]} */
     ROLLBOX_QUERY_TREE,         /* {"snapshots": [{"id", "name", "parent", "bytes", "files", "kind": "files"|"live"|"warm"|"asleep", "automatic", "processes", "memory_bytes", "disk_bytes", "created", "sandboxes": [...]}]} */
     ROLLBOX_QUERY_EXECS,        /* {"execs": [...]}: of what ROLLBOX_QUERY_INSPECT tells the commands alone, for which nothing has to be measured */
+    ROLLBOX_QUERY_STATS,        /* a row of rollbox_sandbox_list with "age_s", "cpu_ms" (all that it has used), "memory_bytes", "peak_memory_bytes", "max_memory_bytes", "disk_bytes", "max_disk_bytes", "processes", "max_processes": null where it cannot be told */
 };
 
 /* JSON text for free(). */

@@ -107,6 +107,12 @@ class Engine:
         sandboxes: list[dict[str, Any]] = listing["sandboxes"]
         return sandboxes
 
+    def stats(self) -> list[dict[str, Any]]:
+        """The same sessions with what each uses now, as Session.stats. Blocks; raises EngineLost."""
+        listing = self.attempt(lambda connection: connection.json("rollbox_sandbox_stats"))
+        sandboxes: list[dict[str, Any]] = listing["sandboxes"]
+        return sandboxes
+
     def close(self, kill: bool = True) -> None:
         """Kills every sandbox of this engine and ends it. May be called twice.
 

@@ -969,6 +969,12 @@ class Session(SessionFiles):
         report: dict[str, Any] = self._session().json("rollbox_sandbox_query", ffi.QUERY_INSPECT)
         return report
 
+    def stats(self) -> dict[str, Any]:
+        """What it uses now, as `rollbox stats` shows it: cpu_ms (all so far), memory_bytes, peak_memory_bytes, disk_bytes and processes,
+        with max_memory_bytes, max_disk_bytes and max_processes, and name, state, age_s and more. None where it cannot be told."""
+        figures: dict[str, Any] = self._session().json("rollbox_sandbox_query", ffi.QUERY_STATS)
+        return figures
+
     def processes(self) -> list[dict[str, Any]]:
         """Lists the session's processes.
 

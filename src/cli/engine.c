@@ -146,18 +146,28 @@ int cmd_engine_start(const struct options *options) {
 
 /* ---- status and end ----------------------------------------------------------------------------------------------- */
 
+/* The engine's object, with the rows of rollbox stats as another member. */
+static void print_status(const char *status, const char *stats) {
+    const char *rows = strchr(stats, '['), *end = strrchr(stats, '}'), *last = strrchr(status, '}');
+
+    if (rows && end && last)
+        printf("%.*s, \"stats\": %.*s}\n", (int)(last - status), status, (int)(end - rows), rows);
+    else
+        printf("%s\n", status);
+}
+
 int cmd_engine_status(const struct options *options) {
     struct rollbox_engine *engine;
     struct rollbox_error error = { 0 };
-    auto_free char *json = NULL;
+    auto_free char *json = NULL, *stats = NULL;
 
     int status = session_connect(options, &engine);
     if (status)
         return status;
-    if (rollbox_engine_status(engine, &json, &error) < 0)
+    if (rollbox_engine_status(engine, &json, &error) < 0 || rollbox_sandbox_stats(engine, &stats, &error) < 0)
         status = cli_fail_error(options, &error);
     else
-        printf("%s\n", json);
+        print_status(json, stats);
     rollbox_engine_close(engine);
     return cli_flush(options, status);
 }

@@ -135,6 +135,10 @@ static const struct command commands[] = {
       "Example: rollbox cp NAME:/tmp/out.txt -\n",
       COMMAND_CP, 2, 2, cmd_cp, 0 },
     { "ps", "[NAME]", "list the sandboxes, or the processes of one", NULL, COMMAND_PS, 0, 1, cmd_sandbox, 0 },
+    { "stats", "[NAME...]", "show what the sandboxes use: CPU, memory, disk and processes, again at each interval",
+      "CPU is of one processor: two busy ones are 200%. - stands for what cannot be told. With --json each table is one line.\n"
+      "Example: rollbox stats --once\n",
+      COMMAND_STATS, 0, -1, cmd_stats, INT_MAX },
     { "inspect", "NAME", "print a sandbox' state as JSON", NULL, COMMAND_INSPECT, 1, 1, cmd_sandbox, 0 },
     { "kill", "NAME [ID]", "signal a command of a sandbox, or all of them",
       "Without ID, --signal and --scope: every process of the sandbox is killed, those in the background too.\n", COMMAND_KILL, 1, 2, cmd_sandbox, 0 },

@@ -40,7 +40,9 @@ static const char *operand(const struct call *call, int i) {
 
 static int call_ps(struct call *call) {
     return call->sandbox ? rollbox_sandbox_query(call->sandbox, ROLLBOX_QUERY_PROCESSES, &call->json, &call->error)
-                         : rollbox_sandbox_list(call->engine, &call->json, &call->error);
+                         : options_has(call->options, OPTION_QUIET)
+               ? rollbox_sandbox_list(call->engine, &call->json, &call->error)
+               : rollbox_sandbox_stats(call->engine, &call->json, &call->error);
 }
 
 static int call_inspect(struct call *call) {
@@ -225,7 +227,8 @@ static int call_kill(struct call *call) {
 
 static void show_ps(const struct call *call, const json_t *answer) {
     static const struct shown_column sandboxes[] = {
-        { "NAME", "name", SHOWN_TEXT }, { "STATE", "state", SHOWN_TEXT }, { "COMMANDS", "commands", SHOWN_COUNT }, { "CREATED", "created", SHOWN_TIME },
+        { "NAME", "name", SHOWN_TEXT }, { "STATE", "state", SHOWN_TEXT }, { "COMMANDS", "commands", SHOWN_COUNT },
+        { "MEMORY", "memory_bytes", SHOWN_SIZE }, { "AGE", "age_s", SHOWN_SECONDS }, { "CREATED", "created", SHOWN_TIME },
     };
     static const struct shown_column processes[] = {
         { "PID", "pid", SHOWN_COUNT }, { "PARENT", "parent", SHOWN_COUNT }, { "STATE", "state", SHOWN_TEXT }, { "CPU", "cpu_ms", SHOWN_MILLISECONDS },

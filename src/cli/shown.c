@@ -66,7 +66,7 @@ void shown_line(const char *text) {
 }
 
 /* "512", "1.2K", "34M": three figures at most. */
-static void add_size(struct buf *to, double bytes) {
+void shown_add_size(struct buf *to, double bytes) {
     static const char units[] = "KMGTPE";
     int unit = -1;
 
@@ -83,7 +83,7 @@ static void add_size(struct buf *to, double bytes) {
 void shown_size(double bytes) {
     auto_buf struct buf text = BUF_INIT;
 
-    add_size(&text, bytes);
+    shown_add_size(&text, bytes);
     print_escaped(text.data, "");
 }
 
@@ -119,14 +119,21 @@ static void add_cell(struct buf *to, const json_t *value, enum shown_kind kind) 
 
         switch (kind) {
         case SHOWN_TEXT:
+        case SHOWN_RIGHT:
         case SHOWN_COUNT:
             buf_printf(to, "%.0f", number);
             break;
         case SHOWN_SIZE:
-            add_size(to, number);
+            shown_add_size(to, number);
             break;
         case SHOWN_MILLISECONDS:
             add_duration(to, number);
+            break;
+        case SHOWN_SECONDS:
+            add_duration(to, 1000 * number);
+            break;
+        case SHOWN_PERCENT:
+            buf_printf(to, "%.1f%%", number);
             break;
         case SHOWN_TIME: {
             time_t then = (time_t)number;
@@ -218,10 +225,10 @@ static void print_node(const json_t *node) {
         shown_text(name);
         putchar('"');
     }
-    add_size(&size, json_number_value(json_object_get(node, "bytes")));
+    shown_add_size(&size, json_number_value(json_object_get(node, "bytes")));
     printf("  %s, %" JSON_INTEGER_FORMAT " file%s", size.data ? size.data : "", files, files == 1 ? "" : "s");
     if (processes) {
-        add_size(&memory, json_number_value(json_object_get(node, "memory_bytes")));
+        shown_add_size(&memory, json_number_value(json_object_get(node, "memory_bytes")));
         printf("; %" JSON_INTEGER_FORMAT " process%s, %s", processes, processes == 1 ? "" : "es", memory.data ? memory.data : "");
     }
     /* Files alone need no word. */
@@ -350,11 +357,11 @@ void shown_diff(const json_t *answer, bool text) {
 
         bool before = json_is_number(old_size) && kind && kind[0] != 'A', after = json_is_number(size) && kind && kind[0] != 'D';
         if (before)
-            add_size(&sizes, json_number_value(old_size));
+            shown_add_size(&sizes, json_number_value(old_size));
         if (before && after)
             buf_add_text(&sizes, " -> ");
         if (after)
-            add_size(&sizes, json_number_value(size));
+            shown_add_size(&sizes, json_number_value(size));
         printf("%s%c%s ", colours && kind ? colour_of(kind[0]) : "", kind ? kind[0] : '?', colours ? PLAIN : "");
         shown_text(json_string_value(json_object_get(change, "path")));
         if (type && strcmp(type, "directory") == 0)

@@ -10,7 +10,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum shown_kind { SHOWN_TEXT, SHOWN_COUNT, SHOWN_SIZE, SHOWN_MILLISECONDS, SHOWN_TIME };
+struct buf;
+
+enum shown_kind { SHOWN_TEXT, SHOWN_COUNT, SHOWN_SIZE, SHOWN_MILLISECONDS, SHOWN_TIME, SHOWN_SECONDS, SHOWN_PERCENT,
+    SHOWN_RIGHT,                /* a text that stands on the right */
+};
 
 struct shown_column {
     const char *title;
@@ -37,7 +41,8 @@ void shown_table(const json_t *rows, const struct shown_column *columns, size_t 
 /* Rows in the order of the list, each below the one that its "parent" names by that one's `key` (a text or a number), with lines that lead to it. */
 void shown_forest(const json_t *rows, const char *key, void (*show)(const json_t *row));
 
-/* "1.2K" on standard output. */
+/* "1.2K": on standard output, or appended. */
+void shown_add_size(struct buf *to, double bytes);
 void shown_size(double bytes);
 
 /* Snapshots by their parents, with sizes, and the sandboxes that stand on each. */

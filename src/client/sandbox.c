@@ -190,7 +190,7 @@ ROLLBOX_PUBLIC int rollbox_sandbox_finish(struct rollbox_sandbox *sandbox, char 
     return *ret_json ? r : request_out_of_memory(error);
 }
 
-ROLLBOX_PUBLIC int rollbox_sandbox_list(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error) {
+static int list(struct rollbox_engine *engine, enum protocol_verb verb, char **ret_json, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     if (!engine || !ret_json)
@@ -199,8 +199,16 @@ ROLLBOX_PUBLIC int rollbox_sandbox_list(struct rollbox_engine *engine, char **re
     if (r < 0)
         return r;
     wire_begin(&message, PROTOCOL_SANDBOX, 0);
-    wire_add_u64(&message, TAG_VERB, VERB_LIST);
+    wire_add_u64(&message, TAG_VERB, verb);
     return request_text(engine, &message, NULL, 0, ret_json, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_sandbox_list(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error) {
+    return list(engine, VERB_LIST, ret_json, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_sandbox_stats(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error) {
+    return list(engine, VERB_STATS, ret_json, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_sandbox_query(struct rollbox_sandbox *sandbox, enum rollbox_query query, char **ret_json, struct rollbox_error *error) {
@@ -213,6 +221,8 @@ ROLLBOX_PUBLIC int rollbox_sandbox_query(struct rollbox_sandbox *sandbox, enum r
         return plain_call(sandbox, VERB_TREE, ret_json, error);
     case ROLLBOX_QUERY_EXECS:
         return plain_call(sandbox, VERB_EXECS, ret_json, error);
+    case ROLLBOX_QUERY_STATS:
+        return plain_call(sandbox, VERB_STATS, ret_json, error);
     }
     return request_invalid(error, "query is none of enum rollbox_query");
 }

@@ -1109,19 +1109,10 @@ static int answer(struct client *client, struct wire_message *message, const str
         int r = ask_create(client, message->header.serial, ask, error);
         return r < 0 ? r : 1;
     }
-    if (ask->verb == VERB_LIST) {
-        const char *between = "";
-
-        buf_add_text(json, "{\"sandboxes\": [");
-        list_for_each(at, &client->engine->sessions) {
-            session = container_of(at, struct session, node);
-            if (session->state == SESSION_CLOSING || session->is_trial)
-                continue;
-            buf_add_text(json, between);
-            session_text_brief(session, json);
-            between = ", ";
-        }
-        buf_add_text(json, "]}");
+    if (ask->verb == VERB_LIST || (ask->verb == VERB_STATS && !ask->sandbox)) {
+        buf_add_text(json, "{\"sandboxes\": ");
+        session_text_all(client->engine, ask->verb == VERB_STATS, json);
+        buf_add_text(json, "}");
         return 0;
     }
     session = ask->sandbox ? session_find(client->engine, ask->sandbox) : NULL;
@@ -1157,6 +1148,9 @@ static int answer(struct client *client, struct wire_message *message, const str
         return 0;
     case VERB_EXECS:
         session_text_execs(session, json);
+        return 0;
+    case VERB_STATS:
+        session_text_stats(session, json);
         return 0;
     case VERB_PROCESSES:
         session_text_processes(session, json);

@@ -524,7 +524,12 @@ void record_finish(struct engine *engine);
 
 /* session_text.c */
 void session_text(struct session *session, struct buf *to);
-void session_text_brief(const struct session *session, struct buf *to);         /* of a list: nothing that takes asking the kernel */
+
+/* The same facts and the use of resources, now and at the most: null where it cannot be told. It asks the kernel. */
+void session_text_stats(struct session *session, struct buf *to);
+
+/* An array of all sessions. Without `has_stats` the kernel is not asked. */
+void session_text_all(struct engine *engine, bool has_stats, struct buf *to);
 void session_text_execs(const struct session *session, struct buf *to);
 void session_text_processes(struct session *session, struct buf *to);
 void text_json(struct buf *to, const void *data, size_t length);        /* a JSON string; what is not UTF-8 is replaced */

@@ -104,27 +104,113 @@ static const char *snapshot_of(const struct session *session) {
     return session->sleep ? session->sleep->snapshot : node_shown(session->at)->id;
 }
 
-void session_text_brief(const struct session *session, struct buf *to) {
-    buf_printf(to, "{\"name\": \"%s\", \"state\": \"%s\", \"created\": %.3f, \"snapshot\": \"%s\", \"detached\": %s, \"commands\": %u, \"running\": %u, \"idle_s\": %.3f}", session->name, state_name(session),
+static void add_brief(const struct session *session, struct buf *to) {
+    buf_printf(to, "{\"name\": \"%s\", \"state\": \"%s\", \"created\": %.3f, \"snapshot\": \"%s\", \"detached\": %s, \"commands\": %u, \"running\": %u, \"idle_s\": %.3f", session->name, state_name(session),
                (double)session->made_ns / 1e9, snapshot_of(session), session->client ? "false" : "true", session->n_runs + session->n_ended, session->n_runs,
                session->n_runs ? 0.0 : (double)(clock_now_ns() - session->called_ns) / 1e9);
 }
 
-void session_text(struct session *session, struct buf *to) {
-    uint64_t memory = 0, cpu = 0, bytes = 0, entries = 0;
-    uint32_t processes = 0;
+/* What its files take: those of its snapshots, and what it has changed since. False if the latter cannot be told now. */
+static bool disk_usage(const struct session *session, uint64_t *ret_bytes) {
+    const struct box *box = session->box;
+    uint64_t entries = 0;
     struct statfs disk;
 
-    if (session->box)
-        (void)box_usage(session->box, &memory, &cpu, &processes);
-    node_usage(session->base, &bytes, &entries);
-    if (session->box && session->box->upper)
-        bytes += session->box->upper->bytes;    /* as of the last look */
-    else if (session->box && session->box->disk >= 0 && fstatfs(session->box->disk, &disk) == 0)
-        bytes += (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize;
+    node_usage(session->base, ret_bytes, &entries);
+    if (!box)
+        return true;
+    if (box->upper) {
+        *ret_bytes += box->upper->bytes;        /* as of the last look */
+        return true;
+    }
+    if (box->disk < 0 || fstatfs(box->disk, &disk) < 0)
+        return false;
+    *ret_bytes += (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize;
+    return true;
+}
+
+struct use {
+    bool has_memory, has_disk;      /* the rest comes with the memory */
+    uint64_t memory, memory_peak, cpu_ns, disk;
+    uint32_t processes;
+};
+
+static struct use use_of(struct session *session) {
+    struct use use = { 0 };
+    struct box *box = session->box;
+    uint64_t now;
+
+    if (session->sleep && session->state != SESSION_CLOSING) {
+        use.has_memory = use.has_disk = true;
+        use.disk = session->sleep->disk_bytes;
+        return use;
+    }
+    use.has_disk = disk_usage(session, &use.disk);
+    use.has_memory = !box || box_usage(box, &use.memory, &use.cpu_ns, &use.processes) == 0;
+    use.memory_peak = use.memory;
+    /* Of a group box_usage tells the peak; without one there is only what is used now. */
+    if (box && box->slot && use.has_memory && cgroup_slot_memory_now(box->slot->cgroup, &now) == 0)
+        use.memory = MIN(now + box->socket_bytes, use.memory_peak);
+    return use;
+}
+
+static void add_number(struct buf *to, const char *key, bool is_known, uint64_t number) {
+    if (is_known)
+        buf_printf(to, ", \"%s\": %llu", key, (unsigned long long)number);
+    else
+        buf_printf(to, ", \"%s\": null", key);
+}
+
+void session_text_stats(struct session *session, struct buf *to) {
+    const struct policy *policy = session->program->policy;
+    const struct use use = use_of(session);
+    const bool has_peak = use.has_memory && session->box && session->box->slot;
+
+    add_brief(session, to);
+    buf_printf(to, ", \"age_s\": %.3f", (double)(clock_real_ns() - session->made_ns) / 1e9);
+    add_number(to, "memory_bytes", use.has_memory, use.memory);
+    add_number(to, "peak_memory_bytes", has_peak, use.memory_peak);
+    add_number(to, "max_memory_bytes", true, policy->max_memory_bytes);
+    add_number(to, "disk_bytes", use.has_disk, use.disk);
+    add_number(to, "max_disk_bytes", true, policy->max_disk_bytes);
+    add_number(to, "processes", use.has_memory, use.processes);
+    add_number(to, "max_processes", true, policy->max_processes);
+    if (use.has_memory)
+        buf_printf(to, ", \"cpu_ms\": %.3f", (double)use.cpu_ns / 1e6);
+    else
+        buf_add_text(to, ", \"cpu_ms\": null");
+    buf_add_text(to, "}");
+}
+
+void session_text_all(struct engine *engine, bool has_stats, struct buf *to) {
+    const char *between = "";
+
+    buf_add_text(to, "[");
+    list_for_each(node, &engine->sessions) {
+        struct session *session = container_of(node, struct session, node);
+
+        if (session->state == SESSION_CLOSING || session->is_trial)
+            continue;
+        buf_add_text(to, between);
+        between = ", ";
+        if (has_stats) {
+            session_text_stats(session, to);
+        } else {
+            add_brief(session, to);
+            buf_add_text(to, "}");
+        }
+    }
+    buf_add_text(to, "]");
+}
+
+void session_text(struct session *session, struct buf *to) {
+    const struct use use = use_of(session);
+    uint64_t bytes = 0;
+
+    (void)disk_usage(session, &bytes);
     buf_printf(to, "{\"name\": \"%s\", \"state\": \"%s\", \"created\": %.3f, \"snapshot\": \"%s\", \"detached\": %s, \"memory_bytes\": %llu, \"disk_bytes\": %llu, \"max_disk_bytes\": %llu, \"processes\": %u, \"idle_s\": %.3f, ",
-               session->name, state_name(session), (double)session->made_ns / 1e9, snapshot_of(session), session->client ? "false" : "true", (unsigned long long)memory, (unsigned long long)bytes,
-               (unsigned long long)session->program->policy->max_disk_bytes, processes, session->n_runs ? 0.0 : (double)(clock_now_ns() - session->called_ns) / 1e9);
+               session->name, state_name(session), (double)session->made_ns / 1e9, snapshot_of(session), session->client ? "false" : "true", (unsigned long long)use.memory, (unsigned long long)bytes,
+               (unsigned long long)session->program->policy->max_disk_bytes, use.processes, session->n_runs ? 0.0 : (double)(clock_now_ns() - session->called_ns) / 1e9);
     if (session->sleep)
         buf_printf(to, "\"asleep\": {\"bytes\": %llu, \"written_bytes\": %llu, \"processes\": %u, \"memory_bytes\": %llu}, ", (unsigned long long)session->sleep->disk_bytes,
                    (unsigned long long)session->sleep->written_bytes, session->sleep->processes, (unsigned long long)session->sleep->memory_bytes);

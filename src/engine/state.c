@@ -1095,6 +1095,7 @@ void state_start(struct work *work) {
     case VERB_OPEN:
     case VERB_INSPECT:
     case VERB_EXECS:
+    case VERB_STATS:
     case VERB_PROCESSES:
     case VERB_TREE:
     case VERB_RESUME:

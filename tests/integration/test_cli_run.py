@@ -353,7 +353,7 @@ def test_unknown_commands(cli):
 
 # ---- help, man pages, completions --------------------------------------------------------------------------------------
 
-SESSION = ["create", "exec", "attach", "ps", "inspect", "kill", "rm", "pause", "resume", "hibernate", "wake"]
+SESSION = ["create", "exec", "attach", "ps", "stats", "inspect", "kill", "rm", "pause", "resume", "hibernate", "wake"]
 SNAPSHOT = ["snapshot show", "snapshot verify", "snapshot", "fork", "restore", "reset", "tree", "diff", "commit", "discard", "export"]
 IMAGE = ["import", "image import", "image ls", "image rm", "image show"]
 STORE = ["store path", "store gc", "store fsck", "store df"]

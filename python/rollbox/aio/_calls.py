@@ -465,6 +465,11 @@ class AsyncCalls:
         """
         return await run_in_thread(self._box.inspect)
 
+    async def stats(self) -> dict[str, Any]:
+        """What it uses now, as `rollbox stats` shows it: cpu_ms (all so far), memory_bytes, peak_memory_bytes, disk_bytes and processes,
+        with max_memory_bytes, max_disk_bytes and max_processes, and name, state, age_s and more. None where it cannot be told."""
+        return await run_in_thread(self._box.stats)
+
     async def processes(self) -> builtins.list[dict[str, Any]]:
         """Lists the session's processes.
 
