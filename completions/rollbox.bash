@@ -4,7 +4,7 @@ _rollbox() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} options= first=2
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W 'run record replay verify batch doctor policy create exec attach cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help --help --version' -- "$cur"))
+        COMPREPLY=($(compgen -W 'run record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help --help --version' -- "$cur"))
         return
     fi
     case $command in
@@ -65,6 +65,7 @@ _rollbox() {
     'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --socket --help' ;;
     'exec') options='--interactive --tty --detach --shell --id --json --output-limit --timeout --env --cwd --user --socket --help' ;;
     'attach') options='--interactive --json --socket --help' ;;
+    'logs') options='--follow --tail --json --socket --help' ;;
     'cp') options='--no-progress --json --socket --help' ;;
     'ps') options='--quiet --json --socket --help' ;;
     'stats') options='--once --interval --json --socket --help' ;;
@@ -125,7 +126,7 @@ _rollbox() {
     esac
     case $command in
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")) ;;
-    exec | attach | ps | inspect | kill | rm | pause | resume | hibernate | wake | 'snapshot show' | 'snapshot verify' | snapshot | fork | restore | reset | tree | diff | commit | discard | export)
+    exec | attach | logs | ps | inspect | kill | rm | pause | resume | hibernate | wake | 'snapshot show' | 'snapshot verify' | snapshot | fork | restore | reset | tree | diff | commit | discard | export)
         if [[ $cur == -* ]]; then
             COMPREPLY=($(compgen -W "$options" -- "$cur"))
         else

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # fish completion for rollbox; made by: rollbox completion fish
-complete -c rollbox -n __fish_use_subcommand -f -a 'run record replay verify batch doctor policy create exec attach cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help'
+complete -c rollbox -n __fish_use_subcommand -f -a 'run record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l template -x -d 'run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l json -d 'print the result as one JSON object'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l policy -r -F -d 'a policy file (JSON); the options below add to it. A replay is under it, not the record\'s'
@@ -258,6 +258,12 @@ complete -c rollbox -n '__fish_seen_subcommand_from attach' -l json -d 'print th
 complete -c rollbox -n '__fish_seen_subcommand_from attach' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'
 complete -c rollbox -n '__fish_seen_subcommand_from attach' -l help -s h -d 'print this help'
 complete -c rollbox -n '__fish_seen_subcommand_from attach' -f -a '(rollbox ps -q 2>/dev/null)'
+complete -c rollbox -n '__fish_seen_subcommand_from logs' -l follow -s f -d 'go on with what the command writes, until it ends'
+complete -c rollbox -n '__fish_seen_subcommand_from logs' -l tail -x -d 'of what there is, the last N lines of each stream (default: all)'
+complete -c rollbox -n '__fish_seen_subcommand_from logs' -l json -d 'print the result as one JSON object'
+complete -c rollbox -n '__fish_seen_subcommand_from logs' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'
+complete -c rollbox -n '__fish_seen_subcommand_from logs' -l help -s h -d 'print this help'
+complete -c rollbox -n '__fish_seen_subcommand_from logs' -f -a '(rollbox ps -q 2>/dev/null)'
 complete -c rollbox -n '__fish_seen_subcommand_from cp' -l no-progress -d 'no progress bar on a terminal'
 complete -c rollbox -n '__fish_seen_subcommand_from cp' -l json -d 'print the result as one JSON object'
 complete -c rollbox -n '__fish_seen_subcommand_from cp' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'

@@ -7,7 +7,7 @@ _rollbox_sandboxes() {
 _rollbox() {
     local command=$words[2] first=2
     if ((CURRENT == 2)); then
-        compadd -- run record replay verify batch doctor policy create exec attach cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help
+        compadd -- run record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help
         return
     fi
     case $command in
@@ -375,6 +375,17 @@ _rollbox() {
         _arguments -s -S \
             '*-i[pass standard input on (default\: it has none)]' \
             '*--interactive[pass standard input on (default\: it has none)]' \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'logs')
+        _arguments -s -S \
+            '*-f[go on with what the command writes, until it ends]' \
+            '*--follow[go on with what the command writes, until it ends]' \
+            '*--tail=[of what there is, the last N lines of each stream (default\: all)]:N:' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -754,7 +765,7 @@ _rollbox() {
         _arguments -s -S \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':command:(run record replay verify batch doctor policy create exec attach cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help)'
+            ':command:(run record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help)'
         ;;
     esac
 }

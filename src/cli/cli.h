@@ -34,6 +34,7 @@ int cmd_cp(const struct options *options);
 int cmd_exec(const struct options *options);
 int cmd_attach(const struct options *options);
 int cmd_rm(const struct options *options);
+int cmd_logs(const struct options *options);
 int cmd_stats(const struct options *options);
 int cmd_sandbox(const struct options *options);
 int cmd_image(const struct options *options);

@@ -129,6 +129,10 @@ static const struct command commands[] = {
       COMMAND_EXEC, 1, -1, cmd_exec, 1 },
     { "attach", "NAME ID", "see a command's output, from its beginning on, and wait for its end",
       "Signals end rollbox and not the command. Exit status: as of rollbox run.\n", COMMAND_ATTACH, 2, 2, cmd_attach, 0 },
+    { "logs", "NAME [ID]", "print what commands of a sandbox have written so far",
+      "Without ID: of each command that the sandbox has had, below its id. With --json each piece of output is one line.\n"
+      "Example: id=$(rollbox exec -d NAME make test); rollbox logs -f NAME $id\n",
+      COMMAND_LOGS, 1, 2, cmd_logs, 0 },
     { "cp", "NAME:PATH PATH | PATH NAME:PATH", "copy a file or tree between the host and a sandbox",
       "PATH of the host may be - for a standard stream, which is one file. A directory goes into one that is there under its own name; SOURCE/. is what is\n"
       "in it. Links stay links, holes holes; nothing that a sandbox holds leads out of PATH. Exit status: 125 also if something could not be read.\n"

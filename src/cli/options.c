@@ -23,7 +23,7 @@
 #define STATE_COMMANDS (COMMAND_SNAPSHOT_SHOW | COMMAND_SNAPSHOT_VERIFY)
 #define TEMPLATE_COMMANDS (COMMAND_TEMPLATE_CREATE | COMMAND_TEMPLATE_LS | COMMAND_TEMPLATE_RM)
 #define SESSION_COMMANDS                                                                                                                       \
-    (COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_STATS | COMMAND_INSPECT | COMMAND_KILL | COMMAND_RM | COMMAND_PAUSE | COMMAND_RESUME | COMMAND_HIBERNATE | COMMAND_WAKE | \
+    (COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_STATS | COMMAND_LOGS | COMMAND_INSPECT | COMMAND_KILL | COMMAND_RM | COMMAND_PAUSE | COMMAND_RESUME | COMMAND_HIBERNATE | COMMAND_WAKE | \
      COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD | COMMAND_EXPORT | COMMAND_CP | TEMPLATE_COMMANDS | STATE_COMMANDS)
 #define SOCKET_COMMANDS (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | SESSION_COMMANDS)
 #define IMPORT_COMMANDS (COMMAND_IMAGE_IMPORT | COMMAND_IMPORT)
@@ -73,6 +73,8 @@ const struct option option_table[] = {
     { OPTION_SIGNAL, 's', "signal", "SIGNAL", OPTION_TEXT, COMMAND_KILL, NULL, "by name or number (default KILL)" },
     { OPTION_SCOPE, 0, "scope", "main|tree|children|group", OPTION_TEXT, COMMAND_KILL, NULL, "which processes of the command get it (default tree)" },
     { OPTION_QUIET, 'q', "quiet", NULL, OPTION_FLAG, COMMAND_PS, NULL, "names alone, or the process ids of one sandbox" },
+    { OPTION_FOLLOW, 'f', "follow", NULL, OPTION_FLAG, COMMAND_LOGS, NULL, "go on with what the command writes, until it ends" },
+    { OPTION_TAIL, 0, "tail", "N", OPTION_COUNT, COMMAND_LOGS, NULL, "of what there is, the last N lines of each stream (default: all)" },
     { OPTION_ONCE, 0, "once", NULL, OPTION_FLAG, COMMAND_STATS, NULL, "one table, and end" },
     { OPTION_INTERVAL, 0, "interval", "SECONDS", OPTION_NUMBER, COMMAND_STATS, NULL, "the time between tables, over which CPU is measured (default 1)" },
     { OPTION_AS, 0, "as", "NAME", OPTION_TEXT, COMMAND_SNAPSHOT, NULL, "another name for the snapshot, beside its id" },
