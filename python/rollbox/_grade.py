@@ -46,9 +46,9 @@ from ._core.errors import (
     RollboxError,
 )
 from ._core.handle import Handle
-from ._core.options import size_in_bytes
+from ._core.options import PolicyLike, size_in_bytes
 from ._core.policy import Policy
-from ._core.request import RUN_TIMEOUT_S, ExecRequest, as_bytes
+from ._core.request import RUN_TIMEOUT_S, Argv, Data, ExecRequest, as_bytes
 from ._core.result import Outcome, Result
 from ._files import download, read_file, upload
 from ._grade_outputs import (
@@ -68,7 +68,7 @@ from ._grade_outputs import (
 )
 from ._process import finish_result
 from ._session import Session
-from ._snapshots import Change
+from ._snapshots import Change, SnapshotLike
 
 VERIFIER_CONTROL_FILES = DISTRUSTED
 
@@ -253,13 +253,13 @@ def _absolute(what: str, path: object, cwd: str) -> str:
     return whole
 
 
-def _base_of(session: Session, base: Any) -> Optional[str]:
+def _base_of(session: Session, base: Optional[SnapshotLike]) -> Optional[str]:
     """The id of the clean snapshot; None: the beginning of the session.
 
     An automatic snapshot, and one of hibernation, was taken among the graded code's steps.
     """
     if base is not None:
-        return base if isinstance(base, str) else str(base.id)
+        return base if isinstance(base, str) else base.id
     if session._first is not None:
         return session._first
     root = next((node for node in session.tree() if node.parent is None), None)
@@ -267,7 +267,7 @@ def _base_of(session: Session, base: Any) -> Optional[str]:
 
 
 def _options(
-    session: Session, policy: Any, verifier: Optional[Policy], given: Mapping[str, Any]
+    session: Session, policy: PolicyLike, verifier: Optional[Policy], given: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What the command runs with: the call's arguments over those of the grading policy."""
     keys = policy.to_dict() if isinstance(policy, Policy) else dict(policy or {})
@@ -287,11 +287,10 @@ def _options(
     options.update(
         (key, value) for key, value in given.items() if value is not None and key != "env"
     )
-    if (
-        options.get("timeout") is None
-    ):  # a verifier that runs the graded's program is waited for no longer than a run
-        policy = verifier or session.policy
-        options["timeout"] = policy.timeout if policy.timeout is not None else RUN_TIMEOUT_S
+    if options.get("timeout") is None:
+        # A verifier that runs the graded program has no more time than a run.
+        allowed = (verifier or session.policy).timeout
+        options["timeout"] = RUN_TIMEOUT_S if allowed is None else allowed
     return options
 
 
@@ -330,7 +329,7 @@ class _Job:
 
     session: Session
     files: dict[str, bytes]
-    command: Any
+    command: Argv
     outputs: Optional[list[str]]
     base: Optional[str]
     verifier: Optional[Policy]
@@ -615,16 +614,16 @@ def _check_roots(job: _Job, root: Session) -> None:
 
 def grade(
     session: Session,
-    files: Mapping[str, Any],
-    command: Any,
+    files: Mapping[str, Data],
+    command: Argv,
     *,
     outputs: Optional[Sequence[str]],
-    base: Any,
+    base: Optional[SnapshotLike],
     verifier: Optional[Policy],
     distrust: Optional[Sequence[str]],
     collect: Sequence[str],
     unsafe_in_place: bool,
-    policy: Any,
+    policy: PolicyLike,
     text: bool,
     trace: bool,
     **given: Any,

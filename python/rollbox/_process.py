@@ -40,7 +40,7 @@ Pty = Union[bool, tuple[int, int]]
 
 _CHUNK = 65536
 _PATIENCE = 5000
-_Kept = TypeVar("_Kept")
+_AnyResult = TypeVar("_AnyResult", bound=Result[Any])
 
 
 class Pipes:
@@ -83,7 +83,7 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
-def as_text(result: Result[Any], text: bool) -> Result[Any]:
+def as_text(result: _AnyResult, text: bool) -> _AnyResult:
     """A result with str instead of bytes."""
     if not text or isinstance(result.stdout, str):
         return result
@@ -94,12 +94,14 @@ def as_text(result: Result[Any], text: bool) -> Result[Any]:
     )
 
 
-def finish_result(result: Result[Any], text: bool, check: bool) -> Result[Any]:
+def finish_result(result: _AnyResult, text: bool, check: bool) -> _AnyResult:
     """Returns the result of a call, or raises what it is to raise."""
     if result.error is not None:
         raise result.error
     result = as_text(result, text)
-    return result.check() if check else result
+    if check:
+        result.check()
+    return result
 
 
 def pty_size(pty: Pty) -> Optional[tuple[int, int]]:

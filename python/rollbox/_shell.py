@@ -340,8 +340,7 @@ class Shell:
             if result.ended:
                 self._end()
             result = replace(result, restarted=restarted)
-        concluded: ShellResult[Any] = finish_result(result, text, check)  # type: ignore[assignment]
-        return concluded
+        return finish_result(result, text, check)
 
     def _note(
         self,

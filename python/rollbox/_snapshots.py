@@ -42,9 +42,6 @@ class Snapshot:
     automatic: bool = False
 
 
-SnapshotLike = Union[Snapshot, str]
-
-
 @dataclass(frozen=True)
 class Node:
     """A snapshot in a `Tree`.
@@ -77,6 +74,10 @@ class Node:
     kind: str = "files"
     disk_bytes: int = 0
     automatic: bool = False
+
+
+SnapshotLike = Union[Snapshot, Node, str]
+"""A snapshot, or its id or name."""
 
 
 class Tree(list[Node]):

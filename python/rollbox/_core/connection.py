@@ -23,7 +23,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from typing import Any, Callable, Optional, Protocol, TypeVar
+from typing import Any, Callable, Optional, Protocol, TypeVar, Union
 
 from . import ffi
 from .errors import EngineLost, EngineStartFailed, InternalError
@@ -49,7 +49,7 @@ Starter = Callable[..., int]
 """Starts a run, given maybe a callback and its userdata, and returns its address."""
 
 _tokens = itertools.count(1)
-pending_runs: dict[int, Any] = {}
+pending_runs: dict[int, Union[PendingRun, _DetachedEntry]] = {}
 """The runs of all connections by token. The thread that removes a run owns its end."""
 
 
@@ -68,6 +68,10 @@ class PendingRun:
         self.on_end = on_end
         self.token = next(_tokens)
         self.run: Optional[int] = None
+
+    def ended(self) -> None:
+        """Tells the owner that the run has ended."""
+        self.on_end(self)
 
     def collect(self, text: bool = False, id: Optional[JobId] = None) -> Result[Any]:
         """The result of a run that has ended; frees the run."""
@@ -97,7 +101,7 @@ class _DetachedEntry:
     def __init__(self, run: DetachedRun) -> None:
         self._run = weakref.ref(run)
 
-    def on_end(self, _: Any) -> None:
+    def ended(self) -> None:
         """Tells the run, if it is still there."""
         run = self._run()
         if run is not None:
@@ -286,7 +290,7 @@ class Connection:
             lost = [pending_runs.pop(token, None) for token in self.detached.values()]
         for detached in lost:
             if detached is not None:
-                detached.on_end(None)
+                detached.ended()
         self.release()
 
     def _close(self) -> None:
@@ -457,7 +461,7 @@ class Connection:
         with self._telling:
             pending = pending_runs.get(token)
             if pending is not None:
-                pending.on_end(pending)
+                pending.ended()
             pending_runs.pop(token, None)
             self.library.rollbox_told(self.handle, token)  # last: until then it is found again
 

@@ -20,6 +20,7 @@ from . import ffi
 from .connection import Connection, Connector, DetachedRun, PendingRun
 from .errors import EngineLost, NotFound, RollboxError
 from .record import Record, Recording, close_answer
+from .request import SessionRequest
 from .result import Result
 
 
@@ -156,9 +157,7 @@ class Handle:
                 self.close()
             raise
 
-    # request: an ExecRequest or AttachRequest
-
-    def finish(self, request: Any, text: bool) -> Result[Any]:
+    def finish(self, request: SessionRequest, text: bool) -> Result[Any]:
         """Runs a command and waits for its end. The result may have outcome "error"."""
 
         def starter(*callback: Any) -> int:
@@ -176,14 +175,14 @@ class Handle:
         finally:
             self.connection.release()
 
-    def begin(self, request: Any, on_end: Callable[[PendingRun], None]) -> PendingRun:
+    def begin(self, request: SessionRequest, on_end: Callable[[PendingRun], None]) -> PendingRun:
         """Starts a command that no thread waits for."""
         with self.use() as address:
             return self.connection.begin(
                 lambda *callback: request.start(address, *callback), on_end
             )
 
-    def start(self, request: Any) -> DetachedRun:
+    def start(self, request: SessionRequest) -> DetachedRun:
         """Starts a command that any thread may wait for."""
         with self.use() as address:
             return DetachedRun(self.connection, lambda *callback: request.start(address, *callback))

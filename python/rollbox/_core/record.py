@@ -18,7 +18,7 @@ import threading
 import urllib.parse
 import warnings
 from collections.abc import Sequence
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional, Protocol, Union
 
 from . import ffi
 from .errors import InvalidArgument, RollboxError
@@ -34,6 +34,16 @@ class RecordWarning(RuntimeWarning):
 
     The commands were not affected.
     """
+
+
+class Recordable(Protocol):
+    """A Handle, as far as recording goes."""
+
+    name: str
+    recording: Optional[Recording]
+
+    def json(self, function: str, *arguments: Any) -> Any:
+        """Calls a function of the library."""
 
 
 class Record:
@@ -148,8 +158,8 @@ class Record:
         record._lock, record._used = threading.Lock(), False
         return record
 
-    def _path(self, name: str) -> str:
-        path = os.fspath(self.to)  # type: ignore[arg-type]
+    def _path(self, to: Union[str, os.PathLike[str]], name: str) -> str:
+        path = os.fspath(to)
         if "{name}" in path:
             return path.replace("{name}", name)
         with self._lock:
@@ -159,8 +169,8 @@ class Record:
         base, suffix = os.path.splitext(path)
         return f"{base}.{name}{suffix}"
 
-    def _open(self, name: str) -> int:
-        path = self._path(name)
+    def _open(self, to: Union[str, os.PathLike[str]], name: str) -> int:
+        path = self._path(to, name)
         fd = os.open(
             path,
             os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC,
@@ -196,13 +206,13 @@ class Record:
                 )
             os.ftruncate(fd, 0)
 
-    def start(self, handle: Any, child: bool = False) -> None:
+    def start(self, handle: Recordable, child: bool = False) -> None:
         """(For this package.) Records a sandbox; with `child`, a fork of a recorded one."""
         if isinstance(self.to, int):
             if not child:
                 handle.recording = Recording(handle, self, os.dup(self.to))
         elif isinstance(self.to, (str, os.PathLike)):
-            handle.recording = Recording(handle, self, self._open(handle.name))
+            handle.recording = Recording(handle, self, self._open(self.to, handle.name))
         else:
             ours, theirs = os.pipe()
             try:
@@ -227,7 +237,7 @@ class Record:
 class Recording:
     """One sandbox that is recorded. `state` is what `Sandbox.recorded` returns."""
 
-    def __init__(self, handle: Any, record: Record, take_fd: int) -> None:
+    def __init__(self, handle: Recordable, record: Record, take_fd: int) -> None:
         self.state: dict[str, Any] = {}
         self._thread: Optional[threading.Thread] = None
         try:

@@ -66,8 +66,9 @@ def as_argv(argv: Argv) -> Argv:
     return ["/bin/sh", "-c", argv] if isinstance(argv, str) else argv
 
 
-def _argv(argv: Any) -> list[bytes]:
-    argv = as_argv(argv)
+def _argv(argv: object) -> list[bytes]:
+    if isinstance(argv, str):
+        argv = as_argv(argv)
     if isinstance(argv, (bytes, os.PathLike, Mapping)) or not isinstance(argv, Sequence):
         raise _invalid(f"argv must be a list of arguments or a str for the shell, not {argv!r}")
     if not argv:
@@ -152,7 +153,7 @@ def _strings(items: list[bytes]) -> Any:
 
 
 def _fill(
-    options: Any,
+    options: Union[ffi.RunOptions, ffi.ExecOptions],
     argv: Argv,
     timeout: Timeout,
     stdin: Optional[Data],
@@ -246,7 +247,9 @@ class Request:
         self._alive = _fill(self.options, argv, timeout, stdin, env, cwd, files, max_output)
         self.options.is_code = is_code
 
-    def start(self, engine: Any, plan: Any, callback: Any = _NO_CALLBACK, userdata: int = 0) -> int:
+    def start(
+        self, engine: Optional[int], plan: int, callback: Any = _NO_CALLBACK, userdata: int = 0
+    ) -> int:
         """Calls rollbox_start; returns the run's address."""
         self.options.callback = callback
         self.options.userdata = userdata
@@ -296,7 +299,7 @@ class ExecRequest:
         options.no_trace = no_trace
         self._alive: tuple[Any, ...] = (*alive, size, extra)
 
-    def start(self, sandbox: Any, callback: Any = _NO_CALLBACK, userdata: int = 0) -> int:
+    def start(self, sandbox: int, callback: Any = _NO_CALLBACK, userdata: int = 0) -> int:
         """Calls rollbox_exec; returns the run's address."""
         self.options.callback = callback
         self.options.userdata = userdata
@@ -317,11 +320,15 @@ class AttachRequest:
         options.operation_id = _encode("id", id)
         options.stream_fds[:] = stream_fds
 
-    def start(self, sandbox: Any, callback: Any = _NO_CALLBACK, userdata: int = 0) -> int:
+    def start(self, sandbox: int, callback: Any = _NO_CALLBACK, userdata: int = 0) -> int:
         """Calls rollbox_attach; returns the run's address."""
         self.options.callback = callback
         self.options.userdata = userdata
         return _start("rollbox_attach", sandbox, ctypes.byref(self.options))
+
+
+SessionRequest = Union[ExecRequest, AttachRequest]
+"""What a session can start."""
 
 
 def terminal_size(size: tuple[int, int]) -> ffi.Terminal:
