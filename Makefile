@@ -9,7 +9,8 @@ JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
 INSTALL := $(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --no-index --force-reinstall
 VENV_PACKAGES := cloudpickle meson-python numpy pytest pytest-xdist uvloop
-# In a virtual environment of their own: they may need a later Python than the package does.
+# For developers, who have the repository. In a virtual environment of their own: they may need a
+# later Python than the package does.
 LINT_PACKAGES := mypy==2.4.1 ruff==0.17.6
 
 MESON_FLAGS := $(if $(CI),-Dwerror=true)
@@ -25,6 +26,7 @@ build:
 # Installed from a wheel, as a user would have it, but for who has compiled what is in it; without build isolation, so that it works without a network. It is built in build-python.
 python: build
 	@tools/setup venv .venv $(VENV_PACKAGES)
+	@test ! -e .git || tools/setup venv .venv-lint $(LINT_PACKAGES)
 	@$(MAKE) --no-print-directory .venv/.installed
 
 .venv/.installed: pyproject.toml README.md meson.build meson_options.txt .venv/.requirements $(wildcard python/rollbox/* python/rollbox/*/*) build/librollbox.so build/rollbox build/rollbox-engine build/rollbox-init

@@ -30,6 +30,10 @@ def main():
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if done.returncode != 0:
             problems += (done.stdout + done.stderr).splitlines()
+    if problems:
+        problems.append(
+            "(make lint shows these; .venv-lint/bin/ruff format python lays out the code)"
+        )
     finish(problems)
 
 

@@ -108,7 +108,14 @@ class Engine:
         return sandboxes
 
     def stats(self) -> list[dict[str, Any]]:
-        """The same sessions with what each uses now, as Session.stats. Blocks; raises EngineLost."""
+        """Lists what each session uses now.
+
+        Returns:
+            For each session of `sandboxes` a dict as of Sandbox.stats.
+
+        Raises:
+            EngineLost: The engine is gone.
+        """
         listing = self.attempt(lambda connection: connection.json("rollbox_sandbox_stats"))
         sandboxes: list[dict[str, Any]] = listing["sandboxes"]
         return sandboxes

@@ -970,8 +970,13 @@ class Session(SessionFiles):
         return report
 
     def stats(self) -> dict[str, Any]:
-        """What it uses now, as `rollbox stats` shows it: cpu_ms (all so far), memory_bytes, peak_memory_bytes, disk_bytes and processes,
-        with max_memory_bytes, max_disk_bytes and max_processes, and name, state, age_s and more. None where it cannot be told."""
+        """Tells what the session uses now, as `rollbox stats` shows it.
+
+        Returns:
+            A dict with cpu_ms (all so far), memory_bytes, peak_memory_bytes, disk_bytes and
+            processes; max_memory_bytes, max_disk_bytes and max_processes; name, state, age_s and
+            more. What cannot be measured is None.
+        """
         figures: dict[str, Any] = self._session().json("rollbox_sandbox_query", ffi.QUERY_STATS)
         return figures
 

@@ -466,8 +466,13 @@ class AsyncCalls:
         return await run_in_thread(self._box.inspect)
 
     async def stats(self) -> dict[str, Any]:
-        """What it uses now, as `rollbox stats` shows it: cpu_ms (all so far), memory_bytes, peak_memory_bytes, disk_bytes and processes,
-        with max_memory_bytes, max_disk_bytes and max_processes, and name, state, age_s and more. None where it cannot be told."""
+        """Tells what the session uses now, as `rollbox stats` shows it.
+
+        Returns:
+            A dict with cpu_ms (all so far), memory_bytes, peak_memory_bytes, disk_bytes and
+            processes; max_memory_bytes, max_disk_bytes and max_processes; name, state, age_s and
+            more. What cannot be measured is None.
+        """
         return await run_in_thread(self._box.stats)
 
     async def processes(self) -> builtins.list[dict[str, Any]]:
