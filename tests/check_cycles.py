@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The files of one directory of src/ must not call each other in a circle, nor must its sub-directories.
+"""The files of one directory of src/ must not call each other in a circle, nor must its sub-directories, nor the directories of src/.
 
 Arguments: the static archives, and the objects with main(). The graph comes from `nm`: file A points to file B if A uses a global
 symbol that B defines, and a sub-directory to that of B. An edge is part of a circle if there is also a way back from B to A. Such edges fail, except those listed in
@@ -39,20 +39,26 @@ def top_of(path):
 
 
 def read_graphs(archives):
-    """"src/X" -> {file -> set of the files below src/X that it uses}."""
+    """"src/X" -> {file -> set of the files below src/X that it uses}; and "src" -> {"src/X" -> set of the other directories}."""
     names = source_names()
-    owners, graphs = {}, {}
+    owners, anywhere, graphs, layers = {}, {}, {}, {}
     for source, symbol in symbols(archives, "--defined-only", "--extern-only"):
         if source in names:
             path = names[source]
             owners.setdefault((top_of(path), symbol), path)
+            anywhere.setdefault(symbol, set()).add(top_of(path))
             graphs.setdefault(top_of(path), {}).setdefault(path, set())
     for source, symbol in symbols(archives, "--undefined-only"):
         if source in names:
             path = names[source]
-            owner = owners.get((top_of(path), symbol), path)
-            if owner != path:
-                graphs.setdefault(top_of(path), {}).setdefault(path, set()).add(owner)
+            top = top_of(path)
+            owner = owners.get((top, symbol))
+            if owner and owner != path:
+                graphs.setdefault(top, {}).setdefault(path, set()).add(owner)
+            # A name that several directories have is not told apart: these are never in one program.
+            elif not owner and len(anywhere.get(symbol, ())) == 1:
+                layers.setdefault(top, set()).update(anywhere[symbol])
+    graphs["src"] = {top: layers.get(top, set()) for top in graphs}
     return graphs
 
 
