@@ -104,8 +104,8 @@ static int agent_failed(const struct files *files, int error_number, const char 
 }
 
 static int host_failed(int error_number, const char *path, const char *below, const char *doing, struct rollbox_error *error) {
-    return error_set(error, code_of(error_number), error_number, "files", "cannot %s \"%s%s%s\" on the host: %s", doing, show(path).text, *below ? "/" : "",
-                     *below ? show(below).text : "", strerror(error_number));
+    return error_set(error, code_of(error_number), error_number, "files", "cannot %s \"%s%s%s\" on the host: %s%s", doing, show(path).text, *below ? "/" : "",
+                     *below ? show(below).text : "", strerror(error_number), error_number == EINVAL && !strcmp(doing, "read") ? hint_of(EINVAL) : "");
 }
 
 /* The connection to the agent, or what came over it, is not as it should be. `r` as of transfer_receive, or -EPIPE and the like. */

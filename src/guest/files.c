@@ -408,6 +408,9 @@ static bool answer(const struct transfer_message *m) {
         return false;
     char *path = transfer->out;
     path[0] = '\0';
+    /* The root of a tree that does not go into a directory is the path that was asked for, which the other end knows. */
+    if (type == TRANSFER_PUT && !transfer->stack.depth && transfer->target.into < 0)
+        transfer->name[0] = '\0';
     if (is_tree || type == TRANSFER_REMOVE)
         transfer_stack_path(&transfer->stack, transfer->name, path, TRANSFER_TEXT_MAX);
     /* What was begun is gone when it is told. */
