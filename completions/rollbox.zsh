@@ -7,7 +7,7 @@ _rollbox_sandboxes() {
 _rollbox() {
     local command=$words[2] first=2
     if ((CURRENT == 2)); then
-        compadd -- run record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help
+        compadd -- run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help
         return
     fi
     case $command in
@@ -61,6 +61,10 @@ _rollbox() {
     case $command in
     'run')
         _arguments -s -S \
+            '*-i[with -t\: pass keys on; without -t standard input is passed on anyway]' \
+            '*--interactive[with -t\: pass keys on; without -t standard input is passed on anyway]' \
+            '*-t[give it a terminal of its own]' \
+            '*--tty[give it a terminal of its own]' \
             '*--template=[run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy]:NAME:' \
             '*--json[print the result as one JSON object]' \
             '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
@@ -93,6 +97,39 @@ _rollbox() {
             '*-h[print this help]' \
             '*--help[print this help]' \
             '*::command:_normal'
+        ;;
+    'shell')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
+            '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
+            '*--python=[a Python of the host'\''s (of a venv, conda, pyenv) as python3, with what it needs; else the system'\''s]:PATH:_files' \
+            '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
+            '*--shared=[write through to PATH of the host]:PATH:_files' \
+            '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:' \
+            '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
+            '*--processes=[processes and threads at once (default 64)]:N:' \
+            '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
+            '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
+            '*--open-files=[open files a process (default 4096)]:N:' \
+            '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a sandbox that lives)]:SECONDS:' \
+            '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
+            '*--no-clean-env[keep the caller'\''s environment too]' \
+            '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
+            '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
+            '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
+            '*--net=[network (default none)]:value:(none loopback host)' \
+            '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
+            '*--seed=[make randomness repeat]:N:' \
+            '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
+            '*--time-mode=[how the clock goes on from there (default offset; of one command\: with --seed virtual)]:value:(offset virtual)' \
+            '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
+            '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]'
         ;;
     'record')
         _arguments -s -S \
@@ -354,6 +391,7 @@ _rollbox() {
             '*--interactive[pass standard input on (default\: it has none)]' \
             '*-t[give it a terminal of its own]' \
             '*--tty[give it a terminal of its own]' \
+            '*--detach-keys=[with -it\: keys that leave it running (default ctrl-p,ctrl-q), or none]:KEYS:' \
             '*-d[print its id and leave it running]' \
             '*--detach[print its id and leave it running]' \
             '*-c[run STRING by a login shell\: bash where the sandbox has it, else sh]:STRING:' \
@@ -375,6 +413,9 @@ _rollbox() {
         _arguments -s -S \
             '*-i[pass standard input on (default\: it has none)]' \
             '*--interactive[pass standard input on (default\: it has none)]' \
+            '*-t[only to a command that has a terminal]' \
+            '*--tty[only to a command that has a terminal]' \
+            '*--detach-keys=[with -it\: keys that leave it running (default ctrl-p,ctrl-q), or none]:KEYS:' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -765,7 +806,7 @@ _rollbox() {
         _arguments -s -S \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':command:(run record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help)'
+            ':command:(run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help)'
         ;;
     esac
 }

@@ -25,6 +25,7 @@ enum cli_exit {
 };
 
 int cmd_run(const struct options *options);
+int cmd_shell(const struct options *options);
 int cmd_batch(const struct options *options);
 int cmd_doctor(const struct options *options);
 int cmd_policy_check(const struct options *options);

@@ -96,6 +96,10 @@ static const struct command commands[] = {
       "With --image and without COMMAND, the image's own entry point and command run.\n"
       "Example: rollbox run --timeout 10 --readable . -- python3 test.py\n",
       COMMAND_RUN, 1, -1, cmd_run, 0 },
+    { "shell", "", "start a shell in a sandbox of its own, which is gone when the shell ends",
+      "bash where the sandbox has it, else sh. Standard input that is no terminal is the script. Exit status: the shell's, else as of rollbox run.\n"
+      "Example: rollbox shell --readable .\n",
+      COMMAND_SHELL, 0, 0, cmd_shell, 0 },
     { "record", "[--] COMMAND [ARGUMENT...]", "run one command in a recorded sandbox of its own",
       "The trajectory (docs/trajectories.md) has the command, what it wrote, how it ended and what it used. Exit status: as of rollbox run; 125 also if the\n"
       "trajectory could not be written whole.\n"
@@ -127,8 +131,10 @@ static const struct command commands[] = {
       "SIGINT and SIGTERM kill it and what it started, and nothing else. Exit status: as of rollbox run.\n"
       "Example: rollbox exec -it NAME bash\n",
       COMMAND_EXEC, 1, -1, cmd_exec, 1 },
-    { "attach", "NAME ID", "see a command's output, from its beginning on, and wait for its end",
-      "Signals end rollbox and not the command. Exit status: as of rollbox run.\n", COMMAND_ATTACH, 2, 2, cmd_attach, 0 },
+    { "attach", "NAME [ID]", "see a command's output, from its beginning on, and wait for its end",
+      "Without ID: the one command that runs, with -t the one that has a terminal. Signals end rollbox and not the command. Of several clients that\n"
+      "attach with -i, all see the output, and the latest one types. Exit status: as of rollbox run.\n"
+      "Example: rollbox attach -it NAME\n", COMMAND_ATTACH, 1, 2, cmd_attach, 0 },
     { "logs", "NAME [ID]", "print what commands of a sandbox have written so far",
       "Without ID: of each command that the sandbox has had, below its id. With --json each piece of output is one line.\n"
       "Example: id=$(rollbox exec -d NAME make test); rollbox logs -f NAME $id\n",

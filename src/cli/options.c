@@ -12,7 +12,7 @@
 #include "base/cleanup.h"
 #include "cli/cli.h"
 
-#define POLICY_COMMANDS (COMMAND_RUN | COMMAND_BATCH | COMMAND_POLICY_PLAN | COMMAND_CREATE | COMMAND_RECORD | COMMAND_VERIFY | COMMAND_TEMPLATE_CREATE)
+#define POLICY_COMMANDS (COMMAND_RUN | COMMAND_SHELL | COMMAND_BATCH | COMMAND_POLICY_PLAN | COMMAND_CREATE | COMMAND_RECORD | COMMAND_VERIFY | COMMAND_TEMPLATE_CREATE)
 /* A template is live, and those that have a seed or a clock of their own are not captured. */
 #define REPEATING_COMMANDS (POLICY_COMMANDS & ~COMMAND_TEMPLATE_CREATE)
 #define RECORD_COMMANDS (COMMAND_RECORD | COMMAND_REPLAY | COMMAND_VERIFY)
@@ -66,7 +66,10 @@ const struct option option_table[] = {
     { OPTION_LIFETIME, 0, "lifetime", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "remove it after so long, whatever happens" },
     { OPTION_NO_DETACH, 0, "no-detach", NULL, OPTION_FLAG, COMMAND_CREATE, NULL, "stay until a signal or the end of standard input, and remove it then" },
     { OPTION_INTERACTIVE, 'i', "interactive", NULL, OPTION_FLAG, COMMAND_EXEC | COMMAND_ATTACH, NULL, "pass standard input on (default: it has none)" },
-    { OPTION_TTY, 't', "tty", NULL, OPTION_FLAG, COMMAND_EXEC, NULL, "give it a terminal of its own" },
+    { OPTION_INTERACTIVE, 'i', "interactive", NULL, OPTION_FLAG, COMMAND_RUN, NULL, "with -t: pass keys on; without -t standard input is passed on anyway" },
+    { OPTION_TTY, 't', "tty", NULL, OPTION_FLAG, COMMAND_EXEC | COMMAND_RUN, NULL, "give it a terminal of its own" },
+    { OPTION_TTY, 't', "tty", NULL, OPTION_FLAG, COMMAND_ATTACH, NULL, "only to a command that has a terminal" },
+    { OPTION_DETACH_KEYS, 0, "detach-keys", "KEYS", OPTION_TEXT, COMMAND_EXEC | COMMAND_ATTACH, NULL, "with -it: keys that leave it running (default ctrl-p,ctrl-q), or none" },
     { OPTION_DETACH, 'd', "detach", NULL, OPTION_FLAG, COMMAND_EXEC, NULL, "print its id and leave it running" },
     { OPTION_SHELL, 'c', "shell", "STRING", OPTION_TEXT, COMMAND_EXEC, NULL, "run STRING by a login shell: bash where the sandbox has it, else sh" },
     { OPTION_ID, 0, "id", "ID", OPTION_TEXT, COMMAND_EXEC, NULL, "the command's id (default: one is made up); the same id again gives the first one's result" },
@@ -94,7 +97,7 @@ const struct option option_table[] = {
     { OPTION_TEMPLATE, 0, "template", "NAME", OPTION_TEXT, COMMAND_RUN, NULL, "run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy" },
     { OPTION_PYTHON, 0, "python", "CODE", OPTION_TEXT, COMMAND_TEMPLATE_CREATE, NULL, "what its interpreter does first; runs find what that leaves (default: nothing)" },
     { OPTION_JSON, 0, "json", NULL, OPTION_FLAG, JSON_COMMANDS, NULL, "print the result as one JSON object" },
-    { OPTION_POLICY, 0, "policy", "FILE", OPTION_FILE, COMMAND_RUN | COMMAND_BATCH | COMMAND_CREATE | COMMAND_TEMPLATE_CREATE | RECORD_COMMANDS | COMMAND_IMPORT, NULL, "a policy file (JSON); the options below add to it. A replay is under it, not the record's" },
+    { OPTION_POLICY, 0, "policy", "FILE", OPTION_FILE, COMMAND_RUN | COMMAND_SHELL | COMMAND_BATCH | COMMAND_CREATE | COMMAND_TEMPLATE_CREATE | RECORD_COMMANDS | COMMAND_IMPORT, NULL, "a policy file (JSON); the options below add to it. A replay is under it, not the record's" },
     { OPTION_READABLE, 0, "readable", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_readable_extra", "let the sandbox read PATH of the host, too" },
     { OPTION_INTERPRETER, 0, "python", "PATH", OPTION_PATH, REPEATING_COMMANDS, "python", "a Python of the host's (of a venv, conda, pyenv) as python3, with what it needs; else the system's" },
     { OPTION_WRITABLE, 0, "writable", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_writable", "a private copy-on-write view of PATH; the host never changes" },

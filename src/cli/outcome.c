@@ -35,7 +35,7 @@ int outcome_fail(const struct options *options, const struct rollbox_error *erro
 
 int outcome_status(const struct options *options, const struct rollbox_result *result, uint64_t output_limit) {
     const char *timeout = options_text(options, OPTION_TIMEOUT);
-    const bool is_default = !timeout && options->command->bit & (COMMAND_RUN | COMMAND_RECORD) && !options_has(options, OPTION_POLICY) && !options_has(options, OPTION_TEMPLATE);
+    const bool is_default = !timeout && options->command->bit & (COMMAND_RUN | COMMAND_RECORD | COMMAND_SHELL) && !options_has(options, OPTION_TTY) && !options_has(options, OPTION_POLICY) && !options_has(options, OPTION_TEMPLATE);
 
     switch (result->outcome) {
     case ROLLBOX_OUTCOME_EXIT:

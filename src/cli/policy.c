@@ -191,6 +191,8 @@ json_t *cli_policy_override(const json_t *base, const json_t *overrides) {
 
 /* A command by itself; a replay is of whatever was recorded. */
 static bool is_one_command(const struct options *options) {
+    if (options_has(options, OPTION_TTY))
+        return false;           /* somebody sits before it, for whom time goes on */
     return options->command->bit & (COMMAND_RUN | COMMAND_BATCH | COMMAND_RECORD) || options_has(options, OPTION_TWICE);
 }
 

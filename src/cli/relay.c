@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "cli/keys.h"
 
 #define COPY_SIZE 65536u
 #define SPLICE_SIZE (1u << 20)
@@ -99,6 +100,15 @@ static void at_limit(struct relay *relay) {
         relay->state = RELAY_WAIT_INPUT;
 }
 
+/* Reads from a terminal, and leaves in `copy` what is for the command. As read(). */
+static ssize_t read_keys(struct relay *relay, size_t want) {
+    char typed[1024];
+    ssize_t n = read(relay->from, typed, MIN(want, sizeof typed));
+
+    relay->copy_end = n > 0 ? keys_filter(relay->keys, typed, (size_t)n, relay->copy) : 0;
+    return n;
+}
+
 /* Reads what fits; true if there is something to write now. */
 static bool fill(struct relay *relay) {
     size_t want = (size_t)MIN((uint64_t)relay->piece, relay->limit - relay->passed);
@@ -114,12 +124,12 @@ static bool fill(struct relay *relay) {
         }
         n = read(relay->from, at, want);
     } else {
-        if (!relay->copy && !(relay->copy = malloc(relay->piece))) {
+        if (!relay->copy && !(relay->copy = malloc(relay->piece + KEYS_MOST))) {
             errno = ENOMEM;
             later(relay);
             return false;
         }
-        n = read(relay->from, relay->copy, want);
+        n = relay->keys ? read_keys(relay, want) : read(relay->from, relay->copy, want);
     }
     if (n < 0) {
         if (later(relay))
@@ -131,12 +141,15 @@ static bool fill(struct relay *relay) {
         return false;
     }
     relay->passed += (uint64_t)n;
+    if (relay->keys && !relay->copy_end)
+        return false;           /* every key of it was held back */
     if (relay->to < 0) {
         relay->collected.length += (size_t)n;
         return false;
     }
     relay->copy_at = 0;
-    relay->copy_end = (size_t)n;
+    if (!relay->keys)
+        relay->copy_end = (size_t)n;
     return true;
 }
 

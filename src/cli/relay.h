@@ -16,6 +16,8 @@
 
 #include "base/buf.h"
 
+struct keys;
+
 enum relay_state { RELAY_WAIT_INPUT, RELAY_WAIT_OUTPUT, RELAY_DONE };
 
 struct relay {
@@ -29,6 +31,7 @@ struct relay {
     uint64_t limit, passed;     /* bytes */
     struct buf collected;
     char *copy;                 /* read but not yet written: copy[copy_at .. copy_end) */
+    struct keys *keys;          /* borrowed: what is read is typed, and looked through for these; NULL: it is not */
     size_t copy_at, copy_end;
     bool broken;                /* the reader of `to` is gone */
     int error;                  /* errno of a failed read, or write other than EPIPE; 0 */

@@ -77,7 +77,7 @@ int cli_fail_error(const struct options *options, const struct rollbox_error *er
 
 int cli_tell_failure(const struct command *command, int status) {
     const struct rollbox_result result = { .outcome = ROLLBOX_OUTCOME_ERROR, .exit_code = -1, .isolation = "{}", .error = failure };
-    const bool has_result = command && command->bit & (COMMAND_RUN | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_RECORD);
+    const bool has_result = command && command->bit & (COMMAND_RUN | COMMAND_SHELL | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_RECORD);
     auto_free char *json = NULL;
 
     if (status != CLI_EXIT_ERROR || failure.code == ROLLBOX_OK || is_told || rollbox_result_json(&result, NULL, &json) < 0)

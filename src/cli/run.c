@@ -15,7 +15,9 @@
 #include "cli/policy.h"
 #include "cli/private.h"
 #include "cli/pump.h"
+#include "cli/shell.h"
 #include "cli/template.h"
+#include "cli/view.h"
 
 /* Moves the streams until the run has ended and nothing is left in its pipes. */
 static void move(struct pump *pump, struct rollbox_run *run) {
@@ -69,7 +71,7 @@ static int conclude(const struct options *options, struct pump *pump, struct rol
 }
 
 /* Runs it with streams that exist, and tells the result. */
-static int run(const struct options *options, struct rollbox_engine *engine, struct rollbox_plan *plan, const struct cli_policy *policy) {
+static int run(const struct options *options, struct rollbox_engine *engine, struct rollbox_plan *plan, const struct cli_policy *policy, const char *const *argv) {
     const int ours[N_STREAMS] = { STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO };
     int theirs[N_STREAMS] = { -EBADF, -EBADF, -EBADF }, status = 0;
     struct rollbox_error error = { 0 };
@@ -83,7 +85,7 @@ static int run(const struct options *options, struct rollbox_engine *engine, str
         status = pump_catch_signals(&pump, options);
     const struct rollbox_run_options run_options = {
         .size = sizeof run_options,
-        .argv = options->n_rest ? (const char *const *)options->rest : NULL,
+        .argv = argv,
         .timeout_ms = -1,
         .output_limit = -1,
         .stdio_fds = theirs,
@@ -103,14 +105,12 @@ static int run(const struct options *options, struct rollbox_engine *engine, str
     return status;
 }
 
-int cmd_run(const struct options *options) {
+static int run_once(const struct options *options, const char *const *argv) {
     struct rollbox_engine *engine;
     struct rollbox_plan *plan;
     struct rollbox_error error = { 0 };
     struct cli_policy policy;
 
-    if (options_has(options, OPTION_TEMPLATE))
-        return template_run(options);
     private_start(options);
     int status = cli_policy_given(options, &policy);
     if (status)
@@ -121,9 +121,32 @@ int cmd_run(const struct options *options) {
         if (rollbox_prepare(engine, policy.text, policy.length, &plan, &error) < 0)
             status = outcome_fail(options, &error);
         else
-            status = run(options, engine, plan, &policy);
+            status = run(options, engine, plan, &policy, argv);
         rollbox_engine_close(engine);
     }
     cli_policy_done(&policy);
     return cli_end(status);
+}
+
+int cmd_run(const struct options *options) {
+    const char *const *argv = options->n_rest ? (const char *const *)options->rest : NULL;
+    const bool tty = options_has(options, OPTION_TTY);
+
+    if (tty && options_has(options, OPTION_TEMPLATE))
+        return cli_fail(options, "--tty and --template exclude each other: a fork of a template has no terminal");
+    if (options_has(options, OPTION_TEMPLATE))
+        return template_run(options);
+    return tty ? shell_terminal(options, argv, options_has(options, OPTION_INTERACTIVE)) : run_once(options, argv);
+}
+
+int cmd_shell(const struct options *options) {
+    const bool tty = isatty(STDIN_FILENO);
+    const char *argv[6];
+
+    view_shell(NULL, tty, argv);
+    if (!tty)
+        return run_once(options, (const char *const *)argv);
+    if (options_has(options, OPTION_JSON))
+        return cli_fail(options, "--json: is for a script on standard input, which is a terminal here");
+    return shell_terminal(options, (const char *const *)argv, true);
 }

@@ -45,6 +45,17 @@ static void on_end(int number) {
     raise(number);
 }
 
+/* The shell that goes on when we are stopped wants its terminal as it was; SIGCONT makes it raw again. */
+static void on_stop(int number) {
+    int saved = errno;
+
+    (void)number;
+    if (is_raw)
+        (void)tcsetattr(STDIN_FILENO, TCSANOW, &before);
+    raise(SIGSTOP);
+    errno = saved;
+}
+
 static void on_resize(int number) {
     int saved = errno;
 
@@ -66,6 +77,7 @@ bool terminal_resized(void) {
 
 int terminal_raw(int new_wake_fd) {
     struct sigaction end = { .sa_handler = on_end }, resize = { .sa_handler = on_resize, .sa_flags = SA_RESTART };
+    struct sigaction stop = { .sa_handler = on_stop, .sa_flags = SA_RESTART };
 
     if (tcgetattr(STDIN_FILENO, &before) < 0)
         return -errno;
@@ -82,6 +94,7 @@ int terminal_raw(int new_wake_fd) {
     }
     sigaction(SIGWINCH, &resize, NULL);
     sigaction(SIGCONT, &resize, NULL);
+    sigaction(SIGTSTP, &stop, NULL);
     is_raw = 1;
     if (tcsetattr(STDIN_FILENO, TCSADRAIN, &raw) < 0) {
         is_raw = 0;
