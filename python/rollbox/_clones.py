@@ -42,6 +42,7 @@ from typing import (
     NamedTuple,
     Optional,
     TypeVar,
+    cast,
     overload,
 )
 
@@ -128,7 +129,7 @@ class Clone(Result[AnyStr], Generic[AnyStr, _R]):
         """Whether work_fn returned and the interpreter ended as it should."""
         return self.returned and super().ok
 
-    def get(self) -> Any:
+    def get(self) -> _R:
         """Returns the value.
 
         Raises:
@@ -137,7 +138,7 @@ class Clone(Result[AnyStr], Generic[AnyStr, _R]):
             RunFailed: The interpreter ended otherwise.
         """
         if self.ok:
-            return self.value
+            return cast(_R, self.value)  # None only if work_fn returned it
         if self.error is not None:
             raise self.error
         if self.raised is not None:
