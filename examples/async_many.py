@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hundreds of rollouts in flight on one thread; the first failure of one is no trouble to the others.
+"""Hundreds of rollouts at once on one thread; one that fails does not disturb the others.
 
-    python examples/async_many.py [HOW_MANY]
+python examples/async_many.py [HOW_MANY]
 """
 
 import asyncio
@@ -21,8 +21,12 @@ PROGRAMS = (
 
 async def rollout(sandbox: AsyncSandbox, number: int) -> str:
     try:
-        result = await sandbox.run(["python3", "-c", PROGRAMS[number % len(PROGRAMS)]], timeout=30, env={"EPISODE": str(number)})
-    except RollboxError as error:           # rollbox's failure: never a reward
+        result = await sandbox.run(
+            ["python3", "-c", PROGRAMS[number % len(PROGRAMS)]],
+            timeout=30,
+            env={"EPISODE": str(number)},
+        )
+    except RollboxError as error:  # rollbox's failure: never a reward
         return f"not run: {error.code}"
     if result.exit_code is not None:
         return f"exit {result.exit_code}"
@@ -32,7 +36,9 @@ async def rollout(sandbox: AsyncSandbox, number: int) -> str:
 async def main(count: int) -> None:
     sandbox = AsyncSandbox(Policy(max_memory="64M", max_processes=8))
     begun = time.perf_counter()
-    ends = collections.Counter(await asyncio.gather(*(rollout(sandbox, number) for number in range(count))))
+    ends = collections.Counter(
+        await asyncio.gather(*(rollout(sandbox, number) for number in range(count)))
+    )
     elapsed = time.perf_counter() - begun
     for end, times in sorted(ends.items()):
         print(f"{times:6}  {end}")

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Judges one answer, inside a sandbox.
 
-The model: two processes. The checker is the sandbox's main program; the answer runs in a child of it. Between them go only
-plain data (numbers, text, lists, ...) over two pipes, so an answer can return a wrong value or none, but cannot hand over an object that
-is equal to everything, patch the tests, read what they expect, or end the checker with status 0 and be believed.
+There are two processes. The checker is the sandbox's main program; the answer runs in a child of
+it. Only plain data (numbers, text, lists, ...) passes between them, over two pipes. So an answer
+can return a wrong value or none. It cannot hand over an object that is equal to everything, patch
+the tests, read what they expect, or end the checker with status 0 and be believed.
 
-What makes a pass is the token: a random word that reward.py sends with the task, printed together with the verdict. The
-child is forked before the checker has read the token, and the checker is undumpable by then, so no process of the same
-user can trace it, read its memory or open its descriptors. Killing or stopping the checker only loses the reward.
+A pass needs the token: a random word that reward.py sends with the task, printed together with the
+verdict. The child is forked before the checker has read the token, and the checker is undumpable
+by then, so no process of the same user can trace it, read its memory or open its descriptors.
+Killing or stopping the checker only loses the reward.
 
-Standard input: one JSON object {token, prompt, entry_point, test, answer}. Standard output: one line, the token and
-{"passed": bool, "why": text}. What the answer prints goes to standard error.
+Standard input: one JSON object {token, prompt, entry_point, test, answer}. Standard output: one
+line, the token and {"passed": bool, "why": text}. What the answer prints goes to standard error.
 """
 
 import sys
@@ -34,7 +36,10 @@ class Refused(Exception):
 
 
 def encode(value):
-    """Plain data as JSON; an object there stands for a type that JSON has not. Types are compared exactly: a subclass of int may lie."""
+    """Plain data as JSON; an object stands for a type that JSON does not have.
+
+    Types are compared exactly: a subclass of int may lie.
+    """
     kind = type(value)
     if value is None or kind in (bool, float, str):
         return value
@@ -77,7 +82,7 @@ def decode(value):
 
 
 def raised(problem):
-    """An exception as data: the nearest built-in kind, for a kind of the answer's own means nothing to the tests."""
+    """An exception as data: the nearest built-in kind, which the tests may know."""
     kind = next(base.__name__ for base in type(problem).__mro__ if base.__module__ == "builtins")
     return {"raised": kind, "message": f"{type(problem).__name__}: {problem}"[:200]}
 
@@ -95,7 +100,7 @@ def receive(stream):
 
 
 def run_answer(requests, replies):
-    """The child. Until the first request it is the checker's own code and knows no secret; from then on it is the answer."""
+    """The child: the checker's own code until the first request, and then the answer."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
@@ -112,19 +117,23 @@ def run_answer(requests, replies):
     while True:
         call = receive(requests)
         try:
-            reply = {"returned": encode(candidate(*decode(call["arguments"]), **decode(call["named"])))}
+            reply = {
+                "returned": encode(candidate(*decode(call["arguments"]), **decode(call["named"])))
+            }
         except BaseException as problem:
             reply = raised(problem)
         send(replies, reply)
 
 
 def outcome_of(reply):
-    """What a reply stands for: a value, or an exception of a built-in kind that a test may expect."""
+    """The value of a reply, or an exception of a built-in kind, which a test may expect."""
     if not isinstance(reply, dict):
         raise Refused("not a reply of ours")
     if "raised" in reply:
         kind = getattr(builtins, str(reply["raised"]), None)
-        if not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(kind, (AssertionError, UnicodeError)):
+        if not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(
+            kind, (AssertionError, UnicodeError)
+        ):
             kind = RuntimeError
         raise kind(reply.get("message", ""))
     return decode(reply.get("returned"))
@@ -163,7 +172,10 @@ def main():
     os.close(to_parent[1])
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
-        sys.exit("checker: prctl(PR_SET_DUMPABLE) is refused: the token could not be kept from the answer")
+        sys.exit(
+            "checker: prctl(PR_SET_DUMPABLE) is refused: the token could not be kept from the "
+            "answer"
+        )
     task = json.load(sys.stdin.buffer)
     try:
         judge(task, os.fdopen(to_child[1], "wb"), os.fdopen(to_parent[0], "rb"))

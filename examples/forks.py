@@ -2,13 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A world that takes long to load, loaded once, and a thousand episodes in it.
 
-    forks.py                   1000 clones, all of them there at once
+    forks.py                   1000 clones, all at once
     forks.py -n 5000 -c 32     5000, 32 at a time
 
-The model: init_fn imports numpy and makes a table of 8 MB in an interpreter of a sandbox; each clone has that table from its first moment on, by copy on write, and plays an
-episode with it: a walk whose steps its own random numbers choose. It returns what it found, when it began, and how much memory is its own and nobody else's.
+init_fn imports numpy and makes a table of 8 MB in an interpreter in a sandbox. Each clone has this
+table from its first moment on, by copy-on-write, and plays an episode with it: a walk whose steps
+its own random numbers choose. It returns what it found, when it began, and how much memory is its
+own.
 
-Where numpy is missing (in the sandbox: ROLLBOX_NUMPY names the directory that has it, if it is not the system's), the table is a large dictionary instead.
+Where numpy is missing, the table is a large dictionary instead. ROLLBOX_NUMPY names the directory
+in which the sandbox finds numpy, if it is not the system's.
 
 Exit status: 0 if every clone returned the right sum of its own walk.
 """
@@ -24,9 +27,10 @@ ROWS = 1 << 20
 
 
 def load():
-    """Runs once, in the sandbox. What a clone imports is imported here: else each of a thousand does it anew."""
+    """Runs once, in the sandbox, and imports what clones use: else each would import it again."""
     begun = time.monotonic()
     import random  # noqa: F401
+
     try:
         import numpy
     except ImportError:
@@ -39,17 +43,28 @@ def load():
 def own_memory():
     """Bytes that this process has and no other one: what it wrote since it is a clone."""
     with open("/proc/self/smaps_rollup") as file:
-        return sum(int(line.split()[1]) * 1024 for line in file if line.startswith("Private_Dirty:"))
+        return sum(
+            int(line.split()[1]) * 1024 for line in file if line.startswith("Private_Dirty:")
+        )
 
 
 def episode(number, loaded):
     """Runs in each clone."""
     began = time.time()
     import random
+
     table, what, load_s = loaded
     steps = [random.randrange(len(table)) for _ in range(100)]
     print(f"clone {number} of {what}")
-    return {"began": began, "steps": steps, "found": sum(int(table[step]) for step in steps), "own": own_memory(), "what": what, "load_s": load_s, "id": os.environ["CLONE_ID"]}
+    return {
+        "began": began,
+        "steps": steps,
+        "found": sum(int(table[step]) for step in steps),
+        "own": own_memory(),
+        "what": what,
+        "load_s": load_s,
+        "id": os.environ["CLONE_ID"],
+    }
 
 
 def middle(values, part=0.5):
@@ -59,7 +74,9 @@ def middle(values, part=0.5):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("-n", type=int, default=1000, help="clones (default 1000)")
-    parser.add_argument("-c", "--concurrency", type=int, help="how many are there at a time (default: all)")
+    parser.add_argument(
+        "-c", "--concurrency", type=int, help="how many are there at a time (default: all)"
+    )
     options = parser.parse_args()
 
     policy = Policy(max_memory="256M", max_processes=16, timeout=300)
@@ -76,17 +93,38 @@ def main():
 
     good = [clone for clone in clones if clone.ok]
     values = [clone.get() for clone in good]
-    right = sum(value["id"] == str(clone.id) and value["found"] == sum(step * step % 9973 for step in value["steps"]) and clone.text == f"clone {clone.id} of {value['what']}\n" for clone, value in zip(good, values))
+    right = sum(
+        value["id"] == str(clone.id)
+        and value["found"] == sum(step * step % 9973 for step in value["steps"])
+        and clone.text == f"clone {clone.id} of {value['what']}\n"
+        for clone, value in zip(good, values)
+    )
     different = len({tuple(value["steps"]) for value in values})
     if values:
         first = [(value["began"] - begun) * 1000 for value in values]
         modules = values[0]["what"]
-        print(f"loaded {modules} once in {values[0]['load_s'] * 1000:.0f} ms ({warm * 1000:.0f} ms with the start of the interpreter and the capture)")
-        print(f"{len(clones)} clones: first one at work after {min(first):.0f} ms, all of them after {max(first):.0f} ms, all done after {took * 1000:.0f} ms ({took / len(clones) * 1000:.2f} ms each)")
-        print(f"memory of its own, each: {middle([value['own'] for value in values]) / 1024:.0f} KiB in the middle, {max(value['own'] for value in values) / 1024:.0f} KiB at the most")
-    print(f"{right} of {len(clones)} right, {different} different walks, {len(clones) - len(good)} failed")
+        print(
+            f"loaded {modules} once in {values[0]['load_s'] * 1000:.0f} ms ({warm * 1000:.0f} ms "
+            f"with the start of the interpreter and the capture)"
+        )
+        print(
+            f"{len(clones)} clones: first one at work after {min(first):.0f} ms, all of them after "
+            f"{max(first):.0f} ms, all done after {took * 1000:.0f} ms "
+            f"({took / len(clones) * 1000:.2f} ms each)"
+        )
+        print(
+            f"memory of its own, each: {middle([value['own'] for value in values]) / 1024:.0f} KiB "
+            f"in the middle, {max(value['own'] for value in values) / 1024:.0f} KiB at the most"
+        )
+    print(
+        f"{right} of {len(clones)} right, {different} different walks, {len(clones) - len(good)} "
+        f"failed"
+    )
     for clone in [clone for clone in clones if not clone.ok][:3]:
-        print(f"  clone {clone.id}: {clone.outcome}: {clone.error or clone.raised or clone.stderr!r}", file=sys.stderr)
+        print(
+            f"  clone {clone.id}: {clone.outcome}: {clone.error or clone.raised or clone.stderr!r}",
+            file=sys.stderr,
+        )
     return 0 if right == different == len(clones) else 1
 
 

@@ -21,7 +21,10 @@ sandbox = Sandbox(Policy(max_memory="256M", max_processes=16))
 
 result = sandbox.run(["python3", "-"], stdin=CODE, timeout=10, text=True)
 print(result.stdout, end="")
-print(f"outcome {result.outcome}, status {result.exit_code}, {result.wall_ms:.0f} ms, {result.peak_memory_bytes >> 20} MiB")
+print(
+    f"outcome {result.outcome}, status {result.exit_code}, {result.wall_ms:.0f} ms, "
+    f"{result.peak_memory_bytes >> 20} MiB"
+)
 
 endless = sandbox.run(["python3", "-c", "while True: pass"], timeout=0.5)
 assert endless.outcome is Outcome.TIMEOUT

@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores programs that a language model might have written, each in a sandbox of its own.
 
-    reward.py                                        the problems beside this file, all their answers, as a demonstration
-    reward.py --problems HumanEval.jsonl.gz          any file in HumanEval's schema, its canonical solutions
+    reward.py                                     the problems beside this file, all answers
+    reward.py --problems HumanEval.jsonl.gz       a file in HumanEval's schema, its solutions
 
-The model: problem + answer -> a job (checker.py in a sandbox, the task on its standard input) -> a result -> a reward. The reward is 1
-only if the checker printed this job's own token with "passed"; it is 0 for whatever else the program did, and None, never 0, if rollbox
-itself failed. See README.md for what a hostile answer can try and what stops it.
+A problem and an answer make a job: checker.py in a sandbox, with the task on its standard input.
+The job's result makes a reward. The reward is 1 only if the checker printed this job's own token
+with "passed". It is 0 for whatever else the program did, and None, never 0, if rollbox itself
+failed. README.md tells what a hostile answer can try and what stops it.
 
-While the batch runs, a file, a process and a listening port of the host stand as bait: the hostile answers know them and
-try to change, kill and reach them. At the end all three must be as they were.
+While the batch runs, a file, a process and a listening port of the host serve as bait: the hostile
+answers know them and try to change, kill and reach them. At the end all three must be unharmed.
 
 Exit status: 0 if every right answer got 1, every other one 0, and the bait is unharmed; else 1.
 """
@@ -65,16 +66,30 @@ def read_problems(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines if line.strip()]
 
 
-def answers_of(problems: list[dict[str, Any]], which: str, bait: dict[str, str]) -> Iterator[Answer]:
+def answers_of(
+    problems: list[dict[str, Any]], which: str, bait: dict[str, str]
+) -> Iterator[Answer]:
     for task in problems:
         listed = task.get("answers", []) if which == "all" else []
         if not listed:
-            listed = [{"kind": "right", "name": "canonical", "code": task["prompt"] + task["canonical_solution"]}]
+            listed = [
+                {
+                    "kind": "right",
+                    "name": "canonical",
+                    "code": task["prompt"] + task["canonical_solution"],
+                }
+            ]
         for answer in listed:
             code = answer["code"]
             for placeholder, value in bait.items():
                 code = code.replace(placeholder, value)
-            yield Answer(task, answer["kind"], answer.get("name", answer["kind"]), code, secrets.token_hex(16))
+            yield Answer(
+                task,
+                answer["kind"],
+                answer.get("name", answer["kind"]),
+                code,
+                secrets.token_hex(16),
+            )
 
 
 def job_of(number: int, answer: Answer, timeout: float) -> dict[str, Any]:
@@ -111,7 +126,9 @@ def run_by_command(command: str, jobs: list[dict[str, Any]], parallel: int) -> l
     with tempfile.TemporaryDirectory(prefix="reward-") as place:
         source, results = Path(place, "jobs.jsonl"), Path(place, "results.jsonl")
         source.write_text("".join(json.dumps(job) + "\n" for job in jobs))
-        ended = subprocess.run([command, "batch", str(source), "-o", str(results), "-j", str(parallel)])
+        ended = subprocess.run(
+            [command, "batch", str(source), "-o", str(results), "-j", str(parallel)]
+        )
         if ended.returncode not in (0, 1):
             sys.exit(f"reward.py: {command} batch ended with status {ended.returncode}")
         rows = {}
@@ -130,14 +147,17 @@ def run_by_command(command: str, jobs: list[dict[str, Any]], parallel: int) -> l
 
 
 def run_jobs(jobs: list[dict[str, Any]], parallel: int) -> list[Row]:
-    """Through the Python package where it is installed, else through the command beside it or on the PATH."""
+    """By the Python package where it is installed, else by the command `rollbox`."""
     try:
         import rollbox  # noqa: F401
     except ImportError:
         built = HERE.parent / "build" / "rollbox"
         command = str(built) if built.exists() else shutil.which("rollbox")
         if command is None:
-            sys.exit("reward.py: neither the Python package rollbox nor the command is installed; see README.md")
+            sys.exit(
+                "reward.py: neither the Python package rollbox nor the command is installed; see "
+                "README.md"
+            )
         return run_by_command(command, jobs, parallel)
     return run_by_package(jobs, parallel)
 
@@ -145,8 +165,13 @@ def run_jobs(jobs: list[dict[str, Any]], parallel: int) -> list[Row]:
 def verdict_of(answer: Answer, row: Row) -> dict[str, Any]:
     """The checker's verdict; the token, not the exit status, tells that it is the checker's."""
     token, _, text = row.stdout.partition(" ")
-    if row.outcome != "exit" or row.exit_code != 0 or not secrets.compare_digest(token.encode(), answer.token.encode()):
-        return {"passed": False, "why": f"no verdict: {row.outcome}{'' if row.exit_code is None else ' ' + str(row.exit_code)}"}
+    if (
+        row.outcome != "exit"
+        or row.exit_code != 0
+        or not secrets.compare_digest(token.encode(), answer.token.encode())
+    ):
+        status = "" if row.exit_code is None else f" {row.exit_code}"
+        return {"passed": False, "why": f"no verdict: {row.outcome}{status}"}
     verdict: dict[str, Any] = json.loads(text)
     return verdict
 
@@ -190,7 +215,7 @@ class Bait:
 
     def close(self) -> None:
         self.listener.close()
-        self.process.communicate()      # closes its input
+        self.process.communicate()  # closes its input
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -198,7 +223,9 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
-def summarise(answers: list[Answer], rows: list[Row], seconds: float, harm: list[str]) -> dict[str, Any]:
+def summarise(
+    answers: list[Answer], rows: list[Row], seconds: float, harm: list[str]
+) -> dict[str, Any]:
     rewards = [reward_of(answer, row) for answer, row in zip(answers, rows)]
     surprises = [
         {
@@ -214,7 +241,9 @@ def summarise(answers: list[Answer], rows: list[Row], seconds: float, harm: list
         if reward != int(answer.kind == "right")
     ]
     kinds = {}
-    for kind in sorted({answer.kind for answer in answers}, key=lambda kind: (KINDS + [kind]).index(kind)):
+    for kind in sorted(
+        {answer.kind for answer in answers}, key=lambda kind: (KINDS + [kind]).index(kind)
+    ):
         mine = [i for i, answer in enumerate(answers) if answer.kind == kind]
         kinds[kind] = {
             "programs": len(mine),
@@ -250,7 +279,11 @@ def print_table(summary: dict[str, Any]) -> None:
     print(line.format("answers", "programs", "reward 1", "reward 0", "unscored", "outcomes"))
     for kind, row in summary["kinds"].items():
         outcomes = ", ".join(f"{name} {count}" for name, count in row["outcomes"].items())
-        print(line.format(kind, row["programs"], row["reward_1"], row["reward_0"], row["unscored"], outcomes))
+        print(
+            line.format(
+                kind, row["programs"], row["reward_1"], row["reward_0"], row["unscored"], outcomes
+            )
+        )
     print()
     print(
         f"{summary['programs']} programs for {summary['problems']} problems in "
@@ -279,9 +312,12 @@ def print_table(summary: dict[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description=__doc__.split("\n\n")[0], epilog="Exit status 0 if all went as expected, else 1."
+        description=__doc__.split("\n\n")[0],
+        epilog="Exit status 0 if all went as expected, else 1.",
     )
-    parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help="the same as --problems FILE")
+    parser.add_argument(
+        "file", type=Path, nargs="?", metavar="FILE", help="the same as --problems FILE"
+    )
     parser.add_argument(
         "--problems",
         type=Path,
@@ -303,7 +339,13 @@ def main() -> int:
         metavar="N",
         help="how many run at once (default: twice the CPUs, as some only wait)",
     )
-    parser.add_argument("--timeout", type=float, default=2.0, metavar="S", help="seconds for one program (default 2)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=2.0,
+        metavar="S",
+        help="seconds for one program (default 2)",
+    )
     parser.add_argument("--json", action="store_true", help="print the table as one JSON object")
     options = parser.parse_args()
     if options.jobs < 1 or not options.timeout > 0:
@@ -317,7 +359,9 @@ def main() -> int:
         bait = Bait(place)
         try:
             answers = list(answers_of(problems, options.answers, bait.placeholders()))
-            jobs = [job_of(number, answer, options.timeout) for number, answer in enumerate(answers)]
+            jobs = [
+                job_of(number, answer, options.timeout) for number, answer in enumerate(answers)
+            ]
             started = time.monotonic()
             rows = run_jobs(jobs, options.jobs)
             summary = summarise(answers, rows, time.monotonic() - started, bait.harm())

@@ -2,15 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tree search over a live shell.
 
-    tree_search.py                 solve a sliding puzzle by A*, every node of the search a state of a sandbox
+    tree_search.py                 solve a sliding puzzle by A*, each node a state of a sandbox
     tree_search.py --moves 24      a harder one
 
-The model: the environment is a bash that keeps its state where programs keep it, in variables, functions and an open file; it cannot be asked to
-undo anything. A node is a snapshot of its sandbox, processes and files. Expanding one forks it, once for each thing that could be done there, does that in the
-fork, and keeps what came of it. Nothing is run twice, and a node is reached in the same time at any depth.
+The environment is a bash that keeps its state where programs keep it: in variables, functions and
+an open file. It cannot undo anything. A node is a snapshot of its sandbox, processes and files.
+Expanding a node forks it once per possible move, makes the move in the fork, and keeps the result.
+Nothing runs twice, and every node is reached in the same time at any depth.
 
-In the end the best path is done again in a fresh sandbox, from the beginning. Exit status: 0 if that ends where the search did, and the journal that
-the winning shell wrote, a line a move through a file that was opened before the first fork, says the same.
+In the end the best path is repeated from the beginning in a fresh sandbox. Exit status: 0 if that
+ends where the search did, and if the winning shell's journal says the same. The shell wrote this
+journal, a line per move, through a file that was opened before the first fork.
 """
 
 import argparse
@@ -40,7 +42,7 @@ move() {
 
 
 class Node(NamedTuple):
-    cost: int                   # moves made, and those that are needed at the least
+    cost: int  # moves made, and those that are needed at the least
     order: int
     snapshot: str
     path: tuple[str, ...]
@@ -50,7 +52,15 @@ def scrambled(moves: int, seed: int) -> list[int]:
     board, rng, last = [int(n) for n in SOLVED.split()], random.Random(seed), 0
     while moves:
         hole = board.index(0)
-        step = rng.choice([step for step in MOVES.values() if step != -last and 0 <= hole + step < 9 and (step * step > 1 or (hole + step) // 3 == hole // 3)])
+        step = rng.choice(
+            [
+                step
+                for step in MOVES.values()
+                if step != -last
+                and 0 <= hole + step < 9
+                and (step * step > 1 or (hole + step) // 3 == hole // 3)
+            ]
+        )
         board[hole], board[hole + step], last, moves = board[hole + step], 0, step, moves - 1
     return board
 
@@ -58,7 +68,11 @@ def scrambled(moves: int, seed: int) -> list[int]:
 def distance(shown: str) -> int:
     """Moves that are needed at the least."""
     where = {tile: divmod(i, 3) for i, tile in enumerate(SOLVED.split())}
-    return sum(abs(i // 3 - where[tile][0]) + abs(i % 3 - where[tile][1]) for i, tile in enumerate(shown.split()) if tile != "0")
+    return sum(
+        abs(i // 3 - where[tile][0]) + abs(i % 3 - where[tile][1])
+        for i, tile in enumerate(shown.split())
+        if tile != "0"
+    )
 
 
 def begin(box: Sandbox, board: list[int]) -> Shell:
@@ -93,8 +107,11 @@ def search(board: list[int]) -> tuple[tuple[str, ...], str, dict[str, int]]:
                         for other in kids:
                             other.close()
                         return path, journal, counts
-                    heapq.heappush(open_nodes, Node(len(path) + distance(shown), counts["nodes"], kid.snapshot().id, path))
-            box.drop(node.snapshot)         # nobody comes back to it, and its memory is given back
+                    heapq.heappush(
+                        open_nodes,
+                        Node(len(path) + distance(shown), counts["nodes"], kid.snapshot().id, path),
+                    )
+            box.drop(node.snapshot)  # nobody comes back to it, and its memory is given back
     raise SystemExit("the puzzle has no solution")
 
 
@@ -108,7 +125,9 @@ def replayed(board: list[int], path: tuple[str, ...]) -> tuple[str, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--moves", type=int, default=60, help="moves that the puzzle is scrambled by (default 60)")
+    parser.add_argument(
+        "--moves", type=int, default=60, help="moves that the puzzle is scrambled by (default 60)"
+    )
     parser.add_argument("--seed", type=int, default=4)
     options = parser.parse_args()
 
@@ -119,8 +138,14 @@ def main() -> int:
     shown, again = replayed(board, path)
     right = shown == SOLVED and journal == again and journal.split() == list(path)
     print(f"{' '.join(map(str, board))}: solved in {len(path)} moves: {' '.join(path)}")
-    print(f"{counts['nodes']} nodes ({counts['expanded']} expanded, {counts['deepest']} deep) in {took:.1f} s, {took / counts['nodes'] * 1000:.1f} ms each")
-    print(f"replayed: {shown}, journal of {len(journal.split())} moves: {'verified' if right else 'NOT THE SAME'}")
+    print(
+        f"{counts['nodes']} nodes ({counts['expanded']} expanded, {counts['deepest']} deep) in "
+        f"{took:.1f} s, {took / counts['nodes'] * 1000:.1f} ms each"
+    )
+    print(
+        f"replayed: {shown}, journal of {len(journal.split())} moves: "
+        f"{'verified' if right else 'NOT THE SAME'}"
+    )
     return 0 if right else 1
 
 
