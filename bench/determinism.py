@@ -89,7 +89,7 @@ def of_commands(commands: int, rows: Dict[str, Dict[str, Any]]) -> None:
 
 
 def of_clock(program: str, rows: Dict[str, Dict[str, Any]]) -> None:
-    """By the time that the real clock shows, as the sandbox' is not to be asked."""
+    """By the time that the real clock shows, as the sandbox's is not to be asked."""
     from rollbox import Policy, Sandbox
     for name, level in LEVELS.items():
         if name == "serial":

@@ -269,7 +269,7 @@ ROLLBOX_PUBLIC struct rollbox_sandbox *rollbox_sandbox_free(struct rollbox_sandb
 /* The sandboxes of the engine that this connection may use, as JSON: {"sandboxes": [{"name", "state": "starting"|"idle"|"running"|"paused"|"asleep", "commands", "running", "created", ...}]}; free(). */
 ROLLBOX_PUBLIC int rollbox_sandbox_list(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error);
 
-/* The same rows, each with the sandbox' use of resources, as of ROLLBOX_QUERY_STATS. The kernel is asked for it: some microseconds a sandbox, more without control groups. */
+/* The same rows, each with the sandbox's use of resources, as of ROLLBOX_QUERY_STATS. The kernel is asked for it: some microseconds a sandbox, more without control groups. */
 ROLLBOX_PUBLIC int rollbox_sandbox_stats(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error);
 
 enum rollbox_query {
@@ -376,7 +376,7 @@ ROLLBOX_PUBLIC int rollbox_snapshot(struct rollbox_sandbox *sandbox, const char 
  * for n; the caller owns what is put there; all or none. What is started in the k-th, from 0, has CLONE_ID=k in its environment, unless it is given another. Errors: as rollbox_snapshot, SETUP_FAILED (a process cannot go on). */
 ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *snapshot, size_t n, const struct rollbox_state_options *options, struct rollbox_sandbox **ret_sandboxes, struct rollbox_error *error);
 
-/* Back to a snapshot (NULL: to the latest of this sandbox' line, or its beginning: what was changed since is discarded), with its processes if it has any. Those of now are killed; commands under way end as CANCELLED. options may be NULL.
+/* Back to a snapshot (NULL: to the latest of this sandbox's line, or its beginning: what was changed since is discarded), with its processes if it has any. Those of now are killed; commands under way end as CANCELLED. options may be NULL.
  * SETUP_FAILED: its processes cannot go on; the sandbox has the snapshot's files then, and none. */
 ROLLBOX_PUBLIC int rollbox_reset(struct rollbox_sandbox *sandbox, const char *snapshot, const struct rollbox_state_options *options, struct rollbox_error *error);
 
@@ -388,7 +388,7 @@ ROLLBOX_PUBLIC int rollbox_claim(struct rollbox_sandbox *sandbox, const char *op
 /* Gives a snapshot's place in memory back, once nothing stands on it. */
 ROLLBOX_PUBLIC int rollbox_snapshot_drop(struct rollbox_sandbox *sandbox, const char *snapshot, struct rollbox_error *error);
 
-/* What a snapshot (NULL: the latest of this sandbox' line) holds: as a row of ROLLBOX_QUERY_TREE, with {"commands": [{"id", "command", "pid", "timeout_ms"}], "kernel", "processes": [{"pid", "parent", "session", "group", "state", "name", "command",
+/* What a snapshot (NULL: the latest of this sandbox's line) holds: as a row of ROLLBOX_QUERY_TREE, with {"commands": [{"id", "command", "pid", "timeout_ms"}], "kernel", "processes": [{"pid", "parent", "session", "group", "state", "name", "command",
  * "executable", "directory", "memory_bytes", "mapped_bytes", "threads": [{"tid", "name"}], "descriptors": {kind: how many}}], "changes": as of rollbox_diff, from the snapshot before it}; free(). A sandbox that sleeps is not woken: "asleep" is true then,
  * and "changes" null. NOT_FOUND. */
 ROLLBOX_PUBLIC int rollbox_snapshot_show(struct rollbox_sandbox *sandbox, const char *snapshot, char **ret_json, struct rollbox_error *error);
@@ -422,7 +422,7 @@ struct rollbox_record_options {
     const char *const *redact_names;    /* NULL-terminated or NULL: variables whose values are taken out wherever they occur */
     const char *const *redact_patterns; /* likewise: extended regular expressions, matched line by line */
     bool env_values;            /* record variables' values, not their names alone */
-    bool files;                 /* with each snapshot, what it has that the sandbox' beginning had not, by digest: takes as long as reading those files */
+    bool files;                 /* with each snapshot, what it has that the sandbox's beginning had not, by digest: takes as long as reading those files */
     bool changes;               /* after each command, the files that it has changed, by digest: nearly free of one that changed none, of others as long as a snapshot and reading those files */
     bool as_parent;             /* of a fork: what is not given here is as it is with the record of what it was forked from, and what that takes out is taken out here, too */
 };
@@ -431,7 +431,7 @@ struct rollbox_record_options {
  * rollbox_sandbox_finish and INSPECT ("record": {"error"}) tell. Forks are not recorded unless this is called for them. *ret_json (ret_json may be NULL): {"id"}; free(). INVALID_ARGUMENT, RESOURCE_EXHAUSTED. */
 ROLLBOX_PUBLIC int rollbox_record(struct rollbox_sandbox *sandbox, const struct rollbox_record_options *options, char **ret_json, struct rollbox_error *error);
 
-/* A step of the caller's own in the sandbox' record: a reward, a model's words. `json` is any JSON text. Does nothing if the sandbox is not recorded. */
+/* A step of the caller's own in the sandbox's record: a reward, a model's words. `json` is any JSON text. Does nothing if the sandbox is not recorded. */
 ROLLBOX_PUBLIC int rollbox_note(struct rollbox_sandbox *sandbox, const char *json, struct rollbox_error *error);
 
 /* A command that was given to a shell which runs as a command of the sandbox (rollbox_exec, with pipes), and what came of it: for who keeps such a shell, as the Python package does. */
@@ -451,7 +451,7 @@ struct rollbox_shell_note {
     double wall_ms;
 };
 
-/* A step `shell` in the sandbox' record, which rollbox replay can do again. Does nothing if the sandbox is not recorded. */
+/* A step `shell` in the sandbox's record, which rollbox replay can do again. Does nothing if the sandbox is not recorded. */
 ROLLBOX_PUBLIC int rollbox_note_shell(struct rollbox_sandbox *sandbox, const struct rollbox_shell_note *note, struct rollbox_error *error);
 
 /* ---- files of a sandbox ------------------------------------------------------------------------------------------- */

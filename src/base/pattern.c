@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PARTS_MOST 4000u        /* with all repetitions written out; its closures take memory that grows with the square */
-#define DEPTH_MOST 64
+#define MAX_PARTS 4000u        /* with all repetitions written out; its closures take memory that grows with the square */
+#define MAX_DEPTH 64
 
 static bool has_back_reference(const char *pattern) {
     for (; *pattern; pattern++)
@@ -38,7 +38,7 @@ static const char *skip_bracket(const char *p) {
 }
 
 /* How often what is before "{m,n}" is copied; *p goes to its end. */
-static unsigned long repetitions(const char **p) {
+static unsigned long parse_repetitions(const char **p) {
     char *end;
     unsigned long least = strtoul(*p + 1, &end, 10), most = least;
 
@@ -50,14 +50,14 @@ static unsigned long repetitions(const char **p) {
 }
 
 static bool has_too_many_parts(const char *pattern) {
-    size_t parts[DEPTH_MOST] = { 0 }, depth = 0, last = 0;
+    size_t parts[MAX_DEPTH] = { 0 }, depth = 0, last = 0;
 
     for (const char *p = pattern; *p; p++) {
         size_t times = 1;
 
         switch (*p) {
         case '(':
-            if (++depth == DEPTH_MOST)
+            if (++depth == MAX_DEPTH)
                 return true;
             parts[depth] = last = 0;
             continue;
@@ -74,7 +74,7 @@ static bool has_too_many_parts(const char *pattern) {
             times = 2;
             break;
         case '{':
-            times = isdigit((unsigned char)p[1]) || p[1] == ',' ? repetitions(&p) : 1;
+            times = isdigit((unsigned char)p[1]) || p[1] == ',' ? parse_repetitions(&p) : 1;
             break;
         case '[':
             p = skip_bracket(p);
@@ -88,13 +88,13 @@ static bool has_too_many_parts(const char *pattern) {
             parts[depth] += last = 1;
             break;
         }
-        if (times > PARTS_MOST)
+        if (times > MAX_PARTS)
             return true;
         if (times > 1) {
             parts[depth] += last * (times - 1);
             last *= times;
         }
-        if (parts[depth] > PARTS_MOST)
+        if (parts[depth] > MAX_PARTS)
             return true;
     }
     return false;
@@ -109,7 +109,7 @@ int pattern_check(const char *pattern, char ret_why[PATTERN_WHY]) {
     else if (has_back_reference(pattern))
         (void)snprintf(ret_why, PATTERN_WHY, "has a back reference, with which guests could choose how long matching takes");
     else if (has_too_many_parts(pattern))
-        (void)snprintf(ret_why, PATTERN_WHY, "is too large with its repetitions written out (at most %u parts)", PARTS_MOST);
+        (void)snprintf(ret_why, PATTERN_WHY, "is too large with its repetitions written out (at most %u parts)", MAX_PARTS);
     else {
         int r = regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB);
 

@@ -90,7 +90,7 @@ int transfer_parse(const char *bytes, size_t length, struct transfer_message *re
 }
 
 /* Waits for the socket. 0: it is ready; -EPIPE: there is something to receive first. */
-static int await(const struct transfer *transfer, short events, int timeout_ms) {
+static int await_events(const struct transfer *transfer, short events, int timeout_ms) {
     struct pollfd event = { transfer->socket, (short)(events | (transfer->listens ? POLLIN : 0)), 0 };
     int r;
 
@@ -109,13 +109,13 @@ int transfer_send(struct transfer *transfer, struct transfer_record record, cons
     struct msghdr message = { .msg_iov = parts, .msg_iovlen = data_length ? 3 : 2 };
 
     for (;;) {
-        int r = transfer->listens ? await(transfer, POLLOUT, transfer->timeout_ms) : 0;
+        int r = transfer->listens ? await_events(transfer, POLLOUT, transfer->timeout_ms) : 0;
         if (r < 0)
             return r;
         if (sendmsg(transfer->socket, &message, MSG_NOSIGNAL | (transfer->timeout_ms >= 0 ? MSG_DONTWAIT : 0)) >= 0)
             return 0;
         if (errno == EAGAIN && transfer->timeout_ms >= 0)
-            r = await(transfer, POLLOUT, transfer->timeout_ms);
+            r = await_events(transfer, POLLOUT, transfer->timeout_ms);
         else if (errno != EINTR)
             r = -errno;
         if (r < 0)
@@ -137,7 +137,7 @@ int transfer_receive(struct transfer *transfer, struct transfer_message *ret_mes
             if (r == 0 && ret_message->record.type != TRANSFER_BUSY)
                 return 1;
         } else if (errno == EAGAIN && transfer->timeout_ms >= 0) {
-            r = await(transfer, POLLIN, transfer->timeout_ms);
+            r = await_events(transfer, POLLIN, transfer->timeout_ms);
         } else if (errno == ECONNRESET && !reset) {
             reset = true;       /* it closed without reading all that was sent; what it had sent itself comes after */
         } else if (errno != EINTR) {
@@ -178,7 +178,7 @@ const char *transfer_next_entry(const void *buffer, long length, long *position,
     return NULL;
 }
 
-static int *slot(struct transfer_stack *stack, unsigned depth) {
+static int *stack_slot(struct transfer_stack *stack, unsigned depth) {
     return &stack->fds[(depth - 1) % TRANSFER_OPEN_MAX];
 }
 
@@ -187,7 +187,7 @@ struct transfer_level *transfer_stack_level(struct transfer_stack *stack) {
 }
 
 int transfer_stack_top(struct transfer_stack *stack) {
-    return stack->depth ? *slot(stack, stack->depth) : -EBADF;
+    return stack->depth ? *stack_slot(stack, stack->depth) : -EBADF;
 }
 
 int transfer_stack_enter(struct transfer_stack *stack, int take_fd, const char *name) {
@@ -208,16 +208,16 @@ int transfer_stack_enter(struct transfer_stack *stack, int take_fd, const char *
     }
     stack->depth++;
     *transfer_stack_level(stack) = (struct transfer_level){ .device = st.st_dev, .inode = st.st_ino, .path_length = (uint32_t)at, .named = named };
-    close_fd(slot(stack, stack->depth));
-    *slot(stack, stack->depth) = TAKE_FD(fd);
+    close_fd(stack_slot(stack, stack->depth));
+    *stack_slot(stack, stack->depth) = TAKE_FD(fd);
     return 0;
 }
 
 int transfer_stack_leave(struct transfer_stack *stack) {
-    int *from = slot(stack, stack->depth);
+    int *from = stack_slot(stack, stack->depth);
 
     stack->path[stack->depth > 1 ? stack->levels[stack->depth - 2].path_length : 0] = '\0';
-    if (stack->depth > 1 && *slot(stack, stack->depth - 1) < 0) {
+    if (stack->depth > 1 && *stack_slot(stack, stack->depth - 1) < 0) {
         const struct transfer_level *level = &stack->levels[stack->depth - 2];
         auto_close int fd = openat(*from, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         struct stat st;
@@ -226,7 +226,7 @@ int transfer_stack_leave(struct transfer_stack *stack) {
             return -errno;
         if (st.st_dev != level->device || st.st_ino != level->inode)
             return -ESTALE;     /* it was moved elsewhere meanwhile */
-        *slot(stack, stack->depth - 1) = TAKE_FD(fd);
+        *stack_slot(stack, stack->depth - 1) = TAKE_FD(fd);
     }
     close_fd(from);
     stack->depth--;

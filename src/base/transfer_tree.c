@@ -31,7 +31,7 @@ static void times_of(int64_t ns, struct timespec times[2]) {
     times[1] = rest < 0 ? (struct timespec){ s - 1, rest + 1000000000 } : (struct timespec){ s, rest };
 }
 
-static int tick(struct transfer *t) {
+static int report_progress(struct transfer *t) {
     return t->tick ? t->tick(t) : 0;
 }
 
@@ -90,7 +90,7 @@ static int send_rest(struct transfer *t, int fd, uint64_t position, uint64_t siz
         t->bytes += (uint64_t)n;
         r = transfer_send(t, (struct transfer_record){ .type = TRANSFER_DATA, .number = start }, NULL, t->out, (size_t)n);
         if (r == 0)
-            r = tick(t);
+            r = report_progress(t);
     }
     if (r < 0)
         return r;
@@ -123,7 +123,7 @@ static int send_file(struct transfer *t, int fd, const struct stat *st, const ch
     t->bytes += (uint64_t)n;
     int r = transfer_send(t, record, name, t->out, (size_t)n);
     if (r == 0)
-        r = tick(t);
+        r = report_progress(t);
     return r < 0 || record.number & TRANSFER_FILE_COMPLETE ? r : send_rest(t, fd, (uint64_t)n, size, sparse, most);
 }
 
@@ -208,7 +208,7 @@ static bool is_view(int fd) {
 }
 
 /* 1: went down into it; 0: it is not sent. */
-static int enter(struct transfer *t, int directory, const char *name) {
+static int enter_directory(struct transfer *t, int directory, const char *name) {
     auto_close int fd = openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     struct stat st;
 
@@ -233,7 +233,7 @@ static int send_entry(struct transfer *t, int directory, const char *name) {
     if (fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
         return errno == ENOENT ? 0 : send_skipped(t, name, errno);
     if (S_ISDIR(st.st_mode))
-        return enter(t, directory, name);
+        return enter_directory(t, directory, name);
     return S_ISREG(st.st_mode) ? send_regular(t, directory, name) : S_ISLNK(st.st_mode) ? send_symlink(t, directory, name, &st) : 0;
 }
 
@@ -252,7 +252,7 @@ static int send_directory(struct transfer *t) {
         for (long at = 0; (name = transfer_next_entry(entries, n, &at, &level->offset));) {
             int r = send_entry(t, directory, name);
             if (r == 0)
-                r = tick(t);
+                r = report_progress(t);
             if (r)
                 return r;
         }
@@ -298,13 +298,13 @@ void transfer_take_begin(struct transfer *transfer, const struct transfer_target
 }
 
 /* The directory that the entry at work is in. */
-static int place(const struct transfer *t) {
+static int current_directory(const struct transfer *t) {
     return t->stack.depth ? t->stack.fds[(t->stack.depth - 1) % TRANSFER_OPEN_MAX] : t->target.into >= 0 ? t->target.into : t->target.parent;
 }
 
 void transfer_done(struct transfer *transfer) {
     if (transfer->file >= 0)
-        (void)unlinkat(place(transfer), transfer->temporary, 0);
+        (void)unlinkat(current_directory(transfer), transfer->temporary, 0);
     close_fd(&transfer->file);
     close_fd(&transfer->root);
     transfer_stack_done(&transfer->stack);
@@ -348,7 +348,7 @@ int transfer_write_at(int fd, const char *data, size_t length, int64_t offset) {
 }
 
 /* An entry begins: its name is found, and whether it may come now. */
-static int begin(struct transfer *t, const struct transfer_message *m) {
+static int begin_file(struct transfer *t, const struct transfer_message *m) {
     if (t->complete || t->file >= 0 || (t->stack.depth == 0) != !*m->name)
         return -EBADMSG;
     if (t->stack.depth)
@@ -360,19 +360,19 @@ static int begin(struct transfer *t, const struct transfer_message *m) {
 }
 
 /* An entry is over. */
-static void end(struct transfer *t) {
+static void end_file(struct transfer *t) {
     t->complete = t->stack.depth == 0;
 }
 
 /* What was made under the temporary name takes its own. */
 static int name_it(struct transfer *t, int r) {
-    int directory = place(t);
+    int directory = current_directory(t);
 
     if (r == 0 && renameat(directory, t->temporary, directory, t->name) < 0)
         r = -errno;
     if (r == 0) {
         t->files++;
-        end(t);
+        end_file(t);
     }
     return r;
 }
@@ -407,13 +407,13 @@ static int take_data(struct transfer *t, const struct transfer_message *m, uint6
 }
 
 static int take_file(struct transfer *t, const struct transfer_message *m) {
-    int r = begin(t, m);
+    int r = begin_file(t, m);
 
     if (r == 0 && m->record.number & TRANSFER_FILE_LINKED && (t->n_links == TRANSFER_LINKS_MAX || !t->stack.depth))
         r = -EBADMSG;
     if (r < 0)
         return r;
-    int fd = transfer_make_temporary(t, place(t), m->record.mode);
+    int fd = transfer_make_temporary(t, current_directory(t), m->record.mode);
     if (fd < 0)
         return fd;
     t->file = fd;
@@ -426,7 +426,7 @@ static int take_file(struct transfer *t, const struct transfer_message *m) {
 
 static int take_symlink(struct transfer *t, const struct transfer_message *m) {
     struct timespec times[2];
-    int r = begin(t, m), directory = place(t);
+    int r = begin_file(t, m), directory = current_directory(t);
 
     for (int i = 0; r == 0; i++) {
         next_temporary(t);
@@ -445,7 +445,7 @@ static int take_symlink(struct transfer *t, const struct transfer_message *m) {
     return r;
 }
 
-static int copy(struct transfer *t, int from_directory, const char *name, uint64_t device, uint64_t inode) {
+static int copy_entry(struct transfer *t, int from_directory, const char *name, uint64_t device, uint64_t inode) {
     auto_close int from = openat(from_directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     struct timespec times[2] = { { .tv_nsec = UTIME_NOW } };
     struct stat st;
@@ -456,7 +456,7 @@ static int copy(struct transfer *t, int from_directory, const char *name, uint64
         return -errno;
     if (st.st_dev != device || st.st_ino != inode)
         return -ESTALE;
-    auto_close int to = transfer_make_temporary(t, place(t), st.st_mode);
+    auto_close int to = transfer_make_temporary(t, current_directory(t), st.st_mode);
     if (to < 0)
         return to;
     while ((n = pread(from, t->out, TRANSFER_DATA_MAX, at)) > 0) {
@@ -492,7 +492,7 @@ static int take_hardlink(struct transfer *t, const struct transfer_message *m) {
     char *path = t->out;
     const char *name = NULL;
     struct stat st;
-    int r = begin(t, m);
+    int r = begin_file(t, m);
 
     if (r < 0 || m->record.number >= t->n_links || t->root < 0)
         return -EBADMSG;
@@ -506,21 +506,21 @@ static int take_hardlink(struct transfer *t, const struct transfer_message *m) {
     if (st.st_dev != device || st.st_ino != inode)
         return -ESTALE;
     next_temporary(t);
-    if (linkat(directory, name, place(t), t->temporary, 0) < 0) {
+    if (linkat(directory, name, current_directory(t), t->temporary, 0) < 0) {
         if (errno != EXDEV && errno != EPERM && errno != EMLINK && errno != EOPNOTSUPP)
             return -errno;
-        r = copy(t, directory, name, device, inode);
-    } else if (fstatat(place(t), t->temporary, &st, AT_SYMLINK_NOFOLLOW) < 0 || st.st_dev != device || st.st_ino != inode) {
+        r = copy_entry(t, directory, name, device, inode);
+    } else if (fstatat(current_directory(t), t->temporary, &st, AT_SYMLINK_NOFOLLOW) < 0 || st.st_dev != device || st.st_ino != inode) {
         r = -ESTALE;
     }
     r = name_it(t, r);
     /* Renaming one name of a file over another does nothing. */
-    (void)unlinkat(place(t), t->temporary, 0);
+    (void)unlinkat(current_directory(t), t->temporary, 0);
     return r;
 }
 
 static int make_directory(struct transfer *t, uint32_t mode, bool *ret_made) {
-    int directory = place(t);
+    int directory = current_directory(t);
 
     for (int i = 0; i < 3; i++) {
         *ret_made = mkdirat(directory, t->name, (mode & 01777) | 0700) == 0;
@@ -541,7 +541,7 @@ static int make_directory(struct transfer *t, uint32_t mode, bool *ret_made) {
 
 static int take_enter(struct transfer *t, const struct transfer_message *m) {
     bool made = false, is_root = t->stack.depth == 0;
-    int r = begin(t, m);
+    int r = begin_file(t, m);
 
     if (r < 0)
         return r;
@@ -577,11 +577,11 @@ static int take_leave(struct transfer *t, const struct transfer_message *m) {
     }
     int r = transfer_stack_leave(&t->stack);
     if (r == 0)
-        end(t);
+        end_file(t);
     return r;
 }
 
-static int take(struct transfer *t, const struct transfer_message *m) {
+static int take_message(struct transfer *t, const struct transfer_message *m) {
     switch ((int)m->record.type) {
     case TRANSFER_FILE:
         return take_file(t, m);
@@ -608,7 +608,7 @@ static int take(struct transfer *t, const struct transfer_message *m) {
 }
 
 int transfer_take(struct transfer *transfer, const struct transfer_message *message) {
-    int r = take(transfer, message);
+    int r = take_message(transfer, message);
 
-    return r == 0 ? tick(transfer) : r;
+    return r == 0 ? report_progress(transfer) : r;
 }

@@ -55,7 +55,7 @@ int tty_put_output(int fd, const void *data, size_t length) {
 }
 
 /* The next one at `*at`; false at the end, or if it is none. */
-static bool next(const unsigned char *data, size_t length, size_t *at, struct tty_typed *ret_typed, const unsigned char **ret_bytes) {
+static bool next_typed(const unsigned char *data, size_t length, size_t *at, struct tty_typed *ret_typed, const unsigned char **ret_bytes) {
     if (length - *at < sizeof *ret_typed)
         return false;
     memcpy(ret_typed, data + *at, sizeof *ret_typed);
@@ -93,12 +93,12 @@ static int await_echo(int master, size_t n) {
     return 0;
 }
 
-static int type(int master, const unsigned char *data, size_t length, const unsigned char *end, size_t *echo) {
+static int type_bytes(int master, const unsigned char *data, size_t length, const unsigned char *end, size_t *echo) {
     struct tty_typed typed;
     const unsigned char *bytes;
     int r = 0;
 
-    for (size_t at = 0; r == 0 && next(data, length, &at, &typed, &bytes);) {
+    for (size_t at = 0; r == 0 && next_typed(data, length, &at, &typed, &bytes);) {
         r = write_all(master, bytes, typed.length);
         if (r == 0 && typed.kind == TTY_END && end)
             r = write_all(master, end, 1);
@@ -119,7 +119,7 @@ int tty_put_input(int master, int fd, const void *typed, size_t length) {
         return 0;
     if (ioctl(fd, (int)GET_MODES, &modes) < 0)
         return -errno;
-    while (next(data, length, &at, &one, &bytes)) {
+    while (next_typed(data, length, &at, &one, &bytes)) {
         for (uint32_t i = 0; i < one.length; i++)
             is_used[bytes[i]] = true;
         n += one.length + 1;
@@ -144,7 +144,7 @@ int tty_put_input(int master, int fd, const void *typed, size_t length) {
     }
     if (ioctl(fd, (int)SET_MODES, &plain) < 0)
         return -errno;
-    int r = type(master, data, length, modes.c_lflag & ICANON ? keys : NULL, &echo);
+    int r = type_bytes(master, data, length, modes.c_lflag & ICANON ? keys : NULL, &echo);
     if (r == 0 && modes.c_lflag & ICANON) {
         r = write_all(master, keys + 1, 2);
         echo += 2;

@@ -7,7 +7,7 @@
 
 /* Looks at the sequence at p. Returns its length and sets *ret_ok; when ill-formed the length is that of the maximal part that could have begun a
  * well-formed sequence (at least 1): Unicode's recommended practice for replacement. */
-static size_t sequence(const unsigned char *p, size_t left, bool *ret_ok) {
+static size_t sequence_length(const unsigned char *p, size_t left, bool *ret_ok) {
     unsigned char low = 0x80, high = 0xbf;
     size_t n;
 
@@ -46,7 +46,7 @@ bool utf8_valid(const void *data, size_t length) {
     bool ok = true;
 
     for (size_t i = 0; i < length && ok;)
-        i += sequence(p + i, length - i, &ok);
+        i += sequence_length(p + i, length - i, &ok);
     return ok;
 }
 
@@ -56,7 +56,7 @@ void utf8_replace(struct buf *to, const void *data, size_t length) {
 
     for (size_t i = 0; i < length;) {
         bool ok;
-        size_t n = sequence(p + i, length - i, &ok);
+        size_t n = sequence_length(p + i, length - i, &ok);
 
         if (!ok) {
             buf_add(to, p + start, i - start);
@@ -110,7 +110,7 @@ void utf8_shown(struct buf *to, const void *text, size_t length, const char *all
 
     for (size_t i = 0; i < length;) {
         bool ok;
-        size_t n = sequence(p + i, length - i, &ok);
+        size_t n = sequence_length(p + i, length - i, &ok);
         uint32_t c = ok ? character_of(p + i, n) : 0;
 
         if (!ok)
@@ -155,9 +155,9 @@ static void json_escape(struct buf *to, unsigned char c) {
 }
 
 /* How long the character at p is if it is written as an escape, else 0. p is valid UTF-8. */
-static size_t acting(const unsigned char *p, uint32_t *ret_c) {
+static size_t control_sequence_length(const unsigned char *p, uint32_t *ret_c) {
     bool ok;
-    size_t n = may_act(*p) ? sequence(p, 4, &ok) : 0;
+    size_t n = may_act(*p) ? sequence_length(p, 4, &ok) : 0;
 
     if (!n || n > 3)
         return 0;
@@ -186,7 +186,7 @@ static void json_quote(struct buf *to, const unsigned char *data, size_t length)
             buf_add(to, data + start, i - start);
             json_escape(to, c);
             start = i + 1;
-        } else if (c >= 0x7f && (n = acting(data + i, &character))) {
+        } else if (c >= 0x7f && (n = control_sequence_length(data + i, &character))) {
             buf_add(to, data + start, i - start);
             escape_character(to, character);
             start = i + n;
@@ -203,7 +203,7 @@ void utf8_json_shown(struct buf *to, const void *text, size_t length) {
 
     for (size_t i = 0; i < length;) {
         bool ok;
-        size_t n = sequence(p + i, length - i, &ok);
+        size_t n = sequence_length(p + i, length - i, &ok);
         uint32_t c = ok ? character_of(p + i, n) : 0xfffd;
 
         if (!ok || is_layout(c) || (c >= 0x7f && is_control(c)))

@@ -13,7 +13,7 @@ struct field_header {
     uint32_t length;
 };
 
-static size_t padded(size_t length) {
+static size_t padded_length(size_t length) {
     return (length + 7) & ~(size_t)7;
 }
 
@@ -33,7 +33,7 @@ void wire_add(struct buf *to, uint32_t tag, const void *data, size_t length) {
     }
     buf_add(to, &header, sizeof header);
     buf_add(to, data, length);
-    buf_add(to, zeros, padded(length) - length);
+    buf_add(to, zeros, padded_length(length) - length);
 }
 
 void wire_add_text(struct buf *to, uint32_t tag, const char *text) {
@@ -86,12 +86,12 @@ int wire_next(const void *data, size_t length, size_t *position, struct wire_fie
         return -EBADMSG;
     memcpy(&header, (const char *)data + *position, sizeof header);
     left -= sizeof header;
-    if (header.length > left || padded(header.length) > left)
+    if (header.length > left || padded_length(header.length) > left)
         return -EBADMSG;
     ret_field->tag = header.tag;
     ret_field->length = header.length;
     ret_field->data = (const char *)data + *position + sizeof header;
-    *position += sizeof header + padded(header.length);
+    *position += sizeof header + padded_length(header.length);
     return 1;
 }
 

@@ -24,13 +24,13 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "cli/cli.h"
-#include "cli/ids.h"
+#include "cli/id_set.h"
 #include "cli/job.h"
-#include "cli/lines.h"
+#include "cli/line_reader.h"
 #include "cli/policy.h"
-#include "cli/private.h"
+#include "cli/private_engine.h"
 #include "cli/progress.h"
-#include "cli/recorded.h"
+#include "cli/record_report.h"
 #include "cli/results.h"
 #include "cli/signals.h"
 
@@ -53,8 +53,8 @@ struct batch {
     json_t *policy_json;
     struct rollbox_plan *plan;          /* of the base policy */
     const char *jobs_path;
-    struct lines lines;
-    struct ids seen;                    /* ids of the jobs; of those read so far if they come through a pipe */
+    struct line_reader lines;
+    struct id_set seen;                    /* ids of the jobs; of those read so far if they come through a pipe */
     struct results results;
     struct progress progress;
     uint64_t jobs;                      /* -j */
@@ -77,7 +77,7 @@ static void run_ended(struct rollbox_run *run, void *userdata) {
 }
 
 /* Writes a job's row and forgets the job. */
-static void put(struct batch *batch, struct job *job) {
+static void put_job(struct batch *batch, struct job *job) {
     int r = batch->status ? 0 : results_write(&batch->results, job->row, job->row_length);
 
     if (r < 0) {
@@ -89,10 +89,10 @@ static void put(struct batch *batch, struct job *job) {
 }
 
 /* The job has its row. */
-static void finish(struct batch *batch, struct job *job, enum rollbox_outcome outcome) {
+static void finish_job(struct batch *batch, struct job *job, enum rollbox_outcome outcome) {
     batch->progress.outcomes[outcome]++;
     if (!batch->ordered) {
-        put(batch, job);
+        put_job(batch, job);
         return;
     }
     batch->order_bytes += job->row_length;
@@ -102,7 +102,7 @@ static void finish(struct batch *batch, struct job *job, enum rollbox_outcome ou
         if (!first->row)
             break;
         batch->order_bytes -= first->row_length;
-        put(batch, first);
+        put_job(batch, first);
     }
 }
 
@@ -112,7 +112,7 @@ static void out_of_memory(struct batch *batch) {
 }
 
 /* The job could not be carried out: once more, or an error row. */
-static void fail(struct batch *batch, struct job *job, const struct rollbox_error *error) {
+static void fail_job(struct batch *batch, struct job *job, const struct rollbox_error *error) {
     if (job_error_is_transient(error) && job->attempts > 0 && job->attempts <= batch->retries) {
         job->not_before_ns = clock_now_ns() + ((int64_t)RETRY_FIRST_MS << MIN(job->attempts - 1, 8u)) * 1000000;
         list_add_tail(&batch->retry, &job->of_batch);
@@ -124,7 +124,7 @@ static void fail(struct batch *batch, struct job *job, const struct rollbox_erro
         out_of_memory(batch);
         return;
     }
-    finish(batch, job, ROLLBOX_OUTCOME_ERROR);
+    finish_job(batch, job, ROLLBOX_OUTCOME_ERROR);
 }
 
 /* The plan of the job's policy. The library keeps plans by their text, so equal policies cost one compilation. */
@@ -146,20 +146,20 @@ static int plan_of(struct batch *batch, struct job *job, struct rollbox_plan **r
     return rollbox_prepare(batch->engine, text, strlen(text), ret_plan, error);
 }
 
-static void launch(struct batch *batch, struct job *job) {
+static void launch_job(struct batch *batch, struct job *job) {
     struct rollbox_error error = { 0 };
     struct rollbox_plan *plan;
 
     job->attempts++;
     int r = plan_of(batch, job, &plan, &error);
     if (r >= 0)
-        r = options_has(batch->options, OPTION_RECORD) ? recorded_start(batch->options, batch->engine, plan, job, &error) : rollbox_start(batch->engine, plan, &job->options, &job->run, &error);
+        r = options_has(batch->options, OPTION_RECORD) ? record_report_start(batch->options, batch->engine, plan, job, &error) : rollbox_start(batch->engine, plan, &job->options, &job->run, &error);
     if (r >= 0) {
         batch->n_running++;
         return;
     }
     batch->lost = batch->lost || error.code == ROLLBOX_ERR_ENGINE_LOST;
-    fail(batch, job, &error);
+    fail_job(batch, job, &error);
 }
 
 static bool is_blank(const char *text, size_t length) {
@@ -173,7 +173,7 @@ static bool read_one(struct batch *batch) {
     size_t length;
     uint64_t first;
 
-    int r = lines_next(&batch->lines, &text, &length);
+    int r = line_reader_next(&batch->lines, &text, &length);
     if (r <= 0) {
         if (r < 0)
             batch->status = r == -EFBIG ? cli_fail(batch->options, "%s:%" PRIu64 ": the line is longer than 256 MiB", batch->jobs_path, batch->lines.line + 1)
@@ -188,7 +188,7 @@ static bool read_one(struct batch *batch) {
         return false;
     }
     if (job->has_id && !batch->lines.blocking) {
-        r = ids_add(&batch->seen, job->id, job->line, &first);
+        r = id_set_add(&batch->seen, job->id, job->line, &first);
         if (r) {
             /* What is under way may end; then the batch fails. */
             progress_clear(&batch->progress);
@@ -201,7 +201,7 @@ static bool read_one(struct batch *batch) {
             return false;
         }
     }
-    if (job->has_id && ids_find(&batch->results.done, job->id)) {
+    if (job->has_id && id_set_find(&batch->results.done, job->id)) {
         /* A regular file's were counted beforehand. */
         batch->progress.skipped += !batch->lines.blocking;
         job_free(job);
@@ -212,14 +212,14 @@ static bool read_one(struct batch *batch) {
     list_add_tail(&batch->order, &job->of_order);
     batch->n_order++;
     if (error.code != ROLLBOX_OK)
-        fail(batch, job, &error);
+        fail_job(batch, job, &error);
     else
-        launch(batch, job);
+        launch_job(batch, job);
     return true;
 }
 
 /* The first job whose time for a retry has come; NULL if none. */
-static struct job *due(struct batch *batch) {
+static struct job *next_due_job(struct batch *batch) {
     int64_t now = clock_now_ns();
 
     list_for_each(node, &batch->retry) {
@@ -245,8 +245,8 @@ static bool start_jobs(struct batch *batch) {
     struct job *job;
 
     while (!batch->status && !batch->lost && batch->n_running < batch->jobs && !signals_caught()) {
-        if ((job = due(batch))) {
-            launch(batch, job);
+        if ((job = next_due_job(batch))) {
+            launch_job(batch, job);
         } else if (may_read(batch)) {
             if (read_one(batch))
                 continue;
@@ -267,7 +267,7 @@ static void end_record(struct batch *batch, struct job *job, const struct rollbo
         return;
     }
     progress_clear(&batch->progress);
-    batch->n_torn += recorded_end(batch->options, job) != 0;
+    batch->n_torn += record_report_end(batch->options, job) != 0;
 }
 
 /* Takes the results of the runs that have ended. */
@@ -284,11 +284,11 @@ static void take_ended(struct batch *batch) {
         if (r < 0) {
             error = (struct rollbox_error){ .code = ROLLBOX_ERR_INTERNAL, .error_number = -r, .stage = "result", .message = "a run that ended has no result" };
             job->run = rollbox_run_free(job->run);
-            fail(batch, job, &error);
+            fail_job(batch, job, &error);
         } else if (result->outcome == ROLLBOX_OUTCOME_ERROR) {
             error = result->error;
             job->run = rollbox_run_free(job->run);
-            fail(batch, job, &error);
+            fail_job(batch, job, &error);
         } else {
             enum rollbox_outcome outcome = result->outcome;
 
@@ -297,7 +297,7 @@ static void take_ended(struct batch *batch) {
             if (r < 0)
                 out_of_memory(batch);
             else
-                finish(batch, job, outcome);
+                finish_job(batch, job, outcome);
         }
     }
 }
@@ -350,7 +350,7 @@ static int pause_ms(const struct batch *batch) {
     return (int)pause;
 }
 
-static void loop(struct batch *batch) {
+static void run_loop(struct batch *batch) {
     for (;;) {
         /* The engine first: a job is started only when it is known to be there. */
         if (rollbox_dispatch(batch->engine) == -ENOTCONN)
@@ -380,15 +380,15 @@ static void loop(struct batch *batch) {
 }
 
 /* Reads the jobs through for their ids. */
-static int survey(struct batch *batch) {
-    struct lines lines;
+static int survey_jobs(struct batch *batch) {
+    struct line_reader lines;
     char *text;
     size_t length;
     int r, status = 0;
     uint64_t first;
 
-    lines_init(&lines, batch->lines.fd, true);
-    while (!status && (r = lines_next(&lines, &text, &length)) > 0) {
+    line_reader_init(&lines, batch->lines.fd, true);
+    while (!status && (r = line_reader_next(&lines, &text, &length)) > 0) {
         if (is_blank(text, length))
             continue;
         batch->progress.total++;
@@ -396,7 +396,7 @@ static int survey(struct batch *batch) {
         if (!id) {
             status = cli_fail(batch->options, "out of memory");
         } else if (strcmp(id, "null") != 0) {
-            int known = ids_add(&batch->seen, id, lines.line, &first);
+            int known = id_set_add(&batch->seen, id, lines.line, &first);
 
             if (known > 0)
                 status = cli_fail(batch->options, "%s:%" PRIu64 ": id %s was used on line %" PRIu64 " already; nothing was run", batch->jobs_path, lines.line, id, first);
@@ -408,7 +408,7 @@ static int survey(struct batch *batch) {
         status = cli_fail(batch->options, "%s:%" PRIu64 ": the line is longer than 256 MiB", batch->jobs_path, lines.line + 1);
     else if (!status && (r < 0 || lseek(batch->lines.fd, 0, SEEK_SET) < 0))
         status = cli_fail(batch->options, "%s: cannot read it: %s", batch->jobs_path, strerror(r < 0 ? -r : errno));
-    lines_done(&lines);
+    line_reader_done(&lines);
     return status;
 }
 
@@ -424,7 +424,7 @@ static int open_jobs(struct batch *batch, int *ret_fd) {
     if (fstat(standard ? STDIN_FILENO : fd, &st) == 0 && S_ISDIR(st.st_mode))
         return cli_fail(batch->options, "%s: is a directory; the jobs are a file of JSON lines", batch->jobs_path);
     /* Standard input is read once, from where it stands. */
-    lines_init(&batch->lines, standard ? STDIN_FILENO : fd, !standard && S_ISREG(st.st_mode));
+    line_reader_init(&batch->lines, standard ? STDIN_FILENO : fd, !standard && S_ISREG(st.st_mode));
     if (standard)
         batch->jobs_path = "<stdin>";
     *ret_fd = TAKE_FD(fd);
@@ -438,7 +438,7 @@ static uint64_t available_cpus(void) {
 }
 
 /* Everything that must be right before the first job runs. */
-static int prepare(struct batch *batch, int *ret_jobs_fd) {
+static int prepare_batch(struct batch *batch, int *ret_jobs_fd) {
     const struct option_use *jobs = options_last(batch->options, OPTION_JOBS), *retries = options_last(batch->options, OPTION_RETRIES);
     const char *output = options_text(batch->options, OPTION_OUTPUT);
     struct rollbox_error error = { 0 };
@@ -447,7 +447,7 @@ static int prepare(struct batch *batch, int *ret_jobs_fd) {
     batch->retries = retries ? retries->count : DEFAULT_RETRIES;
     if (batch->jobs == 0 || batch->jobs > MAX_JOBS)
         return cli_fail(batch->options, "--jobs %" PRIu64 ": must be from 1 to %d", batch->jobs, MAX_JOBS);
-    int status = recorded_check(batch->options);
+    int status = record_report_check(batch->options);
     if (!status)
         status = open_jobs(batch, ret_jobs_fd);
     if (!status)
@@ -460,12 +460,12 @@ static int prepare(struct batch *batch, int *ret_jobs_fd) {
     /* First: meanwhile it has what the jobs' sandboxes have in common made. */
     int opened = open_engine(batch, &error);
     if (batch->lines.blocking)
-        status = survey(batch);
+        status = survey_jobs(batch);
     if (!status)
         status = results_open(batch->options, output ? output : "-", &batch->results);
     if (status)
         return status;
-    batch->progress.skipped = ids_common(&batch->seen, &batch->results.done);
+    batch->progress.skipped = id_set_common(&batch->seen, &batch->results.done);
     return opened < 0 ? cli_fail_error(batch->options, &error) : 0;
 }
 
@@ -488,8 +488,8 @@ int cmd_batch(const struct options *options) {
     list_init(&batch.ended);
     list_init(&batch.order);
     progress_init(&batch.progress, !options_has(options, OPTION_NO_PROGRESS) && isatty(STDERR_FILENO));
-    private_start(options);
-    int status = prepare(&batch, &jobs_fd);
+    private_engine_start(options);
+    int status = prepare_batch(&batch, &jobs_fd);
     if (!status) {
         batch.signal_fd = signals_catch();
         if (batch.signal_fd < 0)
@@ -497,7 +497,7 @@ int cmd_batch(const struct options *options) {
     }
     if (!status) {
         batch.progress.started_ns = clock_now_ns();
-        loop(&batch);
+        run_loop(&batch);
         drop_jobs(&batch);
         int r = results_sync(&batch.results), caught = signals_caught();
         if (r < 0 && !batch.status) {
@@ -506,7 +506,7 @@ int cmd_batch(const struct options *options) {
         }
         progress_summary(&batch.progress, caught);
         if (options_has(options, OPTION_JSON)) {
-            cli_told();
+            cli_notify();
             progress_json(&batch.progress, caught, batch.results.fd == STDOUT_FILENO ? STDERR_FILENO : STDOUT_FILENO);
         }
         if (batch.status || batch.stop)
@@ -518,8 +518,8 @@ int cmd_batch(const struct options *options) {
     }
     rollbox_engine_close(batch.engine);
     results_close(&batch.results);
-    ids_done(&batch.seen);
-    lines_done(&batch.lines);
+    id_set_done(&batch.seen);
+    line_reader_done(&batch.lines);
     json_decref(batch.policy_json);
     cli_policy_done(&batch.policy);
     return status;

@@ -61,7 +61,7 @@ int cli_fail_error(const struct options *options, const struct rollbox_error *er
 __attribute__((format(printf, 3, 4))) int cli_fail_code(const struct options *options, enum rollbox_error_code code, const char *format, ...);
 
 /* With --json: the one object of this command is on standard output. Where none was, and it has failed, the failure is. */
-void cli_told(void);
+void cli_notify(void);
 
 /* With --json: prints the object of a command that has failed before it had one (a result if the command has results). `status`. */
 int cli_tell_failure(const struct command *command, int status);

@@ -68,7 +68,7 @@ static void print_second_words(size_t i, const char *between) {
         }
 }
 
-static void bash(void) {
+static void print_bash(void) {
     printf("# SPDX-License-Identifier: Apache-2.0\n"
            "# bash completion for rollbox; made by: rollbox completion bash\n"
            "_rollbox() {\n"
@@ -173,7 +173,7 @@ static void print_quoted(const char *text, const char *special) {
     }
 }
 
-static void zsh(void) {
+static void print_zsh(void) {
     printf("#compdef rollbox\n"
            "# SPDX-License-Identifier: Apache-2.0\n"
            "# zsh completion for rollbox; made by: rollbox completion zsh\n"
@@ -250,7 +250,7 @@ static void zsh(void) {
            "_rollbox \"$@\"\n");
 }
 
-static void fish(void) {
+static void print_fish(void) {
     printf("# SPDX-License-Identifier: Apache-2.0\n"
            "# fish completion for rollbox; made by: rollbox completion fish\n"
            "complete -c rollbox -n __fish_use_subcommand -f -a '");
@@ -301,11 +301,11 @@ int cmd_completion(const struct options *options) {
     const char *shell = options->rest[0];
 
     if (strcmp(shell, "bash") == 0)
-        bash();
+        print_bash();
     else if (strcmp(shell, "zsh") == 0)
-        zsh();
+        print_zsh();
     else if (strcmp(shell, "fish") == 0)
-        fish();
+        print_fish();
     else
         return cli_fail(options, "%s: no completion for this shell; there is bash, zsh and fish", shell);
     return cli_flush(options, 0);

@@ -23,7 +23,7 @@
 #include "cli/session.h"
 #include "cli/signals.h"
 
-#define STREAM_MOST ((size_t)1 << 30)   /* bytes of a standard stream: it is held in memory */
+#define MAX_STREAM ((size_t)1 << 30)   /* bytes of a standard stream: it is held in memory */
 #define DRAW_NS 100000000
 
 struct copying {
@@ -102,13 +102,13 @@ static bool host_is_directory(const char *path) {
 
 /* ---- progress ----------------------------------------------------------------------------------------------------- */
 
-static void clear(struct copying *c) {
+static void clear_progress(struct copying *c) {
     if (c->drawn)
         (void)fd_write_all(STDERR_FILENO, "\r\033[K", 4);
     c->drawn = false;
 }
 
-static int progress(uint64_t bytes, uint64_t files, void *userdata) {
+static int show_progress(uint64_t bytes, uint64_t files, void *userdata) {
     struct copying *c = userdata;
     int64_t now = clock_now_ns();
 
@@ -127,7 +127,7 @@ static int progress(uint64_t bytes, uint64_t files, void *userdata) {
 
 /* ---- copying: 0, or negative with c->error filled ----------------------------------------------------------------- */
 
-static int fail(struct copying *c, int r, const char *what) {
+static int fail_copy(struct copying *c, int r, const char *what) {
     c->error = (struct rollbox_error){ .code = ROLLBOX_ERR_IO, .error_number = -r };
     snprintf(c->error.message, sizeof c->error.message, "cannot %s: %s", what, strerror(-r));
     return r;
@@ -137,9 +137,9 @@ static int copy_in(struct copying *c) {
     if (is_stream(c)) {
         auto_buf struct buf content = BUF_INIT;
 
-        int r = fd_read_all(STDIN_FILENO, STREAM_MOST, &content);
+        int r = fd_read_all(STDIN_FILENO, MAX_STREAM, &content);
         if (r < 0)
-            return fail(c, r, "read standard input (1 GiB at the most)");
+            return fail_copy(c, r, "read standard input (1 GiB at the most)");
         c->bytes = content.length;
         c->files = 1;
         return rollbox_file_write(c->sandbox, c->guest, content.data, content.length, 0644, &c->error);
@@ -150,9 +150,9 @@ static int copy_in(struct copying *c) {
         if (r > 0)
             r = append_name(&c->guest, c->host);
         if (r < 0)
-            return c->error.code ? r : fail(c, r, "copy");
+            return c->error.code ? r : fail_copy(c, r, "copy");
     }
-    return rollbox_upload(c->sandbox, c->host, c->guest, progress, c, &c->error);
+    return rollbox_upload(c->sandbox, c->host, c->guest, show_progress, c, &c->error);
 }
 
 static int copy_out(struct copying *c) {
@@ -160,30 +160,30 @@ static int copy_out(struct copying *c) {
         auto_free void *data = NULL;
         size_t length;
 
-        int r = rollbox_file_read(c->sandbox, c->guest, STREAM_MOST, &data, &length, &c->error);
+        int r = rollbox_file_read(c->sandbox, c->guest, MAX_STREAM, &data, &length, &c->error);
         if (r < 0)
             return r;
         c->bytes = length;
         c->files = 1;
         r = fd_write_all(STDOUT_FILENO, data, length);
-        return r < 0 ? fail(c, r, "write to standard output") : 0;
+        return r < 0 ? fail_copy(c, r, "write to standard output") : 0;
     }
     auto_free char *target = strdup(c->host);
     if (!target)
-        return fail(c, -ENOMEM, "copy");
+        return fail_copy(c, -ENOMEM, "copy");
     if (host_is_directory(target) && !means_content(c->guest)) {
         int r = guest_is_directory(c);
 
         if (r > 0)
             r = append_name(&target, c->guest);
         if (r < 0)
-            return c->error.code ? r : fail(c, r, "copy");
+            return c->error.code ? r : fail_copy(c, r, "copy");
     }
-    return rollbox_download(c->sandbox, c->guest, target, progress, c, &c->error);
+    return rollbox_download(c->sandbox, c->guest, target, show_progress, c, &c->error);
 }
 
-static int tell(struct copying *c, int r) {
-    clear(c);
+static int report_copy(struct copying *c, int r) {
+    clear_progress(c);
     if (r < 0)
         return signals_caught() ? CLI_EXIT_ERROR : cli_fail_error(c->options, &c->error);
     if (options_has(c->options, OPTION_JSON) && !(is_stream(c) && !c->upload))
@@ -218,7 +218,7 @@ int cmd_cp(const struct options *options) {
     } else if (!is_stream(&c) && signals_catch() < 0) {
         status = cli_fail(options, "cannot make a pipe: %s", strerror(errno));
     } else {
-        status = tell(&c, c.upload ? copy_in(&c) : copy_out(&c));
+        status = report_copy(&c, c.upload ? copy_in(&c) : copy_out(&c));
     }
     rollbox_sandbox_free(c.sandbox);
     rollbox_engine_close(engine);

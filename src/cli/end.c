@@ -3,12 +3,12 @@
 #include <stdio.h>
 
 #include "cli/cli.h"
-#include "cli/private.h"
+#include "cli/private_engine.h"
 #include "cli/signals.h"
 
 int cli_end(int status) {
     if (signals_caught()) {
-        private_end();
+        private_engine_end();
         signals_die(signals_caught());
     }
     return status;

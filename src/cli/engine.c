@@ -22,7 +22,7 @@
 #include "cli/cli.h"
 #include "cli/policy.h"
 #include "cli/session.h"
-#include "cli/shown.h"
+#include "cli/format.h"
 
 /* How long `stop` waits for the engine to be gone. */
 #define STOP_MS 10000
@@ -34,7 +34,7 @@
 /* ---- start -------------------------------------------------------------------------------------------------------- */
 
 /* Executes the engine's program: $ROLLBOX_ENGINE, else beside this one (a build tree, a bundle), where an installation puts it, or in the PATH. Returns only if it cannot. */
-static int execute(const struct options *options, const char *path) {
+static int execute_engine(const struct options *options, const char *path) {
     const char *program = getenv("ROLLBOX_ENGINE");
     auto_buf struct buf candidate = BUF_INIT;
     char self[PATH_MAX];
@@ -64,11 +64,11 @@ _Noreturn static void become_engine(const struct options *options, const char *p
     if (null < 0 || setsid() < 0 || chdir("/") < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(errors, 2) < 0)
         _exit(CLI_EXIT_ERROR);
     (void)close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
-    _exit(execute(options, path));
+    _exit(execute_engine(options, path));
 }
 
 /* Passes on what the engine said. */
-static void relay_errors(int errors) {
+static void stdio_relay_errors(int errors) {
     auto_buf struct buf text = BUF_INIT;
 
     if (fd_read_all(errors, 65536, &text) >= 0 && text.length)
@@ -100,13 +100,13 @@ static int await_engine(const struct options *options, const char *path, pid_t c
                 printf("{\"pid\":%d,\"socket\":%s}\n", (int)child, name.data);
             } else {
                 printf("engine %d serves ", (int)child);
-                shown_line(path);
+                format_line(path);
             }
             return cli_flush(options, 0);
         }
         /* Nobody tells when a socket begins to listen. */
         if (poll(&gone, 1, START_STEP_MS) > 0) {
-            relay_errors(errors);
+            stdio_relay_errors(errors);
             return cli_fail(options, "the engine ended at its start; --socket or ROLLBOX_SOCKET names another place for its socket than %s", path);
         }
     }
@@ -141,7 +141,7 @@ int cmd_engine_start(const struct options *options) {
     int status = session_socket(options, &path);
     if (status)
         return status;
-    return options_has(options, OPTION_BACKGROUND) ? start_in_background(options, path) : execute(options, path);
+    return options_has(options, OPTION_BACKGROUND) ? start_in_background(options, path) : execute_engine(options, path);
 }
 
 /* ---- status and end ----------------------------------------------------------------------------------------------- */

@@ -16,7 +16,7 @@
 #include "cli/cli.h"
 #include "cli/outcome.h"
 #include "cli/policy.h"
-#include "cli/pump.h"
+#include "cli/copy_stream.h"
 #include "cli/session.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
@@ -43,7 +43,7 @@ static int make_argv(const struct options *options, const char *shell[6], const 
 }
 
 /* The id of a command that is left running, once the engine has it. */
-static int leave(struct view *view) {
+static int leave_exec(struct view *view) {
     const struct rollbox_result *result;
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_free char *json = NULL;
@@ -89,7 +89,7 @@ int cmd_exec(const struct options *options) {
         .input_fd = -1,
         .stream_fds = { -1, -1 },
         .detached = true,
-        .callback = pump_on_end,
+        .callback = copy_stream_on_end,
         .userdata = &view.pump,
     };
     if (options_has(options, OPTION_DETACH) && options_has(options, OPTION_INTERACTIVE))
@@ -117,7 +117,7 @@ int cmd_exec(const struct options *options) {
         return status;
     status = view_start(&view, &exec, options_has(options, OPTION_INTERACTIVE), options_has(options, OPTION_TTY));
     if (!status && options_has(options, OPTION_DETACH))
-        status = leave(&view);
+        status = leave_exec(&view);
     else if (!status)
         status = view_follow(&view, exec.output_limit >= 0 ? (uint64_t)exec.output_limit : UINT64_MAX);
     view_done(&view);
@@ -186,11 +186,11 @@ static void redraw(const struct view *view) {
     view_tell_size(view);
 }
 
-static int attach(struct view *view) {
+static int attach_exec(struct view *view) {
     const struct options *options = view->options;
     const bool input = options_has(options, OPTION_INTERACTIVE), stream = !options_has(options, OPTION_JSON);
     struct rollbox_attach_options attach_options = {
-        .size = sizeof attach_options, .operation_id = view->id, .input_fd = -1, .stream_fds = { -1, -1 }, .callback = pump_on_end, .userdata = &view->pump,
+        .size = sizeof attach_options, .operation_id = view->id, .input_fd = -1, .stream_fds = { -1, -1 }, .callback = copy_stream_on_end, .userdata = &view->pump,
     };
     struct rollbox_error error = { .code = ROLLBOX_OK };
     const bool tty = has_terminal(view);
@@ -202,7 +202,7 @@ static int attach(struct view *view) {
         return cli_fail(options, "--tty: %s has no terminal", view->id);
     int status = view_open(view, input, stream, stream && !tty, &ends);
     if (!status)
-        status = pump_catch_signals(&view->pump, options);
+        status = copy_stream_catch_signals(&view->pump, options);
     if (!status && input)
         status = view_lend_terminal(view);
     if (!status) {
@@ -238,7 +238,7 @@ int cmd_attach(const struct options *options) {
     if (id)
         view.id = id;
     if (!status)
-        status = attach(&view);
+        status = attach_exec(&view);
     view_done(&view);
     return cli_end(status);
 }

@@ -35,7 +35,7 @@ static const struct language {
 static const char *const fields[] = { "id", "argv", "code", "language", "stdin", "files", "cwd", "env", "timeout_s", "policy" };
 
 /* Every complaint about a line says which line. */
-__attribute__((format(printf, 3, 4))) static int bad(const struct job *job, struct rollbox_error *error, const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static int refuse_job(const struct job *job, struct rollbox_error *error, const char *format, ...) {
     char text[800];
     va_list args;
 
@@ -187,14 +187,14 @@ static int take_command(struct job *job, struct rollbox_error *error) {
     const json_t *argv = json_object_get(job->root, "argv"), *code = json_object_get(job->root, "code"), *language = json_object_get(job->root, "language");
 
     if (!argv == !code)
-        return bad(job, error, argv ? "has both \"argv\" and \"code\"; give one" : "has neither \"argv\" nor \"code\"");
+        return refuse_job(job, error, argv ? "has both \"argv\" and \"code\"; give one" : "has neither \"argv\" nor \"code\"");
     if (argv) {
         size_t n = json_array_size(argv);
 
         if (language)
-            return bad(job, error, "\"language\" goes with \"code\", not with \"argv\"");
+            return refuse_job(job, error, "\"language\" goes with \"code\", not with \"argv\"");
         if (!json_is_array(argv) || n == 0)
-            return bad(job, error, "\"argv\" must be a list of at least one string%s",
+            return refuse_job(job, error, "\"argv\" must be a list of at least one string%s",
                        json_is_string(argv) ? "; a program's text is \"code\", with its \"language\", and a shell's line is [\"sh\", \"-c\", ...]" : "");
         job->argv = calloc(n + 1, sizeof *job->argv);
         if (!job->argv)
@@ -203,15 +203,15 @@ static int take_command(struct job *job, struct rollbox_error *error) {
             const json_t *item = json_array_get(argv, i);
 
             if (!is_text(item))
-                return bad(job, error, "\"argv\"[%zu] must be a string without NUL", i);
+                return refuse_job(job, error, "\"argv\"[%zu] must be a string without NUL", i);
             job->argv[i] = json_string_value(item);
         }
         return 0;
     }
     if (!json_is_string(code))
-        return bad(job, error, "\"code\" must be a string");
+        return refuse_job(job, error, "\"code\" must be a string");
     if (!is_text(language))
-        return bad(job, error, "\"code\" needs a \"language\", such as \"python\"");
+        return refuse_job(job, error, "\"code\" needs a \"language\", such as \"python\"");
     for (size_t i = 0; i < ARRAY_SIZE(languages); i++)
         if (strcmp(languages[i].name, json_string_value(language)) == 0) {
             job->argv = calloc(ARRAY_SIZE(languages[i].argv), sizeof *job->argv);
@@ -219,13 +219,13 @@ static int take_command(struct job *job, struct rollbox_error *error) {
                 return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
             memcpy(job->argv, languages[i].argv, sizeof languages[i].argv);
             if (json_object_get(json_object_get(job->root, "files"), languages[i].file))
-                return bad(job, error, "\"files\" has a %s, which is where \"code\" goes", languages[i].file);
+                return refuse_job(job, error, "\"files\" has a %s, which is where \"code\" goes", languages[i].file);
             job->options.is_code = !strcmp(languages[i].name, "python");
             job->files[job->options.n_files++] = (struct rollbox_file){ .path = languages[i].file, .data = json_string_value(code), .length = json_string_length(code) };
             return 0;
         }
     const char *near = options_nearest(json_string_value(language), &languages[0].name, ARRAY_SIZE(languages), sizeof languages[0]);
-    return bad(job, error, "unknown language \"%s\"; %s%s", json_string_value(language), near ? "did you mean " : "use \"argv\" for it", near ? near : "");
+    return refuse_job(job, error, "unknown language \"%s\"; %s%s", json_string_value(language), near ? "did you mean " : "use \"argv\" for it", near ? near : "");
 }
 
 static int take_files(struct job *job, struct rollbox_error *error) {
@@ -234,14 +234,14 @@ static int take_files(struct job *job, struct rollbox_error *error) {
     const json_t *text;
 
     if (files && !json_is_object(files))
-        return bad(job, error, "\"files\" must be an object {path: text}");
+        return refuse_job(job, error, "\"files\" must be an object {path: text}");
     /* One more for the code. */
     job->files = calloc(json_object_size(files) + 1, sizeof *job->files);
     if (!job->files)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     json_object_foreach((json_t *)files, path, text) {
         if (!path[0] || !json_is_string(text))
-            return bad(job, error, "\"files\": the content of \"%s\" must be a string, and its path not empty", path);
+            return refuse_job(job, error, "\"files\": the content of \"%s\" must be a string, and its path not empty", path);
         job->files[job->options.n_files++] = (struct rollbox_file){ .path = path, .data = json_string_value(text), .length = json_string_length(text) };
     }
     return 0;
@@ -255,13 +255,13 @@ static int take_env(struct job *job, struct rollbox_error *error) {
     if (!env)
         return 0;
     if (!json_is_object(env))
-        return bad(job, error, "\"env\" must be an object {name: value}");
+        return refuse_job(job, error, "\"env\" must be an object {name: value}");
     job->env = calloc(json_object_size(env) + 1, sizeof *job->env);
     if (!job->env)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     json_object_foreach((json_t *)env, name, value) {
         if (!name[0] || strchr(name, '=') || !is_text(value))
-            return bad(job, error, "\"env\": \"%s\" must be a name without '=' and its value a string without NUL", name);
+            return refuse_job(job, error, "\"env\": \"%s\" must be a name without '=' and its value a string without NUL", name);
         if (asprintf(&job->env[n++], "%s=%s", name, json_string_value(value)) < 0) {
             job->env[n - 1] = NULL;
             return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
@@ -275,18 +275,18 @@ static int take_rest(struct job *job, struct rollbox_error *error) {
     const json_t *timeout = json_object_get(job->root, "timeout_s"), *policy = json_object_get(job->root, "policy");
 
     if (input && !json_is_string(input))
-        return bad(job, error, "\"stdin\" must be a string");
+        return refuse_job(job, error, "\"stdin\" must be a string");
     if (cwd && !is_text(cwd))
-        return bad(job, error, "\"cwd\" must be a string");
+        return refuse_job(job, error, "\"cwd\" must be a string");
     if (policy && !json_is_object(policy))
-        return bad(job, error, "\"policy\" must be an object");
+        return refuse_job(job, error, "\"policy\" must be an object");
     if (json_is_string(timeout) && !strcmp(json_string_value(timeout), "none")) {
         job->options.timeout_ms = ROLLBOX_NO_TIMEOUT;
     } else if (timeout) {
         double seconds = json_number_value(timeout);
 
         if (!json_is_number(timeout) || !isfinite(seconds) || seconds <= 0 || seconds > 1e9)
-            return bad(job, error, "\"timeout_s\" must be a number of seconds above 0, or \"none\"");
+            return refuse_job(job, error, "\"timeout_s\" must be a number of seconds above 0, or \"none\"");
         /* Rounded up: no job gets less than it was given. */
         job->options.timeout_ms = (int64_t)(seconds * 1000);
         job->options.timeout_ms += (double)job->options.timeout_ms < seconds * 1000;
@@ -305,7 +305,7 @@ static bool is_string(const char *text, size_t length) {
     return at < length && text[at] == '"';
 }
 
-static int parse(struct job *job, const char *text, size_t length, struct rollbox_error *error) {
+static int parse_job(struct job *job, const char *text, size_t length, struct rollbox_error *error) {
     json_error_t problem;
     const char *key;
     json_t *value;
@@ -317,12 +317,12 @@ static int parse(struct job *job, const char *text, size_t length, struct rollbo
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     if (!json_is_object(job->root)) {
         if (!job->root && is_string(text, length))
-            return bad(job, error, "must be a JSON object, not a string: {\"id\": ..., \"code\": ..., \"language\": \"python\"} for a program's text, {\"id\": ..., \"argv\": [...]} for a command");
-        return job->root ? bad(job, error, "must be a JSON object") : bad(job, error, "not JSON: %s (column %d)", problem.text, problem.column);
+            return refuse_job(job, error, "must be a JSON object, not a string: {\"id\": ..., \"code\": ..., \"language\": \"python\"} for a program's text, {\"id\": ..., \"argv\": [...]} for a command");
+        return job->root ? refuse_job(job, error, "must be a JSON object") : refuse_job(job, error, "not JSON: %s (column %d)", problem.text, problem.column);
     }
     const json_t *id = json_object_get(job->root, "id");
     if (!job->has_id)
-        return bad(job, error, id ? "\"id\" must be a string or a whole number" : "has no \"id\"");
+        return refuse_job(job, error, id ? "\"id\" must be a string or a whole number" : "has no \"id\"");
     json_object_foreach_safe(job->root, next, key, value) {
         size_t i = 0;
 
@@ -335,7 +335,7 @@ static int parse(struct job *job, const char *text, size_t length, struct rollbo
             continue;
         }
         const char *near = strcmp(key, "timeout") == 0 ? "timeout_s" : options_nearest(key, fields, ARRAY_SIZE(fields), sizeof fields[0]);
-        return bad(job, error, "unknown field \"%s\"%s%s%s", key, near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+        return refuse_job(job, error, "unknown field \"%s\"%s%s%s", key, near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
     }
     int r = take_files(job, error);
     if (r >= 0)
@@ -355,7 +355,7 @@ struct job *job_new(const char *text, size_t length, uint64_t line, struct rollb
     job->line = line;
     job->options = (struct rollbox_run_options){ .size = sizeof job->options, .timeout_ms = -1, .output_limit = -1, .userdata = job };
     *ret_error = (struct rollbox_error){ .code = ROLLBOX_OK };
-    parse(job, text, length, ret_error);
+    parse_job(job, text, length, ret_error);
     if (!job->id)
         return job_free(job);
     job->options.argv = job->argv;

@@ -32,7 +32,7 @@ int keys_parse(const char *text, bool only_notices, struct keys *ret_keys) {
     while (strcmp(text, "none") != 0) {
         size_t length = strcspn(text, ",");
 
-        if (keys.length == KEYS_MOST || parse_key(text, length, &keys.sequence[keys.length]) < 0)
+        if (keys.length == MAX_KEYS || parse_key(text, length, &keys.sequence[keys.length]) < 0)
             return -EINVAL;
         keys.length++;
         if (!text[length])
@@ -47,7 +47,7 @@ int keys_parse(const char *text, bool only_notices, struct keys *ret_keys) {
 
 /* How many keys of the sequence the latest ones are, the last of which is `key`: ctrl-p ctrl-p ctrl-q has it, too. */
 static size_t match(const struct keys *keys, unsigned char key) {
-    unsigned char latest[KEYS_MOST + 1];
+    unsigned char latest[MAX_KEYS + 1];
     size_t n = keys->matched;
 
     memcpy(latest, keys->sequence, n);

@@ -12,11 +12,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define KEYS_MOST 16            /* keys in a sequence */
+#define MAX_KEYS 16            /* keys in a sequence */
 #define KEYS_DEFAULT "ctrl-p,ctrl-q"
 
 struct keys {
-    unsigned char sequence[KEYS_MOST];
+    unsigned char sequence[MAX_KEYS];
     size_t length;              /* 0: there is no sequence */
     size_t matched;             /* of the sequence, by the keys before; held back unless `only_notices` */
     bool only_notices;
@@ -28,7 +28,7 @@ int keys_parse(const char *text, bool only_notices, struct keys *ret_keys);
 
 /*
  * Looks for the sequence in keys[0 .. length), and puts what is for the command into to[], which has room for length +
- * KEYS_MOST. Returns how much that is. Once the sequence was seen, what follows it is dropped, unless `only_notices`.
+ * MAX_KEYS. Returns how much that is. Once the sequence was seen, what follows it is dropped, unless `only_notices`.
  */
 size_t keys_filter(struct keys *keys, const char *typed, size_t length, char *to);
 

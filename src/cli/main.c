@@ -6,7 +6,7 @@
 
 #include "base/cleanup.h"
 #include "cli/cli.h"
-#include "cli/private.h"
+#include "cli/private_engine.h"
 #include "sys/limits.h"
 
 int cmd_version(const struct options *options) {
@@ -211,7 +211,7 @@ int main(int argc, char **argv) {
     struct options options;
     int used;
 
-    private_arguments(argc, argv);
+    private_engine_arguments(argc, argv);
     command_table = commands;
     command_count = ARRAY_SIZE(commands);
     if (cli_open_standard_streams() < 0)
@@ -241,7 +241,7 @@ int main(int argc, char **argv) {
         status = cli_flush(&options, 0);
     } else {
         status = command->call(&options);
-        private_end();
+        private_engine_end();
         if (asks_json)
             status = cli_tell_failure(command, status);
     }

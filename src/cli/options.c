@@ -133,7 +133,7 @@ const struct command *command_table;
 size_t command_count;
 
 /* Edits (insert, delete, replace, swap neighbours) from a to b, for words up to 31 bytes; longer ones count as far apart. */
-static unsigned distance(const char *a, const char *b) {
+static unsigned edit_distance(const char *a, const char *b) {
     unsigned rows[3][32];
     size_t n = strlen(a), m = strlen(b);
 
@@ -160,7 +160,7 @@ const char *options_nearest(const char *word, const void *names, size_t n, size_
 
     for (size_t i = 0; i < n; i++) {
         const char *name = *(const char *const *)((const char *)names + i * stride);
-        unsigned d = distance(word, name);
+        unsigned d = edit_distance(word, name);
 
         /* A beginning of a name ("--mem") is as good as one slip. */
         if (strlen(word) >= 3 && strncmp(word, name, strlen(word)) == 0)
@@ -173,7 +173,7 @@ const char *options_nearest(const char *word, const void *names, size_t n, size_
     return best;
 }
 
-static const struct option *find(const struct command *command, const char *name, size_t length) {
+static const struct option *find_option(const struct command *command, const char *name, size_t length) {
     for (size_t i = 0; i < option_count; i++)
         if ((option_table[i].commands & command->bit) && strlen(option_table[i].name) == length && memcmp(option_table[i].name, name, length) == 0)
             return &option_table[i];
@@ -187,7 +187,7 @@ static const struct option *find_letter(const struct command *command, char lett
     return NULL;
 }
 
-static int unknown(const struct options *options, const char *text, size_t length) {
+static int refuse_option(const struct options *options, const char *text, size_t length) {
     const char *names[ARRAY_SIZE(option_table)];
     char word[32] = "";
     size_t n = 0;
@@ -221,7 +221,7 @@ static bool is_choice(const char *choices, const char *value) {
 }
 
 /* Checks one value as far as the option's kind tells, so that the complaint can name the option. */
-static int check(const struct options *options, struct option_use *use) {
+static int check_option(const struct options *options, struct option_use *use) {
     const struct option *option = use->option;
     const char *value = use->value;
     char *end;
@@ -272,7 +272,7 @@ static int check(const struct options *options, struct option_use *use) {
 }
 
 /* What the operand is called that comes after n of them. */
-static const char *missing(const struct command *command, int n, size_t *ret_length) {
+static const char *missing_operand(const struct command *command, int n, size_t *ret_length) {
     const char *word = command->bit == COMMAND_RUN ? "the command to run" : command->arguments;
 
     while (command->bit != COMMAND_RUN && n-- > 0 && strchr(word, ' '))
@@ -295,7 +295,7 @@ bool options_ask_json(const struct command *command, int argc, char *const *argv
                 return false;
             continue;
         }
-        const struct option *option = !command ? NULL : word[1] == '-' ? find(command, word + 2, length - 2) : word[2] ? NULL : find_letter(command, word[1]);
+        const struct option *option = !command ? NULL : word[1] == '-' ? find_option(command, word + 2, length - 2) : word[2] ? NULL : find_letter(command, word[1]);
         if (option && option->argument && !word[length])
             i++;
     }
@@ -334,9 +334,9 @@ int options_parse(const struct command *command, int argc, char **argv, struct o
         if (word[1] == '-') {
             size_t length = strcspn(word + 2, "=");
 
-            use->option = find(command, word + 2, length);
+            use->option = find_option(command, word + 2, length);
             if (!use->option) {
-                r = unknown(&options, word + 2, length);
+                r = refuse_option(&options, word + 2, length);
                 goto out;
             }
             if (word[2 + length])
@@ -369,7 +369,7 @@ int options_parse(const struct command *command, int argc, char **argv, struct o
             value = argv[++i];
         }
         use->value = value;
-        if (value && check(&options, use) < 0)
+        if (value && check_option(&options, use) < 0)
             goto out;
         options.n_uses++;
     }
@@ -382,7 +382,7 @@ int options_parse(const struct command *command, int argc, char **argv, struct o
         /* An image says what to run. */
         if (n_rest < command->min_rest && !(command->bit == COMMAND_RUN && options_has(&options, OPTION_IMAGE))) {
             size_t length;
-            const char *word = missing(command, n_rest, &length);
+            const char *word = missing_operand(command, n_rest, &length);
 
             cli_fail(&options, "%.*s is missing: rollbox %s [OPTION...] %s", (int)length, word, command->name, command->arguments);
             goto out;

@@ -21,7 +21,7 @@ int outcome_print_json(const struct options *options, const struct rollbox_resul
     if (buf_failed(&line))
         return cli_fail(options, "out of memory");
     int r = fd_write_all(STDOUT_FILENO, line.data, line.length);
-    cli_told();
+    cli_notify();
     if (r < 0)
         return cli_fail(options, "cannot write to standard output: %s", strerror(-r));
     return result->outcome == ROLLBOX_OUTCOME_ERROR ? CLI_EXIT_ERROR : 0;

@@ -17,14 +17,14 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "cli/play.h"
+#include "cli/replay_step.h"
 #include "cli/signals.h"
 
 enum { IN, STATUS, OUT, ERR };
 
 #define SLICE_MS 100
 #define PATIENCE_NS 1000000000ll        /* how long a command is asked, then forced, to end, before the next harder way */
-#define STATUS_MOST 4096u
+#define MAX_STATUS 4096u
 
 /* Where a bash script has numbers for descriptors of its own there are few; sh knows one digit only. */
 static const char *status_fd(const struct play_shell *shell) {
@@ -88,7 +88,7 @@ static void add_quoted(struct buf *to, const struct buf *text) {
     buf_add_text(to, "'");
 }
 
-static size_t count(const struct buf *text, char what) {
+static size_t count_prompts(const struct buf *text, char what) {
     size_t n = 0;
 
     for (size_t i = 0; i < text->length; i++)
@@ -100,7 +100,7 @@ static void add_command(struct play_shell *shell, const struct buf *command) {
     const char *fd = status_fd(shell);
 
     /* An open "$(" at the end of an eval corrupts bash 5.2's heap: another bash is to find it. */
-    if (shell->is_bash && count(command, '(') > count(command, ')')) {
+    if (shell->is_bash && count_prompts(command, '(') > count_prompts(command, ')')) {
         buf_add_text(&shell->unsent, "\\command bash -n -c ");
         add_quoted(&shell->unsent, command);
         buf_printf(&shell->unsent, " </dev/null %s>&- && ", fd);
@@ -111,7 +111,7 @@ static void add_command(struct play_shell *shell, const struct buf *command) {
     buf_printf(&shell->unsent, " </dev/null %s>&-\n\n{ \\command printf '%%s %%s\\n' %" PRIu64 " \"$?\" >&%s; } 2>/dev/null\n", fd, ++shell->number, fd);
 }
 
-static void pump_in(struct play_shell *shell) {
+static void copy_stream_in(struct play_shell *shell) {
     ssize_t n = write(shell->fds[IN], shell->unsent.data, MIN(shell->unsent.length, (size_t)65536));
 
     if (n < 0 && errno == EPIPE)
@@ -124,7 +124,7 @@ static void pump_in(struct play_shell *shell) {
 
 /* ---- what comes back -------------------------------------------------------------------------------------------------- */
 
-static void keep(struct play_shell_result *result, int stream, const char *data, size_t length, uint64_t limit) {
+static void keep_output(struct play_shell_result *result, int stream, const char *data, size_t length, uint64_t limit) {
     size_t room = limit > result->streams[stream].length ? (size_t)(limit - result->streams[stream].length) : 0;
 
     result->truncated[stream] |= length > room;
@@ -133,7 +133,7 @@ static void keep(struct play_shell_result *result, int stream, const char *data,
 
 /* True once the status of the present command is there: *ret_status. */
 static bool take_status(struct play_shell *shell, int *ret_status) {
-    char chunk[STATUS_MOST], wanted[32];
+    char chunk[MAX_STATUS], wanted[32];
     ssize_t n = read(shell->fds[STATUS], chunk, sizeof chunk);
     bool found = false;
     char *end;
@@ -152,7 +152,7 @@ static bool take_status(struct play_shell *shell, int *ret_status) {
         memmove(shell->statuses.data, end + 1, shell->statuses.length - line - 1);
         shell->statuses.length -= line + 1;
     }
-    if (shell->statuses.length > STATUS_MOST)
+    if (shell->statuses.length > MAX_STATUS)
         shell->statuses.length = 0;     /* a guest that writes there itself gains nothing but its own confusion */
     return found;
 }
@@ -163,12 +163,12 @@ static bool take_output(struct play_shell *shell, int fd, struct play_shell_resu
     ssize_t n = read(shell->fds[fd], chunk, sizeof chunk);
 
     if (n > 0)
-        keep(result, fd - OUT, chunk, (size_t)n, limit);
+        keep_output(result, fd - OUT, chunk, (size_t)n, limit);
     return n != 0;
 }
 
 /* What is in the pipes now, and no more: others may go on writing. */
-static void drain(struct play_shell *shell, int fd, struct play_shell_result *result, uint64_t limit) {
+static void drain_output(struct play_shell *shell, int fd, struct play_shell_result *result, uint64_t limit) {
     int left = 0;
 
     (void)ioctl(shell->fds[fd], FIONREAD, &left);
@@ -182,7 +182,7 @@ static void drain(struct play_shell *shell, int fd, struct play_shell_result *re
 /* ---- a command -------------------------------------------------------------------------------------------------------- */
 
 /* Asked first, then what the shell started is killed, then the shell. */
-static void press(struct play_shell *shell, struct rollbox_sandbox *sandbox, int64_t since_ns) {
+static void press_interrupt(struct play_shell *shell, struct rollbox_sandbox *sandbox, int64_t since_ns) {
     int64_t past = clock_now_ns() - since_ns;
 
     if (past < PATIENCE_NS)
@@ -213,7 +213,7 @@ int play_shell_run(struct play_shell *shell, struct rollbox_engine *engine, stru
         if (signals_caught())
             return signals_interrupted(error);
         if (polls[IN].revents)
-            pump_in(shell);
+            copy_stream_in(shell);
         for (int i = OUT; i <= ERR; i++)
             if (polls[i].revents)
                 open[i] = take_output(shell, i, result, limit);
@@ -231,14 +231,14 @@ int play_shell_run(struct play_shell *shell, struct rollbox_engine *engine, stru
         stopping = stopping ? stopping : now;
         if (now - pressed >= SLICE_MS * 1000000ll) {
             pressed = now;
-            press(shell, sandbox, stopping);
+            press_interrupt(shell, sandbox, stopping);
         }
     }
     result->wall_ms = (double)(clock_now_ns() - begun) / 1e6;
     if (!has_status)
         has_status = take_status(shell, &status);
     for (int i = OUT; i <= ERR; i++)
-        drain(shell, i, result, limit);
+        drain_output(shell, i, result, limit);
     if (result->outcome == ROLLBOX_OUTCOME_EXIT && (result->truncated[0] || result->truncated[1]))
         result->outcome = ROLLBOX_OUTCOME_OUTPUT_LIMIT;
     result->ended = r == 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Policies: made from a file and flags; checked; shown as a plan. */
 #include "cli/policy.h"
-#include "cli/shown.h"
+#include "cli/format.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -99,7 +99,7 @@ static bool has_no_place(const struct option_use *use) {
 }
 
 /* Puts one use of an option into the policy. */
-static int add(json_t *policy, const struct option_use *use) {
+static int add_option(json_t *policy, const struct option_use *use) {
     const char *key = use->option->policy_key;
 
     if (use->option->id == OPTION_ENV) {
@@ -162,9 +162,9 @@ static void print_problems(const struct options *options, FILE *to, const char *
         if (buf_failed(&text))
             continue;
         if (to == stdout) {
-            shown_line(text.data);
+            format_line(text.data);
         } else {
-            shown_error(text.data, text.length);
+            format_error(text.data, text.length);
             fputc('\n', stderr);
         }
     }
@@ -259,7 +259,7 @@ int cli_policy_make(const struct options *options, const char *file, struct cli_
 
         if (!use->option->policy_key)
             continue;
-        int r = add(policy, use);
+        int r = add_option(policy, use);
         if (r == -EILSEQ && has_no_place(use))
             return cli_fail(options, "--%s %s: the path is relative, and the working directory is gone or cannot be told: %s",
                 use->option->name, use->value, strerror(errno));
@@ -320,7 +320,7 @@ int cmd_policy_check(const struct options *options) {
     else if (status)
         print_problems(options, stdout, shown, problems);
     else {
-        shown_text(shown);
+        format_text(shown);
         printf(": valid\n");
     }
     return cli_flush(options, status);

@@ -21,15 +21,15 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "cli/cli.h"
-#include "cli/contents.h"
+#include "cli/recorded_files.h"
 #include "cli/outcome.h"
 #include "cli/policy.h"
-#include "cli/private.h"
-#include "cli/pump.h"
+#include "cli/private_engine.h"
+#include "cli/copy_stream.h"
 #include "client/client.h"
 #include "policy/policy.h"
 
-#define INPUT_MOST (256u << 20)
+#define MAX_INPUT (256u << 20)
 
 /* ---- the trajectory ----------------------------------------------------------------------------------------------- */
 
@@ -142,27 +142,27 @@ int record_kept(const struct options *options, struct rollbox_sandbox *sandbox, 
 /* ---- the command -------------------------------------------------------------------------------------------------- */
 
 /* Until the command has ended and all that it wrote is out. */
-static void move(struct pump *pump, struct rollbox_run *run) {
+static void move_streams(struct copy_stream *pump, struct rollbox_run *run) {
     for (;;) {
         rollbox_dispatch(pump->engine);
-        if (pump_is_over(pump))
+        if (copy_stream_is_over(pump))
             return;
-        if (pump_signalled(pump) && !pump->ended)
+        if (copy_stream_signalled(pump) && !pump->ended)
             rollbox_kill(run, ROLLBOX_OUTCOME_ERROR);
-        (void)pump_wait(pump, -EBADF);
+        (void)copy_stream_wait(pump, -EBADF);
     }
 }
 
 static int read_input(const struct options *options, struct buf *to) {
-    int r = options_has(options, OPTION_RECORD_INPUT) ? fd_read_all(STDIN_FILENO, INPUT_MOST, to) : 0;
+    int r = options_has(options, OPTION_RECORD_INPUT) ? fd_read_all(STDIN_FILENO, MAX_INPUT, to) : 0;
 
     return r < 0 ? cli_fail(options, "cannot read the command's input: %s", r == -EFBIG ? "it has more than 256 MiB" : strerror(-r)) : 0;
 }
 
-static int conclude(const struct options *options, const struct pump *pump, struct rollbox_run *run, bool streams) {
+static int conclude_record(const struct options *options, const struct copy_stream *pump, struct rollbox_run *run, bool streams) {
     const struct rollbox_result *result;
 
-    int status = pump_result(pump, options, run, &result);
+    int status = copy_stream_result(pump, options, run, &result);
     if (status)
         return status;
     if (!streams)
@@ -177,14 +177,14 @@ static int run_in(const struct options *options, struct rollbox_engine *engine, 
     auto_buf struct buf input = BUF_INIT;
     struct rollbox_run *run = NULL;
     int theirs[2] = { -EBADF, -EBADF };
-    struct pump pump;
+    struct copy_stream pump;
 
-    pump_init(&pump, engine);
-    int status = pump_catch_signals(&pump, options);
+    copy_stream_init(&pump, engine);
+    int status = copy_stream_catch_signals(&pump, options);
     if (!status && streams)
-        status = pump_open(&pump, options, STREAM_OUT, STDOUT_FILENO, UINT64_MAX, &theirs[0]);
+        status = copy_stream_open(&pump, options, STREAM_OUT, STDOUT_FILENO, UINT64_MAX, &theirs[0]);
     if (!status && streams)
-        status = pump_open(&pump, options, STREAM_ERR, STDERR_FILENO, UINT64_MAX, &theirs[1]);
+        status = copy_stream_open(&pump, options, STREAM_ERR, STDERR_FILENO, UINT64_MAX, &theirs[1]);
     if (!status)
         status = read_input(options, &input);
     struct rollbox_exec_options exec = {
@@ -196,7 +196,7 @@ static int run_in(const struct options *options, struct rollbox_engine *engine, 
         .output_limit = -1,
         .input_fd = -1,
         .stream_fds = { theirs[0], theirs[1] },
-        .callback = pump_on_end,
+        .callback = copy_stream_on_end,
         .userdata = &pump,
     };
     if (!status && rollbox_exec(sandbox, &exec, &run, &error) < 0)
@@ -204,10 +204,10 @@ static int run_in(const struct options *options, struct rollbox_engine *engine, 
     close_fd(&theirs[0]);
     close_fd(&theirs[1]);
     if (!status) {
-        move(&pump, run);
-        status = conclude(options, &pump, run, streams);
+        move_streams(&pump, run);
+        status = conclude_record(options, &pump, run, streams);
     }
-    pump_done(&pump);
+    copy_stream_done(&pump);
     rollbox_run_free(run);
     return status;
 }
@@ -225,7 +225,7 @@ int record_run(const struct options *options, struct rollbox_engine *engine, con
     }
     *ret_status = run_in(options, engine, sandbox, policy_api_run_timeout_ms(plan), streams);
     if (ret_contents)
-        *ret_contents = record_wants_changes(options) && !options_has(options, OPTION_REDACT) && !options_has(options, OPTION_REDACT_ENV) ? contents_of(sandbox) : NULL;
+        *ret_contents = record_wants_changes(options) && !options_has(options, OPTION_REDACT) && !options_has(options, OPTION_REDACT_ENV) ? recorded_files_of(sandbox) : NULL;
     return record_end(options, sandbox, path);
 }
 
@@ -239,7 +239,7 @@ int cmd_record(const struct options *options) {
 
     if (!path)
         return cli_fail(options, "where to is missing: rollbox record -o FILE -- COMMAND");
-    private_start(options);
+    private_engine_start(options);
     int status = cli_policy_given(options, &policy);
     if (status)
         return status;

@@ -17,7 +17,7 @@ int record_open_file(const char *path, bool force, int *ret_fd, struct rollbox_e
 /* The same as --force says; or an exit status after a line. */
 int record_open(const struct options *options, const char *path, int *ret_fd);
 
-/* Records the sandbox as --record says, if it does: in that file, "{name}" replaced by the sandbox' name. 0; or negative with *error filled. */
+/* Records the sandbox as --record says, if it does: in that file, "{name}" replaced by the sandbox's name. 0; or negative with *error filled. */
 int record_kept(const struct options *options, struct rollbox_sandbox *sandbox, struct rollbox_error *error);
 
 /* Does a trajectory that is made by these options tell of changed files? By --record-changes; of verify --twice always, but with --no-files. */
@@ -30,7 +30,7 @@ int record_start(const struct options *options, struct rollbox_sandbox *sandbox,
 int record_end(const struct options *options, struct rollbox_sandbox *take_sandbox, const char *what);
 
 /* Runs the guest's command of the options in a recorded sandbox of its own, with our streams if `streams`. 0 and its exit status; or an exit status after telling why not. With `ret_contents`,
- * also contents_of the sandbox at its end, if its files are compared and no secrets are to be taken out (else NULL). */
+ * also recorded_files_of the sandbox at its end, if its files are compared and no secrets are to be taken out (else NULL). */
 int record_run(const struct options *options, struct rollbox_engine *engine, const char *policy, size_t policy_length, int fd, const char *path, bool streams, json_t **ret_contents, int *ret_status);
 
 #endif

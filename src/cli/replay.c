@@ -18,10 +18,10 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "cli/cli.h"
-#include "cli/contents.h"
+#include "cli/recorded_files.h"
 #include "cli/outcome.h"
-#include "cli/play.h"
-#include "cli/private.h"
+#include "cli/replay_step.h"
+#include "cli/private_engine.h"
 #include "cli/progress.h"
 #include "cli/record.h"
 #include "cli/signals.h"
@@ -119,7 +119,7 @@ static size_t parents_of(const struct options *options, const char **paths) {
 }
 
 /* All parents, then `reader`'s sandbox is there. */
-static int begin(struct play *play, const struct options *options, struct rollbox_engine *engine, struct reader *reader, struct rollbox_error *error) {
+static int begin_replay(struct play *play, const struct options *options, struct rollbox_engine *engine, struct reader *reader, struct rollbox_error *error) {
     auto_free const char **paths = calloc(options->n_uses + 1, sizeof *paths);
     size_t n = paths ? parents_of(options, paths) : 0;
     int r = 0;
@@ -166,13 +166,13 @@ int replay_all(const struct options *options, struct rollbox_engine *engine, str
     progress_init(&progress, !options_has(options, OPTION_NO_PROGRESS) && !options_has(options, OPTION_JSON) && isatty(STDERR_FILENO));
     progress.total = progress.bar ? count_lines(reader->fd) : 0;
     *ret_steps = 0;
-    int r = begin(&play, options, engine, reader, &error);
+    int r = begin_replay(&play, options, engine, reader, &error);
     if (r >= 0)
         r = play_record(&play, reader, fd, &error);
     if (r >= 0)
         r = play_steps(&play, reader, &progress, ret_steps, &error);
     if (r >= 0 && ret_contents)
-        *ret_contents = has_files(&play, reader) ? contents_of(play.sandbox) : NULL;
+        *ret_contents = has_files(&play, reader) ? recorded_files_of(play.sandbox) : NULL;
     progress_clear(&progress);
     struct rollbox_sandbox *sandbox = play_take_sandbox(&play);
     int status = r < 0 ? outcome_fail(options, &error) : 0;
@@ -202,7 +202,7 @@ static int check_output(const struct options *options, const char *to) {
     return status;
 }
 
-static int replay(const struct options *options, struct reader *reader, int fd, const char *path) {
+static int replay_file(const struct options *options, struct reader *reader, int fd, const char *path) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     struct rollbox_engine *engine;
     uint64_t steps;
@@ -228,7 +228,7 @@ int cmd_replay(const struct options *options) {
 
     if (!path)
         return cli_fail(options, "where to is missing: rollbox replay -o FILE %s", options->rest[0]);
-    private_start(options);
+    private_engine_start(options);
     int status = check_output(options, path);
     if (!status)
         status = replay_read(options, options->rest[0], &from, &reader);
@@ -236,7 +236,7 @@ int cmd_replay(const struct options *options) {
         return status;
     status = record_open(options, path, &fd);
     if (!status)
-        status = replay(options, &reader, fd, path);
+        status = replay_file(options, &reader, fd, path);
     reader_done(&reader);
     return cli_end(status);
 }

@@ -10,7 +10,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "cli/cli.h"
-#include "cli/shown.h"
+#include "cli/format.h"
 
 static void fail_prefix(const struct options *options) {
     fprintf(stderr, "rollbox%s%s: ", options && options->command ? " " : "", options && options->command ? options->command->name : "");
@@ -20,7 +20,7 @@ static void fail_prefix(const struct options *options) {
 static struct rollbox_error failure;
 static bool is_told;
 
-void cli_told(void) {
+void cli_notify(void) {
     is_told = true;
 }
 
@@ -29,14 +29,14 @@ static void note_failure(enum rollbox_error_code code, const char *stage, int er
         error_set(&failure, code, error_number, stage, "%s", message);
 }
 
-__attribute__((format(printf, 3, 0))) static int fail(const struct options *options, enum rollbox_error_code code, const char *format, va_list args) {
+__attribute__((format(printf, 3, 0))) static int print_failure(const struct options *options, enum rollbox_error_code code, const char *format, va_list args) {
     auto_free char *line = NULL;
 
     fail_prefix(options);
     if (vasprintf(&line, format, args) < 0)
         line = NULL;
     /* A guest's words, or those of a file that somebody sent, may be in it. */
-    shown_error(line ? line : "out of memory", line ? strlen(line) : strlen("out of memory"));
+    format_error(line ? line : "out of memory", line ? strlen(line) : strlen("out of memory"));
     fputc('\n', stderr);
     note_failure(code, code == ROLLBOX_ERR_INVALID_ARGUMENT ? "arguments" : code == ROLLBOX_ERR_ENGINE_LOST ? "connect" : "run", 0, line ? line : "out of memory");
     return CLI_EXIT_ERROR;
@@ -46,7 +46,7 @@ int cli_fail(const struct options *options, const char *format, ...) {
     va_list args;
 
     va_start(args, format);
-    int status = fail(options, ROLLBOX_ERR_INVALID_ARGUMENT, format, args);
+    int status = print_failure(options, ROLLBOX_ERR_INVALID_ARGUMENT, format, args);
     va_end(args);
     return status;
 }
@@ -55,7 +55,7 @@ int cli_fail_code(const struct options *options, enum rollbox_error_code code, c
     va_list args;
 
     va_start(args, format);
-    int status = fail(options, code, format, args);
+    int status = print_failure(options, code, format, args);
     va_end(args);
     return status;
 }
@@ -68,7 +68,7 @@ int cli_fail_error(const struct options *options, const struct rollbox_error *er
         size_t length = strcspn(line, "\n");
 
         fail_prefix(options);
-        shown_error(line, length);
+        format_error(line, length);
         fputc('\n', stderr);
         line += length + (line[length] == '\n');
     } while (*line);

@@ -15,7 +15,7 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "cli/cli.h"
-#include "cli/lines.h"
+#include "cli/line_reader.h"
 
 #define ROW_BEGIN "{\"id\":"
 
@@ -61,15 +61,15 @@ static int open_locked(const struct options *options, const char *path, int *ret
 }
 
 /* Reads what is there: fills results->done, says whether there are error rows, and cuts a torn last line off. */
-static int scan(const struct options *options, struct results *results, bool *ret_errors) {
-    struct lines lines;
+static int scan_results(const struct options *options, struct results *results, bool *ret_errors) {
+    struct line_reader lines;
     off_t end = 0;
     char *line;
     size_t length;
     int r, status = 0;
 
-    lines_init(&lines, results->fd, true);
-    while (!status && (r = lines_next(&lines, &line, &length)) > 0) {
+    line_reader_init(&lines, results->fd, true);
+    while (!status && (r = line_reader_next(&lines, &line, &length)) > 0) {
         auto_free char *id = NULL;
 
         if (lines.torn) {
@@ -88,21 +88,21 @@ static int scan(const struct options *options, struct results *results, bool *re
             *ret_errors = true;
             break;
         case ROW_RESULT:
-            if (ids_add(&results->done, id, lines.line, NULL) < 0)
+            if (id_set_add(&results->done, id, lines.line, NULL) < 0)
                 status = cli_fail(options, "out of memory");
             break;
         }
     }
     if (!status && r < 0)
         status = cli_fail(options, "%s: cannot read it: %s", results->path, strerror(-r));
-    lines_done(&lines);
+    line_reader_done(&lines);
     return status;
 }
 
 /* Replaces the file by one without its error rows, at one stroke. */
-static int compact(struct results *results, mode_t mode) {
+static int compact_results(struct results *results, mode_t mode) {
     auto_buf struct buf path = BUF_INIT;
-    struct lines lines;
+    struct line_reader lines;
     char *line;
     size_t length;
     int r;
@@ -117,8 +117,8 @@ static int compact(struct results *results, mode_t mode) {
         return -errno;
     if (lseek(results->fd, 0, SEEK_SET) < 0)
         return -errno;
-    lines_init(&lines, results->fd, true);
-    while ((r = lines_next(&lines, &line, &length)) > 0) {
+    line_reader_init(&lines, results->fd, true);
+    while ((r = line_reader_next(&lines, &line, &length)) > 0) {
         auto_free char *id = NULL;
 
         if (row_parse(line, length, &id) != ROW_RESULT)
@@ -129,7 +129,7 @@ static int compact(struct results *results, mode_t mode) {
         if (r < 0)
             break;
     }
-    lines_done(&lines);
+    line_reader_done(&lines);
     if (r >= 0 && (fsync(fd) < 0 || rename(path.data, results->path) < 0))
         r = -errno;
     if (r < 0) {
@@ -156,9 +156,9 @@ int results_open(const struct options *options, const char *path, struct results
         results.path = "standard output";
     }
     if (results.regular) {
-        status = scan(options, &results, &errors);
+        status = scan_results(options, &results, &errors);
         if (!status && errors) {
-            int r = compact(&results, st.st_mode);
+            int r = compact_results(&results, st.st_mode);
 
             if (r < 0)
                 status = cli_fail(options, "%s: cannot take its error rows out: %s", path, strerror(-r));
@@ -183,5 +183,5 @@ void results_close(struct results *results) {
     if (results->fd != STDOUT_FILENO)
         close_fd(&results->fd);
     close_fd(&results->locked_fd);
-    ids_done(&results->done);
+    id_set_done(&results->done);
 }

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "cli/ids.h"
+#include "cli/id_set.h"
 #include "cli/options.h"
 
 struct results {
@@ -20,7 +20,7 @@ struct results {
     int fd;
     int locked_fd;              /* the file that was replaced at opening, still locked; -EBADF: none */
     bool regular;
-    struct ids done;            /* of the rows that stay */
+    struct id_set done;            /* of the rows that stay */
 };
 
 /* "-" is standard output; what is no regular file is written but not resumed. 0, or an exit status after a line on standard error. */

@@ -13,43 +13,43 @@
 #include "cli/cli.h"
 #include "cli/outcome.h"
 #include "cli/policy.h"
-#include "cli/private.h"
-#include "cli/pump.h"
+#include "cli/private_engine.h"
+#include "cli/copy_stream.h"
 #include "cli/shell.h"
 #include "cli/template.h"
 #include "cli/view.h"
 
 /* Moves the streams until the run has ended and nothing is left in its pipes. */
-static void move(struct pump *pump, struct rollbox_run *run) {
-    struct relay *out = &pump->relays[STREAM_OUT], *err = &pump->relays[STREAM_ERR];
+static void move_streams(struct copy_stream *pump, struct rollbox_run *run) {
+    struct stdio_relay *out = &pump->relays[STREAM_OUT], *err = &pump->relays[STREAM_ERR];
     bool killed = false;
 
     for (;;) {
         rollbox_dispatch(pump->engine);
-        bool signalled = pump_signalled(pump);
+        bool signalled = copy_stream_signalled(pump);
         if (pump->ended) {
-            relay_writers_gone(out);
-            relay_writers_gone(err);
-            if (pump_is_over(pump))
+            stdio_relay_writers_gone(out);
+            stdio_relay_writers_gone(err);
+            if (copy_stream_is_over(pump))
                 return;
-            relay_done(&pump->relays[STREAM_IN]);
+            stdio_relay_done(&pump->relays[STREAM_IN]);
         } else if (!killed && (signalled || out->over || err->over)) {
             killed = true;
             rollbox_kill(run, signalled ? ROLLBOX_OUTCOME_ERROR : ROLLBOX_OUTCOME_OUTPUT_LIMIT);
         }
-        (void)pump_wait(pump, -EBADF);
+        (void)copy_stream_wait(pump, -EBADF);
     }
 }
 
 /* Tells the result, whose output is what the relays have. */
-static int conclude(const struct options *options, struct pump *pump, struct rollbox_run *run, const struct cli_policy *policy) {
-    const struct relay *out = &pump->relays[STREAM_OUT], *err = &pump->relays[STREAM_ERR];
-    const struct rollbox_result *ended_as;
+static int conclude_run(const struct options *options, struct copy_stream *pump, struct rollbox_run *run, const struct cli_policy *policy) {
+    const struct stdio_relay *out = &pump->relays[STREAM_OUT], *err = &pump->relays[STREAM_ERR];
+    const struct rollbox_result *end_sequence;
 
-    int status = pump_result(pump, options, run, &ended_as);
+    int status = copy_stream_result(pump, options, run, &end_sequence);
     if (status)
         return status;
-    struct rollbox_result result = *ended_as;
+    struct rollbox_result result = *end_sequence;
     /* A guest may have ended by itself just before the kill, or the engine not have heard yet that it began: it has written too much all the same. */
     if ((out->over || err->over) && (result.outcome == ROLLBOX_OUTCOME_EXIT || result.outcome == ROLLBOX_OUTCOME_SIGNAL ||
                                      (result.outcome == ROLLBOX_OUTCOME_ERROR && result.error.code == ROLLBOX_ERR_CANCELLED))) {
@@ -71,25 +71,25 @@ static int conclude(const struct options *options, struct pump *pump, struct rol
 }
 
 /* Runs it with streams that exist, and tells the result. */
-static int run(const struct options *options, struct rollbox_engine *engine, struct rollbox_plan *plan, const struct cli_policy *policy, const char *const *argv) {
+static int run_plan(const struct options *options, struct rollbox_engine *engine, struct rollbox_plan *plan, const struct cli_policy *policy, const char *const *argv) {
     const int ours[N_STREAMS] = { STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO };
     int theirs[N_STREAMS] = { -EBADF, -EBADF, -EBADF }, status = 0;
     struct rollbox_error error = { 0 };
     struct rollbox_run *handle = NULL;
-    struct pump pump;
+    struct copy_stream pump;
 
-    pump_init(&pump, engine);
+    copy_stream_init(&pump, engine);
     for (int i = 0; i < N_STREAMS && !status; i++)
-        status = pump_open(&pump, options, (enum stream)i, options_has(options, OPTION_JSON) ? -EBADF : ours[i], policy->max_output_bytes, &theirs[i]);
+        status = copy_stream_open(&pump, options, (enum stream)i, options_has(options, OPTION_JSON) ? -EBADF : ours[i], policy->max_output_bytes, &theirs[i]);
     if (!status)
-        status = pump_catch_signals(&pump, options);
+        status = copy_stream_catch_signals(&pump, options);
     const struct rollbox_run_options run_options = {
         .size = sizeof run_options,
         .argv = argv,
         .timeout_ms = -1,
         .output_limit = -1,
         .stdio_fds = theirs,
-        .callback = pump_on_end,
+        .callback = copy_stream_on_end,
         .userdata = &pump,
     };
     if (!status && rollbox_start(engine, plan, &run_options, &handle, &error) < 0)
@@ -97,10 +97,10 @@ static int run(const struct options *options, struct rollbox_engine *engine, str
     for (int i = 0; i < N_STREAMS; i++)
         close_fd(&theirs[i]);
     if (!status) {
-        move(&pump, handle);
-        status = conclude(options, &pump, handle, policy);
+        move_streams(&pump, handle);
+        status = conclude_run(options, &pump, handle, policy);
     }
-    pump_done(&pump);
+    copy_stream_done(&pump);
     rollbox_run_free(handle);
     return status;
 }
@@ -111,7 +111,7 @@ static int run_once(const struct options *options, const char *const *argv) {
     struct rollbox_error error = { 0 };
     struct cli_policy policy;
 
-    private_start(options);
+    private_engine_start(options);
     int status = cli_policy_given(options, &policy);
     if (status)
         return status;
@@ -121,7 +121,7 @@ static int run_once(const struct options *options, const char *const *argv) {
         if (rollbox_prepare(engine, policy.text, policy.length, &plan, &error) < 0)
             status = outcome_fail(options, &error);
         else
-            status = run(options, engine, plan, &policy, argv);
+            status = run_plan(options, engine, plan, &policy, argv);
         rollbox_engine_close(engine);
     }
     cli_policy_done(&policy);

@@ -15,10 +15,10 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "cli/cli.h"
-#include "cli/held.h"
+#include "cli/snapshot_show.h"
 #include "cli/record.h"
 #include "cli/session.h"
-#include "cli/shown.h"
+#include "cli/format.h"
 
 #define FORKS_MAX 100000
 #define EXIT_REFUSED 1          /* of verify */
@@ -32,7 +32,7 @@ struct call {
 };
 
 /* The operand, or NULL if it was not given. */
-static const char *operand(const struct call *call, int i) {
+static const char *get_operand(const struct call *call, int i) {
     return i < call->options->n_rest ? call->options->rest[i] : NULL;
 }
 
@@ -76,7 +76,7 @@ static int call_snapshot(struct call *call) {
 static int call_reset(struct call *call) {
     struct rollbox_state_options options = state_options(call);
 
-    return rollbox_reset(call->sandbox, operand(call, 1), &options, &call->error);
+    return rollbox_reset(call->sandbox, get_operand(call, 1), &options, &call->error);
 }
 
 static int call_hibernate(struct call *call) {
@@ -92,28 +92,28 @@ static int call_wake(struct call *call) {
 }
 
 static int call_diff(struct call *call) {
-    return rollbox_diff(call->sandbox, operand(call, 1), operand(call, 2), options_has(call->options, OPTION_TEXTUAL), &call->json, &call->error);
+    return rollbox_diff(call->sandbox, get_operand(call, 1), get_operand(call, 2), options_has(call->options, OPTION_TEXTUAL), &call->json, &call->error);
 }
 
 static int call_commit(struct call *call) {
-    return rollbox_commit(call->sandbox, operand(call, 1), options_has(call->options, OPTION_FORCE), &call->json, &call->error);
+    return rollbox_commit(call->sandbox, get_operand(call, 1), options_has(call->options, OPTION_FORCE), &call->json, &call->error);
 }
 
 static int call_export(struct call *call) {
-    const char *snapshot = options_text(call->options, OPTION_FROM), *path = operand(call, 1);
+    const char *snapshot = options_text(call->options, OPTION_FROM), *path = get_operand(call, 1);
 
     return options_has(call->options, OPTION_LIVE) ? rollbox_export_live(call->sandbox, snapshot, path, &call->error) : rollbox_export(call->sandbox, snapshot, path, &call->error);
 }
 
 static int call_show(struct call *call) {
-    return rollbox_snapshot_show(call->sandbox, operand(call, 1), &call->json, &call->error);
+    return rollbox_snapshot_show(call->sandbox, get_operand(call, 1), &call->json, &call->error);
 }
 
 static int call_verify(struct call *call) {
-    return rollbox_snapshot_verify(call->sandbox, operand(call, 1), &call->json, &call->error);
+    return rollbox_snapshot_verify(call->sandbox, get_operand(call, 1), &call->json, &call->error);
 }
 
-static int fail(struct call *call, enum rollbox_error_code code, int error_number, const char *message) {
+static int fail_call(struct call *call, enum rollbox_error_code code, int error_number, const char *message) {
     call->error = (struct rollbox_error){ .code = code, .error_number = error_number };
     (void)snprintf(call->error.message, sizeof call->error.message, "%s", message);
     return -error_number;
@@ -127,10 +127,10 @@ static int fork_from(struct call *call, const char *snapshot) {
 
     auto_free struct rollbox_sandbox **made = calloc(MAX(n, (size_t)1), sizeof(struct rollbox_sandbox *));
     if (!made)
-        return fail(call, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
+        return fail_call(call, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
     const char *record = options_text(call->options, OPTION_RECORD);
     if (record && n > 1 && !strstr(record, "{name}"))
-        return fail(call, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "--record: several sandboxes need a file each; put {name} into its name");
+        return fail_call(call, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "--record: several sandboxes need a file each; put {name} into its name");
     options.same_seed = options_has(call->options, OPTION_SAME_SEED);
     int r = rollbox_fork(call->sandbox, snapshot, n, &options, made, &call->error);
     if (r < 0)
@@ -148,7 +148,7 @@ static int fork_from(struct call *call, const char *snapshot) {
     }
     buf_add_text(&text, "]}");
     call->json = buf_take(&text);
-    return call->json ? 0 : fail(call, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
+    return call->json ? 0 : fail_call(call, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
 }
 
 static int call_fork(struct call *call) {
@@ -156,7 +156,7 @@ static int call_fork(struct call *call) {
 }
 
 static int call_restore(struct call *call) {
-    return fork_from(call, operand(call, 1));
+    return fork_from(call, get_operand(call, 1));
 }
 
 /* "KILL", "SIGKILL" or "9" as a number; 0 if it is none. */
@@ -215,9 +215,9 @@ static int call_kill(struct call *call) {
     int number = name ? signal_number(name) : SIGKILL;
 
     if (!number)
-        return fail(call, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "--signal: no such signal; give a name such as TERM, or a number");
-    if (operand(call, 1))
-        return rollbox_signal(call->sandbox, operand(call, 1), number, scope, &call->error);
+        return fail_call(call, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "--signal: no such signal; give a name such as TERM, or a number");
+    if (get_operand(call, 1))
+        return rollbox_signal(call->sandbox, get_operand(call, 1), number, scope, &call->error);
     if (number == SIGKILL && !options_has(call->options, OPTION_SCOPE))
         return rollbox_signal(call->sandbox, NULL, number, scope, &call->error);
     return kill_all(call, number, scope);
@@ -226,11 +226,11 @@ static int call_kill(struct call *call) {
 /* ---- what is shown ------------------------------------------------------------------------------------------------ */
 
 static void show_ps(const struct call *call, const json_t *answer) {
-    static const struct shown_column sandboxes[] = {
+    static const struct format_column sandboxes[] = {
         { "NAME", "name", SHOWN_TEXT }, { "STATE", "state", SHOWN_TEXT }, { "COMMANDS", "commands", SHOWN_COUNT },
         { "MEMORY", "memory_bytes", SHOWN_SIZE }, { "AGE", "age_s", SHOWN_SECONDS }, { "CREATED", "created", SHOWN_TIME },
     };
-    static const struct shown_column processes[] = {
+    static const struct format_column processes[] = {
         { "PID", "pid", SHOWN_COUNT }, { "PARENT", "parent", SHOWN_COUNT }, { "STATE", "state", SHOWN_TEXT }, { "CPU", "cpu_ms", SHOWN_MILLISECONDS },
         { "MEMORY", "memory_bytes", SHOWN_SIZE }, { "ID", "exec", SHOWN_TEXT }, { "COMMAND", "command", SHOWN_TEXT },
     };
@@ -240,16 +240,16 @@ static void show_ps(const struct call *call, const json_t *answer) {
 
     if (!options_has(call->options, OPTION_QUIET)) {
         if (call->sandbox)
-            shown_table(rows, processes, ARRAY_SIZE(processes));
+            format_table(rows, processes, ARRAY_SIZE(processes));
         else
-            shown_table(rows, sandboxes, ARRAY_SIZE(sandboxes));
+            format_table(rows, sandboxes, ARRAY_SIZE(sandboxes));
         return;
     }
     json_array_foreach(rows, i, row) {
         if (call->sandbox)
             printf("%" JSON_INTEGER_FORMAT "\n", json_integer_value(json_object_get(row, "pid")));
         else
-            shown_line(json_string_value(json_object_get(row, "name")));
+            format_line(json_string_value(json_object_get(row, "name")));
     }
 }
 
@@ -261,7 +261,7 @@ static void show_inspect(const struct call *call, const json_t *answer) {
 
 static void show_snapshot(const struct call *call, const json_t *answer) {
     (void)call;
-    shown_line(json_string_value(json_object_get(answer, "id")));
+    format_line(json_string_value(json_object_get(answer, "id")));
 }
 
 static void show_names(const struct call *call, const json_t *answer) {
@@ -270,26 +270,26 @@ static void show_names(const struct call *call, const json_t *answer) {
 
     (void)call;
     json_array_foreach(json_object_get(answer, "sandboxes"), i, name)
-        shown_line(json_string_value(name));
+        format_line(json_string_value(name));
 }
 
 static void show_tree(const struct call *call, const json_t *answer) {
     (void)call;
-    shown_tree(json_object_get(answer, "snapshots"));
+    format_snapshot_tree(json_object_get(answer, "snapshots"));
 }
 
-static void show_state(const struct call *call, const json_t *answer) {
+static void describe_snapshot(const struct call *call, const json_t *answer) {
     (void)call;
-    held_show(answer);
+    snapshot_show_contents(answer);
 }
 
 static void show_checks(const struct call *call, const json_t *answer) {
     (void)call;
-    held_checks(answer);
+    snapshot_show_checks(answer);
 }
 
 static void show_diff(const struct call *call, const json_t *answer) {
-    shown_diff(answer, options_has(call->options, OPTION_TEXTUAL));
+    format_diff(answer, options_has(call->options, OPTION_TEXTUAL));
 }
 
 static void show_commit(const struct call *call, const json_t *answer) {
@@ -300,7 +300,7 @@ static void show_commit(const struct call *call, const json_t *answer) {
     json_array_foreach(json_object_get(answer, "committed"), i, place) {
         json_int_t n = json_integer_value(json_object_get(place, "changes"));
 
-        shown_text(json_string_value(json_object_get(place, "path")));
+        format_text(json_string_value(json_object_get(place, "path")));
         printf(": %" JSON_INTEGER_FORMAT " change%s\n", n, n == 1 ? "" : "s");
     }
 }
@@ -320,7 +320,7 @@ static const struct action {
     { COMMAND_HIBERNATE, call_hibernate, NULL },
     { COMMAND_WAKE, call_wake, NULL },
     { COMMAND_SNAPSHOT, call_snapshot, show_snapshot },
-    { COMMAND_SNAPSHOT_SHOW, call_show, show_state },
+    { COMMAND_SNAPSHOT_SHOW, call_show, describe_snapshot },
     { COMMAND_SNAPSHOT_VERIFY, call_verify, show_checks },
     { COMMAND_FORK, call_fork, show_names },
     { COMMAND_RESTORE, call_restore, show_names },
@@ -332,12 +332,12 @@ static const struct action {
     { COMMAND_EXPORT, call_export, NULL },
 };
 
-static int show(const struct call *call, const struct action *action) {
+static int show_action(const struct call *call, const struct action *action) {
     json_t *answer = json_loads(call->json, 0, NULL);
     bool is_refused = json_is_false(json_object_get(answer, "sound"));
 
     if (options_has(call->options, OPTION_JSON)) {
-        shown_json(call->json);
+        format_json(call->json);
     } else {
         if (!answer)
             return cli_fail(call->options, "the engine's answer is no JSON; are engine and command of one version?");
@@ -359,7 +359,7 @@ int cmd_sandbox(const struct options *options) {
     if (action->call(&call) < 0)
         status = cli_fail_error(options, &call.error);
     else if (action->show && call.json)
-        status = show(&call, action);
+        status = show_action(&call, action);
     else
         status = cli_done(options, 0);
     free(call.json);

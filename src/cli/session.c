@@ -19,7 +19,7 @@
 #include "cli/signals.h"
 
 #define AUTO_KEEP 16
-#define AUTO_KEEP_MOST 100000
+#define MAX_AUTO_KEEP 100000
 
 /* rollbox run, whose engine is a private one otherwise, calls it --engine. */
 static const char *given_socket(const struct options *options) {
@@ -126,7 +126,7 @@ static int64_t milliseconds_of(const struct options *options, enum option_id id)
 }
 
 /* Waits until somebody ends us: the sandbox is ours and ends with the connection. */
-static int hold(const struct options *options, struct rollbox_engine *engine) {
+static int hold_sandbox(const struct options *options, struct rollbox_engine *engine) {
     char drop[4096];
     int signal_fd = signals_catch();
 
@@ -158,13 +158,13 @@ static int auto_snapshots(const struct options *options, unsigned *ret_n) {
     const char *when = options_text(options, OPTION_AUTO_SNAPSHOT);
     bool is_on = when && !strcmp(when, "changed");
 
-    if (keep && (!is_on || keep->count < 1 || keep->count > AUTO_KEEP_MOST))
-        return cli_fail(options, is_on ? "--auto-keep %s: must be from 1 to %d" : "--auto-keep %s: is for --auto-snapshot changed", keep->value, AUTO_KEEP_MOST);
+    if (keep && (!is_on || keep->count < 1 || keep->count > MAX_AUTO_KEEP))
+        return cli_fail(options, is_on ? "--auto-keep %s: must be from 1 to %d" : "--auto-keep %s: is for --auto-snapshot changed", keep->value, MAX_AUTO_KEEP);
     *ret_n = !is_on ? 0 : keep ? (unsigned)keep->count : AUTO_KEEP;
     return 0;
 }
 
-static int create(const struct options *options, struct rollbox_engine *engine, const struct cli_policy *policy) {
+static int create_sandbox(const struct options *options, struct rollbox_engine *engine, const struct cli_policy *policy) {
     struct rollbox_sandbox_options sandbox_options = {
         .size = sizeof sandbox_options,
         .name = options_text(options, OPTION_NAME),
@@ -192,7 +192,7 @@ static int create(const struct options *options, struct rollbox_engine *engine, 
     if (status)
         (void)rollbox_sandbox_close(TAKE_PTR(sandbox), NULL);
     else if (!sandbox_options.detached)
-        status = hold(options, engine);
+        status = hold_sandbox(options, engine);
     rollbox_sandbox_free(sandbox);
     return status;
 }
@@ -206,7 +206,7 @@ int cmd_create(const struct options *options) {
         return status;
     status = session_connect(options, &engine);
     if (!status) {
-        status = create(options, engine, &policy);
+        status = create_sandbox(options, engine, &policy);
         rollbox_engine_close(engine);
     }
     cli_policy_done(&policy);

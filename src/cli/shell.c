@@ -16,7 +16,7 @@
 #include "cli/cli.h"
 #include "cli/outcome.h"
 #include "cli/policy.h"
-#include "cli/private.h"
+#include "cli/private_engine.h"
 #include "cli/view.h"
 
 static int follow(struct view *view, const struct cli_policy *policy, const char *const *argv, bool input) {
@@ -42,7 +42,7 @@ static int follow(struct view *view, const struct cli_policy *policy, const char
         .operation_id = id,
         .input_fd = -1,
         .stream_fds = { -1, -1 },
-        .callback = pump_on_end,
+        .callback = copy_stream_on_end,
         .userdata = &view->pump,
     };
     int status = view_start(view, &exec, input, true);
@@ -60,7 +60,7 @@ int shell_terminal(const struct options *options, const char *const *argv, bool 
         return status;
     view.one_off = true;
     view.keys.only_notices = true;
-    private_start(options);
+    private_engine_start(options);
     status = cli_policy_given(options, &policy);
     if (status)
         return status;

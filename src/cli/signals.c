@@ -11,18 +11,18 @@
 #include "base/error.h"
 #include "cli/terminal.h"
 
-#define MOST_SECONDS 5          /* from the first signal on, for what is left to do */
+#define MAX_SECONDS 5          /* from the first signal on, for what is left to do */
 
 static const int caught_signals[] = { SIGINT, SIGTERM, SIGHUP };
 static int wake_fd = -EBADF, ready_fd = -EBADF;
 static volatile sig_atomic_t first;
 
-static void handler(int number) {
+static void handle_signal(int number) {
     int saved = errno;
 
     if (!first) {
         first = number;
-        (void)alarm(MOST_SECONDS);
+        (void)alarm(MAX_SECONDS);
     }
     /* The pipe only has to be readable: a full one is. */
     if (write(wake_fd, "", 1) < 0)
@@ -38,7 +38,7 @@ static void on_overdue(int number) {
 }
 
 int signals_catch(void) {
-    struct sigaction action = { .sa_handler = handler, .sa_flags = (int)(SA_RESTART | SA_RESETHAND) };
+    struct sigaction action = { .sa_handler = handle_signal, .sa_flags = (int)(SA_RESTART | SA_RESETHAND) };
     struct sigaction overdue = { .sa_handler = on_overdue };
     int fds[2];
 

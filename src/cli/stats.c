@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "cli/cli.h"
 #include "cli/session.h"
-#include "cli/shown.h"
+#include "cli/format.h"
 
 #define INTERVAL_S 1.0
 #define INTERVAL_MOST_S 86400.0
@@ -106,7 +106,7 @@ static void set_ratio(json_t *row, const char *key, const char *used, const char
 }
 
 static void draw(const struct options *options, const struct sample *sample, bool redraws) {
-    static const struct shown_column columns[] = {
+    static const struct format_column columns[] = {
         { "NAME", "name", SHOWN_TEXT }, { "STATE", "state", SHOWN_TEXT }, { "CPU", "cpu_percent", SHOWN_PERCENT },
         { "MEMORY / LIMIT", "memory", SHOWN_RIGHT }, { "DISK / LIMIT", "disk", SHOWN_RIGHT }, { "PROCESSES", "tasks", SHOWN_RIGHT },
     };
@@ -128,7 +128,7 @@ static void draw(const struct options *options, const struct sample *sample, boo
     }
     if (redraws)
         printf(HOME_AND_CLEAR);
-    shown_table(sample->rows, columns, ARRAY_SIZE(columns));
+    format_table(sample->rows, columns, ARRAY_SIZE(columns));
 }
 
 static void wait_for(double seconds) {

@@ -18,7 +18,7 @@
 #define PROGRAM "rollbox-store"
 
 /* Beside this program (a build tree, the Python package), then where an installation puts it. */
-static void execute(char *const *argv) {
+static void execute_store(char *const *argv) {
     static const char *const below[] = { PROGRAM, "../libexec/rollbox/" PROGRAM };
     auto_buf struct buf candidate = BUF_INIT;
     auto_free char *self = realpath("/proc/self/exe", NULL);
@@ -69,7 +69,7 @@ int cli_become_store(const struct options *options, const char *command) {
         argv[n++] = separator;
         argv[n++] = options->rest[0];
     }
-    execute(argv);
+    execute_store(argv);
     int error_number = errno;
     for (size_t i = 0; i < options->n_uses; i++)
         free(words[i]);

@@ -25,9 +25,9 @@
 #include "cli/cli.h"
 #include "cli/outcome.h"
 #include "cli/policy.h"
-#include "cli/pump.h"
+#include "cli/copy_stream.h"
 #include "cli/session.h"
-#include "cli/shown.h"
+#include "cli/format.h"
 #include "cli/signals.h"
 #include "policy/policy.h"
 
@@ -35,7 +35,7 @@
 #define SNAPSHOT "template"
 #define COMMAND "python"
 #define FOR_EVER_MS INT64_C(1000000000000)
-#define ANSWER_MOST (1 << 20)
+#define MAX_ANSWER (1 << 20)
 
 enum { CONTROL = 3, RESULTS = 4 };        /* the interpreter's descriptors */
 
@@ -121,7 +121,7 @@ static int wait_ready(struct making *making, struct buf *answer) {
         uint64_t length = 0;
         for (size_t i = 0; i < 8 && answer->length >= 8; i++)
             length = length << 8 | (uint8_t)answer->data[i];
-        if (answer->length >= 8 && (length > ANSWER_MOST || answer->length - 8 >= length))
+        if (answer->length >= 8 && (length > MAX_ANSWER || answer->length - 8 >= length))
             return 0;
         if (making->ended && polls[0].fd < 0)
             return 0;
@@ -148,7 +148,7 @@ static void show_lines(const char *text, size_t length) {
         const char *end = memchr(text, '\n', length);
         size_t n = end ? (size_t)(end - text) : length;
 
-        shown_error(text, n);
+        format_error(text, n);
         fputc('\n', stderr);
         text += n + (end != NULL);
         length -= n + (end != NULL);
@@ -174,7 +174,7 @@ static int tell_failure(struct making *making, const json_t *answer) {
     return cli_fail(making->options, "the interpreter ended before the code of --python was done; there is no template");
 }
 
-static int make(struct making *making, const char *code) {
+static int make_template(struct making *making, const char *code) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_buf struct buf answer = BUF_INIT;
     auto_free char *json = NULL;
@@ -195,7 +195,7 @@ static int make(struct making *making, const char *code) {
     return status;
 }
 
-static int create(const struct options *options, struct rollbox_engine *engine, const struct cli_policy *policy, const char *code) {
+static int create_template(const struct options *options, struct rollbox_engine *engine, const struct cli_policy *policy, const char *code) {
     struct making making = { .options = options, .engine = engine, .control = -EBADF, .results = -EBADF };
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_free char *name = NULL;
@@ -209,7 +209,7 @@ static int create(const struct options *options, struct rollbox_engine *engine, 
         return cli_fail(options, "cannot make a pipe: %s", strerror(-caught));
     if (rollbox_prepare(engine, policy->text, policy->length, &plan, &error) < 0 || rollbox_sandbox_create(engine, plan, &sandbox_options, &making.sandbox, &error) < 0)
         return cli_fail_error(options, &error);
-    int status = make(&making, code);
+    int status = make_template(&making, code);
     /* At the end of its input it ends: the snapshot has it. */
     close_fd(&making.control);
     close_fd(&making.results);
@@ -231,7 +231,7 @@ static int template_create(const struct options *options) {
         return status;
     status = session_connect(options, &engine);
     if (!status) {
-        status = create(options, engine, &policy, code ? code : "");
+        status = create_template(options, engine, &policy, code ? code : "");
         rollbox_engine_close(engine);
     }
     cli_policy_done(&policy);
@@ -240,8 +240,8 @@ static int template_create(const struct options *options) {
 
 /* ---- ls, rm ------------------------------------------------------------------------------------------------------- */
 
-static int list(const struct options *options, struct rollbox_engine *engine) {
-    static const struct shown_column columns[] = { { "NAME", "name", SHOWN_TEXT }, { "CREATED", "created", SHOWN_TIME } };
+static int list_templates(const struct options *options, struct rollbox_engine *engine) {
+    static const struct format_column columns[] = { { "NAME", "name", SHOWN_TEXT }, { "CREATED", "created", SHOWN_TIME } };
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_free char *json = NULL;
     json_t *row;
@@ -260,7 +260,7 @@ static int list(const struct options *options, struct rollbox_engine *engine) {
         (void)json_dumpf(found, stdout, JSON_COMPACT | JSON_ENSURE_ASCII);
         putchar('\n');
     } else {
-        shown_table(found, columns, ARRAY_SIZE(columns));
+        format_table(found, columns, ARRAY_SIZE(columns));
     }
     json_decref(found);
     json_decref(answer);
@@ -288,7 +288,7 @@ int cmd_template(const struct options *options) {
     if (status)
         return status;
     if (options->command->bit == COMMAND_TEMPLATE_LS)
-        status = list(options, engine);
+        status = list_templates(options, engine);
     for (int i = 0; i < options->n_rest; i++) {
         struct rollbox_error error = { .code = ROLLBOX_OK };
         struct rollbox_sandbox *sandbox;
@@ -305,7 +305,7 @@ int cmd_template(const struct options *options) {
 /* ---- run ---------------------------------------------------------------------------------------------------------- */
 
 /* What can be asked of a run whose sandbox is there already. 0, or an exit status after a line. */
-static int check(const struct options *options) {
+static int check_options(const struct options *options) {
     for (size_t i = 0; i < options->n_uses; i++) {
         const struct option *option = options->uses[i].option;
 
@@ -344,21 +344,21 @@ static int make_timer(const struct options *options, struct rollbox_sandbox *san
 }
 
 /* Moves the streams until the program has ended. True: its time was over before. */
-static bool move(struct pump *pump, struct rollbox_sandbox *sandbox, int timer) {
+static bool move_streams(struct copy_stream *pump, struct rollbox_sandbox *sandbox, int timer) {
     bool is_late = false, broken = false;
 
     for (;;) {
         rollbox_dispatch(pump->engine);
-        if (pump->ended && (relay_done(&pump->relays[STREAM_IN]), pump_is_over(pump)))
+        if (pump->ended && (stdio_relay_done(&pump->relays[STREAM_IN]), copy_stream_is_over(pump)))
             return is_late;
-        bool is_signalled = pump_signalled(pump), is_broken = !broken && pump->relays[STREAM_OUT].broken;
+        bool is_signalled = copy_stream_signalled(pump), is_broken = !broken && pump->relays[STREAM_OUT].broken;
         broken |= is_broken;
         if (!pump->ended && (is_signalled || is_broken))
             (void)rollbox_signal(sandbox, COMMAND, is_broken ? SIGPIPE : SIGKILL, ROLLBOX_SCOPE_TREE, NULL);
         rollbox_dispatch(pump->engine);
-        if (pump->ended && pump_is_over(pump))
+        if (pump->ended && copy_stream_is_over(pump))
             return is_late;
-        if (pump_wait(pump, is_late ? -EBADF : timer) && !pump->ended) {
+        if (copy_stream_wait(pump, is_late ? -EBADF : timer) && !pump->ended) {
             is_late = true;
             (void)rollbox_signal(sandbox, COMMAND, SIGKILL, ROLLBOX_SCOPE_TREE, NULL);
         }
@@ -366,28 +366,28 @@ static bool move(struct pump *pump, struct rollbox_sandbox *sandbox, int timer) 
 }
 
 /* Lets the fork's interpreter go on, and tells what came of it. */
-static int go_on(const struct options *options, struct rollbox_engine *engine, struct rollbox_sandbox *sandbox, int timer) {
+static int resume(const struct options *options, struct rollbox_engine *engine, struct rollbox_sandbox *sandbox, int timer) {
     const bool is_json = options_has(options, OPTION_JSON);
     struct rollbox_error error = { .code = ROLLBOX_OK };
-    const struct rollbox_result *ended_as;
+    const struct rollbox_result *end_sequence;
     struct rollbox_run *run = NULL;
     int fds[ROLLBOX_CLAIM_FDS], streams[2] = { -EBADF, -EBADF };
     json_t *words = json_array();
-    struct pump pump;
+    struct copy_stream pump;
 
     if (rollbox_claim(sandbox, COMMAND, 1u << STREAM_IN | 1u << CONTROL | 1u << RESULTS, fds, &error) < 0)
         return outcome_fail(options, &error);
     auto_close int control = fds[CONTROL], results __attribute__((unused)) = fds[RESULTS];
-    pump_init(&pump, engine);
+    copy_stream_init(&pump, engine);
     if (fds[STREAM_IN] >= 0)
-        relay_init_input(&pump.relays[STREAM_IN], STDIN_FILENO, fds[STREAM_IN]);
+        stdio_relay_init_input(&pump.relays[STREAM_IN], STDIN_FILENO, fds[STREAM_IN]);
     int status = 0;
     for (int i = STREAM_OUT; i <= STREAM_ERR && !status && !is_json; i++)
-        status = pump_open(&pump, options, (enum stream)i, i == STREAM_OUT ? STDOUT_FILENO : STDERR_FILENO, UINT64_MAX, &streams[i - STREAM_OUT]);
+        status = copy_stream_open(&pump, options, (enum stream)i, i == STREAM_OUT ? STDOUT_FILENO : STDERR_FILENO, UINT64_MAX, &streams[i - STREAM_OUT]);
     if (!status)
-        status = pump_catch_signals(&pump, options);
+        status = copy_stream_catch_signals(&pump, options);
     const struct rollbox_attach_options attach = {
-        .size = sizeof attach, .operation_id = COMMAND, .input_fd = -1, .stream_fds = { is_json ? -1 : streams[0], is_json ? -1 : streams[1] }, .callback = pump_on_end, .userdata = &pump,
+        .size = sizeof attach, .operation_id = COMMAND, .input_fd = -1, .stream_fds = { is_json ? -1 : streams[0], is_json ? -1 : streams[1] }, .callback = copy_stream_on_end, .userdata = &pump,
     };
     if (!status && rollbox_attach(sandbox, &attach, &run, &error) < 0)
         status = outcome_fail(options, &error);
@@ -401,11 +401,11 @@ static int go_on(const struct options *options, struct rollbox_engine *engine, s
     json_decref(words);
     close_fd(&control);
     if (!status) {
-        bool is_late = move(&pump, sandbox, timer);
+        bool is_late = move_streams(&pump, sandbox, timer);
 
-        status = pump_result(&pump, options, run, &ended_as);
+        status = copy_stream_result(&pump, options, run, &end_sequence);
         if (!status) {
-            struct rollbox_result result = *ended_as;
+            struct rollbox_result result = *end_sequence;
 
             if (is_late && result.outcome == ROLLBOX_OUTCOME_SIGNAL) {
                 result.outcome = ROLLBOX_OUTCOME_TIMEOUT;
@@ -414,7 +414,7 @@ static int go_on(const struct options *options, struct rollbox_engine *engine, s
             status = is_json ? outcome_print_json(options, &result, NULL) : outcome_status(options, &result, UINT64_MAX);
         }
     }
-    pump_done(&pump);
+    copy_stream_done(&pump);
     rollbox_run_free(run);
     return status;
 }
@@ -426,7 +426,7 @@ int template_run(const struct options *options) {
     struct rollbox_engine *engine;
     auto_close int timer = -EBADF;
 
-    int status = check(options);
+    int status = check_options(options);
     if (!status)
         status = session_connect(options, &engine);
     if (status)
@@ -438,7 +438,7 @@ int template_run(const struct options *options) {
         } else {
             status = make_timer(options, fork, &timer);
             if (!status)
-                status = go_on(options, engine, fork, timer);
+                status = resume(options, engine, fork, timer);
             (void)rollbox_sandbox_close(fork, NULL);
         }
         rollbox_sandbox_free(template);

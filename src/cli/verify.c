@@ -18,10 +18,10 @@
 #include "cli/cli.h"
 #include "cli/outcome.h"
 #include "cli/policy.h"
-#include "cli/private.h"
+#include "cli/private_engine.h"
 #include "cli/record.h"
 #include "cli/replay.h"
-#include "cli/shown.h"
+#include "cli/format.h"
 #include "cli/signals.h"
 #include "record/compare.h"
 
@@ -33,7 +33,7 @@ struct pair {
     int fds[2];
     bool open[2];
     const char *names[2];
-    json_t *contents[2];        /* contents.h; NULL: not known */
+    json_t *contents[2];        /* recorded_files.h; NULL: not known */
     bool twice;
 };
 
@@ -79,7 +79,7 @@ static int open_written(const struct options *options, struct pair *pair, int i,
 
 /* ---- the comparison ----------------------------------------------------------------------------------------------- */
 
-static int next(const struct options *options, struct pair *pair, int i, struct step **ret_step) {
+static int next_step(const struct options *options, struct pair *pair, int i, struct step **ret_step) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
 
     *ret_step = NULL;
@@ -127,7 +127,7 @@ static void count_unstarted(struct counts *counts, const struct step *step) {
 }
 
 /* 0 and whether they part; or an exit status after a line. */
-static int compare(const struct options *options, struct pair *pair, bool *ret_diverged, struct divergence *ret_divergence, struct counts *counts) {
+static int compare_pair(const struct options *options, struct pair *pair, bool *ret_diverged, struct divergence *ret_divergence, struct counts *counts) {
     const json_t *headers[2] = { pair->readers[0].header, pair->readers[1].header };
     int status = 0;
 
@@ -139,7 +139,7 @@ static int compare(const struct options *options, struct pair *pair, bool *ret_d
         struct step *steps[2] = { NULL, NULL };
 
         for (int i = 0; i < 2 && !status; i++)
-            status = next(options, pair, i, &steps[i]);
+            status = next_step(options, pair, i, &steps[i]);
         /* One that is cut off is equal as far as it goes. */
         bool is_end = (!steps[0] && is_cut(&pair->readers[0])) || (!steps[1] && is_cut(&pair->readers[1])) || (!steps[0] && !steps[1]);
         int r = status || is_end ? 0 : compare_steps(steps[0], steps[1], ret_divergence);
@@ -188,7 +188,7 @@ static const char *hint_of(const struct divergence *divergence, const struct pai
     return NULL;
 }
 
-static json_t *described(const struct divergence *divergence, const struct pair *pair) {
+static json_t *describe_divergence(const struct divergence *divergence, const struct pair *pair) {
     json_t *object = json_pack("{s:I, s:s, s:s, s:s, s:s}", "step", (json_int_t)divergence->step, "kind", divergence->kind, "where", divergence->where, "source", divergence->source, "why", divergence->why);
 
     json_object_set_new(object, "path", divergence->path.length ? json_loads(divergence->path.data, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : json_null());
@@ -205,7 +205,7 @@ static json_t *described(const struct divergence *divergence, const struct pair 
 static int tell_json(const struct options *options, const struct pair *pair, bool diverged, const struct divergence *divergence, uint64_t n_equal, bool whole) {
     json_t *object = json_pack("{s:s, s:I, s:b, s:s}", "verdict", diverged ? "diverged" : "equal", "steps", (json_int_t)n_equal, "whole", whole, "files", files_of(pair));
 
-    json_object_set_new(object, "divergence", diverged ? described(divergence, pair) : json_null());
+    json_object_set_new(object, "divergence", diverged ? describe_divergence(divergence, pair) : json_null());
     auto_free char *text = object ? json_dumps(object, JSON_ENSURE_ASCII) : NULL;
     json_decref(object);
     if (!text)
@@ -232,7 +232,7 @@ static void tell_byte(const struct divergence *divergence, int i) {
         printf(" (byte 0x%02x)", (unsigned)divergence->bytes[i]);
 }
 
-static int tell(const struct options *options, const struct pair *pair, bool diverged, const struct divergence *divergence, uint64_t n_equal, bool whole) {
+static int report_verdict(const struct options *options, const struct pair *pair, bool diverged, const struct divergence *divergence, uint64_t n_equal, bool whole) {
     bool colours = cli_colours(STDOUT_FILENO);
     int width = (int)MAX(strlen(pair->names[0]), strlen(pair->names[1]));
 
@@ -243,19 +243,19 @@ static int tell(const struct options *options, const struct pair *pair, bool div
         return cli_flush(options, 0);
     }
     printf("%sdiverged%s at step %" PRIu64 " (%s): ", colours ? "\033[31m" : "", colours ? "\033[0m" : "", divergence->step, divergence->kind);
-    shown_text(divergence->where);
+    format_text(divergence->where);
     if (divergence->path.length) {
         printf(" of ");
-        shown_text(divergence->path.data);
+        format_text(divergence->path.data);
     }
     if (divergence->offset >= 0)
         printf(", byte %" PRId64, divergence->offset);
     printf("\n");
     for (int i = 0; i < 2; i++) {
         printf("  ");
-        shown_text(pair->names[i]);
+        format_text(pair->names[i]);
         printf("%*s  ", width - (int)strlen(pair->names[i]), "");
-        shown_text(divergence->values[i].data);
+        format_text(divergence->values[i].data);
         tell_byte(divergence, i);
         printf("\n");
     }
@@ -265,12 +265,12 @@ static int tell(const struct options *options, const struct pair *pair, bool div
     return cli_flush(options, EXIT_DIVERGED);
 }
 
-static int conclude(const struct options *options, struct pair *pair) {
+static int conclude_verify(const struct options *options, struct pair *pair) {
     struct divergence divergence = { 0 };
     bool diverged;
     struct counts counts;
 
-    int status = compare(options, pair, &diverged, &divergence, &counts);
+    int status = compare_pair(options, pair, &diverged, &divergence, &counts);
     if (status)
         return status;
     if (!diverged && counts.unstarted && counts.unstarted == counts.equal)
@@ -284,7 +284,7 @@ static int conclude(const struct options *options, struct pair *pair) {
         warnings += replay_warn(options, &pair->readers[i]);
     if (!diverged && !counts.equal && (is_cut(&pair->readers[0]) || is_cut(&pair->readers[1])))
         return cli_fail(options, "there is no step that could be compared");
-    status = options_has(options, OPTION_JSON) ? tell_json(options, pair, diverged, &divergence, counts.equal, !warnings) : tell(options, pair, diverged, &divergence, counts.equal, !warnings);
+    status = options_has(options, OPTION_JSON) ? tell_json(options, pair, diverged, &divergence, counts.equal, !warnings) : report_verdict(options, pair, diverged, &divergence, counts.equal, !warnings);
     divergence_done(&divergence);
     return status;
 }
@@ -328,7 +328,7 @@ static int against_record(const struct options *options, struct pair *pair) {
     return status ? status : open_written(options, pair, 1, memory, "replay");
 }
 
-static int twice(const struct options *options, struct pair *pair) {
+static int run_twice(const struct options *options, struct pair *pair) {
     static const char *const names[] = { "first run", "second run" };
     struct rollbox_error error = { .code = ROLLBOX_OK };
     struct rollbox_engine *engine;
@@ -384,13 +384,13 @@ int cmd_verify(const struct options *options) {
     if (status)
         return status;
     if (options_has(options, OPTION_TWICE) || options->n_rest == 1)
-        private_start(options);
+        private_engine_start(options);
     if (options_has(options, OPTION_TWICE))
-        status = twice(options, &pair);
+        status = run_twice(options, &pair);
     else
         status = options->n_rest == 2 ? two_files(options, &pair) : against_record(options, &pair);
     if (!status && !signals_caught())
-        status = conclude(options, &pair);
+        status = conclude_verify(options, &pair);
     pair_done(&pair);
     return cli_end(status);
 }

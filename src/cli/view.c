@@ -39,7 +39,7 @@ int view_open(struct view *view, bool input, bool output, bool errors, struct vi
     for (int i = 0; i < N_STREAMS; i++)
         *theirs[i] = -EBADF;
     for (int i = 0; i < N_STREAMS; i++) {
-        int status = wanted[i] ? pump_open(&view->pump, view->options, (enum stream)i, i == STREAM_OUT ? STDOUT_FILENO : STDERR_FILENO, UINT64_MAX, theirs[i]) : 0;
+        int status = wanted[i] ? copy_stream_open(&view->pump, view->options, (enum stream)i, i == STREAM_OUT ? STDOUT_FILENO : STDERR_FILENO, UINT64_MAX, theirs[i]) : 0;
 
         if (status)
             return status;
@@ -89,7 +89,7 @@ static void tell_detached(const struct view *view) {
 
 /* True: leave. The keys before them are the command's, as far as it takes them now. */
 static bool on_detach_keys(struct view *view) {
-    struct relay *input = &view->pump.relays[STREAM_IN];
+    struct stdio_relay *input = &view->pump.relays[STREAM_IN];
 
     if (view->one_off) {
         view->keys.seen = false;
@@ -98,7 +98,7 @@ static bool on_detach_keys(struct view *view) {
         return false;
     }
     if (input->state == RELAY_WAIT_OUTPUT)
-        relay_ready(input);
+        stdio_relay_ready(input);
     view->detached = true;
     return true;
 }
@@ -121,19 +121,19 @@ static void lose_input(struct view *view) {
 
 /* Moves the streams until the command has ended and all that it wrote is here. */
 static void move(struct view *view) {
-    struct pump *pump = &view->pump;
+    struct copy_stream *pump = &view->pump;
     bool broken = false;
     char drop[64];
 
     for (;;) {
         rollbox_dispatch(pump->engine);
         /* A command that has ended may still have output that nobody takes. */
-        if (pump_signalled(pump) && (pump->ended || on_signal(view))) {
+        if (copy_stream_signalled(pump) && (pump->ended || on_signal(view))) {
             view->left = true;
             return;
         }
         if (pump->ended) {
-            relay_done(&pump->relays[STREAM_IN]);
+            stdio_relay_done(&pump->relays[STREAM_IN]);
         } else if (!broken && pump->relays[STREAM_OUT].broken) {
             /* As if it held our standard output itself. */
             broken = true;
@@ -146,9 +146,9 @@ static void move(struct view *view) {
             lose_input(view);
         /* A call above may have taken the result along. */
         rollbox_dispatch(pump->engine);
-        if (pump_is_over(pump))
+        if (copy_stream_is_over(pump))
             return;
-        if (pump_wait(pump, view->resize_fds[0]))
+        if (copy_stream_wait(pump, view->resize_fds[0]))
             (void)!read(view->resize_fds[0], drop, sizeof drop);
         if (view->keys.seen && on_detach_keys(view))
             return;
@@ -156,7 +156,7 @@ static void move(struct view *view) {
 }
 
 /* Writes what a retry by an id got at once: the first one's output, which came with its result and not by a stream. */
-static int write_rest(const struct view *view, const struct relay *relay, int fd, const void *data, size_t length) {
+static int write_rest(const struct view *view, const struct stdio_relay *relay, int fd, const void *data, size_t length) {
     int r = relay->passed || relay->broken || !length ? 0 : fd_write_all(fd, data, length);
 
     return r < 0 && r != -EPIPE ? cli_fail(view->options, "cannot write to standard %s: %s", fd == STDOUT_FILENO ? "output" : "error", strerror(-r)) : 0;
@@ -164,7 +164,7 @@ static int write_rest(const struct view *view, const struct relay *relay, int fd
 
 /* The command's end as ours. */
 static int conclude(struct view *view, uint64_t output_limit) {
-    const struct relay *out = &view->pump.relays[STREAM_OUT], *err = &view->pump.relays[STREAM_ERR];
+    const struct stdio_relay *out = &view->pump.relays[STREAM_OUT], *err = &view->pump.relays[STREAM_ERR];
     const struct rollbox_result *result;
 
     terminal_restore();
@@ -174,7 +174,7 @@ static int conclude(struct view *view, uint64_t output_limit) {
     }
     if (view->left)
         return CLI_EXIT_ERROR;
-    int status = pump_result(&view->pump, view->options, view->run, &result);
+    int status = copy_stream_result(&view->pump, view->options, view->run, &result);
     if (status)
         return status;
     if (options_has(view->options, OPTION_JSON))
@@ -201,7 +201,7 @@ int view_start(struct view *view, struct rollbox_exec_options *exec, bool input,
     int status = view_open(view, input, stream, stream && !tty, &ends);
     /* All that can fail comes before the command is there: it would run on without us. */
     if (!status && !detach)
-        status = pump_catch_signals(&view->pump, options);
+        status = copy_stream_catch_signals(&view->pump, options);
     if (!status && tty && input)
         status = view_lend_terminal(view);
     if (!status) {
@@ -263,7 +263,7 @@ int view_init(struct view *view, const struct options *options) {
     const char *keys = options_text(options, OPTION_DETACH_KEYS);
 
     *view = (struct view){ .options = options, .resize_fds = { -EBADF, -EBADF } };
-    pump_init(&view->pump, NULL);
+    copy_stream_init(&view->pump, NULL);
     if (keys_parse(keys ? keys : KEYS_DEFAULT, false, &view->keys) < 0)
         return cli_fail(options, "--detach-keys %s: must be keys with commas between them, such as ctrl-p,ctrl-q or ctrl-],x, or none", keys);
     return 0;
@@ -274,5 +274,5 @@ void view_done(struct view *view) {
     rollbox_run_free(view->run);
     rollbox_sandbox_free(view->sandbox);
     rollbox_engine_close(view->pump.engine);
-    pump_done(&view->pump);     /* last: while we are connected, the end of our input is that of the command's terminal */
+    copy_stream_done(&view->pump);     /* last: while we are connected, the end of our input is that of the command's terminal */
 }

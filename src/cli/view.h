@@ -13,13 +13,13 @@
 
 #include "cli/keys.h"
 #include "cli/options.h"
-#include "cli/pump.h"
+#include "cli/copy_stream.h"
 
 struct view {
     const struct options *options;
     struct rollbox_sandbox *sandbox;
     struct rollbox_run *run;
-    struct pump pump;
+    struct copy_stream pump;
     struct keys keys;           /* that detach */
     const char *id;
     bool attached;              /* to another client's command: signals end only us */

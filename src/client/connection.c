@@ -102,7 +102,7 @@ void connection_forget(struct rollbox_engine *engine, struct pending *pending) {
         (void)take_pending(engine, pending->serial);
 }
 
-static void finish(struct rollbox_engine *engine, struct pending *pending) {
+static void finish_pending(struct rollbox_engine *engine, struct pending *pending) {
     pending->done = true;
     list_for_each(node, &pending->waiters)
         pthread_cond_signal(&container_of(node, struct waiter, of_pending)->wake);
@@ -118,7 +118,7 @@ static void finish_with_error(struct rollbox_engine *engine, struct pending *pen
     } else if (pending != &engine->hello) {
         container_of(pending, struct request, pending)->error = *error;
     }
-    finish(engine, pending);
+    finish_pending(engine, pending);
 }
 
 /* ---- loss --------------------------------------------------------------------------------------------------------- */
@@ -230,7 +230,7 @@ static void handle_request(struct rollbox_engine *engine, struct request *reques
             request->n_fds++;
         }
     }
-    finish(engine, &request->pending);
+    finish_pending(engine, &request->pending);
 }
 
 static void handle_run(struct rollbox_engine *engine, struct rollbox_run *run) {
@@ -247,7 +247,7 @@ static void handle_run(struct rollbox_engine *engine, struct rollbox_run *run) {
         error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "result", "cannot take the run's output: %s", strerror(-r));
         result_fail(&run->result, run->isolation, &error);
     }
-    finish(engine, &run->pending);
+    finish_pending(engine, &run->pending);
 }
 
 static void handle_message(struct rollbox_engine *engine) {
@@ -259,7 +259,7 @@ static void handle_message(struct rollbox_engine *engine) {
         return;
     if (pending == &engine->hello) {
         handle_welcome(engine);
-        finish(engine, pending);
+        finish_pending(engine, pending);
     } else if (pending->is_run) {
         handle_run(engine, container_of(pending, struct rollbox_run, pending));
     } else {

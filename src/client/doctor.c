@@ -30,7 +30,7 @@ static const char *userns_hint(const struct features *f) {
 }
 
 /* One of the two cgroup versions is always missing; that needs mending only if the other is missing as well. */
-static const char *hint(const struct features *f, enum feature feature) {
+static const char *hint_for_feature(const struct features *f, enum feature feature) {
     if (feature_get(f, feature))
         return "";
     switch ((int)feature) {
@@ -62,7 +62,7 @@ static const char *cgroup_name(const struct features *f) {
     return cgroup_backend_name(f->cgroup_v2 ? CGROUP_V2 : f->cgroup_v1 ? CGROUP_V1 : CGROUP_NONE);
 }
 
-static json_t *facts(const struct features *f) {
+static json_t *describe_facts(const struct features *f) {
     return json_pack("{s:I, s:b, s:i, s:I, s:I, s:i, s:b, s:i, s:i, s:i}", "uid", (json_int_t)f->uid, "root", f->is_root, "cpus",
         (int)f->cpus, "memory_total_bytes", (json_int_t)f->memory_total_bytes, "memory_available_bytes",
         (json_int_t)f->memory_available_bytes, "landlock_abi", f->landlock_abi, "max_user_namespaces_is_zero", f->userns_forbidden_by_max,
@@ -70,12 +70,12 @@ static json_t *facts(const struct features *f) {
         f->apparmor_restrict_unprivileged_userns, "yama_ptrace_scope", f->yama_ptrace_scope);
 }
 
-static json_t *table(const struct features *f) {
+static json_t *describe_features(const struct features *f) {
     json_t *array = json_array();
 
     for (enum feature i = 0; i < FEATURE_COUNT; i++)
         if (json_array_append_new(array, json_pack("{s:s, s:b, s:s, s:s}", "name", feature_name(i), "available", feature_get(f, i),
-                                             "needed_for", feature_needed_for(i), "hint", hint(f, i))) < 0) {
+                                             "needed_for", feature_needed_for(i), "hint", hint_for_feature(f, i))) < 0) {
             json_decref(array);
             return NULL;
         }
@@ -108,8 +108,8 @@ int rollbox_doctor(char **ret_json, struct rollbox_error *error) {
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
             "ROLLBOX_KFEAT: \"%s\" is not -NAME of a feature (rollbox doctor lists the names)", f.mask_problem);
     report = json_pack("{s:s, s:b, s:{s:b, s:b}, s:s, s:o, s:o, s:o}", "kernel", f.release, "ok", features_namespace_ok(&f), "isolation",
-        "namespace", features_namespace_ok(&f), "process", features_process_ok(&f), "cgroup", cgroup_name(&f), "features", table(&f),
-        "low_limits", low_limits(), "facts", facts(&f));
+        "namespace", features_namespace_ok(&f), "process", features_process_ok(&f), "cgroup", cgroup_name(&f), "features", describe_features(&f),
+        "low_limits", low_limits(), "facts", describe_facts(&f));
     text = report != NULL ? json_dumps(report, JSON_COMPACT) : NULL;
     json_decref(report);
     if (text == NULL)

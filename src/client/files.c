@@ -22,8 +22,8 @@
 #include "client/record.h"
 #include "client/sandbox.h"
 
-#define READ_MOST ((uint64_t)1 << 30)   /* unless the caller says otherwise */
-#define LIST_MOST ((size_t)1 << 28)     /* bytes of JSON */
+#define MAX_READ ((uint64_t)1 << 30)   /* unless the caller says otherwise */
+#define MAX_LIST ((size_t)1 << 28)     /* bytes of JSON */
 #define PROGRESS_BYTES (1u << 20)       /* progress is told so often */
 #define PROGRESS_FILES 64u
 
@@ -32,7 +32,7 @@ struct shown {
     char text[240];
 };
 
-static struct shown show(const char *path) {
+static struct shown make_shown(const char *path) {
     struct shown shown;
     size_t length = strlen(path), cut = length > sizeof shown.text - 1 ? length - (sizeof shown.text - 4) : 0;
     size_t n = (size_t)snprintf(shown.text, sizeof shown.text, "%s%s", cut ? "..." : "", path + cut);
@@ -99,13 +99,13 @@ static const char *hint_of(int error_number) {
 static int agent_failed(const struct files *files, int error_number, const char *below, const char *doing, struct rollbox_error *error) {
     const char *hint = error_number == EISDIR && !strcmp(doing, "read") ? " (list it, or download it)" : error_number == EFBIG && !strcmp(doing, "read") ? " (it has more bytes than may be read)" : hint_of(error_number);
 
-    return error_set(error, code_of(error_number), error_number, "files", "cannot %s \"%s%s%s\" in the sandbox: %s%s", doing, show(files->path).text, *below ? "/" : "",
-                     *below ? show(below).text : "", strerror(error_number), hint);
+    return error_set(error, code_of(error_number), error_number, "files", "cannot %s \"%s%s%s\" in the sandbox: %s%s", doing, make_shown(files->path).text, *below ? "/" : "",
+                     *below ? make_shown(below).text : "", strerror(error_number), hint);
 }
 
 static int host_failed(int error_number, const char *path, const char *below, const char *doing, struct rollbox_error *error) {
-    return error_set(error, code_of(error_number), error_number, "files", "cannot %s \"%s%s%s\" on the host: %s%s", doing, show(path).text, *below ? "/" : "",
-                     *below ? show(below).text : "", strerror(error_number), error_number == EINVAL && !strcmp(doing, "read") ? hint_of(EINVAL) : "");
+    return error_set(error, code_of(error_number), error_number, "files", "cannot %s \"%s%s%s\" on the host: %s%s", doing, make_shown(path).text, *below ? "/" : "",
+                     *below ? make_shown(below).text : "", strerror(error_number), error_number == EINVAL && !strcmp(doing, "read") ? hint_of(EINVAL) : "");
 }
 
 /* The connection to the agent, or what came over it, is not as it should be. `r` as of transfer_receive, or -EPIPE and the like. */
@@ -113,14 +113,14 @@ static int agent_lost(const struct files *files, int r, struct rollbox_error *er
     switch (r) {
     case -ETIMEDOUT:
         return error_set(error, ROLLBOX_ERR_IO, ETIMEDOUT, "files", "the files agent of the sandbox has said nothing for %d ms while at \"%s\": a process of the sandbox may have stopped it",
-                         files->transfer->timeout_ms, show(files->path).text);
+                         files->transfer->timeout_ms, make_shown(files->path).text);
     case -EBADMSG:
-        return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "files", "the files agent of the sandbox sent what is not allowed there while at \"%s\"", show(files->path).text);
+        return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "files", "the files agent of the sandbox sent what is not allowed there while at \"%s\"", make_shown(files->path).text);
     case 0:
     case -EPIPE:
     case -ECONNRESET:
         return error_set(error, ROLLBOX_ERR_IO, ECONNRESET, "files", "the files agent of the sandbox ended while at \"%s\": a process of the sandbox may have killed it, or the sandbox has ended",
-                         show(files->path).text);
+                         make_shown(files->path).text);
     default:
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "files", "the connection to the files agent failed: %s", strerror(-r));
     }
@@ -178,13 +178,13 @@ static int set_path(struct files *files, const char *path, struct rollbox_error 
 
     if (!length || path[0] != '/' || length >= TRANSFER_TEXT_MAX)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, length >= TRANSFER_TEXT_MAX ? ENAMETOOLONG : EINVAL, "arguments",
-                         "the path in the sandbox must be absolute, of at most %u bytes: \"%s\"", TRANSFER_TEXT_MAX - 1, show(path ? path : "").text);
+                         "the path in the sandbox must be absolute, of at most %u bytes: \"%s\"", TRANSFER_TEXT_MAX - 1, make_shown(path ? path : "").text);
     memcpy(files->path, path, length + 1);
     return 0;
 }
 
 /* Sends the request and has it served. */
-static int request(struct files *files, struct transfer_record record, const void *data, size_t length, struct rollbox_error *error) {
+static int send_request(struct files *files, struct transfer_record record, const void *data, size_t length, struct rollbox_error *error) {
     int r = transfer_send(files->transfer, record, files->path, data, length);
 
     if (r < 0)
@@ -201,7 +201,7 @@ static int request(struct files *files, struct transfer_record record, const voi
 }
 
 /* The next message of an answer. 0 and the message; or the error, which FAILED is, too. */
-static int next(const struct files *files, const char *doing, struct transfer_message *ret_message, struct rollbox_error *error) {
+static int next_message(const struct files *files, const char *doing, struct transfer_message *ret_message, struct rollbox_error *error) {
     int r = transfer_receive(files->transfer, ret_message);
 
     if (r <= 0)
@@ -213,7 +213,7 @@ static int next(const struct files *files, const char *doing, struct transfer_me
 
 static int expect_done(const struct files *files, const char *doing, struct rollbox_error *error) {
     struct transfer_message m;
-    int r = next(files, doing, &m, error);
+    int r = next_message(files, doing, &m, error);
 
     return r == 0 && m.record.type != TRANSFER_DONE ? agent_lost(files, -EBADMSG, error) : r;
 }
@@ -252,7 +252,7 @@ static int read_content(struct files *files, uint64_t most, struct content *cont
     struct transfer_message m;
 
     for (;;) {
-        int r = next(files, "read", &m, error);
+        int r = next_message(files, "read", &m, error);
         if (r < 0)
             return r;
         const struct transfer_record *record = &m.record;
@@ -283,11 +283,11 @@ static int read_content(struct files *files, uint64_t most, struct content *cont
 
 int files_read(struct files *files, const char *path, uint64_t most, void **ret_data, size_t *ret_length, struct rollbox_error *error) {
     struct content content = { 0 };
-    uint64_t limit = most ? MIN(most, (uint64_t)INT64_MAX / 4) : READ_MOST;
+    uint64_t limit = most ? MIN(most, (uint64_t)INT64_MAX / 4) : MAX_READ;
     int r = set_path(files, path, error);
 
     if (r == 0)
-        r = request(files, (struct transfer_record){ .type = TRANSFER_READ, .size = limit }, NULL, 0, error);
+        r = send_request(files, (struct transfer_record){ .type = TRANSFER_READ, .size = limit }, NULL, 0, error);
     if (r == 0)
         r = read_content(files, limit, &content, error);
     if (r < 0) {
@@ -309,7 +309,7 @@ int files_write(struct files *files, const char *path, const void *data, size_t 
     if (r == 0 && length && !data)
         r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "a length is given without data");
     if (r == 0)
-        r = request(files, (struct transfer_record){ .type = TRANSFER_WRITE, .mode = mode ? mode : 0644, .size = length }, data, have, error);
+        r = send_request(files, (struct transfer_record){ .type = TRANSFER_WRITE, .mode = mode ? mode : 0644, .size = length }, data, have, error);
     if (r < 0)
         return r;
     t->listens = true;
@@ -384,12 +384,12 @@ int files_list(struct files *files, const char *path, char **ret_json, struct ro
     int r = set_path(files, path, error);
 
     if (r == 0)
-        r = request(files, (struct transfer_record){ .type = TRANSFER_LIST }, NULL, 0, error);
+        r = send_request(files, (struct transfer_record){ .type = TRANSFER_LIST }, NULL, 0, error);
     buf_add_text(&json, "{\"entries\":[");
-    while (r == 0 && (r = next(files, "list", &m, error)) == 0 && m.record.type != TRANSFER_DONE) {
+    while (r == 0 && (r = next_message(files, "list", &m, error)) == 0 && m.record.type != TRANSFER_DONE) {
         if (m.record.type != TRANSFER_ENTRY || !*m.name)
             return agent_lost(files, -EBADMSG, error);
-        if (json.length > LIST_MOST)
+        if (json.length > MAX_LIST)
             return agent_failed(files, EFBIG, "", "list", error);
         if (!first)
             buf_add_text(&json, ",");
@@ -424,9 +424,9 @@ int files_stat(struct files *files, const char *path, bool follow, char **ret_js
     int r = set_path(files, path, error);
 
     if (r == 0)
-        r = request(files, (struct transfer_record){ .type = TRANSFER_STAT, .number = follow }, NULL, 0, error);
+        r = send_request(files, (struct transfer_record){ .type = TRANSFER_STAT, .number = follow }, NULL, 0, error);
     if (r == 0)
-        r = next(files, "stat", &m, error);
+        r = next_message(files, "stat", &m, error);
     if (r < 0)
         return r;
     if (m.record.type != TRANSFER_ENTRY)
@@ -443,7 +443,7 @@ int files_mkdir(struct files *files, const char *path, unsigned mode, struct rol
     if (r == 0)
         r = check_mode(mode, error);
     if (r == 0)
-        r = request(files, (struct transfer_record){ .type = TRANSFER_MKDIR, .mode = mode ? mode : 0755 }, NULL, 0, error);
+        r = send_request(files, (struct transfer_record){ .type = TRANSFER_MKDIR, .mode = mode ? mode : 0755 }, NULL, 0, error);
     return r < 0 ? r : expect_done(files, "make the directory", error);
 }
 
@@ -451,7 +451,7 @@ int files_remove(struct files *files, const char *path, bool recursive, struct r
     int r = set_path(files, path, error);
 
     if (r == 0)
-        r = request(files, (struct transfer_record){ .type = TRANSFER_REMOVE, .number = recursive }, NULL, 0, error);
+        r = send_request(files, (struct transfer_record){ .type = TRANSFER_REMOVE, .number = recursive }, NULL, 0, error);
     return r < 0 ? r : expect_done(files, "remove", error);
 }
 
@@ -465,19 +465,19 @@ static int tell_progress(struct files *files) {
     return files->progress && files->progress(t->bytes, t->files, files->userdata) ? -ECANCELED : 0;
 }
 
-static int tick(struct transfer *t) {
+static int report_progress(struct transfer *t) {
     struct files *files = t->userdata;
 
     return t->bytes - files->told_bytes >= PROGRESS_BYTES || t->files - files->told_files >= PROGRESS_FILES ? tell_progress(files) : 0;
 }
 
 static void begin_tree(struct files *files) {
-    files->transfer->tick = tick;
+    files->transfer->tick = report_progress;
     files->transfer->userdata = files;
 }
 
-static int cancelled(const struct files *files, struct rollbox_error *error) {
-    return error_set(error, ROLLBOX_ERR_CANCELLED, ECANCELED, "files", "the transfer of \"%s\" was cancelled after %llu bytes", show(files->path).text,
+static int check_cancelled(const struct files *files, struct rollbox_error *error) {
+    return error_set(error, ROLLBOX_ERR_CANCELLED, ECANCELED, "files", "the transfer of \"%s\" was cancelled after %llu bytes", make_shown(files->path).text,
                      (unsigned long long)files->transfer->bytes);
 }
 
@@ -486,11 +486,11 @@ static int end_tree(struct files *files, const char *from, struct rollbox_error 
     const struct transfer *t = files->transfer;
 
     if (tell_progress(files) < 0)
-        return cancelled(files, error);
+        return check_cancelled(files, error);
     if (!t->skipped)
         return 0;
     return error_set(error, code_of(t->skipped_error), t->skipped_error, "files", "%llu entries below \"%s\" could not be read and were left out, the first \"%s\": %s",
-                     (unsigned long long)t->skipped, show(from).text, show(t->skipped_path).text, strerror(t->skipped_error));
+                     (unsigned long long)t->skipped, make_shown(from).text, make_shown(t->skipped_path).text, strerror(t->skipped_error));
 }
 
 /* Where in the tree the host's side failed. */
@@ -531,7 +531,7 @@ int files_upload(struct files *files, const char *host_path, const char *path, s
     if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
         return host_failed(EINVAL, host_path, "", "read", error);
     last_name(files->name ? files->name : host_path, "file", name);
-    r = request(files, (struct transfer_record){ .type = TRANSFER_PUT }, name, strlen(name) + 1, error);
+    r = send_request(files, (struct transfer_record){ .type = TRANSFER_PUT }, name, strlen(name) + 1, error);
     if (r < 0)
         return r;
     begin_tree(files);
@@ -541,7 +541,7 @@ int files_upload(struct files *files, const char *host_path, const char *path, s
     if (r < 0 && !is_of_socket(r))
         give_up(files);
     if (r == -ECANCELED)
-        return cancelled(files, error);
+        return check_cancelled(files, error);
     if (r < 0 && !is_of_socket(r))
         return tree_failed_here(files, r, host_path, "read", error);
     if (r < 0 && r != -EPIPE && r != -ECONNRESET)
@@ -593,17 +593,17 @@ int files_download(struct files *files, const char *path, const char *host_path,
     if (r < 0)
         return host_failed(-r, host_path, "", "write", error);
     last_name(path, "file", inner_name);
-    r = request(files, (struct transfer_record){ .type = TRANSFER_GET }, NULL, 0, error);
+    r = send_request(files, (struct transfer_record){ .type = TRANSFER_GET }, NULL, 0, error);
     if (r < 0)
         return r;
     begin_tree(files);
     transfer_take_begin(t, &(struct transfer_target){ .parent = parent, .name = name, .into = into, .inner_name = inner_name });
-    while (r == 0 && (r = next(files, "read", &m, error)) == 0) {
+    while (r == 0 && (r = next_message(files, "read", &m, error)) == 0) {
         r = transfer_take(t, &m);
         if (r == -EBADMSG)
             r = agent_lost(files, r, error);
         else if (r == -ECANCELED)
-            r = cancelled(files, error);
+            r = check_cancelled(files, error);
         else if (r < 0)
             r = tree_failed_here(files, r, host_path, "write", error);
     }
@@ -625,7 +625,7 @@ static bool try_again(int r, int64_t since_ns, unsigned *tries) {
     return true;
 }
 
-/* Opens, calls, closes; and notes in the sandbox' record, if it has one, what was done: `note` is a statement about r_ and files. */
+/* Opens, calls, closes; and notes in the sandbox's record, if it has one, what was done: `note` is a statement about r_ and files. */
 #define WITH_AGENT_NOTED(sandbox, error, call, note) \
     ({ \
         const int64_t since_ns_ = clock_now_ns(); \
@@ -684,7 +684,7 @@ ROLLBOX_PUBLIC int rollbox_file_remove(struct rollbox_sandbox *sandbox, const ch
     return record_pass(r, &own, error);
 }
 
-static int upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *name, const char *path, rollbox_progress progress, void *userdata, struct rollbox_error *error) {
+static int upload_path(struct rollbox_sandbox *sandbox, const char *host_path, const char *name, const char *path, rollbox_progress progress, void *userdata, struct rollbox_error *error) {
     struct rollbox_error own = { .code = ROLLBOX_OK };
     int r = WITH_AGENT_NOTED(sandbox, &own, (files.progress = progress, files.userdata = userdata, files.name = name, files_upload(&files, host_path, path, &own)),
                              record_note_upload(sandbox, host_path, name, path, files.transfer->bytes, files.transfer->files, own.code));
@@ -693,14 +693,14 @@ static int upload(struct rollbox_sandbox *sandbox, const char *host_path, const 
 }
 
 ROLLBOX_PUBLIC int rollbox_upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *path, rollbox_progress progress, void *userdata, struct rollbox_error *error) {
-    return upload(sandbox, host_path, NULL, path, progress, userdata, error);
+    return upload_path(sandbox, host_path, NULL, path, progress, userdata, error);
 }
 
 int files_upload_descriptor(struct rollbox_sandbox *sandbox, int fd, const char *name, const char *path, struct rollbox_error *error) {
     char host_path[32];
 
     (void)snprintf(host_path, sizeof host_path, "/proc/self/fd/%d", fd);
-    return upload(sandbox, host_path, name, path, NULL, NULL, error);
+    return upload_path(sandbox, host_path, name, path, NULL, NULL, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_download(struct rollbox_sandbox *sandbox, const char *path, const char *host_path, rollbox_progress progress, void *userdata, struct rollbox_error *error) {

@@ -184,7 +184,7 @@ static int join_shared(const char *path, struct rollbox_engine **ret_engine, str
 }
 
 /* A handle of a private engine; if it cannot be made, the engine ends. */
-static int hold(struct spawned *take, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
+static int hold_spawned(struct spawned *take, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
     auto_free char *path = take->path;
     int r = handle_new(take->socket, take->pid, take->pidfd, path ? path : "rollbox-engine", ret_engine, error);
 
@@ -200,7 +200,7 @@ static int start_private(const char *engine_path, struct rollbox_engine **ret_en
     struct spawned spawned;
     int r = spawn_engine(engine_path, &spawned, error);
 
-    return r < 0 ? r : hold(&spawned, ret_engine, error);
+    return r < 0 ? r : hold_spawned(&spawned, ret_engine, error);
 }
 
 /* So that a fork shares nothing. */
@@ -254,7 +254,7 @@ int handle_adopt(struct spawned *take, struct rollbox_engine **ret_engine, struc
         return r;               /* it ends when it notices */
     }
     pthread_mutex_lock(&registry_lock);
-    r = hold(take, &engine, error);
+    r = hold_spawned(take, &engine, error);
     if (r >= 0)
         list_add_tail(&registry, &engine->of_registry);
     pthread_mutex_unlock(&registry_lock);
@@ -263,7 +263,7 @@ int handle_adopt(struct spawned *take, struct rollbox_engine **ret_engine, struc
     return r;
 }
 
-static void reap(struct rollbox_engine *engine) {
+static void reap_engine(struct rollbox_engine *engine) {
     struct pollfd poller = { .fd = engine->pidfd, .events = POLLIN };
     int64_t deadline = clock_now_ns() + (int64_t)CLOSE_TIMEOUT_MS * 1000000;
     int n;
@@ -298,7 +298,7 @@ ROLLBOX_PUBLIC struct rollbox_engine *rollbox_engine_close(struct rollbox_engine
         close_fd(&engine->socket);
         pthread_mutex_unlock(&engine->lock);
         if (engine->private_engine)
-            reap(engine);
+            reap_engine(engine);
     }
     list_for_each(node, &engine->runs) {
         struct rollbox_run *run = container_of(node, struct rollbox_run, of_engine);

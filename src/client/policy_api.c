@@ -52,7 +52,7 @@ static void word_problems(const struct policy_problems *problems, bool has_lines
 }
 
 /* Parses and words. On success the policy is the caller's. */
-static int parse(const char *json, size_t length, struct policy **ret_policy, struct policy_problems *problems, struct rollbox_error *error) {
+static int parse_policy(const char *json, size_t length, struct policy **ret_policy, struct policy_problems *problems, struct rollbox_error *error) {
     struct rollbox_error unused;
 
     if (!json)
@@ -90,7 +90,7 @@ ROLLBOX_PUBLIC int rollbox_policy_check(const char *json, size_t length, char **
     struct policy_problems problems = { 0 };
     struct policy *policy = NULL;
 
-    int r = parse(json, length, &policy, &problems, error);
+    int r = parse_policy(json, length, &policy, &problems, error);
     if (r >= 0)
         policy_free(policy);
     if (ret_problems && (r >= 0 || r == -EINVAL)) {
@@ -106,11 +106,11 @@ ROLLBOX_PUBLIC int rollbox_policy_check(const char *json, size_t length, char **
 }
 
 /* Is it valid, and does it keep the caller's environment? */
-static int examine(const char *json, size_t length, bool *ret_keeps_environment, struct rollbox_error *error) {
+static int examine_policy(const char *json, size_t length, bool *ret_keeps_environment, struct rollbox_error *error) {
     struct policy_problems problems = { 0 };
     struct policy *policy = NULL;
 
-    int r = parse(json, length, &policy, &problems, error);
+    int r = parse_policy(json, length, &policy, &problems, error);
     if (r >= 0) {
         *ret_keeps_environment = !policy->clean_env;
         policy_free(policy);
@@ -258,7 +258,7 @@ ROLLBOX_PUBLIC int rollbox_prepare(struct rollbox_engine *engine, const char *js
         *ret_plan = known;
         return 0;
     }
-    r = examine(json, length, &keeps_environment, error);
+    r = examine_policy(json, length, &keeps_environment, error);
     if (r < 0)
         return r;
     struct rollbox_plan *plan = new_plan(engine, json, length, hash, keeps_environment);
@@ -293,7 +293,7 @@ ROLLBOX_PUBLIC int rollbox_policy_plan(struct rollbox_engine *engine, const char
 
     int r = connection_check_owner(engine->owner, error);
     if (r >= 0)
-        r = examine(json, length, &keeps_environment, error);
+        r = examine_policy(json, length, &keeps_environment, error);
     if (r < 0)
         return r;
     auto_free char *text = strndup(json, length);

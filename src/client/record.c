@@ -16,7 +16,7 @@
 #include "client/client.h"
 #include "client/sandbox.h"
 
-#define STREAM_MOST (16u << 20)
+#define MAX_STREAM (16u << 20)
 
 /* ---- recording ---------------------------------------------------------------------------------------------------- */
 
@@ -46,16 +46,16 @@ ROLLBOX_PUBLIC int rollbox_record(struct rollbox_sandbox *sandbox, const struct 
 
     if (!sandbox || !options || options->size != sizeof *options)
         return request_invalid(error, "sandbox and options must be given, and options.size be sizeof(struct rollbox_record_options)");
-    if (options->stream_bytes > STREAM_MOST)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "stream_bytes is %llu; a trajectory keeps at most %u of each stream", (unsigned long long)options->stream_bytes, STREAM_MOST);
+    if (options->stream_bytes > MAX_STREAM)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "stream_bytes is %llu; a trajectory keeps at most %u of each stream", (unsigned long long)options->stream_bytes, MAX_STREAM);
     int r = request_check_fd(options->fd, "fd", REQUEST_NO_INDEX, error);
     if (r < 0)
         return r;
     sandbox_begin(&message, sandbox, VERB_RECORD);
     if (options->stream_bytes)
-        wire_add_u64(&message, TAG_STREAM_MOST, options->stream_bytes);
+        wire_add_u64(&message, TAG_MAX_STREAM, options->stream_bytes);
     if (options->file_bytes)
-        wire_add_u64(&message, TAG_FILE_MOST, options->file_bytes);
+        wire_add_u64(&message, TAG_MAX_FILE, options->file_bytes);
     if (options->env_values)
         wire_add_u64(&message, TAG_ENV_VALUES, 1);
     if (options->files || options->changes || options->as_parent)
@@ -68,7 +68,7 @@ ROLLBOX_PUBLIC int rollbox_record(struct rollbox_sandbox *sandbox, const struct 
 
 /* ---- notes -------------------------------------------------------------------------------------------------------- */
 
-static void begin(struct buf *message, const struct rollbox_sandbox *sandbox, const char *kind, const char *path, enum rollbox_error_code code) {
+static void begin_note(struct buf *message, const struct rollbox_sandbox *sandbox, const char *kind, const char *path, enum rollbox_error_code code) {
     sandbox_begin(message, sandbox, VERB_NOTE);
     wire_add_text(message, TAG_NAME, kind);
     wire_add_text(message, TAG_PATH, path);
@@ -85,7 +85,7 @@ void record_note_write(struct rollbox_sandbox *sandbox, const char *path, const 
     auto_close int content = fd_memory_file("rollbox-note", length ? data : "", length);
     auto_buf struct buf message = BUF_INIT;
 
-    begin(&message, sandbox, "write_file", path, code);
+    begin_note(&message, sandbox, "write_file", path, code);
     wire_add_u64(&message, TAG_NUMBER, mode);
     wire_add_u64(&message, TAG_BYTES, length);
     send_note(sandbox, &message, content);
@@ -94,7 +94,7 @@ void record_note_write(struct rollbox_sandbox *sandbox, const char *path, const 
 void record_note_mkdir(struct rollbox_sandbox *sandbox, const char *path, unsigned mode, enum rollbox_error_code code) {
     auto_buf struct buf message = BUF_INIT;
 
-    begin(&message, sandbox, "mkdir", path, code);
+    begin_note(&message, sandbox, "mkdir", path, code);
     wire_add_u64(&message, TAG_NUMBER, mode);
     send_note(sandbox, &message, -EBADF);
 }
@@ -102,7 +102,7 @@ void record_note_mkdir(struct rollbox_sandbox *sandbox, const char *path, unsign
 void record_note_remove(struct rollbox_sandbox *sandbox, const char *path, bool recursive, enum rollbox_error_code code) {
     auto_buf struct buf message = BUF_INIT;
 
-    begin(&message, sandbox, "remove", path, code);
+    begin_note(&message, sandbox, "remove", path, code);
     if (recursive)
         wire_add_u64(&message, TAG_FORCE, 1);
     send_note(sandbox, &message, -EBADF);
@@ -116,7 +116,7 @@ void record_note_upload(struct rollbox_sandbox *sandbox, const char *host_path, 
 
     if (content >= 0 && (fstat(content, &st) < 0 || !S_ISREG(st.st_mode)))
         close_fd(&content);
-    begin(&message, sandbox, "upload", path, code);
+    begin_note(&message, sandbox, "upload", path, code);
     wire_add_text(&message, TAG_TO, name ? name : host_path);
     if (content >= 0)
         wire_add_u64(&message, TAG_NUMBER, st.st_mode & 07777);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Notes for a sandbox' record. Files go between us and an agent in the sandbox, so that the engine sees none of them; of a recorded sandbox we tell it what was done, and hand over the content, which its recorder hashes. A note that
+ * Notes for a sandbox's record. Files go between us and an agent in the sandbox, so that the engine sees none of them; of a recorded sandbox we tell it what was done, and hand over the content, which its recorder hashes. A note that
  * cannot be given is the record's loss, never the call's.
  */
 #ifndef ROLLBOX_CLIENT_RECORD_H

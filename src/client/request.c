@@ -120,7 +120,7 @@ int request_check_fd(int fd, const char *what, size_t i, struct rollbox_error *e
     return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADF, "arguments", "%s[%zu] is %d, which is no open descriptor", what, i, fd);
 }
 
-static int check(const struct request_command *command, struct rollbox_error *error) {
+static int check_command(const struct request_command *command, struct rollbox_error *error) {
     if (command->argv && !command->argv[0])
         return request_invalid(error, "argv is empty: it must hold at least the program");
     if (command->argv && !command->argv[0][0])
@@ -146,7 +146,7 @@ static int check(const struct request_command *command, struct rollbox_error *er
 int request_add_command(struct buf *to, const struct request_command *command, struct rollbox_error *error) {
     size_t total = 0;
 
-    int r = check(command, error);
+    int r = check_command(command, error);
     if (r >= 0)
         r = request_add_operation(to, command->operation_id, error);
     if (r >= 0)

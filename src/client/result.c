@@ -111,7 +111,7 @@ static int take_mapped(struct result *result, int i, struct wire_message *messag
 }
 
 /* What may be said about the guest must be consistent: a caller that scores exit_code 0 must never see it by default. */
-static int check(struct rollbox_result *result, bool have_exit, uint64_t exit_code, bool have_signal, uint64_t signal) {
+static int check_result(struct rollbox_result *result, bool have_exit, uint64_t exit_code, bool have_signal, uint64_t signal) {
     result->exit_code = -1;
     result->signal = 0;
     if (result->outcome == ROLLBOX_OUTCOME_EXIT) {
@@ -227,7 +227,7 @@ static int read_fields(struct wire_message *message, const char *isolation, stru
         if (r < 0)
             return r;
     }
-    return check(public, have_exit, exit_code, have_signal, signal);
+    return check_result(public, have_exit, exit_code, have_signal, signal);
 }
 
 int result_read(struct wire_message *message, const char *isolation, struct result *ret_result) {

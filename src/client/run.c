@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "engine/protocol.h"
 
-static int encode(struct buf *to, uint64_t plan, const struct rollbox_run_options *options, struct rollbox_error *error) {
+static int encode_run(struct buf *to, uint64_t plan, const struct rollbox_run_options *options, struct rollbox_error *error) {
     const struct request_command command = REQUEST_COMMAND_OF(options);
 
     if (options->stdin_data && options->stdio_fds)
@@ -40,7 +40,7 @@ ROLLBOX_PUBLIC int rollbox_start(struct rollbox_engine *engine, struct rollbox_p
         return r;
     if (plan->engine != engine)
         return request_invalid(error, "the plan was prepared by another engine");
-    r = encode(&message, plan->id, options, error);
+    r = encode_run(&message, plan->id, options, error);
     if (r < 0)
         return r;
     struct rollbox_run *run = request_new_run(engine, options->callback, options->userdata);

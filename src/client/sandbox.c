@@ -307,7 +307,7 @@ static int encode_exec(struct buf *to, struct descriptors *descriptors, const st
 }
 
 /* Sends what makes a run. A handle may be freed while its commands run, so the run has its own copy of what the handle says of isolation. */
-static int start(struct rollbox_sandbox *sandbox, struct buf *message, const void *stdin_data, size_t stdin_length, const struct descriptors *descriptors,
+static int start_exec(struct rollbox_sandbox *sandbox, struct buf *message, const void *stdin_data, size_t stdin_length, const struct descriptors *descriptors,
                  struct rollbox_run *prepared, struct rollbox_run **ret_run, struct rollbox_error *error) {
     int r = 0;
 
@@ -338,7 +338,7 @@ ROLLBOX_PUBLIC int rollbox_exec(struct rollbox_sandbox *sandbox, const struct ro
     struct rollbox_run *run = request_new_run(sandbox->engine, options->callback, options->userdata);
     if (run)
         run->detached = options->detached;
-    return start(sandbox, &message, options->stdin_data, options->stdin_length, &descriptors, run, ret_run, error);
+    return start_exec(sandbox, &message, options->stdin_data, options->stdin_length, &descriptors, run, ret_run, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_attach(struct rollbox_sandbox *sandbox, const struct rollbox_attach_options *options, struct rollbox_run **ret_run,
@@ -363,7 +363,7 @@ ROLLBOX_PUBLIC int rollbox_attach(struct rollbox_sandbox *sandbox, const struct 
     /* Who looks on does not end it by looking away. */
     if (run)
         run->detached = true;
-    return start(sandbox, &message, NULL, 0, &descriptors, run, ret_run, error);
+    return start_exec(sandbox, &message, NULL, 0, &descriptors, run, ret_run, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_signal(struct rollbox_sandbox *sandbox, const char *operation_id, int signal_number, enum rollbox_scope scope,

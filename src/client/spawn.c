@@ -44,7 +44,7 @@ static char *own_directory(bool of_library) {
 }
 
 /* The candidate's path if it can be executed, for the caller to free. */
-static char *executable(const char *directory, const char *below) {
+static char *find_executable(const char *directory, const char *below) {
     char *path = NULL;
 
     if (asprintf(&path, "%s/%s" ENGINE_NAME, directory, below) < 0)
@@ -75,16 +75,16 @@ static int find_engine(const char *engine_path, char **ret_path, struct rollbox_
     for (size_t i = 0; i < ARRAY_SIZE(directories) && !path; i++) {
         if (!directories[i])
             continue;
-        path = executable(directories[i], "");
+        path = find_executable(directories[i], "");
         if (!path)
-            path = executable(directories[i], "../libexec/rollbox/");
+            path = find_executable(directories[i], "../libexec/rollbox/");
         /* The library is in PREFIX/lib/pythonX.Y/site-packages/rollbox, the programs are in PREFIX. */
         if (!path)
-            path = executable(directories[i], "../../../../libexec/rollbox/");
+            path = find_executable(directories[i], "../../../../libexec/rollbox/");
     }
 #ifdef ROLLBOX_LIBEXECDIR
     if (!path)
-        path = executable(ROLLBOX_LIBEXECDIR, "");
+        path = find_executable(ROLLBOX_LIBEXECDIR, "");
 #endif
     if (!path)
         return error_set(error, ROLLBOX_ERR_ENGINE_START, ENOENT, "connect",
@@ -132,7 +132,7 @@ static int above_standard(int *fd) {
 }
 
 /* Returns a positive errno, as the posix_spawn family does. */
-static int spawn(const char *path, int socket, char **environment, pid_t *ret_pid) {
+static int start_program(const char *path, int socket, char **environment, pid_t *ret_pid) {
     char *argv[] = { (char[]){ ENGINE_NAME }, (char[]){ "--fd" }, (char[]){ "3" }, NULL };
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
@@ -195,7 +195,7 @@ int spawn_engine(const char *engine_path, struct spawned *ret_spawned, struct ro
         r = -errno;
     if (r < 0)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_START), -r, "connect", "cannot prepare the engine's socket: %s", strerror(-r));
-    r = spawn(path, theirs, environment, &pid);
+    r = start_program(path, theirs, environment, &pid);
     if (r)
         return error_set(error, error_code_of(r, ROLLBOX_ERR_ENGINE_START), r, "connect", "cannot start the engine %s: %s%s", path, strerror(r),
                          r == ENOENT ? "; check ROLLBOX_ENGINE or the installation" : "");

@@ -24,14 +24,14 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/session.h"
-#include "engine/upper.h"
+#include "engine/disk_upper.h"
 #include "sys/proc.h"
 #include "sys/sockmem.h"
 #include "sys/syscalls.h"
 
 #define SETUP_SECONDS 60        /* far more than set-up takes on a host that is not broken */
 #define SPARE_SECONDS 30
-#define AHEAD_MS 1000           /* the clocks of the processes in it run on meanwhile */
+#define PREFORK_MS 1000           /* the clocks of the processes in it run on meanwhile */
 #define FILES_OF_BOX 10         /* socket, pidfd, network namespace, tmpfs, two pipes, two spools, two on their way */
 #define FILES_OF_SLOT 15
 #define FILES_SPARED 64u
@@ -45,7 +45,7 @@ static void set_files(struct box *box, unsigned files) {
 }
 
 static void note_asking(struct box *box, int64_t took_ns) {
-    engine_tally(&box->engine->asking_ns, &box->asking_ns, took_ns);
+    engine_account(&box->engine->socket_poll_cost_ns, &box->socket_poll_cost_ns, took_ns);
 }
 
 static unsigned files_of_new(const struct engine *engine) {
@@ -63,11 +63,11 @@ static unsigned open_files(void) {
 bool box_has_room(const struct engine *engine) {
     const unsigned more = files_of_new(engine);
 
-    return (engine->files + bury_waiting() + more <= engine->max_files && open_files() + more + MIN(engine->open_files / 16, FILES_SPARED) <= engine->open_files) || !engine->n_boxes;
+    return (engine->files + deferred_close_waiting() + more <= engine->max_files && open_files() + more + MIN(engine->open_files / 16, FILES_SPARED) <= engine->open_files) || !engine->n_boxes;
 }
 
 static unsigned files_of(const struct box *box) {
-    unsigned n = FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) + (box->file_ids.fd >= 0 ? 1 : 0) + (box->sockets.fd >= 0 ? 2 : 0) + (unsigned)box->session->tracking.noting.n_trackers;
+    unsigned n = FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) + (box->file_ids.fd >= 0 ? 1 : 0) + (box->sockets.fd >= 0 ? 2 : 0) + (unsigned)box->session->tracking.dirty_tracking.n_trackers;
 
     list_for_each(node, &box->session->runs) {
         const struct run *run = container_of(node, struct run, of_session);
@@ -84,25 +84,25 @@ void box_count_files(struct box *box) {
     set_files(box, files_of(box));
 }
 
-void box_live(struct box *box) {
+void box_checkpoint(struct box *box) {
     /* Making another takes half a millisecond: it is kept for the next sandbox where there is room. */
     if (box->engine->files > box->engine->max_files / 2) {
         close_fd(&box->netns);
         close_fd(&box->file_ids.fd);
     }
     if (box->slot)
-        slot_rest(box->slot);
+        cgroup_lease_rest(box->slot);
     box_count_files(box);
 }
 
 static void close_held(struct box *box) {
-    for (size_t i = 0; i < box->held.length / sizeof(int); i++) {
+    for (size_t i = 0; i < box->fds_until_dead.length / sizeof(int); i++) {
         int fd;
 
-        memcpy(&fd, box->held.data + i * sizeof fd, sizeof fd);
+        memcpy(&fd, box->fds_until_dead.data + i * sizeof fd, sizeof fd);
         close(fd);
     }
-    buf_done(&box->held);
+    buf_done(&box->fds_until_dead);
 }
 
 static void box_free(struct box *box) {
@@ -119,26 +119,26 @@ static void box_free(struct box *box) {
     note_asking(box, 0);
     close_held(box);
     if (box->disk >= 0 && !box->upper)  /* of an upper it frees nothing */
-        bury(TAKE_FD(box->disk));
+        deferred_close(TAKE_FD(box->disk));
     close_fd(&box->disk);
-    free(box->fresh);
-    struct launcher *launcher = box->program ? box->program->launcher : NULL;
+    free(box->files_baseline);
+    struct launcher *launcher = box->profile ? box->profile->launcher : NULL;
     if (box->netns >= 0 && launcher && launcher->number == box->launcher && launcher->n_free_netns < ARRAY_SIZE(launcher->free_netns))
         launcher->free_netns[launcher->n_free_netns++] = TAKE_FD(box->netns);
     close_fd(&box->netns);
     launcher_take_ids(box);
     if (box->slot)
-        slot_put(box->program, box->slot);
-    if (box->home) {
-        box->home = home_free(box->home);
+        cgroup_lease_put(box->profile, box->slot);
+    if (box->private_dir) {
+        box->private_dir = private_dir_free(box->private_dir);
         process_end_strays(engine);
     }
-    box->upper = upper_put(box->upper);
+    box->upper = disk_upper_put(box->upper);
     if (box->stands_on)
         layer_hold_done(box->stands_on);
     free(box->stands_on);
     list_remove(&box->node);
-    list_remove(&box->in_program);
+    list_remove(&box->in_profile);
     list_remove(&box->in_launcher);
     engine->n_boxes--;
     set_files(box, 0);
@@ -150,14 +150,14 @@ static void box_free(struct box *box) {
 }
 
 static void leave_spares(struct box *box) {
-    if (list_empty(&box->in_program))
+    if (list_empty(&box->in_profile))
         return;
-    list_remove(&box->in_program);
-    if (box->ahead) {
-        box->ahead->ahead = NULL;
-        box->ahead = NULL;
+    list_remove(&box->in_profile);
+    if (box->preforked) {
+        box->preforked->preforked = NULL;
+        box->preforked = NULL;
     } else
-        box->program->n_spares--;
+        box->profile->n_spares--;
 }
 
 /* Set up, and known: there are two to say so, init and the launcher, and either may be late. */
@@ -165,12 +165,12 @@ static void become_ready(struct box *box) {
     if (box->state != BOX_SETUP || !box->is_set_up || box->pid <= 0)
         return;
     box->state = BOX_READY;
-    upper_watch(box);
+    disk_upper_watch(box);
     if (box->session) {
         loop_timer_clear(box->engine->loop, &box->deadline);
         session_box_ready(box->session);
-    } else if (!list_empty(&box->in_program))
-        loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + (box->ahead ? AHEAD_MS * 1000000ll : SPARE_SECONDS * 1000000000ll), box->deadline.callback);
+    } else if (!list_empty(&box->in_profile))
+        loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + (box->preforked ? PREFORK_MS * 1000000ll : SPARE_SECONDS * 1000000000ll), box->deadline.callback);
 }
 
 static void take_ready(struct box *box, const struct guest_record *record, int *fds, size_t n_fds) {
@@ -253,7 +253,7 @@ static void on_deadline(struct loop_timer *timer) {
         launcher_kill(box->maker);      /* and with it all that wait for it */
     else if (box->run && box->run->state == RUN_STARTING)
         box_failed(box, &record);
-    else if (box->home && box->state == BOX_DYING)
+    else if (box->private_dir && box->state == BOX_DYING)
         sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0);   /* it had its time; what it leaves is for us to end */
     else
         box_kill(box);
@@ -263,10 +263,10 @@ static int listen_to_init(struct box *box) {
     return loop_add(box->engine->loop, &box->answers, box->socket, EPOLLIN, on_answer);
 }
 
-int box_new(struct program *program, const struct box_options *options, struct box **ret_box, struct rollbox_error *error) {
-    struct engine *engine = program->engine;
+int box_new(struct profile *profile, const struct box_options *options, struct box **ret_box, struct rollbox_error *error) {
+    struct engine *engine = profile->engine;
     int pair[2] = { -EBADF, -EBADF };
-    int r = options->holder || program->launcher ? 0 : launcher_start(program, error);
+    int r = options->zygote || profile->launcher ? 0 : launcher_start(profile, error);
 
     (void)tracking_make_room(engine);
     if (r < 0)
@@ -274,16 +274,16 @@ int box_new(struct program *program, const struct box_options *options, struct b
     struct box *box = calloc(1, sizeof *box);
     if (!box)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "setup", "out of memory");
-    struct launcher *launcher = options->holder ? options->holder : program->launcher;
+    struct launcher *launcher = options->zygote ? options->zygote : profile->launcher;
     box->engine = engine;
-    box->program = program;
+    box->profile = profile;
     box->made_ns = clock_coarse_ns();
     box->session = options->session;
-    box->is_layered = options->session || options->base || program->n_sessions;
+    box->is_layered = options->session || options->base || profile->n_sessions;
     box->launcher = launcher->number;
-    box->prepared_from = options->loads ? options->loads : launcher->live;
+    box->restored_image = options->loads ? options->loads : launcher->checkpoint;
     box->pidfd = box->socket = box->file_ids.fd = box->netns = box->disk = box->sockets.fd = box->sockets.protocols = -EBADF;
-    list_init(&box->in_program);
+    list_init(&box->in_profile);
     list_init(&box->in_launcher);
     list_add_tail(&engine->boxes, &box->node);
     set_files(box, files_of_new(engine));
@@ -293,13 +293,13 @@ int box_new(struct program *program, const struct box_options *options, struct b
         r = -errno;
     box->socket = pair[0];
     if (r == 0 && cgroup_root_backend(engine->cgroups) != CGROUP_NONE) {
-        r = slot_get(program, box->is_layered, &box->slot);
+        r = cgroup_lease_get(profile, box->is_layered, &box->slot);
         if (r == 0)
             box->slot->box = box;
     }
     /* Only namespaces without a loopback interface are used again: nothing a guest did can have left a trace in them. */
-    struct launcher *pool = program->launcher;
-    if (r == 0 && program->plan->flags & PLAN_NET_OWN && !(program->plan->flags & PLAN_NET_LOOPBACK) && pool && pool->number == box->launcher && pool->n_free_netns)
+    struct launcher *pool = profile->launcher;
+    if (r == 0 && profile->plan->flags & PLAN_NET_OWN && !(profile->plan->flags & PLAN_NET_LOOPBACK) && pool && pool->number == box->launcher && pool->n_free_netns)
         box->netns = pool->free_netns[--pool->n_free_netns];
     if (r == 0 && fcntl(box->socket, F_SETFL, O_NONBLOCK) < 0)
         r = -errno;
@@ -307,10 +307,10 @@ int box_new(struct program *program, const struct box_options *options, struct b
         r = listen_to_init(box);
     if (r == 0)
         r = loop_timer_set(engine->loop, &box->deadline, clock_now_ns() + SETUP_SECONDS * 1000000000ll, on_deadline);
-    if (r == 0 && program->plan->flags & PLAN_PROCESS)
-        r = home_new(program, launcher->id_base, &box->home);
-    if (r == 0 && program->plan->flags & PLAN_ON_DISK)
-        r = upper_new(engine, launcher->id_base, &box->upper);
+    if (r == 0 && profile->plan->flags & PLAN_PROCESS)
+        r = private_dir_new(profile, launcher->id_base, &box->private_dir);
+    if (r == 0 && profile->plan->flags & PLAN_ON_DISK)
+        r = disk_upper_new(engine, launcher->id_base, &box->upper);
     if (r == 0) {
         launcher_lend_ids(box);
         r = launcher_create(launcher, box, options, pair[1]);
@@ -362,7 +362,7 @@ void box_failed(struct box *box, const struct guest_record *record) {
         box->run = NULL;
         run->box = NULL;
         struct rollbox_error error;
-        words_of(box->program, record, NULL, NULL, &error);
+        guest_error_to_text(box->profile, record, NULL, NULL, &error);
         run_fail(run, error.code, error.error_number, error.stage, error.message);
     }
     run_schedule(box->engine);         /* it made others wait, perhaps, and has not lived */
@@ -371,16 +371,16 @@ void box_failed(struct box *box, const struct guest_record *record) {
 }
 
 /* Before its pipes are closed: who found them at their end would wake up, and take itself apart at length on the processor that we are on. */
-void box_strike(struct box *box) {
-    if (box->pidfd >= 0 && !box->home)
-        box->is_struck = sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0) == 0;
+void box_send_kill(struct box *box) {
+    if (box->pidfd >= 0 && !box->private_dir)
+        box->kill_sent = sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0) == 0;
 }
 
 /* The others die of init's end, and that takes a processor, which who woke up would have for as long as it liked. */
 void box_close(struct box *box, int *fd) {
-    if (*fd >= 0 && box->is_struck) {
-        buf_add(&box->held, fd, sizeof *fd);
-        if (!buf_failed(&box->held))
+    if (*fd >= 0 && box->kill_sent) {
+        buf_add(&box->fds_until_dead, fd, sizeof *fd);
+        if (!buf_failed(&box->fds_until_dead))
             *fd = -EBADF;
     }
     close_fd(fd);
@@ -392,7 +392,7 @@ void box_kill(struct box *box) {
     loop_remove(box->engine->loop, &box->answers);
     close_fd(&box->socket);
     /* Without a pid namespace it is init that ends the others, as soon as it sees its socket closed. */
-    if (box->pidfd >= 0 && box->home && loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + END_SECONDS * 1000000000ll, on_deadline) == 0)
+    if (box->pidfd >= 0 && box->private_dir && loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + END_SECONDS * 1000000000ll, on_deadline) == 0)
         return;
     if (box->pidfd >= 0)
         sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0);
@@ -402,16 +402,16 @@ void box_kill(struct box *box) {
 
 void box_orphan(struct box *box) {
     leave_spares(box);
-    box->program = NULL;
+    box->profile = NULL;
     box_kill(box);
 }
 
-/* Which of the sandbox' sockets nothing else counts. Of a network that is not its own they cannot be told from others'. A memory group of version 1 counts those of Unix only, one of version 2
+/* Which of the sandbox's sockets nothing else counts. Of a network that is not its own they cannot be told from others'. A memory group of version 1 counts those of Unix only, one of version 2
  * all but netlink. */
 static unsigned uncounted_sockets(const struct box *box) {
-    const struct policy *policy = box->program ? box->program->policy : NULL;
+    const struct policy *policy = box->profile ? box->profile->policy : NULL;
 
-    if (!policy || box->home || policy->net == POLICY_NET_HOST)
+    if (!policy || box->private_dir || policy->net == POLICY_NET_HOST)
         return 0;
     unsigned all = SOCKMEM_UNIX | (policy->net == POLICY_NET_LOOPBACK ? SOCKMEM_INET | SOCKMEM_NETLINK : 0);
     if (!box->slot)
@@ -438,7 +438,7 @@ static void on_more_sockets(struct loop_source *source, uint32_t events);
 
 /* A guest can have so many that asking takes long: in parts, between which others get their turn, and altogether they get ten times that. And the kernel looks through a table of all that the machine has, for each: of many sandboxes all together get a fifth of our time. */
 static void ask_for(struct box *box, int64_t budget_ns) {
-    const uint64_t limit = box->program->policy->max_memory_bytes;
+    const uint64_t limit = box->profile->policy->max_memory_bytes;
     const int64_t begun = clock_now_ns();
     uint64_t bytes = 0;
     int r = sockmem_usage(&box->sockets, uncounted_sockets(box), limit, begun + budget_ns, &bytes);
@@ -454,7 +454,7 @@ static void ask_for(struct box *box, int64_t budget_ns) {
         stop_asking(box);       /* it may still have an answer for us: another one next time, and what it said last until then */
     else
         note_asking(box, box->asked_ns);
-    box->ask_again_ns = now + MAX(10 * box->asked_ns, 5 * box->engine->asking_ns);
+    box->ask_again_ns = now + MAX(10 * box->asked_ns, 5 * box->engine->socket_poll_cost_ns);
     box->asked_ns = 0;
 }
 
@@ -462,7 +462,7 @@ static void on_more_sockets(struct loop_source *source, uint32_t events) {
     struct box *box = container_of(source, struct box, asking);
 
     (void)events;
-    if (box->program)
+    if (box->profile)
         ask_for(box, 0);
     else
         box_rest(box);
@@ -484,10 +484,10 @@ bool box_needs_watch(const struct box *box) {
 
 /* A group ends by itself what is over by what it counts. */
 bool box_is_over(const struct box *box, uint64_t memory) {
-    return box->program && (box->slot ? box->socket_bytes : memory) > box->program->policy->max_memory_bytes;
+    return box->profile && (box->slot ? box->socket_bytes : memory) > box->profile->policy->max_memory_bytes;
 }
 
-/* The sandbox' use of memory and processor so far. -errno if it cannot be told. */
+/* The sandbox's use of memory and processor so far. -errno if it cannot be told. */
 int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint32_t *ret_processes) {
     struct proc_usage usage;
     struct statfs disk;
@@ -508,7 +508,7 @@ int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint3
     int r = proc_scan(box->pid, &usage);
     if (r < 0)
         return r;
-    uint64_t limit = box->program ? box->program->policy->max_memory_bytes : UINT64_MAX;
+    uint64_t limit = box->profile ? box->profile->policy->max_memory_bytes : UINT64_MAX;
     if (usage.anon_bytes > limit)
         (void)proc_scan_exact(box->pid, &usage);
     *ret_memory = usage.anon_bytes + box->kernel_bytes + socket_memory(box);
@@ -525,22 +525,22 @@ void box_expect_start(struct box *box) {
 }
 
 void box_make_spare(struct box *box) {
-    list_add_tail(&box->program->spares, &box->in_program);
-    box->program->n_spares++;
+    list_add_tail(&box->profile->spares, &box->in_profile);
+    box->profile->n_spares++;
 }
 
-void box_make_ahead(struct box *box, struct live *live) {
-    list_add_tail(&box->program->spares, &box->in_program);
-    box->ahead = live;
-    live->ahead = box;
+void box_set_preforked(struct box *box, struct checkpoint *checkpoint) {
+    list_add_tail(&box->profile->spares, &box->in_profile);
+    box->preforked = checkpoint;
+    checkpoint->preforked = box;
 }
 
-static void take(struct box *box) {
+static void take_spare(struct box *box) {
     leave_spares(box);
     loop_timer_clear(box->engine->loop, &box->deadline);
     if (box->state != BOX_READY)
         box_expect_start(box);
-    upper_watch(box);
+    disk_upper_watch(box);
 }
 
 /* Killed from outside, of which we have not heard yet. */
@@ -548,28 +548,28 @@ static bool is_dead(const struct box *box) {
     return box->pidfd >= 0 && poll(&(struct pollfd){ .fd = box->pidfd, .events = POLLIN }, 1, 0) > 0;
 }
 
-struct box *box_take_ahead(struct live *live, const struct program *program) {
-    struct box *box = live->ahead;
+struct box *box_take_preforked(struct checkpoint *checkpoint, const struct profile *profile) {
+    struct box *box = checkpoint->preforked;
 
-    if (!box || box->program != program)
+    if (!box || box->profile != profile)
         return NULL;
     if (is_dead(box)) {
         box_kill(box);
         return NULL;
     }
-    take(box);
-    box->was_ahead = true;
+    take_spare(box);
+    box->from_prefork = true;
     return box;
 }
 
 /* One that is ready, else one that is on its way. */
-struct box *box_take_spare(struct program *program, bool layered) {
+struct box *box_take_spare(struct profile *profile, bool layered) {
     struct box *best = NULL;
 
-    list_for_each(node, &program->spares) {
-        struct box *box = container_of(node, struct box, in_program);
+    list_for_each(node, &profile->spares) {
+        struct box *box = container_of(node, struct box, in_profile);
 
-        if (box->ahead || (layered && !box->is_layered))
+        if (box->preforked || (layered && !box->is_layered))
             continue;
         if (box->state == BOX_READY || (box->state == BOX_SETUP && !best)) {
             best = box;
@@ -578,6 +578,6 @@ struct box *box_take_spare(struct program *program, bool layered) {
         }
     }
     if (best)
-        take(best);
+        take_spare(best);
     return best;
 }

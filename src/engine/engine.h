@@ -28,10 +28,10 @@
 #include "sys/features.h"
 #include "sys/sockmem.h"
 
-struct live;
-struct node;
-struct live_command;
-struct upper;
+struct checkpoint;
+struct snapshot;
+struct checkpoint_command;
+struct disk_upper;
 struct layer_hold;
 
 struct engine {
@@ -39,33 +39,33 @@ struct engine {
     struct features features;
     struct cgroup_root *cgroups;
     int janitor;                /* write end of the janitor's pipe; -EBADF: not started */
-    int publishing;             /* of publish.c's janitor, likewise */
-    char *leftovers;            /* see serve.h */
+    int publishing;             /* of commit_janitor.c's janitor, likewise */
+    char *leftovers;            /* see engine_serve.h */
     size_t leftovers_size;
     char *init_path, *store_path;       /* of rollbox-init; of rollbox-store, NULL: not found */
     bool is_private;            /* ends with its one client */
-    unsigned n_unreadable;      /* records of sleeping sandboxes that the last search of the store met (sleep_adopt) */
+    unsigned n_unreadable;      /* records of sleeping sandboxes that the last search of the store met (hibernate_reattach) */
     struct loop_source listen;
     struct loop_source signals;
     int listen_fd, signal_fd, lock_fd, null_fd;
     unsigned max_files, files;  /* of our limit of open files: for boxes; what they have, or may come to need */
     unsigned open_files;        /* that limit: states have files, too, images, holders */
-    int64_t asking_ns;          /* what it takes to ask all boxes once what waits in their sockets */
-    int64_t watching_ns;        /* what it takes to look at the memory of all sessions once */
+    int64_t socket_poll_cost_ns;          /* what it takes to ask all boxes once what waits in their sockets */
+    int64_t memory_poll_cost_ns;        /* what it takes to look at the memory of all sessions once */
     char *socket_path;
-    struct list clients, programs, boxes, runs, sessions, streams, sinks;
+    struct list clients, profiles, boxes, runs, sessions, streams, drains;
     struct list turns;          /* struct client.in_turns: those with a queue; who was served last is the last */
     struct list copies;         /* struct copy.node: asked of launchers, not answered yet */
-    struct list holders;        /* struct live.node: those that have one, the longest unused first */
-    unsigned n_holders;
+    struct list zygotes;        /* struct checkpoint.node: those that have one, the longest unused first */
+    unsigned n_zygotes;
     struct session *forked_last;        /* as it ran; NULL: it is gone */
-    int pool;                   /* live.c: for images; -EBADF: none yet */
-    bool pool_asked;
+    int image_fs;                   /* checkpoint.c: for images; -EBADF: none yet */
+    bool image_fs_requested;
     uint32_t pool_id;           /* whose it is; 0: the caller's own */
     struct list sessions_by[1024];      /* the same, found by a hash of the name */
     uint64_t next_session, next_name, next_exec;
-    unsigned n_sessions, n_sinks;
-    uint64_t next_program;
+    unsigned n_sessions, n_drains;
+    uint64_t next_profile;
     unsigned n_clients, n_boxes, n_running, n_queued;
     uint64_t memory_budget, memory_reserved;    /* bytes; budget 0: unlimited */
     uint32_t next_id_base, next_guest_id;       /* as root: ranges of the host's ids */
@@ -83,27 +83,27 @@ struct engine {
     int64_t oom_kills, oom_rose_ns;     /* of the host: how many, as of the last look, and when a look found more */
     struct recorder *recorder;  /* record.c; NULL: nothing was recorded yet */
     uint64_t identity;          /* of this engine among all; 0: not needed yet */
-    struct uppers *uppers;      /* upper.c; NULL: no sandbox with disk_at store yet */
+    struct uppers *uppers;      /* disk_upper.c; NULL: no sandbox with disk_at store yet */
     struct hoards *hoards;      /* hoards.c; NULL: nothing has run yet */
     struct process_state *process;      /* of isolation process; NULL: no sandbox of that kind yet */
     bool stopping;
-    bool has_adopted;           /* sleep.c: looked for sandboxes that sleep */
+    bool has_adopted;           /* hibernate.c: looked for sandboxes that sleep */
 };
 
 /* Of an amount that is counted in a sum of all: another one. */
-static inline void engine_tally(int64_t *sum, int64_t *own, int64_t now) {
+static inline void engine_account(int64_t *sum, int64_t *own, int64_t now) {
     *sum += now - *own;
     *own = now;
 }
 
-#define RUN_EXTRA_MOST 8        /* descriptors of a command from 3 on */
+#define MAX_RUN_EXTRA 8        /* descriptors of a command from 3 on */
 #define AGAIN_NS 50000000ll     /* before it is tried again what found no room, or is looked for again what nobody tells of */
 
 /* sender.c: a message that waits, in whatever holds it for its owner. */
 struct outgoing {
     struct list node;           /* sender->waiting */
     struct buf message;
-    int fds[RUN_EXTRA_MOST + 1];
+    int fds[MAX_RUN_EXTRA + 1];
     size_t n_fds, bytes;
 };
 
@@ -139,7 +139,7 @@ struct client {
     uint64_t passed;            /* bytes: of others' runs that began while its first had no room */
 };
 
-/* image.c: an image that a policy names, with what it says where the policy is silent put into the policy. */
+/* oci_image.c: an image that a policy names, with what it says where the policy is silent put into the policy. */
 struct image {
     struct store_image *stored; /* its layers, locked */
     char *directory;            /* of the store's layers */
@@ -150,14 +150,14 @@ int image_get(struct policy *policy, struct image **ret_image, struct rollbox_er
 struct image *image_free(struct image *image);
 
 /* What is at the paths that a policy names: to tell, later, whether it is something else there now. */
-struct grounds {
-    struct ground *items;
+struct path_identities {
+    struct path_identity *items;
     size_t n;
     int64_t etc_changed_ns;     /* the host's /etc */
     bool is_mixed;              /* its template has something else than this, however the host looks now */
 };
 
-struct program {
+struct profile {
     struct engine *engine;
     struct list node;           /* engine->programs */
     uint64_t number;
@@ -167,22 +167,22 @@ struct program {
     struct policy *policy;
     struct plan *plan;
     struct image *image;        /* that its template shows; NULL: none */
-    struct grounds grounds;     /* what was at the policy's paths when it was compiled */
+    struct path_identities path_identities;     /* what was at the policy's paths when it was compiled */
     struct buf environment;     /* "K=V" NUL each */
     char *isolation;
     struct launcher *launcher;  /* NULL: none yet, or it died */
     int user_namespace;         /* of the first launcher that was ready, for those that replace it; -EBADF */
     uint32_t id_base;           /* of these two, with that: what its sandboxes' files belong to */
     uint64_t launcher_number;
-    struct list spares;         /* struct box.in_program: ready and idle */
+    struct list spares;         /* struct box.in_profile: ready and idle */
     unsigned n_spares, n_runs, n_running;
     unsigned n_sessions;        /* that stand on its launcher: it must not go */
     unsigned n_sleepers;        /* sessions that sleep: it may rest, but must not go */
     unsigned n_wakers;          /* of these, and of its sessions, that are about to wake: what their files are made with is to be what they run with */
-    struct list slots;          /* struct slot: free */
+    struct list slots;          /* struct cgroup_lease: free */
     int64_t used_ns;
     unsigned n_codes;           /* runs of code that an interpreter may be ready for */
-    unsigned n_anew;            /* of these, that have none, and run or are queued */
+    unsigned n_cold;            /* of these, that have none, and run or are queued */
     struct interpreter *interpreter;    /* that one; NULL */
     struct interpreter *serves; /* of the program that has it: whose it is */
 };
@@ -194,7 +194,7 @@ enum oom_cause {
     OOM_HOST,                   /* memory was short for all: on the host, or in a group that the engine is in */
 };
 
-struct slot {
+struct cgroup_lease {
     struct list node;
     struct cgroup_slot *cgroup;
     int entries[CGROUP_MAX_ENTRIES];
@@ -215,8 +215,8 @@ struct file_ids {
 };
 
 struct launcher {
-    struct program *program;
-    struct live *live;          /* that it holds in its memory, for boxes to be restored from (holder); NULL: it is the program's own */
+    struct profile *profile;
+    struct checkpoint *checkpoint;          /* that it holds in its memory, for boxes to be restored from (holder); NULL: it is the program's own */
     pid_t pid;                  /* 0: not known */
     int socket;
     struct loop_source source;
@@ -237,10 +237,10 @@ enum box_state { BOX_SETUP, BOX_READY, BOX_DYING };
 
 struct box {
     struct engine *engine;
-    struct program *program;
+    struct profile *profile;
     struct list node;           /* engine->boxes */
-    struct list in_program;     /* program->spares */
-    struct live *ahead;         /* a spare of this state, which has one, with its processes in it; NULL: of none */
+    struct list in_profile;     /* program->spares */
+    struct checkpoint *preforked;         /* a spare of this state, which has one, with its processes in it; NULL: of none */
     struct list in_launcher;
     int64_t made_ns;            /* CLOCK_REALTIME: none of its files is older */
     uint64_t serial;            /* of CREATE */
@@ -253,28 +253,28 @@ struct box {
     struct file_ids file_ids;
     struct loop_source death, answers;
     struct loop_timer deadline; /* of set-up, or of a spare's idleness */
-    struct slot *slot;
-    struct home *home;          /* of isolation process: its private files; NULL: of isolation namespace */
-    struct upper *upper;        /* disk_at store: the same, in place of a tmpfs; a reference, or NULL */
+    struct cgroup_lease *slot;
+    struct private_dir *private_dir;          /* of isolation process: its private files; NULL: of isolation namespace */
+    struct disk_upper *upper;        /* disk_at store: the same, in place of a tmpfs; a reference, or NULL */
     struct layer_hold *stands_on;       /* and the layers that it was made on; NULL: none */
     struct run *run;            /* NULL: spare, or its run is over, or: */
     struct session *session;    /* that lives in it, or: */
     struct interpreter *interpreter;    /* that is started in it */
     bool is_layered;            /* `disk` is a layer (layer.c) */
     unsigned files;             /* counted in engine->files */
-    struct disk_mark *fresh;    /* how that looked before its first command */
+    struct files_baseline *files_baseline;    /* how that looked before its first command */
     bool served_early;          /* files were asked for before that was seen */
-    bool was_ahead;             /* it was one of a state, made before anybody needed it */
-    const struct live *prepared_from;   /* the state that its processes are prepared as, by who has that: a sign, not to be followed */
+    bool from_prefork;             /* it was one of a state, made before anybody needed it */
+    const struct checkpoint *restored_image;   /* the state that its processes are prepared as, by who has that: a sign, not to be followed */
     bool oom;
-    bool is_struck;             /* it is dying of a SIGKILL */
-    struct buf held;            /* descriptors (int): ends of pipes that its processes are not to see closed */
-    struct sockmem sockets;     /* to ask what waits in the sandbox' sockets; not open until that is wanted */
+    bool kill_sent;             /* it is dying of a SIGKILL */
+    struct buf fds_until_dead;            /* descriptors (int): ends of pipes that its processes are not to see closed */
+    struct sockmem sockets;     /* to ask what waits in the sandbox's sockets; not open until that is wanted */
     struct loop_source asking;  /* there is more to come of the answer */
     int64_t asked_ns;           /* how long it has taken so far */
     uint64_t socket_bytes;      /* the last answer */
     int64_t ask_again_ns;       /* not before */
-    int64_t asking_ns;          /* how long that took; counted in engine->asking_ns */
+    int64_t socket_poll_cost_ns;          /* how long that took; counted in engine->socket_poll_cost_ns */
     uint64_t kernel_bytes;      /* what the kernel has for its files and the like, as of the last look at that (hoards.c) */
     int64_t suspected_bytes;    /* what it may have made the kernel take besides */
 };
@@ -309,7 +309,7 @@ enum run_state { RUN_QUEUED, RUN_STARTING, RUN_RUNNING, RUN_ENDED };
 struct run {
     struct engine *engine;
     struct client *client;      /* NULL once it is gone */
-    struct program *program;
+    struct profile *profile;
     struct list of_engine;
     struct list of_client;
     struct list in_queue;       /* engine's; of a session's: session->waiting */
@@ -328,13 +328,13 @@ struct run {
     int input;                  /* what is typed into the terminal; -EBADF */
     const struct client *input_client;  /* who gave it */
     int streams[2];             /* what the streams are to be copied to, until they are; -EBADF */
-    int extra[RUN_EXTRA_MOST];
+    int extra[MAX_RUN_EXTRA];
     unsigned n_extra;
-    struct run_pipe pipes[3 + RUN_EXTRA_MOST];  /* of a session's: by the descriptor that it became. Of stdout and stderr: `outputs` */
-    struct typing *typing;      /* session: from `input` into the terminal */
+    struct run_pipe pipes[3 + MAX_RUN_EXTRA];  /* of a session's: by the descriptor that it became. Of stdout and stderr: `outputs` */
+    struct terminal_input *terminal_input;      /* session: from `input` into the terminal */
     struct buf request;         /* the message for init */
     struct buf action;          /* of its step, once it has been sent; empty: it is made at its end */
-    uint64_t step, begun_at, ended_as;  /* record.c; 0: it is no step; it was the n-th to end */
+    uint64_t step, begun_at, end_sequence;  /* record.c; 0: it is no step; it was the n-th to end */
     size_t n_env;               /* of the request's variables, the last in it */
     unsigned n_extra_given;
     int recorded_stdin;         /* while it is a step; -EBADF */
@@ -349,7 +349,7 @@ struct run {
     int64_t oom_kills_before;   /* of the host */
     bool was_sent_kill;         /* SIGKILL, because somebody asked for it */
     bool is_code;               /* python3 -c CODE ...: may be a restored interpreter's */
-    bool is_anew;               /* and is not, though it is queued or runs */
+    bool is_cold;               /* and is not, though it is queued or runs */
     bool reserved;
     struct client *queued_at, *held_by, *charged_to;    /* whose queue it is in; who is counted what it holds, and its memory; NULL: nobody */
     size_t held_bytes, held_fds;        /* of its request */
@@ -365,69 +365,69 @@ struct run {
     struct rollbox_error error;
 };
 
-/* program.c */
+/* profile.c */
 /* python.c: grants what the interpreter of the policy's own needs, if it names one. */
 int python_grant(struct policy *policy, struct rollbox_error *error);
 
-int program_get(struct engine *engine, const char *text, size_t length, const char *const *caller_environment, struct program **ret_program, struct rollbox_error *error);
-struct program *program_twin(const struct program *of, struct rollbox_error *error);    /* another of the same policy, on no list and without a number: its owner frees it; NULL */
-struct program *program_find(struct engine *engine, uint64_t number);
-struct grounds *program_grounds(struct program *program);       /* of an interpreter's twin: its base's */
-int program_renew(struct program **program, struct rollbox_error *error);   /* for what begins now: another one, if the host has something else at the policy's paths */
-int program_of_before(struct program **program, const json_t *grounds, struct rollbox_error *error);    /* for what began on those (grounds_record): another one of no number, if the host's directories are others now */
-int program_explain(struct engine *engine, const char *text, size_t length, struct buf *to, struct rollbox_error *error);
-struct program *program_free(struct program *program);
-int program_keep_spares(struct program *program);
-void program_drop_spares(struct engine *engine);        /* of all programs: something has run out */
-void program_drop_spares_of(struct program *program);
+int profile_get(struct engine *engine, const char *text, size_t length, const char *const *caller_environment, struct profile **ret_profile, struct rollbox_error *error);
+struct profile *profile_twin(const struct profile *of, struct rollbox_error *error);    /* another of the same policy, on no list and without a number: its owner frees it; NULL */
+struct profile *profile_find(struct engine *engine, uint64_t number);
+struct path_identities *profile_path_identities(struct profile *profile);       /* of an interpreter's twin: its base's */
+int profile_renew(struct profile **profile, struct rollbox_error *error);   /* for what begins now: another one, if the host has something else at the policy's paths */
+int profile_of_before(struct profile **profile, const json_t *path_identities, struct rollbox_error *error);    /* for what began on those (path_identities_record): another one of no number, if the host's directories are others now */
+int profile_explain(struct engine *engine, const char *text, size_t length, struct buf *to, struct rollbox_error *error);
+struct profile *profile_free(struct profile *profile);
+int profile_keep_spares(struct profile *profile);
+void profile_drop_spares(struct engine *engine);        /* of all programs: something has run out */
+void profile_drop_spares_of(struct profile *profile);
 /* Of all that have something at or below `path`, which is another directory now: new sandboxes see that, the present ones the old one. That is at `kept` now, locked by the descriptor (-EBADF: by none), and goes with the last of them. */
-void program_retire(struct engine *engine, const char *path, int take_fd, const char *kept);
-void program_rest(struct program *program);             /* nothing of it is needed but what it says, unless something is */
-void program_leave(struct program *program);            /* a session has: a retired program ends with its last */
-void program_tidy(struct engine *engine);               /* free slots of a peak that is over */
+void profile_retire(struct engine *engine, const char *path, int take_fd, const char *kept);
+void profile_rest(struct profile *profile);             /* nothing of it is needed but what it says, unless something is */
+void profile_leave(struct profile *profile);            /* a session has: a retired program ends with its last */
+void profile_tidy(struct engine *engine);               /* free slots of a peak that is over */
 
-/* interpreter.c: Python kept started. */
-bool interpreter_holds(struct run *run);                /* of code, that has come; the second of a policy has one made. It is to wait, by its in_queue, until there is one, or there is a processor for it: run_enqueue then */
-void interpreter_let_go_on(struct interpreter *interpreter);    /* those of them that need not wait any more; NULL: nobody waits */
-struct program *interpreter_program(struct program *base);      /* in which a run of code is to be started: that one, or one that has the interpreter ready */
+/* python_zygote.c: Python kept started. */
+bool interpreter_queue(struct run *run);                /* of code, that has come; the second of a policy has one made. It is to wait, by its in_queue, until there is one, or there is a processor for it: run_enqueue then */
+void interpreter_release_queue(struct interpreter *interpreter);    /* those of them that need not wait any more; NULL: nobody waits */
+struct profile *interpreter_profile(struct profile *base);      /* in which a run of code is to be started: that one, or one that has the interpreter ready */
 int interpreter_code(const struct buf *request);        /* what the interpreter reads, as a memory file; or -errno */
-bool interpreter_is_fixed(const struct program *program);       /* code is always run by it, be it started anew: what it finds is to be the same */
+bool interpreter_is_fixed(const struct profile *profile);       /* code is always run by it, be it started anew: what it finds is to be the same */
 int interpreter_request(const struct buf *request, struct buf *to);     /* that, in place of the command of a GUEST_EXEC. 0 or -errno */
-void interpreter_started(struct program *program, const struct guest_record *record);
-int interpreter_load(const struct program *program);    /* into its launcher */
-bool interpreter_has_image(const struct program *program);
+void interpreter_started(struct profile *profile, const struct guest_record *record);
+int interpreter_load(const struct profile *profile);    /* into its launcher */
+bool interpreter_has_image(const struct profile *profile);
 void interpreter_loaded(struct interpreter *interpreter, int error_number);
 void interpreter_answer(struct interpreter *interpreter, const struct guest_record *record);
 void interpreter_box_created(struct interpreter *interpreter);
 void interpreter_box_lost(struct interpreter *interpreter, struct box *box);
-void interpreter_launcher_lost(struct program *twin);   /* which is let go of: it may be gone after this */
-struct program *interpreter_twin(const struct interpreter *interpreter);        /* the program that has it; NULL also of NULL */
+void interpreter_launcher_lost(struct profile *twin);   /* which is let go of: it may be gone after this */
+struct profile *interpreter_twin(const struct interpreter *interpreter);        /* the program that has it; NULL also of NULL */
 bool interpreter_is_busy(const struct interpreter *interpreter);
-struct grounds *interpreter_grounds(struct interpreter *interpreter);   /* of its base */
-struct program *interpreter_base_of(struct program *twin);     /* a run of the twin has ended */
+struct path_identities *interpreter_path_identities(struct interpreter *interpreter);   /* of its base */
+struct profile *interpreter_base_of(struct profile *twin);     /* a run of the twin has ended */
 struct interpreter *interpreter_free(struct interpreter *interpreter);
 void interpreter_status(const struct engine *engine, struct buf *to);
 
-/* host.c: what plan_compile must know. */
+/* host_view.c: what plan_compile must know. */
 struct host;
 int host_look(struct engine *engine, const struct policy *policy, const struct image *image, struct host **ret_host, struct rollbox_error *error);
 const struct plan_host *host_plan(const struct host *host);
 struct host *host_free(struct host *host);
-int grounds_look(const struct policy *policy, const char *later, struct grounds *ret_grounds);     /* `later`: where something will be denied once it is there, or NULL */
-bool grounds_hold(const struct grounds *grounds);
-bool grounds_base(const struct grounds *grounds, const char *path, uint64_t *ret_device, uint64_t *ret_inode);
+int path_identities_scan(const struct policy *policy, const char *later, struct path_identities *ret_path_identities);     /* `later`: where something will be denied once it is there, or NULL */
+bool path_identities_hold(const struct path_identities *path_identities);
+bool path_identities_base(const struct path_identities *path_identities, const char *path, uint64_t *ret_device, uint64_t *ret_inode);
 struct commit_exchange;
-void grounds_published(struct engine *engine, struct program *by, const char *place, const struct commit_exchange *exchange);
-json_t *grounds_record(const struct grounds *grounds);  /* the bases, for when this engine is gone */
-size_t grounds_compare(struct grounds *grounds, const json_t *record, bool marks);      /* how many are others than the record's bases; `marks`: nothing is committed to these unless it is forced */
-void grounds_expect(const struct grounds *grounds, struct plan *plan);   /* tells the launcher */
-void grounds_bound(struct grounds *grounds, const struct plan *plan, uint64_t others);  /* which has answered (ops_others) */
-void grounds_done(struct grounds *grounds);
+void path_identities_published(struct engine *engine, struct profile *by, const char *place, const struct commit_exchange *exchange);
+json_t *path_identities_record(const struct path_identities *path_identities);  /* the bases, for when this engine is gone */
+size_t path_identities_compare(struct path_identities *path_identities, const json_t *record, bool marks);      /* how many are others than the record's bases; `marks`: nothing is committed to these unless it is forced */
+void path_identities_expect(const struct path_identities *path_identities, struct plan *plan);   /* tells the launcher */
+void path_identities_bound(struct path_identities *path_identities, const struct plan *plan, uint64_t others);  /* which has answered (ops_others) */
+void path_identities_done(struct path_identities *path_identities);
 
 /* launcher.c */
 void launcher_prestart(struct engine *engine, bool fixed); /* one that waits for the first plan */
 void launcher_drop_idle(struct engine *engine);         /* that one */
-int launcher_start(struct program *program, struct rollbox_error *error);
+int launcher_start(struct profile *profile, struct rollbox_error *error);
 /* As root: gives a box, before it is created, an id of its own, if it can have one; and takes that back when it is dead. */
 void launcher_lend_ids(struct box *box);
 void launcher_take_ids(struct box *box);
@@ -435,7 +435,7 @@ void launcher_take_ids(struct box *box);
 void launcher_drop_free(struct launcher *launcher);
 struct box_options;
 int launcher_create(struct launcher *launcher, struct box *box, const struct box_options *options, int box_socket);
-int launcher_hold(struct program *program, struct live *live, struct rollbox_error *error);      /* starts the holder of it */
+int zygote_start(struct profile *profile, struct checkpoint *checkpoint, struct rollbox_error *error);      /* starts the holder of it */
 void launcher_stop(struct launcher *launcher);
 void launcher_kill(struct launcher *launcher);          /* it does not answer */
 void launcher_drop(struct launcher *launcher);          /* it is of no use: what waits for it fails */
@@ -443,17 +443,17 @@ void launcher_drop(struct launcher *launcher);          /* it is of no use: what
 /* box.c */
 struct box_options {
     struct session *session;    /* whose it is; NULL: of a run, or a spare */
-    struct node *base;          /* a state of files that it stands on; NULL: none */
-    struct launcher *holder;    /* that makes it; NULL: the program's launcher */
-    struct live *loads;         /* or what it loads itself, while that is written */
-    bool notes;                 /* what its processes write to is noted from their start on (tracking.h) */
+    struct snapshot *base;          /* a state of files that it stands on; NULL: none */
+    struct launcher *zygote;    /* that makes it; NULL: the program's launcher */
+    struct checkpoint *loads;         /* or what it loads itself, while that is written */
+    bool notes;                 /* what its processes write to is noted from their start on (dirty_tracking.h) */
     const int64_t *ahead_ns;    /* what CLOCK_MONOTONIC and CLOCK_BOOTTIME are ahead of ours in it; NULL: as the plan, or its image, says */
 };
-int box_new(struct program *program, const struct box_options *options, struct box **ret_box, struct rollbox_error *error);
+int box_new(struct profile *profile, const struct box_options *options, struct box **ret_box, struct rollbox_error *error);
 void box_created(struct box *box, pid_t pid, int take_pidfd);
 void box_failed(struct box *box, const struct guest_record *record);
 void box_kill(struct box *box);         /* every process; freed when the kernel says it is dead */
-void box_strike(struct box *box);       /* that alone: its end is on the way, and box_kill is to come */
+void box_send_kill(struct box *box);       /* that alone: its end is on the way, and box_kill is to come */
 /* Closes an end of a pipe to its processes; of one that was struck, when they are dead. */
 void box_close(struct box *box, int *fd);
 void box_orphan(struct box *box);       /* the same, of a program that is going */
@@ -464,21 +464,21 @@ void box_rest(struct box *box);
 void box_expect_start(struct box *box); /* of a command, within some time */
 bool box_has_room(const struct engine *engine);         /* for one more, in open files */
 void box_count_files(struct box *box);          /* of one that lives: those that it has now */
-void box_live(struct box *box);         /* a session's, which is ready: holds no more than it must */
+void box_checkpoint(struct box *box);         /* a session's, which is ready: holds no more than it must */
 void box_make_spare(struct box *box);
-struct box *box_take_spare(struct program *program, bool layered);
-void box_make_ahead(struct box *box, struct live *live);       /* a spare with the processes of a state, which has none: for a moment */
-struct box *box_take_ahead(struct live *live, const struct program *program);
+struct box *box_take_spare(struct profile *profile, bool layered);
+void box_set_preforked(struct box *box, struct checkpoint *checkpoint);       /* a spare with the processes of a state, which has none: for a moment */
+struct box *box_take_preforked(struct checkpoint *checkpoint, const struct profile *profile);
 
 
-/* slot.c */
-int slot_get(struct program *program, bool living, struct slot **ret_slot);      /* living: of a sandbox that lives */
-void slot_put(struct program *program, struct slot *slot);
-void slot_rest(struct slot *slot);
-bool slot_oom_told(const struct slot *slot);     /* there may have been kills */
-enum oom_cause slot_oom_cause(struct slot *slot, uint64_t *known_kills);         /* of those that are not known yet; they are, then, and whatever else is in a session ends by them soon */
-void slot_oom_forget(const struct slot *slot, uint64_t *known_kills);           /* they are known, and all ends by them already */
-struct slot *slot_free(struct slot *slot);
+/* cgroup_lease.c */
+int cgroup_lease_get(struct profile *profile, bool living, struct cgroup_lease **ret_slot);      /* living: of a sandbox that lives */
+void cgroup_lease_put(struct profile *profile, struct cgroup_lease *slot);
+void cgroup_lease_rest(struct cgroup_lease *slot);
+bool cgroup_lease_oom_told(const struct cgroup_lease *slot);     /* there may have been kills */
+enum oom_cause cgroup_lease_oom_cause(struct cgroup_lease *slot, uint64_t *known_kills);         /* of those that are not known yet; they are, then, and whatever else is in a session ends by them soon */
+void cgroup_lease_oom_forget(const struct cgroup_lease *slot, uint64_t *known_kills);           /* they are known, and all ends by them already */
+struct cgroup_lease *cgroup_lease_free(struct cgroup_lease *slot);
 
 /* run.c */
 void run_request(struct client *client, struct wire_message *message);
@@ -500,8 +500,8 @@ void run_schedule(struct engine *engine);       /* soon, from the loop: starts t
 struct run *run_find(struct engine *engine, const struct run *except, const unsigned char *operation, size_t length);     /* under way */
 void run_finish(struct run *run);       /* init has told all that it will */
 int run_open_streams(struct run *run);
-struct run *run_adopt(struct session *session, const struct live_command *command);       /* one that goes on in its box; RUN_STARTING. NULL: out of memory */
-size_t run_add_environment(struct buf *to, const struct program *program, const struct session *session, const char *const *entries, size_t n);      /* the policy's, the session's (or NULL) and these, as fields for init; how many are these */
+struct run *run_adopt(struct session *session, const struct checkpoint_command *command);       /* one that goes on in its box; RUN_STARTING. NULL: out of memory */
+size_t run_add_environment(struct buf *to, const struct profile *profile, const struct session *session, const char *const *entries, size_t n);      /* the policy's, the session's (or NULL) and these, as fields for init; how many are these */
 int run_wait_for(struct client *client, uint64_t serial, struct run *run);      /* its result goes there, too */
 
 /* output.c */
@@ -522,7 +522,7 @@ void result_restore(struct engine *engine, const void *operation, size_t length,
 void result_forget(struct engine *engine, const void *operation, size_t length);
 void result_forget_all(struct engine *engine);
 
-/* serve.c */
+/* engine.c */
 void engine_stop(struct engine *engine);
 void engine_tidy(struct engine *engine);
 int64_t engine_oom_kills(struct engine *engine, bool now);
@@ -536,7 +536,7 @@ void sender_flush(struct sender *sender);
 bool sender_is_paused(const struct sender *sender);     /* more waits than may: see pauses_at */
 void outgoing_done(struct outgoing *outgoing);  /* does not wait any more */
 
-/* server.c */
+/* connection.c */
 int client_new(struct engine *engine, int take_fd);
 void client_free(struct client *client);    /* and ends its runs */
 void client_send(struct client *client, struct buf *message, const int *fds, size_t n_fds);
@@ -550,13 +550,13 @@ void janitor_start_soon(struct engine *engine);
 int janitor_fork(int (*body)(void *), void *argument, int *ret_held);
 void janitor_wait(void);        /* in a janitor: until *ret_held, the engine's, is closed, or the engine dead */
 
-/* errand.c */
+/* store_job.c */
 /* Starts the removal of what commits have left beside it and nobody has locked. Its process, which nobody needs to wait for, or -errno. */
-pid_t errand_sweep(const struct engine *engine, const char *path);
+pid_t store_job_sweep(const struct engine *engine, const char *path);
 
-/* publish.c: a janitor that sweeps where commits were made when the engine, and whoever was lent its descriptor, are gone. */
-void publish_begin(struct engine *engine, const char *path); /* before rollbox-store begins to: it may be killed together with us */
-int publish_lend(const struct engine *engine);               /* a descriptor for it, or -errno */
+/* commit_janitor.c: a janitor that sweeps where commits were made when the engine, and whoever was lent its descriptor, are gone. */
+void commit_janitor_begin(struct engine *engine, const char *path); /* before rollbox-store begins to: it may be killed together with us */
+int commit_janitor_lend(const struct engine *engine);               /* a descriptor for it, or -errno */
 
 /* spawn.c: a program in a session of its own, without environment, whose descriptors 0 to n_fds - 1 are fds[] (each its own number, or above all of them). 0 or -errno. */
 int spawn_clean(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid);
@@ -568,26 +568,26 @@ int spawn_shed(const char *name, const int *fds, size_t n_fds);
 /* A fork of the engine that looks at guests, and so has nothing of it but these descriptors (-EBADF: none). It ends with the engine. 0 in it, its pid in the engine, or -errno. */
 pid_t spawn_fork(const char *name, const int *fds, size_t n_fds);
 
-/* bury.c: closes a descriptor of a tmpfs which may be the last, without waiting for what that frees. */
-void bury(int take_fd);
+/* deferred_close.c: closes a descriptor of a tmpfs which may be the last, without waiting for what that frees. */
+void deferred_close(int take_fd);
 /* A child that has ended: it may have been one of these. */
-void bury_ended(pid_t pid);
+void deferred_close_ended(pid_t pid);
 /* Some child has ended: how many of these have? */
-unsigned bury_look(void);
+unsigned deferred_close_look(void);
 /* Descriptors that are to be closed yet. */
-unsigned bury_waiting(void);
+unsigned deferred_close_waiting(void);
 /* Waits for all of them. */
-void bury_wait(void);
+void deferred_close_wait(void);
 
-/* process.c: isolation process: private files, ids, processes. */
-struct home;
-int home_new(struct program *program, uint32_t id_base, struct home **ret_home);
+/* no_namespace.c: isolation process: private files, ids, processes. */
+struct private_dir;
+int private_dir_new(struct profile *profile, uint32_t id_base, struct private_dir **ret_private_dir);
 /* Where an engine's directory for them may be, in the order of preference; NULL-terminated, static. */
 const char *const *process_places(void);
-void home_fields(const struct home *home, struct buf *message);        /* of CREATE */
-bool home_is_over(struct home *home, uint64_t limit_bytes);            /* now and then looks, so that looking costs little */
-struct home *home_free(struct home *home);                              /* the sandbox is dead */
-uint64_t process_limit(struct program *program);                        /* RLIMIT_NPROC of a command; 0: the plan's */
+void private_dir_fields(const struct private_dir *private_dir, struct buf *message);        /* of CREATE */
+bool private_dir_is_over(struct private_dir *private_dir, uint64_t limit_bytes);            /* now and then looks, so that looking costs little */
+struct private_dir *private_dir_free(struct private_dir *private_dir);                              /* the sandbox is dead */
+uint64_t process_limit(struct profile *profile);                        /* RLIMIT_NPROC of a command; 0: the plan's */
 void process_end_strays(struct engine *engine);                         /* kills what a killed init left */
 void process_finish(struct engine *engine);
 
@@ -595,8 +595,8 @@ void process_finish(struct engine *engine);
 void hoards_watch(struct engine *engine);        /* something runs */
 void hoards_finish(struct engine *engine);
 
-/* words.c: a failure of the guest side, worded. */
-void words_of_restoring(const struct guest_record *record, struct rollbox_error *error);
-void words_of(const struct program *program, const struct guest_record *record, const char *argv0, const char *cwd, struct rollbox_error *error);
+/* guest_error.c: a failure of the guest side, worded. */
+void guest_restore_error_to_text(const struct guest_record *record, struct rollbox_error *error);
+void guest_error_to_text(const struct profile *profile, const struct guest_record *record, const char *argv0, const char *cwd, struct rollbox_error *error);
 
 #endif

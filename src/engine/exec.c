@@ -17,14 +17,14 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/session.h"
-#include "engine/upper.h"
+#include "engine/disk_upper.h"
 
 #define MAX_ENDED 256           /* of those whose result somebody has got */
 #define MAX_UNTOLD 65536
 #define START_NS 30000000000ll  /* in which init is to have started a command */
 #define DEAF_NS 10000000000ll   /* an init that has not answered to a kill by then is ended itself */
 #define MAX_STRAYS 64
-#define ATTACHED_MOST 1024u      /* clients that wait for one command */
+#define MAX_ATTACHED 1024u      /* clients that wait for one command */
 
 void exec_enter(struct run *run) {
     struct session *session = run->session;
@@ -36,7 +36,7 @@ void exec_enter(struct run *run) {
             if (r < 0) {
                 error_set(&error, error_code_of(-r, ROLLBOX_ERR_INVALID_ARGUMENT), -r, "arguments", "stream_fds[%u] cannot be written to: %s", i, strerror(-r));
                 run->session = NULL;
-                run->program = NULL;    /* which counts only runs that have a box for themselves */
+                run->profile = NULL;    /* which counts only runs that have a box for themselves */
                 run_fail(run, error.code, error.error_number, error.stage, error.message);
                 return;
             }
@@ -48,7 +48,7 @@ void exec_enter(struct run *run) {
     session->dirty = session->was_used = true;
     record_run_begun(run);
     session_touch(session);
-    sleep_give_up(session);
+    hibernate_cancel(session);
     session_schedule(session);
 }
 
@@ -105,17 +105,17 @@ static void forget_oldest(struct session *session) {
 }
 
 /* Somebody in the sandbox may have them still. */
-static void keep_strays(struct session *session, const struct run *run) {
+static void keep_orphan_pipes(struct session *session, const struct run *run) {
     for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++) {
         if (!run->pipes[i].inode)
             continue;
-        if (session->n_strays == MAX_STRAYS)
-            memmove(session->strays, session->strays + 1, --session->n_strays * sizeof session->strays[0]);
-        struct stray *strays = realloc(session->strays, (session->n_strays + 1) * sizeof session->strays[0]);
-        if (!strays)
+        if (session->n_orphan_pipes == MAX_STRAYS)
+            memmove(session->orphan_pipes, session->orphan_pipes + 1, --session->n_orphan_pipes * sizeof session->orphan_pipes[0]);
+        struct orphan_pipe *orphan_pipes = realloc(session->orphan_pipes, (session->n_orphan_pipes + 1) * sizeof session->orphan_pipes[0]);
+        if (!orphan_pipes)
             return;
-        session->strays = strays;
-        strays[session->n_strays++] = (struct stray){ .inode = run->pipes[i].inode, .is_written = run->pipes[i].is_written };
+        session->orphan_pipes = orphan_pipes;
+        orphan_pipes[session->n_orphan_pipes++] = (struct orphan_pipe){ .inode = run->pipes[i].inode, .is_written = run->pipes[i].is_written };
     }
 }
 
@@ -123,7 +123,7 @@ struct session *exec_leave(struct run *run) {
     struct session *session = run->session;
     struct ended *ended = calloc(1, sizeof *ended);
 
-    keep_strays(session, run);
+    keep_orphan_pipes(session, run);
     list_remove(&run->of_session);
     session->n_runs--;
     run->session = NULL;
@@ -134,7 +134,7 @@ struct session *exec_leave(struct run *run) {
     ended->operation_length = run->operation_length;
     ended->command = exec_describe(run);
     ended->step = run->step;
-    ended->ended_as = run->ended_as;
+    ended->end_sequence = run->end_sequence;
     ended->outcome = run->outcome;
     ended->status = run->status;
     ended->wall_ns = run->wall_ns;
@@ -255,11 +255,11 @@ static void tell_again(struct session *session) {
 }
 
 static void send_waiting(struct session *session) {
-    const struct work *work = session_first_work(session);
+    const struct op *op = session_first_op(session);
     struct rollbox_error error;
 
     tell_again(session);
-    if (list_empty(&session->waiting) || (work && !work->waits_for_commands) || session->restores || session->state == SESSION_CLOSING)
+    if (list_empty(&session->waiting) || (op && !op->waits_for_commands) || session->pending_restore || session->state == SESSION_CLOSING)
         return;
     int ready = session_need_box(session, &error);
     if (ready == 0 && session->box->state == BOX_SETUP)
@@ -280,7 +280,7 @@ static void send_waiting(struct session *session) {
     }
     session_watch(session);
     if (session->box)
-        upper_watch(session->box);
+        disk_upper_watch(session->box);
 }
 
 void exec_send_waiting(struct session *session) {
@@ -288,7 +288,7 @@ void exec_send_waiting(struct session *session) {
         return;                 /* session_schedule wakes it first */
     send_waiting(session);
     if (list_empty(&session->waiting) && session->state != SESSION_CLOSING)
-        state_commands_sent(session);
+        op_commands_sent(session);
 }
 
 /* ---- from init -------------------------------------------------------------------------------------------------------- */
@@ -313,7 +313,7 @@ void exec_signalled(struct session *session, uint64_t serial) {
 static int take_terminal(struct run *run, int take_master) {
     auto_close int master = take_master;
 
-    if (run->input >= 0 && !(run->typing = typing_new(run->engine, run->input_client, TAKE_FD(run->input), master)))
+    if (run->input >= 0 && !(run->terminal_input = terminal_input_new(run->engine, run->input_client, TAKE_FD(run->input), master)))
         return -ENOMEM;
     return output_adopt(&run->outputs[0], TAKE_FD(master));
 }
@@ -404,7 +404,7 @@ void exec_attach(struct client *client, struct wire_message *message) {
     if (session && sleep_of(session)) {
         if (session_may_wait(session, &error) < 0)
             result_send_error(client, serial, &error);
-        else if (sleep_defer(session, client, message) < 0) {
+        else if (wake_then(session, client, message) < 0) {
             error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
             result_send_error(client, serial, &error);
         }
@@ -423,7 +423,7 @@ void exec_attach(struct client *client, struct wire_message *message) {
     unsigned n_attached = 0;
     list_for_each(node, &run->waiters)
         n_attached++;
-    if (n_attached >= ATTACHED_MOST) {
+    if (n_attached >= MAX_ATTACHED) {
         error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request", "%u clients are attached to that command, as many as may be; end some of them", n_attached);
         result_send_error(client, serial, &error);
         return;
@@ -436,8 +436,8 @@ void exec_attach(struct client *client, struct wire_message *message) {
             close_fd(&fd);
         } else if (run->outputs[0].fd >= 0) {
             /* Who comes last types: the one before may be gone. */
-            typing_free(run->typing);
-            run->typing = typing_new(run->engine, client, fd, run->outputs[0].fd);
+            terminal_input_free(run->terminal_input);
+            run->terminal_input = terminal_input_new(run->engine, client, fd, run->outputs[0].fd);
         } else {
             /* It has not started yet, or its terminal is gone. */
             close_fd(&run->input);

@@ -42,7 +42,7 @@ struct look {
     int64_t made_ns;
     pid_t pid;                  /* of its init */
     uint64_t limit;             /* of its memory */
-    uint64_t most_files;        /* with more it ends, and nothing else has to be known */
+    uint64_t max_files;        /* with more it ends, and nothing else has to be known */
     bool has_group, is_known;
     struct hoard hoard;
 };
@@ -65,7 +65,7 @@ struct hoards {
 /* ---- what a sandbox has ----------------------------------------------------------------------------------------------- */
 
 static bool is_used(const struct box *box) {
-    return box->program && box->pid > 0 && box->state == BOX_READY && (box->run || box->session);
+    return box->profile && box->pid > 0 && box->state == BOX_READY && (box->run || box->session);
 }
 
 static int by_box(const void *a, const void *b) {
@@ -82,14 +82,14 @@ static struct look *look_of(const struct hoards *hoards, const struct box *box) 
     return look && look->is_known && look->pid == box->pid && look->made_ns == box->made_ns && is_used(box) ? look : NULL;
 }
 
-static void end(struct box *box) {
+static void end_box(struct box *box) {
     if (box->session)
         session_out_of_memory(box->session, OOM_LIMIT);
     else
         run_out_of_memory(box->run, OOM_LIMIT);
 }
 
-static uint64_t less(uint64_t a, uint64_t b) {
+static uint64_t subtract_saturated(uint64_t a, uint64_t b) {
     return a > b ? a - b : 0;
 }
 
@@ -101,7 +101,7 @@ static uint64_t counted_bytes(const struct hoards *hoards, const struct look *lo
     uint64_t bytes = 0;
 
     if (!look->has_group)
-        bytes = look->hoard.files * FILE_BYTES + MIN(look->hoard.mapping_bytes + look->hoard.filters * FILTER_BYTES, less(hoards->looked.kernel_bytes, hoards->floor.kernel_bytes));
+        bytes = look->hoard.files * FILE_BYTES + MIN(look->hoard.mapping_bytes + look->hoard.filters * FILTER_BYTES, subtract_saturated(hoards->looked.kernel_bytes, hoards->floor.kernel_bytes));
     return bytes + look->hoard.locks * LOCK_BYTES;
 }
 
@@ -110,7 +110,7 @@ static uint64_t sign_of(const struct look *look) {
     return MAX(look->hoard.list_bytes > look->limit ? look->hoard.list_bytes : 0, look->hoard.locks >= SIGN_LOCKS ? look->hoard.locks << 20 : 0);
 }
 
-static void note(const struct hoards *hoards, int64_t growth) {
+static void record_growth(const struct hoards *hoards, int64_t growth) {
     list_for_each(node, &hoards->engine->boxes) {
         struct box *box = container_of(node, struct box, node);
         const struct look *look = look_of(hoards, box);
@@ -123,7 +123,7 @@ static void note(const struct hoards *hoards, int64_t growth) {
 }
 
 static bool has_too_much(const struct box *box, const struct look *look) {
-    return look->hoard.files > file_limit(box->program->policy) || box->kernel_bytes > box->program->policy->max_memory_bytes;
+    return look->hoard.files > file_limit(box->profile->policy) || box->kernel_bytes > box->profile->policy->max_memory_bytes;
 }
 
 /* One that is to end, or NULL. */
@@ -137,7 +137,7 @@ static struct box *find_worst(const struct hoards *hoards, bool by_sign) {
 
         if (look && !by_sign && has_too_much(box, look))
             return box;
-        if (look && by_sign && sign_of(look) > most && box->suspected_bytes > (int64_t)MIN(box->program->policy->max_memory_bytes, (uint64_t)INT64_MAX)) {
+        if (look && by_sign && sign_of(look) > most && box->suspected_bytes > (int64_t)MIN(box->profile->policy->max_memory_bytes, (uint64_t)INT64_MAX)) {
             most = sign_of(look);
             worst = box;
         }
@@ -145,21 +145,21 @@ static struct box *find_worst(const struct hoards *hoards, bool by_sign) {
     return worst;
 }
 
-static void judge(struct hoards *hoards, int64_t growth) {
+static void judge_growth(struct hoards *hoards, int64_t growth) {
     struct box *box;
 
     qsort(hoards->looks, hoards->n_looks, sizeof *hoards->looks, by_box);
-    note(hoards, growth);
+    record_growth(hoards, growth);
     /* The end of one may be that of others: each is looked for anew. */
     while ((box = find_worst(hoards, false))) {
         look_of(hoards, box)->is_known = false;
-        end(box);
+        end_box(box);
     }
     if (!(box = find_worst(hoards, true)))
         return;
     list_for_each(node, &hoards->engine->boxes)
         container_of(node, struct box, node)->suspected_bytes = 0;
-    end(box);
+    end_box(box);
 }
 
 /* ---- looking ---------------------------------------------------------------------------------------------------------- */
@@ -174,7 +174,7 @@ _Noreturn static void look_at_boxes(struct look *looks, size_t n, int to) {
     if (hoard_read_locks(locks) < 0)
         locks->n = 0;
     for (size_t i = 0; i < n; i++)
-        looks[i].is_known = hoard_count(looks[i].pid, locks, looks[i].most_files, looks[i].has_group ? 0 : looks[i].limit, &looks[i].hoard) == 0;
+        looks[i].is_known = hoard_count(looks[i].pid, locks, looks[i].max_files, looks[i].has_group ? 0 : looks[i].limit, &looks[i].hoard) == 0;
     _exit(fd_write_all(to, looks, n * sizeof *looks) < 0);
 }
 
@@ -201,18 +201,18 @@ static void on_answer(struct loop_source *source, uint32_t events) {
     if (n > 0 && hoards->n_read < size)
         return;
     if (hoards->n_read == size && hoard_read_host(hoards->file_nr, hoards->meminfo, &now) == 0) {
-        int64_t growth = hoards->has_looked ? (int64_t)(now.kernel_bytes - hoards->looked.kernel_bytes) : (int64_t)less(now.kernel_bytes, hoards->floor.kernel_bytes);
+        int64_t growth = hoards->has_looked ? (int64_t)(now.kernel_bytes - hoards->looked.kernel_bytes) : (int64_t)subtract_saturated(now.kernel_bytes, hoards->floor.kernel_bytes);
 
         hoards->has_looked = true;
         hoards->looked = hoards->base = now;
-        judge(hoards, growth);
+        judge_growth(hoards, growth);
     }
     end_look(hoards);
 }
 
 /* Where the host has no more, nobody there has. */
-static uint64_t most_files(const struct box *box, const struct hoard_host *now) {
-    uint64_t limit = file_limit(box->program->policy);
+static uint64_t max_files(const struct box *box, const struct hoard_host *now) {
+    uint64_t limit = file_limit(box->profile->policy);
 
     return now->files > limit ? limit : UINT64_MAX;
 }
@@ -229,7 +229,7 @@ static int begin_look(struct hoards *hoards, const struct hoard_host *now) {
         const struct box *box = container_of(node, struct box, node);
 
         if (is_used(box) && hoards->n_looks < engine->n_boxes)
-            hoards->looks[hoards->n_looks++] = (struct look){ .box = box, .made_ns = box->made_ns, .pid = box->pid, .limit = box->program->policy->max_memory_bytes, .most_files = most_files(box, now), .has_group = box->slot != NULL };
+            hoards->looks[hoards->n_looks++] = (struct look){ .box = box, .made_ns = box->made_ns, .pid = box->pid, .limit = box->profile->policy->max_memory_bytes, .max_files = max_files(box, now), .has_group = box->slot != NULL };
     }
     if (!hoards->n_looks || pipe2(ends, O_CLOEXEC) < 0) {
         r = hoards->n_looks ? -errno : 0;
@@ -250,7 +250,7 @@ static int begin_look(struct hoards *hoards, const struct hoard_host *now) {
 
 /* ---- the watch -------------------------------------------------------------------------------------------------------- */
 
-static void lower(struct hoard_host *to, const struct hoard_host *now) {
+static void lower_figures(struct hoard_host *to, const struct hoard_host *now) {
     to->files = MIN(to->files, now->files);
     to->kernel_bytes = MIN(to->kernel_bytes, now->kernel_bytes);
 }
@@ -281,8 +281,8 @@ static void on_tick(struct loop_timer *timer) {
     if (!pause_ns)
         return;
     if (hoards->pipe < 0 && now_ns >= hoards->not_before_ns && hoard_read_host(hoards->file_nr, hoards->meminfo, &now) == 0) {
-        lower(&hoards->base, &now);
-        lower(&hoards->floor, &now);
+        lower_figures(&hoards->base, &now);
+        lower_figures(&hoards->floor, &now);
         if (has_grown(hoards, &now) || may_have_many(hoards, &now, now_ns))
             (void)begin_look(hoards, &now);     /* what could not be begun is at the next tick */
     }

@@ -56,7 +56,7 @@ static int look_after(void *argument) {
     return cgroup_paths_remove(cgroup_paths(cgroups), PATIENCE_MS) < 0;
 }
 
-static void start(struct loop_timer *timer) {
+static void start_janitor(struct loop_timer *timer) {
     struct engine *engine = container_of(timer, struct engine, janitor_due);
 
     if (engine->leftovers && engine->leftovers[0] && !cgroup_any_leftover(engine->cgroups))
@@ -66,7 +66,7 @@ static void start(struct loop_timer *timer) {
 }
 
 /* Tells the parent what to remove, should we be killed. That may be now, and half a path is another directory's: its first letter comes last. */
-static void bequeath(struct engine *engine) {
+static void bequeath_paths(struct engine *engine) {
     const char *const *paths = cgroup_paths(engine->cgroups);
     size_t at = 0;
 
@@ -84,7 +84,7 @@ static void bequeath(struct engine *engine) {
 
 void janitor_start_soon(struct engine *engine) {
     if (engine->leftovers && !engine->leftovers[0])
-        bequeath(engine);
+        bequeath_paths(engine);
     if (engine->janitor < 0 && !engine->janitor_due.position)
-        (void)loop_timer_set(engine->loop, &engine->janitor_due, clock_now_ns(), start);
+        (void)loop_timer_set(engine->loop, &engine->janitor_due, clock_now_ns(), start_janitor);
 }

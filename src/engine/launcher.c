@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/session.h"
-#include "engine/upper.h"
+#include "engine/disk_upper.h"
 #include "policy/determinism.h"
 
 /* Host ids far above those that distributions and container tools hand out (subuids end below 2^30). */
@@ -26,7 +26,7 @@
 #define LEAST_DISK (1u << 20)
 #define LEAST_ENTRIES 256
 
-static void lost(struct launcher *launcher, const struct guest_record *why);
+static void handle_loss(struct launcher *launcher, const struct guest_record *why);
 
 static struct box *take_creating(struct launcher *launcher, uint64_t serial) {
     list_for_each(node, &launcher->creating) {
@@ -43,13 +43,13 @@ static struct box *take_creating(struct launcher *launcher, uint64_t serial) {
 /* What sandboxes have written outlives the launcher in their layers, which only a launcher in the same user namespace can
  * mount again. */
 static void keep_user_namespace(struct launcher *launcher, int *fds, size_t n_fds) {
-    struct program *program = launcher->program;
+    struct profile *profile = launcher->profile;
 
-    if (n_fds != 1 || program->launcher != launcher || program->user_namespace >= 0)
+    if (n_fds != 1 || profile->launcher != launcher || profile->user_namespace >= 0)
         return;
-    program->user_namespace = TAKE_FD(fds[0]);
-    program->id_base = launcher->id_base;
-    program->launcher_number = launcher->number;
+    profile->user_namespace = TAKE_FD(fds[0]);
+    profile->id_base = launcher->id_base;
+    profile->launcher_number = launcher->number;
 }
 
 static void on_message(struct loop_source *source, uint32_t events) {
@@ -63,7 +63,7 @@ static void on_message(struct loop_source *source, uint32_t events) {
     if (n == -EAGAIN)
         return;
     /* What came with it found no room: that box, or copy, or pool, is not to be; the others are not concerned. */
-    if (n == -EMFILE && (record.kind == GUEST_CREATED || record.kind == GUEST_COPIED || record.kind == GUEST_POOLED)) {
+    if (n == -EMFILE && (record.kind == GUEST_CREATED || record.kind == GUEST_COPIED || record.kind == GUEST_IMAGE_FS_MADE)) {
         record = (struct guest_record){ .kind = record.kind == GUEST_CREATED ? GUEST_CREATE_FAILED : record.kind, .serial = record.serial, .stage = GUEST_STAGE_CLONE, .error = EMFILE };
         n = sizeof record;
     }
@@ -73,16 +73,16 @@ static void on_message(struct loop_source *source, uint32_t events) {
     if (n != sizeof record) {
         for (size_t i = 0; n > 0 && i < n_fds; i++)
             close(fds[i]);
-        lost(launcher, NULL);
+        handle_loss(launcher, NULL);
         return;
     }
-    struct engine *engine = launcher->program->engine;
+    struct engine *engine = launcher->profile->engine;
     struct box *box;
     switch (record.kind) {      /* each may end the launcher */
     case GUEST_TEMPLATE_READY:
         launcher->ready = true;
         keep_user_namespace(launcher, fds, n_fds);
-        grounds_bound(program_grounds(launcher->program), launcher->program->plan, record.value);
+        path_identities_bound(profile_path_identities(launcher->profile), launcher->profile->plan, record.value);
         break;
     case GUEST_CREATED:
         box = take_creating(launcher, record.serial);
@@ -99,25 +99,25 @@ static void on_message(struct loop_source *source, uint32_t events) {
             box_failed(box, &record);
         break;
     case GUEST_IMAGE_LOADED:
-        if (launcher->live) {
+        if (launcher->checkpoint) {
             launcher->pid = (pid_t)record.value;
             if (record.error)
-                lost(launcher, &record);
-        } else if (launcher->program->serves)
-            interpreter_loaded(launcher->program->serves, record.error);
+                handle_loss(launcher, &record);
+        } else if (launcher->profile->serves)
+            interpreter_loaded(launcher->profile->serves, record.error);
         break;
-    case GUEST_POOLED:
-        if (!record.error && n_fds == 1 && engine->pool < 0) {
-            engine->pool = TAKE_FD(fds[0]);
+    case GUEST_IMAGE_FS_MADE:
+        if (!record.error && n_fds == 1 && engine->image_fs < 0) {
+            engine->image_fs = TAKE_FD(fds[0]);
             engine->pool_id = launcher->id_base;
         }
-        engine->pool_asked = record.error != EMFILE;    /* there may be room for the next */
+        engine->image_fs_requested = record.error != EMFILE;    /* there may be room for the next */
         break;
     case GUEST_COPIED:
         copy_answer(launcher, &record, fds, n_fds);
         break;
     case GUEST_FAILED:
-        lost(launcher, &record);
+        handle_loss(launcher, &record);
         break;
     default:
         break;
@@ -127,7 +127,7 @@ static void on_message(struct loop_source *source, uint32_t events) {
 }
 
 /* The launcher is gone or no use: the boxes that wait for it fail, with its reason; those that live are not concerned. */
-static void lost(struct launcher *launcher, const struct guest_record *why) {
+static void handle_loss(struct launcher *launcher, const struct guest_record *why) {
     struct guest_record unknown = { .kind = GUEST_FAILED, .stage = GUEST_STAGE_CLONE, .error = ECHILD };
     struct list waiting;
 
@@ -138,22 +138,22 @@ static void lost(struct launcher *launcher, const struct guest_record *why) {
         container_of(node, struct box, in_launcher)->state = BOX_DYING;        /* no spare for a run that starts as another one fails */
     }
     /* Runs that fail may be the last that a retired program was kept for, and what it has with it. */
-    struct program *program = launcher->program->serves ? launcher->program : NULL;
-    if (program)
-        program->n_running++;
-    if (launcher->program->launcher == launcher)
-        program_drop_spares_of(launcher->program);      /* files of what it has made nobody can copy */
+    struct profile *profile = launcher->profile->serves ? launcher->profile : NULL;
+    if (profile)
+        profile->n_running++;
+    if (launcher->profile->launcher == launcher)
+        profile_drop_spares_of(launcher->profile);      /* files of what it has made nobody can copy */
     launcher_stop(launcher);            /* and tells who waits for copies */
     list_for_each(node, &waiting) {
         list_remove(node);
         box_failed(container_of(node, struct box, in_launcher), why ? why : &unknown);
     }
-    if (program)
-        interpreter_launcher_lost(program);
+    if (profile)
+        interpreter_launcher_lost(profile);
 }
 
 void launcher_drop(struct launcher *launcher) {
-    lost(launcher, NULL);
+    handle_loss(launcher, NULL);
 }
 
 void launcher_kill(struct launcher *launcher) {
@@ -161,7 +161,7 @@ void launcher_kill(struct launcher *launcher) {
 
     if (launcher->pid > 0)
         (void)kill(launcher->pid, SIGKILL);
-    lost(launcher, &late);
+    handle_loss(launcher, &late);
 }
 
 /* ---- ids ------------------------------------------------------------------------------------------------------------ */
@@ -184,14 +184,14 @@ static void end_guest_id(struct engine *engine, uint32_t id) {
 
 /* The launcher that has what is left over for the next: never a holder, which ends with its state. */
 static struct launcher *pool_of(const struct box *box) {
-    struct launcher *launcher = box->program ? box->program->launcher : NULL;
+    struct launcher *launcher = box->profile ? box->profile->launcher : NULL;
 
     return launcher && launcher->number == box->launcher ? launcher : NULL;
 }
 
 void launcher_lend_ids(struct box *box) {
     struct launcher *pool = pool_of(box);
-    const unsigned flags = box->program->plan->flags;
+    const unsigned flags = box->profile->plan->flags;
 
     box->file_ids = (struct file_ids){ .fd = -EBADF };
     /* Files on the host's disk are the host's root's to map, not U0's: they keep one id, and so do the sandboxes on them. */
@@ -222,17 +222,17 @@ void launcher_drop_free(struct launcher *launcher) {
         struct file_ids *ids = &launcher->free_file_ids[--launcher->n_free_file_ids];
 
         close(ids->fd);
-        end_guest_id(launcher->program->engine, ids->id);
+        end_guest_id(launcher->profile->engine, ids->id);
     }
 }
 
 void launcher_stop(struct launcher *launcher) {
-    struct engine *engine = launcher->program->engine;
+    struct engine *engine = launcher->profile->engine;
 
-    if (launcher->program->launcher == launcher)
-        launcher->program->launcher = NULL;
-    if (launcher->live)
-        live_holder_gone(launcher->live);
+    if (launcher->profile->launcher == launcher)
+        launcher->profile->launcher = NULL;
+    if (launcher->checkpoint)
+        checkpoint_zygote_gone(launcher->checkpoint);
     list_for_each(node, &launcher->creating) {
         list_remove(node);
         box_kill(container_of(node, struct box, in_launcher));
@@ -280,7 +280,7 @@ static int make_launcher(uint64_t number, struct launcher **ret_launcher, int *r
 
 /* A launcher without a plan yet; an early one enters its namespaces meanwhile, so it is for a plan that has some. One that
  * replaces another (`after`, or NULL) has its number and ids. 0 or -errno. */
-static int start_process(struct engine *engine, const struct program *after, bool early, bool fixed, struct launcher **ret_launcher) {
+static int start_process(struct engine *engine, const struct profile *after, bool early, bool fixed, struct launcher **ret_launcher) {
     struct launcher *launcher = NULL;
     auto_close int high = -EBADF;
     int other, r = make_launcher(after ? after->launcher_number : ++engine->next_launcher, &launcher, &other);
@@ -344,17 +344,17 @@ static struct launcher *take_idle(struct engine *engine, bool fixed) {
     return TAKE_PTR(engine->idle_launcher);
 }
 
-int launcher_start(struct program *program, struct rollbox_error *error) {
-    struct engine *engine = program->engine;
+int launcher_start(struct profile *profile, struct rollbox_error *error) {
+    struct engine *engine = profile->engine;
     auto_buf struct buf message = BUF_INIT;
-    bool process = program->plan->flags & PLAN_PROCESS;
-    bool fixed = program->plan->flags & (PLAN_SEED | PLAN_CLOCK);
+    bool process = profile->plan->flags & PLAN_PROCESS;
+    bool fixed = profile->plan->flags & (PLAN_SEED | PLAN_CLOCK);
 
-    grounds_expect(program_grounds(program), program->plan);
-    const struct program *after = program->user_namespace >= 0 ? program : NULL;
+    path_identities_expect(profile_path_identities(profile), profile->plan);
+    const struct profile *after = profile->user_namespace >= 0 ? profile : NULL;
     struct launcher *launcher = process || after ? NULL : take_idle(engine, fixed);
-    auto_close int plan = fd_memory_file("rollbox-plan", program->plan, program->plan->length);
-    const int given[2] = { plan, program->user_namespace };
+    auto_close int plan = fd_memory_file("rollbox-plan", profile->plan, profile->plan->length);
+    const int given[2] = { plan, profile->user_namespace };
     const size_t n_given = after ? 2 : 1;
     bool was_idle = launcher;
     int r = MIN(plan, 0);
@@ -380,9 +380,9 @@ int launcher_start(struct program *program, struct rollbox_error *error) {
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "%s cannot be started: %s%s", engine->init_path, strerror(-r),
                          r == -ENOENT ? "; it belongs beside the engine" : "");
     }
-    launcher->program = program;
-    program->launcher = launcher;
-    if (interpreter_has_image(program) && (r = interpreter_load(program)) < 0) {
+    launcher->profile = profile;
+    profile->launcher = launcher;
+    if (interpreter_has_image(profile) && (r = interpreter_load(profile)) < 0) {
         launcher_stop(launcher);
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "the interpreter's image cannot be sent: %s", strerror(-r));
     }
@@ -390,34 +390,34 @@ int launcher_start(struct program *program, struct rollbox_error *error) {
 }
 
 /* A clone of the program's launcher, which serves a socket of its own. What it is asked for may be sent before it has the image. */
-int launcher_hold(struct program *program, struct live *live, struct rollbox_error *error) {
+int zygote_start(struct profile *profile, struct checkpoint *checkpoint, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
-    struct launcher *holder = NULL;
+    struct launcher *zygote = NULL;
     auto_close int other = -EBADF, image = -EBADF;
-    int r = program->launcher ? 0 : launcher_start(program, error);
+    int r = profile->launcher ? 0 : launcher_start(profile, error);
 
     if (r < 0)
         return r;
-    wire_begin(&message, GUEST_HOLD, 0);
+    wire_begin(&message, GUEST_ZYGOTE, 0);
     /* It may be written yet, but not by who reads what a guest chose. */
-    r = MIN(image = live_open_to_read(live_image(live)), 0);
+    r = MIN(image = checkpoint_open_to_read(checkpoint_image(checkpoint)), 0);
     if (r == 0)
-        r = make_launcher(program->launcher->number, &holder, &other);
+        r = make_launcher(profile->launcher->number, &zygote, &other);
     if (r == 0)
-        r = wire_send_patiently(program->launcher->socket, &message, (const int[]){ other, image, live->progress }, live->progress < 0 ? 2 : 3);
-    close_fd(&live->progress);          /* there is one to listen, or none */
+        r = wire_send_patiently(profile->launcher->socket, &message, (const int[]){ other, image, checkpoint->progress }, checkpoint->progress < 0 ? 2 : 3);
+    close_fd(&checkpoint->progress);          /* there is one to listen, or none */
     if (r == 0)
-        r = loop_add(program->engine->loop, &holder->source, holder->socket, EPOLLIN, on_message);
+        r = loop_add(profile->engine->loop, &zygote->source, zygote->socket, EPOLLIN, on_message);
     if (r < 0) {
-        if (holder)
-            close(holder->socket);
-        free(holder);
+        if (zygote)
+            close(zygote->socket);
+        free(zygote);
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "restore", "the snapshot cannot be held in memory: %s", strerror(-r));
     }
-    holder->id_base = program->launcher->id_base;
-    holder->program = program;
-    holder->live = live;
-    live->holder = holder;
+    zygote->id_base = profile->launcher->id_base;
+    zygote->profile = profile;
+    zygote->checkpoint = checkpoint;
+    checkpoint->zygote = zygote;
     return 0;
 }
 
@@ -440,20 +440,20 @@ static void add_affinity(struct buf *to, unsigned n) {
 }
 
 /* What the layers under it hold is part of its disk; a little is left in any case, for deleting takes room, too. */
-static void add_disk(const struct box *box, struct node *base, struct buf *message) {
-    uint64_t bytes, entries, most = box->program->policy->max_disk_bytes, most_entries = most / 16384 + 1024;
+static void add_disk(const struct box *box, struct snapshot *base, struct buf *message) {
+    uint64_t bytes, entries, most = box->profile->policy->max_disk_bytes, max_entries = most / 16384 + 1024;
 
-    node_usage(base, &bytes, &entries);
+    snapshot_usage(base, &bytes, &entries);
     wire_add_u64(message, GUEST_BYTES, most > bytes + LEAST_DISK ? most - bytes : MIN((uint64_t)LEAST_DISK, most));
-    wire_add_u64(message, GUEST_ENTRIES, most_entries > entries + LEAST_ENTRIES ? most_entries - entries : LEAST_ENTRIES);
+    wire_add_u64(message, GUEST_ENTRIES, max_entries > entries + LEAST_ENTRIES ? max_entries - entries : LEAST_ENTRIES);
 }
 
 int launcher_create(struct launcher *launcher, struct box *box, const struct box_options *options, int box_socket) {
-    struct node *base = options->base;
+    struct snapshot *base = options->base;
     auto_buf struct buf message = BUF_INIT;
     struct layer *layers[GUEST_MAX_LAYERS];
     int fds[FD_MESSAGE_MAX_FDS];
-    auto_close int image = options->loads ? live_open_to_read(options->loads->image) : -EBADF;      /* as for a holder */
+    auto_close int image = options->loads ? checkpoint_open_to_read(options->loads->image) : -EBADF;      /* as for a holder */
     size_t n = 0, n_layers;
     uint32_t flags = 0;
 
@@ -463,21 +463,21 @@ int launcher_create(struct launcher *launcher, struct box *box, const struct box
     wire_begin(&message, GUEST_CREATE, box->serial);
     if (box->upper)
         upper_field(box->upper, &message);
-    if (box->home)
-        home_fields(box->home, &message);
+    if (box->private_dir)
+        private_dir_fields(box->private_dir, &message);
     else if (box->file_ids.id)
         wire_add_u64(&message, GUEST_ID, box->file_ids.id);
-    if (launcher->program->plan->affinity)
-        add_affinity(&message, (unsigned)launcher->program->plan->affinity);
+    if (launcher->profile->plan->affinity)
+        add_affinity(&message, (unsigned)launcher->profile->plan->affinity);
     if (box->session && box->session->has_own_seed) {
-        char uuid[CHANCE_UUID_BYTES];
+        char uuid[SEEDED_RANDOM_UUID_BYTES];
 
         determinism_uuid(box->session->seed, uuid);
         wire_add_u64(&message, GUEST_SEED, box->session->seed);
         wire_add_text(&message, GUEST_UUID, uuid);
     }
-    if (launcher->program->plan->flags & PLAN_CLOCK && base) {
-        wire_add_u64(&message, GUEST_SINCE, (uint64_t)node_since_ns(base));
+    if (launcher->profile->plan->flags & PLAN_CLOCK && base) {
+        wire_add_u64(&message, GUEST_SINCE, (uint64_t)snapshot_since_ns(base));
         wire_add_u64(&message, GUEST_GENERATION, base->generation);
     }
     if (options->ahead_ns)
@@ -506,9 +506,9 @@ int launcher_create(struct launcher *launcher, struct box *box, const struct box
         flags |= GUEST_CREATE_NOTES;
     if (box->is_layered)
         flags |= GUEST_CREATE_LAYERED;
-    if (launcher->live && live_may_be_kept(launcher->live, box))
+    if (launcher->checkpoint && checkpoint_may_be_kept(launcher->checkpoint, box))
         flags |= GUEST_CREATE_KEEPS;
-    if (base && (n_layers = node_chain(base, layers, GUEST_MAX_LAYERS))) {
+    if (base && (n_layers = snapshot_chain(base, layers, GUEST_MAX_LAYERS))) {
         add_disk(box, base, &message);
         flags |= (uint32_t)n_layers << GUEST_CREATE_LAYERS_SHIFT;
         uint64_t parts[GUEST_MAX_LAYERS];

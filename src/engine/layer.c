@@ -17,7 +17,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "engine/session.h"
-#include "engine/upper.h"
+#include "engine/disk_upper.h"
 
 #define EMPTY_BYTES 48          /* of getdents64: "." and "..", 24 bytes each */
 #define MERGE_FROM 8            /* layers in a chain */
@@ -71,15 +71,15 @@ void layer_look(struct layer *layer) {
     layer->parts = parts_of(layer->fd);
     if (layer->upper) {
         layer->upper->is_measured = false;
-        upper_measure(layer->upper);
+        disk_upper_measure(layer->upper);
     }
 }
 
-void layer_take_upper(struct layer *layer, struct upper *take_upper) {
+void layer_take_upper(struct layer *layer, struct disk_upper *take_upper) {
     layer->upper = take_upper;
     take_upper->layer = layer;
     take_upper->is_measured = false;
-    upper_measure(take_upper);
+    disk_upper_measure(take_upper);
 }
 
 bool layer_is_measured(const struct layer *layer) {
@@ -99,13 +99,13 @@ int layer_hold(struct layer_hold *hold, struct layer *const *layers, size_t n) {
     return 0;
 }
 
-int layer_hold_family(struct layer_hold *hold, const struct family *family) {
+int layer_hold_tree(struct layer_hold *hold, const struct snapshot_tree *tree) {
     int r = 0;
 
     /* What was dropped is there below others. */
-    list_for_each(at, &family->nodes)
-        for (const struct node *i = container_of(at, struct node, in_family); r == 0 && i; i = i->under && !i->under->family ? i->under : NULL)
-            r = layer_hold(hold, (struct layer *const[]){ i->layer, i->merged }, 2);
+    list_for_each(at, &tree->snapshots)
+        for (const struct snapshot *i = container_of(at, struct snapshot, in_tree); r == 0 && i; i = i->lower && !i->lower->tree ? i->lower : NULL)
+            r = layer_hold(hold, (struct layer *const[]){ i->layer, i->compacted }, 2);
     return r;
 }
 
@@ -126,13 +126,13 @@ struct layer *layer_put(struct layer *layer) {
         if (layer->upper) {
             close(layer->fd);   /* it frees nothing: that is the janitor's work */
             layer->upper->layer = NULL;
-            upper_put(layer->upper);
-        } else if (layer->is_lived_in) {
+            disk_upper_put(layer->upper);
+        } else if (layer->in_use_by_box) {
             close(layer->fd);   /* nor does this */
         } else {
-            bury(layer->fd);
+            deferred_close(layer->fd);
         }
-        origin_put(&layer->origin);
+        backing_ref_put(&layer->backing_ref);
         free(layer);
     }
     return NULL;
@@ -140,178 +140,178 @@ struct layer *layer_put(struct layer *layer) {
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------------ */
 
-struct family *family_new(struct engine *engine, struct node **ret_beginning) {
-    struct family *family = calloc(1, sizeof *family);
+struct snapshot_tree *snapshot_tree_new(struct engine *engine, struct snapshot **ret_beginning) {
+    struct snapshot_tree *tree = calloc(1, sizeof *tree);
 
-    if (!family)
+    if (!tree)
         return NULL;
-    family->references = 1;
-    list_init(&family->nodes);
-    *ret_beginning = node_new(engine, family, NULL, NULL, NULL);
+    tree->references = 1;
+    list_init(&tree->snapshots);
+    *ret_beginning = snapshot_new(engine, tree, NULL, NULL, NULL);
     if (!*ret_beginning) {
-        free(family);
+        free(tree);
         return NULL;
     }
-    return family;
+    return tree;
 }
 
 /* Out of the tree that users see. */
-static void leave_family(struct node *node) {
-    list_remove(&node->in_family);
-    if (!node->n_pins)
-        node->live = live_put(node->live);      /* nobody can name it any more */
-    if (node->parent)
-        node->parent = node_put(node->parent);
-    node->family = NULL;
-    node_put(node);
+static void leave_tree(struct snapshot *snapshot) {
+    list_remove(&snapshot->in_tree);
+    if (!snapshot->n_pins)
+        snapshot->checkpoint = checkpoint_put(snapshot->checkpoint);      /* nobody can name it any more */
+    if (snapshot->parent)
+        snapshot->parent = snapshot_put(snapshot->parent);
+    snapshot->tree = NULL;
+    snapshot_put(snapshot);
 }
 
-struct node *node_pin(struct node *node) {
-    if (!node)
+struct snapshot *snapshot_pin(struct snapshot *snapshot) {
+    if (!snapshot)
         return NULL;
-    node->n_pins++;
-    return node_get(node);
+    snapshot->n_pins++;
+    return snapshot_get(snapshot);
 }
 
-struct node *node_unpin(struct node *node) {
-    if (!node)
+struct snapshot *snapshot_unpin(struct snapshot *snapshot) {
+    if (!snapshot)
         return NULL;
-    if (!--node->n_pins && !node->family)
-        node->live = live_put(node->live);
-    node_put(node);
+    if (!--snapshot->n_pins && !snapshot->tree)
+        snapshot->checkpoint = checkpoint_put(snapshot->checkpoint);
+    snapshot_put(snapshot);
     return NULL;
 }
 
-struct family *family_put(struct family *family) {
-    if (family && !--family->references) {
-        while (!list_empty(&family->nodes))
-            leave_family(container_of(family->nodes.prev, struct node, in_family));
-        free(family);
+struct snapshot_tree *snapshot_tree_put(struct snapshot_tree *tree) {
+    if (tree && !--tree->references) {
+        while (!list_empty(&tree->snapshots))
+            leave_tree(container_of(tree->snapshots.prev, struct snapshot, in_tree));
+        free(tree);
     }
     return NULL;
 }
 
-struct node *node_ground(struct node *node) {
-    while (node && node->under && !node->family && !node->layer && !node->merged && !node->merging)
-        node = node->under;
-    return node;
+struct snapshot *snapshot_nearest_owned(struct snapshot *snapshot) {
+    while (snapshot && snapshot->lower && !snapshot->tree && !snapshot->layer && !snapshot->compacted && !snapshot->compacting)
+        snapshot = snapshot->lower;
+    return snapshot;
 }
 
 /* One that lies on a state which has just been dropped lies on what that has of its own, or is over. */
-static void settle(struct node *node) {
-    struct node *under = node->under, *ground = node_ground(under);
+static void settle_snapshot(struct snapshot *snapshot) {
+    struct snapshot *lower = snapshot->lower, *ground = snapshot_nearest_owned(lower);
 
-    if (ground == under || node->merging)
+    if (ground == lower || snapshot->compacting)
         return;
-    node->under = node_get(ground);
-    node_put(under);
+    snapshot->lower = snapshot_get(ground);
+    snapshot_put(lower);
 }
 
 /* The family has one reference, the caller gets another. */
-struct node *node_new(struct engine *engine, struct family *family, struct node *parent, struct node *under, struct layer *take_layer) {
-    struct node *node = calloc(1, sizeof *node);
+struct snapshot *snapshot_new(struct engine *engine, struct snapshot_tree *tree, struct snapshot *parent, struct snapshot *lower, struct layer *take_layer) {
+    struct snapshot *snapshot = calloc(1, sizeof *snapshot);
 
-    if (!node) {
+    if (!snapshot) {
         layer_put(take_layer);
         return NULL;
     }
-    node->engine = engine;
-    node->references = 2;
-    node->family = family;
+    snapshot->engine = engine;
+    snapshot->references = 2;
+    snapshot->tree = tree;
     /* What comes of one that was dropped comes, for users, of the beginning: nobody knows any more what that came of. */
-    node->parent = parent ? node_get(parent->family ? parent : container_of(family->nodes.next, struct node, in_family)) : NULL;
-    node->under = under ? node_get(node_ground(under)) : NULL;
-    node->layer = take_layer;
-    node->generation = parent ? parent->generation + 1 : 0;
-    node->made_ns = clock_coarse_ns();      /* files that a sandbox makes from now on have stamps that are no earlier (stamps.c) */
-    snprintf(node->id, sizeof node->id, "s%u", family->next_name++);
-    list_add_tail(&family->nodes, &node->in_family);
-    return node;
+    snapshot->parent = parent ? snapshot_get(parent->tree ? parent : container_of(tree->snapshots.next, struct snapshot, in_tree)) : NULL;
+    snapshot->lower = lower ? snapshot_get(snapshot_nearest_owned(lower)) : NULL;
+    snapshot->layer = take_layer;
+    snapshot->generation = parent ? parent->generation + 1 : 0;
+    snapshot->made_ns = clock_coarse_ns();      /* files that a sandbox makes from now on have stamps that are no earlier (stamps.c) */
+    snprintf(snapshot->id, sizeof snapshot->id, "s%u", tree->next_name++);
+    list_add_tail(&tree->snapshots, &snapshot->in_tree);
+    return snapshot;
 }
 
-static struct node *beginning_of(const struct node *node) {
-    while (node->parent)
-        node = node->parent;
-    return (struct node *)(uintptr_t)node;
+static struct snapshot *beginning_of(const struct snapshot *snapshot) {
+    while (snapshot->parent)
+        snapshot = snapshot->parent;
+    return (struct snapshot *)(uintptr_t)snapshot;
 }
 
-int64_t node_since_ns(const struct node *node) {
-    return beginning_of(node)->made_ns;
+int64_t snapshot_since_ns(const struct snapshot *snapshot) {
+    return beginning_of(snapshot)->made_ns;
 }
 
-void node_has_since(struct node *node, int64_t since_ns) {
-    struct node *beginning = beginning_of(node);
+void snapshot_has_since(struct snapshot *snapshot, int64_t since_ns) {
+    struct snapshot *beginning = beginning_of(snapshot);
 
     beginning->made_ns = MIN(beginning->made_ns, since_ns);
 }
 
-struct node *node_get(struct node *node) {
-    node->references++;
-    return node;
+struct snapshot *snapshot_get(struct snapshot *snapshot) {
+    snapshot->references++;
+    return snapshot;
 }
 
-struct node *node_put(struct node *node) {
+struct snapshot *snapshot_put(struct snapshot *snapshot) {
     /* A loop, for a chain may be long. */
-    while (node && !--node->references) {
-        struct node *under = node->under;
+    while (snapshot && !--snapshot->references) {
+        struct snapshot *lower = snapshot->lower;
 
-        layer_put(node->layer);
-        layer_put(node->merged);
-        live_put(node->live);
-        free(node->name);
-        free(node);
-        node = under;
+        layer_put(snapshot->layer);
+        layer_put(snapshot->compacted);
+        checkpoint_put(snapshot->checkpoint);
+        free(snapshot->name);
+        free(snapshot);
+        snapshot = lower;
     }
     return NULL;
 }
 
-struct node *node_find(struct family *family, const char *id) {
-    list_for_each(at, &family->nodes) {
-        struct node *node = container_of(at, struct node, in_family);
+struct snapshot *snapshot_find(struct snapshot_tree *tree, const char *id) {
+    list_for_each(at, &tree->snapshots) {
+        struct snapshot *snapshot = container_of(at, struct snapshot, in_tree);
 
-        if (!strcmp(node->id, id) || (node->name && !strcmp(node->name, id)))
-            return node;
+        if (!strcmp(snapshot->id, id) || (snapshot->name && !strcmp(snapshot->name, id)))
+            return snapshot;
     }
     return NULL;
 }
 
-int node_drop(struct node *node) {
-    if (!node->parent)
+int snapshot_drop(struct snapshot *snapshot) {
+    if (!snapshot->parent)
         return -EBUSY;          /* the beginning is free of charge, and the root of the tree */
-    list_for_each(at, &node->family->nodes) {
-        struct node *child = container_of(at, struct node, in_family);
+    list_for_each(at, &snapshot->tree->snapshots) {
+        struct snapshot *child = container_of(at, struct snapshot, in_tree);
 
         /* Those above hang on what is left. */
-        if (child->parent == node) {
-            child->parent = node_get(node->parent);
-            node_put(node);
+        if (child->parent == snapshot) {
+            child->parent = snapshot_get(snapshot->parent);
+            snapshot_put(snapshot);
         }
     }
-    struct family *family = node->family;
-    leave_family(node);
-    list_for_each(at, &family->nodes)
-        settle(container_of(at, struct node, in_family));
+    struct snapshot_tree *tree = snapshot->tree;
+    leave_tree(snapshot);
+    list_for_each(at, &tree->snapshots)
+        settle_snapshot(container_of(at, struct snapshot, in_tree));
     return 0;
 }
 
-size_t node_chain(struct node *node, struct layer **layers, size_t most) {
+size_t snapshot_chain(struct snapshot *snapshot, struct layer **layers, size_t most) {
     size_t n = 0, at = 0;
 
-    for (struct node *i = node; i; i = i->merged ? NULL : i->under)
-        n += i->merged || i->layer;
-    for (struct node *i = node; i; i = i->merged ? NULL : i->under)
-        if (i->merged || i->layer) {
+    for (struct snapshot *i = snapshot; i; i = i->compacted ? NULL : i->lower)
+        n += i->compacted || i->layer;
+    for (struct snapshot *i = snapshot; i; i = i->compacted ? NULL : i->lower)
+        if (i->compacted || i->layer) {
             if (n - 1 - at < most)
-                layers[n - 1 - at] = i->merged ? i->merged : i->layer;
+                layers[n - 1 - at] = i->compacted ? i->compacted : i->layer;
             at++;
         }
     return n;
 }
 
-void node_usage(struct node *node, uint64_t *ret_bytes, uint64_t *ret_entries) {
+void snapshot_usage(struct snapshot *snapshot, uint64_t *ret_bytes, uint64_t *ret_entries) {
     *ret_bytes = *ret_entries = 0;
-    for (struct node *i = node; i; i = i->merged ? NULL : i->under) {
-        const struct layer *layer = i->merged ? i->merged : i->layer;
+    for (struct snapshot *i = snapshot; i; i = i->compacted ? NULL : i->lower) {
+        const struct layer *layer = i->compacted ? i->compacted : i->layer;
 
         *ret_bytes += layer ? layer->bytes : 0;
         *ret_entries += layer ? layer->entries : 0;
@@ -319,22 +319,22 @@ void node_usage(struct node *node, uint64_t *ret_bytes, uint64_t *ret_entries) {
 }
 
 /* Somebody may want to compare with it. */
-static bool is_kept(const struct node *node) {
-    if (!node->under || (node->family && node->is_asked_for && !node->is_of_fork))
+static bool is_kept(const struct snapshot *snapshot) {
+    if (!snapshot->lower || (snapshot->tree && snapshot->is_asked_for && !snapshot->is_of_fork))
         return true;
-    list_for_each(at, &node->engine->sessions)
-        if (container_of(at, struct session, node)->committed == node)
+    list_for_each(at, &snapshot->engine->sessions)
+        if (container_of(at, struct session, node)->committed == snapshot)
             return true;
     return false;
 }
 
 /* The layers of a node and of those under it that nobody compares with, bottom first, and what they lie on. */
-static size_t node_run(struct node *node, struct layer **layers, struct node **ret_onto) {
+static size_t snapshot_run(struct snapshot *snapshot, struct layer **layers, struct snapshot **ret_onto) {
     struct layer *found[GUEST_MAX_LAYERS];
-    struct node *i = node;
+    struct snapshot *i = snapshot;
     size_t n = 0;
 
-    for (; n < GUEST_MAX_LAYERS && i->under && (i == node || !is_kept(i)); i = i->under)
+    for (; n < GUEST_MAX_LAYERS && i->lower && (i == snapshot || !is_kept(i)); i = i->lower)
         if (i->layer)
             found[n++] = i->layer;
     for (size_t at = 0; at < n; at++)
@@ -344,142 +344,142 @@ static size_t node_run(struct node *node, struct layer **layers, struct node **r
 }
 
 /* Those between the two go, with their layers, unless somebody has come to want one meanwhile. */
-static void settle_on(struct node *node, struct layer *take_layer) {
-    struct node *onto = node->onto, *under = node->under, *i = under;
+static void settle_on(struct snapshot *snapshot, struct layer *take_layer) {
+    struct snapshot *compact_onto = snapshot->compact_onto, *lower = snapshot->lower, *i = lower;
 
-    while (i != onto && !is_kept(i))
-        i = i->under;
-    node->onto = NULL;
-    if (!take_layer || i != onto) {
+    while (i != compact_onto && !is_kept(i))
+        i = i->lower;
+    snapshot->compact_onto = NULL;
+    if (!take_layer || i != compact_onto) {
         layer_put(take_layer);
-        node_put(onto);
+        snapshot_put(compact_onto);
         return;
     }
-    layer_put(node->layer);
-    node->layer = take_layer;
-    node->under = onto;
-    node_put(under);
+    layer_put(snapshot->layer);
+    snapshot->layer = take_layer;
+    snapshot->lower = compact_onto;
+    snapshot_put(lower);
 }
 
 static void on_merged(void *data, struct layer *take_layer, int error_number) {
-    struct node *node = data;
+    struct snapshot *snapshot = data;
 
     (void)error_number;         /* not merged: the chain serves as it is, and the next snapshot tries again */
-    node->merging = false;
-    if (node->onto)
-        settle_on(node, take_layer);
-    else if (!node->merged)
-        node->merged = take_layer;
+    snapshot->compacting = false;
+    if (snapshot->compact_onto)
+        settle_on(snapshot, take_layer);
+    else if (!snapshot->compacted)
+        snapshot->compacted = take_layer;
     else
         layer_put(take_layer);
-    state_merged(node->engine, node);
-    node_put(node);
+    op_compacted(snapshot->engine, snapshot);
+    snapshot_put(snapshot);
 }
 
-void node_merge_soon(struct node *node, struct program *program) {
+void snapshot_compact_later(struct snapshot *snapshot, struct profile *profile) {
     struct layer *layers[GUEST_MAX_LAYERS];
-    size_t n = node_chain(node, layers, GUEST_MAX_LAYERS);
+    size_t n = snapshot_chain(snapshot, layers, GUEST_MAX_LAYERS);
 
-    if (n < MERGE_FROM || n > GUEST_MAX_LAYERS || node->merging)
+    if (n < MERGE_FROM || n > GUEST_MAX_LAYERS || snapshot->compacting)
         return;
-    for (struct node *i = node->under; i && !i->merged; i = i->under)
-        if (i->merging)
+    for (struct snapshot *i = snapshot->lower; i && !i->compacted; i = i->lower)
+        if (i->compacting)
             return;             /* will be short enough then */
     /* Best are layers that are not needed any more then; else all are merged, and kept. */
     struct layer *run[GUEST_MAX_LAYERS];
-    struct node *onto;
-    size_t n_run = node_run(node, run, &onto);
+    struct snapshot *compact_onto;
+    size_t n_run = snapshot_run(snapshot, run, &compact_onto);
     bool shortens = n_run >= MERGE_FROM / 2;
-    node->merging = true;
-    node->onto = shortens ? node_get(onto) : NULL;
-    if (copy_start(program, shortens ? run : layers, shortens ? n_run : n, NULL, on_merged, node_get(node)) < 0) {
-        node->merging = false;
-        node->onto = node_put(node->onto);
-        node_put(node);
+    snapshot->compacting = true;
+    snapshot->compact_onto = shortens ? snapshot_get(compact_onto) : NULL;
+    if (copy_start(profile, shortens ? run : layers, shortens ? n_run : n, NULL, on_merged, snapshot_get(snapshot)) < 0) {
+        snapshot->compacting = false;
+        snapshot->compact_onto = snapshot_put(snapshot->compact_onto);
+        snapshot_put(snapshot);
     }
 }
 
 /* ---- in words --------------------------------------------------------------------------------------------------------- */
 
-static bool is_shown(const struct node *node) {
-    return !node->parent || node->is_asked_for;
+static bool is_shown(const struct snapshot *snapshot) {
+    return !snapshot->parent || snapshot->is_asked_for;
 }
 
 /* States that were taken on the way to something else (a diff, a commit) are nobody's: those who stand on one stand, for users, on the one before. */
-struct node *node_shown(struct node *node) {
-    while (!is_shown(node))
-        node = node->parent;
-    return node;
+struct snapshot *snapshot_nearest_visible(struct snapshot *snapshot) {
+    while (!is_shown(snapshot))
+        snapshot = snapshot->parent;
+    return snapshot;
 }
 
 /* A guest that writes anew from call to call must not fill the memory with what it wrote before. What others lie on stays with them. */
-void family_tidy(struct family *family) {
+void snapshot_tree_gc(struct snapshot_tree *tree) {
     struct list *next;
 
-    list_for_each(at, &family->nodes)
-        container_of(at, struct node, in_family)->pinned = false;
-    struct engine *engine = container_of(family->nodes.next, struct node, in_family)->engine;
+    list_for_each(at, &tree->snapshots)
+        container_of(at, struct snapshot, in_tree)->pinned = false;
+    struct engine *engine = container_of(tree->snapshots.next, struct snapshot, in_tree)->engine;
     list_for_each(s, &engine->sessions) {
         const struct session *session = container_of(s, struct session, node);
 
-        if (session->family != family)
+        if (session->tree != tree)
             continue;
         session->at->pinned = true;
-        list_for_each(w, &session->works) {
-            const struct work *work = container_of(w, struct work, node);
+        list_for_each(w, &session->ops) {
+            const struct op *op = container_of(w, struct op, node);
 
-            if (work->from)
-                work->from->pinned = true;
-            if (work->to)
-                work->to->pinned = true;
+            if (op->from)
+                op->from->pinned = true;
+            if (op->to)
+                op->to->pinned = true;
         }
     }
-    for (struct list *at = family->nodes.prev; at != &family->nodes; at = next) {
-        struct node *node = container_of(at, struct node, in_family);
+    for (struct list *at = tree->snapshots.prev; at != &tree->snapshots; at = next) {
+        struct snapshot *snapshot = container_of(at, struct snapshot, in_tree);
 
         next = at->prev;
-        if (!node->pinned && (!node->is_asked_for || node->is_of_fork))
-            (void)node_drop(node);
+        if (!snapshot->pinned && (!snapshot->is_asked_for || snapshot->is_of_fork))
+            (void)snapshot_drop(snapshot);
     }
 }
 
-void node_facts(struct node *node, struct node_facts *ret_facts) {
-    const struct node *parent = node->parent ? node_shown(node->parent) : NULL;
+void snapshot_facts(struct snapshot *snapshot, struct snapshot_facts *ret_facts) {
+    const struct snapshot *parent = snapshot->parent ? snapshot_nearest_visible(snapshot->parent) : NULL;
 
-    *ret_facts = (struct node_facts){
-        .id = node->id, .name = node->name, .parent = parent ? parent->id : NULL, .bytes = node->layer ? node->layer->bytes : 0, .files = node->layer ? node->layer->entries : 0, .made_ns = node->made_ns,
-        .was_live = node->is_live, .is_automatic = node->automatic, .kind = !node->live ? "files" : node->live->holder ? "warm" : "live", .processes = node->live ? node->live->processes : 0, .memory_bytes = node->live ? node->live->bytes : 0,
+    *ret_facts = (struct snapshot_facts){
+        .id = snapshot->id, .name = snapshot->name, .parent = parent ? parent->id : NULL, .bytes = snapshot->layer ? snapshot->layer->bytes : 0, .files = snapshot->layer ? snapshot->layer->entries : 0, .made_ns = snapshot->made_ns,
+        .was_live = snapshot->is_live, .is_automatic = snapshot->automatic, .kind = !snapshot->checkpoint ? "files" : snapshot->checkpoint->zygote ? "warm" : "live", .processes = snapshot->checkpoint ? snapshot->checkpoint->processes : 0, .memory_bytes = snapshot->checkpoint ? snapshot->checkpoint->bytes : 0,
     };
 }
 
-void node_facts_text(const struct node_facts *facts, struct buf *to) {
+void snapshot_facts_text(const struct snapshot_facts *facts, struct buf *to) {
     buf_printf(to, "\"id\": \"%s\", \"name\": ", facts->id);
-    text_json(to, facts->name, facts->name ? strlen(facts->name) : 0);
+    json_add_string(to, facts->name, facts->name ? strlen(facts->name) : 0);
     buf_add_text(to, ", \"parent\": ");
-    text_json(to, facts->parent, facts->parent ? strlen(facts->parent) : 0);
+    json_add_string(to, facts->parent, facts->parent ? strlen(facts->parent) : 0);
     buf_printf(to, ", \"bytes\": %llu, \"files\": %llu, \"created\": %.3f, \"automatic\": %s, \"live\": %s, \"kind\": \"%s\", \"processes\": %u, \"memory_bytes\": %llu, \"disk_bytes\": %llu", (unsigned long long)facts->bytes, (unsigned long long)facts->files,
                (double)facts->made_ns / 1e9, facts->is_automatic ? "true" : "false", facts->was_live ? "true" : "false", facts->kind, facts->processes, (unsigned long long)facts->memory_bytes, (unsigned long long)facts->disk_bytes);
 }
 
-void family_text(struct family *family, struct buf *to) {
+void snapshot_tree_text(struct snapshot_tree *tree, struct buf *to) {
     const char *between = "";
 
     buf_add_text(to, "{\"snapshots\": [");
-    list_for_each(at, &family->nodes) {
-        struct node *node = container_of(at, struct node, in_family);
+    list_for_each(at, &tree->snapshots) {
+        struct snapshot *snapshot = container_of(at, struct snapshot, in_tree);
         const char *comma = "";
-        struct node_facts facts;
+        struct snapshot_facts facts;
 
-        if (!is_shown(node))
+        if (!is_shown(snapshot))
             continue;
-        node_facts(node, &facts);
+        snapshot_facts(snapshot, &facts);
         buf_printf(to, "%s{", between);
-        node_facts_text(&facts, to);
+        snapshot_facts_text(&facts, to);
         buf_add_text(to, ", \"sandboxes\": [");
-        list_for_each(s, &node->engine->sessions) {
+        list_for_each(s, &snapshot->engine->sessions) {
             struct session *session = container_of(s, struct session, node);
 
-            if (session->family != family || node_shown(session->at) != node || session->state == SESSION_CLOSING || session->is_trial)
+            if (session->tree != tree || snapshot_nearest_visible(session->at) != snapshot || session->state == SESSION_CLOSING || session->is_dry_run)
                 continue;
             buf_printf(to, "%s\"%s\"", comma, session->name);
             comma = ", ";
@@ -499,22 +499,22 @@ struct copy {
     struct loop_task lost;      /* then */
     struct loop_timer deadline; /* its child may be killed */
     uint64_t serial;
-    struct upper *upper;        /* into which it goes; NULL: a tmpfs */
+    struct disk_upper *upper;        /* into which it goes; NULL: a tmpfs */
     struct layer_hold from;
     copy_done done;             /* NULL: nobody waits any more */
     void *data;
 };
 
-static void finish(struct copy *copy, struct layer *take_layer, int error_number);
+static void finish_copy(struct copy *copy, struct layer *take_layer, int error_number);
 
 static void on_deadline(struct loop_timer *timer) {
-    finish(container_of(timer, struct copy, deadline), NULL, ETIMEDOUT);
+    finish_copy(container_of(timer, struct copy, deadline), NULL, ETIMEDOUT);
 }
 
-static int start(struct program *program, struct layer *const *layers, size_t n, uint64_t bytes, uint64_t entries,
-    const struct numbers *numbers, copy_done done, void *data) {
+static int start_copy(struct profile *profile, struct layer *const *layers, size_t n, uint64_t bytes, uint64_t entries,
+    const struct inode_numbers *numbers, copy_done done, void *data) {
     auto_buf struct buf message = BUF_INIT;
-    struct launcher *launcher = program->launcher;
+    struct launcher *launcher = profile->launcher;
     struct copy *copy = launcher ? calloc(1, sizeof *copy) : NULL;
     int fds[GUEST_MAX_LAYERS];
 
@@ -523,7 +523,7 @@ static int start(struct program *program, struct layer *const *layers, size_t n,
     list_init(&copy->node);
     copy->launcher = launcher;
     copy->serial = ++launcher->next_serial;
-    copy->engine = program->engine;
+    copy->engine = profile->engine;
     copy->done = done;
     copy->data = data;
     wire_begin(&message, GUEST_COPY, copy->serial);
@@ -534,8 +534,8 @@ static int start(struct program *program, struct layer *const *layers, size_t n,
     for (size_t i = 0; i < n; i++)
         fds[i] = layers[i]->fd;
     int r = layer_hold(&copy->from, layers, n);
-    if (r == 0 && program->plan->flags & PLAN_ON_DISK)
-        r = upper_new(copy->engine, launcher->id_base, &copy->upper);
+    if (r == 0 && profile->plan->flags & PLAN_ON_DISK)
+        r = disk_upper_new(copy->engine, launcher->id_base, &copy->upper);
     if (r == 0 && copy->upper)
         upper_field(copy->upper, &message);
     if (r == 0)
@@ -544,7 +544,7 @@ static int start(struct program *program, struct layer *const *layers, size_t n,
         r = wire_send_patiently(launcher->socket, &message, fds, n);
     if (r < 0) {
         loop_timer_clear(copy->engine->loop, &copy->deadline);
-        upper_put(copy->upper);
+        disk_upper_put(copy->upper);
         layer_hold_done(&copy->from);
         free(copy);
         return r;
@@ -554,11 +554,11 @@ static int start(struct program *program, struct layer *const *layers, size_t n,
 }
 
 /* With some room besides, as things are counted here and there in different ways. */
-int copy_empty(struct program *program, uint64_t bytes, uint64_t entries, copy_done done, void *data) {
-    return start(program, NULL, 0, (1 << 20) + bytes + bytes / 8, 1024 + 2 * entries, NULL, done, data);
+int copy_empty(struct profile *profile, uint64_t bytes, uint64_t entries, copy_done done, void *data) {
+    return start_copy(profile, NULL, 0, (1 << 20) + bytes + bytes / 8, 1024 + 2 * entries, NULL, done, data);
 }
 
-int copy_start(struct program *program, struct layer *const *layers, size_t n, const struct numbers *numbers, copy_done done, void *data) {
+int copy_start(struct profile *profile, struct layer *const *layers, size_t n, const struct inode_numbers *numbers, copy_done done, void *data) {
     uint64_t bytes = 1 << 20, entries = 1024;
 
     if (n > GUEST_MAX_LAYERS)
@@ -567,7 +567,7 @@ int copy_start(struct program *program, struct layer *const *layers, size_t n, c
         bytes += layers[i]->bytes + layers[i]->bytes / 8;
         entries += layers[i]->entries;
     }
-    return start(program, layers, n, bytes, entries, numbers, done, data);
+    return start_copy(profile, layers, n, bytes, entries, numbers, done, data);
 }
 
 void copy_forget(struct engine *engine, const void *data) {
@@ -579,13 +579,13 @@ void copy_forget(struct engine *engine, const void *data) {
     }
 }
 
-static void finish(struct copy *copy, struct layer *take_layer, int error_number) {
+static void finish_copy(struct copy *copy, struct layer *take_layer, int error_number) {
     list_remove(&copy->node);
     loop_task_cancel(&copy->lost);
     loop_timer_clear(copy->engine->loop, &copy->deadline);
     if (take_layer && copy->upper)
         layer_take_upper(take_layer, TAKE_PTR(copy->upper));
-    upper_put(copy->upper);
+    disk_upper_put(copy->upper);
     layer_hold_done(&copy->from);
     if (copy->done)
         copy->done(copy->data, take_layer, error_number);
@@ -595,23 +595,23 @@ static void finish(struct copy *copy, struct layer *take_layer, int error_number
 }
 
 void copy_answer(struct launcher *launcher, const struct guest_record *record, int *fds, size_t n_fds) {
-    list_for_each(node, &launcher->program->engine->copies) {
+    list_for_each(node, &launcher->profile->engine->copies) {
         struct copy *copy = container_of(node, struct copy, node);
 
         if (copy->launcher != launcher || copy->serial != record->serial)
             continue;
         struct layer *layer = !record->error && n_fds ? layer_new(TAKE_FD(fds[0]), record->value, record->wall_ns) : NULL;
-        finish(copy, layer, layer ? 0 : record->error ? record->error : ENOMEM);
+        finish_copy(copy, layer, layer ? 0 : record->error ? record->error : ENOMEM);
         return;
     }
 }
 
 static void on_lost(struct loop_task *task) {
-    finish(container_of(task, struct copy, lost), NULL, ECHILD);
+    finish_copy(container_of(task, struct copy, lost), NULL, ECHILD);
 }
 
 void copy_lost(struct launcher *launcher) {
-    struct engine *engine = launcher->program->engine;
+    struct engine *engine = launcher->profile->engine;
 
     list_for_each(node, &engine->copies) {
         struct copy *copy = container_of(node, struct copy, node);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/serve.h"
+#include "engine/engine_serve.h"
 #include "policy/policy.h"
 #include "sys/syscalls.h"
 
@@ -43,5 +43,5 @@ int main(int argc, char **argv) {
     }
     if ((options.fd < 0) == !options.socket_path)
         return serve_complain("arguments", "use --socket PATH (see rollbox-engine(1))");
-    return serve(&options);
+    return engine_serve(&options);
 }

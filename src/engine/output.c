@@ -23,7 +23,7 @@
 #define CHUNK 65536
 #define TERMINAL_HOLDS 32768    /* more than is ever under way: 8 KiB in the kernel's queue, 4 where it is read */
 
-static int keep(struct output *output, const char *data, size_t length) {
+static int keep_data(struct output *output, const char *data, size_t length) {
     if (output->spool < 0 && output->head.length + length <= HEAD_MAX) {
         buf_add(&output->head, data, length);
         output->total += length;
@@ -54,14 +54,14 @@ static size_t read_some(struct output *output) {
     if (n == 0) {
         loop_remove(run->engine->loop, &output->source);
         close_fd(&output->fd);
-        stream_pump(output);
+        stream_flush(output);
         if (run->state == RUN_RUNNING)
             run_answer(run, NULL);
         return 0;
     }
     size_t room = (size_t)MIN((uint64_t)n, run->output_limit - output->total);
-    int r = room ? keep(output, chunk, room) : 0;
-    stream_pump(output);
+    int r = room ? keep_data(output, chunk, room) : 0;
+    stream_flush(output);
     if (r < 0) {
         output->truncated = true;
         run_output_lost(run, -r);
@@ -126,7 +126,7 @@ void output_hand_over(struct output *output) {
     read_waiting(output);
     if (output->fd >= 0) {
         loop_remove(output->run->engine->loop, &output->source);
-        sink_add(output->run->engine, output->run->session ? output->run->session->number : 0, TAKE_FD(output->fd));
+        drain_add(output->run->engine, output->run->session ? output->run->session->number : 0, TAKE_FD(output->fd));
     }
     stream_orphan(output);
 }

@@ -26,7 +26,7 @@
  *   HIBERNATE SANDBOX DROPS?;  WAKE SANDBOX DROPS?          (to the store; back. Any other request that needs what a sleeping sandbox has wakes it first)
  *   CLAIM    SANDBOX EXEC NUMBER (bits)                     {"fds": [{"slot", "mode": "r" | "w"}]}, with those descriptors: of a command that was restored, the other ends of its pipes beside stdout and stderr, by what descriptor it began
  *            with each; once
- *   RECORD   SANDBOX STREAM_MOST? FILE_MOST? ENV_VALUES? FILES? RULE_NAME* RULE_PATTERN*   (one descriptor: where the trajectory goes)
+ *   RECORD   SANDBOX MAX_STREAM? MAX_FILE? ENV_VALUES? FILES? RULE_NAME* RULE_PATTERN*   (one descriptor: where the trajectory goes)
  *   NOTE     SANDBOX NAME PATH TO? NUMBER? FORCE? ERROR_CODE? BYTES? FILES? TEXT_DATA?   (what was done to files by an agent, if FILES answered "recorded": true, with perhaps one descriptor: the content; what a snapshot that answered "recorded_files": true has
  *            changed; what a client has to say)
  *   NOTE     SANDBOX NAME ("shell") EXEC TIMEOUT? OUTPUT_LIMIT OUTCOME EXIT_CODE SIGNAL STDOUT_TRUNCATED STDERR_TRUNCATED FORCE (it ended the shell) WALL_NS   (three memory files: a command that was given to that shell, and what it wrote)
@@ -119,14 +119,14 @@ enum protocol_tag {
     TAG_NUMBER,                 /* u64: a signal; how many */
     TAG_SCOPE,                  /* u64: enum rollbox_scope */
     TAG_NAME,                   /* text */
-    TAG_SNAPSHOT,               /* text: an id or name, of the characters of a sandbox' name */
+    TAG_SNAPSHOT,               /* text: an id or name, of the characters of a sandbox's name */
     TAG_TO,                     /* text: likewise */
     TAG_TEXTUAL,                /* u64 */
     TAG_PATH,                   /* text */
     TAG_FORCE,                  /* u64 */
     TAG_CODE,                   /* u64: ARG is python3, -c, code...: an interpreter that was started before may take it */
-    TAG_STREAM_MOST,            /* u64: bytes that a trajectory keeps of a stream or file */
-    TAG_FILE_MOST,              /* u64: bytes of a trajectory */
+    TAG_MAX_STREAM,            /* u64: bytes that a trajectory keeps of a stream or file */
+    TAG_MAX_FILE,              /* u64: bytes of a trajectory */
     TAG_ENV_VALUES,             /* u64: variables are recorded with their values */
     TAG_RULE_NAME,              /* text: a variable whose value is a secret */
     TAG_RULE_PATTERN,           /* text: what secrets look like */

@@ -21,13 +21,13 @@
 #include "base/error.h"
 #include "base/fd.h"
 
-#define MOST_LINKS 40
-#define MOST_CONFIG 65536
+#define MAX_LINKS 40
+#define MAX_CONFIG 65536
 
 static const char *const parts[] = { "bin", "lib", "lib32", "lib64", "libexec", "include", "share", "ssl", "etc", "conda-meta", "pyvenv.cfg" };
 
 /* The path without its last names, for free(): "" above the root; NULL when out of memory. */
-static char *above(const char *path, int names) {
+static char *path_above(const char *path, int names) {
     size_t length = strlen(path);
 
     for (; names > 0; names--)
@@ -36,7 +36,7 @@ static char *above(const char *path, int names) {
     return strndup(path, length);
 }
 
-static int grant(struct policy *policy, const char *prefix) {
+static int grant_prefix(struct policy *policy, const char *prefix) {
     /* The defaults grant the system's own. */
     if (!prefix[0])
         return 0;
@@ -73,7 +73,7 @@ static int grant_home(struct policy *policy, const char *prefix) {
     buf_printf(&path, "%s/pyvenv.cfg", prefix);
     if (buf_failed(&path))
         return -ENOMEM;
-    if (fd_read_file(path.data, MOST_CONFIG, &text) < 0 || !text.data)
+    if (fd_read_file(path.data, MAX_CONFIG, &text) < 0 || !text.data)
         return 0;
     buf_add(&text, "", 1);
     if (buf_failed(&text))
@@ -85,8 +85,8 @@ static int grant_home(struct policy *policy, const char *prefix) {
         const char *home = home_of(line);
         if (!home)
             continue;
-        auto_free char *spelled = above(home, 1), *resolved = realpath(home, NULL), *real = resolved ? above(resolved, 1) : NULL;
-        if (!spelled || (resolved && !real) || grant(policy, spelled) < 0 || (real && grant(policy, real) < 0))
+        auto_free char *spelled = path_above(home, 1), *resolved = realpath(home, NULL), *real = resolved ? path_above(resolved, 1) : NULL;
+        if (!spelled || (resolved && !real) || grant_prefix(policy, spelled) < 0 || (real && grant_prefix(policy, real) < 0))
             return -ENOMEM;
     }
     return 0;
@@ -94,9 +94,9 @@ static int grant_home(struct policy *policy, const char *prefix) {
 
 /* The installation that a program is in the bin directory of. */
 static int grant_installation(struct policy *policy, const char *program) {
-    auto_free char *prefix = above(program, 2);
+    auto_free char *prefix = path_above(program, 2);
 
-    if (!prefix || grant(policy, prefix) < 0)
+    if (!prefix || grant_prefix(policy, prefix) < 0)
         return -ENOMEM;
     return grant_home(policy, prefix);
 }
@@ -110,7 +110,7 @@ static char *next_of(const char *path) {
     if (n <= 0)
         return NULL;
     to[n] = '\0';
-    auto_free char *directory = to[0] == '/' ? strdup("") : above(path, 1);
+    auto_free char *directory = to[0] == '/' ? strdup("") : path_above(path, 1);
     if (!directory || asprintf(&next, "%s%s%s", directory, to[0] == '/' ? "" : "/", to) < 0)
         return NULL;
     return next;
@@ -129,7 +129,7 @@ int python_grant(struct policy *policy, struct rollbox_error *error) {
         return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EACCES, "policy", "python: %s is no program; name the interpreter itself, such as DIRECTORY/bin/python", policy->python);
     int r = grant_installation(policy, resolved);
     char *path = strdup(policy->python);
-    for (int links = 0; r == 0 && path && links < MOST_LINKS; links++) {
+    for (int links = 0; r == 0 && path && links < MAX_LINKS; links++) {
         r = grant_installation(policy, path);
         char *next = next_of(path);
         free(path);

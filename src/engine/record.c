@@ -23,7 +23,7 @@
 #define STEP_FDS 3u
 #define EARLY_BYTES 16384u      /* of a request whose part of its step is made before its end is known: it is in memory twice then */
 #define CLOSE_PATIENCE_NS 2000000000ll  /* without a word of the recorder's: a reader that does not read must not keep a CLOSE waiting */
-#define CLOSE_PATIENCE_MOST_NS 30000000000ll
+#define MAX_CLOSE_PATIENCE_NS 30000000000ll
 
 /* Who waits for a record's end. */
 struct closer {
@@ -37,7 +37,7 @@ struct closer {
 static void state_text(const struct record *record, struct buf *to) {
     buf_printf(to, "{\"id\": \"%s\", \"steps\": %llu, \"written\": %llu, \"complete\": %s, \"error\": ", record->id, (unsigned long long)(record->next_step - 1), (unsigned long long)record->written,
                record->done && !record->error ? "true" : "false");
-    text_json(to, record->error ? record->message : NULL, strlen(record->message));
+    json_add_string(to, record->error ? record->message : NULL, strlen(record->message));
     buf_add_text(to, "}");
 }
 
@@ -360,21 +360,21 @@ void record_run_ended(struct run *run) {
     add_known(&message, "read_bytes", run->read_bytes);
     add_known(&message, "written_bytes", run->written_bytes);
     close_part(&message);
-    if (run->program->policy->have_seed) {
+    if (run->profile->policy->have_seed) {
         open_part(&message, "chance", RECORD_OBJECT);
         add_seed_as(&message, "seed", run->session->seed);
         add_known(&message, "stream", run->stream);
         close_part(&message);
     }
     end_step(record, &message, fds, n_fds, bytes);
-    run->ended_as = record->ended;
+    run->end_sequence = record->ended;
     close_fd(&run->recorded_stdin);
 }
 
 /* ---- what is done with the sandbox ------------------------------------------------------------------------------------ */
 
-static const char *kind_of(const struct work *work) {
-    switch ((int)work->verb) {
+static const char *kind_of(const struct op *op) {
+    switch ((int)op->verb) {
     case VERB_SNAPSHOT: return "snapshot";
     case VERB_FORK: return "fork";
     case VERB_RESET: return "reset";
@@ -383,34 +383,34 @@ static const char *kind_of(const struct work *work) {
     }
 }
 
-void record_work_begun(struct work *work) {
-    struct record *record = work->session->record;
+void record_op_begun(struct op *op) {
+    struct record *record = op->session->record;
 
-    if (!record || !kind_of(work))
+    if (!record || !kind_of(op))
         return;
-    work->step = record->next_step++;
-    work->begun_at = record->ended;
+    op->step = record->next_step++;
+    op->begun_at = record->ended;
     /* Taking the state may make it, or drop it. */
-    snprintf(work->asked, sizeof work->asked, "%s", work->from ? work->from->id : "");
-    snprintf(work->recorded_name, sizeof work->recorded_name, "%s", work->name ? work->name : "");
+    snprintf(op->asked, sizeof op->asked, "%s", op->from ? op->from->id : "");
+    snprintf(op->recorded_name, sizeof op->recorded_name, "%s", op->name ? op->name : "");
 }
 
-static void add_work(const struct work *work, struct buf *to) {
+static void add_op(const struct op *op, struct buf *to) {
     open_part(to, "action", RECORD_OBJECT);
-    add_word(to, "kind", kind_of(work));
-    if (work->verb != VERB_SNAPSHOT && work->verb != VERB_COMMIT)
-        add_word(to, "snapshot", work->asked[0] ? work->asked : NULL);
-    if (work->verb == VERB_SNAPSHOT)
-        add_text(to, "name", work->recorded_name[0] ? work->recorded_name : NULL);
-    if (work->drops && work->verb != VERB_COMMIT)
+    add_word(to, "kind", kind_of(op));
+    if (op->verb != VERB_SNAPSHOT && op->verb != VERB_COMMIT)
+        add_word(to, "snapshot", op->asked[0] ? op->asked : NULL);
+    if (op->verb == VERB_SNAPSHOT)
+        add_text(to, "name", op->recorded_name[0] ? op->recorded_name : NULL);
+    if (op->drops && op->verb != VERB_COMMIT)
         add_word(to, "processes", "drop");
-    if (work->verb == VERB_FORK)
-        add_value(to, "count", RECORD_NUMBER, work->count);
-    if (work->verb == VERB_FORK && work->session->program->policy->have_seed)
-        add_word(to, "seed", work->same_seed ? "same" : "derived");
-    if (work->verb == VERB_COMMIT) {
-        add_text(to, "path", work->path);
-        add_value(to, "force", RECORD_FLAG, work->force);
+    if (op->verb == VERB_FORK)
+        add_value(to, "count", RECORD_NUMBER, op->count);
+    if (op->verb == VERB_FORK && op->session->profile->policy->have_seed)
+        add_word(to, "seed", op->same_seed ? "same" : "derived");
+    if (op->verb == VERB_COMMIT) {
+        add_text(to, "path", op->path);
+        add_value(to, "force", RECORD_FLAG, op->force);
     }
     close_part(to);
 }
@@ -420,27 +420,27 @@ static void add_work(const struct work *work, struct buf *to) {
 void record_changes_after(struct session *session, uint64_t step) {
     struct record *record = session->record;
 
-    if (!record || !record->wants_changes || record->done || record->error || !checkpoint_is_due(session) || state_files_are_as_made(session->box))
+    if (!record || !record->wants_changes || record->done || record->error || !auto_snapshot_is_due(session) || op_files_are_pristine(session->box))
         return;
-    struct work *work = work_add(session, VERB_DIFF, false);
-    if (!work)
+    struct op *op = op_add(session, VERB_DIFF, false);
+    if (!op)
         return;
-    work->is_recorded = work->digests = true;
-    work->after = step;
-    work->step = record->next_step++;
-    work->begun_at = record->ended;
+    op->is_recorded = op->digests = true;
+    op->after = step;
+    op->step = record->next_step++;
+    op->begun_at = record->ended;
 }
 
 bool record_is_behind(const struct session *session) {
-    list_for_each(node, &session->works)
-        if (container_of(node, struct work, node)->is_recorded)
+    list_for_each(node, &session->ops)
+        if (container_of(node, struct op, node)->is_recorded)
             return true;
     return false;
 }
 
 /* What the answer of a diff says, in its words. */
-static void add_changes(const struct work *work, struct buf *to) {
-    json_t *answer = json_loadb(work->answer->data ? work->answer->data : "", work->answer->length, JSON_ALLOW_NUL, NULL);
+static void add_changes(const struct op *op, struct buf *to) {
+    json_t *answer = json_loadb(op->answer->data ? op->answer->data : "", op->answer->length, JSON_ALLOW_NUL, NULL);
     auto_free char *changes = json_dumps(json_object_get(answer, "changes"), JSON_COMPACT);
     json_int_t omitted = json_integer_value(json_object_get(answer, "omitted"));
 
@@ -451,11 +451,11 @@ static void add_changes(const struct work *work, struct buf *to) {
     if (omitted)
         add_value(to, "omitted", RECORD_NUMBER, (uint64_t)omitted);
     /* Of a box in which something runs there is only all that was written in it. */
-    if (work->from != work->to && node_ground(work->to->under) != node_ground(work->from))
+    if (op->from != op->to && snapshot_nearest_owned(op->to->lower) != snapshot_nearest_owned(op->from))
         add_value(to, "cumulative", RECORD_FLAG, 1);
 }
 
-static void add_changed_files(const struct work *work, const struct rollbox_error *error, struct buf *to) {
+static void add_changed_files(const struct op *op, const struct rollbox_error *error, struct buf *to) {
     open_part(to, "action", RECORD_OBJECT);
     add_word(to, "kind", "files");
     add_word(to, "of", "exec");
@@ -465,60 +465,60 @@ static void add_changed_files(const struct work *work, const struct rollbox_erro
     } else {
         open_part(to, "observation", RECORD_OBJECT);
         add_word(to, "outcome", "done");
-        add_changes(work, to);
+        add_changes(op, to);
         close_part(to);
     }
-    add_status(to, "after", work->after != 0, (int)work->after);
+    add_status(to, "after", op->after != 0, (int)op->after);
 }
 
 static void add_seed(const struct session *session, struct buf *to) {
-    if (session->program->policy->have_seed)
+    if (session->profile->policy->have_seed)
         add_seed_as(to, "random_seed", session->seed);
     else
         add_none(to, "random_seed");
 }
 
-static void add_children(const struct work *work, struct buf *to) {
+static void add_children(const struct op *op, struct buf *to) {
     char id[48];
 
     open_part(to, "children", RECORD_LIST);
-    for (unsigned i = 0; i < work->n_made; i++) {
+    for (unsigned i = 0; i < op->n_made; i++) {
         open_part(to, NULL, RECORD_OBJECT);
-        record_name(work->made[i]->engine, work->made[i]->number, id, sizeof id);
+        record_name(op->made[i]->engine, op->made[i]->number, id, sizeof id);
         add_word(to, "id", id);
-        add_word(to, "name", work->made[i]->name);
-        add_seed(work->made[i], to);
+        add_word(to, "name", op->made[i]->name);
+        add_seed(op->made[i], to);
         close_part(to);
     }
     close_part(to);
 }
 
-void record_work_ended(struct work *work, const struct rollbox_error *error) {
-    struct record *record = work->session->record;
+void record_op_ended(struct op *op, const struct rollbox_error *error) {
+    struct record *record = op->session->record;
     auto_buf struct buf message = BUF_INIT;
 
-    if (!record || !work->step)
+    if (!record || !op->step)
         return;
-    begin_step(record, &message, work->step, work->begun_at);
-    work->step = 0;
-    if (work->is_recorded) {
-        add_changed_files(work, error, &message);
+    begin_step(record, &message, op->step, op->begun_at);
+    op->step = 0;
+    if (op->is_recorded) {
+        add_changed_files(op, error, &message);
         end_step(record, &message, NULL, 0, 0);
         return;
     }
-    add_work(work, &message);
-    if (!error && work->verb == VERB_SNAPSHOT && work->to) {
+    add_op(op, &message);
+    if (!error && op->verb == VERB_SNAPSHOT && op->to) {
         open_part(&message, "observation", RECORD_OBJECT);
         add_word(&message, "outcome", "done");
-        add_word(&message, "snapshot", work->to->id);
+        add_word(&message, "snapshot", op->to->id);
         close_part(&message);
     } else {
         add_done(&message, error);
     }
-    if (!error && work->verb == VERB_FORK)
-        add_children(work, &message);
-    if (work->is_automatic)
-        add_status(&message, "after", work->after != 0, (int)work->after);
+    if (!error && op->verb == VERB_FORK)
+        add_children(op, &message);
+    if (op->is_automatic)
+        add_status(&message, "after", op->after != 0, (int)op->after);
     end_step(record, &message, NULL, 0, 0);
 }
 
@@ -598,7 +598,7 @@ static uint64_t step_of(const struct session *session, const struct wire_field *
         const struct ended *ended = container_of(node, struct ended, node);
 
         if (ended->operation_length == prefix + operation->length && !memcmp(ended->operation + prefix, operation->data, operation->length))
-            *begun_at = ended->ended_as ? MIN(*begun_at, ended->ended_as - 1) : *begun_at;
+            *begun_at = ended->end_sequence ? MIN(*begun_at, ended->end_sequence - 1) : *begun_at;
         else
             continue;
         return ended->step;
@@ -758,8 +758,8 @@ static void add_image_digest(const struct image *image, struct buf *to) {
 }
 
 static void add_header(struct session *session, const struct record *record, struct buf *to) {
-    const struct program *program = session->program;
-    const struct policy *policy = program->policy;
+    const struct profile *profile = session->profile;
+    const struct policy *policy = profile->policy;
     char id[48];
 
     add_word(to, "format", RECORD_FORMAT);
@@ -785,16 +785,16 @@ static void add_header(struct session *session, const struct record *record, str
     add_seed(session, to);
     add_word(to, "time_start", policy->time_start);
     add_word(to, "time_mode", policy->time_start ? policy->time_mode == POLICY_TIME_VIRTUAL ? "virtual" : "offset" : NULL);
-    if (program->image) {
+    if (profile->image) {
         open_part(to, "image", RECORD_OBJECT);
-        add_word(to, "name", program->image->stored->manifest.name);
-        add_image_digest(program->image, to);
+        add_word(to, "name", profile->image->stored->manifest.name);
+        add_image_digest(profile->image, to);
         close_part(to);
     } else {
         add_none(to, "image");
     }
     wire_add_text(to, RECORD_KEY, "isolation");
-    wire_add_text(to, RECORD_JSON, program->isolation);
+    wire_add_text(to, RECORD_JSON, profile->isolation);
 }
 
 /* ---- rules ------------------------------------------------------------------------------------------------------------ */
@@ -818,7 +818,7 @@ static void add_fields(struct buf *rules, const void *data, size_t length) {
     unsigned n = 0;
 
     for (size_t position = 0; wire_next(data, length, &position, &field) > 0;)
-        if (is_redaction(&field) ? n++ > 2 * RECORD_RULES_MOST || !has_field(rules, &field) : field.tag == TAG_STREAM_MOST || field.tag == TAG_FILE_MOST || field.tag == TAG_ENV_VALUES || field.tag == TAG_FILES)
+        if (is_redaction(&field) ? n++ > 2 * RECORD_MAX_RULES || !has_field(rules, &field) : field.tag == TAG_MAX_STREAM || field.tag == TAG_MAX_FILE || field.tag == TAG_ENV_VALUES || field.tag == TAG_FILES)
             wire_add(rules, field.tag, field.data, field.length);
 }
 
@@ -855,7 +855,7 @@ static int add_rules(const struct buf *from, struct record *record, struct buf *
         for (size_t position = 0; wire_next(from->data, from->length, &position, &field) > 0;) {
             if (field.tag != lists[i].from)
                 continue;
-            if (!wire_text(&field) || field.length > RECORD_RULE_MOST + 1 || ++n > RECORD_RULES_MOST)
+            if (!wire_text(&field) || field.length > RECORD_MAX_RULE + 1 || ++n > RECORD_MAX_RULES)
                 return -E2BIG;
             record->wants_secrets |= field.tag == TAG_RULE_NAME;
             wire_add(to, RECORD_TEXT, field.data, field.length - 1);
@@ -870,17 +870,17 @@ static int add_rules(const struct buf *from, struct record *record, struct buf *
     return 0;
 }
 
-static int begin(struct session *session, const struct buf *rules, int fd, struct record *record, struct rollbox_error *error) {
-    uint64_t most = RECORD_STREAM_BYTES, file_most = RECORD_FILE_BYTES, env_values = 0, files = 0, number;
+static int begin_record(struct session *session, const struct buf *rules, int fd, struct record *record, struct rollbox_error *error) {
+    uint64_t most = RECORD_STREAM_BYTES, max_file = RECORD_FILE_BYTES, env_values = 0, files = 0, number;
     auto_buf struct buf message = BUF_INIT;
-    auto_free char *policy = strndup(session->program->key, session->program->text_length);
+    auto_free char *policy = strndup(session->profile->key, session->profile->text_length);
     struct wire_field field;
     size_t position = 0;
 
     while (wire_next(rules->data, rules->length, &position, &field) > 0)
         switch (field.tag) {
-        case TAG_STREAM_MOST: (void)wire_u64(&field, &most); break;
-        case TAG_FILE_MOST: (void)wire_u64(&field, &file_most); break;
+        case TAG_MAX_STREAM: (void)wire_u64(&field, &most); break;
+        case TAG_MAX_FILE: (void)wire_u64(&field, &max_file); break;
         case TAG_ENV_VALUES: (void)wire_u64(&field, &env_values); break;
         case TAG_FILES: files |= wire_u64(&field, &number) == 0 ? number : 0; break;
         default: break;
@@ -888,29 +888,29 @@ static int begin(struct session *session, const struct buf *rules, int fd, struc
     record->env_values = env_values;
     record->wants_files = files & 1;
     record->wants_changes = files & 2;
-    most = MIN(most, (uint64_t)RECORD_STREAM_MOST);
+    most = MIN(most, (uint64_t)RECORD_MAX_STREAM);
     wire_begin(&message, RECORD_BEGIN, record->number);
     wire_add_text(&message, RECORD_POLICY, policy ? policy : "{}");
     message.failed |= !policy || rules->failed;
-    wire_add_u64(&message, RECORD_MOST, most);
-    wire_add_u64(&message, RECORD_FILE_MOST, file_most);
+    wire_add_u64(&message, MAX_RECORD, most);
+    wire_add_u64(&message, RECORD_MAX_FILE, max_file);
     wire_add_u64(&message, RECORD_ENV_VALUES, env_values);
     if (session->parent) {
         wire_add_u64(&message, RECORD_PARENT, session->parent);
         wire_add_u64(&message, RECORD_PARENT_STEP, session->parent_step);
-        wire_add_u64(&message, RECORD_KIN, session->recorded_kin);
+        wire_add_u64(&message, RECORD_KIN, session->recorded_ancestor);
     }
     add_header(session, record, &message);
     open_part(&message, "limits", RECORD_OBJECT);
     add_value(&message, "stream_bytes", RECORD_NUMBER, most);
-    add_value(&message, "file_bytes", RECORD_NUMBER, MIN(file_most, (uint64_t)INT64_MAX));
+    add_value(&message, "file_bytes", RECORD_NUMBER, MIN(max_file, (uint64_t)INT64_MAX));
     close_part(&message);
     add_value(&message, "env_values", RECORD_FLAG, env_values);
     add_value(&message, "files", RECORD_FLAG, record->wants_files);
     if (record->wants_changes)
         add_value(&message, "changes", RECORD_FLAG, 1);
     if (add_rules(rules, record, &message) < 0)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments", "redaction: at most %d names and as many patterns, of %d bytes", RECORD_RULES_MOST, RECORD_RULE_MOST);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments", "redaction: at most %d names and as many patterns, of %d bytes", RECORD_MAX_RULES, RECORD_MAX_RULE);
     if (buf_failed(&message))
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     recorder_post(record, &message, &fd, 1, 0);
@@ -941,7 +941,7 @@ int record_begin(struct session *session, struct wire_message *from, struct buf 
     list_init(&record->node);
     list_add_tail(&engine->recorder->records, &record->node);
     find_rules(session, from, &rules);
-    int r = begin(session, &rules, from->fds[0], record, error);
+    int r = begin_record(session, &rules, from->fds[0], record, error);
     if (r < 0) {
         record_free(record);
         return r;
@@ -979,19 +979,19 @@ static void on_patience(struct loop_timer *timer) {
     answer_closers(record);
 }
 
-bool record_answer_close(struct session *session, struct work *work) {
+bool record_answer_close(struct session *session, struct op *op) {
     struct record *record = session->record;
-    struct closer *closer = record && work->client ? calloc(1, sizeof *closer) : NULL;
+    struct closer *closer = record && op->client ? calloc(1, sizeof *closer) : NULL;
 
     if (!closer)
         return false;
     list_init(&closer->node);
-    closer->client = work->client;
-    closer->serial = work->serial;
+    closer->client = op->client;
+    closer->serial = op->serial;
     list_add_tail(&record->closers, &closer->node);
-    work->client = NULL;
+    op->client = NULL;
     if (!record->patient_until)
-        record->patient_until = clock_now_ns() + CLOSE_PATIENCE_MOST_NS;
+        record->patient_until = clock_now_ns() + MAX_CLOSE_PATIENCE_NS;
     wait_for_end(record);
     return true;
 }

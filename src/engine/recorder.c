@@ -32,7 +32,7 @@ struct posted {
     uint64_t bytes;
 };
 
-static struct record *find(const struct recorder *recorder, uint64_t number) {
+static struct record *find_record(const struct recorder *recorder, uint64_t number) {
     list_for_each(node, &recorder->records)
         if (container_of(node, struct record, node)->number == number)
             return container_of(node, struct record, node);
@@ -46,7 +46,7 @@ static struct posted *posted_of(struct list *node) {
 }
 
 static void posted_free(struct recorder *recorder, struct posted *posted) {
-    struct record *record = find(recorder, posted->record);
+    struct record *record = find_record(recorder, posted->record);
     unsigned n_fds = (unsigned)posted->outgoing.n_fds;
 
     recorder->posted_bytes -= posted->bytes;
@@ -76,7 +76,7 @@ static void give_up(struct recorder *recorder, struct record *record, int error_
 
 /* It can never be sent. That the recorder is gone is seen by reading. */
 static void lose_step(struct recorder *recorder, uint64_t number, int r) {
-    struct record *record = find(recorder, number);
+    struct record *record = find_record(recorder, number);
 
     if (record && r != -EPIPE && r != -ECONNRESET)
         give_up(recorder, record, -r, "a step could not be told to the recorder");
@@ -126,7 +126,7 @@ static int make_room(struct recorder *recorder, const struct record *record, uin
     }
 }
 
-static int keep(struct recorder *recorder, struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
+static int keep_message(struct recorder *recorder, struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
     bytes += message->length;
     /* Beginnings and ends are few and small. */
     if (is_step(message) && make_room(recorder, record, bytes, n_fds) < 0)
@@ -164,13 +164,13 @@ void recorder_post(struct record *record, struct buf *message, const int *fds, s
         lose_step(recorder, record->number, r);
     else if (r == 0)
         ring_soon(recorder);
-    else if (keep(recorder, record, message, fds, n_fds, bytes) < 0)
+    else if (keep_message(recorder, record, message, fds, n_fds, bytes) < 0)
         give_up(recorder, record, ENOBUFS, TOO_SLOW);
 }
 
 /* ---- what it tells ---------------------------------------------------------------------------------------------------- */
 
-static void lose(struct recorder *recorder) {
+static void lose_recorder(struct recorder *recorder) {
     struct engine *engine = recorder->engine;
 
     loop_remove(engine->loop, &recorder->source);
@@ -224,7 +224,7 @@ static void on_recorder(struct loop_source *source, uint32_t events) {
     if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
         return;
     while ((r = wire_receive(recorder->fd, &message)) == 1) {
-        struct record *record = find(recorder, message.header.serial);
+        struct record *record = find_record(recorder, message.header.serial);
 
         recorder->heard++;
         if (record)
@@ -232,7 +232,7 @@ static void on_recorder(struct loop_source *source, uint32_t events) {
         wire_message_done(&message);
     }
     if (r != -EAGAIN && r != -EINTR)
-        lose(recorder);
+        lose_recorder(recorder);
 }
 
 /* ---- its start and end ------------------------------------------------------------------------------------------------ */
@@ -283,5 +283,5 @@ void recorder_leave(struct recorder *recorder) {
         (void)poll(&room, 1, 10);
         sender_flush(&recorder->sender);
     }
-    lose(recorder);
+    lose_recorder(recorder);
 }

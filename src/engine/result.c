@@ -67,7 +67,7 @@ void result_forget_all(struct engine *engine) {
 }
 
 /* `bytes`: what it takes, of memory files, too. */
-static void keep(struct engine *engine, const void *operation, size_t length, const struct buf *message, size_t bytes, const int *fds, size_t n_fds) {
+static void keep_result(struct engine *engine, const void *operation, size_t length, const struct buf *message, size_t bytes, const int *fds, size_t n_fds) {
     if (buf_failed(message) || !length || bytes > MAX_FINISHED_BYTES || n_fds > engine->max_finished_fds)
         return;
     struct finished *finished = calloc(1, sizeof *finished);
@@ -110,7 +110,7 @@ static void send_copy(struct client *client, uint64_t serial, const struct buf *
     client_send(client, &copy, fds, n_fds);
 }
 
-static const struct finished *find(struct engine *engine, const void *operation, size_t length) {
+static const struct finished *find_result(struct engine *engine, const void *operation, size_t length) {
     list_for_each(node, bucket_of(engine, operation, length)) {
         const struct finished *finished = container_of(node, struct finished, in_bucket);
 
@@ -121,7 +121,7 @@ static const struct finished *find(struct engine *engine, const void *operation,
 }
 
 bool result_replay(struct client *client, uint64_t serial, const void *operation, size_t length) {
-    const struct finished *finished = find(client->engine, operation, length);
+    const struct finished *finished = find_result(client->engine, operation, length);
 
     if (finished)
         send_copy(client, serial, &finished->message, finished->fds, finished->n_fds);
@@ -148,7 +148,7 @@ static void add_error(struct buf *message, const struct rollbox_error *error) {
     wire_add_text(message, TAG_ERROR_MESSAGE, error->message);
 }
 
-static void begin(struct buf *message, uint64_t serial, enum rollbox_outcome outcome, int status, uint64_t wall_ns, uint64_t cpu_ns) {
+static void begin_result(struct buf *message, uint64_t serial, enum rollbox_outcome outcome, int status, uint64_t wall_ns, uint64_t cpu_ns) {
     wire_begin(message, PROTOCOL_RESULT, serial);
     wire_add_u64(message, TAG_OUTCOME, outcome);
     if (outcome == ROLLBOX_OUTCOME_EXIT)
@@ -164,19 +164,19 @@ void result_send(struct run *run) {
     int fds[2];
     size_t n_fds = 0;
 
-    begin(&message, run->serial, run->outcome, run->status, run->wall_ns, run->cpu_ns);
+    begin_result(&message, run->serial, run->outcome, run->status, run->wall_ns, run->cpu_ns);
     add_output(&message, &run->outputs[0], TAG_STDOUT, TAG_STDOUT_FD, fds, &n_fds);
     add_output(&message, &run->outputs[1], TAG_STDERR, TAG_STDERR_FD, fds, &n_fds);
     wire_add_u64(&message, TAG_STDOUT_TRUNCATED, run->outputs[0].truncated);
     wire_add_u64(&message, TAG_STDERR_TRUNCATED, run->outputs[1].truncated);
     wire_add_u64(&message, TAG_PEAK_MEMORY, run->peak_memory);
     wire_add_u64(&message, TAG_PROCESSES_PEAK, run->processes_peak);
-    if (run->program)
-        wire_add_text(&message, TAG_ISOLATION, run->program->isolation);
+    if (run->profile)
+        wire_add_text(&message, TAG_ISOLATION, run->profile->isolation);
     if (run->outcome == ROLLBOX_OUTCOME_ERROR)
         add_error(&message, &run->error);
     else                        /* infrastructure failures are not kept: a retry of one is meant to try again */
-        keep(run->engine, run->operation, run->operation_length, &message, message.length + run->outputs[0].total + run->outputs[1].total, fds, n_fds);
+        keep_result(run->engine, run->operation, run->operation_length, &message, message.length + run->outputs[0].total + run->outputs[1].total, fds, n_fds);
     list_for_each(node, &run->waiters) {
         struct waiter *waiter = container_of(node, struct waiter, node);
 
@@ -189,7 +189,7 @@ void result_send(struct run *run) {
 void result_send_summary(struct client *client, uint64_t serial, enum rollbox_outcome outcome, int status, uint64_t wall_ns, uint64_t cpu_ns) {
     auto_buf struct buf message = BUF_INIT;
 
-    begin(&message, serial, outcome, status, wall_ns, cpu_ns);
+    begin_result(&message, serial, outcome, status, wall_ns, cpu_ns);
     wire_add_u64(&message, TAG_STDOUT_TRUNCATED, 1);
     wire_add_u64(&message, TAG_STDERR_TRUNCATED, 1);
     client_send(client, &message, NULL, 0);
@@ -202,7 +202,7 @@ static bool read_spool(int fd, size_t most, struct buf *to) {
 }
 
 bool result_streams(struct engine *engine, const void *operation, size_t length, size_t most, struct buf streams[2]) {
-    const struct finished *finished = find(engine, operation, length);
+    const struct finished *finished = find_result(engine, operation, length);
     struct wire_field field;
     size_t position = 0, next = 0;
     uint64_t number;
@@ -221,10 +221,10 @@ bool result_streams(struct engine *engine, const void *operation, size_t length,
 void result_restore(struct engine *engine, const void *operation, size_t length, enum rollbox_outcome outcome, int status, uint64_t wall_ns, uint64_t cpu_ns, const struct buf streams[2]) {
     auto_buf struct buf message = BUF_INIT;
 
-    begin(&message, 0, outcome, status, wall_ns, cpu_ns);
+    begin_result(&message, 0, outcome, status, wall_ns, cpu_ns);
     wire_add(&message, TAG_STDOUT, streams[0].data, streams[0].length);
     wire_add(&message, TAG_STDERR, streams[1].data, streams[1].length);
-    keep(engine, operation, length, &message, message.length, NULL, 0);
+    keep_result(engine, operation, length, &message, message.length, NULL, 0);
 }
 
 void result_send_error(struct client *client, uint64_t serial, const struct rollbox_error *error) {

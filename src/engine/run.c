@@ -23,7 +23,7 @@
 #include "engine/engine.h"
 #include "engine/protocol.h"
 #include "engine/session.h"
-#include "engine/upper.h"
+#include "engine/disk_upper.h"
 #include "sys/proc.h"
 
 #define MAX_ARGUMENTS 65536
@@ -33,12 +33,12 @@
 /* How far the watcher lets a sandbox of isolation process be over max_processes: by what the count of the user's other processes may have changed. */
 #define PROCESSES_SLACK 8
 #define WATCH_LEAST_NS 2000000ll
-#define WATCH_MOST_NS 200000000ll
-#define HELD_BYTES_MOST (256u << 20)    /* of one client's requests */
+#define MAX_WATCH_NS 200000000ll
+#define MAX_HELD_BYTES (256u << 20)    /* of one client's requests */
 #define HELD_FDS_SHARE 4u               /* of the limit of open files, the part that descriptors of one client's requests may be */
 #define HELD_FDS_LEAST 64u
 #define KEPT_FOR_OTHERS (UINT64_C(512) << 20)   /* of a shared engine's budget, one run of the default policy */
-#define LOOK_MOST_NS 50000000ll         /* a look that takes longer than this is not what a kill waits for */
+#define MAX_LOOK_NS 50000000ll         /* a look that takes longer than this is not what a kill waits for */
 
 /* ---- the request ---------------------------------------------------------------------------------------------------- */
 
@@ -66,12 +66,12 @@ static struct run *run_new(struct engine *engine) {
     return run;
 }
 
-struct run *run_adopt(struct session *session, const struct live_command *command) {
+struct run *run_adopt(struct session *session, const struct checkpoint_command *command) {
     struct run *run = run_new(session->engine);
 
     if (!run)
         return NULL;
-    run->program = session->program;
+    run->profile = session->profile;
     run->session = session;
     run->box = session->box;
     run->state = RUN_STARTING;
@@ -91,7 +91,7 @@ struct run *run_adopt(struct session *session, const struct live_command *comman
 
 /* ---- what a client has in the engine ---------------------------------------------------------------------------------- */
 
-static void hold(struct run *run) {
+static void hold_run(struct run *run) {
     run->held_by = run->client;
     run->held_by->held_bytes += run->held_bytes;
     run->held_by->held_fds += run->held_fds;
@@ -103,7 +103,7 @@ void run_handed_over(struct run *run) {
     run->held_fds = 0;
 }
 
-static void unhold(struct run *run) {
+static void unhold_run(struct run *run) {
     struct client *client = TAKE_PTR(run->held_by);
 
     if (!client)
@@ -112,18 +112,18 @@ static void unhold(struct run *run) {
     client->held_fds -= run->held_fds;
 }
 
-static void charge(struct run *run) {
+static void charge_run(struct run *run) {
     run->charged_to = run->client;
-    run->charged_to->memory_reserved += run->program->policy->max_memory_bytes;
+    run->charged_to->memory_reserved += run->profile->policy->max_memory_bytes;
     run->charged_to->n_running++;
 }
 
-static void uncharge(struct run *run) {
+static void uncharge_run(struct run *run) {
     struct client *client = TAKE_PTR(run->charged_to);
 
     if (!client)
         return;
-    client->memory_reserved -= run->program->policy->max_memory_bytes;
+    client->memory_reserved -= run->profile->policy->max_memory_bytes;
     client->n_running--;
 }
 
@@ -154,21 +154,21 @@ static void leave_queue(struct run *run) {
 static int take_hold(struct run *run, struct rollbox_error *error) {
     const struct client *client = run->client;
     const struct engine *engine = run->engine;
-    const unsigned most_fds = engine->is_private ? UINT_MAX : MAX(engine->open_files / HELD_FDS_SHARE, HELD_FDS_LEAST);
+    const unsigned max_fds = engine->is_private ? UINT_MAX : MAX(engine->open_files / HELD_FDS_SHARE, HELD_FDS_LEAST);
 
     run->held_bytes = run->request.length;
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
         run->held_fds += run->stdio[i] >= 0;
     run->held_fds += (run->input >= 0) + run->n_extra;
-    if (client->held_bytes && client->held_bytes + run->held_bytes > HELD_BYTES_MOST)
+    if (client->held_bytes && client->held_bytes + run->held_bytes > MAX_HELD_BYTES)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
                          "requests of this connection that wait in the engine have %zu MiB, and it keeps %u MiB of one connection; wait for some of their results, or give "
-                         "large data as stdin", client->held_bytes >> 20, HELD_BYTES_MOST >> 20);
-    if (client->held_fds + run->held_fds > most_fds)
+                         "large data as stdin", client->held_bytes >> 20, MAX_HELD_BYTES >> 20);
+    if (client->held_fds + run->held_fds > max_fds)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
                          "requests of this connection that wait in the engine have %zu descriptors, and it keeps %u of one connection (a share of its limit of open files); wait "
-                         "for some of their results", client->held_fds, most_fds);
-    hold(run);
+                         "for some of their results", client->held_fds, max_fds);
+    hold_run(run);
     return 0;
 }
 
@@ -177,7 +177,7 @@ static void run_free(struct run *run) {
     loop_timer_clear(run->engine->loop, &run->watch);
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
         close_fd(&run->stdio[i]);
-    run->typing = typing_free(run->typing);
+    run->terminal_input = terminal_input_free(run->terminal_input);
     close_fd(&run->input);
     close_fd(&run->recorded_stdin);
     while (run->n_extra)
@@ -196,8 +196,8 @@ static void run_free(struct run *run) {
     }
     leave_queue(run);
     list_remove(&run->of_session);
-    unhold(run);
-    uncharge(run);
+    unhold_run(run);
+    uncharge_run(run);
     list_remove(&run->of_client);
     list_remove(&run->of_engine);
     free(run);
@@ -218,13 +218,13 @@ static bool named_in(const char *entry, const char *const *entries, size_t n) {
 }
 
 /* The policy's environment, then which clone it is, then the request's; of two with one name the later. How many are the request's. */
-size_t run_add_environment(struct buf *to, const struct program *program, const struct session *session, const char *const *entries, size_t n) {
+size_t run_add_environment(struct buf *to, const struct profile *profile, const struct session *session, const char *const *entries, size_t n) {
     char clone[40] = "";
-    const char *end = program->environment.data + program->environment.length;
+    const char *end = profile->environment.data + profile->environment.length;
 
     if (session && session->clone_id >= 0)
         snprintf(clone, sizeof clone, "CLONE_ID=%lld", (long long)session->clone_id);
-    for (const char *entry = program->environment.data; entry < end; entry += strlen(entry) + 1) {
+    for (const char *entry = profile->environment.data; entry < end; entry += strlen(entry) + 1) {
         bool replaced = named_in(entry, entries, n) || same_name(entry, clone);
 
         for (const char *later = entry + strlen(entry) + 1; !replaced && later < end; later += strlen(later) + 1)
@@ -269,7 +269,7 @@ static int parse_exec_field(struct run *run, const struct wire_field *field, str
         int r = session_look_up(run->engine, text, &run->session, error);
         if (r < 0)
             return r;
-        run->program = run->session->program;
+        run->profile = run->session->profile;
         return 0;
     }
     case TAG_USER:
@@ -300,7 +300,7 @@ static int parse_exec_field(struct run *run, const struct wire_field *field, str
 
 /* What the image is for: its entry point and command. How many arguments that is. */
 static size_t add_image_command(struct run *run) {
-    const struct image *image = run->program->image;
+    const struct image *image = run->profile->image;
     size_t n = 0;
 
     if (!image || image->plan.places)
@@ -337,12 +337,12 @@ static bool brings_packages(const struct run *run) {
     return false;
 }
 
-static int parse(struct run *run, struct wire_message *message, struct given *given, struct rollbox_error *error) {
+static int parse_run(struct run *run, struct wire_message *message, struct given *given, struct rollbox_error *error) {
     auto_free const char **env = NULL;
     struct wire_field field;
     size_t position = 0, n_env = 0, n_args = 0, n_fields = 0;
     uint64_t number, timeout = 0, output = UINT64_MAX;
-    bool have_timeout = false, have_program = false, have_cwd = false;
+    bool have_timeout = false, have_profile = false, have_cwd = false;
     int r;
 
     while ((r = wire_next(message->data, message->length, &position, &field)) > 0)
@@ -356,7 +356,7 @@ static int parse(struct run *run, struct wire_message *message, struct given *gi
 
         switch (field.tag) {
         case TAG_PLAN:
-            have_program = wire_u64(&field, &number) == 0 && (run->program = program_find(run->engine, number));
+            have_profile = wire_u64(&field, &number) == 0 && (run->profile = profile_find(run->engine, number));
             break;
         case TAG_OPERATION:
             if ((r = take_operation(run, &field, error)) < 0)
@@ -385,7 +385,7 @@ static int parse(struct run *run, struct wire_message *message, struct given *gi
             break;
         case TAG_OUTPUT_LIMIT:
             (void)wire_u64(&field, &output);
-            output = output == UINT64_MAX ? output : MIN(output, (uint64_t)INT64_MAX);   /* JSON has no larger number (sleep_record.c) */
+            output = output == UINT64_MAX ? output : MIN(output, (uint64_t)INT64_MAX);   /* JSON has no larger number (hibernate_manifest.c) */
             break;
         case TAG_FILE_PATH:
             wire_add(&run->request, GUEST_FILE_PATH, field.data, field.length);
@@ -414,21 +414,21 @@ static int parse(struct run *run, struct wire_message *message, struct given *gi
             return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has a field (%u) that this engine does not know", field.tag);
         }
     }
-    if (message->header.type == PROTOCOL_EXEC ? !run->session : !have_program)
+    if (message->header.type == PROTOCOL_EXEC ? !run->session : !have_profile)
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "the engine does not know that policy any more; prepare it again");
-    if (have_program && (r = program_renew(&run->program, error)) < 0)
+    if (have_profile && (r = profile_renew(&run->profile, error)) < 0)
         return r;
     if (!n_args)
         n_args = add_image_command(run);
     if (!n_args)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "argv: must have at least one argument, unless the policy has an image that says what to run");
     if (!have_cwd)
-        wire_add_text(&run->request, GUEST_CWD, run->program->policy->cwd ? run->program->policy->cwd : run->program->plan->flags & PLAN_PROCESS ? "" : "/tmp");
-    run->n_env = run_add_environment(&run->request, run->program, run->session, env, n_env);
+        wire_add_text(&run->request, GUEST_CWD, run->profile->policy->cwd ? run->profile->policy->cwd : run->profile->plan->flags & PLAN_PROCESS ? "" : "/tmp");
+    run->n_env = run_add_environment(&run->request, run->profile, run->session, env, n_env);
     /* What was started already cannot be given another environment, and has made up its mind about its streams. */
     run->is_code = run->is_code && !n_env && !given->stdio && !run->session && is_code(run) && !brings_packages(run);
-    run->timeout_ms = have_timeout ? (int64_t)timeout : run->session ? run->program->policy->timeout_ms : policy_run_timeout_ms(run->program->policy);
-    run->output_limit = output == UINT64_MAX ? run->program->policy->max_output_bytes : output;
+    run->timeout_ms = have_timeout ? (int64_t)timeout : run->session ? run->profile->policy->timeout_ms : policy_run_timeout_ms(run->profile->policy);
+    run->output_limit = output == UINT64_MAX ? run->profile->policy->max_output_bytes : output;
     return buf_failed(&run->request) ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory") : 0;
 }
 
@@ -509,8 +509,8 @@ void run_request(struct client *client, struct wire_message *message) {
     run->input_client = client;
     run->serial = message->header.serial;
     list_add_tail(&client->runs, &run->of_client);
-    if (parse(run, message, &given, &error) < 0 || take_descriptors(run, message, &given, &error) < 0 || take_hold(run, &error) < 0) {
-        run->program = NULL;
+    if (parse_run(run, message, &given, &error) < 0 || take_descriptors(run, message, &given, &error) < 0 || take_hold(run, &error) < 0) {
+        run->profile = NULL;
         run->session = NULL;
         run_fail(run, error.code, error.error_number, error.stage, error.message);
         return;
@@ -519,7 +519,7 @@ void run_request(struct client *client, struct wire_message *message) {
         session_name_operation(run->session, run->operation, &run->operation_length);
     int retry = run->operation_length ? take_retry(client, run) : 0;
     if (retry < 0) {
-        run->program = NULL;
+        run->profile = NULL;
         run->session = NULL;
         run_fail(run, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
         return;
@@ -532,26 +532,26 @@ void run_request(struct client *client, struct wire_message *message) {
         exec_enter(run);
         return;
     }
-    run->program->n_runs++;
-    run->program->n_running++;
+    run->profile->n_runs++;
+    run->profile->n_running++;
     run->engine->n_queued++;
-    if (run->is_code && interpreter_holds(run))
+    if (run->is_code && interpreter_queue(run))
         return;
     run_enqueue(run);
     run_schedule(run->engine);
 }
 
 void run_enqueue(struct run *run) {
-    struct program *base = run->program;
+    struct profile *base = run->profile;
 
-    if (run->is_code && (run->program = interpreter_program(base)) != base) {
+    if (run->is_code && (run->profile = interpreter_profile(base)) != base) {
         base->n_runs--;
         base->n_running--;
-        run->program->n_runs++;
-        run->program->n_running++;
+        run->profile->n_runs++;
+        run->profile->n_running++;
     }
-    run->is_anew = run->is_code && run->program == base;
-    base->n_anew += run->is_anew;
+    run->is_cold = run->is_code && run->profile == base;
+    base->n_cold += run->is_cold;
     join_queue(run);
 }
 
@@ -574,9 +574,9 @@ static void finish_exec(struct run *run) {
         session_exec_ended(session, step, has_run);
 }
 
-static void finish(struct run *run) {
+static void finish_run(struct run *run) {
     struct engine *engine = run->engine;
-    struct program *program = run->program;
+    struct profile *profile = run->profile;
     struct box *box = run->box;
 
     if (run->state == RUN_ENDED)
@@ -599,29 +599,29 @@ static void finish(struct run *run) {
             box_kill(box);
     }
     if (run->reserved) {
-        uncharge(run);
-        engine->memory_reserved -= program->policy->max_memory_bytes;
+        uncharge_run(run);
+        engine->memory_reserved -= profile->policy->max_memory_bytes;
         engine->n_running--;
     }
-    if (run->is_anew) {
-        program->n_anew--;
-        interpreter_let_go_on(program->interpreter);
+    if (run->is_cold) {
+        profile->n_cold--;
+        interpreter_release_queue(profile->interpreter);
     }
     result_send(run);
     run_free(run);
     run_schedule(engine);
-    if (!program)
+    if (!profile)
         return;
-    program->n_running--;
-    if (program->serves)
-        program = interpreter_base_of(program);
-    else if (program->number)
-        (void)program_keep_spares(program);
-    program_leave(program);
+    profile->n_running--;
+    if (profile->serves)
+        profile = interpreter_base_of(profile);
+    else if (profile->number)
+        (void)profile_keep_spares(profile);
+    profile_leave(profile);
 }
 
 void run_finish(struct run *run) {
-    finish(run);
+    finish_run(run);
 }
 
 static bool streams_ended(const struct run *run) {
@@ -636,7 +636,7 @@ void run_fail(struct run *run, enum rollbox_error_code code, int error_number, c
     if (run->session) {
         list_remove(&run->in_queue);
         if (run->state == RUN_QUEUED || !exec_kill(run))
-            finish(run);
+            finish_run(run);
         return;                 /* else it ends when init says so */
     }
     if (!list_empty(&run->in_queue)) {
@@ -648,12 +648,12 @@ void run_fail(struct run *run, enum rollbox_error_code code, int error_number, c
         box_kill(run->box);     /* the end comes with its death */
         return;
     }
-    finish(run);
+    finish_run(run);
 }
 
 /* Past the limit a figure says only that it was passed: shared memory is taken for used as far as it is mapped. */
 static void note_memory(struct run *run, uint64_t memory) {
-    run->peak_memory = MAX(run->peak_memory, MIN(memory, run->program->policy->max_memory_bytes));
+    run->peak_memory = MAX(run->peak_memory, MIN(memory, run->profile->policy->max_memory_bytes));
 }
 
 /* Before a kill: what the dead cannot be asked any more. */
@@ -661,14 +661,14 @@ static void note_usage(struct run *run) {
     uint64_t memory, cpu;
     uint32_t processes;
 
-    if (!run->box || run->look_ns > LOOK_MOST_NS || box_usage(run->box, &memory, &cpu, &processes) < 0)
+    if (!run->box || run->look_ns > MAX_LOOK_NS || box_usage(run->box, &memory, &cpu, &processes) < 0)
         return;
     note_memory(run, memory);
     run->cpu_ns = MAX(run->cpu_ns, cpu);
     run->processes_peak = MAX(run->processes_peak, processes);
 }
 
-static int started(struct run *run);
+static int handle_started(struct run *run);
 
 void run_kill(struct run *run, enum rollbox_outcome outcome) {
     if (run->killed || run->exited || run->state == RUN_ENDED)
@@ -690,7 +690,7 @@ void run_kill(struct run *run, enum rollbox_outcome outcome) {
     loop_timer_clear(run->engine->loop, &run->watch);
     if (run->session) {
         if (!exec_kill(run))
-            finish(run);
+            finish_run(run);
         return;
     }
     if (run->box->pidfd >= 0)
@@ -706,7 +706,7 @@ void run_overflow(struct run *run) {
             run->outcome = ROLLBOX_OUTCOME_OUTPUT_LIMIT;
         return;
     }
-    if (run->state == RUN_STARTING && started(run) < 0)
+    if (run->state == RUN_STARTING && handle_started(run) < 0)
         return;
     run_kill(run, ROLLBOX_OUTCOME_OUTPUT_LIMIT);
 }
@@ -721,7 +721,7 @@ void run_broken(struct run *run) {
 static const char host_has_no_memory[] = "the host ran out of memory and its OOM killer ended the command; run fewer sandboxes at once";
 
 void run_out_of_memory(struct run *run, enum oom_cause cause) {
-    if (run->state == RUN_QUEUED || (run->state == RUN_STARTING && started(run) < 0))
+    if (run->state == RUN_QUEUED || (run->state == RUN_STARTING && handle_started(run) < 0))
         return;
     if (cause == OOM_LIMIT)
         run_kill(run, ROLLBOX_OUTCOME_OUT_OF_MEMORY);
@@ -754,7 +754,7 @@ int64_t run_filling_ns(const struct engine *engine, uint64_t bytes) {
 /* Without a memory cgroup: looks as often as the limit could have been reached since the last look, never mind what the guest does. */
 static void on_watch(struct loop_timer *timer) {
     struct run *run = container_of(timer, struct run, watch);
-    uint64_t limit = run->program->policy->max_memory_bytes, memory, cpu;
+    uint64_t limit = run->profile->policy->max_memory_bytes, memory, cpu;
     const int64_t begun = clock_now_ns();
     uint32_t processes;
 
@@ -766,14 +766,14 @@ static void on_watch(struct loop_timer *timer) {
             run_kill(run, ROLLBOX_OUTCOME_OUT_OF_MEMORY);
             return;
         }
-        /* Without a namespace of its own a sandbox' processes are counted with others', so the kernel's limit may leave it more than its due. */
-        if (run->box->home && !run->box->slot && processes > run->program->policy->max_processes + PROCESSES_SLACK) {
+        /* Without a namespace of its own a sandbox's processes are counted with others', so the kernel's limit may leave it more than its due. */
+        if (run->box->private_dir && !run->box->slot && processes > run->profile->policy->max_processes + PROCESSES_SLACK) {
             run->status = SIGKILL;
             run_kill(run, ROLLBOX_OUTCOME_SIGNAL);
             return;
         }
     }
-    if (run->box && run->box->home && home_is_over(run->box->home, run->program->policy->max_disk_bytes)) {
+    if (run->box && run->box->private_dir && private_dir_is_over(run->box->private_dir, run->profile->policy->max_disk_bytes)) {
         run->status = SIGXFSZ;  /* what a single file past the limit ends with */
         run_kill(run, ROLLBOX_OUTCOME_SIGNAL);
         return;
@@ -782,11 +782,11 @@ static void on_watch(struct loop_timer *timer) {
     const int64_t now = clock_now_ns();
     run->look_ns = now - begun;
     uint64_t left = run->box && run->box->slot ? limit : limit - MIN(run->peak_memory, limit);
-    loop_timer_set(run->engine->loop, &run->watch, now + MAX(MAX(WATCH_LEAST_NS, run->look_ns), MIN(run_filling_ns(run->engine, left), WATCH_MOST_NS)), on_watch);
+    loop_timer_set(run->engine->loop, &run->watch, now + MAX(MAX(WATCH_LEAST_NS, run->look_ns), MIN(run_filling_ns(run->engine, left), MAX_WATCH_NS)), on_watch);
 }
 
 /* 0, or -ENOMEM: it has failed, and may be gone. */
-static int started(struct run *run) {
+static int handle_started(struct run *run) {
     struct loop *loop = run->engine->loop;
     int64_t now = clock_now_ns();
 
@@ -799,7 +799,7 @@ static int started(struct run *run) {
         return run->timeout_ms > 0 ? loop_timer_set(loop, &run->timeout, now + run->timeout_ms * 1000000, on_timeout) : 0;
     int r = run->timeout_ms > 0 ? loop_timer_set(loop, &run->timeout, now + run->timeout_ms * 1000000, on_timeout) : 0;
     if (r == 0)
-        r = loop_timer_set(loop, &run->watch, now + MAX(WATCH_LEAST_NS, MIN(run_filling_ns(run->engine, run->program->policy->max_memory_bytes), WATCH_MOST_NS)), on_watch);
+        r = loop_timer_set(loop, &run->watch, now + MAX(WATCH_LEAST_NS, MIN(run_filling_ns(run->engine, run->profile->policy->max_memory_bytes), MAX_WATCH_NS)), on_watch);
     if (r < 0)
         run_fail(run, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the engine is out of memory");
     return r;
@@ -816,14 +816,14 @@ static enum oom_cause oom_cause(struct run *run, bool was_killed) {
     if (box && box->slot && run->session)
         return was_killed ? session_oom_cause(run->session) : OOM_NONE;
     if (box && box->slot)
-        return was_killed || slot_oom_told(box->slot) ? slot_oom_cause(box->slot, &none) : OOM_NONE;
+        return was_killed || cgroup_lease_oom_told(box->slot) ? cgroup_lease_oom_cause(box->slot, &none) : OOM_NONE;
     /* One that lives for hours is none of all that were killed meanwhile. */
     if (run->session)
         return was_killed && !run->was_sent_kill && engine_oom_lately(run->engine) ? OOM_HOST : OOM_NONE;
     return was_killed && engine_oom_kills(run->engine, true) > run->oom_kills_before ? OOM_HOST : OOM_NONE;
 }
 
-static void exited(struct run *run, const struct guest_record *record) {
+static void handle_exited(struct run *run, const struct guest_record *record) {
     run->exited = true;
     run->wall_ns = record->wall_ns;
     run->cpu_ns = MAX(run->cpu_ns, record->cpu_ns);
@@ -836,7 +836,7 @@ static void exited(struct run *run, const struct guest_record *record) {
     if (run->killed || run->outcome == ROLLBOX_OUTCOME_ERROR)
         return;
     run->outcome = WIFSIGNALED(run->status) ? ROLLBOX_OUTCOME_SIGNAL : ROLLBOX_OUTCOME_EXIT;
-    if (run->session && capturing_has_broken(run->session)) {
+    if (run->session && dump_job_has_broken(run->session)) {
         run->outcome = ROLLBOX_OUTCOME_ERROR;
         error_set(&run->error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "%s", broken);
         return;
@@ -868,23 +868,23 @@ void run_answer(struct run *run, const struct guest_record *record) {
     struct rollbox_error error;
 
     if (record && record->kind == GUEST_STARTED && run->state == RUN_STARTING) {
-        if (run->is_code && run->program->serves)
-            interpreter_started(run->program, record);
-        (void)started(run);
+        if (run->is_code && run->profile->serves)
+            interpreter_started(run->profile, record);
+        (void)handle_started(run);
         return;                 /* its streams may be at their ends, but it is not */
     } else if (record && record->kind == GUEST_EXEC_FAILED) {
-        words_of(run->program, record, first_text(run, GUEST_ARG), first_text(run, GUEST_CWD), &error);
+        guest_error_to_text(run->profile, record, first_text(run, GUEST_ARG), first_text(run, GUEST_CWD), &error);
         run_fail(run, error.code, error.error_number, error.stage, error.message);
         return;
     } else if (record && record->kind == GUEST_FROZEN) {
         if (run->box)
-            upper_stands(run->box, (int)record->error);
+            disk_upper_stands(run->box, (int)record->error);
         return;
     } else if (record && record->kind == GUEST_EXITED) {
-        exited(run, record);
+        handle_exited(run, record);
     }
     if (run->exited && (run->session ? record != NULL : !run->killed && streams_ended(run)))
-        finish(run);
+        finish_run(run);
 }
 
 void run_box_dead(struct run *run) {
@@ -899,7 +899,7 @@ void run_box_dead(struct run *run) {
         if (cause == OOM_LIMIT && run->state == RUN_RUNNING)
             run->outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
     }
-    finish(run);
+    finish_run(run);
 }
 
 static void waiter_free(struct waiter *waiter) {
@@ -925,12 +925,12 @@ void run_abandon(struct run *run) {
         bool was_queued = run->queued_at, was_charged = run->charged_to;
 
         leave_queue(run);
-        unhold(run);
-        uncharge(run);
+        unhold_run(run);
+        uncharge_run(run);
         run->client = heir->client;
-        hold(run);
+        hold_run(run);
         if (was_charged)
-            charge(run);
+            charge_run(run);
         if (was_queued)
             join_queue(run);
         run->serial = heir->serial;
@@ -938,8 +938,8 @@ void run_abandon(struct run *run) {
         waiter_free(heir);
         return;
     }
-    unhold(run);
-    uncharge(run);
+    unhold_run(run);
+    uncharge_run(run);
     run->client = NULL;
     if (!run->session || !run->is_detached)
         run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the client is gone");
@@ -1012,7 +1012,7 @@ static void close_streams_again(struct run *run) {
 
 static int hand_over(struct run *run, const struct box *box) {
     auto_buf struct buf fixed = BUF_INIT;
-    bool restored = run->is_code && run->program->serves, is_fixed = run->is_code && interpreter_is_fixed(run->program);
+    bool restored = run->is_code && run->profile->serves, is_fixed = run->is_code && interpreter_is_fixed(run->profile);
     auto_close int code = restored || is_fixed ? interpreter_code(&run->request) : -EBADF;
     const int fds[5] = { run->stdio[0], run->stdio[1], run->stdio[2], code, run->engine->null_fd };
 
@@ -1026,8 +1026,8 @@ static int hand_over(struct run *run, const struct box *box) {
     return wire_send_patiently(box->socket, request, fds, is_fixed ? 5 : restored ? 4 : 3);
 }
 
-static int start(struct run *run, struct rollbox_error *error) {
-    struct box *box = box_take_spare(run->program, false);
+static int start_run(struct run *run, struct rollbox_error *error) {
+    struct box *box = box_take_spare(run->profile, false);
     bool is_spare = box;
     uint64_t processes;
     int r = run_open_streams(run);
@@ -1038,7 +1038,7 @@ static int start(struct run *run, struct rollbox_error *error) {
         close_streams_again(run);
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup", "the pipes of the command cannot be made: %s", strerror(-r));
     }
-    if (!box && (r = box_new(run->program, &(struct box_options){ 0 }, &box, error)) < 0) {
+    if (!box && (r = box_new(run->profile, &(struct box_options){ 0 }, &box, error)) < 0) {
         close_streams_again(run);
         return r;
     }
@@ -1047,7 +1047,7 @@ static int start(struct run *run, struct rollbox_error *error) {
     run->box = box;
     box->run = run;
     box_expect_start(box);
-    if (box->home && (processes = process_limit(run->program)))
+    if (box->private_dir && (processes = process_limit(run->profile)))
         wire_add_u64(&run->request, GUEST_PROCESSES, processes);
     r = hand_over(run, box);
     /* A new one that has ended already has said why: that is in its socket yet. */
@@ -1059,7 +1059,7 @@ static int start(struct run *run, struct rollbox_error *error) {
         box_kill(box);
         close_streams_again(run);
         if (is_spare && (r == -EPIPE || r == -ECONNRESET))
-            return start(run, error);   /* it has died and we have not heard yet; there are not many */
+            return start_run(run, error);   /* it has died and we have not heard yet; there are not many */
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "the command cannot be handed to the sandbox: %s", strerror(-r));
     }
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
@@ -1084,7 +1084,7 @@ static struct run *first_of(const struct client *client) {
  * the rest need not wait for the end of one. */
 static bool has_room(const struct client *client) {
     const struct engine *engine = client->engine;
-    const uint64_t budget = engine->memory_budget, memory = first_of(client)->program->policy->max_memory_bytes;
+    const uint64_t budget = engine->memory_budget, memory = first_of(client)->profile->policy->max_memory_bytes;
     const uint64_t kept = engine->is_private || !client->n_running ? 0 : MIN(budget / 8, KEPT_FOR_OTHERS);
 
     return !engine->n_running || !budget || engine->memory_reserved + memory <= budget - kept;
@@ -1128,16 +1128,16 @@ static void start_queued(struct engine *engine) {
 
     while (!engine->stopping && (client = next_client(engine))) {
         struct run *run = first_of(client);
-        uint64_t memory = run->program->policy->max_memory_bytes;
+        uint64_t memory = run->profile->policy->max_memory_bytes;
         struct rollbox_error error;
 
-        if (!run->program->n_spares && !tracking_make_room(engine)) {
-            program_drop_spares(engine);
+        if (!run->profile->n_spares && !tracking_make_room(engine)) {
+            profile_drop_spares(engine);
             return;
         }
-        if (start(run, &error) < 0) {
+        if (start_run(run, &error) < 0) {
             if (error.code == ROLLBOX_ERR_RESOURCE_EXHAUSTED && engine->n_boxes) {
-                program_drop_spares(engine);
+                profile_drop_spares(engine);
                 if (engine->n_boxes)
                     return;     /* the next box to be freed schedules again */
                 continue;
@@ -1152,12 +1152,12 @@ static void start_queued(struct engine *engine) {
         engine->memory_reserved += memory;
         engine->n_running++;
         run->reserved = true;
-        charge(run);
+        charge_run(run);
         if (!list_empty(&client->queue)) {
             list_remove(&client->in_turns);
             list_add_tail(&engine->turns, &client->in_turns);
         }
-        (void)program_keep_spares(run->program);
+        (void)profile_keep_spares(run->profile);
     }
 }
 

@@ -6,7 +6,7 @@
  *
  * Who does not read makes nothing grow without end. Where `pauses_at` is set, nothing more is read from whoever has left so
  * much unread, so no new request can add to it. A socket's own buffer counts a memory file as the few bytes of its
- * descriptor; so these are counted here, and wait once FLYING_MOST bytes of them are on their way.
+ * descriptor; so these are counted here, and wait once MAX_FLYING bytes of them are on their way.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 #include "base/fd.h"
 #include "engine/engine.h"
 
-#define FLYING_MOST (64u << 20)
+#define MAX_FLYING (64u << 20)
 #define PAUSES_AT_MESSAGES 1024u
 
 bool sender_is_paused(const struct sender *sender) {
@@ -47,11 +47,11 @@ static size_t files_bytes(const struct buf *message, const int *fds, size_t n_fd
 static bool flies_too_much(struct sender *sender) {
     int unread = 0;
 
-    if (!sender->pauses_at || sender->flying <= FLYING_MOST)
+    if (!sender->pauses_at || sender->flying <= MAX_FLYING)
         return false;
     if (ioctl(sender->source->fd, SIOCOUTQ, &unread) == 0 && !unread)
         sender->flying = 0;
-    return sender->flying > FLYING_MOST;
+    return sender->flying > MAX_FLYING;
 }
 
 /* What cannot be sent now, but may be later. */
@@ -69,7 +69,7 @@ static void wait_for_room(struct sender *sender, int r, int64_t again_ns) {
 }
 
 /* As wire_send; -ENOBUFS also where the other end is to read first. */
-static int try(struct sender *sender, struct buf *message, const int *fds, size_t n_fds) {
+static int try_send(struct sender *sender, struct buf *message, const int *fds, size_t n_fds) {
     const size_t bytes = sender->pauses_at && (n_fds || message->length > WIRE_INLINE) ? files_bytes(message, fds, n_fds) : 0;
 
     if (bytes && flies_too_much(sender)) {
@@ -92,7 +92,7 @@ void sender_init(struct sender *sender, struct loop *loop, struct loop_source *s
 int sender_send(struct sender *sender, struct buf *message, const int *fds, size_t n_fds) {
     if (!list_empty(&sender->waiting))
         return 1;
-    int r = try(sender, message, fds, n_fds);
+    int r = try_send(sender, message, fds, n_fds);
     return is_short(r, message) ? 1 : r;
 }
 
@@ -129,7 +129,7 @@ void outgoing_done(struct outgoing *outgoing) {
 void sender_flush(struct sender *sender) {
     while (!list_empty(&sender->waiting)) {
         struct outgoing *outgoing = container_of(sender->waiting.next, struct outgoing, node);
-        int r = try(sender, &outgoing->message, outgoing->fds, outgoing->n_fds);
+        int r = try_send(sender, &outgoing->message, outgoing->fds, outgoing->n_fds);
 
         if (is_short(r, &outgoing->message))
             return;

@@ -20,7 +20,7 @@
 #include "base/error.h"
 #include "engine/session.h"
 
-#define WORKS_MOST 16384u         /* requests that wait for one sandbox, commands not included */
+#define MAX_OPS 16384u         /* requests that wait for one sandbox, commands not included */
 #define WATCH_NS 50000000ll
 #define WATCH_SHARE 3          /* the part of our time that looking at all sandboxes takes at most: a third */
 #define RELEASE_NS 10000000ll   /* by when captured processes have been let go */
@@ -40,7 +40,7 @@ struct session *session_find(struct engine *engine, const char *name) {
     list_for_each(node, bucket_of(engine, name)) {
         struct session *session = container_of(node, struct session, by_name);
 
-        if (session->state != SESSION_CLOSING && !session->is_trial && !strcmp(session->name, name))
+        if (session->state != SESSION_CLOSING && !session->is_dry_run && !strcmp(session->name, name))
             return session;
     }
     return NULL;
@@ -49,7 +49,7 @@ struct session *session_find(struct engine *engine, const char *name) {
 static void on_idle(struct loop_timer *timer);
 static void on_end(struct loop_timer *timer);
 
-static void arm(struct session *session, struct loop_timer *timer, int64_t after_ms, void (*callback)(struct loop_timer *)) {
+static void arm_timer(struct session *session, struct loop_timer *timer, int64_t after_ms, void (*callback)(struct loop_timer *)) {
     if (after_ms > 0)
         (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + after_ms * 1000000, callback);
 }
@@ -71,11 +71,11 @@ static void on_hibernate(struct loop_timer *timer) {
         (void)box_usage(session->box, &memory, &cpu, &processes);
     if (session->state == SESSION_CLOSING)
         return;
-    bool is_busy = is_waited_for || !list_empty(&session->works) || session->fork || session->n_agents || cpu - session->hibernate_cpu_ns > (uint64_t)session->hibernate_ms * 10000;
+    bool is_busy = is_waited_for || !list_empty(&session->ops) || session->fork || session->n_agents || cpu - session->hibernate_cpu_ns > (uint64_t)session->hibernate_ms * 10000;
     session->hibernate_cpu_ns = cpu;
     if (session->sleep)
         return;                 /* the next call sets it again */
-    if (left <= 0 && !is_busy && work_add(session, VERB_HIBERNATE, false)) {
+    if (left <= 0 && !is_busy && op_add(session, VERB_HIBERNATE, false)) {
         session_schedule(session);  /* what cannot be put to sleep is tried again after the next call */
         return;
     }
@@ -88,33 +88,33 @@ static void on_lifetime(struct loop_timer *timer) {
 
 void session_arm(struct session *session) {
     if (session->lifetime_ms)
-        arm(session, &session->lifetime_timer, MAX(session->lifetime_ms - (clock_real_ns() - session->made_ns) / 1000000, (int64_t)1), on_lifetime);
+        arm_timer(session, &session->lifetime_timer, MAX(session->lifetime_ms - (clock_real_ns() - session->made_ns) / 1000000, (int64_t)1), on_lifetime);
     session_touch(session);
 }
 
-struct session *session_new(struct engine *engine, struct program *program, struct client *client, const char *name, struct family *family, struct node *base, struct rollbox_error *error) {
+struct session *session_new(struct engine *engine, struct profile *profile, struct client *client, const char *name, struct snapshot_tree *tree, struct snapshot *base, struct rollbox_error *error) {
     struct session *session = calloc(1, sizeof *session);
 
-    if (session && family) {
-        family->references++;
-        node_get(base);
+    if (session && tree) {
+        tree->references++;
+        snapshot_get(base);
     } else if (session) {
-        family = family_new(engine, &base);     /* its reference of the beginning is ours */
+        tree = snapshot_tree_new(engine, &base);     /* its reference of the beginning is ours */
     }
-    if (!session || !family) {
+    if (!session || !tree) {
         free(session);
         error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "setup", "out of memory");
         return NULL;
     }
     session->engine = engine;
-    session->program = program;
+    session->profile = profile;
     session->client = client;
     session->number = ++engine->next_session;
-    session->seed = program->policy->random_seed;
+    session->seed = profile->policy->random_seed;
     session->clone_id = -1;
-    session->family = family;
+    session->tree = tree;
     session->base = base;
-    session->at = node_get(base);
+    session->at = snapshot_get(base);
     session->made_ns = session->since_ns = clock_real_ns();
     session->called_ns = clock_now_ns();
     if (name)
@@ -126,20 +126,20 @@ struct session *session_new(struct engine *engine, struct program *program, stru
     list_init(&session->of_client);
     list_init(&session->runs);
     list_init(&session->waiting);
-    list_init(&session->works);
+    list_init(&session->ops);
     list_init(&session->ended);
     list_add_tail(&engine->sessions, &session->node);
     list_add_tail(bucket_of(engine, session->name), &session->by_name);
     if (client)
         list_add_tail(&client->sessions, &session->of_client);
-    program->n_sessions++;
+    profile->n_sessions++;
     engine->n_sessions++;
     return session;
 }
 
 /* A look at one without a memory cgroup costs some fifty microseconds: at a thousand of them nothing would be left for requests. */
 static void note_watching(struct session *session, int64_t took_ns) {
-    engine_tally(&session->engine->watching_ns, &session->watching_ns, took_ns);
+    engine_account(&session->engine->memory_poll_cost_ns, &session->memory_poll_cost_ns, took_ns);
 }
 
 static void stop_watching(struct session *session) {
@@ -156,13 +156,13 @@ static void session_free(struct session *session) {
     loop_timer_clear(engine->loop, &session->hibernate_timer);
     stop_watching(session);
     loop_task_cancel(&session->schedule);
-    list_for_each(node, &session->works) {
-        struct work *work = container_of(node, struct work, node);
+    list_for_each(node, &session->ops) {
+        struct op *op = container_of(node, struct op, node);
         struct buf nothing = BUF_INIT;
 
         buf_add_text(&nothing, "{}");
-        (void)record_answer_close(session, work);
-        work_done(work, &nothing);      /* only CLOSE is left */
+        (void)record_answer_close(session, op);
+        op_done(op, &nothing);      /* only CLOSE is left */
     }
     record_leave(session);
     buf_done(&session->rules);
@@ -172,24 +172,24 @@ static void session_free(struct session *session) {
         free(ended->command);
         free(ended);
     }
-    capturing_free(session->releasing);
-    tracking_forget(&session->tracking);
+    dump_job_free(session->releasing);
+    dirty_tracking_forget(&session->tracking);
     if (engine->forked_last == session)
         engine->forked_last = NULL;
-    live_put(session->restores);
-    free(session->strays);
-    free(session->checkpoints.refusal);
-    node_put(session->base);
-    node_put(session->at);
-    node_put(session->committed);
+    checkpoint_put(session->pending_restore);
+    free(session->orphan_pipes);
+    free(session->auto_snapshot.refusal);
+    snapshot_put(session->base);
+    snapshot_put(session->at);
+    snapshot_put(session->committed);
     free(session->committed_path);
-    family_put(session->family);
+    snapshot_tree_put(session->tree);
     list_remove(&session->node);
     list_remove(&session->by_name);
     list_remove(&session->of_client);
-    session->program->n_sessions--;
+    session->profile->n_sessions--;
     engine->n_sessions--;
-    program_leave(session->program);
+    profile_leave(session->profile);
     free(session);
 }
 
@@ -210,16 +210,16 @@ void session_close(struct session *session) {
     /* Where one fork is given up, the next may be wanted. */
     struct session *forked = session->engine->forked_last, *of = forked && forked != session && session->parent == forked->number ? forked : NULL;
     session->state = SESSION_CLOSING;
-    sleep_close(session, session->engine->stopping && !session->client);        /* a detached one outlives its engine */
+    hibernate_close(session, session->engine->stopping && !session->client);        /* a detached one outlives its engine */
     error_set(&error, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the sandbox %s was closed", session->name);
     list_remove(&session->of_client);
     session->client = NULL;
     if (session->box)
-        box_strike(session->box);
-    state_session_ready(session, &error);
-    list_for_each(node, &session->works)
-        if (container_of(node, struct work, node)->verb != VERB_CLOSE)
-            work_fail(container_of(node, struct work, node), &error);
+        box_send_kill(session->box);
+    op_session_ready(session, &error);
+    list_for_each(node, &session->ops)
+        if (container_of(node, struct op, node)->verb != VERB_CLOSE)
+            op_fail(container_of(node, struct op, node), &error);
     while (!list_empty(&session->runs))
         end_run(container_of(session->runs.next, struct run, of_session), &error);
     record_close(session);
@@ -228,16 +228,16 @@ void session_close(struct session *session) {
     else
         session_schedule(session);
     if (of)
-        tracking_make_ahead(of);
+        dirty_tracking_prefork(of);
 }
 
 void session_forget_client(struct client *client) {
     list_for_each(node, &client->engine->sessions)
-        list_for_each(at, &container_of(node, struct session, node)->works) {
-            struct work *work = container_of(at, struct work, node);
+        list_for_each(at, &container_of(node, struct session, node)->ops) {
+            struct op *op = container_of(at, struct op, node);
 
-            if (work->client == client)
-                work->client = NULL;
+            if (op->client == client)
+                op->client = NULL;
         }
     record_forget_client(client);
     while (!list_empty(&client->sessions))
@@ -262,11 +262,11 @@ void session_close_all(struct engine *engine) {
 void session_touch(struct session *session) {
     session->called_ns = clock_now_ns();
     if (session->idle_ms && !session->idle_timer.position)
-        arm(session, &session->idle_timer, session->idle_ms, on_idle);
+        arm_timer(session, &session->idle_timer, session->idle_ms, on_idle);
     if (session->hibernate_ms && !session->hibernate_timer.position)
-        arm(session, &session->hibernate_timer, session->hibernate_ms, on_hibernate);
+        arm_timer(session, &session->hibernate_timer, session->hibernate_ms, on_hibernate);
     if (session->ttl_ms && !session->end_timer.position)
-        arm(session, &session->end_timer, session->ttl_ms, on_end);
+        arm_timer(session, &session->end_timer, session->ttl_ms, on_end);
 }
 
 static int send_plain(struct session *session, uint32_t type, uint64_t serial) {
@@ -295,16 +295,16 @@ void session_thaw_soon(struct session *session) {
 }
 
 /* Its state is being taken: when that is done they all go on, unless it is paused then. */
-static bool stands_for_work(const struct session *session) {
-    const struct work *work = session_first_work(session);
+static bool stands_for_op(const struct session *session) {
+    const struct op *op = session_first_op(session);
 
-    return work && (work->waits_for_frozen || work->waits_to_capture || work->waits_for_init || work->waits_for_copy || work->waits_for_walk || work->capturing || work->holds);
+    return op && (op->waits_for_frozen || op->waits_to_dump || op->waits_for_init || op->waits_for_copy || op->waits_for_walk || op->dump_job || op->holds);
 }
 
 int session_resume(struct session *session) {
     if (session->state != SESSION_PAUSED)
         return 0;
-    int r = stands_for_work(session) ? 0 : session_thaw(session);
+    int r = stands_for_op(session) ? 0 : session_thaw(session);
     if (r == -EAGAIN)
         return r;
     session->state = session->box ? SESSION_LIVE : SESSION_NEW;
@@ -314,7 +314,7 @@ int session_resume(struct session *session) {
 static int64_t left_of(const struct session *session, int64_t after_ms) {
     int64_t left = session->called_ns + after_ms * 1000000 - clock_now_ns();
 
-    if (session->n_runs || session->n_agents || !list_empty(&session->works))
+    if (session->n_runs || session->n_agents || !list_empty(&session->ops))
         left = MAX(left, after_ms * 1000000);
     return left;
 }
@@ -341,7 +341,7 @@ static void on_end(struct loop_timer *timer) {
 
 /* ---- its box ---------------------------------------------------------------------------------------------------------- */
 
-static int announce(struct session *session, bool is_new, struct rollbox_error *error) {
+static int announce_session(struct session *session, bool is_new, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     wire_begin(&message, GUEST_SESSION, 0);
@@ -354,18 +354,18 @@ static int announce(struct session *session, bool is_new, struct rollbox_error *
 
 /* A box that is ready becomes the session's. */
 static int enter_box(struct session *session, struct rollbox_error *error) {
-    box_live(session->box);
-    if (!session->box->fresh)
-        session->box->fresh = state_mark(session->box);
-    return session->restores ? live_restore(session, error) : 0;
+    box_checkpoint(session->box);
+    if (!session->box->files_baseline)
+        session->box->files_baseline = box_files_baseline(session->box);
+    return session->pending_restore ? checkpoint_restore(session, error) : 0;
 }
 
-static void entered(struct session *session) {
-    if (session->restores)
+static void handle_entered(struct session *session) {
+    if (session->pending_restore)
         return;                 /* init answers when they go on */
     if (session->state == SESSION_NEW)
         session->state = SESSION_LIVE;
-    state_session_ready(session, NULL);
+    op_session_ready(session, NULL);
     session_schedule(session);
 }
 
@@ -383,7 +383,7 @@ static void leave_box(struct session *session, const struct rollbox_error *error
 static bool may_restore_again(struct session *session, const struct rollbox_error *why) {
     const bool was_lost = why->error_number == ECHILD && session->box->pid <= 0;
 
-    if (!session->restores || !(session->box->was_ahead || was_lost) || session->box->oom || session->restores_again)
+    if (!session->pending_restore || !(session->box->from_prefork || was_lost) || session->box->oom || session->restores_again)
         return false;
     session->restores_again = true;
     return true;
@@ -391,30 +391,30 @@ static bool may_restore_again(struct session *session, const struct rollbox_erro
 
 int session_need_box(struct session *session, struct rollbox_error *error) {
     struct layer *layers[GUEST_MAX_LAYERS];
-    struct launcher *holder = NULL;
+    struct launcher *zygote = NULL;
 
     if (session->box)
         return 0;
-    size_t n = node_chain(session->base, layers, GUEST_MAX_LAYERS);
+    size_t n = snapshot_chain(session->base, layers, GUEST_MAX_LAYERS);
     if (n > GUEST_MAX_LAYERS)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "setup", "the layers of the sandbox could not be merged for want of memory; drop snapshots or close sandboxes");
-    struct live *live = session->restores;
-    struct box *box = live && !session->has_own_seed && !session->restores_again ? box_take_ahead(live, session->program) : NULL;
-    int r = live && !box ? live_holder(live, session->program, &holder, error) : 0;
+    struct checkpoint *checkpoint = session->pending_restore;
+    struct box *box = checkpoint && !session->has_own_seed && !session->restores_again ? box_take_preforked(checkpoint, session->profile) : NULL;
+    int r = checkpoint && !box ? checkpoint_zygote(checkpoint, session->profile, &zygote, error) : 0;
     if (r < 0)
         return r;
-    if (!n && !live && !session->has_own_seed)
-        box = box_take_spare(session->program, true);
+    if (!n && !checkpoint && !session->has_own_seed)
+        box = box_take_spare(session->profile, true);
     bool was_spare = box;
     int64_t ahead_ns[2];
-    const bool amends = live && live_source(live) != live && !box;
-    if (amends)
-        tracking_clocks(live, ahead_ns);
-    if (was_spare && !live)     /* it may be older than the session: what was made with it comes before its forks, too */
-        node_has_since(session->base, box->made_ns);
-    r = box ? 0 : box_new(session->program, &(struct box_options){ .session = session, .base = session->base, .holder = holder, .notes = live && live->notes && session->is_one_of_few, .ahead_ns = amends ? ahead_ns : NULL }, &box, error);
-    if ((r == -EPIPE || r == -ECONNRESET) && holder && list_empty(&holder->creating)) {
-        launcher_drop(holder);          /* it was killed, and we have not heard yet */
+    const bool applies_incremental = checkpoint && checkpoint_backing_ref(checkpoint) != checkpoint && !box;
+    if (applies_incremental)
+        dirty_tracking_clocks(checkpoint, ahead_ns);
+    if (was_spare && !checkpoint)     /* it may be older than the session: what was made with it comes before its forks, too */
+        snapshot_has_since(session->base, box->made_ns);
+    r = box ? 0 : box_new(session->profile, &(struct box_options){ .session = session, .base = session->base, .zygote = zygote, .notes = checkpoint && checkpoint->notes && session->track_from_birth, .ahead_ns = applies_incremental ? ahead_ns : NULL }, &box, error);
+    if ((r == -EPIPE || r == -ECONNRESET) && zygote && list_empty(&zygote->creating)) {
+        launcher_drop(zygote);          /* it was killed, and we have not heard yet */
         return session_need_box(session, error);
     }
     if (r < 0)
@@ -422,14 +422,14 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
     box->session = session;
     session->box = box;
     session->oom_kills = 0;
-    r = live ? 0 : announce(session, !was_spare, error);
+    r = checkpoint ? 0 : announce_session(session, !was_spare, error);
     if (r < 0) {
         session_give_up_box(session);
         return was_spare ? session_need_box(session, error) : r;        /* it has died and we have not heard yet; there are not many */
     }
-    struct program *program = session->program;
-    if (live && box->was_ahead && live_is_in_demand(live))
-        live_make_ahead(live, program, session->base);
+    struct profile *profile = session->profile;
+    if (checkpoint && box->from_prefork && checkpoint_is_in_demand(checkpoint))
+        checkpoint_prefork(checkpoint, profile, session->base);
     if (session->state == SESSION_NEW && box->state == BOX_READY) {
         r = enter_box(session, error);
         if (r < 0 && may_restore_again(session, error)) {
@@ -440,16 +440,16 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
             leave_box(session, error);
             return r;           /* the caller has it, who may be looking at several */
         }
-        entered(session);       /* one that was made for a work may be gone after this */
+        handle_entered(session);       /* one that was made for a work may be gone after this */
     }
-    (void)program_keep_spares(program);
+    (void)profile_keep_spares(profile);
     return 0;
 }
 
 /* With what was known of its processes. */
 static void forget_box(struct session *session) {
     session->box = NULL;
-    tracking_forget(&session->tracking);
+    dirty_tracking_forget(&session->tracking);
     session->thaw_due = false;
     session->n_agents = 0;
     stop_watching(session);
@@ -462,30 +462,30 @@ void session_give_up_box(struct session *session) {
         return;
     forget_box(session);
     session->restored_early = false;
-    session->n_strays = 0;
+    session->n_orphan_pipes = 0;
     if (session->state == SESSION_LIVE)
         session->state = SESSION_NEW;
     box->session = NULL;
-    box_strike(box);
-    sink_forget(session->engine, session->number);      /* its terminals have numbers that those of the next one have, too */
+    box_send_kill(box);
+    drain_forget(session->engine, session->number);      /* its terminals have numbers that those of the next one have, too */
     box_kill(box);
 }
 
 /* What was to go on in its box does not. It stands on the files alone then. */
 static void not_restored(struct session *session, const struct rollbox_error *error) {
-    if (session->restores)
-        tracking_distrust(session->engine, session->restores);
+    if (session->pending_restore)
+        dirty_tracking_distrust(session->engine, session->pending_restore);
     leave_box(session, error);
-    state_session_ready(session, error);
+    op_session_ready(session, error);
 }
 
-static void restored(struct session *session, const struct guest_record *record) {
+static void handle_restored(struct session *session, const struct guest_record *record) {
     struct rollbox_error error;
 
-    if (!session->restores)
+    if (!session->pending_restore)
         return;
     if (record->error) {
-        words_of_restoring(record, &error);
+        guest_restore_error_to_text(record, &error);
         not_restored(session, &error);
         return;
     }
@@ -493,21 +493,21 @@ static void restored(struct session *session, const struct guest_record *record)
         session->restored_early = true; /* the launcher's word of the box is on its way */
         return;
     }
-    if (session->is_trial) {
-        state_session_ready(session, NULL);
+    if (session->is_dry_run) {
+        op_session_ready(session, NULL);
         return;
     }
-    struct program *program = session->program;
-    struct live *live = live_get(session->restores);
-    struct node *base = node_get(session->base);
+    struct profile *profile = session->profile;
+    struct checkpoint *checkpoint = checkpoint_get(session->pending_restore);
+    struct snapshot *base = snapshot_get(session->base);
 
     session->state = SESSION_LIVE;
-    live_restored(session);
-    state_session_ready(session, NULL);
+    checkpoint_restored(session);
+    op_session_ready(session, NULL);
     session_schedule(session);
-    live_make_ahead(live, program, base);
-    node_put(base);
-    live_put(live);
+    checkpoint_prefork(checkpoint, profile, base);
+    snapshot_put(base);
+    checkpoint_put(checkpoint);
 }
 
 void session_box_created(struct session *session) {
@@ -516,7 +516,7 @@ void session_box_created(struct session *session) {
     if (!session->restored_early)
         return;
     session->restored_early = false;
-    restored(session, &record);
+    handle_restored(session, &record);
 }
 
 /* In another box, if the one that was made ahead has died or nobody made it: true. */
@@ -527,7 +527,7 @@ static bool restores_anew(struct session *session, const struct rollbox_error *w
         return false;
     leave_box(session, why);
     if (session_need_box(session, &error) < 0)
-        state_session_ready(session, &error);
+        op_session_ready(session, &error);
     return true;
 }
 
@@ -535,7 +535,7 @@ void session_box_ready(struct session *session) {
     struct rollbox_error error;
 
     if (enter_box(session, &error) == 0)
-        entered(session);
+        handle_entered(session);
     else if (!restores_anew(session, &error))
         not_restored(session, &error);
 }
@@ -550,7 +550,7 @@ void session_box_failed(struct session *session, const struct guest_record *reco
         session_schedule(session);
         return;
     }
-    words_of(session->program, record, NULL, NULL, &error);
+    guest_error_to_text(session->profile, record, NULL, NULL, &error);
     if (restores_anew(session, &error))
         return;
     session->box->session = NULL;
@@ -561,14 +561,14 @@ void session_box_failed(struct session *session, const struct guest_record *reco
         session->state = SESSION_NEW;
     while (!list_empty(&session->runs))
         end_run(container_of(session->runs.next, struct run, of_session), &error);
-    state_session_ready(session, &error);
+    op_session_ready(session, &error);
 }
 
 static void keep_files(struct session *session, struct box *box) {
-    struct node *node = state_seal(session, box);
+    struct snapshot *snapshot = op_seal_layer(session, box);
 
-    if (node)
-        node_put(node);
+    if (snapshot)
+        snapshot_put(snapshot);
 }
 
 void session_box_dead(struct session *session, struct box *box) {
@@ -586,7 +586,7 @@ void session_box_dead(struct session *session, struct box *box) {
         return;
     forget_box(session);
     session->state = SESSION_NEW;
-    if (sleep_box_dead(session))
+    if (hibernate_box_dead(session))
         return;
     keep_files(session, box);
     error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "the sandbox' init was killed from outside, or has not answered for too long; its files are kept, its processes are gone");
@@ -597,7 +597,7 @@ void session_box_dead(struct session *session, struct box *box) {
             continue;           /* init never had it: the next one gets it, unless they die before they can have any */
         end_run(run, &error);
     }
-    state_box_lost(session);
+    op_box_lost(session);
 }
 
 /* That it could not be served is its end, too. */
@@ -610,20 +610,20 @@ void session_answer(struct session *session, const struct guest_record *record, 
     switch (record->kind) {
     case GUEST_RESTORED:
         if (record->value & GUEST_CREATE_NOTES) {
-            tracking_born(session, fds, n_fds);
+            dirty_tracking_born(session, fds, n_fds);
             n_fds = 0;
         }
-        if (!record->error && live_take_terminals(session, fds, n_fds) < 0)
-            restored(session, &(struct guest_record){ .kind = GUEST_RESTORED, .error = ENOMEM });
+        if (!record->error && checkpoint_take_terminals(session, fds, n_fds) < 0)
+            handle_restored(session, &(struct guest_record){ .kind = GUEST_RESTORED, .error = ENOMEM });
         else
-            restored(session, record);
+            handle_restored(session, record);
         return;                 /* it may be gone */
     case GUEST_SIGNALLED:
         exec_signalled(session, record->serial);
-        state_answer(session, record);
+        op_init_reply(session, record);
         break;
     case GUEST_FROZEN:
-        state_answer(session, record);
+        op_init_reply(session, record);
         break;
     case GUEST_FILES_SERVED:
         if (record->error)
@@ -676,12 +676,12 @@ void session_broken(struct session *session) {
 }
 
 enum oom_cause session_oom_cause(struct session *session) {
-    return session->box && session->box->slot ? slot_oom_cause(session->box->slot, &session->oom_kills) : OOM_NONE;
+    return session->box && session->box->slot ? cgroup_lease_oom_cause(session->box->slot, &session->oom_kills) : OOM_NONE;
 }
 
 void session_oom_forget(struct session *session) {
     if (session->box && session->box->slot)
-        slot_oom_forget(session->box->slot, &session->oom_kills);
+        cgroup_lease_oom_forget(session->box->slot, &session->oom_kills);
 }
 
 static void on_watch(struct loop_timer *timer) {
@@ -698,7 +698,7 @@ static void on_watch(struct loop_timer *timer) {
     if (box_is_over(session->box, memory))
         session_out_of_memory(session, OOM_LIMIT);
     if (processes || session->n_runs) {
-        (void)loop_timer_set(session->engine->loop, timer, now + MAX(WATCH_NS, WATCH_SHARE * session->engine->watching_ns), on_watch);
+        (void)loop_timer_set(session->engine->loop, timer, now + MAX(WATCH_NS, WATCH_SHARE * session->engine->memory_poll_cost_ns), on_watch);
         return;
     }
     note_watching(session, 0);
@@ -717,16 +717,16 @@ void session_watch(struct session *session) {
 /* What they have is known: twice the image at most, where all its pages came with large ones. The first look, the dearest of all, is not before they can have reached the limit. */
 void session_watch_restored(struct session *session, uint64_t image_bytes) {
     hoards_watch(session->engine);
-    uint64_t limit = session->program->policy->max_memory_bytes, most = image_bytes > limit / 2 ? limit : 2 * image_bytes;
+    uint64_t limit = session->profile->policy->max_memory_bytes, most = image_bytes > limit / 2 ? limit : 2 * image_bytes;
 
-    watch_from(session, MAX(WATCH_NS / 10, MIN(run_filling_ns(session->engine, limit - most), LIVE_REST_NS)));
+    watch_from(session, MAX(WATCH_NS / 10, MIN(run_filling_ns(session->engine, limit - most), CHECKPOINT_REST_NS)));
 }
 
 void session_exec_ended(struct session *session, uint64_t step, bool has_run) {
     session_touch(session);
     if (has_run) {
         record_changes_after(session, step);
-        checkpoint_after(session, step);
+        auto_snapshot_after(session, step);
     }
     session_schedule(session);
 }
@@ -736,16 +736,16 @@ static void on_schedule(struct loop_task *task) {
     struct session *session = container_of(task, struct session, schedule);
 
     while (session->state != SESSION_CLOSING) {
-        (void)sleep_rouse(session);
+        (void)wake_if_needed(session);
         /* What is asked of a session that a fork is still making waits until it has its box. */
-        if (session->state == SESSION_CLOSING || session->fork || list_empty(&session->works))
+        if (session->state == SESSION_CLOSING || session->fork || list_empty(&session->ops))
             break;
-        struct work *work = container_of(session->works.next, struct work, node);
+        struct op *op = container_of(session->ops.next, struct op, node);
 
-        if (work->started)
+        if (op->started)
             break;
-        work->started = true;
-        state_start(work);
+        op->started = true;
+        op_start(op);
     }
     if (session->state != SESSION_CLOSING)
         exec_send_waiting(session);
@@ -771,14 +771,14 @@ void session_reply(struct client *client, uint64_t serial, struct buf *json) {
     client_send(client, &reply, NULL, 0);
 }
 
-struct ask {
-    uint64_t verb, plan, idle, ttl, lifetime, hibernate, checkpoints, number, scope, terminal;
+struct verb_request {
+    uint64_t verb, plan, idle, ttl, lifetime, hibernate, auto_snapshot, number, scope, terminal;
     bool detached, textual, force, digests, same_seed, drops, attached, live;
     const char *sandbox, *name, *snapshot, *to, *path;
     struct wire_field operation, exec;
 };
 
-static int parse_ask(const struct wire_message *message, struct ask *ask) {
+static int parse_ask(const struct wire_message *message, struct verb_request *request) {
     struct wire_field field;
     size_t position = 0;
 
@@ -788,31 +788,31 @@ static int parse_ask(const struct wire_message *message, struct ask *ask) {
         bool is_number = wire_u64(&field, &number) == 0;
 
         switch (field.tag) {
-        case TAG_SANDBOX: ask->sandbox = text; break;
-        case TAG_NAME: ask->name = text; break;
-        case TAG_SNAPSHOT: ask->snapshot = text; break;
-        case TAG_TO: ask->to = text; break;
-        case TAG_PATH: ask->path = text; break;
-        case TAG_OPERATION: ask->operation = field; break;
-        case TAG_EXEC: ask->exec = field; break;
-        case TAG_VERB: ask->verb = number; break;
-        case TAG_PLAN: ask->plan = number; break;
-        case TAG_IDLE: ask->idle = number; break;
-        case TAG_TTL: ask->ttl = number; break;
-        case TAG_LIFETIME: ask->lifetime = number; break;
-        case TAG_HIBERNATE: ask->hibernate = number; break;
-        case TAG_CHECKPOINTS: ask->checkpoints = number; break;
-        case TAG_NUMBER: ask->number = number; break;
-        case TAG_SCOPE: ask->scope = number; break;
-        case TAG_TERMINAL: ask->terminal = number; break;
-        case TAG_DETACHED: ask->detached = number; break;
-        case TAG_SAME_SEED: ask->same_seed = number; break;
-        case TAG_TEXTUAL: ask->textual = number; break;
-        case TAG_FORCE: ask->force = number; break;
-        case TAG_DIGESTS: ask->digests = number; break;
-        case TAG_DROPS: ask->drops = number; break;
-        case TAG_ATTACHED: ask->attached = number; break;
-        case TAG_LIVE: ask->live = number; break;
+        case TAG_SANDBOX: request->sandbox = text; break;
+        case TAG_NAME: request->name = text; break;
+        case TAG_SNAPSHOT: request->snapshot = text; break;
+        case TAG_TO: request->to = text; break;
+        case TAG_PATH: request->path = text; break;
+        case TAG_OPERATION: request->operation = field; break;
+        case TAG_EXEC: request->exec = field; break;
+        case TAG_VERB: request->verb = number; break;
+        case TAG_PLAN: request->plan = number; break;
+        case TAG_IDLE: request->idle = number; break;
+        case TAG_TTL: request->ttl = number; break;
+        case TAG_LIFETIME: request->lifetime = number; break;
+        case TAG_HIBERNATE: request->hibernate = number; break;
+        case TAG_CHECKPOINTS: request->auto_snapshot = number; break;
+        case TAG_NUMBER: request->number = number; break;
+        case TAG_SCOPE: request->scope = number; break;
+        case TAG_TERMINAL: request->terminal = number; break;
+        case TAG_DETACHED: request->detached = number; break;
+        case TAG_SAME_SEED: request->same_seed = number; break;
+        case TAG_TEXTUAL: request->textual = number; break;
+        case TAG_FORCE: request->force = number; break;
+        case TAG_DIGESTS: request->digests = number; break;
+        case TAG_DROPS: request->drops = number; break;
+        case TAG_ATTACHED: request->attached = number; break;
+        case TAG_LIVE: request->live = number; break;
         case TAG_TEXT_DATA:
         case TAG_TIMEOUT:
         case TAG_OUTPUT_LIMIT:
@@ -822,8 +822,8 @@ static int parse_ask(const struct wire_message *message, struct ask *ask) {
         case TAG_STDOUT_TRUNCATED:
         case TAG_STDERR_TRUNCATED:
         case TAG_WALL_NS:
-        case TAG_STREAM_MOST:
-        case TAG_FILE_MOST:
+        case TAG_MAX_STREAM:
+        case TAG_MAX_FILE:
         case TAG_ENV_VALUES:
         case TAG_RULE_NAME:
         case TAG_RULE_PATTERN:
@@ -853,11 +853,11 @@ bool session_name_ok(const char *name) {
 }
 
 bool session_has_user(const struct session *session, const char *user) {
-    const char *own = session->program->policy->user ? session->program->policy->user : "box";
+    const char *own = session->profile->policy->user ? session->profile->policy->user : "box";
     char number[16];
 
-    snprintf(number, sizeof number, "%u", session->program->plan->inner_uid);
-    return !strcmp(user, own) || !strcmp(user, number) || (session->program->plan->inner_uid == 0 && !strcmp(user, "root"));
+    snprintf(number, sizeof number, "%u", session->profile->plan->inner_uid);
+    return !strcmp(user, own) || !strcmp(user, number) || (session->profile->plan->inner_uid == 0 && !strcmp(user, "root"));
 }
 
 void session_name_operation(const struct session *session, unsigned char *operation, size_t *length) {
@@ -880,50 +880,50 @@ static struct session *made_before(struct engine *engine, const struct wire_fiel
     return NULL;
 }
 
-static struct work *work_new(struct session *session, struct client *client, uint64_t serial, const struct ask *ask) {
-    struct work *work = calloc(1, sizeof *work);
+static struct op *op_new(struct session *session, struct client *client, uint64_t serial, const struct verb_request *request) {
+    struct op *op = calloc(1, sizeof *op);
 
-    if (!work)
+    if (!op)
         return NULL;
-    list_init(&work->node);
-    work->session = session;
-    work->client = client;
-    work->serial = serial;
-    work->verb = (enum protocol_verb)ask->verb;
-    work->fd = -EBADF;
-    work->textual = ask->textual;
-    work->force = ask->force;
-    work->digests = ask->digests;
-    work->same_seed = ask->same_seed;
-    work->drops = ask->drops;
-    work->attached = ask->attached;
-    work->takes_live = ask->live;
-    work->follows_commands = !list_empty(&session->waiting);
-    work->count = (unsigned)ask->number;
-    work->name = ask->name ? strdup(ask->name) : NULL;
-    work->path = ask->path ? strdup(ask->path) : NULL;
-    if ((ask->name && !work->name) || (ask->path && !work->path))
-        return work_free(work);
-    list_add_tail(&session->works, &work->node);
-    session->n_works++;
-    return work;
+    list_init(&op->node);
+    op->session = session;
+    op->client = client;
+    op->serial = serial;
+    op->verb = (enum protocol_verb)request->verb;
+    op->fd = -EBADF;
+    op->textual = request->textual;
+    op->force = request->force;
+    op->digests = request->digests;
+    op->same_seed = request->same_seed;
+    op->drops = request->drops;
+    op->attached = request->attached;
+    op->takes_live = request->live;
+    op->follows_commands = !list_empty(&session->waiting);
+    op->count = (unsigned)request->number;
+    op->name = request->name ? strdup(request->name) : NULL;
+    op->path = request->path ? strdup(request->path) : NULL;
+    if ((request->name && !op->name) || (request->path && !op->path))
+        return op_free(op);
+    list_add_tail(&session->ops, &op->node);
+    session->n_ops++;
+    return op;
 }
 
-struct work *work_add(struct session *session, enum protocol_verb verb, bool first) {
-    const struct ask ask = { .verb = verb };
-    struct work *work = work_new(session, NULL, 0, &ask);
+struct op *op_add(struct session *session, enum protocol_verb verb, bool first) {
+    const struct verb_request request = { .verb = verb };
+    struct op *op = op_new(session, NULL, 0, &request);
 
-    if (work && first) {
-        list_remove(&work->node);
-        list_add_tail(session->works.next, &work->node);
+    if (op && first) {
+        list_remove(&op->node);
+        list_add_tail(session->ops.next, &op->node);
     }
-    return work;
+    return op;
 }
 
-static int ask_create(struct client *client, uint64_t serial, const struct ask *ask, struct rollbox_error *error) {
+static int ask_create(struct client *client, uint64_t serial, const struct verb_request *request, struct rollbox_error *error) {
     struct engine *engine = client->engine;
-    struct program *program = program_find(engine, ask->plan);
-    struct session *session = made_before(engine, &ask->operation);
+    struct profile *profile = profile_find(engine, request->plan);
+    struct session *session = made_before(engine, &request->operation);
 
     if (session) {
         struct buf json = BUF_INIT;
@@ -932,37 +932,37 @@ static int ask_create(struct client *client, uint64_t serial, const struct ask *
         session_reply(client, serial, &json);
         return 0;
     }
-    if (!program)
+    if (!profile)
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "the engine does not know that policy any more; prepare it again");
-    if (program_renew(&program, error) < 0)
+    if (profile_renew(&profile, error) < 0)
         return -EINVAL;
-    if (program->plan->flags & PLAN_PROCESS)
+    if (profile->plan->flags & PLAN_PROCESS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "isolation process: sandboxes that live need isolation namespace; single runs do not");
-    if (ask->sandbox && !session_name_ok(ask->sandbox))
+    if (request->sandbox && !session_name_ok(request->sandbox))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "name: 1 to %d letters, digits, '_', '.' and '-', the first no '.' or '-'", SESSION_NAME_MAX);
-    if (ask->sandbox && !engine->has_adopted && sleep_adopt(engine, ask->sandbox, false, error) == -EBUSY)
+    if (request->sandbox && !engine->has_adopted && hibernate_reattach(engine, request->sandbox, false, error) == -EBUSY)
         return -EBUSY;
-    if (ask->sandbox && session_find(engine, ask->sandbox))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments", "name: there is a sandbox %s already; close it or take another name", ask->sandbox);
-    if (ask->detached && engine->is_private)
+    if (request->sandbox && session_find(engine, request->sandbox))
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments", "name: there is a sandbox %s already; close it or take another name", request->sandbox);
+    if (request->detached && engine->is_private)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "detached: a private engine ends with its one client, and all its sandboxes with it; use a shared one");
     if (!tracking_make_room(engine)) {
-        program_drop_spares(engine);
+        profile_drop_spares(engine);
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "setup", "%u sandboxes are all that the limit of open files bears; raise it (ulimit -n), or close some", engine->n_sessions);
     }
-    session = session_new(engine, program, ask->detached ? NULL : client, ask->sandbox, NULL, NULL, error);
+    session = session_new(engine, profile, request->detached ? NULL : client, request->sandbox, NULL, NULL, error);
     if (!session)
         return -ENOMEM;
-    memcpy(session->operation, ask->operation.data ? ask->operation.data : "", ask->operation.length);
-    session->operation_length = ask->operation.length;
-    session->idle_ms = (int64_t)MIN(ask->idle, (uint64_t)INT64_MAX / 4000000);
-    session->ttl_ms = (int64_t)MIN(ask->ttl, (uint64_t)INT64_MAX / 4000000);
-    session->lifetime_ms = (int64_t)MIN(ask->lifetime, (uint64_t)INT64_MAX / 4000000);
-    session->hibernate_ms = (int64_t)MIN(ask->hibernate, (uint64_t)INT64_MAX / 4000000);
-    session->checkpoints.keep = (unsigned)MIN(ask->checkpoints, (uint64_t)INT32_MAX);
+    memcpy(session->operation, request->operation.data ? request->operation.data : "", request->operation.length);
+    session->operation_length = request->operation.length;
+    session->idle_ms = (int64_t)MIN(request->idle, (uint64_t)INT64_MAX / 4000000);
+    session->ttl_ms = (int64_t)MIN(request->ttl, (uint64_t)INT64_MAX / 4000000);
+    session->lifetime_ms = (int64_t)MIN(request->lifetime, (uint64_t)INT64_MAX / 4000000);
+    session->hibernate_ms = (int64_t)MIN(request->hibernate, (uint64_t)INT64_MAX / 4000000);
+    session->auto_snapshot.keep = (unsigned)MIN(request->auto_snapshot, (uint64_t)INT32_MAX);
     session_arm(session);
-    struct work *work = work_new(session, client, serial, ask);
-    if (!work) {
+    struct op *op = op_new(session, client, serial, request);
+    if (!op) {
         session_close(session);
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
     }
@@ -970,11 +970,11 @@ static int ask_create(struct client *client, uint64_t serial, const struct ask *
     return 0;
 }
 
-static int ask_signal(struct session *session, const struct ask *ask, struct rollbox_error *error) {
-    struct run *run = ask->exec.data ? exec_find(session, &ask->exec) : NULL;
+static int ask_signal(struct session *session, const struct verb_request *request, struct rollbox_error *error) {
+    struct run *run = request->exec.data ? exec_find(session, &request->exec) : NULL;
 
-    if (!ask->exec.data && ask->verb == VERB_SIGNAL) {
-        if (ask->number != SIGKILL)
+    if (!request->exec.data && request->verb == VERB_SIGNAL) {
+        if (request->number != SIGKILL)
             return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "signal: without a command only SIGKILL can be sent, to every process of the sandbox");
         list_for_each(node, &session->runs)
             (void)exec_kill(container_of(node, struct run, of_session));
@@ -984,33 +984,33 @@ static int ask_signal(struct session *session, const struct ask *ask, struct rol
     }
     if (!run || run->session != session)
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, ESRCH, "arguments", "no such command runs in the sandbox");
-    if (ask->verb == VERB_RESIZE) {
-        struct winsize size = { .ws_row = (unsigned short)(ask->terminal >> 16), .ws_col = (unsigned short)ask->terminal };
+    if (request->verb == VERB_RESIZE) {
+        struct winsize size = { .ws_row = (unsigned short)(request->terminal >> 16), .ws_col = (unsigned short)request->terminal };
 
         if (!run->has_terminal || run->outputs[0].fd < 0 || ioctl(run->outputs[0].fd, TIOCSWINSZ, &size) < 0)
             return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENOTTY, "arguments", "the command has no terminal");
         return 0;
     }
-    if (ask->number < 1 || ask->number > 64 || ask->scope < ROLLBOX_SCOPE_MAIN || ask->scope > ROLLBOX_SCOPE_GROUP)
+    if (request->number < 1 || request->number > 64 || request->scope < ROLLBOX_SCOPE_MAIN || request->scope > ROLLBOX_SCOPE_GROUP)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "signal: a number from 1 to 64 and a scope must be given");
-    int r = exec_signal(run, (int)ask->number, (enum rollbox_scope)ask->scope);
+    int r = exec_signal(run, (int)request->number, (enum rollbox_scope)request->scope);
     if (r >= 0)
-        record_signal(session, run, (unsigned)ask->number, (unsigned)ask->scope);
+        record_signal(session, run, (unsigned)request->number, (unsigned)request->scope);
     return r < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the sandbox cannot be told now: %s", strerror(-r)) : 0;
 }
 
-static int find_node(struct session *session, const char *id, struct node **ret_node, struct rollbox_error *error) {
-    struct node *node = id ? node_find(session->family, id) : NULL;
+static int find_snapshot(struct session *session, const char *id, struct snapshot **ret_snapshot, struct rollbox_error *error) {
+    struct snapshot *snapshot = id ? snapshot_find(session->tree, id) : NULL;
 
-    if (id && !node)
+    if (id && !snapshot)
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "there is no snapshot %.100s of sandbox %s; `rollbox tree` lists those there are", id, session->name);
-    *ret_node = node ? node_get(node) : NULL;
+    *ret_snapshot = snapshot ? snapshot_get(snapshot) : NULL;
     return 0;
 }
 
 /* It is about what a sleeping sandbox has. */
-static bool needs_awake(const struct ask *ask) {
-    switch ((int)ask->verb) {
+static bool needs_awake(const struct verb_request *request) {
+    switch ((int)request->verb) {
     case VERB_SIGNAL:
     case VERB_RESIZE:
     case VERB_CLAIM:
@@ -1021,51 +1021,51 @@ static bool needs_awake(const struct ask *ask) {
     case VERB_DIFF:
     case VERB_COMMIT:
     case VERB_FILES: return true;
-    case VERB_EXPORT: return !ask->live || ask->snapshot;       /* the store has it as it is */
+    case VERB_EXPORT: return !request->live || request->snapshot;       /* the store has it as it is */
     default: return false;
     }
 }
 
-static int ask_work(struct session *session, struct client *client, struct wire_message *message, const struct ask *ask, struct rollbox_error *error) {
-    struct node *from, *to = NULL;
-    bool is_in_store = session->sleep && !needs_awake(ask);    /* as is what it names */
+static int ask_work(struct session *session, struct client *client, struct wire_message *message, const struct verb_request *request, struct rollbox_error *error) {
+    struct snapshot *from, *to = NULL;
+    bool is_in_store = session->sleep && !needs_awake(request);    /* as is what it names */
 
-    if (find_node(session, is_in_store ? NULL : ask->snapshot, &from, error) < 0)
+    if (find_snapshot(session, is_in_store ? NULL : request->snapshot, &from, error) < 0)
         return -ENOENT;
-    if (find_node(session, ask->to, &to, error) < 0) {
-        node_put(from);
+    if (find_snapshot(session, request->to, &to, error) < 0) {
+        snapshot_put(from);
         return -ENOENT;
     }
-    struct work *work = work_new(session, client, message->header.serial, ask);
-    if (!work) {
-        node_put(from);
-        node_put(to);
+    struct op *op = op_new(session, client, message->header.serial, request);
+    if (!op) {
+        snapshot_put(from);
+        snapshot_put(to);
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
     }
-    work->from = from;
-    work->to = to;
-    work->pinned = node_pin(from);
-    if (is_in_store && ask->snapshot && !work->name && !(work->name = strdup(ask->snapshot))) {
-        work_free(work);
+    op->from = from;
+    op->to = to;
+    op->pinned = snapshot_pin(from);
+    if (is_in_store && request->snapshot && !op->name && !(op->name = strdup(request->snapshot))) {
+        op_free(op);
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
     }
-    if (message->n_fds && (ask->verb == VERB_FILES || ask->verb == VERB_EXPORT))
-        work->fd = wire_take_fd(message, 0);
-    record_work_begun(work);
+    if (message->n_fds && (request->verb == VERB_FILES || request->verb == VERB_EXPORT))
+        op->fd = wire_take_fd(message, 0);
+    record_op_begun(op);
     session_schedule(session);
     return 0;
 }
 
 /* Answered here, as its answer carries descriptors. */
-static int ask_claim(struct session *session, struct client *client, uint64_t serial, const struct ask *ask, struct rollbox_error *error) {
-    struct run *run = ask->exec.data ? exec_find(session, &ask->exec) : NULL;
+static int ask_claim(struct session *session, struct client *client, uint64_t serial, const struct verb_request *request, struct rollbox_error *error) {
+    struct run *run = request->exec.data ? exec_find(session, &request->exec) : NULL;
     auto_buf struct buf json = BUF_INIT;
     auto_buf struct buf reply = BUF_INIT;
     int fds[ARRAY_SIZE(run->pipes)];
 
     if (!run || run->session != session)
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, ESRCH, "arguments", "no such command runs in the sandbox");
-    size_t n = exec_claim(run, ask->number, &json, fds);
+    size_t n = exec_claim(run, request->number, &json, fds);
     wire_begin(&reply, PROTOCOL_TEXT, serial);
     if (buf_failed(&json))
         reply.failed = true;
@@ -1078,8 +1078,8 @@ static int ask_claim(struct session *session, struct client *client, uint64_t se
 }
 
 int session_may_wait(const struct session *session, struct rollbox_error *error) {
-    return session->n_works < WORKS_MOST ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
-        "the sandbox %s has %u requests that wait, as many as are kept for one; wait for some of them", session->name, session->n_works);
+    return session->n_ops < MAX_OPS ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
+        "the sandbox %s has %u requests that wait, as many as are kept for one; wait for some of them", session->name, session->n_ops);
 }
 
 static int not_found(const struct engine *engine, const char *name, struct rollbox_error *error) {
@@ -1091,7 +1091,7 @@ static int not_found(const struct engine *engine, const char *name, struct rollb
 
 int session_look_up(struct engine *engine, const char *name, struct session **ret_session, struct rollbox_error *error) {
     struct session *session = name ? session_find(engine, name) : NULL;
-    int r = session || !name || !session_name_ok(name) ? 0 : sleep_adopt(engine, name, false, error);
+    int r = session || !name || !session_name_ok(name) ? 0 : hibernate_reattach(engine, name, false, error);
 
     if (r < 0)
         return r;
@@ -1101,45 +1101,45 @@ int session_look_up(struct engine *engine, const char *name, struct session **re
     return 0;
 }
 
-static int answer(struct client *client, struct wire_message *message, const struct ask *ask, struct buf *json, struct rollbox_error *error) {
+static int dispatch_verb(struct client *client, struct wire_message *message, const struct verb_request *request, struct buf *json, struct rollbox_error *error) {
     struct session *session;
-    struct node *node;
+    struct snapshot *snapshot;
 
-    if (ask->verb == VERB_CREATE) {
-        int r = ask_create(client, message->header.serial, ask, error);
+    if (request->verb == VERB_CREATE) {
+        int r = ask_create(client, message->header.serial, request, error);
         return r < 0 ? r : 1;
     }
-    if (ask->verb == VERB_LIST || (ask->verb == VERB_STATS && !ask->sandbox)) {
+    if (request->verb == VERB_LIST || (request->verb == VERB_STATS && !request->sandbox)) {
         buf_add_text(json, "{\"sandboxes\": ");
-        session_text_all(client->engine, ask->verb == VERB_STATS, json);
+        session_text_all(client->engine, request->verb == VERB_STATS, json);
         buf_add_text(json, "}");
         return 0;
     }
-    session = ask->sandbox ? session_find(client->engine, ask->sandbox) : NULL;
-    if (!session && ask->sandbox && session_name_ok(ask->sandbox)) {
+    session = request->sandbox ? session_find(client->engine, request->sandbox) : NULL;
+    if (!session && request->sandbox && session_name_ok(request->sandbox)) {
         /* It may be in the store; what keeps it from being had is told. */
-        int r = sleep_adopt(client->engine, ask->sandbox, ask->verb == VERB_CLOSE, error);
-        if (r < 0 && ask->verb == VERB_OPEN) {
-            buf_printf(json, "{\"name\": \"%s\"}", ask->sandbox);        /* so that it can be closed */
+        int r = hibernate_reattach(client->engine, request->sandbox, request->verb == VERB_CLOSE, error);
+        if (r < 0 && request->verb == VERB_OPEN) {
+            buf_printf(json, "{\"name\": \"%s\"}", request->sandbox);        /* so that it can be closed */
             return 0;
         }
         if (r)
             return r < 0 ? r : 0;
-        session = session_find(client->engine, ask->sandbox);
+        session = session_find(client->engine, request->sandbox);
     }
-    if (session && ask->verb != VERB_CLOSE && session_may_wait(session, error) < 0)
+    if (session && request->verb != VERB_CLOSE && session_may_wait(session, error) < 0)
         return -ENOBUFS;
-    if (session && sleep_of(session) && needs_awake(ask)) {
+    if (session && sleep_of(session) && needs_awake(request)) {
         session_touch(session);
-        return sleep_defer(session, client, message) < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory") : 1;
+        return wake_then(session, client, message) < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory") : 1;
     }
-    if (session && needs_awake(ask))
-        sleep_give_up(session);
+    if (session && needs_awake(request))
+        hibernate_cancel(session);
     if (!session)
-        return not_found(client->engine, ask->sandbox, error);
+        return not_found(client->engine, request->sandbox, error);
     int r;
 
-    switch ((enum protocol_verb)ask->verb) {
+    switch ((enum protocol_verb)request->verb) {
     case VERB_OPEN:
         buf_printf(json, "{\"name\": \"%s\"}", session->name);
         return 0;
@@ -1157,9 +1157,9 @@ static int answer(struct client *client, struct wire_message *message, const str
         return 0;
     case VERB_TREE:
         if (session->sleep)
-            sleep_tree(session, json);
+            hibernate_tree(session, json);
         else
-            family_text(session->family, json);
+            snapshot_tree_text(session->tree, json);
         return 0;
     case VERB_RECORD:
         return record_begin(session, message, json, error);
@@ -1175,25 +1175,25 @@ static int answer(struct client *client, struct wire_message *message, const str
     case VERB_SIGNAL:
     case VERB_RESIZE:
         session_touch(session);
-        if (ask->verb == VERB_SIGNAL && ask->number != 9)
+        if (request->verb == VERB_SIGNAL && request->number != 9)
             (void)session_resume(session);
-        return ask_signal(session, ask, error);
+        return ask_signal(session, request, error);
     case VERB_CLAIM:
         session_touch(session);
-        return ask_claim(session, client, message->header.serial, ask, error);
+        return ask_claim(session, client, message->header.serial, request, error);
     case VERB_DROP:
-        if (find_node(session, ask->snapshot, &node, error) < 0)
+        if (find_snapshot(session, request->snapshot, &snapshot, error) < 0)
             return -ENOENT;
-        if (node && node->live)
-            node->live->was_dropped = true;
-        r = node ? node_drop(node) : -EINVAL;
-        node_put(node);
-        tracking_forget_dropped(session->engine);
+        if (snapshot && snapshot->checkpoint)
+            snapshot->checkpoint->was_dropped = true;
+        r = snapshot ? snapshot_drop(snapshot) : -EINVAL;
+        snapshot_put(snapshot);
+        dirty_tracking_forget_dropped(session->engine);
         return r < 0 ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, -r, "arguments", "that snapshot cannot be dropped: it is the beginning") : 0;
     case VERB_CLOSE: {
-        struct work *work = work_new(session, client, message->header.serial, ask);
+        struct op *op = op_new(session, client, message->header.serial, request);
 
-        if (!work)
+        if (!op)
             return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
         /* The record is to have what the last command has changed. */
         if (record_is_behind(session))
@@ -1214,30 +1214,30 @@ static int answer(struct client *client, struct wire_message *message, const str
     case VERB_FILES:
     case VERB_SHOW:
     case VERB_VERIFY:
-        if (ask->verb == VERB_FILES && message->n_fds != 1)
+        if (request->verb == VERB_FILES && message->n_fds != 1)
             return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has no socket");
         session_touch(session);
-        r = ask_work(session, client, message, ask, error);
+        r = ask_work(session, client, message, request, error);
         return r < 0 ? r : 1;
     case VERB_CREATE:
     case VERB_LIST:
         break;
     }
-    return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "this engine does not know the request %llu", (unsigned long long)ask->verb);
+    return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "this engine does not know the request %llu", (unsigned long long)request->verb);
 }
 
 void session_request(struct client *client, struct wire_message *message) {
-    struct ask ask = { 0 };
+    struct verb_request request = { 0 };
     struct buf json = BUF_INIT;
     struct rollbox_error error;
-    int r = parse_ask(message, &ask);
+    int r = parse_ask(message, &request);
 
     if (r < 0)
         error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has a field that this engine does not know");
     else {
         if (!client->engine->has_adopted)
-            client->engine->has_adopted = sleep_adopt(client->engine, NULL, false, NULL) != -EBUSY;
-        r = answer(client, message, &ask, &json, &error);
+            client->engine->has_adopted = hibernate_reattach(client->engine, NULL, false, NULL) != -EBUSY;
+        r = dispatch_verb(client, message, &request, &json, &error);
     }
     if (r < 0)
         client_fail(client, message->header.serial, &error);

@@ -40,7 +40,7 @@ struct stream {
     uint64_t position;
 };
 
-struct sink {
+struct drain {
     struct engine *engine;
     struct list node;           /* engine->sinks */
     struct loop_source source;
@@ -49,7 +49,7 @@ struct sink {
     int fd;
 };
 
-struct typing {
+struct terminal_input {
     struct engine *engine;
     struct loop_source source, room;
     struct loop_timer again;    /* after the end of the input */
@@ -98,7 +98,7 @@ static ssize_t next_bytes(const struct stream *stream, char *chunk, const char *
 
 static void on_room(struct loop_source *source, uint32_t events);
 
-static void move(struct stream *stream) {
+static void move_stream(struct stream *stream) {
     static char chunk[CHUNK];
     const char *data;
     ssize_t n;
@@ -125,7 +125,7 @@ static void move(struct stream *stream) {
 
 static void on_room(struct loop_source *source, uint32_t events) {
     (void)events;
-    move(container_of(source, struct stream, source));
+    move_stream(container_of(source, struct stream, source));
 }
 
 int stream_add(struct output *output, int take_fd) {
@@ -145,16 +145,16 @@ int stream_add(struct output *output, int take_fd) {
     stream->fd = TAKE_FD(fd);
     list_add_tail(&output->streams, &stream->node);
     if (output->total)
-        move(stream);
+        move_stream(stream);
     return 0;
 }
 
-void stream_pump(struct output *output) {
+void stream_flush(struct output *output) {
     list_for_each(node, &output->streams) {
         struct stream *stream = container_of(node, struct stream, node);
 
         if (!stream->source.callback)
-            move(stream);
+            move_stream(stream);
     }
 }
 
@@ -188,7 +188,7 @@ void stream_orphan(struct output *output) {
         list_remove(&stream->node);
         list_add_tail(&stream->engine->streams, &stream->node);
         if (!stream->source.callback)
-            move(stream);
+            move_stream(stream);
     }
 }
 
@@ -199,36 +199,36 @@ void stream_forget_all(struct engine *engine) {
 
 /* ---- sinks ------------------------------------------------------------------------------------------------------------ */
 
-static void sink_free(struct sink *sink) {
-    loop_remove(sink->engine->loop, &sink->source);
-    loop_timer_clear(sink->engine->loop, &sink->rest);
-    list_remove(&sink->node);
-    sink->engine->n_sinks--;
-    close_fd(&sink->fd);
-    free(sink);
+static void drain_free(struct drain *drain) {
+    loop_remove(drain->engine->loop, &drain->source);
+    loop_timer_clear(drain->engine->loop, &drain->rest);
+    list_remove(&drain->node);
+    drain->engine->n_drains--;
+    close_fd(&drain->fd);
+    free(drain);
 }
 
-static void on_sink(struct loop_source *source, uint32_t events);
+static void on_drain(struct loop_source *source, uint32_t events);
 
 static void on_rested(struct loop_timer *timer) {
-    struct sink *sink = container_of(timer, struct sink, rest);
+    struct drain *drain = container_of(timer, struct drain, rest);
 
-    if (loop_add(sink->engine->loop, &sink->source, sink->fd, EPOLLIN, on_sink) < 0)
-        sink_free(sink);
+    if (loop_add(drain->engine->loop, &drain->source, drain->fd, EPOLLIN, on_drain) < 0)
+        drain_free(drain);
 }
 
-static void on_sink(struct loop_source *source, uint32_t events) {
+static void on_drain(struct loop_source *source, uint32_t events) {
     static char chunk[CHUNK];
-    struct sink *sink = container_of(source, struct sink, source);
-    ssize_t n = read(sink->fd, chunk, sizeof chunk);
+    struct drain *drain = container_of(source, struct drain, source);
+    ssize_t n = read(drain->fd, chunk, sizeof chunk);
 
     (void)events;
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
-        sink_free(sink);
+        drain_free(drain);
         return;
     }
-    if (n > 0 && loop_timer_set(sink->engine->loop, &sink->rest, clock_now_ns() + SINK_REST_NS, on_rested) == 0)
-        loop_remove(sink->engine->loop, &sink->source);
+    if (n > 0 && loop_timer_set(drain->engine->loop, &drain->rest, clock_now_ns() + SINK_REST_NS, on_rested) == 0)
+        loop_remove(drain->engine->loop, &drain->source);
 }
 
 static int compare_numbers(const void *a, const void *b) {
@@ -238,14 +238,14 @@ static int compare_numbers(const void *a, const void *b) {
 }
 
 /* The sandbox with most sinks. */
-static uint64_t greediest(const struct engine *engine) {
-    auto_free uint64_t *numbers = calloc(engine->n_sinks + 1, sizeof *numbers);
+static uint64_t find_greediest(const struct engine *engine) {
+    auto_free uint64_t *numbers = calloc(engine->n_drains + 1, sizeof *numbers);
     size_t n = 0, most = 0, same = 0;
     uint64_t found = 0;
 
-    list_for_each(node, &engine->sinks)
+    list_for_each(node, &engine->drains)
         if (numbers)
-            numbers[n++] = container_of(node, struct sink, node)->session;
+            numbers[n++] = container_of(node, struct drain, node)->session;
     if (n)
         qsort(numbers, n, sizeof *numbers, compare_numbers);
     for (size_t i = 0; i < n; i++) {
@@ -262,72 +262,72 @@ static uint64_t greediest(const struct engine *engine) {
 static void make_room(struct engine *engine, uint64_t session) {
     unsigned own = 0;
 
-    list_for_each(node, &engine->sinks)
-        own += container_of(node, struct sink, node)->session == session;
-    if (own <= MAX_SINKS_EACH && engine->n_sinks <= MAX_SINKS)
+    list_for_each(node, &engine->drains)
+        own += container_of(node, struct drain, node)->session == session;
+    if (own <= MAX_SINKS_EACH && engine->n_drains <= MAX_SINKS)
         return;
     if (own <= MAX_SINKS_EACH)
-        session = greediest(engine);
-    list_for_each(node, &engine->sinks)
-        if (container_of(node, struct sink, node)->session == session) {
-            sink_free(container_of(node, struct sink, node));
+        session = find_greediest(engine);
+    list_for_each(node, &engine->drains)
+        if (container_of(node, struct drain, node)->session == session) {
+            drain_free(container_of(node, struct drain, node));
             return;
         }
 }
 
-void sink_add(struct engine *engine, uint64_t session, int take_fd) {
+void drain_add(struct engine *engine, uint64_t session, int take_fd) {
     auto_close int fd = take_fd;
-    struct sink *sink = calloc(1, sizeof *sink);
+    struct drain *drain = calloc(1, sizeof *drain);
 
-    if (!sink)
+    if (!drain)
         return;
-    list_init(&sink->node);
-    sink->engine = engine;
-    sink->session = session;
-    if (loop_add(engine->loop, &sink->source, fd, EPOLLIN, on_sink) < 0) {
-        free(sink);
+    list_init(&drain->node);
+    drain->engine = engine;
+    drain->session = session;
+    if (loop_add(engine->loop, &drain->source, fd, EPOLLIN, on_drain) < 0) {
+        free(drain);
         return;
     }
-    sink->fd = TAKE_FD(fd);
-    list_add_tail(&engine->sinks, &sink->node);
-    engine->n_sinks++;
+    drain->fd = TAKE_FD(fd);
+    list_add_tail(&engine->drains, &drain->node);
+    engine->n_drains++;
     make_room(engine, session);
 }
 
-size_t sink_inodes(const struct engine *engine, uint64_t session, uint64_t *inodes, size_t most) {
+size_t drain_inodes(const struct engine *engine, uint64_t session, uint64_t *inodes, size_t most) {
     size_t n = 0;
     struct stat st;
 
-    list_for_each(node, &engine->sinks) {
-        const struct sink *sink = container_of(node, struct sink, node);
+    list_for_each(node, &engine->drains) {
+        const struct drain *drain = container_of(node, struct drain, node);
 
-        if (sink->session == session && n < most && fstat(sink->fd, &st) == 0 && S_ISFIFO(st.st_mode))
+        if (drain->session == session && n < most && fstat(drain->fd, &st) == 0 && S_ISFIFO(st.st_mode))
             inodes[n++] = st.st_ino;
     }
     return n;
 }
 
-size_t sink_terminals(const struct engine *engine, uint64_t session, int *fds, size_t most) {
+size_t drain_terminals(const struct engine *engine, uint64_t session, int *fds, size_t most) {
     size_t n = 0;
 
-    list_for_each(node, &engine->sinks) {
-        const struct sink *sink = container_of(node, struct sink, node);
+    list_for_each(node, &engine->drains) {
+        const struct drain *drain = container_of(node, struct drain, node);
 
-        if (sink->session == session && n < most && tty_is_one(sink->fd))
-            fds[n++] = sink->fd;
+        if (drain->session == session && n < most && tty_is_one(drain->fd))
+            fds[n++] = drain->fd;
     }
     return n;
 }
 
-void sink_forget(struct engine *engine, uint64_t session) {
-    list_for_each(node, &engine->sinks)
-        if (container_of(node, struct sink, node)->session == session)
-            sink_free(container_of(node, struct sink, node));
+void drain_forget(struct engine *engine, uint64_t session) {
+    list_for_each(node, &engine->drains)
+        if (container_of(node, struct drain, node)->session == session)
+            drain_free(container_of(node, struct drain, node));
 }
 
-void sink_forget_all(struct engine *engine) {
-    list_for_each(node, &engine->sinks)
-        sink_free(container_of(node, struct sink, node));
+void drain_forget_all(struct engine *engine) {
+    list_for_each(node, &engine->drains)
+        drain_free(container_of(node, struct drain, node));
 }
 
 /* ---- a terminal's input ----------------------------------------------------------------------------------------------- */
@@ -336,9 +336,9 @@ static void on_input(struct loop_source *source, uint32_t events);
 static void on_terminal_room(struct loop_source *source, uint32_t events);
 
 /* Types what was read; true if all of it fitted. */
-static bool type(struct typing *typing) {
-    while (typing->at < typing->end) {
-        ssize_t n = write(typing->terminal, typing->bytes + typing->at, typing->end - typing->at);
+static bool type_input(struct terminal_input *terminal_input) {
+    while (terminal_input->at < terminal_input->end) {
+        ssize_t n = write(terminal_input->terminal, terminal_input->bytes + terminal_input->at, terminal_input->end - terminal_input->at);
 
         if (n < 0 && errno == EINTR)
             continue;
@@ -346,9 +346,9 @@ static bool type(struct typing *typing) {
             return false;
         if (n < 0)
             break;              /* hung up: nobody reads it any more */
-        typing->at += (size_t)n;
+        terminal_input->at += (size_t)n;
     }
-    typing->at = typing->end = 0;
+    terminal_input->at = terminal_input->end = 0;
     return true;
 }
 
@@ -361,12 +361,12 @@ static bool is_read(int terminal) {
 }
 
 /* A client that has left has not ended the input: its command may be attached to again. A process that is killed closes its pipes and its connection in any order, within a moment. */
-static bool is_connected(const struct typing *typing) {
-    list_for_each(node, &typing->engine->clients) {
+static bool is_connected(const struct terminal_input *terminal_input) {
+    list_for_each(node, &terminal_input->engine->clients) {
         const struct client *client = container_of(node, struct client, node);
         struct pollfd left = { .fd = client->fd, .events = POLLRDHUP };
 
-        if (client == typing->client)
+        if (client == terminal_input->client)
             return poll(&left, 1, 0) == 0;
     }
     return false;
@@ -377,84 +377,84 @@ static bool is_connected(const struct typing *typing) {
  * is read. Shells switch that mode as they start, and it is lost. So it is typed whenever a reader has taken all there is. In raw mode it is a key, which line editors take for the end of file on an empty line: a line is ended before.
  */
 static void on_ended(struct loop_timer *timer) {
-    struct typing *typing = container_of(timer, struct typing, again);
+    struct terminal_input *terminal_input = container_of(timer, struct terminal_input, again);
     struct termios modes;
 
-    if (!is_connected(typing))
+    if (!is_connected(terminal_input))
         return;
-    if (tcgetattr(typing->terminal, &modes) == 0 && is_read(typing->terminal)) {
-        bool is_raw = !(modes.c_lflag & ICANON), ends_line = is_raw && typing->last && typing->last != '\n' && typing->last != '\r';
+    if (tcgetattr(terminal_input->terminal, &modes) == 0 && is_read(terminal_input->terminal)) {
+        bool is_raw = !(modes.c_lflag & ICANON), ends_line = is_raw && terminal_input->last && terminal_input->last != '\n' && terminal_input->last != '\r';
         char key = ends_line ? '\r' : modes.c_cc[VEOF] != _POSIX_VDISABLE ? (char)modes.c_cc[VEOF] : 4;
 
-        if (write(typing->terminal, &key, 1) == 1 && is_raw)
-            typing->last = key;
+        if (write(terminal_input->terminal, &key, 1) == 1 && is_raw)
+            terminal_input->last = key;
     }
-    (void)loop_timer_set(typing->engine->loop, &typing->again, clock_now_ns() + typing->rest_ns, on_ended);
-    typing->rest_ns = MIN(2 * typing->rest_ns, END_LAST_NS);
+    (void)loop_timer_set(terminal_input->engine->loop, &terminal_input->again, clock_now_ns() + terminal_input->rest_ns, on_ended);
+    terminal_input->rest_ns = MIN(2 * terminal_input->rest_ns, END_LAST_NS);
 }
 
 static void on_terminal_room(struct loop_source *source, uint32_t events) {
-    struct typing *typing = container_of(source, struct typing, room);
+    struct terminal_input *terminal_input = container_of(source, struct terminal_input, room);
 
     (void)events;
-    if (!type(typing))
+    if (!type_input(terminal_input))
         return;
-    loop_remove(typing->engine->loop, &typing->room);
-    if (typing->input >= 0)
-        (void)loop_add(typing->engine->loop, &typing->source, typing->input, EPOLLIN, on_input);
+    loop_remove(terminal_input->engine->loop, &terminal_input->room);
+    if (terminal_input->input >= 0)
+        (void)loop_add(terminal_input->engine->loop, &terminal_input->source, terminal_input->input, EPOLLIN, on_input);
 }
 
 static void on_input(struct loop_source *source, uint32_t events) {
-    struct typing *typing = container_of(source, struct typing, source);
-    ssize_t n = read(typing->input, typing->bytes, sizeof typing->bytes);
+    struct terminal_input *terminal_input = container_of(source, struct terminal_input, source);
+    ssize_t n = read(terminal_input->input, terminal_input->bytes, sizeof terminal_input->bytes);
 
     (void)events;
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n <= 0) {               /* nothing more is typed; the terminal stays */
-        loop_remove(typing->engine->loop, &typing->source);
-        close_fd(&typing->input);
-        typing->rest_ns = END_FIRST_NS;
-        (void)loop_timer_set(typing->engine->loop, &typing->again, clock_now_ns() + END_FIRST_NS, on_ended);
+        loop_remove(terminal_input->engine->loop, &terminal_input->source);
+        close_fd(&terminal_input->input);
+        terminal_input->rest_ns = END_FIRST_NS;
+        (void)loop_timer_set(terminal_input->engine->loop, &terminal_input->again, clock_now_ns() + END_FIRST_NS, on_ended);
         return;
     }
-    typing->end = (size_t)n;
-    typing->last = typing->bytes[n - 1];
-    if (!type(typing)) {
-        loop_remove(typing->engine->loop, &typing->source);
-        (void)loop_add(typing->engine->loop, &typing->room, typing->terminal, EPOLLOUT, on_terminal_room);
+    terminal_input->end = (size_t)n;
+    terminal_input->last = terminal_input->bytes[n - 1];
+    if (!type_input(terminal_input)) {
+        loop_remove(terminal_input->engine->loop, &terminal_input->source);
+        (void)loop_add(terminal_input->engine->loop, &terminal_input->room, terminal_input->terminal, EPOLLOUT, on_terminal_room);
     }
 }
 
-struct typing *typing_new(struct engine *engine, const struct client *client, int take_input, int terminal) {
+struct terminal_input *terminal_input_new(struct engine *engine, const struct client *client, int take_input, int terminal) {
     auto_close int input = take_input;
-    struct typing *typing = calloc(1, sizeof *typing);
+    struct terminal_input *terminal_input = calloc(1, sizeof *terminal_input);
 
-    if (!typing)
+    if (!terminal_input)
         return NULL;
-    typing->engine = engine;
-    typing->client = client;
-    typing->input = -EBADF;
-    typing->terminal = fcntl(terminal, F_DUPFD_CLOEXEC, 3);
+    terminal_input->engine = engine;
+    terminal_input->client = client;
+    terminal_input->input = -EBADF;
+    terminal_input->terminal = fcntl(terminal, F_DUPFD_CLOEXEC, 3);
     int flags = fcntl(input, F_GETFL);
-    if (typing->terminal < 0 || flags < 0 || fcntl(input, F_SETFL, flags | O_NONBLOCK) < 0 || fcntl(typing->terminal, F_SETFL, O_NONBLOCK) < 0 ||
-        loop_add(engine->loop, &typing->source, input, EPOLLIN, on_input) < 0) {
-        close_fd(&typing->terminal);
-        free(typing);
+    if (terminal_input->terminal < 0 || flags < 0 || fcntl(input, F_SETFL, flags | O_NONBLOCK) < 0 || fcntl(terminal_input->terminal, F_SETFL, O_NONBLOCK) < 0 ||
+        loop_add(engine->loop, &terminal_input->source, input, EPOLLIN, on_input) < 0) {
+        close_fd(&terminal_input->terminal);
+        free(terminal_input);
         return NULL;
     }
-    typing->input = TAKE_FD(input);
-    return typing;
+    terminal_input->input = TAKE_FD(input);
+    return terminal_input;
 }
 
-struct typing *typing_free(struct typing *typing) {
-    if (!typing)
+struct terminal_input *terminal_input_free(struct terminal_input *terminal_input) {
+    if (!terminal_input)
         return NULL;
-    loop_remove(typing->engine->loop, &typing->source);
-    loop_remove(typing->engine->loop, &typing->room);
-    loop_timer_clear(typing->engine->loop, &typing->again);
-    close_fd(&typing->input);
-    close_fd(&typing->terminal);
-    free(typing);
+    loop_remove(terminal_input->engine->loop, &terminal_input->source);
+    loop_remove(terminal_input->engine->loop, &terminal_input->room);
+    loop_timer_clear(terminal_input->engine->loop, &terminal_input->again);
+    close_fd(&terminal_input->input);
+    close_fd(&terminal_input->terminal);
+    free(terminal_input);
     return NULL;
 }

@@ -84,7 +84,7 @@ static int probe_traced(int proc, const void *vdso) {
     return r < 0 ? -EOPNOTSUPP : 0;
 }
 
-static int probe(int proc) {
+static int probe_write(int proc) {
     const void *vdso = (const void *)getauxval(AT_SYSINFO_EHDR);
 
     if (!vdso)
@@ -105,11 +105,11 @@ int code_write_probe(int proc) {
     if (way != UNKNOWN)
         return 0;
     if (proc >= 0)
-        return probe(proc);
+        return probe_write(proc);
     int own = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (own < 0)
         return -errno;
-    int r = probe(own);
+    int r = probe_write(own);
     close(own);
     return r;
 }

@@ -3,7 +3,7 @@
  * The commands of a sandbox, from the request to the report of their end.
  *
  * A command is its main process, a child of init's. What that leaves running is init's to reap, and no longer anybody's command. In a session the main process is a subreaper: while it lives, whatever its
- * descendants leave behind becomes its child and not init's, so that its tree can be found whole (tree.c).
+ * descendants leave behind becomes its child and not init's, so that its tree can be found whole (reaper.c).
  */
 #include "guest/command.h"
 
@@ -26,10 +26,10 @@
 #include "guest/determinism.h"
 #include "guest/files.h"
 #include "guest/restore.h"
-#include "guest/settime.h"
+#include "guest/abs_timers.h"
 #include "guest/state.h"
-#include "guest/stamps.h"
-#include "guest/virtual.h"
+#include "guest/file_times.h"
+#include "guest/vtime.h"
 #include "sys/syscalls.h"
 
 #define MAX_REAPED 256          /* at a time: guests can make work of this faster than it is done */
@@ -137,7 +137,7 @@ static pid_t wait_next(const struct box *box, int *ret_status, struct rusage *re
 }
 
 static void report_exit(const struct box *box, const struct command *command, int status, const struct rusage *usage, const struct moved *moved) {
-    stamps_settle();            /* what follows may be a snapshot */
+    file_times_settle();            /* what follows may be a snapshot */
     struct guest_record record = {
         .kind = GUEST_EXITED, .serial = command->serial, .value = (uint64_t)status, .wall_ns = (uint64_t)(clock_now_ns() - command->started_ns),
         .cpu_ns = ns_of(usage->ru_utime) + ns_of(usage->ru_stime), .max_rss_bytes = (uint64_t)usage->ru_maxrss * 1024,
@@ -167,7 +167,7 @@ static void report_agent(const struct box *box) {
     record_send(box->socket, &record, NULL, 0);
 }
 
-static void ended(const struct box *box, pid_t pid, int status, const struct rusage *usage, const struct moved *moved) {
+static void report_end(const struct box *box, pid_t pid, int status, const struct rusage *usage, const struct moved *moved) {
     for (size_t i = 0; i < state_n_agents; i++)
         if (state_agents[i] == pid) {
             state_agents[i] = state_agents[--state_n_agents];
@@ -190,7 +190,7 @@ static void ended(const struct box *box, pid_t pid, int status, const struct rus
         if (command.final)
             init_leave(box, 0);
         if (!state_commands)
-            virtual_stand();
+            vtime_stand();
         return;
     }
 }
@@ -215,12 +215,12 @@ bool command_reap(const struct box *box) {
 
         if (pid <= 0)
             return false;
-        if (WIFSTOPPED(status) && !virtual_stopped(pid, status) && !settime_stopped(pid, status))
+        if (WIFSTOPPED(status) && !vtime_stopped(pid, status) && !abs_timers_stopped(pid, status))
             let_go(pid, status);
         else if (WIFSTOPPED(status))
             continue;
         else
-            ended(box, pid, status, &usage, &moved);
+            report_end(box, pid, status, &usage, &moved);
     }
     return true;
 }
@@ -329,7 +329,7 @@ static int put_files(const struct wire_message *message, struct guest_fault *fau
 }
 
 /* The streams of the request, or a terminal's slave as these three; then what becomes 3 and up. */
-static pid_t spawn(const struct box *box, const struct wire_message *message, struct exec_request *request, uint64_t size, struct command *command, int *ret_master, struct guest_fault *fault) {
+static pid_t spawn_command(const struct box *box, const struct wire_message *message, struct exec_request *request, uint64_t size, struct command *command, int *ret_master, struct guest_fault *fault) {
     int fds[FD_MESSAGE_MAX_FDS], slave;
 
     if (!request->terminal) {
@@ -357,7 +357,7 @@ static pid_t spawn(const struct box *box, const struct wire_message *message, st
     return pid;
 }
 
-static pid_t start(const struct box *box, struct wire_message *message, struct command *command, int *ret_master, struct guest_fault *fault) {
+static pid_t start_command(const struct box *box, struct wire_message *message, struct command *command, int *ret_master, struct guest_fault *fault) {
     struct exec_request request = { .keeps_orphans = command_in_session };
     struct wire_field field;
     size_t position = 0, n_fields = 0;
@@ -384,7 +384,7 @@ static pid_t start(const struct box *box, struct wire_message *message, struct c
         if (!(message->header.flags & GUEST_EXEC_RESTORED))
             restore_cancel();
         command->started_ns = clock_now_ns();
-        r = spawn(box, message, &request, size, command, ret_master, fault);
+        r = spawn_command(box, message, &request, size, command, ret_master, fault);
     }
     if (chdir("/") < 0)         /* a command's directory must not be held by init */
         init_leave(box, 1);
@@ -401,7 +401,7 @@ void command_start(const struct box *box, struct wire_message *message) {
     if (tree_is_frozen() || (state_commands && !command_in_session))
         r = -EBUSY;
     else
-        r = state_commands == COMMAND_MAX ? -EAGAIN : command_main(command.serial) ? -EEXIST : start(box, message, &command, &master, &fault);
+        r = state_commands == COMMAND_MAX ? -EAGAIN : command_main(command.serial) ? -EEXIST : start_command(box, message, &command, &master, &fault);
     wire_message_done(message);
     if (r > 0) {
         struct guest_record record = {

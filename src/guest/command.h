@@ -27,7 +27,7 @@ pid_t command_main(uint64_t serial);
 /* GUEST_FILES: a child of init's that serves the socket. 0 or -errno. */
 int command_serve_files(int socket);
 
-/* tree.c: sends a signal to the processes that `scope` (enum guest_scope) means. Their number, or -errno. */
+/* reaper.c: sends a signal to the processes that `scope` (enum guest_scope) means. Their number, or -errno. */
 int tree_signal(pid_t top, int number, uint64_t scope);
 /* SIGKILL to every process but init and its agents. 0 or -errno. */
 int tree_kill_guests(void);

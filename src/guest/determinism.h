@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* random_seed and time_start inside a sandbox. determinism.c has the model, determinism_vdso.c how clocks are read without a system call. */
+/* random_seed and time_start inside a sandbox. det_random.c has the model, det_vdso_patch.c how clocks are read without a system call. */
 #ifndef ROLLBOX_GUEST_DETERMINISM_H
 #define ROLLBOX_GUEST_DETERMINISM_H
 
@@ -11,7 +11,7 @@
 #include <time.h>
 
 #include "guest/internal.h"
-#include "guest/stamps.h"
+#include "guest/file_times.h"
 
 /* Trees of commands that init is asked by, background ones of commands that have ended included. */
 #define DETERMINISM_MAX_LISTENERS 1024
@@ -27,7 +27,7 @@ struct determinism_start {
     uint64_t stream;            /* where its randomness starts */
 };
 
-/* A /proc of the sandbox' own that may be written to, which no guest sees (ops.c). */
+/* A /proc of the sandbox's own that may be written to, which no guest sees (mount_ops.c). */
 extern int determinism_proc;
 /* What CLOCK_MONOTONIC of the sandbox is ahead of init's, which is the kernel's. */
 extern int64_t determinism_uptime_ahead_ns;
@@ -72,7 +72,7 @@ bool determinism_holds_surely(pid_t thread);
 /* Has somebody sent a process a signal that will stop it, which it has not taken yet? A SIGCONT would make that undone. `surely`: one that it neither blocks nor catches. `proc`: a descriptor of /proc. */
 bool determinism_is_to_stop(int proc, pid_t process, bool surely);
 
-/* For still.c. All listeners; a question of one that is not to be looked at; what is held of a thread that a tracer has told to stop. */
+/* For quiesce.c. All listeners; a question of one that is not to be looked at; what is held of a thread that a tracer has told to stop. */
 struct image_determinism;
 size_t determinism_listeners(struct pollfd *events);
 void determinism_pass(int listener);
@@ -89,7 +89,7 @@ void determinism_begin_anew(const struct plan *plan);
 extern int determinism_fds[DETERMINISM_MAX_LISTENERS];
 extern size_t determinism_n_fds;
 
-/* determinism_vdso.c. Prepares the patched image. `offset_ns` is what the time of day is ahead of the kernel's, unless it is virtual. 0, or -EOPNOTSUPP: the kernel's is not as expected. */
+/* det_vdso_patch.c. Prepares the patched image. `offset_ns` is what the time of day is ahead of the kernel's, unless it is virtual. 0, or -EOPNOTSUPP: the kernel's is not as expected. */
 int vdso_prepare(const struct plan *plan, int64_t offset_ns, struct stamps_bounds bounds);
 /* Is what a process has at `base` what the kernel put there? */
 bool vdso_is_fresh(pid_t pid, uint64_t base);
@@ -107,7 +107,7 @@ struct vdso_told {
 int vdso_tell_stat(pid_t pid, uint64_t base, const struct vdso_told *file);
 /* Is the address one of the image at `base`? */
 bool vdso_contains(uint64_t base, uint64_t address);
-/* Where a process whose vDSO is at `base` has the code that settime.c sends it to, or 0: it has not. */
+/* Where a process whose vDSO is at `base` has the code that abs_timers.c sends it to, or 0: it has not. */
 uint64_t vdso_settime(pid_t pid, uint64_t base);
 
 /* Has a process' code, which stands in a newfstatat that ends at `after`, make this call by its vDSO at `base`. 0 or -errno (EOPNOTSUPP: it is not the code that we know, or too far away). */

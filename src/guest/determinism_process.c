@@ -12,7 +12,7 @@
 
 #include "guest/code_write.h"
 #include "guest/determinism.h"
-#include "guest/virtual.h"
+#include "guest/vtime.h"
 #include "sys/syscalls.h"
 
 #define CALL_LENGTH 5           /* bytes of the instruction */
@@ -188,7 +188,7 @@ bool idle_stat(pid_t pid, uint64_t fd, struct stat *ret_st) {
     return fstatat(determinism_proc, path, ret_st, 0) == 0;
 }
 
-int virtual_parse_call(const char *text, uint64_t *ret_arguments) {
+int vtime_parse_call(const char *text, uint64_t *ret_arguments) {
     char *at;
 
     if (*text < '0' || *text > '9')

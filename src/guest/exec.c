@@ -51,8 +51,8 @@ static const char *find_env(char *const *envp, const char *name) {
     return NULL;
 }
 
-/* execve along the sandbox' PATH, as execvpe does, without its allocation. Returns -errno. */
-static int execute(const struct exec_request *request) {
+/* execve along the sandbox's PATH, as execvpe does, without its allocation. Returns -errno. */
+static int execute_request(const struct exec_request *request) {
     const char *name = request->argv[0], *path = find_env(request->envp, "PATH");
     size_t name_length = strlen(name);
     char full[4096];
@@ -165,7 +165,7 @@ static int forbid_tracing(void) {
     return sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program);
 }
 
-static int prepare(struct child *child) {
+static int prepare_child(struct child *child) {
     const struct box *box = child->box;
     struct guest_fault *fault = (struct guest_fault *)&child->fault;
     sigset_t none;
@@ -203,11 +203,11 @@ static int prepare(struct child *child) {
 
 static int child_main(void *argument) {
     struct child *child = argument;
-    int r = prepare(child);
+    int r = prepare_child(child);
 
     if (r == 0) {
         child->executing = true;
-        r = execute(child->request);
+        r = execute_request(child->request);
         child->fault.stage = GUEST_STAGE_EXEC;
     }
     child->error = r;

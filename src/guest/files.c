@@ -29,7 +29,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/transfer.h"
-#include "base/tree.h"
+#include "base/remove_tree.h"
 #include "sys/syscalls.h"
 #include "sys/uapi.h"
 
@@ -370,7 +370,7 @@ static int serve_remove(bool recursive) {
 
 /* ---- requests ----------------------------------------------------------------------------------------------------- */
 
-static int serve(const struct transfer_message *m) {
+static int serve_request(const struct transfer_message *m) {
     memcpy(path_text, m->name, m->record.name_length + 1);
     switch ((int)m->record.type) {
     case TRANSFER_READ:
@@ -395,12 +395,12 @@ static int serve(const struct transfer_message *m) {
 }
 
 /* Answers one. False: the connection is of no more use. */
-static bool answer(const struct transfer_message *m) {
+static bool reply_to_request(const struct transfer_message *m) {
     uint32_t type = m->record.type;     /* the message does not outlive the next one */
     bool is_tree = type == TRANSFER_GET || type == TRANSFER_PUT;
 
     transfer->name[0] = '\0';
-    int r = serve(m);
+    int r = serve_request(m);
     if (r == 0)
         return (type == TRANSFER_GET || transfer_send(transfer, (struct transfer_record){ .type = TRANSFER_DONE }, NULL, NULL, 0) == 0) && !is_tree;
     /* The other end is gone, or does not speak as it should. */
@@ -445,7 +445,7 @@ _Noreturn void files_serve(int socket) {
         _exit(1);
     while (again) {
         transfer_init(transfer, socket, -1);
-        again = transfer_receive(transfer, &m) > 0 && answer(&m);
+        again = transfer_receive(transfer, &m) > 0 && reply_to_request(&m);
         transfer_done(transfer);
     }
     _exit(0);

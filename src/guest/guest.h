@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The guest side: what runs in the launcher, in a sandbox' init, and between fork and exec of its commands.
+ * The guest side: what runs in the launcher, in a sandbox's init, and between fork and exec of its commands.
  *
  * One static program, rollbox-init. The engine starts it as a *launcher* and sends it a plan; the launcher carries out the template operations and
  * then clones, on request, sandboxes from itself. A clone becomes the sandbox' *init* (pid 1): it carries out the box operations, gives up every
  * right it has, and executes commands on request. Nothing here allocates, formats or takes a lock; what fails is reported as one fixed record
  * {what, stage, operation, errno}, which the engine puts in words. Under isolation process
- * there is no template and a clone is no pid 1, but all else is the same: see process.c.
+ * there is no template and a clone is no pid 1, but all else is the same: see no_namespace.c.
  *
  * Requests to the launcher and to init are messages of base/wire.h; their answers are records. When the other end of its socket
  * closes, a launcher ends, and an init ends and with it the whole sandbox.
@@ -26,7 +26,7 @@
 /* Requests. */
 enum guest_request {
     GUEST_PLAN = 1,             /* to the launcher, once, first. fd: the plan */
-    GUEST_CREATE,               /* to the launcher: GUEST_ID? GUEST_AFFINITY? GUEST_HOME? GUEST_UPPER? {GUEST_SEED GUEST_UUID}? {GUEST_SINCE GUEST_GENERATION}? GUEST_CLOCKS?; fds: the sandbox' socket; then as flagged by CREATE_* in header.flags; then the layers, bottom first; then `tasks` files of cgroups v1 to enter */
+    GUEST_CREATE,               /* to the launcher: GUEST_ID? GUEST_AFFINITY? GUEST_HOME? GUEST_UPPER? {GUEST_SEED GUEST_UUID}? {GUEST_SINCE GUEST_GENERATION}? GUEST_CLOCKS?; fds: the sandbox's socket; then as flagged by CREATE_* in header.flags; then the layers, bottom first; then `tasks` files of cgroups v1 to enter */
     GUEST_EXEC,                 /* to init: {GUEST_ARG|GUEST_INTERPRETER}+ GUEST_ENV* GUEST_CWD GUEST_PROCESSES? GUEST_TERMINAL? GUEST_NO_TRACE? {GUEST_FILE_*}*; fds: stdin, stdout, stderr (not with GUEST_TERMINAL), then those that become 3 and up */
     GUEST_SESSION,              /* to init, before its first EXEC: it will get several. It enters the Landlock domain itself, so that all its commands share one. No answer unless it fails (GUEST_FAILED) */
     GUEST_SIGNAL,               /* to init: GUEST_TARGET GUEST_NUMBER GUEST_SCOPE; answer SIGNALLED. Target 0 with SIGKILL: every process but init; with SCOPE CHILDREN, and but its agents */
@@ -34,11 +34,11 @@ enum guest_request {
     GUEST_THAW,                 /* to init: and goes on; no answer */
     GUEST_FILES,                /* to init; fd: a socket, which a child of init's serves (files.h) until it closes; answer FILES_SERVED */
     GUEST_COPY,                 /* to the launcher: GUEST_BYTES GUEST_ENTRIES GUEST_UPPER? GUEST_NUMBERS?; fds: layers, bottom first; a child of it merges them into a new one; answer COPIED. With UPPER, that directory is it, and nobody counts */
-    GUEST_IMAGE,                /* to the launcher, once, before the first CREATE; fd: an image (image.h), whose process every sandbox from then on has ready; answer IMAGE_LOADED */
-    GUEST_HOLD,                 /* to the launcher; fds: a socket, an image, and where it is not written yet, a socket that tells how far it is (struct image_progress); a copy of it, with that image, serves the first as a launcher does: IMAGE_LOADED is its first answer */
-    GUEST_POOL,                 /* to the launcher; answer POOLED */
+    GUEST_IMAGE,                /* to the launcher, once, before the first CREATE; fd: an image (process_image.h), whose process every sandbox from then on has ready; answer IMAGE_LOADED */
+    GUEST_ZYGOTE,                 /* to the launcher; fds: a socket, an image, and where it is not written yet, a socket that tells how far it is (struct image_progress); a copy of it, with that image, serves the first as a launcher does: IMAGE_LOADED is its first answer */
+    GUEST_IMAGE_FS,                 /* to the launcher; answer POOLED */
     GUEST_RESTORE,              /* to init, first, in a sandbox with the image of a tree: {GUEST_TARGET GUEST_PROCESS}*, commands from now on; fds: the image's externals, in order; answer RESTORED. Flagged GUEST_RESTORE_TRIAL, they are made and do not go on: init answers and ends */
-    GUEST_STILL,                /* to init, of a sandbox with random_seed or time_start; fd: a socket to a capturer (still.h); no answer */
+    GUEST_QUIESCE,                /* to init, of a sandbox with random_seed or time_start; fd: a socket to a capturer (quiesce.h); no answer */
     GUEST_TOUCHES,              /* to the launcher, after IMAGE; fd: what the process is going to touch (struct image_touch), which each has ready from then on; no answer */
 };
 
@@ -53,7 +53,7 @@ enum guest_create_flag {
     GUEST_CREATE_HAS_MAP = 1 << 15,     /* with a user namespace for that, which CREATED has brought for that id; without it, CREATED brings one */
 };
 
-/* How many layers CREATE carries: in header.flags, from bit 16 on. A layer is the root of a tmpfs (or a directory on disk) that was some sandbox' private one, or was made by COPY, as a detached mount owned by U0. It holds for each place of the plan
+/* How many layers CREATE carries: in header.flags, from bit 16 on. A layer is the root of a tmpfs (or a directory on disk) that was some sandbox's private one, or was made by COPY, as a detached mount owned by U0. It holds for each place of the plan
  * (PLAN_OP_PLACE) its part "p<index>": a tree in the format of an overlay's upper directory with userxattr, or a file. */
 #define GUEST_CREATE_LAYERS_SHIFT 16
 #define GUEST_MAX_LAYERS 24
@@ -66,7 +66,7 @@ enum guest_exec_flag {
 };
 
 #define GUEST_RESTORE_TRIAL (1 << 8)    /* in header.flags */
-#define GUEST_RESTORE_AMENDS (1 << 9)   /* the last descriptor is an addition to the image (image.h): they go on as that says */
+#define GUEST_RESTORE_INCREMENTAL (1 << 9)   /* the last descriptor is an addition to the image (process_image.h): they go on as that says */
 
 enum guest_tag {
     GUEST_ARG = 1,              /* text */
@@ -77,7 +77,7 @@ enum guest_tag {
     GUEST_FILE_DATA,            /* bytes */
     GUEST_ID,                   /* u64: the guest's id in U0, for this sandbox alone; under isolation process the host's, and the next is its init's */
     GUEST_AFFINITY,             /* bytes: a cpu_set_t for sched_setaffinity */
-    GUEST_HOME,                 /* text: isolation process: the directory of the sandbox' private files */
+    GUEST_HOME,                 /* text: isolation process: the directory of the sandbox's private files */
     GUEST_PROCESSES,            /* u64: isolation process: RLIMIT_NPROC of the command */
     GUEST_TERMINAL,             /* u64: rows << 16 | columns: a terminal of its own instead of the three streams; STARTED then carries its master */
     GUEST_TARGET,               /* u64: the serial of an EXEC */
@@ -91,7 +91,7 @@ enum guest_tag {
     GUEST_UPPER,                /* text: the name, in PLAN_UPPERS, of the directory for what is private, U0's root's; with PLAN_ON_DISK, in place of a tmpfs */
     GUEST_SINCE,                /* u64: CLOCK_REALTIME, nanoseconds: since when there has been a sandbox that this one's files are of */
     GUEST_GENERATION,           /* u64: how many states lead to the one that it begins from */
-    GUEST_NUMBERS,              /* bytes: struct number of base/numbers.h: files that keep their inode numbers in a COPY */
+    GUEST_NUMBERS,              /* bytes: struct number of base/inode_numbers.h: files that keep their inode numbers in a COPY */
     GUEST_INTERPRETER,          /* nothing: an argument, as ARG is: the text of interpreter.py */
     GUEST_CLOCKS,               /* bytes: two int64_t, nanoseconds: what CLOCK_MONOTONIC and CLOCK_BOOTTIME of the sandbox are ahead of the host's; in place of the image's */
     GUEST_PARTS,                /* bytes: a uint64_t for each layer of CREATE: bit K says that its part "pK" holds anything. Without it, or for parts past 63: all may */
@@ -118,7 +118,7 @@ enum guest_record_kind {
     GUEST_FILES_SERVED,         /* init: `error` */
     GUEST_COPIED,               /* launcher: `error`, stage and operation as of a failure; else fd: the new layer, `value` its bytes, `wall_ns` its entries */
     GUEST_IMAGE_LOADED,         /* launcher: `error` */
-    GUEST_POOLED,               /* launcher: `error`; else fd: a file system in memory, with large pages, for images: those of memory files take the kernel many times as long to make */
+    GUEST_IMAGE_FS_MADE,               /* launcher: `error`; else fd: a file system in memory, with large pages, for images: those of memory files take the kernel many times as long to make */
     GUEST_RESTORED,             /* init: all go on, fds: the masters of its commands' terminals, in the image's order, or, flagged GUEST_CREATE_NOTES, a userfaultfd of each living process, in the image's order, if all have one, and no terminals; or `error`, at `stage` (enum restore_step), of process `operation` (its pid inside; 0: none), and it ends */
     GUEST_FILES_ENDED,          /* init: one of those that were served (FILES_SERVED) is over */
 };

@@ -8,7 +8,7 @@
  * can still copy such files up.
  *
  * The last kind is made inside U0, one for each sandbox with layers. The kernel counts pipes, descriptors under way, watches and the like by user, so every sandbox runs under an id of its
- * own; but a layer outlives its sandbox, and others stand on it. So all files are stored with one id, the plan's, and each sandbox' mounts show them as its own.
+ * own; but a layer outlives its sandbox, and others stand on it. So all files are stored with one id, the plan's, and each sandbox's mounts show them as its own.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,14 +27,14 @@
 
 uint32_t idmap_base;
 
-static char *put(char *at, uint32_t value, char after) {
+static char *put_number(char *at, uint32_t value, char after) {
     at = guest_put_number(at, value);
     *at++ = after;
     return at;
 }
 
 /* The first process of a namespace. It ends with the launcher, also if that was killed before this line. */
-static int stand(void *launcher) {
+static int stand_in_namespace(void *launcher) {
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 && getppid() == *(pid_t *)launcher)
         for (;;)
             pause();
@@ -45,11 +45,11 @@ static int stand(void *launcher) {
 static int new_namespace(int host, const char *uid_map, const char *gid_map) {
     static _Alignas(GUEST_STACK_ALIGN) char stack[4096];
     char path[32] = "proc/";
-    pid_t launcher = getpid(), pid = clone(stand, stack + sizeof stack, CLONE_VM | CLONE_NEWUSER | SIGCHLD, &launcher);    /* in our memory: it needs none of its own */
+    pid_t launcher = getpid(), pid = clone(stand_in_namespace, stack + sizeof stack, CLONE_VM | CLONE_NEWUSER | SIGCHLD, &launcher);    /* in our memory: it needs none of its own */
 
     if (pid < 0)
         return -errno;
-    put(path + 5, (uint32_t)pid, '\0');
+    put_number(path + 5, (uint32_t)pid, '\0');
     int fd = -1, process = openat(host, path, O_PATH | O_DIRECTORY | O_CLOEXEC);
     int r = process < 0 ? -errno : guest_write(process, "uid_map", uid_map);
     if (r == 0)
@@ -68,10 +68,10 @@ static void owner_map(char *text, uint32_t owner) {
     char *at = text;
 
     if (owner > 0)
-        at = put(put(put(at, 0, ' '), idmap_base + GUEST_ID_OTHERS, ' '), owner, '\n');
-    at = put(put(put(at, owner, ' '), idmap_base + 1, ' '), 1, '\n');
+        at = put_number(put_number(put_number(at, 0, ' '), idmap_base + GUEST_ID_OTHERS, ' '), owner, '\n');
+    at = put_number(put_number(put_number(at, owner, ' '), idmap_base + 1, ' '), 1, '\n');
     if (owner < LAST_ID)
-        at = put(put(put(at, owner + 1, ' '), idmap_base + GUEST_ID_OTHERS + owner + 1, ' '), LAST_ID - owner, '\n');
+        at = put_number(put_number(put_number(at, owner + 1, ' '), idmap_base + GUEST_ID_OTHERS + owner + 1, ' '), LAST_ID - owner, '\n');
     at[-1] = '\0';
 }
 
@@ -89,14 +89,14 @@ int idmap_for_files(int root, uint32_t stored, uint32_t id) {
     char map[64], *at = map;
 
     /* U0's root makes the directories that files lie in, and mounts what needs an owner that can be told. */
-    at = put(put(put(at, 0, ' '), 0, ' '), 1, '\n');
-    put(put(put(at, stored, ' '), id, ' '), 1, '\0');
+    at = put_number(put_number(put_number(at, 0, ' '), 0, ' '), 1, '\n');
+    put_number(put_number(put_number(at, stored, ' '), id, ' '), 1, '\0');
     return new_namespace(root, map, map);
 }
 
 int idmap_for_launcher(int host) {
     char map[64];
 
-    put(put(put(map, 0, ' '), idmap_base, ' '), GUEST_ID_RANGE, '\0');
+    put_number(put_number(put_number(map, 0, ' '), idmap_base, ' '), GUEST_ID_RANGE, '\0');
     return new_namespace(host, map, map);
 }

@@ -2,7 +2,7 @@
 /*
  * The init of a sandbox: reaps, and does what the engine asks for.
  *
- * One thread, one loop: a request on the socket, or a SIGCHLD. The socket's end is the sandbox' end: when init exits, the kernel kills whatever is left in its
+ * One thread, one loop: a request on the socket, or a SIGCHLD. The socket's end is the sandbox's end: when init exits, the kernel kills whatever is left in its
  * pid namespace. Only the engine holds the other end, so that is also how the death of the engine, or of its client, reaches every process.
  *
  * In a session commands live side by side, some of them long after they were last asked about, and may signal and trace each other: they share one Landlock domain, which
@@ -21,7 +21,7 @@
 #include "guest/state.h"
 #include "guest/determinism.h"
 #include "guest/files.h"
-#include "guest/image.h"
+#include "guest/process_image.h"
 #include "guest/restore.h"
 #include "sys/syscalls.h"
 
@@ -41,7 +41,7 @@ static int begin_session(struct box *box, struct guest_fault *fault) {
 }
 
 /* The commands that a message of RESTORE names are under way from now on. */
-static int adopt(const struct wire_message *message) {
+static int adopt_pipes(const struct wire_message *message) {
     struct wire_field field;
     uint64_t serial = 0, pid;
     size_t position = 0;
@@ -61,19 +61,19 @@ static int adopt(const struct wire_message *message) {
     return r;
 }
 
-static void restore(const struct box *box, const struct wire_message *message) {
-    bool is_trial = message->header.flags & GUEST_RESTORE_TRIAL;
+static void restore_processes(const struct box *box, const struct wire_message *message) {
+    bool is_dry_run = message->header.flags & GUEST_RESTORE_TRIAL;
     struct restore_failure failure = { 0 };
     int masters[IMAGE_MAX_TERMINALS], trackers[IMAGE_MAX_NOTED];
     size_t n_masters = 0, n_trackers = 0;
-    const bool amends = message->header.flags & GUEST_RESTORE_AMENDS;
-    const size_t n_externals = message->n_fds - (amends && message->n_fds);
-    int r = restore_is_tree() && message->n_fds >= amends ? adopt(message) : -EBADMSG;
+    const bool applies_incremental = message->header.flags & GUEST_RESTORE_INCREMENTAL;
+    const size_t n_externals = message->n_fds - (applies_incremental && message->n_fds);
+    int r = restore_is_tree() && message->n_fds >= applies_incremental ? adopt_pipes(message) : -EBADMSG;
 
-    if (r == 0 && amends)
-        r = restore_amend(box, message->fds[n_externals], &failure);
+    if (r == 0 && applies_incremental)
+        r = restore_incremental(box, message->fds[n_externals], &failure);
     if (r == 0)
-        r = restore_finish(box, message->fds, n_externals, is_trial, masters, &n_masters, &failure);
+        r = restore_finish(box, message->fds, n_externals, is_dry_run, masters, &n_masters, &failure);
     struct guest_record record = { .kind = GUEST_RESTORED, .serial = message->header.serial, .error = r < 0 ? -r : 0, .stage = failure.step, .operation = failure.pid };
     if (r == 0 && (n_trackers = restore_take_trackers(trackers)))
         record.value = GUEST_CREATE_NOTES;
@@ -85,7 +85,7 @@ static void restore(const struct box *box, const struct wire_message *message) {
         close(masters[--n_masters]);
     while (n_trackers)
         close(trackers[--n_trackers]);
-    if (r < 0 || is_trial)
+    if (r < 0 || is_dry_run)
         init_leave(box, r < 0);
     restore_forget();
 }
@@ -129,7 +129,7 @@ static int serve_files(struct wire_message *message) {
     return r;
 }
 
-static void answer(const struct box *box, const struct wire_message *message, uint32_t kind, int r, uint64_t value) {
+static void send_reply(const struct box *box, const struct wire_message *message, uint32_t kind, int r, uint64_t value) {
     struct guest_record record = { .kind = kind, .stage = r < 0 ? GUEST_STAGE_REQUEST : 0, .error = r < 0 ? -r : 0, .serial = message->header.serial, .value = value };
 
     record_send(box->socket, &record, NULL, 0);
@@ -152,29 +152,29 @@ static void handle_request(struct box *box, struct wire_message *message) {
         }
         break;
     case GUEST_RESTORE:
-        restore(box, message);
+        restore_processes(box, message);
         break;
     case GUEST_SIGNAL:
         if (message->length &&
             !tree_is_frozen()) /* and is no mere question whether we are here; who stands still has the signal when he goes on */
             determinism_release(box->plan);
         r = send_signal(message, &value);
-        answer(box, message, GUEST_SIGNALLED, r, value);
+        send_reply(box, message, GUEST_SIGNALLED, r, value);
         break;
     case GUEST_FREEZE:
         determinism_stand(box->plan);
         r = box->plan->flags & PLAN_PROCESS ? -EBADMSG : tree_freeze();
-        answer(box, message, GUEST_FROZEN, r, r > 0 ? (uint64_t)r : 0);
+        send_reply(box, message, GUEST_FROZEN, r, r > 0 ? (uint64_t)r : 0);
         break;
-    case GUEST_STILL:
+    case GUEST_QUIESCE:
         if (message->n_fds)
-            (void)still_begin(box->plan, wire_take_fd(message, 0));
+            (void)quiesce_begin(box->plan, wire_take_fd(message, 0));
         break;
     case GUEST_THAW:
         tree_thaw();
         break;
     case GUEST_FILES:
-        answer(box, message, GUEST_FILES_SERVED, serve_files(message), 0);
+        send_reply(box, message, GUEST_FILES_SERVED, serve_files(message), 0);
         break;
     default:
         break;
@@ -215,7 +215,7 @@ _Noreturn void init_run(struct box *box, struct wire_message *message) {
 
         events[0] = (struct pollfd){ box->socket, POLLIN, 0 };
         events[1] = (struct pollfd){ signals, POLLIN, 0 };
-        events[2] = (struct pollfd){ still_socket(), POLLIN, 0 };
+        events[2] = (struct pollfd){ quiesce_socket(), POLLIN, 0 };
         if (left_ns > 0)
             left = (struct timespec){ left_ns / 1000000000, left_ns % 1000000000 };
         int ready = (int)sys_call5(__NR_ppoll, events, 3 + n_listeners, !more && until_ns == INT64_MAX ? NULL : &left, NULL, 0);
@@ -227,7 +227,7 @@ _Noreturn void init_run(struct box *box, struct wire_message *message) {
         if (!ready && !more)
             restore_forget_rest();
         if (events[2].revents) {
-            still_serve(box->plan);
+            quiesce_serve(box->plan);
             continue;           /* what they have asked meanwhile, that is */
         }
         determinism_serve(box->plan, events + 3, n_listeners, !ready && !more);

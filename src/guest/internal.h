@@ -34,12 +34,12 @@ static inline int guest_fault(struct guest_fault *fault, uint32_t stage, uint32_
 /* A sandbox being set up, in its init. */
 struct box {
     const struct plan *plan;
-    const int *static_rules;    /* O_PATH descriptors of the template's Landlock rules, parallel to the plan's; -1 for those that are the sandbox' own */
+    const int *static_rules;    /* O_PATH descriptors of the template's Landlock rules, parallel to the plan's; -1 for those that are the sandbox's own */
     int socket;
     int netns;                  /* to enter; -1: make one */
     bool netns_is_new;          /* the engine has not got it yet */
     uint32_t outer_id;          /* the guest's uid and gid in U0 */
-    int file_ids;               /* a user namespace: mounts of the sandbox' own files are idmapped by it (idmap_for_files); -1: they need not be */
+    int file_ids;               /* a user namespace: mounts of the sandbox's own files are idmapped by it (idmap_for_files); -1: they need not be */
     int disk;                   /* the private tmpfs, for the engine; -1 */
     bool layered;               /* and that as a layer: a detached mount of its own */
     int layer;                  /* it; -1 */
@@ -61,20 +61,20 @@ struct box {
     int io;                     /* init's own /proc/self/io, which nobody can open any more; -1 */
     uint64_t seed;              /* in place of the plan's, if there is `uuid`: what the kernel's file of that name says with it */
     const char *uuid;
-    const void *numbers;        /* of a copy: struct number, for files that keep theirs (base/numbers.h) */
-    size_t numbers_length;
+    const void *numbers;        /* of a copy: struct number, for files that keep theirs (base/inode_numbers.h) */
+    size_t inode_numbers_length;
     const void *clocks;         /* GUEST_CLOCKS; NULL */
     int64_t since_ns;           /* CLOCK_REALTIME: since when its files have been a sandbox'; 0: its own birth */
     uint64_t generation;        /* how many states its files have been through */
 };
 
-/* ops.c: carries out plan operations. `root` is "/". While the template is built, `box` is NULL and `host` is the host's root; else -1. */
+/* mount_ops.c: carries out plan operations. `root` is "/". While the template is built, `box` is NULL and `host` is the host's root; else -1. */
 extern uint64_t ops_others;     /* bit i: the i-th operation with an inode has found another one there; the last bit stands for all further ones */
 /* upper.c. Whether its own places lie over nothing of the host's, an image's or a stored snapshot's: no file is copied, and no place is below a directory that a guest can rename. Layers are not looked at. */
 bool ops_begin_empty(const struct plan *plan);
 int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host, struct guest_fault *fault);
 
-/* copy.c: owner, mode, times and attributes of the file `from`, whose stat is given, for the file `to`; both opened for reading. Those that an overlay has for itself are left out. */
+/* layer_merge.c: owner, mode, times and attributes of the file `from`, whose stat is given, for the file `to`; both opened for reading. Those that an overlay has for itself are left out. */
 int copy_attributes(int from, int to, const struct stat *st);
 /* A new tmpfs, or the empty directory of that name in PLAN_UPPERS, with what these layers (roots, bottom first) make together, most of it of the guest's id, as a detached mount; or -errno. How much there is, is told of a tmpfs alone.
  * The caller is a process for this alone, and calls copy_end before it ends. */
@@ -94,26 +94,26 @@ int guest_new_tmpfs_of(const char *options);
 
 /* idmap.c: a user namespace, found through the proc below the directory `host`, for an idmapped mount on which the files of one owner are the guest's; or -errno. Only as the host's root. */
 int idmap_for_owner(int host, uid_t uid, gid_t gid);
-/* Likewise, by the root of U0, for the sandbox' own files: what belongs to the id `stored` of U0 is that of `id`. */
+/* Likewise, by the root of U0, for the sandbox's own files: what belongs to the id `stored` of U0 is that of `id`. */
 int idmap_for_files(int root, uint32_t stored, uint32_t id);
 /* U0 itself, likewise. */
 int idmap_for_launcher(int host);
 extern uint32_t idmap_base;     /* the first id of the launcher's range */
 
-/* box.c: makes the calling process, just cloned, the init of a sandbox with no rights left. */
+/* init_setup.c: makes the calling process, just cloned, the init of a sandbox with no rights left. */
 int box_setup(struct box *box, struct guest_fault *fault);
 
 /* loopback.c: the loopback interface of the network namespace that the caller is in. 0 or -errno. */
 int loopback_up(const struct plan *plan);
 
-/* seed.c: what /dev/urandom has under a seed, to a file (consumed), from now on; `length` is a multiple of 4096. */
-void seed_begin(int file, uint64_t seed, uint64_t length);
+/* urandom_file.c: what /dev/urandom has under a seed, to a file (consumed), from now on; `length` is a multiple of 4096. */
+void urandom_file_begin(int file, uint64_t seed, uint64_t length);
 /* When all of it is there, if anything was begun. 0 or -errno. */
-int seed_end(void);
-/* The sandbox' own seed, once it is in its own root. 0 or -errno. */
-int seed_setup(const struct box *box);
+int urandom_file_end(void);
+/* The sandbox's own seed, once it is in its own root. 0 or -errno. */
+int urandom_file_setup(const struct box *box);
 
-/* privileges.c. The calling process enters the sandbox' cgroups, unless it has. 0 or -errno. */
+/* privileges.c. The calling process enters the sandbox's cgroups, unless it has. 0 or -errno. */
 int box_enter_cgroups(struct box *box);
 
 /* Puts the plan's filter on the calling process. */
@@ -126,7 +126,7 @@ int box_drop_privileges(void);
 /* init itself enters the Landlock domain of its commands. 0 or -errno. */
 int box_enter_domain(struct box *box);
 
-/* process.c: the same under isolation process, once the path of the directory for private files is told. */
+/* no_namespace.c: the same under isolation process, once the path of the directory for private files is told. */
 int process_set_home(const char *path);
 int process_setup(struct box *box, struct guest_fault *fault);
 /* In a command's process: from init's ids to the guest's. */
@@ -135,7 +135,7 @@ int process_become_guest(const struct box *box);
 const char *process_environment(size_t i);
 /* Kills every process of the sandbox but its init, waits for them, removes the private files. */
 void process_end(const struct box *box);
-/* The sandbox' end. In a pid namespace the kernel kills what is left. */
+/* The sandbox's end. In a pid namespace the kernel kills what is left. */
 _Noreturn void init_leave(const struct box *box, int status);
 
 /* init.c: never returns. Requests are received into `message`. */
@@ -160,7 +160,7 @@ int exec_set_limits(const struct plan *plan, uint64_t processes);
 /* Starts a command of the sandbox and returns its pid once it runs, or -errno and the fault when it never will. */
 pid_t exec_spawn(const struct box *box, const struct exec_request *request, struct guest_fault *fault);
 
-/* record.c: sends one record with descriptors. A lost peer is noticed where requests are read. 0 or -errno (ETOOMANYREFS: the descriptors could not be sent, for a long time). */
+/* report.c: sends one record with descriptors. A lost peer is noticed where requests are read. 0 or -errno (ETOOMANYREFS: the descriptors could not be sent, for a long time). */
 int record_send(int socket, const struct guest_record *record, const int *fds, size_t n_fds);
 void record_fault(int socket, uint32_t kind, uint64_t serial, const struct guest_fault *fault, int negative_errno);
 

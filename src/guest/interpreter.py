@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an interpreter that is kept started does: it waits for its program, and then is as if it had just been started with that.
 
-Built into init (command.c); the engine (interpreter.c) has it run as `python3 -c`, in a namespace of its own with builtins of its own: whatever names the program gives things, these functions mean what they say. `space` is the namespace of
+Built into init (command.c); the engine (python_zygote.c) has it run as `python3 -c`, in a namespace of its own with builtins of its own: whatever names the program gives things, these functions mean what they say. `space` is the namespace of
 `__main__`, the program's. What it finds there and in tracebacks is what it would find anyhow; the frames below its own are the only traces. What is there before the program comes is out of the garbage collector's sight
 (gc.freeze), so that no collection touches, and so copies, all of it.
 

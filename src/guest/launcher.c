@@ -229,7 +229,7 @@ static void await_plan(void) {
         await_first_netns();
 }
 
-static int build(const struct plan *plan, bool in_namespaces, struct guest_fault *fault) {
+static int build_template(const struct plan *plan, bool in_namespaces, struct guest_fault *fault) {
     if (plan->flags & PLAN_PROCESS)
         return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 ? guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, -errno) : 0;
 
@@ -275,7 +275,7 @@ static int take_fields(const struct wire_message *message, struct box *box) {
             box->upper = wire_text(&field);
         if (field.tag == GUEST_NUMBERS) {
             box->numbers = field.data;
-            box->numbers_length = field.length;
+            box->inode_numbers_length = field.length;
         }
         if (field.tag == GUEST_CLOCKS && field.length == 2 * sizeof(int64_t))
             box->clocks = field.data;
@@ -373,7 +373,7 @@ static uint64_t guest_id(const struct wire_message *message) {
     return id;
 }
 
-/* The user namespace for the sandbox' files: the engine's, or a new one. -1: they need none, or none is to be had, and the sandbox runs under the plan's id. */
+/* The user namespace for the sandbox's files: the engine's, or a new one. -1: they need none, or none is to be had, and the sandbox runs under the plan's id. */
 static int take_file_ids(const struct plan *plan, const struct wire_message *message, bool *ret_is_new) {
     uint64_t id = guest_id(message);
 
@@ -390,7 +390,7 @@ static int take_file_ids(const struct plan *plan, const struct wire_message *mes
     return *ret_is_new ? fd : -1;
 }
 
-static void create(const struct plan *plan, struct wire_message *message) {
+static void create_box(const struct plan *plan, struct wire_message *message) {
     struct guest_record record = { .kind = GUEST_CREATED, .serial = message->header.serial };
     struct guest_fault fault = { .stage = GUEST_STAGE_CLONE };
     size_t first_layer, n_layers;
@@ -433,8 +433,8 @@ static void create(const struct plan *plan, struct wire_message *message) {
         close(file_ids);
 }
 
-/* Merges the layers of a request, in a process of its own, which as a sandbox' init has the engine as its parent. */
-static void copy(const struct plan *plan, struct wire_message *message) {
+/* Merges the layers of a request, in a process of its own, which as a sandbox's init has the engine as its parent. */
+static void serve_copy(const struct plan *plan, struct wire_message *message) {
     struct guest_record record = { .kind = GUEST_COPIED, .stage = GUEST_STAGE_CLONE, .serial = message->header.serial };
     struct box sizes = { 0 };
     pid_t pid = (pid_t)sys_clone(CLONE_PARENT, NULL);
@@ -474,19 +474,19 @@ static void load_image(const struct plan *plan, const struct wire_message *messa
         _exit(1);               /* what it has of the image is in nobody's way then */
 }
 
-static void make_pool(const struct wire_message *message) {
+static void make_image_fs(const struct wire_message *message) {
     int pool = guest_new_tmpfs(&(struct guest_tmpfs){ .size = "80%", .huge = "always", .mode = "0700", .attributes = MOUNT_ATTR_NOEXEC });
-    struct guest_record record = { .kind = GUEST_POOLED, .serial = message->header.serial, .error = pool < 0 ? -pool : 0 };
+    struct guest_record record = { .kind = GUEST_IMAGE_FS_MADE, .serial = message->header.serial, .error = pool < 0 ? -pool : 0 };
 
     record_send(GUEST_LAUNCHER_SOCKET, &record, &pool, pool >= 0);
     if (pool >= 0)
         close(pool);
 }
 
-static void serve(const struct plan *plan);
+static void serve_requests(const struct plan *plan);
 
 /* A copy of this launcher, the engine's child as it is, with everything that it has but its socket and the network namespace that it made ahead of need. */
-static void hold(const struct plan *plan, struct wire_message *message) {
+static void start_zygote(const struct plan *plan, struct wire_message *message) {
     struct guest_record failed = { .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial, .error = EBADMSG };
     pid_t pid = message->n_fds == 2 || message->n_fds == 3 ? (pid_t)sys_clone(CLONE_PARENT, NULL) : -EBADMSG;
 
@@ -508,10 +508,10 @@ static void hold(const struct plan *plan, struct wire_message *message) {
     close(wire_take_fd(message, 0));
     load_image(plan, message, 1);
     wire_message_done(message);
-    serve(plan);
+    serve_requests(plan);
 }
 
-static void serve(const struct plan *plan) {
+static void serve_requests(const struct plan *plan) {
     static struct wire_message message;
 
     for (;;) {
@@ -521,15 +521,15 @@ static void serve(const struct plan *plan) {
         if (r <= 0)
             _exit(r == 0 ? 0 : 1);
         if (message.header.type == GUEST_CREATE && message.n_fds >= 1)
-            create(plan, &message);
+            create_box(plan, &message);
         else if (message.header.type == GUEST_COPY)
-            copy(plan, &message);
+            serve_copy(plan, &message);
         else if (message.header.type == GUEST_IMAGE)
             load_image(plan, &message, 0);
-        else if (message.header.type == GUEST_POOL)
-            make_pool(&message);
-        else if (message.header.type == GUEST_HOLD)
-            hold(plan, &message);
+        else if (message.header.type == GUEST_IMAGE_FS)
+            make_image_fs(&message);
+        else if (message.header.type == GUEST_ZYGOTE)
+            start_zygote(plan, &message);
         else if (message.header.type == GUEST_TOUCHES && message.n_fds == 1)
             restore_expect(message.fds[0]);
         wire_message_done(&message);
@@ -578,7 +578,7 @@ int main(int argc, char **argv) {
     await_plan();
     int r = receive_plan(&plan);
     if (r == 0)
-        r = early_error ? early_error : build(plan, early, &fault);
+        r = early_error ? early_error : build_template(plan, early, &fault);
     if (r < 0) {
         record_fault(GUEST_LAUNCHER_SOCKET, GUEST_FAILED, 0, &fault, r);
         return 1;
@@ -589,5 +589,5 @@ int main(int argc, char **argv) {
         close(user_namespace);  /* before any sandbox is cloned: none is to have it */
     determinism_prepare(plan);
     (void)clock_now_ns();        /* musl looks for the kernel's function at the first time, and every sandbox would anew */
-    serve(plan);
+    serve_requests(plan);
 }

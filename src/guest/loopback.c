@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loopback interface of a network namespace that is the sandbox' own.
+ * The loopback interface of a network namespace that is the sandbox's own.
  *
  * Under virtual time its routes carry `quickack`: sockets acknowledge at once. A delayed acknowledgement is up to 40 ms
  * of the kernel's own time, for which Nagle's algorithm holds back what was sent; no wait of a process shows that.
@@ -81,7 +81,7 @@ static void replace_route6(int socket) {
     send_route(socket, &message, message.header.nlmsg_len);
 }
 
-/* Where a kernel refuses this, virtual time waits for late acknowledgements (virtual_kernel.c). */
+/* Where a kernel refuses this, virtual time waits for late acknowledgements (vtime_kernel.c). */
 static void acknowledge_at_once(void) {
     int fd = (int)sys_call3(__NR_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
 

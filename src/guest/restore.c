@@ -4,7 +4,7 @@
  *
  * init tells each process what to do, step by step, and hears how it went; no code of a guest's runs before all have said that nothing can fail any more.
  *
- * Pids. Processes and threads get those that they had. Whoever may choose a pid has rights over the user namespace that the pid namespace belongs to, which is U0, and the processes are born in the sandbox' own. So init, while it is
+ * Pids. Processes and threads get those that they had. Whoever may choose a pid has rights over the user namespace that the pid namespace belongs to, which is U0, and the processes are born in the sandbox's own. So init, while it is
  * U0's root, makes a child that stays so, and does one thing: it says what the next pid is to be. It ends before any of the processes goes on. For a process that is alone, init says so itself, once.
  */
 #include "guest/restore.h"
@@ -24,14 +24,14 @@
 #include "base/fd.h"
 #include "guest/determinism.h"
 #include "guest/restore_image.h"
-#include "guest/virtual.h"
+#include "guest/vtime.h"
 #include "sys/syscalls.h"
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
 
 #define STREAMS 4
 #define FDS_AT_ONCE 32
-#define REST_NS 120000000ll     /* by then, of a hundred that are made at once, the last has answered; and before the engine looks (LIVE_REST_NS) */
+#define REST_NS 120000000ll     /* by then, of a hundred that are made at once, the last has answered; and before the engine looks (CHECKPOINT_REST_NS) */
 
 static pid_t keeper;            /* of the pids */
 static pid_t command;           /* the one process, of a command to be; 0: none, or it goes on by now */
@@ -153,7 +153,7 @@ static int hear_with(uint32_t index, int *ret_listener) {
     return n == sizeof word && word.error < 0 ? word.error : -ECHILD;
 }
 
-static int hear(uint32_t index) {
+static int receive_reply(uint32_t index) {
     int none;
 
     return hear_with(index, &none);
@@ -168,14 +168,14 @@ static int order_more(uint32_t index, enum restore_order_kind kind, uint32_t arg
     return r;
 }
 
-static int order(uint32_t index, enum restore_order_kind kind, uint32_t argument) {
+static int send_order(uint32_t index, enum restore_order_kind kind, uint32_t argument) {
     return order_more(index, kind, argument, false, NULL, 0);
 }
 
-static int tell(uint32_t index, enum restore_order_kind kind, uint32_t argument) {
-    int r = order(index, kind, argument);
+static int notify_process(uint32_t index, enum restore_order_kind kind, uint32_t argument) {
+    int r = send_order(index, kind, argument);
 
-    return r < 0 ? r : hear(index);
+    return r < 0 ? r : receive_reply(index);
 }
 
 static bool owes_word;          /* each of them, of how it was prepared, or amended; one that is by itself says nothing unasked */
@@ -223,7 +223,7 @@ static int hear_owed(void) {
 /* They are prepared. */
 static int hear_prepared(const struct box *box) {
     if (restored_is_by_itself() && restore_are_noted(box)) {
-        int r = order(0, RESTORE_SAY, 0);
+        int r = send_order(0, RESTORE_SAY, 0);
 
         return r < 0 ? r : hear_all();
     }
@@ -261,7 +261,7 @@ static int hear_begin(uint32_t index) {
     if (restore_ends[index].has_begun)
         return 0;
     restore_ends[index].has_begun = true;
-    return hear(index);
+    return receive_reply(index);
 }
 
 static bool has_several_tops;   /* processes without a parent among the others: each is kept from the forks that make the others */
@@ -295,7 +295,7 @@ static int make_one(const struct box *box, uint32_t index) {
         return r;
     if (parent) {
         r = hear_begin(parent - 1);
-        return r < 0 ? r : tell(parent - 1, RESTORE_MAKE_CHILD, index);
+        return r < 0 ? r : notify_process(parent - 1, RESTORE_MAKE_CHILD, index);
     }
     if (has_several_tops)
         restore_take_to_forks(index);
@@ -331,10 +331,10 @@ static int join_groups(void) {
     for (int leaders = 1; leaders >= 0; leaders--) {
         for (uint32_t i = 0; i < n_processes() && r == 0; i++)
             if (joins_as(i, leaders))
-                r = order(i, RESTORE_JOIN_GROUP, 0);
+                r = send_order(i, RESTORE_JOIN_GROUP, 0);
         for (uint32_t i = 0; i < n_processes() && r == 0; i++)
             if (joins_as(i, leaders))
-                r = hear(i);
+                r = receive_reply(i);
     }
     return r;
 }
@@ -344,7 +344,7 @@ static int set_foregrounds(void) {
 
     for (uint32_t i = 0; i < n_processes() && r == 0; i++)
         if (restored_process(i)->terminal && restored_process(i)->session == restored_process(i)->pid)
-            r = tell(i, RESTORE_SET_FOREGROUND, 0);
+            r = notify_process(i, RESTORE_SET_FOREGROUND, 0);
     return r;
 }
 
@@ -354,13 +354,13 @@ static int end_dead(void) {
 
     for (uint32_t i = n_processes(); i-- > 0 && r == 0;) {
         const struct image_process *p = restored_process(i);
-        bool is_ghost = p->kind == IMAGE_GHOST;
+        bool is_ghost = p->kind == IMAGE_DEAD_LEADER;
 
         if (p->kind == IMAGE_LIVING)
             continue;
-        r = tell(i, RESTORE_END, 0);
+        r = notify_process(i, RESTORE_END, 0);
         if (r == 0 && p->parent)
-            r = tell(p->parent - 1, is_ghost ? RESTORE_REAP : RESTORE_AWAIT_END, i);
+            r = notify_process(p->parent - 1, is_ghost ? RESTORE_REAP : RESTORE_AWAIT_END, i);
         else if (r == 0)
             (void)waitpid((pid_t)p->pid, NULL, __WALL);
     }
@@ -428,7 +428,7 @@ static int give_area(uint32_t index, uint32_t first, bool is_last, const int *fi
 }
 
 /* The next of what it is to get, one order; with the last, or where there is none, it completes itself. */
-static int give(uint32_t index, const int *files) {
+static int give_files(uint32_t index, const int *files) {
     const struct image_process *p = restored_process(index);
     const struct image_fd *fds = restored_table(fds, struct image_fd) + p->fds.first;
     struct restore_end *has = &restore_ends[index];
@@ -453,7 +453,7 @@ static int has_threads(const struct box *box, uint32_t index) {
 
     if (r < 0 || !determinism_wanted(box->plan))
         return r;
-    r = listener < 0 ? -EBADMSG : still_adopt(restored_process(index), listener);
+    r = listener < 0 ? -EBADMSG : quiesce_adopt(restored_process(index), listener);
     if (r < 0)
         failure = (struct restore_failure){ -r, RESTORE_VDSO, restored_process(index)->pid };
     return r;
@@ -473,12 +473,12 @@ static int give_all(const struct box *box, const int *files) {
         is_more = false;
         for (uint32_t i = 0; i < n_processes() && r == 0; i++)
             if (restored_process(i)->kind == IMAGE_LIVING && !restore_ends[i].completes)
-                r = give(i, files);
+                r = give_files(i, files);
         for (uint32_t i = 0; i < n_processes() && r == 0; i++)
             if (restore_ends[i].waits) {
                 is_more |= !restore_ends[i].completes;
                 restore_ends[i].waits = false;
-                r = restore_ends[i].completes && !takes_turns(i) ? has_threads(box, i) : hear(i);
+                r = restore_ends[i].completes && !takes_turns(i) ? has_threads(box, i) : receive_reply(i);
             }
     }
     return r;
@@ -488,25 +488,25 @@ static int make_threads(const struct box *box) {
     int r = 0;
 
     for (uint32_t i = 0; i < n_processes() && r == 0; i++)
-        if (restored_process(i)->kind == IMAGE_LIVING && takes_turns(i) && (r = order(i, RESTORE_MAKE_THREADS, 0)) == 0)
+        if (restored_process(i)->kind == IMAGE_LIVING && takes_turns(i) && (r = send_order(i, RESTORE_MAKE_THREADS, 0)) == 0)
             r = has_threads(box, i);
     return r;
 }
 
-int restore_amend(const struct box *box, int addition, struct restore_failure *ret_failure) {
+int restore_incremental(const struct box *box, int incremental, struct restore_failure *ret_failure) {
     int r = hear_prepared(box);
 
-    if (r == 0 && (r = restore_take_addition(addition, true)) < 0)
+    if (r == 0 && (r = restore_take_incremental(incremental, true)) < 0)
         failure = (struct restore_failure){ -r, RESTORE_MEMORY, 0 };
     if (r == 0)
-        r = order_all(RESTORE_AMEND, &addition, 1);
+        r = order_all(RESTORE_INCREMENTAL, &incremental, 1);
     *ret_failure = failure;
     return r;
 }
 
-static int go_on(const struct box *box, const int *externals, size_t n_externals, int *files) {
+static int resume(const struct box *box, const int *externals, size_t n_externals, int *files) {
     uint32_t file = 0, last_pid = restored.header->determinism.last_pid;
-    int r = still_resume(box);
+    int r = quiesce_resume(box);
 
     if (r == 0)
         r = restore_open_files(externals, n_externals, files, &file);
@@ -524,7 +524,7 @@ static int go_on(const struct box *box, const int *externals, size_t n_externals
     if (r == 0 && last_pid > 1)
         r = restore_next_pid(last_pid + 1);
     if (r == 0)
-        still_go_on(files, externals, n_externals);
+        quiesce_continue(files, externals, n_externals);
     return r;
 }
 
@@ -547,10 +547,10 @@ static bool has_wait(const struct image_process *p) {
 static void let_go_those(bool with_waits) {
     for (uint32_t i = 0; i < n_processes(); i++)
         if (restored_process(i)->kind == IMAGE_LIVING && has_wait(restored_process(i)) == with_waits)
-            (void)order(i, RESTORE_GO, 0);
+            (void)send_order(i, RESTORE_GO, 0);
 }
 
-/* Who begins a wait anew is not signalled by the others before (virtual_wait.c). */
+/* Who begins a wait anew is not signalled by the others before (vtime_wait.c). */
 static void let_go(const struct box *box) {
     let_go_those(true);
     if (restored.header->waits.n && !restored_is_by_itself())
@@ -558,23 +558,23 @@ static void let_go(const struct box *box) {
     let_go_those(false);
 }
 
-int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
+int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_dry_run, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
     size_t n = (size_t)restored.header->files.n, length = (n + 1) * sizeof(int);
     int *files = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     int r = files == MAP_FAILED ? -errno : n_externals != restored.header->n_externals ? -EBADMSG : 0;
 
     for (size_t i = 0; i < n && files != MAP_FAILED; i++)
         files[i] = -1;
-    goes_unasked = !is_trial && may_go_unasked(box);
+    goes_unasked = !is_dry_run && may_go_unasked(box);
     if (r == 0)
-        r = go_on(box, externals, n_externals, files);
+        r = resume(box, externals, n_externals, files);
     end_keeper();
     for (size_t i = 0; i < n && files != MAP_FAILED; i++)
         if (files[i] >= 0)
             close(files[i]);
     *ret_n_masters = restore_leave_terminals(ret_masters);
     /* Nothing can fail any more. Those that go on may end the others, and be none the worse for it than elsewhere. */
-    if (r == 0 && !is_trial && !goes_unasked)
+    if (r == 0 && !is_dry_run && !goes_unasked)
         let_go(box);
     for (uint32_t i = 0; i < n_processes(); i++)
         close(restore_ends[i].ours);
@@ -635,7 +635,7 @@ static int begin_serving(const struct box *box, int *ret_listener) {
     *ret_listener = listener;
     if (r < 0 || !determinism_wanted(box->plan))
         return r;
-    r = listener < 0 ? -EBADMSG : still_begin_command(box->plan, listener);
+    r = listener < 0 ? -EBADMSG : quiesce_begin_command(box->plan, listener);
     if (r < 0)
         failure = (struct restore_failure){ -r, RESTORE_VDSO, restored_process(0)->pid };
     return r;
@@ -650,10 +650,10 @@ pid_t restore_resume(const struct box *box, const struct exec_request *request, 
     /* If it has ended, it has left word of why. */
     if (r == 0)
         (void)fd_send(restore_ends[0].ours, request->cwd, strlen(request->cwd) + 1, request->fds, STREAMS);
-    if (r == 0 && hear(0) == 0) {
+    if (r == 0 && receive_reply(0) == 0) {
         close(restore_ends[0].ours);
         command = 0;
-        virtual_started(listener, request->fds);
+        vtime_started(listener, request->fds);
         return pid;
     }
     /* It never was: the command is started in its place, and finds nothing of it. */
@@ -683,13 +683,13 @@ pid_t restore_resume(const struct box *box, const struct exec_request *request, 
 void restore_cancel(void) {
 }
 
-int restore_amend(const struct box *box, int addition, struct restore_failure *ret_failure) {
-    (void)box, (void)addition, (void)ret_failure;
+int restore_incremental(const struct box *box, int incremental, struct restore_failure *ret_failure) {
+    (void)box, (void)incremental, (void)ret_failure;
     return -EOPNOTSUPP;
 }
 
-int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
-    (void)box, (void)externals, (void)n_externals, (void)is_trial, (void)ret_masters, (void)ret_n_masters, (void)ret_failure;
+int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_dry_run, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
+    (void)box, (void)externals, (void)n_externals, (void)is_dry_run, (void)ret_masters, (void)ret_n_masters, (void)ret_failure;
     return -EOPNOTSUPP;
 }
 

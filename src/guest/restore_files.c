@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "guest/restore_image.h"
-#include "guest/virtual.h"
+#include "guest/vtime.h"
 #include "sys/syscalls.h"
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
@@ -39,7 +39,7 @@ static int set_flags(int fd, uint32_t flags) {
     return flags & SETTABLE && fcntl(fd, F_SETFL, flags) < 0 ? -errno : 0;
 }
 
-static int fail(int fd, int r) {
+static int fail_file(int fd, int r) {
     close(fd);
     return r;
 }
@@ -60,7 +60,7 @@ static int open_as_it_was(const struct image_file *file, int flags) {
     int again = set_mode(file, st.st_mode);
     if (r == 0 && again < 0)
         r = again;
-    return r == 0 ? fd : fd < 0 ? r : fail(fd, r);
+    return r == 0 ? fd : fd < 0 ? r : fail_file(fd, r);
 }
 
 static int open_path(const struct image_file *file) {
@@ -74,18 +74,18 @@ static int open_path(const struct image_file *file) {
     if (other >= 0)
         close(other);
     if (r < 0)
-        return fd < 0 ? r : fail(fd, r);
+        return fd < 0 ? r : fail_file(fd, r);
     if (fstat(fd, &st) < 0)
-        return fail(fd, -errno);
+        return fail_file(fd, -errno);
     if ((st.st_mode & S_IFMT) != (file->mode & S_IFMT))
-        return fail(fd, -ESTALE);
+        return fail_file(fd, -ESTALE);
     if ((S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) && lseek(fd, (off_t)file->offset, SEEK_SET) < 0)
-        return fail(fd, -errno);
+        return fail_file(fd, -errno);
     /* Opened without waiting, whatever it was. */
-    return fcntl(fd, F_SETFL, file->flags & SETTABLE) < 0 ? fail(fd, -errno) : fd;
+    return fcntl(fd, F_SETFL, file->flags & SETTABLE) < 0 ? fail_file(fd, -errno) : fd;
 }
 
-static int fill(int fd, const struct image_file *file) {
+static int fill_file(int fd, const struct image_file *file) {
     const struct image_run *runs = restored_table(runs, struct image_run) + file->runs.first;
 
     if (ftruncate(fd, (off_t)file->length) < 0)
@@ -156,7 +156,7 @@ static int make_memory(const struct image_file *file) {
         fd = file->is_nameless ? create_memory(restored_text(file->path)) : open_nameless();
     if (fd < 0)
         return fd;
-    int r = fill(fd, file);
+    int r = fill_file(fd, file);
     if (r == 0)
         r = give_mode(fd, file->mode);  /* before F_SEAL_EXEC: of a file that can be executed it seals all else */
     if (r == 0 && lseek(fd, (off_t)file->offset, SEEK_SET) < 0)
@@ -165,7 +165,7 @@ static int make_memory(const struct image_file *file) {
         r = add_seals(fd, file->seals & ~late_seals(file));
     if (r == 0)
         r = set_flags(fd, file->flags);
-    return r < 0 ? fail(fd, r) : fd;
+    return r < 0 ? fail_file(fd, r) : fd;
 }
 
 /* What is open already, opened once more. */
@@ -231,7 +231,7 @@ static int make_timer(const struct image_file *file) {
         r = sys_call4(__NR_timerfd_settime, fd, file->offset ? file->seals : 0, time, NULL);
     if (r >= 0 && file->ticks)
         r = ioctl(fd, (int)SET_TICKS, &file->ticks) < 0 ? -errno : 0;
-    return r < 0 ? fd < 0 ? fd : fail(fd, (int)r) : fd;
+    return r < 0 ? fd < 0 ? fd : fail_file(fd, (int)r) : fd;
 }
 
 /* What it begins with is 32 bits; what it may come to is 64. */
@@ -239,7 +239,7 @@ static int make_event(const struct image_file *file) {
     int fd = (int)sys_call2(__NR_eventfd2, 0, (file->flags & O_NONBLOCK) | O_CLOEXEC | (file->ticks ? 1u : 0u));
     long n = fd < 0 || !file->value ? (long)sizeof file->value : sys_call3(__NR_write, fd, &file->value, sizeof file->value);
 
-    return n == (long)sizeof file->value ? fd : fail(fd, n < 0 ? (int)n : -EIO);
+    return n == (long)sizeof file->value ? fd : fail_file(fd, n < 0 ? (int)n : -EIO);
 }
 
 /* ---- sockets ------------------------------------------------------------------------------------------------------------ */
@@ -357,7 +357,7 @@ static int send_waiting(const int *ends, const struct image_file *file, const st
     return r == 0 && needs_room ? set_room(ends, file->buffers[0] / 2, other ? other->buffers[0] / 2 : 0) : r;
 }
 
-static int shut(int fd, const struct image_file *file) {
+static int shut_socket(int fd, const struct image_file *file) {
     return file->is_shut ? (int)sys_call2(__NR_shutdown, fd, file->is_shut - 1) : 0;
 }
 
@@ -387,10 +387,10 @@ static int make_alone(const struct image_file *file) {
         r = set_address_of(fd, file, __NR_connect, file->remote, file->remote_length);
     if (r == 0)
         r = set_flags(fd, file->flags);
-    return r < 0 && fd >= 0 ? fail(fd, r) : r < 0 ? r : fd;
+    return r < 0 && fd >= 0 ? fail_file(fd, r) : r < 0 ? r : fd;
 }
 
-static int bound(const struct image_file *like, const struct image_file *of, uint64_t address, uint64_t length) {
+static int bound_range(const struct image_file *like, const struct image_file *of, uint64_t address, uint64_t length) {
     int fd = (int)sys_call3(__NR_socket, of->domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
     int r = fd < 0 ? fd : set_options(fd, like);
 
@@ -398,7 +398,7 @@ static int bound(const struct image_file *like, const struct image_file *of, uin
         r = share_port(fd, of);
     if (r == 0)
         r = set_address_of(fd, of, __NR_bind, address, length);
-    return r < 0 && fd >= 0 ? fail(fd, r) : r < 0 ? r : fd;
+    return r < 0 && fd >= 0 ? fail_file(fd, r) : r < 0 ? r : fd;
 }
 
 /* At the port that it was bound to, or, where that is 0, was given. */
@@ -412,11 +412,11 @@ static int connect_to(int fd, int listening) {
 
 /* As any two come to be connected: one listens for a moment. Which of them did, nobody can tell after. */
 static int connect_ends(const struct image_file *file, const struct image_file *other, int *ret_ends) {
-    int ends[2] = { -1, -1 }, r = 0, listening = other ? bound(other, other, other->name, other->name_length) : bound(file, file, file->remote, file->remote_length);
+    int ends[2] = { -1, -1 }, r = 0, listening = other ? bound_range(other, other, other->name, other->name_length) : bound_range(file, file, file->remote, file->remote_length);
 
     if (listening < 0)
         return listening;
-    if ((r = (int)sys_call2(__NR_listen, listening, 1)) == 0 && (ends[0] = bound(file, file, file->name, file->name_length)) < 0)
+    if ((r = (int)sys_call2(__NR_listen, listening, 1)) == 0 && (ends[0] = bound_range(file, file, file->name, file->name_length)) < 0)
         r = ends[0];
     if (r == 0)
         r = other ? set_address_of(ends[0], file, __NR_connect, file->remote, file->remote_length) : connect_to(ends[0], listening);
@@ -450,9 +450,9 @@ static int make_socket(const struct image_file *file, int *fds) {
     if (r == 0)
         r = send_waiting(ends, file, other);
     if (r == 0)
-        r = shut(ends[0], file);
+        r = shut_socket(ends[0], file);
     if (r == 0 && other)
-        r = shut(ends[1], other);
+        r = shut_socket(ends[1], other);
     if (r == 0)
         r = set_flags(ends[0], file->flags);
     if (r == 0 && other)
@@ -461,7 +461,7 @@ static int make_socket(const struct image_file *file, int *fds) {
         fds[other - files] = ends[1];
     else
         close(ends[1]);
-    return r < 0 ? fail(ends[0], r) : ends[0];
+    return r < 0 ? fail_file(ends[0], r) : ends[0];
 }
 
 static int make_one(const struct image_file *file, const int *externals, int *fds) {
@@ -472,7 +472,7 @@ static int make_one(const struct image_file *file, const int *externals, int *fd
         return open_path(file);
     case IMAGE_FILE_EXTERNAL:
         fd = sys_dup_above(externals[file->value], 3);
-        return fd < 0 ? fd : fcntl(fd, F_SETFL, file->flags & SETTABLE) < 0 ? fail(fd, -errno) : fd;
+        return fd < 0 ? fd : fcntl(fd, F_SETFL, file->flags & SETTABLE) < 0 ? fail_file(fd, -errno) : fd;
     case IMAGE_FILE_PIPE:
         return make_pipe(file->value, fds);
     case IMAGE_FILE_MEMORY:
@@ -496,7 +496,7 @@ static int make_one(const struct image_file *file, const int *externals, int *fd
     case IMAGE_FILE_HUNG_UP:
         return restore_open_terminal(file);
     case IMAGE_FILE_CLOCK:
-        return virtual_page();
+        return vtime_page();
     }
     return -EBADMSG;
 }
@@ -592,7 +592,7 @@ static int watch_to(int fd, const char *nothing, uint32_t from, uint32_t to) {
     return 0;
 }
 
-static int watch(int fd, const struct image_file *file, const char *nothing) {
+static int add_watches(int fd, const struct image_file *file, const char *nothing) {
     const struct image_watch *watches = restored_table(watches, struct image_watch) + file->targets.first;
     char events[4096];
     int waiting = 0;
@@ -623,7 +623,7 @@ int restore_watch(const int *fds, uint32_t *ret_file) {
         if (ends[0] < 0 && (r = (int)sys_call2(__NR_pipe2, ends, O_CLOEXEC)) == 0)
             *guest_put_number(nothing + strlen(nothing), (uint64_t)ends[0]) = '\0';
         if (r == 0)
-            r = watch(fds[i], &files[i], nothing);
+            r = add_watches(fds[i], &files[i], nothing);
         *ret_file = (uint32_t)i;
     }
     if (ends[0] >= 0) {

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "guest/guest.h"
-#include "guest/image.h"
+#include "guest/process_image.h"
 #include "guest/restore.h"
 
 struct restored_range {
@@ -26,7 +26,7 @@ struct restore_image {
     uint64_t region, region_end;
     uint64_t vdso_at;           /* where the kernel's is put meanwhile */
     uint64_t stacks;
-    uint64_t *parked;           /* of each area: where it is; 0: it has no pages */
+    uint64_t *staged;           /* of each area: where it is; 0: it has no pages */
     uint64_t *together;         /* of the first of some that are in place, and were mapped as one with what is between them: where that ends; else 0 */
     struct restored_range memory[IMAGE_MAX_PROCESSES];  /* where that of a process and of all that descend from it is parked */
     const struct image_touch *touches;
@@ -54,7 +54,7 @@ static inline bool restored_is_memory(const struct image_area *area) {
 }
 
 static inline bool restored_is_in_place(const struct image_area *area) {
-    return restored.parked[area - restored_table(areas, struct image_area)] == area->start;
+    return restored.staged[area - restored_table(areas, struct image_area)] == area->start;
 }
 
 static inline uint64_t restored_are_together(const struct image_area *first) {
@@ -72,7 +72,7 @@ static inline bool restored_is_by_itself(void) {
  * process completes itself; one with a single thread makes that, too, and others wait for RESTORE_MAKE_THREADS. `goes`: as after RESTORE_GO, if all that went well. */
 enum restore_order_kind {
     RESTORE_MAKE_CHILD = 1, RESTORE_JOIN_GROUP, RESTORE_END, RESTORE_REAP, RESTORE_AWAIT_END, RESTORE_PREPARE, RESTORE_TAKE_FDS, RESTORE_TAKE_MEMORY, RESTORE_COMPLETE, RESTORE_MAKE_THREADS, RESTORE_GO,
-    RESTORE_SET_FOREGROUND, RESTORE_AMEND, RESTORE_SAY,
+    RESTORE_SET_FOREGROUND, RESTORE_INCREMENTAL, RESTORE_SAY,
 };
 
 struct restore_order {
@@ -91,13 +91,13 @@ void restore_keep_from_forks(uint32_t index);
 void restore_take_to_forks(uint32_t index);
 void restore_give_up(uint32_t index);
 
-/* restore_amend.c. In init, and then, with the same file, in each process that is prepared: `restored` is the addition from there on. 0 or -errno, and then nothing has changed. */
-int restore_take_addition(int fd, bool is_init);
+/* restore_incremental.c. In init, and then, with the same file, in each process that is prepared: `restored` is the addition from there on. 0 or -errno, and then nothing has changed. */
+int restore_take_incremental(int fd, bool is_init);
 /* In a process: memory without files becomes what the addition says, and what it says nothing of goes, files included. 0 or -errno. */
-int restore_amend_memory(uint32_t index);
+int restore_incremental_memory(uint32_t index);
 /* The area of the process that one of the addition's goes on with; NULL: it is new. */
 const struct image_area *restore_before(uint32_t index, const struct image_area *area);
-/* restore_last.c: the region has become longer. */
+/* restore_trampoline.c: the region has become longer. */
 void restore_put_region(void);
 /* restore_state.c. Memory without pages, where an area of the process is to be; 0 or -errno. */
 long restore_make_memory(const struct image_area *area);
@@ -143,20 +143,20 @@ int restore_set_foreground(const struct image_process *process);
 int restore_open_terminal(const struct image_file *file);
 size_t restore_leave_terminals(int *ret_masters);
 
-/* restore_last.c: what is done without a program. */
+/* restore_trampoline.c: what is done without a program. */
 int restore_put_last(void);     /* in the launcher */
 void restore_await_threads(uint32_t n);     /* until so many others of this process have only to leave */
 /* Places in a frame, as the kernel reads it; at the first, where it reads nothing, are the signals by which the call that the thread was in ends if one of them is pending. */
 #define RESTORE_FRAME_SIGNALS 8
 #define RESTORE_FRAME_RAX 144
 #define RESTORE_FRAME_RIP 168
-struct restore_last {
+struct restore_trampoline {
     uint64_t frame, fs_base, gs_base, rseq, rseq_length, rseq_signature;
 };
-_Noreturn void restore_leave(const struct restore_last *last, uint32_t n_others);     /* the first thread: the others leave after it is there */
-_Noreturn void restore_leave_thread(const struct restore_last *last);
+_Noreturn void restore_leave(const struct restore_trampoline *last, uint32_t n_others);     /* the first thread: the others leave after it is there */
+_Noreturn void restore_leave_thread(const struct restore_trampoline *last);
 
-/* restore_note.c. In a process: a userfaultfd, or -errno; and, once it has its memory, what it writes to is noted from here on. */
+/* restore_track_from_birth.c. In a process: a userfaultfd, or -errno; and, once it has its memory, what it writes to is noted from here on. */
 int restore_make_tracker(void);
 void restore_note(int tracker, const struct image_process *process);
 

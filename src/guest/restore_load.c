@@ -2,7 +2,7 @@
 /*
  * Loading an image into a launcher (restore_image.h has the picture).
  *
- * Everything that the image says of itself is checked first, once (image.c): what comes after reads no table past its end and maps nothing where it must not. The launcher's own text is copied into memory without a file, for the kernel lets a
+ * Everything that the image says of itself is checked first, once (process_image.c): what comes after reads no table past its end and maps nothing where it must not. The launcher's own text is copied into memory without a file, for the kernel lets a
  * process change what /proc/PID/exe names only when nothing of the old program is mapped.
  */
 #include <elf.h>
@@ -29,9 +29,9 @@
 #define TOUCHES_ROOM ((IMAGE_MAX_TOUCHES * sizeof(struct image_touch) + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1))
 #define HUGE 0x200000ull
 #define LEAST_PACKED 0x10000ull /* less is not worth its move */
-#define MOST_GAPS 8             /* an eighth of what has no whole large page, for that much more is there in each copy */
+#define MAX_GAPS 8             /* an eighth of what has no whole large page, for that much more is there in each copy */
 #define GUARD 0x200000ull       /* below what grows downwards */
-#define COMMANDS_BESIDES 32     /* the policy's processes: as many as INIT_PROCESSES of engine/slot.c */
+#define COMMANDS_BESIDES 32     /* the policy's processes: as many as INIT_PROCESSES of engine/cgroup_lease.c */
 #define STACK_ROOM 0x4000000ull /* around the launcher's own: nothing of a guest's is to be in its way */
 
 extern const char __ehdr_start[];
@@ -62,7 +62,7 @@ static uint64_t park_room(const struct image_area *area) {
     return area->end - area->start + (area->kind == IMAGE_STACK ? GUARD : 0) + HUGE;
 }
 
-static bool is_parked(const struct image_area *area) {
+static bool is_staged(const struct image_area *area) {
     return restored_is_memory(area) && area->runs.n && !area->forgets;
 }
 
@@ -74,11 +74,11 @@ static bool is_packed(const struct image_area *area, const struct image_run *run
     const uint64_t length = area->end - area->start;
     uint64_t filled = 0;
 
-    if (!is_parked(area) || area->kind == IMAGE_STACK)
+    if (!is_staged(area) || area->kind == IMAGE_STACK)
         return false;
     for (uint32_t i = 0; i < area->runs.n; i++)
         filled += runs[area->runs.first + i].length;
-    return filled >= LEAST_PACKED && filled >= (length < HUGE ? length - length / MOST_GAPS : length / 2);
+    return filled >= LEAST_PACKED && filled >= (length < HUGE ? length - length / MAX_GAPS : length / 2);
 }
 
 /* The place of an area in the pack, after what ends at `at`: of one that has whole large pages, its own address modulo their size. */
@@ -171,7 +171,7 @@ static int make_region(const char *found, uint64_t length, int fd) {
     }
     room += n_threads * RESTORE_STACK;
     for (uint64_t i = 0; i < it->areas.n && room < IMAGE_HIGHEST; i++)
-        room += is_parked(&areas[i]) ? park_room(&areas[i]) : 0;
+        room += is_staged(&areas[i]) ? park_room(&areas[i]) : 0;
     pack_length = pack_room(it, found);
     room += pack_length;
     if (room >= IMAGE_HIGHEST || pack_length >= IMAGE_HIGHEST)
@@ -188,8 +188,8 @@ static int make_region(const char *found, uint64_t length, int fd) {
     at += pages_of(length);
     restored.vdso_at = at;
     at += VDSO_ROOM + TOUCHES_ROOM;
-    restored.parked = (void *)at;
-    restored.together = restored.parked + it->areas.n;
+    restored.staged = (void *)at;
+    restored.together = restored.staged + it->areas.n;
     if (!map_at(at, tables, PROT_READ | PROT_WRITE, MAP_ANONYMOUS, -1))
         return -errno;
     at += tables;
@@ -231,7 +231,7 @@ static uint64_t map_together(const struct image_range *own, uint32_t k) {
     if (restored.header->processes.n != 1 || areas[k].kind == IMAGE_STACK || is_packed(&areas[k], runs))
         return 0;
     for (uint32_t i = k + 1; i < own->first + own->n && !has_whole_large_page(areas[k].start, areas[i].end); i++) {
-        if (!is_parked(&areas[i]))
+        if (!is_staged(&areas[i]))
             continue;
         if (areas[i].kind == IMAGE_STACK || is_packed(&areas[i], runs))
             break;
@@ -243,7 +243,7 @@ static uint64_t map_together(const struct image_range *own, uint32_t k) {
 }
 
 /* Pages for its runs, all at once, which costs less than one by one. */
-static void populate(const struct image_area *area, uint64_t to) {
+static void populate_area(const struct image_area *area, uint64_t to) {
     const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first;
 
     for (uint32_t i = 0; i < area->runs.n; i++)
@@ -251,7 +251,7 @@ static void populate(const struct image_area *area, uint64_t to) {
 }
 
 /* Its runs, from the image to where it is now. */
-static int fill(const struct image_area *area, uint64_t to) {
+static int fill_area(const struct image_area *area, uint64_t to) {
     const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first;
     int r = 0;
 
@@ -290,7 +290,7 @@ static int fill_packed(const struct image_area *area, uint64_t to) {
     int r = take_from_pack(area, &at);
 
     if (r == 0)
-        r = fill(area, at);
+        r = fill_area(area, at);
     if (r < 0)
         return r;
     forget_gaps(area, at);
@@ -310,17 +310,17 @@ static int make_room(const struct image_area *area, bool is_mapped, uint64_t *at
         to = area->start;
     else if (!map_for(area, to))
         return -errno;
-    restored.parked[area - restored_table(areas, struct image_area)] = pages = to;
+    restored.staged[area - restored_table(areas, struct image_area)] = pages = to;
     if (is_packed(area, restored_table(runs, struct image_run)))
         r = take_from_pack(area, &pages);
     if (r == 0)
-        populate(area, pages);
+        populate_area(area, pages);
     return r;
 }
 
-static int park(const struct image_area *area, bool is_together) {
-    const uint64_t to = restored.parked[area - restored_table(areas, struct image_area)];
-    int r = is_packed(area, restored_table(runs, struct image_run)) ? fill_packed(area, to) : fill(area, to);
+static int stage_area(const struct image_area *area, bool is_together) {
+    const uint64_t to = restored.staged[area - restored_table(areas, struct image_area)];
+    int r = is_packed(area, restored_table(runs, struct image_run)) ? fill_packed(area, to) : fill_area(area, to);
 
     if (r < 0)
         return r;
@@ -336,7 +336,7 @@ static uint64_t room_of(const struct image_process *process) {
     uint64_t room = 0;
 
     for (uint32_t i = 0; i < process->areas.n; i++)
-        room += is_parked(&areas[i]) ? park_room(&areas[i]) : 0;
+        room += is_staged(&areas[i]) ? park_room(&areas[i]) : 0;
     return room;
 }
 
@@ -419,7 +419,7 @@ static int make_all_room(void) {
         uint64_t at = restored.memory[i].start, together = 0;
 
         for (uint32_t k = own->first; k < own->first + own->n && r == 0; k++) {
-            if (!is_parked(&areas[k]))
+            if (!is_staged(&areas[k]))
                 continue;
             if (areas[k].start >= together)
                 together = map_together(own, k);
@@ -441,11 +441,11 @@ int restore_fill(void) {
         uint64_t together = 0;
 
         for (uint32_t k = own->first; k < own->first + own->n && r == 0; k++) {
-            if (!is_parked(&areas[k]))
+            if (!is_staged(&areas[k]))
                 continue;
             if (restored_are_together(&areas[k]))
                 together = restored_are_together(&areas[k]);
-            r = park(&areas[k], areas[k].start < together);
+            r = stage_area(&areas[k], areas[k].start < together);
         }
     }
     restored.region_end -= pack_length;
@@ -455,7 +455,7 @@ int restore_fill(void) {
 /* ---- handing it on ------------------------------------------------------------------------------------------------------ */
 
 /* What nothing is parked in is passed over. */
-static void advise(uint32_t index, int advice) {
+static void advise_areas(uint32_t index, int advice) {
     const struct restored_range *range = &restored.memory[index];
     const struct image_process *process = restored_process(index);
     const struct image_area *areas = restored_table(areas, struct image_area) + process->areas.first;
@@ -467,11 +467,11 @@ static void advise(uint32_t index, int advice) {
 }
 
 void restore_keep_from_forks(uint32_t index) {
-    advise(index, UAPI_MADV_DONTFORK);
+    advise_areas(index, UAPI_MADV_DONTFORK);
 }
 
 void restore_take_to_forks(uint32_t index) {
-    advise(index, UAPI_MADV_DOFORK);
+    advise_areas(index, UAPI_MADV_DOFORK);
 }
 
 void restore_give_up(uint32_t index) {
@@ -520,7 +520,7 @@ static int leave_file(void) {
     return 0;
 }
 
-/* Of the policy's processes, init being one: who restores them is not held to that, as a fork would be. Nor are the commands that init starts, for which the group has a little more room (engine/slot.c). The dead that are
+/* Of the policy's processes, init being one: who restores them is not held to that, as a fork would be. Nor are the commands that init starts, for which the group has a little more room (engine/cgroup_lease.c). The dead that are
  * made for their number alone are not there for long. */
 static bool are_too_many(const struct image *it, const char *base, const struct plan *plan) {
     const struct image_process *processes = image_table(it, base, processes, struct image_process);
@@ -529,7 +529,7 @@ static bool are_too_many(const struct image *it, const char *base, const struct 
 
     for (uint64_t i = 0; i < it->processes.n; i++) {
         n += processes[i].kind == IMAGE_ZOMBIE;
-        commands += processes[i].kind != IMAGE_GHOST && !processes[i].parent;
+        commands += processes[i].kind != IMAGE_DEAD_LEADER && !processes[i].parent;
     }
     for (uint32_t i = 0; i < plan->rlimits.n; i++)
         if (limits[i].resource == RLIMIT_NPROC)

@@ -2,9 +2,9 @@
 /*
  * From a fork of init to a process of the image.
  *
- * It has the memory of all processes, and runs this program, on a stack in its static memory. It makes its children while init says which; then moves its own memory to where it belongs, maps files again from the sandbox' own mounts, and only
+ * It has the memory of all processes, and runs this program, on a stack in its static memory. It makes its children while init says which; then moves its own memory to where it belongs, maps files again from the sandbox's own mounts, and only
  * if they are those that the process had; moves the kernel's vDSO to where the process had it; becomes, for the kernel, the other program; gives up its rights as init does. Descriptors come from init. Threads begin last, and
- * with them all goes on (restore_last.c).
+ * with them all goes on (restore_trampoline.c).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@
 #include "base/fd.h"
 #include "guest/determinism.h"
 #include "guest/restore_image.h"
-#include "guest/virtual.h"
+#include "guest/vtime.h"
 #include "sys/syscalls.h"
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
@@ -49,7 +49,7 @@ struct frame {
     uint64_t mask;
 };
 
-_Static_assert(offsetof(struct frame, link) == RESTORE_FRAME_SIGNALS && offsetof(struct frame, rax) == RESTORE_FRAME_RAX && offsetof(struct frame, rip) == RESTORE_FRAME_RIP, "where restore_last.c has them");
+_Static_assert(offsetof(struct frame, link) == RESTORE_FRAME_SIGNALS && offsetof(struct frame, rax) == RESTORE_FRAME_RAX && offsetof(struct frame, rip) == RESTORE_FRAME_RIP, "where restore_trampoline.c has them");
 
 #define FRAME_FLAGS 7u          /* UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS */
 #define XSTATE_SOFTWARE 464u    /* where the kernel keeps struct _fpx_sw_bytes */
@@ -69,7 +69,7 @@ static const struct image_process *self;
 static bool has_forked;         /* and so its memory is kept from its forks */
 static int to_init, ruleset, clock_page;  /* the last: of a command to be, under virtual time; -1 */
 static uint32_t step;
-static struct restore_last lasts[IMAGE_MAX_OWN_THREADS];
+static struct restore_trampoline lasts[IMAGE_MAX_OWN_THREADS];
 static const struct image_action by_default;
 
 static uint32_t own_index(void) {
@@ -113,7 +113,7 @@ static uint64_t own_vdso(void) {
 }
 
 /* What was mapped with others could be written to; by itself, it is protected from the beginning. */
-static long protect(const struct image_area *area, bool is_together) {
+static long protect_area(const struct image_area *area, bool is_together) {
     return is_together && area->protection != (PROT_READ | PROT_WRITE) ? sys_call3(__NR_mprotect, area->start, area->end - area->start, area->protection & (PROT_READ | PROT_WRITE | PROT_EXEC)) : 0;
 }
 
@@ -123,13 +123,13 @@ static int place_memory(void) {
 
     for (uint32_t i = 0; i < self->areas.n; i++) {
         const struct image_area *area = &own_areas()[i];
-        uint64_t parked = restored.parked[self->areas.first + i], length = area->end - area->start;
+        uint64_t staged = restored.staged[self->areas.first + i], length = area->end - area->start;
 
         if (!restored_is_memory(area))
             continue;
         if (restored_are_together(area))
             together = restored_are_together(area);
-        long r = restored_is_in_place(area) ? protect(area, area->start < together) : parked ? sys_call5(__NR_mremap, parked, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, area->start) : restore_make_memory(area);
+        long r = restored_is_in_place(area) ? protect_area(area, area->start < together) : staged ? sys_call5(__NR_mremap, staged, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, area->start) : restore_make_memory(area);
         if (r >= 0 && area->forgets == IMAGE_WIPED)
             r = sys_call3(__NR_madvise, area->start, length, UAPI_MADV_WIPEONFORK);
         if (r >= 0 && area->flags & IMAGE_NOT_FORKED)
@@ -196,7 +196,7 @@ static bool is_own(uint64_t address, uint64_t length) {
 }
 
 /* Ahead of need: a fault is quicker than to ask for a page, which besides passes the filter. One that reads maps all of a file's block that is in memory. Areas and touches come by address. */
-static void touch(void) {
+static void touch_pages(void) {
     const struct image_area *area = own_areas(), *end = area + self->areas.n;
 
     for (size_t i = 0; i < restored.n_touches; i++) {
@@ -221,7 +221,7 @@ static void touch(void) {
 }
 
 /* But for what lies where it belongs, and what something takes the place of. Areas come by address. */
-static int clear(uint64_t from, uint64_t to) {
+static int clear_range(uint64_t from, uint64_t to) {
     uint64_t together = 0;
     int r = 0;
 
@@ -258,9 +258,9 @@ static struct restored_range kernel_parts(uint64_t vdso) {
 
 static int clear_but(uint64_t from, uint64_t to, struct restored_range kept) {
     if (kept.start < from || kept.end > to)
-        return clear(from, to);
-    int r = clear(from, kept.start);
-    return r < 0 ? r : clear(kept.end, to);
+        return clear_range(from, to);
+    int r = clear_range(from, kept.start);
+    return r < 0 ? r : clear_range(kept.end, to);
 }
 
 /* Everything that is neither this program nor the region goes, init's stack included. The kernel's parts go to where the process has them, or wait in the region where that is in part where they are. */
@@ -302,7 +302,7 @@ static int become_program(void) {
     return r;
 }
 
-/* As they are at the start of a process, all but a few are, and one that init has for itself (bounded.c); and nobody may change these two. */
+/* As they are at the start of a process, all but a few are, and one that init has for itself (timed_syscall.c); and nobody may change these two. */
 static int set_actions(void) {
     const struct image_action *actions = restored_table(actions, struct image_action) + self->actions.first;
 
@@ -317,12 +317,12 @@ static int set_actions(void) {
     return 0;
 }
 
-/* In these is where its stream of chance is (determinism.c). */
+/* In these is where its stream of chance is (det_random.c). */
 static bool is_streams(int resource) {
     return resource == RLIMIT_RSS || resource == RLIMIT_LOCKS;
 }
 
-/* One that the process has set itself; never more than the sandbox' is. */
+/* One that the process has set itself; never more than the sandbox's is. */
 static int set_own_limit(int resource) {
     const uint64_t *own = self->limits[resource];
     struct rlimit now;
@@ -344,7 +344,7 @@ static int set_limits(void) {
     return r;
 }
 
-static int prepare(void) {
+static int prepare_process(void) {
     bool vdso_waits;
     int r;
 
@@ -386,7 +386,7 @@ static int prepare(void) {
     if ((r = set_actions()) < 0)
         return r;
     umask(self->umask);
-    touch();
+    touch_pages();
     if (listener >= 0)
         restore_note(listener, self);
     return 0;
@@ -394,7 +394,7 @@ static int prepare(void) {
 
 /* ---- threads ------------------------------------------------------------------------------------------------------------ */
 
-/* By which its call ends, if one of them is pending when it goes on (restore_last.c): made again after the signal was handled, it would wait for what has come already. What is pending for the process the first thread takes, if it may. */
+/* By which its call ends, if one of them is pending when it goes on (restore_trampoline.c): made again after the signal was handled, it would wait for what has come already. What is pending for the process the first thread takes, if it may. */
 static uint64_t ending_signals(const struct image_thread *thread, uint32_t index) {
     const struct image_action *actions = restored_table(actions, struct image_action) + self->actions.first;
     uint64_t may = ~thread->signal_mask, signals = 0;
@@ -425,7 +425,7 @@ static void put_frame(const struct image_thread *thread, uint32_t index) {
     memcpy(to + XSTATE_SOFTWARE + 8, &thread->xstate_features, sizeof thread->xstate_features);
     memcpy(to + XSTATE_SOFTWARE + 16, &size, sizeof size);
     memcpy(to + size, &magic2, sizeof magic2);
-    lasts[index] = (struct restore_last){ page, r->fs_base, r->gs_base, thread->rseq, thread->rseq_length, thread->rseq_signature };
+    lasts[index] = (struct restore_trampoline){ page, r->fs_base, r->gs_base, thread->rseq, thread->rseq_length, thread->rseq_signature };
 }
 
 static int queue_signals(struct image_range range, pid_t pid, pid_t tid) {
@@ -643,7 +643,7 @@ static int put_guards(void) {
     return (int)r;
 }
 
-static int complete(void) {
+static int complete_process(void) {
     int r = put_guards();
 
     if (r == 0)
@@ -663,7 +663,7 @@ static int complete(void) {
 
 /* ---- orders ------------------------------------------------------------------------------------------------------------- */
 
-static void say(int error) {
+static void send_result(int error) {
     struct restore_word word = { error, error ? step : 0 };
 
     int r = fd_send(to_init, &word, sizeof word, &listener, listener >= 0);
@@ -677,7 +677,7 @@ static void say(int error) {
 }
 
 /* The limit of descriptors is the last: by it the kernel also reckons how many of its user's may be on their way, and the listener was one. */
-_Noreturn static void go(void) {
+_Noreturn static void enter_program(void) {
     if (!restored.header->is_command && set_own_limit(RLIMIT_NOFILE) < 0)
         _exit(1);
     for (int which = 0; which < 3; which++)
@@ -696,7 +696,7 @@ static bool dumps_core(int number) {
 }
 
 /* As it ended, or without a trace of it. No core, of us, for whoever collects them; but of who could not be dumped at its end an ordinary user is not told how it ended, and so could not capture it again. */
-_Noreturn static void end(void) {
+_Noreturn static void end_process(void) {
     int number = self->kind == IMAGE_ZOMBIE ? (int)(self->status & 127) : 0;
     sigset_t none;
 
@@ -748,17 +748,17 @@ static int make_child(uint32_t index) {
 }
 
 /* What it has become since the image that it was prepared from. The program is the same, so no right is needed. */
-static int amend(const int *fds, size_t n_fds) {
+static int apply_incremental(const int *fds, size_t n_fds) {
     const struct image_process *before = self;
     const struct image_action *actions = restored_table(actions, struct image_action) + before->actions.first;
     const uint32_t index = own_index();
     int r;
 
     step = RESTORE_MEMORY;
-    if (n_fds != 1 || (r = restore_take_addition(fds[0], false)) < 0)
+    if (n_fds != 1 || (r = restore_take_incremental(fds[0], false)) < 0)
         return n_fds != 1 ? -EBADMSG : r;
     self = restored_process(index);
-    if ((r = restore_amend_memory(index)) < 0)
+    if ((r = restore_incremental_memory(index)) < 0)
         return r;
     step = RESTORE_FILES;
     if ((r = map_files()) < 0)
@@ -782,10 +782,10 @@ static int keep_and_prepare(void) {
     step = RESTORE_DESCRIPTORS;
     int r = keep_descriptors();
 
-    return r < 0 ? r : prepare();
+    return r < 0 ? r : prepare_process();
 }
 
-static int obey(const struct restore_order *order, const int *fds, size_t n_fds) {
+static int obey_order(const struct restore_order *order, const int *fds, size_t n_fds) {
     int r = -EBADMSG;
 
     if ((order->kind == RESTORE_MAKE_CHILD || order->kind == RESTORE_REAP || order->kind == RESTORE_AWAIT_END) && order->index >= restored.header->processes.n)
@@ -800,8 +800,8 @@ static int obey(const struct restore_order *order, const int *fds, size_t n_fds)
         step = RESTORE_TERMINAL;
         return restore_set_foreground(self);
     case RESTORE_END:
-        say(0);
-        end();
+        send_result(0);
+        end_process();
     case RESTORE_REAP:
         return await_end(order->index, 0);
     case RESTORE_AWAIT_END:
@@ -819,20 +819,20 @@ static int obey(const struct restore_order *order, const int *fds, size_t n_fds)
         break;
     case RESTORE_MAKE_THREADS:
         return begin_threads();
-    case RESTORE_AMEND:
-        return amend(fds, n_fds);
+    case RESTORE_INCREMENTAL:
+        return apply_incremental(fds, n_fds);
     case RESTORE_SAY:
         return 0;
     case RESTORE_GO:
-        go();
+        enter_program();
     }
     if (r == 0 && order->is_last)
-        r = complete();
+        r = complete_process();
     return r < 0 || !order->is_last || self->threads.n != 1 ? r : begin_threads();
 }
 
 /* In its own session, if it led one, before it has children. */
-static int begin(uint32_t index) {
+static int begin_process(uint32_t index) {
     const uint64_t all = ~0ull;
 
     step = RESTORE_FORK;
@@ -890,7 +890,7 @@ static bool is_clock(const struct image_area *area) {
     return area->kind == IMAGE_MEMORY && restored_table(files, struct image_file)[area->path].kind == IMAGE_FILE_CLOCK;
 }
 
-/* The one thing that it shares with others: the page of the sandbox' clock, where it had that of its own. */
+/* The one thing that it shares with others: the page of the sandbox's clock, where it had that of its own. */
 static int take_clock(void) {
     int r = 0;
 
@@ -901,38 +901,38 @@ static int take_clock(void) {
 }
 
 _Noreturn static void become_command(void) {
-    clock_page = n_asked ? virtual_page() : -1;
+    clock_page = n_asked ? vtime_page() : -1;
     int r = keep_descriptors();
 
     if (r == 0)
-        r = prepare();
+        r = prepare_process();
     if (r == 0)
         r = take_clock();
     /* What it does from here on is none of what is asked about. */
     if (r == 0)
         r = begin_threads();
     if (n_asked)
-        say(r);
+        send_result(r);
     if (r == 0)
         r = move_socket();
     if (r == 0)
         r = take_command();
-    say(r);
+    send_result(r);
     if (r < 0)
         _exit(1);
     (void)sys_close_range(STREAMS, ~0u, 0);
     restore_leave(&lasts[0], 0);
 }
 
-static void serve(uint32_t index) {
-    int r = begin(index);
+static void serve_orders(uint32_t index) {
+    int r = begin_process(index);
 
     if (restored.header->is_command && r == 0)
         become_command();
     if (restored_is_by_itself() && r == 0)
         r = keep_and_prepare();
     if (!restored_is_by_itself() || r < 0)
-        say(r);
+        send_result(r);
     while (r == 0) {
         struct restore_order order;
         int fds[FD_MESSAGE_MAX_FDS];
@@ -941,11 +941,11 @@ static void serve(uint32_t index) {
 
         if (n != sizeof order)
             _exit(1);
-        r = obey(&order, fds, n_fds);
-        if (r < 0 || order.kind != RESTORE_AMEND || !restored_is_by_itself())
-            say(r);
+        r = obey_order(&order, fds, n_fds);
+        if (r < 0 || order.kind != RESTORE_INCREMENTAL || !restored_is_by_itself())
+            send_result(r);
         if (order.goes && r == 0)
-            go();
+            enter_program();
     }
     _exit(1);
 }
@@ -966,9 +966,9 @@ _Noreturn void restore_become(const struct box *of, uint32_t index) {
         (void)sys_call1(__NR_personality, DETERMINISM_NO_RANDOM_ADDRESSES);
     __asm__ volatile("mov %[stack], %%rsp\n"
                      "xor %%ebp, %%ebp\n"
-                     "call *%[serve]\n"
+                     "call *%[serve_orders]\n"
                      :
-                     : [stack] "r"(stack + sizeof stack), [serve] "r"(serve), "D"((uint64_t)index)
+                     : [stack] "r"(stack + sizeof stack), [serve_orders] "r"(serve_orders), "D"((uint64_t)index)
                      : "memory");
     __builtin_unreachable();
 }

@@ -13,7 +13,7 @@
 
 #include "base/tty.h"
 #include "guest/restore_image.h"
-#include "guest/virtual.h"
+#include "guest/vtime.h"
 #include "sys/syscalls.h"
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
@@ -35,7 +35,7 @@ static uint32_t n_terminals(void) {
     return (uint32_t)restored.header->terminals.n;
 }
 
-static const struct image_terminal *described(uint32_t index) {
+static const struct image_terminal *find_terminal(uint32_t index) {
     return restored_table(terminals, struct image_terminal) + index;
 }
 
@@ -65,7 +65,7 @@ static int open_terminal(int master, uint32_t flags) {
 }
 
 static int set_up(uint32_t index) {
-    const struct image_terminal *t = described(index);
+    const struct image_terminal *t = find_terminal(index);
     struct winsize size = { .ws_row = t->rows, .ws_col = t->columns, .ws_xpixel = t->width, .ws_ypixel = t->height };
     struct termios2 modes;
     int on = 1, r = 0, master = ends[index].master;
@@ -99,7 +99,7 @@ int restore_make_terminals(void) {
             close(master);
             return -EEXIST;
         }
-        if (number < described(i)->number) {
+        if (number < find_terminal(i)->number) {
             between[number] = master;
             continue;
         }
@@ -127,7 +127,7 @@ int restore_enter_terminal(const struct image_process *process) {
 
 /* Of its leader, when all are in their groups. A group that is not there any more has nobody in the foreground. */
 int restore_set_foreground(const struct image_process *process) {
-    pid_t group = process->terminal ? (pid_t)described(process->terminal - 1)->foreground : 0;
+    pid_t group = process->terminal ? (pid_t)find_terminal(process->terminal - 1)->foreground : 0;
 
     return group && ioctl(ends[process->terminal - 1].terminal, (int)TIOCSPGRP, &group) < 0 && errno != ESRCH ? -errno : 0;
 }
@@ -154,7 +154,7 @@ size_t restore_leave_terminals(int *ret_masters) {
     size_t n = 0;
 
     for (uint32_t i = 0; i < n_terminals(); i++) {
-        const struct image_terminal *t = described(i);
+        const struct image_terminal *t = find_terminal(i);
         int locked = 1;
 
         if (t->state & IMAGE_TERMINAL_EXCLUSIVE)

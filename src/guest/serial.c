@@ -6,9 +6,9 @@
  * one of those that have asked gets its answer. Which one follows from their ids and from whose turn it was: the same again until it waits for something, or has had some dozens of calls; then the next by id. What happens until the sandbox rests again are the
  * doings of that one, and of those that its call has woken, up to their next call each: between these the order is the CPU's, of which there is one.
  *
- * Rest is looked for in /proc (virtual_idle.c), which takes longer than a call. So it is not, where a call cannot have woken or made anybody: when the same thread asks again, it is the only one that has moved.
+ * Rest is looked for in /proc (vtime_idle.c), which takes longer than a call. So it is not, where a call cannot have woken or made anybody: when the same thread asks again, it is the only one that has moved.
  *
- * Futexes and waits for descriptors are held (virtual_wait.c), and their ends are turns like others: no thread goes on beside one whose memory it shares, and none for a time-out of the kernel's.
+ * Futexes and waits for descriptors are held (vtime_wait.c), and their ends are turns like others: no thread goes on beside one whose memory it shares, and none for a time-out of the kernel's.
  *
  * A thread that computes on and on, and others that wait for their turn: after SERIAL_PATIENCE_NS these go on beside it, one at a time, so that who waits for them in a loop, or is stopped, traced or starved, holds up nobody for ever. What is seen after that is not
  * the same from run to run.
@@ -28,8 +28,8 @@
 #include "base/clock.h"
 #include "guest/state.h"
 #include "guest/determinism.h"
-#include "guest/image.h"
-#include "guest/virtual.h"
+#include "guest/process_image.h"
+#include "guest/vtime.h"
 #include "sys/syscalls.h"
 
 #define MAX_ASKED 2048
@@ -107,7 +107,7 @@ static bool threads_of(pid_t thread) {
     return has_threads[thread % MARKS / 64] >> thread % 64 & 1 || sys_call3(__NR_tgkill, thread, thread, 0) < 0;
 }
 
-static struct asked *add(int listener) {
+static struct asked *add_asked(int listener) {
     struct asked *a = &asked[n_asked++];
 
     a->listener = listener;
@@ -115,7 +115,7 @@ static struct asked *add(int listener) {
     return a;
 }
 
-static struct asked take(size_t i) {
+static struct asked take_asked(size_t i) {
     struct asked a = asked[i];
 
     asked[i] = asked[--n_asked];
@@ -137,7 +137,7 @@ void serial_ask(int listener, const struct seccomp_notif *question) {
         determinism_let_pass(listener, question->id);
         return;
     }
-    struct asked *a = add(listener);
+    struct asked *a = add_asked(listener);
     a->question = *question;
     a->action = QUESTION;
     if ((pid_t)question->pid != owner)
@@ -152,7 +152,7 @@ static void ask_end(int listener, uint64_t id, pid_t thread, int result, bool pa
             determinism_answer(listener, id, result, 0);
         return;
     }
-    struct asked *a = add(listener);
+    struct asked *a = add_asked(listener);
     a->question = (struct seccomp_notif){ .id = id, .pid = (uint32_t)thread };
     a->result = result;
     a->action = passes ? PASS : END;
@@ -161,7 +161,7 @@ static void ask_end(int listener, uint64_t id, pid_t thread, int result, bool pa
 void serial_forget(int listener) {
     for (size_t i = n_asked; i-- > 0;)
         if (asked[i].listener == listener)
-            (void)take(i);
+            (void)take_asked(i);
 }
 
 static bool is_later(pid_t thread, pid_t than) {
@@ -169,7 +169,7 @@ static bool is_later(pid_t thread, pid_t than) {
 }
 
 /* The owner again, if it may; else the next by id, and after the highest the lowest. */
-static size_t choose(void) {
+static size_t choose_asked(void) {
     size_t best = 0;
 
     for (size_t i = 0; i < n_asked; i++) {
@@ -322,7 +322,7 @@ static void answer_affinity(int listener, const struct seccomp_notif *question) 
         determinism_answer_written(listener, question->id, determinism_write((pid_t)question->pid, question->data.args[2], &one, sizeof one), sizeof one);
 }
 
-static void answer(const struct plan *plan, const struct asked *a) {
+static void reply_to_asked(const struct plan *plan, const struct asked *a) {
     if (a->action == END)
         determinism_answer(a->listener, a->question.id, a->result, 0);
     else if (a->action == PASS)
@@ -338,8 +338,8 @@ static void answer(const struct plan *plan, const struct asked *a) {
         serve_question(plan, a->listener, &a->question);
 }
 
-static void turn(const struct plan *plan, size_t i) {
-    struct asked a = take(i);
+static void give_turn(const struct plan *plan, size_t i) {
+    struct asked a = take_asked(i);
     uint64_t id = a.question.id;
 
     if (ioctl(a.listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &id) < 0)
@@ -356,9 +356,9 @@ static void turn(const struct plan *plan, size_t i) {
     pause_ns = 0;
     look_ns = since_ns + FIRST_PAUSE_NS;
     in_turn = true;
-    answer(plan, &a);
+    reply_to_asked(plan, &a);
     in_turn = false;
-    virtual_disturb();
+    vtime_disturb();
 }
 
 /* ---- rest ----------------------------------------------------------------------------------------------------------- */
@@ -375,7 +375,7 @@ static bool has_settled(void) {
         wait_pass_ready();
     has_woken = false;
     if (!is_moving)
-        (void)virtual_end_overdue();
+        (void)vtime_end_overdue();
     return !is_moving;
 }
 
@@ -390,7 +390,7 @@ static void look_later(int64_t now, int64_t cost) {
     }
 }
 
-static bool rests(int64_t now) {
+static bool is_at_rest(int64_t now) {
     if (determinism_is_asked() || idle_look(false) == IDLE_NOT) {
         look_later(clock_now_ns(), clock_now_ns() - now);
         return false;
@@ -403,10 +403,10 @@ static bool rests(int64_t now) {
 }
 
 /* Beside somebody who does not ask: when the last one has asked again, waits, or takes too long. */
-static bool may_go_on_beside(int64_t now) {
+static bool may_resume_beside(int64_t now) {
     if (now >= busy_look_ns) {
         busy_look_ns = now + BUSY_STEP_NS;
-        if (rests(now))
+        if (is_at_rest(now))
             return true;
     }
     if (!is_asked_by(owner) && idle_runs(owner) && now - since_ns < BUSY_STEP_NS) {
@@ -416,7 +416,7 @@ static bool may_go_on_beside(int64_t now) {
     return has_settled();
 }
 
-static bool may_go_on(void) {
+static bool may_resume(void) {
     if (!is_moving)
         return has_settled();
     bool is_back = is_asked_by(owner);
@@ -426,12 +426,12 @@ static bool may_go_on(void) {
     if (now < look_ns)
         return false;
     if (is_busy)
-        return may_go_on_beside(now);
+        return may_resume_beside(now);
     if (!is_back && idle_runs(owner)) {
         look_later(now, 0);
         return false;
     }
-    return rests(now);
+    return is_at_rest(now);
 }
 
 /* Somebody has asked, or what init holds may have its end once all rest. */
@@ -442,9 +442,9 @@ static bool is_wanted(void) {
 void serial_step(const struct plan *plan) {
     if (tree_is_frozen())
         return;
-    while (is_wanted() && may_go_on())
+    while (is_wanted() && may_resume())
         if (n_asked)
-            turn(plan, choose());
+            give_turn(plan, choose_asked());
 }
 
 int64_t serial_next_ns(void) {
@@ -453,7 +453,7 @@ int64_t serial_next_ns(void) {
 
 void serial_release(const struct plan *plan) {
     while (n_asked)
-        turn(plan, 0);
+        give_turn(plan, 0);
 }
 
 static bool get_is_moving(void) {

@@ -14,7 +14,7 @@
 
 struct seccomp_notif;
 
-/* How a question is answered whose turn has come: determinism.c, which is above. */
+/* How a question is answered whose turn has come: det_random.c, which is above. */
 typedef void serial_serve(const struct plan *plan, int listener, const struct seccomp_notif *question);
 /* With the first command: init, and whatever it starts, on one CPU. */
 void serial_begin(serial_serve *serve);

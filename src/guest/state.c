@@ -34,7 +34,7 @@ bool command_is_agent(pid_t pid) {
     return false;
 }
 
-void command_agents_go_on(void) {
+void command_agents_resume(void) {
     for (size_t i = 0; i < state_n_agents; i++)
         (void)kill(state_agents[i], SIGCONT);
 }
@@ -43,11 +43,11 @@ bool tree_is_frozen(void) {
     return state_is_frozen;
 }
 
-bool still_is(void) {
+bool quiesce_is(void) {
     return state_capturer >= 0;
 }
 
-int still_socket(void) {
+int quiesce_socket(void) {
     return state_capturer;
 }
 

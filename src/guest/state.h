@@ -18,17 +18,17 @@ extern pid_t state_agents[COMMAND_MAX_AGENTS];
 extern size_t state_n_agents;
 size_t command_count(void);
 bool command_is_agent(pid_t pid);
-void command_agents_go_on(void);
+void command_agents_resume(void);
 extern bool command_in_session;
 
-/* tree.c: every process was stopped. */
+/* reaper.c: every process was stopped. */
 extern bool state_is_frozen;
 bool tree_is_frozen(void);
 
-/* still.c: the socket of a capturer, while processes stand for it; -1. */
+/* quiesce.c: the socket of a capturer, while processes stand for it; -1. */
 extern int state_capturer;
-bool still_is(void);
-int still_socket(void);         /* -1: there is none */
+bool quiesce_is(void);
+int quiesce_socket(void);         /* -1: there is none */
 
 /* Calls back for each entry of a directory, one of /proc, whose name is a number, until that returns false. 0 (1 if it did) or -errno. */
 int tree_each_number(int directory, bool (*call)(void *data, pid_t number), void *data);

@@ -6,7 +6,7 @@
  * DuckDB follow from it. The kernel would tell the memory, load, uptime and processes of the host. So a filter of its
  * own, below the policy's, has init asked (seccomp user notification). Init installs it in itself, once for the sandbox,
  * and every process inherits it; a call that nobody makes costs nothing. Where commands have a filter that asks init
- * anyway (determinism.c), that one asks this, too: the kernel allows one listener in a chain of filters.
+ * anyway (det_random.c), that one asks this, too: the kernel allows one listener in a chain of filters.
  */
 #include <errno.h>
 #include <linux/audit.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Terminals: pairs from the sandbox' own devpts, whose masters go to the engine.
+ * Terminals: pairs from the sandbox's own devpts, whose masters go to the engine.
  *
  * The slave is opened through the master and by no name. What a new terminal is set to is the kernel's default, as on a console, and that its input is UTF-8, so that erasing
  * a character in the kernel's line editing takes all its bytes.

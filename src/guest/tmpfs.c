@@ -7,11 +7,11 @@
 #include "guest/internal.h"
 #include "sys/syscalls.h"
 
-static int set(int fs, const char *key, const char *value) {
+static int set_option(int fs, const char *key, const char *value) {
     return value ? sys_fsconfig(fs, FSCONFIG_SET_STRING, key, value, 0) : 0;
 }
 
-static int create(int fs, unsigned attributes) {
+static int create_mount(int fs, unsigned attributes) {
     int r = sys_fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0);
 
     return r < 0 ? r : sys_fsmount(fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | attributes);
@@ -32,12 +32,12 @@ int guest_new_tmpfs_of(const char *options) {
         char *value = strchr(key, '=');
         if (value)
             *value++ = '\0';
-        r = value ? set(fs, key, value) : -EINVAL;
+        r = value ? set_option(fs, key, value) : -EINVAL;
     }
     if (r >= 0)
-        r = set(fs, "source", "rollbox");
+        r = set_option(fs, "source", "rollbox");
     if (r >= 0)
-        r = create(fs, 0);
+        r = create_mount(fs, 0);
     if (fs >= 0)
         close(fs);
     return r;
@@ -47,15 +47,15 @@ int guest_new_tmpfs(const struct guest_tmpfs *options) {
     int fs = sys_fsopen("tmpfs", FSOPEN_CLOEXEC), r = fs;
 
     if (r >= 0)
-        r = set(fs, "size", options->size);
+        r = set_option(fs, "size", options->size);
     if (r >= 0)
-        r = set(fs, "nr_inodes", options->entries);
+        r = set_option(fs, "nr_inodes", options->entries);
     if (r >= 0)
-        r = set(fs, "huge", options->huge);
+        r = set_option(fs, "huge", options->huge);
     if (r >= 0)
-        r = set(fs, "mode", options->mode);
+        r = set_option(fs, "mode", options->mode);
     if (r >= 0)
-        r = create(fs, options->attributes);
+        r = create_mount(fs, options->attributes);
     if (fs >= 0)
         close(fs);
     return r;

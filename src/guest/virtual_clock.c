@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The virtual clock itself: the page that all processes share, what init has jumped, and /proc/uptime. virtual.c has the model. */
+/* The virtual clock itself: the page that all processes share, what init has jumped, and /proc/uptime. vtime.c has the model. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/seccomp.h>
@@ -8,10 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "guest/bounded.h"
+#include "guest/timed_syscall.h"
 #include "guest/determinism.h"
-#include "guest/image.h"
-#include "guest/virtual.h"
+#include "guest/process_image.h"
+#include "guest/vtime.h"
 #include "sys/syscalls.h"
 
 #define PAGE 4096
@@ -23,7 +23,7 @@ struct page {
 };
 
 static struct page *page;
-int virtual_page_fd = -1;
+int vtime_page_fd = -1;
 static int uptime_fd = -1;
 static int64_t uptime_told = -1;        /* hundredths of a second */
 static int64_t jumped, start_ns;
@@ -31,24 +31,24 @@ static uint64_t last_sequence, seed;
 static bool is_seeded;
 
 /* Sealed: whoever gets its descriptor could else cut it off under init. */
-int virtual_make_page(void) {
-    virtual_page_fd = (int)sys_call2(__NR_memfd_create, "rollbox-clock", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (virtual_page_fd < 0)
-        return virtual_page_fd;
-    if (ftruncate(virtual_page_fd, PAGE) < 0 || fcntl(virtual_page_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+int vtime_make_page(void) {
+    vtime_page_fd = (int)sys_call2(__NR_memfd_create, "rollbox-clock", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (vtime_page_fd < 0)
+        return vtime_page_fd;
+    if (ftruncate(vtime_page_fd, PAGE) < 0 || fcntl(vtime_page_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
         return -errno;
-    void *mapped = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, virtual_page_fd, 0);
+    void *mapped = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, vtime_page_fd, 0);
     if (mapped == MAP_FAILED)
         return -errno;
     page = mapped;
-    return bounded_begin();
+    return timed_syscall_begin();
 }
 
 /* ---- /proc/uptime --------------------------------------------------------------------------------------------------- */
 
 /* As the kernel has it: hundredths of a second, behind it the time that CPUs were idle, of which there is none. Only ever longer, but for a clock that begins anew, which has that in a file of its own. */
-int virtual_tell_uptime(void) {
-    int64_t hundredths = (PLAN_VIRTUAL_UPTIME_S * VIRTUAL_NS + virtual_now()) / (VIRTUAL_NS / 100), rest = hundredths % 100;
+int vtime_tell_uptime(void) {
+    int64_t hundredths = (PLAN_VIRTUAL_UPTIME_S * VIRTUAL_NS + vtime_now()) / (VIRTUAL_NS / 100), rest = hundredths % 100;
     char text[40], *at = text;
 
     if (uptime_fd < 0 || hundredths == uptime_told)
@@ -65,9 +65,9 @@ int virtual_tell_uptime(void) {
     return 0;
 }
 
-int virtual_take_uptime(int take_fd) {
+int vtime_take_uptime(int take_fd) {
     uptime_fd = take_fd;
-    int r = virtual_tell_uptime();
+    int r = vtime_tell_uptime();
 
     if (r < 0) {
         close(uptime_fd);
@@ -80,44 +80,44 @@ static int64_t ticks_of(uint64_t ticks) {
     return ticks < (uint64_t)VIRTUAL_NEVER ? (int64_t)ticks : VIRTUAL_NEVER;
 }
 
-int64_t virtual_now(void) {
+int64_t vtime_now(void) {
     return ticks_of(__atomic_load_n(&page->ticks, __ATOMIC_RELAXED)) + jumped;
 }
 
-int64_t virtual_after(int64_t ns) {
-    int64_t now = virtual_now();
+int64_t vtime_after(int64_t ns) {
+    int64_t now = vtime_now();
 
     return now < VIRTUAL_NEVER - ns ? now + ns : VIRTUAL_NEVER;
 }
 
-int64_t virtual_left(int64_t deadline) {
-    int64_t now = virtual_now();
+int64_t vtime_left(int64_t deadline) {
+    int64_t now = vtime_now();
 
     return deadline > now ? deadline - now : 0;
 }
 
-bool virtual_jump(int64_t deadline) {
-    int64_t left = virtual_left(deadline);
+bool vtime_jump(int64_t deadline) {
+    int64_t left = vtime_left(deadline);
 
     if (!left || deadline >= VIRTUAL_NEVER)
         return false;
     jumped += left;
     __atomic_store_n(&page->jumped, (uint64_t)jumped, __ATOMIC_RELAXED);
-    (void)virtual_tell_uptime();
+    (void)vtime_tell_uptime();
     return true;
 }
 
-void virtual_begin_clock(const struct plan *plan) {
+void vtime_begin_clock(const struct plan *plan) {
     seed = plan->seed;
     is_seeded = plan->flags & PLAN_SEED;
     start_ns = plan->clock_seconds * VIRTUAL_NS + plan->clock_nanoseconds;
 }
 
-bool virtual_is_on(void) {
+bool vtime_is_on(void) {
     return page;
 }
 
-bool virtual_base(clockid_t clock, int64_t *ret_ns) {
+bool vtime_base(clockid_t clock, int64_t *ret_ns) {
     switch (clock) {
     case CLOCK_REALTIME:
     case CLOCK_REALTIME_COARSE:
@@ -137,7 +137,7 @@ bool virtual_base(clockid_t clock, int64_t *ret_ns) {
     }
 }
 
-bool virtual_read_time(pid_t pid, uint64_t address, bool micro, int64_t *ret_ns) {
+bool vtime_read_time(pid_t pid, uint64_t address, bool micro, int64_t *ret_ns) {
     int64_t time[2], unit = micro ? 1000 : 1;
 
     if (determinism_read(pid, address, time, sizeof time) != (long)sizeof time || time[0] < 0 || time[1] < 0 || time[1] >= VIRTUAL_NS / unit)
@@ -146,67 +146,67 @@ bool virtual_read_time(pid_t pid, uint64_t address, bool micro, int64_t *ret_ns)
     return true;
 }
 
-long virtual_write_time(pid_t pid, uint64_t address, bool micro, int64_t ns) {
+long vtime_write_time(pid_t pid, uint64_t address, bool micro, int64_t ns) {
     int64_t time[2] = { ns / VIRTUAL_NS, ns % VIRTUAL_NS / (micro ? 1000 : 1) };
     long r = determinism_write(pid, address, time, sizeof time);
 
     return r < 0 ? r : 0;
 }
 
-struct virtual_event virtual_event(pid_t thread, int64_t deadline) {
+struct virtual_event vtime_event(pid_t thread, int64_t deadline) {
     return (struct virtual_event){ .deadline = deadline, .stream = is_seeded ? determinism_stream_of(seed, thread) : 0, .sequence = ++last_sequence, .thread = thread };
 }
 
-bool virtual_is_before(const struct virtual_event *a, const struct virtual_event *b) {
+bool vtime_is_before(const struct virtual_event *a, const struct virtual_event *b) {
     if (a->stream != b->stream)
         return a->stream < b->stream;
     return a->thread != b->thread ? a->thread < b->thread : a->sequence < b->sequence;
 }
 
 /* A query by a call is one like another. */
-int64_t virtual_query(void) {
+int64_t vtime_query(void) {
     return ticks_of(__atomic_fetch_add(&page->ticks, VIRTUAL_TICK_NS, __ATOMIC_RELAXED)) + jumped;
 }
 
-int64_t virtual_time_of_day(void) {
-    return start_ns + virtual_now();
+int64_t vtime_time_of_day(void) {
+    return start_ns + vtime_now();
 }
 
-int64_t virtual_query_time_of_day(void) {
-    return start_ns + virtual_query();
+int64_t vtime_query_time_of_day(void) {
+    return start_ns + vtime_query();
 }
 
 /* The time that is spent computing: that of the queries, without the jumps. */
-int64_t virtual_query_cpu(void) {
-    return virtual_query() - jumped;
+int64_t vtime_query_cpu(void) {
+    return vtime_query() - jumped;
 }
 
-long virtual_give(int listener, const struct seccomp_notif_addfd *give) {
-    return bounded_call(__NR_ioctl, (uint64_t)listener, SECCOMP_IOCTL_NOTIF_ADDFD, (uint64_t)(uintptr_t)give, 0, GIVE_LIMIT_US);
+long vtime_give(int listener, const struct seccomp_notif_addfd *give) {
+    return timed_syscall_call(__NR_ioctl, (uint64_t)listener, SECCOMP_IOCTL_NOTIF_ADDFD, (uint64_t)(uintptr_t)give, 0, GIVE_LIMIT_US);
 }
 
-/* ---- snapshots of what runs (still.c) ------------------------------------------------------------------------------- */
+/* ---- snapshots of what runs (quiesce.c) ------------------------------------------------------------------------------- */
 
 _Static_assert(IMAGE_NEVER == VIRTUAL_NEVER, "the end of the clock is the same in images");
 
-int virtual_page(void) {
-    return virtual_page_fd < 0 ? -EBADF : fcntl(virtual_page_fd, F_DUPFD_CLOEXEC, 3);
+int vtime_page(void) {
+    return vtime_page_fd < 0 ? -EBADF : fcntl(vtime_page_fd, F_DUPFD_CLOEXEC, 3);
 }
 
-void virtual_tell(struct image_determinism *to) {
+void vtime_tell(struct image_determinism *to) {
     struct stat st;
 
     to->ticks = (uint64_t)ticks_of(__atomic_load_n(&page->ticks, __ATOMIC_RELAXED));
     to->jumped = (uint64_t)jumped;
-    if (fstat(virtual_page_fd, &st) == 0) {
+    if (fstat(vtime_page_fd, &st) == 0) {
         to->page_device = st.st_dev;
         to->page_inode = st.st_ino;
     }
 }
 
-void virtual_resume(const struct image_determinism *from) {
+void vtime_resume(const struct image_determinism *from) {
     jumped = (int64_t)from->jumped;
     __atomic_store_n(&page->ticks, from->ticks, __ATOMIC_RELAXED);
     __atomic_store_n(&page->jumped, from->jumped, __ATOMIC_RELAXED);
-    (void)virtual_tell_uptime();
+    (void)vtime_tell_uptime();
 }

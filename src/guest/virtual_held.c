@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose calls are held: what virtual_idle.c asks, and virtual_wait.c says. */
+/* Whose calls are held: what vtime_idle.c asks, and vtime_wait.c says. */
 #include "guest/determinism.h"
 #include "guest/serial.h"
-#include "guest/virtual.h"
+#include "guest/vtime.h"
 
 static uint64_t held[WAIT_MAX_THREADS / 64];    /* a bit for each: touched as it is needed */
 static uint64_t alone[WAIT_MAX_THREADS / 64];   /* and which of these have no other thread beside them */

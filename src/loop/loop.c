@@ -74,7 +74,7 @@ void loop_remove(struct loop *loop, struct loop_source *source) {
             loop->batch[i].data.ptr = NULL;
 }
 
-static void place(struct loop *loop, size_t position, struct loop_timer *timer) {
+static void place_timer(struct loop *loop, size_t position, struct loop_timer *timer) {
     loop->heap[position] = timer;
     timer->position = position;
 }
@@ -83,8 +83,8 @@ static void sift_up(struct loop *loop, size_t position) {
     struct loop_timer *timer = loop->heap[position];
 
     for (; position > 1 && loop->heap[position / 2]->at_ns > timer->at_ns; position /= 2)
-        place(loop, position, loop->heap[position / 2]);
-    place(loop, position, timer);
+        place_timer(loop, position, loop->heap[position / 2]);
+    place_timer(loop, position, timer);
 }
 
 static void sift_down(struct loop *loop, size_t position) {
@@ -95,9 +95,9 @@ static void sift_down(struct loop *loop, size_t position) {
             child++;
         if (loop->heap[child]->at_ns >= timer->at_ns)
             break;
-        place(loop, position, loop->heap[child]);
+        place_timer(loop, position, loop->heap[child]);
     }
-    place(loop, position, timer);
+    place_timer(loop, position, timer);
 }
 
 int loop_timer_set(struct loop *loop, struct loop_timer *timer, int64_t at_ns, void (*callback)(struct loop_timer *)) {
@@ -111,7 +111,7 @@ int loop_timer_set(struct loop *loop, struct loop_timer *timer, int64_t at_ns, v
             loop->heap = heap;
             loop->capacity = capacity;
         }
-        place(loop, ++loop->n, timer);
+        place_timer(loop, ++loop->n, timer);
     }
     timer->at_ns = at_ns;
     timer->callback = callback;
@@ -129,7 +129,7 @@ void loop_timer_clear(struct loop *loop, struct loop_timer *timer) {
     struct loop_timer *last = loop->heap[loop->n--];
     if (last == timer)
         return;
-    place(loop, position, last);
+    place_timer(loop, position, last);
     sift_up(loop, position);
     sift_down(loop, last->position);
 }

@@ -27,7 +27,7 @@
 #include "base/chacha.h"
 #include "policy/plan.h"
 
-/* What the bytes are for. Below 16 are those of guest/determinism.c. */
+/* What the bytes are for. Below 16 are those of guest/det_random.c. */
 
 #if defined(__x86_64__)
 
@@ -74,14 +74,14 @@ struct calls {
     unsigned otherwise;         /* of what is not named: ALLOW or ASK */
 };
 
-static void emit(struct calls *c, unsigned code, unsigned if_true, unsigned if_false, uint32_t k) {
+static void emit_instruction(struct calls *c, unsigned code, unsigned if_true, unsigned if_false, uint32_t k) {
     if (c->n_instructions < MAX_OF_CALLS)
         c->instructions[c->n_instructions] = (struct sock_filter){ (uint16_t)code, (uint8_t)(if_true == OTHERWISE ? c->otherwise : if_true), (uint8_t)(if_false == OTHERWISE ? c->otherwise : if_false), k };
     c->n_instructions++;
 }
 
-static void load(struct calls *c, uint32_t offset) {
-    emit(c, BPF_LD | BPF_W | BPF_ABS, 0, 0, offset);
+static void load_field(struct calls *c, uint32_t offset) {
+    emit_instruction(c, BPF_LD | BPF_W | BPF_ABS, 0, 0, offset);
 }
 
 static void add_call(struct calls *c, const struct call *call) {
@@ -98,138 +98,138 @@ static void add_call(struct calls *c, const struct call *call) {
 }
 
 /* The next `length` instructions are for this call alone; they must end with a verdict in either case. A holds the call's number before. */
-static void call(struct calls *c, unsigned number, unsigned length) {
+static void emit_call(struct calls *c, unsigned number, unsigned length) {
     add_call(c, &(struct call){ .first = number, .last = number, .at = c->n_instructions, .length = length });
 }
 
-static void always(struct calls *c, unsigned number, unsigned verdict) {
+static void add_always(struct calls *c, unsigned number, unsigned verdict) {
     add_call(c, &(struct call){ .first = number, .last = number, .verdict = verdict });
 }
 
-static void ask(struct calls *c, unsigned number) {
-    always(c, number, ASK);
+static void add_notify(struct calls *c, unsigned number) {
+    add_always(c, number, ASK);
 }
 
 /* The verdict on the call if an argument is `value`. */
 static void if_equal(struct calls *c, unsigned number, unsigned argument, uint32_t value, unsigned verdict) {
-    call(c, number, 2);
-    load(c, ARGUMENT(argument));
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, verdict, ALLOW, value);
+    emit_call(c, number, 2);
+    load_field(c, ARGUMENT(argument));
+    emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, verdict, ALLOW, value);
 }
 
 /* The verdict if an argument is one of the values, else what goes for calls that are not named; in n + 1 instructions. */
 static void if_any(struct calls *c, unsigned argument, const uint32_t *values, size_t n, unsigned verdict) {
-    load(c, ARGUMENT(argument));
+    load_field(c, ARGUMENT(argument));
     for (size_t i = 0; i < n; i++)
-        emit(c, BPF_JMP | BPF_JEQ | BPF_K, verdict, i + 1 < n ? NEXT : OTHERWISE, values[i]);
+        emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, verdict, i + 1 < n ? NEXT : OTHERWISE, values[i]);
 }
 
 static void ask_if_any(struct calls *c, unsigned number, unsigned argument, const uint32_t *values, size_t n) {
-    call(c, number, (unsigned)n + 1);
+    emit_call(c, number, (unsigned)n + 1);
     if_any(c, argument, values, n, ASK);
 }
 
 /* One verdict if an argument, 64 bits wide, is `value`, another if not; in four instructions. */
-static void compare(struct calls *c, unsigned argument, uint64_t value, unsigned if_equal, unsigned if_not) {
-    load(c, ARGUMENT(argument));
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, NEXT, if_not, (uint32_t)value);
-    load(c, ARGUMENT(argument) + 4);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, if_equal, if_not, (uint32_t)(value >> 32));
+static void compare_argument(struct calls *c, unsigned argument, uint64_t value, unsigned if_equal, unsigned if_not) {
+    load_field(c, ARGUMENT(argument));
+    emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, NEXT, if_not, (uint32_t)value);
+    load_field(c, ARGUMENT(argument) + 4);
+    emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, if_equal, if_not, (uint32_t)(value >> 32));
 }
 
 /* The state of a process' stream is in two limits that the kernel does not use: what sets them does nothing. */
 static void guard_limits(struct calls *c) {
-    call(c, __NR_setrlimit, 3);
-    load(c, ARGUMENT(0));
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, FORGED, NEXT, RLIMIT_RSS);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, FORGED, ALLOW, RLIMIT_LOCKS);
-    call(c, __NR_prlimit64, 7);
-    load(c, ARGUMENT(1));
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, NEXT, RLIMIT_RSS);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, NEXT, ALLOW, RLIMIT_LOCKS);
-    compare(c, 2, 0, ALLOW, FORGED);    /* where there is no new value, it is a question */
+    emit_call(c, __NR_setrlimit, 3);
+    load_field(c, ARGUMENT(0));
+    emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, FORGED, NEXT, RLIMIT_RSS);
+    emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, FORGED, ALLOW, RLIMIT_LOCKS);
+    emit_call(c, __NR_prlimit64, 7);
+    load_field(c, ARGUMENT(1));
+    emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, 1, NEXT, RLIMIT_RSS);
+    emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, NEXT, ALLOW, RLIMIT_LOCKS);
+    compare_argument(c, 2, 0, ALLOW, FORGED);    /* where there is no new value, it is a question */
 }
 
 /* The thread's pointer is set once in an image. Where that is by a loader that has been seen to ask for the break first, init knows of the image. (With serial each call is a turn.) */
 static void ask_arch_prctl(struct calls *c, enum determinism_clock clock) {
     bool is_asked_before = clock == DETERMINISM_CLOCK_OFFSET || clock == DETERMINISM_CLOCK_VIRTUAL;
 
-    call(c, __NR_arch_prctl, is_asked_before ? 4 : 2);
+    emit_call(c, __NR_arch_prctl, is_asked_before ? 4 : 2);
     if (is_asked_before) {
-        load(c, offsetof(struct seccomp_data, instruction_pointer));
-        emit(c, BPF_JMP | BPF_JEQ | BPF_K, ALLOW, NEXT, PLAN_LOADER_UNKNOWN);
+        load_field(c, offsetof(struct seccomp_data, instruction_pointer));
+        emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, ALLOW, NEXT, PLAN_LOADER_UNKNOWN);
     }
-    load(c, ARGUMENT(0));
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, ASK, ALLOW, ARCH_SET_FS_CODE);
+    load_field(c, ARGUMENT(0));
+    emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, ASK, ALLOW, ARCH_SET_FS_CODE);
 }
 
 static void filter_seed(struct calls *c) {
-    ask(c, __NR_getrandom);
-    ask(c, __NR_fork);
-    ask(c, __NR_vfork);
-    call(c, __NR_clone, 2);
-    load(c, ARGUMENT(0));
-    emit(c, BPF_JMP | BPF_JSET | BPF_K, ALLOW, ASK, CLONE_THREAD_FLAG);
+    add_notify(c, __NR_getrandom);
+    add_notify(c, __NR_fork);
+    add_notify(c, __NR_vfork);
+    emit_call(c, __NR_clone, 2);
+    load_field(c, ARGUMENT(0));
+    emit_instruction(c, BPF_JMP | BPF_JSET | BPF_K, ALLOW, ASK, CLONE_THREAD_FLAG);
     guard_limits(c);
 }
 
 /* Asks if an argument has any of these bits. */
 static void ask_if_set(struct calls *c, unsigned number, unsigned argument, uint32_t bits) {
-    call(c, number, 2);
-    load(c, ARGUMENT(argument));
-    emit(c, BPF_JMP | BPF_JSET | BPF_K, ASK, ALLOW, bits);
+    emit_call(c, number, 2);
+    load_field(c, ARGUMENT(argument));
+    emit_instruction(c, BPF_JMP | BPF_JSET | BPF_K, ASK, ALLOW, bits);
 }
 
 /* Asks, but for what the patched vDSO does, which says so by a sixth argument. */
 static void ask_newfstatat(struct calls *c) {
-    call(c, __NR_newfstatat, 4);
-    compare(c, 5, PLAN_STAT_UNASKED, ALLOW, ASK);
+    emit_call(c, __NR_newfstatat, 4);
+    compare_argument(c, 5, PLAN_STAT_UNASKED, ALLOW, ASK);
 }
 
 /* Of timer_settime, what is to come at a time of day. */
 static void ask_timer(struct calls *c) {
-    call(c, __NR_timer_settime, 6);
-    load(c, ARGUMENT(1));
-    emit(c, BPF_JMP | BPF_JSET | BPF_K, NEXT, ALLOW, TIMER_ABSTIME);
-    compare(c, 5, PLAN_SETTIME_UNASKED, ALLOW, ASK);
+    emit_call(c, __NR_timer_settime, 6);
+    load_field(c, ARGUMENT(1));
+    emit_instruction(c, BPF_JMP | BPF_JSET | BPF_K, NEXT, ALLOW, TIMER_ABSTIME);
+    compare_argument(c, 5, PLAN_SETTIME_UNASKED, ALLOW, ASK);
 }
 
 static void filter_clock(struct calls *c) {
-    ask(c, __NR_gettimeofday);
-    ask(c, __NR_time);
-    ask(c, __NR_times);
+    add_notify(c, __NR_gettimeofday);
+    add_notify(c, __NR_time);
+    add_notify(c, __NR_times);
     ask_if_any(c, __NR_clock_gettime, 0, clocks, sizeof clocks / sizeof clocks[0]);
     /* What waits until a time of day. */
-    call(c, __NR_clock_nanosleep, 5);
-    load(c, ARGUMENT(1));
-    emit(c, BPF_JMP | BPF_JSET | BPF_K, NEXT, ALLOW, TIMER_ABSTIME);
-    load(c, ARGUMENT(0));
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, ASK, NEXT, CLOCK_REALTIME);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, ASK, ALLOW, CLOCK_TAI);
+    emit_call(c, __NR_clock_nanosleep, 5);
+    load_field(c, ARGUMENT(1));
+    emit_instruction(c, BPF_JMP | BPF_JSET | BPF_K, NEXT, ALLOW, TIMER_ABSTIME);
+    load_field(c, ARGUMENT(0));
+    emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, ASK, NEXT, CLOCK_REALTIME);
+    emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, ASK, ALLOW, CLOCK_TAI);
     ask_if_set(c, __NR_timerfd_settime, 1, TIMER_ABSTIME);
     ask_timer(c);
     /* Init's, for that; the policy's filter leaves it to it. */
-    always(c, PIDFD_GETFD_NUMBER, NO_RIGHT);
-    call(c, __NR_futex, 8);
-    load(c, ARGUMENT(1));
-    emit(c, BPF_JMP | BPF_JSET | BPF_K, NEXT, ALLOW, FUTEX_CLOCK_REALTIME);
-    emit(c, BPF_ALU | BPF_AND | BPF_K, 0, 0, 0x7f);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, NEXT, ALLOW, FUTEX_WAIT_BITSET);
-    compare(c, 3, 0, ALLOW, ASK);
+    add_always(c, PIDFD_GETFD_NUMBER, NO_RIGHT);
+    emit_call(c, __NR_futex, 8);
+    load_field(c, ARGUMENT(1));
+    emit_instruction(c, BPF_JMP | BPF_JSET | BPF_K, NEXT, ALLOW, FUTEX_CLOCK_REALTIME);
+    emit_instruction(c, BPF_ALU | BPF_AND | BPF_K, 0, 0, 0x7f);
+    emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, NEXT, ALLOW, FUTEX_WAIT_BITSET);
+    compare_argument(c, 3, 0, ALLOW, ASK);
 }
 
 /* Asks if the low half of an argument, taken as an int, is above zero. */
 static void ask_if_positive(struct calls *c, unsigned number, unsigned argument) {
-    call(c, number, 3);
-    load(c, ARGUMENT(argument));
-    emit(c, BPF_JMP | BPF_JSET | BPF_K, ALLOW, NEXT, 0x80000000u);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, ALLOW, ASK, 0);
+    emit_call(c, number, 3);
+    load_field(c, ARGUMENT(argument));
+    emit_instruction(c, BPF_JMP | BPF_JSET | BPF_K, ALLOW, NEXT, 0x80000000u);
+    emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, ALLOW, ASK, 0);
 }
 
 /* Asks if an argument is not NULL. */
 static void ask_if_pointer(struct calls *c, unsigned number, unsigned argument) {
-    call(c, number, 4);
-    compare(c, argument, 0, ALLOW, ASK);
+    emit_call(c, number, 4);
+    compare_argument(c, argument, 0, ALLOW, ASK);
 }
 
 /* Who looks at stamps of files, and who sets them to a time of his own. */
@@ -238,7 +238,7 @@ static void filter_stamps(struct calls *c) {
 
     ask_newfstatat(c);
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)
-        ask(c, asked[i]);
+        add_notify(c, asked[i]);
     ask_if_pointer(c, __NR_utimensat, 2);
     ask_if_pointer(c, __NR_utimes, 1);
     ask_if_pointer(c, __NR_utime, 1);
@@ -254,7 +254,7 @@ static void filter_changes(struct calls *c) {
 
     ask_newfstatat(c);
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)
-        ask(c, asked[i]);
+        add_notify(c, asked[i]);
     ask_if_set(c, __NR_openat, 2, O_WRONLY | O_RDWR | O_CREAT | O_TRUNC);
     ask_if_set(c, __NR_open, 1, O_WRONLY | O_RDWR | O_CREAT | O_TRUNC);
 }
@@ -268,9 +268,9 @@ static void filter_virtual(struct calls *c) {
     };
 
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)
-        ask(c, asked[i]);
+        add_notify(c, asked[i]);
     /* Init's, to see what terminals have; the policy's filter leaves it to it. */
-    always(c, PIDFD_GETFD_NUMBER, NO_RIGHT);
+    add_always(c, PIDFD_GETFD_NUMBER, NO_RIGHT);
     /* The clocks of alarms are told whether the machine has them or not. */
     ask_if_any(c, __NR_clock_getres, 0, (const uint32_t[]){ CLOCK_REALTIME_ALARM, CLOCK_BOOTTIME_ALARM }, 2);
     if_equal(c, __NR_setitimer, 0, 0 /* ITIMER_REAL */, ASK);
@@ -286,12 +286,12 @@ static void filter_virtual(struct calls *c) {
     ask_if_pointer(c, __NR_semtimedop, 3);
     ask_if_pointer(c, FUTEX_WAITV_NUMBER, 3);
     ask_if_pointer(c, FUTEX_WAIT_NUMBER, 4);
-    call(c, __NR_futex, 8);
-    load(c, ARGUMENT(1));
-    emit(c, BPF_ALU | BPF_AND | BPF_K, 0, 0, 0x7f);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, NEXT, FUTEX_WAIT);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, NEXT, ALLOW, FUTEX_WAIT_BITSET);
-    compare(c, 3, 0, ALLOW, ASK);
+    emit_call(c, __NR_futex, 8);
+    load_field(c, ARGUMENT(1));
+    emit_instruction(c, BPF_ALU | BPF_AND | BPF_K, 0, 0, 0x7f);
+    emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, 1, NEXT, FUTEX_WAIT);
+    emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, NEXT, ALLOW, FUTEX_WAIT_BITSET);
+    compare_argument(c, 3, 0, ALLOW, ASK);
 }
 
 /* Who looks when System V's objects were made and used. */
@@ -307,11 +307,11 @@ static void filter_packets(struct calls *c) {
     static const uint32_t requests[] = { SIOCGSTAMP_OLD, SIOCGSTAMPNS_OLD, (uint32_t)SIOCGSTAMP_NEW, (uint32_t)SIOCGSTAMPNS_NEW };
     const unsigned n_options = sizeof options / sizeof options[0], n_requests = sizeof requests / sizeof requests[0];
 
-    call(c, __NR_setsockopt, n_options + 3);
-    load(c, ARGUMENT(1));
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, NEXT, OTHERWISE, SOL_SOCKET);
+    emit_call(c, __NR_setsockopt, n_options + 3);
+    load_field(c, ARGUMENT(1));
+    emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, NEXT, OTHERWISE, SOL_SOCKET);
     if_any(c, 2, options, n_options, FORGED);
-    call(c, __NR_ioctl, n_requests + 1);
+    emit_call(c, __NR_ioctl, n_requests + 1);
     if_any(c, 1, requests, n_requests, NO_ENTRY);
 }
 
@@ -323,12 +323,12 @@ static void filter_serial(struct calls *c) {
     };
 
     for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
-        always(c, alone[i], ALLOW);
+        add_always(c, alone[i], ALLOW);
     /* One CPU is what there is. */
-    always(c, __NR_sched_setaffinity, FORGED);
+    add_always(c, __NR_sched_setaffinity, FORGED);
 }
 
-static void put(struct program *p, unsigned code, unsigned jt, unsigned jf, uint32_t k) {
+static void put_instruction(struct program *p, unsigned code, unsigned jt, unsigned jf, uint32_t k) {
     if (p->n < p->capacity)
         p->instructions[p->n] = (struct sock_filter){ (uint16_t)code, (uint8_t)jt, (uint8_t)jf, k };
     p->n++;
@@ -354,14 +354,14 @@ static void jump_here(struct program *p, size_t from, bool if_true) {
 
 /* Not what init's own code calls, before a command's execve; but from there, too, not what the policy's filter leaves to init itself. */
 static void skip_init(struct program *p) {
-    put(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr));
+    put_instruction(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr));
     jump_to(p, true, NO_RIGHT);
-    put(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, PIDFD_GETFD_NUMBER);
-    put(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, instruction_pointer) + 4);
-    put(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 0);
-    put(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, instruction_pointer));
+    put_instruction(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, PIDFD_GETFD_NUMBER);
+    put_instruction(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, instruction_pointer) + 4);
+    put_instruction(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 0);
+    put_instruction(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, instruction_pointer));
     jump_to(p, false, ALLOW);
-    put(p, BPF_JMP | BPF_JGE | BPF_K, 0, 0, PLAN_PROGRAMS_FROM);
+    put_instruction(p, BPF_JMP | BPF_JGE | BPF_K, 0, 0, PLAN_PROGRAMS_FROM);
 }
 
 static bool are_alike(const struct calls *c, const struct call *a, const struct call *b) {
@@ -369,7 +369,7 @@ static bool are_alike(const struct calls *c, const struct call *a, const struct 
 }
 
 /* Calls that follow each other and have the same verdict, whatever their arguments, are one. */
-static void merge(struct calls *c) {
+static void merge_calls(struct calls *c) {
     size_t n = 0;
 
     for (size_t i = 0; i < c->n; i++) {
@@ -383,17 +383,17 @@ static void merge(struct calls *c) {
 
 /* A tree over the call's number, which is in A: of calls[low..high), for numbers from `first` up to `end`. The kernel runs it for each number when it is installed, so that each half has half of these; and again at each call that is not
  * always allowed. */
-static void search(struct program *p, struct calls *c, size_t low, size_t high, unsigned first, unsigned end) {
+static void search_calls(struct program *p, struct calls *c, size_t low, size_t high, unsigned first, unsigned end) {
     if (high - low > MAX_LEAF) {
         size_t middle = low + 1, from = p->n;
 
         while (middle + 1 < high && c->calls[middle].first - first < end - c->calls[middle].first)
             middle++;
         unsigned cut = c->calls[middle].first;
-        put(p, BPF_JMP | BPF_JGE | BPF_K, 0, 0, cut);
-        search(p, c, low, middle, first, cut);
+        put_instruction(p, BPF_JMP | BPF_JGE | BPF_K, 0, 0, cut);
+        search_calls(p, c, low, middle, first, cut);
         jump_here(p, from, true);
-        search(p, c, middle, high, cut, end);
+        search_calls(p, c, middle, high, cut, end);
         return;
     }
     for (struct call *call = c->calls + low; call < c->calls + high; call++) {
@@ -402,13 +402,13 @@ static void search(struct program *p, struct calls *c, size_t low, size_t high, 
         if (is_range && is_last)
             jump_to(p, true, c->otherwise);
         if (is_range)
-            put(p, BPF_JMP | BPF_JGE | BPF_K, !is_last, 0, call->last + 1);
+            put_instruction(p, BPF_JMP | BPF_JGE | BPF_K, !is_last, 0, call->last + 1);
         call->from = p->n;
         if (!call->length)
             jump_to(p, true, call->verdict);
         if (is_last)
             jump_to(p, false, c->otherwise);
-        put(p, BPF_JMP | (is_range ? BPF_JGE : BPF_JEQ) | BPF_K, 0, 0, call->first);
+        put_instruction(p, BPF_JMP | (is_range ? BPF_JGE : BPF_JEQ) | BPF_K, 0, 0, call->first);
     }
 }
 
@@ -430,7 +430,7 @@ static void put_calls(struct program *p, const struct calls *c) {
                 jump_to(p, true, one->jt);
             if (one->jf >= FIRST_VERDICT)
                 jump_to(p, false, one->jf);
-            put(p, one->code, one->jt, one->jf, one->k);
+            put_instruction(p, one->code, one->jt, one->jf, one->k);
         }
     }
 }
@@ -445,7 +445,7 @@ static void put_verdicts(struct program *p) {
                 is_used = true;
             }
         if (is_used)
-            put(p, BPF_RET | BPF_K, 0, 0, verdicts[verdict - FIRST_VERDICT]);
+            put_instruction(p, BPF_RET | BPF_K, 0, 0, verdicts[verdict - FIRST_VERDICT]);
     }
     p->n_jumps = 0;
 }
@@ -459,7 +459,7 @@ int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filt
         if_equal(c, __NR_brk, 0, 0, ASK);
     ask_arch_prctl(c, clock);
     if (clock == DETERMINISM_CLOCK_REAL || clock == DETERMINISM_CLOCK_OFFSET)
-        ask(c, __NR_sysinfo);
+        add_notify(c, __NR_sysinfo);
     /* A process that is not dumpable is one that init could not put right. */
     if_equal(c, __NR_prctl, 0, 4 /* PR_SET_DUMPABLE */, FORGED);
     if (seed && clock != DETERMINISM_CLOCK_SERIAL)
@@ -480,14 +480,14 @@ int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filt
         filter_packets(c);
     if (c->n_instructions >= MAX_OF_CALLS)
         return -ENOBUFS;
-    merge(c);
-    put(&p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, arch));
+    merge_calls(c);
+    put_instruction(&p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, arch));
     jump_to(&p, false, ALLOW);
-    put(&p, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, AUDIT_ARCH_X86_64);
+    put_instruction(&p, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, AUDIT_ARCH_X86_64);
     if (clock == DETERMINISM_CLOCK_SERIAL)
         skip_init(&p);
-    put(&p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr));
-    search(&p, c, 0, calls.n, 0, N_NUMBERS);
+    put_instruction(&p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr));
+    search_calls(&p, c, 0, calls.n, 0, N_NUMBERS);
     put_verdicts(&p);
     put_calls(&p, c);
     put_verdicts(&p);
@@ -503,7 +503,7 @@ int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filt
 
 #endif
 
-static int64_t number(const char **at, unsigned digits) {
+static int64_t parse_digits(const char **at, unsigned digits) {
     int64_t value = 0;
 
     for (; digits-- && **at >= '0' && **at <= '9'; (*at)++)
@@ -521,22 +521,22 @@ static int64_t days_of(int64_t year, int64_t month, int64_t day) {
 
 void determinism_time(const char *text, int64_t *ret_seconds, uint32_t *ret_nanoseconds) {
     const char *at = text;
-    int64_t year = number(&at, 4), month, day, seconds;
+    int64_t year = parse_digits(&at, 4), month, day, seconds;
     uint32_t fraction = 0;
 
     at += *at != '\0';
-    month = number(&at, 2);
+    month = parse_digits(&at, 2);
     at += *at != '\0';
-    day = number(&at, 2);
+    day = parse_digits(&at, 2);
     seconds = days_of(year, month, day) * 86400;
     if (*at) {
         at++;
-        seconds += number(&at, 2) * 3600;
+        seconds += parse_digits(&at, 2) * 3600;
         at += *at != '\0';
-        seconds += number(&at, 2) * 60;
+        seconds += parse_digits(&at, 2) * 60;
         if (*at == ':') {
             at++;
-            seconds += number(&at, 2);
+            seconds += parse_digits(&at, 2);
         }
         if (*at == '.' || *at == ',') {
             at++;
@@ -544,10 +544,10 @@ void determinism_time(const char *text, int64_t *ret_seconds, uint32_t *ret_nano
                 fraction += (uint32_t)(*at - '0') * unit;
         }
         if (*at == '+' || *at == '-') {
-            int64_t sign = *at++ == '+' ? 1 : -1, zone = number(&at, 2) * 3600;
+            int64_t sign = *at++ == '+' ? 1 : -1, zone = parse_digits(&at, 2) * 3600;
 
             at += *at == ':';
-            seconds -= sign * (zone + number(&at, 2) * 60);
+            seconds -= sign * (zone + parse_digits(&at, 2) * 60);
         }
     }
     *ret_seconds = seconds;
@@ -557,8 +557,8 @@ void determinism_time(const char *text, int64_t *ret_seconds, uint32_t *ret_nano
 void determinism_uuid(uint64_t seed, char *ret_text) {
     uint8_t b[CHACHA_BLOCK];
 
-    chacha_block(seed, 0, CHANCE_UUID, 0, b);
+    chacha_block(seed, 0, SEEDED_RANDOM_UUID, 0, b);
     b[6] = (b[6] & 0x0f) | 0x40;
     b[8] = (b[8] & 0x3f) | 0x80;
-    snprintf(ret_text, CHANCE_UUID_BYTES, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x\n", b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+    snprintf(ret_text, SEEDED_RANDOM_UUID_BYTES, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x\n", b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }

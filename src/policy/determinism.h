@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What random_seed and time_start add to a plan. The guest's half, and the model: guest/determinism.c. */
+/* What random_seed and time_start add to a plan. The guest's half, and the model: guest/det_random.c. */
 #ifndef ROLLBOX_POLICY_DETERMINISM_H
 #define ROLLBOX_POLICY_DETERMINISM_H
 
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/chance.h"
+#include "base/seeded_random.h"
 
 #define DETERMINISM_URANDOM_BYTES (1u << 20)
 

@@ -55,13 +55,13 @@ static bool holds_denied(const struct expansion *e, const char *path) {
     return false;
 }
 
-static int compare(const void *left, const void *right) {
+static int compare_paths(const void *left, const void *right) {
     const struct expand_entry *a = left, *b = right;
 
     return strcmp(a->name, b->name);
 }
 
-static int expand(const struct expansion *e, const char *path, bool directory, bool whole) {
+static int expand_path(const struct expansion *e, const char *path, bool directory, bool whole) {
     struct expand_entries entries = { 0 };
     char inner[4096];
     int r;
@@ -80,10 +80,10 @@ static int expand(const struct expansion *e, const char *path, bool directory, b
     r = e->lister->list(e->lister->data, path, &entries);
     /* Equal hosts give equal plans. */
     if (r == 0 && entries.n)
-        qsort(entries.items, entries.n, sizeof *entries.items, compare);
+        qsort(entries.items, entries.n, sizeof *entries.items, compare_paths);
     for (size_t i = 0; r == 0 && i < entries.n; i++) {
         int n = snprintf(inner, sizeof inner, "%s%s%s", path, path[strlen(path) - 1] == '/' ? "" : "/", entries.items[i].name);
-        r = n < 0 || (size_t)n >= sizeof inner ? -ENAMETOOLONG : expand(e, inner, entries.items[i].directory, false);
+        r = n < 0 || (size_t)n >= sizeof inner ? -ENAMETOOLONG : expand_path(e, inner, entries.items[i].directory, false);
     }
     expand_entries_done(&entries);
     return r;
@@ -93,5 +93,5 @@ int expand_grant(const char *path, bool directory, const char *const *denied, si
                  int (*emit)(void *data, const char *path, bool directory, bool whole), void *emit_data) {
     struct expansion e = { denied, n_denied, budget, lister, emit, emit_data };
 
-    return expand(&e, path, directory, true);
+    return expand_path(&e, path, directory, true);
 }

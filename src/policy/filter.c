@@ -116,7 +116,7 @@ enum filter_rule {
 #define RENAME_WHITEOUT_FLAG 4u
 
 #define ARGUMENT(i) ((uint32_t)offsetof(struct seccomp_data, args) + 8u * (i))   /* its low half: little endian only */
-#define REACH 250u                                                          /* of a conditional jump, with room for what near() adds */
+#define REACH 250u                                                          /* of a conditional jump, with room for what make_near() adds */
 
 struct program {
     struct sock_filter *instructions;           /* filled from the end */
@@ -125,54 +125,54 @@ struct program {
     unsigned places[FILTER_CHECK_ATTRIBUTE + 1];   /* of the checks of arguments; 0 (always a RET) if not written yet */
 };
 
-static struct sock_filter *at(const struct program *p, unsigned place) {
+static struct sock_filter *instruction_at(const struct program *p, unsigned place) {
     return &p->instructions[p->capacity - 1 - place];
 }
 
-static unsigned emit(struct program *p, unsigned code, unsigned jt, unsigned jf, uint32_t k) {
+static unsigned emit_instruction(struct program *p, unsigned code, unsigned jt, unsigned jf, uint32_t k) {
     if (p->n == p->capacity) {
         p->full = true;
         return 0;
     }
-    *at(p, p->n) = (struct sock_filter){ (uint16_t)code, (uint8_t)jt, (uint8_t)jf, k };
+    *instruction_at(p, p->n) = (struct sock_filter){ (uint16_t)code, (uint8_t)jt, (uint8_t)jf, k };
     return p->n++;
 }
 
 /* A place in reach of a conditional jump written next that does what `place` does. */
-static unsigned near(struct program *p, unsigned place) {
+static unsigned make_near(struct program *p, unsigned place) {
     if (p->full || p->n - place <= REACH)
         return place;
-    if (at(p, place)->code == (BPF_RET | BPF_K))
-        return emit(p, BPF_RET | BPF_K, 0, 0, at(p, place)->k);
-    return emit(p, BPF_JMP | BPF_JA, 0, 0, p->n - place - 1);
+    if (instruction_at(p, place)->code == (BPF_RET | BPF_K))
+        return emit_instruction(p, BPF_RET | BPF_K, 0, 0, instruction_at(p, place)->k);
+    return emit_instruction(p, BPF_JMP | BPF_JA, 0, 0, p->n - place - 1);
 }
 
-static unsigned test(struct program *p, unsigned operation, uint32_t k, unsigned yes, unsigned no) {
-    yes = near(p, yes);
-    no = near(p, no);
-    return emit(p, BPF_JMP | operation | BPF_K, p->n - yes - 1, p->n - no - 1, k);
+static unsigned emit_test(struct program *p, unsigned operation, uint32_t k, unsigned yes, unsigned no) {
+    yes = make_near(p, yes);
+    no = make_near(p, no);
+    return emit_instruction(p, BPF_JMP | operation | BPF_K, p->n - yes - 1, p->n - no - 1, k);
 }
 
 /* Makes `next` the instruction that follows the one written next. */
-static void before(struct program *p, unsigned next) {
+static void emit_before(struct program *p, unsigned next) {
     if (next + 1 != p->n)
-        emit(p, BPF_JMP | BPF_JA, 0, 0, p->n - next - 1);
+        emit_instruction(p, BPF_JMP | BPF_JA, 0, 0, p->n - next - 1);
 }
 
-static unsigned load(struct program *p, uint32_t offset, unsigned next) {
-    before(p, next);
-    return emit(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offset);
+static unsigned load_field(struct program *p, uint32_t offset, unsigned next) {
+    emit_before(p, next);
+    return emit_instruction(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offset);
 }
 
-static unsigned mask(struct program *p, uint32_t bits, unsigned next) {
-    before(p, next);
-    return emit(p, BPF_ALU | BPF_AND | BPF_K, 0, 0, bits);
+static unsigned mask_bits(struct program *p, uint32_t bits, unsigned next) {
+    emit_before(p, next);
+    return emit_instruction(p, BPF_ALU | BPF_AND | BPF_K, 0, 0, bits);
 }
 
 /* To `yes` if A is one of the values, else to `no`. */
 static unsigned one_of(struct program *p, const uint32_t *values, size_t n, unsigned yes, unsigned no) {
     for (size_t i = n; i-- > 0;)
-        no = test(p, BPF_JEQ, values[i], yes, no);
+        no = emit_test(p, BPF_JEQ, values[i], yes, no);
     return no;
 }
 
@@ -197,28 +197,28 @@ static uint32_t action_of(enum filter_rule rule) {
     return actions[rule];
 }
 
-static unsigned verdict(struct program *p, enum filter_rule rule) {
+static unsigned emit_verdict(struct program *p, enum filter_rule rule) {
     uint32_t action = action_of(rule);
 
     for (unsigned place = p->n; place-- > 0 && p->n - place < REACH;)
-        if (at(p, place)->code == (BPF_RET | BPF_K) && at(p, place)->k == action)
+        if (instruction_at(p, place)->code == (BPF_RET | BPF_K) && instruction_at(p, place)->k == action)
             return place;
-    return emit(p, BPF_RET | BPF_K, 0, 0, action);
+    return emit_instruction(p, BPF_RET | BPF_K, 0, 0, action);
 }
 
 static unsigned check_bits(struct program *p, unsigned argument, uint32_t bits, enum filter_rule found) {
-    return load(p, ARGUMENT(argument), test(p, BPF_JSET, bits, verdict(p, found), verdict(p, FILTER_ALLOW)));
+    return load_field(p, ARGUMENT(argument), emit_test(p, BPF_JSET, bits, emit_verdict(p, found), emit_verdict(p, FILTER_ALLOW)));
 }
 
 static unsigned check_personality(struct program *p) {
-    unsigned flags = test(p, BPF_JSET, ~PERSONALITY_ALLOWED, verdict(p, FILTER_EPERM), verdict(p, FILTER_ALLOW));
+    unsigned flags = emit_test(p, BPF_JSET, ~PERSONALITY_ALLOWED, emit_verdict(p, FILTER_EPERM), emit_verdict(p, FILTER_ALLOW));
 
-    return load(p, ARGUMENT(0), test(p, BPF_JEQ, 0xffffffffu, verdict(p, FILTER_ALLOW), flags));     /* -1 only asks */
+    return load_field(p, ARGUMENT(0), emit_test(p, BPF_JEQ, 0xffffffffu, emit_verdict(p, FILTER_ALLOW), flags));     /* -1 only asks */
 }
 
 /* What lets a guest type into, or change, a terminal that it was given as a stream, or tell the kernel that it has not written to what it has; with keep_metadata also what changes a file by its inode. */
 static unsigned check_ioctl(struct program *p, const struct filter_options *options) {
-    static const uint32_t terminal[] = { TIOCSTI, TIOCLINUX, TIOCSETD, TIOCCONS, 0xc0606610u /* PAGEMAP_SCAN (snapshot/track.c) */ };
+    static const uint32_t terminal[] = { TIOCSTI, TIOCLINUX, TIOCSETD, TIOCCONS, 0xc0606610u /* PAGEMAP_SCAN (dump/dirty_pages.c) */ };
     static const uint32_t inode[] = {
         0x40086602u,            /* FS_IOC_SETFLAGS */
         0x40046602u,            /* FS_IOC32_SETFLAGS: some file systems take it from 64-bit callers too */
@@ -242,15 +242,15 @@ static unsigned check_ioctl(struct program *p, const struct filter_options *opti
         0x4008941au,            /* BTRFS_IOC_SUBVOL_SETFLAGS */
         0x800c6613u,            /* FS_IOC_SET_ENCRYPTION_POLICY */
     };
-    unsigned rest = verdict(p, FILTER_ALLOW);
+    unsigned rest = emit_verdict(p, FILTER_ALLOW);
 
     if (options->deny_reserve) {
-        rest = one_of(p, apart, sizeof(apart) / sizeof(apart[0]), verdict(p, FILTER_EOPNOTSUPP), rest);
-        rest = one_of(p, reserve, sizeof(reserve) / sizeof(reserve[0]), verdict(p, FILTER_EOPNOTSUPP), rest);
+        rest = one_of(p, apart, sizeof(apart) / sizeof(apart[0]), emit_verdict(p, FILTER_EOPNOTSUPP), rest);
+        rest = one_of(p, reserve, sizeof(reserve) / sizeof(reserve[0]), emit_verdict(p, FILTER_EOPNOTSUPP), rest);
     }
     if (options->keep_metadata)
-        rest = one_of(p, inode, sizeof(inode) / sizeof(inode[0]), verdict(p, FILTER_EPERM), rest);
-    return load(p, ARGUMENT(1), one_of(p, terminal, sizeof(terminal) / sizeof(terminal[0]), verdict(p, FILTER_EPERM), rest));
+        rest = one_of(p, inode, sizeof(inode) / sizeof(inode[0]), emit_verdict(p, FILTER_EPERM), rest);
+    return load_field(p, ARGUMENT(1), one_of(p, terminal, sizeof(terminal) / sizeof(terminal[0]), emit_verdict(p, FILTER_EPERM), rest));
 }
 
 /* No leases: with one on a file that it may only read, the owner's sandbox would hold up whoever on the host opens that file for writing, for 45 seconds. EINVAL is what a
@@ -258,149 +258,149 @@ static unsigned check_ioctl(struct program *p, const struct filter_options *opti
 static unsigned check_fcntl(struct program *p) {
     static const uint32_t leases[] = { 1024 /* F_SETLEASE */, 1040 /* F_SETDELEG */ };
 
-    return load(p, ARGUMENT(1), one_of(p, leases, sizeof(leases) / sizeof(leases[0]), verdict(p, FILTER_EINVAL), verdict(p, FILTER_ALLOW)));
+    return load_field(p, ARGUMENT(1), one_of(p, leases, sizeof(leases) / sizeof(leases[0]), emit_verdict(p, FILTER_EINVAL), emit_verdict(p, FILTER_ALLOW)));
 }
 
 /* TCP, UDP and ping sockets only, by name: protocol 0 of another type would be SCTP or DCCP, 262 is TCP past a rule for TCP. SOCK_PACKET (10) of AF_INET would be AF_PACKET. */
 static unsigned check_inet(struct program *p) {
     static const uint32_t stream[] = { 0, 6 /* TCP */ };
     static const uint32_t datagram[] = { 0, 17 /* UDP */, 1 /* ICMP */, 58 /* ICMPv6 */ };
-    unsigned allow = verdict(p, FILTER_ALLOW), refuse = verdict(p, FILTER_EPROTONOSUPPORT);
-    unsigned on_datagram = load(p, ARGUMENT(2), one_of(p, datagram, sizeof(datagram) / sizeof(datagram[0]), allow, refuse));
-    unsigned on_stream = load(p, ARGUMENT(2), one_of(p, stream, sizeof(stream) / sizeof(stream[0]), allow, refuse));
-    unsigned type = test(p, BPF_JEQ, SOCK_RAW, verdict(p, FILTER_EPERM), verdict(p, FILTER_ESOCKTNOSUPPORT));
+    unsigned allow = emit_verdict(p, FILTER_ALLOW), refuse = emit_verdict(p, FILTER_EPROTONOSUPPORT);
+    unsigned on_datagram = load_field(p, ARGUMENT(2), one_of(p, datagram, sizeof(datagram) / sizeof(datagram[0]), allow, refuse));
+    unsigned on_stream = load_field(p, ARGUMENT(2), one_of(p, stream, sizeof(stream) / sizeof(stream[0]), allow, refuse));
+    unsigned type = emit_test(p, BPF_JEQ, SOCK_RAW, emit_verdict(p, FILTER_EPERM), emit_verdict(p, FILTER_ESOCKTNOSUPPORT));
 
-    type = test(p, BPF_JEQ, SOCK_DGRAM, on_datagram, type);
-    type = test(p, BPF_JEQ, SOCK_STREAM, on_stream, type);
-    return load(p, ARGUMENT(1), mask(p, SOCKET_TYPE_MASK, type));
+    type = emit_test(p, BPF_JEQ, SOCK_DGRAM, on_datagram, type);
+    type = emit_test(p, BPF_JEQ, SOCK_STREAM, on_stream, type);
+    return load_field(p, ARGUMENT(1), mask_bits(p, SOCKET_TYPE_MASK, type));
 }
 
 static unsigned check_socket(struct program *p, const struct filter_options *options) {
     bool net = options->process_isolation ? options->net_host : !options->no_inet;
-    unsigned denied = verdict(p, FILTER_EACCES);
-    unsigned route = net ? load(p, ARGUMENT(2), test(p, BPF_JEQ, 0 /* NETLINK_ROUTE */, verdict(p, FILTER_ALLOW), verdict(p, FILTER_EPROTONOSUPPORT))) : denied;
+    unsigned denied = emit_verdict(p, FILTER_EACCES);
+    unsigned route = net ? load_field(p, ARGUMENT(2), emit_test(p, BPF_JEQ, 0 /* NETLINK_ROUTE */, emit_verdict(p, FILTER_ALLOW), emit_verdict(p, FILTER_EPROTONOSUPPORT))) : denied;
     unsigned inet = net ? check_inet(p) : denied;
-    unsigned family = test(p, BPF_JEQ, AF_NETLINK, route, verdict(p, FILTER_EAFNOSUPPORT));
+    unsigned family = emit_test(p, BPF_JEQ, AF_NETLINK, route, emit_verdict(p, FILTER_EAFNOSUPPORT));
 
-    family = test(p, BPF_JEQ, AF_INET6, inet, family);
-    family = test(p, BPF_JEQ, AF_INET, inet, family);
-    family = test(p, BPF_JEQ, AF_UNIX, options->process_isolation ? denied : verdict(p, FILTER_ALLOW), family);
-    return load(p, ARGUMENT(0), family);
+    family = emit_test(p, BPF_JEQ, AF_INET6, inet, family);
+    family = emit_test(p, BPF_JEQ, AF_INET, inet, family);
+    family = emit_test(p, BPF_JEQ, AF_UNIX, options->process_isolation ? denied : emit_verdict(p, FILTER_ALLOW), family);
+    return load_field(p, ARGUMENT(0), family);
 }
 
 /* A datagram socket of a pair can be connected again, to a socket of the host; a stream or seqpacket one cannot. */
 static unsigned check_socketpair(struct program *p, const struct filter_options *options) {
     static const uint32_t connected[] = { SOCK_STREAM, SOCK_SEQPACKET };
-    unsigned local = verdict(p, FILTER_ALLOW);
+    unsigned local = emit_verdict(p, FILTER_ALLOW);
 
     if (options->process_isolation)
-        local = load(p, ARGUMENT(1), mask(p, SOCKET_TYPE_MASK, one_of(p, connected, 2, local, verdict(p, FILTER_EACCES))));
-    return load(p, ARGUMENT(0), test(p, BPF_JEQ, AF_UNIX, local, verdict(p, FILTER_EOPNOTSUPP)));
+        local = load_field(p, ARGUMENT(1), mask_bits(p, SOCKET_TYPE_MASK, one_of(p, connected, 2, local, emit_verdict(p, FILTER_EACCES))));
+    return load_field(p, ARGUMENT(0), emit_test(p, BPF_JEQ, AF_UNIX, local, emit_verdict(p, FILTER_EOPNOTSUPP)));
 }
 
 static unsigned check_mknod(struct program *p, const struct filter_options *options, unsigned argument) {
     static const uint32_t kinds[] = { 0, S_IFREG, S_IFIFO, S_IFSOCK };
-    unsigned denied = verdict(p, FILTER_EPERM);
-    unsigned kind = mask(p, S_IFMT, one_of(p, kinds, sizeof(kinds) / sizeof(kinds[0]), verdict(p, FILTER_ALLOW), denied));
+    unsigned denied = emit_verdict(p, FILTER_EPERM);
+    unsigned kind = mask_bits(p, S_IFMT, one_of(p, kinds, sizeof(kinds) / sizeof(kinds[0]), emit_verdict(p, FILTER_ALLOW), denied));
 
     if (options->deny_setid_bits)
-        kind = test(p, BPF_JSET, SETID_BITS, denied, kind);
-    return load(p, ARGUMENT(argument), kind);
+        kind = emit_test(p, BPF_JSET, SETID_BITS, denied, kind);
+    return load_field(p, ARGUMENT(argument), kind);
 }
 
 /* setpriority and ioprio_set: the caller itself or its process group, not all processes of the user (the host's are among them). */
 static unsigned check_own(struct program *p, uint32_t user) {
-    unsigned denied = verdict(p, FILTER_EPERM);
-    unsigned who = load(p, ARGUMENT(1), test(p, BPF_JEQ, 0, verdict(p, FILTER_ALLOW), denied));
+    unsigned denied = emit_verdict(p, FILTER_EPERM);
+    unsigned who = load_field(p, ARGUMENT(1), emit_test(p, BPF_JEQ, 0, emit_verdict(p, FILTER_ALLOW), denied));
 
-    return load(p, ARGUMENT(0), test(p, BPF_JEQ, user, denied, who));
+    return load_field(p, ARGUMENT(0), emit_test(p, BPF_JEQ, user, denied, who));
 }
 
 /* The same where the sandbox has pids of its own: not its init, which has the guest's id, so that the kernel would let a guest starve it and be told an infrastructure failure. */
 static unsigned check_not_init(struct program *p, unsigned argument) {
-    return load(p, ARGUMENT(argument), test(p, BPF_JEQ, 1, verdict(p, FILTER_EPERM), verdict(p, FILTER_ALLOW)));
+    return load_field(p, ARGUMENT(argument), emit_test(p, BPF_JEQ, 1, emit_verdict(p, FILTER_EPERM), emit_verdict(p, FILTER_ALLOW)));
 }
 
 /* Nor does a guest, as a tracer, decide what a filter leaves to tracers (check_faults): EINVAL is what kernels without that option say. */
 static unsigned check_ptrace(struct program *p, const struct filter_options *options) {
     static const uint32_t sets_options[] = { 0x4200 /* PTRACE_SETOPTIONS */, 0x4206 /* PTRACE_SEIZE */, 21 /* PTRACE_OLDSETOPTIONS */ };
-    unsigned allow = verdict(p, FILTER_ALLOW);
-    unsigned set = load(p, ARGUMENT(3), test(p, BPF_JSET, 0x80 /* PTRACE_O_TRACESECCOMP */, verdict(p, FILTER_EINVAL), allow));
-    unsigned request = load(p, ARGUMENT(0), one_of(p, sets_options, sizeof(sets_options) / sizeof(sets_options[0]), set, allow));
+    unsigned allow = emit_verdict(p, FILTER_ALLOW);
+    unsigned set = load_field(p, ARGUMENT(3), emit_test(p, BPF_JSET, 0x80 /* PTRACE_O_TRACESECCOMP */, emit_verdict(p, FILTER_EINVAL), allow));
+    unsigned request = load_field(p, ARGUMENT(0), one_of(p, sets_options, sizeof(sets_options) / sizeof(sets_options[0]), set, allow));
 
-    return options->process_isolation ? request : load(p, ARGUMENT(1), test(p, BPF_JEQ, 1, verdict(p, FILTER_EPERM), request));
+    return options->process_isolation ? request : load_field(p, ARGUMENT(1), emit_test(p, BPF_JEQ, 1, emit_verdict(p, FILTER_EPERM), request));
 }
 
-/* A guest has none. The process that takes snapshots makes one in it, to be told which pages were written to (snapshot/track.c); and one that handles no fault of the kernel's. */
+/* A guest has none. The process that takes snapshots makes one in it, to be told which pages were written to (dump/dirty_pages.c); and one that handles no fault of the kernel's. */
 static unsigned check_faults(struct program *p) {
-    return load(p, ARGUMENT(0), test(p, BPF_JEQ, 0x80001 /* O_CLOEXEC, UFFD_USER_MODE_ONLY */, verdict(p, FILTER_TRACED), verdict(p, FILTER_EPERM)));
+    return load_field(p, ARGUMENT(0), emit_test(p, BPF_JEQ, 0x80001 /* O_CLOEXEC, UFFD_USER_MODE_ONLY */, emit_verdict(p, FILTER_TRACED), emit_verdict(p, FILTER_EPERM)));
 }
 
 static unsigned check_not_user(struct program *p, uint32_t user) {
-    return load(p, ARGUMENT(0), test(p, BPF_JEQ, user, verdict(p, FILTER_EPERM), check_not_init(p, 1)));
+    return load_field(p, ARGUMENT(0), emit_test(p, BPF_JEQ, user, emit_verdict(p, FILTER_EPERM), check_not_init(p, 1)));
 }
 
 static unsigned check_open(struct program *p, unsigned flags_argument) {
     unsigned mode = check_bits(p, flags_argument + 1, SETID_BITS, FILTER_EPERM);
 
-    return load(p, ARGUMENT(flags_argument), test(p, BPF_JSET, OPEN_CREATES, mode, verdict(p, FILTER_ALLOW)));
+    return load_field(p, ARGUMENT(flags_argument), emit_test(p, BPF_JSET, OPEN_CREATES, mode, emit_verdict(p, FILTER_ALLOW)));
 }
 
 /* A command is the subreaper of its tree, and stays it: else what it orphans would go to init, and no time-out would find it. And no table of futexes of its own choosing, which takes
  * gigabytes in one call (Linux 6.16): EINVAL is what kernels before say. Nor names of mappings (PR_SET_VMA), up to 96 bytes for each
  * that no group is charged with: EINVAL is what kernels without them say. */
 static unsigned check_prctl(struct program *p) {
-    unsigned allow = verdict(p, FILTER_ALLOW);
-    unsigned to = load(p, ARGUMENT(1), test(p, BPF_JEQ, 0, verdict(p, FILTER_EPERM), allow));
-    unsigned hash = test(p, BPF_JEQ, 78 /* PR_FUTEX_HASH */, verdict(p, FILTER_EINVAL), allow);
+    unsigned allow = emit_verdict(p, FILTER_ALLOW);
+    unsigned to = load_field(p, ARGUMENT(1), emit_test(p, BPF_JEQ, 0, emit_verdict(p, FILTER_EPERM), allow));
+    unsigned hash = emit_test(p, BPF_JEQ, 78 /* PR_FUTEX_HASH */, emit_verdict(p, FILTER_EINVAL), allow);
 
-    hash = test(p, BPF_JEQ, 0x53564d41u /* PR_SET_VMA */, verdict(p, FILTER_EINVAL), hash);
+    hash = emit_test(p, BPF_JEQ, 0x53564d41u /* PR_SET_VMA */, emit_verdict(p, FILTER_EINVAL), hash);
 
-    return load(p, ARGUMENT(0), test(p, BPF_JEQ, 36 /* PR_SET_CHILD_SUBREAPER */, to, hash));
+    return load_field(p, ARGUMENT(0), emit_test(p, BPF_JEQ, 36 /* PR_SET_CHILD_SUBREAPER */, to, hash));
 }
 
 /* Options whose memory the kernel charges to nobody, and of which a socket, or a network, takes any number or large ones. ENOPROTOOPT is what a kernel without the option says.
  *
  * - Filters: their machine code is nobody's memory, and its sum has a bound for the whole host (net.core.bpf_jit_limit), past which no other sandbox would get its own filter. EPERM.
  * - Keys that sign segments (TCP_MD5SIG, TCP-AO): 4,000 a socket. Upper layers (TCP_ULP) and their ciphers.
- * - Groups of IPv6, and sources of groups: each is an entry of the network's, 4,000 a socket. Groups of IPv4 without sources are bounded by igmp_max_memberships (guest/box.c).
+ * - Groups of IPv6, and sources of groups: each is an entry of the network's, 4,000 a socket. Groups of IPv4 without sources are bounded by igmp_max_memberships (guest/init_setup.c).
  * - Headers of IPv6 that are sent with each packet: up to 128 KiB a socket. */
 static unsigned check_sockopt(struct program *p) {
     static const uint32_t programs[] = { SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF };
-    unsigned allow = verdict(p, FILTER_ALLOW), absent = verdict(p, FILTER_ENOPROTOOPT);
+    unsigned allow = emit_verdict(p, FILTER_ALLOW), absent = emit_verdict(p, FILTER_ENOPROTOOPT);
 
     /* TCP_MD5SIG; from TCP_ULP on TCP_MD5SIG_EXT and TCP_FASTOPEN_KEY; TCP_AO_ADD_KEY, _DEL_KEY, _INFO */
-    unsigned tcp = test(p, BPF_JGE, 31, absent, test(p, BPF_JEQ, 14, absent, allow));
-    tcp = load(p, ARGUMENT(2), test(p, BPF_JGE, 41, allow, test(p, BPF_JGE, 38, absent, test(p, BPF_JGE, 34, allow, tcp))));
+    unsigned tcp = emit_test(p, BPF_JGE, 31, absent, emit_test(p, BPF_JEQ, 14, absent, allow));
+    tcp = load_field(p, ARGUMENT(2), emit_test(p, BPF_JGE, 41, allow, emit_test(p, BPF_JGE, 38, absent, emit_test(p, BPF_JGE, 34, allow, tcp))));
 
     /* IPV6_2292PKTOPTIONS, IPV6_JOIN_GROUP, IPV6_RTHDR; MCAST_JOIN_GROUP to MCAST_MSFILTER. Other headers, and anycast, take a capability. */
     static const uint32_t of_ipv6[] = { 6, 20, 57 };
     unsigned ipv6 = one_of(p, of_ipv6, ARRAY_SIZE(of_ipv6), absent, allow);
-    ipv6 = load(p, ARGUMENT(2), test(p, BPF_JGE, 49, ipv6, test(p, BPF_JGE, 42, absent, ipv6)));
+    ipv6 = load_field(p, ARGUMENT(2), emit_test(p, BPF_JGE, 49, ipv6, emit_test(p, BPF_JGE, 42, absent, ipv6)));
 
     /* IP_BLOCK_SOURCE to MCAST_MSFILTER, but for MCAST_JOIN_GROUP and MCAST_LEAVE_GROUP */
     static const uint32_t whole_groups[] = { 42, 45 };
-    unsigned ip = test(p, BPF_JGE, 38, one_of(p, whole_groups, ARRAY_SIZE(whole_groups), allow, absent), allow);
-    ip = load(p, ARGUMENT(2), test(p, BPF_JGE, 49, allow, ip));
+    unsigned ip = emit_test(p, BPF_JGE, 38, one_of(p, whole_groups, ARRAY_SIZE(whole_groups), allow, absent), allow);
+    ip = load_field(p, ARGUMENT(2), emit_test(p, BPF_JGE, 49, allow, ip));
 
-    unsigned socket = load(p, ARGUMENT(2), one_of(p, programs, ARRAY_SIZE(programs), verdict(p, FILTER_EPERM), allow));
-    unsigned level = test(p, BPF_JEQ, 6 /* SOL_TCP */, tcp, allow);
+    unsigned socket = load_field(p, ARGUMENT(2), one_of(p, programs, ARRAY_SIZE(programs), emit_verdict(p, FILTER_EPERM), allow));
+    unsigned level = emit_test(p, BPF_JEQ, 6 /* SOL_TCP */, tcp, allow);
 
-    level = test(p, BPF_JEQ, 41 /* SOL_IPV6 */, ipv6, level);
-    level = test(p, BPF_JEQ, 0 /* SOL_IP */, ip, level);
-    return load(p, ARGUMENT(1), test(p, BPF_JEQ, SOL_SOCKET, socket, level));
+    level = emit_test(p, BPF_JEQ, 41 /* SOL_IPV6 */, ipv6, level);
+    level = emit_test(p, BPF_JEQ, 0 /* SOL_IP */, ip, level);
+    return load_field(p, ARGUMENT(1), emit_test(p, BPF_JEQ, SOL_SOCKET, socket, level));
 }
 
 /* An access control list (POSIX ACL) of a file in memory is charged to nobody, and one of 64 KiB can hang on each file, two on each directory. An attribute's name cannot be seen here, its
  * length can: such a list has 4 bytes and 8 for each entry, so of what is longer than FILTER_ATTRIBUTE_BYTES every eighth length is refused, as too long. Other attributes are charged. */
 static unsigned check_attribute(struct program *p) {
-    unsigned allow = verdict(p, FILTER_ALLOW);
-    unsigned remainder = mask(p, 7, test(p, BPF_JEQ, 4, verdict(p, FILTER_E2BIG), allow));
+    unsigned allow = emit_verdict(p, FILTER_ALLOW);
+    unsigned remainder = mask_bits(p, 7, emit_test(p, BPF_JEQ, 4, emit_verdict(p, FILTER_E2BIG), allow));
 
-    return load(p, ARGUMENT(3), test(p, BPF_JGE, FILTER_ATTRIBUTE_BYTES + 1, remainder, allow));
+    return load_field(p, ARGUMENT(3), emit_test(p, BPF_JGE, FILTER_ATTRIBUTE_BYTES + 1, remainder, allow));
 }
 
-static unsigned check(struct program *p, const struct filter_options *options, enum filter_rule rule) {
+static unsigned emit_check(struct program *p, const struct filter_options *options, enum filter_rule rule) {
     switch ((int)rule) {
     case FILTER_CLONE:
         return check_bits(p, 0, NAMESPACE_FLAGS | PARENT_FLAG, FILTER_EPERM);
@@ -418,7 +418,7 @@ static unsigned check(struct program *p, const struct filter_options *options, e
         return check_socketpair(p, options);
     case FILTER_SECCOMP:
         /* A listener holds its own processes in the kernel until it answers, and no snapshot can hold it; EINVAL is what a kernel without listeners says. */
-        return options->allow_listener ? verdict(p, FILTER_ALLOW) : check_bits(p, 1, NEW_LISTENER, FILTER_EINVAL);
+        return options->allow_listener ? emit_verdict(p, FILTER_ALLOW) : check_bits(p, 1, NEW_LISTENER, FILTER_EINVAL);
     case FILTER_PRCTL:
         return check_prctl(p);
     case FILTER_SOCKOPT:
@@ -430,9 +430,9 @@ static unsigned check(struct program *p, const struct filter_options *options, e
     case FILTER_RENAME:
         return check_bits(p, 4, RENAME_WHITEOUT_FLAG, FILTER_EINVAL);       /* a whiteout is a device node, and layers give it a meaning */
     case FILTER_CHECK_RESERVE:
-        return load(p, ARGUMENT(1), test(p, BPF_JSET, 2 /* FALLOC_FL_PUNCH_HOLE */, verdict(p, FILTER_ALLOW), verdict(p, FILTER_EOPNOTSUPP)));
+        return load_field(p, ARGUMENT(1), emit_test(p, BPF_JSET, 2 /* FALLOC_FL_PUNCH_HOLE */, emit_verdict(p, FILTER_ALLOW), emit_verdict(p, FILTER_EOPNOTSUPP)));
     case FILTER_CHECK_SELF:
-        return load(p, ARGUMENT(0), test(p, BPF_JEQ, 0, verdict(p, FILTER_ALLOW), verdict(p, FILTER_EPERM)));
+        return load_field(p, ARGUMENT(0), emit_test(p, BPF_JEQ, 0, emit_verdict(p, FILTER_ALLOW), emit_verdict(p, FILTER_EPERM)));
     case FILTER_CHECK_PRIORITY:
         return options->process_isolation ? check_own(p, 2 /* PRIO_USER */) : check_not_user(p, 2);
     case FILTER_CHECK_IOPRIO:
@@ -454,12 +454,12 @@ static unsigned check(struct program *p, const struct filter_options *options, e
     case FILTER_CHECK_ATTRIBUTE:
         return check_attribute(p);
     default:
-        return verdict(p, rule);
+        return emit_verdict(p, rule);
     }
 }
 
 /* A rule that depends on the options as the rule that it is with these. */
-static enum filter_rule resolve(const struct filter_options *o, enum filter_rule rule) {
+static enum filter_rule resolve_rule(const struct filter_options *o, enum filter_rule rule) {
     switch ((int)rule) {
     case FILTER_RESERVE:
         return o->deny_reserve ? FILTER_CHECK_RESERVE : FILTER_ALLOW;
@@ -557,7 +557,7 @@ static size_t make_ranges(const struct filter_options *options, struct range *ra
 
         if (call->number != next)
             add_range(ranges, &n, next, FILTER_ENOSYS);
-        add_range(ranges, &n, call->number, resolve(options, (enum filter_rule)call->rule));
+        add_range(ranges, &n, call->number, resolve_rule(options, (enum filter_rule)call->rule));
         next = call->number + 1u;
     }
     add_range(ranges, &n, next, FILTER_ENOSYS);
@@ -567,21 +567,21 @@ static size_t make_ranges(const struct filter_options *options, struct range *ra
 }
 
 /* How many numbers between two ranges' starts the kernel tries at installation. */
-static uint32_t weight(const struct range *from, const struct range *to) {
+static uint32_t range_weight(const struct range *from, const struct range *to) {
     uint32_t last = filter_syscalls[FILTER_N_SYSCALLS - 1].number + 1u;
     uint32_t a = from->first < last ? from->first : last, b = to->first < last ? to->first : last;
 
     return b - a;
 }
 
-static unsigned leaf(struct program *p, const struct range *range) {
-    return range->rule <= FILTER_TRACED ? verdict(p, range->rule) : p->places[range->rule];
+static unsigned emit_leaf(struct program *p, const struct range *range) {
+    return range->rule <= FILTER_TRACED ? emit_verdict(p, range->rule) : p->places[range->rule];
 }
 
 /* How many of ranges[low..high) one leaf of the tree takes: a range, and with it up to MAX_SINGLES single numbers inside it that have rules of their own. A
  * single number costs one comparison there instead of the two that cut it out, and compiling the program is most of what installing it costs. */
 #define MAX_SINGLES 2
-static size_t group(const struct range *ranges, size_t low, size_t high) {
+static size_t find_group(const struct range *ranges, size_t low, size_t high) {
     size_t end = low + 1;
 
     while (end + 1 < high && end - low < 2 * MAX_SINGLES && ranges[end + 1].rule == ranges[low].rule && ranges[end + 1].first == ranges[end].first + 1)
@@ -590,25 +590,25 @@ static size_t group(const struct range *ranges, size_t low, size_t high) {
 }
 
 /* The search among ranges[low..high), which starts with a whole group and ends with one. */
-static unsigned search(struct program *p, const struct range *ranges, size_t low, size_t high) {
-    size_t middle = low + group(ranges, low, high);
+static unsigned emit_search(struct program *p, const struct range *ranges, size_t low, size_t high) {
+    size_t middle = low + find_group(ranges, low, high);
 
     if (middle >= high) {
-        unsigned place = leaf(p, &ranges[low]);
+        unsigned place = emit_leaf(p, &ranges[low]);
         for (size_t i = low + 1; i < high; i += 2)
-            place = test(p, BPF_JEQ, ranges[i].first, leaf(p, &ranges[i]), place);
+            place = emit_test(p, BPF_JEQ, ranges[i].first, emit_leaf(p, &ranges[i]), place);
         return place;
     }
     for (;;) {
-        size_t next = middle + group(ranges, middle, high);
-        if (next >= high || 2 * weight(&ranges[low], &ranges[middle]) >= weight(&ranges[low], &ranges[high]))
+        size_t next = middle + find_group(ranges, middle, high);
+        if (next >= high || 2 * range_weight(&ranges[low], &ranges[middle]) >= range_weight(&ranges[low], &ranges[high]))
             break;
         middle = next;
     }
 
-    unsigned right = search(p, ranges, middle, high);
-    unsigned left = search(p, ranges, low, middle);
-    return test(p, BPF_JGE, ranges[middle].first, right, left);
+    unsigned right = emit_search(p, ranges, middle, high);
+    unsigned left = emit_search(p, ranges, low, middle);
+    return emit_test(p, BPF_JGE, ranges[middle].first, right, left);
 }
 
 int filter_build(const struct filter_options *options, struct sock_filter *program, size_t capacity) {
@@ -618,17 +618,17 @@ int filter_build(const struct filter_options *options, struct sock_filter *progr
 
     ranges[n_ranges].first = 0xffffffffu;
 
-    emit(&p, BPF_RET | BPF_K, 0, 0, SECCOMP_RET_KILL_PROCESS);      /* place 0, so that 0 means "not written" below */
+    emit_instruction(&p, BPF_RET | BPF_K, 0, 0, SECCOMP_RET_KILL_PROCESS);      /* place 0, so that 0 means "not written" below */
     for (size_t i = 0; i < n_ranges; i++)
         if (ranges[i].rule > FILTER_TRACED && p.places[ranges[i].rule] == 0)
-            p.places[ranges[i].rule] = check(&p, options, ranges[i].rule);
+            p.places[ranges[i].rule] = emit_check(&p, options, ranges[i].rule);
 
-    unsigned tree = load(&p, offsetof(struct seccomp_data, nr), search(&p, ranges, 0, n_ranges));
-    load(&p, offsetof(struct seccomp_data, arch), test(&p, BPF_JEQ, FILTER_ARCH, tree, verdict(&p, FILTER_KILL)));
+    unsigned tree = load_field(&p, offsetof(struct seccomp_data, nr), emit_search(&p, ranges, 0, n_ranges));
+    load_field(&p, offsetof(struct seccomp_data, arch), emit_test(&p, BPF_JEQ, FILTER_ARCH, tree, emit_verdict(&p, FILTER_KILL)));
     if (p.full)
         return -ENOBUFS;
 
-    memmove(program, at(&p, p.n - 1), p.n * sizeof(program[0]));
+    memmove(program, instruction_at(&p, p.n - 1), p.n * sizeof(program[0]));
     return (int)p.n;
 }
 

@@ -32,7 +32,7 @@ struct filter_options {
     /* No memory that is nobody's mapping: no memory cgroup would charge it to the sandbox. memfd_create and System V IPC are ENOSYS (but see allow_segments), Landlock rulesets (any number of rules each) EOPNOTSUPP, as where Landlock is switched off; what puts whole pages into pipes and sockets for a byte of each (splice, vmsplice, tee, sendfile) is EINVAL,
      * as it is for kinds of files that cannot, so that programs read and write instead. */
     bool deny_uncharged;
-    bool allow_segments;        /* even so, shared memory of System V: init bounds it for the whole sandbox, or refuses it (guest/ipc.c) */
+    bool allow_segments;        /* even so, shared memory of System V: init bounds it for the whole sandbox, or refuses it (guest/sysv_ipc_times.c) */
     bool allow_affinity;        /* sched_setaffinity of the caller itself has an effect (init's, under serial; of its commands it is forged). Else it succeeds and changes nothing */
     bool deny_setid_bits;       /* nobody makes a set-user-id or set-group-id file (what it writes lands on the host) */
     /* Modes, owners, times and attributes of files stay as they are. For a guest that runs with the uid of the host's user and without a mount namespace: Landlock

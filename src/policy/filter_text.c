@@ -21,7 +21,7 @@ struct line {
     bool target;
 };
 
-static void reach(struct line *lines, size_t to, unsigned holds, bool jump) {
+static void mark_reached(struct line *lines, size_t to, unsigned holds, bool jump) {
     if (lines[to].holds == HOLDS_NOTHING)
         lines[to].holds = holds;
     else if (lines[to].holds != holds)
@@ -135,16 +135,16 @@ int filter_disassemble(const struct sock_filter *program, size_t n, struct buf *
         case BPF_LD | BPF_W | BPF_ABS:
             buf_add_text(to, "load ");
             add_field(to, instruction->k);
-            reach(lines, i + 1, MIN(instruction->k, 254u) + 1, false);
+            mark_reached(lines, i + 1, MIN(instruction->k, 254u) + 1, false);
             break;
         case BPF_ALU | BPF_AND | BPF_K:
             buf_printf(to, "A &= 0x%x", (unsigned)instruction->k);
-            reach(lines, i + 1, HOLDS_MASKED, false);
+            mark_reached(lines, i + 1, HOLDS_MASKED, false);
             break;
         case BPF_JMP | BPF_JA:
             buf_add_text(to, "go to ");
             add_jump(to, i, instruction->k);
-            reach(lines, i + 1 + instruction->k, holds, instruction->k > 0);
+            mark_reached(lines, i + 1 + instruction->k, holds, instruction->k > 0);
             break;
         case BPF_JMP | BPF_JEQ | BPF_K:
             add_condition(to, i, instruction, "==", holds);
@@ -165,8 +165,8 @@ int filter_disassemble(const struct sock_filter *program, size_t n, struct buf *
             return -EINVAL;
         }
         if (jumps && BPF_OP(instruction->code) != BPF_JA) {
-            reach(lines, i + 1 + instruction->jt, holds, instruction->jt > 0);
-            reach(lines, i + 1 + instruction->jf, holds, instruction->jf > 0);
+            mark_reached(lines, i + 1 + instruction->jt, holds, instruction->jt > 0);
+            mark_reached(lines, i + 1 + instruction->jf, holds, instruction->jf > 0);
         }
         buf_add_text(to, "\n");
     }

@@ -11,28 +11,28 @@ struct cursor {
     unsigned line;
 };
 
-static char peek(const struct cursor *c) {
+static char peek_char(const struct cursor *c) {
     return c->p < c->end ? *c->p : 0;
 }
 
-static void step(struct cursor *c) {
+static void step_char(struct cursor *c) {
     if (c->p < c->end)
         c->line += *c->p++ == '\n';
 }
 
 static void skip_space(struct cursor *c) {
-    while (peek(c) == ' ' || peek(c) == '\t' || peek(c) == '\n' || peek(c) == '\r')
-        step(c);
+    while (peek_char(c) == ' ' || peek_char(c) == '\t' || peek_char(c) == '\n' || peek_char(c) == '\r')
+        step_char(c);
 }
 
 static void skip_string(struct cursor *c) {
-    step(c);
+    step_char(c);
     while (c->p < c->end && *c->p != '"') {
         if (*c->p == '\\')
-            step(c);
-        step(c);
+            step_char(c);
+        step_char(c);
     }
-    step(c);
+    step_char(c);
 }
 
 /* A value of any depth, without recursion. */
@@ -41,26 +41,26 @@ static void skip_value(struct cursor *c) {
 
     do {
         skip_space(c);
-        switch (peek(c)) {
+        switch (peek_char(c)) {
         case '"':
             skip_string(c);
             break;
         case '{':
         case '[':
             depth++;
-            step(c);
+            step_char(c);
             break;
         case '}':
         case ']':
             depth--;
-            step(c);
+            step_char(c);
             break;
         default:
-            step(c);
+            step_char(c);
         }
         if (depth == 0)         /* the rest of a number or a word */
             while (c->p < c->end && strchr(",]} \t\r\n:", *c->p) == NULL)
-                step(c);
+                step_char(c);
     } while (depth > 0 && c->p < c->end);
 }
 
@@ -80,12 +80,12 @@ static bool is_key(const char *from, const char *to, const char *key) {
 /* Moves into the object at the cursor, to the value of `key`, and returns the key's line; 0 (and the cursor anywhere) if it is not there. */
 static unsigned find_key(struct cursor *c, const char *key) {
     skip_space(c);
-    if (peek(c) != '{')
+    if (peek_char(c) != '{')
         return 0;
     do {
-        step(c);
+        step_char(c);
         skip_space(c);
-        if (peek(c) != '"')
+        if (peek_char(c) != '"')
             return 0;
 
         const char *from = c->p;
@@ -93,27 +93,27 @@ static unsigned find_key(struct cursor *c, const char *key) {
         skip_string(c);
         bool found = is_key(from, c->p, key);
         skip_space(c);
-        step(c);        /* : */
+        step_char(c);        /* : */
         skip_space(c);
         if (found)
             return line;
         skip_value(c);
         skip_space(c);
-    } while (peek(c) == ',');
+    } while (peek_char(c) == ',');
     return 0;
 }
 
 static unsigned find_element(struct cursor *c, long index) {
-    if (peek(c) != '[')
+    if (peek_char(c) != '[')
         return 0;
     do {
-        step(c);
+        step_char(c);
         skip_space(c);
         if (index-- == 0)
             return c->line;
         skip_value(c);
         skip_space(c);
-    } while (peek(c) == ',');
+    } while (peek_char(c) == ',');
     return 0;
 }
 

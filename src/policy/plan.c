@@ -34,9 +34,9 @@
 /* Without a memory cgroup nothing counts a System V segment that no process has mapped, so all of them together get a small
  * share on top of max_memory. PostgreSQL wants 56 bytes, an X client a picture. */
 #define SEGMENT_SHARE 16
-#define SEGMENT_BYTES_MOST (16ull << 20)
+#define MAX_SEGMENT_BYTES (16ull << 20)
 #define PAGE_BYTES 4096         /* of the one architecture that has a filter */
-#define GUESTS_LAYERS 64        /* of a snapshot of the store: what fits beside a sandbox' own into the options of a mount */
+#define GUESTS_LAYERS 64        /* of a snapshot of the store: what fits beside a sandbox's own into the options of a mount */
 
 const char *const plan_sysctl_names[] = {
     "fs/file-max", "fs/inotify/max_user_watches", "fs/nr_open", "fs/pipe-max-size", "kernel/cap_last_cap", "kernel/ngroups_max", "kernel/osrelease", "kernel/ostype", "kernel/overflowgid",
@@ -59,11 +59,11 @@ static void op_add(struct compiler *c, struct buf *to, enum plan_op_kind kind, c
     buf_add(to, &op, sizeof op);
 }
 
-static void template(struct compiler *c, enum plan_op_kind kind, const char *path, const char *source, uint64_t mode) {
+static void add_template_op(struct compiler *c, enum plan_op_kind kind, const char *path, const char *source, uint64_t mode) {
     op_add(c, &c->template_ops, kind, path, source, mode, 0);
 }
 
-static void box(struct compiler *c, enum plan_op_kind kind, const char *path, const char *source, uint64_t mode) {
+static void add_box_op(struct compiler *c, enum plan_op_kind kind, const char *path, const char *source, uint64_t mode) {
     op_add(c, &c->box_ops, kind, path, source, mode, 0);
 }
 
@@ -92,7 +92,7 @@ static void writable_place(struct compiler *c, const char *path, const char *bas
     buf_done(&under);
 }
 
-static void file(struct compiler *c, const char *path, const char *content, uint32_t mode) {
+static void add_file(struct compiler *c, const char *path, const char *content, uint32_t mode) {
     struct plan_op op = { .kind = PLAN_OP_FILE, .mode = mode, .path = compiler_text(c, path), .source = compiler_text(c, content), .value = strlen(content) };
 
     buf_add(&c->template_ops, &op, sizeof op);
@@ -124,7 +124,7 @@ static bool in_private_place(const struct compiler *c, const char *path) {
 }
 
 /* Adds the usable paths of one list. A missing path is an error unless it is one of the defaults, or a copy-on-write one in a private place: that starts empty. */
-static int gather(struct compiler *c, const struct policy_paths *paths, const struct plan_host_path *found, enum plan_grant kind, struct grant *grants, size_t *n,
+static int gather_grants(struct compiler *c, const struct policy_paths *paths, const struct plan_host_path *found, enum plan_grant kind, struct grant *grants, size_t *n,
                   struct rollbox_error *error) {
     for (size_t i = 0; i < paths->n; i++) {
         const char *path = paths->items[i].path, *key = grant_keys[kind];
@@ -212,7 +212,7 @@ static void grant_writable(struct compiler *c, const struct grant *g, uint16_t t
     compiler_rule(c, g->real, directory ? c->access_write : c->access_write & c->access_file, PLAN_RULE_OWN);
 }
 
-/* What is mounted in a directory on the host: an overlay does not show it by itself. An ordinary user has no overlay there (guest/ops.c). */
+/* What is mounted in a directory on the host: an overlay does not show it by itself. An ordinary user has no overlay there (guest/mount_ops.c). */
 static void add_mounts_below(struct compiler *c, const struct grant *g, const char *hidden, uint16_t tag) {
     for (const char *const *mount = c->host->mounts; mount && *mount; mount++) {
         char from[4096];
@@ -261,7 +261,7 @@ static enum plan_covered look_for_covers(const struct compiler *c, const struct 
     return covered && (g->late || in_private_place(c, g->real)) ? COVERED : covered;
 }
 
-static void deny(struct compiler *c, const struct grant *g, bool is_in_shared, uint16_t tag) {
+static void deny_grant(struct compiler *c, const struct grant *g, bool is_in_shared, uint16_t tag) {
     struct plan_op op = {
         .kind = PLAN_OP_COVER, .grant = tag, .mode = MASK, .path = compiler_text(c, g->real), .source = compiler_text(c, g->type == PLAN_PATH_DIRECTORY ? PLAN_HIDDEN "/void" : PLAN_HIDDEN "/none"),
         .value = is_in_shared ? PLAN_COVER_OR_GONE : 0,
@@ -306,10 +306,10 @@ static int add_grants(struct compiler *c, struct rollbox_error *error) {
 
     if (!grants)
         return -ENOMEM;
-    if ((r = gather(c, &p->fs_readable, h->readable, PLAN_GRANT_READABLE, grants, &n, error)) < 0 ||
-        (r = gather(c, &p->fs_writable, h->writable, PLAN_GRANT_WRITABLE, grants, &n, error)) < 0 ||
-        (r = gather(c, &p->fs_shared, h->shared, PLAN_GRANT_SHARED, grants, &n, error)) < 0 ||
-        (r = gather(c, &p->fs_denied, h->denied, PLAN_GRANT_DENIED, grants, &n, error)) < 0)
+    if ((r = gather_grants(c, &p->fs_readable, h->readable, PLAN_GRANT_READABLE, grants, &n, error)) < 0 ||
+        (r = gather_grants(c, &p->fs_writable, h->writable, PLAN_GRANT_WRITABLE, grants, &n, error)) < 0 ||
+        (r = gather_grants(c, &p->fs_shared, h->shared, PLAN_GRANT_SHARED, grants, &n, error)) < 0 ||
+        (r = gather_grants(c, &p->fs_denied, h->denied, PLAN_GRANT_DENIED, grants, &n, error)) < 0)
         return r;
     qsort(grants, n, sizeof *grants, compare_grants);
     for (size_t i = 0; i < n; i++) {
@@ -330,7 +330,7 @@ static int add_grants(struct compiler *c, struct rollbox_error *error) {
         pin_parents(c, grants, i, tag);
         if (g->kind == PLAN_GRANT_DENIED) {
             if (inside)         /* what is not granted needs no denying */
-                deny(c, g, is_in_shared, tag);
+                deny_grant(c, g, is_in_shared, tag);
         } else if (g->kind == PLAN_GRANT_WRITABLE) {
             grant_writable(c, g, tag);
         } else if (!(g->kind == PLAN_GRANT_READABLE && inside && inside->kind == PLAN_GRANT_READABLE)) {
@@ -365,32 +365,32 @@ static void add_skeleton(struct compiler *c) {
     static const char *const links[] = { "/dev/fd", "/proc/self/fd", "/dev/stdin", "/proc/self/fd/0", "/dev/stdout", "/proc/self/fd/1", "/dev/stderr", "/proc/self/fd/2",
                                          "/dev/ptmx", "pts/ptmx", "/var/run", "/run", "/etc/mtab", "/proc/self/mounts" };
 
-    template(c, PLAN_OP_MKDIR, PLAN_HIDDEN, NULL, 0755);
-    file(c, PLAN_HIDDEN "/none", "", 0);
-    template(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/void", NULL, 0);
-    file(c, PLAN_HIDDEN "/empty", "", 0444);
-    template(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/hollow", NULL, 0555);
+    add_template_op(c, PLAN_OP_MKDIR, PLAN_HIDDEN, NULL, 0755);
+    add_file(c, PLAN_HIDDEN "/none", "", 0);
+    add_template_op(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/void", NULL, 0);
+    add_file(c, PLAN_HIDDEN "/empty", "", 0444);
+    add_template_op(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/hollow", NULL, 0555);
     for (size_t i = 0; i < ARRAY_SIZE(directories); i++)
-        template(c, PLAN_OP_MKDIR, directories[i], NULL, 0755);
+        add_template_op(c, PLAN_OP_MKDIR, directories[i], NULL, 0755);
     /* Servers put sockets and process ids there. It is another name for a place that every sandbox has, as one more would cost each a mount. */
     if (is_granted_below(c, "/run") || is_granted_below(c, "/var/run"))
-        template(c, PLAN_OP_MKDIR, "/run", NULL, 0755);
+        add_template_op(c, PLAN_OP_MKDIR, "/run", NULL, 0755);
     else
-        template(c, PLAN_OP_SYMLINK, "/run", "/dev/shm", 0);
+        add_template_op(c, PLAN_OP_SYMLINK, "/run", "/dev/shm", 0);
     for (size_t i = 0; i < ARRAY_SIZE(devices); i++)
         if (!(c->plan.flags & PLAN_SEED) || !strstr(devices[i], "random"))
-            template(c, PLAN_OP_BIND, devices[i], devices[i], MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_RDONLY);
+            add_template_op(c, PLAN_OP_BIND, devices[i], devices[i], MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_RDONLY);
     for (const char *const *link = c->host->root_links; *link; link += 2)
-        template(c, PLAN_OP_SYMLINK, link[0], link[1], 0);
-    /* Fully visible and never seen: the kernel lets a user namespace mount a proc of its own only where there is one. Each sandbox' own lies over it. */
-    template(c, PLAN_OP_BIND, "/proc", "/proc", 0);
+        add_template_op(c, PLAN_OP_SYMLINK, link[0], link[1], 0);
+    /* Fully visible and never seen: the kernel lets a user namespace mount a proc of its own only where there is one. Each sandbox's own lies over it. */
+    add_template_op(c, PLAN_OP_BIND, "/proc", "/proc", 0);
     compiler_rule(c, "/", c->host->image ? c->access_write : LANDLOCK_ACCESS_FS_READ_DIR, c->host->image ? PLAN_RULE_OWN : PLAN_RULE_STATIC);
     compiler_rule(c, "/dev", c->access_file | LANDLOCK_ACCESS_FS_READ_DIR, PLAN_RULE_STATIC);
     /* By itself, too: a standard input that is empty is the host's /dev/null, which is not below the sandbox's /dev. */
     compiler_rule(c, "/dev/null", c->access_file, PLAN_RULE_STATIC);
     compiler_rule(c, "/sys", c->access_read, PLAN_RULE_STATIC);
     for (size_t i = 0; i < ARRAY_SIZE(links) - 2; i += 2)
-        template(c, PLAN_OP_SYMLINK, links[i], links[i + 1], 0);
+        add_template_op(c, PLAN_OP_SYMLINK, links[i], links[i + 1], 0);
 }
 
 static bool has_etc(const struct compiler *c) {
@@ -402,7 +402,7 @@ static bool has_etc(const struct compiler *c) {
     return false;
 }
 
-/* The sandbox' own names in place of the host's users, host name and resolvers. */
+/* The sandbox's own names in place of the host's users, host name and resolvers. */
 static void add_etc(struct compiler *c) {
     struct buf passwd = BUF_INIT, group = BUF_INIT, hosts = BUF_INIT, hostname = BUF_INIT;
     const char *name = c->policy->hostname ? c->policy->hostname : "rollbox";
@@ -427,7 +427,7 @@ static void add_etc(struct compiler *c) {
         snprintf(path, sizeof path, over ? PLAN_HIDDEN "/%s" : "/etc/%s", names[i]);
         if (c->host->image ? i == 3 || (i == 2 && !host_net) : !over || !host_net || i < 2 || i == 3) {
             if (contents[i]->data)
-                file(c, path, contents[i]->data, 0444);
+                add_file(c, path, contents[i]->data, 0444);
             else
                 c->texts.failed = true;
             if (over)
@@ -447,11 +447,11 @@ static void add_cpus(struct compiler *c) {
     snprintf(list, sizeof list, cpus > 1 ? "0-%u\n" : "%u\n", cpus - 1);
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++) {
         snprintf(path, sizeof path, "/sys/devices/system/cpu/%s", lists[i]);
-        file(c, path, list, 0444);
+        add_file(c, path, list, 0444);
     }
     for (unsigned i = 0; i < cpus; i++) {
         snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%u", i);
-        template(c, PLAN_OP_MKDIR, path, NULL, 0755);
+        add_template_op(c, PLAN_OP_MKDIR, path, NULL, 0755);
     }
 }
 
@@ -466,12 +466,12 @@ static void add_cgroup(struct compiler *c) {
     if (p->max_cpu_milli)
         snprintf(cpu, sizeof cpu, "%llu 100000\n", (unsigned long long)p->max_cpu_milli * 100);
     snprintf(processes, sizeof processes, "%u\n", p->max_processes);
-    file(c, "/sys/fs/cgroup/cgroup.controllers", "cpu memory pids\n", 0444);
-    file(c, "/sys/fs/cgroup/memory.max", memory, 0444);
-    file(c, "/sys/fs/cgroup/memory.high", "max\n", 0444);
-    file(c, "/sys/fs/cgroup/memory.swap.max", "0\n", 0444);
-    file(c, "/sys/fs/cgroup/cpu.max", cpu, 0444);
-    file(c, "/sys/fs/cgroup/pids.max", processes, 0444);
+    add_file(c, "/sys/fs/cgroup/cgroup.controllers", "cpu memory pids\n", 0444);
+    add_file(c, "/sys/fs/cgroup/memory.max", memory, 0444);
+    add_file(c, "/sys/fs/cgroup/memory.high", "max\n", 0444);
+    add_file(c, "/sys/fs/cgroup/memory.swap.max", "0\n", 0444);
+    add_file(c, "/sys/fs/cgroup/cpu.max", cpu, 0444);
+    add_file(c, "/sys/fs/cgroup/pids.max", processes, 0444);
 }
 
 static void cover_proc(struct compiler *c, const char *name, const char *source, uint64_t value) {
@@ -495,19 +495,19 @@ static void add_stat(struct compiler *c, const char *path) {
     if (buf_failed(&text))
         c->texts.failed = true;
     else
-        file(c, path, text.data, 0444);
+        add_file(c, path, text.data, 0444);
     buf_done(&text);
 }
 
 /* With a seed: files in the place of what the kernel makes up at each reading. Whoever opens one reads the same from its beginning. */
-static void add_chance(struct compiler *c) {
+static void add_seeded_random(struct compiler *c) {
     struct plan_op op = { .kind = PLAN_OP_CHANCE, .mode = 0444, .path = compiler_text(c, "/dev/urandom"), .value = DETERMINISM_URANDOM_BYTES };
     char uuid[40];
 
     determinism_uuid(c->plan.seed, uuid);
-    file(c, PLAN_HIDDEN "/proc/sys/kernel/random/uuid", uuid, 0444);
+    add_file(c, PLAN_HIDDEN "/proc/sys/kernel/random/uuid", uuid, 0444);
     buf_add(&c->template_ops, &op, sizeof op);
-    template(c, PLAN_OP_SYMLINK, "/dev/random", "urandom", 0);
+    add_template_op(c, PLAN_OP_SYMLINK, "/dev/random", "urandom", 0);
 }
 
 static void add_proc(struct compiler *c) {
@@ -515,7 +515,7 @@ static void add_proc(struct compiler *c) {
     char path[128], pages[24];
 
     if (!c->host->image)
-        box(c, PLAN_OP_PROC, "/proc", NULL, 0);
+        add_box_op(c, PLAN_OP_PROC, "/proc", NULL, 0);
     /* With a seed or a clock init, which in a session is in the commands' domain, writes to memory of guests there. What guests see is mounted read-only. */
     compiler_rule(c, "/proc", LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR | (c->plan.flags & (PLAN_SEED | PLAN_CLOCK) ? LANDLOCK_ACCESS_FS_WRITE_FILE : 0), PLAN_RULE_OWN);
     for (size_t i = 0; i < ARRAY_SIZE(fakes); i += 2) {
@@ -523,19 +523,19 @@ static void add_proc(struct compiler *c) {
         if (c->plan.flags & PLAN_CLOCK && !strcmp(fakes[i], "stat"))
             add_stat(c, path);
         else
-            file(c, path, fakes[i + 1], 0444);
+            add_file(c, path, fakes[i + 1], 0444);
         cover_proc(c, fakes[i], path, PLAN_COVER_ALONE);
     }
     if (c->plan.flags & PLAN_VIRTUAL)
-        box(c, PLAN_OP_UPTIME, "/proc/uptime", PLAN_PRIVATE "/uptime", MASK);
+        add_box_op(c, PLAN_OP_UPTIME, "/proc/uptime", PLAN_PRIVATE "/uptime", MASK);
     snprintf(pages, sizeof pages, "%" PRIu64 "\n", c->plan.segment_bytes / PAGE_BYTES);
     for (size_t i = 0; plan_sysctl_names[i]; i++)
         if (c->host->sysctls[i]) {
             snprintf(path, sizeof path, PLAN_HIDDEN "/proc/sys/%s", plan_sysctl_names[i]);
-            file(c, path, strcmp(plan_sysctl_names[i], "kernel/shmall") || !c->plan.segment_bytes ? c->host->sysctls[i] : pages, 0444);
+            add_file(c, path, strcmp(plan_sysctl_names[i], "kernel/shmall") || !c->plan.segment_bytes ? c->host->sysctls[i] : pages, 0444);
         }
     if (!(c->plan.flags & PLAN_SEED))
-        template(c, PLAN_OP_BIND, PLAN_HIDDEN "/proc/sys/kernel/random/uuid", "/proc/sys/kernel/random/uuid", MASK);
+        add_template_op(c, PLAN_OP_BIND, PLAN_HIDDEN "/proc/sys/kernel/random/uuid", "/proc/sys/kernel/random/uuid", MASK);
     cover_proc(c, "sys", PLAN_HIDDEN "/proc/sys", 0);
     for (size_t i = 0; plan_proc_masked[i]; i++) {
         size_t length = strlen(plan_proc_masked[i]);
@@ -557,7 +557,7 @@ static void add_store(struct compiler *c, const struct plan_image *image, uint32
     for (size_t i = image->n; i--;) {
         snprintf(path, sizeof path, PLAN_HIDDEN "/i/%zu", i);
         snprintf(target, sizeof target, "../store/%s/fs", image->ids[i]);
-        template(c, PLAN_OP_SYMLINK, path, target, 0);
+        add_template_op(c, PLAN_OP_SYMLINK, path, target, 0);
         if (layers)
             buf_printf(layers, "%s%s", layers->length ? ":" : "", path);
     }
@@ -568,18 +568,18 @@ static void add_image(struct compiler *c) {
     struct buf layers = BUF_INIT;
 
     add_store(c, c->host->image, c->plan.inner_uid, &layers);
-    template(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/root", NULL, 0755);
+    add_template_op(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/root", NULL, 0755);
     writable_place(c, PLAN_HIDDEN "/root", layers.data, 0755, 0, 0);
     c->texts.failed |= buf_failed(&layers);
     buf_done(&layers);
-    box(c, PLAN_OP_PIVOT, PLAN_HIDDEN "/root", NULL, 0);
-    box(c, PLAN_OP_MKDIR, "/proc", NULL, 0755);
-    box(c, PLAN_OP_PROC, "/proc", NULL, 0);
-    box(c, PLAN_OP_MKDIR, "/dev", NULL, 0755);
-    box(c, PLAN_OP_COVER, "/dev", "/dev", 0);
-    box(c, PLAN_OP_MKDIR, "/sys", NULL, 0755);
-    box(c, PLAN_OP_COVER, "/sys", "/sys", READ_ONLY | MOUNT_ATTR_NOEXEC);
-    box(c, PLAN_OP_MKDIR, "/tmp", NULL, 01777);
+    add_box_op(c, PLAN_OP_PIVOT, PLAN_HIDDEN "/root", NULL, 0);
+    add_box_op(c, PLAN_OP_MKDIR, "/proc", NULL, 0755);
+    add_box_op(c, PLAN_OP_PROC, "/proc", NULL, 0);
+    add_box_op(c, PLAN_OP_MKDIR, "/dev", NULL, 0755);
+    add_box_op(c, PLAN_OP_COVER, "/dev", "/dev", 0);
+    add_box_op(c, PLAN_OP_MKDIR, "/sys", NULL, 0755);
+    add_box_op(c, PLAN_OP_COVER, "/sys", "/sys", READ_ONLY | MOUNT_ATTR_NOEXEC);
+    add_box_op(c, PLAN_OP_MKDIR, "/tmp", NULL, 01777);
 }
 
 static void add_private(struct compiler *c) {
@@ -589,10 +589,10 @@ static void add_private(struct compiler *c) {
 
     snprintf(options, sizeof options, "mode=0755,size=%llu,nr_inodes=%llu", (unsigned long long)c->policy->max_disk_bytes, (unsigned long long)inodes);
     if (c->host->uppers) {
-        template(c, PLAN_OP_BIND_ONE, PLAN_UPPERS, c->host->uppers, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
-        box(c, PLAN_OP_UPPER, PLAN_PRIVATE, PLAN_UPPERS, 0);
+        add_template_op(c, PLAN_OP_BIND_ONE, PLAN_UPPERS, c->host->uppers, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+        add_box_op(c, PLAN_OP_UPPER, PLAN_PRIVATE, PLAN_UPPERS, 0);
     } else {
-        box(c, PLAN_OP_TMPFS, PLAN_PRIVATE, options, 0);
+        add_box_op(c, PLAN_OP_TMPFS, PLAN_PRIVATE, options, 0);
     }
     if (c->host->image) {
         add_image(c);
@@ -604,7 +604,7 @@ static void add_private(struct compiler *c) {
         compiler_rule(c, "/tmp", c->access_write, PLAN_RULE_OWN);
         compiler_rule(c, "/var/tmp", c->access_write, PLAN_RULE_OWN);
     }
-    box(c, PLAN_OP_DEVPTS, "/dev/pts", "newinstance,ptmxmode=0666,mode=0620,max=64", 0);
+    add_box_op(c, PLAN_OP_DEVPTS, "/dev/pts", "newinstance,ptmxmode=0666,mode=0620,max=64", 0);
     compiler_rule(c, "/dev/shm", c->access_write, PLAN_RULE_OWN);
     compiler_rule(c, "/dev/pts", c->access_file, PLAN_RULE_OWN);
 }
@@ -647,13 +647,13 @@ static void landlock_rights(struct compiler *c) {
     c->access_file = all & (LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_TRUNCATE | LANDLOCK_ACCESS_FS_IOCTL_DEV);
 }
 
-static int limits(struct compiler *c, struct rollbox_error *error) {
+static int compile_limits(struct compiler *c, struct rollbox_error *error) {
     const struct policy *p = c->policy;
     const struct plan_host *h = c->host;
 
     c->plan.memory_bytes = p->max_memory_bytes;
     if (p->isolation == POLICY_ISOLATION_NAMESPACE && !h->memory_cgroup)
-        c->plan.segment_bytes = MIN(p->max_memory_bytes / SEGMENT_SHARE, SEGMENT_BYTES_MOST);
+        c->plan.segment_bytes = MIN(p->max_memory_bytes / SEGMENT_SHARE, MAX_SEGMENT_BYTES);
     if (p->isolation == POLICY_ISOLATION_NAMESPACE)
         compiler_limit(c, RLIMIT_NPROC, MIN((uint64_t)p->max_processes + 1, h->processes_max));  /* init counts */
     compiler_limit(c, RLIMIT_NOFILE, MIN((uint64_t)p->max_open_files, h->open_files_max));
@@ -676,7 +676,7 @@ static int limits(struct compiler *c, struct rollbox_error *error) {
     return 0;
 }
 
-static int filter(struct compiler *c, struct sock_filter *program, struct rollbox_error *error) {
+static int compile_filter(struct compiler *c, struct sock_filter *program, struct rollbox_error *error) {
     struct filter_options options = {
         .process_isolation = c->policy->isolation == POLICY_ISOLATION_PROCESS, .net_host = c->policy->net == POLICY_NET_HOST,
         .no_inet = c->policy->net == POLICY_NET_NONE, .deny_uncharged = !c->host->memory_cgroup, .allow_segments = c->plan.segment_bytes > 0,
@@ -723,7 +723,7 @@ static int refuse_missing(const struct compiler *c, struct rollbox_error *error)
 
 /* ---- the block ------------------------------------------------------------------------------------------------------ */
 
-static struct plan_array place(struct buf *block, const void *items, size_t n, size_t size) {
+static struct plan_array place_array(struct buf *block, const void *items, size_t n, size_t size) {
     static const char zeros[8];
 
     buf_add(block, zeros, -block->length & 7);
@@ -732,7 +732,7 @@ static struct plan_array place(struct buf *block, const void *items, size_t n, s
     return array;
 }
 
-static int assemble(struct compiler *c, const struct sock_filter *program, const struct sock_filter *asked, struct plan **ret_plan) {
+static int assemble_plan(struct compiler *c, const struct sock_filter *program, const struct sock_filter *asked, struct plan **ret_plan) {
     struct buf block = BUF_INIT;
     struct plan head = c->plan;
 
@@ -740,12 +740,12 @@ static int assemble(struct compiler *c, const struct sock_filter *program, const
         return -ENOMEM;
     buf_add(&block, &head, sizeof head);
     buf_add(&block, c->texts.data, c->texts.length);
-    head.template_ops = place(&block, c->template_ops.data, c->template_ops.length / sizeof(struct plan_op), sizeof(struct plan_op));
-    head.box_ops = place(&block, c->box_ops.data, c->box_ops.length / sizeof(struct plan_op), sizeof(struct plan_op));
-    head.rules = place(&block, c->rules.data, c->rules.length / sizeof(struct plan_rule), sizeof(struct plan_rule));
-    head.rlimits = place(&block, c->rlimits.data, c->rlimits.length / sizeof(struct plan_rlimit), sizeof(struct plan_rlimit));
-    head.filter = place(&block, program, c->plan.filter.n, sizeof *program);
-    head.notify = place(&block, asked, c->plan.notify.n, sizeof *asked);
+    head.template_ops = place_array(&block, c->template_ops.data, c->template_ops.length / sizeof(struct plan_op), sizeof(struct plan_op));
+    head.box_ops = place_array(&block, c->box_ops.data, c->box_ops.length / sizeof(struct plan_op), sizeof(struct plan_op));
+    head.rules = place_array(&block, c->rules.data, c->rules.length / sizeof(struct plan_rule), sizeof(struct plan_rule));
+    head.rlimits = place_array(&block, c->rlimits.data, c->rlimits.length / sizeof(struct plan_rlimit), sizeof(struct plan_rlimit));
+    head.filter = place_array(&block, program, c->plan.filter.n, sizeof *program);
+    head.notify = place_array(&block, asked, c->plan.notify.n, sizeof *asked);
     if (buf_failed(&block)) {
         buf_done(&block);
         return -ENOMEM;
@@ -758,7 +758,7 @@ static int assemble(struct compiler *c, const struct sock_filter *program, const
 }
 
 /* The program of determinism, if anything of that is asked for. */
-static int notify(struct compiler *c, struct sock_filter *program, struct rollbox_error *error) {
+static int compile_notify(struct compiler *c, struct sock_filter *program, struct rollbox_error *error) {
     const struct policy *p = c->policy;
 
     if (!p->have_seed && !p->time_start)
@@ -770,14 +770,14 @@ static int notify(struct compiler *c, struct sock_filter *program, struct rollbo
     if (p->time_start)
         determinism_time(p->time_start, &c->plan.clock_seconds, &c->plan.clock_nanoseconds);
     enum determinism_clock clock = !p->time_start ? DETERMINISM_CLOCK_REAL : !is_virtual ? DETERMINISM_CLOCK_OFFSET : p->serial ? DETERMINISM_CLOCK_SERIAL : DETERMINISM_CLOCK_VIRTUAL;
-    int n = determinism_filter(p->have_seed, clock, program, PLAN_QUESTIONS_MOST);
+    int n = determinism_filter(p->have_seed, clock, program, PLAN_MAX_QUESTIONS);
     if (n < 0)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, -n, "policy", "%s: not available on this architecture; take it out of the policy", p->have_seed ? "random_seed" : "time_start");
     c->plan.notify.n = (uint32_t)n;
     return 0;
 }
 
-static int compile(struct compiler *c, struct sock_filter *program, struct sock_filter *asked, struct rollbox_error *error) {
+static int compile_plan(struct compiler *c, struct sock_filter *program, struct sock_filter *asked, struct rollbox_error *error) {
     int r = refuse_missing(c, error);
 
     if (r < 0)
@@ -786,18 +786,18 @@ static int compile(struct compiler *c, struct sock_filter *program, struct sock_
                     (c->host->timens ? PLAN_TIMENS : 0) | (c->host->cgroupns ? PLAN_CGROUPNS : 0) | (c->host->uppers ? PLAN_ON_DISK : c->host->memory_cgroup ? 0 : PLAN_REPORT_DISK);
     if (c->host->is_root && !c->policy->fs_writable.n && !c->policy->fs_shared.n && !c->host->image && !c->host->snapshot)
         c->plan.flags |= PLAN_OWN_ID;
-    if ((r = notify(c, asked, error)) < 0)
+    if ((r = compile_notify(c, asked, error)) < 0)
         return r;
     c->plan.hostname = compiler_text(c, c->policy->hostname ? c->policy->hostname : "rollbox");
     landlock_rights(c);
     user_ids(c);
-    if ((r = limits(c, error)) < 0)
+    if ((r = compile_limits(c, error)) < 0)
         return r;
     if (c->policy->isolation == POLICY_ISOLATION_PROCESS)
-        return (r = plan_process(c, error)) < 0 ? r : filter(c, program, error);
+        return (r = plan_process(c, error)) < 0 ? r : compile_filter(c, program, error);
     add_skeleton(c);
     if (c->plan.flags & PLAN_SEED)
-        add_chance(c);          /* early: it is made beside what follows */
+        add_seeded_random(c);          /* early: it is made beside what follows */
     add_cpus(c);
     add_cgroup(c);
     add_private(c);
@@ -808,16 +808,16 @@ static int compile(struct compiler *c, struct sock_filter *program, struct sock_
     /* Last: from here on nothing can be reached in the tmpfs' root any more; nor the late grants where they were kept, which nothing denied covers there. */
     writable_place(c, "/dev/shm", NULL, 01777, 0, 0);
     if ((c->n_hidden || c->host->snapshot || c->host->uppers) && !c->host->image)
-        box(c, PLAN_OP_COVER, PLAN_HIDDEN, PLAN_HIDDEN "/void", 0);
-    return filter(c, program, error);
+        add_box_op(c, PLAN_OP_COVER, PLAN_HIDDEN, PLAN_HIDDEN "/void", 0);
+    return compile_filter(c, program, error);
 }
 
 int plan_compile(const struct policy *policy, const struct plan_host *host, struct plan **ret_plan, struct rollbox_error *error) {
     struct compiler c = { .policy = policy, .host = host };
-    struct sock_filter program[FILTER_MAX_INSTRUCTIONS], asked[PLAN_QUESTIONS_MOST];
-    int r = compile(&c, program, asked, error);
+    struct sock_filter program[FILTER_MAX_INSTRUCTIONS], asked[PLAN_MAX_QUESTIONS];
+    int r = compile_plan(&c, program, asked, error);
 
-    if (r == 0 && (r = assemble(&c, program, asked, ret_plan)) == -ENOMEM)
+    if (r == 0 && (r = assemble_plan(&c, program, asked, ret_plan)) == -ENOMEM)
         error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory while compiling the policy");
     buf_done(&c.texts);
     buf_done(&c.template_ops);
@@ -827,7 +827,7 @@ int plan_compile(const struct policy *policy, const struct plan_host *host, stru
     return r;
 }
 
-static bool lists(const struct policy_paths *paths, const char *path) {
+static bool lists_path(const struct policy_paths *paths, const char *path) {
     for (size_t i = 0; i < paths->n; i++) {
         size_t n = strlen(paths->items[i].path);
 
@@ -839,7 +839,7 @@ static bool lists(const struct policy_paths *paths, const char *path) {
 
 /*
  * Whether a variable of the caller names a place to write to that is not in the sandbox. Programs trust these variables: with the caller's home, git and pip fail, and mktemp with his TMPDIR.
- * Without them they find the sandbox' own.
+ * Without them they find the sandbox's own.
  */
 static bool is_place_elsewhere(const struct policy *policy, const char *entry) {
     static const char *const names[] = { "HOME", "TMPDIR", "TMP", "TEMP", "TEMPDIR", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "PWD", "OLDPWD" };
@@ -847,7 +847,7 @@ static bool is_place_elsewhere(const struct policy *policy, const char *entry) {
 
     for (size_t i = 0; path && i < ARRAY_SIZE(names); i++)
         if (strlen(names[i]) == (size_t)(path - entry) && !strncmp(entry, names[i], strlen(names[i])))
-            return !lists(&policy->fs_writable, path + 1) && !lists(&policy->fs_shared, path + 1);
+            return !lists_path(&policy->fs_writable, path + 1) && !lists_path(&policy->fs_shared, path + 1);
     return false;
 }
 
@@ -875,7 +875,7 @@ void plan_environment(const struct policy *policy, const char *const *caller, st
     else if (policy->isolation != POLICY_ISOLATION_PROCESS)
         buf_add(to, home, strlen(home) + 1);
     for (; *caller; caller++)
-        /* Under isolation process each sandbox' home is a directory of its own, whose name only its init knows. */
+        /* Under isolation process each sandbox's home is a directory of its own, whose name only its init knows. */
         if (is_base ? policy->isolation != POLICY_ISOLATION_PROCESS || strcmp(*caller, home) : !is_place_elsewhere(policy, *caller))
             add_variable(policy, *caller, to);
     for (size_t i = 0; i < policy->env.n; i++)

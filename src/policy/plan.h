@@ -26,7 +26,7 @@
 #define PLAN_MAGIC 0x6e6c7072u          /* "rpln" */
 #define PLAN_HIDDEN "/.rollbox"         /* where the template keeps what box operations bind from; not readable by guests (Landlock) */
 #define PLAN_UPPERS PLAN_HIDDEN "/uppers"       /* disk_at store: where the template has the engine's directory of the store, with one for each sandbox and layer */
-#define PLAN_PRIVATE "/dev/shm"         /* where a sandbox' own tmpfs, or that directory, is mounted while it is set up: "p<number>" the parts of places, "w" what their overlays need, "uptime" */
+#define PLAN_PRIVATE "/dev/shm"         /* where a sandbox's own tmpfs, or that directory, is mounted while it is set up: "p<number>" the parts of places, "w" what their overlays need, "uptime" */
 
 /* kind, what it does with path (p), source (s), mode (m) and value (v) */
 #define PLAN_OPS(X) \
@@ -87,11 +87,11 @@ struct plan_op {
 
 /* Where the path of a Landlock rule is. */
 enum plan_rule_kind {
-    PLAN_RULE_OWN,              /* the sandbox' own: opened for each */
+    PLAN_RULE_OWN,              /* the sandbox's own: opened for each */
     PLAN_RULE_STATIC,           /* in the template: opened once */
     PLAN_RULE_HOST,             /* isolation process: on the host, opened for each sandbox: files are replaced there; no link is followed */
     PLAN_RULE_HOST_OPTIONAL,    /* the same, and skipped when it is gone: one of many that a grant was expanded to */
-    PLAN_RULE_PRIVATE,          /* isolation process: the directory of the sandbox' own files, whatever its name */
+    PLAN_RULE_PRIVATE,          /* isolation process: the directory of the sandbox's own files, whatever its name */
 };
 
 /* A Landlock rule: `access` is allowed at and below `path`. */
@@ -121,7 +121,7 @@ enum plan_flag {
     PLAN_OWN_ID = 1 << 9,       /* each sandbox may have an id of its own in U0: nothing is idmapped to a fixed one */
     PLAN_SEED = 1 << 10,        /* random_seed: chance comes from `seed` */
     PLAN_CLOCK = 1 << 11,       /* time_start: the time of day is `clock_*` when the first command starts */
-    PLAN_VIRTUAL = 1 << 12,     /* time_mode virtual: and it moves with what the guest does (guest/virtual.h) */
+    PLAN_VIRTUAL = 1 << 12,     /* time_mode virtual: and it moves with what the guest does (guest/vtime.h) */
     PLAN_ON_DISK = 1 << 14,     /* disk_at store: what is private lies in a directory of PLAN_UPPERS, not in a tmpfs */
     PLAN_SERIAL = 1 << 13,      /* serial: and one thread goes on at a time (guest/serial.h) */
 };
@@ -132,7 +132,7 @@ enum plan_flag {
 #define PLAN_PROGRAMS_FROM 0x400000u
 /* With PLAN_CLOCK: the sixth argument of a newfstatat that is not asked about, which has four. The patched vDSO's text has it, so it is a plain number. */
 #define PLAN_STAT_UNASKED 0x726f6c6c73746174
-#define PLAN_QUESTIONS_MOST 256         /* instructions of the program of questions */
+#define PLAN_MAX_QUESTIONS 256         /* instructions of the program of questions */
 /* In it, in place of the low half of an address: where glibc's loader calls arch_prctl from, which need not be asked about again. Init puts it there when it knows. */
 #define PLAN_LOADER_UNKNOWN 0xffffffffu
 /* Likewise of a timer_settime. */

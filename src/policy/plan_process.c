@@ -32,21 +32,21 @@ static bool is_below(const char *path, const char *other) {
     return !strncmp(path, other, n) && (!path[n] || path[n] == '/');
 }
 
-static int missing(struct rollbox_error *error, const char *what) {
+static int fail_missing(struct rollbox_error *error, const char *what) {
     return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "isolation process: %s; use isolation namespace, or take it out of the policy", what);
 }
 
-static int refuse(const struct compiler *c, struct rollbox_error *error) {
+static int refuse_policy(const struct compiler *c, struct rollbox_error *error) {
     const struct policy *p = c->policy;
 
     if (p->fs_writable.n)
-        return missing(error, "fs_writable (private copy-on-write) needs a mount namespace");
+        return fail_missing(error, "fs_writable (private copy-on-write) needs a mount namespace");
     if (p->net == POLICY_NET_LOOPBACK)
-        return missing(error, "net loopback needs a network namespace");
+        return fail_missing(error, "net loopback needs a network namespace");
     if (p->hostname)
-        return missing(error, "hostname needs a uts namespace");
+        return fail_missing(error, "hostname needs a uts namespace");
     if (p->user && strcmp(p->user, "box"))
-        return missing(error, "user needs a user namespace");
+        return fail_missing(error, "user needs a user namespace");
     if (!(c->plan.flags & PLAN_LANDLOCK))
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "isolation process: landlock is missing, which is what it consists of; `rollbox doctor` tells how to get it");
     if (!c->host->own_ids && !(c->plan.landlock_scoped & LANDLOCK_SCOPE_SIGNAL))
@@ -64,7 +64,7 @@ struct grants {
     uint64_t access;            /* of the grant being expanded */
 };
 
-static int emit(void *data, const char *path, bool directory, bool whole) {
+static int emit_grant(void *data, const char *path, bool directory, bool whole) {
     struct grants *g = data;
 
     compiler_rule(g->c, path, directory ? g->access : g->access & g->c->access_file, whole ? PLAN_RULE_HOST : PLAN_RULE_HOST_OPTIONAL);
@@ -72,7 +72,7 @@ static int emit(void *data, const char *path, bool directory, bool whole) {
 }
 
 /* The directory with private files of sandboxes that the grant would open, for they all have the caller's id; NULL: none. */
-static const char *opened(const struct grants *g, const char *real) {
+static const char *is_opened(const struct grants *g, const char *real) {
     for (const char *const *place = g->c->host->private_places; place && *place; place++) {
         bool denied = !is_below(*place, real);
 
@@ -102,7 +102,7 @@ static int add_grant(struct grants *g, const struct policy_path *grant, const st
     if (!strcmp(found->real, "/") || is_below(found->real, "/proc") || is_below(found->real, "/sys") || !strcmp(found->real, "/dev") || is_below(found->real, "/dev/shm") || is_below(found->real, "/dev/pts"))
         return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "%s: %s: under isolation process this would be the host's own, with what it tells of every process; name the files or directories that are needed",
                          key, path);
-    const char *private = opened(g, found->real);
+    const char *private = is_opened(g, found->real);
     if (private)
         return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
                          "%s: %s: under isolation process, run by an ordinary user, private files of all sandboxes are below %s, and this would open them to each other; grant what is needed of it, or use isolation namespace", key, path,
@@ -111,7 +111,7 @@ static int add_grant(struct grants *g, const struct policy_path *grant, const st
         return error_set(error, ROLLBOX_ERR_PATH_DENIED, EACCES, "policy",
                          "fs_shared: %s: under isolation process, run by root, a sandbox has a user id of its own, and its mode does not let others write there; allow it (chmod o+rwx), use isolation namespace, or run rollbox as its owner", path);
     g->access = kind == PLAN_GRANT_SHARED ? g->c->access_write : g->c->access_read;
-    r = expand_grant(found->real, found->type == PLAN_PATH_DIRECTORY, g->denied, g->n_denied, g->c->host->lister, &g->budget, emit, g);
+    r = expand_grant(found->real, found->type == PLAN_PATH_DIRECTORY, g->denied, g->n_denied, g->c->host->lister, &g->budget, emit_grant, g);
     if (r == -E2BIG)
         return error_set(error, ROLLBOX_ERR_POLICY_INVALID, E2BIG, "policy",
                          "%s: %s: too many entries (over %d) lie beside what is denied in it, and Landlock takes a rule for each; grant what is needed of it instead", key, path, EXPAND_MAX);
@@ -138,13 +138,13 @@ static int add_grants(struct compiler *c, struct rollbox_error *error) {
 }
 
 int plan_process(struct compiler *c, struct rollbox_error *error) {
-    int r = refuse(c, error);
+    int r = refuse_policy(c, error);
 
     if (r < 0)
         return r;
-    /* The network is shared unless refused by the filter; nothing else is the sandbox' own. */
+    /* The network is shared unless refused by the filter; nothing else is the sandbox's own. */
     c->plan.flags = (c->plan.flags & (PLAN_LANDLOCK | PLAN_SECCOMP)) | PLAN_PROCESS | (c->host->own_ids ? PLAN_AS_ROOT | PLAN_OWN_ID : 0);
-    /* With an id of its own a sandbox' processes are counted by themselves; else with all of the caller's, see run.c. */
+    /* With an id of its own a sandbox's processes are counted by themselves; else with all of the caller's, see run.c. */
     if (c->host->own_ids)
         compiler_limit(c, RLIMIT_NPROC, MIN((uint64_t)c->policy->max_processes, c->host->processes_max));
     compiler_limit(c, RLIMIT_FSIZE, c->policy->max_disk_bytes);

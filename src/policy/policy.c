@@ -78,7 +78,7 @@ static void remove_path(struct policy_paths *paths, size_t i) {
 }
 
 /* NULL if this list may hold the path; else why not. */
-static const char *refusal(const char *path, const struct policy_paths *list, const struct policy *policy, const char **ret_hint) {
+static const char *refusal_of_path(const char *path, const struct policy_paths *list, const struct policy *policy, const char **ret_hint) {
     bool is_root = strcmp(path, "/") == 0;
 
     *ret_hint = "";
@@ -120,7 +120,7 @@ static void read_paths(struct reader *r, const json_t *value, struct policy_path
         char *path = read_path(r, json_array_get(value, i));
         if (path == NULL)
             continue;
-        reason = refusal(path, paths, r->policy, &hint);
+        reason = refusal_of_path(path, paths, r->policy, &hint);
         if (reason != NULL)
             read_bad(r, hint, "%s", reason);
         for (size_t j = given; j < paths->n && !twice; j++)
@@ -656,7 +656,7 @@ int policy_grant(struct policy *policy, const char *path) {
 }
 
 /* What is given wins over the defaults: a default grant that is denied by name or lies below what is denied goes, and so does a default denial of a path that is granted by name. */
-static void complete(struct reader *r) {
+static void complete_policy(struct reader *r) {
     struct policy *policy = r->policy;
     const struct policy_paths *granted[] = { &policy->fs_readable, &policy->fs_readable_extra, &policy->fs_writable, &policy->fs_shared };
     struct policy_paths denied = { NULL, 0 };
@@ -716,7 +716,7 @@ static void bad_syntax(struct reader *r, const json_error_t *error) {
     }
 }
 
-static json_t *parse(struct reader *r) {
+static json_t *parse_policy(struct reader *r) {
     json_error_t error;
     json_t *root;
     size_t i = 0;
@@ -766,13 +766,13 @@ int policy_parse(const char *text, size_t length, struct policy **ret_policy, st
         .time_mode = POLICY_TIME_OFFSET,
     };
 
-    root = parse(&r);
+    root = parse_policy(&r);
     if (root != NULL)
         read_keys(&r, root);
     if (!r.bad)
         check_conflicts(&r);
     if (!r.bad)
-        complete(&r);
+        complete_policy(&r);
     json_decref(root);
 
     if (r.out_of_memory || r.bad) {

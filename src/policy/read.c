@@ -200,7 +200,7 @@ void read_size(struct reader *r, const json_t *value, uint64_t min, const char *
 #define MAX_WORD 32u
 
 /* Levenshtein's distance; words longer than MAX_WORD are far from everything. */
-static unsigned distance(const char *a, const char *b) {
+static unsigned edit_distance(const char *a, const char *b) {
     size_t n = strlen(b);
     unsigned row[MAX_WORD + 1];
 
@@ -225,7 +225,7 @@ const char *read_nearest(const char *word, const char *const *words, size_t n) {
     unsigned best_distance = MAX(2u, (unsigned)strlen(word) / 3) + 1;
 
     for (size_t i = 0; i < n; i++) {
-        unsigned d = distance(word, words[i]);
+        unsigned d = edit_distance(word, words[i]);
         if (d < best_distance) {
             best_distance = d;
             best = words[i];

@@ -17,9 +17,9 @@
 
 #define EXCERPT_BEFORE 24u
 #define EXCERPT 64u
-#define SORT_MOST (1u << 20)
-#define NOTE_MOST 600u
-#define PATH_MOST 32768u
+#define MAX_SORT (1u << 20)
+#define MAX_NOTE 600u
+#define MAX_PATH 32768u
 #define LONE_NUMBERS "two numbers without a word that says what they are"
 
 void divergence_done(struct divergence *divergence) {
@@ -50,7 +50,7 @@ static struct bytes word_at(struct bytes text, size_t at) {
     return (struct bytes){ text.data + begin, end - begin };
 }
 
-static size_t count(struct bytes word, int (*is)(int)) {
+static size_t count_characters(struct bytes word, int (*is)(int)) {
     size_t n = 0;
 
     for (size_t i = 0; i < word.length; i++)
@@ -58,7 +58,7 @@ static size_t count(struct bytes word, int (*is)(int)) {
     return n;
 }
 
-static bool holds(struct bytes text, const char *word) {
+static bool contains_word(struct bytes text, const char *word) {
     size_t length = strlen(word);
 
     for (size_t i = 0; i + length <= text.length; i++)
@@ -69,7 +69,7 @@ static bool holds(struct bytes text, const char *word) {
 
 static bool holds_any(struct bytes text, const char *const *words) {
     for (; *words; words++)
-        if (holds(text, *words))
+        if (contains_word(text, *words))
             return true;
     return false;
 }
@@ -92,7 +92,7 @@ static int compare_lines(const void *a, const void *b) {
     return r ? r : (x->length > y->length) - (x->length < y->length);
 }
 
-static size_t split(struct bytes text, bool (*ends)(char), struct bytes *parts, size_t most) {
+static size_t split_bytes(struct bytes text, bool (*ends)(char), struct bytes *parts, size_t most) {
     size_t n = 0;
 
     for (size_t begin = 0, i = 0; i <= text.length; i++)
@@ -116,13 +116,13 @@ static bool ends_item(char c) {
 static bool same_parts(struct bytes a, struct bytes b, bool (*ends)(char)) {
     enum { MOST = 65536 };
 
-    if (a.length != b.length || a.length > SORT_MOST)
+    if (a.length != b.length || a.length > MAX_SORT)
         return false;
     auto_free struct bytes *parts = calloc(2 * MOST, sizeof *parts);
     if (!parts)
         return false;
-    size_t n = split(a, ends, parts, MOST);
-    if (n != split(b, ends, parts + MOST, MOST) || n == MOST)
+    size_t n = split_bytes(a, ends, parts, MOST);
+    if (n != split_bytes(b, ends, parts + MOST, MOST) || n == MOST)
         return false;
     qsort(parts, n, sizeof *parts, compare_lines);
     qsort(parts + MOST, n, sizeof *parts, compare_lines);
@@ -183,7 +183,7 @@ static bool is_duration(struct bytes word, struct bytes phrase) {
 
 static bool looks_like_time(struct bytes word, struct bytes phrase) {
     static const char *const words[] = { "time", "date", "elapsed", "seconds", " ms", "took", "UTC", "GMT", "real\t", NULL };
-    size_t digits = count(word, isdigit), colons = 0;
+    size_t digits = count_characters(word, isdigit), colons = 0;
 
     for (size_t i = 1; i + 1 < word.length; i++)
         colons += word.data[i] == ':' && isdigit((unsigned char)word.data[i - 1]) && isdigit((unsigned char)word.data[i + 1]);
@@ -200,7 +200,7 @@ static bool is_hex(struct bytes word) {
 
     for (size_t i = 0; i < word.length; i++)
         dashes += word.data[i] == '-';
-    return word.length && dashes <= 4 && count(word, isxdigit) + dashes == word.length;
+    return word.length && dashes <= 4 && count_characters(word, isxdigit) + dashes == word.length;
 }
 
 static int class_of(char c) {
@@ -208,7 +208,7 @@ static int class_of(char c) {
 }
 
 /* How often small and capital letters and digits follow each other in it as in no word that people make: a capital before small letters is one of these. */
-static size_t turns(struct bytes word) {
+static size_t count_turns(struct bytes word) {
     size_t n = 0;
 
     for (size_t i = 1; i < word.length; i++) {
@@ -234,14 +234,14 @@ static bool look_random(struct bytes a, struct bytes b) {
         others += x.data[i] != y.data[i];
     if (x.length < 5 || others * 4 < x.length * 3)
         return false;
-    return holds(a, "tmp") || (turns(x) + turns(y) >= 4 && count(x, isdigit) + count(y, isdigit));
+    return contains_word(a, "tmp") || (count_turns(x) + count_turns(y) >= 4 && count_characters(x, isdigit) + count_characters(y, isdigit));
 }
 
 /* Of two words that differ, in their lines; NULL: they say nothing. */
 static const char *guess_words(struct bytes a, struct bytes b, struct bytes line, struct bytes other, const char **ret_why) {
     static const char *const pids[] = { "pid", "process", "thread", "tid", "job ", NULL };
     const struct bytes phrase = phrase_around(line, a);
-    bool numbers = a.length && b.length && count(a, isdigit) == a.length && count(b, isdigit) == b.length;
+    bool numbers = a.length && b.length && count_characters(a, isdigit) == a.length && count_characters(b, isdigit) == b.length;
 
     if (numbers && a.length <= 7 && b.length <= 7 && (holds_any(phrase, pids) || (a.data > line.data && a.data[-1] == '['))) {
         *ret_why = "a small number where the line speaks of a process";
@@ -251,15 +251,15 @@ static const char *guess_words(struct bytes a, struct bytes b, struct bytes line
         *ret_why = "the difference is in what looks like a date, a clock's reading or a duration";
         return "time";
     }
-    if ((holds(phrase, "0x") && is_hex(a)) || (a.length > 2 && holds(a, "0x"))) {
+    if ((contains_word(phrase, "0x") && is_hex(a)) || (a.length > 2 && contains_word(a, "0x"))) {
         *ret_why = "the difference is in what looks like an address (where things lie in memory is random)";
         return "randomness";
     }
-    if (look_random(a, b) || (is_hex(a) && is_hex(b) && a.length >= 8 && count(a, isalpha) + count(b, isalpha))) {
+    if (look_random(a, b) || (is_hex(a) && is_hex(b) && a.length >= 8 && count_characters(a, isalpha) + count_characters(b, isalpha))) {
         *ret_why = "the difference is in what looks like random letters and digits";
         return "randomness";
     }
-    if (count(a, isdigit) && count(b, isdigit) && (!count(phrase, isalpha) || count(a, isdigit) >= 12)) {
+    if (count_characters(a, isdigit) && count_characters(b, isdigit) && (!count_characters(phrase, isalpha) || count_characters(a, isdigit) >= 12)) {
         *ret_why = LONE_NUMBERS;
         return "randomness";
     }
@@ -271,9 +271,9 @@ static const char *guess_line(struct bytes line, struct bytes other, const char 
     enum { MOST = 64 };
     struct bytes a[MOST], b[MOST];
     const char *found = NULL;
-    size_t n = split(line, ends_item, a, MOST);
+    size_t n = split_bytes(line, ends_item, a, MOST);
 
-    if (n != split(other, ends_item, b, MOST))
+    if (n != split_bytes(other, ends_item, b, MOST))
         return NULL;
     for (size_t i = 0; i < n && !found; i++)
         if (compare_lines(&a[i], &b[i]))
@@ -329,7 +329,7 @@ static const char *guess_values(struct bytes a, struct bytes b, size_t at, bool 
 }
 
 static bool is_port(struct bytes word) {
-    return word.length >= 4 && word.length <= 5 && count(word, isdigit) == word.length;
+    return word.length >= 4 && word.length <= 5 && count_characters(word, isdigit) == word.length;
 }
 
 /* The values, and what the policy leaves to chance. */
@@ -342,7 +342,7 @@ static const char *guess_text(struct bytes a, struct bytes b, size_t at, const j
     const struct bytes word = word_at(a, MIN(at, a.length)), twin = word_at(b, MIN(at, b.length));
 
     /* What is fetched is text. A number that is no port says no more of a network than of anything else. */
-    if (is_host && ((!found && count(word, isalpha) + count(twin, isalpha)) || (random && seeded && !lone))) {
+    if (is_host && ((!found && count_characters(word, isalpha) + count_characters(twin, isalpha)) || (random && seeded && !lone))) {
         *ret_why = "the values do not tell, but the policy gives the host's network, whose ports and answers do not repeat";
         return "network";
     }
@@ -360,13 +360,13 @@ static const char *guess_text(struct bytes a, struct bytes b, size_t at, const j
 }
 
 /* NULL is equal to NULL. */
-static bool same(const json_t *a, const json_t *b) {
+static bool is_same_value(const json_t *a, const json_t *b) {
     return a == b || json_equal(a, b);
 }
 
 /* ---- differences ------------------------------------------------------------------------------------------------------ */
 
-static int note(struct divergence *divergence, const char *where, const json_t *a, const json_t *b) {
+static int add_divergence(struct divergence *divergence, const char *where, const json_t *a, const json_t *b) {
     const json_t *values[2] = { a, b };
 
     snprintf(divergence->where, sizeof divergence->where, "%s", where);
@@ -378,7 +378,7 @@ static int note(struct divergence *divergence, const char *where, const json_t *
 
         if (!text)
             buf_add_text(&divergence->values[i], "null");
-        else if (strlen(text) <= NOTE_MOST)
+        else if (strlen(text) <= MAX_NOTE)
             buf_add_text(&divergence->values[i], text);
         else
             buf_printf(&divergence->values[i], "\"%zu characters of JSON\"", strlen(text));
@@ -437,12 +437,12 @@ static int compare_contents(const json_t *a, const json_t *b, const char *where,
         return -ENOMEM;
     if (have_a && have_b && (at < MIN(xa.length, xb.length) || (whole && xa.length != xb.length)))
         return note_texts(divergence, where, xa, xb, at);
-    if (whole && da && db && same(json_object_get(a, "cut"), json_object_get(b, "cut")))
+    if (whole && da && db && is_same_value(json_object_get(a, "cut"), json_object_get(b, "cut")))
         return 0;
-    if (!same(da, db) || !same(json_object_get(a, "bytes"), json_object_get(b, "bytes")) || !same(json_object_get(a, "cut"), json_object_get(b, "cut"))) {
+    if (!is_same_value(da, db) || !is_same_value(json_object_get(a, "bytes"), json_object_get(b, "bytes")) || !is_same_value(json_object_get(a, "cut"), json_object_get(b, "cut"))) {
         json_t *sa = json_pack("{s:O?, s:O?}", "bytes", json_object_get(a, "bytes"), "sha256", da), *sb = json_pack("{s:O?, s:O?}", "bytes", json_object_get(b, "bytes"), "sha256", db);
 
-        note(divergence, where, sa, sb);
+        add_divergence(divergence, where, sa, sb);
         divergence->why = "they differ beyond what was kept of them: record with a larger limit to see where";
         json_decref(sa);
         json_decref(sb);
@@ -467,7 +467,7 @@ static void add_plain(char *to, size_t size, const char *text) {
     to[at] = '\0';
 }
 
-static const char *below(const char *where, const char *key, char *path, size_t size) {
+static const char *path_below(const char *where, const char *key, char *path, size_t size) {
     path[0] = '\0';
     add_plain(path, size, where);
     add_plain(path, size, *where ? "." : "");
@@ -482,13 +482,13 @@ static int compare_objects(const json_t *a, const json_t *b, const char *where, 
     int r = 0;
 
     json_object_foreach((json_t *)a, key, value) {
-        r = compare_values(value, json_object_get(b, key), below(where, key, path, sizeof path), divergence);
+        r = compare_values(value, json_object_get(b, key), path_below(where, key, path, sizeof path), divergence);
         if (r)
             return r;
     }
     json_object_foreach((json_t *)b, key, value)
         if (!json_object_get(a, key))
-            return note(divergence, below(where, key, path, sizeof path), NULL, value);
+            return add_divergence(divergence, path_below(where, key, path, sizeof path), NULL, value);
     return 0;
 }
 
@@ -498,7 +498,7 @@ static int compare_values(const json_t *a, const json_t *b, const char *where, s
     if (json_is_object(a) && json_is_object(b))
         return compare_objects(a, b, where, divergence);
     if (!json_is_array(a) || !json_is_array(b))
-        return same(a, b) ? 0 : note(divergence, where, a, b);
+        return is_same_value(a, b) ? 0 : add_divergence(divergence, where, a, b);
     for (size_t i = 0; i < MAX(json_array_size(a), json_array_size(b)); i++) {
         char path[sizeof divergence->where];
 
@@ -516,7 +516,7 @@ static void note_path(struct divergence *divergence, const json_t *change) {
     const json_t *path = json_object_get(change, "path");
     auto_free char *text = path ? json_dumps(path, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_ENCODE_ANY) : NULL;
 
-    if (text && !divergence->path.length && strlen(text) <= PATH_MOST)
+    if (text && !divergence->path.length && strlen(text) <= MAX_PATH)
         buf_add_text(&divergence->path, text);
 }
 
@@ -544,7 +544,7 @@ static int note_file(const struct step *a, const struct step *b, const json_t *c
     if (have_a && have_b)
         return note_texts(divergence, where, xa, xb, first_difference(xa, xb));
     json_t *sa = file_of(change, have_a, xa), *sb = file_of(other, have_b, xb);
-    note(divergence, where, sa, sb);
+    add_divergence(divergence, where, sa, sb);
     divergence->why = have_a || have_b ? "what is in one of the two is not known, only its digest" : "what is in the two is not known, only their digests";
     json_decref(sa);
     json_decref(sb);
@@ -554,9 +554,9 @@ static int note_file(const struct step *a, const struct step *b, const json_t *c
 static int compare_paths(const json_t *a, const json_t *b, const char *where, struct divergence *divergence) {
     struct bytes xa = { json_string_value(a), json_string_length(a) }, xb = { json_string_value(b), json_string_length(b) };
 
-    if (same(a, b))
+    if (is_same_value(a, b))
         return 0;
-    note(divergence, where, a, b);
+    add_divergence(divergence, where, a, b);
     if (xa.data && xb.data)
         divergence->source = guess_text(xa, xb, first_difference(xa, xb), divergence->header, &divergence->why);
     return 1;
@@ -565,7 +565,7 @@ static int compare_paths(const json_t *a, const json_t *b, const char *where, st
 static bool differs_inside(const json_t *a, const json_t *b) {
     const json_t *da = json_object_get(a, "sha256"), *db = json_object_get(b, "sha256");
 
-    return json_is_string(da) && json_is_string(db) && !json_equal(da, db) && same(json_object_get(a, "type"), json_object_get(b, "type")) && same(json_object_get(a, "change"), json_object_get(b, "change"));
+    return json_is_string(da) && json_is_string(db) && !json_equal(da, db) && is_same_value(json_object_get(a, "type"), json_object_get(b, "type")) && is_same_value(json_object_get(a, "change"), json_object_get(b, "change"));
 }
 
 /* Changed files, which both have in the order of their paths. */
@@ -579,10 +579,10 @@ static int compare_changes(const struct step *a, const struct step *b, struct di
 
         snprintf(where, sizeof where, "changes[%zu]", i);
         if (change && other)
-            r = compare_paths(json_object_get(change, "path"), json_object_get(other, "path"), below(where, "path", key, sizeof key), divergence);
+            r = compare_paths(json_object_get(change, "path"), json_object_get(other, "path"), path_below(where, "path", key, sizeof key), divergence);
         if (r)
             return r;
-        r = differs_inside(change, other) ? note_file(a, b, change, other, below(where, "sha256", key, sizeof key), divergence) : compare_values(change, other, where, divergence);
+        r = differs_inside(change, other) ? note_file(a, b, change, other, path_below(where, "sha256", key, sizeof key), divergence) : compare_values(change, other, where, divergence);
         if (r > 0)
             note_path(divergence, change ? change : other);
     }
@@ -646,9 +646,9 @@ int compare_steps(const struct step *a, const struct step *b, struct divergence 
 
     add_plain(divergence.kind, sizeof divergence.kind, a ? a->kind : b->kind);
     if (!a || !b)
-        r = note(&divergence, "step", a ? a->action : NULL, b ? b->action : NULL);
+        r = add_divergence(&divergence, "step", a ? a->action : NULL, b ? b->action : NULL);
     else if (a->number != b->number)
-        r = note(&divergence, "step", json_object_get(a->json, "step"), json_object_get(b->json, "step"));
+        r = add_divergence(&divergence, "step", json_object_get(a->json, "step"), json_object_get(b->json, "step"));
     else
         r = compare_objects(a->action, b->action, "action", &divergence);
     if (r == 0 && is_cancelled(a) && is_cancelled(b))

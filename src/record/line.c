@@ -15,9 +15,9 @@
 #include "base/wire.h"
 #include "record/record.h"
 
-#define DEPTH_MOST 8
-#define REDACT_MOST (64u << 20) /* larger contents are withheld where there are rules */
-#define HASH_MOST (1ull << 30)  /* what is larger has no digest: it would hold up others' lines */
+#define MAX_DEPTH 8
+#define MAX_REDACT (64u << 20) /* larger contents are withheld where there are rules */
+#define MAX_HASH (1ull << 30)  /* what is larger has no digest: it would hold up others' lines */
 #define CHUNK 65536
 
 static json_t *text_or_base64(const char *data, size_t length) {
@@ -80,7 +80,7 @@ static json_t *content_of(const struct line_options *options, const char *data, 
     return content;
 }
 
-static json_t *withheld(uint64_t length) {
+static json_t *withheld_value(uint64_t length) {
     return json_pack("{s:I, s:b}", "bytes", (json_int_t)MIN(length, (uint64_t)INT64_MAX), "withheld", 1);
 }
 
@@ -89,9 +89,9 @@ static json_t *clean_content(const struct line_options *options, const char *dat
 
     if (!rules_any(options->rules))
         return content_of(options, data, length);
-    int r = length > REDACT_MOST ? -EFBIG : rules_apply(options->rules, data, length, is_cut, &clean);
+    int r = length > MAX_REDACT ? -EFBIG : rules_apply(options->rules, data, length, is_cut, &clean);
     if (r == -EFBIG)
-        return withheld(length);
+        return withheld_value(length);
     return r < 0 || buf_failed(&clean) ? NULL : content_of(options, clean.data, clean.length);
 }
 
@@ -101,11 +101,11 @@ static json_t *content_of_fd(const struct line_options *options, int fd, uint64_
     struct sha256_ctx context;
     char hex[RECORD_DIGEST_HEX + 1];
     static char chunk[CHUNK];
-    uint64_t done = 0, most = rules_any(options->rules) ? REDACT_MOST : options->most;
+    uint64_t done = 0, most = rules_any(options->rules) ? MAX_REDACT : options->most;
     ssize_t n = 0;
 
     sha256_init(&context);
-    while (done < length && done < HASH_MOST && (n = pread(fd, chunk, (size_t)MIN(length - done, (uint64_t)CHUNK), (off_t)done)) > 0) {
+    while (done < length && done < MAX_HASH && (n = pread(fd, chunk, (size_t)MIN(length - done, (uint64_t)CHUNK), (off_t)done)) > 0) {
         sha256_update(&context, (size_t)n, (const uint8_t *)chunk);
         if (done < most)
             buf_add(&head, chunk, (size_t)MIN((uint64_t)n, most - done));
@@ -113,8 +113,8 @@ static json_t *content_of_fd(const struct line_options *options, int fd, uint64_
     }
     if (buf_failed(&head))
         return NULL;
-    if (n < 0 || done >= HASH_MOST || (rules_any(options->rules) && done > REDACT_MOST))
-        return withheld(length == UINT64_MAX ? done : length);
+    if (n < 0 || done >= MAX_HASH || (rules_any(options->rules) && done > MAX_REDACT))
+        return withheld_value(length == UINT64_MAX ? done : length);
     if (rules_any(options->rules))
         return clean_content(options, head.data, head.length, is_cut);
     json_t *content = json_pack("{s:I}", "bytes", (json_int_t)done);
@@ -193,13 +193,13 @@ void line_shorten(json_t *line) {
 
 /* Where values go: into an object under the last key, or to the end of a list. */
 struct tree {
-    json_t *open[DEPTH_MOST];
+    json_t *open[MAX_DEPTH];
     size_t depth;
     struct buf key;             /* of the value that comes next */
     bool has_key, is_cut;
 };
 
-static int put(struct tree *tree, json_t *take_value) {
+static int put_value(struct tree *tree, json_t *take_value) {
     json_t *into = tree->open[tree->depth];
 
     if (!take_value)
@@ -226,12 +226,12 @@ static int take_key(struct tree *tree, const char *text) {
 }
 
 static int open_one(struct tree *tree, json_t *made) {
-    if (tree->depth + 1 == DEPTH_MOST) {
+    if (tree->depth + 1 == MAX_DEPTH) {
         json_decref(made);
         return -EBADMSG;
     }
     json_t *borrowed = made;
-    int r = put(tree, made);
+    int r = put_value(tree, made);
     if (r == 0)
         tree->open[++tree->depth] = borrowed;
     return r;
@@ -244,11 +244,11 @@ static int put_number(struct tree *tree, const struct wire_field *field) {
         return -EBADMSG;
     switch (field->tag) {
     case RECORD_NUMBER:
-        return put(tree, json_integer((json_int_t)number));
+        return put_value(tree, json_integer((json_int_t)number));
     case RECORD_MILLISECONDS:
-        return put(tree, json_real((double)number / 1e6));
+        return put_value(tree, json_real((double)number / 1e6));
     default:
-        return put(tree, json_boolean(number));
+        return put_value(tree, json_boolean(number));
     }
 }
 
@@ -262,19 +262,19 @@ static int put_field(const struct line_options *options, struct tree *tree, cons
     case RECORD_KEY:
         return take_key(tree, text);
     case RECORD_WORD:
-        return text ? put(tree, json_string(text)) : -EBADMSG;
+        return text ? put_value(tree, json_string(text)) : -EBADMSG;
     case RECORD_JSON:
-        return text ? put(tree, json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)) : -EBADMSG;
+        return text ? put_value(tree, json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)) : -EBADMSG;
     case RECORD_DATA:
-        return text ? put(tree, line_clean(options, json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL))) : -EBADMSG;
+        return text ? put_value(tree, line_clean(options, json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL))) : -EBADMSG;
     case RECORD_TEXT:
-        return put(tree, others_text(options, field->data, field->length));
+        return put_value(tree, others_text(options, field->data, field->length));
     case RECORD_NUMBER:
     case RECORD_MILLISECONDS:
     case RECORD_FLAG:
         return put_number(tree, field);
     case RECORD_NONE:
-        return put(tree, json_null());
+        return put_value(tree, json_null());
     case RECORD_OBJECT:
         return open_one(tree, json_object());
     case RECORD_LIST:
@@ -285,11 +285,11 @@ static int put_field(const struct line_options *options, struct tree *tree, cons
         tree->depth--;
         return 0;
     case RECORD_CONTENT:
-        return put(tree, clean_content(options, field->data, field->length, is_cut));
+        return put_value(tree, clean_content(options, field->data, field->length, is_cut));
     case RECORD_CONTENT_FD:
         if (wire_u64(field, &number) < 0 || *next_fd >= n_fds)
             return -EBADMSG;
-        return put(tree, content_of_fd(options, fds[(*next_fd)++], number, is_cut));
+        return put_value(tree, content_of_fd(options, fds[(*next_fd)++], number, is_cut));
     default:
         return 0;               /* of the message, not of the line */
     }

@@ -10,7 +10,7 @@
 #include "base/error.h"
 
 #define CHUNK 65536
-#define PENDING_MOST 4096
+#define MAX_PENDING 4096
 
 struct step *step_free(struct step *step) {
     if (!step)
@@ -31,7 +31,7 @@ void reader_done(struct reader *reader) {
     buf_done(&reader->buf);
 }
 
-static int wrong(const struct reader *reader, struct rollbox_error *error, const char *what) {
+static int fail_reader(const struct reader *reader, struct rollbox_error *error, const char *what) {
     return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "arguments", "%s:%llu: %s", reader->name, (unsigned long long)reader->line, what);
 }
 
@@ -61,9 +61,9 @@ static int next_line(struct reader *reader, const char **ret_line, size_t *ret_l
             reader->at = 0;
         }
         seen = reader->buf.length;
-        if (seen > RECORD_LINE_MOST) {
+        if (seen > RECORD_MAX_LINE) {
             reader->line++;
-            return wrong(reader, error, "a line is longer than any of a trajectory");
+            return fail_reader(reader, error, "a line is longer than any of a trajectory");
         }
         char *room = buf_reserve(&reader->buf, CHUNK);
         ssize_t n = room ? read(reader->fd, room, CHUNK) : -1;
@@ -86,7 +86,7 @@ static bool has_too_many_values(const char *line, size_t length) {
             i += line[i] == '\\';
         else
             n += line[i] == ',' || line[i] == '[' || line[i] == '{';
-    return n > READ_VALUES_MOST;
+    return n > READ_MAX_VALUES;
 }
 
 static int next_object(struct reader *reader, json_t **ret_object, struct rollbox_error *error) {
@@ -97,11 +97,11 @@ static int next_object(struct reader *reader, json_t **ret_object, struct rollbo
     if (r <= 0)
         return r;
     if (has_too_many_values(line, length))
-        return wrong(reader, error, "has more values than any line of a trajectory");
+        return fail_reader(reader, error, "has more values than any line of a trajectory");
     json_t *object = json_loadb(line, length, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, NULL);
     if (!json_is_object(object)) {
         json_decref(object);
-        return wrong(reader, error, "is no JSON object");
+        return fail_reader(reader, error, "is no JSON object");
     }
     *ret_object = object;
     return 1;
@@ -133,12 +133,12 @@ int reader_open(struct reader *reader, int fd, const char *name, struct rollbox_
     const char *policy = json_string_value(json_object_get(reader->header, "policy_sha256"));
     if (r == 0 || !format || strncmp(format, "rollbox-trajectory/", strlen("rollbox-trajectory/"))) {
         reader->line = MAX(reader->line, (uint64_t)1);
-        return wrong(reader, error, r == 0 ? "there is no whole line in it: it is empty, or was cut off at its very beginning" : "is no trajectory: its first line must have \"format\"");
+        return fail_reader(reader, error, r == 0 ? "there is no whole line in it: it is empty, or was cut off at its very beginning" : "is no trajectory: its first line must have \"format\"");
     }
     if (strcmp(format, RECORD_FORMAT))
-        return wrong(reader, error, "is of another version of the format than " RECORD_FORMAT);
+        return fail_reader(reader, error, "is of another version of the format than " RECORD_FORMAT);
     if (!is_digest(digest) || !is_digest(policy) || !json_is_object(json_object_get(reader->header, "policy")))
-        return wrong(reader, error, "the header must have \"policy\", \"policy_sha256\" and \"digest\"");
+        return fail_reader(reader, error, "the header must have \"policy\", \"policy_sha256\" and \"digest\"");
     chain_begin(&reader->chain, policy, json_string_value(json_object_get(json_object_get(reader->header, "image"), "sha256")),
                 json_string_value(json_object_get(json_object_get(reader->header, "parent"), "digest")));
     check_chain(reader, digest);
@@ -149,7 +149,7 @@ static int take_end(struct reader *reader, const json_t *object, struct rollbox_
     const char *reason = json_string_value(json_object_get(json_object_get(object, "end"), "reason")), *digest = json_string_value(json_object_get(object, "digest"));
 
     if (!reason || !is_digest(digest))
-        return wrong(reader, error, "the last line must have \"end\": {\"reason\"} and \"digest\"");
+        return fail_reader(reader, error, "the last line must have \"end\": {\"reason\"} and \"digest\"");
     check_chain(reader, digest);
     free(reader->end_reason);
     reader->end_reason = strdup(reason);
@@ -187,14 +187,14 @@ static int read_step(struct reader *reader, struct rollbox_error *error) {
     if (r <= 0)
         return r;
     if (reader->end_reason || json_object_get(object, "end")) {
-        r = reader->end_reason ? wrong(reader, error, "comes after the end of the trajectory") : take_end(reader, object, error);
+        r = reader->end_reason ? fail_reader(reader, error, "comes after the end of the trajectory") : take_end(reader, object, error);
         json_decref(object);
         return r < 0 ? r : read_step(reader, error);
     }
     struct step *step = of_object(reader, object);
     if (!step) {
         json_decref(object);
-        return wrong(reader, error, "a step must have \"step\", \"begun_at\", \"action\": {\"kind\"}, \"observation\" and \"digest\"");
+        return fail_reader(reader, error, "a step must have \"step\", \"begun_at\", \"action\": {\"kind\"}, \"observation\" and \"digest\"");
     }
     reader->n_steps++;
     chain_add(&reader->chain, step->action, step->observation);
@@ -203,9 +203,9 @@ static int read_step(struct reader *reader, struct rollbox_error *error) {
     unsigned n = 0;
     for (; at != &reader->pending && container_of(at, struct step, node)->number > step->number; n++)
         at = at->prev;
-    if (step->number < reader->next_step || (at != &reader->pending && container_of(at, struct step, node)->number == step->number) || n > PENDING_MOST) {
+    if (step->number < reader->next_step || (at != &reader->pending && container_of(at, struct step, node)->number == step->number) || n > MAX_PENDING) {
         step_free(step);
-        return wrong(reader, error, "a step has the number of another");
+        return fail_reader(reader, error, "a step has the number of another");
     }
     list_add_tail(at->next, &step->node);
     return 1;
@@ -233,7 +233,7 @@ int reader_next(struct reader *reader, struct step **ret_step, struct rollbox_er
 
 /* ---- values ----------------------------------------------------------------------------------------------------------- */
 
-static int digit(char c) {
+static int digit_value(char c) {
     if (c >= 'A' && c <= 'Z')
         return c - 'A';
     if (c >= 'a' && c <= 'z')
@@ -243,7 +243,7 @@ static int digit(char c) {
     return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-static int decode(const char *text, size_t length, struct buf *to) {
+static int decode_base64(const char *text, size_t length, struct buf *to) {
     if (length % 4)
         return -EBADMSG;
     for (size_t i = 0; i < length; i += 4) {
@@ -253,7 +253,7 @@ static int decode(const char *text, size_t length, struct buf *to) {
         if (padding && i + 4 != length)
             return -EBADMSG;
         for (unsigned k = 0; k < 4; k++) {
-            int value = k >= 4 - padding ? 0 : digit(text[i + k]);
+            int value = k >= 4 - padding ? 0 : digit_value(text[i + k]);
 
             if (value < 0)
                 return -EBADMSG;
@@ -272,5 +272,5 @@ int read_bytes(const json_t *value, struct buf *to) {
         buf_add(to, json_string_value(text), json_string_length(text));
         return buf_failed(to) ? -ENOMEM : 0;
     }
-    return json_is_string(encoded) ? decode(json_string_value(encoded), json_string_length(encoded), to) : -ENODATA;
+    return json_is_string(encoded) ? decode_base64(json_string_value(encoded), json_string_length(encoded), to) : -ENODATA;
 }

@@ -8,7 +8,7 @@
 #include "base/list.h"
 #include "record/record.h"
 
-#define READ_VALUES_MOST (4u << 20)     /* of a line: some hundred bytes of memory each */
+#define READ_MAX_VALUES (4u << 20)     /* of a line: some hundred bytes of memory each */
 
 struct step {
     struct list node;

@@ -19,11 +19,11 @@
 
 #define RECORD_FORMAT "rollbox-trajectory/1"
 #define RECORD_STREAM_BYTES (256u << 10)        /* of each content, unless asked otherwise */
-#define RECORD_STREAM_MOST (16u << 20)
+#define RECORD_MAX_STREAM (16u << 20)
 #define RECORD_FILE_BYTES (UINT64_C(1) << 30)
-#define RECORD_LINE_MOST (64u << 20)    /* bytes of one, its newline included */
-#define RECORD_RULES_MOST 64
-#define RECORD_RULE_MOST 4096                   /* bytes of one */
+#define RECORD_MAX_LINE (64u << 20)    /* bytes of one, its newline included */
+#define RECORD_MAX_RULES 64
+#define RECORD_MAX_RULE 4096                   /* bytes of one */
 #define RECORD_DIGEST_HEX 64
 #define RECORD_REAL_DIGITS 12                   /* numbers with fractions are written, and hashed, with so many */
 
@@ -31,7 +31,7 @@
 
 /*
  * The serial is the trajectory's number. To the recorder:
- *   BEGIN  POLICY STREAM_MOST FILE_MOST ENV_VALUES? NAME* PATTERN* PARENT? tree     one descriptor: where to write
+ *   BEGIN  POLICY MAX_STREAM MAX_FILE ENV_VALUES? NAME* PATTERN* PARENT? tree     one descriptor: where to write
  *   STEP   SECRET* tree                                                             descriptors: those of its CONTENT_FDs, in order
  *   END    REASON                                                                   no more steps come
  * From it, about a trajectory: STATE STEPS ERROR MESSAGE? DONE. With serial 0 and nothing in it: that it works.
@@ -55,8 +55,8 @@ enum record_tag {
     RECORD_JSON,                /* text: of ours, or checked as JSON before */
     RECORD_DATA,                /* text: JSON of somebody else's, which rules may redact */
     RECORD_POLICY,              /* text */
-    RECORD_MOST,                /* u64: bytes kept of a content */
-    RECORD_FILE_MOST,           /* u64: bytes of the file */
+    MAX_RECORD,                /* u64: bytes kept of a content */
+    RECORD_MAX_FILE,           /* u64: bytes of the file */
     RECORD_ENV_VALUES,          /* u64 */
     RECORD_RULE_NAME,           /* text */
     RECORD_RULE_PATTERN,        /* text */

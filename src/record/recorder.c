@@ -3,7 +3,7 @@
  * The recorder: writes trajectories, line by line, for one engine.
  *
  * A line is written whole or is the last of its file: who could not write one writes no more, so what is there is a beginning of what happened, and a last line that says "end" is there only if all is. Regular files are written at
- * once; whatever else it is (a pipe, a terminal, a socket) gets as much as it takes, and the rest waits here, up to QUEUE_MOST for each. The engine is told of every failure.
+ * once; whatever else it is (a pipe, a terminal, a socket) gets as much as it takes, and the rest waits here, up to MAX_QUEUE for each. The engine is told of every failure.
  *
  * Should the engine die, lines that it had sent are still written, and an end that says so; readers that do not read are waited for PATIENCE_MS then.
  */
@@ -25,7 +25,7 @@
 #include "base/wire.h"
 #include "record/record.h"
 
-#define QUEUE_MOST (64u << 20)
+#define MAX_QUEUE (64u << 20)
 #define END_ROOM 512u           /* of the file's limit, for its last line */
 #define PATIENCE_MS 5000
 #define FORKS_KEPT 4096
@@ -70,7 +70,7 @@ static void trajectory_free(struct trajectory *trajectory) {
     free(trajectory);
 }
 
-static struct trajectory *find(struct recorder *recorder, uint64_t number) {
+static struct trajectory *find_trajectory(struct recorder *recorder, uint64_t number) {
     list_for_each(node, &recorder->trajectories) {
         struct trajectory *trajectory = container_of(node, struct trajectory, node);
 
@@ -80,7 +80,7 @@ static struct trajectory *find(struct recorder *recorder, uint64_t number) {
     return NULL;
 }
 
-static void stop(struct trajectory *trajectory, int error_number, const char *message) {
+static void stop_trajectory(struct trajectory *trajectory, int error_number, const char *message) {
     buf_done(&trajectory->queue);
     trajectory->at = 0;
     trajectory->told = false;
@@ -100,7 +100,7 @@ static void take_back(const struct trajectory *trajectory, off_t before) {
         (void)!ftruncate(trajectory->fd, before);
 }
 
-static void flush(struct trajectory *trajectory) {
+static void flush_trajectory(struct trajectory *trajectory) {
     struct stat st;
     off_t before = trajectory->is_regular && fstat(trajectory->fd, &st) == 0 ? st.st_size : -1;
 
@@ -117,7 +117,7 @@ static void flush(struct trajectory *trajectory) {
             int error_number = n < 0 ? errno : EIO;
 
             take_back(trajectory, before);
-            stop(trajectory, error_number, "the record cannot be written");
+            stop_trajectory(trajectory, error_number, "the record cannot be written");
             return;
         }
         trajectory->at += (size_t)n;
@@ -135,19 +135,19 @@ static void make_room(struct trajectory *trajectory) {
     trajectory->at = 0;
 }
 
-static void enqueue(struct trajectory *trajectory, const struct buf *line) {
+static void enqueue_line(struct trajectory *trajectory, const struct buf *line) {
     make_room(trajectory);
-    if (trajectory->queue.length + line->length > QUEUE_MOST) {
-        stop(trajectory, ENOBUFS, "the record's reader does not read");
+    if (trajectory->queue.length + line->length > MAX_QUEUE) {
+        stop_trajectory(trajectory, ENOBUFS, "the record's reader does not read");
         return;
     }
     buf_add(&trajectory->queue, line->data, line->length);
     if (buf_failed(&trajectory->queue)) {
-        stop(trajectory, ENOMEM, "the record cannot be kept");
+        stop_trajectory(trajectory, ENOMEM, "the record cannot be kept");
         return;
     }
     trajectory->bytes += line->length;
-    flush(trajectory);
+    flush_trajectory(trajectory);
 }
 
 /* A line with the digest of all up to it. Takes the reference. */
@@ -156,17 +156,17 @@ static void write_line(struct trajectory *trajectory, json_t *take_line, bool is
 
     json_object_set_new(take_line, "digest", json_string(trajectory->chain.hex));
     int r = line_write(take_line, &text);
-    if (r == 0 && text.length > RECORD_LINE_MOST) {
+    if (r == 0 && text.length > RECORD_MAX_LINE) {
         line_shorten(take_line);
         buf_done(&text);
         text = BUF_INIT;
         r = line_write(take_line, &text);
     }
     json_decref(take_line);
-    if (r == 0 && text.length > RECORD_LINE_MOST)
+    if (r == 0 && text.length > RECORD_MAX_LINE)
         r = -EFBIG;
     if (r < 0)
-        stop(trajectory, -r, "a line of the record cannot be made");
+        stop_trajectory(trajectory, -r, "a line of the record cannot be made");
     else if (!is_end && trajectory->bytes + text.length + END_ROOM > trajectory->most) {
         /* What waits for a slow reader is still to come, and an end behind it. */
         trajectory->is_full = true;
@@ -174,7 +174,7 @@ static void write_line(struct trajectory *trajectory, json_t *take_line, bool is
         trajectory->told = false;
         snprintf(trajectory->message, sizeof trajectory->message, "the record is as large as it may become");
     } else
-        enqueue(trajectory, &text);
+        enqueue_line(trajectory, &text);
 }
 
 static void write_end(struct trajectory *trajectory, const char *reason) {
@@ -189,7 +189,7 @@ static void write_end(struct trajectory *trajectory, const char *reason) {
 
 /* ---- messages --------------------------------------------------------------------------------------------------------- */
 
-static void tell(const struct recorder *recorder, struct trajectory *trajectory) {
+static void notify_engine(const struct recorder *recorder, struct trajectory *trajectory) {
     auto_buf struct buf message = BUF_INIT;
     bool done = trajectory->ended && !trajectory->queue.length;
 
@@ -242,7 +242,7 @@ static json_t *shown_policy(const struct trajectory *trajectory, const char *tex
 }
 
 static const struct chain *chain_of_parent(struct recorder *recorder, uint64_t number, uint64_t step) {
-    const struct trajectory *parent = find(recorder, number);
+    const struct trajectory *parent = find_trajectory(recorder, number);
 
     for (size_t i = parent ? parent->n_forks : 0; i-- > 0;)
         if (parent->forks[i].step == step)
@@ -259,7 +259,7 @@ static void begin_line(struct recorder *recorder, struct trajectory *trajectory,
     if (!text) {
         json_decref(policy);
         json_decref(line);
-        stop(trajectory, ENOMEM, "the record cannot be begun");
+        stop_trajectory(trajectory, ENOMEM, "the record cannot be begun");
         return;
     }
     digest_hex(text, strlen(text), hex);
@@ -330,8 +330,8 @@ static void on_begin(struct recorder *recorder, struct wire_message *message) {
         (void)wire_u64(&field, &number);
         switch (field.tag) {
         case RECORD_POLICY: policy = wire_text(&field); break;
-        case RECORD_MOST: trajectory->line.most = number; break;
-        case RECORD_FILE_MOST: trajectory->most = number; break;
+        case MAX_RECORD: trajectory->line.most = number; break;
+        case RECORD_MAX_FILE: trajectory->most = number; break;
         case RECORD_ENV_VALUES: trajectory->env_values = number; break;
         case RECORD_PARENT: parent = number; break;
         case RECORD_PARENT_STEP: parent_step = number; break;
@@ -342,7 +342,7 @@ static void on_begin(struct recorder *recorder, struct wire_message *message) {
         }
     }
     /* What a fork has in its files and memory was its parent's. */
-    struct trajectory *from = kin ? find(recorder, kin) : NULL;
+    struct trajectory *from = kin ? find_trajectory(recorder, kin) : NULL;
     if (r == 0 && from && from->line.rules && trajectory->line.rules)
         r = rules_learn_from(trajectory->line.rules, from->line.rules);
     trajectory->fd = message->n_fds ? open_again(wire_take_fd(message, 0), trajectory) : -EBADF;
@@ -351,18 +351,18 @@ static void on_begin(struct recorder *recorder, struct wire_message *message) {
     if (r == 0)
         r = line_build(&(struct line_options){ .most = trajectory->line.most }, message->data, message->length, NULL, 0, &line);
     if (r < 0)
-        stop(trajectory, -r, "the record cannot be begun");
+        stop_trajectory(trajectory, -r, "the record cannot be begun");
     else
         begin_line(recorder, trajectory, line, policy ? policy : "{}", parent, parent_step);
 }
 
-static void learn(struct trajectory *trajectory, const struct wire_message *message) {
+static void learn_rules(struct trajectory *trajectory, const struct wire_message *message) {
     struct wire_field field;
     size_t position = 0;
 
     while (wire_next(message->data, message->length, &position, &field) > 0)
         if (field.tag == RECORD_SECRET && wire_text(&field) && rules_learn(trajectory->line.rules, wire_text(&field)) < 0)
-            stop(trajectory, E2BIG, "there are more secrets than can be looked for");
+            stop_trajectory(trajectory, E2BIG, "there are more secrets than can be looked for");
 }
 
 static void remember_fork(struct trajectory *trajectory, const json_t *line) {
@@ -382,10 +382,10 @@ static void on_step(struct trajectory *trajectory, const struct wire_message *me
 
     if (trajectory->error || trajectory->ended)
         return;
-    learn(trajectory, message);
+    learn_rules(trajectory, message);
     int r = trajectory->error ? 0 : line_build(&trajectory->line, message->data, message->length, message->fds, message->n_fds, &line);
     if (r < 0)
-        stop(trajectory, -r, "a step cannot be recorded");
+        stop_trajectory(trajectory, -r, "a step cannot be recorded");
     if (trajectory->error)
         return;
     const struct chain before = trajectory->chain;
@@ -413,11 +413,11 @@ static void on_end(struct trajectory *trajectory, const struct wire_message *mes
 /* A message that came without its descriptors, or not whole, was somebody's step: nobody's record goes on as if it had none. */
 static void lose_message(struct recorder *recorder, int error_number) {
     list_for_each(node, &recorder->trajectories)
-        stop(container_of(node, struct trajectory, node), error_number, "a step was lost on its way to the record");
+        stop_trajectory(container_of(node, struct trajectory, node), error_number, "a step was lost on its way to the record");
 }
 
 /* The next messages, as far as they are there. False when the engine is gone. *ret_slow: they took long. *ret_more: there may be others. */
-static bool receive(struct recorder *recorder, bool *ret_slow, bool *ret_more) {
+static bool receive_message(struct recorder *recorder, bool *ret_slow, bool *ret_more) {
     static struct wire_message message;
     const int64_t until_ns = clock_now_ns() + SLICE_NS;
     eventfd_t rung;
@@ -426,7 +426,7 @@ static bool receive(struct recorder *recorder, bool *ret_slow, bool *ret_more) {
     (void)eventfd_read(recorder->bell, &rung);     /* before what it was rung for is looked for: the next may be rung for already */
     *ret_slow = false;
     for (int i = 0; i < MESSAGES_AT_ONCE && !*ret_slow && (r = wire_receive(recorder->socket, &message)) == 1; i++) {
-        struct trajectory *trajectory = find(recorder, message.header.serial);
+        struct trajectory *trajectory = find_trajectory(recorder, message.header.serial);
 
         if (message.header.type == RECORD_BEGIN)
             on_begin(recorder, &message);
@@ -434,7 +434,7 @@ static bool receive(struct recorder *recorder, bool *ret_slow, bool *ret_more) {
             on_step(trajectory, &message);
         else if (trajectory && message.header.type == RECORD_END)
             on_end(trajectory, &message);
-        if ((trajectory = find(recorder, message.header.serial)))
+        if ((trajectory = find_trajectory(recorder, message.header.serial)))
             trajectory->told = false;
         wire_message_done(&message);
         *ret_slow = clock_now_ns() > until_ns;
@@ -448,7 +448,7 @@ static bool receive(struct recorder *recorder, bool *ret_slow, bool *ret_more) {
 /* ---- its life --------------------------------------------------------------------------------------------------------- */
 
 /* How far we are is told now and then, or at once: when nothing is to do, for it wakes the engine; when there is very much; and what matters. What is over goes. */
-static void settle(struct recorder *recorder, bool at_once) {
+static void settle_trajectories(struct recorder *recorder, bool at_once) {
     list_for_each(node, &recorder->trajectories) {
         struct trajectory *trajectory = container_of(node, struct trajectory, node);
         bool over = trajectory->ended && !trajectory->queue.length;
@@ -456,7 +456,7 @@ static void settle(struct recorder *recorder, bool at_once) {
         if (over)
             close_fd(&trajectory->fd);      /* before its end is told: who hears of it may record to the same file, and finds it locked as long as it is open */
         if (recorder->socket >= 0 && !trajectory->told && (at_once || over || trajectory->error || trajectory->steps >= trajectory->told_steps + TELL_EVERY))
-            tell(recorder, trajectory);
+            notify_engine(recorder, trajectory);
         if (over && (trajectory->told || recorder->socket < 0))
             trajectory_free(trajectory);
     }
@@ -473,7 +473,7 @@ static void lose_engine(struct recorder *recorder) {
 }
 
 /* 1: there is more to do; 0: nothing, or nobody takes it; -ENOMEM. *ret_idle: nothing came. `more`: it is not waited for. */
-static int turn(struct recorder *recorder, int64_t until_ns, bool more, bool *ret_idle) {
+static int run_turn(struct recorder *recorder, int64_t until_ns, bool more, bool *ret_idle) {
     size_t n = 2, most = 2;
 
     list_for_each(node, &recorder->trajectories)
@@ -505,7 +505,7 @@ static int turn(struct recorder *recorder, int64_t until_ns, bool more, bool *re
     *ret_idle = ready == 0 && !more;
     for (size_t i = 2; i < n; i++)
         if (polls[i].revents) {
-            flush(of[i]);
+            flush_trajectory(of[i]);
             of[i]->told &= of[i]->queue.length != 0;
         }
     return 1;
@@ -521,13 +521,13 @@ int recorder_run(int take_socket, int take_bell) {
     (void)fcntl(recorder.socket, F_SETFL, O_NONBLOCK);
     signal(SIGCHLD, SIG_DFL);   /* children that are ignored cannot be waited for */
     do {
-        if (recorder.socket >= 0 && !receive(&recorder, &slow, &more)) {
+        if (recorder.socket >= 0 && !receive_message(&recorder, &slow, &more)) {
             lose_engine(&recorder);
             more = false;
             until_ns = clock_now_ns() + (int64_t)PATIENCE_MS * 1000000;
         }
-        settle(&recorder, idle || slow);
-        r = turn(&recorder, until_ns, more, &idle);
+        settle_trajectories(&recorder, idle || slow);
+        r = run_turn(&recorder, until_ns, more, &idle);
     } while (r > 0);
     return r < 0;
 }

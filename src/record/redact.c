@@ -5,7 +5,7 @@
  * A name stands for the value that a variable of that name has in any command: wherever the same bytes occur, "[redacted:NAME]" takes their place. A pattern is an extended regular expression over bytes, matched line by line as grep
  * does. What encodes a secret (base64, one character a line) is not found.
  *
- * The text is the guest's, and glibc's matcher tries every place of a line to its end: "a.*b" takes the square of a line of a's, and its states, which it never forgets, take memory. So what is longer than DIRECT_MOST is looked
+ * The text is the guest's, and glibc's matcher tries every place of a line to its end: "a.*b" takes the square of a line of a's, and its states, which it never forgets, take memory. So what is longer than MAX_DIRECT is looked
  * through by a child, with processor time and memory that suffice for any text which is not made to take more, and withheld if they do not; and what is shorter cannot have collected many states when the patterns are compiled anew.
  */
 #include <errno.h>
@@ -30,9 +30,9 @@
 #include "sys/syscalls.h"
 
 #define SECRET_LEAST 4          /* bytes: shorter ones are everywhere */
-#define SECRETS_MOST 256
-#define LINE_MOST (1u << 20)
-#define DIRECT_MOST 1024u
+#define MAX_SECRETS 256
+#define MAX_LINE (1u << 20)
+#define MAX_DIRECT 1024u
 #define AGAIN_AFTER 16384u      /* bytes that patterns were matched with here */
 #define WAIT_MS 100
 #define CHILD_US 300000u        /* of processor time, and besides: */
@@ -47,10 +47,10 @@ struct secret {
 };
 
 struct rules {
-    char *names[RECORD_RULES_MOST];
-    char *sources[RECORD_RULES_MOST];
-    regex_t patterns[RECORD_RULES_MOST];
-    struct secret secrets[SECRETS_MOST];
+    char *names[RECORD_MAX_RULES];
+    char *sources[RECORD_MAX_RULES];
+    regex_t patterns[RECORD_MAX_RULES];
+    struct secret secrets[MAX_SECRETS];
     size_t n_names, n_patterns, n_secrets, matched;
     void (*on_wait)(void *data);
     void *on_wait_data;
@@ -94,8 +94,8 @@ int rules_add_name(struct rules *rules, const char *name) {
 int rules_add_pattern(struct rules *rules, const char *pattern, struct rollbox_error *error) {
     char why[PATTERN_WHY];
 
-    if (rules->n_patterns == ARRAY_SIZE(rules->patterns) || strlen(pattern) > RECORD_RULE_MOST)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments", "redaction: at most %d patterns of %d bytes", RECORD_RULES_MOST, RECORD_RULE_MOST);
+    if (rules->n_patterns == ARRAY_SIZE(rules->patterns) || strlen(pattern) > RECORD_MAX_RULE)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments", "redaction: at most %d patterns of %d bytes", RECORD_MAX_RULES, RECORD_MAX_RULE);
     if (pattern_check(pattern, why) < 0)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "redaction: \"%.100s\" %s", pattern, why);
     char *source = strdup(pattern);
@@ -108,7 +108,7 @@ int rules_add_pattern(struct rules *rules, const char *pattern, struct rollbox_e
 }
 
 /* If the name, which need not be terminated, is one of the rules', and the value long enough. */
-static int learn(struct rules *rules, const char *name, size_t length, const char *value) {
+static int learn_value(struct rules *rules, const char *name, size_t length, const char *value) {
     if (strlen(value) < SECRET_LEAST)
         return 0;
     for (size_t i = 0; i < rules->n_names; i++) {
@@ -135,7 +135,7 @@ static int learn(struct rules *rules, const char *name, size_t length, const cha
 int rules_learn(struct rules *rules, const char *variable) {
     size_t length = strcspn(variable, "=");
 
-    return learn(rules, variable, length, variable + length + (variable[length] == '='));
+    return learn_value(rules, variable, length, variable + length + (variable[length] == '='));
 }
 
 int rules_learn_from(struct rules *rules, const struct rules *others) {
@@ -144,7 +144,7 @@ int rules_learn_from(struct rules *rules, const struct rules *others) {
     for (size_t i = 0; i < others->n_secrets && r == 0; i++) {
         const char *name = others->names[others->secrets[i].name];
 
-        r = learn(rules, name, strlen(name), others->secrets[i].value);
+        r = learn_value(rules, name, strlen(name), others->secrets[i].value);
     }
     return r;
 }
@@ -160,7 +160,7 @@ struct marked {
     uint8_t *marks;             /* of each byte; 0: it stays */
 };
 
-static void mark(const struct marked *marked, size_t start, size_t end, uint8_t with) {
+static void mark_range(const struct marked *marked, size_t start, size_t end, uint8_t with) {
     for (size_t i = start; i < end; i++)
         if (!marked->marks[i])
             marked->marks[i] = with;
@@ -180,9 +180,9 @@ static void find_secret(const struct secret *secret, const struct marked *marked
     size_t length = strlen(secret->value), at = 0;
 
     for (const char *found; (found = memmem(marked->text + at, marked->length - at, secret->value, length)); at = (size_t)(found - marked->text) + length)
-        mark(marked, (size_t)(found - marked->text), (size_t)(found - marked->text) + length, with);
+        mark_range(marked, (size_t)(found - marked->text), (size_t)(found - marked->text) + length, with);
     if (is_cut)
-        mark(marked, marked->length - begun_at_end(secret->value, length, marked), marked->length, with);
+        mark_range(marked, marked->length - begun_at_end(secret->value, length, marked), marked->length, with);
 }
 
 /* 0; -ENOMEM, which is not to be taken for no match. */
@@ -196,7 +196,7 @@ static int match_line(const regex_t *pattern, const struct marked *marked, size_
 
         if (r)
             return r == REG_NOMATCH ? 0 : -ENOMEM;
-        mark(marked, start + (size_t)match.rm_so, start + (size_t)match.rm_eo, MARK_PATTERN);
+        mark_range(marked, start + (size_t)match.rm_so, start + (size_t)match.rm_eo, MARK_PATTERN);
         at = (size_t)match.rm_eo + (match.rm_eo == match.rm_so);
     }
     return 0;
@@ -207,7 +207,7 @@ static int match_lines(const regex_t *pattern, const struct marked *marked) {
         const char *line = marked->text + at, *newline = memchr(line, '\n', marked->length - at);
         size_t length = newline ? (size_t)(newline - line) : marked->length - at;
 
-        int r = length > LINE_MOST ? -EFBIG : match_line(pattern, marked, at, length);
+        int r = length > MAX_LINE ? -EFBIG : match_line(pattern, marked, at, length);
         if (r < 0)
             return r;
         at += length + 1;
@@ -283,7 +283,7 @@ static int find_all(struct rules *rules, const struct marked *marked, bool is_cu
         find_secret(&rules->secrets[i], marked, is_cut);
     if (!rules->n_patterns)
         return 0;
-    if (marked->length > DIRECT_MOST)
+    if (marked->length > MAX_DIRECT)
         return match_apart(rules, marked);
     rules->matched += marked->length;
     int r = rules->matched > AGAIN_AFTER ? compile_again(rules) : 0;
@@ -307,7 +307,7 @@ static void add_unmarked(const struct rules *rules, const struct marked *marked,
 }
 
 int rules_apply(struct rules *rules, const char *data, size_t length, bool is_cut, struct buf *to) {
-    uint8_t few[DIRECT_MOST] = { 0 };
+    uint8_t few[MAX_DIRECT] = { 0 };
     auto_buf struct buf text = BUF_INIT;
 
     buf_add(&text, length ? data : "", length);     /* what regexec gets is a string by its manual, and whoever watches it reads on to a NUL */

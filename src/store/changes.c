@@ -36,7 +36,7 @@ struct comparing {
     bool vanished;
 };
 
-static int fail(struct comparing *comparing, int r) {
+static int fail_comparing(struct comparing *comparing, int r) {
     return error_set(comparing->error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "cannot compare %s: %s", comparing->path.length ? files_printable(comparing->path.data) : "the top directory",
                      strerror(-r));
 }
@@ -45,7 +45,7 @@ static int parent_of(const struct stack *stack, const struct found *found) {
     return found->there ? stack->fds[found->source] : -EBADF;
 }
 
-static int tell(struct comparing *comparing, char kind, const char *name, const struct stack *below, const struct found *old, const struct stack *upper, const struct found *new, bool vanished) {
+static int report_change(struct comparing *comparing, char kind, const char *name, const struct stack *below, const struct found *old, const struct stack *upper, const struct found *new, bool vanished) {
     struct change change = {
         .kind = kind,
         .path = comparing->path.data ? comparing->path.data : "",
@@ -99,24 +99,24 @@ static int compare_name(struct comparing *comparing, const char *name, const str
     if (r == 0)
         r = stack_find(below, name, &old);
     if (r < 0) {
-        r = fail(comparing, r);
+        r = fail_comparing(comparing, r);
         goto out;
     }
     bool gone = !new.there && (new.whiteout || full);
     bool new_directory = new.there && S_ISDIR(new.st.st_mode), old_directory = old.there && S_ISDIR(old.st.st_mode);
     if (gone && old.there)
-        r = tell(comparing, 'D', name, below, &old, upper, NULL, false);
+        r = report_change(comparing, 'D', name, below, &old, upper, NULL, false);
     else if (gone && new.whiteout && comparing->vanished)
-        r = tell(comparing, 'D', name, below, NULL, upper, NULL, true);
+        r = report_change(comparing, 'D', name, below, NULL, upper, NULL, true);
     else if (new.there && !old.there)
-        r = tell(comparing, 'A', name, below, NULL, upper, &new, false);
+        r = report_change(comparing, 'A', name, below, NULL, upper, &new, false);
     else if (new.there) {
         int different = changes_differ(name, parent_of(below, &old), &old.st, parent_of(upper, &new), &new.st);
 
         if (different < 0)
-            r = fail(comparing, different);
+            r = fail_comparing(comparing, different);
         else if (different)
-            r = tell(comparing, 'M', name, below, &old, upper, &new, false);
+            r = report_change(comparing, 'M', name, below, &old, upper, &new, false);
     }
     /* Into directories: both, one that is new, one that is gone. */
     if (r == 0 && (new_directory || (old_directory && (gone || new.there)))) {
@@ -151,7 +151,7 @@ static int compare_directories(struct comparing *comparing, const struct stack *
     if (r == 0 && full)
         r = stack_names(below, &more);
     if (r < 0)
-        r = fail(comparing, r);
+        r = fail_comparing(comparing, r);
     /* Both lists are sorted: they are merged on the way. */
     for (size_t i = 0, j = 0; r == 0 && (i < names.n || j < more.n);) {
         int order = i >= names.n ? 1 : j >= more.n ? -1 : strcmp(names.list[i], more.list[j]);
@@ -358,7 +358,7 @@ static int add_digest(struct listing *listing, const struct change *change, json
 
     if (!change->new || (!S_ISREG(change->new->st_mode) && !S_ISLNK(change->new->st_mode)))
         return 0;
-    const uint64_t most = listing->job->most_digested;
+    const uint64_t most = listing->job->max_digested;
     if (change->new->st_size > MAX_DIGEST || (most && (uint64_t)change->new->st_size > most - MIN(listing->digested, most)))
         return json_object_set_new(row, "too_large", json_true());
     listing->digested += (uint64_t)change->new->st_size;
@@ -406,7 +406,7 @@ static int list_change(void *context, const struct change *change, struct rollbo
     }
     if (!buf_failed(&path) && change->kind == 'A' && S_ISDIR(st->st_mode) && leads_to_place(listing->job, path.data))
         return 0;
-    if (listing->job->most_changes && json_array_size(listing->changes) >= listing->job->most_changes) {
+    if (listing->job->max_changes && json_array_size(listing->changes) >= listing->job->max_changes) {
         listing->omitted++;
         return 0;
     }

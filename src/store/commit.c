@@ -25,7 +25,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "base/tree.h"
+#include "base/remove_tree.h"
 #include "store/digest.h"
 #include "store/fault.h"
 #include "store/files.h"
@@ -63,13 +63,13 @@ struct commit {
     struct inodes copied;       /* layers' files with several names -> the first in the new tree */
 };
 
-static int fail(struct commit *commit, int r, const char *doing, const char *what) {
+static int fail_commit(struct commit *commit, int r, const char *doing, const char *what) {
     r = -r;
     return error_set(commit->error, r == EACCES || r == EPERM || r == EROFS ? ROLLBOX_ERR_PATH_DENIED : error_code_of(r, ROLLBOX_ERR_IO), r, "commit", "cannot %s %s: %s%s", doing, files_printable(what),
                      strerror(r), r == EXDEV ? " (another file system is mounted in it)" : r == ENOSPC ? "; nothing was changed" : "");
 }
 
-static int64_t nanoseconds(const struct timespec *t) {
+static int64_t timespec_ns(const struct timespec *t) {
     return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec;
 }
 
@@ -112,7 +112,7 @@ static int remove_stage(int parent, const char *name, int stage) {
     return r;
 }
 
-static void sweep(int parent) {
+static void sweep_leftovers(int parent) {
     struct names names;
 
     if (names_read(parent, &names) < 0)
@@ -137,7 +137,7 @@ int commit_sweep(const char *path, struct rollbox_error *error) {
     auto_close int parent = open(copy, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (parent < 0)
         return errno == ENOENT ? 0 : error_set(error, ROLLBOX_ERR_PATH_DENIED, errno, "commit", "%s cannot be opened: %s", files_printable(copy), strerror(errno));
-    sweep(parent);
+    sweep_leftovers(parent);
     return 0;
 }
 
@@ -164,7 +164,7 @@ static int make_stage(struct commit *commit) {
         snprintf(commit->stage_name, sizeof commit->stage_name, COMMIT_PREFIX);
         layer_random(commit->stage_name + strlen(commit->stage_name), 12);
         if (mkdirat(commit->parent, commit->stage_name, 0700) < 0)
-            return fail(commit, -errno, "write beside", commit->path);
+            return fail_commit(commit, -errno, "write beside", commit->path);
         auto_close int stage = openat(commit->parent, commit->stage_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (stage < 0 || fchmod(stage, 0700) < 0 || flock(stage, LOCK_EX | LOCK_NB) < 0 || fstat(stage, &ours) < 0 ||
             fstatat(commit->parent, commit->stage_name, &there, AT_SYMLINK_NOFOLLOW) < 0)
@@ -179,7 +179,7 @@ static int make_stage(struct commit *commit) {
         }
         (void)unlinkat(commit->parent, commit->stage_name, AT_REMOVEDIR);
     }
-    return fail(commit, r, "write beside", commit->path);
+    return fail_commit(commit, r, "write beside", commit->path);
 }
 
 /* ---- conflicts ------------------------------------------------------------------------------------------------------ */
@@ -206,7 +206,7 @@ static int count_change(void *context, const struct change *change, struct rollb
 
     (void)error;
     commit->n_changes++;
-    bool conflict = change->vanished || (since && change->old && (change->old_is_host ? nanoseconds(&change->old->st_ctim) > since : host_differs(commit, change)));
+    bool conflict = change->vanished || (since && change->old && (change->old_is_host ? timespec_ns(&change->old->st_ctim) > since : host_differs(commit, change)));
     if (!conflict)
         return 0;
     if (commit->n_conflicts++ < MAX_NAMED)
@@ -261,7 +261,7 @@ static void copy_host_attributes(int from, int to) {
     }
 }
 
-static int own(int fd, uid_t uid, gid_t gid, mode_t mode) {
+static int set_owner(int fd, uid_t uid, gid_t gid, mode_t mode) {
     struct stat st;
 
     if (fstat(fd, &st) < 0)
@@ -321,7 +321,7 @@ static int build_from_layer(struct commit *commit, int layer, const char *name, 
     if (r == 0)
         r = files_copy_xattrs(from, file, false);
     if (r == 0)
-        r = own(file, uid, gid, st->st_mode & 01777);
+        r = set_owner(file, uid, gid, st->st_mode & 01777);
     struct timespec times[2] = { st->st_atim, st->st_mtim };
     if (r == 0 && futimens(file, times) < 0)
         r = -errno;
@@ -338,7 +338,7 @@ static int build_name(struct commit *commit, const struct stack *stack, const ch
     int r = stack_find(stack, name, &found);
 
     if (r < 0 || !found.there) {
-        r = r < 0 ? fail(commit, r, "read", commit->at.data) : 0;
+        r = r < 0 ? fail_commit(commit, r, "read", commit->at.data) : 0;
         goto out;
     }
     bool has_host = host_has(stack, name, &host), from_host = has_host && found.source == stack->n - 1;
@@ -355,7 +355,7 @@ static int build_name(struct commit *commit, const struct stack *stack, const ch
         else
             r = build_from_layer(commit, stack->fds[found.source], name, &found.st, has_host ? &host : NULL, to);
         if (r < 0)
-            r = fail(commit, r, from_host ? "keep" : "write", commit->at.data);
+            r = fail_commit(commit, r, from_host ? "keep" : "write", commit->at.data);
         goto out;
     }
     if (++commit->depth > FILES_MAX_DEPTH) {
@@ -363,7 +363,7 @@ static int build_name(struct commit *commit, const struct stack *stack, const ch
         goto out;
     }
     made = mkdirat(to, name, 0700) < 0 ? -errno : openat(to, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    r = made < 0 ? fail(commit, -errno, "make", commit->at.data) : build_directory(commit, &found.below, made);
+    r = made < 0 ? fail_commit(commit, -errno, "make", commit->at.data) : build_directory(commit, &found.below, made);
     commit->depth--;
     /* Its attributes last: it may not be writable. */
     has_host = has_host && S_ISDIR(host.st_mode);
@@ -375,12 +375,12 @@ static int build_name(struct commit *commit, const struct stack *stack, const ch
         if (!from_host)
             r = files_copy_xattrs(found.below.fds[0], made, false);
         if (r == 0)
-            r = own(made, has_host ? host.st_uid : commit->base_st.st_uid, has_host ? host.st_gid : commit->base_st.st_gid,
+            r = set_owner(made, has_host ? host.st_uid : commit->base_st.st_uid, has_host ? host.st_gid : commit->base_st.st_gid,
                     from_host ? host.st_mode & 07777 : (found.st.st_mode & 01777) | (has_host ? host.st_mode & 02000 : 0));
         if (r == 0 && futimens(made, times) < 0)
             r = -errno;
         if (r < 0)
-            r = fail(commit, r, "set the owner and mode of", commit->at.data);
+            r = fail_commit(commit, r, "set the owner and mode of", commit->at.data);
     }
 out:
     found_done(&found);
@@ -398,12 +398,12 @@ static int build_directory(struct commit *commit, const struct stack *stack, int
     if (r == 0)
         r = stack_names(stack, &names);
     if (r < 0)
-        return fail(commit, r, "read", base ? commit->at.data : commit->path);
+        return fail_commit(commit, r, "read", base ? commit->at.data : commit->path);
     for (size_t i = 0; r == 0 && i < names.n; i++) {
         if (base)
             buf_add(&commit->at, "/", 1);
         buf_add_text(&commit->at, names.list[i]);
-        r = buf_failed(&commit->at) ? fail(commit, -ENOMEM, "write", commit->path) : build_name(commit, stack, names.list[i], to);
+        r = buf_failed(&commit->at) ? fail_commit(commit, -ENOMEM, "write", commit->path) : build_name(commit, stack, names.list[i], to);
         commit->at.length = base;
         if (commit->at.data)
             commit->at.data[base] = '\0';
@@ -420,8 +420,8 @@ static int check_seen(struct commit *commit) {
         struct stat st;
 
         auto_close int parent = files_parent(commit->base, seen->path, &leaf);
-        if (parent < 0 || fstatat(parent, leaf, &st, AT_SYMLINK_NOFOLLOW) < 0 || st.st_ino != seen->st.st_ino || nanoseconds(&st.st_mtim) != nanoseconds(&seen->st.st_mtim) ||
-            nanoseconds(&st.st_ctim) != nanoseconds(&seen->st.st_ctim))
+        if (parent < 0 || fstatat(parent, leaf, &st, AT_SYMLINK_NOFOLLOW) < 0 || st.st_ino != seen->st.st_ino || timespec_ns(&st.st_mtim) != timespec_ns(&seen->st.st_mtim) ||
+            timespec_ns(&st.st_ctim) != timespec_ns(&seen->st.st_ctim))
             return changed_meanwhile(commit, seen->path[0] ? seen->path : commit->path);
     }
     return 0;
@@ -440,7 +440,7 @@ static int build_tree(struct commit *commit) {
     auto_free int *fds = calloc(n + 1, sizeof *fds);
     auto_free struct stat *stats = calloc(n + 1, sizeof *stats);
     if (!fds || !stats) {
-        r = fail(commit, -ENOMEM, "write", commit->path);
+        r = fail_commit(commit, -ENOMEM, "write", commit->path);
         goto out;
     }
     for (size_t i = 0; i < n; i++) {
@@ -450,16 +450,16 @@ static int build_tree(struct commit *commit) {
     all = (struct stack){ fds, stats, n, n > upper.n && below.with_base };
     made = mkdirat(commit->stage, "new", 0700) < 0 ? -errno : openat(commit->stage, "new", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (made < 0) {
-        r = fail(commit, -errno, "write beside", commit->path);
+        r = fail_commit(commit, -errno, "write beside", commit->path);
         goto out;
     }
     r = build_directory(commit, &all, made);
     if (r == 0) {
         copy_host_attributes(commit->base, made);
         /* The top's mode is the host's: it is the host that decides who may enter. */
-        r = own(made, commit->base_st.st_uid, commit->base_st.st_gid, commit->base_st.st_mode & 07777);
+        r = set_owner(made, commit->base_st.st_uid, commit->base_st.st_gid, commit->base_st.st_mode & 07777);
         if (r < 0)
-            r = fail(commit, r, "set the owner of", commit->path);
+            r = fail_commit(commit, r, "set the owner of", commit->path);
     }
 out:
     stack_done(&upper);
@@ -473,7 +473,7 @@ static int check_base(struct commit *commit, int fd) {
     const struct job_place *place = commit->place;
 
     if (fstat(fd, &commit->base_st) < 0)
-        return fail(commit, -errno, "look at", commit->path);
+        return fail_commit(commit, -errno, "look at", commit->path);
     if (commit->job->force || (!place->base_ino && !place->base_dev))
         return 0;
     if (commit->base_st.st_ino != place->base_ino || commit->base_st.st_dev != place->base_dev)
@@ -490,7 +490,7 @@ static int publish_directory(struct commit *commit) {
         return r;
     fault_point(FAULT_commit_built);
     if (syncfs(commit->stage) < 0)
-        return fail(commit, -errno, "sync", commit->path);
+        return fail_commit(commit, -errno, "sync", commit->path);
     fault_point(FAULT_commit_synced);
     r = check_seen(commit);
     if (r < 0)
@@ -498,10 +498,10 @@ static int publish_directory(struct commit *commit) {
     if (fstatat(commit->parent, commit->name, &now, AT_SYMLINK_NOFOLLOW) < 0 || now.st_ino != commit->base_st.st_ino || now.st_dev != commit->base_st.st_dev)
         return changed_meanwhile(commit, commit->path);
     if (fstatat(commit->stage, "new", &commit->new_st, AT_SYMLINK_NOFOLLOW) < 0)
-        return fail(commit, -errno, "look at", commit->path);
+        return fail_commit(commit, -errno, "look at", commit->path);
     if (renameat2(commit->parent, commit->name, commit->stage, "new", RENAME_EXCHANGE) < 0)
         return errno == EBUSY ? error_set(commit->error, ROLLBOX_ERR_PATH_DENIED, EBUSY, "commit", "%s is a mount point, which cannot be exchanged; grant a directory in it instead", files_printable(commit->path))
-                              : fail(commit, -errno, "exchange", commit->path);
+                              : fail_commit(commit, -errno, "exchange", commit->path);
     (void)fsync(commit->parent);
     fault_point(FAULT_commit_exchanged);
     return 0;
@@ -520,10 +520,10 @@ static int copy_file(void *context, const struct change *change, struct rollbox_
     if (r == 0)
         r = files_copy_xattrs(from, to, false);
     if (r == 0)
-        r = own(to, commit->base_st.st_uid, commit->base_st.st_gid, change->new->st_mode & 01777);
+        r = set_owner(to, commit->base_st.st_uid, commit->base_st.st_gid, change->new->st_mode & 01777);
     if (r == 0 && fsync(to) < 0)
         r = -errno;
-    return r < 0 ? fail(commit, r, "write", commit->path) : 0;
+    return r < 0 ? fail_commit(commit, r, "write", commit->path) : 0;
 }
 
 static int publish_file(struct commit *commit) {
@@ -533,13 +533,13 @@ static int publish_file(struct commit *commit) {
         return r;
     fault_point(FAULT_commit_built);
     if (renameat(commit->stage, "new", commit->parent, commit->name) < 0)
-        return fail(commit, -errno, "replace", commit->path);
+        return fail_commit(commit, -errno, "replace", commit->path);
     (void)fsync(commit->parent);
     fault_point(FAULT_commit_exchanged);
     return 0;
 }
 
-static int publish(struct commit *commit, struct stat *ret_now) {
+static int publish_commit(struct commit *commit, struct stat *ret_now) {
     int r = 0;
 
     commit->path = realpath(commit->place->base, NULL);
@@ -554,7 +554,7 @@ static int publish(struct commit *commit, struct stat *ret_now) {
     commit->parent = open(slash == commit->path ? "/" : commit->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     *slash = '/';
     if (commit->parent < 0)
-        return fail(commit, -errno, "open the directory of", commit->path);
+        return fail_commit(commit, -errno, "open the directory of", commit->path);
     commit->base = openat(commit->parent, commit->name, (commit->place->is_file ? O_NONBLOCK : O_DIRECTORY) | O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (commit->base < 0)
         return error_set(commit->error, errno == ENOENT || errno == ENOTDIR ? ROLLBOX_ERR_CONFLICT : ROLLBOX_ERR_PATH_DENIED, errno, "commit", "%s cannot be opened: %s", files_printable(commit->path),
@@ -564,7 +564,7 @@ static int publish(struct commit *commit, struct stat *ret_now) {
         r = check_conflicts(commit);
     if (r < 0)
         return r;
-    sweep(commit->parent);
+    sweep_leftovers(commit->parent);
     if (commit->n_changes) {
         r = make_stage(commit);
         if (r == 0)
@@ -577,14 +577,14 @@ static int publish(struct commit *commit, struct stat *ret_now) {
         }
     }
     if (r == 0 && fstatat(commit->parent, commit->name, ret_now, AT_SYMLINK_NOFOLLOW) < 0)
-        r = fail(commit, -errno, "look at", commit->path);
+        r = fail_commit(commit, -errno, "look at", commit->path);
     return r;
 }
 
 static int publish_place(const struct job *job, const struct job_place *place, json_t *committed, struct rollbox_error *error) {
     struct commit commit = { .job = job, .place = place, .error = error, .parent = -EBADF, .base = -EBADF, .stage = -EBADF, .conflicts = BUF_INIT, .at = BUF_INIT };
     struct stat st;
-    int r = publish(&commit, &st);
+    int r = publish_commit(&commit, &st);
 
     if (r == 0 && json_array_append_new(committed, json_pack("{s:s, s:I, s:I, s:I}", "path", place->path, "changes", (json_int_t)commit.n_changes, "base_dev", (json_int_t)st.st_dev, "base_ino",
                                                               (json_int_t)st.st_ino)) < 0)
@@ -619,7 +619,7 @@ int commit_places(const struct job *job, const char *part, json_t **ret_json, st
     if (r == 0 && !found)
         r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s%s has no directory on the host to commit to", part ? "the place " : "the sandbox", part ? part : "");
     clock_gettime(CLOCK_REALTIME, &now);
-    if (r == 0 && !(*ret_json = json_pack("{s:O, s:I}", "committed", committed, "since_ns", (json_int_t)nanoseconds(&now))))
+    if (r == 0 && !(*ret_json = json_pack("{s:O, s:I}", "committed", committed, "since_ns", (json_int_t)timespec_ns(&now))))
         r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "commit", "out of memory");
     json_decref(committed);
     return r;

@@ -82,7 +82,7 @@ static int drop_capabilities(void) {
 }
 
 /* Landlock refuses directories' rights for a file. */
-static int allow(int ruleset, int fd, uint64_t access) {
+static int allow_access(int ruleset, int fd, uint64_t access) {
     struct landlock_path_beneath_attr rule = { .allowed_access = access, .parent_fd = fd };
     struct stat st;
 
@@ -107,9 +107,9 @@ static int enter_landlock(const struct confine *confine, bool *ret_landlock) {
                                                 .handled_access_net = abi >= 4 ? LANDLOCK_ACCESS_NET_BIND_TCP | LANDLOCK_ACCESS_NET_CONNECT_TCP : 0,
                                                 .scoped = abi >= 6 ? LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET : 0 };
     auto_close int ruleset = sys_landlock_create_ruleset(&attributes, uapi_landlock_ruleset_size(abi), 0);
-    int r = ruleset < 0 ? ruleset : allow(ruleset, confine->writable, all & ~(LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_IOCTL_DEV));
+    int r = ruleset < 0 ? ruleset : allow_access(ruleset, confine->writable, all & ~(LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_IOCTL_DEV));
     for (size_t i = 0; r == 0 && i < confine->n_readable; i++)
-        r = allow(ruleset, confine->readable[i], READ_ALL);
+        r = allow_access(ruleset, confine->readable[i], READ_ALL);
     if (r == 0)
         r = sys_landlock_restrict_self(ruleset, 0);
     *ret_landlock = r == 0;

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define DELTA_BLOCK 4096u
-#define DELTA_MAX_FILES 8u              /* that a difference lies over: as asleep.h has it */
+#define DELTA_MAX_FILES 8u              /* that a difference lies over: as hibernated_read.h has it */
 #define DELTA_MAGIC 0x316574656c646252ull
 
 /* Bytes that follow each other in the image and in a file. */

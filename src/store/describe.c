@@ -14,10 +14,10 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/utf8.h"
-#include "guest/image.h"
-#include "store/sleep.h"
+#include "guest/process_image.h"
+#include "store/hibernate.h"
 
-#define COMMAND_MOST 4096u      /* bytes of a command line */
+#define MAX_COMMAND 4096u      /* bytes of a command line */
 
 /* ---- processes -------------------------------------------------------------------------------------------------------- */
 
@@ -76,7 +76,7 @@ static void read_memory(const struct view *view, const struct image_process *p, 
 /* As /proc/PID/cmdline would have it: the memory is the guest's, and so is what it says. */
 static json_t *command_of(const struct view *view, const struct image_process *p) {
     const struct image_layout *layout = &p->layout;
-    char text[COMMAND_MOST] = { 0 };
+    char text[MAX_COMMAND] = { 0 };
 
     if (layout->arg_start >= IMAGE_HIGHEST || layout->arg_end <= layout->arg_start)
         return json_null();
@@ -139,7 +139,7 @@ static json_t *threads_of(const struct view *view, const struct image_process *p
     return rows;
 }
 
-static json_t *living(const struct view *view, const struct image_process *p, json_int_t parent) {
+static json_t *describe_process(const struct view *view, const struct image_process *p, json_int_t parent) {
     const struct image_area *areas = TABLE(view, areas, struct image_area) + p->areas.first;
     const struct image_thread *first = TABLE(view, threads, struct image_thread) + p->threads.first;
     const struct image_guard *guards = TABLE(view, guards, struct image_guard);
@@ -164,7 +164,7 @@ json_t *describe_processes(const void *base, uint64_t length) {
     for (uint64_t i = 0; rows && i < view.it->processes.n; i++) {
         const struct image_process *p = &processes[i];
         json_int_t parent = p->parent ? (json_int_t)processes[p->parent - 1].pid : 1;
-        json_t *row = p->kind == IMAGE_LIVING ? living(&view, p, parent)
+        json_t *row = p->kind == IMAGE_LIVING ? describe_process(&view, p, parent)
                                               : json_pack("{s:I, s:I, s:I, s:I, s:s}", "pid", (json_int_t)p->pid, "parent", parent, "session", (json_int_t)p->session, "group", (json_int_t)p->group, "state",
                                                           p->kind == IMAGE_ZOMBIE ? "zombie" : "gone");
 
@@ -201,7 +201,7 @@ static size_t depth_in(const char *path, const json_t *directories) {
     return deepest;
 }
 
-/* Programs and libraries are mapped from the host again, and are to be what they were. Those of the sandbox' own places are in its layers, and what is granted below these is the host's. */
+/* Programs and libraries are mapped from the host again, and are to be what they were. Those of the sandbox's own places are in its layers, and what is granted below these is the host's. */
 static void check_mapped(const struct view *view, const json_t *places, json_t *state) {
     const json_t *own = json_object_get(places, "own"), *granted = json_object_get(places, "granted");
     const struct image_area *areas = TABLE(view, areas, struct image_area);
@@ -254,7 +254,7 @@ static int describe_image(int fd, const json_t *places, json_t *state, struct ro
 
 /* ---- jobs ------------------------------------------------------------------------------------------------------------- */
 
-static json_t *begin(const json_t *root, struct rollbox_error *error) {
+static json_t *begin_description(const json_t *root, struct rollbox_error *error) {
     json_t *state = json_deep_copy(json_object_get(root, "state"));
 
     if (!json_is_object(state)) {
@@ -266,7 +266,7 @@ static json_t *begin(const json_t *root, struct rollbox_error *error) {
 }
 
 /* Refused if any check is. */
-static void settle(json_t *state) {
+static void settle_description(json_t *state) {
     const json_t *checks = json_object_get(state, "checks"), *check;
     bool is_sound = true;
     size_t i;
@@ -280,7 +280,7 @@ static void settle(json_t *state) {
 int describe_state(const struct job *job, json_t **ret_json, struct rollbox_error *error) {
     const json_t *image = json_object_get(job->root, "image");
     struct rollbox_error unreadable;
-    json_t *state = begin(job->root, error), *changes = NULL;
+    json_t *state = begin_description(job->root, error), *changes = NULL;
 
     if (!state)
         return -EINVAL;
@@ -295,7 +295,7 @@ int describe_state(const struct job *job, json_t **ret_json, struct rollbox_erro
     if (r == 0 && changes)
         r = json_object_update(state, changes);
     json_decref(changes);
-    settle(state);
+    settle_description(state);
     if (r < 0)
         json_decref(state);
     else
@@ -303,30 +303,30 @@ int describe_state(const struct job *job, json_t **ret_json, struct rollbox_erro
     return r;
 }
 
-int describe_asleep(int store, int fd, json_t **ret_json, struct rollbox_error *error) {
-    struct sleep_job job;
-    int r = sleep_job_read(fd, &job, error);
+int describe_hibernated(int store, int fd, json_t **ret_json, struct rollbox_error *error) {
+    struct hibernate_job job;
+    int r = hibernate_job_read(fd, &job, error);
 
     if (r < 0)
         return r;
     const json_t *index = json_object_get(job.root, "image");
-    json_t *state = begin(job.root, error);
+    json_t *state = begin_description(job.root, error);
     auto_close int image = -EBADF;
     struct rollbox_error damage;
     r = state ? 0 : -EINVAL;
     if (r == 0 && json_object_get(state, "checks"))
-        add_check(state, "digests", sleep_verify(store, job.id, &damage) < 0 ? damage.message : NULL);
+        add_check(state, "digests", hibernate_verify(store, job.id, &damage) < 0 ? damage.message : NULL);
     if (r == 0 && json_is_integer(index)) {
-        image = sleep_open_image(store, job.id, (size_t)json_integer_value(index));
+        image = hibernate_open_image(store, job.id, (size_t)json_integer_value(index));
         r = image < 0 ? error_set(error, ROLLBOX_ERR_IO, -image, "store", "the image of the processes cannot be read: %s", strerror(-image))
                       : describe_image(image, json_object_get(job.root, "places"), state, error);
     }
-    sleep_job_done(&job);
+    hibernate_job_done(&job);
     if (r < 0) {
         json_decref(state);
         return r;
     }
-    settle(state);
+    settle_description(state);
     *ret_json = state;
     return 0;
 }

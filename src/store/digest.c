@@ -115,7 +115,7 @@ static void block_done(struct content *content, uint64_t offset, const uint8_t *
     digest_add(&content->digest, data, length);
 }
 
-static void flush(struct content *content) {
+static void flush_content(struct content *content) {
     if (content->held)
         block_done(content, content->offset, content->block, content->held);
     content->held = 0;
@@ -129,7 +129,7 @@ void content_add(struct content *content, uint64_t offset, const void *data, siz
         size_t into = (size_t)(offset - start), n = MIN(length, SEGMENT_BLOCK - into);
 
         if (content->held && content->offset != start)
-            flush(content);
+            flush_content(content);
         if (n == SEGMENT_BLOCK) {
             block_done(content, start, p, n);
         } else {
@@ -142,7 +142,7 @@ void content_add(struct content *content, uint64_t offset, const void *data, siz
             memcpy(content->block + into, p, n);
             content->held = into + n;
             if (content->held == SEGMENT_BLOCK)
-                flush(content);
+                flush_content(content);
         }
         offset += n;
         p += n;
@@ -151,7 +151,7 @@ void content_add(struct content *content, uint64_t offset, const void *data, siz
 }
 
 void content_end(struct content *content, uint8_t ret_bytes[DIGEST_BYTES]) {
-    flush(content);
+    flush_content(content);
     digest_end(&content->digest, ret_bytes);
 }
 

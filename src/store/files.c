@@ -14,7 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "base/tree.h"
+#include "base/remove_tree.h"
 #include "base/utf8.h"
 #include "store/digest.h"
 #include "sys/syscalls.h"

@@ -13,7 +13,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "store/asleep.h"
+#include "store/hibernated_read.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -60,11 +60,11 @@ static void add_vdso(struct buf *to) {
 }
 
 static json_t *digest_of(struct buf *text) {
-    char hex[ASLEEP_DIGEST_HEX + 1];
+    char hex[HIBERNATED_DIGEST_HEX + 1];
 
     if (buf_failed(text))
         return NULL;
-    asleep_digest(text->data ? text->data : "", text->length, hex);
+    hibernated_digest(text->data ? text->data : "", text->length, hex);
     return json_string(hex);
 }
 

@@ -17,7 +17,7 @@
 #include "store/confine.h"
 #include "store/fault.h"
 #include "store/layer.h"
-#include "store/worker.h"
+#include "store/parser_process.h"
 
 #define BAR_TICK_NS 100000000
 
@@ -112,7 +112,7 @@ static int open_known(int store, const char *id) {
 }
 
 /* Puts a layer on top of the stack. */
-static int push(struct child *child, int take_fd) {
+static int push_fd(struct child *child, int take_fd) {
     struct stack *below = &child->below;
     struct stat st;
 
@@ -145,7 +145,7 @@ static int check_digests(struct child *child, size_t i, const struct unpacked *u
     return 0;
 }
 
-static int do_layer(struct child *child, struct source *source, size_t i) {
+static int do_layer(struct child *child, struct image_source *source, size_t i) {
     const char *diff_id = child->plan.diff_ids[i];
     char chain[LAYER_ID_LENGTH + 1], dependent[LAYER_ID_LENGTH + 1], directory[24], path[32];
     struct unpacked unpacked;
@@ -162,8 +162,8 @@ static int do_layer(struct child *child, struct source *source, size_t i) {
     }
     if (known >= 0) {
         if (source->progress)
-            source->progress(source->progress_context, source_size(source, child->plan.members[i]));
-        int r = push(child, known);
+            source->progress(source->progress_context, image_source_size(source, child->plan.members[i]));
+        int r = push_fd(child, known);
         return r < 0 ? r : report_layer(child, id, diff_id, "");
     }
     snprintf(directory, sizeof directory, "L%zu", i);
@@ -184,7 +184,7 @@ static int do_layer(struct child *child, struct source *source, size_t i) {
         return 0;
     names_done(&names);
     r = report_layer(child, unpacked.depends ? dependent : diff_id, diff_id, directory);
-    return r < 0 ? r : push(child, TAKE_FD(root));
+    return r < 0 ? r : push_fd(child, TAKE_FD(root));
 }
 
 static json_t *report_of(struct child *child, bool landlock) {
@@ -195,7 +195,7 @@ static json_t *report_of(struct child *child, bool landlock) {
 /* Reads the archive; the report is JSON. */
 static int read_archive(struct child *child, json_t **ret_report) {
     struct bar bar = { 0 };
-    struct source source;
+    struct image_source source;
     bool landlock = false;
 
     auto_close int layers = openat(child->store, "layers", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -205,11 +205,11 @@ static int read_archive(struct child *child, json_t **ret_report) {
     const struct confine confine = { readable, ARRAY_SIZE(readable), child->work };
     int r = confine_enter(&confine, &landlock, child->error);
     if (r == 0)
-        r = source_open(child->archive, &source, child->error);
+        r = image_source_open(child->archive, &source, child->error);
     if (r < 0)
         return r;
     fault_point(FAULT_archive_listed);
-    r = image_choose(&source, child->options->tag, &child->plan, child->error);
+    r = oci_manifest_choose(&source, child->options->tag, &child->plan, child->error);
     size_t n = child->plan.n_layers;
     child->layers = json_array();
     child->below.fds = calloc(n + 1, sizeof *child->below.fds);
@@ -218,7 +218,7 @@ static int read_archive(struct child *child, json_t **ret_report) {
         r = error_set(child->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
     if (r == 0 && child->options->progress) {
         for (size_t i = 0; i < n; i++)
-            bar.total += source_size(&source, child->plan.members[i]);
+            bar.total += image_source_size(&source, child->plan.members[i]);
         source.progress = bar_add;
         source.progress_context = &bar;
     }
@@ -227,7 +227,7 @@ static int read_archive(struct child *child, json_t **ret_report) {
     bar_clear(&bar);
     if (r == 0 && !(*ret_report = report_of(child, landlock)))
         r = error_set(child->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
-    source_done(&source);
+    image_source_done(&source);
     return r;
 }
 
@@ -306,7 +306,7 @@ static void add_note(json_t *notes, json_int_t count, const char *text) {
         json_array_append_new(notes, json_string(line));
 }
 
-static json_t *summary(const struct manifest *manifest, size_t n_new, uint64_t bytes, uint64_t files, const json_t *report) {
+static json_t *describe_import(const struct manifest *manifest, size_t n_new, uint64_t bytes, uint64_t files, const json_t *report) {
     const json_t *totals = json_object_get(report, "totals");
     json_t *notes = json_array();
 
@@ -324,7 +324,7 @@ static json_t *summary(const struct manifest *manifest, size_t n_new, uint64_t b
 }
 
 /* Publishes what the report lists. */
-static int publish(const struct work *work, const struct import_options *options, const json_t *report, json_t **ret_json, struct rollbox_error *error) {
+static int publish_import(const struct work *work, const struct import_options *options, const json_t *report, json_t **ret_json, struct rollbox_error *error) {
     const json_t *rows = json_object_get(report, "layers");
     size_t n = json_array_size(rows), n_new = 0;
     struct manifest manifest = { .kind = MANIFEST_IMAGE, .name = strdup(options->name), .created_s = time(NULL) };
@@ -371,7 +371,7 @@ static int publish(const struct work *work, const struct import_options *options
     if (r == 0)
         r = layer_publish_manifest(work, &manifest, error);
     if (r == 0) {
-        *ret_json = summary(&manifest, n_new, bytes, files, report);
+        *ret_json = describe_import(&manifest, n_new, bytes, files, report);
         if (!*ret_json)
             r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
     }
@@ -383,7 +383,7 @@ static int publish(const struct work *work, const struct import_options *options
 
 int image_import(int store, const struct import_options *options, json_t **ret_json, struct rollbox_error *error) {
     struct child child = { .options = options, .store = store };
-    struct worker worker = WORKER_NONE;
+    struct parser_process worker = WORKER_NONE;
     struct work work = WORK_NONE;
     json_t *report = NULL;
 
@@ -400,10 +400,10 @@ int image_import(int store, const struct import_options *options, json_t **ret_j
         return r;
     child.work = work.fd;
     child.archive = archive;
-    r = worker_start(read_in_child, &child, &worker, &report, error);
+    r = parser_process_start(read_in_child, &child, &worker, &report, error);
     if (r == 0)
-        r = publish(&work, options, report, ret_json, error);
-    worker_end(&worker);
+        r = publish_import(&work, options, report, ret_json, error);
+    parser_process_end(&worker);
     json_decref(report);
     work_done(&work);
     return r;

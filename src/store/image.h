@@ -14,7 +14,7 @@
 #include <rollbox/rollbox.h>
 
 #include "base/buf.h"
-#include "store/source.h"
+#include "store/image_source.h"
 #include "store/unpack.h"
 
 /* What an archive says about one image. */
@@ -27,7 +27,7 @@ struct image_plan {
 };
 
 /* `tag` NULL: the only one, or the only one for this machine. */
-int image_choose(struct source *source, const char *tag, struct image_plan *ret_plan, struct rollbox_error *error);
+int oci_manifest_choose(struct image_source *source, const char *tag, struct image_plan *ret_plan, struct rollbox_error *error);
 void image_plan_done(struct image_plan *plan);
 
 /* "amd64", "arm64": this machine in the words of images. */

@@ -13,7 +13,7 @@
 #include "base/fd.h"
 #include "store/files.h"
 
-static int bad(struct rollbox_error *error, const char *key) {
+static int refuse_key(struct rollbox_error *error, const char *key) {
     return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job's \"%s\" is missing or not valid", key);
 }
 
@@ -22,7 +22,7 @@ static int read_fds(const json_t *root, const char *key, int **ret_fds, size_t *
     size_t n = json_array_size(array);
 
     if ((array && !json_is_array(array)) || n > JOB_MAX_SOURCES)
-        return bad(error, key);
+        return refuse_key(error, key);
     int *fds = calloc(n + 1, sizeof *fds);
     if (!fds)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
@@ -46,7 +46,7 @@ static int read_places(const json_t *root, struct job *job, struct rollbox_error
     size_t i;
 
     if (!json_is_array(array) || json_array_size(array) > JOB_MAX_SOURCES)
-        return bad(error, "places");
+        return refuse_key(error, "places");
     job->places = calloc(json_array_size(array) + 1, sizeof *job->places);
     if (!job->places)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
@@ -62,15 +62,15 @@ static int read_places(const json_t *root, struct job *job, struct rollbox_error
         place->base_dev = (uint64_t)json_integer_value(json_object_get(item, "base_dev"));
         place->base_ino = (uint64_t)json_integer_value(json_object_get(item, "base_ino"));
         if (!place->part || place->part[0] == '.' || !place->part[0] || strchr(place->part, '/'))
-            return bad(error, "part");
+            return refuse_key(error, "part");
         if (!place->path || place->path[0] != '/')
-            return bad(error, "path");
+            return refuse_key(error, "path");
         if ((base && !json_is_null(base) && !json_is_string(base)) || (place->base && place->base[0] != '/'))
-            return bad(error, "base");
+            return refuse_key(error, "base");
         if (place->under && (!json_is_array(place->under) || json_array_size(place->under) > JOB_MAX_SOURCES))
-            return bad(error, "under");
+            return refuse_key(error, "under");
         if (!kind || (strcmp(kind, "directory") != 0 && strcmp(kind, "file") != 0))
-            return bad(error, "kind");
+            return refuse_key(error, "kind");
         place->is_file = kind[0] == 'f';
         job->n_places = i + 1;
     }
@@ -94,8 +94,8 @@ int job_read(int fd, struct job *ret_job, struct rollbox_error *error) {
     job.digests = json_is_true(json_object_get(job.root, "digests"));
     job.force = json_is_true(json_object_get(job.root, "force"));
     job.kept = json_is_integer(json_object_get(job.root, "kept")) ? (int)json_integer_value(json_object_get(job.root, "kept")) : -EBADF;
-    job.most_changes = (uint64_t)json_integer_value(json_object_get(job.root, "most_changes"));
-    job.most_digested = (uint64_t)json_integer_value(json_object_get(job.root, "most_digested"));
+    job.max_changes = (uint64_t)json_integer_value(json_object_get(job.root, "most_changes"));
+    job.max_digested = (uint64_t)json_integer_value(json_object_get(job.root, "most_digested"));
     job.since_ns = json_integer_value(json_object_get(job.root, "since_ns"));
     r = read_fds(job.root, "lower", &job.lower, &job.n_lower, error);
     if (r == 0)

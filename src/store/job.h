@@ -39,7 +39,7 @@ struct job {
     size_t n_shared;
     bool text, force, digests;
     int kept;                   /* commit: a socket that gets the directories that were replaced, instead of their being removed; -EBADF */
-    uint64_t most_changes, most_digested;       /* diff: how many are listed, and bytes of files read for digests in all; 0: no limit */
+    uint64_t max_changes, max_digested;       /* diff: how many are listed, and bytes of files read for digests in all; 0: no limit */
     int64_t since_ns;           /* commit: host files changed later (ctime) are conflicts; 0: not checked */
 };
 

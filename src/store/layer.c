@@ -18,7 +18,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "base/tree.h"
+#include "base/remove_tree.h"
 #include "store/fault.h"
 
 #define META_MAX_BYTES 65536
@@ -81,7 +81,7 @@ static int try_overlay(int store, struct rollbox_error *error) {
                      "the store's file system cannot keep layers: it has no user attributes or no device files (%s); set ROLLBOX_STORE to a directory on ext4, xfs or btrfs (in a container: to a volume)", strerror(saved));
 }
 
-static int create(const char *path, struct rollbox_error *error) {
+static int create_directory(const char *path, struct rollbox_error *error) {
     static const char *const directories[] = { "layers", "images", "snapshots", "tmp", "trash" };
     int r = make_directories(path, error);
 
@@ -143,7 +143,7 @@ int layer_store_open(const char *path, bool create_it, int *ret_fd, struct rollb
         }
     }
     names_done(&names);
-    r = create(path, error);
+    r = create_directory(path, error);
     return r < 0 ? r : store_open(path, ret_fd, error);
 }
 

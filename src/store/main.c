@@ -22,16 +22,16 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/utf8.h"
-#include "store/carry.h"
+#include "store/live_archive.h"
 #include "store/commit.h"
 #include "store/describe.h"
 #include "store/fault.h"
 #include "store/files.h"
 #include "store/image.h"
 #include "store/job.h"
-#include "store/keep.h"
+#include "store/maintenance.h"
 #include "store/layer.h"
-#include "store/sleep.h"
+#include "store/hibernate.h"
 #include "store/snapshot.h"
 
 #define EXIT_ERROR 125
@@ -52,12 +52,12 @@ struct command {
     void (*tell)(const json_t *json);
 };
 
-static json_int_t number(const json_t *object, const char *key) {
+static json_int_t get_number(const json_t *object, const char *key) {
     return json_integer_value(json_object_get(object, key));
 }
 
 /* As it may be shown; static, of a few turns. */
-static const char *shown(const char *value, const char *allowed) {
+static const char *shown_value(const char *value, const char *allowed) {
     static struct buf turns[8];
     static unsigned turn;
     struct buf *to = &turns[turn++ % ARRAY_SIZE(turns)];
@@ -68,12 +68,12 @@ static const char *shown(const char *value, const char *allowed) {
     return buf_failed(to) ? "" : to->data;
 }
 
-static const char *text(const json_t *object, const char *key) {
-    return shown(json_string_value(json_object_get(object, key)), "");
+static const char *get_text(const json_t *object, const char *key) {
+    return shown_value(json_string_value(json_object_get(object, key)), "");
 }
 
 /* Static, of a few turns. */
-static const char *size(json_int_t bytes) {
+static const char *size_text(json_int_t bytes) {
     static char turns[4][32];
     static unsigned turn;
     static const char *const units[] = { "B", "kB", "MB", "GB", "TB" };
@@ -100,26 +100,26 @@ static int call_import(int store, const struct arguments *arguments, json_t **re
     return r < 0 ? r : image_import(store, &options, ret_json, error);
 }
 
-static void tell_import(const json_t *json) {
+static void print_import(const json_t *json) {
     const json_t *note;
     size_t i;
 
     if (json_object_get(json, "asleep")) {
-        printf("%s: asleep, %s, %" JSON_INTEGER_FORMAT " processes, for the engine on %s\n", text(json, "name"), size(number(json, "bytes")), number(json, "processes"), text(json, "socket"));
+        printf("%s: asleep, %s, %" JSON_INTEGER_FORMAT " processes, for the engine on %s\n", get_text(json, "name"), size_text(get_number(json, "bytes")), get_number(json, "processes"), get_text(json, "socket"));
         return;
     }
-    printf("%s: %" JSON_INTEGER_FORMAT " layers (%" JSON_INTEGER_FORMAT " new), %s in %" JSON_INTEGER_FORMAT " files\n", text(json, "name"), number(json, "layers"), number(json, "new_layers"),
-           size(number(json, "bytes")), number(json, "files"));
+    printf("%s: %" JSON_INTEGER_FORMAT " layers (%" JSON_INTEGER_FORMAT " new), %s in %" JSON_INTEGER_FORMAT " files\n", get_text(json, "name"), get_number(json, "layers"), get_number(json, "new_layers"),
+           size_text(get_number(json, "bytes")), get_number(json, "files"));
     json_array_foreach(json_object_get(json, "notes"), i, note)
-        printf("note: %s\n", shown(json_string_value(note), ""));
+        printf("note: %s\n", shown_value(json_string_value(note), ""));
 }
 
 static int call_import_snapshot(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
-    const struct carry_options live = { arguments->name, arguments->socket, arguments->policy, arguments->trusts, arguments->drops, arguments->limits.max_bytes };
+    const struct live_archive_options live = { arguments->name, arguments->socket, arguments->policy, arguments->trusts, arguments->drops, arguments->limits.max_bytes };
     int r = needs_name(arguments, error);
 
-    if (r == 0 && carry_is_live(arguments->operand))
-        return carry_import(store, arguments->operand, &live, ret_json, error);
+    if (r == 0 && live_archive_is_live(arguments->operand))
+        return live_archive_import(store, arguments->operand, &live, ret_json, error);
     if (r == 0 && (arguments->policy || arguments->trusts || arguments->drops))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s has files alone: --policy, --trust and --drop-processes are about live states", files_printable(arguments->operand));
     return r < 0 ? r : snapshot_import(store, arguments->operand, arguments->name, &arguments->limits, ret_json, error);
@@ -127,32 +127,32 @@ static int call_import_snapshot(int store, const struct arguments *arguments, js
 
 static int call_list(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)arguments;
-    return keep_list(store, ret_json, error);
+    return maintenance_list(store, ret_json, error);
 }
 
-static void tell_rows(const json_t *rows, const char *prefix) {
+static void print_rows(const json_t *rows, const char *prefix) {
     const json_t *row;
     size_t i;
 
     json_array_foreach(rows, i, row) {
-        time_t created = (time_t)number(row, "created");
+        time_t created = (time_t)get_number(row, "created");
         char date[32] = "?";
         struct tm tm;
 
         if (localtime_r(&created, &tm))
             strftime(date, sizeof date, "%Y-%m-%d %H:%M", &tm);
-        printf("%s%-*s %3" JSON_INTEGER_FORMAT " layers  %9s  %s%s%s\n", prefix, (int)(40 - strlen(prefix)), text(row, "name"), number(row, "layers"), size(number(row, "bytes")), date,
-               text(row, "problem")[0] ? "  DAMAGED: " : "", text(row, "problem"));
+        printf("%s%-*s %3" JSON_INTEGER_FORMAT " layers  %9s  %s%s%s\n", prefix, (int)(40 - strlen(prefix)), get_text(row, "name"), get_number(row, "layers"), size_text(get_number(row, "bytes")), date,
+               get_text(row, "problem")[0] ? "  DAMAGED: " : "", get_text(row, "problem"));
     }
 }
 
-static void tell_list(const json_t *json) {
-    tell_rows(json_object_get(json, "images"), "");
-    tell_rows(json_object_get(json, "snapshots"), KEEP_SNAPSHOT_PREFIX);
+static void print_list(const json_t *json) {
+    print_rows(json_object_get(json, "images"), "");
+    print_rows(json_object_get(json, "snapshots"), KEEP_SNAPSHOT_PREFIX);
 }
 
 static int call_show(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
-    return keep_show(store, arguments->operand, ret_json, error);
+    return maintenance_show(store, arguments->operand, ret_json, error);
 }
 
 static void tell_words(const char *key, const json_t *words) {
@@ -167,28 +167,28 @@ static void tell_words(const char *key, const json_t *words) {
     putchar('\n');
 }
 
-static void tell_show(const json_t *json) {
+static void print_show(const json_t *json) {
     const json_t *config = json_object_get(json, "config"), *layer, *variable, *place;
     static const char *const keys[] = { "cwd", "user", "architecture" };
     size_t i;
 
-    printf("%-13s%s (%s)\n", "name", text(json, "name"), text(json, "kind"));
+    printf("%-13s%s (%s)\n", "name", get_text(json, "name"), get_text(json, "kind"));
     for (i = 0; i < ARRAY_SIZE(keys); i++)
-        if (text(config, keys[i])[0])
-            printf("%-13s%s\n", keys[i], text(config, keys[i]));
+        if (get_text(config, keys[i])[0])
+            printf("%-13s%s\n", keys[i], get_text(config, keys[i]));
     tell_words("entrypoint", json_object_get(config, "entrypoint"));
     tell_words("cmd", json_object_get(config, "cmd"));
     json_array_foreach(json_object_get(config, "env"), i, variable)
         printf("%-13s%s\n", "env", files_printable(json_string_value(variable)));
     json_array_foreach(json_object_get(json, "places"), i, place)
-        printf("%-13s%s (%s)\n", "place", text(place, "path"), text(place, "kind"));
+        printf("%-13s%s (%s)\n", "place", get_text(place, "path"), get_text(place, "kind"));
     json_array_foreach(json_object_get(json, "layers"), i, layer)
-        printf("%-13s%.12s  %9s  %6" JSON_INTEGER_FORMAT " files%s%s\n", "layer", text(layer, "id"), size(number(layer, "bytes")), number(layer, "files"), text(layer, "problem")[0] ? "  DAMAGED: " : "",
-               text(layer, "problem"));
+        printf("%-13s%.12s  %9s  %6" JSON_INTEGER_FORMAT " files%s%s\n", "layer", get_text(layer, "id"), size_text(get_number(layer, "bytes")), get_number(layer, "files"), get_text(layer, "problem")[0] ? "  DAMAGED: " : "",
+               get_text(layer, "problem"));
 }
 
 static int call_remove(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
-    return keep_remove(store, arguments->operand, ret_json, error);
+    return maintenance_remove(store, arguments->operand, ret_json, error);
 }
 
 static void tell_nothing(const json_t *json) {
@@ -207,80 +207,80 @@ static int call_path(int store, const struct arguments *arguments, json_t **ret_
 }
 
 static void tell_path(const json_t *json) {
-    printf("%s\n", text(json, "path"));
+    printf("%s\n", get_text(json, "path"));
 }
 
 static int call_collect(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)arguments;
-    return keep_collect(store, ret_json, error);
+    return maintenance_collect(store, ret_json, error);
 }
 
-static void tell_collect(const json_t *json) {
+static void print_collect(const json_t *json) {
     const json_t *row;
     size_t i;
 
-    printf("%" JSON_INTEGER_FORMAT " layers", number(json, "removed_layers"));
-    if (number(json, "removed_asleep"))
-        printf(" and %" JSON_INTEGER_FORMAT " sandboxes that slept", number(json, "removed_asleep"));
-    if (number(json, "removed_boxes"))
-        printf(", and the private files of %" JSON_INTEGER_FORMAT " engines that are gone,", number(json, "removed_boxes"));
-    printf(" removed, %s freed", size(number(json, "freed_bytes")));
-    if (number(json, "in_use"))
-        printf("; %" JSON_INTEGER_FORMAT " are in use", number(json, "in_use"));
+    printf("%" JSON_INTEGER_FORMAT " layers", get_number(json, "removed_layers"));
+    if (get_number(json, "removed_asleep"))
+        printf(" and %" JSON_INTEGER_FORMAT " sandboxes that slept", get_number(json, "removed_asleep"));
+    if (get_number(json, "removed_boxes"))
+        printf(", and the private files of %" JSON_INTEGER_FORMAT " engines that are gone,", get_number(json, "removed_boxes"));
+    printf(" removed, %s freed", size_text(get_number(json, "freed_bytes")));
+    if (get_number(json, "in_use"))
+        printf("; %" JSON_INTEGER_FORMAT " are in use", get_number(json, "in_use"));
     putchar('\n');
     json_array_foreach(json_object_get(json, "damaged"), i, row)
         if (json_object_get(row, "layer"))
-            printf("layers/%s is kept: %s\n", text(row, "layer"), text(row, "reason"));
+            printf("layers/%s is kept: %s\n", get_text(row, "layer"), get_text(row, "reason"));
         else
-            printf("asleep/%.12s cannot be read, and is kept: %s: %s\n", text(row, "asleep"), text(row, "file"), text(row, "reason"));
+            printf("asleep/%.12s cannot be read, and is kept: %s: %s\n", get_text(row, "asleep"), get_text(row, "file"), get_text(row, "reason"));
 }
 
 static int call_check(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)arguments;
-    return keep_check(store, ret_json, error);
+    return maintenance_check(store, ret_json, error);
 }
 
-static void tell_sleeper(const json_t *row) {
-    const char *name = text(row, "sandbox");
+static void print_hibernated(const json_t *row) {
+    const char *name = get_text(row, "sandbox");
 
-    printf("%s%s(asleep, %.12s): %s is damaged: %s; it cannot be woken\n", files_printable(name), name[0] ? " " : "", text(row, "asleep"), text(row, "file"), text(row, "reason"));
+    printf("%s%s(asleep, %.12s): %s is damaged: %s; it cannot be woken\n", files_printable(name), name[0] ? " " : "", get_text(row, "asleep"), get_text(row, "file"), get_text(row, "reason"));
 }
 
-static void tell_check(const json_t *json) {
+static void print_check(const json_t *json) {
     const json_t *row, *user;
     size_t i, j;
 
     json_array_foreach(json_object_get(json, "damaged"), i, row) {
         if (json_object_get(row, "asleep")) {
-            tell_sleeper(row);
+            print_hibernated(row);
             continue;
         }
-        printf("layer %.12s is damaged: %s", text(row, "layer"), text(row, "reason"));
+        printf("layer %.12s is damaged: %s", get_text(row, "layer"), get_text(row, "reason"));
         json_array_foreach(json_object_get(row, "used_by"), j, user)
-            printf("%s%s", j ? ", " : "; used by ", shown(json_string_value(user), ""));
+            printf("%s%s", j ? ", " : "; used by ", shown_value(json_string_value(user), ""));
         putchar('\n');
     }
     json_array_foreach(json_object_get(json, "manifests"), i, row)
-        printf("%s: %s\n", text(row, "name"), text(row, "problem"));
-    printf("%" JSON_INTEGER_FORMAT " layers checked", number(json, "layers"));
-    if (number(json, "asleep"))
-        printf(", and %" JSON_INTEGER_FORMAT " sandboxes that sleep", number(json, "asleep"));
+        printf("%s: %s\n", get_text(row, "name"), get_text(row, "problem"));
+    printf("%" JSON_INTEGER_FORMAT " layers checked", get_number(json, "layers"));
+    if (get_number(json, "asleep"))
+        printf(", and %" JSON_INTEGER_FORMAT " sandboxes that sleep", get_number(json, "asleep"));
     printf("; %zu damaged\n", json_array_size(json_object_get(json, "damaged")));
 }
 
 static int call_usage(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)arguments;
-    return keep_usage(store, ret_json, error);
+    return maintenance_usage(store, ret_json, error);
 }
 
-static void tell_usage(const json_t *json) {
-    printf("%" JSON_INTEGER_FORMAT " images, %" JSON_INTEGER_FORMAT " snapshots\n", number(json, "images"), number(json, "snapshots"));
-    printf("%" JSON_INTEGER_FORMAT " layers, %s\n", number(json, "layers"), size(number(json, "bytes")));
-    printf("%" JSON_INTEGER_FORMAT " of them unused, %s (rollbox store gc removes them)\n", number(json, "unused_layers"), size(number(json, "unused_bytes")));
-    printf("%" JSON_INTEGER_FORMAT " sandboxes asleep, %s\n", number(json, "asleep"), size(number(json, "asleep_bytes")));
-    printf("%" JSON_INTEGER_FORMAT " that were woken, %s to sleep on again\n", number(json, "woken"), size(number(json, "woken_bytes")));
-    printf("%" JSON_INTEGER_FORMAT " engines have private files here, %s\n", number(json, "engines"), size(number(json, "boxes_bytes")));
-    printf("%s free\n", size(number(json, "free_bytes")));
+static void print_usage(const json_t *json) {
+    printf("%" JSON_INTEGER_FORMAT " images, %" JSON_INTEGER_FORMAT " snapshots\n", get_number(json, "images"), get_number(json, "snapshots"));
+    printf("%" JSON_INTEGER_FORMAT " layers, %s\n", get_number(json, "layers"), size_text(get_number(json, "bytes")));
+    printf("%" JSON_INTEGER_FORMAT " of them unused, %s (rollbox store gc removes them)\n", get_number(json, "unused_layers"), size_text(get_number(json, "unused_bytes")));
+    printf("%" JSON_INTEGER_FORMAT " sandboxes asleep, %s\n", get_number(json, "asleep"), size_text(get_number(json, "asleep_bytes")));
+    printf("%" JSON_INTEGER_FORMAT " that were woken, %s to sleep on again\n", get_number(json, "woken"), size_text(get_number(json, "woken_bytes")));
+    printf("%" JSON_INTEGER_FORMAT " engines have private files here, %s\n", get_number(json, "engines"), size_text(get_number(json, "boxes_bytes")));
+    printf("%s free\n", size_text(get_number(json, "free_bytes")));
 }
 
 static int with_job(int (*call)(const struct job *job, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error), const struct arguments *arguments, json_t **ret_json,
@@ -333,17 +333,17 @@ static int call_commit(int store, const struct arguments *arguments, json_t **re
 
 static int call_hibernate(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)arguments;
-    return sleep_write(store, STDIN_FILENO, ret_json, error);
+    return hibernate_write(store, STDIN_FILENO, ret_json, error);
 }
 
 static int call_wake(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)arguments;
-    return sleep_read(store, STDIN_FILENO, ret_json, error);
+    return hibernate_read(store, STDIN_FILENO, ret_json, error);
 }
 
 static int call_export_live(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)arguments;
-    return carry_export(store, STDIN_FILENO, ret_json, error);
+    return live_archive_export(store, STDIN_FILENO, ret_json, error);
 }
 
 static int describe_job(const struct job *job, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
@@ -356,9 +356,9 @@ static int call_describe(int store, const struct arguments *arguments, json_t **
     return with_job(describe_job, arguments, ret_json, error);
 }
 
-static int call_describe_asleep(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_describe_hibernated(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)arguments;
-    return describe_asleep(store, STDIN_FILENO, ret_json, error);
+    return describe_hibernated(store, STDIN_FILENO, ret_json, error);
 }
 
 static int call_forget(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
@@ -375,7 +375,7 @@ static void tell_diff(const json_t *json) {
     size_t i;
 
     json_array_foreach(json_object_get(json, "changes"), i, row)
-        printf("%s %s\n%s", text(row, "change"), text(row, "path"), shown(json_string_value(json_object_get(row, "diff")), "\n\t"));
+        printf("%s %s\n%s", get_text(row, "change"), get_text(row, "path"), shown_value(json_string_value(json_object_get(row, "diff")), "\n\t"));
 }
 
 static int call_faults(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
@@ -394,19 +394,19 @@ static void tell_faults(const json_t *json) {
     size_t i;
 
     json_array_foreach(json_object_get(json, "faults"), i, row)
-        printf("%s %s\n", text(row, "name"), text(row, "command"));
+        printf("%s %s\n", get_text(row, "name"), get_text(row, "command"));
 }
 
 static const struct command commands[] = {
-    { "import", "PATH", "an image: an OCI layout, or a tar of one or of docker save; --name NAME", true, true, call_import, tell_import },
-    { "import-snapshot", "FILE", "a snapshot or live state that was exported; --name NAME", true, true, call_import_snapshot, tell_import },
-    { "ls", NULL, "list images and snapshots", true, true, call_list, tell_list },
-    { "show", "NAME", "what an image is made of", true, false, call_show, tell_show },
+    { "import", "PATH", "an image: an OCI layout, or a tar of one or of docker save; --name NAME", true, true, call_import, print_import },
+    { "import-snapshot", "FILE", "a snapshot or live state that was exported; --name NAME", true, true, call_import_snapshot, print_import },
+    { "ls", NULL, "list images and snapshots", true, true, call_list, print_list },
+    { "show", "NAME", "what an image is made of", true, false, call_show, print_show },
     { "rm", "NAME", "remove an image, or snapshot:NAME", true, false, call_remove, tell_nothing },
     { "path", NULL, "where the store is", false, false, call_path, tell_path },
-    { "gc", NULL, "remove what nothing needs", true, true, call_collect, tell_collect },
-    { "fsck", NULL, "read every layer, and all that sleeps, and tell what is damaged", true, true, call_check, tell_check },
-    { "df", NULL, "how much there is", true, true, call_usage, tell_usage },
+    { "gc", NULL, "remove what nothing needs", true, true, call_collect, print_collect },
+    { "fsck", NULL, "read every layer, and all that sleeps, and tell what is damaged", true, true, call_check, print_check },
+    { "df", NULL, "how much there is", true, true, call_usage, print_usage },
     { "diff", NULL, "what the layers of the job on standard input change", false, false, call_diff, tell_diff },
     { "export", "FILE", "the layers of a job as one file", false, false, call_export, tell_nothing },
     { "commit", NULL, "publish the places of a job on the host; --part PART: one of them", false, false, call_commit, tell_nothing },
@@ -415,14 +415,14 @@ static const struct command commands[] = {
     { "wake", NULL, "give the files of the job's sandbox back", true, false, call_wake, tell_nothing },
     { "export-live", NULL, "the sandbox of the job on standard input, with what runs, as one file", true, true, call_export_live, tell_nothing },
     { "describe", NULL, "what the state of the job on standard input holds", false, false, call_describe, tell_nothing },
-    { "describe-asleep", NULL, "the same of a sandbox that sleeps", true, false, call_describe_asleep, tell_nothing },
+    { "describe-asleep", NULL, "the same of a sandbox that sleeps", true, false, call_describe_hibernated, tell_nothing },
     { "forget", NULL, "empty the trash, and take away what others left unfinished", true, false, call_forget, tell_nothing },
     { "faults", NULL, "list the fault points (see ROLLBOX_FAULT)", false, false, call_faults, tell_faults },
 };
 
 /* ---- arguments ------------------------------------------------------------------------------------------------------ */
 
-static int fail(const struct arguments *arguments, const struct rollbox_error *error) {
+static int print_failure(const struct arguments *arguments, const struct rollbox_error *error) {
     if (arguments->json) {
         json_t *object = json_pack("{s:{s:s, s:s, s:s, s:i}}", "error", "code", rollbox_error_name(error->code), "stage", error->stage, "message", error->message, "errno", error->error_number);
         auto_free char *line = object ? json_dumps(object, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
@@ -435,7 +435,7 @@ static int fail(const struct arguments *arguments, const struct rollbox_error *e
     return EXIT_ERROR;
 }
 
-static void help(void) {
+static void print_help(void) {
     printf("Usage: rollbox-store COMMAND [OPTION...] [ARGUMENT]\n\nImages, snapshots and layers on disk. rollbox(1) and rollbox-engine start it.\n\n");
     for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
         printf("  %-16s %-5s %s\n", commands[i].name, commands[i].operand ? commands[i].operand : "", commands[i].summary);
@@ -484,7 +484,7 @@ static int set_option(struct arguments *arguments, const char *name, const char 
     return r;
 }
 
-static int parse(int argc, char **argv, struct arguments *arguments, struct rollbox_error *error) {
+static int parse_arguments(int argc, char **argv, struct arguments *arguments, struct rollbox_error *error) {
     int r = 0;
 
     /* First, so that an error in the others is told in the right form. */
@@ -520,7 +520,7 @@ static int parse(int argc, char **argv, struct arguments *arguments, struct roll
     return r;
 }
 
-static int run(const struct command *command, const struct arguments *arguments) {
+static int run_command(const struct command *command, const struct arguments *arguments) {
     struct rollbox_error error = { 0 };
     auto_close int store = -EBADF;
     json_t *json = NULL;
@@ -535,7 +535,7 @@ static int run(const struct command *command, const struct arguments *arguments)
     if (r == 0)
         r = command->call(store, arguments, &json, &error);
     if (r < 0)
-        return fail(arguments, &error);
+        return print_failure(arguments, &error);
     int status = command->call == call_check && (json_array_size(json_object_get(json, "damaged")) || json_array_size(json_object_get(json, "manifests"))) ? EXIT_DAMAGE : 0;
     if (arguments->json) {
         json_dumpf(json, stdout, JSON_COMPACT | (isatty(STDOUT_FILENO) ? JSON_ENSURE_ASCII : 0));
@@ -546,7 +546,7 @@ static int run(const struct command *command, const struct arguments *arguments)
     json_decref(json);
     if (fflush(stdout) < 0 || ferror(stdout)) {
         error_set(&error, ROLLBOX_ERR_IO, errno, "store", "cannot write to standard output: %s", strerror(errno));
-        return fail(arguments, &error);
+        return print_failure(arguments, &error);
     }
     return status;
 }
@@ -564,14 +564,14 @@ int main(int argc, char **argv) {
     umask(0077);
     fault_init();
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-        help();
+        print_help();
         return argc < 2 ? EXIT_ERROR : 0;
     }
-    if (parse(argc, argv, &arguments, &error) < 0)
-        return fail(&arguments, &error);
+    if (parse_arguments(argc, argv, &arguments, &error) < 0)
+        return print_failure(&arguments, &error);
     for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
         if (strcmp(argv[1], commands[i].name) == 0)
-            return run(&commands[i], &arguments);
+            return run_command(&commands[i], &arguments);
     error_set(&error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "unknown command '%s'; see rollbox-store --help", files_printable(argv[1]));
-    return fail(&arguments, &error);
+    return print_failure(&arguments, &error);
 }

@@ -15,7 +15,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "base/numbers.h"
+#include "base/inode_numbers.h"
 #include "guest/guest.h"
 #include "store/fault.h"
 #include "store/files.h"
@@ -27,7 +27,7 @@
 #define ORIGIN OVERLAY "origin"
 #define NUMBER OVERLAY "number"         /* of a file, in packs alone: the uint64_t that it keeps, of those in the list that the first part has */
 #define ACCESS_LIST "system.posix_acl_"
-#define MOST_IDS GUEST_ID_RANGE
+#define MAX_IDS GUEST_ID_RANGE
 #define NO_SETUID_FIXUP 4               /* SECBIT_NO_SETUID_FIXUP */
 
 static const char magic[16] = "rollbox layer 1\n";
@@ -116,9 +116,9 @@ bool pack_is_sound(const struct pack_entry *entry, const char *texts, size_t len
 
     if (entry->kind == PACK_END)
         return !entry->path && !entry->target && !entry->attributes && !entry->n_segments;
-    if (entry->kind < PACK_FILE || entry->kind > PACK_LINK || entry->mode & ~07777u || entry->uid >= MOST_IDS || entry->gid >= MOST_IDS)
+    if (entry->kind < PACK_FILE || entry->kind > PACK_LINK || entry->mode & ~07777u || entry->uid >= MAX_IDS || entry->gid >= MAX_IDS)
         return false;
-    if (entry->size > INT64_MAX || (entry->n_segments && !is_file) || entry->n_segments > PACK_MOST_SEGMENTS)
+    if (entry->size > INT64_MAX || (entry->n_segments && !is_file) || entry->n_segments > PACK_MAX_SEGMENTS)
         return false;
     if ((entry->attributes && !is_file && entry->kind != PACK_DIRECTORY) || (entry->target != 0) != has_target)
         return false;
@@ -137,14 +137,14 @@ struct writing {
     uint32_t id_base;
     struct digest digest;
     struct inodes inodes;
-    struct numbers numbers;     /* the layer's */
+    struct inode_numbers numbers;     /* the layer's */
     bool has_part;
     uint64_t bytes;
     size_t used;
     char *chunk;                /* CHUNK, what is to be written; then as much for reading into */
 };
 
-static int flush(struct writing *w) {
+static int flush_segment(struct writing *w) {
     int r = fd_write_all(w->to, w->chunk, w->used);
 
     digest_add(&w->digest, w->chunk, w->used);
@@ -153,7 +153,7 @@ static int flush(struct writing *w) {
     return r;
 }
 
-static int put(struct writing *w, const void *data, size_t length) {
+static int write_bytes(struct writing *w, const void *data, size_t length) {
     for (const char *at = data; length;) {
         size_t n = MIN(length, (size_t)CHUNK - w->used);
 
@@ -161,7 +161,7 @@ static int put(struct writing *w, const void *data, size_t length) {
         w->used += n;
         at += n;
         length -= n;
-        int r = w->used == CHUNK ? flush(w) : 0;
+        int r = w->used == CHUNK ? flush_segment(w) : 0;
         if (r < 0)
             return r;
     }
@@ -174,7 +174,7 @@ static int put_data(struct writing *w, int fd, const struct segment *segments, s
     for (size_t i = 0; i < n; i++)
         for (uint64_t done = 0; done < segments[i].length;) {
             ssize_t got = pread(fd, into, (size_t)MIN(segments[i].length - done, (uint64_t)CHUNK), (off_t)(segments[i].offset + done));
-            int r = got < 0 ? -errno : got ? put(w, into, (size_t)got) : -ESTALE;
+            int r = got < 0 ? -errno : got ? write_bytes(w, into, (size_t)got) : -ESTALE;
 
             if (r < 0 && r != -EINTR)
                 return r;
@@ -211,25 +211,25 @@ static int add_attributes(struct writing *w, int fd, struct buf *to) {
         shift_access(name, value, (size_t)n, -(int64_t)w->id_base);
         add_attribute(to, name, value, (size_t)n);
     }
-    return buf_failed(to) ? -ENOMEM : to->length > PACK_MOST_ATTRIBUTES ? -E2BIG : 0;
+    return buf_failed(to) ? -ENOMEM : to->length > PACK_MAX_ATTRIBUTES ? -E2BIG : 0;
 }
 
 /* No number is worth a pack that is too long to be read again. */
 static void add_number(struct buf *to, const char *name, const void *value, size_t length) {
-    if (to->length + strlen(name) + 1 + sizeof(uint32_t) + length <= PACK_MOST_ATTRIBUTES)
+    if (to->length + strlen(name) + 1 + sizeof(uint32_t) + length <= PACK_MAX_ATTRIBUTES)
         add_attribute(to, name, value, length);
 }
 
 /* What keeps its number says so; all such numbers are known before the first file. */
 static int add_numbers(struct writing *w, const struct files_entry *entry, uint32_t kind, struct buf *to) {
-    const struct numbers *numbers = &w->numbers;
+    const struct inode_numbers *numbers = &w->numbers;
 
     if (kind == PACK_DIRECTORY && !w->has_part) {
         w->has_part = true;
         if (numbers->n)
             add_number(to, NUMBERS_LIST, numbers->list, numbers->n * sizeof numbers->list[0]);
     }
-    if (kind == PACK_FILE && numbers_has(numbers, entry->st.st_ino))
+    if (kind == PACK_FILE && inode_numbers_has(numbers, entry->st.st_ino))
         add_number(to, NUMBER, &(uint64_t){ entry->st.st_ino }, sizeof(uint64_t));
     return buf_failed(to) ? -ENOMEM : 0;
 }
@@ -263,7 +263,7 @@ static int put_entry(struct writing *w, const struct files_entry *entry) {
         head.uid = entry->st.st_uid - w->id_base;
         head.gid = entry->st.st_gid - w->id_base;
     }
-    if (head.uid >= MOST_IDS || head.gid >= MOST_IDS)
+    if (head.uid >= MAX_IDS || head.gid >= MAX_IDS)
         return -EOVERFLOW;
     if (head.kind != PACK_DIRECTORY && entry->st.st_nlink > 1 && head.kind != PACK_WHITEOUT)
         r = inodes_note(&w->inodes, &entry->st, entry->path, &inode, &found);
@@ -289,15 +289,15 @@ static int put_entry(struct writing *w, const struct files_entry *entry) {
     head.attributes = (uint32_t)attributes.length;
     head.n_segments = (uint32_t)n;
     if (r == 0)
-        r = put(w, &head, sizeof head);
+        r = write_bytes(w, &head, sizeof head);
     if (r == 0)
-        r = put(w, entry->path, head.path);
+        r = write_bytes(w, entry->path, head.path);
     if (r == 0)
-        r = put(w, target, head.target);
+        r = write_bytes(w, target, head.target);
     if (r == 0)
-        r = put(w, attributes.data, attributes.length);
+        r = write_bytes(w, attributes.data, attributes.length);
     if (r == 0)
-        r = put(w, segments, n * sizeof *segments);
+        r = write_bytes(w, segments, n * sizeof *segments);
     if (r == 0)
         r = put_data(w, fd, segments, n);
     if (fd >= 0)
@@ -305,12 +305,12 @@ static int put_entry(struct writing *w, const struct files_entry *entry) {
     return r;
 }
 
-static int visit(void *context, const struct files_entry *entry, struct rollbox_error *error) {
+static int pack_visited(void *context, const struct files_entry *entry, struct rollbox_error *error) {
     if (!entry->path_length)
         return 0;
     if (!is_in_part(entry->path))
         return FILES_SKIP;
-    int r = entry->path_length + 1 > PACK_MOST_TEXT ? -ENAMETOOLONG : put_entry(context, entry);
+    int r = entry->path_length + 1 > PACK_MAX_TEXT ? -ENAMETOOLONG : put_entry(context, entry);
     return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "hibernate", "cannot keep %s: %s", files_printable(entry->path), strerror(-r)) : 0;
 }
 
@@ -321,15 +321,15 @@ int pack_write(int layer, int to, char ret_digest[DIGEST_HEX + 1], uint64_t *ret
     int r = w.chunk ? base_of(layer, &w.id_base) : -ENOMEM;
 
     digest_init(&w.digest);
-    numbers_load(&w.numbers, layer);
+    inode_numbers_load(&w.numbers, layer);
     if (r == 0)
-        r = put(&w, magic, sizeof magic);
+        r = write_bytes(&w, magic, sizeof magic);
     if (r == 0)
-        r = files_walk(layer, visit, &w, &inner);
+        r = files_walk(layer, pack_visited, &w, &inner);
     if (r == 0)
-        r = put(&w, &end, sizeof end);
+        r = write_bytes(&w, &end, sizeof end);
     if (r == 0)
-        r = flush(&w);
+        r = flush_segment(&w);
     inodes_done(&w.inodes);
     free(w.chunk);
     digest_end_hex(&w.digest, ret_digest);
@@ -356,14 +356,14 @@ struct reading {
     size_t at, held;
     char *chunk, *texts;
     size_t texts_room;
-    struct numbers numbers;     /* for which files wait */
+    struct inode_numbers numbers;     /* for which files wait */
     struct made *made;
     size_t n_made, made_room;
     char *parent_path;          /* of the descriptor below */
     int parent;
 };
 
-static int get(struct reading *in, void *to, size_t length) {
+static int read_bytes(struct reading *in, void *to, size_t length) {
     for (char *at = to; length;) {
         if (in->at == in->held) {
             ssize_t n = read(in->from, in->chunk, CHUNK);
@@ -442,8 +442,8 @@ static struct attribute find_attribute(char *at, size_t length, const char *name
 static void reserve_numbers(struct reading *in, const struct pack_entry *entry, char *attributes) {
     struct attribute list = find_attribute(attributes, entry->attributes, NUMBERS_LIST);
 
-    numbers_add_all(&in->numbers, list.value, list.length);
-    numbers_reserve(&in->numbers, in->layer);
+    inode_numbers_add_all(&in->numbers, list.value, list.length);
+    inode_numbers_reserve(&in->numbers, in->layer);
 }
 
 /* The file that has waited with the number of this one, if one has: opened, with that name. */
@@ -453,7 +453,7 @@ static int take_number(struct reading *in, int parent, const char *name, const s
 
     if (number.length == sizeof wanted)
         memcpy(&wanted, number.value, sizeof wanted);
-    if (!numbers_has(&in->numbers, wanted) || numbers_take(in->layer, wanted, parent, name) < 0)
+    if (!inode_numbers_has(&in->numbers, wanted) || inode_numbers_take(in->layer, wanted, parent, name) < 0)
         return -ENOENT;
     int fd = openat(parent, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     return fd < 0 ? -errno : fd;
@@ -466,7 +466,7 @@ static int set_times(int fd, int directory, const char *name, const struct pack_
 }
 
 /* An ordinary user's sandboxes have one id, which all of it belongs to already. */
-static int give(const struct reading *in, int fd, int directory, const char *name, const struct pack_entry *entry) {
+static int restore_attributes(const struct reading *in, int fd, int directory, const char *name, const struct pack_entry *entry) {
     uid_t uid = in->id_base + entry->uid;
     gid_t gid = in->id_base + entry->gid;
 
@@ -492,7 +492,7 @@ static int write_at(int fd, const char *data, size_t length, uint64_t offset) {
 static int get_data(struct reading *in, int fd, const struct pack_entry *entry) {
     auto_free struct segment *segments = calloc(entry->n_segments + 1u, sizeof *segments);
     uint64_t reached = 0;
-    int r = segments ? get(in, segments, entry->n_segments * sizeof *segments) : -ENOMEM;
+    int r = segments ? read_bytes(in, segments, entry->n_segments * sizeof *segments) : -ENOMEM;
 
     for (uint32_t i = 0; r == 0 && i < entry->n_segments; i++) {
         if (segments[i].offset < reached || segments[i].offset > entry->size || segments[i].length > entry->size - segments[i].offset)
@@ -501,7 +501,7 @@ static int get_data(struct reading *in, int fd, const struct pack_entry *entry) 
         for (uint64_t done = 0; r == 0 && done < segments[i].length;) {
             size_t n = (size_t)MIN(segments[i].length - done, (uint64_t)CHUNK);
 
-            r = get(in, in->chunk + CHUNK, n);
+            r = read_bytes(in, in->chunk + CHUNK, n);
             if (r == 0 && fd >= 0)
                 r = write_at(fd, in->chunk + CHUNK, n, segments[i].offset + done);
             done += n;
@@ -518,7 +518,7 @@ static int make_file(struct reading *in, int parent, const char *name, const str
     int r = fd < 0 ? -errno : get_data(in, fd, entry);
 
     if (r == 0)
-        r = give(in, fd, -EBADF, NULL, entry);
+        r = restore_attributes(in, fd, -EBADF, NULL, entry);
     if (r == 0)
         r = set_attributes(in, fd, attributes, entry->attributes);
     if (r == 0 && fchmod(fd, entry->mode) < 0)
@@ -549,7 +549,7 @@ static int make_directory(struct reading *in, int parent, const char *name, cons
     if (!made->path || !made->attributes)
         return -ENOMEM;
     memcpy(made->attributes, attributes, entry->attributes);
-    return give(in, fd, -EBADF, NULL, entry);
+    return restore_attributes(in, fd, -EBADF, NULL, entry);
 }
 
 static int make_other(struct reading *in, int parent, const char *name, const struct pack_entry *entry, const char *target) {
@@ -562,7 +562,7 @@ static int make_other(struct reading *in, int parent, const char *name, const st
         r = -1;
     if (r < 0)
         return -errno;
-    r = give(in, -EBADF, parent, name, entry);
+    r = restore_attributes(in, -EBADF, parent, name, entry);
     if (r == 0 && (entry->kind == PACK_FIFO || entry->kind == PACK_SOCKET) && fchmodat(parent, name, entry->mode, 0) < 0)
         r = -errno;
     return r == 0 ? set_times(-EBADF, parent, name, entry) : r;
@@ -617,21 +617,21 @@ static int finish_directories(struct reading *in) {
 
 static int read_all(struct reading *in, int (*take)(struct reading *in, const struct pack_entry *entry)) {
     char found[sizeof magic];
-    int r = get(in, found, sizeof found);
+    int r = read_bytes(in, found, sizeof found);
 
     if (r == 0 && memcmp(found, magic, sizeof magic) != 0)
         r = -EBADMSG;
     while (r == 0) {
         struct pack_entry entry;
 
-        r = get(in, &entry, sizeof entry);
+        r = read_bytes(in, &entry, sizeof entry);
         if (r < 0)
             return r;
-        if (entry.path > PACK_MOST_TEXT || entry.target > PACK_MOST_TEXT || entry.attributes > PACK_MOST_ATTRIBUTES)
+        if (entry.path > PACK_MAX_TEXT || entry.target > PACK_MAX_TEXT || entry.attributes > PACK_MAX_ATTRIBUTES)
             return -EBADMSG;
         size_t length = (size_t)entry.path + entry.target + entry.attributes;
         in->texts[0] = '\0';
-        r = get(in, in->texts, length);
+        r = read_bytes(in, in->texts, length);
         if (r == 0 && !pack_is_sound(&entry, in->texts, length))
             r = -EBADMSG;
         if (r == 0 && entry.kind == PACK_END)
@@ -647,7 +647,7 @@ static int skip_entry(struct reading *in, const struct pack_entry *entry) {
 }
 
 int pack_check(int from) {
-    struct reading in = { .from = from, .layer = -EBADF, .chunk = malloc(2 * CHUNK), .texts = malloc(2 * PACK_MOST_TEXT + PACK_MOST_ATTRIBUTES), .parent = -EBADF };
+    struct reading in = { .from = from, .layer = -EBADF, .chunk = malloc(2 * CHUNK), .texts = malloc(2 * PACK_MAX_TEXT + PACK_MAX_ATTRIBUTES), .parent = -EBADF };
     int r = in.chunk && in.texts ? read_all(&in, skip_entry) : -ENOMEM;
     char more;
 
@@ -664,7 +664,7 @@ static void free_made(struct made *made) {
 }
 
 int pack_read(int from, int layer, struct rollbox_error *error) {
-    struct reading in = { .from = from, .layer = layer, .chunk = malloc(2 * CHUNK), .texts = malloc(2 * PACK_MOST_TEXT + PACK_MOST_ATTRIBUTES), .parent = -EBADF };
+    struct reading in = { .from = from, .layer = layer, .chunk = malloc(2 * CHUNK), .texts = malloc(2 * PACK_MAX_TEXT + PACK_MAX_ATTRIBUTES), .parent = -EBADF };
     int r = in.chunk && in.texts ? base_of(layer, &in.id_base) : -ENOMEM;
 
     umask(0);
@@ -676,8 +676,8 @@ int pack_read(int from, int layer, struct rollbox_error *error) {
     }
     if (r == 0)
         r = read_all(&in, make_entry);
-    numbers_release(&in.numbers, layer);
-    numbers_save(&in.numbers, layer);
+    inode_numbers_release(&in.numbers, layer);
+    inode_numbers_save(&in.numbers, layer);
     if (in.id_base) {
         (void)setfsuid(geteuid());
         (void)setfsgid(getegid());

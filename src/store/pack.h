@@ -18,13 +18,13 @@
 
 enum pack_kind { PACK_FILE = 1, PACK_DIRECTORY, PACK_SYMLINK, PACK_FIFO, PACK_SOCKET, PACK_WHITEOUT, PACK_LINK, PACK_END };
 
-#define PACK_MOST_TEXT 65536u           /* a path: 1000 levels may be longer than PATH_MAX */
-#define PACK_MOST_ATTRIBUTES (1u << 20)
-#define PACK_MOST_SEGMENTS (1u << 20)
+#define PACK_MAX_TEXT 65536u           /* a path: 1000 levels may be longer than PATH_MAX */
+#define PACK_MAX_ATTRIBUTES (1u << 20)
+#define PACK_MAX_SEGMENTS (1u << 20)
 
 struct pack_entry {
     uint32_t kind, mode;        /* 07777 */
-    uint32_t uid, gid;          /* in the sandbox' user namespace */
+    uint32_t uid, gid;          /* in the sandbox's user namespace */
     uint64_t size;              /* FILE: with its holes */
     int64_t times[4];           /* access and change of content: seconds, nanoseconds */
     uint32_t path, target;      /* bytes with their NUL; target: of SYMLINK, and the earlier path of LINK */

@@ -30,7 +30,7 @@
 #include "store/fault.h"
 #include "store/files.h"
 #include "store/layer.h"
-#include "store/worker.h"
+#include "store/parser_process.h"
 
 #define DESCRIPTOR "/proc/self/fd/"
 #define MAX_SPARSE_SEGMENTS 1500        /* what fits into an attribute; a file with more is written with its holes as zeros */
@@ -397,7 +397,7 @@ static int take_layer(const struct work *work, size_t i, const json_t *row, char
     return layer_publish(work, directory, &meta, ret_lock, error);
 }
 
-static int publish(const struct work *work, const char *name, const json_t *report, json_t **ret_json, struct rollbox_error *error) {
+static int publish_snapshot(const struct work *work, const char *name, const json_t *report, json_t **ret_json, struct rollbox_error *error) {
     const json_t *from = json_object_get(report, "manifest"), *rows = json_object_get(from, "layers");
     size_t n = json_array_size(rows), n_locks = 0, n_new = 0;
     struct manifest manifest = { .kind = MANIFEST_SNAPSHOT, .name = strdup(name), .created_s = time(NULL), .places = json_incref(json_object_get(from, "places")) };
@@ -449,7 +449,7 @@ static int publish(const struct work *work, const char *name, const json_t *repo
 int snapshot_import(int store, const char *path, const char *name, const struct unpack_limits *limits, json_t **ret_json, struct rollbox_error *error) {
     struct importing importing = { .limits = limits };
     struct work work = WORK_NONE;
-    struct worker worker = WORKER_NONE;
+    struct parser_process worker = WORKER_NONE;
     json_t *report = NULL;
     struct stat st;
 
@@ -465,10 +465,10 @@ int snapshot_import(int store, const char *path, const char *name, const struct 
         return r;
     importing.archive = archive;
     importing.work = work.fd;
-    r = worker_start(read_in_child, &importing, &worker, &report, error);
+    r = parser_process_start(read_in_child, &importing, &worker, &report, error);
     if (r == 0)
-        r = publish(&work, name, report, ret_json, error);
-    worker_end(&worker);
+        r = publish_snapshot(&work, name, report, ret_json, error);
+    parser_process_end(&worker);
     json_decref(report);
     work_done(&work);
     return r;

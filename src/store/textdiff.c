@@ -33,7 +33,7 @@ bool textdiff_is_text(const void *data, size_t length) {
     return (!length || !memchr(data, '\0', length)) && utf8_valid(data, length);
 }
 
-static int split(const char *data, size_t length, struct lines *ret_lines) {
+static int split_lines(const char *data, size_t length, struct lines *ret_lines) {
     struct lines lines = { 0 };
 
     for (size_t i = 0; i < length; i++)
@@ -55,12 +55,12 @@ static int split(const char *data, size_t length, struct lines *ret_lines) {
     return 0;
 }
 
-static bool same(const struct line *a, const struct line *b) {
+static bool is_same_line(const struct line *a, const struct line *b) {
     return a->hash == b->hash && a->length == b->length && memcmp(a->text, b->text, a->length) == 0;
 }
 
 /* Marks in `gone` and `added` the lines of a and b that are not in the longest common part found. 0, -E2BIG for too many edits, -ENOMEM. */
-static int search(const struct line *a, int n, const struct line *b, int m, bool *gone, bool *added) {
+static int search_edits(const struct line *a, int n, const struct line *b, int m, bool *gone, bool *added) {
     int most = MIN(n + m, MAX_EDITS), d = 0;
     bool found = false;
     auto_free int *v = calloc(2 * (size_t)most + 3, sizeof *v);
@@ -83,7 +83,7 @@ static int search(const struct line *a, int n, const struct line *b, int m, bool
             int x = k == -d || (k != d && middle[k - 1] < middle[k + 1]) ? middle[k + 1] : middle[k - 1] + 1;
             int y = x - k;
 
-            while (x < n && y < m && same(&a[x], &b[y])) {
+            while (x < n && y < m && is_same_line(&a[x], &b[y])) {
                 x++;
                 y++;
             }
@@ -179,10 +179,10 @@ int textdiff(const char *old_name, const void *old_data, size_t old_length, cons
     struct lines a = { 0 }, b = { 0 };
     auto_free bool *gone = NULL;
     auto_free bool *added = NULL;
-    int r = split(old_data, old_length, &a);
+    int r = split_lines(old_data, old_length, &a);
 
     if (r == 0)
-        r = split(new_data, new_length, &b);
+        r = split_lines(new_data, new_length, &b);
     gone = calloc(a.n + 1, sizeof *gone);
     added = calloc(b.n + 1, sizeof *added);
     if (r == 0 && (!gone || !added))
@@ -190,13 +190,13 @@ int textdiff(const char *old_name, const void *old_data, size_t old_length, cons
     if (r == 0) {
         size_t head = 0, tail = 0;
 
-        while (head < a.n && head < b.n && same(&a.list[head], &b.list[head]))
+        while (head < a.n && head < b.n && is_same_line(&a.list[head], &b.list[head]))
             head++;
-        while (tail < a.n - head && tail < b.n - head && same(&a.list[a.n - 1 - tail], &b.list[b.n - 1 - tail]))
+        while (tail < a.n - head && tail < b.n - head && is_same_line(&a.list[a.n - 1 - tail], &b.list[b.n - 1 - tail]))
             tail++;
         size_t n = a.n - head - tail, m = b.n - head - tail;
         if (n || m) {
-            r = n && m ? search(a.list + head, (int)n, b.list + head, (int)m, gone + head, added + head) : -E2BIG;
+            r = n && m ? search_edits(a.list + head, (int)n, b.list + head, (int)m, gone + head, added + head) : -E2BIG;
             if (r == -E2BIG) {
                 memset(gone + head, true, n);
                 memset(added + head, true, m);

@@ -14,7 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "base/tree.h"
+#include "base/remove_tree.h"
 #include "store/fault.h"
 #include "store/files.h"
 #include "store/manifest.h"
@@ -38,7 +38,7 @@ struct texts {
 };
 
 struct unpack {
-    struct source *source;
+    struct image_source *source;
     const char *member;
     int root;
     const struct stack *below;
@@ -64,13 +64,13 @@ struct unpack {
     bool depends;
 };
 
-static int refuse(struct unpack *unpack, int error_number, const char *path, const char *why) {
+static int refuse_entry(struct unpack *unpack, int error_number, const char *path, const char *why) {
     return error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, error_number, "import", "%s: entry %s %s; the image is refused", unpack->member, files_printable(path), why);
 }
 
-static int fail(struct unpack *unpack, int r, const char *path) {
+static int fail_unpack(struct unpack *unpack, int r, const char *path) {
     if (r == -ENAMETOOLONG)
-        return refuse(unpack, ENAMETOOLONG, path, "has a name that is too long");
+        return refuse_entry(unpack, ENAMETOOLONG, path, "has a name that is too long");
     return error_set(unpack->error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "import", "cannot unpack %s: %s%s", path[0] ? files_printable(path) : "the layer", strerror(-r),
                      r == -ENOSPC || r == -EDQUOT ? "; make room on the store's file system" : "");
 }
@@ -127,7 +127,7 @@ static int bad_tar(struct unpack *unpack, struct archive *archive) {
         return error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "import", "%s unpacks to more than %u times its size or more than the limit; the image is refused (--max-ratio and --max-bytes set the limits)",
                          unpack->member, unpack->limits->max_ratio);
     if (unpack->read_error && unpack->read_error != -EBADMSG)
-        return fail(unpack, unpack->read_error, unpack->member);
+        return fail_unpack(unpack, unpack->read_error, unpack->member);
     return error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import", "%s cannot be unpacked: %s; it is truncated or no tar", unpack->member, text ? files_printable(text) : "unknown format");
 }
 
@@ -140,8 +140,8 @@ static int open_member(struct unpack *unpack) {
     unpack->filtered = archive_read_new();
     unpack->tar = archive_read_new();
     if (!unpack->filtered || !unpack->tar)
-        return fail(unpack, -ENOMEM, "");
-    source_filters(unpack->filtered);
+        return fail_unpack(unpack, -ENOMEM, "");
+    image_source_filters(unpack->filtered);
     archive_read_support_format_raw(unpack->filtered);
     if (archive_read_open(unpack->filtered, unpack, NULL, read_member, NULL) != ARCHIVE_OK || archive_read_next_header(unpack->filtered, &entry) != ARCHIVE_OK)
         return bad_tar(unpack, unpack->filtered);
@@ -161,7 +161,7 @@ static int read_to_end(struct unpack *unpack) {
             return bad_tar(unpack, unpack->filtered);
     while (n > 0)
         n = stream_read(&unpack->stream, &data);
-    return n < 0 ? fail(unpack, (int)n, unpack->member) : 0;
+    return n < 0 ? fail_unpack(unpack, (int)n, unpack->member) : 0;
 }
 
 /* ---- names ---------------------------------------------------------------------------------------------------------- */
@@ -341,14 +341,14 @@ static int write_data(struct unpack *unpack, const char *path, int fd, uint64_t 
 
     while ((r = archive_read_data_block(unpack->tar, &data, &length, &offset)) == ARCHIVE_OK || r == ARCHIVE_WARN) {
         if (offset < 0 || (uint64_t)offset > size || length > size - (uint64_t)offset)
-            return refuse(unpack, EFBIG, path, "is longer than it says");
+            return refuse_entry(unpack, EFBIG, path, "is longer than it says");
         for (const char *p = data; length;) {
             ssize_t n = pwrite(fd, p, length, offset);
 
             if (n < 0 && errno == EINTR)
                 continue;
             if (n < 0)
-                return fail(unpack, -errno, path);
+                return fail_unpack(unpack, -errno, path);
             p += n;
             offset += n;
             length -= (size_t)n;
@@ -356,7 +356,7 @@ static int write_data(struct unpack *unpack, const char *path, int fd, uint64_t 
     }
     if (r != ARCHIVE_EOF)
         return bad_tar(unpack, unpack->tar);
-    return ftruncate(fd, (off_t)size) < 0 ? fail(unpack, -errno, path) : 0;
+    return ftruncate(fd, (off_t)size) < 0 ? fail_unpack(unpack, -errno, path) : 0;
 }
 
 /* "SIZE;OFFSET,LENGTH;...": where the member's data belongs. The text is not terminated. */
@@ -402,12 +402,12 @@ static int write_segments(struct unpack *unpack, const char *path, int fd, uint6
                 ssize_t w = pwrite(fd, data + written, (size_t)(got - written), (off_t)(segments[i].offset + done) + written);
 
                 if (w < 0 && errno != EINTR)
-                    return fail(unpack, -errno, path);
+                    return fail_unpack(unpack, -errno, path);
                 written += MAX(w, 0);
             }
             done += (uint64_t)got;
         }
-    return ftruncate(fd, (off_t)size) < 0 ? fail(unpack, -errno, path) : 0;
+    return ftruncate(fd, (off_t)size) < 0 ? fail_unpack(unpack, -errno, path) : 0;
 }
 
 /* 1: the file was one with holes, and is written. */
@@ -424,9 +424,9 @@ static int write_sparse(struct unpack *unpack, struct archive_entry *entry, cons
             continue;
         int r = parse_sparse(value, length, (uint64_t)archive_entry_size(entry), &size, &segments, &n);
         if (r == -EINVAL)
-            return refuse(unpack, EINVAL, path, "has a list of holes that is not valid");
+            return refuse_entry(unpack, EINVAL, path, "has a list of holes that is not valid");
         if (r < 0)
-            return fail(unpack, r, path);
+            return fail_unpack(unpack, r, path);
         r = write_segments(unpack, path, fd, size, segments, n);
         return r < 0 ? r : 1;
     }
@@ -446,12 +446,12 @@ static int unpack_file(struct unpack *unpack, struct archive_entry *entry, const
     if (made < 0 && errno == EEXIST) {
         int cleared = clear_way(unpack, at, leaf);
         if (cleared < 0)
-            return fail(unpack, cleared, path);
+            return fail_unpack(unpack, cleared, path);
         made = openat(at, leaf, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     }
     auto_close int fd = made;
     if (fd < 0)
-        return fail(unpack, -errno, path);
+        return fail_unpack(unpack, -errno, path);
     int r = unpack->exact ? write_sparse(unpack, entry, path, fd) : 0;
     if (r == 0)
         r = write_data(unpack, path, fd, (uint64_t)size);
@@ -463,7 +463,7 @@ static int unpack_file(struct unpack *unpack, struct archive_entry *entry, const
     if (r == 0 && futimens(fd, times) < 0 && errno != EINVAL)
         r = -errno;
     unpack->totals->setid += (owner.mode & 06000) != 0;
-    return r < 0 ? fail(unpack, r, path) : 0;
+    return r < 0 ? fail_unpack(unpack, r, path) : 0;
 }
 
 /* "12/a/b" -> "a/b", and 12. NULL: it does not begin with a number. */
@@ -488,27 +488,27 @@ static int unpack_hard_link(struct unpack *unpack, struct archive_entry *entry, 
     if (unpack->exact) {
         named = split_layer(named, &layer);
         if (!named || layer != unpack->layer)
-            return refuse(unpack, EINVAL, path, "is a hard link that leads out of its layer");
+            return refuse_entry(unpack, EINVAL, path, "is a hard link that leads out of its layer");
     }
     auto_free char *target = unpack_name(named);
 
     if (!target && errno == ENOMEM)
-        return fail(unpack, -ENOMEM, path);
+        return fail_unpack(unpack, -ENOMEM, path);
     if (!target || !target[0])
-        return refuse(unpack, EINVAL, path, "is a hard link that leads out of the layer");
+        return refuse_entry(unpack, EINVAL, path, "is a hard link that leads out of the layer");
     if (strcmp(target, path) == 0)
         return 0;
     auto_close int from = files_parent(unpack->root, target, &target_leaf);
     if (from == -ELOOP || from == -ENOTDIR)
-        return refuse(unpack, -from, path, "is a hard link through a symbolic link");
+        return refuse_entry(unpack, -from, path, "is a hard link through a symbolic link");
     if (from < 0 || fstatat(from, target_leaf, &st, AT_SYMLINK_NOFOLLOW) < 0)
-        return refuse(unpack, ENOENT, path, "is a hard link to a file that is not in its layer");
+        return refuse_entry(unpack, ENOENT, path, "is a hard link to a file that is not in its layer");
     if (S_ISDIR(st.st_mode))
-        return refuse(unpack, EISDIR, path, "is a hard link to a directory");
+        return refuse_entry(unpack, EISDIR, path, "is a hard link to a directory");
     int r = clear_way(unpack, at, leaf);
     if (r == 0 && linkat(from, target_leaf, at, leaf, 0) < 0)
         r = -errno;
-    return r < 0 ? (r == -ENOENT ? refuse(unpack, ENOENT, path, "is a hard link to what it replaces") : fail(unpack, r, path)) : 0;
+    return r < 0 ? (r == -ENOENT ? refuse_entry(unpack, ENOENT, path, "is a hard link to what it replaces") : fail_unpack(unpack, r, path)) : 0;
 }
 
 static int unpack_other(struct unpack *unpack, struct archive_entry *entry, const char *path, int at, const char *leaf) {
@@ -519,7 +519,7 @@ static int unpack_other(struct unpack *unpack, struct archive_entry *entry, cons
 
     if (archive_entry_filetype(entry) == AE_IFLNK) {
         if (!target || !target[0])
-            return refuse(unpack, EINVAL, path, "is a symbolic link to nothing");
+            return refuse_entry(unpack, EINVAL, path, "is a symbolic link to nothing");
         r = symlinkat(target, at, leaf) < 0 ? -errno : 0;
     } else {
         r = mkfifoat(at, leaf, 0600) < 0 || fchmodat(at, leaf, owner.mode & 0777, 0) < 0 ? -errno : 0;
@@ -528,7 +528,7 @@ static int unpack_other(struct unpack *unpack, struct archive_entry *entry, cons
         r = files_give(at, leaf, owner.uid, owner.gid);
     if (r == 0 && utimensat(at, leaf, times, AT_SYMLINK_NOFOLLOW) < 0 && errno != EINVAL)
         r = -errno;
-    return r < 0 ? fail(unpack, r, path) : 0;
+    return r < 0 ? fail_unpack(unpack, r, path) : 0;
 }
 
 static int unpack_directory(struct unpack *unpack, struct archive_entry *entry, const char *path, int at, const char *leaf) {
@@ -538,7 +538,7 @@ static int unpack_directory(struct unpack *unpack, struct archive_entry *entry, 
 
     if (path[0] && mkdirat(at, leaf, 0700) < 0) {
         if (errno != EEXIST || fstatat(at, leaf, &st, AT_SYMLINK_NOFOLLOW) < 0)
-            return fail(unpack, -errno, path);
+            return fail_unpack(unpack, -errno, path);
         if (!S_ISDIR(st.st_mode)) {
             r = clear_way(unpack, at, leaf);
             if (r == 0 && mkdirat(at, leaf, 0700) < 0)
@@ -550,7 +550,7 @@ static int unpack_directory(struct unpack *unpack, struct archive_entry *entry, 
     auto_close int fd = r < 0 ? r : openat(path[0] ? at : unpack->root, path[0] ? leaf : ".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (r == 0)
         r = fd < 0 ? -errno : set_attributes(unpack, entry, fd);
-    return r < 0 ? fail(unpack, r, path) : 0;
+    return r < 0 ? fail_unpack(unpack, r, path) : 0;
 }
 
 /* 1: it was a deletion. */
@@ -563,7 +563,7 @@ static int note_deletion(struct unpack *unpack, const char *path) {
         return 0;
     auto_free char *deleted = strdup(path);
     if (!deleted)
-        return fail(unpack, -ENOMEM, path);
+        return fail_unpack(unpack, -ENOMEM, path);
     if (strcmp(leaf, OPAQUE) == 0) {
         deleted[base ? base - 1 : 0] = '\0';
         r = texts_add(&unpack->opaques, deleted);
@@ -573,12 +573,12 @@ static int note_deletion(struct unpack *unpack, const char *path) {
         const char *name = leaf + strlen(WHITEOUT);
 
         if (!name[0] || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-            return refuse(unpack, EINVAL, path, "deletes what is no name");
+            return refuse_entry(unpack, EINVAL, path, "deletes what is no name");
         memmove(deleted + base, name, strlen(name) + 1);
         r = texts_add(&unpack->whiteouts, deleted);
     }
     unpack->depends = true;
-    return r < 0 ? fail(unpack, r, path) : 1;
+    return r < 0 ? fail_unpack(unpack, r, path) : 1;
 }
 
 static int unpack_entry(struct unpack *unpack, struct archive_entry *entry, const char *name) {
@@ -587,14 +587,14 @@ static int unpack_entry(struct unpack *unpack, struct archive_entry *entry, cons
     int at = -EBADF, r;
 
     if (!name)
-        return refuse(unpack, EINVAL, "?", "has no name");
+        return refuse_entry(unpack, EINVAL, "?", "has no name");
     auto_free char *path = unpack_name(name);
     if (!path)
-        return errno == ENOMEM ? fail(unpack, -ENOMEM, name) : refuse(unpack, EINVAL, name, "leads out of the layer by \"..\"");
+        return errno == ENOMEM ? fail_unpack(unpack, -ENOMEM, name) : refuse_entry(unpack, EINVAL, name, "leads out of the layer by \"..\"");
     for (const char *p = path; *p; p++)
         depth += *p == '/';
     if (depth > unpack->limits->max_depth)
-        return refuse(unpack, ELOOP, path, "is in too many directories (--max-depth sets the limit)");
+        return refuse_entry(unpack, ELOOP, path, "is in too many directories (--max-depth sets the limit)");
     r = unpack->exact ? 0 : note_deletion(unpack, path);
     if (r)
         return MIN(r, 0);
@@ -606,18 +606,18 @@ static int unpack_entry(struct unpack *unpack, struct archive_entry *entry, cons
         return 0;
     }
     if (!hard && !whiteout && type != AE_IFREG && type != AE_IFLNK && type != AE_IFIFO && type != AE_IFDIR)
-        return refuse(unpack, EINVAL, path, "is of a kind that is not known");
+        return refuse_entry(unpack, EINVAL, path, "is of a kind that is not known");
     if (!path[0] && (hard || type != AE_IFDIR))
-        return refuse(unpack, EINVAL, name, "takes the place of the layer's top directory");
+        return refuse_entry(unpack, EINVAL, name, "takes the place of the layer's top directory");
     unpack->entries++;
     if (path[0]) {
         at = open_parent(unpack, path, &leaf);
         if (at == -ELOOP)
-            return refuse(unpack, ELOOP, path, "goes through a symbolic link");
+            return refuse_entry(unpack, ELOOP, path, "goes through a symbolic link");
         if (at == -ENOTDIR)
-            return refuse(unpack, ENOTDIR, path, "goes through what is no directory");
+            return refuse_entry(unpack, ENOTDIR, path, "goes through what is no directory");
         if (at < 0)
-            return fail(unpack, at, path);
+            return fail_unpack(unpack, at, path);
     }
     if (hard)
         return unpack_hard_link(unpack, entry, path, at, leaf);
@@ -629,7 +629,7 @@ static int unpack_entry(struct unpack *unpack, struct archive_entry *entry, cons
     if (r == 0 && whiteout && mknodat(at, leaf, S_IFCHR, makedev(0, 0)) < 0)
         r = -errno;
     if (r < 0)
-        return fail(unpack, r, path);
+        return fail_unpack(unpack, r, path);
     return whiteout ? 0 : unpack_other(unpack, entry, path, at, leaf);
 }
 
@@ -682,7 +682,7 @@ static int apply_deletion(struct unpack *unpack, const char *path, bool opaque) 
     int r = path[0] ? find_below(unpack->below, path, &found) : 0;
 
     if (r < 0)
-        return fail(unpack, r, path);
+        return fail_unpack(unpack, r, path);
     bool there = path[0] ? found.there : unpack->below->n > 0, directory = path[0] ? found.there && S_ISDIR(found.st.st_mode) : there;
     found_done(&found);
     if (!there || (opaque && !directory)) {
@@ -696,7 +696,7 @@ static int apply_deletion(struct unpack *unpack, const char *path, bool opaque) 
         return 0;
     }
     if (at < 0)
-        return fail(unpack, at, path);
+        return fail_unpack(unpack, at, path);
     if (!path[0])
         leaf = ".";
     bool ours = fstatat(at, leaf, &st, AT_SYMLINK_NOFOLLOW) == 0;
@@ -705,7 +705,7 @@ static int apply_deletion(struct unpack *unpack, const char *path, bool opaque) 
 
         r = mkdirat(at, leaf, 0700) < 0 ? -errno : add_pending(unpack, path, &owner, (struct timespec){ 0, 0 }, true);
         if (r < 0)
-            return fail(unpack, r, path);
+            return fail_unpack(unpack, r, path);
         ours = true;
         st.st_mode = S_IFDIR;
     }
@@ -713,12 +713,12 @@ static int apply_deletion(struct unpack *unpack, const char *path, bool opaque) 
         if (!S_ISDIR(st.st_mode) || !directory)
             return 0;
         auto_close int fd = openat(at, leaf, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        return fd < 0 || fsetxattr(fd, XATTR_OPAQUE, "y", 1, 0) < 0 ? fail(unpack, -errno, path) : 0;
+        return fd < 0 || fsetxattr(fd, XATTR_OPAQUE, "y", 1, 0) < 0 ? fail_unpack(unpack, -errno, path) : 0;
     }
     /* Inside a directory that hides everything there is nothing left to hide. */
     auto_free char *up = strdup(path);
     if (!up)
-        return fail(unpack, -ENOMEM, path);
+        return fail_unpack(unpack, -ENOMEM, path);
     for (char *slash = strrchr(up, '/');; slash = strrchr(up, '/')) {
         const char *name;
 
@@ -736,7 +736,7 @@ static int apply_deletion(struct unpack *unpack, const char *path, bool opaque) 
             break;
     }
     if (mknodat(at, leaf, S_IFCHR | 0000, makedev(0, 0)) < 0)
-        return fail(unpack, -errno, path);
+        return fail_unpack(unpack, -errno, path);
     return 0;
 }
 
@@ -760,7 +760,7 @@ static int set_directory(struct unpack *unpack, struct pending *pending) {
         /* It must not hide the owner and mode that the directory has below. */
         int r = pending->path[0] ? find_below(unpack->below, pending->path, &found) : 0;
         if (r < 0)
-            return fail(unpack, r, pending->path);
+            return fail_unpack(unpack, r, pending->path);
         const struct stack *same = pending->path[0] ? &found.below : unpack->below;
         unpack->depends |= pending->path[0] || same->n;
         if (same->n) {
@@ -778,10 +778,10 @@ static int set_directory(struct unpack *unpack, struct pending *pending) {
     int r = files_set_owner(fd, &pending->owner, true);
     if (r == 0 && futimens(fd, times) < 0 && errno != EINVAL)
         r = -errno;
-    return r < 0 ? fail(unpack, r, pending->path) : 0;
+    return r < 0 ? fail_unpack(unpack, r, pending->path) : 0;
 }
 
-static int finish(struct unpack *unpack) {
+static int finish_unpack(struct unpack *unpack) {
     int r = 0;
 
     forget_parent(unpack);
@@ -815,7 +815,7 @@ static int unpack_entries(struct unpack *unpack) {
     return r == ARCHIVE_EOF ? 0 : bad_tar(unpack, unpack->tar);
 }
 
-int unpack_layer(struct source *source, const char *name, int root, const struct stack *below, const struct unpack_limits *limits, struct unpack_totals *totals, struct unpacked *ret_unpacked,
+int unpack_layer(struct image_source *source, const char *name, int root, const struct stack *below, const struct unpack_limits *limits, struct unpack_totals *totals, struct unpacked *ret_unpacked,
                  struct rollbox_error *error) {
     struct unpack unpack = { .source = source, .member = name, .root = root, .below = below, .limits = limits, .totals = totals, .error = error, .stream.fd = -EBADF, .parent_fd = -EBADF };
     int r;
@@ -824,7 +824,7 @@ int unpack_layer(struct source *source, const char *name, int root, const struct
     const struct owner owner = { 0, 0, 0755 };
     r = add_pending(&unpack, "", &owner, (struct timespec){ 0, 0 }, true);
     if (r < 0)
-        fail(&unpack, r, "");
+        fail_unpack(&unpack, r, "");
     if (r == 0)
         r = open_member(&unpack);
     if (r == 0)
@@ -832,7 +832,7 @@ int unpack_layer(struct source *source, const char *name, int root, const struct
     if (r == 0)
         r = read_to_end(&unpack);
     if (r == 0)
-        r = finish(&unpack);
+        r = finish_unpack(&unpack);
     if (r == 0) {
         digest_end_hex(&unpack.stream.digest, ret_unpacked->packed);
         digest_end_hex(&unpack.digest, ret_unpacked->diff_id);
@@ -871,7 +871,7 @@ static int read_snapshot_manifest(struct unpack *unpack, json_t **ret_manifest) 
         return bad_snapshot(unpack->error, "it does not begin with manifest.json");
     text = malloc((size_t)size);
     if (!text)
-        return fail(unpack, -ENOMEM, "manifest.json");
+        return fail_unpack(unpack, -ENOMEM, "manifest.json");
     if (archive_read_data(unpack->tar, text, (size_t)size) != size)
         return bad_tar(unpack, unpack->tar);
     json_t *manifest = json_loadb(text, (size_t)size, JSON_REJECT_DUPLICATES, NULL);
@@ -899,7 +899,7 @@ static int next_layer(struct unpack *unpack, int work, int *root, size_t layer) 
     int r = 0;
 
     if (unpack->root >= 0)
-        r = finish(unpack);
+        r = finish_unpack(unpack);
     for (size_t i = 0; i < unpack->n_pending; i++)
         free(unpack->pending[i].path);
     unpack->n_pending = 0;
@@ -908,14 +908,14 @@ static int next_layer(struct unpack *unpack, int work, int *root, size_t layer) 
     snprintf(directory, sizeof directory, "L%zu", layer);
     snprintf(path, sizeof path, "%s/fs", directory);
     if (mkdirat(work, directory, 0700) < 0 || mkdirat(work, path, 0700) < 0)
-        return fail(unpack, -errno, "");
+        return fail_unpack(unpack, -errno, "");
     close_fd(root);
     *root = openat(work, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     unpack->root = *root;
     unpack->layer = layer;
     if (*root < 0)
-        return fail(unpack, -errno, "");
-    return add_pending(unpack, "", &owner, (struct timespec){ 0, 0 }, true) < 0 ? fail(unpack, -ENOMEM, "") : 0;
+        return fail_unpack(unpack, -errno, "");
+    return add_pending(unpack, "", &owner, (struct timespec){ 0, 0 }, true) < 0 ? fail_unpack(unpack, -ENOMEM, "") : 0;
 }
 
 static int unpack_layers(struct unpack *unpack, int work, size_t n) {
@@ -952,7 +952,7 @@ static int unpack_layers(struct unpack *unpack, int work, size_t n) {
         if (r < 0)
             return r;
     }
-    return unpack->root >= 0 ? finish(unpack) : 0;
+    return unpack->root >= 0 ? finish_unpack(unpack) : 0;
 }
 
 int unpack_snapshot(int archive, int work, const struct unpack_limits *limits, struct unpack_totals *totals, json_t **ret_manifest, struct rollbox_error *error) {
@@ -963,8 +963,8 @@ int unpack_snapshot(int archive, int work, const struct unpack_limits *limits, s
 
     unpack.tar = archive_read_new();
     if (!unpack.tar)
-        return fail(&unpack, -ENOMEM, "");
-    source_filters(unpack.tar);
+        return fail_unpack(&unpack, -ENOMEM, "");
+    image_source_filters(unpack.tar);
     archive_read_support_format_tar(unpack.tar);
     if (archive_read_open_fd(unpack.tar, archive, 1u << 18) != ARCHIVE_OK)
         r = bad_tar(&unpack, unpack.tar);

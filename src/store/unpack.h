@@ -18,7 +18,7 @@
 
 #include "store/digest.h"
 #include "store/job.h"
-#include "store/source.h"
+#include "store/image_source.h"
 
 struct unpack_limits {
     uint64_t max_entries;       /* of all layers together, as the next */
@@ -46,7 +46,7 @@ struct unpacked {
 };
 
 /* Unpacks the member `name` into the empty directory `root`. `below`: the layers below, the topmost first. */
-int unpack_layer(struct source *source, const char *name, int root, const struct stack *below, const struct unpack_limits *limits, struct unpack_totals *totals, struct unpacked *ret_unpacked,
+int unpack_layer(struct image_source *source, const char *name, int root, const struct stack *below, const struct unpack_limits *limits, struct unpack_totals *totals, struct unpacked *ret_unpacked,
                  struct rollbox_error *error);
 
 /* Unpacks a snapshot file (snapshot.c) into WORK/L0/fs, WORK/L1/fs, ..., just as it says. *ret_manifest is its manifest.json, checked as far as its format goes; digests are the caller's to check. */

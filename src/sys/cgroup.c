@@ -670,7 +670,7 @@ bool cgroup_any_leftover(const struct cgroup_root *root) {
 /* ---- slots --------------------------------------------------------------------------------------------------------- */
 
 /* One program of normal weight on each CPU: what all sandboxes of an engine weigh against the host's programs, however many they are. */
-static int weigh(const struct cgroup_root *root, int engine_fd) {
+static int set_weights(const struct cgroup_root *root, int engine_fd) {
     const uint64_t normal = root->backend == CGROUP_V2 ? 100 : 1024, most = root->backend == CGROUP_V2 ? 10000 : 262144;
     char text[24];
 
@@ -708,7 +708,7 @@ static int make_engine_dirs(struct cgroup_root *root) {
                 return r;
         }
         if (root->where[CPU] == (int)i) {
-            int r = weigh(root, fd);
+            int r = set_weights(root, fd);
 
             if (r < 0)
                 return r;
@@ -1198,7 +1198,7 @@ int cgroup_slot_memory_now(struct cgroup_slot *slot, uint64_t *ret_bytes) {
     return r;
 }
 
-int cgroup_slot_reset(struct cgroup_slot *slot, uint64_t most_bytes) {
+int cgroup_slot_reset(struct cgroup_slot *slot, uint64_t max_bytes) {
     int r = slot->resting ? open_all_readings(slot) : 0;
 
     if (r < 0)
@@ -1210,7 +1210,7 @@ int cgroup_slot_reset(struct cgroup_slot *slot, uint64_t most_bytes) {
     r = read_counts(slot, &slot->base);
     if (r == 0 && !slot->peak_resets)
         slot->base.memory_peak = read_peak(slot, slot->base.memory_now);
-    return r == 0 && slot->base.memory_now > most_bytes ? -EBUSY : r;
+    return r == 0 && slot->base.memory_now > max_bytes ? -EBUSY : r;
 }
 
 /* ---- freezing and killing ------------------------------------------------------------------------------------------ */

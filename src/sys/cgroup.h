@@ -136,8 +136,8 @@ int cgroup_slot_memory_now(struct cgroup_slot *slot, uint64_t *ret_bytes);
 /* Between two users of a slot: peaks and counts start afresh. The last user's processes are gone (a launcher may stay). Memory that
  * they left behind (page cache) stays charged until it is reclaimed, and is not counted in the new peak. On v2 before Linux 6.12 a
  * peak below the last user's is not known then, and memory_peak is the present use: make a new slot instead, which is cheap there. -EBUSY, and not for use, if
- * more than most_bytes are left charged. */
-int cgroup_slot_reset(struct cgroup_slot *slot, uint64_t most_bytes);
+ * more than max_bytes are left charged. */
+int cgroup_slot_reset(struct cgroup_slot *slot, uint64_t max_bytes);
 
 /* Stops all members, and waits (up to a second) until they are stopped; -ETIMEDOUT (they run on), -EOPNOTSUPP without a freezer. A slot with a
  * launcher in it freezes that too. */

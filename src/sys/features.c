@@ -61,25 +61,25 @@ static void feature_set(struct features *features, enum feature feature, bool av
 }
 
 /* Something that counts what a sandbox has. */
-static bool counts(const struct features *f) {
+static bool can_count(const struct features *f) {
     return f->cgroup_v1 || f->cgroup_v2 || f->proc_children;
 }
 
 bool features_namespace_ok(const struct features *f) {
     /* The host's root that cannot become another would leave guests as root. */
     return (f->uid != 0 || f->is_root || !f->has_all_ids) && f->userns && f->pidns && f->proc_mount && f->mountns && f->pivot_root && f->ipcns && f->utsns && f->netns && f->seccomp && f->openat2 &&
-           f->close_range && f->pidfd && f->mount_api && counts(f);
+           f->close_range && f->pidfd && f->mount_api && can_count(f);
 }
 
 bool features_process_ok(const struct features *f) {
     /* uid 0 that cannot become another would leave guests as root; an ordinary user's are kept apart by Landlock alone. */
-    return f->landlock && f->seccomp && f->openat2 && f->close_range && f->pidfd && counts(f) && (f->uid == 0 ? f->own_ids : f->landlock_scope);
+    return f->landlock && f->seccomp && f->openat2 && f->close_range && f->pidfd && can_count(f) && (f->uid == 0 ? f->own_ids : f->landlock_scope);
 }
 
 /* ---- masking ------------------------------------------------------------------------------------------------------- */
 
 /* What follows from a feature's absence. */
-static void settle(struct features *f) {
+static void settle_features(struct features *f) {
     if (!f->landlock)
         f->landlock_abi = 0;
     if (!f->landlock_net)
@@ -112,7 +112,7 @@ static bool mask_one(struct features *f, const char *word, size_t length) {
     return false;
 }
 
-static void mask(struct features *f) {
+static void mask_features(struct features *f) {
     const char *text = getenv("ROLLBOX_KFEAT");
 
     f->mask_problem[0] = '\0';
@@ -123,7 +123,7 @@ static void mask(struct features *f) {
             snprintf(f->mask_problem, sizeof(f->mask_problem), "%.*s", (int)MIN(length, sizeof(f->mask_problem)), word);
         word += length + (word[length] != '\0');
     }
-    settle(f);
+    settle_features(f);
 }
 
 /* ---- quick --------------------------------------------------------------------------------------------------------- */
@@ -145,7 +145,7 @@ static int64_t number_in(const char *path, int64_t otherwise) {
     return end == text ? otherwise : value;
 }
 
-static bool exists(const char *path) {
+static bool path_exists(const char *path) {
     return access(path, F_OK) == 0;
 }
 
@@ -224,7 +224,7 @@ static bool has_overlay(const struct features *f) {
             return true;
     }
     snprintf(path, sizeof(path), "/lib/modules/%s/kernel/fs/overlayfs", f->release);
-    return exists(path);
+    return path_exists(path);
 }
 
 static bool is_type(const char *path, long magic) {
@@ -255,16 +255,16 @@ static void quick_unmasked(struct features *f) {
 
     may_userns =
         !f->userns_forbidden_by_max && (f->is_root || (f->unprivileged_userns_clone != 0 && f->apparmor_restrict_unprivileged_userns < 1));
-    f->userns = may_userns && exists("/proc/self/ns/user");
-    f->pidns = exists("/proc/self/ns/pid");
+    f->userns = may_userns && path_exists("/proc/self/ns/user");
+    f->pidns = path_exists("/proc/self/ns/pid");
     f->proc_mount = true;               /* only trying tells */
-    f->mountns = f->pivot_root = exists("/proc/self/ns/mnt");
-    f->ipcns = exists("/proc/self/ns/ipc");
-    f->utsns = exists("/proc/self/ns/uts");
-    f->netns = exists("/proc/self/ns/net");
+    f->mountns = f->pivot_root = path_exists("/proc/self/ns/mnt");
+    f->ipcns = path_exists("/proc/self/ns/ipc");
+    f->utsns = path_exists("/proc/self/ns/uts");
+    f->netns = path_exists("/proc/self/ns/net");
     /* Before 6.3 a process with a time namespace for its children can start none that shares its memory, as init does. */
-    f->timens = exists("/proc/self/ns/time") && release_at_least(f, 6, 3);
-    f->cgroupns = exists("/proc/self/ns/cgroup");
+    f->timens = path_exists("/proc/self/ns/time") && release_at_least(f, 6, 3);
+    f->cgroupns = path_exists("/proc/self/ns/cgroup");
 
     f->overlayfs = has_overlay(f);
     f->overlay_userxattr = f->overlayfs && release_at_least(f, 5, 11);
@@ -272,7 +272,7 @@ static void quick_unmasked(struct features *f) {
 
     abi = sys_landlock_create_ruleset(NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
     f->landlock_abi = MAX(abi, 0);
-    f->landlock = f->landlock_net = f->landlock_scope = true;      /* settle() goes by the ABI */
+    f->landlock = f->landlock_net = f->landlock_scope = true;      /* settle_features() goes by the ABI */
 
     f->seccomp = sys_seccomp(SECCOMP_GET_ACTION_AVAIL, 0, &(uint32_t){ SECCOMP_RET_ERRNO }) == 0;
     f->clone3 = sys_clone3(NULL, 0) == -EINVAL;
@@ -283,12 +283,12 @@ static void quick_unmasked(struct features *f) {
     f->idmapped_mounts = f->mount_api && f->is_root;
 
     find_cgroups(f);
-    f->proc_children = exists("/proc/thread-self/children");
+    f->proc_children = path_exists("/proc/thread-self/children");
 }
 
 void features_quick(struct features *features) {
     quick_unmasked(features);
-    mask(features);
+    mask_features(features);
 }
 
 /* ---- thorough: what the children do -------------------------------------------------------------------------------- */
@@ -314,13 +314,13 @@ static bool enter_userns(void) {
     return write_text("/proc/self/uid_map", text);
 }
 
-static bool enter(unsigned long namespaces) {
+static bool enter_namespaces(unsigned long namespaces) {
     return enter_userns() && sys_unshare(namespaces) == 0;
 }
 
 /* Mounts of its own, of which nothing gets out, and an empty tmpfs as the working directory. */
 static bool enter_mounts(bool userns) {
-    if (userns ? !enter(CLONE_NEWNS) : sys_unshare(CLONE_NEWNS) < 0)
+    if (userns ? !enter_namespaces(CLONE_NEWNS) : sys_unshare(CLONE_NEWNS) < 0)
         return false;
     return sys_mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
            sys_mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, NULL) == 0 && chdir("/tmp") == 0;
@@ -328,11 +328,11 @@ static bool enter_mounts(bool userns) {
 
 /* A capability inside it must count, too: AppArmor on Ubuntu lets the namespace be made and then refuses each use. */
 static bool try_userns(void) {
-    return enter(CLONE_NEWUTS) && sethostname("probe", 5) == 0;
+    return enter_namespaces(CLONE_NEWUTS) && sethostname("probe", 5) == 0;
 }
 
 static bool try_pidns(void) {
-    return enter(CLONE_NEWPID);
+    return enter_namespaces(CLONE_NEWPID);
 }
 
 /* A child in the new pid namespace mounts its /proc; the kernel refuses that where the /proc that is visible has parts covered. */
@@ -340,7 +340,7 @@ static bool try_proc_mount(void) {
     int status;
     pid_t pid;
 
-    if (!enter(CLONE_NEWPID | CLONE_NEWNS))
+    if (!enter_namespaces(CLONE_NEWPID | CLONE_NEWNS))
         return false;
     pid = fork();
     if (pid == 0)
@@ -356,11 +356,11 @@ static bool try_mountns(void) {
 }
 
 static bool try_ipcns(void) {
-    return enter(CLONE_NEWIPC);
+    return enter_namespaces(CLONE_NEWIPC);
 }
 
 static bool try_utsns(void) {
-    return enter(CLONE_NEWUTS) && sethostname("probe", 5) == 0 && setdomainname("", 0) == 0;
+    return enter_namespaces(CLONE_NEWUTS) && sethostname("probe", 5) == 0 && setdomainname("", 0) == 0;
 }
 
 static bool try_pivot_root(void) {
@@ -368,15 +368,15 @@ static bool try_pivot_root(void) {
 }
 
 static bool try_netns(void) {
-    return enter(CLONE_NEWNET);
+    return enter_namespaces(CLONE_NEWNET);
 }
 
 static bool try_timens(void) {
-    return enter(CLONE_NEWTIME) && write_text("/proc/self/timens_offsets", "boottime 10 0\n");
+    return enter_namespaces(CLONE_NEWTIME) && write_text("/proc/self/timens_offsets", "boottime 10 0\n");
 }
 
 static bool try_cgroupns(void) {
-    return enter(CLONE_NEWCGROUP);
+    return enter_namespaces(CLONE_NEWCGROUP);
 }
 
 /* A file of the lower layer is deleted: that takes more (a whiteout) than mounting. */
@@ -389,8 +389,8 @@ static bool try_overlay(bool userns, const char *options) {
     fd = open("lower/file", O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
     if (fd < 0 || close(fd) < 0)
         return false;
-    return sys_mount("overlay", "merged", "overlay", 0, options) == 0 && unlink("merged/file") == 0 && !exists("merged/file") &&
-           exists("lower/file");
+    return sys_mount("overlay", "merged", "overlay", 0, options) == 0 && unlink("merged/file") == 0 && !path_exists("merged/file") &&
+           path_exists("lower/file");
 }
 
 static bool try_overlay_as_root(void) {
@@ -576,11 +576,11 @@ int features_probe(struct features *features) {
         f.overlayfs = r == 1;
     } else
         f.overlayfs = f.overlay_userxattr;
-    mask(&f);
+    mask_features(&f);
     r = probe_cgroup(&f);
     if (r < 0)
         return r;
-    settle(&f);
+    settle_features(&f);
     *features = f;
     return 0;
 }

@@ -27,10 +27,10 @@
 #define FILES_COMPARED 64       /* descriptors, by chance, that are compared with those of another process, of so many more */
 #define MAPPING_BYTES 256       /* of one: its structure, its place in the tree, half a page of it in each table */
 #define INHERITED_BYTES 64      /* for each process above that it was inherited from */
-#define MOST_GENERATIONS 32
+#define MAX_GENERATIONS 32
 #define NAME_BYTES 512u          /* of a long name in a list */
 #define LIST_BYTES (8u << 20)   /* of 16,384 such, or 80,000 short ones */
-#define MOST_NAMES (1u << 16)
+#define MAX_NAMES (1u << 16)
 #define LOCKS_TEXT (HOARD_LOCKS * 80u)
 
 static ssize_t read_at(int dir_fd, const char *path, char *text, size_t size) {
@@ -43,7 +43,7 @@ static ssize_t read_at(int dir_fd, const char *path, char *text, size_t size) {
     return n;
 }
 
-static uint64_t less(uint64_t a, uint64_t b) {
+static uint64_t subtract_saturated(uint64_t a, uint64_t b) {
     return a > b ? a - b : 0;
 }
 
@@ -112,7 +112,7 @@ struct count {
     const struct hoard_locks *locks;
     size_t n_of_files;          /* locks at the start of the sample of which only the file is known */
     uint64_t filters;           /* of init */
-    uint64_t most_files, most_mapping_bytes;
+    uint64_t max_files, max_mapping_bytes;
     struct hoard hoard;
 };
 
@@ -150,7 +150,7 @@ static uint64_t list_of(int fds, const char *name) {
 
     if (fd < 0 || fstatfs(fd, &where) < 0 || where.f_type != OVERLAYFS_SUPER_MAGIC || where.f_flags & ST_RDONLY)
         return 0;
-    return MAX(MIN((uint64_t)where.f_files, (uint64_t)MOST_NAMES) * NAME_BYTES, (uint64_t)LIST_BYTES);
+    return MAX(MIN((uint64_t)where.f_files, (uint64_t)MAX_NAMES) * NAME_BYTES, (uint64_t)LIST_BYTES);
 }
 
 static void look_at_one(const struct count *count, int process_fd, int fds, const char *name, struct seen *seen) {
@@ -182,7 +182,7 @@ static void look_at_all(const struct count *count, int process_fd, int fds, stru
         closedir(list);
 }
 
-static uint64_t chance(uint64_t below) {
+static uint64_t random_below(uint64_t below) {
     return ((uint64_t)random() << 16 ^ (uint64_t)random()) % MAX(below, 1u);
 }
 
@@ -194,7 +194,7 @@ static void look_at_some(const struct count *count, int process_fd, int fds, uin
         uint64_t before = seen->files;
         char name[24];
 
-        snprintf(name, sizeof name, "%" PRIu64, chance(table));
+        snprintf(name, sizeof name, "%" PRIu64, random_below(table));
         look_at_one(count, process_fd, fds, name, seen);
         hits += seen->files > before;
     }
@@ -215,7 +215,7 @@ static uint64_t own_of(pid_t pid, pid_t other, uint64_t in_all, uint64_t table) 
     if (in_all <= 4 * FILES_COMPARED || other <= 0)
         return in_all;
     for (unsigned i = 0; i < 16 * FILES_COMPARED && n < FILES_COMPARED; i++) {
-        unsigned long fd = (unsigned long)chance(table);
+        unsigned long fd = (unsigned long)random_below(table);
 
         if (is_same(pid, pid, fd)) {
             n++;
@@ -240,7 +240,7 @@ static void count_files(struct count *count, int task_fd, pid_t tid, pid_t other
         look_at_all(count, task_fd, fds, &seen);
     else
         look_at_some(count, task_fd, fds, table, in_all, &seen);
-    count->hoard.files += MIN(seen.files, own_of(tid, other, in_all, table) + less(seen.files, in_all));
+    count->hoard.files += MIN(seen.files, own_of(tid, other, in_all, table) + subtract_saturated(seen.files, in_all));
     count->hoard.list_bytes += seen.list_bytes;
     count->hoard.locks += seen.locks;
 }
@@ -264,14 +264,14 @@ static uint64_t count_mappings(int process_fd, uint64_t space_bytes, uint64_t *r
 }
 
 static void look_at_mappings(struct count *count, int process_fd, uint64_t space_bytes, unsigned generation) {
-    bool wants_files = count->most_files != UINT64_MAX && count->hoard.files <= count->most_files;
+    bool wants_files = count->max_files != UINT64_MAX && count->hoard.files <= count->max_files;
     uint64_t files;
 
-    if (!space_bytes || (!wants_files && count->hoard.mapping_bytes >= count->most_mapping_bytes))
+    if (!space_bytes || (!wants_files && count->hoard.mapping_bytes >= count->max_mapping_bytes))
         return;
     uint64_t n = count_mappings(process_fd, space_bytes, &files);
-    if (count->most_mapping_bytes)
-        count->hoard.mapping_bytes += n * (MAPPING_BYTES + INHERITED_BYTES * MIN(generation, (unsigned)MOST_GENERATIONS));
+    if (count->max_mapping_bytes)
+        count->hoard.mapping_bytes += n * (MAPPING_BYTES + INHERITED_BYTES * MIN(generation, (unsigned)MAX_GENERATIONS));
     if (wants_files)
         count->hoard.files += files;
 }
@@ -337,7 +337,7 @@ static int find_family(struct family *family, pid_t init) {
 }
 
 /* Which may have the same files: its parent, or where that is gone one beside it. */
-static pid_t relative(const struct family *family, ssize_t i) {
+static pid_t relative_pid(const struct family *family, ssize_t i) {
     return family->parents[i] ? family->parents[i] : i ? family->pids[i - 1] : 0;
 }
 
@@ -354,13 +354,13 @@ static uint64_t files_at_least(const struct family *family) {
             continue;
         snprintf(path, sizeof path, "/proc/%d/status", (int)family->pids[i]);
         if (read_at(AT_FDCWD, path, status, sizeof status) > 0)
-            in_all += own_of(family->pids[i], relative(family, i), (uint64_t)st.st_size, number_after(status, "\nFDSize:"));
+            in_all += own_of(family->pids[i], relative_pid(family, i), (uint64_t)st.st_size, number_after(status, "\nFDSize:"));
     }
     return in_all;
 }
 
-int hoard_count(pid_t init, const struct hoard_locks *locks, uint64_t most_files, uint64_t most_mapping_bytes, struct hoard *ret_hoard) {
-    struct count count = { .locks = locks, .most_files = most_files, .most_mapping_bytes = most_mapping_bytes, .n_of_files = locks_from(locks, 0) };
+int hoard_count(pid_t init, const struct hoard_locks *locks, uint64_t max_files, uint64_t max_mapping_bytes, struct hoard *ret_hoard) {
+    struct count count = { .locks = locks, .max_files = max_files, .max_mapping_bytes = max_mapping_bytes, .n_of_files = locks_from(locks, 0) };
     auto_free struct family *family = calloc(1, sizeof *family);
     auto_free pid_t *tids = malloc(PROC_SCAN_MAX * sizeof *tids);
     char path[32], status[4096];
@@ -375,12 +375,12 @@ int hoard_count(pid_t init, const struct hoard_locks *locks, uint64_t most_files
     int r = find_family(family, init);
     if (r < 0)
         return r;
-    if (most_files != UINT64_MAX)
+    if (max_files != UINT64_MAX)
         count.hoard.files = files_at_least(family);
-    if (most_files == UINT64_MAX || count.hoard.files <= most_files) {
+    if (max_files == UINT64_MAX || count.hoard.files <= max_files) {
         count.hoard.files = 0;
         for (ssize_t i = 0; i < family->n; i++)
-            count_process(&count, family->pids[i], relative(family, i), family->generations[i], tids);
+            count_process(&count, family->pids[i], relative_pid(family, i), family->generations[i], tids);
     }
     *ret_hoard = count.hoard;
     return 0;

@@ -38,15 +38,15 @@ struct hoard_locks {
 int hoard_read_locks(struct hoard_locks *ret_locks);
 
 struct hoard {
-    uint64_t files;             /* descriptors of all processes, those on their way in sockets that they have open, and where `most_files` is told, mappings of files */
+    uint64_t files;             /* descriptors of all processes, those on their way in sockets that they have open, and where `max_files` is told, mappings of files */
     uint64_t list_bytes;        /* what lists of names the kernel can have for those that are directories of overlays; an estimate where there are many */
     uint64_t mapping_bytes;     /* for mappings */
     uint64_t filters;           /* seccomp filters of all threads beyond those that `init` has */
     uint64_t locks;             /* of the sample */
 };
 
-/* Of all processes below an init. With more files than `most_files` (UINT64_MAX: any number will do) nothing else has to be known, and with
- * more than `most_mapping_bytes` no more mappings; 0: none, as where a control group counts them. 0, or -errno: nothing can be told. */
-int hoard_count(pid_t init, const struct hoard_locks *locks, uint64_t most_files, uint64_t most_mapping_bytes, struct hoard *ret_hoard);
+/* Of all processes below an init. With more files than `max_files` (UINT64_MAX: any number will do) nothing else has to be known, and with
+ * more than `max_mapping_bytes` no more mappings; 0: none, as where a control group counts them. 0, or -errno: nothing can be told. */
+int hoard_count(pid_t init, const struct hoard_locks *locks, uint64_t max_files, uint64_t max_mapping_bytes, struct hoard *ret_hoard);
 
 #endif

@@ -81,7 +81,7 @@ static int parse_stat(const char *text, struct stat_line *ret) {
 }
 
 /* What reading has failed for: 0 where a process is gone, or none that may be looked into; -errno where there is no room for a descriptor or memory, and nobody knows what was missed. */
-static int shortage(int error_number) {
+static int errno_of_shortage(int error_number) {
     return error_number == EMFILE || error_number == ENFILE || error_number == ENOMEM ? -error_number : 0;
 }
 
@@ -96,7 +96,7 @@ static int each_child_of_thread(int dir_fd, const char *path, child_call *call, 
     int r = 0;
 
     if (fd < 0)
-        return shortage(errno);
+        return errno_of_shortage(errno);
     while (r == 0 && (n = read(fd, text, sizeof(text))) > 0)
         for (ssize_t i = 0; i < n && r == 0; i++) {
             if (text[i] >= '0' && text[i] <= '9') {
@@ -107,7 +107,7 @@ static int each_child_of_thread(int dir_fd, const char *path, child_call *call, 
                 r = call(data, pid);
             pid = 0;
         }
-    return r != 0 || n == 0 ? r : shortage(errno);
+    return r != 0 || n == 0 ? r : errno_of_shortage(errno);
 }
 
 /* NULL: it cannot be opened, and why is in errno. */
@@ -127,7 +127,7 @@ static int each_child(int dir_fd, const char *tasks, child_call *call, void *dat
     int r = 0;
 
     if (dir == NULL)
-        return shortage(errno);
+        return errno_of_shortage(errno);
     while (r == 0 && (errno = 0, entry = readdir(dir)) != NULL) {
         char path[300];
 
@@ -137,7 +137,7 @@ static int each_child(int dir_fd, const char *tasks, child_call *call, void *dat
         r = each_child_of_thread(dirfd(dir), path, call, data);
     }
     if (r == 0)
-        r = shortage(errno);
+        r = errno_of_shortage(errno);
     closedir(dir);
     return r;
 }
@@ -173,12 +173,12 @@ ssize_t proc_threads(pid_t pid, pid_t *tids, size_t most) {
     snprintf(tasks, sizeof tasks, "/proc/%d/task", (int)pid);
     DIR *threads = open_directory(AT_FDCWD, tasks);
     if (!threads)
-        return shortage(errno);
+        return errno_of_shortage(errno);
     errno = 0;
     for (const struct dirent *entry; n < most && (entry = readdir(threads));)
         if (entry->d_name[0] != '.')
             tids[n++] = (pid_t)strtol(entry->d_name, NULL, 10);
-    int r = shortage(errno);
+    int r = errno_of_shortage(errno);
     closedir(threads);
     return r < 0 ? r : (ssize_t)n;
 }
@@ -323,7 +323,7 @@ static int add_shared_mappings(struct scan *scan, int process_fd) {
     FILE *file;
 
     if (fd < 0)
-        return errno == EACCES || errno == EPERM ? -EACCES : shortage(errno);
+        return errno == EACCES || errno == EPERM ? -EACCES : errno_of_shortage(errno);
     file = fdopen(fd, "r");
     if (file == NULL) {
         close(fd);
@@ -348,7 +348,7 @@ static int add_memory_files(struct scan *scan, int process_fd) {
     int r = 0;
 
     if (dir == NULL)
-        return shortage(errno);
+        return errno_of_shortage(errno);
     while (r == 0 && (entry = readdir(dir)) != NULL && scan->n_files < MAX_MEMORY_FILES) {
         char link[16];
         struct stat st;
@@ -395,7 +395,7 @@ static int add_memory_of(struct scan *scan, int task_fd, bool is_init) {
     char text[4096], status[4096] = "";
     ssize_t n = read_text(task_fd, "status", status, sizeof(status));
 
-    if (n < 0 && shortage((int)-n) < 0)
+    if (n < 0 && errno_of_shortage((int)-n) < 0)
         return (int)n;
     uint64_t size = line_value(status, "VmSize:"), shared = line_value(status, "RssShmem:");
     if (size == 0)
@@ -431,15 +431,15 @@ static int add_memory(struct scan *scan, int process_fd, unsigned threads, bool 
         return MIN(r, 0);
     DIR *dir = open_directory(process_fd, "task");
     if (dir == NULL)
-        return shortage(errno);
+        return errno_of_shortage(errno);
     while (r == 0 && (errno = 0, entry = readdir(dir)) != NULL) {
         if (entry->d_name[0] == '.')
             continue;
         auto_close int fd = openat(dirfd(dir), entry->d_name, O_PATH | O_DIRECTORY | O_CLOEXEC);
-        r = fd < 0 ? shortage(errno) : add_memory_of(scan, fd, is_init);
+        r = fd < 0 ? errno_of_shortage(errno) : add_memory_of(scan, fd, is_init);
     }
     if (r == 0)
-        r = shortage(errno);
+        r = errno_of_shortage(errno);
     closedir(dir);
     return MIN(r, 0);
 }
@@ -454,7 +454,7 @@ static int scan_process(struct scan *scan, pid_t pid) {
     auto_close int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -errno : read_text(fd, "stat", text, sizeof(text));
     if (n < 0 || parse_stat(text, &line) < 0)
-        return n < 0 ? shortage((int)-n) : 0;
+        return n < 0 ? errno_of_shortage((int)-n) : 0;
     scan->usage.processes++;
     scan->usage.threads += line.threads;
     scan->usage.cpu_ns += line.ticks;           /* turned into nanoseconds at the end */

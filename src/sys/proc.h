@@ -3,7 +3,7 @@
  * Reading /proc: what the processes of a sandbox use, from outside; and the text of the /proc files that a sandbox is given in
  * place of the host's.
  *
- * The walk starts at the sandbox' init and follows /proc/PID/task/TID/children (CONFIG_PROC_CHILDREN), breadth first: a process
+ * The walk starts at the sandbox's init and follows /proc/PID/task/TID/children (CONFIG_PROC_CHILDREN), breadth first: a process
  * that loses its parent meanwhile goes to an init whose children were read already, so nothing is counted twice; a little may be
  * missed. Processes may vanish at any moment: that is no error.
  */

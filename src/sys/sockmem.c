@@ -33,8 +33,8 @@
 #define QUEUE_LENGTH 11                 /* datagrams that wait at one Unix socket (net.unix.max_dgram_qlen, and one more) */
 #define FEW_SENDERS 64                  /* that are gone, which any program may have for a moment: none of them had a larger buffer than usual */
 #define SHORT_SOCKET_BYTES 320
-#define MOST_PROTOCOLS (1 << 20)       /* bytes that tell of them: some 130 each */
-#define MOST_CHILDREN 64
+#define MAX_PROTOCOLS (1 << 20)       /* bytes that tell of them: some 130 each */
+#define MAX_CHILDREN 64
 
 /* ---- a socket of that namespace ---------------------------------------------------------------------------------------- */
 
@@ -111,8 +111,8 @@ static int open_by_child(int net, int owner, int *ret_fd) {
 }
 
 int sockmem_open(pid_t init_pid, struct sockmem *ret_sockmem) {
-    pid_t pids[MOST_CHILDREN];
-    ssize_t n = proc_children(init_pid, pids, MOST_CHILDREN);
+    pid_t pids[MAX_CHILDREN];
+    ssize_t n = proc_children(init_pid, pids, MAX_CHILDREN);
     int r = n < 0 ? (int)n : -ESRCH, fd = -EBADF;
 
     for (ssize_t i = 0; i < n && r < 0; i++) {
@@ -134,7 +134,7 @@ void sockmem_close(struct sockmem *sockmem) {
 
 /* ---- the sum ----------------------------------------------------------------------------------------------------------- */
 
-static uint64_t setting(const char *path, uint64_t least) {
+static uint64_t read_setting(const char *path, uint64_t least) {
     auto_buf struct buf text = BUF_INIT;
     int r = fd_read_file(path, 64, &text);
 
@@ -143,11 +143,11 @@ static uint64_t setting(const char *path, uint64_t least) {
 }
 
 /* How much a Unix socket may have sent that is not read: SO_SNDBUF is at most twice this, and the last message may go beyond. */
-static uint64_t most_sent(void) {
+static uint64_t max_sent(void) {
     static uint64_t most;
 
     if (!most)
-        most = 2 * setting("/proc/sys/net/core/wmem_max", 212992) + 65536;
+        most = 2 * read_setting("/proc/sys/net/core/wmem_max", 212992) + 65536;
     return most;
 }
 
@@ -156,12 +156,12 @@ static uint64_t usually_sent(void) {
     static uint64_t most;
 
     if (!most)
-        most = 2 * setting("/proc/sys/net/core/wmem_default", 212992);
-    return MIN(most, most_sent());
+        most = 2 * read_setting("/proc/sys/net/core/wmem_default", 212992);
+    return MIN(most, max_sent());
 }
 
 /* One of a message's attributes, which come after `before` bytes of it; NULL: there is none of this type, or it has less than `size` bytes. */
-static const struct nlattr *attribute(const struct nlmsghdr *header, size_t before, unsigned type, size_t size) {
+static const struct nlattr *find_attribute(const struct nlmsghdr *header, size_t before, unsigned type, size_t size) {
     size_t at = NLMSG_HDRLEN + NLMSG_ALIGN(before);
 
     while (at + sizeof(struct nlattr) <= header->nlmsg_len) {
@@ -187,16 +187,16 @@ static void add_memory(const struct nlattr *attribute, struct sockmem *sum) {
  * have none; of datagrams nothing (see unseen_bytes); and of a connection that is not accepted, that there is one. */
 static void add_unix(const struct nlmsghdr *header, struct sockmem *sum) {
     const struct unix_diag_msg *message = NLMSG_DATA(header);
-    const struct nlattr *memory = attribute(header, sizeof *message, UNIX_DIAG_MEMINFO, (SK_MEMINFO_WMEM_ALLOC + 1) * sizeof(uint32_t));
-    const struct nlattr *peer = attribute(header, sizeof *message, UNIX_DIAG_PEER, sizeof(uint32_t));
-    const struct nlattr *length = attribute(header, sizeof *message, UNIX_DIAG_RQLEN, sizeof(struct unix_diag_rqlen));
-    const struct nlattr *connecting = attribute(header, sizeof *message, UNIX_DIAG_ICONS, sizeof(uint32_t));
+    const struct nlattr *memory = find_attribute(header, sizeof *message, UNIX_DIAG_MEMINFO, (SK_MEMINFO_WMEM_ALLOC + 1) * sizeof(uint32_t));
+    const struct nlattr *peer = find_attribute(header, sizeof *message, UNIX_DIAG_PEER, sizeof(uint32_t));
+    const struct nlattr *length = find_attribute(header, sizeof *message, UNIX_DIAG_RQLEN, sizeof(struct unix_diag_rqlen));
+    const struct nlattr *connecting = find_attribute(header, sizeof *message, UNIX_DIAG_ICONS, sizeof(uint32_t));
 
     sum->bytes += SOCKET_BYTES;
     if (memory)
         sum->bytes += ((const uint32_t *)(const void *)(memory + 1))[SK_MEMINFO_WMEM_ALLOC];
     for (size_t i = 0; connecting && i < (connecting->nla_len - sizeof *connecting) / sizeof(uint32_t); i++)
-        sum->bytes += SOCKET_BYTES + (((const uint32_t *)(const void *)(connecting + 1))[i] ? 0 : most_sent());
+        sum->bytes += SOCKET_BYTES + (((const uint32_t *)(const void *)(connecting + 1))[i] ? 0 : max_sent());
     if (message->udiag_type == SOCK_DGRAM)
         sum->datagram_sockets++;
     else if (message->udiag_state != TCP_LISTEN && length && (!peer || !*(const uint32_t *)(const void *)(peer + 1))) {
@@ -204,13 +204,13 @@ static void add_unix(const struct nlmsghdr *header, struct sockmem *sum) {
         bool is_unseen = message->udiag_type == SOCK_SEQPACKET && message->udiag_state == TCP_ESTABLISHED;
 
         sum->unseen_packets += is_unseen;
-        sum->bytes += is_unseen ? 0 : MIN((uint64_t)waits * 1024, most_sent());     /* a message of one byte takes 768 */
+        sum->bytes += is_unseen ? 0 : MIN((uint64_t)waits * 1024, max_sent());     /* a message of one byte takes 768 */
     }
     sum->packet_sockets += message->udiag_type == SOCK_SEQPACKET;
 }
 
 static void add_inet(const struct nlmsghdr *header, struct sockmem *sum) {
-    const struct nlattr *memory = attribute(header, sizeof(struct inet_diag_msg), INET_DIAG_SKMEMINFO, (SK_MEMINFO_BACKLOG + 1) * sizeof(uint32_t));
+    const struct nlattr *memory = find_attribute(header, sizeof(struct inet_diag_msg), INET_DIAG_SKMEMINFO, (SK_MEMINFO_BACKLOG + 1) * sizeof(uint32_t));
 
     /* What has none is not a whole socket: a connection that has ended, for a minute, or one that is not made yet. */
     sum->bytes += memory ? SOCKET_BYTES : SHORT_SOCKET_BYTES;
@@ -219,7 +219,7 @@ static void add_inet(const struct nlmsghdr *header, struct sockmem *sum) {
 
 static void add_netlink(const struct nlmsghdr *header, struct sockmem *sum) {
     sum->bytes += SOCKET_BYTES;
-    add_memory(attribute(header, sizeof(struct netlink_diag_msg), NETLINK_DIAG_MEMINFO, (SK_MEMINFO_BACKLOG + 1) * sizeof(uint32_t)), sum);
+    add_memory(find_attribute(header, sizeof(struct netlink_diag_msg), NETLINK_DIAG_MEMINFO, (SK_MEMINFO_BACKLOG + 1) * sizeof(uint32_t)), sum);
 }
 
 struct question {
@@ -241,7 +241,7 @@ static int unseen_bytes(const struct sockmem *sum, uint64_t *ret_bytes) {
     if (!receivers)
         return 0;
     /* A read gives a page at most, some thirty protocols, and the oldest come last: Unix is one of those. */
-    int r = fd_read_again(sum->protocols, MOST_PROTOCOLS, &whole);
+    int r = fd_read_again(sum->protocols, MAX_PROTOCOLS, &whole);
     if (r < 0)
         return r;
     const char *row = strstr(whole.data, "\nUNIX ");      /* streams have one of their own */
@@ -249,7 +249,7 @@ static int unseen_bytes(const struct sockmem *sum, uint64_t *ret_bytes) {
     if (!row || sscanf(row, " UNIX %*u %llu", &living) != 1)
         return -EBADMSG;
     const uint64_t senders = MIN(living > listed ? living - listed : 0, receivers), few = MIN(senders, (uint64_t)FEW_SENDERS);
-    *ret_bytes = few * usually_sent() + (senders - few) * most_sent();
+    *ret_bytes = few * usually_sent() + (senders - few) * max_sent();
     return 0;
 }
 
@@ -264,7 +264,7 @@ static const struct socket_list lists[] = {
     { AF_INET, IPPROTO_UDP, SOCKMEM_INET, add_inet }, { AF_INET6, IPPROTO_UDP, SOCKMEM_INET, add_inet }, { AF_NETLINK, NDIAG_PROTO_ALL, SOCKMEM_NETLINK, add_netlink },
 };
 
-static int ask(int fd, const struct socket_list *list) {
+static int request_sockets(int fd, const struct socket_list *list) {
     struct question question = { 0 };
     size_t length = sizeof question.netlink;
 
@@ -318,7 +318,7 @@ int sockmem_usage(struct sockmem *sum, unsigned kinds, uint64_t limit_bytes, int
             sum->list++;
         if (sum->list == ARRAY_SIZE(lists) || sum->bytes > limit_bytes)
             break;
-        if (!sum->is_asked && (r = ask(sum->fd, &lists[sum->list])) < 0)
+        if (!sum->is_asked && (r = request_sockets(sum->fd, &lists[sum->list])) < 0)
             return r;
         sum->is_asked = true;
         if (took && clock_now_ns() >= until_ns)

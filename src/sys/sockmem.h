@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What waits in a sandbox' sockets: memory of the kernel's that no process has, and that nothing counts where there is no memory
+ * What waits in a sandbox's sockets: memory of the kernel's that no process has, and that nothing counts where there is no memory
  * cgroup. The kernel tells it of each socket of a network namespace (sock_diag(7)) to whoever asks in that namespace; the socket
  * to ask with stays of it wherever it is used.
  */

@@ -14,7 +14,7 @@
 #include "base/fd.h"
 
 #define VARIABLE "ROLLBOX_TRUST_UID"
-#define LINKS_MOST 40u          /* as the kernel's own limit */
+#define MAX_LINKS 40u          /* as the kernel's own limit */
 
 int trust_read(struct trust *ret_trust, struct rollbox_error *error) {
     const char *at = secure_getenv(VARIABLE);
@@ -103,7 +103,7 @@ static int look_at(const struct trust *trust, const char *at, const struct stat 
 }
 
 /* From here on the link's target stands in its place: `text` is written anew. */
-static int follow(char text[PATH_MAX], size_t begin, size_t end) {
+static int follow_link(char text[PATH_MAX], size_t begin, size_t end) {
     char target[PATH_MAX], next[PATH_MAX];
     ssize_t n = readlink(text, target, sizeof target - 1);
 
@@ -117,7 +117,7 @@ static int follow(char text[PATH_MAX], size_t begin, size_t end) {
     return 0;
 }
 
-static int walk(const struct trust *trust, char text[PATH_MAX], unsigned n_links, struct rollbox_error *error) {
+static int walk_path(const struct trust *trust, char text[PATH_MAX], unsigned n_links, struct rollbox_error *error) {
     size_t end = 0;
     struct stat st;
 
@@ -137,9 +137,9 @@ static int walk(const struct trust *trust, char text[PATH_MAX], unsigned n_links
         text[end] = '\0';
         int r = lstat(text, &st) < 0 ? 1 : look_at(trust, text, &st, error);
         if (r == 0 && S_ISLNK(st.st_mode)) {
-            if (n_links == LINKS_MOST || follow(text, begin, end + (after != '\0')) < 0)
+            if (n_links == MAX_LINKS || follow_link(text, begin, end + (after != '\0')) < 0)
                 return 0;       /* connecting fails as well */
-            return walk(trust, text, n_links + 1, error);
+            return walk_path(trust, text, n_links + 1, error);
         }
         if (r)
             return MIN(r, 0);
@@ -154,5 +154,5 @@ int trust_path(const struct trust *trust, const char *path, struct rollbox_error
 
     if (n < 0 || (size_t)n >= sizeof text || (path[0] != '/' && !here))
         return 0;               /* nothing that can be connected to */
-    return walk(trust, text, 0, error);
+    return walk_path(trust, text, 0, error);
 }

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "guest/image.h"
-#include "snapshot/capture.h"
+#include "guest/process_image.h"
+#include "dump/dump.h"
 
 #define PAGES 6
 
@@ -31,22 +31,22 @@ struct made {
 #define AT(page) (IMAGE_LOWEST + (page) * (uint64_t)IMAGE_PAGE)
 
 /* A heap of three pages and one more, a file, a stack of two pages. */
-static void make(struct made *m, bool is_addition) {
+static void make(struct made *m, bool is_incremental) {
     const uint64_t text = offsetof(struct made, texts);
 
     memset(m, 0, sizeof *m);
     m->header = (struct image){
         .processes = { offsetof(struct made, process), 1 }, .threads = { offsetof(struct made, thread), 1 }, .areas = { offsetof(struct made, areas), 4 }, .runs = { offsetof(struct made, runs), 3 },
-        .kept = { offsetof(struct made, kept), is_addition ? 2 : 0 }, .files = { offsetof(struct made, file), 1 }, .texts = text, .texts_end = text + sizeof m->texts, .is_addition = is_addition, .length = sizeof *m, .magic = IMAGE_MAGIC,
+        .kept = { offsetof(struct made, kept), is_incremental ? 2 : 0 }, .files = { offsetof(struct made, file), 1 }, .texts = text, .texts_end = text + sizeof m->texts, .is_incremental = is_incremental, .length = sizeof *m, .magic = IMAGE_MAGIC,
     };
     m->process = (struct image_process){ .kind = IMAGE_LIVING, .pid = 5, .session = 5, .group = 5, .executable = text, .directory = text, .areas = { 0, 4 }, .threads = { 0, 1 } };
     m->thread = (struct image_thread){ .tid = 5, .xstate_length = 2696 };
-    m->areas[0] = (struct image_area){ .start = AT(0), .end = AT(is_addition ? 5 : 4), .kind = IMAGE_ANONYMOUS, .protection = 3, .runs = { 0, 1 }, .kept = { 0, is_addition } };
+    m->areas[0] = (struct image_area){ .start = AT(0), .end = AT(is_incremental ? 5 : 4), .kind = IMAGE_ANONYMOUS, .protection = 3, .runs = { 0, 1 }, .kept = { 0, is_incremental } };
     m->areas[1] = (struct image_area){ .start = AT(8), .end = AT(9), .kind = IMAGE_FILE, .path = text };
     m->areas[2] = (struct image_area){ .start = AT(16), .end = AT(17), .kind = IMAGE_VDSO };
-    m->areas[3] = (struct image_area){ .start = AT(is_addition ? 29 : 30), .end = AT(32), .kind = IMAGE_STACK, .protection = 3, .runs = { 1, 1 }, .kept = { is_addition, is_addition } };
+    m->areas[3] = (struct image_area){ .start = AT(is_incremental ? 29 : 30), .end = AT(32), .kind = IMAGE_STACK, .protection = 3, .runs = { 1, 1 }, .kept = { is_incremental, is_incremental } };
     m->file = (struct image_file){ .kind = IMAGE_FILE_MEMORY, .path = text, .length = 100, .runs = { 2, 1 } };
-    if (is_addition) {
+    if (is_incremental) {
         m->runs[0] = (struct image_run){ .address = AT(4), .length = IMAGE_PAGE };
         m->runs[1] = (struct image_run){ .address = AT(29), .length = IMAGE_PAGE, .at = IMAGE_PAGE };
         m->runs[2] = (struct image_run){ .length = IMAGE_PAGE, .at = 2 * IMAGE_PAGE };
@@ -82,7 +82,7 @@ static void make_whole(const struct made *base, const struct made *m) {
     int addition = file_of(m), from = file_of(base), to = memfd_create("whole", MFD_CLOEXEC);
     struct stat st;
 
-    if (to < 0 || capture_make_whole(addition, from, to) < 0 || fstat(to, &st) < 0)
+    if (to < 0 || dump_flatten(addition, from, to) < 0 || fstat(to, &st) < 0)
         abort();
     void *whole = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, to, 0);
     if (whole == MAP_FAILED || !image_is_sound(whole, (uint64_t)st.st_size))
@@ -99,14 +99,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         abort();
     make(base, false);
     make(m, true);
-    if (!image_is_sound(base, sizeof *base) || image_is_sound(m, sizeof *m) || !image_is_addition(m, sizeof *m, (const char *)base, sizeof *base))
+    if (!image_is_sound(base, sizeof *base) || image_is_sound(m, sizeof *m) || !image_is_incremental(m, sizeof *m, (const char *)base, sizeof *base))
         abort();
     for (; size >= 10; data += 10, size -= 10) {
         size_t at = (((size_t)data[0] | (size_t)data[1] << 8) % ((sizeof *m - sizeof m->pages) / 8)) + sizeof m->pages / 8;
 
         memcpy((char *)m + at * 8, data + 2, 8);
     }
-    if (image_is_addition(m, sizeof *m, (const char *)base, sizeof *base)) {
+    if (image_is_incremental(m, sizeof *m, (const char *)base, sizeof *base)) {
         look(base, m);
         make_whole(base, m);
     }

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "engine/sleep.h"
-#include "store/asleep_check.h"
+#include "engine/hibernate.h"
+#include "store/hibernated_check.h"
 
 #define LAYERS 2
 #define IMAGES 1
@@ -16,15 +16,15 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Every state that came of it is reached from the last. */
-static void walk(struct node *at) {
+static void walk(struct snapshot *at) {
     struct layer *layers[4];
     struct buf text = BUF_INIT;
 
-    (void)node_chain(at, layers, ARRAY_SIZE(layers));
-    for (struct node *i = at; i; i = i->parent)
+    (void)snapshot_chain(at, layers, ARRAY_SIZE(layers));
+    for (struct snapshot *i = at; i; i = i->parent)
         if (strlen(i->id) >= sizeof i->id)
             abort();
-    family_text(at->family, &text);
+    snapshot_tree_text(at->tree, &text);
     buf_done(&text);
 }
 
@@ -36,7 +36,7 @@ static void settle(struct engine *engine, const json_t *record) {
     list_init(&engine->finished);
     for (size_t i = 0; i < ARRAY_SIZE(engine->finished_by); i++)
         list_init(&engine->finished_by[i]);
-    sleep_settle(&session, record);
+    hibernate_settle(&session, record);
     list_for_each(node, &session.ended) {
         struct ended *ended = container_of(node, struct ended, node);
 
@@ -56,8 +56,8 @@ static void read_record(const json_t *record) {
     struct layer *layers[LAYERS] = { calloc(1, sizeof(struct layer)), calloc(1, sizeof(struct layer)) };
     int images[IMAGES] = { -EBADF };
     struct rollbox_error error = { 0 };
-    struct family *family;
-    struct node *at, *committed;
+    struct snapshot_tree *tree;
+    struct snapshot *at, *committed;
     struct buf text = BUF_INIT;
     const char *policy, *between = "";
     char **environment;
@@ -66,21 +66,21 @@ static void read_record(const json_t *record) {
     list_init(&engine.sessions);
     for (size_t i = 0; i < LAYERS; i++)
         *layers[i] = (struct layer){ .references = 1, .fd = -EBADF };
-    if (sleep_family(&engine, record, layers, LAYERS, images, IMAGES, NULL, &family, &at, &committed, &error) == 0) {
-        if (at->family)
+    if (hibernate_family(&engine, record, layers, LAYERS, images, IMAGES, NULL, &tree, &at, &committed, &error) == 0) {
+        if (at->tree)
             walk(at);
-        node_put(at);
-        node_put(committed);
-        family_put(family);
+        snapshot_put(at);
+        snapshot_put(committed);
+        snapshot_tree_put(tree);
     } else {
         abort();
     }
-    if (sleep_policy(record, &policy, &length, &environment) < 0)
+    if (hibernate_policy(record, &policy, &length, &environment) < 0)
         abort();
-    sleep_environment_free(environment);
+    hibernate_environment_free(environment);
     settle(&engine, record);
-    sleep_tree_text(record, "box", &text);
-    sleep_execs_text(record, &text, &between);
+    hibernate_tree_text(record, "box", &text);
+    hibernate_execs_text(record, &text, &between);
     buf_done(&text);
     for (size_t i = 0; i < LAYERS; i++)
         if (layers[i]->references != 1)
@@ -93,7 +93,7 @@ static void read_record(const json_t *record) {
 static void read_checked(const json_t *whole) {
     struct rollbox_error error = { 0 };
 
-    if (asleep_check(whole, &error) < 0) {
+    if (hibernated_check(whole, &error) < 0) {
         if (error.code != ROLLBOX_ERR_DAMAGED || !error.message[0])
             abort();
         return;
@@ -106,16 +106,16 @@ static void read_checked(const json_t *whole) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct rollbox_error error = { 0 };
     json_t *whole = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES, NULL), *again = NULL;
-    auto_free char *text = whole ? asleep_text(whole) : NULL;
+    auto_free char *text = whole ? hibernated_text(whole) : NULL;
 
-    if (text && asleep_parse(text, strlen(text), &again, &error) == 0)
+    if (text && hibernated_parse(text, strlen(text), &again, &error) == 0)
         read_checked(again);
     else if (text && !error.code)
         abort();
     json_decref(again);
     json_decref(whole);
     again = NULL;
-    if (asleep_parse((const char *)data, size, &again, &error) == 0)
+    if (hibernated_parse((const char *)data, size, &again, &error) == 0)
         json_decref(again);
     return 0;
 }

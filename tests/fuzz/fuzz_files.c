@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/tree.h"
+#include "base/remove_tree.h"
 #include "client/files.h"
 
 static int top = -EBADF;        /* holds "to", where trees go, and "outside" */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "guest/image.h"
+#include "guest/process_image.h"
 #include "store/describe.h"
 
 struct made {

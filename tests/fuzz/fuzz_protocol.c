@@ -28,7 +28,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct engine engine;
-static struct program *program;
+static struct profile *profile;
 
 /* What main.c has: when the engine ends, and what it does by the second. */
 void engine_stop(struct engine *unused) {
@@ -56,7 +56,7 @@ static void check(bool holds) {
 }
 
 static void start(void) {
-    struct list *lists[] = { &engine.clients, &engine.programs, &engine.boxes, &engine.runs, &engine.turns, &engine.finished, &engine.sessions, &engine.streams, &engine.sinks, &engine.copies };
+    struct list *lists[] = { &engine.clients, &engine.profiles, &engine.boxes, &engine.runs, &engine.turns, &engine.finished, &engine.sessions, &engine.streams, &engine.drains, &engine.copies };
     struct rollbox_error error;
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
@@ -74,12 +74,12 @@ static void start(void) {
     engine.features.cgroup_v1 = engine.features.cgroup_v2 = false;
     check(loop_new(&engine.loop) == 0 && engine.null_fd >= 0 && cgroup_root_open(&engine.features, CGROUP_LIMITS, &engine.cgroups) == 0);
     /* The launcher may have ended before it was told anything. */
-    for (int tries = 0; program_get(&engine, "{}", 2, NULL, &program, &error) < 0;)
+    for (int tries = 0; profile_get(&engine, "{}", 2, NULL, &profile, &error) < 0;)
         if (++tries == 100) {
             fprintf(stderr, "no sandbox can be here: %s\n", error.message);
             _exit(SKIPPED);
         }
-    check(program->number == 1 && waitpid(program->launcher->pid, NULL, 0) > 0);
+    check(profile->number == 1 && waitpid(profile->launcher->pid, NULL, 0) > 0);
     signal(SIGCHLD, SIG_IGN);
 }
 
@@ -157,10 +157,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         close(fds[i]);
     }
     loop_run_tasks(engine.loop);
-    check(list_empty(&engine.clients) && list_empty(&engine.turns) && !engine.n_queued && !engine.memory_reserved && !program->n_running);
-    list_for_each(node, &engine.programs)
-        if (container_of(node, struct program, node) != program)
-            program_free(container_of(node, struct program, node));
+    check(list_empty(&engine.clients) && list_empty(&engine.turns) && !engine.n_queued && !engine.memory_reserved && !profile->n_running);
+    list_for_each(node, &engine.profiles)
+        if (container_of(node, struct profile, node) != profile)
+            profile_free(container_of(node, struct profile, node));
     check(!engine.n_boxes);
     return 0;
 }

@@ -86,7 +86,7 @@ static void match(const uint8_t *data, size_t size) {
     buf_add(&pattern, data, size);
     if (buf_failed(&pattern) || rules_new(&rules) < 0)
         abort();
-    if (pattern.data && strlen(pattern.data) <= RECORD_RULE_MOST && rules_add_pattern(rules, pattern.data, NULL) == 0 && rules_apply(rules, "sk-abc: {1} [2] (3)\n", 20, false, &clean) < 0)
+    if (pattern.data && strlen(pattern.data) <= RECORD_MAX_RULE && rules_add_pattern(rules, pattern.data, NULL) == 0 && rules_apply(rules, "sk-abc: {1} [2] (3)\n", 20, false, &clean) < 0)
         abort();
     rules_free(rules);
 }

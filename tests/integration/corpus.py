@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 
-from harness import GUESTS, guest, place, rounds
+from harness import GUESTS, guest, place, repeat_count
 
 START = "2025-01-01T00:00:00"
 START_S = calendar.timegm((2025, 1, 1, 0, 0, 0))
@@ -16,8 +16,8 @@ LIMIT_S = 3600 if SOAK else 60     # of a batch
 
 
 def runs(whole, again):
-    """How often a program of a corpus runs: as often as the documentation says in make soak, as rounds() says else."""
-    return 50 if SOAK else rounds(whole, again)
+    """How often a program of a corpus runs: as often as the documentation says in make soak, as repeat_count() says else."""
+    return 50 if SOAK else repeat_count(whole, again)
 
 
 TIMES = runs(6, 2)

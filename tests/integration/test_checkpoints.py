@@ -12,7 +12,7 @@ import pytest
 from harness import NO_FILES, until
 from rollbox import InvalidArgument, Sandbox, Trajectory
 from test_cli_session import own, shared, shell  # noqa: F401
-from test_held import started
+from test_snapshot_show import started
 
 CHANGED = ["--auto-snapshot", "changed"]
 

@@ -70,7 +70,7 @@ if shutil.which("openssl", path="/usr/bin"):
 
 @pytest.fixture(scope="module")
 def programs():
-    return guest_in_ways("chance")
+    return guest_in_ways("randomness")
 
 
 def chance(caller, programs, what, *flags, kind="static"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time stamps of files under time_start: they are of the sandbox' clock, read back as they were set, come in the order of what was done, and under virtual time repeat.
+"""Time stamps of files under time_start: they are of the sandbox's clock, read back as they were set, come in the order of what was done, and under virtual time repeat.
 
 The model: a guest looks at what it has made in every way there is, and compares with its own clock; the time of the machine is nowhere seen. What must repeat is run six times, four side by side.
 """

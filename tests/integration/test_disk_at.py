@@ -16,7 +16,7 @@ import threading
 import pytest
 
 from conftest import BUILD
-from harness import ORDINARY_UID, caller, comm, descendants, has_cgroup, rounds, skip, until  # noqa: F401
+from harness import ORDINARY_UID, caller, comm, descendants, has_cgroup, repeat_count, skip, until  # noqa: F401
 from rollbox import Engine, EngineLost, FeatureMissing, Policy, PolicyInvalid, ResourceExhausted, RollboxError, Sandbox
 from stores import Shared, box, boxes, engine, failing, store, store_tells  # noqa: F401
 
@@ -346,7 +346,7 @@ def test_a_walk_leaves_who_is_paused_paused(engine):
     """A pause for idleness is not waited for, so who has it is told to stand still for a walk like any other, and goes on with the next call, not before."""
     with Sandbox(SMALL, engine=engine, idle=0.02) as box, Sandbox(ON_DISK, engine=engine) as other:
         box.exec("mkdir -p /tmp/a /tmp/b/x; (while :; do mv /tmp/b/x /tmp/a; mv /tmp/a/x /tmp/b; done) >/dev/null 2>&1 & for i in $(seq 500); do echo $i > /tmp/b/$i; done")
-        for i in range(rounds(8, 3)):
+        for i in range(repeat_count(8, 3)):
             other.exec(f"dd if=/dev/zero of=/tmp/{i} bs=1M count=96 2>/dev/null")
             until(lambda: box.inspect()["state"] == "paused")
             assert box.exec("ls /tmp/b /tmp/a | grep -c '[0-9]'").text == "500\n"

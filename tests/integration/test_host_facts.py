@@ -20,7 +20,7 @@ LISTED = Path(__file__).resolve().parents[2].joinpath("docs/security.md").read_t
 CHANGING = {"uptime", "net/softnet_stat", "net/sockstat", "net/protocols"}
 STEADY = {"config.gz", "consoles", "crypto", "devices", "dma", "execdomains", "filesystems", "iomem", "ioports", "kallsyms", "misc", "modules", "tty", "version", "fb", "mtrr", "driver", "acpi", "dynamic_debug",
           "asound", "bootconfig", "cpu", "device-tree", "kcore", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "slabinfo", "sysrq-trigger", "vmallocinfo", "allocinfo", "pagetypeinfo"}
-# The sandbox' own, or made for it.
+# The sandbox's own, or made for it.
 OWN = {"cpuinfo", "loadavg", "meminfo", "stat", "sys", "sysvipc", "mounts", "net", "self", "thread-self", "vmstat"}
 
 WALK = """
@@ -91,7 +91,7 @@ def test_what_changes_with_the_host_is_listed(net):
 
 
 def test_files_of_proc_are_known(caller):
-    """Each file of /proc that is not empty is the sandbox' own, or on the list."""
+    """Each file of /proc that is not empty is the sandbox's own, or on the list."""
     code = "import os\nfor n in os.listdir('/proc'):\n p = '/proc/' + n\n try: print(n, len(os.listdir(p)) if os.path.isdir(p) else len(open(p, 'rb').read(1)))\n except OSError: pass"
     rows = dict(line.split() for line in caller.python(code).stdout.splitlines())
     told = {name for name, length in rows.items() if length != "0" and not name.isdigit()}
@@ -158,7 +158,7 @@ for line in sys.stdin:
     print(json.dumps(look()), flush=True)
 """
 
-# What the list has, by the words that it has it by. Of numbers, those that are the sandbox' own go on by one each time, too.
+# What the list has, by the words that it has it by. Of numbers, those that are the sandbox's own go on by one each time, too.
 ANSWERS = {
     "sysinfo": "`sysinfo`", "statfs": "`statfs`", "times": "`times`", "mincore": "`mincore`", "number of a pipe": "of pipes and sockets", "number of a socket": "of pipes and sockets",
     "number of a memory file": "of memory files", "cookie of a socket": "`SO_COOKIE`", "number of a pidfd": "of pidfds", "number in /proc": "of files in `/proc`",

@@ -73,11 +73,11 @@ def test_the_budget_is_what_the_group_leaves(caller, engine):
 
 
 def test_what_the_group_has_no_memory_for_is_no_result(caller, engine):
-    """It is an error of the infrastructure, whether the kernel takes the command or a child of it; the sandbox' own limit is an outcome as ever."""
+    """It is an error of the infrastructure, whether the kernel takes the command or a child of it; the sandbox's own limit is an outcome as ever."""
     run = ("--engine", engine, "--memory", "512M", "--")
     result = caller.run(*run, "python3", "-c", EATS)
     assert (result.outcome, result.error["code"]) == ("error", "host_out_of_memory"), result
-    if caller.uid == 0:         # by the count of the sandbox' own group
+    if caller.uid == 0:         # by the count of the sandbox's own group
         result = caller.run(*run, "sh", "-c", f'python3 -c "{EATS}"; exit 0')
         assert (result.outcome, result.error["code"]) == ("error", "host_out_of_memory"), result
     assert caller.run(*run, "python3", "-c", FITS).exit_code == 0

@@ -709,7 +709,7 @@ def test_printed_result_is_not_the_result(caller):
 )
 def test_system_call(caller, probe):
     """No namespace, mount, root, handle, device, io_uring, bpf, key, machine, other-ABI, init, right or odd socket by system call."""
-    holds(caller.guest("probe", probe))
+    holds(caller.guest("escape_probe", probe))
 
 
 @pytest.mark.parametrize(
@@ -718,7 +718,7 @@ def test_system_call(caller, probe):
 )
 def test_system_call_as_sandbox_root(caller, probe):
     """User `root` of a sandbox has no more rights than any other."""
-    holds(caller.guest("probe", probe, flags=["--user", "root"]))
+    holds(caller.guest("escape_probe", probe, flags=["--user", "root"]))
 
 
 REACH_FOR_A_PROCESS = """
@@ -800,7 +800,7 @@ def test_terminal_injection(caller):
     """With a terminal as standard input, TIOCSTI (in any disguise) cannot type into the caller's shell."""
     master, slave = pty.openpty()
     try:
-        program = guest("probe")
+        program = guest("escape_probe")
         os.chown(os.ttyname(slave), caller.uid, -1)
         done = caller.rollbox("run", "--readable", program.parent, "--", program, "tiocsti", stdin=slave)
         assert done.returncode == 0, done.stdout
@@ -834,7 +834,7 @@ def test_inherited_descriptors(caller):
             high.append(number)
         directory = os.open("/", os.O_RDONLY)
         high.append(directory)
-        program = guest("probe")
+        program = guest("escape_probe")
         done = caller.rollbox("run", "--readable", program.parent, "--", program, "descriptors", pass_fds=high)
         assert done.returncode == 0, done.stdout
     finally:
@@ -1151,7 +1151,7 @@ def test_host_loopback_unreachable(caller, net):
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         port = server.getsockname()[1]
         datagrams.bind(("127.0.0.1", port))
-        holds(caller.guest("probe", "netconnect", port, flags=["--net", net]))
+        holds(caller.guest("escape_probe", "netconnect", port, flags=["--net", net]))
         assert not select.select([server, datagrams], [], [], 0)[0], "something arrived"
 
 
@@ -1264,7 +1264,7 @@ def test_output_before_the_timeout_is_kept(caller):
 
 def test_fork_bomb_is_contained(caller):
     """A fork bomb stops at the limit and ends with the run; the sandbox beside it works on."""
-    result = caller.guest("burden", "bomb", flags=["--processes", "20", "--timeout", "2"])
+    result = caller.guest("memory_load", "bomb", flags=["--processes", "20", "--timeout", "2"])
     assert result.outcome == "timeout" and result.processes_peak <= 21, result.told
     assert caller.run("--", "true").exit_code == 0
 
@@ -1287,7 +1287,7 @@ def test_two_hundred_at_once(caller):
 
 
 def few_files():
-    """As a login has them: a small soft limit, and a hard one that is no more than a sandbox' own."""
+    """As a login has them: a small soft limit, and a hard one that is no more than a sandbox's own."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096))
 
 
@@ -1301,7 +1301,7 @@ def few_files():
 )
 def test_what_is_counted_by_user_is_not_used_up(caller, kind, honest):
     """Inotify instances and timers are counted for a user as a whole: one sandbox cannot take those of another or of the caller."""
-    program = guest("burden")
+    program = guest("memory_load")
     with caller.start("--readable", program.parent, "--", program, kind, "200000") as first:
         taken = first.line()
         result = caller.run("--", "python3", "-c", honest)
@@ -1312,7 +1312,7 @@ def test_what_is_counted_by_user_is_not_used_up(caller, kind, honest):
 
 def test_descriptors_in_flight_do_not_stop_the_engine(caller):
     """So are descriptors sent and not received: a sandbox full of them does not keep an engine of the same user from passing its own."""
-    program = guest("burden")
+    program = guest("memory_load")
     with caller.start("--readable", program.parent, "--", program, "inflight", "200000", preexec_fn=few_files) as first:
         taken = first.line()
         result = caller.run("--", "echo", "works", preexec_fn=few_files)
@@ -1367,7 +1367,7 @@ def test_grants_within_grants(caller):
 
 def test_hostile_neighbours(caller):
     """Good jobs among bombs, floods and loops: each good one has the right result."""
-    program = guest("burden")
+    program = guest("memory_load")
     grant = {
         "fs_readable": ["/usr", "/bin", "/lib", "/lib64", "/etc", str(program.parent)],
         "max_processes": 16,

@@ -12,7 +12,7 @@ import subprocess
 import pytest
 
 import record_fuzz
-from harness import DEADLINE, rounds
+from harness import DEADLINE, repeat_count
 
 COMMAND = {"operation": "6f70", "terminal": False, "pid": 2, "description": "7368", "timeout_ms": 0, "output_limit": 100}
 
@@ -89,7 +89,7 @@ def test_a_record_that_was_made_to_lie_in_the_store_is_not_woken(fuzzer, engine,
 
 @pytest.mark.long
 def test_changed_live_files_are_refused_or_work(fuzzer):
-    n = rounds(150, 60, 20000)
+    n = repeat_count(150, 60, 20000)
     for _ in range(n):
         fuzzer.one()
     assert fuzzer.bad == [] and len(fuzzer.seen) > 10 and any("works" in outcome for outcome in fuzzer.seen)

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from corpus import START
-from harness import caller, rounds, some  # noqa: F401
+from harness import caller, repeat_count, sample_cases  # noqa: F401
 from test_interpreter import FILES, INPUT, POLICY, PROGRAMS, SHELVED, by_name, count, told, wait_until_ready
 
 import rollbox
@@ -80,7 +80,7 @@ def kept(keys):
         yield engine, box
 
 
-@pytest.mark.parametrize("part", range(rounds(8, 1)))
+@pytest.mark.parametrize("part", range(repeat_count(8, 1)))
 def test_not_a_byte_tells_whether_it_was_kept(engine, part):
     """All that the other tests of interpreters run, with the clocks of a virtual time."""
     names = [*PROGRAMS][part::8]
@@ -115,7 +115,7 @@ def test_chance_is_the_seeds(engine, level):
     keys = LEVELS[level]
     anew = Sandbox(policy_of(keys), engine=engine).run_code(CHANCE + ADDRESSES, stdin="x")
     with kept(keys) as (ready, box), ThreadPoolExecutor(4) as threads:
-        codes = [CHANCE + ADDRESSES, "import os; os.urandom(99); x = bytearray(1 << 24)", CHILDREN, "import json, random; print(random.random())"] * rounds(8, 3, 100)
+        codes = [CHANCE + ADDRESSES, "import os; os.urandom(99); x = bytearray(1 << 24)", CHILDREN, "import json, random; print(random.random())"] * repeat_count(8, 3, 100)
         before = count(ready)
         seen = list(threads.map(box.run_code, codes))
         assert count(ready) == before + len(codes) and all(one.ok for one in seen)
@@ -139,7 +139,7 @@ def test_the_clock_stands_where_a_new_ones_does(engine, keys):
         assert seen == {result(anew)} == {result(box.run(["python3", "-c", CLOCKS]))} and anew.ok
 
 
-@pytest.mark.parametrize("name", some([*SHELVED, "re._constants", "dataclasses", "json", "random", "string"]))
+@pytest.mark.parametrize("name", sample_cases([*SHELVED, "re._constants", "dataclasses", "json", "random", "string"]))
 def test_imports_look_at_the_clock_as_often(engine, name):
     """What is on the shelf is executed no more, but an import waits for locks, and that is what the clock counts."""
     code = f"import time; before = time.time_ns(); import {name}; print(time.time_ns() - before, time.monotonic_ns())"
@@ -233,10 +233,10 @@ def test_many_at_once():
         boxes = [Sandbox({**POLICY, **VIRTUAL, "random_seed": seed}, engine=engine) for seed in (1, 2)]
         barrier = threading.Barrier(6)
 
-        def some(i):
+        def sample_cases(i):
             barrier.wait()
-            return {result(boxes[i % 2].run_code(CHANCE + ADDRESSES + CLOCKS)) for _ in range(rounds(12, 4, 100))}
+            return {result(boxes[i % 2].run_code(CHANCE + ADDRESSES + CLOCKS)) for _ in range(repeat_count(12, 4, 100))}
 
         with ThreadPoolExecutor(6) as threads:
-            seen = list(threads.map(some, range(6)))
+            seen = list(threads.map(sample_cases, range(6)))
         assert all(len(one) == 1 for one in seen) and seen[0] == seen[2] == seen[4] != seen[1] == seen[3] == seen[5]

@@ -12,7 +12,7 @@ from harness import caller  # noqa: F401
 
 PREPARATIONS = ["idle", "written", "process", "layers", "live", "forked", "hibernated", "woken", "recorded", "code", "disk"]
 
-# Of names of processes: those of the engine's children that are killed, one after the other. "init" is the sandbox' own.
+# Of names of processes: those of the engine's children that are killed, one after the other. "init" is the sandbox's own.
 KILLS = ["init", "launch", "launch init", "init launch", "init launch init launch", "hold", "hold launch", "record", "measure", "janitor", "every"]
 
 SCRIPT = """

@@ -32,7 +32,7 @@ def got(result):
 @pytest.mark.parametrize("kind", ["private", "mapshared", "hidden", "locked", "memfd", "children", "sysv"])
 def test_memory(caller, kind):
     """Eight times the limit is never had at once: private, shared, out of sight, locked, memfd, of many processes, of none."""
-    result = caller.guest("burden", kind, 512, flags=["--memory", "64M"])
+    result = caller.guest("memory_load", kind, 512, flags=["--memory", "64M"])
     assert "SURVIVED" not in result.stdout, result.told
     assert result.outcome in ("out_of_memory", "exit", "signal"), result.told
     assert result.exit_code != 0 and result.peak_memory_bytes < 128 * MIB, result.told
@@ -42,14 +42,14 @@ def test_memory(caller, kind):
 @pytest.mark.parametrize("kind", ["leaderless", "hiddenleaderless", "unseen", "unreadable"])
 def test_memory_of_who_does_not_show_it(caller, kind, level):
     """Nor by a process whose main thread has ended, or that an ordinary user may not look into: it made itself so, or its program cannot be read."""
-    result = caller.guest("burden", kind, 512, flags=["--memory", "64M", "--isolation", level])
+    result = caller.guest("memory_load", kind, 512, flags=["--memory", "64M", "--isolation", level])
     assert "SURVIVED" not in result.stdout and result.outcome == "out_of_memory", result.told
 
 
 @pytest.mark.parametrize("kind", ["private", "mapshared", "children"])
 def test_memory_outcome(caller, kind):
     """Memory that a program touches beyond the limit ends it as out_of_memory, where a cgroup holds it."""
-    result = caller.guest("burden", kind, 512, flags=["--memory", "64M"])
+    result = caller.guest("memory_load", kind, 512, flags=["--memory", "64M"])
     if not has_cgroup(result) and kind != "private":
         skip("no cgroup here: rlimits refuse the memory to the guest instead")
     assert result.outcome == "out_of_memory", result.told
@@ -64,7 +64,7 @@ def test_memory_bytearray(caller):
 @pytest.mark.parametrize("path", ["/tmp/large", "/dev/shm/large"])
 def test_memory_of_tmpfs(caller, path):
     """Files in memory count: they cannot be used to have more than the limit."""
-    result = caller.guest("burden", "file", 512, path, flags=["--memory", "64M", "--disk", "1G"])
+    result = caller.guest("memory_load", "file", 512, path, flags=["--memory", "64M", "--disk", "1G"])
     assert "SURVIVED" not in result.stdout, result.told
     assert result.outcome in ("out_of_memory", "exit"), result.told
 
@@ -72,7 +72,7 @@ def test_memory_of_tmpfs(caller, path):
 @pytest.mark.parametrize("kind", ["pipes", "sockets", "tables"])
 def test_memory_of_the_kernel(caller, kind):
     """Nor can buffers in the kernel: pipes, sockets and page tables are charged to the sandbox or bounded otherwise."""
-    result = caller.guest("burden", kind, 1024, flags=["--memory", "64M", "--open-files", "1024"])
+    result = caller.guest("memory_load", kind, 1024, flags=["--memory", "64M", "--open-files", "1024"])
     assert "SURVIVED" not in result.stdout, result.told
 
 
@@ -80,7 +80,7 @@ def test_memory_of_the_kernel(caller, kind):
 @pytest.mark.parametrize("kind", ["futexes", "rulesets", "programs", "placements"])
 def test_memory_in_tables_of_the_kernel(caller, kind, level):
     """Nor can what the kernel keeps for a process beside its memory: what nobody would charge to the sandbox is not to be had."""
-    result = caller.guest("burden", kind, 128, flags=["--memory", "64M", "--isolation", level])
+    result = caller.guest("memory_load", kind, 128, flags=["--memory", "64M", "--isolation", level])
     assert "SURVIVED" not in result.stdout, result.told
 
 
@@ -284,14 +284,14 @@ def test_memory_bomb_of_many_processes(caller):
 
 def test_memory_within_the_limit(caller):
     """What is allowed is given: 3/4 of the limit can be had and touched."""
-    result = caller.guest("burden", "private", 96, flags=["--memory", "128M"])
+    result = caller.guest("memory_load", "private", 96, flags=["--memory", "128M"])
     assert (result.outcome, result.stdout) == ("exit", "SURVIVED\n"), result.told
     assert 90 * MIB < result.peak_memory_bytes <= 128 * MIB, result.told
 
 
 def test_memory_is_given_back(caller):
     """A run that ate memory leaves the next one of the same engine its whole limit."""
-    program = guest("burden")
+    program = guest("memory_load")
     policy = {"fs_readable": [str(program.parent), "/lib", "/lib64", "/usr", "/bin"], "max_memory": "64M"}
     jobs = [{"id": str(i), "argv": [str(program), "private", "512" if i % 2 else "40"], "policy": policy} for i in range(8)]
     rows = caller.batch(jobs, "-j", "1")
@@ -303,19 +303,19 @@ def test_memory_is_given_back(caller):
 
 def test_process_limit(caller):
     """The limit counts every process, and one more is EAGAIN."""
-    count, number = got(caller.guest("burden", "forks", 200, flags=["--processes", "20"]))
+    count, number = got(caller.guest("memory_load", "forks", 200, flags=["--processes", "20"]))
     assert 15 <= count <= 20 and number == 11
 
 
 def test_thread_limit(caller):
     """Threads count as processes do."""
-    count, number = got(caller.guest("burden", "threads", 500, flags=["--processes", "20"]))
+    count, number = got(caller.guest("memory_load", "threads", 500, flags=["--processes", "20"]))
     assert 15 <= count <= 20 and number == 11
 
 
 def test_zombies_are_counted(caller):
     """Children that nobody waits for do not pile up beyond the limit."""
-    count, number = got(caller.guest("burden", "zombies", 2000, flags=["--processes", "30"]))
+    count, number = got(caller.guest("memory_load", "zombies", 2000, flags=["--processes", "30"]))
     assert count <= 30 and number == 11
 
 
@@ -333,12 +333,12 @@ def test_orphans_are_reaped(caller):
 
 def test_process_limits_are_apart(caller):
     """Each sandbox has its own count, though all are of one user."""
-    program = guest("burden")
+    program = guest("memory_load")
     with caller.start(
         "--processes", "20", "--readable", program.parent, "--", "sh", "-c", f"{program} forks 200; read line"
     ) as first:
         assert first.line().startswith("got")
-        count, _ = got(caller.guest("burden", "forks", 200, flags=["--processes", "20"]))
+        count, _ = got(caller.guest("memory_load", "forks", 200, flags=["--processes", "20"]))
         assert count >= 15
         first.say()
         first.finish()
@@ -361,16 +361,16 @@ def test_process_limit_cannot_be_raised(caller):
 
 def test_open_files_limit(caller):
     """Descriptors end with EMFILE at the limit; the engine has its own."""
-    count, number = got(caller.guest("burden", "descriptors", 100000, flags=["--open-files", "64"]))
+    count, number = got(caller.guest("memory_load", "descriptors", 100000, flags=["--open-files", "64"]))
     assert count == 64 - 3 and number == 24
-    count, number = got(caller.guest("burden", "descriptors", 100000))
+    count, number = got(caller.guest("memory_load", "descriptors", 100000))
     assert count == 4096 - 3 and number == 24
 
 
 @pytest.mark.parametrize("path", ["/tmp/large", "/dev/shm/large"])
 def test_disk_limit(caller, path):
     """What a guest writes ends with ENOSPC at the limit, in every private writable place."""
-    result = caller.guest("burden", "file", 64, path, flags=["--disk", "16M", "--memory", "256M"])
+    result = caller.guest("memory_load", "file", 64, path, flags=["--disk", "16M", "--memory", "256M"])
     assert result.outcome == "exit" and "SURVIVED" not in result.stdout, result.told
     count, number = map(int, re.fullmatch(r"got (\d+) errno (\d+)\n", result.stdout).groups())
     assert count <= 16 and number == 28, result.told
@@ -380,7 +380,7 @@ def test_disk_limit_of_a_writable_grant(caller):
     """So does what it writes into a private copy of a grant; the host's disk is not used."""
     grant = caller.directory(0o755)
     result = caller.guest(
-        "burden", "file", 64, f"{grant}/large", flags=["--disk", "16M", "--memory", "256M", "--writable", grant]
+        "memory_load", "file", 64, f"{grant}/large", flags=["--disk", "16M", "--memory", "256M", "--writable", grant]
     )
     assert result.stdout.startswith("got ") and "errno 28" in result.stdout, result.told
     assert os.listdir(grant) == []
@@ -405,7 +405,7 @@ def test_disk_limit_is_one_for_all_places(caller):
 
 def test_inode_bomb(caller):
     """Empty files are bounded as well."""
-    program = guest("burden")
+    program = guest("memory_load")
     result = caller.run(
         "--disk", "4M", "--readable", program.parent, "--timeout", "30", "--", program, "inodes", "400000", "/tmp"
     )
@@ -504,7 +504,7 @@ def test_cpu_limit(caller):
     """Two busy processes under one CPU get one CPU's time between them."""
     if (os.cpu_count() or 1) < 2:
         skip("needs two CPUs")
-    result = caller.guest("burden", "spin", 4, flags=["--cpus", "1", "--timeout", "1"])
+    result = caller.guest("memory_load", "spin", 4, flags=["--cpus", "1", "--timeout", "1"])
     assert result.outcome == "timeout" and result.cpu_ms <= 1.3 * result.wall_ms + 100, result.told
 
 
@@ -596,7 +596,7 @@ def test_defaults(caller):
     """The documented defaults: 512 MiB, 64 processes, 4,096 open files."""
     result = caller.run("--", "sh", "-c", "grep MemTotal /proc/meminfo; ulimit -n")
     assert result.stdout.split() == ["MemTotal:", str(512 * 1024), "kB", "4096"], result.told
-    count, _ = got(caller.guest("burden", "forks", 500))
+    count, _ = got(caller.guest("memory_load", "forks", 500))
     assert 55 <= count <= 64
 
 
@@ -692,7 +692,7 @@ def test_no_core_file(caller):
 
 
 def test_what_is_granted_is_not_memory(caller):
-    """What lies on the host's file system is not counted as the sandbox' own, whichever path shows it."""
+    """What lies on the host's file system is not counted as the sandbox's own, whichever path shows it."""
     for path in ("/tmp", "/var/tmp"):
         done = caller.rollbox("run", "--memory", "32M", "--readable", path, "--", "sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done; echo done", env=caller.environment(ROLLBOX_KFEAT="-cgroup"))
         assert done.returncode == 0 and done.stdout == b"done\n", done

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from rollbox import AsyncSandbox, Cancelled, Engine, FeatureMissing, InvalidArgument, NotFound, Outcome, Policy, ResourceExhausted, RollboxError, Sandbox, SetupFailed
-from harness import children, groups_of, pidfds, rounds, skip, until, wait_gone
+from harness import children, groups_of, pidfds, repeat_count, skip, until, wait_gone
 
 ANSWERER = """
 import sys
@@ -1061,7 +1061,7 @@ def test_many_rounds_leave_nothing():
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin = Asked.begin(box, "x = 0")
         before = []
-        for i in range(rounds(100, 40, 1000)):
+        for i in range(repeat_count(100, 40, 1000)):
             if i % 3 == 0:
                 at = box.snapshot()
                 box.drop(at)
@@ -1132,10 +1132,10 @@ def test_what_is_given_up_does_not_find_its_input_ended(tmp_path, how):
         assert process.stdout.readline() == b"ready\n"
         state = box.snapshot()
         if how == "reset":
-            for _ in range(rounds(20, 5, 200)):
+            for _ in range(repeat_count(20, 5, 200)):
                 box.reset(state)
         else:
-            for _ in range(rounds(20, 5, 200)):
+            for _ in range(repeat_count(20, 5, 200)):
                 for kid in box.fork(2, snapshot=state):
                     kid.close()
         assert not (tmp_path / "woken").exists()

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from harness import rounds, some
+from harness import repeat_count, sample_cases
 from live_corpus import PROGRAMS, begin, files, missing
 from rollbox import Engine, FeatureMissing, Policy, Sandbox
 from test_live import Asked, closing, restorer, sh, until     # noqa: F401 (restorer: a fixture)
@@ -292,7 +292,7 @@ def test_captured_at_any_moment(name, policy):
     with Sandbox(policy) as box:
         box.spawn(["python3", "-I", "-c", IMPORTS + "\n" + BUSY[name]])
         origin = Asked.begin(box, IMPORTS, "n = 0")
-        moments = rounds(5, 2, 50)
+        moments = repeat_count(5, 2, 50)
         for i in range(moments):
             with closing(box.fork(2, same_seed=True)) as kids:
                 assert [origin.of(kid)("n") for kid in kids] == [str(i)] * 2
@@ -319,7 +319,7 @@ def test_a_process_that_may_open_nothing_more_beside_descriptors_on_their_way():
             assert asks(kids[0].process(origin.id)) == ["ok"]
 
 
-@pytest.mark.parametrize("name", some([*CORPUS, *SOME]))
+@pytest.mark.parametrize("name", sample_cases([*CORPUS, *SOME]))
 def test_the_corpus(name):
     if missing(name):
         pytest.skip(f"{missing(name)} is not installed")
@@ -393,7 +393,7 @@ def test_a_wait_that_a_signal_has_ended_is_not_gone_on_with(wait):
         process = box.spawn(["python3", "-I", "-c", SIGNALLED.replace("WAIT", wait)])
         assert process.stdout.readline() == b"ready\n"
         kids, taken = [], 0
-        while process.poll() is None and taken < rounds(12, 8, 64):
+        while process.poll() is None and taken < repeat_count(12, 8, 64):
             for _ in range(4):
                 box.snapshot()
             taken += 4
@@ -446,7 +446,7 @@ def test_waits_that_snapshots_break_off_last_as_long_as_they_would(program):
     with Sandbox({**VIRTUAL, "max_processes": 200}) as box:
         process = box.spawn(["python3", "-I", "-c", program])
         assert process.stdout.readline() == b"ready\n"
-        for _ in range(rounds(100, 30, 400)):
+        for _ in range(repeat_count(100, 30, 400)):
             if select.select([process.stdout], [], [], 0)[0]:
                 break
             box.drop(box.snapshot())
@@ -473,7 +473,7 @@ print(wrong)
 def test_a_clock_that_init_is_asked_for_is_not_interrupted(policy):
     """A signal that comes before init has taken the question up ended clock_gettime with EINTR, which it does not know. The first query of a program is a question, and each of a clock that counts a processor's time."""
     with Sandbox(policy) as box:
-        assert box.exec(["python3", "-I", "-S", "-c", ASKED_UNDER_SIGNALS % rounds(2000, 500)], text=True).stdout == "0\n"
+        assert box.exec(["python3", "-I", "-S", "-c", ASKED_UNDER_SIGNALS % repeat_count(2000, 500)], text=True).stdout == "0\n"
 
 
 # Limits

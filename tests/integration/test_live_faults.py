@@ -2,7 +2,7 @@
 """Who takes a live state is killed on the way, at each step that others can see: the sandbox runs on, or is told to be gone, and nothing is left.
 
 The model: guests/killer.c kills a process between two of its system calls, and says how many it made. A first round counts; the others are spread over all that were counted, and each is another process' end: the capturer's, a
-holder's, a new sandbox' init, that of the sandbox itself, the engine's. make soak takes more of them (ROLLBOX_SOAK).
+holder's, a new sandbox's init, that of the sandbox itself, the engine's. make soak takes more of them (ROLLBOX_SOAK).
 """
 
 import contextlib
@@ -15,12 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from harness import children, descendants, guest, groups_of, limited, pidfds, rounds, skip, until, wait_gone
+from harness import children, descendants, guest, groups_of, limited, pidfds, repeat_count, skip, until, wait_gone
 from rollbox import Engine, Policy, ResourceExhausted, RollboxError, Sandbox, SetupFailed
 from test_live import Asked, sh
-from test_live_again import images, state_of
+from test_checkpoint_incremental import images, state_of
 
-STEPS = rounds(16, 6, 1000)
+STEPS = repeat_count(16, 6, 1000)
 NEVER = 1 << 30
 
 pytestmark = pytest.mark.timeout_s(1800 if os.environ.get("ROLLBOX_SOAK") else 120)
@@ -303,7 +303,7 @@ def test_a_launcher_that_is_killed_at_any_step():
 
 def test_a_sandbox_is_closed_while_a_refused_capture_ends():
     """Of a process that is killed its first thread is told of when the others were looked at, which who traces them alone can do."""
-    for _ in range(rounds(15, 5, 200)):
+    for _ in range(repeat_count(15, 5, 200)):
         with Engine() as engine:
             box = Sandbox({"max_processes": 60}, engine=engine)
             Asked.begin(box, "import threading", "go = threading.Event()", "[threading.Thread(target=go.wait, daemon=True).start() for _ in range(3)]", "x = bytearray(b'x' * (4 << 20))", "file = open('/tmp/file', 'w')", "file.write('x'), file.flush()")
@@ -388,7 +388,7 @@ def test_what_a_launcher_made_ahead_goes_with_it():
 
 
 def test_an_init_that_is_killed_at_any_step_of_a_snapshot():
-    """The snapshot is whole or refused; the sandbox' processes are gone, its files are not, and it works on."""
+    """The snapshot is whole or refused; the sandbox's processes are gone, its files are not, and it works on."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         running = Running(box)
         with Killer(box.inspect()["pid"], "-", NEVER) as killer:
@@ -447,7 +447,7 @@ while True:
 @pytest.mark.long
 def test_a_sandbox_that_is_ended_for_want_of_memory_while_it_is_captured():
     """Its snapshot is of what is left. An ordinary user's has no group: it is killed when it is looked at, most often as it stands there and is read, which said "Bad address"."""
-    for _ in range(rounds(6, 6, 60)):
+    for _ in range(repeat_count(6, 6, 60)):
         with Sandbox(Policy(max_memory="64M")) as box:
             process, taken = box.spawn(["python3", "-c", GREEDY]), 1
             assert process.stdout.readline() == b"ready\n"

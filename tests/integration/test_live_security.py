@@ -39,7 +39,7 @@ class Captive:
 @pytest.fixture
 def box():
     with Sandbox(Policy(max_memory="512M", max_processes=400)) as box:
-        box.upload(guest("captive"), PROGRAM)
+        box.upload(guest("awkward_states"), PROGRAM)
         yield box
 
 
@@ -114,7 +114,7 @@ def test_processes_that_come_and_go(what):
     """Either they stand still, or they are refused; those that ended while the others were looked for are no reason. What the kernel has of a process is given back some time after its end: on a busy machine that of many thousands
     is more than an ordinary sandbox may have."""
     with Sandbox(Policy(max_memory="4G", max_processes=400)) as box:
-        box.upload(guest("captive"), PROGRAM)
+        box.upload(guest("awkward_states"), PROGRAM)
         captive = Captive.begin(box, what)
         for _ in range(3):
             try:
@@ -167,7 +167,7 @@ def test_a_copy_does_not_read_what_its_origin_could_only_write(tmp_path):
     os.chown(secret, 12345, 12345)
     secret.chmod(0o622)
     with Sandbox(Policy(fs_shared=[str(shared)])) as box:
-        box.upload(guest("captive"), PROGRAM)
+        box.upload(guest("awkward_states"), PROGRAM)
         assert box.exec(["cat", str(secret)]).exit_code == 1
         captive = Captive.begin(box, "written-only", secret)
         assert "open for writing alone" in refused(box, captive)
@@ -180,7 +180,7 @@ def test_something_everywhere(box):
 
 def test_init_of_a_copy_is_out_of_reach(box):
     """For what was restored, what that starts, and what is started after."""
-    box.upload(guest("neighbour"), "/tmp/neighbour")
+    box.upload(guest("other_sandbox"), "/tmp/neighbour")
     shell = box.shell()
     shell.run("true")
     kid, = box.fork(1)

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from harness import rounds
+from harness import repeat_count
 from rollbox import Engine, Sandbox
 from test_live import Asked, restorer, sh  # noqa: F401
 
@@ -48,7 +48,7 @@ class One:
 
 
 @pytest.mark.timeout_s(600)
-@pytest.mark.parametrize("seed", range(rounds(10, 4, 300)))
+@pytest.mark.parametrize("seed", range(repeat_count(10, 4, 300)))
 def test_what_comes_in_any_order(seed):
     chance = random.Random(seed)
     with Engine() as engine, contextlib.ExitStack() as stack:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits for a time in live states: those that the kernel goes on with by restart_syscall (src/snapshot/restart.c).
+"""Waits for a time in live states: those that the kernel goes on with by restart_syscall (src/dump/syscall_restart.c).
 
 The model: a Python with a thread in each kind of such a wait, which ends by what it waits for, or by a signal that is handled, and by nothing else; whatever broke it off before, in the origin and in copies of any generation.
 """

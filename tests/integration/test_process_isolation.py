@@ -34,7 +34,7 @@ pytestmark = pytest.mark.masked
 )
 def test_system_call(caller, probe):
     """The `process` isolation has the same filter."""
-    holds(caller.guest("probe", probe, flags=process_isolation()))
+    holds(caller.guest("escape_probe", probe, flags=process_isolation()))
 
 
 def test_files(caller):
@@ -133,7 +133,7 @@ def test_network(caller):
         os.chmod(grant / "service", 0o777)
         for listener in (abstract, path):
             listener.listen()
-        holds(caller.guest("probe", "netconnect", port, flags=flags))
+        holds(caller.guest("escape_probe", "netconnect", port, flags=flags))
         refused(
             caller.python(
                 f"import socket\nfor name in ('\\0{meeting}', '{grant}/service'):\n    for kind in (1, 2, 5):\n"

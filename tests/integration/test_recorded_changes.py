@@ -12,7 +12,7 @@ import pytest
 
 from rollbox import Record, Sandbox, Trajectory
 from test_cli_session import shared, shell  # noqa: F401
-from test_held import started
+from test_snapshot_show import started
 
 
 class Recorded:

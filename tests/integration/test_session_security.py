@@ -13,7 +13,7 @@ from rollbox import Outcome, Policy, ResourceExhausted, Sandbox
 @pytest.fixture
 def box():
     with Sandbox(Policy(max_disk="64M", max_processes=200)) as box:
-        box.upload(guest("neighbour"), "/tmp/neighbour")
+        box.upload(guest("other_sandbox"), "/tmp/neighbour")
         yield box
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 
 import pytest
-from harness import DEADLINE, caller, rounds  # noqa: F401
+from harness import DEADLINE, caller, repeat_count  # noqa: F401
 from test_cli_session import Terminal, box, shared, shell  # noqa: F401
 
 READERS = [
@@ -40,7 +40,7 @@ print(json.dumps(ends))
 
 
 def test_the_end_of_a_terminals_input_ends_who_reads_it(caller):
-    for _ in range(rounds(2, 1)):
+    for _ in range(repeat_count(2, 1)):
         done = caller.script(READ, READERS, DEADLINE)
         assert done.returncode == 0, done.stderr.decode()
         for end in json.loads(done.stdout):

@@ -446,7 +446,7 @@ def test_forks_are_recorded_as_what_they_are_forked_from(caller):
 
 
 def test_what_is_taken_out_is_taken_out_after_a_sleep_too(caller):
-    """The sandbox' own record ends with its engine; forks of it, made by the next engine that wakes it, are recorded by the same rules."""
+    """The sandbox's own record ends with its engine; forks of it, made by the next engine that wakes it, are recorded by the same rules."""
     home = caller.directory()
     with shared_engine(caller) as call:
         box = call("create", "--record", home / "a.jsonl", "--redact", "hush[0-9]+", "--keep", "200")

@@ -16,7 +16,7 @@ import time
 import pytest
 
 from rollbox import Engine, InvalidArgument, Policy, Record, RecordWarning, Sandbox, Trajectory
-from harness import DEADLINE, NO_FILES, binaries, caller, rounds  # noqa: F401
+from harness import DEADLINE, NO_FILES, binaries, caller, repeat_count  # noqa: F401
 from test_trajectories import read, recorder_of
 
 
@@ -316,7 +316,7 @@ def test_states_of_a_pattern_do_not_pile_up(tmp_path):
     with Engine() as engine, Sandbox(engine=engine, record=Record(tmp_path / "a.jsonl", redact=["(a|b)*a(a|b){12}c"])) as box:
         box.exec(["true"])
         recorder = recorder_of(engine.status()["pid"])
-        for _ in range(rounds(20, 10, 600)):
+        for _ in range(repeat_count(20, 10, 600)):
             assert box.exec("head -c 4000 /dev/urandom | tr '\\0-\\177' a | tr -c a b").ok
         settled(box)
         resident = int(pathlib.Path(f"/proc/{recorder}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that the kernel keeps for a program's things, rather than for the program, stays below the sandbox' limit; also where no control group is charged with it."""
+"""Memory that the kernel keeps for a program's things, rather than for the program, stays below the sandbox's limit; also where no control group is charged with it."""
 
 import os
 import subprocess

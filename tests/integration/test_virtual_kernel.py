@@ -2,7 +2,7 @@
 """time_mode virtual: the clock does not pass what the kernel still has to deliver (segments of TCP, bytes of terminals), and does not wait for ever for what it never will."""
 
 import pytest
-from harness import caller, rounds  # noqa: F401
+from harness import caller, repeat_count  # noqa: F401
 
 START = "2025-01-01T00:00:00"
 VIRTUAL = ("--net", "loopback", "--seed", "7", "--time-start", START, "--time-mode", "virtual")
@@ -137,11 +137,11 @@ def test_bytes_held_back_by_nagle_arrive_before_a_time_out(caller, host):
 
 
 def test_bytes_in_a_terminal_arrive_before_a_time_out(caller):
-    assert told(caller, ECHOES, times=rounds(4, 2, 40)) == "late 0\n"
+    assert told(caller, ECHOES, times=repeat_count(4, 2, 40)) == "late 0\n"
 
 
 def test_a_line_for_a_shell_in_a_terminal_arrives_before_a_time_out(caller):
-    text = told(caller, SHELL, times=rounds(4, 2, 40))
+    text = told(caller, SHELL, times=repeat_count(4, 2, 40))
     assert "late" not in text.split("got", 1)[1] and text.count("got") == 100, text
 
 

@@ -9,7 +9,7 @@ import contextlib
 
 import pytest
 
-from harness import rounds
+from harness import repeat_count
 from rollbox import Engine, Outcome, Policy, Sandbox
 from test_live import closing, restorer     # noqa: F401 (restorer: a fixture)
 
@@ -101,13 +101,13 @@ def test_short_time_outs_come_beside_queries_of_the_clock():
 @pytest.mark.parametrize("pause", [0, 0.001])
 @pytest.mark.parametrize("signals", ["[signal.SIGCONT]", "[signal.SIGSTOP, signal.SIGCONT]"], ids=["continued", "stopped"])
 def test_time_outs_come_where_signals_break_waits_off(signals, pause):
-    for _ in range(rounds(2, 1, 50)):
+    for _ in range(repeat_count(2, 1, 50)):
         is_over(f"import signal\nSIGNALS, PAUSE = {signals}, {pause}\n" + BROKEN_OFF, VIRTUAL)
 
 
 def test_forks_of_a_counting_thread_count_on():
     with counting() as (box, origin):
-        for _ in range(rounds(6, 2, 200)):
+        for _ in range(repeat_count(6, 2, 200)):
             with closing(box.fork(3)) as kids:
                 for kid in kids:
                     counts(kid.process(origin.id))
@@ -117,7 +117,7 @@ def test_forks_of_a_counting_thread_count_on():
 def test_a_reset_of_a_counting_thread_counts_on():
     with counting() as (box, process):
         state = box.snapshot()
-        for _ in range(rounds(6, 2, 200)):
+        for _ in range(repeat_count(6, 2, 200)):
             counts(process)
             box.reset(state)
             process = box.process(process.id)
@@ -127,7 +127,7 @@ def test_a_reset_of_a_counting_thread_counts_on():
 def test_a_counting_thread_that_hibernated_counts_on(tmp_path, monkeypatch):
     monkeypatch.setenv("ROLLBOX_STORE", str(tmp_path / "store"))
     with Engine() as engine, counting(engine=engine) as (box, process):
-        for _ in range(rounds(4, 2, 100)):
+        for _ in range(repeat_count(4, 2, 100)):
             box.hibernate()
             box.wake()
             process = box.process(process.id)
@@ -136,7 +136,7 @@ def test_a_counting_thread_that_hibernated_counts_on(tmp_path, monkeypatch):
 
 def test_a_sandbox_that_was_paused_counts_on():
     with counting() as (box, process):
-        for _ in range(rounds(20, 5, 500)):
+        for _ in range(repeat_count(20, 5, 500)):
             box.pause()
             box.resume()
             counts(process)

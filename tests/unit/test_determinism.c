@@ -16,10 +16,10 @@
 #include "policy/plan.h"
 #include "test.h"
 
-static struct sock_filter program[PLAN_QUESTIONS_MOST];
+static struct sock_filter program[PLAN_MAX_QUESTIONS];
 
 static void build(bool seed, enum determinism_clock clock) {
-    ASSERT_GT(determinism_filter(seed, clock, program, PLAN_QUESTIONS_MOST), 0);
+    ASSERT_GT(determinism_filter(seed, clock, program, PLAN_MAX_QUESTIONS), 0);
 }
 
 /* What the kernel would do, for the instructions that the program is made of. */
@@ -27,7 +27,7 @@ static uint32_t verdict_of(const struct seccomp_data *data) {
     uint32_t a = 0;
 
     for (const struct sock_filter *i = program;; i++) {
-        ASSERT_TRUE(i < program + PLAN_QUESTIONS_MOST);
+        ASSERT_TRUE(i < program + PLAN_MAX_QUESTIONS);
         switch (i->code) {
         case BPF_LD | BPF_W | BPF_ABS:
             memcpy(&a, (const char *)data + i->k, sizeof a);
@@ -339,7 +339,7 @@ TEST(chacha_is_chacha20) {
 /* Results that were kept are compared with those of a later version. */
 TEST(bytes_of_a_seed_stay_what_they_are) {
     char uuid[38], other[38];
-    uint8_t bytes[2 * CHANCE_STEP], again[2 * CHANCE_STEP];
+    uint8_t bytes[2 * SEEDED_RANDOM_STEP], again[2 * SEEDED_RANDOM_STEP];
 
     determinism_uuid(7, uuid);
     determinism_uuid(8, other);
@@ -347,17 +347,17 @@ TEST(bytes_of_a_seed_stay_what_they_are) {
     ASSERT_EQ(strlen(uuid), 37);
     ASSERT_EQ(uuid[14], '4');
     ASSERT_EQ(uuid[36], '\n');
-    chance_bytes(7, 0, bytes, sizeof bytes);
-    chance_bytes(7, CHANCE_STEP, again, CHANCE_STEP);
-    ASSERT_MEM_EQ(bytes + CHANCE_STEP, CHANCE_STEP, again, CHANCE_STEP);
+    seeded_random_bytes(7, 0, bytes, sizeof bytes);
+    seeded_random_bytes(7, SEEDED_RANDOM_STEP, again, SEEDED_RANDOM_STEP);
+    ASSERT_MEM_EQ(bytes + SEEDED_RANDOM_STEP, SEEDED_RANDOM_STEP, again, SEEDED_RANDOM_STEP);
     for (unsigned block = 0; block < sizeof bytes / CHACHA_BLOCK; block++) {
-        chacha_block(7, 0, CHANCE_URANDOM, block, again);
+        chacha_block(7, 0, SEEDED_RANDOM_URANDOM, block, again);
         ASSERT_MEM_EQ(bytes + block * CHACHA_BLOCK, CHACHA_BLOCK, again, CHACHA_BLOCK);
     }
-    chance_bytes(8, 0, again, sizeof again);
+    seeded_random_bytes(8, 0, again, sizeof again);
     ASSERT_TRUE(memcmp(bytes, again, sizeof again));
     ASSERT_EQ(chacha_number(7, 0, 3), 0xeb68560176066d45ull);
-    ASSERT_EQ(chance_fork(7, 0), 7047731020437584910ull);
-    ASSERT_EQ(chance_fork(7, 1), 9190010582942298968ull);
-    ASSERT_EQ(chance_fork(chance_fork(7, 0), 0), 2949222839903684161ull);
+    ASSERT_EQ(seeded_random_fork(7, 0), 7047731020437584910ull);
+    ASSERT_EQ(seeded_random_fork(7, 1), 9190010582942298968ull);
+    ASSERT_EQ(seeded_random_fork(seeded_random_fork(7, 0), 0), 2949222839903684161ull);
 }

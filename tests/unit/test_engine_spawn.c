@@ -100,11 +100,11 @@ TEST(what_takes_long_is_closed_by_another) {
     siginfo_t ended = { 0 };
 
     int mount = new_tmpfs(1000);
-    bury(mount);
+    deferred_close(mount);
     ASSERT_EQ(fcntl(mount, F_GETFD), -1);
     ASSERT_CALL(waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT));
     ASSERT_EQ(ended.si_status, 0);
-    bury_wait();
+    deferred_close_wait();
     ASSERT_EQ(waitpid(-1, NULL, 0), -1);
     ASSERT_EQ(errno, ECHILD);
 }
@@ -117,18 +117,18 @@ TEST(what_is_left_of_many_waits_and_goes_together) {
     for (size_t i = 0; i < ARRAY_SIZE(mounts); i++)
         mounts[i] = (int)ASSERT_CALL(fcntl(first, F_DUPFD_CLOEXEC, 3));
     for (size_t i = 0; i < ARRAY_SIZE(mounts); i++) {
-        bury(mounts[i]);
-        most = MAX(most, bury_waiting());
+        deferred_close(mounts[i]);
+        most = MAX(most, deferred_close_waiting());
     }
     ASSERT_TRUE(most > 0 && most < ARRAY_SIZE(mounts));
-    while (bury_waiting()) {
+    while (deferred_close_waiting()) {
         siginfo_t ended;
 
         ASSERT_CALL(waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT));
-        ASSERT_TRUE(bury_look() > 0);
+        ASSERT_TRUE(deferred_close_look() > 0);
     }
-    bury(first);
-    bury_wait();
+    deferred_close(first);
+    deferred_close_wait();
     for (size_t i = 0; i < ARRAY_SIZE(mounts); i++)
         ASSERT_EQ(fcntl(mounts[i], F_GETFD), -1);
     ASSERT_EQ(fcntl(first, F_GETFD), -1);
@@ -162,14 +162,14 @@ static pid_t only_child(void) {
 TEST(what_does_not_take_long_is_closed_by_one_that_stays_for_more) {
     int other, end = new_end(&other), mount = new_tmpfs(10);
 
-    bury(mount);
+    deferred_close(mount);
     ASSERT_EQ(fcntl(mount, F_GETFD), -1);
     pid_t closer = only_child();
-    bury(other);
+    deferred_close(other);
     ASSERT_EQ(fcntl(other, F_GETFD), -1);
     await_closed(end);
     ASSERT_EQ(only_child(), closer);
-    bury_wait();
+    deferred_close_wait();
     ASSERT_EQ(waitpid(-1, NULL, 0), -1);
     ASSERT_EQ(errno, ECHILD);
 }
@@ -180,18 +180,18 @@ TEST(who_closes_may_be_killed_at_any_time) {
 
     for (size_t i = 0; i < ARRAY_SIZE(ends); i++)
         ends[i] = new_end(&others[i]);
-    bury(others[0]);
+    deferred_close(others[0]);
     pid_t closer = only_child();
     ASSERT_CALL(kill(closer, SIGKILL));
     ASSERT_CALL(waitid(P_PID, (id_t)closer, &ended, WEXITED | WNOWAIT));
     await_closed(ends[0]);              /* also if it was never looked at */
-    bury(others[1]);                    /* nobody has noticed yet */
+    deferred_close(others[1]);                    /* nobody has noticed yet */
     await_closed(ends[1]);
-    (void)bury_look();
-    bury(others[2]);
+    (void)deferred_close_look();
+    deferred_close(others[2]);
     ASSERT_TRUE(only_child() != closer);
     await_closed(ends[2]);
-    bury_wait();
+    deferred_close_wait();
     ASSERT_EQ(waitpid(-1, NULL, 0), -1);
     ASSERT_EQ(errno, ECHILD);
 }
@@ -199,14 +199,14 @@ TEST(who_closes_may_be_killed_at_any_time) {
 TEST(who_closes_and_falls_behind_holds_nobody_up) {
     int other, end = new_end(&other);
 
-    bury((int)ASSERT_CALL(dup(other)));
+    deferred_close((int)ASSERT_CALL(dup(other)));
     pid_t closer = only_child();
     ASSERT_CALL(kill(closer, SIGSTOP));
     for (size_t i = 0; i < 10000; i++)
-        bury((int)ASSERT_CALL(dup(other)));
-    bury(other);
+        deferred_close((int)ASSERT_CALL(dup(other)));
+    deferred_close(other);
     ASSERT_CALL(kill(closer, SIGCONT));
-    bury_wait();
+    deferred_close_wait();
     await_closed(end);
 }
 
@@ -214,12 +214,12 @@ TEST(who_closes_leaves_when_nothing_comes) {
     siginfo_t ended = { 0 };
     int other, end = new_end(&other);
 
-    bury((int)ASSERT_CALL(dup(other)));
+    deferred_close((int)ASSERT_CALL(dup(other)));
     ASSERT_CALL(waitid(P_PID, (id_t)only_child(), &ended, WEXITED | WNOWAIT));
     ASSERT_EQ(ended.si_status, 0);
-    bury(other);
+    deferred_close(other);
     await_closed(end);
-    bury_wait();
+    deferred_close_wait();
     ASSERT_EQ(waitpid(-1, NULL, 0), -1);
     ASSERT_EQ(errno, ECHILD);
 }

@@ -11,35 +11,35 @@
 #define ROUNDS 1000
 
 static struct engine engine;
-static struct family *family;
-static struct node *beginning;
+static struct snapshot_tree *tree;
+static struct snapshot *beginning;
 
 static void begin(void) {
     list_init(&engine.sessions);
-    family = family_new(&engine, &beginning);
-    ASSERT_TRUE(family);
+    tree = snapshot_tree_new(&engine, &beginning);
+    ASSERT_TRUE(tree);
 }
 
-static void end(struct node *base) {
-    node_put(base);
-    node_put(beginning);
-    family_put(family);
+static void end(struct snapshot *base) {
+    snapshot_put(base);
+    snapshot_put(beginning);
+    snapshot_tree_put(tree);
 }
 
 /* Of the nodes that one lies on, it included. */
-static unsigned depth(const struct node *node) {
+static unsigned depth(const struct snapshot *snapshot) {
     unsigned n = 0;
 
-    for (; node; node = node->under)
+    for (; snapshot; snapshot = snapshot->lower)
         n++;
     return n;
 }
 
-static struct node *make(struct node *under, struct layer *take_layer) {
-    struct node *node = node_new(&engine, family, under, under, take_layer);
+static struct snapshot *make(struct snapshot *lower, struct layer *take_layer) {
+    struct snapshot *snapshot = snapshot_new(&engine, tree, lower, lower, take_layer);
 
-    ASSERT_TRUE(node);
-    return node;
+    ASSERT_TRUE(snapshot);
+    return snapshot;
 }
 
 static struct layer *empty_layer(void) {
@@ -52,13 +52,13 @@ static struct layer *empty_layer(void) {
 /* A snapshot, a reset to it, and it is dropped. */
 TEST(states_that_are_dropped_while_somebody_stands_on_them) {
     begin();
-    struct node *base = node_get(beginning);
+    struct snapshot *base = snapshot_get(beginning);
     for (unsigned i = 0; i < ROUNDS; i++) {
-        struct node *next = make(base, NULL);
+        struct snapshot *next = make(base, NULL);
 
-        node_put(base);
+        snapshot_put(base);
         base = next;
-        ASSERT_OK(node_drop(base));
+        ASSERT_OK(snapshot_drop(base));
         ASSERT_TRUE(depth(base) <= 2);
     }
     end(base);
@@ -67,13 +67,13 @@ TEST(states_that_are_dropped_while_somebody_stands_on_them) {
 /* Each is dropped when there is one upon it. */
 TEST(states_that_are_dropped_under_others) {
     begin();
-    struct node *base = node_get(beginning);
+    struct snapshot *base = snapshot_get(beginning);
     for (unsigned i = 0; i < ROUNDS; i++) {
-        struct node *next = make(base, NULL);
+        struct snapshot *next = make(base, NULL);
 
         if (base != beginning)
-            ASSERT_OK(node_drop(base));
-        node_put(base);
+            ASSERT_OK(snapshot_drop(base));
+        snapshot_put(base);
         base = next;
         ASSERT_TRUE(depth(base) <= 2);
     }
@@ -84,17 +84,17 @@ TEST(files_of_dropped_states_stay_under_those_that_lie_on_them) {
     struct layer *layers[2] = { NULL, NULL }, *first = empty_layer(), *second = empty_layer();
 
     begin();
-    struct node *low = make(beginning, first), *none = make(low, NULL), *high = make(none, second), *top = make(high, NULL);
-    ASSERT_OK(node_drop(low));
-    ASSERT_OK(node_drop(none));
-    ASSERT_OK(node_drop(high));
-    ASSERT_TRUE(top->under == high && high->under == low);
-    ASSERT_EQ(node_chain(top, layers, 2), 2);
+    struct snapshot *low = make(beginning, first), *none = make(low, NULL), *high = make(none, second), *top = make(high, NULL);
+    ASSERT_OK(snapshot_drop(low));
+    ASSERT_OK(snapshot_drop(none));
+    ASSERT_OK(snapshot_drop(high));
+    ASSERT_TRUE(top->lower == high && high->lower == low);
+    ASSERT_EQ(snapshot_chain(top, layers, 2), 2);
     ASSERT_TRUE(layers[0] == first && layers[1] == second);
-    node_put(low);
-    node_put(none);
-    node_put(high);
-    ASSERT_EQ(node_chain(top, layers, 2), 2);
+    snapshot_put(low);
+    snapshot_put(none);
+    snapshot_put(high);
+    ASSERT_EQ(snapshot_chain(top, layers, 2), 2);
     ASSERT_TRUE(layers[0] == first && layers[1] == second);
     end(top);
 }
@@ -102,10 +102,10 @@ TEST(files_of_dropped_states_stay_under_those_that_lie_on_them) {
 /* One that can be named can be compared with. */
 TEST(states_that_somebody_may_name_stay_where_they_are) {
     begin();
-    struct node *named = make(beginning, NULL), *above = make(named, NULL);
-    ASSERT_TRUE(above->under == named);
-    ASSERT_OK(node_drop(named));
-    ASSERT_TRUE(above->under == beginning);
-    node_put(named);
+    struct snapshot *named = make(beginning, NULL), *above = make(named, NULL);
+    ASSERT_TRUE(above->lower == named);
+    ASSERT_OK(snapshot_drop(named));
+    ASSERT_TRUE(above->lower == beginning);
+    snapshot_put(named);
     end(above);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* src/policy/expand: grants without what is denied in them, over a directory tree made up here. src/base/tree: what removes a sandbox' private files. */
+/* src/policy/expand: grants without what is denied in them, over a directory tree made up here. src/base/tree: what removes a sandbox's private files. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
-#include "base/tree.h"
+#include "base/remove_tree.h"
 #include "policy/expand.h"
 #include "test.h"
 

@@ -33,7 +33,7 @@ static void *stand_still_thread(void *argument) {
     return NULL;
 }
 
-/* The root of a tree stands for a sandbox' init: what its descendants leave behind comes to it, and goes with it. It is ready when
+/* The root of a tree stands for a sandbox's init: what its descendants leave behind comes to it, and goes with it. It is ready when
  * the last byte has come; then `work` returned in all. */
 static pid_t spawn_tree(void (*work)(int ready_fd), int n_ready) {
     int ready[2];

@@ -587,7 +587,7 @@ struct recorded {
     pid_t pid;
 };
 
-static struct recorded start_recorder(uint64_t file_most) {
+static struct recorded start_recorder(uint64_t max_file) {
     struct recorded recorded = { .bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .file = memfd_create("record", MFD_CLOEXEC) };
     auto_buf struct buf message = BUF_INIT;
     int ends[2];
@@ -603,7 +603,7 @@ static struct recorded start_recorder(uint64_t file_most) {
     close(ends[1]);
     wire_begin(&message, RECORD_BEGIN, 7);
     wire_add_text(&message, RECORD_POLICY, "{\"env\": {\"A\": \"b\"}}");
-    wire_add_u64(&message, RECORD_FILE_MOST, file_most);
+    wire_add_u64(&message, RECORD_MAX_FILE, max_file);
     wire_add_text(&message, RECORD_KEY, "format");
     wire_add_text(&message, RECORD_WORD, RECORD_FORMAT);
     ASSERT_OK(wire_send(recorded.socket, &message, &recorded.file, 1));

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "guest/image.h"
-#include "snapshot/capture.h"
+#include "guest/process_image.h"
+#include "dump/dump.h"
 #include "test.h"
 
 TEST(map_lines) {
@@ -80,7 +80,7 @@ static int ended(pid_t pid, int end) {
 /* The processes go on as if nothing had been, and the image says what they were. */
 TEST(captured_and_goes_on) {
     struct rollbox_error error = { 0 };
-    struct capture *done = NULL;
+    struct dump *done = NULL;
     struct stat st;
     int end, fd = memfd_create("image", 0);
     static _Alignas(64) char whole[64 << 20];
@@ -89,15 +89,15 @@ TEST(captured_and_goes_on) {
 
     ASSERT_OK(fstat(end, &outside));
     uint64_t externals[] = { outside.st_ino };
-    struct capture_options options = { .init = pid, .externals = externals, .n_externals = 1, .most_bytes = 32 << 20 };
-    int r = capture_begin(&options, fd, &done, &error);
+    struct dump_options options = { .init = pid, .externals = externals, .n_externals = 1, .max_bytes = 32 << 20 };
+    int r = dump_begin(&options, fd, &done, &error);
     if (r == -EPERM || r == -EACCES)
         SKIP("ptrace", "this process may not trace its children here");
     if (r < 0)
         FAIL("%s", error.message);
-    struct capture_summary summary = capture_summary(done);
+    struct dump_summary summary = dump_summary(done);
     ASSERT_TRUE(summary.processes >= 2 && summary.threads == summary.processes);
-    capture_end(done);
+    dump_end(done);
     ASSERT_OK(fstat(fd, &st));
     ASSERT_TRUE(st.st_size > (off_t)sizeof(struct image) && st.st_size < (off_t)sizeof whole);
     ASSERT_EQ(pread(fd, whole, (size_t)st.st_size, 0), st.st_size);
@@ -125,18 +125,18 @@ TEST(captured_and_goes_on) {
 
 TEST(refused_by_name) {
     struct rollbox_error error = { 0 };
-    struct capture *done = NULL;
+    struct dump *done = NULL;
     int end, fd = memfd_create("image", 0);
     pid_t pid = sandbox("echo ready; read x; exit 7", &end);
-    struct capture_options options = { .init = pid, .most_bytes = 4096 };
-    int r = capture_begin(&options, fd, &done, &error);
+    struct dump_options options = { .init = pid, .max_bytes = 4096 };
+    int r = dump_begin(&options, fd, &done, &error);
 
     if (r == -EPERM || r == -EACCES)
         SKIP("ptrace", "this process may not trace its children here");
     ASSERT_TRUE(r < 0 && !done);
     if (!strstr(error.message, "more than 4096 bytes"))
         FAIL("%s", error.message);
-    options.most_bytes = 32 << 20;
+    options.max_bytes = 32 << 20;
     options.is_command = true;
     options.call = SYS_write;
     ASSERT_EQ(ended(pid, end), 7);

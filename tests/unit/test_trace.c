@@ -16,8 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "snapshot/restart.h"
-#include "snapshot/trace.h"
+#include "dump/syscall_restart.h"
+#include "dump/ptrace.h"
 #include "test.h"
 
 static const long waits[] = { SYS_poll, SYS_nanosleep, SYS_clock_nanosleep, SYS_futex };
@@ -191,16 +191,16 @@ TEST(restart_syscall_of_nothing_is_left_alone) {
 TEST(what_is_left_in_orig_rax) {
     struct image_registers registers = { .rax = (uint64_t)RESTART_BLOCK, .orig_rax = SYS_poll, .rdi = 5 };
 
-    ASSERT_FALSE(restart_leave(&registers, 0));
-    ASSERT_FALSE(restart_leave(&registers, SYS_restart_syscall));
-    ASSERT_FALSE(restart_leave(&registers, 1 << 30));
+    ASSERT_FALSE(syscall_restart_leave(&registers, 0));
+    ASSERT_FALSE(syscall_restart_leave(&registers, SYS_restart_syscall));
+    ASSERT_FALSE(syscall_restart_leave(&registers, 1 << 30));
     ASSERT_TRUE((int64_t)registers.rax == RESTART_BLOCK && registers.orig_rax == SYS_poll);
-    if (!restart_leave(&registers, SYS_poll))
+    if (!syscall_restart_leave(&registers, SYS_poll))
         SKIP("kernel", "before 5.13 there is one call for all of rax");
-    ASSERT_TRUE((int64_t)registers.rax == RESTART_NO_HANDLER && restart_is(registers.orig_rax) && registers.rdi == 5);
-    ASSERT_EQ(restart_known(registers.orig_rax), SYS_poll);
-    ASSERT_EQ(restart_known(SYS_restart_syscall), 0);
-    ASSERT_EQ(restart_known(SYS_poll), 0);
-    ASSERT_EQ(restart_known((uint64_t)-1), 0);
-    ASSERT_EQ(restart_known((uint64_t)SYS_restart_syscall << 32 | SYS_restart_syscall), 0);
+    ASSERT_TRUE((int64_t)registers.rax == RESTART_NO_HANDLER && syscall_restart_is(registers.orig_rax) && registers.rdi == 5);
+    ASSERT_EQ(syscall_restart_known(registers.orig_rax), SYS_poll);
+    ASSERT_EQ(syscall_restart_known(SYS_restart_syscall), 0);
+    ASSERT_EQ(syscall_restart_known(SYS_poll), 0);
+    ASSERT_EQ(syscall_restart_known((uint64_t)-1), 0);
+    ASSERT_EQ(syscall_restart_known((uint64_t)SYS_restart_syscall << 32 | SYS_restart_syscall), 0);
 }

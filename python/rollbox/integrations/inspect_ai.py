@@ -68,7 +68,7 @@ def _config(config: Any) -> RollboxConfig:
     if isinstance(config, str):
         return RollboxConfig(policy=Policy.from_file(config).to_dict())
     raise InvalidArgument(
-        f"the sandbox' config must be a RollboxConfig or the path of a policy, not "
+        f"the sandbox's config must be a RollboxConfig or the path of a policy, not "
         f"{type(config).__name__}",
         stage="arguments",
     )

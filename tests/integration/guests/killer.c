@@ -44,7 +44,7 @@ static const char *name;
 static long wanted, seen;
 
 /* A stop: on it goes, as what it is. True: the quarry has been killed. */
-static int went_on(pid_t pid, int status) {
+static int resumed(pid_t pid, int status) {
     int number = WSTOPSIG(status), event = status >> 16;
     int is_call = number == (SIGTRAP | 0x80);
 
@@ -98,7 +98,7 @@ int main(int argc, char **argv) {
                 break;
             continue;
         }
-        if (WIFSTOPPED(status) ? went_on(pid, status) : pid == quarry) {
+        if (WIFSTOPPED(status) ? resumed(pid, status) : pid == quarry) {
             if (!WIFSTOPPED(status))
                 printf("ended after %ld\n", seen);
             fflush(stdout);

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading a file beside other work.
+ *
+ * /proc/PID/smaps takes the kernel as long as there is of the process' memory, and it is read while that stands still. A child in our memory, with our descriptors, reads it on another processor, if there is one. It makes system calls alone, and such as leave errno, which is ours as well.
+ */
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "base/cleanup.h"
+#include "dump/internal.h"
+#include "sys/syscalls.h"
+
+#define ROOM (1u << 20)         /* what is longer is read again, as it otherwise would be */
+
+static struct {
+    pid_t pid;                  /* 0: nobody reads */
+    const struct dump_process *of;
+    int fd;
+    char *memory;
+    size_t length;              /* 0: it could not be read, or not all of it */
+    volatile bool has_begun;
+    _Alignas(16) char stack[8192];
+} aside = { .fd = -EBADF };
+
+__attribute__((no_sanitize("address"))) __attribute__((no_sanitize("undefined"))) static int read_it(void *unused) {
+    size_t length = 0;
+    long n;
+
+    (void)unused;
+    aside.has_begun = true;
+    (void)sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    do {
+        n = sys_call3(__NR_read, aside.fd, aside.memory + length, ROOM - length);
+        length += n > 0 ? (size_t)n : 0;
+    } while (n > 0 && length < ROOM);
+    aside.length = n == 0 ? length : 0;
+    sys_call1(__NR_exit, 0);
+    return 0;
+}
+
+/* Where we are not: schedulers that would rather keep processors idle leave it here, and it is in our way. */
+static void send_away(pid_t pid) {
+    const int cpu = sched_getcpu();
+    cpu_set_t others;
+
+    if (cpu < 0 || cpu >= CPU_SETSIZE || sched_getaffinity(0, sizeof others, &others) < 0)
+        return;
+    CPU_CLR(cpu, &others);
+    if (CPU_COUNT(&others))
+        (void)sched_setaffinity(pid, sizeof others, &others);
+}
+
+/* It waits for a processor that others have, and we are about to wait for it. */
+static void call_back(pid_t pid) {
+    cpu_set_t here;
+
+    if (aside.has_begun || sched_getaffinity(0, sizeof here, &here) < 0)
+        return;
+    (void)sched_setaffinity(pid, sizeof here, &here);
+}
+
+void async_read_begin(const struct dump_process *s, int take_fd) {
+    if (!aside.memory) {
+        void *memory = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+        aside.memory = memory == MAP_FAILED ? NULL : memory;
+    }
+    if (aside.pid > 0 || !aside.memory || take_fd < 0) {
+        close_fd(&take_fd);
+        return;
+    }
+    aside.of = s;
+    aside.fd = take_fd;
+    aside.length = 0;
+    aside.has_begun = false;
+    aside.pid = clone(read_it, aside.stack + sizeof aside.stack, CLONE_VM | CLONE_FS | CLONE_FILES, NULL);
+    if (aside.pid < 0)
+        close_fd(&aside.fd);
+    else
+        send_away(aside.pid);
+}
+
+bool async_read_take(const struct dump_process *s, struct buf *to) {
+    if (aside.pid <= 0 || aside.of != s)
+        return false;
+    call_back(aside.pid);
+    while (waitpid(aside.pid, NULL, __WALL) < 0 && errno == EINTR)
+        ;
+    aside.pid = 0;
+    close_fd(&aside.fd);
+    buf_add(to, aside.memory, aside.length);
+    return aside.length && !buf_failed(to);
+}
+
+void async_read_end(void) {
+    auto_buf struct buf nothing = BUF_INIT;
+
+    if (aside.pid > 0)
+        (void)async_read_take(aside.of, &nothing);
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Twins.
+ *
+ * To copy the memory of a process takes as long as there is of it. So that it need not stand for that, it is made to fork: the child has its memory as it was, page by page shared until one of them writes to it, and is what is copied,
+ * while the process goes on. A twin stands from its birth to its end and has no descriptors, so nothing that the process closes, or leaves when it ends, stays open for it. It is a child that sends no signal when it ends and that nobody
+ * finds who does not wait for clones; its end is collected in the process' name, for which that stands once more, for a moment. It may be another program by then, and where that is one in which no calls can be made, the end is left to lie.
+ *
+ * What a twin takes counts for the sandbox: there is one where that much more memory may be had. Should a process end while it has one, the twin becomes a child of the main process of its command, as other orphans do, which may come
+ * to know of its end; so those below a main process, which end more often, have twins only where the copying would take long. Else, and where the kernel refuses, the process stands until it is copied.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "dump/internal.h"
+#include "sys/proc.h"
+
+/* What has less memory is copied faster than forked. */
+#define LEAST_OF_MAIN (1u << 20)
+#define LEAST_BELOW (64u << 20)
+#define COLLECT_TRIES 3
+
+static int open_pages(struct pages *pages) {
+    char path[32];
+
+    snprintf(path, sizeof path, "/proc/%d", (int)pages->pid);
+    pages->proc = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    pages->pagemap = openat(pages->proc, "pagemap", O_RDONLY | O_CLOEXEC);
+    pages->memory = openat(pages->proc, "mem", O_RDWR | O_CLOEXEC);
+    return pages->proc < 0 || pages->pagemap < 0 || pages->memory < 0 ? -errno : 0;
+}
+
+static unsigned long pages_mapped(int proc) {
+    char text[128];
+    auto_close int fd = openat(proc, "statm", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+
+    text[MAX(n, (ssize_t)0)] = '\0';
+    return strtoul(text, NULL, 10);
+}
+
+/* Areas that forks do not have (MADV_DONTFORK) are missing in it. */
+static bool has_all(const struct dump_process *s, const struct pages *twin) {
+    unsigned long n = pages_mapped(twin->proc);
+
+    return n && n == pages_mapped(s->proc);
+}
+
+/* Files in memory are not counted here: so it is half of what may be had otherwise. */
+void cow_fork_plan(struct dump *c) {
+    const uint64_t limit = c->options->memory_limit;
+    struct proc_usage usage;
+
+    if (proc_scan(c->options->init, &usage) == 0 && (!c->options->max_processes || usage.threads <= c->options->max_processes / 2))
+        c->cow_fork_bytes = !limit ? UINT64_MAX : limit > usage.anon_bytes ? (limit - usage.anon_bytes) / 4 : 0;
+}
+
+void cow_fork_make(struct dump *c, struct dump_process *s) {
+    if (s->anonymous < (s->parent == c->options->init ? LEAST_OF_MAIN : LEAST_BELOW) || s->anonymous > c->cow_fork_bytes || c->twins > c->cow_fork_bytes - s->anonymous)
+        return;
+    s->is_forking = trace_fork(&tree_main(c, s)->trace, &s->tools) == 0;
+}
+
+void cow_fork_made(struct dump *c, struct dump_process *s) {
+    if (!s->is_forking)
+        return;
+    s->is_forking = false;
+    int r = trace_forked(&tree_main(c, s)->trace, &s->tools, &s->twin.pid, &s->inner_twin);
+    if (r == 0)
+        r = open_pages(&s->twin);
+    if (r < 0 || !has_all(s, &s->twin)) {
+        cow_fork_end(c, s);
+        return;
+    }
+    s->pages = s->twin;
+    c->twins += s->anonymous;
+}
+
+bool cow_fork_stands(const struct dump_process *s) {
+    return pages_mapped(s->twin.proc) != 0;
+}
+
+static void collect_pages(const struct dump_process *s, struct trace *trace) {
+    const uint64_t arguments[] = { (uint64_t)s->inner_twin, 0, WNOHANG | __WCLONE, 0 };
+    int64_t result;
+
+    (void)trace_call(trace, &s->tools, SYS_wait4, arguments, ARRAY_SIZE(arguments), NULL, 0, &result);
+}
+
+/* What was looked at when it was captured may be otherwise since. */
+static bool may_call(struct dump *c, struct dump_process *s, const struct trace *trace) {
+    close_fd(&s->tools.memory);
+    buf_done(&s->status);       /* which may have failed to grow */
+    buf_done(&s->maps);
+    s->tools = (struct trace_tools){ .memory = openat(s->proc, "mem", O_RDWR | O_CLOEXEC) };
+    return s->tools.memory >= 0 && dump_read(c, s, "status", &s->status) == 0 && strtoul(dump_field(s->status.data, "\nSeccomp_filters:"), NULL, 10) <= c->n_filters && !trace_oddity(trace) &&
+           !trace_in_sequence(trace, s->tools.memory) && memory_find_tools(c, s) == 0;
+}
+
+static void collect_late(struct dump *c, struct dump_process *s) {
+    struct trace trace;
+    bool collected = false;
+
+    for (unsigned tries = 0; tries < COLLECT_TRIES && !collected && tree_hold(&trace, s->pid) == 0; tries++) {
+        collected = may_call(c, s, &trace);
+        if (collected)
+            collect_pages(s, &trace);
+        trace_release(&trace);
+    }
+}
+
+/* One that ended in a call is collected already, and its number may be another's by now. */
+static bool is_ours(pid_t pid) {
+    siginfo_t info;
+
+    return pid > 0 && waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0;
+}
+
+void cow_fork_end(struct dump *c, struct dump_process *s) {
+    struct task *main = tree_main(c, s);
+
+    if (is_ours(s->twin.pid)) {
+        (void)kill(s->twin.pid, SIGKILL);
+        while (waitpid(s->twin.pid, NULL, __WALL) < 0 && errno == EINTR)
+            ;
+    }
+    close_fd(&s->twin.proc);
+    close_fd(&s->twin.pagemap);
+    close_fd(&s->twin.memory);
+    if (s->inner_twin > 0 && main && main->trace.stands) {
+        collect_pages(s, &main->trace);
+        (void)trace_put_back(&main->trace);
+    } else if (s->inner_twin > 0)
+        collect_late(c, s);
+    s->twin.pid = s->inner_twin = 0;
+    s->pages = (struct pages){ s->pid, s->proc, s->pagemap, s->tools.memory };
+}
