@@ -2,18 +2,23 @@
 /*
  * The stopwatch of the benchmarks.
  *
- * A contestant is a way to run one program to its end: `spawn` (posix_spawn and waitpid of the given argv: the bare program, or a sandboxing tool in
- * front of it), `engine` (through librollbox and an engine that is warm: a private one, or the one listening at $ROLLBOX_BENCH_SOCKET) or `code` (the same, of a command of python3's that an interpreter may take). The process stays alive and takes orders on
- * its standard input, one a line, so that a driver can let several contestants take turns within one run, on the machine as it is at that time:
+ * A contestant is a way to run one program to its end: `spawn` (posix_spawn and waitpid of the
+ * given argv: the bare program, or a sandboxing tool in front of it), `engine` (through librollbox
+ * and an engine that is warm: a private one, or the one listening at $ROLLBOX_BENCH_SOCKET) or
+ * `code` (the same, of a command of python3's that an interpreter may take). The process stays
+ * alive and takes orders on its standard input, one a line, so that a driver can let several
+ * contestants take turns within one run, on the machine as it is at that time:
  *
  *     latency N               -> N times in ns, of runs one after the other
- *     throughput WORKERS MS   -> runs done and ns passed: threads that start the next run when theirs ended, until the time is up; then until all is torn down
- *     burst N                 -> N times in ns from the common start to each one's end, all started at once
- *     clients N TOTAL         -> TOTAL times in ns, of runs by N threads, each with a connection of its own to the shared engine; a failed run is 0
- *     status                  -> the engine's status, or {}
+ *     throughput WORKERS MS   -> runs done and ns passed: threads that start the next run when
+ * theirs ended, until the time is up; then until all is torn down burst N                 -> N
+ * times in ns from the common start to each one's end, all started at once clients N TOTAL -> TOTAL
+ * times in ns, of runs by N threads, each with a connection of its own to the shared engine; a
+ * failed run is 0 status                  -> the engine's status, or {}
  *
- * What is spawned reads BENCH_STDIN, or /dev/null. An argument "%" of a spawned argv becomes a new id each time (containers have names). What goes wrong ends the process with a word on stderr: a benchmark of failures
- * measures nothing.
+ * What is spawned reads BENCH_STDIN, or /dev/null. An argument "%" of a spawned argv becomes a new
+ * id each time (containers have names). What goes wrong ends the process with a word on stderr: a
+ * benchmark of failures measures nothing.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -39,8 +44,8 @@ extern char **environ;
 
 static char **command;
 static bool is_code;
-static const char *policy, *socket_path;    /* of an engine; socket_path NULL: a private one */
-static struct rollbox_engine *engine;   /* NULL: spawn */
+static const char *policy, *socket_path; /* of an engine; socket_path NULL: a private one */
+static struct rollbox_engine *engine;    /* NULL: spawn */
 static struct rollbox_plan *plan;
 static posix_spawn_file_actions_t quiet;
 static _Atomic unsigned next_id;
@@ -62,7 +67,7 @@ static int64_t now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* ---- one run ---------------------------------------------------------------------------------------------------------- */
+/* ---- one run ---- */
 
 static pid_t spawn_start(void) {
     char *argv[MAX_ARGUMENTS], id[48];
@@ -86,7 +91,13 @@ static void check_status(int status) {
 
 static struct rollbox_run *engine_start(rollbox_callback callback, void *userdata) {
     struct rollbox_run_options options = {
-        .size = sizeof options, .argv = (const char *const *)command, .timeout_ms = -1, .output_limit = -1, .callback = callback, .userdata = userdata, .is_code = is_code,
+        .size = sizeof options,
+        .argv = (const char *const *)command,
+        .timeout_ms = -1,
+        .output_limit = -1,
+        .callback = callback,
+        .userdata = userdata,
+        .is_code = is_code,
     };
     struct rollbox_error error;
     struct rollbox_run *run;
@@ -98,7 +109,8 @@ static struct rollbox_run *engine_start(rollbox_callback callback, void *userdat
 
 static void check_result(const struct rollbox_result *result) {
     if (result->outcome != ROLLBOX_OUTCOME_EXIT || result->exit_code)
-        die("%s: %s %d %s %.*s", command[0], rollbox_outcome_name(result->outcome), result->exit_code, result->error.message, (int)result->stderr_length,
+        die("%s: %s %d %s %.*s", command[0], rollbox_outcome_name(result->outcome),
+            result->exit_code, result->error.message, (int)result->stderr_length,
             (const char *)result->stderr_data);
 }
 
@@ -121,7 +133,7 @@ static void run_once(void) {
     }
 }
 
-/* ---- orders ----------------------------------------------------------------------------------------------------------- */
+/* ---- orders ---- */
 
 static void print_times(const int64_t *times, unsigned n) {
     for (unsigned i = 0; i < n; i++)
@@ -154,7 +166,8 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* Waits until the engine has torn down all that runs left behind: a rate that only counted what comes back would leave the bill to the next. */
+/* Waits until the engine has torn down all that runs left behind: a rate that only counted what
+ * comes back would leave the bill to the next. */
 static void settle(void) {
     for (;;) {
         struct rollbox_error error;
@@ -247,7 +260,7 @@ static void burst(unsigned n) {
     free(runs);
 }
 
-/* ---- clients of a shared engine ----------------------------------------------------------------------------------------- */
+/* ---- clients of a shared engine ---- */
 
 struct client {
     unsigned n;
@@ -267,7 +280,10 @@ static void *be_client(void *argument) {
     if (rollbox_prepare(own, policy, strlen(policy), &own_plan, &error) < 0)
         die("rollbox_prepare: %s", error.message);
     for (unsigned i = 0; i < client->n; i++) {
-        struct rollbox_run_options run_options = { .size = sizeof run_options, .argv = (const char *const *)command, .timeout_ms = -1, .output_limit = -1 };
+        struct rollbox_run_options run_options = { .size = sizeof run_options,
+            .argv = (const char *const *)command,
+            .timeout_ms = -1,
+            .output_limit = -1 };
         const struct rollbox_result *result;
         struct rollbox_run *run;
         int64_t start = now_ns();
@@ -279,7 +295,8 @@ static void *be_client(void *argument) {
         if (result->outcome == ROLLBOX_OUTCOME_EXIT && result->exit_code == 0)
             client->times[i] = now_ns() - start;
         else
-            fprintf(stderr, "bench: %s %s\n", rollbox_outcome_name(result->outcome), result->error.message);
+            fprintf(stderr, "bench: %s %s\n", rollbox_outcome_name(result->outcome),
+                result->error.message);
         rollbox_run_free(run);
     }
     rollbox_engine_close(own);
@@ -366,7 +383,8 @@ int main(int argc, char **argv) {
         die("too many arguments");
     posix_spawn_file_actions_init(&quiet);
     const char *input = getenv("BENCH_STDIN");
-    posix_spawn_file_actions_addopen(&quiet, STDIN_FILENO, input ? input : "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(
+        &quiet, STDIN_FILENO, input ? input : "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&quiet, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
     if (through_engine) {
         policy = argv[2];

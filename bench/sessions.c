@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What sandboxes that live cost: one private engine, the default policy with a copy-on-write grant, one JSON object of rows on standard output.
+ * What sandboxes that live cost: one private engine, the default policy with a copy-on-write grant,
+ * one JSON object of rows on standard output.
  *
  *   bench-sessions REPEATS TREE CHAIN
  *
- * TREE is a directory of the host with 1,000 files, granted copy-on-write. CHAIN is how many snapshots the long chain has. Where the target is a ratio to bare posix_spawn, both are done in turn.
+ * TREE is a directory of the host with 1,000 files, granted copy-on-write. CHAIN is how many
+ * snapshots the long chain has. Where the target is a ratio to bare posix_spawn, both are done in
+ * turn.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +41,8 @@ static double now_us(void) {
 static void must(int r, const char *what) {
     if (r >= 0)
         return;
-    fprintf(stderr, "bench-sessions: %s: %s\n", what, error.message[0] ? error.message : strerror(-r));
+    fprintf(
+        stderr, "bench-sessions: %s: %s\n", what, error.message[0] ? error.message : strerror(-r));
     exit(1);
 }
 
@@ -63,14 +67,20 @@ static const struct rollbox_result *finished(struct rollbox_run *run) {
 
     must(rollbox_wait(run, -1, &result), "wait");
     if (result->outcome != ROLLBOX_OUTCOME_EXIT || result->exit_code) {
-        fprintf(stderr, "bench-sessions: outcome %s, exit code %d, %s\n", rollbox_outcome_name(result->outcome), result->exit_code, result->error.message);
+        fprintf(stderr, "bench-sessions: outcome %s, exit code %d, %s\n",
+            rollbox_outcome_name(result->outcome), result->exit_code, result->error.message);
         exit(1);
     }
     return result;
 }
 
 static void exec_argv(struct rollbox_sandbox *sandbox, const char *const *argv) {
-    struct rollbox_exec_options options = { .size = sizeof options, .argv = argv, .timeout_ms = -1, .output_limit = -1, .input_fd = -1, .stream_fds = { -1, -1 } };
+    struct rollbox_exec_options options = { .size = sizeof options,
+        .argv = argv,
+        .timeout_ms = -1,
+        .output_limit = -1,
+        .input_fd = -1,
+        .stream_fds = { -1, -1 } };
     struct rollbox_run *run;
 
     must(rollbox_exec(sandbox, &options, &run, &error), "exec");
@@ -88,13 +98,19 @@ static void exec_shell(struct rollbox_sandbox *sandbox, const char *script) {
 
 /* What the guest itself measured, in nanoseconds. */
 static double exec_number(struct rollbox_sandbox *sandbox, const char *script) {
-    struct rollbox_exec_options options = { .size = sizeof options, .argv = (const char *const[]){ "/usr/bin/python3", "-c", script, NULL }, .timeout_ms = -1, .output_limit = -1, .input_fd = -1, .stream_fds = { -1, -1 } };
+    struct rollbox_exec_options options = { .size = sizeof options,
+        .argv = (const char *const[]){ "/usr/bin/python3", "-c", script, NULL },
+        .timeout_ms = -1,
+        .output_limit = -1,
+        .input_fd = -1,
+        .stream_fds = { -1, -1 } };
     struct rollbox_run *run;
     char text[64] = "";
 
     must(rollbox_exec(sandbox, &options, &run, &error), "exec");
     const struct rollbox_result *result = finished(run);
-    memcpy(text, result->stdout_data, result->stdout_length < sizeof text ? result->stdout_length : sizeof text - 1);
+    memcpy(text, result->stdout_data,
+        result->stdout_length < sizeof text ? result->stdout_length : sizeof text - 1);
     rollbox_run_free(run);
     return strtod(text, NULL);
 }
@@ -113,7 +129,8 @@ static double median(double *values, int n) {
 static void row(const char *name, double *values, int n, double bare) {
     double p50 = median(values, n);
 
-    printf("%s\"%s\": {\"p50_us\": %.1f, \"p99_us\": %.1f, \"runs\": %d", separator, name, p50, values[n * 99 / 100], n);
+    printf("%s\"%s\": {\"p50_us\": %.1f, \"p99_us\": %.1f, \"runs\": %d", separator, name, p50,
+        values[n * 99 / 100], n);
     if (bare > 0)
         printf(", \"of_bare\": %.3f, \"over_bare_us\": %.1f", p50 / bare, p50 - bare);
     printf("}");
@@ -165,7 +182,9 @@ static void snapshot(struct rollbox_sandbox *sandbox, const struct rollbox_state
     free(json);
 }
 
-#define WRITE_1000 "mkdir -p /tmp/d; cd /tmp/d; i=0; while [ $i -lt 1000 ]; do echo \"$i aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa $$\" > f$i; i=$((i+1)); done"
+#define WRITE_1000                                                                                 \
+    "mkdir -p /tmp/d; cd /tmp/d; i=0; while [ $i -lt 1000 ]; do echo \"$i "                        \
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa $$\" > f$i; i=$((i+1)); done"
 
 static void measure_snapshots(int n, const char *tree) {
     struct rollbox_sandbox *sandbox = create(), *forks[FORKS];
@@ -205,7 +224,8 @@ static void measure_snapshots(int n, const char *tree) {
     }
     row("fork of 100 file states", mine, 9, 0);
     exec_shell(sandbox, "sleep 1000 & sleep 1000 & sleep 1000 &");
-    struct rollbox_state_options files = { .size = sizeof files, .processes = ROLLBOX_PROCESSES_DROP };
+    struct rollbox_state_options files = { .size = sizeof files,
+        .processes = ROLLBOX_PROCESSES_DROP };
     for (int i = 0; i < n; i++) {
         exec_shell(sandbox, WRITE_1000);
         double start = now_us();
@@ -242,12 +262,13 @@ static void measure_files(int n) {
     must(rollbox_sandbox_close(sandbox, &error), "close");
 }
 
-#define LOOK "import os,time\n" \
-             "def once():\n" \
-             " t=time.perf_counter_ns()\n" \
-             " for i in range(300): os.stat('/tmp/d/f%d'%i); os.close(os.open('/tmp/d/f%d'%i,0))\n" \
-             " return (time.perf_counter_ns()-t)/300\n" \
-             "once(); print(min(once() for _ in range(15)))"
+#define LOOK                                                                                       \
+    "import os,time\n"                                                                             \
+    "def once():\n"                                                                                \
+    " t=time.perf_counter_ns()\n"                                                                  \
+    " for i in range(300): os.stat('/tmp/d/f%d'%i); os.close(os.open('/tmp/d/f%d'%i,0))\n"         \
+    " return (time.perf_counter_ns()-t)/300\n"                                                     \
+    "once(); print(min(once() for _ in range(15)))"
 
 #define TURNS 5
 
@@ -259,7 +280,8 @@ static struct rollbox_sandbox *with_thousand_files(void) {
     return sandbox;
 }
 
-/* open + stat of files in a directory that every layer of the chain has touched, as the guest sees it; in turns with a sandbox of one layer, as a machine is not equally fast for long. */
+/* open + stat of files in a directory that every layer of the chain has touched, as the guest sees
+ * it; in turns with a sandbox of one layer, as a machine is not equally fast for long. */
 static void measure_chain(int chain) {
     struct rollbox_sandbox *one = with_thousand_files(), *many = with_thousand_files();
     double shallow = 1e12, deep = 1e12;
@@ -274,7 +296,9 @@ static void measure_chain(int chain) {
         look = exec_number(many, LOOK);
         deep = look < deep ? look : deep;
     }
-    printf("%s\"open and stat, chain of %d\": {\"p50_us\": %.2f, \"depth_1_us\": %.2f, \"of_depth_1\": %.3f}", separator, chain, deep / 1000, shallow / 1000, deep / shallow);
+    printf("%s\"open and stat, chain of %d\": {\"p50_us\": %.2f, \"depth_1_us\": %.2f, "
+           "\"of_depth_1\": %.3f}",
+        separator, chain, deep / 1000, shallow / 1000, deep / shallow);
     must(rollbox_sandbox_close(one, &error), "close");
     must(rollbox_sandbox_close(many, &error), "close");
 }

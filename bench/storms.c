@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The guest of neighbours.py: `storms KIND N` takes from its neighbours what it can, with N processes, until it is killed. `storms` lists the kinds. */
+/* The guest of neighbours.py: `storms KIND N` takes from its neighbours what it can, with N
+ * processes, until it is killed. `storms` lists the kinds. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -90,7 +91,8 @@ static void execs(void) {
 
 static void maps(void) {
     for (;;) {
-        char *memory = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+        char *memory = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 
         if (memory != MAP_FAILED) {
             mprotect(memory, 4 * MIB, PROT_READ);
@@ -123,7 +125,10 @@ static void sockets(void) {
     for (;;) {
         char control[CMSG_SPACE(2 * sizeof(int))] = { 0 };
         struct iovec data = { .iov_base = "x", .iov_len = 1 };
-        struct msghdr message = { .msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control };
+        struct msghdr message = { .msg_iov = &data,
+            .msg_iovlen = 1,
+            .msg_control = control,
+            .msg_controllen = sizeof control };
         int pair[2];
 
         if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0)
@@ -133,7 +138,7 @@ static void sockets(void) {
         header->cmsg_type = SCM_RIGHTS;
         header->cmsg_len = CMSG_LEN(2 * sizeof(int));
         memcpy(CMSG_DATA(header), pair, sizeof pair);
-        (void)sendmsg(pair[0], &message, 0);    /* in flight in itself: for the kernel's collector */
+        (void)sendmsg(pair[0], &message, 0); /* in flight in itself: for the kernel's collector */
         (void)sendmsg(pair[1], &message, 0);
         close(pair[0]);
         close(pair[1]);
@@ -196,8 +201,21 @@ static const struct {
     const char *name;
     void (*run)(void);
 } kinds[] = {
-    { "spin", spin }, { "sessions", sessions }, { "hops", hops }, { "wakes", wakes }, { "forks", forks }, { "large forks", large_forks }, { "execs", execs }, { "maps", maps },
-    { "barriers", barriers }, { "quick barriers", quick_barriers }, { "futexes", futexes }, { "sockets", sockets }, { "renames", renames }, { "files", files }, { "statuses", statuses },
+    { "spin", spin },
+    { "sessions", sessions },
+    { "hops", hops },
+    { "wakes", wakes },
+    { "forks", forks },
+    { "large forks", large_forks },
+    { "execs", execs },
+    { "maps", maps },
+    { "barriers", barriers },
+    { "quick barriers", quick_barriers },
+    { "futexes", futexes },
+    { "sockets", sockets },
+    { "renames", renames },
+    { "files", files },
+    { "statuses", statuses },
     { "chances", chances },
 };
 

@@ -9,7 +9,8 @@
 void *buf_reserve(struct buf *buf, size_t more) {
     size_t needed;
 
-    if (buf->failed || __builtin_add_overflow(buf->length, more, &needed) || __builtin_add_overflow(needed, 1, &needed)) {
+    if (buf->failed || __builtin_add_overflow(buf->length, more, &needed) ||
+        __builtin_add_overflow(needed, 1, &needed)) {
         buf->failed = true;
         return NULL;
     }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The block function of ChaCha20 (RFC 8439, section 2.3), as a function from a few words to 64 bytes that look random. It makes a seed into all that a sandbox with random_seed
- * takes for chance. Equal words give equal bytes on every machine, today and later: results of earlier runs depend on it.
+ * The block function of ChaCha20 (RFC 8439, section 2.3), as a function from a few words to 64
+ * bytes that look random. It makes a seed into all that a sandbox with random_seed takes for
+ * chance. Equal words give equal bytes on every machine, today and later: results of earlier runs
+ * depend on it.
  */
 #ifndef ROLLBOX_BASE_CHACHA_H
 #define ROLLBOX_BASE_CHACHA_H
@@ -10,24 +12,26 @@
 #include <stdint.h>
 
 #define CHACHA_BLOCK 64
-#define CHACHA_LANES 4          /* as many as a register of any x86-64 has room for */
-#define CHACHA_COUNTER 12       /* where the counter is in a block's start */
+#define CHACHA_LANES 4    /* as many as a register of any x86-64 has room for */
+#define CHACHA_COUNTER 12 /* where the counter is in a block's start */
 
 /* Of numbers, and as well of vectors of them. */
 #define CHACHA_ROTATE(x, n) ((x) << (n) | (x) >> (32 - (n)))
 #define CHACHA_STEP(a, b, d, n) ((a) += (b), (d) ^= (a), (d) = CHACHA_ROTATE(d, n))
-#define CHACHA_QUARTER(x, a, b, c, d) (CHACHA_STEP(x[a], x[b], x[d], 16), CHACHA_STEP(x[c], x[d], x[b], 12), CHACHA_STEP(x[a], x[b], x[d], 8), CHACHA_STEP(x[c], x[d], x[b], 7))
+#define CHACHA_QUARTER(x, a, b, c, d)                                                              \
+    (CHACHA_STEP(x[a], x[b], x[d], 16), CHACHA_STEP(x[c], x[d], x[b], 12),                         \
+        CHACHA_STEP(x[a], x[b], x[d], 8), CHACHA_STEP(x[c], x[d], x[b], 7))
 
-#define CHACHA_ROUNDS(x)                      \
-    for (unsigned round = 0; round < 10; round++) { \
-        CHACHA_QUARTER(x, 0, 4, 8, 12);       \
-        CHACHA_QUARTER(x, 1, 5, 9, 13);       \
-        CHACHA_QUARTER(x, 2, 6, 10, 14);      \
-        CHACHA_QUARTER(x, 3, 7, 11, 15);      \
-        CHACHA_QUARTER(x, 0, 5, 10, 15);      \
-        CHACHA_QUARTER(x, 1, 6, 11, 12);      \
-        CHACHA_QUARTER(x, 2, 7, 8, 13);       \
-        CHACHA_QUARTER(x, 3, 4, 9, 14);       \
+#define CHACHA_ROUNDS(x)                                                                           \
+    for (unsigned round = 0; round < 10; round++) {                                                \
+        CHACHA_QUARTER(x, 0, 4, 8, 12);                                                            \
+        CHACHA_QUARTER(x, 1, 5, 9, 13);                                                            \
+        CHACHA_QUARTER(x, 2, 6, 10, 14);                                                           \
+        CHACHA_QUARTER(x, 3, 7, 11, 15);                                                           \
+        CHACHA_QUARTER(x, 0, 5, 10, 15);                                                           \
+        CHACHA_QUARTER(x, 1, 6, 11, 12);                                                           \
+        CHACHA_QUARTER(x, 2, 7, 8, 13);                                                            \
+        CHACHA_QUARTER(x, 3, 4, 9, 14);                                                            \
     }
 
 static inline void chacha_put(uint32_t number, uint8_t *to) {
@@ -38,11 +42,16 @@ static inline void chacha_put(uint32_t number, uint8_t *to) {
 }
 
 /* The key's 256 bits are two numbers and zeros. */
-#define CHACHA_START(seed, state, purpose, counter) \
-    { 0x61707865, 0x3320646e, 0x79622d32, 0x6b206574, (uint32_t)(seed), (uint32_t)((seed) >> 32), (uint32_t)(state), (uint32_t)((state) >> 32), 0, 0, 0, 0, (counter), (purpose), 0, 0 }
+#define CHACHA_START(seed, state, purpose, counter)                                                \
+    {                                                                                              \
+        0x61707865, 0x3320646e, 0x79622d32, 0x6b206574, (uint32_t)(seed),                          \
+            (uint32_t)((seed) >> 32), (uint32_t)(state), (uint32_t)((state) >> 32), 0, 0, 0, 0,    \
+            (counter), (purpose), 0, 0                                                             \
+    }
 
 /* One block of 64 bytes. */
-static inline void chacha_block(uint64_t seed, uint64_t state, uint32_t purpose, uint32_t counter, uint8_t *ret_bytes) {
+static inline void chacha_block(
+    uint64_t seed, uint64_t state, uint32_t purpose, uint32_t counter, uint8_t *ret_bytes) {
     const uint32_t start[16] = CHACHA_START(seed, state, purpose, counter);
     uint32_t x[16];
 
@@ -53,8 +62,10 @@ static inline void chacha_block(uint64_t seed, uint64_t state, uint32_t purpose,
         chacha_put(x[i] + start[i], ret_bytes + 4 * i);
 }
 
-/* Several of them that follow each other, side by side: for those who want many, in half the time. */
-static inline void chacha_blocks(uint64_t seed, uint64_t state, uint32_t purpose, uint32_t counter, uint8_t *ret_bytes) {
+/* Several of them that follow each other, side by side: for those who want many, in half the time.
+ */
+static inline void chacha_blocks(
+    uint64_t seed, uint64_t state, uint32_t purpose, uint32_t counter, uint8_t *ret_bytes) {
     const uint32_t start[16] = CHACHA_START(seed, state, purpose, counter);
     uint32_t __attribute__((vector_size(4 * CHACHA_LANES))) x[16];
 
@@ -64,7 +75,8 @@ static inline void chacha_blocks(uint64_t seed, uint64_t state, uint32_t purpose
     CHACHA_ROUNDS(x)
     for (unsigned lane = 0; lane < CHACHA_LANES; lane++)
         for (unsigned i = 0; i < 16; i++)
-            chacha_put(x[i][lane] + start[i] + (i == CHACHA_COUNTER ? lane : 0), ret_bytes + CHACHA_BLOCK * lane + 4 * i);
+            chacha_put(x[i][lane] + start[i] + (i == CHACHA_COUNTER ? lane : 0),
+                ret_bytes + CHACHA_BLOCK * lane + 4 * i);
 }
 
 /* A number out of such a block. */

@@ -23,14 +23,19 @@ static bool add_up(int take_directory, unsigned depth, struct disk_usage *m) {
     while (fits && (entry = readdir(list))) {
         struct stat st;
 
-        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") || fstatat(dirfd(list), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") ||
+            fstatat(dirfd(list), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
             continue;
-        m->bytes += (uint64_t)st.st_blocks * 512 / (S_ISDIR(st.st_mode) ? 1 : MAX(st.st_nlink, (nlink_t)1));
+        m->bytes +=
+            (uint64_t)st.st_blocks * 512 / (S_ISDIR(st.st_mode) ? 1 : MAX(st.st_nlink, (nlink_t)1));
         m->entries++;
         fits = m->bytes <= m->max_bytes && m->entries <= m->max_entries;
         if (fits && S_ISDIR(st.st_mode)) {
             m->is_deep |= depth + 1 >= MEASURE_DEPTH;
-            int inner = m->is_deep ? -EMLINK : m->forces ? tree_open(dirfd(list), entry->d_name) : openat(dirfd(list), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+            int inner = m->is_deep  ? -EMLINK
+                        : m->forces ? tree_open(dirfd(list), entry->d_name)
+                                    : openat(dirfd(list), entry->d_name,
+                                          O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
             fits = !m->is_deep && (inner < 0 || add_up(inner, depth + 1, m));
         }
     }
@@ -45,10 +50,13 @@ bool disk_usage_of(int take_directory, struct disk_usage *m) {
 static int64_t changed_ns(int fd) {
     struct stat st;
 
-    return fstat(fd, &st) < 0 ? INT64_MAX : (int64_t)st.st_ctim.tv_sec * 1000000000 + st.st_ctim.tv_nsec;
+    return fstat(fd, &st) < 0 ? INT64_MAX
+                              : (int64_t)st.st_ctim.tv_sec * 1000000000 + st.st_ctim.tv_nsec;
 }
 
-/* A directory is looked at when all below it has been. So who moves one of those away, before we come to it or after, changes one that we have not looked at yet, or moves that as well; and so on up to the first, which nobody can move. */
+/* A directory is looked at when all below it has been. So who moves one of those away, before we
+ * come to it or after, changes one that we have not looked at yet, or moves that as well; and so on
+ * up to the first, which nobody can move. */
 static bool has_moved(int take_directory, unsigned depth, int64_t since_ns) {
     DIR *list = fdopendir(take_directory);
     struct dirent *entry;
@@ -59,10 +67,13 @@ static bool has_moved(int take_directory, unsigned depth, int64_t since_ns) {
     }
     bool moved = depth >= MEASURE_DEPTH;
     while (!moved && (entry = readdir(list))) {
-        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") || (entry->d_type != DT_DIR && entry->d_type != DT_UNKNOWN))
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") ||
+            (entry->d_type != DT_DIR && entry->d_type != DT_UNKNOWN))
             continue;
-        int inner = openat(dirfd(list), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-        bool is_none = inner < 0 && entry->d_type == DT_UNKNOWN && (errno == ENOTDIR || errno == ELOOP);
+        int inner = openat(dirfd(list), entry->d_name,
+            O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        bool is_none =
+            inner < 0 && entry->d_type == DT_UNKNOWN && (errno == ENOTDIR || errno == ELOOP);
         moved = !is_none && (inner < 0 || has_moved(inner, depth + 1, since_ns));
     }
     moved = moved || changed_ns(dirfd(list)) >= since_ns;

@@ -11,8 +11,7 @@
 #include "base/cleanup.h"
 #include "base/utf8.h"
 
-static const char *const names[] = {
-    [ROLLBOX_OK] = "ok",
+static const char *const names[] = { [ROLLBOX_OK] = "ok",
 #define NAME(name, number, http, python, text) [number] = #name,
     ROLLBOX_ERRORS(NAME)
 #undef NAME
@@ -21,7 +20,8 @@ static const char *const names[] = {
 #define N_NAMES (sizeof(names) / sizeof(names[0]))
 
 ROLLBOX_PUBLIC const char *rollbox_error_name(enum rollbox_error_code code) {
-    /* Spelled in lower case once, at the first call: the table has the C spelling. Racing threads write the same bytes. */
+    /* Spelled in lower case once, at the first call: the table has the C spelling. Racing threads
+     * write the same bytes. */
     static char lower[N_NAMES][32];
 
     if ((size_t)code >= N_NAMES || !names[code])
@@ -35,7 +35,8 @@ ROLLBOX_PUBLIC const char *rollbox_error_name(enum rollbox_error_code code) {
     return name;
 }
 
-/* What to do about a limit that was met, for messages that do not say it themselves. It is ours: whoever words the failure of a child of ours has given it the same. */
+/* What to do about a limit that was met, for messages that do not say it themselves. It is ours:
+ * whoever words the failure of a child of ours has given it the same. */
 static void add_hint(struct rollbox_error *error) {
     size_t length = strlen(error->message);
     char *at = error->message + length;
@@ -44,23 +45,33 @@ static void add_hint(struct rollbox_error *error) {
     if (strstr(error->message, "ulimit") || strstr(error->message, "fs.file-max"))
         return;
     if (error->error_number == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
-        snprintf(at, sizeof error->message - length, "; all %llu files that a process may have open here are in use: raise the limit (ulimit -n), or close sandboxes", (unsigned long long)limit.rlim_cur);
+        snprintf(at, sizeof error->message - length,
+            "; all %llu files that a process may have open here are in use: raise the limit "
+            "(ulimit -n), or close sandboxes",
+            (unsigned long long)limit.rlim_cur);
     else if (error->error_number == ETOOMANYREFS && getrlimit(RLIMIT_NOFILE, &limit) == 0)
-        snprintf(at, sizeof error->message - length, "; as many descriptors of this user's are under way between processes as may be open in one, %llu: raise the limit (ulimit -n), or start fewer at a time", (unsigned long long)limit.rlim_cur);
+        snprintf(at, sizeof error->message - length,
+            "; as many descriptors of this user's are under way between processes as may be open "
+            "in one, %llu: raise the limit (ulimit -n), or start fewer at a time",
+            (unsigned long long)limit.rlim_cur);
     else if (error->error_number == ENFILE)
-        snprintf(at, sizeof error->message - length, "; the host has no more open files for anybody: raise fs.file-max, or close sandboxes");
+        snprintf(at, sizeof error->message - length,
+            "; the host has no more open files for anybody: raise fs.file-max, or close sandboxes");
 }
 
-/* Names that guests chose may be in a message, which programs show as it is, as an exception's text. */
+/* Names that guests chose may be in a message, which programs show as it is, as an exception's
+ * text. */
 static void make_shown(struct rollbox_error *error) {
     auto_buf struct buf text = BUF_INIT;
 
     utf8_shown(&text, error->message, strlen(error->message), "\n\t");
     if (text.length && !buf_failed(&text))
-        snprintf(error->message, sizeof error->message, "%.*s", (int)MIN(text.length, sizeof error->message - 1), text.data);
+        snprintf(error->message, sizeof error->message, "%.*s",
+            (int)MIN(text.length, sizeof error->message - 1), text.data);
 }
 
-int error_set(struct rollbox_error *error, enum rollbox_error_code code, int error_number, const char *stage, const char *format, ...) {
+int error_set(struct rollbox_error *error, enum rollbox_error_code code, int error_number,
+    const char *stage, const char *format, ...) {
     if (error) {
         va_list args;
 
@@ -102,5 +113,7 @@ static const char *const outcome_names[] = {
 };
 
 ROLLBOX_PUBLIC const char *rollbox_outcome_name(enum rollbox_outcome outcome) {
-    return (size_t)outcome < sizeof(outcome_names) / sizeof(outcome_names[0]) ? outcome_names[outcome] : "unknown";
+    return (size_t)outcome < sizeof(outcome_names) / sizeof(outcome_names[0])
+               ? outcome_names[outcome]
+               : "unknown";
 }

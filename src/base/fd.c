@@ -73,7 +73,8 @@ int fd_read_file(const char *path, size_t limit, struct buf *to) {
 
 int fd_map(int fd, const char **ret_data, uint64_t *ret_length) {
     struct stat st;
-    void *data = fstat(fd, &st) < 0 ? MAP_FAILED : mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    void *data = fstat(fd, &st) < 0 ? MAP_FAILED
+                                    : mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
 
     *ret_data = data == MAP_FAILED ? NULL : data;
     *ret_length = data == MAP_FAILED ? 0 : (uint64_t)st.st_size;
@@ -108,10 +109,13 @@ int fd_send(int socket, const void *data, size_t length, const int *fds, size_t 
 }
 
 int fd_send_patiently(int socket, const void *data, size_t length, const int *fds, size_t n_fds) {
-    static int64_t tired_until;         /* who fills what there is for good must not have us stand for each that is sent */
+    static int64_t tired_until; /* who fills what there is for good must not have us stand for each
+                                   that is sent */
     int r;
 
-    for (unsigned tries = 0; (r = fd_send(socket, data, length, fds, n_fds)) == -ETOOMANYREFS && tries < PATIENT_TRIES && clock_now_ns() >= tired_until; tries++)
+    for (unsigned tries = 0; (r = fd_send(socket, data, length, fds, n_fds)) == -ETOOMANYREFS &&
+                             tries < PATIENT_TRIES && clock_now_ns() >= tired_until;
+         tries++)
         (void)poll(NULL, 0, PATIENT_MS);
     if (r == -ETOOMANYREFS && clock_now_ns() >= tired_until)
         tired_until = clock_now_ns() + TIRED_NS;
@@ -124,18 +128,23 @@ ssize_t fd_receive(int socket, void *data, size_t capacity, int *ret_fds, size_t
         struct cmsghdr align;
     } control;
     struct iovec iov = { data, capacity };
-    struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes };
+    struct msghdr message = { .msg_iov = &iov,
+        .msg_iovlen = 1,
+        .msg_control = control.bytes,
+        .msg_controllen = sizeof control.bytes };
     bool was_reset = false;
     ssize_t n;
     size_t n_fds = 0;
 
-    /* A peer that ends with messages unread is told of first, once, and what it had sent itself after that. */
+    /* A peer that ends with messages unread is told of first, once, and what it had sent itself
+     * after that. */
     do
         n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
     while (n < 0 && (errno == EINTR || (errno == ECONNRESET && !was_reset && (was_reset = true))));
     if (n < 0)
         return -errno;
-    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header;
+         header = CMSG_NXTHDR(&message, header)) {
         if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
             continue;
         size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);

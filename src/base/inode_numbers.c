@@ -28,13 +28,19 @@ uint32_t inode_numbers_name(const char *name, size_t length) {
 }
 
 struct number inode_numbers_of(uint32_t directory, const char *name, const struct stat *st) {
-    const int64_t stamp[] = { st->st_ctim.tv_sec, st->st_ctim.tv_nsec, st->st_mtim.tv_sec, st->st_mtim.tv_nsec, st->st_size };
+    const int64_t stamp[] = { st->st_ctim.tv_sec, st->st_ctim.tv_nsec, st->st_mtim.tv_sec,
+        st->st_mtim.tv_nsec, st->st_size };
 
-    return (struct number){ st->st_ino, (uint64_t)directory << 32 | inode_numbers_name(name, strlen(name)), hash_data(stamp, sizeof stamp) };
+    return (struct number){ st->st_ino,
+        (uint64_t)directory << 32 | inode_numbers_name(name, strlen(name)),
+        hash_data(stamp, sizeof stamp) };
 }
 
-/* The stamp is of the moment when processes stood still; after that, in a layer, a kept number is the file's own. Files that were made or copied in one moment have one stamp, so of those with one name the directory tells. */
-uint64_t inode_numbers_wanted(const struct inode_numbers *numbers, const struct inode_numbers *kept, uint32_t directory, const char *name, const struct stat *st) {
+/* The stamp is of the moment when processes stood still; after that, in a layer, a kept number is
+ * the file's own. Files that were made or copied in one moment have one stamp, so of those with one
+ * name the directory tells. */
+uint64_t inode_numbers_wanted(const struct inode_numbers *numbers, const struct inode_numbers *kept,
+    uint32_t directory, const char *name, const struct stat *st) {
     struct number own = numbers->n ? inode_numbers_of(directory, name, st) : (struct number){ 0 };
     bool is_kept = numbers->n && inode_numbers_has(kept, own.number);
     uint64_t found = 0;
@@ -42,13 +48,18 @@ uint64_t inode_numbers_wanted(const struct inode_numbers *numbers, const struct 
 
     for (uint32_t i = 0; i < numbers->n; i++) {
         const struct number *wanted = &numbers->list[i];
-        bool same_name = directory ? wanted->name == own.name : (uint32_t)wanted->name == (uint32_t)own.name;
+        bool same_name =
+            directory ? wanted->name == own.name : (uint32_t)wanted->name == (uint32_t)own.name;
         bool same_number = wanted->number == own.number, same_stamp = wanted->stamp == own.stamp;
         int rank = 0;
 
         if (same_name && same_stamp)
             rank = 2 + same_number;
-        else if (same_number && (same_name ? is_kept : st->st_nlink > 1 && (is_kept || same_stamp)))      /* who has several names may have been opened by another */
+        else if (same_number &&
+                 (same_name ? is_kept
+                            : st->st_nlink > 1 &&
+                                  (is_kept || same_stamp))) /* who has several names may have been
+                                                               opened by another */
             rank = 1;
         if (rank > best) {
             best = rank;
@@ -64,7 +75,8 @@ void inode_numbers_add(struct inode_numbers *numbers, struct number number) {
     if (!number.number || number.number > NUMBERS_HIGHEST || numbers->n == NUMBERS_MAX)
         return;
     for (; at > 0 && numbers->list[at - 1].number >= number.number; at--)
-        if (numbers->list[at - 1].number == number.number && numbers->list[at - 1].name == number.name)
+        if (numbers->list[at - 1].number == number.number &&
+            numbers->list[at - 1].name == number.name)
             return;
     memmove(&numbers->list[at + 1], &numbers->list[at], (numbers->n - at) * sizeof number);
     numbers->list[at] = number;
@@ -99,7 +111,7 @@ void inode_numbers_save(const struct inode_numbers *numbers, int top) {
         (void)fsetxattr(top, NUMBERS_LIST, numbers->list, numbers->n * sizeof numbers->list[0], 0);
 }
 
-/* ---- files that wait ---------------------------------------------------------------------------------------------------- */
+/* ---- files that wait ---- */
 
 struct waiting {
     char name[1 + DIGITS + 1];
@@ -140,7 +152,7 @@ void inode_numbers_reserve(struct inode_numbers *numbers, int top) {
         uint64_t number = numbers->list[i].number;
 
         if (number <= last)
-            continue;           /* another name for it, or it was given already */
+            continue; /* another name for it, or it was given already */
         for (; last < number - 1; last++) {
             int fd = open_nameless_file(top);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A circular doubly linked list whose nodes live inside their owners. An empty list and an unlinked node point to themselves. */
+/* A circular doubly linked list whose nodes live inside their owners. An empty list and an unlinked
+ * node point to themselves. */
 #ifndef ROLLBOX_BASE_LIST_H
 #define ROLLBOX_BASE_LIST_H
 
@@ -11,7 +12,8 @@ struct list {
 };
 
 #define LIST_INIT(name) ((struct list){ &(name), &(name) })
-#define container_of(pointer, type, member) ((type *)(void *)((char *)(pointer) - offsetof(type, member)))
+#define container_of(pointer, type, member)                                                        \
+    ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 
 static inline void list_init(struct list *l) {
     l->next = l->prev = l;
@@ -35,7 +37,8 @@ static inline void list_remove(struct list *node) {
 }
 
 /* The body may remove the current node. */
-#define list_for_each(node, head) \
-    for (struct list *node = (head)->next, *node##_next = node->next; node != (head); node = node##_next, node##_next = node->next)
+#define list_for_each(node, head)                                                                  \
+    for (struct list *node = (head)->next, *node##_next = node->next; node != (head);              \
+         node = node##_next, node##_next = node->next)
 
 #endif

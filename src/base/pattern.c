@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_PARTS 4000u        /* with all repetitions written out; its closures take memory that grows with the square */
+#define MAX_PARTS                                                                                  \
+    4000u /* with all repetitions written out; its closures take memory that grows with the square \
+           */
 #define MAX_DEPTH 64
 
 static bool has_back_reference(const char *pattern) {
@@ -107,9 +109,11 @@ int pattern_check(const char *pattern, char ret_why[PATTERN_WHY]) {
     if (!*pattern)
         (void)snprintf(ret_why, PATTERN_WHY, "is empty");
     else if (has_back_reference(pattern))
-        (void)snprintf(ret_why, PATTERN_WHY, "has a back reference, with which guests could choose how long matching takes");
+        (void)snprintf(ret_why, PATTERN_WHY,
+            "has a back reference, with which guests could choose how long matching takes");
     else if (has_too_many_parts(pattern))
-        (void)snprintf(ret_why, PATTERN_WHY, "is too large with its repetitions written out (at most %u parts)", MAX_PARTS);
+        (void)snprintf(ret_why, PATTERN_WHY,
+            "is too large with its repetitions written out (at most %u parts)", MAX_PARTS);
     else {
         int r = regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB);
 
@@ -118,7 +122,8 @@ int pattern_check(const char *pattern, char ret_why[PATTERN_WHY]) {
             return 0;
         }
         (void)regerror(r, &regex, problem, sizeof problem);
-        (void)snprintf(ret_why, PATTERN_WHY, "is no extended regular expression (regex(7)): %s", problem);
+        (void)snprintf(
+            ret_why, PATTERN_WHY, "is no extended regular expression (regex(7)): %s", problem);
     }
     return -EINVAL;
 }

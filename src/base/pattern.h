@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Extended regular expressions (regex(7)) that somebody else may have written: in a record's rules for secrets.
+ * Extended regular expressions (regex(7)) that somebody else may have written: in a record's rules
+ * for secrets.
  *
- * glibc compiles a repetition by copying what is repeated, so a few nested ones would take all memory there is; and back references take time that grows without bound. Neither is taken.
+ * glibc compiles a repetition by copying what is repeated, so a few nested ones would take all
+ * memory there is; and back references take time that grows without bound. Neither is taken.
  */
 #ifndef ROLLBOX_BASE_PATTERN_H
 #define ROLLBOX_BASE_PATTERN_H

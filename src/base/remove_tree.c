@@ -2,9 +2,10 @@
 /*
  * Emptying a directory.
  *
- * A tree may be deeper than there are descriptors or stack. So none is descended into: a directory inside a directory inside the top is moved up into the top, under a name
- * of its own, and dealt with when its turn comes. Two directories are open at any time, and each was opened by its parent's descriptor and one
- * name that is no link, so nothing outside is ever reached.
+ * A tree may be deeper than there are descriptors or stack. So none is descended into: a directory
+ * inside a directory inside the top is moved up into the top, under a name of its own, and dealt
+ * with when its turn comes. Two directories are open at any time, and each was opened by its
+ * parent's descriptor and one name that is no link, so nothing outside is ever reached.
  */
 #include "base/remove_tree.h"
 
@@ -27,9 +28,11 @@ struct entry {
     char name[];
 };
 
-#define CHMOD_AT 452            /* fchmodat2, Linux 6.6: the one that takes a descriptor of O_PATH */
-#define ROUNDS (1u << 22)       /* each takes away a level at least; a directory that others fill at the same time is given up in the end */
-#define TRIES 1000              /* names */
+#define CHMOD_AT 452 /* fchmodat2, Linux 6.6: the one that takes a descriptor of O_PATH */
+#define ROUNDS                                                                                     \
+    (1u << 22) /* each takes away a level at least; a directory that others fill at the same time  \
+                  is given up in the end */
+#define TRIES 1000 /* names */
 
 int tree_open(int at, const char *name) {
     int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -73,7 +76,8 @@ static int move_up(int from, const char *name, int top, unsigned *number) {
 }
 
 /* One entry of `directory`. *ret_progress: it is gone from there. */
-static int remove_one(int directory, const char *name, int top, unsigned *number, bool *ret_progress) {
+static int remove_one(
+    int directory, const char *name, int top, unsigned *number, bool *ret_progress) {
     int r = unlinkat(directory, name, 0) == 0 ? 0 : -errno;
 
     if (r == -EISDIR || r == -EPERM)

@@ -5,21 +5,26 @@
 
 #include "base/chacha.h"
 
-#define SEEDED_RANDOM_UUID_BYTES 38                    /* a uuid's text, its newline and NUL */
-#define SEEDED_RANDOM_FORK_BYTES (64u << 10)           /* of /dev/urandom of a fork with a seed of its own, which is made for it alone */
+#define SEEDED_RANDOM_UUID_BYTES 38 /* a uuid's text, its newline and NUL */
+#define SEEDED_RANDOM_FORK_BYTES                                                                   \
+    (64u << 10) /* of /dev/urandom of a fork with a seed of its own, which is made for it alone */
 
-/* What chacha_block is asked for, with a seed and a number; guest/det_random.c has purposes of its own, below these. */
+/* What chacha_block is asked for, with a seed and a number; guest/det_random.c has purposes of its
+ * own, below these. */
 enum { SEEDED_RANDOM_UUID = 16, SEEDED_RANDOM_URANDOM, SEEDED_RANDOM_FORK };
 
 #define SEEDED_RANDOM_STEP (CHACHA_LANES * CHACHA_BLOCK)
 
 /* What /dev/urandom holds from `at` on, a multiple of SEEDED_RANDOM_STEP as the length is. */
-static inline void seeded_random_bytes(uint64_t seed, uint64_t at, uint8_t *ret_bytes, size_t length) {
+static inline void seeded_random_bytes(
+    uint64_t seed, uint64_t at, uint8_t *ret_bytes, size_t length) {
     for (size_t done = 0; done < length; done += SEEDED_RANDOM_STEP)
-        chacha_blocks(seed, 0, SEEDED_RANDOM_URANDOM, (uint32_t)((at + done) / CHACHA_BLOCK), ret_bytes + done);
+        chacha_blocks(seed, 0, SEEDED_RANDOM_URANDOM, (uint32_t)((at + done) / CHACHA_BLOCK),
+            ret_bytes + done);
 }
 
-/* The seed of the n-th child, from 0, of a sandbox with this seed. Below 2^63: a number in any JSON. */
+/* The seed of the n-th child, from 0, of a sandbox with this seed. Below 2^63: a number in any
+ * JSON. */
 static inline uint64_t seeded_random_fork(uint64_t seed, uint64_t n) {
     return chacha_number(seed, n, SEEDED_RANDOM_FORK) >> 1;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages of a transfer, and the directories that it has on its way down. transfer.h has the model. */
+/* Messages of a transfer, and the directories that it has on its way down. transfer.h has the
+ * model. */
 #include "base/transfer.h"
 
 #include <errno.h>
@@ -22,10 +23,11 @@ void transfer_init(struct transfer *transfer, int socket, int timeout_ms) {
         transfer->stack.fds[i] = -EBADF;
 }
 
-/* ---- messages ----------------------------------------------------------------------------------------------------- */
+/* ---- messages ---- */
 
 bool transfer_is_name(const char *name) {
-    return name[0] && strcmp(name, ".") && strcmp(name, "..") && !strchr(name, '/') && strlen(name) < TRANSFER_NAME_MAX;
+    return name[0] && strcmp(name, ".") && strcmp(name, "..") && !strchr(name, '/') &&
+           strlen(name) < TRANSFER_NAME_MAX;
 }
 
 static bool is_text(const char *data, size_t length) {
@@ -53,7 +55,8 @@ static bool is_sound(const struct transfer_message *m) {
         return component || !named;
     case TRANSFER_SYMLINK:
     case TRANSFER_HARDLINK:
-        return (component || (!named && r->type == TRANSFER_SYMLINK)) && is_text(m->data, r->data_length) && r->data_length > 1;
+        return (component || (!named && r->type == TRANSFER_SYMLINK)) &&
+               is_text(m->data, r->data_length) && r->data_length > 1;
     case TRANSFER_ENTRY:
         return (component || !named) && (!r->data_length || is_text(m->data, r->data_length));
     case TRANSFER_ENTER:
@@ -83,7 +86,8 @@ int transfer_parse(const char *bytes, size_t length, struct transfer_message *re
         return -EBADMSG;
     m.name = bytes + sizeof m.record;
     m.data = m.name + m.record.name_length + 1;
-    if (memchr(m.name, '\0', m.record.name_length + 1) != m.name + m.record.name_length || !is_sound(&m))
+    if (memchr(m.name, '\0', m.record.name_length + 1) != m.name + m.record.name_length ||
+        !is_sound(&m))
         return -EBADMSG;
     *ret_message = m;
     return 0;
@@ -91,7 +95,8 @@ int transfer_parse(const char *bytes, size_t length, struct transfer_message *re
 
 /* Waits for the socket. 0: it is ready; -EPIPE: there is something to receive first. */
 static int await_events(const struct transfer *transfer, short events, int timeout_ms) {
-    struct pollfd event = { transfer->socket, (short)(events | (transfer->listens ? POLLIN : 0)), 0 };
+    struct pollfd event = { transfer->socket, (short)(events | (transfer->listens ? POLLIN : 0)),
+        0 };
     int r;
 
     do
@@ -102,17 +107,20 @@ static int await_events(const struct transfer *transfer, short events, int timeo
     return r == 0 ? -ETIMEDOUT : event.revents & POLLIN && !(events & POLLIN) ? -EPIPE : 0;
 }
 
-int transfer_send(struct transfer *transfer, struct transfer_record record, const char *name, const void *data, size_t data_length) {
+int transfer_send(struct transfer *transfer, struct transfer_record record, const char *name,
+    const void *data, size_t data_length) {
     record.name_length = name ? (uint32_t)strlen(name) : 0;
     record.data_length = (uint32_t)data_length;
-    struct iovec parts[] = { { &record, sizeof record }, { (void *)(name ? name : ""), record.name_length + 1 }, { (void *)data, data_length } };
+    struct iovec parts[] = { { &record, sizeof record },
+        { (void *)(name ? name : ""), record.name_length + 1 }, { (void *)data, data_length } };
     struct msghdr message = { .msg_iov = parts, .msg_iovlen = data_length ? 3 : 2 };
 
     for (;;) {
         int r = transfer->listens ? await_events(transfer, POLLOUT, transfer->timeout_ms) : 0;
         if (r < 0)
             return r;
-        if (sendmsg(transfer->socket, &message, MSG_NOSIGNAL | (transfer->timeout_ms >= 0 ? MSG_DONTWAIT : 0)) >= 0)
+        if (sendmsg(transfer->socket, &message,
+                MSG_NOSIGNAL | (transfer->timeout_ms >= 0 ? MSG_DONTWAIT : 0)) >= 0)
             return 0;
         if (errno == EAGAIN && transfer->timeout_ms >= 0)
             r = await_events(transfer, POLLOUT, transfer->timeout_ms);
@@ -127,19 +135,23 @@ int transfer_receive(struct transfer *transfer, struct transfer_message *ret_mes
     bool reset = false;
 
     for (;;) {
-        ssize_t n = recv(transfer->socket, transfer->in, sizeof transfer->in, MSG_TRUNC | (transfer->timeout_ms >= 0 ? MSG_DONTWAIT : 0));
+        ssize_t n = recv(transfer->socket, transfer->in, sizeof transfer->in,
+            MSG_TRUNC | (transfer->timeout_ms >= 0 ? MSG_DONTWAIT : 0));
         int r = 0;
 
         if (n == 0)
             return 0;
         if (n > 0) {
-            r = (size_t)n > sizeof transfer->in ? -EBADMSG : transfer_parse(transfer->in, (size_t)n, ret_message);
+            r = (size_t)n > sizeof transfer->in
+                    ? -EBADMSG
+                    : transfer_parse(transfer->in, (size_t)n, ret_message);
             if (r == 0 && ret_message->record.type != TRANSFER_BUSY)
                 return 1;
         } else if (errno == EAGAIN && transfer->timeout_ms >= 0) {
             r = await_events(transfer, POLLIN, transfer->timeout_ms);
         } else if (errno == ECONNRESET && !reset) {
-            reset = true;       /* it closed without reading all that was sent; what it had sent itself comes after */
+            reset = true; /* it closed without reading all that was sent; what it had sent itself
+                             comes after */
         } else if (errno != EINTR) {
             r = -errno;
         }
@@ -148,7 +160,7 @@ int transfer_receive(struct transfer *transfer, struct transfer_message *ret_mes
     }
 }
 
-/* ---- directories -------------------------------------------------------------------------------------------------- */
+/* ---- directories ---- */
 
 /* What getdents64(2) fills in; C libraries disagree on its name. */
 struct directory_entry {
@@ -165,7 +177,8 @@ long transfer_read_entries(int directory, void *buffer, size_t size) {
     return n < 0 ? -errno : n;
 }
 
-const char *transfer_next_entry(const void *buffer, long length, long *position, int64_t *ret_offset) {
+const char *transfer_next_entry(
+    const void *buffer, long length, long *position, int64_t *ret_offset) {
     while (*position < length) {
         const struct directory_entry *entry = (const void *)((const char *)buffer + *position);
 
@@ -199,7 +212,8 @@ int transfer_stack_enter(struct transfer_stack *stack, int take_fd, const char *
         return -ELOOP;
     if (fstat(fd, &st) < 0)
         return -errno;
-    bool named = at + length + 2 <= sizeof stack->path && (!stack->depth || transfer_stack_level(stack)->named);
+    bool named = at + length + 2 <= sizeof stack->path &&
+                 (!stack->depth || transfer_stack_level(stack)->named);
     if (named) {
         if (at)
             stack->path[at++] = '/';
@@ -207,7 +221,9 @@ int transfer_stack_enter(struct transfer_stack *stack, int take_fd, const char *
         at += length;
     }
     stack->depth++;
-    *transfer_stack_level(stack) = (struct transfer_level){ .device = st.st_dev, .inode = st.st_ino, .path_length = (uint32_t)at, .named = named };
+    *transfer_stack_level(stack) = (struct transfer_level){
+        .device = st.st_dev, .inode = st.st_ino, .path_length = (uint32_t)at, .named = named
+    };
     close_fd(stack_slot(stack, stack->depth));
     *stack_slot(stack, stack->depth) = TAKE_FD(fd);
     return 0;
@@ -225,7 +241,7 @@ int transfer_stack_leave(struct transfer_stack *stack) {
         if (fd < 0 || fstat(fd, &st) < 0)
             return -errno;
         if (st.st_dev != level->device || st.st_ino != level->inode)
-            return -ESTALE;     /* it was moved elsewhere meanwhile */
+            return -ESTALE; /* it was moved elsewhere meanwhile */
         *stack_slot(stack, stack->depth - 1) = TAKE_FD(fd);
     }
     close_fd(from);
@@ -239,8 +255,10 @@ void transfer_stack_done(struct transfer_stack *stack) {
     stack->depth = 0;
 }
 
-void transfer_stack_path(const struct transfer_stack *stack, const char *name, char *ret_path, size_t size) {
-    size_t length = stack->depth ? stack->levels[stack->depth - 1].path_length : 0, more = strlen(name);
+void transfer_stack_path(
+    const struct transfer_stack *stack, const char *name, char *ret_path, size_t size) {
+    size_t length = stack->depth ? stack->levels[stack->depth - 1].path_length : 0,
+           more = strlen(name);
 
     memcpy(ret_path, stack->path, length);
     if (length && more && length + 1 < size)

@@ -1,19 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files and trees over a socket: what the client library and the files agent of a sandbox say to each other, and the two halves, sending and taking, of a transfer.
+ * Files and trees over a socket: what the client library and the files agent of a sandbox say to
+ * each other, and the two halves, sending and taking, of a transfer.
  *
- * A message is one SOCK_SEQPACKET datagram: a record, a name, a NUL, then data. A request is READ, WRITE, LIST, STAT, MKDIR, REMOVE, GET or PUT, with an absolute path as its name. Answers end with DONE or FAILED; BUSY says that
- * more time is needed.
+ * A message is one SOCK_SEQPACKET datagram: a record, a name, a NUL, then data. A request is READ,
+ * WRITE, LIST, STAT, MKDIR, REMOVE, GET or PUT, with an absolute path as its name. Answers end with
+ * DONE or FAILED; BUSY says that more time is needed.
  *
- * A tree is a stream that names one component at a time, so that neither end ever resolves a path that the other one chose:
+ * A tree is a stream that names one component at a time, so that neither end ever resolves a path
+ * that the other one chose:
  *
  *     tree  := entry DONE
- *     entry := FILE DATA* FILE_END | FILE (complete) | SYMLINK | HARDLINK | ENTER entry* LEAVE | SKIPPED
+ *     entry := FILE DATA* FILE_END | FILE (complete) | SYMLINK | HARDLINK | ENTER entry* LEAVE |
+ * SKIPPED
  *
- * The first entry is the root; its name is empty, for the taker knows where it goes. Directories that are open on the way down are a stack: the last few are held open, those above are found again through ".." and must then be
- * what they were. So depth costs neither descriptors nor stack, and memory is what struct transfer is. Nothing here allocates: the guest layer uses it too.
+ * The first entry is the root; its name is empty, for the taker knows where it goes. Directories
+ * that are open on the way down are a stack: the last few are held open, those above are found
+ * again through ".." and must then be what they were. So depth costs neither descriptors nor stack,
+ * and memory is what struct transfer is. Nothing here allocates: the guest layer uses it too.
  *
- * The taker trusts nothing: a name is one component and never followed if it is a link; a file is written under a name that did not exist and then renamed; a hard link is made only to a file that came with this transfer.
+ * The taker trusts nothing: a name is one component and never followed if it is a link; a file is
+ * written under a name that did not exist and then renamed; a hard link is made only to a file that
+ * came with this transfer.
  */
 #ifndef ROLLBOX_BASE_TRANSFER_H
 #define ROLLBOX_BASE_TRANSFER_H
@@ -26,35 +34,40 @@
 #include <sys/types.h>
 
 #define TRANSFER_DATA_MAX 65536u
-#define TRANSFER_TEXT_MAX 4096u         /* a path with its NUL */
-#define TRANSFER_NAME_MAX 256u          /* a component with its NUL */
-#define TRANSFER_DEPTH_MAX 16384u       /* levels of directories */
-#define TRANSFER_OPEN_MAX 32u           /* of them held open */
-#define TRANSFER_REFUSED EUSERS         /* the errno of FAILED when nothing was begun and the same may be asked for again */
-#define TRANSFER_LINKS_MAX 4096u        /* files with several names that are told apart; those beyond become copies */
+#define TRANSFER_TEXT_MAX 4096u   /* a path with its NUL */
+#define TRANSFER_NAME_MAX 256u    /* a component with its NUL */
+#define TRANSFER_DEPTH_MAX 16384u /* levels of directories */
+#define TRANSFER_OPEN_MAX 32u     /* of them held open */
+#define TRANSFER_REFUSED                                                                           \
+    EUSERS /* the errno of FAILED when nothing was begun and the same may be asked for again */
+#define TRANSFER_LINKS_MAX                                                                         \
+    4096u /* files with several names that are told apart; those beyond become copies */
 
 enum transfer_type {
     /* requests */
-    TRANSFER_READ = 1,          /* size: the most to send -> FILE ... */
-    TRANSFER_WRITE,             /* mode, size: of the file; data: its beginning; DATA* follow until it is complete -> DONE */
-    TRANSFER_LIST,              /* -> ENTRY* DONE */
-    TRANSFER_STAT,              /* number: 1 to follow links -> ENTRY DONE */
-    TRANSFER_MKDIR,             /* mode -> DONE */
-    TRANSFER_REMOVE,            /* number: 1 for whole trees -> BUSY* DONE */
-    TRANSFER_GET,               /* -> a tree */
-    TRANSFER_PUT,               /* data: a name (text) for what is no directory, if the path is one; a tree follows -> DONE */
+    TRANSFER_READ = 1, /* size: the most to send -> FILE ... */
+    TRANSFER_WRITE,    /* mode, size: of the file; data: its beginning; DATA* follow until it is
+                          complete -> DONE */
+    TRANSFER_LIST,     /* -> ENTRY* DONE */
+    TRANSFER_STAT,     /* number: 1 to follow links -> ENTRY DONE */
+    TRANSFER_MKDIR,    /* mode -> DONE */
+    TRANSFER_REMOVE,   /* number: 1 for whole trees -> BUSY* DONE */
+    TRANSFER_GET,      /* -> a tree */
+    TRANSFER_PUT,      /* data: a name (text) for what is no directory, if the path is one; a tree
+                          follows -> DONE */
     /* streams */
-    TRANSFER_FILE,              /* mode, size, mtime_ns; number: enum transfer_file_flag; data: its beginning */
-    TRANSFER_DATA,              /* number: the offset */
-    TRANSFER_FILE_END,          /* size, mtime_ns */
-    TRANSFER_SYMLINK,           /* mtime_ns; data: the target (text) */
-    TRANSFER_HARDLINK,          /* number: which of the files that were TRANSFER_FILE_LINKED; data: its path from the root (text) */
-    TRANSFER_ENTER,             /* mode */
-    TRANSFER_LEAVE,             /* mode, mtime_ns */
-    TRANSFER_SKIPPED,           /* its name is a path from the root; number: errno */
-    TRANSFER_ENTRY,             /* mode with the type, size, mtime_ns; data: a symlink's target (text) */
+    TRANSFER_FILE, /* mode, size, mtime_ns; number: enum transfer_file_flag; data: its beginning */
+    TRANSFER_DATA, /* number: the offset */
+    TRANSFER_FILE_END, /* size, mtime_ns */
+    TRANSFER_SYMLINK,  /* mtime_ns; data: the target (text) */
+    TRANSFER_HARDLINK, /* number: which of the files that were TRANSFER_FILE_LINKED; data: its path
+                          from the root (text) */
+    TRANSFER_ENTER,    /* mode */
+    TRANSFER_LEAVE,    /* mode, mtime_ns */
+    TRANSFER_SKIPPED,  /* its name is a path from the root; number: errno */
+    TRANSFER_ENTRY,    /* mode with the type, size, mtime_ns; data: a symlink's target (text) */
     TRANSFER_DONE,
-    TRANSFER_FAILED,            /* number: errno; its name, if any, is a path from the root */
+    TRANSFER_FAILED, /* number: errno; its name, if any, is a path from the root */
     TRANSFER_BUSY,
 };
 
@@ -69,8 +82,8 @@ struct transfer_record {
     uint64_t size;
     uint64_t number;
     int64_t mtime_ns;
-    uint32_t name_length;       /* without its NUL */
-    uint32_t data_length;       /* a text's NUL counts */
+    uint32_t name_length; /* without its NUL */
+    uint32_t data_length; /* a text's NUL counts */
 };
 
 struct transfer_message {
@@ -81,11 +94,11 @@ struct transfer_message {
 
 struct transfer_level {
     uint64_t device, inode;
-    int64_t offset;             /* where reading it goes on */
-    uint32_t path_length;       /* of its path from the root */
-    bool named;                 /* the path had room for its name */
-    bool made;                  /* taking: was not there before */
-    bool left_over;             /* removing: to be read once more */
+    int64_t offset;       /* where reading it goes on */
+    uint32_t path_length; /* of its path from the root */
+    bool named;           /* the path had room for its name */
+    bool made;            /* taking: was not there before */
+    bool left_over;       /* removing: to be read once more */
 };
 
 /* Directories on the way down. */
@@ -98,35 +111,41 @@ struct transfer_stack {
 
 /* Where a tree goes. Descriptors are borrowed. */
 struct transfer_target {
-    int parent;                 /* the root becomes `name` in this directory */
+    int parent; /* the root becomes `name` in this directory */
     const char *name;
-    int into;                   /* -1; else the directory that is there already: a root that is a directory is merged into it, ... */
-    const char *inner_name;     /* ... any other becomes this in it */
-    bool replaces;              /* what is no directory gives way to one */
+    int into; /* -1; else the directory that is there already: a root that is a directory is merged
+                 into it, ... */
+    const char *inner_name; /* ... any other becomes this in it */
+    bool replaces;          /* what is no directory gives way to one */
 };
 
 struct transfer {
     int socket;
-    int timeout_ms;             /* of silence at the other end; -1: for ever */
-    bool listens;               /* sending stops with -EPIPE once there is something to receive */
-    int (*tick)(struct transfer *transfer);     /* after each message of a tree; may be NULL; a negative errno ends it */
+    int timeout_ms; /* of silence at the other end; -1: for ever */
+    bool listens;   /* sending stops with -EPIPE once there is something to receive */
+    int (*tick)(struct transfer
+            *transfer); /* after each message of a tree; may be NULL; a negative errno ends it */
     void *userdata;
-    uint64_t bytes, files;      /* moved so far */
-    uint64_t skipped;           /* left out because they could not be read, with the first one's error and path */
+    uint64_t bytes, files; /* moved so far */
+    uint64_t
+        skipped; /* left out because they could not be read, with the first one's error and path */
     int skipped_error;
     char skipped_path[TRANSFER_TEXT_MAX];
-    char name[TRANSFER_NAME_MAX];       /* the last one that was worked on, in the stack's directory */
+    char name[TRANSFER_NAME_MAX]; /* the last one that was worked on, in the stack's directory */
     struct transfer_stack stack;
     /* Sending: files with several names. */
     uint32_t n_links, texts_length;
-    struct { uint64_t device, inode; uint32_t text; } links[TRANSFER_LINKS_MAX];
-    uint16_t buckets[2 * TRANSFER_LINKS_MAX];   /* 1 + index; 0: free */
+    struct {
+        uint64_t device, inode;
+        uint32_t text;
+    } links[TRANSFER_LINKS_MAX];
+    uint16_t buckets[2 * TRANSFER_LINKS_MAX]; /* 1 + index; 0: free */
     char texts[1 << 19];
     /* Taking. */
     struct transfer_target target;
     bool begun, complete;
-    int root;                   /* a directory; -1 */
-    int file;                   /* being written under `temporary`; -1 */
+    int root; /* a directory; -1 */
+    int file; /* being written under `temporary`; -1 */
     bool file_linked;
     char temporary[32];
     unsigned n_temporary;
@@ -135,7 +154,8 @@ struct transfer {
     _Alignas(8) char out[TRANSFER_DATA_MAX];
 };
 
-/* `transfer` must be zeroed memory. transfer_done closes what it opened (not the socket) and takes a temporary file away. */
+/* `transfer` must be zeroed memory. transfer_done closes what it opened (not the socket) and takes
+ * a temporary file away. */
 void transfer_init(struct transfer *transfer, int socket, int timeout_ms);
 void transfer_done(struct transfer *transfer);
 
@@ -144,10 +164,13 @@ void transfer_done(struct transfer *transfer);
 /* A message from its bytes, strictly: 0 or -EBADMSG. Points into them. */
 int transfer_parse(const char *bytes, size_t length, struct transfer_message *ret_message);
 
-/* Sends a record with a name (NULL: none) and data. The lengths are filled in. 0; -EPIPE, also if the other end has something to say (`listens`); -ETIMEDOUT; -errno. */
-int transfer_send(struct transfer *transfer, struct transfer_record record, const char *name, const void *data, size_t data_length);
+/* Sends a record with a name (NULL: none) and data. The lengths are filled in. 0; -EPIPE, also if
+ * the other end has something to say (`listens`); -ETIMEDOUT; -errno. */
+int transfer_send(struct transfer *transfer, struct transfer_record record, const char *name,
+    const void *data, size_t data_length);
 
-/* The next message, but for BUSY. 1: got it, valid until the next call; 0: the other end closed; -ETIMEDOUT, -EBADMSG, -errno. */
+/* The next message, but for BUSY. 1: got it, valid until the next call; 0: the other end closed;
+ * -ETIMEDOUT, -EBADMSG, -errno. */
 int transfer_receive(struct transfer *transfer, struct transfer_message *ret_message);
 
 /* One component that is neither empty nor "." nor "..". */
@@ -156,24 +179,30 @@ bool transfer_is_name(const char *name);
 /* The directory at the top, or -errno if it cannot be found again. */
 int transfer_stack_top(struct transfer_stack *stack);
 struct transfer_level *transfer_stack_level(struct transfer_stack *stack);
-/* Goes down into a directory that was opened by `name` in the top one. The descriptor is consumed, also on failure. */
+/* Goes down into a directory that was opened by `name` in the top one. The descriptor is consumed,
+ * also on failure. */
 int transfer_stack_enter(struct transfer_stack *stack, int take_fd, const char *name);
 /* Goes up. On success the top is open, unless that was the last one. */
 int transfer_stack_leave(struct transfer_stack *stack);
 void transfer_stack_done(struct transfer_stack *stack);
 /* The path of an entry of the top directory from the root on, cut to what there is room for. */
-void transfer_stack_path(const struct transfer_stack *stack, const char *name, char *ret_path, size_t size);
+void transfer_stack_path(
+    const struct transfer_stack *stack, const char *name, char *ret_path, size_t size);
 
-/* Reads a part of a directory. How many bytes, 0 at its end, or -errno; then the entries in them: NULL after the last, "." and ".." left out. */
+/* Reads a part of a directory. How many bytes, 0 at its end, or -errno; then the entries in them:
+ * NULL after the last, "." and ".." left out. */
 long transfer_read_entries(int directory, void *buffer, size_t size);
-const char *transfer_next_entry(const void *buffer, long length, long *position, int64_t *ret_offset);
+const char *transfer_next_entry(
+    const void *buffer, long length, long *position, int64_t *ret_offset);
 
 /* ---- transfer_tree.c ---- */
 
-/* Sends an open regular file as an entry; `most` bytes of it at the most (-EFBIG). The descriptor is borrowed. */
+/* Sends an open regular file as an entry; `most` bytes of it at the most (-EFBIG). The descriptor
+ * is borrowed. */
 int transfer_send_file(struct transfer *transfer, int fd, const char *name, uint64_t most);
 
-/* Sends what the descriptor (consumed) is, a directory or a regular file, as a tree, with its DONE. 0 or -errno; -EINVAL: it is neither. */
+/* Sends what the descriptor (consumed) is, a directory or a regular file, as a tree, with its DONE.
+ * 0 or -errno; -EINVAL: it is neither. */
 int transfer_send_tree(struct transfer *transfer, int take_fd);
 
 /* A tree is to be taken. */
@@ -181,7 +210,8 @@ void transfer_take_begin(struct transfer *transfer, const struct transfer_target
 /* The next message of it. 1: that was its end; 0; -EBADMSG; -errno of what could not be made. */
 int transfer_take(struct transfer *transfer, const struct transfer_message *message);
 
-/* A new file beside the target, for writing; its name is transfer->temporary. A descriptor or -errno. */
+/* A new file beside the target, for writing; its name is transfer->temporary. A descriptor or
+ * -errno. */
 int transfer_make_temporary(struct transfer *transfer, int directory, mode_t mode);
 int transfer_write_at(int fd, const char *data, size_t length, int64_t offset);
 

@@ -2,12 +2,13 @@
 /*
  * A tree on its way: sending one, and taking one. transfer.h has the model.
  *
- * Sending, what changes meanwhile is either not there any more (left out) or sent as far as it goes: a file has the size that it had when it was opened, or less. What cannot be read is told (SKIPPED) and the rest goes on.
- * Taking, the first failure is the end.
+ * Sending, what changes meanwhile is either not there any more (left out) or sent as far as it
+ * goes: a file has the size that it had when it was opened, or less. What cannot be read is told
+ * (SKIPPED) and the rest goes on. Taking, the first failure is the end.
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>          /* renameat */
+#include <stdio.h> /* renameat */
 #include <string.h>
 #include <sys/statfs.h>
 #include <time.h>
@@ -28,7 +29,8 @@ static void times_of(int64_t ns, struct timespec times[2]) {
     int64_t s = ns / 1000000000, rest = ns % 1000000000;
 
     times[0] = (struct timespec){ .tv_nsec = UTIME_NOW };
-    times[1] = rest < 0 ? (struct timespec){ s - 1, rest + 1000000000 } : (struct timespec){ s, rest };
+    times[1] =
+        rest < 0 ? (struct timespec){ s - 1, rest + 1000000000 } : (struct timespec){ s, rest };
 }
 
 static int report_progress(struct transfer *t) {
@@ -46,14 +48,16 @@ static void note_skipped(struct transfer *t, const char *path, int error) {
     memcpy(t->skipped_path, path, strlen(path) + 1);
 }
 
-/* ---- sending ------------------------------------------------------------------------------------------------------ */
+/* ---- sending ---- */
 
 static int send_skipped(struct transfer *t, const char *name, int error) {
-    char *path = t->out;        /* nothing else is in it between two entries */
+    char *path = t->out; /* nothing else is in it between two entries */
 
     transfer_stack_path(&t->stack, name, path, TRANSFER_TEXT_MAX);
     note_skipped(t, path, error);
-    return transfer_send(t, (struct transfer_record){ .type = TRANSFER_SKIPPED, .number = (uint64_t)error }, path, NULL, 0);
+    return transfer_send(t,
+        (struct transfer_record){ .type = TRANSFER_SKIPPED, .number = (uint64_t)error }, path, NULL,
+        0);
 }
 
 /* Where the next data of a sparse file begins and ends; 1, or 0 if there is none before `size`. */
@@ -69,8 +73,10 @@ static int next_extent(int fd, uint64_t *start, uint64_t size, uint64_t *ret_end
     return *start < size;
 }
 
-/* What follows the beginning of a file up to its size (0: it has none to go by, like those of /proc: up to its end). */
-static int send_rest(struct transfer *t, int fd, uint64_t position, uint64_t size, bool sparse, uint64_t most) {
+/* What follows the beginning of a file up to its size (0: it has none to go by, like those of
+ * /proc: up to its end). */
+static int send_rest(
+    struct transfer *t, int fd, uint64_t position, uint64_t size, bool sparse, uint64_t most) {
     bool endless = size == 0;
     struct stat st;
     int r = 0;
@@ -88,7 +94,8 @@ static int send_rest(struct transfer *t, int fd, uint64_t position, uint64_t siz
             return -EFBIG;
         position = start + (uint64_t)n;
         t->bytes += (uint64_t)n;
-        r = transfer_send(t, (struct transfer_record){ .type = TRANSFER_DATA, .number = start }, NULL, t->out, (size_t)n);
+        r = transfer_send(t, (struct transfer_record){ .type = TRANSFER_DATA, .number = start },
+            NULL, t->out, (size_t)n);
         if (r == 0)
             r = report_progress(t);
     }
@@ -97,13 +104,22 @@ static int send_rest(struct transfer *t, int fd, uint64_t position, uint64_t siz
     if (fstat(fd, &st) < 0)
         return -errno;
     size = endless ? position : MAX(position, MIN(size, (uint64_t)st.st_size));
-    return transfer_send(t, (struct transfer_record){ .type = TRANSFER_FILE_END, .size = size, .mtime_ns = ns_of(st.st_mtim) }, NULL, NULL, 0);
+    return transfer_send(t,
+        (struct transfer_record){
+            .type = TRANSFER_FILE_END, .size = size, .mtime_ns = ns_of(st.st_mtim) },
+        NULL, NULL, 0);
 }
 
-static int send_file(struct transfer *t, int fd, const struct stat *st, const char *name, uint64_t flags, uint64_t most) {
-    uint64_t size = (uint64_t)st->st_size, wanted = size ? MIN(size, (uint64_t)TRANSFER_DATA_MAX) : TRANSFER_DATA_MAX;
+static int send_file(struct transfer *t, int fd, const struct stat *st, const char *name,
+    uint64_t flags, uint64_t most) {
+    uint64_t size = (uint64_t)st->st_size,
+             wanted = size ? MIN(size, (uint64_t)TRANSFER_DATA_MAX) : TRANSFER_DATA_MAX;
     bool sparse = (uint64_t)st->st_blocks * 512 < size;
-    struct transfer_record record = { .type = TRANSFER_FILE, .mode = st->st_mode & 07777, .size = size, .number = flags, .mtime_ns = ns_of(st->st_mtim) };
+    struct transfer_record record = { .type = TRANSFER_FILE,
+        .mode = st->st_mode & 07777,
+        .size = size,
+        .number = flags,
+        .mtime_ns = ns_of(st->st_mtim) };
     ssize_t n = 0;
 
     if (size > most)
@@ -124,7 +140,9 @@ static int send_file(struct transfer *t, int fd, const struct stat *st, const ch
     int r = transfer_send(t, record, name, t->out, (size_t)n);
     if (r == 0)
         r = report_progress(t);
-    return r < 0 || record.number & TRANSFER_FILE_COMPLETE ? r : send_rest(t, fd, (uint64_t)n, size, sparse, most);
+    return r < 0 || record.number & TRANSFER_FILE_COMPLETE
+               ? r
+               : send_rest(t, fd, (uint64_t)n, size, sparse, most);
 }
 
 int transfer_send_file(struct transfer *transfer, int fd, const char *name, uint64_t most) {
@@ -132,13 +150,18 @@ int transfer_send_file(struct transfer *transfer, int fd, const char *name, uint
 
     if (fstat(fd, &st) < 0)
         return -errno;
-    return S_ISREG(st.st_mode) ? send_file(transfer, fd, &st, name, 0, most) : S_ISDIR(st.st_mode) ? -EISDIR : -EINVAL;
+    return S_ISREG(st.st_mode)   ? send_file(transfer, fd, &st, name, 0, most)
+           : S_ISDIR(st.st_mode) ? -EISDIR
+                                 : -EINVAL;
 }
 
-/* Looks for a file that was sent under another name: 1 and which; else it is remembered from now on (0), unless there is no room (-ENOSPC). */
-static int find_link(struct transfer *t, const struct stat *st, const char *name, uint32_t *ret_index) {
+/* Looks for a file that was sent under another name: 1 and which; else it is remembered from now on
+ * (0), unless there is no room (-ENOSPC). */
+static int find_link(
+    struct transfer *t, const struct stat *st, const char *name, uint32_t *ret_index) {
     uint64_t hash = ((uint64_t)st->st_dev * 31 + st->st_ino) * 0x9e3779b97f4a7c15u;
-    size_t b = (size_t)(hash >> 32) % ARRAY_SIZE(t->buckets), room = sizeof t->texts - t->texts_length;
+    size_t b = (size_t)(hash >> 32) % ARRAY_SIZE(t->buckets),
+           room = sizeof t->texts - t->texts_length;
 
     for (; t->buckets[b]; b = (b + 1) % ARRAY_SIZE(t->buckets)) {
         uint32_t i = t->buckets[b] - 1u;
@@ -148,7 +171,8 @@ static int find_link(struct transfer *t, const struct stat *st, const char *name
         }
     }
     const struct transfer_level *level = transfer_stack_level(&t->stack);
-    if (t->n_links == TRANSFER_LINKS_MAX || room < TRANSFER_TEXT_MAX || !level->named || level->path_length + strlen(name) + 2 > TRANSFER_TEXT_MAX)
+    if (t->n_links == TRANSFER_LINKS_MAX || room < TRANSFER_TEXT_MAX || !level->named ||
+        level->path_length + strlen(name) + 2 > TRANSFER_TEXT_MAX)
         return -ENOSPC;
     t->links[t->n_links].device = st->st_dev;
     t->links[t->n_links].inode = st->st_ino;
@@ -160,7 +184,8 @@ static int find_link(struct transfer *t, const struct stat *st, const char *name
 }
 
 static int send_regular(struct transfer *t, int directory, const char *name) {
-    auto_close int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    auto_close int fd =
+        openat(directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     struct stat st;
     uint64_t flags = 0;
     uint32_t index;
@@ -176,19 +201,23 @@ static int send_regular(struct transfer *t, int directory, const char *name) {
         if (r == 1) {
             const char *text = t->texts + t->links[index].text;
             t->files++;
-            return transfer_send(t, (struct transfer_record){ .type = TRANSFER_HARDLINK, .number = index }, name, text, strlen(text) + 1);
+            return transfer_send(t,
+                (struct transfer_record){ .type = TRANSFER_HARDLINK, .number = index }, name, text,
+                strlen(text) + 1);
         }
         if (r == 0)
             flags = TRANSFER_FILE_LINKED;
     }
     int r = send_file(t, fd, &st, name, flags, UINT64_MAX);
-    /* The beginning could not be read: nothing of it was sent, but the other end must not be told of a link to it. */
+    /* The beginning could not be read: nothing of it was sent, but the other end must not be told
+     * of a link to it. */
     if ((r == -EIO || r == -EACCES || r == -EPERM) && !flags)
         r = send_skipped(t, name, -r);
     return r;
 }
 
-static int send_symlink(struct transfer *t, int directory, const char *name, const struct stat *st) {
+static int send_symlink(
+    struct transfer *t, int directory, const char *name, const struct stat *st) {
     ssize_t n = readlinkat(directory, name, t->out, TRANSFER_TEXT_MAX);
 
     if (n < 0)
@@ -197,19 +226,23 @@ static int send_symlink(struct transfer *t, int directory, const char *name, con
         return send_skipped(t, name, ENAMETOOLONG);
     t->out[n] = '\0';
     t->files++;
-    return transfer_send(t, (struct transfer_record){ .type = TRANSFER_SYMLINK, .mtime_ns = ns_of(st->st_mtim) }, name, t->out, (size_t)n + 1);
+    return transfer_send(t,
+        (struct transfer_record){ .type = TRANSFER_SYMLINK, .mtime_ns = ns_of(st->st_mtim) }, name,
+        t->out, (size_t)n + 1);
 }
 
 /* The kernel's own views are no files to take along. */
 static bool is_view(int fd) {
     struct statfs fs;
 
-    return fstatfs(fd, &fs) == 0 && ((uint32_t)fs.f_type == MAGIC_PROC || (uint32_t)fs.f_type == MAGIC_SYSFS);
+    return fstatfs(fd, &fs) == 0 &&
+           ((uint32_t)fs.f_type == MAGIC_PROC || (uint32_t)fs.f_type == MAGIC_SYSFS);
 }
 
 /* 1: went down into it; 0: it is not sent. */
 static int enter_directory(struct transfer *t, int directory, const char *name) {
-    auto_close int fd = openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    auto_close int fd =
+        openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     struct stat st;
 
     if (fd < 0)
@@ -222,7 +255,9 @@ static int enter_directory(struct transfer *t, int directory, const char *name) 
     if (r == -ELOOP)
         return send_skipped(t, name, ELOOP);
     if (r == 0)
-        r = transfer_send(t, (struct transfer_record){ .type = TRANSFER_ENTER, .mode = st.st_mode & 07777 }, name, NULL, 0);
+        r = transfer_send(t,
+            (struct transfer_record){ .type = TRANSFER_ENTER, .mode = st.st_mode & 07777 }, name,
+            NULL, 0);
     return r < 0 ? r : 1;
 }
 
@@ -234,7 +269,9 @@ static int send_entry(struct transfer *t, int directory, const char *name) {
         return errno == ENOENT ? 0 : send_skipped(t, name, errno);
     if (S_ISDIR(st.st_mode))
         return enter_directory(t, directory, name);
-    return S_ISREG(st.st_mode) ? send_regular(t, directory, name) : S_ISLNK(st.st_mode) ? send_symlink(t, directory, name, &st) : 0;
+    return S_ISREG(st.st_mode)   ? send_regular(t, directory, name)
+           : S_ISLNK(st.st_mode) ? send_symlink(t, directory, name, &st)
+                                 : 0;
 }
 
 /* Goes on with the directory at the top. 1: went down into one in it; 0: it is at its end. */
@@ -270,28 +307,36 @@ int transfer_send_tree(struct transfer *transfer, int take_fd) {
         return -errno;
     if (S_ISREG(st.st_mode)) {
         r = send_file(transfer, fd, &st, "", 0, UINT64_MAX);
-        return r < 0 ? r : transfer_send(transfer, (struct transfer_record){ .type = TRANSFER_DONE }, NULL, NULL, 0);
+        return r < 0 ? r
+                     : transfer_send(transfer, (struct transfer_record){ .type = TRANSFER_DONE },
+                           NULL, NULL, 0);
     }
     if (!S_ISDIR(st.st_mode))
         return -EINVAL;
     r = transfer_stack_enter(stack, TAKE_FD(fd), "");
     if (r == 0)
-        r = transfer_send(transfer, (struct transfer_record){ .type = TRANSFER_ENTER, .mode = st.st_mode & 07777 }, NULL, NULL, 0);
+        r = transfer_send(transfer,
+            (struct transfer_record){ .type = TRANSFER_ENTER, .mode = st.st_mode & 07777 }, NULL,
+            NULL, 0);
     while (r >= 0 && stack->depth) {
         r = send_directory(transfer);
         if (r)
             continue;
         if (fstat(transfer_stack_top(stack), &st) < 0)
             return -errno;
-        struct transfer_record leave = { .type = TRANSFER_LEAVE, .mode = st.st_mode & 07777, .mtime_ns = ns_of(st.st_mtim) };
+        struct transfer_record leave = {
+            .type = TRANSFER_LEAVE, .mode = st.st_mode & 07777, .mtime_ns = ns_of(st.st_mtim)
+        };
         r = transfer_send(transfer, leave, NULL, NULL, 0);
         if (r == 0)
             r = transfer_stack_leave(stack);
     }
-    return r < 0 ? r : transfer_send(transfer, (struct transfer_record){ .type = TRANSFER_DONE }, NULL, NULL, 0);
+    return r < 0 ? r
+                 : transfer_send(
+                       transfer, (struct transfer_record){ .type = TRANSFER_DONE }, NULL, NULL, 0);
 }
 
-/* ---- taking ------------------------------------------------------------------------------------------------------- */
+/* ---- taking ---- */
 
 void transfer_take_begin(struct transfer *transfer, const struct transfer_target *target) {
     transfer->target = *target;
@@ -299,7 +344,9 @@ void transfer_take_begin(struct transfer *transfer, const struct transfer_target
 
 /* The directory that the entry at work is in. */
 static int current_directory(const struct transfer *t) {
-    return t->stack.depth ? t->stack.fds[(t->stack.depth - 1) % TRANSFER_OPEN_MAX] : t->target.into >= 0 ? t->target.into : t->target.parent;
+    return t->stack.depth        ? t->stack.fds[(t->stack.depth - 1) % TRANSFER_OPEN_MAX]
+           : t->target.into >= 0 ? t->target.into
+                                 : t->target.parent;
 }
 
 void transfer_done(struct transfer *transfer) {
@@ -315,7 +362,9 @@ static void next_temporary(struct transfer *t) {
     struct timespec now;
 
     clock_gettime(CLOCK_MONOTONIC, &now);
-    uint64_t n = ((uint64_t)ns_of(now) ^ (uint64_t)getpid() << 40 ^ (uintptr_t)t) * 0x9e3779b97f4a7c15u + t->n_temporary++;
+    uint64_t n =
+        ((uint64_t)ns_of(now) ^ (uint64_t)getpid() << 40 ^ (uintptr_t)t) * 0x9e3779b97f4a7c15u +
+        t->n_temporary++;
     memcpy(t->temporary, ".rollbox-", 9);
     for (int i = 0; i < 16; i++, n >>= 4)
         t->temporary[9 + i] = "0123456789abcdef"[n & 15];
@@ -325,7 +374,8 @@ static void next_temporary(struct transfer *t) {
 int transfer_make_temporary(struct transfer *transfer, int directory, mode_t mode) {
     for (int i = 0; i < NAMES_TRIED; i++) {
         next_temporary(transfer);
-        int fd = openat(directory, transfer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 0777);
+        int fd = openat(directory, transfer->temporary,
+            O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 0777);
         if (fd >= 0 || errno != EEXIST)
             return fd < 0 ? -errno : fd;
     }
@@ -354,7 +404,9 @@ static int begin_file(struct transfer *t, const struct transfer_message *m) {
     if (t->stack.depth)
         set_name(t, m->name);
     else
-        set_name(t, t->target.into < 0 ? t->target.name : m->record.type == TRANSFER_ENTER ? "" : t->target.inner_name);
+        set_name(t, t->target.into < 0                 ? t->target.name
+                    : m->record.type == TRANSFER_ENTER ? ""
+                                                       : t->target.inner_name);
     t->begun = true;
     return 0;
 }
@@ -409,7 +461,8 @@ static int take_data(struct transfer *t, const struct transfer_message *m, uint6
 static int take_file(struct transfer *t, const struct transfer_message *m) {
     int r = begin_file(t, m);
 
-    if (r == 0 && m->record.number & TRANSFER_FILE_LINKED && (t->n_links == TRANSFER_LINKS_MAX || !t->stack.depth))
+    if (r == 0 && m->record.number & TRANSFER_FILE_LINKED &&
+        (t->n_links == TRANSFER_LINKS_MAX || !t->stack.depth))
         r = -EBADMSG;
     if (r < 0)
         return r;
@@ -421,7 +474,9 @@ static int take_file(struct transfer *t, const struct transfer_message *m) {
     t->position = 0;
     r = m->record.data_length ? take_data(t, m, 0) : 0;
     /* The caller's umask has had its say on the host; in a sandbox it is 0. */
-    return r == 0 && m->record.number & TRANSFER_FILE_COMPLETE ? finish_file(t, m->record.size, m->record.mtime_ns) : r;
+    return r == 0 && m->record.number & TRANSFER_FILE_COMPLETE
+               ? finish_file(t, m->record.size, m->record.mtime_ns)
+               : r;
 }
 
 static int take_symlink(struct transfer *t, const struct transfer_message *m) {
@@ -445,8 +500,10 @@ static int take_symlink(struct transfer *t, const struct transfer_message *m) {
     return r;
 }
 
-static int copy_entry(struct transfer *t, int from_directory, const char *name, uint64_t device, uint64_t inode) {
-    auto_close int from = openat(from_directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+static int copy_entry(
+    struct transfer *t, int from_directory, const char *name, uint64_t device, uint64_t inode) {
+    auto_close int from =
+        openat(from_directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     struct timespec times[2] = { { .tv_nsec = UTIME_NOW } };
     struct stat st;
     int64_t at = 0;
@@ -470,7 +527,8 @@ static int copy_entry(struct transfer *t, int from_directory, const char *name, 
     return n < 0 ? -errno : 0;
 }
 
-/* The directory of a path from the root, one component at a time and through no link; *ret_name is its last one. */
+/* The directory of a path from the root, one component at a time and through no link; *ret_name is
+ * its last one. */
 static int find_directory(struct transfer *t, char *path, const char **ret_name) {
     auto_close int fd = openat(t->root, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
 
@@ -510,7 +568,8 @@ static int take_hardlink(struct transfer *t, const struct transfer_message *m) {
         if (errno != EXDEV && errno != EPERM && errno != EMLINK && errno != EOPNOTSUPP)
             return -errno;
         r = copy_entry(t, directory, name, device, inode);
-    } else if (fstatat(current_directory(t), t->temporary, &st, AT_SYMLINK_NOFOLLOW) < 0 || st.st_dev != device || st.st_ino != inode) {
+    } else if (fstatat(current_directory(t), t->temporary, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+               st.st_dev != device || st.st_ino != inode) {
         r = -ESTALE;
     }
     r = name_it(t, r);
@@ -545,7 +604,9 @@ static int take_enter(struct transfer *t, const struct transfer_message *m) {
 
     if (r < 0)
         return r;
-    int fd = is_root && t->target.into >= 0 ? openat(t->target.into, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : make_directory(t, m->record.mode, &made);
+    int fd = is_root && t->target.into >= 0
+                 ? openat(t->target.into, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+                 : make_directory(t, m->record.mode, &made);
     if (fd < 0)
         return is_root && t->target.into >= 0 ? -errno : fd;
     if (is_root && (t->root = fcntl(fd, F_DUPFD_CLOEXEC, 0)) < 0) {

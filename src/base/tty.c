@@ -2,8 +2,10 @@
 /*
  * What waits in pseudo-terminals.
  *
- * What is typed reaches the terminal some time after it was written to the master, when the kernel gets to it; and only then may the terminal be set to what it was. So it is typed with echo: each byte comes back once it is there. An end of
- * file is not echoed, so at the end comes a letter, and the key that erases it. Keys that mean something are such as are not typed otherwise.
+ * What is typed reaches the terminal some time after it was written to the master, when the kernel
+ * gets to it; and only then may the terminal be set to what it was. So it is typed with echo: each
+ * byte comes back once it is there. An end of file is not echoed, so at the end comes a letter, and
+ * the key that erases it. Keys that mean something are such as are not typed otherwise.
  */
 #include "base/tty.h"
 
@@ -15,8 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define GET_MODES 0x802c542a    /* TCGETS2 */
-#define SET_MODES 0x402c542b    /* TCSETS2 */
+#define GET_MODES 0x802c542a /* TCGETS2 */
+#define SET_MODES 0x402c542b /* TCSETS2 */
 #define ECHO_MS 2000
 
 bool tty_is_one(int fd) {
@@ -55,11 +57,13 @@ int tty_put_output(int fd, const void *data, size_t length) {
 }
 
 /* The next one at `*at`; false at the end, or if it is none. */
-static bool next_typed(const unsigned char *data, size_t length, size_t *at, struct tty_typed *ret_typed, const unsigned char **ret_bytes) {
+static bool next_typed(const unsigned char *data, size_t length, size_t *at,
+    struct tty_typed *ret_typed, const unsigned char **ret_bytes) {
     if (length - *at < sizeof *ret_typed)
         return false;
     memcpy(ret_typed, data + *at, sizeof *ret_typed);
-    if (ret_typed->length > TTY_MAX_TYPED || ret_typed->length > length - *at - sizeof *ret_typed || ret_typed->kind < TTY_LINE || ret_typed->kind > TTY_REST)
+    if (ret_typed->length > TTY_MAX_TYPED || ret_typed->length > length - *at - sizeof *ret_typed ||
+        ret_typed->kind < TTY_LINE || ret_typed->kind > TTY_REST)
         return false;
     *ret_bytes = data + *at + sizeof *ret_typed;
     *at += sizeof *ret_typed + ((ret_typed->length + 7) & ~7u);
@@ -93,7 +97,8 @@ static int await_echo(int master, size_t n) {
     return 0;
 }
 
-static int type_bytes(int master, const unsigned char *data, size_t length, const unsigned char *end, size_t *echo) {
+static int type_bytes(
+    int master, const unsigned char *data, size_t length, const unsigned char *end, size_t *echo) {
     struct tty_typed typed;
     const unsigned char *bytes;
     int r = 0;
@@ -112,7 +117,7 @@ int tty_put_input(int master, int fd, const void *typed, size_t length) {
     struct termios2 modes, plain;
     struct tty_typed one;
     bool is_used[256] = { ['\n'] = true };
-    unsigned char keys[3] = { 0 };      /* end of file, a letter, erase */
+    unsigned char keys[3] = { 0 }; /* end of file, a letter, erase */
     size_t at = 0, echo = 0, n = 0;
 
     if (!length)
@@ -139,7 +144,7 @@ int tty_put_input(int master, int fd, const void *typed, size_t length) {
     plain.c_cc[VEOL] = modes.c_cc[VEOL];
     plain.c_cc[VEOL2] = modes.c_cc[VEOL2];
     if (!(modes.c_lflag & ICANON)) {
-        plain.c_cc[VMIN] = 1;   /* the same places as two of the above */
+        plain.c_cc[VMIN] = 1; /* the same places as two of the above */
         plain.c_cc[VTIME] = 0;
     }
     if (ioctl(fd, (int)SET_MODES, &plain) < 0)

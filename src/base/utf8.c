@@ -5,8 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Looks at the sequence at p. Returns its length and sets *ret_ok; when ill-formed the length is that of the maximal part that could have begun a
- * well-formed sequence (at least 1): Unicode's recommended practice for replacement. */
+/* Looks at the sequence at p. Returns its length and sets *ret_ok; when ill-formed the length is
+ * that of the maximal part that could have begun a well-formed sequence (at least 1): Unicode's
+ * recommended practice for replacement. */
 static size_t sequence_length(const unsigned char *p, size_t left, bool *ret_ok) {
     unsigned char low = 0x80, high = 0xbf;
     size_t n;
@@ -73,14 +74,16 @@ void base64_encode(struct buf *to, const void *data, size_t length) {
     const unsigned char *p = data;
 
     for (size_t i = 0; i < length; i += 3) {
-        uint32_t word = (uint32_t)p[i] << 16 | (i + 1 < length ? (uint32_t)p[i + 1] << 8 : 0) | (i + 2 < length ? p[i + 2] : 0);
-        char out[4] = { digits[word >> 18], digits[word >> 12 & 63], i + 1 < length ? digits[word >> 6 & 63] : '=',
-                        i + 2 < length ? digits[word & 63] : '=' };
+        uint32_t word = (uint32_t)p[i] << 16 | (i + 1 < length ? (uint32_t)p[i + 1] << 8 : 0) |
+                        (i + 2 < length ? p[i + 2] : 0);
+        char out[4] = { digits[word >> 18], digits[word >> 12 & 63],
+            i + 1 < length ? digits[word >> 6 & 63] : '=',
+            i + 2 < length ? digits[word & 63] : '=' };
         buf_add(to, out, 4);
     }
 }
 
-/* ---- what terminals act on ------------------------------------------------------------------------------------------- */
+/* ---- what terminals act on ---- */
 
 /* The character of a well-formed sequence. */
 static uint32_t character_of(const unsigned char *p, size_t n) {
@@ -91,9 +94,11 @@ static uint32_t character_of(const unsigned char *p, size_t n) {
     return c;
 }
 
-/* What Unicode has to write from right to left, or for other lines than a line feed's. They change how text that is not theirs is read. */
+/* What Unicode has to write from right to left, or for other lines than a line feed's. They change
+ * how text that is not theirs is read. */
 static bool is_layout(uint32_t c) {
-    return c == 0x61c || (c >= 0x200e && c <= 0x200f) || (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x206f) || c == 0xfeff || (c >= 0xfff9 && c <= 0xfffb);
+    return c == 0x61c || (c >= 0x200e && c <= 0x200f) || (c >= 0x2028 && c <= 0x202e) ||
+           (c >= 0x2066 && c <= 0x206f) || c == 0xfeff || (c >= 0xfff9 && c <= 0xfffb);
 }
 
 static bool is_control(uint32_t c) {
@@ -102,7 +107,8 @@ static bool is_control(uint32_t c) {
 
 /* All of those begin with one of these bytes: others need not be looked at. */
 static bool may_act(unsigned char byte) {
-    return byte < 0x20 || byte == 0x7f || byte == 0xc2 || byte == 0xd8 || byte == 0xe2 || byte == 0xef;
+    return byte < 0x20 || byte == 0x7f || byte == 0xc2 || byte == 0xd8 || byte == 0xe2 ||
+           byte == 0xef;
 }
 
 void utf8_shown(struct buf *to, const void *text, size_t length, const char *allowed) {
@@ -126,7 +132,7 @@ void utf8_shown(struct buf *to, const void *text, size_t length, const char *all
     }
 }
 
-/* ---- JSON ----------------------------------------------------------------------------------------------------------- */
+/* ---- JSON ---- */
 
 static void json_escape(struct buf *to, unsigned char c) {
     static const char hex[] = "0123456789abcdef";
@@ -167,7 +173,8 @@ static size_t control_sequence_length(const unsigned char *p, uint32_t *ret_c) {
 
 static void escape_character(struct buf *to, uint32_t c) {
     static const char hex[] = "0123456789abcdef";
-    char text[6] = { '\\', 'u', hex[c >> 12 & 15], hex[c >> 8 & 15], hex[c >> 4 & 15], hex[c & 15] };
+    char text[6] = { '\\', 'u', hex[c >> 12 & 15], hex[c >> 8 & 15], hex[c >> 4 & 15],
+        hex[c & 15] };
 
     buf_add(to, text, sizeof text);
 }

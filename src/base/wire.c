@@ -44,7 +44,8 @@ void wire_add_u64(struct buf *to, uint32_t tag, uint64_t value) {
     wire_add(to, tag, &value, sizeof value);
 }
 
-typedef int send_function(int socket, const void *data, size_t length, const int *fds, size_t n_fds);
+typedef int send_function(
+    int socket, const void *data, size_t length, const int *fds, size_t n_fds);
 
 static int send_by(send_function *send, int socket, struct buf *buf, const int *fds, size_t n_fds) {
     if (buf_failed(buf))
@@ -59,7 +60,8 @@ static int send_by(send_function *send, int socket, struct buf *buf, const int *
     header.flags |= WIRE_BODY_IN_FD;
     if (buf->length - sizeof header > WIRE_BODY_MAX || n_fds + 1 > ARRAY_SIZE(all))
         return -EMSGSIZE;
-    auto_close int body = fd_memory_file("rollbox-message", buf->data + sizeof header, buf->length - sizeof header);
+    auto_close int body =
+        fd_memory_file("rollbox-message", buf->data + sizeof header, buf->length - sizeof header);
     if (body < 0)
         return body;
     all[0] = body;
@@ -111,7 +113,8 @@ int wire_u64(const struct wire_field *field, uint64_t *ret_value) {
 }
 
 int wire_receive(int socket, struct wire_message *message) {
-    ssize_t n = fd_receive(socket, message->bytes, sizeof message->bytes, message->fds, &message->n_fds);
+    ssize_t n =
+        fd_receive(socket, message->bytes, sizeof message->bytes, message->fds, &message->n_fds);
 
     message->mapping = NULL;
     if (n <= 0) {
@@ -131,7 +134,8 @@ int wire_receive(int socket, struct wire_message *message) {
         auto_close int body = message->fds[0];
         message->n_fds--;
         memmove(message->fds, message->fds + 1, message->n_fds * sizeof message->fds[0]);
-        int r = fd_map_memory_file(body, WIRE_BODY_MAX, &message->mapping, &message->mapping_length);
+        int r =
+            fd_map_memory_file(body, WIRE_BODY_MAX, &message->mapping, &message->mapping_length);
         if (r == -ENOMEM) {
             wire_message_done(message);
             return r;

@@ -2,12 +2,14 @@
 /*
  * rollbox batch: a file of jobs, N at a time.
  *
- * One thread, one poll loop over the engine, the signals and (when the jobs come through a pipe) the jobs. A job is read when there is a place for it, so
- * memory holds N jobs and their results, however long the file is. Jobs in a regular file are first read through once, for their ids: a duplicate is found before hours of
- * work, and the total is known.
+ * One thread, one poll loop over the engine, the signals and (when the jobs come through a pipe)
+ * the jobs. A job is read when there is a place for it, so memory holds N jobs and their results,
+ * however long the file is. Jobs in a regular file are first read through once, for their ids: a
+ * duplicate is found before hours of work, and the total is known.
  *
- * What the guest does is a row. What the infrastructure could not do is tried again a few times, over a new engine if it was lost, and only then
- * becomes a row, with outcome "error". The rows stand for themselves at every moment: see results.h.
+ * What the guest does is a row. What the infrastructure could not do is tried again a few times,
+ * over a new engine if it was lost, and only then becomes a row, with outcome "error". The rows
+ * stand for themselves at every moment: see results.h.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,11 +40,13 @@
 #define DEFAULT_RETRIES 2
 #define RETRY_FIRST_MS 50
 
-/* With --ordered: how many jobs may be under way or waiting for an earlier one, for each of -j, and how many bytes of rows may wait. */
+/* With --ordered: how many jobs may be under way or waiting for an earlier one, for each of -j, and
+ * how many bytes of rows may wait. */
 #define ORDER_WINDOW 16
 #define ORDER_BYTES (64u << 20)
 
-/* How often a lost engine is started anew before the batch gives up, and the pause before the second and later tries. */
+/* How often a lost engine is started anew before the batch gives up, and the pause before the
+ * second and later tries. */
 #define REOPEN_TRIES 5
 #define REOPEN_MS 300
 
@@ -51,22 +55,22 @@ struct batch {
     struct rollbox_engine *engine;
     struct cli_policy policy;
     json_t *policy_json;
-    struct rollbox_plan *plan;          /* of the base policy */
+    struct rollbox_plan *plan; /* of the base policy */
     const char *jobs_path;
     struct line_reader lines;
-    struct id_set seen;                    /* ids of the jobs; of those read so far if they come through a pipe */
+    struct id_set seen; /* ids of the jobs; of those read so far if they come through a pipe */
     struct results results;
     struct progress progress;
-    uint64_t jobs;                      /* -j */
+    uint64_t jobs; /* -j */
     uint64_t retries;
     bool ordered;
-    bool lost;                          /* the engine is gone; no job is started until there is a new one */
-    bool stop;                          /* no further job is read */
-    int status;                         /* what ends the batch before its time; 0: nothing has */
+    bool lost;  /* the engine is gone; no job is started until there is a new one */
+    bool stop;  /* no further job is read */
+    int status; /* what ends the batch before its time; 0: nothing has */
     int signal_fd;
     size_t n_running, n_retry, n_order, order_bytes;
     struct list retry, ended, order;
-    uint64_t n_torn;                    /* trajectories that are not whole */
+    uint64_t n_torn; /* trajectories that are not whole */
 };
 
 static void run_ended(struct rollbox_run *run, void *userdata) {
@@ -82,7 +86,8 @@ static void put_job(struct batch *batch, struct job *job) {
 
     if (r < 0) {
         progress_clear(&batch->progress);
-        batch->status = cli_fail(batch->options, "cannot write to %s: %s", batch->results.path, strerror(-r));
+        batch->status =
+            cli_fail(batch->options, "cannot write to %s: %s", batch->results.path, strerror(-r));
     }
     batch->n_order--;
     job_free(job);
@@ -114,7 +119,8 @@ static void out_of_memory(struct batch *batch) {
 /* The job could not be carried out: once more, or an error row. */
 static void fail_job(struct batch *batch, struct job *job, const struct rollbox_error *error) {
     if (job_error_is_transient(error) && job->attempts > 0 && job->attempts <= batch->retries) {
-        job->not_before_ns = clock_now_ns() + ((int64_t)RETRY_FIRST_MS << MIN(job->attempts - 1, 8u)) * 1000000;
+        job->not_before_ns =
+            clock_now_ns() + ((int64_t)RETRY_FIRST_MS << MIN(job->attempts - 1, 8u)) * 1000000;
         list_add_tail(&batch->retry, &job->of_batch);
         batch->n_retry++;
         batch->progress.retried++;
@@ -127,8 +133,10 @@ static void fail_job(struct batch *batch, struct job *job, const struct rollbox_
     finish_job(batch, job, ROLLBOX_OUTCOME_ERROR);
 }
 
-/* The plan of the job's policy. The library keeps plans by their text, so equal policies cost one compilation. */
-static int plan_of(struct batch *batch, struct job *job, struct rollbox_plan **ret_plan, struct rollbox_error *error) {
+/* The plan of the job's policy. The library keeps plans by their text, so equal policies cost one
+ * compilation. */
+static int plan_of(struct batch *batch, struct job *job, struct rollbox_plan **ret_plan,
+    struct rollbox_error *error) {
     if (!job->policy || json_object_size(job->policy) == 0) {
         *ret_plan = batch->plan;
         return 0;
@@ -137,10 +145,14 @@ static int plan_of(struct batch *batch, struct job *job, struct rollbox_plan **r
     bool chosen;
     if (batch->policy.chose_clock && !json_object_get(job->policy, "time_mode"))
         json_object_del(policy, "time_mode");
-    auto_free char *text = policy && cli_policy_choose_clock(policy, &chosen) == 0 ? cli_policy_text(policy) : NULL;
+    auto_free char *text =
+        policy && cli_policy_choose_clock(policy, &chosen) == 0 ? cli_policy_text(policy) : NULL;
     json_decref(policy);
     if (!text) {
-        *error = (struct rollbox_error){ .code = ROLLBOX_ERR_RESOURCE_EXHAUSTED, .error_number = ENOMEM, .stage = "policy", .message = "out of memory" };
+        *error = (struct rollbox_error){ .code = ROLLBOX_ERR_RESOURCE_EXHAUSTED,
+            .error_number = ENOMEM,
+            .stage = "policy",
+            .message = "out of memory" };
         return -ENOMEM;
     }
     return rollbox_prepare(batch->engine, text, strlen(text), ret_plan, error);
@@ -153,7 +165,9 @@ static void launch_job(struct batch *batch, struct job *job) {
     job->attempts++;
     int r = plan_of(batch, job, &plan, &error);
     if (r >= 0)
-        r = options_has(batch->options, OPTION_RECORD) ? record_report_start(batch->options, batch->engine, plan, job, &error) : rollbox_start(batch->engine, plan, &job->options, &job->run, &error);
+        r = options_has(batch->options, OPTION_RECORD)
+                ? record_report_start(batch->options, batch->engine, plan, job, &error)
+                : rollbox_start(batch->engine, plan, &job->options, &job->run, &error);
     if (r >= 0) {
         batch->n_running++;
         return;
@@ -176,8 +190,11 @@ static bool read_one(struct batch *batch) {
     int r = line_reader_next(&batch->lines, &text, &length);
     if (r <= 0) {
         if (r < 0)
-            batch->status = r == -EFBIG ? cli_fail(batch->options, "%s:%" PRIu64 ": the line is longer than 256 MiB", batch->jobs_path, batch->lines.line + 1)
-                                        : cli_fail(batch->options, "%s: cannot read it: %s", batch->jobs_path, strerror(-r));
+            batch->status = r == -EFBIG ? cli_fail(batch->options,
+                                              "%s:%" PRIu64 ": the line is longer than 256 MiB",
+                                              batch->jobs_path, batch->lines.line + 1)
+                                        : cli_fail(batch->options, "%s: cannot read it: %s",
+                                              batch->jobs_path, strerror(-r));
         return false;
     }
     if (is_blank(text, length))
@@ -194,7 +211,9 @@ static bool read_one(struct batch *batch) {
             progress_clear(&batch->progress);
             batch->stop = true;
             if (r > 0)
-                cli_fail(batch->options, "%s:%" PRIu64 ": id %s was used on line %" PRIu64 " already", batch->jobs_path, job->line, job->id, first);
+                cli_fail(batch->options,
+                    "%s:%" PRIu64 ": id %s was used on line %" PRIu64 " already", batch->jobs_path,
+                    job->line, job->id, first);
             else
                 out_of_memory(batch);
             job_free(job);
@@ -237,7 +256,8 @@ static struct job *next_due_job(struct batch *batch) {
 static bool may_read(const struct batch *batch) {
     if (batch->stop || batch->n_retry >= batch->jobs)
         return false;
-    return !batch->ordered || (batch->n_order < batch->jobs * ORDER_WINDOW && batch->order_bytes < ORDER_BYTES);
+    return !batch->ordered ||
+           (batch->n_order < batch->jobs * ORDER_WINDOW && batch->order_bytes < ORDER_BYTES);
 }
 
 /* Fills the free places. True if more could be read from the jobs once they have more to give. */
@@ -258,7 +278,8 @@ static bool start_jobs(struct batch *batch) {
     return false;
 }
 
-/* Before the row, which says that all of the job is done. Of a lost engine the job is another attempt's. */
+/* Before the row, which says that all of the job is done. Of a lost engine the job is another
+ * attempt's. */
 static void end_record(struct batch *batch, struct job *job, const struct rollbox_result *result) {
     if (!job->sandbox)
         return;
@@ -282,7 +303,10 @@ static void take_ended(struct batch *batch) {
         int r = rollbox_wait(job->run, 0, &result);
         end_record(batch, job, r < 0 ? NULL : result);
         if (r < 0) {
-            error = (struct rollbox_error){ .code = ROLLBOX_ERR_INTERNAL, .error_number = -r, .stage = "result", .message = "a run that ended has no result" };
+            error = (struct rollbox_error){ .code = ROLLBOX_ERR_INTERNAL,
+                .error_number = -r,
+                .stage = "result",
+                .message = "a run that ended has no result" };
             job->run = rollbox_run_free(job->run);
             fail_job(batch, job, &error);
         } else if (result->outcome == ROLLBOX_OUTCOME_ERROR) {
@@ -308,7 +332,8 @@ static int open_engine(struct batch *batch, struct rollbox_error *error) {
 
     if (r < 0)
         return r;
-    r = rollbox_prepare(batch->engine, batch->policy.text, batch->policy.length, &batch->plan, error);
+    r = rollbox_prepare(
+        batch->engine, batch->policy.text, batch->policy.length, &batch->plan, error);
     if (r < 0)
         batch->engine = rollbox_engine_close(batch->engine);
     return r;
@@ -335,14 +360,16 @@ static void reopen_engine(struct batch *batch) {
     batch->status = cli_fail_error(batch->options, &error);
 }
 
-/* How long poll may sleep: until the next retry, if there is a place for it, and no longer than a tick of the bar. */
+/* How long poll may sleep: until the next retry, if there is a place for it, and no longer than a
+ * tick of the bar. */
 static int pause_ms(const struct batch *batch) {
     int64_t now = clock_now_ns(), pause = batch->progress.bar ? PROGRESS_TICK_MS : -1;
 
     if (batch->n_running >= batch->jobs)
         return (int)pause;
     list_for_each(node, &batch->retry) {
-        int64_t left = (container_of(node, struct job, of_batch)->not_before_ns - now + 999999) / 1000000;
+        int64_t left =
+            (container_of(node, struct job, of_batch)->not_before_ns - now + 999999) / 1000000;
 
         if (pause < 0 || left < pause)
             pause = MAX(left, (int64_t)0);
@@ -361,14 +388,15 @@ static void run_loop(struct batch *batch) {
         if (batch->lost && batch->n_running == 0) {
             reopen_engine(batch);
             if (!batch->engine)
-                return;         /* none came back, or a signal came first */
+                return; /* none came back, or a signal came first */
             continue;
         }
         bool wants_more = start_jobs(batch);
         progress_draw(&batch->progress);
         if (batch->status)
             return;
-        if (batch->n_running == 0 && batch->n_retry == 0 && !batch->lost && !wants_more && (batch->stop || batch->lines.eof))
+        if (batch->n_running == 0 && batch->n_retry == 0 && !batch->lost && !wants_more &&
+            (batch->stop || batch->lines.eof))
             return;
         struct pollfd polls[] = {
             { .fd = rollbox_engine_fd(batch->engine), .events = POLLIN },
@@ -399,15 +427,19 @@ static int survey_jobs(struct batch *batch) {
             int known = id_set_add(&batch->seen, id, lines.line, &first);
 
             if (known > 0)
-                status = cli_fail(batch->options, "%s:%" PRIu64 ": id %s was used on line %" PRIu64 " already; nothing was run", batch->jobs_path, lines.line, id, first);
+                status = cli_fail(batch->options,
+                    "%s:%" PRIu64 ": id %s was used on line %" PRIu64 " already; nothing was run",
+                    batch->jobs_path, lines.line, id, first);
             else if (known < 0)
                 status = cli_fail(batch->options, "out of memory");
         }
     }
     if (!status && r == -EFBIG)
-        status = cli_fail(batch->options, "%s:%" PRIu64 ": the line is longer than 256 MiB", batch->jobs_path, lines.line + 1);
+        status = cli_fail(batch->options, "%s:%" PRIu64 ": the line is longer than 256 MiB",
+            batch->jobs_path, lines.line + 1);
     else if (!status && (r < 0 || lseek(batch->lines.fd, 0, SEEK_SET) < 0))
-        status = cli_fail(batch->options, "%s: cannot read it: %s", batch->jobs_path, strerror(r < 0 ? -r : errno));
+        status = cli_fail(batch->options, "%s: cannot read it: %s", batch->jobs_path,
+            strerror(r < 0 ? -r : errno));
     line_reader_done(&lines);
     return status;
 }
@@ -420,9 +452,11 @@ static int open_jobs(struct batch *batch, int *ret_fd) {
     if (standard && cli_stdin_was_closed())
         return cli_fail(batch->options, "<stdin>: cannot read it: it is closed");
     if (!standard && fd < 0)
-        return cli_fail(batch->options, "%s: cannot open it: %s", batch->jobs_path, strerror(errno));
+        return cli_fail(
+            batch->options, "%s: cannot open it: %s", batch->jobs_path, strerror(errno));
     if (fstat(standard ? STDIN_FILENO : fd, &st) == 0 && S_ISDIR(st.st_mode))
-        return cli_fail(batch->options, "%s: is a directory; the jobs are a file of JSON lines", batch->jobs_path);
+        return cli_fail(batch->options, "%s: is a directory; the jobs are a file of JSON lines",
+            batch->jobs_path);
     /* Standard input is read once, from where it stands. */
     line_reader_init(&batch->lines, standard ? STDIN_FILENO : fd, !standard && S_ISREG(st.st_mode));
     if (standard)
@@ -439,19 +473,22 @@ static uint64_t available_cpus(void) {
 
 /* Everything that must be right before the first job runs. */
 static int prepare_batch(struct batch *batch, int *ret_jobs_fd) {
-    const struct option_use *jobs = options_last(batch->options, OPTION_JOBS), *retries = options_last(batch->options, OPTION_RETRIES);
+    const struct option_use *jobs = options_last(batch->options, OPTION_JOBS),
+                            *retries = options_last(batch->options, OPTION_RETRIES);
     const char *output = options_text(batch->options, OPTION_OUTPUT);
     struct rollbox_error error = { 0 };
 
     batch->jobs = jobs ? jobs->count : available_cpus();
     batch->retries = retries ? retries->count : DEFAULT_RETRIES;
     if (batch->jobs == 0 || batch->jobs > MAX_JOBS)
-        return cli_fail(batch->options, "--jobs %" PRIu64 ": must be from 1 to %d", batch->jobs, MAX_JOBS);
+        return cli_fail(
+            batch->options, "--jobs %" PRIu64 ": must be from 1 to %d", batch->jobs, MAX_JOBS);
     int status = record_report_check(batch->options);
     if (!status)
         status = open_jobs(batch, ret_jobs_fd);
     if (!status)
-        status = cli_policy_make(batch->options, options_text(batch->options, OPTION_POLICY), &batch->policy, NULL);
+        status = cli_policy_make(
+            batch->options, options_text(batch->options, OPTION_POLICY), &batch->policy, NULL);
     if (status)
         return status;
     batch->policy_json = json_loadb(batch->policy.text, batch->policy.length, 0, NULL);
@@ -487,7 +524,8 @@ int cmd_batch(const struct options *options) {
     list_init(&batch.retry);
     list_init(&batch.ended);
     list_init(&batch.order);
-    progress_init(&batch.progress, !options_has(options, OPTION_NO_PROGRESS) && isatty(STDERR_FILENO));
+    progress_init(
+        &batch.progress, !options_has(options, OPTION_NO_PROGRESS) && isatty(STDERR_FILENO));
     private_engine_start(options);
     int status = prepare_batch(&batch, &jobs_fd);
     if (!status) {
@@ -502,12 +540,14 @@ int cmd_batch(const struct options *options) {
         int r = results_sync(&batch.results), caught = signals_caught();
         if (r < 0 && !batch.status) {
             progress_clear(&batch.progress);
-            batch.status = cli_fail(options, "%s: cannot have it on disk: %s", batch.results.path, strerror(-r));
+            batch.status = cli_fail(
+                options, "%s: cannot have it on disk: %s", batch.results.path, strerror(-r));
         }
         progress_summary(&batch.progress, caught);
         if (options_has(options, OPTION_JSON)) {
             cli_notify();
-            progress_json(&batch.progress, caught, batch.results.fd == STDOUT_FILENO ? STDERR_FILENO : STDOUT_FILENO);
+            progress_json(&batch.progress, caught,
+                batch.results.fd == STDOUT_FILENO ? STDERR_FILENO : STDOUT_FILENO);
         }
         if (batch.status || batch.stop)
             status = CLI_EXIT_ERROR;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The command line: what its files share. main.c finds the command in its table and parses the options by the one table in options.c; each
- * cmd_ function does its work and returns the exit status. Everything that a person reads about a failure goes to standard
- * error as one line that begins with "rollbox"; standard output carries only what was asked for.
+ * The command line: what its files share. main.c finds the command in its table and parses the
+ * options by the one table in options.c; each cmd_ function does its work and returns the exit
+ * status. Everything that a person reads about a failure goes to standard error as one line that
+ * begins with "rollbox"; standard output carries only what was asked for.
  */
 #ifndef ROLLBOX_CLI_CLI_H
 #define ROLLBOX_CLI_CLI_H
@@ -51,25 +52,32 @@ int cmd_version(const struct options *options);
 int cmd_completion(const struct options *options);
 int cmd_help(const struct options *options);
 
-/* One line on standard error: "rollbox COMMAND: ...". Returns CLI_EXIT_ERROR, so that `return cli_fail(...)` reads well. */
-__attribute__((format(printf, 2, 3))) int cli_fail(const struct options *options, const char *format, ...);
+/* One line on standard error: "rollbox COMMAND: ...". Returns CLI_EXIT_ERROR, so that `return
+ * cli_fail(...)` reads well. */
+__attribute__((format(printf, 2, 3))) int cli_fail(
+    const struct options *options, const char *format, ...);
 
 /* The same from an error of the library, whose message may have several lines (one a problem). */
 int cli_fail_error(const struct options *options, const struct rollbox_error *error);
 
 /* As cli_fail, where it is neither the arguments' fault nor known to the library. */
-__attribute__((format(printf, 3, 4))) int cli_fail_code(const struct options *options, enum rollbox_error_code code, const char *format, ...);
+__attribute__((format(printf, 3, 4))) int cli_fail_code(
+    const struct options *options, enum rollbox_error_code code, const char *format, ...);
 
-/* With --json: the one object of this command is on standard output. Where none was, and it has failed, the failure is. */
+/* With --json: the one object of this command is on standard output. Where none was, and it has
+ * failed, the failure is. */
 void cli_notify(void);
 
-/* With --json: prints the object of a command that has failed before it had one (a result if the command has results). `status`. */
+/* With --json: prints the object of a command that has failed before it had one (a result if the
+ * command has results). `status`. */
 int cli_tell_failure(const struct command *command, int status);
 
 /* Opens the engine that --engine names, or a private one. As rollbox_engine_open. */
-int cli_engine_open(const struct options *options, struct rollbox_engine **ret_engine, struct rollbox_error *error);
+int cli_engine_open(
+    const struct options *options, struct rollbox_engine **ret_engine, struct rollbox_error *error);
 
-/* Becomes rollbox-store with its command and the options given; CLI_EXIT_ERROR if that cannot be found. */
+/* Becomes rollbox-store with its command and the options given; CLI_EXIT_ERROR if that cannot be
+ * found. */
 int cli_become_store(const struct options *options, const char *command);
 
 /* Opens /dev/null in place of the standard streams that are closed. 0, or -EBADF. */
@@ -78,13 +86,16 @@ int cli_open_standard_streams(void);
 /* It reads as /dev/null does, which is no list of jobs that came to its end. */
 bool cli_stdin_was_closed(void);
 
-/* The end of a command that catches signals: `status`; or it ends here, as one that was caught would have ended it. */
+/* The end of a command that catches signals: `status`; or it ends here, as one that was caught
+ * would have ended it. */
 int cli_end(int status);
 
-/* Flushes standard output: `status`, or CLI_EXIT_ERROR with a line if what was printed could not be written. */
+/* Flushes standard output: `status`, or CLI_EXIT_ERROR with a line if what was printed could not be
+ * written. */
 int cli_flush(const struct options *options, int status);
 
-/* The end of a command that has nothing to say: `status`; where that is 0, with --json, an object without members. */
+/* The end of a command that has nothing to say: `status`; where that is 0, with --json, an object
+ * without members. */
 int cli_done(const struct options *options, int status);
 
 /* True if the stream is a terminal that wants colours (NO_COLOR is unset). */

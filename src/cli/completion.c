@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Completion scripts for three shells, made from the tables of options.c. The files in completions/ are this program's own output; a test compares them. */
+/* Completion scripts for three shells, made from the tables of options.c. The files in completions/
+ * are this program's own output; a test compares them. */
 #include <stdio.h>
 #include <string.h>
 
@@ -24,13 +25,17 @@ static bool takes_sandbox(const struct command *command) {
     size_t first = strcspn(command->arguments, " ");
 
     /* "image rm NAME" is about another kind of name. */
-    return (!strchr(command->name, ' ') || (command->bit & (COMMAND_SNAPSHOT_SHOW | COMMAND_SNAPSHOT_VERIFY))) && ((first == 4 && strncmp(command->arguments, "NAME", 4) == 0) || (first == 6 && strncmp(command->arguments, "[NAME]", 6) == 0));
+    return (!strchr(command->name, ' ') ||
+               (command->bit & (COMMAND_SNAPSHOT_SHOW | COMMAND_SNAPSHOT_VERIFY))) &&
+           ((first == 4 && strncmp(command->arguments, "NAME", 4) == 0) ||
+               (first == 6 && strncmp(command->arguments, "[NAME]", 6) == 0));
 }
 
 /* True for the first command with this first word ("policy" of "policy check"). */
 static bool is_first_of_word(size_t i, size_t length) {
     for (size_t j = 0; j < i; j++)
-        if (strcspn(command_table[j].name, " ") == length && memcmp(command_table[j].name, command_table[i].name, length) == 0)
+        if (strcspn(command_table[j].name, " ") == length &&
+            memcmp(command_table[j].name, command_table[i].name, length) == 0)
             return false;
     return true;
 }
@@ -38,7 +43,8 @@ static bool is_first_of_word(size_t i, size_t length) {
 /* Is the first word of command i one by itself, too ("snapshot" of "snapshot show")? */
 static bool is_whole(size_t i, size_t length) {
     for (size_t j = 0; j < command_count; j++)
-        if (strlen(command_table[j].name) == length && memcmp(command_table[j].name, command_table[i].name, length) == 0)
+        if (strlen(command_table[j].name) == length &&
+            memcmp(command_table[j].name, command_table[i].name, length) == 0)
             return true;
     return false;
 }
@@ -72,7 +78,8 @@ static void print_bash(void) {
     printf("# SPDX-License-Identifier: Apache-2.0\n"
            "# bash completion for rollbox; made by: rollbox completion bash\n"
            "_rollbox() {\n"
-           "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} options= first=2\n"
+           "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} "
+           "command=${COMP_WORDS[1]} options= first=2\n"
            "    COMPREPLY=()\n"
            "    if ((COMP_CWORD == 1)); then\n"
            "        COMPREPLY=($(compgen -W '");
@@ -86,15 +93,21 @@ static void print_bash(void) {
 
         if (!command_table[i].name[length] || !is_first_of_word(i, length))
             continue;
-        printf("    %.*s)\n        if ((COMP_CWORD == 2)); then\n            COMPREPLY=($(compgen -W '", (int)length, command_table[i].name);
+        printf("    %.*s)\n        if ((COMP_CWORD == 2)); then\n            COMPREPLY=($(compgen "
+               "-W '",
+            (int)length, command_table[i].name);
         print_second_words(i, " ");
         if (is_whole(i, length)) {
-            printf("' -- \"$cur\") $(compgen -W \"$(\"${COMP_WORDS[0]}\" ps -q 2>/dev/null)\" -- \"$cur\"))\n            [[ $cur == -* ]] || return\n        fi\n        case ${COMP_WORDS[2]} in\n        ");
+            printf("' -- \"$cur\") $(compgen -W \"$(\"${COMP_WORDS[0]}\" ps -q 2>/dev/null)\" -- "
+                   "\"$cur\"))\n            [[ $cur == -* ]] || return\n        fi\n        case "
+                   "${COMP_WORDS[2]} in\n        ");
             print_second_words(i, " | ");
-            printf(") command=\"$command ${COMP_WORDS[2]}\" first=3 ;;\n        esac\n        ;;\n");
+            printf(
+                ") command=\"$command ${COMP_WORDS[2]}\" first=3 ;;\n        esac\n        ;;\n");
             continue;
         }
-        printf("' -- \"$cur\"))\n            return\n        fi\n        command=\"$command ${COMP_WORDS[2]}\" first=3\n        ;;\n");
+        printf("' -- \"$cur\"))\n            return\n        fi\n        command=\"$command "
+               "${COMP_WORDS[2]}\" first=3\n        ;;\n");
     }
     printf("    esac\n"
            "    case $command in\n");
@@ -140,13 +153,16 @@ static void print_bash(void) {
            "    ");
     for (size_t i = 0, n = 0; i < command_count; i++)
         if (takes_sandbox(&command_table[i]))
-            printf(strchr(command_table[i].name, ' ') ? "%s'%s'" : "%s%s", n++ ? " | " : "", command_table[i].name);
+            printf(strchr(command_table[i].name, ' ') ? "%s'%s'" : "%s%s", n++ ? " | " : "",
+                command_table[i].name);
     printf(")\n"
            "        if [[ $cur == -* ]]; then\n"
            "            COMPREPLY=($(compgen -W \"$options\" -- \"$cur\"))\n"
            "        else\n"
-           "            # What behind the name is no option is the command's own, or a snapshot's name.\n"
-           "            COMPREPLY=($(compgen -W \"$(\"${COMP_WORDS[0]}\" ps -q 2>/dev/null)\" -- \"$cur\"))\n"
+           "            # What behind the name is no option is the command's own, or a snapshot's "
+           "name.\n"
+           "            COMPREPLY=($(compgen -W \"$(\"${COMP_WORDS[0]}\" ps -q 2>/dev/null)\" -- "
+           "\"$cur\"))\n"
            "        fi\n"
            "        ;;\n"
            "    *)\n"
@@ -193,15 +209,18 @@ static void print_zsh(void) {
 
         if (!command_table[i].name[length] || !is_first_of_word(i, length))
             continue;
-        printf("    %.*s)\n        if ((CURRENT == 3)); then\n            compadd -- ", (int)length, command_table[i].name);
+        printf("    %.*s)\n        if ((CURRENT == 3)); then\n            compadd -- ", (int)length,
+            command_table[i].name);
         print_second_words(i, " ");
         if (is_whole(i, length)) {
-            printf("\n            [[ $words[3] == -* ]] || { _rollbox_sandboxes; return }\n        fi\n        case $words[3] in\n        ");
+            printf("\n            [[ $words[3] == -* ]] || { _rollbox_sandboxes; return }\n        "
+                   "fi\n        case $words[3] in\n        ");
             print_second_words(i, " | ");
             printf(") command=\"$command $words[3]\" first=3 ;;\n        esac\n        ;;\n");
             continue;
         }
-        printf("\n            return\n        fi\n        command=\"$command $words[3]\" first=3\n        ;;\n");
+        printf("\n            return\n        fi\n        command=\"$command $words[3]\" first=3\n "
+               "       ;;\n");
     }
     printf("    esac\n"
            "    shift $((first - 1)) words\n"
@@ -234,7 +253,9 @@ static void print_zsh(void) {
         if (command_table[i].bit == COMMAND_RUN)
             printf(" \\\n            '*::command:_normal'");
         else if (takes_sandbox(&command_table[i]))
-            printf(" \\\n            ':sandbox:_rollbox_sandboxes'%s", command_table[i].bit == COMMAND_EXEC ? " \\\n            '*::command:_normal'" : "");
+            printf(" \\\n            ':sandbox:_rollbox_sandboxes'%s",
+                command_table[i].bit == COMMAND_EXEC ? " \\\n            '*::command:_normal'"
+                                                     : "");
         else if (command_table[i].bit == COMMAND_COMPLETION)
             printf(" \\\n            ':shell:(bash zsh fish)'");
         else if (command_table[i].bit == COMMAND_HELP) {
@@ -261,7 +282,9 @@ static void print_fish(void) {
         size_t length = strcspn(command->name, " ");
 
         if (command->name[length] && is_first_of_word(i, length)) {
-            printf("complete -c rollbox -n '__fish_seen_subcommand_from %.*s; and not __fish_seen_subcommand_from ", (int)length, command->name);
+            printf("complete -c rollbox -n '__fish_seen_subcommand_from %.*s; and not "
+                   "__fish_seen_subcommand_from ",
+                (int)length, command->name);
             print_second_words(i, " ");
             printf("' -f -a '");
             print_second_words(i, " ");
@@ -272,7 +295,8 @@ static void print_fish(void) {
 
             if (!(option->commands & command->bit))
                 continue;
-            printf("complete -c rollbox -n '__fish_seen_subcommand_from %.*s", (int)length, command->name);
+            printf("complete -c rollbox -n '__fish_seen_subcommand_from %.*s", (int)length,
+                command->name);
             if (command->name[length])
                 printf("; and __fish_seen_subcommand_from %s", command->name + length + 1);
             printf("' -l %s", option->name);
@@ -291,9 +315,12 @@ static void print_fish(void) {
             printf("'\n");
         }
         if (takes_sandbox(command))
-            printf("complete -c rollbox -n '__fish_seen_subcommand_from %.*s' -f -a '(rollbox ps -q 2>/dev/null)'\n", (int)length, command->name);
+            printf("complete -c rollbox -n '__fish_seen_subcommand_from %.*s' -f -a '(rollbox ps "
+                   "-q 2>/dev/null)'\n",
+                (int)length, command->name);
         if (command->bit == COMMAND_COMPLETION)
-            printf("complete -c rollbox -n '__fish_seen_subcommand_from completion' -f -a 'bash zsh fish'\n");
+            printf("complete -c rollbox -n '__fish_seen_subcommand_from completion' -f -a 'bash "
+                   "zsh fish'\n");
     }
 }
 
@@ -307,6 +334,7 @@ int cmd_completion(const struct options *options) {
     else if (strcmp(shell, "fish") == 0)
         print_fish();
     else
-        return cli_fail(options, "%s: no completion for this shell; there is bash, zsh and fish", shell);
+        return cli_fail(
+            options, "%s: no completion for this shell; there is bash, zsh and fish", shell);
     return cli_flush(options, 0);
 }

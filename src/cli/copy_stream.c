@@ -23,10 +23,13 @@ void copy_stream_done(struct copy_stream *pump) {
 
 int copy_stream_catch_signals(struct copy_stream *pump, const struct options *options) {
     pump->signal_fd = signals_catch();
-    return pump->signal_fd < 0 ? cli_fail(options, "cannot make a pipe: %s", strerror(-pump->signal_fd)) : 0;
+    return pump->signal_fd < 0
+               ? cli_fail(options, "cannot make a pipe: %s", strerror(-pump->signal_fd))
+               : 0;
 }
 
-int copy_stream_open(struct copy_stream *pump, const struct options *options, enum stream stream, int to, uint64_t limit, int *ret_theirs) {
+int copy_stream_open(struct copy_stream *pump, const struct options *options, enum stream stream,
+    int to, uint64_t limit, int *ret_theirs) {
     int fds[2];
 
     if (pipe2(fds, O_CLOEXEC) < 0)
@@ -52,7 +55,8 @@ bool copy_stream_signalled(struct copy_stream *pump) {
 }
 
 bool copy_stream_is_over(const struct copy_stream *pump) {
-    return pump->ended && pump->relays[STREAM_OUT].state == RELAY_DONE && pump->relays[STREAM_ERR].state == RELAY_DONE;
+    return pump->ended && pump->relays[STREAM_OUT].state == RELAY_DONE &&
+           pump->relays[STREAM_ERR].state == RELAY_DONE;
 }
 
 bool copy_stream_wait(struct copy_stream *pump, int other) {
@@ -61,8 +65,11 @@ bool copy_stream_wait(struct copy_stream *pump, int other) {
     for (int i = 0; i < N_STREAMS; i++)
         stdio_relay_poll(&pump->relays[i], &polls[i]);
     /* A caught signal stays readable; only its first sight matters. */
-    polls[N_STREAMS] = (struct pollfd){ .fd = pump->signalled ? -1 : pump->signal_fd, .events = POLLIN };
-    polls[N_STREAMS + 1] = (struct pollfd){ .fd = pump->ended ? -1 : rollbox_engine_fd(pump->engine), .events = POLLIN };
+    polls[N_STREAMS] =
+        (struct pollfd){ .fd = pump->signalled ? -1 : pump->signal_fd, .events = POLLIN };
+    polls[N_STREAMS + 1] =
+        (struct pollfd){ .fd = pump->ended ? -1 : rollbox_engine_fd(pump->engine),
+            .events = POLLIN };
     polls[N_STREAMS + 2] = (struct pollfd){ .fd = other, .events = POLLIN };
     if (poll(polls, ARRAY_SIZE(polls), -1) < 0)
         return false;
@@ -72,12 +79,14 @@ bool copy_stream_wait(struct copy_stream *pump, int other) {
     return polls[N_STREAMS + 2].revents;
 }
 
-/* The command was told of an end that is none. What was not opened for reading is at its end (nohup gives that), and so is a terminal that is gone. */
+/* The command was told of an end that is none. What was not opened for reading is at its end (nohup
+ * gives that), and so is a terminal that is gone. */
 static bool input_is_lost(const struct stdio_relay *input) {
     return input->error && input->error != EBADF && !(input->error == EIO && isatty(STDIN_FILENO));
 }
 
-int copy_stream_result(const struct copy_stream *pump, const struct options *options, struct rollbox_run *run, const struct rollbox_result **ret_result) {
+int copy_stream_result(const struct copy_stream *pump, const struct options *options,
+    struct rollbox_run *run, const struct rollbox_result **ret_result) {
     int r = rollbox_wait(run, -1, ret_result);
 
     if (r < 0)
@@ -85,9 +94,11 @@ int copy_stream_result(const struct copy_stream *pump, const struct options *opt
     if (signals_caught())
         return CLI_EXIT_ERROR;
     if (input_is_lost(&pump->relays[STREAM_IN]))
-        return cli_fail_code(options, ROLLBOX_ERR_IO, "cannot read standard input: %s", strerror(pump->relays[STREAM_IN].error));
+        return cli_fail_code(options, ROLLBOX_ERR_IO, "cannot read standard input: %s",
+            strerror(pump->relays[STREAM_IN].error));
     for (int i = STREAM_OUT; i <= STREAM_ERR; i++)
         if (pump->relays[i].error)
-            return cli_fail(options, "cannot write to standard %s: %s", i == STREAM_OUT ? "output" : "error", strerror(pump->relays[i].error));
+            return cli_fail(options, "cannot write to standard %s: %s",
+                i == STREAM_OUT ? "output" : "error", strerror(pump->relays[i].error));
     return 0;
 }

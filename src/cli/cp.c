@@ -2,8 +2,9 @@
 /*
  * rollbox cp: a file or tree between host and sandbox.
  *
- * One operand is NAME:/PATH, the other a path of the host (one with a colon in its first component is given as ./a:b), or - for a standard stream, which is one file. As with docker cp, a directory goes into a directory that is
- * there under its own name, and SOURCE/. stands for what is in it.
+ * One operand is NAME:/PATH, the other a path of the host (one with a colon in its first component
+ * is given as ./a:b), or - for a standard stream, which is one file. As with docker cp, a directory
+ * goes into a directory that is there under its own name, and SOURCE/. stands for what is in it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,14 +24,14 @@
 #include "cli/session.h"
 #include "cli/signals.h"
 
-#define MAX_STREAM ((size_t)1 << 30)   /* bytes of a standard stream: it is held in memory */
+#define MAX_STREAM ((size_t)1 << 30) /* bytes of a standard stream: it is held in memory */
 #define DRAW_NS 100000000
 
 struct copying {
     const struct options *options;
     struct rollbox_sandbox *sandbox;
     const char *host;
-    char *guest;                /* the path in the sandbox */
+    char *guest; /* the path in the sandbox */
     bool upload;
     bool bar, drawn;
     int64_t drawn_ns;
@@ -42,7 +43,8 @@ static bool is_stream(const struct copying *c) {
     return strcmp(c->host, "-") == 0;
 }
 
-/* The path in the sandbox that an operand names, and where its name ends; NULL if it is the host's. */
+/* The path in the sandbox that an operand names, and where its name ends; NULL if it is the host's.
+ */
 static const char *guest_path(const char *operand, size_t *ret_name_length) {
     size_t length = strcspn(operand, ":/");
 
@@ -52,7 +54,7 @@ static const char *guest_path(const char *operand, size_t *ret_name_length) {
     return operand + length + 1;
 }
 
-/* ---- where it goes ------------------------------------------------------------------------------------------------ */
+/* ---- where it goes ---- */
 
 static bool means_content(const char *path) {
     size_t length = strlen(path);
@@ -100,7 +102,7 @@ static bool host_is_directory(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* ---- progress ----------------------------------------------------------------------------------------------------- */
+/* ---- progress ---- */
 
 static void clear_progress(struct copying *c) {
     if (c->drawn)
@@ -125,7 +127,7 @@ static int show_progress(uint64_t bytes, uint64_t files, void *userdata) {
     return signals_caught() != 0;
 }
 
-/* ---- copying: 0, or negative with c->error filled ----------------------------------------------------------------- */
+/* ---- copying: 0, or negative with c->error filled ---- */
 
 static int fail_copy(struct copying *c, int r, const char *what) {
     c->error = (struct rollbox_error){ .code = ROLLBOX_ERR_IO, .error_number = -r };
@@ -142,7 +144,8 @@ static int copy_in(struct copying *c) {
             return fail_copy(c, r, "read standard input (1 GiB at the most)");
         c->bytes = content.length;
         c->files = 1;
-        return rollbox_file_write(c->sandbox, c->guest, content.data, content.length, 0644, &c->error);
+        return rollbox_file_write(
+            c->sandbox, c->guest, content.data, content.length, 0644, &c->error);
     }
     if (host_is_directory(c->host) && !means_content(c->host)) {
         int r = guest_is_directory(c);
@@ -193,14 +196,19 @@ static int report_copy(struct copying *c, int r) {
 
 int cmd_cp(const struct options *options) {
     size_t from_length = 0, to_length = 0;
-    const char *from = guest_path(options->rest[0], &from_length), *to = guest_path(options->rest[1], &to_length);
-    struct copying c = { .options = options, .upload = to != NULL, .host = options->rest[to ? 0 : 1] };
+    const char *from = guest_path(options->rest[0], &from_length),
+               *to = guest_path(options->rest[1], &to_length);
+    struct copying c = {
+        .options = options, .upload = to != NULL, .host = options->rest[to ? 0 : 1]
+    };
     struct rollbox_engine *engine;
 
     if (!from == !to)
-        return cli_fail(options, "one of the two must be NAME:/PATH, a path in a sandbox, and the other a path of the host (./a:b if it has a colon)");
+        return cli_fail(options, "one of the two must be NAME:/PATH, a path in a sandbox, and the "
+                                 "other a path of the host (./a:b if it has a colon)");
     if ((from ? from : to)[0] != '/')
-        return cli_fail(options, "the path in the sandbox must begin with /: \"%s\"", options->rest[from ? 0 : 1]);
+        return cli_fail(options, "the path in the sandbox must begin with /: \"%s\"",
+            options->rest[from ? 0 : 1]);
     auto_free char *name = strndup(options->rest[from ? 0 : 1], from ? from_length : to_length);
     c.guest = strdup(from ? from : to);
     if (!name || !c.guest) {
@@ -212,7 +220,8 @@ int cmd_cp(const struct options *options) {
         free(c.guest);
         return status;
     }
-    c.bar = isatty(STDERR_FILENO) && !options_has(options, OPTION_NO_PROGRESS) && !options_has(options, OPTION_JSON) && !is_stream(&c);
+    c.bar = isatty(STDERR_FILENO) && !options_has(options, OPTION_NO_PROGRESS) &&
+            !options_has(options, OPTION_JSON) && !is_stream(&c);
     if (rollbox_sandbox_open(engine, name, &c.sandbox, &c.error) < 0) {
         status = cli_fail_error(options, &c.error);
     } else if (!is_stream(&c) && signals_catch() < 0) {

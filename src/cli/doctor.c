@@ -16,7 +16,8 @@ static const char *colour_code(const char *code) {
 }
 
 static void print_row(bool good, const char *name, const char *text) {
-    printf("  %s%-4s%s %-22s %s\n", colour_code(good ? "\033[32m" : "\033[31m"), good ? "ok" : "no", colour_code("\033[0m"), name, text);
+    printf("  %s%-4s%s %-22s %s\n", colour_code(good ? "\033[32m" : "\033[31m"), good ? "ok" : "no",
+        colour_code("\033[0m"), name, text);
 }
 
 static const char *text_of(const json_t *object, const char *key) {
@@ -26,7 +27,8 @@ static const char *text_of(const json_t *object, const char *key) {
 }
 
 static void print_table(const json_t *report) {
-    const json_t *isolation = json_object_get(report, "isolation"), *features = json_object_get(report, "features");
+    const json_t *isolation = json_object_get(report, "isolation"),
+                 *features = json_object_get(report, "features");
     const json_t *value;
     const char *key;
     json_t *feature, *limit;
@@ -34,8 +36,8 @@ static void print_table(const json_t *report) {
     bool good = json_is_true(json_object_get(report, "ok"));
 
     printf("rollbox %s on Linux %s\n\nIsolation\n", rollbox_version(), text_of(report, "kernel"));
-    json_object_foreach((json_t *)isolation, key, value)
-        print_row(json_is_true(value), key, json_is_true(value) ? "available" : "not available here");
+    json_object_foreach((json_t *)isolation, key, value) print_row(
+        json_is_true(value), key, json_is_true(value) ? "available" : "not available here");
     printf("  %-4s %-22s %s\n\nFeatures\n", "", "cgroup", text_of(report, "cgroup"));
     json_array_foreach(features, i, feature) {
         bool available = json_is_true(json_object_get(feature, "available"));
@@ -43,18 +45,25 @@ static void print_table(const json_t *report) {
 
         print_row(available, text_of(feature, "name"), text_of(feature, "needed_for"));
         if (!available && hint[0])
-            printf("       %-22s %s-> %s%s\n", "", colour_code("\033[33m"), hint, colour_code("\033[0m"));
+            printf("       %-22s %s-> %s%s\n", "", colour_code("\033[33m"), hint,
+                colour_code("\033[0m"));
     }
     if (json_array_size(json_object_get(report, "low_limits")))
-        printf("\nLimits of yours that sandboxes will have, too: what needs more fails in them, and it will look like the program's own fault\n");
+        printf("\nLimits of yours that sandboxes will have, too: what needs more fails in them, "
+               "and it will look like the program's own fault\n");
     json_array_foreach(json_object_get(report, "low_limits"), i, limit)
-        printf("  %slow%s  %-22s %s %" JSON_INTEGER_FORMAT "\n       %-22s %s-> have the hard limit raised (limits.conf(5), or LimitAS= and the like of a unit)%s\n", colour_code("\033[33m"), colour_code("\033[0m"), text_of(limit, "name"), text_of(limit, "command"),
-               json_integer_value(json_object_get(limit, "value")), "", colour_code("\033[33m"), colour_code("\033[0m"));
+        printf("  %slow%s  %-22s %s %" JSON_INTEGER_FORMAT
+               "\n       %-22s %s-> have the hard limit raised (limits.conf(5), or LimitAS= and "
+               "the like of a unit)%s\n",
+            colour_code("\033[33m"), colour_code("\033[0m"), text_of(limit, "name"),
+            text_of(limit, "command"), json_integer_value(json_object_get(limit, "value")), "",
+            colour_code("\033[33m"), colour_code("\033[0m"));
     printf("\n%s%s%s\n", colour_code(good ? "\033[32m" : "\033[31m"),
-           json_is_true(json_object_get(isolation, "namespace")) ? "Sandboxes work here." :
-           json_is_true(json_object_get(isolation, "process"))   ? "Namespace isolation does not work here; --isolation process does." :
-                                                                   "Sandboxes do not work here: see the hints above.",
-           colour_code("\033[0m"));
+        json_is_true(json_object_get(isolation, "namespace")) ? "Sandboxes work here."
+        : json_is_true(json_object_get(isolation, "process"))
+            ? "Namespace isolation does not work here; --isolation process does."
+            : "Sandboxes do not work here: see the hints above.",
+        colour_code("\033[0m"));
 }
 
 int cmd_doctor(const struct options *options) {
@@ -71,7 +80,8 @@ int cmd_doctor(const struct options *options) {
         printf("%s\n", text);
     else
         print_table(report);
-    int status = json_is_true(json_object_get(json_object_get(report, "isolation"), "namespace")) ? 0 : 1;
+    int status =
+        json_is_true(json_object_get(json_object_get(report, "isolation"), "namespace")) ? 0 : 1;
     json_decref(report);
     return cli_flush(options, status);
 }

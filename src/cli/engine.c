@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox engine: a shared engine, its status, its end. In the foreground this process becomes it, for service managers; in the background it gets a session
- * of its own, and we return once it answers. Nothing else in rollbox starts an engine that outlives its caller.
+ * rollbox engine: a shared engine, its status, its end. In the foreground this process becomes it,
+ * for service managers; in the background it gets a session of its own, and we return once it
+ * answers. Nothing else in rollbox starts an engine that outlives its caller.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,9 +32,10 @@
 #define START_MS 10000
 #define START_STEP_MS 5
 
-/* ---- start -------------------------------------------------------------------------------------------------------- */
+/* ---- start ---- */
 
-/* Executes the engine's program: $ROLLBOX_ENGINE, else beside this one (a build tree, a bundle), where an installation puts it, or in the PATH. Returns only if it cannot. */
+/* Executes the engine's program: $ROLLBOX_ENGINE, else beside this one (a build tree, a bundle),
+ * where an installation puts it, or in the PATH. Returns only if it cannot. */
 static int execute_engine(const struct options *options, const char *path) {
     const char *program = getenv("ROLLBOX_ENGINE");
     auto_buf struct buf candidate = BUF_INIT;
@@ -41,7 +43,8 @@ static int execute_engine(const struct options *options, const char *path) {
 
     if (program && program[0]) {
         execl(program, "rollbox-engine", "--socket", path, (char *)NULL);
-        return cli_fail(options, "cannot execute $ROLLBOX_ENGINE (%s): %s", program, strerror(errno));
+        return cli_fail(
+            options, "cannot execute $ROLLBOX_ENGINE (%s): %s", program, strerror(errno));
     }
     ssize_t n = readlink("/proc/self/exe", self, sizeof self);
     while (n > 0 && (size_t)n < sizeof self && self[n - 1] != '/')
@@ -54,14 +57,16 @@ static int execute_engine(const struct options *options, const char *path) {
             execl(candidate.data, "rollbox-engine", "--socket", path, (char *)NULL);
     }
     execlp("rollbox-engine", "rollbox-engine", "--socket", path, (char *)NULL);
-    return cli_fail(options, "cannot find rollbox-engine: %s; set ROLLBOX_ENGINE to its path", strerror(errno));
+    return cli_fail(
+        options, "cannot find rollbox-engine: %s; set ROLLBOX_ENGINE to its path", strerror(errno));
 }
 
 /* In the child: of its caller it keeps nothing but the pipe for what it has to say at its start. */
 _Noreturn static void become_engine(const struct options *options, const char *path, int errors) {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
-    if (null < 0 || setsid() < 0 || chdir("/") < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(errors, 2) < 0)
+    if (null < 0 || setsid() < 0 || chdir("/") < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 ||
+        dup2(errors, 2) < 0)
         _exit(CLI_EXIT_ERROR);
     (void)close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
     _exit(execute_engine(options, path));
@@ -76,8 +81,10 @@ static void stdio_relay_errors(int errors) {
 }
 
 /* Waits until the engine, a child, serves the path or has ended. */
-static int await_engine(const struct options *options, const char *path, pid_t child, int pidfd, int errors) {
-    struct rollbox_engine_options engine_options = { .size = sizeof engine_options, .socket_path = path };
+static int await_engine(
+    const struct options *options, const char *path, pid_t child, int pidfd, int errors) {
+    struct rollbox_engine_options engine_options = { .size = sizeof engine_options,
+        .socket_path = path };
     struct pollfd gone = { .fd = pidfd, .events = POLLIN };
 
     for (int waited = 0; waited < START_MS; waited += START_STEP_MS) {
@@ -107,7 +114,10 @@ static int await_engine(const struct options *options, const char *path, pid_t c
         /* Nobody tells when a socket begins to listen. */
         if (poll(&gone, 1, START_STEP_MS) > 0) {
             stdio_relay_errors(errors);
-            return cli_fail(options, "the engine ended at its start; --socket or ROLLBOX_SOCKET names another place for its socket than %s", path);
+            return cli_fail(options,
+                "the engine ended at its start; --socket or ROLLBOX_SOCKET names another place for "
+                "its socket than %s",
+                path);
         }
     }
     (void)syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
@@ -141,10 +151,11 @@ int cmd_engine_start(const struct options *options) {
     int status = session_socket(options, &path);
     if (status)
         return status;
-    return options_has(options, OPTION_BACKGROUND) ? start_in_background(options, path) : execute_engine(options, path);
+    return options_has(options, OPTION_BACKGROUND) ? start_in_background(options, path)
+                                                   : execute_engine(options, path);
 }
 
-/* ---- status and end ----------------------------------------------------------------------------------------------- */
+/* ---- status and end ---- */
 
 /* The engine's object, with the rows of rollbox stats as another member. */
 static void print_status(const char *status, const char *stats) {
@@ -164,7 +175,8 @@ int cmd_engine_status(const struct options *options) {
     int status = session_connect(options, &engine);
     if (status)
         return status;
-    if (rollbox_engine_status(engine, &json, &error) < 0 || rollbox_sandbox_stats(engine, &stats, &error) < 0)
+    if (rollbox_engine_status(engine, &json, &error) < 0 ||
+        rollbox_sandbox_stats(engine, &stats, &error) < 0)
         status = cli_fail_error(options, &error);
     else
         print_status(json, stats);
@@ -180,7 +192,8 @@ int cmd_engine_stop(const struct options *options) {
         return status;
     int pid = rollbox_engine_pid(engine);
     auto_close int pidfd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -EBADF;
-    /* The connection is still open, so the number cannot have passed to another process between the two calls unless the engine died by itself. */
+    /* The connection is still open, so the number cannot have passed to another process between the
+     * two calls unless the engine died by itself. */
     if (pidfd < 0 || syscall(SYS_pidfd_send_signal, pidfd, SIGTERM, NULL, 0) < 0) {
         status = cli_fail(options, "cannot stop engine %d: %s", pid, strerror(errno));
     } else {

@@ -3,8 +3,10 @@
 #include "cli/cli.h"
 #include "cli/private_engine.h"
 
-int cli_engine_open(const struct options *options, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
-    struct rollbox_engine_options engine_options = { .size = sizeof engine_options, .socket_path = options_text(options, OPTION_ENGINE) };
+int cli_engine_open(const struct options *options, struct rollbox_engine **ret_engine,
+    struct rollbox_error *error) {
+    struct rollbox_engine_options engine_options = { .size = sizeof engine_options,
+        .socket_path = options_text(options, OPTION_ENGINE) };
 
     if (!engine_options.socket_path)
         return private_engine_open(ret_engine, error);

@@ -2,8 +2,8 @@
 /*
  * rollbox exec and attach: a command of a sandbox that lives, seen from here.
  *
- * The command belongs to the sandbox and not to this process: it is started detached, and ends with us only where we say so (SIGINT, SIGTERM).
- * view.h has the model of what passes between.
+ * The command belongs to the sandbox and not to this process: it is started detached, and ends with
+ * us only where we say so (SIGINT, SIGTERM). view.h has the model of what passes between.
  */
 #include <errno.h>
 #include <jansson.h>
@@ -23,20 +23,24 @@
 #include "cli/view.h"
 #include "policy/policy.h"
 
-/* ---- exec --------------------------------------------------------------------------------------------------------- */
+/* ---- exec ---- */
 
 /* The command's argv in the caller's array. 0, or an exit status after a line. */
-static int make_argv(const struct options *options, const char *shell[6], const char *const **ret_argv) {
+static int make_argv(
+    const struct options *options, const char *shell[6], const char *const **ret_argv) {
     const char *string = options_text(options, OPTION_SHELL);
 
     if (string && options->n_rest > 1)
-        return cli_fail(options, "--shell and a command exclude each other: '%s'", options->rest[1]);
+        return cli_fail(
+            options, "--shell and a command exclude each other: '%s'", options->rest[1]);
     if (!string && options->n_rest > 1) {
         *ret_argv = (const char *const *)options->rest + 1;
         return 0;
     }
     if (!string && !options_has(options, OPTION_TTY))
-        return cli_fail(options, "the command to run is missing: rollbox exec %s -- COMMAND, or -it for a shell", options->rest[0]);
+        return cli_fail(options,
+            "the command to run is missing: rollbox exec %s -- COMMAND, or -it for a shell",
+            options->rest[0]);
     view_shell(string, true, shell);
     *ret_argv = shell;
     return 0;
@@ -48,11 +52,14 @@ static int leave_exec(struct view *view) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_free char *json = NULL;
 
-    /* Requests are answered in their order as far as that goes: what stops a command at once is known by now. */
+    /* Requests are answered in their order as far as that goes: what stops a command at once is
+     * known by now. */
     if (rollbox_sandbox_query(view->sandbox, ROLLBOX_QUERY_INSPECT, &json, &error) < 0)
         return outcome_fail(view->options, &error);
     if (rollbox_wait(view->run, 0, &result) == 0 && result->outcome == ROLLBOX_OUTCOME_ERROR)
-        return options_has(view->options, OPTION_JSON) ? outcome_print_json(view->options, result, view->id) : outcome_status(view->options, result, UINT64_MAX);
+        return options_has(view->options, OPTION_JSON)
+                   ? outcome_print_json(view->options, result, view->id)
+                   : outcome_status(view->options, result, UINT64_MAX);
     if (options_has(view->options, OPTION_JSON)) {
         json_t *object = json_pack("{s:s%}", "id", view->id, strlen(view->id));
         auto_free char *text = object ? json_dumps(object, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
@@ -69,7 +76,8 @@ static int leave_exec(struct view *view) {
 
 int cmd_exec(const struct options *options) {
     const struct option_use *timeout = options_last(options, OPTION_TIMEOUT);
-    const char *limit = options_text(options, OPTION_OUTPUT_LIMIT), *cwd_given = options_text(options, OPTION_CWD);
+    const char *limit = options_text(options, OPTION_OUTPUT_LIMIT),
+               *cwd_given = options_text(options, OPTION_CWD);
     auto_free char *cwd = NULL, *term = NULL;
     auto_free const char **env = NULL;
     const char *shell[6];
@@ -83,7 +91,9 @@ int cmd_exec(const struct options *options) {
     struct rollbox_exec_options exec = {
         .size = sizeof exec,
         .user = options_text(options, OPTION_USER),
-        .timeout_ms = !timeout ? -1 : timeout->number <= 0 ? ROLLBOX_NO_TIMEOUT : (int64_t)MAX(MIN(timeout->number, 9e9) * 1000, 1.0),
+        .timeout_ms = !timeout               ? -1
+                      : timeout->number <= 0 ? ROLLBOX_NO_TIMEOUT
+                                             : (int64_t)MAX(MIN(timeout->number, 9e9) * 1000, 1.0),
         .output_limit = -1,
         .operation_id = options_text(options, OPTION_ID),
         .input_fd = -1,
@@ -93,7 +103,8 @@ int cmd_exec(const struct options *options) {
         .userdata = &view.pump,
     };
     if (options_has(options, OPTION_DETACH) && options_has(options, OPTION_INTERACTIVE))
-        return cli_fail(options, "--detach and --interactive exclude each other: what is left running has no standard input");
+        return cli_fail(options, "--detach and --interactive exclude each other: what is left "
+                                 "running has no standard input");
     if (limit && policy_parse_size(limit, &limit_bytes) < 0)
         return cli_fail(options, "--output-limit %s: not a size such as 10M", limit);
     if (limit)
@@ -115,16 +126,18 @@ int cmd_exec(const struct options *options) {
     status = session_open(options, &view.pump.engine, &view.sandbox);
     if (status)
         return status;
-    status = view_start(&view, &exec, options_has(options, OPTION_INTERACTIVE), options_has(options, OPTION_TTY));
+    status = view_start(
+        &view, &exec, options_has(options, OPTION_INTERACTIVE), options_has(options, OPTION_TTY));
     if (!status && options_has(options, OPTION_DETACH))
         status = leave_exec(&view);
     else if (!status)
-        status = view_follow(&view, exec.output_limit >= 0 ? (uint64_t)exec.output_limit : UINT64_MAX);
+        status =
+            view_follow(&view, exec.output_limit >= 0 ? (uint64_t)exec.output_limit : UINT64_MAX);
     view_done(&view);
     return cli_end(status);
 }
 
-/* ---- attach ------------------------------------------------------------------------------------------------------- */
+/* ---- attach ---- */
 
 /* The commands of the sandbox, as JSON; NULL after an error. */
 static json_t *commands_of(const struct view *view) {
@@ -132,7 +145,8 @@ static json_t *commands_of(const struct view *view) {
 
     if (rollbox_sandbox_query(view->sandbox, ROLLBOX_QUERY_EXECS, &json, NULL) < 0)
         return NULL;
-    json_t *answer = json_loads(json, 0, NULL), *commands = json_incref(json_object_get(answer, "execs"));
+    json_t *answer = json_loads(json, 0, NULL),
+           *commands = json_incref(json_object_get(answer, "execs"));
     json_decref(answer);
     return commands;
 }
@@ -146,13 +160,15 @@ static bool has_terminal(const struct view *view) {
     json_array_foreach(commands, i, command) {
         const char *id = json_string_value(json_object_get(command, "id"));
 
-        found = found || (id && strcmp(id, view->id) == 0 && json_is_true(json_object_get(command, "terminal")));
+        found = found || (id && strcmp(id, view->id) == 0 &&
+                             json_is_true(json_object_get(command, "terminal")));
     }
     json_decref(commands);
     return found;
 }
 
-/* Without an ID: the one that runs, with --tty the one that runs on a terminal. 0, or an exit status after a line. */
+/* Without an ID: the one that runs, with --tty the one that runs on a terminal. 0, or an exit
+ * status after a line. */
 static int choose_command(const struct view *view, char **ret_id) {
     const bool tty = options_has(view->options, OPTION_TTY);
     json_t *commands = commands_of(view), *command;
@@ -161,9 +177,11 @@ static int choose_command(const struct view *view, char **ret_id) {
     size_t i, n = 0;
 
     json_array_foreach(commands, i, command) {
-        const char *id = json_string_value(json_object_get(command, "id")), *state = json_string_value(json_object_get(command, "state"));
+        const char *id = json_string_value(json_object_get(command, "id")),
+                   *state = json_string_value(json_object_get(command, "state"));
 
-        if (!id || !state || !strcmp(state, "ended") || (tty && !json_is_true(json_object_get(command, "terminal"))))
+        if (!id || !state || !strcmp(state, "ended") ||
+            (tty && !json_is_true(json_object_get(command, "terminal"))))
             continue;
         buf_printf(&ids, "%s%s", n++ ? ", " : "", id);
         free(found);
@@ -171,8 +189,10 @@ static int choose_command(const struct view *view, char **ret_id) {
     }
     json_decref(commands);
     if (n != 1)
-        return n ? cli_fail(view->options, "%zu commands run in %s; name one: %s", n, view->options->rest[0], buf_failed(&ids) ? "" : ids.data)
-                 : cli_fail(view->options, "no command runs %sin %s", tty ? "on a terminal " : "", view->options->rest[0]);
+        return n ? cli_fail(view->options, "%zu commands run in %s; name one: %s", n,
+                       view->options->rest[0], buf_failed(&ids) ? "" : ids.data)
+                 : cli_fail(view->options, "no command runs %sin %s", tty ? "on a terminal " : "",
+                       view->options->rest[0]);
     *ret_id = TAKE_PTR(found);
     return *ret_id ? 0 : cli_fail(view->options, "out of memory");
 }
@@ -188,9 +208,15 @@ static void redraw(const struct view *view) {
 
 static int attach_exec(struct view *view) {
     const struct options *options = view->options;
-    const bool input = options_has(options, OPTION_INTERACTIVE), stream = !options_has(options, OPTION_JSON);
+    const bool input = options_has(options, OPTION_INTERACTIVE),
+               stream = !options_has(options, OPTION_JSON);
     struct rollbox_attach_options attach_options = {
-        .size = sizeof attach_options, .operation_id = view->id, .input_fd = -1, .stream_fds = { -1, -1 }, .callback = copy_stream_on_end, .userdata = &view->pump,
+        .size = sizeof attach_options,
+        .operation_id = view->id,
+        .input_fd = -1,
+        .stream_fds = { -1, -1 },
+        .callback = copy_stream_on_end,
+        .userdata = &view->pump,
     };
     struct rollbox_error error = { .code = ROLLBOX_OK };
     const bool tty = has_terminal(view);

@@ -18,7 +18,7 @@
 #define YELLOW "\033[33m"
 #define PLAIN "\033[0m"
 
-/* ---- texts -------------------------------------------------------------------------------------------------------- */
+/* ---- texts ---- */
 
 static void add_escaped(struct buf *to, const char *text, const char *allowed) {
     utf8_shown(to, text, strlen(text), allowed);
@@ -103,7 +103,7 @@ static void add_duration(struct buf *to, double ms) {
         buf_printf(to, "%" PRIu64 "d%02" PRIu64 "h", s / 86400, s % 86400 / 3600);
 }
 
-/* ---- tables ------------------------------------------------------------------------------------------------------- */
+/* ---- tables ---- */
 
 static void add_cell(struct buf *to, const json_t *value, enum shown_kind kind) {
     if (!value || json_is_null(value)) {
@@ -140,7 +140,8 @@ static void add_cell(struct buf *to, const json_t *value, enum shown_kind kind) 
             struct tm local;
             char text[32];
 
-            if (number < 0 || number > 1e11 || !localtime_r(&then, &local) || !strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local))
+            if (number < 0 || number > 1e11 || !localtime_r(&then, &local) ||
+                !strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local))
                 buf_add_text(to, "-");
             else
                 buf_add_text(to, text);
@@ -160,14 +161,16 @@ static size_t width_of(const char *text) {
     return width;
 }
 
-static void print_cells(char *const *cells, const size_t *widths, const struct format_column *columns, size_t n) {
+static void print_cells(
+    char *const *cells, const size_t *widths, const struct format_column *columns, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const char *text = cells[i] ? cells[i] : "";
         int pad = (int)(widths[i] - MIN(widths[i], width_of(text)));
         bool right = columns[i].kind != SHOWN_TEXT && columns[i].kind != SHOWN_TIME;
 
         /* The last column is not padded: no line ends in spaces. */
-        printf("%s%*s%s%*s", i ? "  " : "", right ? pad : 0, "", text, right || i + 1 == n ? 0 : pad, "");
+        printf("%s%*s%s%*s", i ? "  " : "", right ? pad : 0, "", text,
+            right || i + 1 == n ? 0 : pad, "");
     }
     putchar('\n');
 }
@@ -185,35 +188,37 @@ void format_table(const json_t *rows, const struct format_column *columns, size_
         cells[j] = strdup(columns[j].title);
         widths[j] = strlen(columns[j].title);
     }
-    json_array_foreach(rows, i, row)
-        for (size_t j = 0; j < n_columns; j++) {
-            struct buf cell = BUF_INIT;
+    json_array_foreach(rows, i, row) for (size_t j = 0; j < n_columns; j++) {
+        struct buf cell = BUF_INIT;
 
-            add_cell(&cell, json_object_get(row, columns[j].key), columns[j].kind);
-            cells[(i + 1) * n_columns + j] = buf_take(&cell);
-            if (cells[(i + 1) * n_columns + j])
-                widths[j] = MAX(widths[j], width_of(cells[(i + 1) * n_columns + j]));
-        }
+        add_cell(&cell, json_object_get(row, columns[j].key), columns[j].kind);
+        cells[(i + 1) * n_columns + j] = buf_take(&cell);
+        if (cells[(i + 1) * n_columns + j])
+            widths[j] = MAX(widths[j], width_of(cells[(i + 1) * n_columns + j]));
+    }
     for (i = 0; i <= n_rows; i++)
         print_cells(cells + i * n_columns, widths, columns, n_columns);
     for (i = 0; i < (n_rows + 1) * n_columns; i++)
         free(cells[i]);
 }
 
-/* ---- trees -------------------------------------------------------------------------------------------------------- */
+/* ---- trees ---- */
 
 struct forest {
     const json_t *nodes;
     void (*show)(const json_t *row);
-    size_t *first, *next;       /* of each node: its first child and its next sibling, as index + 1; 0: none */
+    size_t *first,
+        *next; /* of each node: its first child and its next sibling, as index + 1; 0: none */
     struct buf prefix;
 };
 
 static void print_node(const json_t *node) {
     const char *name = json_string_value(json_object_get(node, "name"));
     const char *kind = json_string_value(json_object_get(node, "kind"));
-    const json_t *sandboxes = json_object_get(node, "sandboxes"), *disk = json_object_get(node, "disk_bytes");
-    json_int_t files = json_integer_value(json_object_get(node, "files")), processes = json_integer_value(json_object_get(node, "processes"));
+    const json_t *sandboxes = json_object_get(node, "sandboxes"),
+                 *disk = json_object_get(node, "disk_bytes");
+    json_int_t files = json_integer_value(json_object_get(node, "files")),
+               processes = json_integer_value(json_object_get(node, "processes"));
     auto_buf struct buf size = BUF_INIT;
     auto_buf struct buf memory = BUF_INIT;
     json_t *sandbox;
@@ -226,10 +231,12 @@ static void print_node(const json_t *node) {
         putchar('"');
     }
     shown_add_size(&size, json_number_value(json_object_get(node, "bytes")));
-    printf("  %s, %" JSON_INTEGER_FORMAT " file%s", size.data ? size.data : "", files, files == 1 ? "" : "s");
+    printf("  %s, %" JSON_INTEGER_FORMAT " file%s", size.data ? size.data : "", files,
+        files == 1 ? "" : "s");
     if (processes) {
         shown_add_size(&memory, json_number_value(json_object_get(node, "memory_bytes")));
-        printf("; %" JSON_INTEGER_FORMAT " process%s, %s", processes, processes == 1 ? "" : "es", memory.data ? memory.data : "");
+        printf("; %" JSON_INTEGER_FORMAT " process%s, %s", processes, processes == 1 ? "" : "es",
+            memory.data ? memory.data : "");
     }
     /* Files alone need no word. */
     if (kind && strcmp(kind, "files") != 0) {
@@ -279,13 +286,16 @@ static const char *key_of(const json_t *value, char text[32]) {
 static size_t parent_of(const json_t *index, const json_t *row) {
     char text[32];
 
-    return (size_t)json_integer_value(json_object_get(index, key_of(json_object_get(row, "parent"), text)));
+    return (size_t)json_integer_value(
+        json_object_get(index, key_of(json_object_get(row, "parent"), text)));
 }
 
 void format_forest(const json_t *rows, const char *key, void (*show)(const json_t *row)) {
     size_t n = json_array_size(rows);
     auto_free size_t *first = calloc(n + 1, sizeof *first), *next = calloc(n + 1, sizeof *next);
-    struct forest forest = { .nodes = rows, .show = show, .first = first, .next = next, .prefix = BUF_INIT };
+    struct forest forest = {
+        .nodes = rows, .show = show, .first = first, .next = next, .prefix = BUF_INIT
+    };
     json_t *index = json_object();
     char text[32];
 
@@ -295,7 +305,8 @@ void format_forest(const json_t *rows, const char *key, void (*show)(const json_
         if (*id)
             (void)json_object_set_new(index, id, json_integer((json_int_t)i + 1));
     }
-    /* Backwards, so that siblings stand in the order of the answer. A parent comes before its children: what claims otherwise is shown as a root, and there is no circle. */
+    /* Backwards, so that siblings stand in the order of the answer. A parent comes before its
+     * children: what claims otherwise is shown as a root, and there is no circle. */
     for (size_t i = n; first && next && i-- > 0;) {
         size_t parent = parent_of(index, json_array_get(rows, i));
 
@@ -320,7 +331,7 @@ void format_snapshot_tree(const json_t *snapshots) {
     format_forest(snapshots, "id", print_node);
 }
 
-/* ---- differences -------------------------------------------------------------------------------------------------- */
+/* ---- differences ---- */
 
 static const char *colour_of(char change) {
     return change == 'A' ? GREEN : change == 'D' ? RED : YELLOW;
@@ -350,19 +361,23 @@ void format_diff(const json_t *answer, bool text) {
     size_t i;
 
     json_array_foreach(json_object_get(answer, "changes"), i, change) {
-        const char *kind = json_string_value(json_object_get(change, "change")), *type = json_string_value(json_object_get(change, "type"));
-        const json_t *size = json_object_get(change, "size"), *old_size = json_object_get(change, "old_size");
+        const char *kind = json_string_value(json_object_get(change, "change")),
+                   *type = json_string_value(json_object_get(change, "type"));
+        const json_t *size = json_object_get(change, "size"),
+                     *old_size = json_object_get(change, "old_size");
         const char *diff = json_string_value(json_object_get(change, "diff"));
         auto_buf struct buf sizes = BUF_INIT;
 
-        bool before = json_is_number(old_size) && kind && kind[0] != 'A', after = json_is_number(size) && kind && kind[0] != 'D';
+        bool before = json_is_number(old_size) && kind && kind[0] != 'A',
+             after = json_is_number(size) && kind && kind[0] != 'D';
         if (before)
             shown_add_size(&sizes, json_number_value(old_size));
         if (before && after)
             buf_add_text(&sizes, " -> ");
         if (after)
             shown_add_size(&sizes, json_number_value(size));
-        printf("%s%c%s ", colours && kind ? colour_of(kind[0]) : "", kind ? kind[0] : '?', colours ? PLAIN : "");
+        printf("%s%c%s ", colours && kind ? colour_of(kind[0]) : "", kind ? kind[0] : '?',
+            colours ? PLAIN : "");
         format_text(json_string_value(json_object_get(change, "path")));
         if (type && strcmp(type, "directory") == 0)
             putchar('/');

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Answers of the engine as a person reads them: tables, trees, differences. Texts in them may be a guest's, so they are escaped (utf8_shown): a name can neither end its line, nor speak to the
+ * Answers of the engine as a person reads them: tables, trees, differences. Texts in them may be a
+ * guest's, so they are escaped (utf8_shown): a name can neither end its line, nor speak to the
  * terminal, nor change the order of what stands beside it.
  */
 #ifndef ROLLBOX_CLI_SHOWN_H
@@ -12,13 +13,20 @@
 
 struct buf;
 
-enum shown_kind { SHOWN_TEXT, SHOWN_COUNT, SHOWN_SIZE, SHOWN_MILLISECONDS, SHOWN_TIME, SHOWN_SECONDS, SHOWN_PERCENT,
-    SHOWN_RIGHT,                /* a text that stands on the right */
+enum shown_kind {
+    SHOWN_TEXT,
+    SHOWN_COUNT,
+    SHOWN_SIZE,
+    SHOWN_MILLISECONDS,
+    SHOWN_TIME,
+    SHOWN_SECONDS,
+    SHOWN_PERCENT,
+    SHOWN_RIGHT, /* a text that stands on the right */
 };
 
 struct format_column {
     const char *title;
-    const char *key;            /* in each row's object */
+    const char *key; /* in each row's object */
     enum shown_kind kind;
 };
 
@@ -38,7 +46,8 @@ void format_error(const char *text, size_t length);
 /* An array of objects, a line each below the titles, in columns. Numbers stand on the right. */
 void format_table(const json_t *rows, const struct format_column *columns, size_t n_columns);
 
-/* Rows in the order of the list, each below the one that its "parent" names by that one's `key` (a text or a number), with lines that lead to it. */
+/* Rows in the order of the list, each below the one that its "parent" names by that one's `key` (a
+ * text or a number), with lines that lead to it. */
 void format_forest(const json_t *rows, const char *key, void (*show)(const json_t *row));
 
 /* "1.2K": on standard output, or appended. */
@@ -48,7 +57,8 @@ void format_size(double bytes);
 /* Snapshots by their parents, with sizes, and the sandboxes that stand on each. */
 void format_snapshot_tree(const json_t *snapshots);
 
-/* {"changes": [...]}: a line each, coloured on a terminal; with `text` each file's unified diff below its line. */
+/* {"changes": [...]}: a line each, coloured on a terminal; with `text` each file's unified diff
+ * below its line. */
 void format_diff(const json_t *answer, bool text);
 
 #endif

@@ -6,7 +6,7 @@
 #include <string.h>
 
 struct ids_slot {
-    char *id;                   /* NULL: empty */
+    char *id; /* NULL: empty */
     uint64_t hash, line;
 };
 
@@ -20,7 +20,8 @@ static uint64_t hash_of(const char *id) {
 }
 
 /* The slot where the id is, or would be. */
-static struct ids_slot *slot_of(struct ids_slot *slots, size_t n_slots, const char *id, uint64_t hash) {
+static struct ids_slot *slot_of(
+    struct ids_slot *slots, size_t n_slots, const char *id, uint64_t hash) {
     for (size_t i = hash & (n_slots - 1);; i = (i + 1) & (n_slots - 1))
         if (!slots[i].id || (slots[i].hash == hash && strcmp(slots[i].id, id) == 0))
             return &slots[i];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A set of job ids, each with the line it came from. An id is kept as the JSON text of its value, so 7 and "7" are two ids. */
+/* A set of job ids, each with the line it came from. An id is kept as the JSON text of its value,
+ * so 7 and "7" are two ids. */
 #ifndef ROLLBOX_CLI_IDS_H
 #define ROLLBOX_CLI_IDS_H
 
@@ -7,7 +8,7 @@
 #include <stdint.h>
 
 struct id_set {
-    struct ids_slot *slots;     /* open addressing; a power of two */
+    struct ids_slot *slots; /* open addressing; a power of two */
     size_t n, n_slots;
 };
 

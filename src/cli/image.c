@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rollbox image, rollbox import: images and snapshots by name. See store.c for who does the work. */
+/* rollbox image, rollbox import: images and snapshots by name. See store.c for who does the work.
+ */
 #include "cli/cli.h"
 
 int cmd_image(const struct options *options) {

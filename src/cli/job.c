@@ -15,7 +15,8 @@
 
 #define PARSE_FLAGS (JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL)
 
-/* The name of the file that `code` becomes, in the job's working directory, and the command that runs it. */
+/* The name of the file that `code` becomes, in the job's working directory, and the command that
+ * runs it. */
 static const struct language {
     const char *name;
     const char *file;
@@ -32,17 +33,20 @@ static const struct language {
     { "cpp", "main.cpp", { "sh", "-c", "c++ -O2 -o main main.cpp && exec ./main" } },
 };
 
-static const char *const fields[] = { "id", "argv", "code", "language", "stdin", "files", "cwd", "env", "timeout_s", "policy" };
+static const char *const fields[] = { "id", "argv", "code", "language", "stdin", "files", "cwd",
+    "env", "timeout_s", "policy" };
 
 /* Every complaint about a line says which line. */
-__attribute__((format(printf, 3, 4))) static int refuse_job(const struct job *job, struct rollbox_error *error, const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static int refuse_job(
+    const struct job *job, struct rollbox_error *error, const char *format, ...) {
     char text[800];
     va_list args;
 
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "job on line %llu: %s", (unsigned long long)job->line, text);
+    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+        "job on line %llu: %s", (unsigned long long)job->line, text);
 }
 
 static bool is_text(const json_t *value) {
@@ -68,7 +72,8 @@ static size_t string_end(const char *text, size_t length, size_t at) {
     return MIN(at + 1, length);
 }
 
-/* The last value of the key "id" in what begins as a JSON object, though the whole is none: NULL if there is none, else its literal of a string or number. */
+/* The last value of the key "id" in what begins as a JSON object, though the whole is none: NULL if
+ * there is none, else its literal of a string or number. */
 static const char *find_id(const char *text, size_t length, size_t *ret_length) {
     const char *found = NULL;
     bool is_key = false;
@@ -106,14 +111,17 @@ static const char *find_id(const char *text, size_t length, size_t *ret_length) 
     return found;
 }
 
-/* A string's literal with U+FFFD for what JSON must not have: surrogates without their other half, what is no UTF-8, control characters. */
+/* A string's literal with U+FFFD for what JSON must not have: surrogates without their other half,
+ * what is no UTF-8, control characters. */
 static void mend_string(struct buf *to, const char *literal, size_t length) {
     for (size_t at = 0; at < length; at++) {
         unsigned code = 0, low = 0;
         bool is_escape = literal[at] == '\\' && at + 1 < length;
 
-        if (is_escape && literal[at + 1] == 'u' && at + 6 <= length && sscanf(literal + at + 2, "%4x", &code) == 1 && code >= 0xd800 && code < 0xe000) {
-            if (code < 0xdc00 && at + 12 <= length && !memcmp(literal + at + 6, "\\u", 2) && sscanf(literal + at + 8, "%4x", &low) == 1 && low >= 0xdc00 && low < 0xe000) {
+        if (is_escape && literal[at + 1] == 'u' && at + 6 <= length &&
+            sscanf(literal + at + 2, "%4x", &code) == 1 && code >= 0xd800 && code < 0xe000) {
+            if (code < 0xdc00 && at + 12 <= length && !memcmp(literal + at + 6, "\\u", 2) &&
+                sscanf(literal + at + 8, "%4x", &low) == 1 && low >= 0xdc00 && low < 0xe000) {
                 buf_add(to, literal + at, 12);
                 at += 11;
             } else {
@@ -129,8 +137,10 @@ static void mend_string(struct buf *to, const char *literal, size_t length) {
 }
 
 /*
- * The id of a line that is no job: whoever reads the rows has to find out which of his jobs it was, so what can be read of it is told. A line that cannot be parsed at all (a lone
- * surrogate in a model's text, a number that is too large, a key twice, a torn end) has its id somewhere all the same.
+ * The id of a line that is no job: whoever reads the rows has to find out which of his jobs it was,
+ * so what can be read of it is told. A line that cannot be parsed at all (a lone surrogate in a
+ * model's text, a number that is too large, a key twice, a torn end) has its id somewhere all the
+ * same.
  */
 static char *broken_id(const char *text, size_t length) {
     auto_buf struct buf mended = BUF_INIT, valid = BUF_INIT;
@@ -161,10 +171,12 @@ static char *broken_id(const char *text, size_t length) {
     return known;
 }
 
-/* The JSON text of the id, and whether a job may have it. An id of another kind is told in the row as it is. */
+/* The JSON text of the id, and whether a job may have it. An id of another kind is told in the row
+ * as it is. */
 static char *id_of(const json_t *root, const char *text, size_t length, bool *ret_valid) {
     const json_t *id = json_object_get(root, "id");
-    char *known = root ? id ? json_dumps(id, JSON_ENCODE_ANY | JSON_COMPACT) : strdup("null") : broken_id(text, length);
+    char *known = root ? id ? json_dumps(id, JSON_ENCODE_ANY | JSON_COMPACT) : strdup("null")
+                       : broken_id(text, length);
 
     *ret_valid = root ? is_id(id) : known && strcmp(known, "null") != 0;
     return known;
@@ -184,10 +196,14 @@ char *job_id(const char *text, size_t length) {
 }
 
 static int take_command(struct job *job, struct rollbox_error *error) {
-    const json_t *argv = json_object_get(job->root, "argv"), *code = json_object_get(job->root, "code"), *language = json_object_get(job->root, "language");
+    const json_t *argv = json_object_get(job->root, "argv"),
+                 *code = json_object_get(job->root, "code"),
+                 *language = json_object_get(job->root, "language");
 
     if (!argv == !code)
-        return refuse_job(job, error, argv ? "has both \"argv\" and \"code\"; give one" : "has neither \"argv\" nor \"code\"");
+        return refuse_job(job, error,
+            argv ? "has both \"argv\" and \"code\"; give one"
+                 : "has neither \"argv\" nor \"code\"");
     if (argv) {
         size_t n = json_array_size(argv);
 
@@ -195,10 +211,13 @@ static int take_command(struct job *job, struct rollbox_error *error) {
             return refuse_job(job, error, "\"language\" goes with \"code\", not with \"argv\"");
         if (!json_is_array(argv) || n == 0)
             return refuse_job(job, error, "\"argv\" must be a list of at least one string%s",
-                       json_is_string(argv) ? "; a program's text is \"code\", with its \"language\", and a shell's line is [\"sh\", \"-c\", ...]" : "");
+                json_is_string(argv) ? "; a program's text is \"code\", with its \"language\", and "
+                                       "a shell's line is [\"sh\", \"-c\", ...]"
+                                     : "");
         job->argv = calloc(n + 1, sizeof *job->argv);
         if (!job->argv)
-            return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+            return error_set(
+                error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
         for (size_t i = 0; i < n; i++) {
             const json_t *item = json_array_get(argv, i);
 
@@ -216,16 +235,22 @@ static int take_command(struct job *job, struct rollbox_error *error) {
         if (strcmp(languages[i].name, json_string_value(language)) == 0) {
             job->argv = calloc(ARRAY_SIZE(languages[i].argv), sizeof *job->argv);
             if (!job->argv)
-                return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+                return error_set(
+                    error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
             memcpy(job->argv, languages[i].argv, sizeof languages[i].argv);
             if (json_object_get(json_object_get(job->root, "files"), languages[i].file))
-                return refuse_job(job, error, "\"files\" has a %s, which is where \"code\" goes", languages[i].file);
+                return refuse_job(job, error, "\"files\" has a %s, which is where \"code\" goes",
+                    languages[i].file);
             job->options.is_code = !strcmp(languages[i].name, "python");
-            job->files[job->options.n_files++] = (struct rollbox_file){ .path = languages[i].file, .data = json_string_value(code), .length = json_string_length(code) };
+            job->files[job->options.n_files++] = (struct rollbox_file){ .path = languages[i].file,
+                .data = json_string_value(code),
+                .length = json_string_length(code) };
             return 0;
         }
-    const char *near = options_nearest(json_string_value(language), &languages[0].name, ARRAY_SIZE(languages), sizeof languages[0]);
-    return refuse_job(job, error, "unknown language \"%s\"; %s%s", json_string_value(language), near ? "did you mean " : "use \"argv\" for it", near ? near : "");
+    const char *near = options_nearest(json_string_value(language), &languages[0].name,
+        ARRAY_SIZE(languages), sizeof languages[0]);
+    return refuse_job(job, error, "unknown language \"%s\"; %s%s", json_string_value(language),
+        near ? "did you mean " : "use \"argv\" for it", near ? near : "");
 }
 
 static int take_files(struct job *job, struct rollbox_error *error) {
@@ -238,11 +263,15 @@ static int take_files(struct job *job, struct rollbox_error *error) {
     /* One more for the code. */
     job->files = calloc(json_object_size(files) + 1, sizeof *job->files);
     if (!job->files)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+        return error_set(
+            error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     json_object_foreach((json_t *)files, path, text) {
         if (!path[0] || !json_is_string(text))
-            return refuse_job(job, error, "\"files\": the content of \"%s\" must be a string, and its path not empty", path);
-        job->files[job->options.n_files++] = (struct rollbox_file){ .path = path, .data = json_string_value(text), .length = json_string_length(text) };
+            return refuse_job(job, error,
+                "\"files\": the content of \"%s\" must be a string, and its path not empty", path);
+        job->files[job->options.n_files++] = (struct rollbox_file){
+            .path = path, .data = json_string_value(text), .length = json_string_length(text)
+        };
     }
     return 0;
 }
@@ -258,21 +287,27 @@ static int take_env(struct job *job, struct rollbox_error *error) {
         return refuse_job(job, error, "\"env\" must be an object {name: value}");
     job->env = calloc(json_object_size(env) + 1, sizeof *job->env);
     if (!job->env)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+        return error_set(
+            error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     json_object_foreach((json_t *)env, name, value) {
         if (!name[0] || strchr(name, '=') || !is_text(value))
-            return refuse_job(job, error, "\"env\": \"%s\" must be a name without '=' and its value a string without NUL", name);
+            return refuse_job(job, error,
+                "\"env\": \"%s\" must be a name without '=' and its value a string without NUL",
+                name);
         if (asprintf(&job->env[n++], "%s=%s", name, json_string_value(value)) < 0) {
             job->env[n - 1] = NULL;
-            return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+            return error_set(
+                error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
         }
     }
     return 0;
 }
 
 static int take_rest(struct job *job, struct rollbox_error *error) {
-    const json_t *input = json_object_get(job->root, "stdin"), *cwd = json_object_get(job->root, "cwd");
-    const json_t *timeout = json_object_get(job->root, "timeout_s"), *policy = json_object_get(job->root, "policy");
+    const json_t *input = json_object_get(job->root, "stdin"),
+                 *cwd = json_object_get(job->root, "cwd");
+    const json_t *timeout = json_object_get(job->root, "timeout_s"),
+                 *policy = json_object_get(job->root, "policy");
 
     if (input && !json_is_string(input))
         return refuse_job(job, error, "\"stdin\" must be a string");
@@ -286,7 +321,8 @@ static int take_rest(struct job *job, struct rollbox_error *error) {
         double seconds = json_number_value(timeout);
 
         if (!json_is_number(timeout) || !isfinite(seconds) || seconds <= 0 || seconds > 1e9)
-            return refuse_job(job, error, "\"timeout_s\" must be a number of seconds above 0, or \"none\"");
+            return refuse_job(
+                job, error, "\"timeout_s\" must be a number of seconds above 0, or \"none\"");
         /* Rounded up: no job gets less than it was given. */
         job->options.timeout_ms = (int64_t)(seconds * 1000);
         job->options.timeout_ms += (double)job->options.timeout_ms < seconds * 1000;
@@ -305,7 +341,8 @@ static bool is_string(const char *text, size_t length) {
     return at < length && text[at] == '"';
 }
 
-static int parse_job(struct job *job, const char *text, size_t length, struct rollbox_error *error) {
+static int parse_job(
+    struct job *job, const char *text, size_t length, struct rollbox_error *error) {
     json_error_t problem;
     const char *key;
     json_t *value;
@@ -314,28 +351,38 @@ static int parse_job(struct job *job, const char *text, size_t length, struct ro
     job->root = json_loadb(text, length, PARSE_FLAGS, &problem);
     job->id = id_of(job->root, text, length, &job->has_id);
     if (!job->id)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+        return error_set(
+            error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     if (!json_is_object(job->root)) {
         if (!job->root && is_string(text, length))
-            return refuse_job(job, error, "must be a JSON object, not a string: {\"id\": ..., \"code\": ..., \"language\": \"python\"} for a program's text, {\"id\": ..., \"argv\": [...]} for a command");
-        return job->root ? refuse_job(job, error, "must be a JSON object") : refuse_job(job, error, "not JSON: %s (column %d)", problem.text, problem.column);
+            return refuse_job(job, error,
+                "must be a JSON object, not a string: {\"id\": ..., \"code\": ..., \"language\": "
+                "\"python\"} for a program's text, {\"id\": ..., \"argv\": [...]} for a command");
+        return job->root ? refuse_job(job, error, "must be a JSON object")
+                         : refuse_job(job, error, "not JSON: %s (column %d)", problem.text,
+                               problem.column);
     }
     const json_t *id = json_object_get(job->root, "id");
     if (!job->has_id)
-        return refuse_job(job, error, id ? "\"id\" must be a string or a whole number" : "has no \"id\"");
+        return refuse_job(
+            job, error, id ? "\"id\" must be a string or a whole number" : "has no \"id\"");
     json_object_foreach_safe(job->root, next, key, value) {
         size_t i = 0;
 
         while (i < ARRAY_SIZE(fields) && strcmp(fields[i], key) != 0)
             i++;
         if (i < ARRAY_SIZE(fields)) {
-            /* As if left out, as a policy's key is: programs write jobs with all fields, and null is what they have for none. */
+            /* As if left out, as a policy's key is: programs write jobs with all fields, and null
+             * is what they have for none. */
             if (json_is_null(value))
                 json_object_del(job->root, key);
             continue;
         }
-        const char *near = strcmp(key, "timeout") == 0 ? "timeout_s" : options_nearest(key, fields, ARRAY_SIZE(fields), sizeof fields[0]);
-        return refuse_job(job, error, "unknown field \"%s\"%s%s%s", key, near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+        const char *near = strcmp(key, "timeout") == 0
+                               ? "timeout_s"
+                               : options_nearest(key, fields, ARRAY_SIZE(fields), sizeof fields[0]);
+        return refuse_job(job, error, "unknown field \"%s\"%s%s%s", key,
+            near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
     }
     int r = take_files(job, error);
     if (r >= 0)
@@ -345,7 +392,8 @@ static int parse_job(struct job *job, const char *text, size_t length, struct ro
     return r < 0 ? r : take_rest(job, error);
 }
 
-struct job *job_new(const char *text, size_t length, uint64_t line, struct rollbox_error *ret_error) {
+struct job *job_new(
+    const char *text, size_t length, uint64_t line, struct rollbox_error *ret_error) {
     struct job *job = calloc(1, sizeof *job);
 
     if (!job)
@@ -353,7 +401,9 @@ struct job *job_new(const char *text, size_t length, uint64_t line, struct rollb
     list_init(&job->of_batch);
     list_init(&job->of_order);
     job->line = line;
-    job->options = (struct rollbox_run_options){ .size = sizeof job->options, .timeout_ms = -1, .output_limit = -1, .userdata = job };
+    job->options = (struct rollbox_run_options){
+        .size = sizeof job->options, .timeout_ms = -1, .output_limit = -1, .userdata = job
+    };
     *ret_error = (struct rollbox_error){ .code = ROLLBOX_OK };
     parse_job(job, text, length, ret_error);
     if (!job->id)
@@ -399,7 +449,9 @@ int job_set_row(struct job *job, const struct rollbox_result *result) {
 }
 
 int job_set_error_row(struct job *job, const struct rollbox_error *error) {
-    const struct rollbox_result result = { .outcome = ROLLBOX_OUTCOME_ERROR, .exit_code = -1, .isolation = "{}", .error = *error };
+    const struct rollbox_result result = {
+        .outcome = ROLLBOX_OUTCOME_ERROR, .exit_code = -1, .isolation = "{}", .error = *error
+    };
 
     return job_set_row(job, &result);
 }

@@ -45,7 +45,8 @@ int keys_parse(const char *text, bool only_notices, struct keys *ret_keys) {
     return 0;
 }
 
-/* How many keys of the sequence the latest ones are, the last of which is `key`: ctrl-p ctrl-p ctrl-q has it, too. */
+/* How many keys of the sequence the latest ones are, the last of which is `key`: ctrl-p ctrl-p
+ * ctrl-q has it, too. */
 static size_t match(const struct keys *keys, unsigned char key) {
     unsigned char latest[MAX_KEYS + 1];
     size_t n = keys->matched;
@@ -68,7 +69,8 @@ size_t keys_filter(struct keys *keys, const char *typed, size_t length, char *to
         if (keys->only_notices) {
             to[n++] = typed[i];
         } else {
-            /* Those that were held back and are no part of it any more are the command's, and so is this one if it is none. */
+            /* Those that were held back and are no part of it any more are the command's, and so is
+             * this one if it is none. */
             size_t released = before + 1 - keys->matched;
 
             memcpy(to + n, keys->sequence, MIN(released, before));

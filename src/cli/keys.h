@@ -2,9 +2,10 @@
 /*
  * The detach keys: a sequence of keys that is for rollbox and not for the command on the terminal.
  *
- * A key that may begin the sequence is held back until the next key tells. If that does not go on with the sequence, the
- * command gets both. Where the command cannot be left (a sandbox that ends with rollbox), nothing is held back: every key
- * goes to the command, and the sequence is only noticed.
+ * A key that may begin the sequence is held back until the next key tells. If that does not go on
+ * with the sequence, the command gets both. Where the command cannot be left (a sandbox that ends
+ * with rollbox), nothing is held back: every key goes to the command, and the sequence is only
+ * noticed.
  */
 #ifndef ROLLBOX_CLI_KEYS_H
 #define ROLLBOX_CLI_KEYS_H
@@ -12,23 +13,24 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define MAX_KEYS 16            /* keys in a sequence */
+#define MAX_KEYS 16 /* keys in a sequence */
 #define KEYS_DEFAULT "ctrl-p,ctrl-q"
 
 struct keys {
     unsigned char sequence[MAX_KEYS];
-    size_t length;              /* 0: there is no sequence */
-    size_t matched;             /* of the sequence, by the keys before; held back unless `only_notices` */
+    size_t length;  /* 0: there is no sequence */
+    size_t matched; /* of the sequence, by the keys before; held back unless `only_notices` */
     bool only_notices;
-    bool seen;                  /* the sequence was typed */
+    bool seen; /* the sequence was typed */
 };
 
 /* Parses "ctrl-p,ctrl-q", "a,b" or "none". 0, or -EINVAL. */
 int keys_parse(const char *text, bool only_notices, struct keys *ret_keys);
 
 /*
- * Looks for the sequence in keys[0 .. length), and puts what is for the command into to[], which has room for length +
- * MAX_KEYS. Returns how much that is. Once the sequence was seen, what follows it is dropped, unless `only_notices`.
+ * Looks for the sequence in keys[0 .. length), and puts what is for the command into to[], which
+ * has room for length + MAX_KEYS. Returns how much that is. Once the sequence was seen, what
+ * follows it is dropped, unless `only_notices`.
  */
 size_t keys_filter(struct keys *keys, const char *typed, size_t length, char *to);
 

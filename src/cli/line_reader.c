@@ -15,7 +15,9 @@ void line_reader_init(struct line_reader *lines, int fd, bool blocking) {
 /* The line that is wholly in the buffer, if one is. */
 static bool take_line(struct line_reader *lines, char **ret_line, size_t *ret_length) {
     struct buf *buf = &lines->buf;
-    char *newline = lines->seen < buf->length ? memchr(buf->data + lines->seen, '\n', buf->length - lines->seen) : NULL;
+    char *newline = lines->seen < buf->length
+                        ? memchr(buf->data + lines->seen, '\n', buf->length - lines->seen)
+                        : NULL;
 
     lines->seen = newline ? (size_t)(newline - buf->data) + 1 : buf->length;
     if (!newline && !(lines->eof && lines->at < buf->length))

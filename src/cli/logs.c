@@ -2,8 +2,9 @@
 /*
  * rollbox logs: what commands of a sandbox have written so far, without waiting for their ends.
  *
- * The engine keeps a command's output from its beginning on. We attach to the command, as rollbox attach does, and stop once as much has
- * come as the engine had when we asked; with --follow we stay until its end. The first part is held in memory for --tail.
+ * The engine keeps a command's output from its beginning on. We attach to the command, as rollbox
+ * attach does, and stop once as much has come as the engine had when we asked; with --follow we
+ * stay until its end. The first part is held in memory for --tail.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,13 +28,13 @@ struct logs {
     const struct options *options;
     struct rollbox_engine *engine;
     struct rollbox_sandbox *sandbox;
-    const char *id;             /* of the command whose turn it is */
-    bool is_terminal;           /* its one stream is standard output */
+    const char *id;   /* of the command whose turn it is */
+    bool is_terminal; /* its one stream is standard output */
     bool has_ended;
-    bool is_current;            /* what there was at first has been printed */
+    bool is_current; /* what there was at first has been printed */
     int fds[N_LOGS];
-    struct buf held[N_LOGS];    /* not printed yet */
-    uint64_t came, expected;    /* bytes of both streams */
+    struct buf held[N_LOGS]; /* not printed yet */
+    uint64_t came, expected; /* bytes of both streams */
     bool follows;
 };
 
@@ -71,19 +72,26 @@ static int print_piece(const struct logs *logs, int stream, const char *data, si
         return cli_flush(logs->options, 0);
     }
     int r = fd_write_all(stream == OUT ? STDOUT_FILENO : STDERR_FILENO, data, length);
-    return r < 0 ? cli_fail_code(logs->options, ROLLBOX_ERR_IO, "cannot write to standard %s: %s", stream == OUT ? "output" : "error", strerror(-r)) : 0;
+    return r < 0 ? cli_fail_code(logs->options, ROLLBOX_ERR_IO, "cannot write to standard %s: %s",
+                       stream == OUT ? "output" : "error", strerror(-r))
+                 : 0;
 }
 
-/* Prints what is held. As JSON, half a line waits for its rest unless this is the end of the stream. */
+/* Prints what is held. As JSON, half a line waits for its rest unless this is the end of the
+ * stream. */
 static int print_held(struct logs *logs, bool is_end) {
     const struct option_use *tail = options_last(logs->options, OPTION_TAIL);
     int status = 0;
 
     for (int i = 0; i < N_LOGS && !status; i++) {
         struct buf *held = &logs->held[i];
-        size_t from = tail && !logs->is_current ? (tail->count ? tail_start(held, tail->count) : held->length) : 0, to = held->length;
+        size_t from = tail && !logs->is_current
+                          ? (tail->count ? tail_start(held, tail->count) : held->length)
+                          : 0,
+               to = held->length;
 
-        while (!is_end && options_has(logs->options, OPTION_JSON) && to > from && held->data[to - 1] != '\n')
+        while (!is_end && options_has(logs->options, OPTION_JSON) && to > from &&
+               held->data[to - 1] != '\n')
             to--;
         status = print_piece(logs, i, held->data + from, to - from);
         if (to < held->length)
@@ -99,7 +107,10 @@ static int read_stream(struct logs *logs, int i) {
     ssize_t n = read(logs->fds[i], data, sizeof data);
 
     if (n < 0)
-        return errno == EINTR || errno == EAGAIN ? 0 : cli_fail(logs->options, "cannot read the output of %s: %s", logs->id, strerror(errno));
+        return errno == EINTR || errno == EAGAIN
+                   ? 0
+                   : cli_fail(logs->options, "cannot read the output of %s: %s", logs->id,
+                         strerror(errno));
     if (n == 0) {
         close_fd(&logs->fds[i]);
         return 0;
@@ -126,7 +137,8 @@ static int move(struct logs *logs) {
             status = print_held(logs, false);
         }
         struct pollfd polls[N_LOGS + 1] = {
-            { .fd = logs->fds[OUT], .events = POLLIN }, { .fd = logs->fds[ERR], .events = POLLIN },
+            { .fd = logs->fds[OUT], .events = POLLIN },
+            { .fd = logs->fds[ERR], .events = POLLIN },
             { .fd = logs->has_ended ? -1 : rollbox_engine_fd(logs->engine), .events = POLLIN },
         };
         if (status || poll(polls, ARRAY_SIZE(polls), -1) < 0)
@@ -153,10 +165,15 @@ static int take_result(struct logs *logs, struct rollbox_run *run) {
         buf_add(&logs->held[OUT], result->stdout_data, result->stdout_length);
         buf_add(&logs->held[ERR], result->stderr_data, result->stderr_length);
     }
-    if ((result->stdout_truncated || result->stderr_truncated) && result->outcome != ROLLBOX_OUTCOME_OUTPUT_LIMIT)
-        fprintf(stderr, "rollbox logs: %s: some of its output was dropped; the engine keeps that of the commands that ended last\n", logs->id);
+    if ((result->stdout_truncated || result->stderr_truncated) &&
+        result->outcome != ROLLBOX_OUTCOME_OUTPUT_LIMIT)
+        fprintf(stderr,
+            "rollbox logs: %s: some of its output was dropped; the engine keeps that of the "
+            "commands that ended last\n",
+            logs->id);
     else if (result->outcome == ROLLBOX_OUTCOME_OUTPUT_LIMIT)
-        fprintf(stderr, "rollbox logs: %s: it was ended at its output limit; more was dropped\n", logs->id);
+        fprintf(stderr, "rollbox logs: %s: it was ended at its output limit; more was dropped\n",
+            logs->id);
     return 0;
 }
 
@@ -183,8 +200,12 @@ static int show(struct logs *logs, const json_t *exec) {
         }
     }
     struct rollbox_attach_options attach = {
-        .size = sizeof attach, .operation_id = logs->id, .input_fd = -1, .stream_fds = { theirs[OUT] < 0 ? -1 : theirs[OUT], theirs[ERR] < 0 ? -1 : theirs[ERR] },
-        .callback = on_end, .userdata = logs,
+        .size = sizeof attach,
+        .operation_id = logs->id,
+        .input_fd = -1,
+        .stream_fds = { theirs[OUT] < 0 ? -1 : theirs[OUT], theirs[ERR] < 0 ? -1 : theirs[ERR] },
+        .callback = on_end,
+        .userdata = logs,
     };
     if (!status && rollbox_attach(logs->sandbox, &attach, &run, &error) < 0)
         status = cli_fail_error(logs->options, &error);
@@ -206,14 +227,18 @@ static int show(struct logs *logs, const json_t *exec) {
 
 static int show_all(struct logs *logs, const json_t *execs) {
     const char *wanted = logs->options->n_rest > 1 ? logs->options->rest[1] : NULL;
-    const bool has_titles = !wanted && json_array_size(execs) > 1 && !options_has(logs->options, OPTION_JSON);
+    const bool has_titles =
+        !wanted && json_array_size(execs) > 1 && !options_has(logs->options, OPTION_JSON);
     bool is_found = false;
     json_t *exec;
     int status = 0;
     size_t i;
 
     if (logs->follows && !wanted && json_array_size(execs) > 1)
-        return cli_fail(logs->options, "--follow: the sandbox has several commands; give the id of one (rollbox inspect %s shows them)", logs->options->rest[0]);
+        return cli_fail(logs->options,
+            "--follow: the sandbox has several commands; give the id of one (rollbox inspect %s "
+            "shows them)",
+            logs->options->rest[0]);
     json_array_foreach(execs, i, exec) {
         const char *id = json_string_value(json_object_get(exec, "id"));
 
@@ -224,18 +249,25 @@ static int show_all(struct logs *logs, const json_t *execs) {
             auto_buf struct buf title = BUF_INIT;
 
             buf_printf(&title, "%s==> %s <==\n", i ? "\n" : "", id);
-            status = buf_failed(&title) ? cli_fail(logs->options, "out of memory") : fd_write_all(STDOUT_FILENO, title.data, title.length) < 0 ? CLI_EXIT_ERROR : 0;
+            status = buf_failed(&title) ? cli_fail(logs->options, "out of memory")
+                     : fd_write_all(STDOUT_FILENO, title.data, title.length) < 0 ? CLI_EXIT_ERROR
+                                                                                 : 0;
         }
         if (!status)
             status = show(logs, exec);
     }
     if (!status && wanted && !is_found)
-        status = cli_fail_code(logs->options, ROLLBOX_ERR_NOT_FOUND, "there is no command %s in sandbox %s; rollbox inspect %s shows those there are", wanted, logs->options->rest[0], logs->options->rest[0]);
+        status = cli_fail_code(logs->options, ROLLBOX_ERR_NOT_FOUND,
+            "there is no command %s in sandbox %s; rollbox inspect %s shows those there are",
+            wanted, logs->options->rest[0], logs->options->rest[0]);
     return status;
 }
 
 int cmd_logs(const struct options *options) {
-    struct logs logs = { .options = options, .fds = { -EBADF, -EBADF }, .held = { BUF_INIT, BUF_INIT }, .follows = options_has(options, OPTION_FOLLOW) };
+    struct logs logs = { .options = options,
+        .fds = { -EBADF, -EBADF },
+        .held = { BUF_INIT, BUF_INIT },
+        .follows = options_has(options, OPTION_FOLLOW) };
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_free char *json = NULL;
 

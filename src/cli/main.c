@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of commands. Finds the command (one word, or two as in "policy check"), parses its options and calls it. */
+/* The table of commands. Finds the command (one word, or two as in "policy check"), parses its
+ * options and calls it. */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +11,9 @@
 #include "sys/limits.h"
 
 int cmd_version(const struct options *options) {
-    printf(options && options_has(options, OPTION_JSON) ? "{\"version\": \"%s\"}\n" : "rollbox %s\n", rollbox_version());
+    printf(
+        options && options_has(options, OPTION_JSON) ? "{\"version\": \"%s\"}\n" : "rollbox %s\n",
+        rollbox_version());
     return cli_flush(options, 0);
 }
 
@@ -59,10 +62,12 @@ static int command_unknown(int n, char **words) {
         return cli_flush(NULL, 0);
     }
     if (half) {
-        const char *near = n > 1 ? options_nearest(words[1], names, n_firsts, sizeof names[0]) : NULL;
+        const char *near =
+            n > 1 ? options_nearest(words[1], names, n_firsts, sizeof names[0]) : NULL;
 
         if (near)
-            return cli_fail(NULL, "unknown command '%s %s'; did you mean '%s %s'?", words[0], words[1], words[0], near);
+            return cli_fail(NULL, "unknown command '%s %s'; did you mean '%s %s'?", words[0],
+                words[1], words[0], near);
         char list[MOST * LONGEST] = "";
 
         for (size_t i = 0, at = 0; i < n_firsts; i++)
@@ -91,118 +96,193 @@ int cmd_help(const struct options *options) {
 
 static const struct command commands[] = {
     { "run", "[--] COMMAND [ARGUMENT...]", "run one command in a sandbox of its own",
-      "Exit status: the command's own; 128+N killed by signal N; 124 timed out; 137 out of memory; 141 too much output;\n"
-      "127 not found; 126 not executable; 125 rollbox's own error. With --json: 0 if there is a result, 125 for outcome \"error\".\n"
-      "With --image and without COMMAND, the image's own entry point and command run.\n"
-      "Example: rollbox run --timeout 10 --readable . -- python3 test.py\n",
-      COMMAND_RUN, 1, -1, cmd_run, 0 },
+        "Exit status: the command's own; 128+N killed by signal N; 124 timed out; 137 out of "
+        "memory; 141 too much output;\n"
+        "127 not found; 126 not executable; 125 rollbox's own error. With --json: 0 if there is a "
+        "result, 125 for outcome \"error\".\n"
+        "With --image and without COMMAND, the image's own entry point and command run.\n"
+        "Example: rollbox run --timeout 10 --readable . -- python3 test.py\n",
+        COMMAND_RUN, 1, -1, cmd_run, 0 },
     { "shell", "", "start a shell in a sandbox of its own, which is gone when the shell ends",
-      "bash where the sandbox has it, else sh. Standard input that is no terminal is the script. Exit status: the shell's, else as of rollbox run.\n"
-      "Example: rollbox shell --readable .\n",
-      COMMAND_SHELL, 0, 0, cmd_shell, 0 },
+        "bash where the sandbox has it, else sh. Standard input that is no terminal is the script. "
+        "Exit status: the shell's, else as of rollbox run.\n"
+        "Example: rollbox shell --readable .\n",
+        COMMAND_SHELL, 0, 0, cmd_shell, 0 },
     { "record", "[--] COMMAND [ARGUMENT...]", "run one command in a recorded sandbox of its own",
-      "The trajectory (docs/trajectories.md) has the command, what it wrote, how it ended and what it used. Exit status: as of rollbox run; 125 also if the\n"
-      "trajectory could not be written whole.\n"
-      "Example: rollbox record -o run.jsonl --seed 7 -- python3 test.py\n",
-      COMMAND_RECORD, 1, -1, cmd_record, 0 },
-    { "replay", "FILE", "do the actions of a trajectory again, in a new sandbox under its policy, and record them",
-      "What the record has not (secrets, typed keys, more than was kept) is refused by name; --env gives the values of variables.\n"
-      "Example: rollbox replay -o again.jsonl run.jsonl\n",
-      COMMAND_REPLAY, 1, 1, cmd_replay, 0 },
-    { "verify", "FILE [FILE] | --twice -- COMMAND [ARGUMENT...]", "replay a trajectory, or run a command twice, and tell where the histories part",
-      "Two files are compared as they are. Exit status: 0 equal, as far as both go; 1 they part: the first step, stream or file, and byte are told; 125 rollbox's own error.\n"
-      "Example: rollbox verify --twice --seed 7 -- python3 -c 'import random; print(random.random())'\n",
-      COMMAND_VERIFY, 1, -1, cmd_verify, 2 },
+        "The trajectory (docs/trajectories.md) has the command, what it wrote, how it ended and "
+        "what it used. Exit status: as of rollbox run; 125 also if the\n"
+        "trajectory could not be written whole.\n"
+        "Example: rollbox record -o run.jsonl --seed 7 -- python3 test.py\n",
+        COMMAND_RECORD, 1, -1, cmd_record, 0 },
+    { "replay", "FILE",
+        "do the actions of a trajectory again, in a new sandbox under its policy, and record them",
+        "What the record has not (secrets, typed keys, more than was kept) is refused by name; "
+        "--env gives the values of variables.\n"
+        "Example: rollbox replay -o again.jsonl run.jsonl\n",
+        COMMAND_REPLAY, 1, 1, cmd_replay, 0 },
+    { "verify", "FILE [FILE] | --twice -- COMMAND [ARGUMENT...]",
+        "replay a trajectory, or run a command twice, and tell where the histories part",
+        "Two files are compared as they are. Exit status: 0 equal, as far as both go; 1 they part: "
+        "the first step, stream or file, and byte are told; 125 rollbox's own error.\n"
+        "Example: rollbox verify --twice --seed 7 -- python3 -c 'import random; "
+        "print(random.random())'\n",
+        COMMAND_VERIFY, 1, -1, cmd_verify, 2 },
     { "batch", "JOBS.jsonl", "run a file of jobs, N at a time, each in a sandbox of its own",
-      "A job is one JSON object a line: id, argv (or code + language), stdin, files {path: text}, cwd, env, timeout_s, policy.\n"
-      "Exit status: 0 every job has a result; 1 some row is an error, or a trajectory is not whole; 130 interrupted (run it again to go on); 125 rollbox's own error.\n",
-      COMMAND_BATCH, 1, 1, cmd_batch, 0 },
+        "A job is one JSON object a line: id, argv (or code + language), stdin, files {path: "
+        "text}, cwd, env, timeout_s, policy.\n"
+        "Exit status: 0 every job has a result; 1 some row is an error, or a trajectory is not "
+        "whole; 130 interrupted (run it again to go on); 125 rollbox's own error.\n",
+        COMMAND_BATCH, 1, 1, cmd_batch, 0 },
     { "doctor", "", "tell what this kernel and user can isolate, and how to mend what is missing",
-      "Exit status: 0 if namespace isolation works, else 1.\n", COMMAND_DOCTOR, 0, 0, cmd_doctor, 0 },
+        "Exit status: 0 if namespace isolation works, else 1.\n", COMMAND_DOCTOR, 0, 0, cmd_doctor,
+        0 },
     { "policy check", "FILE", "check a policy file (- is standard input) and list all its problems",
-      "Exit status: 0 valid, 1 not valid.\n", COMMAND_POLICY_CHECK, 1, 1, cmd_policy_check, 0 },
-    { "policy plan", "[FILE]", "print the operations, rules and system-call filter that a policy becomes", NULL, COMMAND_POLICY_PLAN, 0, 1, cmd_policy_plan, 0 },
+        "Exit status: 0 valid, 1 not valid.\n", COMMAND_POLICY_CHECK, 1, 1, cmd_policy_check, 0 },
+    { "policy plan", "[FILE]",
+        "print the operations, rules and system-call filter that a policy becomes", NULL,
+        COMMAND_POLICY_PLAN, 0, 1, cmd_policy_plan, 0 },
     { "create", "", "make a sandbox that lives on a shared engine, and print its name",
-      "It lives until rollbox rm, or as --ttl and --lifetime say, or until the engine ends (rollbox engine start --background starts one).\n"
-      "Example: name=$(rollbox create --writable .); rollbox exec $name make test; rollbox rm $name\n",
-      COMMAND_CREATE, 0, 0, cmd_create, 0 },
+        "It lives until rollbox rm, or as --ttl and --lifetime say, or until the engine ends "
+        "(rollbox engine start --background starts one).\n"
+        "Example: name=$(rollbox create --writable .); rollbox exec $name make test; rollbox rm "
+        "$name\n",
+        COMMAND_CREATE, 0, 0, cmd_create, 0 },
     { "exec", "NAME [--] [COMMAND [ARGUMENT...]]", "run a command in a sandbox that lives",
-      "With --tty and no command: a login shell. The command runs on if rollbox is killed or its terminal is closed: rollbox attach finds it by its id;\n"
-      "SIGINT and SIGTERM kill it and what it started, and nothing else. Exit status: as of rollbox run.\n"
-      "Example: rollbox exec -it NAME bash\n",
-      COMMAND_EXEC, 1, -1, cmd_exec, 1 },
+        "With --tty and no command: a login shell. The command runs on if rollbox is killed or its "
+        "terminal is closed: rollbox attach finds it by its id;\n"
+        "SIGINT and SIGTERM kill it and what it started, and nothing else. Exit status: as of "
+        "rollbox run.\n"
+        "Example: rollbox exec -it NAME bash\n",
+        COMMAND_EXEC, 1, -1, cmd_exec, 1 },
     { "attach", "NAME [ID]", "see a command's output, from its beginning on, and wait for its end",
-      "Without ID: the one command that runs, with -t the one that has a terminal. Signals end rollbox and not the command. Of several clients that\n"
-      "attach with -i, all see the output, and the latest one types. Exit status: as of rollbox run.\n"
-      "Example: rollbox attach -it NAME\n", COMMAND_ATTACH, 1, 2, cmd_attach, 0 },
+        "Without ID: the one command that runs, with -t the one that has a terminal. Signals end "
+        "rollbox and not the command. Of several clients that\n"
+        "attach with -i, all see the output, and the latest one types. Exit status: as of rollbox "
+        "run.\n"
+        "Example: rollbox attach -it NAME\n",
+        COMMAND_ATTACH, 1, 2, cmd_attach, 0 },
     { "logs", "NAME [ID]", "print what commands of a sandbox have written so far",
-      "Without ID: of each command that the sandbox has had, below its id. With --json each piece of output is one line.\n"
-      "Example: id=$(rollbox exec -d NAME make test); rollbox logs -f NAME $id\n",
-      COMMAND_LOGS, 1, 2, cmd_logs, 0 },
+        "Without ID: of each command that the sandbox has had, below its id. With --json each "
+        "piece of output is one line.\n"
+        "Example: id=$(rollbox exec -d NAME make test); rollbox logs -f NAME $id\n",
+        COMMAND_LOGS, 1, 2, cmd_logs, 0 },
     { "cp", "NAME:PATH PATH | PATH NAME:PATH", "copy a file or tree between the host and a sandbox",
-      "PATH of the host may be - for a standard stream, which is one file. A directory goes into one that is there under its own name; SOURCE/. is what is\n"
-      "in it. Links stay links, holes holes; nothing that a sandbox holds leads out of PATH. Exit status: 125 also if something could not be read.\n"
-      "Example: rollbox cp NAME:/tmp/out.txt -\n",
-      COMMAND_CP, 2, 2, cmd_cp, 0 },
-    { "ps", "[NAME]", "list the sandboxes, or the processes of one", NULL, COMMAND_PS, 0, 1, cmd_sandbox, 0 },
-    { "stats", "[NAME...]", "show what the sandboxes use: CPU, memory, disk and processes, again at each interval",
-      "CPU is of one processor: two busy ones are 200%. - stands for what cannot be told. With --json each table is one line.\n"
-      "Example: rollbox stats --once\n",
-      COMMAND_STATS, 0, -1, cmd_stats, INT_MAX },
-    { "inspect", "NAME", "print a sandbox' state as JSON", NULL, COMMAND_INSPECT, 1, 1, cmd_sandbox, 0 },
+        "PATH of the host may be - for a standard stream, which is one file. A directory goes into "
+        "one that is there under its own name; SOURCE/. is what is\n"
+        "in it. Links stay links, holes holes; nothing that a sandbox holds leads out of PATH. "
+        "Exit status: 125 also if something could not be read.\n"
+        "Example: rollbox cp NAME:/tmp/out.txt -\n",
+        COMMAND_CP, 2, 2, cmd_cp, 0 },
+    { "ps", "[NAME]", "list the sandboxes, or the processes of one", NULL, COMMAND_PS, 0, 1,
+        cmd_sandbox, 0 },
+    { "stats", "[NAME...]",
+        "show what the sandboxes use: CPU, memory, disk and processes, again at each interval",
+        "CPU is of one processor: two busy ones are 200%. - stands for what cannot be told. With "
+        "--json each table is one line.\n"
+        "Example: rollbox stats --once\n",
+        COMMAND_STATS, 0, -1, cmd_stats, INT_MAX },
+    { "inspect", "NAME", "print a sandbox' state as JSON", NULL, COMMAND_INSPECT, 1, 1, cmd_sandbox,
+        0 },
     { "kill", "NAME [ID]", "signal a command of a sandbox, or all of them",
-      "Without ID, --signal and --scope: every process of the sandbox is killed, those in the background too.\n", COMMAND_KILL, 1, 2, cmd_sandbox, 0 },
-    { "rm", "NAME [NAME...]", "end sandboxes: processes and files", NULL, COMMAND_RM, 1, -1, cmd_rm, INT_MAX },
-    { "pause", "NAME", "stop a sandbox' processes; the next call resumes it", NULL, COMMAND_PAUSE, 1, 1, cmd_sandbox, 0 },
+        "Without ID, --signal and --scope: every process of the sandbox is killed, those in the "
+        "background too.\n",
+        COMMAND_KILL, 1, 2, cmd_sandbox, 0 },
+    { "rm", "NAME [NAME...]", "end sandboxes: processes and files", NULL, COMMAND_RM, 1, -1, cmd_rm,
+        INT_MAX },
+    { "pause", "NAME", "stop a sandbox' processes; the next call resumes it", NULL, COMMAND_PAUSE,
+        1, 1, cmd_sandbox, 0 },
     { "resume", "NAME", "let them go on", NULL, COMMAND_RESUME, 1, 1, cmd_sandbox, 0 },
-    { "hibernate", "NAME", "put a sandbox to sleep on the disk, files and processes; the next call wakes it", "Nothing of it runs then, and no memory is used. A detached one outlives its engine.\n",
-      COMMAND_HIBERNATE, 1, 1, cmd_sandbox, 0 },
+    { "hibernate", "NAME",
+        "put a sandbox to sleep on the disk, files and processes; the next call wakes it",
+        "Nothing of it runs then, and no memory is used. A detached one outlives its engine.\n",
+        COMMAND_HIBERNATE, 1, 1, cmd_sandbox, 0 },
     { "wake", "NAME", "wake a sandbox that sleeps", NULL, COMMAND_WAKE, 1, 1, cmd_sandbox, 0 },
-    { "snapshot show", "NAME [SNAPSHOT]", "show what a snapshot holds (default: the latest): its processes, memory, descriptors, commands and files",
-      "A sandbox that sleeps is not woken.\n", COMMAND_SNAPSHOT_SHOW, 1, 2, cmd_sandbox, 0 },
-    { "snapshot verify", "NAME [SNAPSHOT]", "check a snapshot: every table and digest, and whether its processes could go on here",
-      "They are made in a sandbox of their own, and do not go on. Of a sandbox that sleeps what is on the disk is checked. Exit status: 1 if something would refuse it.\n",
-      COMMAND_SNAPSHOT_VERIFY, 1, 2, cmd_sandbox, 0 },
-    { "snapshot", "NAME", "keep the state of a sandbox, files and processes, and print its id", NULL, COMMAND_SNAPSHOT, 1, 1, cmd_sandbox, 0 },
-    { "fork", "NAME", "make new sandboxes in the state of a sandbox, files and processes, and print their names", NULL, COMMAND_FORK, 1, 1, cmd_sandbox, 0 },
-    { "restore", "NAME SNAPSHOT", "make a new sandbox in the state of a snapshot: fork --from", NULL, COMMAND_RESTORE, 2, 2, cmd_sandbox, 0 },
-    { "reset", "NAME [SNAPSHOT]", "put a sandbox back to a snapshot (default: its latest, or its beginning)", "Its processes are killed; those of the snapshot go on.\n", COMMAND_RESET, 1, 2,
-      cmd_sandbox, 0 },
-    { "tree", "NAME", "show the snapshots of a sandbox and its forks, and who stands on which", NULL, COMMAND_TREE, 1, 1, cmd_sandbox, 0 },
-    { "diff", "NAME [FROM [TO]]", "list what differs between two snapshots (default: the beginning, and now)", "A added, M modified, D deleted.\n", COMMAND_DIFF,
-      1, 3, cmd_sandbox, 0 },
-    { "commit", "NAME [PATH]", "publish on the host what was changed below a --writable path (default: all of them)", NULL, COMMAND_COMMIT, 1, 2, cmd_sandbox, 0 },
-    { "discard", "NAME", "drop what was changed since the latest snapshot, or the beginning", "Its processes are killed; those of the snapshot go on.\n", COMMAND_DISCARD, 1, 1, cmd_sandbox, 0 },
-    { "export", "NAME FILE", "write a snapshot to one file", "With --live a sandbox that sleeps is not woken.\n", COMMAND_EXPORT, 2, 2, cmd_sandbox, 0 },
-    { "import", "FILE", "bring a snapshot that was exported into the store, for --image snapshot:NAME",
-      "A live state becomes the sandbox NAME, asleep, of the engine on --socket; any call there wakes it.\n"
-      "Example: rollbox export --live box box.live; rollbox import --name copy box.live; rollbox exec copy -- ps\n", COMMAND_IMPORT, 1, 1, cmd_image, 0 },
-    { "image import", "PATH", "bring an image into the store: an OCI layout, or a tar of one or of docker save",
-      "Layers that the store has already are not stored again. An image of the same name is replaced.\n"
-      "Example: docker save python:3.12 -o python.tar; rollbox image import --name python:3.12 python.tar\n",
-      COMMAND_IMAGE_IMPORT, 1, 1, cmd_image, 0 },
-    { "image ls", "", "list the images and snapshots of the store", NULL, COMMAND_IMAGE_LS, 0, 0, cmd_image, 0 },
-    { "image rm", "NAME", "remove an image, or snapshot:NAME; rollbox store gc then frees its layers", NULL, COMMAND_IMAGE_RM, 1, 1, cmd_image, 0 },
-    { "image show", "NAME", "show an image's layers and configuration", NULL, COMMAND_IMAGE_SHOW, 1, 1, cmd_image, 0 },
+    { "snapshot show", "NAME [SNAPSHOT]",
+        "show what a snapshot holds (default: the latest): its processes, memory, descriptors, "
+        "commands and files",
+        "A sandbox that sleeps is not woken.\n", COMMAND_SNAPSHOT_SHOW, 1, 2, cmd_sandbox, 0 },
+    { "snapshot verify", "NAME [SNAPSHOT]",
+        "check a snapshot: every table and digest, and whether its processes could go on here",
+        "They are made in a sandbox of their own, and do not go on. Of a sandbox that sleeps what "
+        "is on the disk is checked. Exit status: 1 if something would refuse it.\n",
+        COMMAND_SNAPSHOT_VERIFY, 1, 2, cmd_sandbox, 0 },
+    { "snapshot", "NAME", "keep the state of a sandbox, files and processes, and print its id",
+        NULL, COMMAND_SNAPSHOT, 1, 1, cmd_sandbox, 0 },
+    { "fork", "NAME",
+        "make new sandboxes in the state of a sandbox, files and processes, and print their names",
+        NULL, COMMAND_FORK, 1, 1, cmd_sandbox, 0 },
+    { "restore", "NAME SNAPSHOT", "make a new sandbox in the state of a snapshot: fork --from",
+        NULL, COMMAND_RESTORE, 2, 2, cmd_sandbox, 0 },
+    { "reset", "NAME [SNAPSHOT]",
+        "put a sandbox back to a snapshot (default: its latest, or its beginning)",
+        "Its processes are killed; those of the snapshot go on.\n", COMMAND_RESET, 1, 2,
+        cmd_sandbox, 0 },
+    { "tree", "NAME", "show the snapshots of a sandbox and its forks, and who stands on which",
+        NULL, COMMAND_TREE, 1, 1, cmd_sandbox, 0 },
+    { "diff", "NAME [FROM [TO]]",
+        "list what differs between two snapshots (default: the beginning, and now)",
+        "A added, M modified, D deleted.\n", COMMAND_DIFF, 1, 3, cmd_sandbox, 0 },
+    { "commit", "NAME [PATH]",
+        "publish on the host what was changed below a --writable path (default: all of them)", NULL,
+        COMMAND_COMMIT, 1, 2, cmd_sandbox, 0 },
+    { "discard", "NAME", "drop what was changed since the latest snapshot, or the beginning",
+        "Its processes are killed; those of the snapshot go on.\n", COMMAND_DISCARD, 1, 1,
+        cmd_sandbox, 0 },
+    { "export", "NAME FILE", "write a snapshot to one file",
+        "With --live a sandbox that sleeps is not woken.\n", COMMAND_EXPORT, 2, 2, cmd_sandbox, 0 },
+    { "import", "FILE",
+        "bring a snapshot that was exported into the store, for --image snapshot:NAME",
+        "A live state becomes the sandbox NAME, asleep, of the engine on --socket; any call there "
+        "wakes it.\n"
+        "Example: rollbox export --live box box.live; rollbox import --name copy box.live; rollbox "
+        "exec copy -- ps\n",
+        COMMAND_IMPORT, 1, 1, cmd_image, 0 },
+    { "image import", "PATH",
+        "bring an image into the store: an OCI layout, or a tar of one or of docker save",
+        "Layers that the store has already are not stored again. An image of the same name is "
+        "replaced.\n"
+        "Example: docker save python:3.12 -o python.tar; rollbox image import --name python:3.12 "
+        "python.tar\n",
+        COMMAND_IMAGE_IMPORT, 1, 1, cmd_image, 0 },
+    { "image ls", "", "list the images and snapshots of the store", NULL, COMMAND_IMAGE_LS, 0, 0,
+        cmd_image, 0 },
+    { "image rm", "NAME",
+        "remove an image, or snapshot:NAME; rollbox store gc then frees its layers", NULL,
+        COMMAND_IMAGE_RM, 1, 1, cmd_image, 0 },
+    { "image show", "NAME", "show an image's layers and configuration", NULL, COMMAND_IMAGE_SHOW, 1,
+        1, cmd_image, 0 },
     { "store path", "", "print where the store is", NULL, COMMAND_STORE_PATH, 0, 0, cmd_store, 0 },
-    { "store gc", "", "remove layers that no image needs and no sandbox uses", NULL, COMMAND_STORE_GC, 0, 0, cmd_store, 0 },
+    { "store gc", "", "remove layers that no image needs and no sandbox uses", NULL,
+        COMMAND_STORE_GC, 0, 0, cmd_store, 0 },
     { "store fsck", "", "read every layer anew, and mark those that are damaged",
-      "A marked layer is refused by name. Importing its image again mends it. Exit status: 1 if something is damaged.\n", COMMAND_STORE_FSCK, 0, 0, cmd_store, 0 },
-    { "store df", "", "tell how much the store holds and what of it is unused", NULL, COMMAND_STORE_DF, 0, 0, cmd_store, 0 },
-    { "template create", "NAME", "keep a Python that has done something, to run programs in forks of it",
-      "It lives on the shared engine until it is removed or the engine ends, and is the sandbox template.NAME there. What cannot be captured is refused by name.\n"
-      "Example: rollbox template create --python 'import json, sqlite3' base && rollbox run --template base -- python3 -c 'print(json.dumps(1))'\n",
-      COMMAND_TEMPLATE_CREATE, 1, 1, cmd_template, 0 },
+        "A marked layer is refused by name. Importing its image again mends it. Exit status: 1 if "
+        "something is damaged.\n",
+        COMMAND_STORE_FSCK, 0, 0, cmd_store, 0 },
+    { "store df", "", "tell how much the store holds and what of it is unused", NULL,
+        COMMAND_STORE_DF, 0, 0, cmd_store, 0 },
+    { "template create", "NAME",
+        "keep a Python that has done something, to run programs in forks of it",
+        "It lives on the shared engine until it is removed or the engine ends, and is the sandbox "
+        "template.NAME there. What cannot be captured is refused by name.\n"
+        "Example: rollbox template create --python 'import json, sqlite3' base && rollbox run "
+        "--template base -- python3 -c 'print(json.dumps(1))'\n",
+        COMMAND_TEMPLATE_CREATE, 1, 1, cmd_template, 0 },
     { "template ls", "", "list the templates", NULL, COMMAND_TEMPLATE_LS, 0, 0, cmd_template, 0 },
-    { "template rm", "NAME...", "remove templates; runs under way go on", NULL, COMMAND_TEMPLATE_RM, 1, -1, cmd_template, INT_MAX },
+    { "template rm", "NAME...", "remove templates; runs under way go on", NULL, COMMAND_TEMPLATE_RM,
+        1, -1, cmd_template, INT_MAX },
     { "engine start", "", "run a shared engine, in the foreground",
-      "Its socket is --socket, else $ROLLBOX_SOCKET, else $XDG_RUNTIME_DIR/rollbox.sock, else /run/rollbox.sock (root), /run/user/UID/rollbox.sock\n"
-      "or, where that directory is missing, /tmp/rollbox-UID/rollbox.sock (a directory of the user's alone, which is made):\n"
-      "every command that needs a shared engine looks there.\n",
-      COMMAND_ENGINE_START, 0, 0, cmd_engine_start, 0 },
-    { "engine status", "", "print a shared engine's state as JSON", NULL, COMMAND_ENGINE_STATUS, 0, 0, cmd_engine_status, 0 },
-    { "engine stop", "", "end a shared engine and all its sandboxes", NULL, COMMAND_ENGINE_STOP, 0, 0, cmd_engine_stop, 0 },
-    { "completion", "bash|zsh|fish", "print the shell's completion script", NULL, COMMAND_COMPLETION, 1, 1, cmd_completion, 0 },
+        "Its socket is --socket, else $ROLLBOX_SOCKET, else $XDG_RUNTIME_DIR/rollbox.sock, else "
+        "/run/rollbox.sock (root), /run/user/UID/rollbox.sock\n"
+        "or, where that directory is missing, /tmp/rollbox-UID/rollbox.sock (a directory of the "
+        "user's alone, which is made):\n"
+        "every command that needs a shared engine looks there.\n",
+        COMMAND_ENGINE_START, 0, 0, cmd_engine_start, 0 },
+    { "engine status", "", "print a shared engine's state as JSON", NULL, COMMAND_ENGINE_STATUS, 0,
+        0, cmd_engine_status, 0 },
+    { "engine stop", "", "end a shared engine and all its sandboxes", NULL, COMMAND_ENGINE_STOP, 0,
+        0, cmd_engine_stop, 0 },
+    { "completion", "bash|zsh|fish", "print the shell's completion script", NULL,
+        COMMAND_COMPLETION, 1, 1, cmd_completion, 0 },
     { "version", "", "print the version", NULL, COMMAND_VERSION, 0, 0, cmd_version, 0 },
     { "help", "[COMMAND]", "print help", NULL, COMMAND_HELP, 0, 2, cmd_help, 0 },
 };
@@ -216,7 +296,9 @@ int main(int argc, char **argv) {
     command_count = ARRAY_SIZE(commands);
     if (cli_open_standard_streams() < 0)
         return CLI_EXIT_ERROR;
-    (void)limits_raise_open_files();    /* descriptors that anybody of this user has on their way in sockets, guests included, count against the soft limit of whoever sends some */
+    (void)limits_raise_open_files(); /* descriptors that anybody of this user has on their way in
+                                        sockets, guests included, count against the soft limit of
+                                        whoever sends some */
     if (argc < 2) {
         cli_fail(NULL, "a command is missing; see rollbox --help");
         return CLI_EXIT_ERROR;
@@ -228,7 +310,8 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "--version") == 0)
         return cmd_version(NULL);
     const struct command *command = command_find(argc - 1, argv + 1, &used);
-    const bool asks_json = command ? options_ask_json(command, argc - 1 - used, argv + 1 + used) : options_ask_json(NULL, argc - 1, argv + 1);
+    const bool asks_json = command ? options_ask_json(command, argc - 1 - used, argv + 1 + used)
+                                   : options_ask_json(NULL, argc - 1, argv + 1);
     int status;
     if (!command) {
         status = command_unknown(argc - 1, argv + 1);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of options, and what is made from it and the table of commands: parsing, help, suggestions. */
+/* The table of options, and what is made from it and the table of commands: parsing, help,
+ * suggestions. */
 #include "cli/options.h"
 
 #include <errno.h>
@@ -12,7 +13,9 @@
 #include "base/cleanup.h"
 #include "cli/cli.h"
 
-#define POLICY_COMMANDS (COMMAND_RUN | COMMAND_SHELL | COMMAND_BATCH | COMMAND_POLICY_PLAN | COMMAND_CREATE | COMMAND_RECORD | COMMAND_VERIFY | COMMAND_TEMPLATE_CREATE)
+#define POLICY_COMMANDS                                                                            \
+    (COMMAND_RUN | COMMAND_SHELL | COMMAND_BATCH | COMMAND_POLICY_PLAN | COMMAND_CREATE |          \
+        COMMAND_RECORD | COMMAND_VERIFY | COMMAND_TEMPLATE_CREATE)
 /* A template is live, and those that have a seed or a clock of their own are not captured. */
 #define REPEATING_COMMANDS (POLICY_COMMANDS & ~COMMAND_TEMPLATE_CREATE)
 #define RECORD_COMMANDS (COMMAND_RECORD | COMMAND_REPLAY | COMMAND_VERIFY)
@@ -22,109 +25,222 @@
 #define EVERY_COMMAND UINT64_MAX
 #define STATE_COMMANDS (COMMAND_SNAPSHOT_SHOW | COMMAND_SNAPSHOT_VERIFY)
 #define TEMPLATE_COMMANDS (COMMAND_TEMPLATE_CREATE | COMMAND_TEMPLATE_LS | COMMAND_TEMPLATE_RM)
-#define SESSION_COMMANDS                                                                                                                       \
-    (COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_STATS | COMMAND_LOGS | COMMAND_INSPECT | COMMAND_KILL | COMMAND_RM | COMMAND_PAUSE | COMMAND_RESUME | COMMAND_HIBERNATE | COMMAND_WAKE | \
-     COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD | COMMAND_EXPORT | COMMAND_CP | TEMPLATE_COMMANDS | STATE_COMMANDS)
-#define SOCKET_COMMANDS (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | SESSION_COMMANDS)
+#define SESSION_COMMANDS                                                                           \
+    (COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_STATS | COMMAND_LOGS |  \
+        COMMAND_INSPECT | COMMAND_KILL | COMMAND_RM | COMMAND_PAUSE | COMMAND_RESUME |             \
+        COMMAND_HIBERNATE | COMMAND_WAKE | COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE |     \
+        COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD |           \
+        COMMAND_EXPORT | COMMAND_CP | TEMPLATE_COMMANDS | STATE_COMMANDS)
+#define SOCKET_COMMANDS                                                                            \
+    (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | SESSION_COMMANDS)
 #define IMPORT_COMMANDS (COMMAND_IMAGE_IMPORT | COMMAND_IMPORT)
-#define STORE_COMMANDS                                                                                                                            \
-    (IMPORT_COMMANDS | COMMAND_IMAGE_LS | COMMAND_IMAGE_RM | COMMAND_IMAGE_SHOW | COMMAND_STORE_PATH | COMMAND_STORE_GC | COMMAND_STORE_FSCK | COMMAND_STORE_DF)
+#define STORE_COMMANDS                                                                             \
+    (IMPORT_COMMANDS | COMMAND_IMAGE_LS | COMMAND_IMAGE_RM | COMMAND_IMAGE_SHOW |                  \
+        COMMAND_STORE_PATH | COMMAND_STORE_GC | COMMAND_STORE_FSCK | COMMAND_STORE_DF)
 /* All but those whose answer is a text for somebody else: a person, or a shell. */
 #define JSON_COMMANDS (EVERY_COMMAND & ~(COMMAND_COMPLETION | COMMAND_HELP))
 
 /* In the order of the help. */
 const struct option option_table[] = {
-    { OPTION_OUTPUT, 'o', "output", "FILE", OPTION_FILE, COMMAND_BATCH, NULL, "where the result rows go; - is standard output (default); an existing file is resumed" },
-    { OPTION_RECORD_OUTPUT, 'o', "output", "FILE", OPTION_FILE, COMMAND_RECORD | COMMAND_REPLAY, NULL, "where the trajectory goes (required): a file that is new or empty, or a pipe" },
-    { OPTION_RECORD_INPUT, 'i', "interactive", NULL, OPTION_FLAG, COMMAND_RECORD, NULL, "read standard input to its end first, and give it to the command (default: it has none)" },
-    { OPTION_RECORD, 0, "record", "FILE", OPTION_FILE, KEPT_COMMANDS, NULL, "record what is done with the sandbox, by whomever, as a trajectory; {name} is its name" },
-    { OPTION_RECORD, 0, "record", "FILE", OPTION_FILE, COMMAND_BATCH, NULL, "keep a trajectory of each job; {id} in FILE, which must be there, is the job's" },
-    { OPTION_KEEP, 0, "keep", "SIZE", OPTION_SIZE, RULE_COMMANDS, NULL, "record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)" },
-    { OPTION_MAX_RECORD, 0, "max-record", "SIZE", OPTION_SIZE, RULE_COMMANDS, NULL, "end the trajectory when it would become larger (default 1G)" },
-    { OPTION_REDACT, 0, "redact", "REGEX", OPTION_TEXT, RULE_COMMANDS, NULL, "record [redacted] for what this extended regular expression matches in a line" },
-    { OPTION_REDACT_ENV, 0, "redact-env", "NAME", OPTION_TEXT, RULE_COMMANDS, NULL, "the same for the value that this variable has in a command, wherever it occurs" },
-    { OPTION_ENV_VALUES, 0, "env-values", NULL, OPTION_FLAG, RULE_COMMANDS, NULL, "record variables with their values, not their names alone" },
-    { OPTION_RECORD_FILES, 0, "record-files", NULL, OPTION_FLAG, KEPT_COMMANDS, NULL, "record with each snapshot what has changed since the beginning, by digest" },
-    { OPTION_RECORD_CHANGES, 0, "record-changes", NULL, OPTION_FLAG, KEPT_COMMANDS | COMMAND_RECORD, NULL, "record after each command the files that it has changed, by digest" },
-    { OPTION_RECORD_CHANGES, 0, "record-changes", NULL, OPTION_FLAG, COMMAND_VERIFY, NULL, "of --twice, which does so anyway: compare the files that the command has changed" },
-    { OPTION_SAME_SEED, 0, "same-seed", NULL, OPTION_FLAG, COMMAND_FORK | COMMAND_RESTORE, NULL, "under a policy with --seed all have the parent's; without this, each has its own, which follows from it" },
-    { OPTION_PARENT, 0, "parent", "FILE", OPTION_FILE, COMMAND_REPLAY | COMMAND_VERIFY, NULL, "the record of the sandbox that this one was forked from; again for that one's, the oldest first" },
-    { OPTION_TRUST, 0, "trust", NULL, OPTION_FLAG, COMMAND_REPLAY | COMMAND_VERIFY | COMMAND_IMPORT, NULL, "under the policy in the file even if that grants more than the default one" },
-    { OPTION_TWICE, 0, "twice", NULL, OPTION_FLAG, COMMAND_VERIFY, NULL, "run a command twice and compare, the files that it has changed too" },
-    { OPTION_NO_FILES, 0, "no-files", NULL, OPTION_FLAG, COMMAND_VERIFY, NULL, "of --twice: do not compare files" },
-    { OPTION_JOBS, 'j', "jobs", "N", OPTION_COUNT, COMMAND_BATCH, NULL, "how many jobs run at once (default: the CPUs)" },
-    { OPTION_ORDERED, 0, "ordered", NULL, OPTION_FLAG, COMMAND_BATCH, NULL, "write the rows in the order of the jobs, not as they end" },
-    { OPTION_RETRIES, 0, "retries", "N", OPTION_COUNT, COMMAND_BATCH, NULL, "how often a job is tried again after an infrastructure error (default 2)" },
-    { OPTION_NO_PROGRESS, 0, "no-progress", NULL, OPTION_FLAG, COMMAND_BATCH | COMMAND_CP | COMMAND_IMAGE_IMPORT | COMMAND_REPLAY | COMMAND_VERIFY, NULL, "no progress bar on a terminal" },
-    { OPTION_BACKGROUND, 'b', "background", NULL, OPTION_FLAG, COMMAND_ENGINE_START, NULL, "start it in the background and return when it answers" },
-    { OPTION_NAME, 0, "name", "NAME", OPTION_TEXT, COMMAND_CREATE, NULL, "the sandbox' name: 1 to 64 of A-Z a-z 0-9 _ . - (default: one is made up)" },
-    { OPTION_IDLE, 0, "idle", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "pause it after so long without a call or a running command" },
-    { OPTION_HIBERNATE_AFTER, 0, "hibernate-after", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "put it to sleep after so long without a call, or a command that is waited for" },
-    { OPTION_AUTO_SNAPSHOT, 0, "auto-snapshot", "changed|off", OPTION_TEXT, COMMAND_CREATE, NULL, "changed: take a snapshot after each command that has changed something (default off)" },
-    { OPTION_AUTO_KEEP, 0, "auto-keep", "N", OPTION_COUNT, COMMAND_CREATE, NULL, "of those keep the latest N, and what has a name or branches (default 16)" },
-    { OPTION_TTL, 0, "ttl", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "remove it after so long without a call" },
-    { OPTION_LIFETIME, 0, "lifetime", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "remove it after so long, whatever happens" },
-    { OPTION_NO_DETACH, 0, "no-detach", NULL, OPTION_FLAG, COMMAND_CREATE, NULL, "stay until a signal or the end of standard input, and remove it then" },
-    { OPTION_INTERACTIVE, 'i', "interactive", NULL, OPTION_FLAG, COMMAND_EXEC | COMMAND_ATTACH, NULL, "pass standard input on (default: it has none)" },
-    { OPTION_INTERACTIVE, 'i', "interactive", NULL, OPTION_FLAG, COMMAND_RUN, NULL, "with -t: pass keys on; without -t standard input is passed on anyway" },
-    { OPTION_TTY, 't', "tty", NULL, OPTION_FLAG, COMMAND_EXEC | COMMAND_RUN, NULL, "give it a terminal of its own" },
-    { OPTION_TTY, 't', "tty", NULL, OPTION_FLAG, COMMAND_ATTACH, NULL, "only to a command that has a terminal" },
-    { OPTION_DETACH_KEYS, 0, "detach-keys", "KEYS", OPTION_TEXT, COMMAND_EXEC | COMMAND_ATTACH, NULL, "with -it: keys that leave it running (default ctrl-p,ctrl-q), or none" },
-    { OPTION_DETACH, 'd', "detach", NULL, OPTION_FLAG, COMMAND_EXEC, NULL, "print its id and leave it running" },
-    { OPTION_SHELL, 'c', "shell", "STRING", OPTION_TEXT, COMMAND_EXEC, NULL, "run STRING by a login shell: bash where the sandbox has it, else sh" },
-    { OPTION_ID, 0, "id", "ID", OPTION_TEXT, COMMAND_EXEC, NULL, "the command's id (default: one is made up); the same id again gives the first one's result" },
-    { OPTION_SIGNAL, 's', "signal", "SIGNAL", OPTION_TEXT, COMMAND_KILL, NULL, "by name or number (default KILL)" },
-    { OPTION_SCOPE, 0, "scope", "main|tree|children|group", OPTION_TEXT, COMMAND_KILL, NULL, "which processes of the command get it (default tree)" },
-    { OPTION_QUIET, 'q', "quiet", NULL, OPTION_FLAG, COMMAND_PS, NULL, "names alone, or the process ids of one sandbox" },
-    { OPTION_FOLLOW, 'f', "follow", NULL, OPTION_FLAG, COMMAND_LOGS, NULL, "go on with what the command writes, until it ends" },
-    { OPTION_TAIL, 0, "tail", "N", OPTION_COUNT, COMMAND_LOGS, NULL, "of what there is, the last N lines of each stream (default: all)" },
+    { OPTION_OUTPUT, 'o', "output", "FILE", OPTION_FILE, COMMAND_BATCH, NULL,
+        "where the result rows go; - is standard output (default); an existing file is resumed" },
+    { OPTION_RECORD_OUTPUT, 'o', "output", "FILE", OPTION_FILE, COMMAND_RECORD | COMMAND_REPLAY,
+        NULL, "where the trajectory goes (required): a file that is new or empty, or a pipe" },
+    { OPTION_RECORD_INPUT, 'i', "interactive", NULL, OPTION_FLAG, COMMAND_RECORD, NULL,
+        "read standard input to its end first, and give it to the command (default: it has none)" },
+    { OPTION_RECORD, 0, "record", "FILE", OPTION_FILE, KEPT_COMMANDS, NULL,
+        "record what is done with the sandbox, by whomever, as a trajectory; {name} is its name" },
+    { OPTION_RECORD, 0, "record", "FILE", OPTION_FILE, COMMAND_BATCH, NULL,
+        "keep a trajectory of each job; {id} in FILE, which must be there, is the job's" },
+    { OPTION_KEEP, 0, "keep", "SIZE", OPTION_SIZE, RULE_COMMANDS, NULL,
+        "record so much of each stream and file, and a digest of the rest (default 256K, at most "
+        "16M)" },
+    { OPTION_MAX_RECORD, 0, "max-record", "SIZE", OPTION_SIZE, RULE_COMMANDS, NULL,
+        "end the trajectory when it would become larger (default 1G)" },
+    { OPTION_REDACT, 0, "redact", "REGEX", OPTION_TEXT, RULE_COMMANDS, NULL,
+        "record [redacted] for what this extended regular expression matches in a line" },
+    { OPTION_REDACT_ENV, 0, "redact-env", "NAME", OPTION_TEXT, RULE_COMMANDS, NULL,
+        "the same for the value that this variable has in a command, wherever it occurs" },
+    { OPTION_ENV_VALUES, 0, "env-values", NULL, OPTION_FLAG, RULE_COMMANDS, NULL,
+        "record variables with their values, not their names alone" },
+    { OPTION_RECORD_FILES, 0, "record-files", NULL, OPTION_FLAG, KEPT_COMMANDS, NULL,
+        "record with each snapshot what has changed since the beginning, by digest" },
+    { OPTION_RECORD_CHANGES, 0, "record-changes", NULL, OPTION_FLAG, KEPT_COMMANDS | COMMAND_RECORD,
+        NULL, "record after each command the files that it has changed, by digest" },
+    { OPTION_RECORD_CHANGES, 0, "record-changes", NULL, OPTION_FLAG, COMMAND_VERIFY, NULL,
+        "of --twice, which does so anyway: compare the files that the command has changed" },
+    { OPTION_SAME_SEED, 0, "same-seed", NULL, OPTION_FLAG, COMMAND_FORK | COMMAND_RESTORE, NULL,
+        "under a policy with --seed all have the parent's; without this, each has its own, which "
+        "follows from it" },
+    { OPTION_PARENT, 0, "parent", "FILE", OPTION_FILE, COMMAND_REPLAY | COMMAND_VERIFY, NULL,
+        "the record of the sandbox that this one was forked from; again for that one's, the oldest "
+        "first" },
+    { OPTION_TRUST, 0, "trust", NULL, OPTION_FLAG, COMMAND_REPLAY | COMMAND_VERIFY | COMMAND_IMPORT,
+        NULL, "under the policy in the file even if that grants more than the default one" },
+    { OPTION_TWICE, 0, "twice", NULL, OPTION_FLAG, COMMAND_VERIFY, NULL,
+        "run a command twice and compare, the files that it has changed too" },
+    { OPTION_NO_FILES, 0, "no-files", NULL, OPTION_FLAG, COMMAND_VERIFY, NULL,
+        "of --twice: do not compare files" },
+    { OPTION_JOBS, 'j', "jobs", "N", OPTION_COUNT, COMMAND_BATCH, NULL,
+        "how many jobs run at once (default: the CPUs)" },
+    { OPTION_ORDERED, 0, "ordered", NULL, OPTION_FLAG, COMMAND_BATCH, NULL,
+        "write the rows in the order of the jobs, not as they end" },
+    { OPTION_RETRIES, 0, "retries", "N", OPTION_COUNT, COMMAND_BATCH, NULL,
+        "how often a job is tried again after an infrastructure error (default 2)" },
+    { OPTION_NO_PROGRESS, 0, "no-progress", NULL, OPTION_FLAG,
+        COMMAND_BATCH | COMMAND_CP | COMMAND_IMAGE_IMPORT | COMMAND_REPLAY | COMMAND_VERIFY, NULL,
+        "no progress bar on a terminal" },
+    { OPTION_BACKGROUND, 'b', "background", NULL, OPTION_FLAG, COMMAND_ENGINE_START, NULL,
+        "start it in the background and return when it answers" },
+    { OPTION_NAME, 0, "name", "NAME", OPTION_TEXT, COMMAND_CREATE, NULL,
+        "the sandbox' name: 1 to 64 of A-Z a-z 0-9 _ . - (default: one is made up)" },
+    { OPTION_IDLE, 0, "idle", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL,
+        "pause it after so long without a call or a running command" },
+    { OPTION_HIBERNATE_AFTER, 0, "hibernate-after", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL,
+        "put it to sleep after so long without a call, or a command that is waited for" },
+    { OPTION_AUTO_SNAPSHOT, 0, "auto-snapshot", "changed|off", OPTION_TEXT, COMMAND_CREATE, NULL,
+        "changed: take a snapshot after each command that has changed something (default off)" },
+    { OPTION_AUTO_KEEP, 0, "auto-keep", "N", OPTION_COUNT, COMMAND_CREATE, NULL,
+        "of those keep the latest N, and what has a name or branches (default 16)" },
+    { OPTION_TTL, 0, "ttl", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL,
+        "remove it after so long without a call" },
+    { OPTION_LIFETIME, 0, "lifetime", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL,
+        "remove it after so long, whatever happens" },
+    { OPTION_NO_DETACH, 0, "no-detach", NULL, OPTION_FLAG, COMMAND_CREATE, NULL,
+        "stay until a signal or the end of standard input, and remove it then" },
+    { OPTION_INTERACTIVE, 'i', "interactive", NULL, OPTION_FLAG, COMMAND_EXEC | COMMAND_ATTACH,
+        NULL, "pass standard input on (default: it has none)" },
+    { OPTION_INTERACTIVE, 'i', "interactive", NULL, OPTION_FLAG, COMMAND_RUN, NULL,
+        "with -t: pass keys on; without -t standard input is passed on anyway" },
+    { OPTION_TTY, 't', "tty", NULL, OPTION_FLAG, COMMAND_EXEC | COMMAND_RUN, NULL,
+        "give it a terminal of its own" },
+    { OPTION_TTY, 't', "tty", NULL, OPTION_FLAG, COMMAND_ATTACH, NULL,
+        "only to a command that has a terminal" },
+    { OPTION_DETACH_KEYS, 0, "detach-keys", "KEYS", OPTION_TEXT, COMMAND_EXEC | COMMAND_ATTACH,
+        NULL, "with -it: keys that leave it running (default ctrl-p,ctrl-q), or none" },
+    { OPTION_DETACH, 'd', "detach", NULL, OPTION_FLAG, COMMAND_EXEC, NULL,
+        "print its id and leave it running" },
+    { OPTION_SHELL, 'c', "shell", "STRING", OPTION_TEXT, COMMAND_EXEC, NULL,
+        "run STRING by a login shell: bash where the sandbox has it, else sh" },
+    { OPTION_ID, 0, "id", "ID", OPTION_TEXT, COMMAND_EXEC, NULL,
+        "the command's id (default: one is made up); the same id again gives the first one's "
+        "result" },
+    { OPTION_SIGNAL, 's', "signal", "SIGNAL", OPTION_TEXT, COMMAND_KILL, NULL,
+        "by name or number (default KILL)" },
+    { OPTION_SCOPE, 0, "scope", "main|tree|children|group", OPTION_TEXT, COMMAND_KILL, NULL,
+        "which processes of the command get it (default tree)" },
+    { OPTION_QUIET, 'q', "quiet", NULL, OPTION_FLAG, COMMAND_PS, NULL,
+        "names alone, or the process ids of one sandbox" },
+    { OPTION_FOLLOW, 'f', "follow", NULL, OPTION_FLAG, COMMAND_LOGS, NULL,
+        "go on with what the command writes, until it ends" },
+    { OPTION_TAIL, 0, "tail", "N", OPTION_COUNT, COMMAND_LOGS, NULL,
+        "of what there is, the last N lines of each stream (default: all)" },
     { OPTION_ONCE, 0, "once", NULL, OPTION_FLAG, COMMAND_STATS, NULL, "one table, and end" },
-    { OPTION_INTERVAL, 0, "interval", "SECONDS", OPTION_NUMBER, COMMAND_STATS, NULL, "the time between tables, over which CPU is measured (default 1)" },
-    { OPTION_AS, 0, "as", "NAME", OPTION_TEXT, COMMAND_SNAPSHOT, NULL, "another name for the snapshot, beside its id" },
-    { OPTION_FORKS, 'n', "count", "N", OPTION_COUNT, COMMAND_FORK | COMMAND_RESTORE, NULL, "how many sandboxes to make (default 1)" },
-    { OPTION_FROM, 0, "from", "SNAPSHOT", OPTION_TEXT, COMMAND_FORK | COMMAND_EXPORT, NULL, "a snapshot (default: the state of now)" },
-    { OPTION_LIVE, 0, "live", NULL, OPTION_FLAG, COMMAND_EXPORT, NULL, "with what runs; rollbox import makes a sandbox of it that sleeps" },
-    { OPTION_DROP_PROCESSES, 0, "drop-processes", NULL, OPTION_FLAG, COMMAND_IMPORT | COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET | COMMAND_DISCARD | COMMAND_HIBERNATE | COMMAND_WAKE, NULL, "files alone: what runs is no part of it" },
-    { OPTION_TEXTUAL, 0, "text", NULL, OPTION_FLAG, COMMAND_DIFF, NULL, "unified diffs of text files" },
-    { OPTION_OVERWRITE, 'f', "force", NULL, OPTION_FLAG, COMMAND_RECORD | COMMAND_REPLAY | COMMAND_BATCH | KEPT_COMMANDS, NULL, "even if the file of the trajectory has something in it, which is lost" },
-    { OPTION_FORCE, 'f', "force", NULL, OPTION_FLAG, COMMAND_COMMIT, NULL, "even if the host's files were changed meanwhile" },
-    { OPTION_STORE_NAME, 0, "name", "NAME", OPTION_TEXT, IMPORT_COMMANDS, NULL, "what it will be called (required): A-Z a-z 0-9 . _ : @ / + -" },
-    { OPTION_ARCHIVE_TAG, 0, "tag-of-archive", "TAG", OPTION_TEXT, COMMAND_IMAGE_IMPORT, NULL, "which image, if the archive has several" },
-    { OPTION_MAX_ENTRIES, 0, "max-entries", "N", OPTION_COUNT, IMPORT_COMMANDS, NULL, "refuse more files and directories than so many (default 2000000)" },
-    { OPTION_MAX_BYTES, 0, "max-bytes", "N", OPTION_COUNT, IMPORT_COMMANDS, NULL, "refuse what unpacks to more bytes (default 64 GiB)" },
-    { OPTION_MAX_DEPTH, 0, "max-depth", "N", OPTION_COUNT, IMPORT_COMMANDS, NULL, "refuse deeper trees (default 1000)" },
-    { OPTION_MAX_RATIO, 0, "max-ratio", "N", OPTION_COUNT, COMMAND_IMAGE_IMPORT, NULL, "refuse layers that unpack to more than N times their size (default 500)" },
-    { OPTION_TEMPLATE, 0, "template", "NAME", OPTION_TEXT, COMMAND_RUN, NULL, "run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy" },
-    { OPTION_PYTHON, 0, "python", "CODE", OPTION_TEXT, COMMAND_TEMPLATE_CREATE, NULL, "what its interpreter does first; runs find what that leaves (default: nothing)" },
-    { OPTION_JSON, 0, "json", NULL, OPTION_FLAG, JSON_COMMANDS, NULL, "print the result as one JSON object" },
-    { OPTION_POLICY, 0, "policy", "FILE", OPTION_FILE, COMMAND_RUN | COMMAND_SHELL | COMMAND_BATCH | COMMAND_CREATE | COMMAND_TEMPLATE_CREATE | RECORD_COMMANDS | COMMAND_IMPORT, NULL, "a policy file (JSON); the options below add to it. A replay is under it, not the record's" },
-    { OPTION_READABLE, 0, "readable", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_readable_extra", "let the sandbox read PATH of the host, too" },
-    { OPTION_INTERPRETER, 0, "python", "PATH", OPTION_PATH, REPEATING_COMMANDS, "python", "a Python of the host's (of a venv, conda, pyenv) as python3, with what it needs; else the system's" },
-    { OPTION_WRITABLE, 0, "writable", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_writable", "a private copy-on-write view of PATH; the host never changes" },
-    { OPTION_SHARED, 0, "shared", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_shared", "write through to PATH of the host" },
-    { OPTION_DENIED, 0, "denied", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_denied", "hide PATH, even inside a granted directory" },
-    { OPTION_IMAGE, 0, "image", "NAME", OPTION_TEXT, POLICY_COMMANDS, "image", "an image of the store as root file system (rollbox image ls lists them)" },
-    { OPTION_MEMORY, 0, "memory", "SIZE", OPTION_SIZE, POLICY_COMMANDS, "max_memory", "memory of the whole sandbox, such as 256M (default 512M)" },
-    { OPTION_PROCESSES, 0, "processes", "N", OPTION_COUNT, POLICY_COMMANDS, "max_processes", "processes and threads at once (default 64)" },
-    { OPTION_CPUS, 0, "cpus", "N", OPTION_NUMBER, POLICY_COMMANDS, "max_cpu", "CPUs, fractions allowed (default: no limit)" },
-    { OPTION_DISK, 0, "disk", "SIZE", OPTION_SIZE, POLICY_COMMANDS, "max_disk", "what the sandbox may write (default 1G)" },
-    { OPTION_DISK_AT, 0, "disk-at", "memory|store", OPTION_TEXT, POLICY_COMMANDS, "disk_at", "where that is kept: in memory, or on the store's disk (default memory)" },
-    { OPTION_OPEN_FILES, 0, "open-files", "N", OPTION_COUNT, POLICY_COMMANDS, "max_open_files", "open files a process (default 4096)" },
-    { OPTION_OUTPUT_LIMIT, 0, "output-limit", "BYTES", OPTION_SIZE, POLICY_COMMANDS | COMMAND_EXEC, "max_output", "bytes of each output stream; more ends the run (default 10M)" },
-    { OPTION_TIMEOUT, 0, "timeout", "SECONDS", OPTION_SECONDS, POLICY_COMMANDS | COMMAND_EXEC, "timeout", "wall-clock limit, fractions allowed; none: no limit (default: 300 for a run, none in a sandbox that lives)" },
-    { OPTION_ENV, 0, "env", "K=V", OPTION_TEXT, POLICY_COMMANDS | COMMAND_EXEC | COMMAND_REPLAY, "env", "set a variable in the sandbox's environment" },
-    { OPTION_NO_CLEAN_ENV, 0, "no-clean-env", NULL, OPTION_FLAG, POLICY_COMMANDS, "clean_env", "keep the caller's environment too" },
-    { OPTION_CWD, 0, "cwd", "PATH", OPTION_PATH, POLICY_COMMANDS | COMMAND_EXEC, "cwd", "working directory inside the sandbox (default /tmp, private)" },
-    { OPTION_USER, 0, "user", "NAME", OPTION_TEXT, POLICY_COMMANDS | COMMAND_EXEC, "user", "the user seen inside: box (default), root or a number" },
-    { OPTION_HOSTNAME, 0, "hostname", "NAME", OPTION_TEXT, POLICY_COMMANDS, "hostname", "the host name seen inside (default rollbox)" },
-    { OPTION_NET, 0, "net", "none|loopback|host", OPTION_TEXT, POLICY_COMMANDS, "net", "network (default none)" },
-    { OPTION_ISOLATION, 0, "isolation", "namespace|process", OPTION_TEXT, POLICY_COMMANDS, "isolation", "how the sandbox is isolated (default namespace)" },
-    { OPTION_SEED, 0, "seed", "N", OPTION_COUNT, REPEATING_COMMANDS, "random_seed", "make randomness repeat" },
-    { OPTION_TIME_START, 0, "time-start", "ISO", OPTION_TEXT, REPEATING_COMMANDS, "time_start", "the clock's first reading, such as 2025-01-01T00:00:00" },
-    { OPTION_TIME_MODE, 0, "time-mode", "offset|virtual", OPTION_TEXT, REPEATING_COMMANDS, "time_mode", "how the clock goes on from there (default offset; of one command: with --seed virtual)" },
-    { OPTION_SERIAL, 0, "serial", NULL, OPTION_FLAG, REPEATING_COMMANDS, "serial", "one thread of the sandbox goes on at a time, in a repeating order" },
-    { OPTION_ENGINE, 0, "engine", "SOCKET", OPTION_FILE, (REPEATING_COMMANDS & ~COMMAND_CREATE) | COMMAND_REPLAY, NULL, "use the shared engine on this socket instead of a private one" },
-    { OPTION_SOCKET, 0, "socket", "PATH", OPTION_FILE, SOCKET_COMMANDS | COMMAND_IMPORT, NULL, "the shared engine's socket (default: see rollbox engine start --help)" },
+    { OPTION_INTERVAL, 0, "interval", "SECONDS", OPTION_NUMBER, COMMAND_STATS, NULL,
+        "the time between tables, over which CPU is measured (default 1)" },
+    { OPTION_AS, 0, "as", "NAME", OPTION_TEXT, COMMAND_SNAPSHOT, NULL,
+        "another name for the snapshot, beside its id" },
+    { OPTION_FORKS, 'n', "count", "N", OPTION_COUNT, COMMAND_FORK | COMMAND_RESTORE, NULL,
+        "how many sandboxes to make (default 1)" },
+    { OPTION_FROM, 0, "from", "SNAPSHOT", OPTION_TEXT, COMMAND_FORK | COMMAND_EXPORT, NULL,
+        "a snapshot (default: the state of now)" },
+    { OPTION_LIVE, 0, "live", NULL, OPTION_FLAG, COMMAND_EXPORT, NULL,
+        "with what runs; rollbox import makes a sandbox of it that sleeps" },
+    { OPTION_DROP_PROCESSES, 0, "drop-processes", NULL, OPTION_FLAG,
+        COMMAND_IMPORT | COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET |
+            COMMAND_DISCARD | COMMAND_HIBERNATE | COMMAND_WAKE,
+        NULL, "files alone: what runs is no part of it" },
+    { OPTION_TEXTUAL, 0, "text", NULL, OPTION_FLAG, COMMAND_DIFF, NULL,
+        "unified diffs of text files" },
+    { OPTION_OVERWRITE, 'f', "force", NULL, OPTION_FLAG,
+        COMMAND_RECORD | COMMAND_REPLAY | COMMAND_BATCH | KEPT_COMMANDS, NULL,
+        "even if the file of the trajectory has something in it, which is lost" },
+    { OPTION_FORCE, 'f', "force", NULL, OPTION_FLAG, COMMAND_COMMIT, NULL,
+        "even if the host's files were changed meanwhile" },
+    { OPTION_STORE_NAME, 0, "name", "NAME", OPTION_TEXT, IMPORT_COMMANDS, NULL,
+        "what it will be called (required): A-Z a-z 0-9 . _ : @ / + -" },
+    { OPTION_ARCHIVE_TAG, 0, "tag-of-archive", "TAG", OPTION_TEXT, COMMAND_IMAGE_IMPORT, NULL,
+        "which image, if the archive has several" },
+    { OPTION_MAX_ENTRIES, 0, "max-entries", "N", OPTION_COUNT, IMPORT_COMMANDS, NULL,
+        "refuse more files and directories than so many (default 2000000)" },
+    { OPTION_MAX_BYTES, 0, "max-bytes", "N", OPTION_COUNT, IMPORT_COMMANDS, NULL,
+        "refuse what unpacks to more bytes (default 64 GiB)" },
+    { OPTION_MAX_DEPTH, 0, "max-depth", "N", OPTION_COUNT, IMPORT_COMMANDS, NULL,
+        "refuse deeper trees (default 1000)" },
+    { OPTION_MAX_RATIO, 0, "max-ratio", "N", OPTION_COUNT, COMMAND_IMAGE_IMPORT, NULL,
+        "refuse layers that unpack to more than N times their size (default 500)" },
+    { OPTION_TEMPLATE, 0, "template", "NAME", OPTION_TEXT, COMMAND_RUN, NULL,
+        "run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template "
+        "create), under its policy" },
+    { OPTION_PYTHON, 0, "python", "CODE", OPTION_TEXT, COMMAND_TEMPLATE_CREATE, NULL,
+        "what its interpreter does first; runs find what that leaves (default: nothing)" },
+    { OPTION_JSON, 0, "json", NULL, OPTION_FLAG, JSON_COMMANDS, NULL,
+        "print the result as one JSON object" },
+    { OPTION_POLICY, 0, "policy", "FILE", OPTION_FILE,
+        COMMAND_RUN | COMMAND_SHELL | COMMAND_BATCH | COMMAND_CREATE | COMMAND_TEMPLATE_CREATE |
+            RECORD_COMMANDS | COMMAND_IMPORT,
+        NULL,
+        "a policy file (JSON); the options below add to it. A replay is under it, not the "
+        "record's" },
+    { OPTION_READABLE, 0, "readable", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_readable_extra",
+        "let the sandbox read PATH of the host, too" },
+    { OPTION_INTERPRETER, 0, "python", "PATH", OPTION_PATH, REPEATING_COMMANDS, "python",
+        "a Python of the host's (of a venv, conda, pyenv) as python3, with what it needs; else the "
+        "system's" },
+    { OPTION_WRITABLE, 0, "writable", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_writable",
+        "a private copy-on-write view of PATH; the host never changes" },
+    { OPTION_SHARED, 0, "shared", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_shared",
+        "write through to PATH of the host" },
+    { OPTION_DENIED, 0, "denied", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_denied",
+        "hide PATH, even inside a granted directory" },
+    { OPTION_IMAGE, 0, "image", "NAME", OPTION_TEXT, POLICY_COMMANDS, "image",
+        "an image of the store as root file system (rollbox image ls lists them)" },
+    { OPTION_MEMORY, 0, "memory", "SIZE", OPTION_SIZE, POLICY_COMMANDS, "max_memory",
+        "memory of the whole sandbox, such as 256M (default 512M)" },
+    { OPTION_PROCESSES, 0, "processes", "N", OPTION_COUNT, POLICY_COMMANDS, "max_processes",
+        "processes and threads at once (default 64)" },
+    { OPTION_CPUS, 0, "cpus", "N", OPTION_NUMBER, POLICY_COMMANDS, "max_cpu",
+        "CPUs, fractions allowed (default: no limit)" },
+    { OPTION_DISK, 0, "disk", "SIZE", OPTION_SIZE, POLICY_COMMANDS, "max_disk",
+        "what the sandbox may write (default 1G)" },
+    { OPTION_DISK_AT, 0, "disk-at", "memory|store", OPTION_TEXT, POLICY_COMMANDS, "disk_at",
+        "where that is kept: in memory, or on the store's disk (default memory)" },
+    { OPTION_OPEN_FILES, 0, "open-files", "N", OPTION_COUNT, POLICY_COMMANDS, "max_open_files",
+        "open files a process (default 4096)" },
+    { OPTION_OUTPUT_LIMIT, 0, "output-limit", "BYTES", OPTION_SIZE, POLICY_COMMANDS | COMMAND_EXEC,
+        "max_output", "bytes of each output stream; more ends the run (default 10M)" },
+    { OPTION_TIMEOUT, 0, "timeout", "SECONDS", OPTION_SECONDS, POLICY_COMMANDS | COMMAND_EXEC,
+        "timeout",
+        "wall-clock limit, fractions allowed; none: no limit (default: 300 for a run, none in a "
+        "sandbox that lives)" },
+    { OPTION_ENV, 0, "env", "K=V", OPTION_TEXT, POLICY_COMMANDS | COMMAND_EXEC | COMMAND_REPLAY,
+        "env", "set a variable in the sandbox's environment" },
+    { OPTION_NO_CLEAN_ENV, 0, "no-clean-env", NULL, OPTION_FLAG, POLICY_COMMANDS, "clean_env",
+        "keep the caller's environment too" },
+    { OPTION_CWD, 0, "cwd", "PATH", OPTION_PATH, POLICY_COMMANDS | COMMAND_EXEC, "cwd",
+        "working directory inside the sandbox (default /tmp, private)" },
+    { OPTION_USER, 0, "user", "NAME", OPTION_TEXT, POLICY_COMMANDS | COMMAND_EXEC, "user",
+        "the user seen inside: box (default), root or a number" },
+    { OPTION_HOSTNAME, 0, "hostname", "NAME", OPTION_TEXT, POLICY_COMMANDS, "hostname",
+        "the host name seen inside (default rollbox)" },
+    { OPTION_NET, 0, "net", "none|loopback|host", OPTION_TEXT, POLICY_COMMANDS, "net",
+        "network (default none)" },
+    { OPTION_ISOLATION, 0, "isolation", "namespace|process", OPTION_TEXT, POLICY_COMMANDS,
+        "isolation", "how the sandbox is isolated (default namespace)" },
+    { OPTION_SEED, 0, "seed", "N", OPTION_COUNT, REPEATING_COMMANDS, "random_seed",
+        "make randomness repeat" },
+    { OPTION_TIME_START, 0, "time-start", "ISO", OPTION_TEXT, REPEATING_COMMANDS, "time_start",
+        "the clock's first reading, such as 2025-01-01T00:00:00" },
+    { OPTION_TIME_MODE, 0, "time-mode", "offset|virtual", OPTION_TEXT, REPEATING_COMMANDS,
+        "time_mode",
+        "how the clock goes on from there (default offset; of one command: with --seed virtual)" },
+    { OPTION_SERIAL, 0, "serial", NULL, OPTION_FLAG, REPEATING_COMMANDS, "serial",
+        "one thread of the sandbox goes on at a time, in a repeating order" },
+    { OPTION_ENGINE, 0, "engine", "SOCKET", OPTION_FILE,
+        (REPEATING_COMMANDS & ~COMMAND_CREATE) | COMMAND_REPLAY, NULL,
+        "use the shared engine on this socket instead of a private one" },
+    { OPTION_SOCKET, 0, "socket", "PATH", OPTION_FILE, SOCKET_COMMANDS | COMMAND_IMPORT, NULL,
+        "the shared engine's socket (default: see rollbox engine start --help)" },
     { OPTION_HELP, 'h', "help", NULL, OPTION_FLAG, EVERY_COMMAND, NULL, "print this help" },
 };
 const size_t option_count = ARRAY_SIZE(option_table);
@@ -132,7 +248,8 @@ const size_t option_count = ARRAY_SIZE(option_table);
 const struct command *command_table;
 size_t command_count;
 
-/* Edits (insert, delete, replace, swap neighbours) from a to b, for words up to 31 bytes; longer ones count as far apart. */
+/* Edits (insert, delete, replace, swap neighbours) from a to b, for words up to 31 bytes; longer
+ * ones count as far apart. */
 static unsigned edit_distance(const char *a, const char *b) {
     unsigned rows[3][32];
     size_t n = strlen(a), m = strlen(b);
@@ -173,9 +290,11 @@ const char *options_nearest(const char *word, const void *names, size_t n, size_
     return best;
 }
 
-static const struct option *find_option(const struct command *command, const char *name, size_t length) {
+static const struct option *find_option(
+    const struct command *command, const char *name, size_t length) {
     for (size_t i = 0; i < option_count; i++)
-        if ((option_table[i].commands & command->bit) && strlen(option_table[i].name) == length && memcmp(option_table[i].name, name, length) == 0)
+        if ((option_table[i].commands & command->bit) && strlen(option_table[i].name) == length &&
+            memcmp(option_table[i].name, name, length) == 0)
             return &option_table[i];
     return NULL;
 }
@@ -201,8 +320,9 @@ static int refuse_option(const struct options *options, const char *text, size_t
     if (near)
         cli_fail(options, "unknown option --%.*s; did you mean --%s?", (int)length, text, near);
     else
-        cli_fail(options, "unknown option --%.*s; see rollbox %s --help%s", (int)length, text, options->command->name,
-                 options->command->bit == COMMAND_RUN ? " (put -- before the command to run)" : "");
+        cli_fail(options, "unknown option --%.*s; see rollbox %s --help%s", (int)length, text,
+            options->command->name,
+            options->command->bit == COMMAND_RUN ? " (put -- before the command to run)" : "");
     return -EINVAL;
 }
 
@@ -250,8 +370,10 @@ static int check_option(const struct options *options, struct option_use *use) {
     case OPTION_COUNT:
         errno = 0;
         use->count = strtoull(value, &end, 10);
-        if (value[0] < '0' || value[0] > '9' || *end || errno || (use->count > INT64_MAX && option->id != OPTION_SEED)) {
-            cli_fail(options, "--%s %s: must be a whole number, 0 or more%s", option->name, value, option->id == OPTION_SEED ? ", below 2^64" : "");
+        if (value[0] < '0' || value[0] > '9' || *end || errno ||
+            (use->count > INT64_MAX && option->id != OPTION_SEED)) {
+            cli_fail(options, "--%s %s: must be a whole number, 0 or more%s", option->name, value,
+                option->id == OPTION_SEED ? ", below 2^64" : "");
             return -EINVAL;
         }
         break;
@@ -263,7 +385,8 @@ static int check_option(const struct options *options, struct option_use *use) {
     case OPTION_NUMBER:
         use->number = strtod(value, &end);
         if (end == value || *end || !isfinite(use->number) || use->number <= 0) {
-            cli_fail(options, "--%s %s: must be a number above 0, such as 1.5%s", option->name, value, option->kind == OPTION_SECONDS ? ", or none" : "");
+            cli_fail(options, "--%s %s: must be a number above 0, such as 1.5%s", option->name,
+                value, option->kind == OPTION_SECONDS ? ", or none" : "");
             return -EINVAL;
         }
         break;
@@ -295,14 +418,18 @@ bool options_ask_json(const struct command *command, int argc, char *const *argv
                 return false;
             continue;
         }
-        const struct option *option = !command ? NULL : word[1] == '-' ? find_option(command, word + 2, length - 2) : word[2] ? NULL : find_letter(command, word[1]);
+        const struct option *option = !command         ? NULL
+                                      : word[1] == '-' ? find_option(command, word + 2, length - 2)
+                                      : word[2]        ? NULL
+                                                       : find_letter(command, word[1]);
         if (option && option->argument && !word[length])
             i++;
     }
     return false;
 }
 
-int options_parse(const struct command *command, int argc, char **argv, struct options *ret_options) {
+int options_parse(
+    const struct command *command, int argc, char **argv, struct options *ret_options) {
     struct options options = { .command = command };
     int i = 0, n_rest = 0, r = -EINVAL;
 
@@ -324,7 +451,8 @@ int options_parse(const struct command *command, int argc, char **argv, struct o
             break;
         }
         if (word[0] != '-' || !word[1]) {
-            /* The first word that is no option begins the guest's command: what follows is the guest's own. */
+            /* The first word that is no option begins the guest's command: what follows is the
+             * guest's own. */
             if (command->max_rest < 0 && n_rest >= command->leading)
                 break;
             argv[n_rest++] = word;
@@ -348,7 +476,8 @@ int options_parse(const struct command *command, int argc, char **argv, struct o
                 goto out;
             }
             if (word[2] >= 'a' && word[2] <= 'z' && !use->option->argument) {
-                /* Letters in one word, as in -it: this one is done, the next is looked at as a word of its own. */
+                /* Letters in one word, as in -it: this one is done, the next is looked at as a word
+                 * of its own. */
                 options.n_uses++;
                 word[1] = '-';
                 argv[i--] = word + 1;
@@ -363,7 +492,8 @@ int options_parse(const struct command *command, int argc, char **argv, struct o
         }
         if (use->option->argument && !value) {
             if (i + 1 >= argc || strcmp(argv[i + 1], "--") == 0) {
-                cli_fail(&options, "--%s needs a value: --%s %s", use->option->name, use->option->name, use->option->argument);
+                cli_fail(&options, "--%s needs a value: --%s %s", use->option->name,
+                    use->option->name, use->option->argument);
                 goto out;
             }
             value = argv[++i];
@@ -380,15 +510,18 @@ int options_parse(const struct command *command, int argc, char **argv, struct o
     options.n_rest = n_rest;
     if (!options_has(&options, OPTION_HELP)) {
         /* An image says what to run. */
-        if (n_rest < command->min_rest && !(command->bit == COMMAND_RUN && options_has(&options, OPTION_IMAGE))) {
+        if (n_rest < command->min_rest &&
+            !(command->bit == COMMAND_RUN && options_has(&options, OPTION_IMAGE))) {
             size_t length;
             const char *word = missing_operand(command, n_rest, &length);
 
-            cli_fail(&options, "%.*s is missing: rollbox %s [OPTION...] %s", (int)length, word, command->name, command->arguments);
+            cli_fail(&options, "%.*s is missing: rollbox %s [OPTION...] %s", (int)length, word,
+                command->name, command->arguments);
             goto out;
         }
         if (command->max_rest >= 0 && n_rest > command->max_rest) {
-            cli_fail(&options, "unexpected argument '%s'; see rollbox %s --help", argv[command->max_rest], command->name);
+            cli_fail(&options, "unexpected argument '%s'; see rollbox %s --help",
+                argv[command->max_rest], command->name);
             goto out;
         }
     }
@@ -419,16 +552,18 @@ const char *options_text(const struct options *options, enum option_id id) {
 }
 
 void options_help(const struct command *command) {
-    printf("Usage: rollbox %s [OPTION...]%s%s\n\n%c%s.\n\n", command->name, command->arguments[0] ? " " : "", command->arguments,
-           command->summary[0] - 'a' + 'A', command->summary + 1);
+    printf("Usage: rollbox %s [OPTION...]%s%s\n\n%c%s.\n\n", command->name,
+        command->arguments[0] ? " " : "", command->arguments, command->summary[0] - 'a' + 'A',
+        command->summary + 1);
     for (size_t i = 0; i < option_count; i++) {
         const struct option *option = &option_table[i];
         char left[64];
 
         if (!(option->commands & command->bit))
             continue;
-        snprintf(left, sizeof left, "%c%c%c --%s%s%s", option->letter ? '-' : ' ', option->letter ? option->letter : ' ', option->letter ? ',' : ' ',
-                 option->name, option->argument ? " " : "", option->argument ? option->argument : "");
+        snprintf(left, sizeof left, "%c%c%c --%s%s%s", option->letter ? '-' : ' ',
+            option->letter ? option->letter : ' ', option->letter ? ',' : ' ', option->name,
+            option->argument ? " " : "", option->argument ? option->argument : "");
         printf("  %-34s %s\n", left, option->help);
     }
     if (command->notes)
@@ -440,7 +575,8 @@ void options_help_group(const char *group) {
 
     printf("Usage: rollbox %s COMMAND [OPTION...]\n\n", group);
     for (size_t i = 0; i < command_count; i++)
-        if (strncmp(command_table[i].name, group, length) == 0 && command_table[i].name[length] == ' ')
+        if (strncmp(command_table[i].name, group, length) == 0 &&
+            command_table[i].name[length] == ' ')
             printf("  %-16s %s\n", command_table[i].name, command_table[i].summary);
     printf("\nrollbox %s COMMAND --help tells more.\n", group);
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Commands and options: one table of each. Parsing, --help and the shell completions are all made from them, and a test holds the
- * man pages against --help, so that an option exists everywhere or nowhere.
+ * Commands and options: one table of each. Parsing, --help and the shell completions are all made
+ * from them, and a test holds the man pages against --help, so that an option exists everywhere or
+ * nowhere.
  *
- * An option's `argument` says its shape in the help; one with '|' in it is a list of choices, and only those are taken.
+ * An option's `argument` says its shape in the help; one with '|' in it is a list of choices, and
+ * only those are taken.
  */
 #ifndef ROLLBOX_CLI_OPTIONS_H
 #define ROLLBOX_CLI_OPTIONS_H
@@ -13,39 +15,115 @@
 #include <stdint.h>
 
 enum option_id {
-    OPTION_HELP, OPTION_JSON, OPTION_ENGINE, OPTION_SOCKET,
-    OPTION_POLICY, OPTION_IMAGE, OPTION_READABLE, OPTION_WRITABLE, OPTION_SHARED, OPTION_DENIED,
-    OPTION_MEMORY, OPTION_PROCESSES, OPTION_CPUS, OPTION_DISK, OPTION_DISK_AT, OPTION_OPEN_FILES, OPTION_OUTPUT_LIMIT, OPTION_TIMEOUT,
-    OPTION_ENV, OPTION_NO_CLEAN_ENV, OPTION_CWD, OPTION_USER, OPTION_HOSTNAME, OPTION_NET, OPTION_ISOLATION,
-    OPTION_SEED, OPTION_TIME_START, OPTION_TIME_MODE, OPTION_SERIAL,
-    OPTION_OUTPUT, OPTION_JOBS, OPTION_ORDERED, OPTION_RETRIES, OPTION_NO_PROGRESS,
-    OPTION_BACKGROUND, OPTION_NAME, OPTION_IDLE, OPTION_HIBERNATE_AFTER, OPTION_AUTO_SNAPSHOT, OPTION_AUTO_KEEP, OPTION_TTL, OPTION_LIFETIME, OPTION_NO_DETACH,
-    OPTION_INTERACTIVE, OPTION_TTY, OPTION_DETACH, OPTION_DETACH_KEYS, OPTION_SHELL, OPTION_ID, OPTION_SIGNAL, OPTION_SCOPE, OPTION_QUIET,
-    OPTION_STORE_NAME, OPTION_ARCHIVE_TAG, OPTION_MAX_ENTRIES, OPTION_MAX_BYTES, OPTION_MAX_DEPTH, OPTION_MAX_RATIO,
-    OPTION_RECORD_OUTPUT, OPTION_RECORD, OPTION_RECORD_INPUT, OPTION_KEEP, OPTION_MAX_RECORD, OPTION_REDACT, OPTION_REDACT_ENV, OPTION_ENV_VALUES, OPTION_RECORD_FILES, OPTION_RECORD_CHANGES, OPTION_PARENT, OPTION_SAME_SEED, OPTION_TWICE, OPTION_NO_FILES, OPTION_TRUST, OPTION_OVERWRITE,
-    OPTION_ONCE, OPTION_INTERVAL, OPTION_FOLLOW, OPTION_TAIL,
-    OPTION_AS, OPTION_FROM, OPTION_LIVE, OPTION_DROP_PROCESSES, OPTION_FORKS, OPTION_TEXTUAL, OPTION_FORCE, OPTION_TEMPLATE, OPTION_PYTHON, OPTION_INTERPRETER,
+    OPTION_HELP,
+    OPTION_JSON,
+    OPTION_ENGINE,
+    OPTION_SOCKET,
+    OPTION_POLICY,
+    OPTION_IMAGE,
+    OPTION_READABLE,
+    OPTION_WRITABLE,
+    OPTION_SHARED,
+    OPTION_DENIED,
+    OPTION_MEMORY,
+    OPTION_PROCESSES,
+    OPTION_CPUS,
+    OPTION_DISK,
+    OPTION_DISK_AT,
+    OPTION_OPEN_FILES,
+    OPTION_OUTPUT_LIMIT,
+    OPTION_TIMEOUT,
+    OPTION_ENV,
+    OPTION_NO_CLEAN_ENV,
+    OPTION_CWD,
+    OPTION_USER,
+    OPTION_HOSTNAME,
+    OPTION_NET,
+    OPTION_ISOLATION,
+    OPTION_SEED,
+    OPTION_TIME_START,
+    OPTION_TIME_MODE,
+    OPTION_SERIAL,
+    OPTION_OUTPUT,
+    OPTION_JOBS,
+    OPTION_ORDERED,
+    OPTION_RETRIES,
+    OPTION_NO_PROGRESS,
+    OPTION_BACKGROUND,
+    OPTION_NAME,
+    OPTION_IDLE,
+    OPTION_HIBERNATE_AFTER,
+    OPTION_AUTO_SNAPSHOT,
+    OPTION_AUTO_KEEP,
+    OPTION_TTL,
+    OPTION_LIFETIME,
+    OPTION_NO_DETACH,
+    OPTION_INTERACTIVE,
+    OPTION_TTY,
+    OPTION_DETACH,
+    OPTION_DETACH_KEYS,
+    OPTION_SHELL,
+    OPTION_ID,
+    OPTION_SIGNAL,
+    OPTION_SCOPE,
+    OPTION_QUIET,
+    OPTION_STORE_NAME,
+    OPTION_ARCHIVE_TAG,
+    OPTION_MAX_ENTRIES,
+    OPTION_MAX_BYTES,
+    OPTION_MAX_DEPTH,
+    OPTION_MAX_RATIO,
+    OPTION_RECORD_OUTPUT,
+    OPTION_RECORD,
+    OPTION_RECORD_INPUT,
+    OPTION_KEEP,
+    OPTION_MAX_RECORD,
+    OPTION_REDACT,
+    OPTION_REDACT_ENV,
+    OPTION_ENV_VALUES,
+    OPTION_RECORD_FILES,
+    OPTION_RECORD_CHANGES,
+    OPTION_PARENT,
+    OPTION_SAME_SEED,
+    OPTION_TWICE,
+    OPTION_NO_FILES,
+    OPTION_TRUST,
+    OPTION_OVERWRITE,
+    OPTION_ONCE,
+    OPTION_INTERVAL,
+    OPTION_FOLLOW,
+    OPTION_TAIL,
+    OPTION_AS,
+    OPTION_FROM,
+    OPTION_LIVE,
+    OPTION_DROP_PROCESSES,
+    OPTION_FORKS,
+    OPTION_TEXTUAL,
+    OPTION_FORCE,
+    OPTION_TEMPLATE,
+    OPTION_PYTHON,
+    OPTION_INTERPRETER,
 };
 
 enum option_kind {
-    OPTION_FLAG,            /* no argument */
+    OPTION_FLAG, /* no argument */
     OPTION_TEXT,
-    OPTION_FILE,            /* a file of the caller's, used as given */
-    OPTION_PATH,            /* a path put into the policy: made absolute */
-    OPTION_SIZE,            /* passed on as text, checked with the policy */
-    OPTION_COUNT,           /* a whole number from 0 */
-    OPTION_NUMBER,          /* a number above 0, fractions allowed */
-    OPTION_SECONDS,         /* the same, or "none", which is 0 */
+    OPTION_FILE,    /* a file of the caller's, used as given */
+    OPTION_PATH,    /* a path put into the policy: made absolute */
+    OPTION_SIZE,    /* passed on as text, checked with the policy */
+    OPTION_COUNT,   /* a whole number from 0 */
+    OPTION_NUMBER,  /* a number above 0, fractions allowed */
+    OPTION_SECONDS, /* the same, or "none", which is 0 */
 };
 
 struct option {
     enum option_id id;
-    char letter;                /* 0: none */
-    const char *name;           /* without the dashes */
-    const char *argument;       /* NULL: none */
+    char letter;          /* 0: none */
+    const char *name;     /* without the dashes */
+    const char *argument; /* NULL: none */
     enum option_kind kind;
-    uint64_t commands;          /* bits: COMMAND_ */
-    const char *policy_key;     /* the key of the policy that it sets or adds to; NULL: none */
+    uint64_t commands;      /* bits: COMMAND_ */
+    const char *policy_key; /* the key of the policy that it sets or adds to; NULL: none */
     const char *help;
 };
 
@@ -105,42 +183,47 @@ struct option {
 struct options;
 
 struct command {
-    const char *name;           /* "run", "policy check" */
-    const char *arguments;      /* what follows the options in the usage line */
+    const char *name;      /* "run", "policy check" */
+    const char *arguments; /* what follows the options in the usage line */
     const char *summary;
-    const char *notes;          /* printed after the options; may be NULL */
+    const char *notes; /* printed after the options; may be NULL */
     uint64_t bit;
-    int min_rest, max_rest;     /* how many operands; max -1: any number */
+    int min_rest, max_rest; /* how many operands; max -1: any number */
     int (*call)(const struct options *options);
-    int leading;                /* with max_rest -1: operands before those of the guest's command; options may stand between them */
+    int leading; /* with max_rest -1: operands before those of the guest's command; options may
+                    stand between them */
 };
 
 extern const struct option option_table[];
 extern const size_t option_count;
-/* main() sets them before anything else: the table is in main.c, above the files of the commands that it names. */
+/* main() sets them before anything else: the table is in main.c, above the files of the commands
+ * that it names. */
 extern const struct command *command_table;
 extern size_t command_count;
 
 struct option_use {
     const struct option *option;
-    const char *value;          /* NULL for a flag */
-    double number;              /* OPTION_NUMBER, OPTION_SECONDS */
-    uint64_t count;             /* OPTION_COUNT */
+    const char *value; /* NULL for a flag */
+    double number;     /* OPTION_NUMBER, OPTION_SECONDS */
+    uint64_t count;    /* OPTION_COUNT */
 };
 
 struct options {
     const struct command *command;
-    struct option_use *uses;    /* in the order given */
+    struct option_use *uses; /* in the order given */
     size_t n_uses;
-    char **rest;                /* operands, or the guest's argv; NULL-terminated, borrowed from argv */
+    char **rest; /* operands, or the guest's argv; NULL-terminated, borrowed from argv */
     int n_rest;
 };
 
-/* Parses argv (after the command's name). 0; or -EINVAL after one line on standard error saying what, where and how to mend it. */
-int options_parse(const struct command *command, int argc, char **argv, struct options *ret_options);
+/* Parses argv (after the command's name). 0; or -EINVAL after one line on standard error saying
+ * what, where and how to mend it. */
+int options_parse(
+    const struct command *command, int argc, char **argv, struct options *ret_options);
 void options_done(struct options *options);
 
-/* Whether --json is among the options, be they otherwise right or wrong. `command` NULL: there is no such command. */
+/* Whether --json is among the options, be they otherwise right or wrong. `command` NULL: there is
+ * no such command. */
 bool options_ask_json(const struct command *command, int argc, char *const *argv);
 
 /* The last use of an option; NULL if it was not given. */
@@ -152,10 +235,11 @@ static inline bool options_has(const struct options *options, enum option_id id)
 
 /* The help of one command, or of all, on standard output. */
 void options_help(const struct command *command);
-void options_help_group(const char *group);      /* the commands whose first word it is */
+void options_help_group(const char *group); /* the commands whose first word it is */
 void options_help_all(void);
 
-/* Of `names` (n of them, `stride` bytes apart, each a const char *), the one that was most likely meant; NULL if none is near. */
+/* Of `names` (n of them, `stride` bytes apart, each a const char *), the one that was most likely
+ * meant; NULL if none is near. */
 const char *options_nearest(const char *word, const void *names, size_t n, size_t stride);
 
 #endif

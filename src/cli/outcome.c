@@ -10,7 +10,8 @@
 #include "base/fd.h"
 #include "cli/cli.h"
 
-int outcome_print_json(const struct options *options, const struct rollbox_result *result, const char *id) {
+int outcome_print_json(
+    const struct options *options, const struct rollbox_result *result, const char *id) {
     auto_free char *json = NULL;
     auto_buf struct buf line = BUF_INIT;
 
@@ -28,14 +29,21 @@ int outcome_print_json(const struct options *options, const struct rollbox_resul
 }
 
 int outcome_fail(const struct options *options, const struct rollbox_error *error) {
-    struct rollbox_result result = { .outcome = ROLLBOX_OUTCOME_ERROR, .exit_code = -1, .isolation = "{}", .error = *error };
+    struct rollbox_result result = {
+        .outcome = ROLLBOX_OUTCOME_ERROR, .exit_code = -1, .isolation = "{}", .error = *error
+    };
 
-    return options_has(options, OPTION_JSON) ? outcome_print_json(options, &result, NULL) : cli_fail_error(options, error);
+    return options_has(options, OPTION_JSON) ? outcome_print_json(options, &result, NULL)
+                                             : cli_fail_error(options, error);
 }
 
-int outcome_status(const struct options *options, const struct rollbox_result *result, uint64_t output_limit) {
+int outcome_status(
+    const struct options *options, const struct rollbox_result *result, uint64_t output_limit) {
     const char *timeout = options_text(options, OPTION_TIMEOUT);
-    const bool is_default = !timeout && options->command->bit & (COMMAND_RUN | COMMAND_RECORD | COMMAND_SHELL) && !options_has(options, OPTION_TTY) && !options_has(options, OPTION_POLICY) && !options_has(options, OPTION_TEMPLATE);
+    const bool is_default =
+        !timeout && options->command->bit & (COMMAND_RUN | COMMAND_RECORD | COMMAND_SHELL) &&
+        !options_has(options, OPTION_TTY) && !options_has(options, OPTION_POLICY) &&
+        !options_has(options, OPTION_TEMPLATE);
 
     switch (result->outcome) {
     case ROLLBOX_OUTCOME_EXIT:
@@ -43,22 +51,31 @@ int outcome_status(const struct options *options, const struct rollbox_result *r
     case ROLLBOX_OUTCOME_SIGNAL:
         return 128 + result->signal;
     case ROLLBOX_OUTCOME_TIMEOUT:
-        cli_fail(options, "timed out after %s%s", timeout ? timeout : is_default ? "300 s, which is the default; --timeout sets another, --timeout none takes it off" : "the policy's time", timeout ? " s" : "");
+        cli_fail(options, "timed out after %s%s",
+            timeout ? timeout
+            : is_default
+                ? "300 s, which is the default; --timeout sets another, --timeout none takes it off"
+                : "the policy's time",
+            timeout ? " s" : "");
         return CLI_EXIT_TIMEOUT;
     case ROLLBOX_OUTCOME_OUT_OF_MEMORY:
         cli_fail(options, "out of memory: the sandbox needed more than its limit (see --memory)");
         return CLI_EXIT_OUT_OF_MEMORY;
     case ROLLBOX_OUTCOME_OUTPUT_LIMIT:
         if (output_limit < UINT64_MAX)
-            cli_fail(options, "too much output: more than %" PRIu64 " bytes on one stream (see --output-limit)", output_limit);
+            cli_fail(options,
+                "too much output: more than %" PRIu64 " bytes on one stream (see --output-limit)",
+                output_limit);
         else
-            cli_fail(options, "too much output on one stream: more than the policy allows (see --output-limit)");
+            cli_fail(options,
+                "too much output on one stream: more than the policy allows (see --output-limit)");
         return CLI_EXIT_OUTPUT_LIMIT;
     case ROLLBOX_OUTCOME_ERROR:
         cli_fail_error(options, &result->error);
         if (result->error.code == ROLLBOX_ERR_COMMAND_NOT_FOUND)
             return CLI_EXIT_NOT_FOUND;
-        return result->error.code == ROLLBOX_ERR_NOT_EXECUTABLE ? CLI_EXIT_NOT_EXECUTABLE : CLI_EXIT_ERROR;
+        return result->error.code == ROLLBOX_ERR_NOT_EXECUTABLE ? CLI_EXIT_NOT_EXECUTABLE
+                                                                : CLI_EXIT_ERROR;
     }
     return CLI_EXIT_ERROR;
 }

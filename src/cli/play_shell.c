@@ -23,26 +23,38 @@
 enum { IN, STATUS, OUT, ERR };
 
 #define SLICE_MS 100
-#define PATIENCE_NS 1000000000ll        /* how long a command is asked, then forced, to end, before the next harder way */
+#define PATIENCE_NS                                                                                \
+    1000000000ll /* how long a command is asked, then forced, to end, before the next harder way   \
+                  */
 #define MAX_STATUS 4096u
 
-/* Where a bash script has numbers for descriptors of its own there are few; sh knows one digit only. */
+/* Where a bash script has numbers for descriptors of its own there are few; sh knows one digit
+ * only. */
 static const char *status_fd(const struct play_shell *shell) {
     return shell->is_bash ? "247" : "9";
 }
 
 bool play_shell_is(const json_t *action) {
     const json_t *argv = json_object_get(action, "argv");
-    const char *program = json_string_value(json_array_get(argv, 0)), *login = json_string_value(json_array_get(argv, 1)), *reads = json_string_value(json_array_get(argv, 2));
+    const char *program = json_string_value(json_array_get(argv, 0)),
+               *login = json_string_value(json_array_get(argv, 1)),
+               *reads = json_string_value(json_array_get(argv, 2));
 
-    return json_integer_value(json_object_get(action, "extra_fds")) == PLAY_SHELL_FDS - 1 && json_array_size(argv) == 3 && program && login && reads && (!strcmp(program, "bash") || !strcmp(program, "sh")) &&
-           !strcmp(login, "-l") && !strcmp(reads, "-s");
+    return json_integer_value(json_object_get(action, "extra_fds")) == PLAY_SHELL_FDS - 1 &&
+           json_array_size(argv) == 3 && program && login && reads &&
+           (!strcmp(program, "bash") || !strcmp(program, "sh")) && !strcmp(login, "-l") &&
+           !strcmp(reads, "-s");
 }
 
-int play_shell_open(struct play_shell *shell, const json_t *action, uint64_t step, int ret_theirs[PLAY_SHELL_FDS]) {
+int play_shell_open(
+    struct play_shell *shell, const json_t *action, uint64_t step, int ret_theirs[PLAY_SHELL_FDS]) {
     int r = 0;
 
-    *shell = (struct play_shell){ .step = step, .is_bash = !strcmp(json_string_value(json_array_get(json_object_get(action, "argv"), 0)), "bash"), .unsent = BUF_INIT, .statuses = BUF_INIT };
+    *shell = (struct play_shell){ .step = step,
+        .is_bash =
+            !strcmp(json_string_value(json_array_get(json_object_get(action, "argv"), 0)), "bash"),
+        .unsent = BUF_INIT,
+        .statuses = BUF_INIT };
     snprintf(shell->id, sizeof shell->id, "shell-%" PRIu64, step);
     for (size_t i = 0; i < PLAY_SHELL_FDS; i++)
         shell->fds[i] = ret_theirs[i] = -EBADF;
@@ -55,10 +67,15 @@ int play_shell_open(struct play_shell *shell, const json_t *action, uint64_t ste
         }
         shell->fds[i] = ends[i == IN];
         ret_theirs[i] = ends[i != IN];
-        if (fcntl(shell->fds[i], F_SETFL, O_NONBLOCK) < 0 || (i != STATUS && fchmod(ret_theirs[i], i == IN ? 0644 : 0622) < 0))    /* so that /dev/stdin and /dev/stdout open for whoever the guest is */
+        if (fcntl(shell->fds[i], F_SETFL, O_NONBLOCK) < 0 ||
+            (i != STATUS &&
+                fchmod(ret_theirs[i], i == IN ? 0644 : 0622) <
+                    0)) /* so that /dev/stdin and /dev/stdout open for whoever the guest is */
             r = -errno;
     }
-    buf_printf(&shell->unsent, "exec %s>&3 1>&4 2>&5\nexec 3>&- 4>&- 5>&-\ntrap 'break 999 2>/dev/null' INT\n", status_fd(shell));
+    buf_printf(&shell->unsent,
+        "exec %s>&3 1>&4 2>&5\nexec 3>&- 4>&- 5>&-\ntrap 'break 999 2>/dev/null' INT\n",
+        status_fd(shell));
     if (r == 0 && buf_failed(&shell->unsent))
         r = -ENOMEM;
     return r;
@@ -76,7 +93,7 @@ void play_shell_result_done(struct play_shell_result *result) {
         buf_done(&result->streams[i]);
 }
 
-/* ---- what goes in ----------------------------------------------------------------------------------------------------- */
+/* ---- what goes in ---- */
 
 static void add_quoted(struct buf *to, const struct buf *text) {
     buf_add_text(to, "'");
@@ -107,25 +124,32 @@ static void add_command(struct play_shell *shell, const struct buf *command) {
     }
     buf_add_text(&shell->unsent, shell->is_bash ? "\\builtin eval " : "\\command eval ");
     add_quoted(&shell->unsent, command);
-    /* The empty line is for bash, whose parser takes no `{` for what it is after an eval that ended within a quotation. */
-    buf_printf(&shell->unsent, " </dev/null %s>&-\n\n{ \\command printf '%%s %%s\\n' %" PRIu64 " \"$?\" >&%s; } 2>/dev/null\n", fd, ++shell->number, fd);
+    /* The empty line is for bash, whose parser takes no `{` for what it is after an eval that ended
+     * within a quotation. */
+    buf_printf(&shell->unsent,
+        " </dev/null %s>&-\n\n{ \\command printf '%%s %%s\\n' %" PRIu64
+        " \"$?\" >&%s; } 2>/dev/null\n",
+        fd, ++shell->number, fd);
 }
 
 static void copy_stream_in(struct play_shell *shell) {
     ssize_t n = write(shell->fds[IN], shell->unsent.data, MIN(shell->unsent.length, (size_t)65536));
 
     if (n < 0 && errno == EPIPE)
-        n = (ssize_t)shell->unsent.length;      /* it has ended, which is about to be told */
+        n = (ssize_t)shell->unsent.length; /* it has ended, which is about to be told */
     if (n <= 0)
         return;
     memmove(shell->unsent.data, shell->unsent.data + n, shell->unsent.length - (size_t)n);
     shell->unsent.length -= (size_t)n;
 }
 
-/* ---- what comes back -------------------------------------------------------------------------------------------------- */
+/* ---- what comes back ---- */
 
-static void keep_output(struct play_shell_result *result, int stream, const char *data, size_t length, uint64_t limit) {
-    size_t room = limit > result->streams[stream].length ? (size_t)(limit - result->streams[stream].length) : 0;
+static void keep_output(
+    struct play_shell_result *result, int stream, const char *data, size_t length, uint64_t limit) {
+    size_t room = limit > result->streams[stream].length
+                      ? (size_t)(limit - result->streams[stream].length)
+                      : 0;
 
     result->truncated[stream] |= length > room;
     buf_add(&result->streams[stream], data, MIN(length, room));
@@ -141,11 +165,13 @@ static bool take_status(struct play_shell *shell, int *ret_status) {
     if (n > 0)
         buf_add(&shell->statuses, chunk, (size_t)n);
     int length = snprintf(wanted, sizeof wanted, "%" PRIu64 " ", shell->number);
-    while (shell->statuses.length && (end = memchr(shell->statuses.data, '\n', shell->statuses.length))) {
+    while (shell->statuses.length &&
+           (end = memchr(shell->statuses.data, '\n', shell->statuses.length))) {
         size_t line = (size_t)(end - shell->statuses.data);
 
         *end = '\0';
-        if (line > (size_t)length && !memcmp(shell->statuses.data, wanted, (size_t)length) && strspn(shell->statuses.data + length, "0123456789") == line - (size_t)length) {
+        if (line > (size_t)length && !memcmp(shell->statuses.data, wanted, (size_t)length) &&
+            strspn(shell->statuses.data + length, "0123456789") == line - (size_t)length) {
             *ret_status = atoi(shell->statuses.data + length) & 0xff;
             found = true;
         }
@@ -153,12 +179,14 @@ static bool take_status(struct play_shell *shell, int *ret_status) {
         shell->statuses.length -= line + 1;
     }
     if (shell->statuses.length > MAX_STATUS)
-        shell->statuses.length = 0;     /* a guest that writes there itself gains nothing but its own confusion */
+        shell->statuses.length =
+            0; /* a guest that writes there itself gains nothing but its own confusion */
     return found;
 }
 
 /* False at its end. */
-static bool take_output(struct play_shell *shell, int fd, struct play_shell_result *result, uint64_t limit) {
+static bool take_output(
+    struct play_shell *shell, int fd, struct play_shell_result *result, uint64_t limit) {
     static char chunk[65536];
     ssize_t n = read(shell->fds[fd], chunk, sizeof chunk);
 
@@ -168,31 +196,36 @@ static bool take_output(struct play_shell *shell, int fd, struct play_shell_resu
 }
 
 /* What is in the pipes now, and no more: others may go on writing. */
-static void drain_output(struct play_shell *shell, int fd, struct play_shell_result *result, uint64_t limit) {
+static void drain_output(
+    struct play_shell *shell, int fd, struct play_shell_result *result, uint64_t limit) {
     int left = 0;
 
     (void)ioctl(shell->fds[fd], FIONREAD, &left);
-    for (size_t before; left > 0; left -= (int)MAX(result->streams[fd - OUT].length - before, (size_t)1)) {
+    for (size_t before; left > 0;
+         left -= (int)MAX(result->streams[fd - OUT].length - before, (size_t)1)) {
         before = result->streams[fd - OUT].length;
         if (!take_output(shell, fd, result, limit) || result->truncated[fd - OUT])
             return;
     }
 }
 
-/* ---- a command -------------------------------------------------------------------------------------------------------- */
+/* ---- a command ---- */
 
 /* Asked first, then what the shell started is killed, then the shell. */
-static void press_interrupt(struct play_shell *shell, struct rollbox_sandbox *sandbox, int64_t since_ns) {
+static void press_interrupt(
+    struct play_shell *shell, struct rollbox_sandbox *sandbox, int64_t since_ns) {
     int64_t past = clock_now_ns() - since_ns;
 
     if (past < PATIENCE_NS)
         (void)rollbox_signal(sandbox, shell->id, SIGINT, ROLLBOX_SCOPE_TREE, NULL);
     else
-        (void)rollbox_signal(sandbox, shell->id, SIGKILL, past < 2 * PATIENCE_NS ? ROLLBOX_SCOPE_CHILDREN : ROLLBOX_SCOPE_TREE, NULL);
+        (void)rollbox_signal(sandbox, shell->id, SIGKILL,
+            past < 2 * PATIENCE_NS ? ROLLBOX_SCOPE_CHILDREN : ROLLBOX_SCOPE_TREE, NULL);
 }
 
-int play_shell_run(struct play_shell *shell, struct rollbox_engine *engine, struct rollbox_sandbox *sandbox, const struct buf *command, int64_t timeout_ms, uint64_t limit, struct play_shell_result *ret_result,
-                   struct rollbox_error *error) {
+int play_shell_run(struct play_shell *shell, struct rollbox_engine *engine,
+    struct rollbox_sandbox *sandbox, const struct buf *command, int64_t timeout_ms, uint64_t limit,
+    struct play_shell_result *ret_result, struct rollbox_error *error) {
     const int64_t begun = clock_now_ns();
     const struct rollbox_result *end = NULL;
     struct play_shell_result *result = ret_result;
@@ -200,15 +233,22 @@ int play_shell_run(struct play_shell *shell, struct rollbox_engine *engine, stru
     int64_t stopping = 0, pressed = 0;
     int status = 0, r = -ETIMEDOUT;
 
-    *result = (struct play_shell_result){ .outcome = ROLLBOX_OUTCOME_EXIT, .streams = { BUF_INIT, BUF_INIT } };
+    *result = (struct play_shell_result){ .outcome = ROLLBOX_OUTCOME_EXIT,
+        .streams = { BUF_INIT, BUF_INIT } };
     add_command(shell, command);
     if (buf_failed(&shell->unsent))
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "run", "out of memory");
     while (!has_status && r == -ETIMEDOUT) {
-        struct pollfd polls[PLAY_SHELL_FDS + 2] = { [PLAY_SHELL_FDS] = { .fd = rollbox_engine_fd(engine), .events = POLLIN }, [PLAY_SHELL_FDS + 1] = { .fd = signals_fd(), .events = POLLIN } };
+        struct pollfd polls[PLAY_SHELL_FDS + 2] = {
+            [PLAY_SHELL_FDS] = { .fd = rollbox_engine_fd(engine), .events = POLLIN },
+            [PLAY_SHELL_FDS + 1] = { .fd = signals_fd(), .events = POLLIN }
+        };
 
         for (int i = 0; i < PLAY_SHELL_FDS; i++)
-            polls[i] = (struct pollfd){ .fd = !open[i] || (i == IN && !shell->unsent.length) ? -1 : shell->fds[i], .events = i == IN ? POLLOUT : POLLIN };
+            polls[i] = (struct pollfd){
+                .fd = !open[i] || (i == IN && !shell->unsent.length) ? -1 : shell->fds[i],
+                .events = i == IN ? POLLOUT : POLLIN
+            };
         (void)poll(polls, ARRAY_SIZE(polls), SLICE_MS);
         if (signals_caught())
             return signals_interrupted(error);
@@ -243,7 +283,8 @@ int play_shell_run(struct play_shell *shell, struct rollbox_engine *engine, stru
         result->outcome = ROLLBOX_OUTCOME_OUTPUT_LIMIT;
     result->ended = r == 0;
     if (r < 0 && r != -ETIMEDOUT)
-        return error_set(error, ROLLBOX_ERR_INTERNAL, -r, "run", "cannot collect a result: %s", strerror(-r));
+        return error_set(
+            error, ROLLBOX_ERR_INTERNAL, -r, "run", "cannot collect a result: %s", strerror(-r));
     if (!has_status && end->outcome == ROLLBOX_OUTCOME_ERROR) {
         if (error)
             *error = end->error;
@@ -253,5 +294,7 @@ int play_shell_run(struct play_shell *shell, struct rollbox_engine *engine, stru
         result->outcome = end->outcome;
     result->exit_code = has_status ? status : end->exit_code;
     result->signal = has_status ? 0 : end->signal;
-    return buf_failed(&result->streams[0]) || buf_failed(&result->streams[1]) ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "run", "out of memory") : 0;
+    return buf_failed(&result->streams[0]) || buf_failed(&result->streams[1])
+               ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "run", "out of memory")
+               : 0;
 }

@@ -27,7 +27,8 @@ static inline void cleanup_json(json_t **json) {
 }
 #define auto_json __attribute__((cleanup(cleanup_json)))
 
-/* Absolute against the working directory, without ".", "..", "//" and a trailing "/"; by the letters alone, symbolic links are not looked at. */
+/* Absolute against the working directory, without ".", "..", "//" and a trailing "/"; by the
+ * letters alone, symbolic links are not looked at. */
 char *cli_path_absolute(const char *path) {
     auto_buf struct buf out = BUF_INIT;
     char cwd[PATH_MAX];
@@ -71,7 +72,8 @@ static json_t *option_value(const struct option_use *use) {
         return json_boolean(use->option->id != OPTION_NO_CLEAN_ENV);
     case OPTION_COUNT:
         /* A seed may be more than a number of JSON holds here; a policy has it as digits then. */
-        return use->count <= INT64_MAX ? json_integer((json_int_t)use->count) : json_sprintf("%" PRIu64, use->count);
+        return use->count <= INT64_MAX ? json_integer((json_int_t)use->count)
+                                       : json_sprintf("%" PRIu64, use->count);
     case OPTION_SECONDS:
         if (use->number <= 0)
             break;
@@ -111,7 +113,10 @@ static int add_option(json_t *policy, const struct option_use *use) {
             return -ENOMEM;
         if (json_is_array(env))
             return json_array_append_new(env, json_string(use->value)) < 0 ? -EILSEQ : 0;
-        return name && json_is_object(env) && json_object_set_new(env, name, json_string(equals + 1)) == 0 ? 0 : -EILSEQ;
+        return name && json_is_object(env) &&
+                       json_object_set_new(env, name, json_string(equals + 1)) == 0
+                   ? 0
+                   : -EILSEQ;
     }
     auto_json json_t *value = option_value(use);
     if (!value)
@@ -128,14 +133,17 @@ static int add_option(json_t *policy, const struct option_use *use) {
     return json_array_append(list, value) < 0 ? -ENOMEM : 0;
 }
 
-/* The problems of rollbox_policy_check, one line each; where the option that set the key was used, the option is named, else the place in the file. */
-static void print_problems(const struct options *options, FILE *to, const char *file, const char *problems_json) {
+/* The problems of rollbox_policy_check, one line each; where the option that set the key was used,
+ * the option is named, else the place in the file. */
+static void print_problems(
+    const struct options *options, FILE *to, const char *file, const char *problems_json) {
     auto_json json_t *problems = json_loads(problems_json ? problems_json : "[]", 0, NULL);
     json_t *problem;
     size_t i;
 
     json_array_foreach(problems, i, problem) {
-        const char *key = json_string_value(json_object_get(problem, "key")), *message = json_string_value(json_object_get(problem, "message"));
+        const char *key = json_string_value(json_object_get(problem, "key")),
+                   *message = json_string_value(json_object_get(problem, "message"));
         const char *hint = json_string_value(json_object_get(problem, "hint"));
         json_int_t line = json_integer_value(json_object_get(problem, "line"));
         size_t length = key ? strcspn(key, "[.") : 0;
@@ -158,7 +166,8 @@ static void print_problems(const struct options *options, FILE *to, const char *
             buf_printf(&text, "--%s: ", option->name);
         else if (key && key[0])
             buf_printf(&text, "%s: ", key);
-        buf_printf(&text, "%s%s%s%s", message ? message : "not valid", hint && hint[0] ? " (" : "", hint && hint[0] ? hint : "", hint && hint[0] ? ")" : "");
+        buf_printf(&text, "%s%s%s%s", message ? message : "not valid", hint && hint[0] ? " (" : "",
+            hint && hint[0] ? hint : "", hint && hint[0] ? ")" : "");
         if (buf_failed(&text))
             continue;
         if (to == stdout) {
@@ -176,14 +185,16 @@ char *cli_policy_text(const json_t *policy) {
 
 json_t *cli_policy_override(const json_t *base, const json_t *overrides) {
     auto_json json_t *policy = json_copy((json_t *)base);
-    const json_t *denied = json_object_get(base, "fs_denied"), *more = json_object_get(overrides, "fs_denied");
+    const json_t *denied = json_object_get(base, "fs_denied"),
+                 *more = json_object_get(overrides, "fs_denied");
 
     if (!policy || json_object_update(policy, (json_t *)overrides) < 0)
         return NULL;
     if (json_is_array(denied) && json_is_array(more)) {
         auto_json json_t *both = json_copy((json_t *)denied);
 
-        if (!both || json_array_extend(both, (json_t *)more) < 0 || json_object_set(policy, "fs_denied", both) < 0)
+        if (!both || json_array_extend(both, (json_t *)more) < 0 ||
+            json_object_set(policy, "fs_denied", both) < 0)
             return NULL;
     }
     return TAKE_PTR(policy);
@@ -192,20 +203,25 @@ json_t *cli_policy_override(const json_t *base, const json_t *overrides) {
 /* A command by itself; a replay is of whatever was recorded. */
 static bool is_one_command(const struct options *options) {
     if (options_has(options, OPTION_TTY))
-        return false;           /* somebody sits before it, for whom time goes on */
-    return options->command->bit & (COMMAND_RUN | COMMAND_BATCH | COMMAND_RECORD) || options_has(options, OPTION_TWICE);
+        return false; /* somebody sits before it, for whom time goes on */
+    return options->command->bit & (COMMAND_RUN | COMMAND_BATCH | COMMAND_RECORD) ||
+           options_has(options, OPTION_TWICE);
 }
 
 int cli_policy_choose_clock(json_t *policy, bool *ret_chosen) {
     const char *net = json_string_value(json_object_get(policy, "net"));
 
-    *ret_chosen = !is_given(policy, "time_mode") && is_given(policy, "random_seed") && is_given(policy, "time_start") && !(net && !strcmp(net, "host"));
-    return *ret_chosen && json_object_set_new(policy, "time_mode", json_string("virtual")) < 0 ? -ENOMEM : 0;
+    *ret_chosen = !is_given(policy, "time_mode") && is_given(policy, "random_seed") &&
+                  is_given(policy, "time_start") && !(net && !strcmp(net, "host"));
+    return *ret_chosen && json_object_set_new(policy, "time_mode", json_string("virtual")) < 0
+               ? -ENOMEM
+               : 0;
 }
 
 /* Reads a policy file ("-": standard input). */
 static int read_policy(const struct options *options, const char *file, struct buf *to) {
-    int r = strcmp(file, "-") == 0 ? fd_read_all(STDIN_FILENO, FILE_LIMIT, to) : fd_read_file(file, FILE_LIMIT, to);
+    int r = strcmp(file, "-") == 0 ? fd_read_all(STDIN_FILENO, FILE_LIMIT, to)
+                                   : fd_read_file(file, FILE_LIMIT, to);
 
     if (r == -EFBIG)
         return cli_fail(options, "%s: larger than a policy may be (16 MiB)", file);
@@ -213,7 +229,8 @@ static int read_policy(const struct options *options, const char *file, struct b
 }
 
 /* To the caller, if he is to put it into a result; else every problem on a line of its own. */
-static int tell_invalid(const struct options *options, const char *file, const char *problems, const struct rollbox_error *error, struct rollbox_error *ret_invalid) {
+static int tell_invalid(const struct options *options, const char *file, const char *problems,
+    const struct rollbox_error *error, struct rollbox_error *ret_invalid) {
     if (ret_invalid && options_has(options, OPTION_JSON))
         *ret_invalid = *error;
     else
@@ -221,7 +238,8 @@ static int tell_invalid(const struct options *options, const char *file, const c
     return CLI_EXIT_ERROR;
 }
 
-int cli_policy_make(const struct options *options, const char *file, struct cli_policy *ret_policy, struct rollbox_error *ret_invalid) {
+int cli_policy_make(const struct options *options, const char *file, struct cli_policy *ret_policy,
+    struct rollbox_error *ret_invalid) {
     struct cli_policy made = { .max_output_bytes = DEFAULT_MAX_OUTPUT };
     auto_buf struct buf text = BUF_INIT;
     auto_free char *problems = NULL;
@@ -251,7 +269,8 @@ int cli_policy_make(const struct options *options, const char *file, struct cli_
         }
         free(TAKE_PTR(problems));
     }
-    auto_json json_t *policy = file ? json_loadb(text.data, text.length, JSON_REJECT_DUPLICATES, NULL) : json_object();
+    auto_json json_t *policy =
+        file ? json_loadb(text.data, text.length, JSON_REJECT_DUPLICATES, NULL) : json_object();
     if (!json_is_object(policy))
         return cli_fail(options, "%s: not a JSON object", file ? file : "policy");
     for (size_t i = 0; i < options->n_uses; i++) {
@@ -261,7 +280,9 @@ int cli_policy_make(const struct options *options, const char *file, struct cli_
             continue;
         int r = add_option(policy, use);
         if (r == -EILSEQ && has_no_place(use))
-            return cli_fail(options, "--%s %s: the path is relative, and the working directory is gone or cannot be told: %s",
+            return cli_fail(options,
+                "--%s %s: the path is relative, and the working directory is gone or cannot be "
+                "told: %s",
                 use->option->name, use->value, strerror(errno));
         if (r == -EILSEQ)
             return cli_fail(options, "--%s %s: not valid UTF-8", use->option->name, use->value);
@@ -283,7 +304,8 @@ int cli_policy_make(const struct options *options, const char *file, struct cli_
     const json_t *limit = json_object_get(policy, "max_output");
     if (json_is_integer(limit))
         made.max_output_bytes = (uint64_t)json_integer_value(limit);
-    else if (json_is_string(limit) && policy_parse_size(json_string_value(limit), &made.max_output_bytes) < 0) {
+    else if (json_is_string(limit) &&
+             policy_parse_size(json_string_value(limit), &made.max_output_bytes) < 0) {
         cli_policy_done(&made);
         return cli_fail(options, "max_output %s: not a size", json_string_value(limit));
     }
@@ -312,11 +334,14 @@ int cmd_policy_check(const struct options *options) {
     int r = read_policy(options, file, &text);
     if (r)
         return r;
-    int status = rollbox_policy_check(text.data ? text.data : "", text.length, &problems, &error) < 0 ? 1 : 0;
+    int status =
+        rollbox_policy_check(text.data ? text.data : "", text.length, &problems, &error) < 0 ? 1
+                                                                                             : 0;
     if (status && error.code != ROLLBOX_ERR_POLICY_INVALID)
         return cli_fail_error(options, &error);
     if (options_has(options, OPTION_JSON))
-        printf("{\"valid\": %s, \"problems\": %s}\n", status ? "false" : "true", problems ? problems : "[]");
+        printf("{\"valid\": %s, \"problems\": %s}\n", status ? "false" : "true",
+            problems ? problems : "[]");
     else if (status)
         print_problems(options, stdout, shown, problems);
     else {
@@ -351,7 +376,8 @@ int cmd_policy_plan(const struct options *options) {
     struct cli_policy policy;
     auto_free char *text = NULL;
 
-    int status = cli_policy_make(options, options->n_rest ? options->rest[0] : NULL, &policy, &error);
+    int status =
+        cli_policy_make(options, options->n_rest ? options->rest[0] : NULL, &policy, &error);
     if (status)
         return error.code ? cli_fail_error(options, &error) : status;
     if (cli_engine_open(options, &engine, &error) < 0) {

@@ -2,10 +2,12 @@
 /*
  * The CLI's private engine.
  *
- * The CLI has the engine's code in it, so its engine is a fork and no other program: executing one would take longer than all that the engine does before the first
- * sandbox. (The library never does so: it lives in processes whose memory must not be copied.) The fork gets what rollbox-engine would get, its end of a socket pair, standard error and
- * what an engine gets of the environment, and loses the rest before anything else: descriptors, signal dispositions, the terminal's session, and what /proc shows of the caller's
- * arguments and environment.
+ * The CLI has the engine's code in it, so its engine is a fork and no other program: executing one
+ * would take longer than all that the engine does before the first sandbox. (The library never does
+ * so: it lives in processes whose memory must not be copied.) The fork gets what rollbox-engine
+ * would get, its end of a socket pair, standard error and what an engine gets of the environment,
+ * and loses the rest before anything else: descriptors, signal dispositions, the terminal's
+ * session, and what /proc shows of the caller's arguments and environment.
  */
 #include "cli/private_engine.h"
 
@@ -33,8 +35,8 @@
 #define LEFTOVERS_SIZE 16384
 #define PATIENCE_MS 20000
 
-static struct spawned started = { .socket = -EBADF, .pidfd = -EBADF };  /* socket < 0: none */
-static char *leftovers;         /* shared with the engine: see engine/engine_serve.h */
+static struct spawned started = { .socket = -EBADF, .pidfd = -EBADF }; /* socket < 0: none */
+static char *leftovers; /* shared with the engine: see engine/engine_serve.h */
 static char *arguments;
 static size_t arguments_length;
 
@@ -72,11 +74,15 @@ _Noreturn static void become_engine(int socket, bool expects_fixed) {
     prctl(PR_SET_NAME, ENGINE_NAME, 0, 0, 0);
     forget_caller();
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    if (setsid() < 0 || null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(null, STDOUT_FILENO) < 0 || (socket != ENGINE_FD && dup2(socket, ENGINE_FD) < 0))
+    if (setsid() < 0 || null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(null, STDOUT_FILENO) < 0 ||
+        (socket != ENGINE_FD && dup2(socket, ENGINE_FD) < 0))
         _exit(CLI_EXIT_ERROR);
     closefrom(ENGINE_FD + 1);
     (void)fcntl(ENGINE_FD, F_SETFD, FD_CLOEXEC);
-    _exit(engine_serve(&(struct serve_options){ .fd = ENGINE_FD, .expects_fixed = expects_fixed, .leftovers = leftovers, .leftovers_size = LEFTOVERS_SIZE }));
+    _exit(engine_serve(&(struct serve_options){ .fd = ENGINE_FD,
+        .expects_fixed = expects_fixed,
+        .leftovers = leftovers,
+        .leftovers_size = LEFTOVERS_SIZE }));
 }
 
 /* What an engine has left that was killed, and is dead. */
@@ -98,7 +104,8 @@ static int start_engine(bool expects_fixed) {
 
     clean_up();
     if (!leftovers) {
-        void *shared = mmap(NULL, LEFTOVERS_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        void *shared =
+            mmap(NULL, LEFTOVERS_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (shared == MAP_FAILED)
             return -errno;
         leftovers = shared;
@@ -136,15 +143,19 @@ static bool is_named(void) {
 
 void private_engine_start(const struct options *options) {
     if (!options_text(options, OPTION_ENGINE) && !is_named())
-        (void)start_engine(options_has(options, OPTION_SEED) || options_has(options, OPTION_TIME_START));
+        (void)start_engine(
+            options_has(options, OPTION_SEED) || options_has(options, OPTION_TIME_START));
 }
 
 int private_engine_open(struct rollbox_engine **ret_engine, struct rollbox_error *error) {
     if (is_named())
-        return rollbox_engine_open(&(struct rollbox_engine_options){ .size = sizeof(struct rollbox_engine_options) }, ret_engine, error);
+        return rollbox_engine_open(
+            &(struct rollbox_engine_options){ .size = sizeof(struct rollbox_engine_options) },
+            ret_engine, error);
     int r = started.socket < 0 ? start_engine(false) : 0;
     if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_START), -r, "connect", "cannot start an engine: %s", strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_START), -r, "connect",
+            "cannot start an engine: %s", strerror(-r));
     struct spawned engine = started;
     started.socket = started.pidfd = -EBADF;
     return handle_adopt(&engine, ret_engine, error);

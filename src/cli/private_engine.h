@@ -8,17 +8,21 @@
 struct rollbox_engine;
 struct rollbox_error;
 
-/* main()'s, which the engine has no use for and does not show as its own. Before anything else here. */
+/* main()'s, which the engine has no use for and does not show as its own. Before anything else
+ * here. */
 void private_engine_arguments(int argc, char **argv);
 
-/* Starts the engine that private_engine_open will need, so that it gets ready while the command still reads its policy. Does nothing where --engine or $ROLLBOX_ENGINE name
- * another; what goes wrong is told by private_engine_open. */
+/* Starts the engine that private_engine_open will need, so that it gets ready while the command
+ * still reads its policy. Does nothing where --engine or $ROLLBOX_ENGINE name another; what goes
+ * wrong is told by private_engine_open. */
 void private_engine_start(const struct options *options);
 
-/* Opens a private engine: the one started, or $ROLLBOX_ENGINE, or a new one. As rollbox_engine_open. */
+/* Opens a private engine: the one started, or $ROLLBOX_ENGINE, or a new one. As
+ * rollbox_engine_open. */
 int private_engine_open(struct rollbox_engine **ret_engine, struct rollbox_error *error);
 
-/* When nothing is open any more: ends one that was started and not opened, and removes what one that was killed has left. */
+/* When nothing is open any more: ends one that was started and not opened, and removes what one
+ * that was killed has left. */
 void private_engine_end(void);
 
 #endif

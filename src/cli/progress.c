@@ -41,7 +41,8 @@ static void add_outcomes(const struct progress *progress, struct buf *to) {
 
     for (int i = 0; i < PROGRESS_OUTCOMES; i++)
         if (progress->outcomes[i]) {
-            buf_printf(to, "%s%s %" PRIu64, first ? "" : ", ", rollbox_outcome_name((enum rollbox_outcome)i), progress->outcomes[i]);
+            buf_printf(to, "%s%s %" PRIu64, first ? "" : ", ",
+                rollbox_outcome_name((enum rollbox_outcome)i), progress->outcomes[i]);
             first = false;
         }
 }
@@ -51,14 +52,16 @@ void progress_draw(struct progress *progress) {
     auto_buf struct buf line = BUF_INIT;
     struct winsize size = { 0 };
 
-    if (!progress->bar || (progress->drawn && now - progress->drawn_ns < (int64_t)PROGRESS_TICK_MS * 1000000))
+    if (!progress->bar ||
+        (progress->drawn && now - progress->drawn_ns < (int64_t)PROGRESS_TICK_MS * 1000000))
         return;
     uint64_t done = progress_done(progress) + progress->skipped;
     double rate = rate_of(progress);
     if (progress->total) {
         int filled = (int)(MIN(done, progress->total) * BAR_WIDTH / progress->total);
 
-        buf_printf(&line, "[%.*s%.*s] %" PRIu64 "/%" PRIu64, filled, "########################", BAR_WIDTH - filled, "........................", done, progress->total);
+        buf_printf(&line, "[%.*s%.*s] %" PRIu64 "/%" PRIu64, filled, "########################",
+            BAR_WIDTH - filled, "........................", done, progress->total);
     } else {
         buf_printf(&line, "%" PRIu64 " done", done);
     }
@@ -67,7 +70,8 @@ void progress_draw(struct progress *progress) {
         uint64_t left = (uint64_t)((double)(progress->total - done) / rate + 0.5);
 
         if (left >= 3600)
-            buf_printf(&line, "  ETA %" PRIu64 ":%02u:%02u", left / 3600, (unsigned)(left / 60 % 60), (unsigned)(left % 60));
+            buf_printf(&line, "  ETA %" PRIu64 ":%02u:%02u", left / 3600,
+                (unsigned)(left / 60 % 60), (unsigned)(left % 60));
         else
             buf_printf(&line, "  ETA %u:%02u", (unsigned)(left / 60), (unsigned)(left % 60));
     }
@@ -76,7 +80,8 @@ void progress_draw(struct progress *progress) {
     if (buf_failed(&line))
         return;
     /* A line that wraps could not be drawn over. */
-    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 && line.length >= size.ws_col)
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 &&
+        line.length >= size.ws_col)
         line.length = size.ws_col - 1u;
     fprintf(stderr, "\r%.*s\033[K", (int)line.length, line.data);
     progress->drawn = true;
@@ -94,7 +99,8 @@ void progress_summary(struct progress *progress, bool interrupted) {
     uint64_t done = progress_done(progress);
 
     progress_clear(progress);
-    buf_printf(&line, "rollbox batch: %s%" PRIu64 " done in %.1f s (%.1f/s)", interrupted ? "interrupted: " : "", done, seconds_of(progress), rate_of(progress));
+    buf_printf(&line, "rollbox batch: %s%" PRIu64 " done in %.1f s (%.1f/s)",
+        interrupted ? "interrupted: " : "", done, seconds_of(progress), rate_of(progress));
     if (done)
         buf_add_text(&line, ": ");
     add_outcomes(progress, &line);
@@ -109,10 +115,14 @@ void progress_summary(struct progress *progress, bool interrupted) {
 void progress_json(const struct progress *progress, bool interrupted, int fd) {
     auto_buf struct buf line = BUF_INIT;
 
-    buf_printf(&line, "{\"done\":%" PRIu64 ",\"skipped\":%" PRIu64 ",\"retried\":%" PRIu64 ",\"seconds\":%.3f,\"rate\":%.3f,\"interrupted\":%s,\"outcomes\":{",
-               progress_done(progress), progress->skipped, progress->retried, seconds_of(progress), rate_of(progress), interrupted ? "true" : "false");
+    buf_printf(&line,
+        "{\"done\":%" PRIu64 ",\"skipped\":%" PRIu64 ",\"retried\":%" PRIu64
+        ",\"seconds\":%.3f,\"rate\":%.3f,\"interrupted\":%s,\"outcomes\":{",
+        progress_done(progress), progress->skipped, progress->retried, seconds_of(progress),
+        rate_of(progress), interrupted ? "true" : "false");
     for (int i = 0; i < PROGRESS_OUTCOMES; i++)
-        buf_printf(&line, "%s\"%s\":%" PRIu64, i ? "," : "", rollbox_outcome_name((enum rollbox_outcome)i), progress->outcomes[i]);
+        buf_printf(&line, "%s\"%s\":%" PRIu64, i ? "," : "",
+            rollbox_outcome_name((enum rollbox_outcome)i), progress->outcomes[i]);
     buf_add_text(&line, "}}\n");
     if (!buf_failed(&line))
         fd_write_all(fd, line.data, line.length);

@@ -2,8 +2,9 @@
 /*
  * rollbox record: one command in one sandbox, as rollbox run, with its trajectory in a file.
  *
- * The sandbox is one that lives, for as long as its one command does, as trajectories are of those. The command's input is read to its end before it starts: what is typed while it runs could not be given to it
- * again. Its output goes through pipes to our own streams as it comes.
+ * The sandbox is one that lives, for as long as its one command does, as trajectories are of those.
+ * The command's input is read to its end before it starts: what is typed while it runs could not be
+ * given to it again. Its output goes through pipes to our own streams as it comes.
  */
 #include "cli/record.h"
 
@@ -31,26 +32,36 @@
 
 #define MAX_INPUT (256u << 20)
 
-/* ---- the trajectory ----------------------------------------------------------------------------------------------- */
+/* ---- the trajectory ---- */
 
 int record_open_file(const char *path, bool force, int *ret_fd, struct rollbox_error *error) {
     if (!strcmp(path, "-"))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "-: a trajectory does not go to standard output, which has the command's; name a file, or a descriptor as /dev/fd/3");
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "-: a trajectory does not go to standard output, which has the command's; name a file, "
+            "or a descriptor as /dev/fd/3");
     /* Without waiting for somebody to read a pipe. */
-    auto_close int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
+    auto_close int fd =
+        open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
     struct stat st;
 
     if (fd < 0 || fstat(fd, &st) < 0)
-        return error_set(error, ROLLBOX_ERR_IO, errno, "arguments", "%.600s: cannot open it for a trajectory: %s", path, errno == ENXIO ? "nobody reads that pipe" : strerror(errno));
-    /* Held by whoever has this open file, so for as long as the recorder writes. Where a file system has no locks, there is none. */
+        return error_set(error, ROLLBOX_ERR_IO, errno, "arguments",
+            "%.600s: cannot open it for a trajectory: %s", path,
+            errno == ENXIO ? "nobody reads that pipe" : strerror(errno));
+    /* Held by whoever has this open file, so for as long as the recorder writes. Where a file
+     * system has no locks, there is none. */
     if (S_ISREG(st.st_mode) && flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBUSY, "arguments", "%.600s: another sandbox is recorded to it", path);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBUSY, "arguments",
+            "%.600s: another sandbox is recorded to it", path);
     if (fstat(fd, &st) < 0)
-        return error_set(error, ROLLBOX_ERR_IO, errno, "arguments", "%.600s: cannot look at it: %s", path, strerror(errno));
+        return error_set(error, ROLLBOX_ERR_IO, errno, "arguments", "%.600s: cannot look at it: %s",
+            path, strerror(errno));
     if (S_ISREG(st.st_mode) && st.st_size && !force)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments", "%.600s: there is something in it already; remove it, or use --force", path);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments",
+            "%.600s: there is something in it already; remove it, or use --force", path);
     if (S_ISREG(st.st_mode) && st.st_size && ftruncate(fd, 0) < 0)
-        return error_set(error, ROLLBOX_ERR_IO, errno, "arguments", "%.600s: cannot empty it: %s", path, strerror(errno));
+        return error_set(error, ROLLBOX_ERR_IO, errno, "arguments", "%.600s: cannot empty it: %s",
+            path, strerror(errno));
     *ret_fd = TAKE_FD(fd);
     return 0;
 }
@@ -58,7 +69,9 @@ int record_open_file(const char *path, bool force, int *ret_fd, struct rollbox_e
 int record_open(const struct options *options, const char *path, int *ret_fd) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
 
-    return record_open_file(path, options_has(options, OPTION_OVERWRITE), ret_fd, &error) < 0 ? cli_fail_error(options, &error) : 0;
+    return record_open_file(path, options_has(options, OPTION_OVERWRITE), ret_fd, &error) < 0
+               ? cli_fail_error(options, &error)
+               : 0;
 }
 
 static const char **texts_of(const struct options *options, enum option_id id) {
@@ -71,25 +84,35 @@ static const char **texts_of(const struct options *options, enum option_id id) {
     return texts;
 }
 
-static int read_size(const struct options *options, enum option_id id, uint64_t *ret_bytes, struct rollbox_error *error) {
+static int read_size(const struct options *options, enum option_id id, uint64_t *ret_bytes,
+    struct rollbox_error *error) {
     const struct option_use *use = options_last(options, id);
 
     if (!use || (policy_parse_size(use->value, ret_bytes) == 0 && *ret_bytes))
         return 0;
     error->code = ROLLBOX_ERR_INVALID_ARGUMENT;
-    (void)snprintf(error->message, sizeof error->message, "--%s %.100s: must be a size above 0, such as 1M", use->option->name, use->value);
+    (void)snprintf(error->message, sizeof error->message,
+        "--%s %.100s: must be a size above 0, such as 1M", use->option->name, use->value);
     return -EINVAL;
 }
 
 bool record_wants_changes(const struct options *options) {
-    return options->command->bit == COMMAND_VERIFY ? !options_has(options, OPTION_NO_FILES) : options_has(options, OPTION_RECORD_CHANGES);
+    return options->command->bit == COMMAND_VERIFY ? !options_has(options, OPTION_NO_FILES)
+                                                   : options_has(options, OPTION_RECORD_CHANGES);
 }
 
-int record_start(const struct options *options, struct rollbox_sandbox *sandbox, int fd, struct rollbox_error *error) {
+int record_start(const struct options *options, struct rollbox_sandbox *sandbox, int fd,
+    struct rollbox_error *error) {
     auto_free const char **names = texts_of(options, OPTION_REDACT_ENV);
     auto_free const char **patterns = texts_of(options, OPTION_REDACT);
     struct rollbox_record_options record = {
-        .size = sizeof record, .fd = fd, .redact_names = names, .redact_patterns = patterns, .env_values = options_has(options, OPTION_ENV_VALUES), .files = options_has(options, OPTION_RECORD_FILES), .changes = record_wants_changes(options),
+        .size = sizeof record,
+        .fd = fd,
+        .redact_names = names,
+        .redact_patterns = patterns,
+        .env_values = options_has(options, OPTION_ENV_VALUES),
+        .files = options_has(options, OPTION_RECORD_FILES),
+        .changes = record_wants_changes(options),
         .as_parent = options->command->bit & (COMMAND_FORK | COMMAND_RESTORE),
     };
 
@@ -99,7 +122,8 @@ int record_start(const struct options *options, struct rollbox_sandbox *sandbox,
     return r < 0 ? r : rollbox_record(sandbox, &record, NULL, error);
 }
 
-int record_end(const struct options *options, struct rollbox_sandbox *take_sandbox, const char *what) {
+int record_end(
+    const struct options *options, struct rollbox_sandbox *take_sandbox, const char *what) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_free char *json = NULL;
     int status = 0;
@@ -110,8 +134,11 @@ int record_end(const struct options *options, struct rollbox_sandbox *take_sandb
     const json_t *record = json_object_get(answer, "record");
     const char *problem = json_string_value(json_object_get(record, "error"));
     if (record && !json_is_true(json_object_get(record, "complete")))
-        status = cli_fail(options, "%s: the trajectory is not whole: it has %lld of %lld steps: %s", what ? what : "the record", (long long)json_integer_value(json_object_get(record, "written")),
-                          (long long)json_integer_value(json_object_get(record, "steps")), problem ? problem : "its end could not be written");
+        status = cli_fail(options, "%s: the trajectory is not whole: it has %lld of %lld steps: %s",
+            what ? what : "the record",
+            (long long)json_integer_value(json_object_get(record, "written")),
+            (long long)json_integer_value(json_object_get(record, "steps")),
+            problem ? problem : "its end could not be written");
     json_decref(answer);
     return status;
 }
@@ -123,10 +150,14 @@ static char *name_in(const char *pattern, const char *name) {
 
     if (!at)
         return strdup(pattern);
-    return asprintf(&path, "%.*s%s%s", (int)(at - pattern), pattern, name, at + strlen("{name}")) < 0 ? NULL : path;
+    return asprintf(&path, "%.*s%s%s", (int)(at - pattern), pattern, name, at + strlen("{name}")) <
+                   0
+               ? NULL
+               : path;
 }
 
-int record_kept(const struct options *options, struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
+int record_kept(
+    const struct options *options, struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
     const char *pattern = options_text(options, OPTION_RECORD);
     auto_free char *path = pattern ? name_in(pattern, rollbox_sandbox_name(sandbox)) : NULL;
     auto_close int fd = -EBADF;
@@ -134,12 +165,13 @@ int record_kept(const struct options *options, struct rollbox_sandbox *sandbox, 
     if (!pattern)
         return 0;
     if (!path)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+        return error_set(
+            error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     int r = record_open_file(path, options_has(options, OPTION_OVERWRITE), &fd, error);
     return r < 0 ? r : record_start(options, sandbox, fd, error);
 }
 
-/* ---- the command -------------------------------------------------------------------------------------------------- */
+/* ---- the command ---- */
 
 /* Until the command has ended and all that it wrote is out. */
 static void move_streams(struct copy_stream *pump, struct rollbox_run *run) {
@@ -154,25 +186,33 @@ static void move_streams(struct copy_stream *pump, struct rollbox_run *run) {
 }
 
 static int read_input(const struct options *options, struct buf *to) {
-    int r = options_has(options, OPTION_RECORD_INPUT) ? fd_read_all(STDIN_FILENO, MAX_INPUT, to) : 0;
+    int r =
+        options_has(options, OPTION_RECORD_INPUT) ? fd_read_all(STDIN_FILENO, MAX_INPUT, to) : 0;
 
-    return r < 0 ? cli_fail(options, "cannot read the command's input: %s", r == -EFBIG ? "it has more than 256 MiB" : strerror(-r)) : 0;
+    return r < 0 ? cli_fail(options, "cannot read the command's input: %s",
+                       r == -EFBIG ? "it has more than 256 MiB" : strerror(-r))
+                 : 0;
 }
 
-static int conclude_record(const struct options *options, const struct copy_stream *pump, struct rollbox_run *run, bool streams) {
+static int conclude_record(const struct options *options, const struct copy_stream *pump,
+    struct rollbox_run *run, bool streams) {
     const struct rollbox_result *result;
 
     int status = copy_stream_result(pump, options, run, &result);
     if (status)
         return status;
     if (!streams)
-        return options_has(options, OPTION_JSON) && options->command->bit == COMMAND_RECORD ? outcome_print_json(options, result, NULL)
-                                                                                           : result->outcome == ROLLBOX_OUTCOME_ERROR ? outcome_status(options, result, UINT64_MAX) : 0;
+        return options_has(options, OPTION_JSON) && options->command->bit == COMMAND_RECORD
+                   ? outcome_print_json(options, result, NULL)
+               : result->outcome == ROLLBOX_OUTCOME_ERROR
+                   ? outcome_status(options, result, UINT64_MAX)
+                   : 0;
     return outcome_status(options, result, UINT64_MAX);
 }
 
 /* In a sandbox that is recorded. */
-static int run_in(const struct options *options, struct rollbox_engine *engine, struct rollbox_sandbox *sandbox, int64_t timeout_ms, bool streams) {
+static int run_in(const struct options *options, struct rollbox_engine *engine,
+    struct rollbox_sandbox *sandbox, int64_t timeout_ms, bool streams) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_buf struct buf input = BUF_INIT;
     struct rollbox_run *run = NULL;
@@ -182,9 +222,11 @@ static int run_in(const struct options *options, struct rollbox_engine *engine, 
     copy_stream_init(&pump, engine);
     int status = copy_stream_catch_signals(&pump, options);
     if (!status && streams)
-        status = copy_stream_open(&pump, options, STREAM_OUT, STDOUT_FILENO, UINT64_MAX, &theirs[0]);
+        status =
+            copy_stream_open(&pump, options, STREAM_OUT, STDOUT_FILENO, UINT64_MAX, &theirs[0]);
     if (!status && streams)
-        status = copy_stream_open(&pump, options, STREAM_ERR, STDERR_FILENO, UINT64_MAX, &theirs[1]);
+        status =
+            copy_stream_open(&pump, options, STREAM_ERR, STDERR_FILENO, UINT64_MAX, &theirs[1]);
     if (!status)
         status = read_input(options, &input);
     struct rollbox_exec_options exec = {
@@ -212,20 +254,26 @@ static int run_in(const struct options *options, struct rollbox_engine *engine, 
     return status;
 }
 
-int record_run(const struct options *options, struct rollbox_engine *engine, const char *policy, size_t policy_length, int fd, const char *path, bool streams, json_t **ret_contents, int *ret_status) {
+int record_run(const struct options *options, struct rollbox_engine *engine, const char *policy,
+    size_t policy_length, int fd, const char *path, bool streams, json_t **ret_contents,
+    int *ret_status) {
     const struct rollbox_sandbox_options sandbox_options = { .size = sizeof sandbox_options };
     struct rollbox_error error = { .code = ROLLBOX_OK };
     struct rollbox_sandbox *sandbox = NULL;
     struct rollbox_plan *plan;
 
-    if (rollbox_prepare(engine, policy, policy_length, &plan, &error) < 0 || rollbox_sandbox_create(engine, plan, &sandbox_options, &sandbox, &error) < 0 ||
+    if (rollbox_prepare(engine, policy, policy_length, &plan, &error) < 0 ||
+        rollbox_sandbox_create(engine, plan, &sandbox_options, &sandbox, &error) < 0 ||
         record_start(options, sandbox, fd, &error) < 0) {
         (void)rollbox_sandbox_close(sandbox, NULL);
         return outcome_fail(options, &error);
     }
     *ret_status = run_in(options, engine, sandbox, policy_api_run_timeout_ms(plan), streams);
     if (ret_contents)
-        *ret_contents = record_wants_changes(options) && !options_has(options, OPTION_REDACT) && !options_has(options, OPTION_REDACT_ENV) ? recorded_files_of(sandbox) : NULL;
+        *ret_contents = record_wants_changes(options) && !options_has(options, OPTION_REDACT) &&
+                                !options_has(options, OPTION_REDACT_ENV)
+                            ? recorded_files_of(sandbox)
+                            : NULL;
     return record_end(options, sandbox, path);
 }
 
@@ -247,7 +295,8 @@ int cmd_record(const struct options *options) {
     if (!status && cli_engine_open(options, &engine, &error) < 0) {
         status = outcome_fail(options, &error);
     } else if (!status) {
-        status = record_run(options, engine, policy.text, policy.length, fd, path, !options_has(options, OPTION_JSON), NULL, &command_status);
+        status = record_run(options, engine, policy.text, policy.length, fd, path,
+            !options_has(options, OPTION_JSON), NULL, &command_status);
         rollbox_engine_close(engine);
     }
     cli_policy_done(&policy);

@@ -16,7 +16,8 @@
 
 #define PLACE "{id}"
 
-/* A string or an integer. A string may have any character; a file's name has it as %XX unless it is a plain one. */
+/* A string or an integer. A string may have any character; a file's name has it as %XX unless it is
+ * a plain one. */
 static void add_id(const struct job *job, struct buf *to) {
     const json_t *id = json_object_get(job->root, "id");
     const char *text = json_string_value(id);
@@ -46,10 +47,14 @@ static char *path_of(const char *pattern, const struct job *job) {
 int record_report_check(const struct options *options) {
     const char *pattern = options_text(options, OPTION_RECORD);
 
-    return !pattern || strstr(pattern, PLACE) ? 0 : cli_fail(options, "--record %s: jobs need a file each; put " PLACE " into its name", pattern);
+    return !pattern || strstr(pattern, PLACE)
+               ? 0
+               : cli_fail(options,
+                     "--record %s: jobs need a file each; put " PLACE " into its name", pattern);
 }
 
-int record_report_start(const struct options *options, struct rollbox_engine *engine, struct rollbox_plan *plan, struct job *job, struct rollbox_error *error) {
+int record_report_start(const struct options *options, struct rollbox_engine *engine,
+    struct rollbox_plan *plan, struct job *job, struct rollbox_error *error) {
     const struct rollbox_sandbox_options sandbox_options = { .size = sizeof sandbox_options };
     const struct rollbox_run_options *run = &job->options;
     const struct rollbox_exec_options exec = {
@@ -72,9 +77,11 @@ int record_report_start(const struct options *options, struct rollbox_engine *en
     auto_close int fd = -EBADF;
 
     if (!path)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+        return error_set(
+            error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     /* Another attempt's takes the place of the last one's. */
-    int r = record_open_file(path, job->attempts > 1 || options_has(options, OPTION_OVERWRITE), &fd, error);
+    int r = record_open_file(
+        path, job->attempts > 1 || options_has(options, OPTION_OVERWRITE), &fd, error);
     if (r >= 0)
         r = rollbox_sandbox_create(engine, plan, &sandbox_options, &job->sandbox, error);
     if (r >= 0)

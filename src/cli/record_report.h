@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Jobs of a batch that are recorded: each is the one command of a sandbox that lives for it, as trajectories are of those. Making such a sandbox and ending its record block, each for a millisecond or two.
+ * Jobs of a batch that are recorded: each is the one command of a sandbox that lives for it, as
+ * trajectories are of those. Making such a sandbox and ending its record block, each for a
+ * millisecond or two.
  */
 #ifndef ROLLBOX_CLI_RECORDED_H
 #define ROLLBOX_CLI_RECORDED_H
@@ -12,9 +14,11 @@
 int record_report_check(const struct options *options);
 
 /* Starts the job as --record says: job->run and job->sandbox. 0; or negative with *error filled. */
-int record_report_start(const struct options *options, struct rollbox_engine *engine, struct rollbox_plan *plan, struct job *job, struct rollbox_error *error);
+int record_report_start(const struct options *options, struct rollbox_engine *engine,
+    struct rollbox_plan *plan, struct job *job, struct rollbox_error *error);
 
-/* The job's run has ended: ends its sandbox, if it has one. 0, or an exit status after a line if the trajectory is not whole. */
+/* The job's run has ended: ends its sandbox, if it has one. 0, or an exit status after a line if
+ * the trajectory is not whole. */
 int record_report_end(const struct options *options, struct job *job);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * They are read when nothing more happens in the sandbox, for reading a file changes the time of its last access, which a command could see. A file that was written again after the step that tells of it has
- * another digest by then, and so is not taken for what it was.
+ * They are read when nothing more happens in the sandbox, for reading a file changes the time of
+ * its last access, which a command could see. A file that was written again after the step that
+ * tells of it has another digest by then, and so is not taken for what it was.
  */
 #include "cli/recorded_files.h"
 
@@ -13,7 +14,7 @@
 
 #define MAX_CONTENT (256u << 10)
 #define MAX_CONTENTS (64u << 20)
-#define MAX_FILES 1024         /* each is asked for, which takes most of a millisecond */
+#define MAX_FILES 1024 /* each is asked for, which takes most of a millisecond */
 
 static size_t add_content(json_t *contents, const void *data, size_t length) {
     char digest[RECORD_DIGEST_HEX + 1];
@@ -27,26 +28,34 @@ static size_t add_file(json_t *contents, struct rollbox_sandbox *sandbox, const 
     auto_free void *data = NULL;
     size_t length;
 
-    return rollbox_file_read(sandbox, path, MAX_CONTENT, &data, &length, NULL) < 0 ? 0 : add_content(contents, data, length);
+    return rollbox_file_read(sandbox, path, MAX_CONTENT, &data, &length, NULL) < 0
+               ? 0
+               : add_content(contents, data, length);
 }
 
 /* Of a link where it leads is what is in it. */
 static size_t add_link(json_t *contents, struct rollbox_sandbox *sandbox, const char *path) {
     auto_free char *json = NULL;
-    json_t *answer = rollbox_file_stat(sandbox, path, false, &json, NULL) < 0 ? NULL : json_loads(json, 0, NULL);
+    json_t *answer =
+        rollbox_file_stat(sandbox, path, false, &json, NULL) < 0 ? NULL : json_loads(json, 0, NULL);
     const json_t *target = json_object_get(answer, "target");
-    size_t n = json_is_string(target) ? add_content(contents, json_string_value(target), json_string_length(target)) : 0;
+    size_t n = json_is_string(target)
+                   ? add_content(contents, json_string_value(target), json_string_length(target))
+                   : 0;
 
     json_decref(answer);
     return n;
 }
 
 static size_t add_change(json_t *contents, struct rollbox_sandbox *sandbox, const json_t *change) {
-    const char *type = json_string_value(json_object_get(change, "type")), *path = json_string_value(json_object_get(change, "path"));
+    const char *type = json_string_value(json_object_get(change, "type")),
+               *path = json_string_value(json_object_get(change, "path"));
 
     if (!type || !path || json_integer_value(json_object_get(change, "size")) > MAX_CONTENT)
         return 0;
-    return !strcmp(type, "file") ? add_file(contents, sandbox, path) : !strcmp(type, "symlink") ? add_link(contents, sandbox, path) : 0;
+    return !strcmp(type, "file")      ? add_file(contents, sandbox, path)
+           : !strcmp(type, "symlink") ? add_link(contents, sandbox, path)
+                                      : 0;
 }
 
 json_t *recorded_files_of(struct rollbox_sandbox *sandbox) {
@@ -57,9 +66,9 @@ json_t *recorded_files_of(struct rollbox_sandbox *sandbox) {
     if (!contents || rollbox_diff(sandbox, NULL, NULL, false, &json, NULL) < 0)
         return contents;
     json_t *answer = json_loads(json, 0, NULL);
-    json_array_foreach(json_object_get(answer, "changes"), i, change)
-        if (total < MAX_CONTENTS && n++ < MAX_FILES)
-            total += add_change(contents, sandbox, change);
+    json_array_foreach(json_object_get(answer, "changes"), i,
+        change) if (total < MAX_CONTENTS && n++ < MAX_FILES) total +=
+        add_change(contents, sandbox, change);
     json_decref(answer);
     return contents;
 }

@@ -7,7 +7,8 @@
 
 #include <rollbox/rollbox.h>
 
-/* A new {digest: bytes} of small files, as they are now; the caller's. What cannot be read is not there, for without it a difference is still found, if not shown. NULL: out of memory. */
+/* A new {digest: bytes} of small files, as they are now; the caller's. What cannot be read is not
+ * there, for without it a difference is still found, if not shown. NULL: out of memory. */
 json_t *recorded_files_of(struct rollbox_sandbox *sandbox);
 
 #endif

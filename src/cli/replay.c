@@ -2,7 +2,8 @@
 /*
  * rollbox replay: the actions of a trajectory once more, and what is seen now as a new trajectory.
  *
- * A trajectory that begins with a fork has its origin in other records: those are played first, up to the fork, the oldest first.
+ * A trajectory that begins with a fork has its origin in other records: those are played first, up
+ * to the fork, the oldest first.
  */
 #include "cli/replay.h"
 
@@ -26,7 +27,8 @@
 #include "cli/record.h"
 #include "cli/signals.h"
 
-int replay_read(const struct options *options, const char *path, int *ret_fd, struct reader *ret_reader) {
+int replay_read(
+    const struct options *options, const char *path, int *ret_fd, struct reader *ret_reader) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_close int fd = open(path, O_RDONLY | O_NOCTTY | O_CLOEXEC);
 
@@ -44,13 +46,17 @@ unsigned replay_warn(const struct options *options, const struct reader *reader)
     unsigned n = 0;
 
     if (reader->changed_line && ++n)
-        cli_fail(options, "%s:%" PRIu64 ": its digest is not that of what the lines say: the record was changed after it was written", reader->name, reader->changed_line);
+        cli_fail(options,
+            "%s:%" PRIu64 ": its digest is not that of what the lines say: the record was changed "
+            "after it was written",
+            reader->name, reader->changed_line);
     if (!reader->read_all)
         return n;
     if (reader->torn && ++n)
         cli_fail(options, "%s: its last line is cut off and left out", reader->name);
     if (!reader->end_reason && ++n)
-        cli_fail(options, "%s: it has no end: more may have happened than its %" PRIu64 " steps", reader->name, reader->n_steps);
+        cli_fail(options, "%s: it has no end: more may have happened than its %" PRIu64 " steps",
+            reader->name, reader->n_steps);
     else if (reader->end_reason && strcmp(reader->end_reason, "closed") && ++n)
         cli_fail(options, "%s: it ends early: %s", reader->name, reader->end_reason);
     return n;
@@ -71,7 +77,8 @@ static uint64_t count_lines(int fd) {
     return lines > 2 ? lines - 2 : lines ? 1 : 0;
 }
 
-static int play_steps(struct play *play, struct reader *reader, struct progress *progress, uint64_t *ret_steps, struct rollbox_error *error) {
+static int play_steps(struct play *play, struct reader *reader, struct progress *progress,
+    uint64_t *ret_steps, struct rollbox_error *error) {
     struct step *step;
     int r;
 
@@ -88,24 +95,33 @@ static int play_steps(struct play *play, struct reader *reader, struct progress 
 }
 
 /* A parent's steps up to the fork that `child` came from. */
-static int play_parent(struct play *play, struct reader *reader, const json_t *child, struct rollbox_error *error) {
+static int play_parent(
+    struct play *play, struct reader *reader, const json_t *child, struct rollbox_error *error) {
     const json_t *of = json_object_get(child, "parent");
-    const char *id = json_string_value(json_object_get(json_object_get(reader->header, "sandbox"), "id")), *wanted = json_string_value(json_object_get(of, "id"));
-    uint64_t fork = (uint64_t)json_integer_value(json_object_get(of, "step")), index = (uint64_t)json_integer_value(json_object_get(of, "index"));
+    const char *id = json_string_value(
+                   json_object_get(json_object_get(reader->header, "sandbox"), "id")),
+               *wanted = json_string_value(json_object_get(of, "id"));
+    uint64_t fork = (uint64_t)json_integer_value(json_object_get(of, "step")),
+             index = (uint64_t)json_integer_value(json_object_get(of, "index"));
     bool found = false;
     struct step *step;
     int r = 0;
 
     if (!id || !wanted || strcmp(id, wanted) || !fork)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s is not the record of the sandbox that was forked (%.64s), or that fork was not recorded; give the parents' records by --parent, the oldest first", reader->name,
-                         wanted ? wanted : "of none");
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "%s is not the record of the sandbox that was forked (%.64s), or that fork was not "
+            "recorded; give the parents' records by --parent, the oldest first",
+            reader->name, wanted ? wanted : "of none");
     while (r >= 0 && !found && (r = reader_next(reader, &step, error)) > 0) {
         found = step->number == fork;
-        r = signals_caught() ? signals_interrupted(error) : found ? play_fork(play, step, index, error) : play_step(play, step, error);
+        r = signals_caught() ? signals_interrupted(error)
+            : found          ? play_fork(play, step, index, error)
+                             : play_step(play, step, error);
         step_free(step);
     }
     if (r >= 0 && !found)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENODATA, "arguments", "%s ends before the fork, its step %" PRIu64, reader->name, fork);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENODATA, "arguments",
+            "%s ends before the fork, its step %" PRIu64, reader->name, fork);
     return r < 0 ? r : 0;
 }
 
@@ -119,14 +135,17 @@ static size_t parents_of(const struct options *options, const char **paths) {
 }
 
 /* All parents, then `reader`'s sandbox is there. */
-static int begin_replay(struct play *play, const struct options *options, struct rollbox_engine *engine, struct reader *reader, struct rollbox_error *error) {
+static int begin_replay(struct play *play, const struct options *options,
+    struct rollbox_engine *engine, struct reader *reader, struct rollbox_error *error) {
     auto_free const char **paths = calloc(options->n_uses + 1, sizeof *paths);
     size_t n = paths ? parents_of(options, paths) : 0;
     int r = 0;
 
     *play = (struct play){ .name = reader->name };
     if (!n && json_is_object(json_object_get(reader->header, "parent")))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENODATA, "arguments", "%s begins as a fork; give the record of what it was forked from: --parent FILE", reader->name);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENODATA, "arguments",
+            "%s begins as a fork; give the record of what it was forked from: --parent FILE",
+            reader->name);
     if (!n)
         return play_begin(play, options, engine, reader, error);
     struct reader *readers = calloc(n, sizeof *readers);
@@ -134,16 +153,20 @@ static int begin_replay(struct play *play, const struct options *options, struct
     size_t opened = 0;
     if (!readers || !fds) {
         free(readers);
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+        return error_set(
+            error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     }
     for (; opened < n && r == 0; opened++) {
         fds[opened] = open(paths[opened], O_RDONLY | O_NOCTTY | O_CLOEXEC);
-        r = fds[opened] < 0 ? error_set(error, ROLLBOX_ERR_IO, errno, "arguments", "%s: cannot read it: %s", paths[opened], strerror(errno)) : reader_open(&readers[opened], fds[opened], paths[opened], error);
+        r = fds[opened] < 0 ? error_set(error, ROLLBOX_ERR_IO, errno, "arguments",
+                                  "%s: cannot read it: %s", paths[opened], strerror(errno))
+                            : reader_open(&readers[opened], fds[opened], paths[opened], error);
     }
     if (r == 0)
         r = play_begin(play, options, engine, &readers[0], error);
     for (size_t i = 0; i < n && r == 0; i++)
-        r = play_parent(play, &readers[i], i + 1 < n ? readers[i + 1].header : reader->header, error);
+        r = play_parent(
+            play, &readers[i], i + 1 < n ? readers[i + 1].header : reader->header, error);
     play->name = reader->name;
     for (size_t i = 0; i < opened; i++) {
         if (readers[i].name)
@@ -155,15 +178,18 @@ static int begin_replay(struct play *play, const struct options *options, struct
 }
 
 static bool has_files(const struct play *play, const struct reader *reader) {
-    return !play->redacted && (json_is_true(json_object_get(reader->header, "changes")) || json_is_true(json_object_get(reader->header, "files")));
+    return !play->redacted && (json_is_true(json_object_get(reader->header, "changes")) ||
+                                  json_is_true(json_object_get(reader->header, "files")));
 }
 
-int replay_all(const struct options *options, struct rollbox_engine *engine, struct reader *reader, int fd, const char *path, json_t **ret_contents, uint64_t *ret_steps) {
+int replay_all(const struct options *options, struct rollbox_engine *engine, struct reader *reader,
+    int fd, const char *path, json_t **ret_contents, uint64_t *ret_steps) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     struct progress progress;
     struct play play;
 
-    progress_init(&progress, !options_has(options, OPTION_NO_PROGRESS) && !options_has(options, OPTION_JSON) && isatty(STDERR_FILENO));
+    progress_init(&progress, !options_has(options, OPTION_NO_PROGRESS) &&
+                                 !options_has(options, OPTION_JSON) && isatty(STDERR_FILENO));
     progress.total = progress.bar ? count_lines(reader->fd) : 0;
     *ret_steps = 0;
     int r = begin_replay(&play, options, engine, reader, &error);
@@ -188,8 +214,11 @@ int replay_all(const struct options *options, struct rollbox_engine *engine, str
 static int check_other(const struct options *options, const char *to, const char *from) {
     struct stat a, b;
 
-    if (stat(to, &a) == 0 && stat(from, &b) == 0 && S_ISREG(a.st_mode) && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
-        return cli_fail(options, "%s: it is what is to be replayed (%s); the new trajectory needs a file of its own", to, from);
+    if (stat(to, &a) == 0 && stat(from, &b) == 0 && S_ISREG(a.st_mode) && a.st_dev == b.st_dev &&
+        a.st_ino == b.st_ino)
+        return cli_fail(options,
+            "%s: it is what is to be replayed (%s); the new trajectory needs a file of its own", to,
+            from);
     return 0;
 }
 
@@ -202,14 +231,16 @@ static int check_output(const struct options *options, const char *to) {
     return status;
 }
 
-static int replay_file(const struct options *options, struct reader *reader, int fd, const char *path) {
+static int replay_file(
+    const struct options *options, struct reader *reader, int fd, const char *path) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     struct rollbox_engine *engine;
     uint64_t steps;
 
     if (cli_engine_open(options, &engine, &error) < 0)
         return outcome_fail(options, &error);
-    int status = signals_catch() < 0 ? cli_fail(options, "cannot make a pipe: %s", strerror(errno)) : replay_all(options, engine, reader, fd, path, NULL, &steps);
+    int status = signals_catch() < 0 ? cli_fail(options, "cannot make a pipe: %s", strerror(errno))
+                                     : replay_all(options, engine, reader, fd, path, NULL, &steps);
     rollbox_engine_close(engine);
     if (status)
         return status;
@@ -227,7 +258,8 @@ int cmd_replay(const struct options *options) {
     struct reader reader;
 
     if (!path)
-        return cli_fail(options, "where to is missing: rollbox replay -o FILE %s", options->rest[0]);
+        return cli_fail(
+            options, "where to is missing: rollbox replay -o FILE %s", options->rest[0]);
     private_engine_start(options);
     int status = check_output(options, path);
     if (!status)

@@ -8,14 +8,20 @@
 
 struct rollbox_engine;
 
-/* Opens a trajectory and reads its header. 0 and the caller's descriptor and reader; or an exit status after a line. */
-int replay_read(const struct options *options, const char *path, int *ret_fd, struct reader *ret_reader);
+/* Opens a trajectory and reads its header. 0 and the caller's descriptor and reader; or an exit
+ * status after a line. */
+int replay_read(
+    const struct options *options, const char *path, int *ret_fd, struct reader *ret_reader);
 
-/* Plays all steps that `reader` has, after those of the parents' records that --parent names, and records them to `fd`. 0 and how many; or an exit status after a line. `path` as of record_end.
- * With `ret_contents`, also recorded_files_of the sandbox at its end, if the record tells of files and no secrets were taken out (else NULL). */
-int replay_all(const struct options *options, struct rollbox_engine *engine, struct reader *reader, int fd, const char *path, json_t **ret_contents, uint64_t *ret_steps);
+/* Plays all steps that `reader` has, after those of the parents' records that --parent names, and
+ * records them to `fd`. 0 and how many; or an exit status after a line. `path` as of record_end.
+ * With `ret_contents`, also recorded_files_of the sandbox at its end, if the record tells of files
+ * and no secrets were taken out (else NULL). */
+int replay_all(const struct options *options, struct rollbox_engine *engine, struct reader *reader,
+    int fd, const char *path, json_t **ret_contents, uint64_t *ret_steps);
 
-/* Tells on standard error what is odd about a trajectory: changed; and, if it was read to its end, cut off, not whole. How many lines that was. */
+/* Tells on standard error what is odd about a trajectory: changed; and, if it was read to its end,
+ * cut off, not whole. How many lines that was. */
 unsigned replay_warn(const struct options *options, const struct reader *reader);
 
 #endif

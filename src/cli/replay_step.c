@@ -23,26 +23,29 @@
 
 /* A command that was started. */
 struct played {
-    struct rollbox_run *run;    /* NULL: waited for, or cancelled */
-    uint64_t ended;             /* it was the n-th step to end, in the record */
-    bool cancelled;             /* it ended there because somebody wanted it to */
+    struct rollbox_run *run; /* NULL: waited for, or cancelled */
+    uint64_t ended;          /* it was the n-th step to end, in the record */
+    bool cancelled;          /* it ended there because somebody wanted it to */
 };
 
-__attribute__((format(printf, 4, 5))) static int refuse_step(const struct play *play, const struct step *step, struct rollbox_error *error, const char *format, ...) {
+__attribute__((format(printf, 4, 5))) static int refuse_step(const struct play *play,
+    const struct step *step, struct rollbox_error *error, const char *format, ...) {
     char what[400];
     va_list args;
 
     va_start(args, format);
     (void)vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENOTSUP, "arguments", "%s:%llu: step %llu cannot be replayed: %s", play->name, (unsigned long long)step->line, (unsigned long long)step->number, what);
+    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENOTSUP, "arguments",
+        "%s:%llu: step %llu cannot be replayed: %s", play->name, (unsigned long long)step->line,
+        (unsigned long long)step->number, what);
 }
 
 static int no_memory(struct rollbox_error *error) {
     return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
 }
 
-/* ---- variables ---------------------------------------------------------------------------------------------------- */
+/* ---- variables ---- */
 
 /* "NAME=value" that --env gives; NULL: it does not. */
 static const char *given_option(const struct options *options, const char *name) {
@@ -50,13 +53,16 @@ static const char *given_option(const struct options *options, const char *name)
     const char *found = NULL;
 
     for (size_t i = 0; i < options->n_uses; i++)
-        if (options->uses[i].option->id == OPTION_ENV && strncmp(options->uses[i].value, name, length) == 0 && options->uses[i].value[length] == '=')
+        if (options->uses[i].option->id == OPTION_ENV &&
+            strncmp(options->uses[i].value, name, length) == 0 &&
+            options->uses[i].value[length] == '=')
             found = options->uses[i].value;
     return found;
 }
 
 /* The policy with the values that were not recorded. */
-static json_t *whole_policy(const struct play *play, const struct reader *reader, struct rollbox_error *error) {
+static json_t *whole_policy(
+    const struct play *play, const struct reader *reader, struct rollbox_error *error) {
     json_t *policy = json_deep_copy(json_object_get(reader->header, "policy")), *value;
     const char *key;
     void *next;
@@ -65,21 +71,27 @@ static json_t *whole_policy(const struct play *play, const struct reader *reader
         const char *variable = given_option(play->options, key);
 
         /* A secret that was taken out of it is none either. */
-        if (!json_is_null(value) && !(play->redacted && json_is_string(value) && strstr(json_string_value(value), "[redacted")))
+        if (!json_is_null(value) && !(play->redacted && json_is_string(value) &&
+                                        strstr(json_string_value(value), "[redacted")))
             continue;
         if (!variable) {
-            error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENODATA, "arguments", "%s: the policy sets %.100s, whose value was not recorded; give it: --env %.100s=VALUE", play->name, key, key);
+            error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENODATA, "arguments",
+                "%s: the policy sets %.100s, whose value was not recorded; give it: --env "
+                "%.100s=VALUE",
+                play->name, key, key);
             json_decref(policy);
             return NULL;
         }
-        json_object_set_new(json_object_get(policy, "env"), key, json_string(strchr(variable, '=') + 1));
+        json_object_set_new(
+            json_object_get(policy, "env"), key, json_string(strchr(variable, '=') + 1));
     }
     if (!policy)
         (void)no_memory(error);
     return policy;
 }
 
-/* Under the caller's own policy, or the record's, as far as that grants no more than the default or is trusted. */
+/* Under the caller's own policy, or the record's, as far as that grants no more than the default or
+ * is trusted. */
 static int check_reach(const struct play *play, const char *policy, struct rollbox_error *error) {
     auto_buf struct buf beyond = BUF_INIT;
 
@@ -87,17 +99,23 @@ static int check_reach(const struct play *play, const char *policy, struct rollb
         return 0;
     if (policy_excess_text(policy, strlen(policy), &beyond) < 0)
         return no_memory(error);
-    return beyond.length ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EPERM, "policy", "%.200s: its policy grants more than the default one does: %.500s; use --trust if that is meant, or --policy FILE to say what may be used", play->name, beyond.data)
-                         : 0;
+    return beyond.length
+               ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EPERM, "policy",
+                     "%.200s: its policy grants more than the default one does: %.500s; use "
+                     "--trust if that is meant, or --policy FILE to say what may be used",
+                     play->name, beyond.data)
+               : 0;
 }
 
-static int choose_policy(const struct play *play, const struct reader *reader, char **ret_text, struct rollbox_error *error) {
+static int choose_policy(const struct play *play, const struct reader *reader, char **ret_text,
+    struct rollbox_error *error) {
     const char *own = options_text(play->options, OPTION_POLICY);
     struct cli_policy given;
 
     if (own) {
         if (cli_policy_make(play->options, own, &given, error))
-            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "policy", "%.600s cannot be used", own);
+            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "policy",
+                "%.600s cannot be used", own);
         *ret_text = TAKE_PTR(given.text);
         cli_policy_done(&given);
         return 0;
@@ -111,39 +129,54 @@ static int choose_policy(const struct play *play, const struct reader *reader, c
     return r;
 }
 
-int play_begin(struct play *play, const struct options *options, struct rollbox_engine *engine, const struct reader *reader, struct rollbox_error *error) {
+int play_begin(struct play *play, const struct options *options, struct rollbox_engine *engine,
+    const struct reader *reader, struct rollbox_error *error) {
     const struct rollbox_sandbox_options sandbox_options = { .size = sizeof sandbox_options };
     const json_t *redact = json_object_get(reader->header, "redact");
     struct rollbox_plan *plan;
 
-    *play = (struct play){ .options = options, .engine = engine, .name = reader->name, .snapshots = json_object() };
-    play->redacted = json_array_size(json_object_get(redact, "names")) || json_array_size(json_object_get(redact, "patterns"));
-    if (json_is_false(json_object_get(reader->header, "from_beginning")) && !json_is_object(json_object_get(reader->header, "parent")))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENOTSUP, "arguments", "%s: the record was begun after the sandbox had been used: what came before is not in it", play->name);
+    *play = (struct play){
+        .options = options, .engine = engine, .name = reader->name, .snapshots = json_object()
+    };
+    play->redacted = json_array_size(json_object_get(redact, "names")) ||
+                     json_array_size(json_object_get(redact, "patterns"));
+    if (json_is_false(json_object_get(reader->header, "from_beginning")) &&
+        !json_is_object(json_object_get(reader->header, "parent")))
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENOTSUP, "arguments",
+            "%s: the record was begun after the sandbox had been used: what came before is not in "
+            "it",
+            play->name);
     auto_free char *text = NULL;
     int r = play->snapshots ? choose_policy(play, reader, &text, error) : no_memory(error);
     if (r < 0)
         return r;
     r = rollbox_prepare(engine, text, strlen(text), &plan, error);
-    return r < 0 ? r : rollbox_sandbox_create(engine, plan, &sandbox_options, &play->sandbox, error);
+    return r < 0 ? r
+                 : rollbox_sandbox_create(engine, plan, &sandbox_options, &play->sandbox, error);
 }
 
 static const char **strings_of(const json_t *array) {
     const char **strings = calloc(json_array_size(array) + 1, sizeof *strings);
 
     for (size_t i = 0; strings && i < json_array_size(array); i++)
-        strings[i] = json_string_value(json_array_get(array, i)) ? json_string_value(json_array_get(array, i)) : "";
+        strings[i] = json_string_value(json_array_get(array, i))
+                         ? json_string_value(json_array_get(array, i))
+                         : "";
     return strings;
 }
 
-int play_record(struct play *play, const struct reader *reader, int fd, struct rollbox_error *error) {
-    const json_t *limits = json_object_get(reader->header, "limits"), *redact = json_object_get(reader->header, "redact");
+int play_record(
+    struct play *play, const struct reader *reader, int fd, struct rollbox_error *error) {
+    const json_t *limits = json_object_get(reader->header, "limits"),
+                 *redact = json_object_get(reader->header, "redact");
     auto_free const char **names = strings_of(json_object_get(redact, "names"));
     auto_free const char **patterns = strings_of(json_object_get(redact, "patterns"));
-    const json_int_t stream_bytes = json_integer_value(json_object_get(limits, "stream_bytes")), file_bytes = json_integer_value(json_object_get(limits, "file_bytes"));
+    const json_int_t stream_bytes = json_integer_value(json_object_get(limits, "stream_bytes")),
+                     file_bytes = json_integer_value(json_object_get(limits, "file_bytes"));
     struct stat st;
     /* verify keeps it in memory. It is as large as the record, about, if it says the same. */
-    const uint64_t most = MAX(RECORD_FILE_BYTES, fstat(reader->fd, &st) == 0 && S_ISREG(st.st_mode) ? 2 * (uint64_t)st.st_size : 0);
+    const uint64_t most = MAX(RECORD_FILE_BYTES,
+        fstat(reader->fd, &st) == 0 && S_ISREG(st.st_mode) ? 2 * (uint64_t)st.st_size : 0);
     const struct rollbox_record_options options = {
         .size = sizeof options,
         .fd = fd,
@@ -156,30 +189,39 @@ int play_record(struct play *play, const struct reader *reader, int fd, struct r
         .changes = json_is_true(json_object_get(reader->header, "changes")),
     };
 
-    return !names || !patterns ? no_memory(error) : rollbox_record(play->sandbox, &options, NULL, error);
+    return !names || !patterns ? no_memory(error)
+                               : rollbox_record(play->sandbox, &options, NULL, error);
 }
 
-/* ---- what a step needs -------------------------------------------------------------------------------------------- */
+/* ---- what a step needs ---- */
 
 /* A text as it was; with a NUL, or taken out, it is none. */
-static int take_text(const struct play *play, const struct step *step, const json_t *value, const char *what, char **ret_text, struct rollbox_error *error) {
+static int take_text(const struct play *play, const struct step *step, const json_t *value,
+    const char *what, char **ret_text, struct rollbox_error *error) {
     auto_buf struct buf bytes = BUF_INIT;
     int r = read_bytes(value, &bytes);
 
     if (r < 0 || (bytes.length && memchr(bytes.data, '\0', bytes.length)))
         return refuse_step(play, step, error, "%s is no text", what);
-    if (play->redacted && bytes.data && bytes.length && (memmem(bytes.data, bytes.length, "[redacted", 9) || memmem(bytes.data, bytes.length, "[withheld", 9)))
+    if (play->redacted && bytes.data && bytes.length &&
+        (memmem(bytes.data, bytes.length, "[redacted", 9) ||
+            memmem(bytes.data, bytes.length, "[withheld", 9)))
         return refuse_step(play, step, error, "something was taken out of %s as a secret", what);
     buf_add(&bytes, "", 0);
     *ret_text = bytes.data ? buf_take(&bytes) : strdup("");
     return *ret_text ? 0 : no_memory(error);
 }
 
-static int take_content(const struct play *play, const struct step *step, const json_t *content, const char *what, struct buf *to, struct rollbox_error *error) {
+static int take_content(const struct play *play, const struct step *step, const json_t *content,
+    const char *what, struct buf *to, struct rollbox_error *error) {
     if (json_is_true(json_object_get(content, "unrecorded")))
-        return refuse_step(play, step, error, "%s came through a pipe or a terminal and was not recorded", what);
-    if (json_is_true(json_object_get(content, "truncated")) || json_is_true(json_object_get(content, "withheld")))
-        return refuse_step(play, step, error, "%s has %lld bytes, of which not all were kept; record with a larger --keep", what, (long long)json_integer_value(json_object_get(content, "bytes")));
+        return refuse_step(
+            play, step, error, "%s came through a pipe or a terminal and was not recorded", what);
+    if (json_is_true(json_object_get(content, "truncated")) ||
+        json_is_true(json_object_get(content, "withheld")))
+        return refuse_step(play, step, error,
+            "%s has %lld bytes, of which not all were kept; record with a larger --keep", what,
+            (long long)json_integer_value(json_object_get(content, "bytes")));
     if (read_bytes(content, to) < 0)
         return refuse_step(play, step, error, "%s is not in the record", what);
     if (play->redacted && to->length && memmem(to->data, to->length, "[redacted", 9))
@@ -197,27 +239,32 @@ static void free_texts(char ***texts) {
     free(*texts);
 }
 
-static int take_argv(const struct play *play, const struct step *step, char ***ret_argv, struct rollbox_error *error) {
+static int take_argv(const struct play *play, const struct step *step, char ***ret_argv,
+    struct rollbox_error *error) {
     const json_t *argv = json_object_get(step->action, "argv");
 
     *ret_argv = new_texts(json_array_size(argv));
     if (!*ret_argv)
         return no_memory(error);
     for (size_t i = 0; i < json_array_size(argv); i++) {
-        int r = take_text(play, step, json_array_get(argv, i), "an argument", &(*ret_argv)[i], error);
+        int r =
+            take_text(play, step, json_array_get(argv, i), "an argument", &(*ret_argv)[i], error);
         if (r < 0)
             return r;
     }
     return json_array_size(argv) ? 0 : refuse_step(play, step, error, "it has no argv");
 }
 
-static int add_variable(const struct play *play, const struct step *step, const char *name, const json_t *value, char **ret_variable, struct rollbox_error *error) {
+static int add_variable(const struct play *play, const struct step *step, const char *name,
+    const json_t *value, char **ret_variable, struct rollbox_error *error) {
     const char *found = given_option(play->options, name);
     auto_free char *text = NULL;
 
     if (found || !value) {
         if (!found)
-            return refuse_step(play, step, error, "the value of its variable %.100s was not recorded; give it: --env %.100s=VALUE", name, name);
+            return refuse_step(play, step, error,
+                "the value of its variable %.100s was not recorded; give it: --env %.100s=VALUE",
+                name, name);
         *ret_variable = strdup(found);
         return *ret_variable ? 0 : no_memory(error);
     }
@@ -230,7 +277,8 @@ static int add_variable(const struct play *play, const struct step *step, const 
 }
 
 /* Names, or names and values. */
-static int take_env(const struct play *play, const struct step *step, char ***ret_env, struct rollbox_error *error) {
+static int take_env(const struct play *play, const struct step *step, char ***ret_env,
+    struct rollbox_error *error) {
     json_t *env = json_object_get(step->action, "env"), *value;
     size_t n = json_is_array(env) ? json_array_size(env) : json_object_size(env), at = 0;
     const char *key;
@@ -240,11 +288,13 @@ static int take_env(const struct play *play, const struct step *step, char ***re
     if (!*ret_env)
         return no_memory(error);
     for (size_t i = 0; r == 0 && i < json_array_size(env); i++)
-        r = add_variable(play, step, json_string_value(json_array_get(env, i)) ? json_string_value(json_array_get(env, i)) : "?", NULL, &(*ret_env)[at++], error);
+        r = add_variable(play, step,
+            json_string_value(json_array_get(env, i)) ? json_string_value(json_array_get(env, i))
+                                                      : "?",
+            NULL, &(*ret_env)[at++], error);
     if (json_is_object(env))
-        json_object_foreach(env, key, value)
-            if (r == 0)
-                r = add_variable(play, step, key, value, &(*ret_env)[at++], error);
+        json_object_foreach(env, key, value) if (r == 0) r =
+            add_variable(play, step, key, value, &(*ret_env)[at++], error);
     return r;
 }
 
@@ -263,7 +313,8 @@ static void put_files_done(struct put_files *put) {
     free(put->contents);
 }
 
-static int take_files(const struct play *play, const struct step *step, struct put_files *put, struct rollbox_error *error) {
+static int take_files(const struct play *play, const struct step *step, struct put_files *put,
+    struct rollbox_error *error) {
     const json_t *files = json_object_get(step->action, "files");
     size_t n = json_array_size(files);
 
@@ -276,10 +327,15 @@ static int take_files(const struct play *play, const struct step *step, struct p
         struct buf *content = &put->contents[put->n];
         char *path = NULL;
 
-        int r = take_text(play, step, json_object_get(file, "path"), "the path of a file", &path, error);
+        int r = take_text(
+            play, step, json_object_get(file, "path"), "the path of a file", &path, error);
         if (r == 0)
-            r = take_content(play, step, json_object_get(file, "content"), "a file", content, error);
-        put->files[put->n] = (struct rollbox_file){ .path = path, .data = content->length ? content->data : "", .length = content->length, .mode = (unsigned)json_integer_value(json_object_get(file, "mode")) };
+            r = take_content(
+                play, step, json_object_get(file, "content"), "a file", content, error);
+        put->files[put->n] = (struct rollbox_file){ .path = path,
+            .data = content->length ? content->data : "",
+            .length = content->length,
+            .mode = (unsigned)json_integer_value(json_object_get(file, "mode")) };
         if (r < 0) {
             put->n++;
             return r;
@@ -288,9 +344,10 @@ static int take_files(const struct play *play, const struct step *step, struct p
     return 0;
 }
 
-/* ---- commands ----------------------------------------------------------------------------------------------------- */
+/* ---- commands ---- */
 
-static int start_exec(struct play *play, const struct step *step, struct rollbox_exec_options *exec, struct rollbox_error *error) {
+static int start_exec(struct play *play, const struct step *step, struct rollbox_exec_options *exec,
+    struct rollbox_error *error) {
     struct played *grown = realloc(play->runs, (play->n_runs + 1) * sizeof *grown);
 
     if (!grown)
@@ -299,15 +356,18 @@ static int start_exec(struct play *play, const struct step *step, struct rollbox
     int r = rollbox_exec(play->sandbox, exec, &grown[play->n_runs].run, error);
     if (r < 0)
         return r;
-    const char *code = json_string_value(json_object_get(json_object_get(step->observation, "error"), "code"));
+    const char *code =
+        json_string_value(json_object_get(json_object_get(step->observation, "error"), "code"));
     grown[play->n_runs].ended = step->ended;
     grown[play->n_runs++].cancelled = code && !strcmp(code, "cancelled");
     return 0;
 }
 
 /* A shell that is to be given commands: what they were are steps of their own. */
-static int start_shell(struct play *play, const struct step *step, struct rollbox_exec_options *exec, struct rollbox_error *error) {
-    struct play_shell **grown = realloc(play->shells, (play->n_shells + 1) * sizeof(struct play_shell *));
+static int start_shell(struct play *play, const struct step *step,
+    struct rollbox_exec_options *exec, struct rollbox_error *error) {
+    struct play_shell **grown =
+        realloc(play->shells, (play->n_shells + 1) * sizeof(struct play_shell *));
     struct play_shell *shell = calloc(1, sizeof *shell);
     int theirs[PLAY_SHELL_FDS];
 
@@ -320,7 +380,8 @@ static int start_shell(struct play *play, const struct step *step, struct rollbo
     int r = play_shell_open(shell, step->action, step->number, theirs);
     play->shells[play->n_shells++] = shell;
     if (r < 0)
-        error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "run", "pipes for a shell cannot be made: %s", strerror(-r));
+        error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "run",
+            "pipes for a shell cannot be made: %s", strerror(-r));
     exec->operation_id = shell->id;
     exec->input_fd = theirs[0];
     exec->extra_fds = theirs + 1;
@@ -347,12 +408,15 @@ static int play_exec(struct play *play, const struct step *step, struct rollbox_
     __attribute__((cleanup(free_texts))) char **argv = NULL;
     __attribute__((cleanup(free_texts))) char **env = NULL;
     __attribute__((cleanup(put_files_done))) struct put_files put = { 0 };
-    const json_t *action = step->action, *input = json_object_get(action, "stdin"), *timeout = json_object_get(action, "timeout_ms"), *limit = json_object_get(action, "output_limit");
+    const json_t *action = step->action, *input = json_object_get(action, "stdin"),
+                 *timeout = json_object_get(action, "timeout_ms"),
+                 *limit = json_object_get(action, "output_limit");
     auto_buf struct buf stdin_data = BUF_INIT;
     auto_free char *cwd = NULL;
 
     if (json_is_true(json_object_get(action, "terminal")))
-        return refuse_step(play, step, error, "the command had a terminal, and what was typed is not recorded");
+        return refuse_step(
+            play, step, error, "the command had a terminal, and what was typed is not recorded");
     const bool is_shell = play_shell_is(action);
     if (json_object_get(action, "extra_fds") && !is_shell)
         return refuse_step(play, step, error, "the command had descriptors of its caller");
@@ -372,7 +436,8 @@ static int play_exec(struct play *play, const struct step *step, struct rollbox_
         .argv = (const char *const *)argv,
         .env = (const char *const *)env,
         .cwd = cwd,
-        .stdin_data = json_is_object(input) && !is_shell ? stdin_data.length ? stdin_data.data : "" : NULL,
+        .stdin_data =
+            json_is_object(input) && !is_shell ? stdin_data.length ? stdin_data.data : "" : NULL,
         .stdin_length = stdin_data.length,
         .files = put.n ? put.files : NULL,
         .n_files = put.n,
@@ -385,14 +450,17 @@ static int play_exec(struct play *play, const struct step *step, struct rollbox_
 }
 
 /* As rollbox_wait, but a signal ends it: a record may have a command that never ends. */
-static int wait_for(const struct play *play, struct rollbox_run *run, const struct rollbox_result **ret_result, struct rollbox_error *error) {
+static int wait_for(const struct play *play, struct rollbox_run *run,
+    const struct rollbox_result **ret_result, struct rollbox_error *error) {
     for (;;) {
-        struct pollfd polls[] = { { .fd = rollbox_engine_fd(play->engine), .events = POLLIN }, { .fd = signals_fd(), .events = POLLIN } };
+        struct pollfd polls[] = { { .fd = rollbox_engine_fd(play->engine), .events = POLLIN },
+            { .fd = signals_fd(), .events = POLLIN } };
 
         rollbox_dispatch(play->engine);
         int r = rollbox_wait(run, 0, ret_result);
         if (r < 0 && r != -ETIMEDOUT)
-            return error_set(error, ROLLBOX_ERR_INTERNAL, -r, "run", "cannot collect a result: %s", strerror(-r));
+            return error_set(error, ROLLBOX_ERR_INTERNAL, -r, "run", "cannot collect a result: %s",
+                strerror(-r));
         if (r == 0)
             return 0;
         if (signals_caught())
@@ -411,14 +479,15 @@ int play_settle(struct play *play, uint64_t n_ended, struct rollbox_error *error
             continue;
         /* By a reset before this, or by its caller, of whose mind the record knows nothing. */
         if (played->cancelled && n_ended == UINT64_MAX)
-            continue;           /* the sandbox's end cuts it short, as it did */
+            continue; /* the sandbox's end cuts it short, as it did */
         if (played->cancelled)
             (void)rollbox_kill(played->run, ROLLBOX_OUTCOME_ERROR);
         close_shell_of(play, played->run);
         int r = wait_for(play, played->run, &result, error);
         if (r < 0)
             return r;
-        if (result->outcome == ROLLBOX_OUTCOME_ERROR && result->error.code == ROLLBOX_ERR_ENGINE_LOST) {
+        if (result->outcome == ROLLBOX_OUTCOME_ERROR &&
+            result->error.code == ROLLBOX_ERR_ENGINE_LOST) {
             if (error)
                 *error = result->error;
             return -ENOTCONN;
@@ -428,10 +497,11 @@ int play_settle(struct play *play, uint64_t n_ended, struct rollbox_error *error
     return 0;
 }
 
-/* ---- the other kinds ---------------------------------------------------------------------------------------------- */
+/* ---- the other kinds ---- */
 
 static const char *own_snapshot(const struct play *play, const char *snapshot) {
-    const char *found = snapshot ? json_string_value(json_object_get(play->snapshots, snapshot)) : NULL;
+    const char *found =
+        snapshot ? json_string_value(json_object_get(play->snapshots, snapshot)) : NULL;
 
     return found ? found : snapshot;
 }
@@ -440,7 +510,8 @@ static struct rollbox_state_options options_of(const struct step *step) {
     const char *processes = json_string_value(json_object_get(step->action, "processes"));
     bool drops = processes && !strcmp(processes, "drop");
 
-    return (struct rollbox_state_options){ .size = sizeof(struct rollbox_state_options), .processes = drops ? ROLLBOX_PROCESSES_DROP : ROLLBOX_PROCESSES_KEEP };
+    return (struct rollbox_state_options){ .size = sizeof(struct rollbox_state_options),
+        .processes = drops ? ROLLBOX_PROCESSES_DROP : ROLLBOX_PROCESSES_KEEP };
 }
 
 static int play_snapshot(struct play *play, const struct step *step, struct rollbox_error *error) {
@@ -448,7 +519,8 @@ static int play_snapshot(struct play *play, const struct step *step, struct roll
     struct rollbox_state_options options = options_of(step);
     auto_free char *json = NULL;
 
-    int r = rollbox_snapshot(play->sandbox, json_string_value(json_object_get(step->action, "name")), &options, &json, error);
+    int r = rollbox_snapshot(play->sandbox,
+        json_string_value(json_object_get(step->action, "name")), &options, &json, error);
     json_t *answer = r < 0 ? NULL : json_loads(json, 0, NULL);
     if (answer && theirs)
         json_object_set(play->snapshots, theirs, json_object_get(answer, "id"));
@@ -457,11 +529,13 @@ static int play_snapshot(struct play *play, const struct step *step, struct roll
 }
 
 /* The children's own records tell what became of them. */
-static int play_children(struct play *play, const struct step *step, size_t kept, struct rollbox_sandbox **ret_kept, struct rollbox_error *error) {
+static int play_children(struct play *play, const struct step *step, size_t kept,
+    struct rollbox_sandbox **ret_kept, struct rollbox_error *error) {
     const json_int_t count = json_integer_value(json_object_get(step->action, "count"));
     const char *seed = json_string_value(json_object_get(step->action, "seed"));
     const size_t n = count > 0 ? (size_t)count : 0;
-    auto_free struct rollbox_sandbox **made = calloc(MAX(n, (size_t)1), sizeof(struct rollbox_sandbox *));
+    auto_free struct rollbox_sandbox **made =
+        calloc(MAX(n, (size_t)1), sizeof(struct rollbox_sandbox *));
     struct rollbox_state_options options = options_of(step);
 
     if (n < 1 || n > 10000)
@@ -469,9 +543,15 @@ static int play_children(struct play *play, const struct step *step, size_t kept
     if (!made)
         return no_memory(error);
     if (ret_kept && kept >= n)
-        return refuse_step(play, step, error, "the sandbox to replay is none of the %zu that it made", n);
-    options.same_seed = !seed || strcmp(seed, "derived");      /* a record that does not say comes from a version in which they had */
-    int r = rollbox_fork(play->sandbox, own_snapshot(play, json_string_value(json_object_get(step->action, "snapshot"))), n, &options, made, error);
+        return refuse_step(
+            play, step, error, "the sandbox to replay is none of the %zu that it made", n);
+    options.same_seed =
+        !seed ||
+        strcmp(seed,
+            "derived"); /* a record that does not say comes from a version in which they had */
+    int r = rollbox_fork(play->sandbox,
+        own_snapshot(play, json_string_value(json_object_get(step->action, "snapshot"))), n,
+        &options, made, error);
     for (size_t i = 0; r >= 0 && i < n; i++)
         if (i != kept || !ret_kept)
             (void)rollbox_sandbox_close(made[i], NULL);
@@ -480,40 +560,53 @@ static int play_children(struct play *play, const struct step *step, size_t kept
     return r;
 }
 
-static int play_reset(struct play *play, const struct step *step, const char *snapshot, struct rollbox_error *error) {
+static int play_reset(
+    struct play *play, const struct step *step, const char *snapshot, struct rollbox_error *error) {
     struct rollbox_state_options options = options_of(step);
 
     return rollbox_reset(play->sandbox, own_snapshot(play, snapshot), &options, error);
 }
 
-static int play_write(struct play *play, const struct step *step, const char *path, struct rollbox_error *error) {
+static int play_write(
+    struct play *play, const struct step *step, const char *path, struct rollbox_error *error) {
     const json_t *content = json_object_get(step->action, "content");
     auto_buf struct buf data = BUF_INIT;
 
     if (!content)
         return refuse_step(play, step, error, "what was written is not in the record");
     int r = take_content(play, step, content, "the file", &data, error);
-    return r < 0 ? r : rollbox_file_write(play->sandbox, path, data.length ? data.data : "", data.length, (unsigned)json_integer_value(json_object_get(step->action, "mode")) & 01777, error);
+    return r < 0
+               ? r
+               : rollbox_file_write(play->sandbox, path, data.length ? data.data : "", data.length,
+                     (unsigned)json_integer_value(json_object_get(step->action, "mode")) & 01777,
+                     error);
 }
 
 /* By the name that it had: into a directory it would go by that. */
-static int play_upload(struct play *play, const struct step *step, const char *path, struct rollbox_error *error) {
+static int play_upload(
+    struct play *play, const struct step *step, const char *path, struct rollbox_error *error) {
     auto_buf struct buf data = BUF_INIT;
     auto_free char *name = NULL;
 
     if (!json_object_get(step->action, "content"))
         return refuse_step(play, step, error, "the tree that was uploaded is not in the record");
-    int r = take_content(play, step, json_object_get(step->action, "content"), "the file", &data, error);
+    int r = take_content(
+        play, step, json_object_get(step->action, "content"), "the file", &data, error);
     if (r == 0)
-        r = take_text(play, step, json_object_get(step->action, "name"), "the file's name", &name, error);
+        r = take_text(
+            play, step, json_object_get(step->action, "name"), "the file's name", &name, error);
     if (r < 0)
         return r;
     if (!name[0] || strchr(name, '/') || !strcmp(name, ".") || !strcmp(name, ".."))
         return refuse_step(play, step, error, "the file's name is none");
     auto_close int fd = fd_memory_file("rollbox-replay", data.length ? data.data : "", data.length);
-    r = fd < 0 ? fd : fchmod(fd, (mode_t)json_integer_value(json_object_get(step->action, "mode")) & 07777) < 0 ? -errno : 0;
+    r = fd < 0 ? fd
+        : fchmod(fd, (mode_t)json_integer_value(json_object_get(step->action, "mode")) & 07777) < 0
+            ? -errno
+            : 0;
     if (r < 0)
-        return error_set(error, ROLLBOX_ERR_IO, -r, "files", "the file cannot be kept in memory: %s", strerror(-r));
+        return error_set(error, ROLLBOX_ERR_IO, -r, "files",
+            "the file cannot be kept in memory: %s", strerror(-r));
     return files_upload_descriptor(play->sandbox, fd, name, path, error);
 }
 
@@ -524,16 +617,21 @@ static int play_file(struct play *play, const struct step *step, struct rollbox_
     if (r < 0)
         return r;
     if (!strcmp(step->kind, "mkdir"))
-        return rollbox_file_mkdir(play->sandbox, path, (unsigned)json_integer_value(json_object_get(step->action, "mode")) & 01777, error);
+        return rollbox_file_mkdir(play->sandbox, path,
+            (unsigned)json_integer_value(json_object_get(step->action, "mode")) & 01777, error);
     if (!strcmp(step->kind, "remove"))
-        return rollbox_file_remove(play->sandbox, path, json_is_true(json_object_get(step->action, "recursive")), error);
-    return !strcmp(step->kind, "upload") ? play_upload(play, step, path, error) : play_write(play, step, path, error);
+        return rollbox_file_remove(
+            play->sandbox, path, json_is_true(json_object_get(step->action, "recursive")), error);
+    return !strcmp(step->kind, "upload") ? play_upload(play, step, path, error)
+                                         : play_write(play, step, path, error);
 }
 
 /* The record says in which shell; its command, and what it said. */
 static int play_shell(struct play *play, const struct step *step, struct rollbox_error *error) {
     const json_t *timeout = json_object_get(step->action, "timeout_ms");
-    const uint64_t of = (uint64_t)json_integer_value(json_object_get(step->action, "exec")), limit = (uint64_t)json_integer_value(json_object_get(step->action, "output_limit"));
+    const uint64_t of = (uint64_t)json_integer_value(json_object_get(step->action, "exec")),
+                   limit =
+                       (uint64_t)json_integer_value(json_object_get(step->action, "output_limit"));
     struct play_shell_result result;
     auto_buf struct buf command = BUF_INIT;
     struct play_shell *shell = NULL;
@@ -543,14 +641,30 @@ static int play_shell(struct play *play, const struct step *step, struct rollbox
             shell = play->shells[i];
     if (!shell)
         return refuse_step(play, step, error, "its shell is none that this record has begun");
-    int r = take_content(play, step, json_object_get(step->action, "command"), "its command", &command, error);
+    int r = take_content(
+        play, step, json_object_get(step->action, "command"), "its command", &command, error);
     if (r < 0)
         return r;
-    r = play_shell_run(shell, play->engine, play->sandbox, &command, json_integer_value(timeout) > 0 ? json_integer_value(timeout) : -1, limit, &result, error);
+    r = play_shell_run(shell, play->engine, play->sandbox, &command,
+        json_integer_value(timeout) > 0 ? json_integer_value(timeout) : -1, limit, &result, error);
     const struct rollbox_shell_note note = {
-        .size = sizeof note, .operation_id = shell->id, .command = command.data, .command_length = command.length, .timeout_ms = json_integer_value(timeout) > 0 ? json_integer_value(timeout) : -1, .output_limit = limit,
-        .outcome = result.outcome, .exit_code = result.exit_code, .signal = result.signal, .stdout_data = result.streams[0].data, .stdout_length = result.streams[0].length, .stderr_data = result.streams[1].data,
-        .stderr_length = result.streams[1].length, .stdout_truncated = result.truncated[0], .stderr_truncated = result.truncated[1], .ended = result.ended, .wall_ms = result.wall_ms,
+        .size = sizeof note,
+        .operation_id = shell->id,
+        .command = command.data,
+        .command_length = command.length,
+        .timeout_ms = json_integer_value(timeout) > 0 ? json_integer_value(timeout) : -1,
+        .output_limit = limit,
+        .outcome = result.outcome,
+        .exit_code = result.exit_code,
+        .signal = result.signal,
+        .stdout_data = result.streams[0].data,
+        .stdout_length = result.streams[0].length,
+        .stderr_data = result.streams[1].data,
+        .stderr_length = result.streams[1].length,
+        .stdout_truncated = result.truncated[0],
+        .stderr_truncated = result.truncated[1],
+        .ended = result.ended,
+        .wall_ms = result.wall_ms,
     };
     if (r == 0)
         r = rollbox_note_shell(play->sandbox, &note, error);
@@ -559,9 +673,11 @@ static int play_shell(struct play *play, const struct step *step, struct rollbox
 }
 
 static int play_note(struct play *play, const struct step *step, struct rollbox_error *error) {
-    auto_free char *text = json_dumps(json_object_get(step->action, "data"), JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(RECORD_REAL_DIGITS));
+    auto_free char *text = json_dumps(json_object_get(step->action, "data"),
+        JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(RECORD_REAL_DIGITS));
 
-    return text ? rollbox_note(play->sandbox, text, error) : refuse_step(play, step, error, "the note says nothing");
+    return text ? rollbox_note(play->sandbox, text, error)
+                : refuse_step(play, step, error, "the note says nothing");
 }
 
 int play_step(struct play *play, const struct step *step, struct rollbox_error *error) {
@@ -580,7 +696,7 @@ int play_step(struct play *play, const struct step *step, struct rollbox_error *
     else if (is_file)
         r = play_file(play, step, &own);
     else if (!strcmp(step->kind, "files"))
-        r = 0;                  /* comes with the snapshot or command before it */
+        r = 0; /* comes with the snapshot or command before it */
     else if (!strcmp(step->kind, "shell"))
         r = play_shell(play, step, &own);
     else if (!strcmp(step->kind, "note"))
@@ -593,20 +709,25 @@ int play_step(struct play *play, const struct step *step, struct rollbox_error *
         r = play_children(play, step, 0, NULL, &own);
     else
         r = refuse_step(play, step, &own, "a %.30s %s", step->kind,
-                   !strcmp(step->kind, "commit") ? "changes the host" : !strcmp(step->kind, "signal") ? "comes at a moment that is not recorded" : "is nothing that this version knows");
-    bool is_ours = own.code == ROLLBOX_ERR_ENGINE_LOST || own.error_number == ENOTSUP || own.error_number == ENODATA;
+            !strcmp(step->kind, "commit")   ? "changes the host"
+            : !strcmp(step->kind, "signal") ? "comes at a moment that is not recorded"
+                                            : "is nothing that this version knows");
+    bool is_ours = own.code == ROLLBOX_ERR_ENGINE_LOST || own.error_number == ENOTSUP ||
+                   own.error_number == ENODATA;
     if (r < 0 && failed && !is_ours)
-        return 0;               /* as it did then: the two records tell whether it is the same */
+        return 0; /* as it did then: the two records tell whether it is the same */
     if (r < 0 && error)
         *error = own;
     return r;
 }
 
-int play_fork(struct play *play, const struct step *step, uint64_t index, struct rollbox_error *error) {
+int play_fork(
+    struct play *play, const struct step *step, uint64_t index, struct rollbox_error *error) {
     struct rollbox_sandbox *child = NULL;
 
     if (strcmp(step->kind, "fork"))
-        return refuse_step(play, step, error, "the record to replay was begun by a fork there, and this is none");
+        return refuse_step(
+            play, step, error, "the record to replay was begun by a fork there, and this is none");
     int r = play_settle(play, step->begun_at, error);
     if (r == 0)
         r = play_children(play, step, (size_t)index, &child, error);

@@ -2,8 +2,10 @@
 /*
  * Playing a trajectory's actions again, in a new sandbox under the recorded policy.
  *
- * Steps begin in the order in which they began, each once as many had ended as when it was recorded, so commands that ran side by side do so again. What the record cannot give back (a secret, a terminal's keys, a stream of more than was
- * kept) is refused by name before anything runs in its place. Commits are not repeated: a replay must not change the host.
+ * Steps begin in the order in which they began, each once as many had ended as when it was
+ * recorded, so commands that ran side by side do so again. What the record cannot give back (a
+ * secret, a terminal's keys, a stream of more than was kept) is refused by name before anything
+ * runs in its place. Commits are not repeated: a replay must not change the host.
  */
 #ifndef ROLLBOX_CLI_PLAY_H
 #define ROLLBOX_CLI_PLAY_H
@@ -20,29 +22,37 @@ struct play_shell;
 
 struct play {
     const struct options *options;
-    struct rollbox_engine *engine;      /* borrowed */
+    struct rollbox_engine *engine; /* borrowed */
     struct rollbox_sandbox *sandbox;
-    const char *name;           /* of the record, for messages */
-    bool redacted;              /* there were rules */
-    struct played *runs;        /* commands, by the order in which they begin */
+    const char *name;    /* of the record, for messages */
+    bool redacted;       /* there were rules */
+    struct played *runs; /* commands, by the order in which they begin */
     size_t n_runs, n_shells;
     struct play_shell **shells; /* play_shell.h */
     json_t *snapshots;          /* ids of the record to ours */
 };
 
-/* A new sandbox as the header says, under the caller's --policy or the record's, if that grants no more than the default or --trust is given. 0; or negative with *error filled. play_done also on failure. */
-int play_begin(struct play *play, const struct options *options, struct rollbox_engine *engine, const struct reader *reader, struct rollbox_error *error);
+/* A new sandbox as the header says, under the caller's --policy or the record's, if that grants no
+ * more than the default or --trust is given. 0; or negative with *error filled. play_done also on
+ * failure. */
+int play_begin(struct play *play, const struct options *options, struct rollbox_engine *engine,
+    const struct reader *reader, struct rollbox_error *error);
 
 /* Records it to `fd` by the same rules as the trajectory that is played. */
-int play_record(struct play *play, const struct reader *reader, int fd, struct rollbox_error *error);
+int play_record(
+    struct play *play, const struct reader *reader, int fd, struct rollbox_error *error);
 
-/* Does what the step did. INVALID_ARGUMENT: it cannot be done again, and why. An error that the step had, too, is none. */
+/* Does what the step did. INVALID_ARGUMENT: it cannot be done again, and why. An error that the
+ * step had, too, is none. */
 int play_step(struct play *play, const struct step *step, struct rollbox_error *error);
 
-/* Goes on as a child (from 0) of the fork that this step of a parent's record was, in place of the parent. */
-int play_fork(struct play *play, const struct step *step, uint64_t index, struct rollbox_error *error);
+/* Goes on as a child (from 0) of the fork that this step of a parent's record was, in place of the
+ * parent. */
+int play_fork(
+    struct play *play, const struct step *step, uint64_t index, struct rollbox_error *error);
 
-/* Waits for those commands that were among the first `n_ended` steps to end; UINT64_MAX: for all but those that the sandbox's end ended. */
+/* Waits for those commands that were among the first `n_ended` steps to end; UINT64_MAX: for all
+ * but those that the sandbox's end ended. */
 int play_settle(struct play *play, uint64_t n_ended, struct rollbox_error *error);
 
 struct rollbox_sandbox *play_take_sandbox(struct play *play);

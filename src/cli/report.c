@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Failures: one line for a person on standard error, and with --json one object on standard output. */
+/* Failures: one line for a person on standard error, and with --json one object on standard output.
+ */
 #include <errno.h>
 #include <jansson.h>
 #include <stdarg.h>
@@ -13,7 +14,8 @@
 #include "cli/format.h"
 
 static void fail_prefix(const struct options *options) {
-    fprintf(stderr, "rollbox%s%s: ", options && options->command ? " " : "", options && options->command ? options->command->name : "");
+    fprintf(stderr, "rollbox%s%s: ", options && options->command ? " " : "",
+        options && options->command ? options->command->name : "");
 }
 
 /* What went wrong first, for --json. */
@@ -24,12 +26,14 @@ void cli_notify(void) {
     is_told = true;
 }
 
-static void note_failure(enum rollbox_error_code code, const char *stage, int error_number, const char *message) {
+static void note_failure(
+    enum rollbox_error_code code, const char *stage, int error_number, const char *message) {
     if (failure.code == ROLLBOX_OK)
         error_set(&failure, code, error_number, stage, "%s", message);
 }
 
-__attribute__((format(printf, 3, 0))) static int print_failure(const struct options *options, enum rollbox_error_code code, const char *format, va_list args) {
+__attribute__((format(printf, 3, 0))) static int print_failure(
+    const struct options *options, enum rollbox_error_code code, const char *format, va_list args) {
     auto_free char *line = NULL;
 
     fail_prefix(options);
@@ -38,7 +42,11 @@ __attribute__((format(printf, 3, 0))) static int print_failure(const struct opti
     /* A guest's words, or those of a file that somebody sent, may be in it. */
     format_error(line ? line : "out of memory", line ? strlen(line) : strlen("out of memory"));
     fputc('\n', stderr);
-    note_failure(code, code == ROLLBOX_ERR_INVALID_ARGUMENT ? "arguments" : code == ROLLBOX_ERR_ENGINE_LOST ? "connect" : "run", 0, line ? line : "out of memory");
+    note_failure(code,
+        code == ROLLBOX_ERR_INVALID_ARGUMENT ? "arguments"
+        : code == ROLLBOX_ERR_ENGINE_LOST    ? "connect"
+                                             : "run",
+        0, line ? line : "out of memory");
     return CLI_EXIT_ERROR;
 }
 
@@ -51,7 +59,8 @@ int cli_fail(const struct options *options, const char *format, ...) {
     return status;
 }
 
-int cli_fail_code(const struct options *options, enum rollbox_error_code code, const char *format, ...) {
+int cli_fail_code(
+    const struct options *options, enum rollbox_error_code code, const char *format, ...) {
     va_list args;
 
     va_start(args, format);
@@ -76,11 +85,15 @@ int cli_fail_error(const struct options *options, const struct rollbox_error *er
 }
 
 int cli_tell_failure(const struct command *command, int status) {
-    const struct rollbox_result result = { .outcome = ROLLBOX_OUTCOME_ERROR, .exit_code = -1, .isolation = "{}", .error = failure };
-    const bool has_result = command && command->bit & (COMMAND_RUN | COMMAND_SHELL | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_RECORD);
+    const struct rollbox_result result = {
+        .outcome = ROLLBOX_OUTCOME_ERROR, .exit_code = -1, .isolation = "{}", .error = failure
+    };
+    const bool has_result = command && command->bit & (COMMAND_RUN | COMMAND_SHELL | COMMAND_EXEC |
+                                                          COMMAND_ATTACH | COMMAND_RECORD);
     auto_free char *json = NULL;
 
-    if (status != CLI_EXIT_ERROR || failure.code == ROLLBOX_OK || is_told || rollbox_result_json(&result, NULL, &json) < 0)
+    if (status != CLI_EXIT_ERROR || failure.code == ROLLBOX_OK || is_told ||
+        rollbox_result_json(&result, NULL, &json) < 0)
         return status;
     if (has_result) {
         printf("%s\n", json);
@@ -98,6 +111,7 @@ int cli_tell_failure(const struct command *command, int status) {
 
 int cli_flush(const struct options *options, int status) {
     if (fflush(stdout) < 0 || ferror(stdout))
-        return cli_fail_code(options, ROLLBOX_ERR_IO, "cannot write to standard output: %s", strerror(errno));
+        return cli_fail_code(
+            options, ROLLBOX_ERR_IO, "cannot write to standard output: %s", strerror(errno));
     return status;
 }

@@ -37,8 +37,10 @@ static enum row_kind row_parse(const char *line, size_t length, char **ret_id) {
     return kind;
 }
 
-/* Opens the file and locks it. Another batch may have replaced it between the two: then once more. */
-static int open_locked(const struct options *options, const char *path, int *ret_fd, struct stat *ret_st) {
+/* Opens the file and locks it. Another batch may have replaced it between the two: then once more.
+ */
+static int open_locked(
+    const struct options *options, const char *path, int *ret_fd, struct stat *ret_st) {
     for (;;) {
         auto_close int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
         struct stat now;
@@ -52,7 +54,8 @@ static int open_locked(const struct options *options, const char *path, int *ret
             /* A file system without locks cannot tell; only a lock that is held says no. */
             if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
                 return cli_fail(options, "%s: another batch is writing it", path);
-            if (stat(path, &now) < 0 || now.st_dev != ret_st->st_dev || now.st_ino != ret_st->st_ino)
+            if (stat(path, &now) < 0 || now.st_dev != ret_st->st_dev ||
+                now.st_ino != ret_st->st_ino)
                 continue;
         }
         *ret_fd = TAKE_FD(fd);
@@ -60,7 +63,8 @@ static int open_locked(const struct options *options, const char *path, int *ret
     }
 }
 
-/* Reads what is there: fills results->done, says whether there are error rows, and cuts a torn last line off. */
+/* Reads what is there: fills results->done, says whether there are error rows, and cuts a torn last
+ * line off. */
 static int scan_results(const struct options *options, struct results *results, bool *ret_errors) {
     struct line_reader lines;
     off_t end = 0;
@@ -74,15 +78,20 @@ static int scan_results(const struct options *options, struct results *results, 
 
         if (lines.torn) {
             if (strncmp(line, ROW_BEGIN, MIN(length, strlen(ROW_BEGIN))) != 0)
-                status = cli_fail(options, "%s:%llu: not a result row; choose another file for the results", results->path, (unsigned long long)lines.line);
+                status = cli_fail(options,
+                    "%s:%llu: not a result row; choose another file for the results", results->path,
+                    (unsigned long long)lines.line);
             else if (ftruncate(results->fd, end) < 0)
-                status = cli_fail(options, "%s: cannot cut the torn last line off: %s", results->path, strerror(errno));
+                status = cli_fail(options, "%s: cannot cut the torn last line off: %s",
+                    results->path, strerror(errno));
             break;
         }
         end += (off_t)length + 1;
         switch (row_parse(line, length, &id)) {
         case ROW_NONE:
-            status = cli_fail(options, "%s:%llu: not a result row; choose another file for the results", results->path, (unsigned long long)lines.line);
+            status =
+                cli_fail(options, "%s:%llu: not a result row; choose another file for the results",
+                    results->path, (unsigned long long)lines.line);
             break;
         case ROW_ERROR:
             *ret_errors = true;
@@ -110,7 +119,8 @@ static int compact_results(struct results *results, mode_t mode) {
     buf_printf(&path, "%s.rollbox-new", results->path);
     if (buf_failed(&path))
         return -ENOMEM;
-    auto_close int fd = open(path.data, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, mode & 0777);
+    auto_close int fd = open(
+        path.data, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, mode & 0777);
     if (fd < 0)
         return -errno;
     if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
@@ -161,7 +171,8 @@ int results_open(const struct options *options, const char *path, struct results
             int r = compact_results(&results, st.st_mode);
 
             if (r < 0)
-                status = cli_fail(options, "%s: cannot take its error rows out: %s", path, strerror(-r));
+                status =
+                    cli_fail(options, "%s: cannot take its error rows out: %s", path, strerror(-r));
         }
     }
     if (status)

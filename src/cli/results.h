@@ -2,9 +2,11 @@
 /*
  * The results of a batch: a file of rows that survives a kill at any moment.
  *
- * A row is written whole by one write and ends in a newline, so only the last line can be torn; it is cut off when the file is opened again. A job
- * whose row is there already is not done again, unless the row is an error: those rows are taken out at opening, for their jobs get another try, and
- * the file keeps one row an id. A file with any line that is no result row is refused, so that a wrong -o destroys nothing. A lock keeps a second batch away.
+ * A row is written whole by one write and ends in a newline, so only the last line can be torn; it
+ * is cut off when the file is opened again. A job whose row is there already is not done again,
+ * unless the row is an error: those rows are taken out at opening, for their jobs get another try,
+ * and the file keeps one row an id. A file with any line that is no result row is refused, so that
+ * a wrong -o destroys nothing. A lock keeps a second batch away.
  */
 #ifndef ROLLBOX_CLI_RESULTS_H
 #define ROLLBOX_CLI_RESULTS_H
@@ -16,14 +18,15 @@
 #include "cli/options.h"
 
 struct results {
-    const char *path;           /* borrowed */
+    const char *path; /* borrowed */
     int fd;
-    int locked_fd;              /* the file that was replaced at opening, still locked; -EBADF: none */
+    int locked_fd; /* the file that was replaced at opening, still locked; -EBADF: none */
     bool regular;
-    struct id_set done;            /* of the rows that stay */
+    struct id_set done; /* of the rows that stay */
 };
 
-/* "-" is standard output; what is no regular file is written but not resumed. 0, or an exit status after a line on standard error. */
+/* "-" is standard output; what is no regular file is written but not resumed. 0, or an exit status
+ * after a line on standard error. */
 int results_open(const struct options *options, const char *path, struct results *ret_results);
 
 /* Appends one row, newline included. 0 or -errno. */

@@ -2,9 +2,11 @@
 /*
  * rollbox run: one command in one sandbox.
  *
- * The guest gets three pipes, with and without --json; the caller's streams are relayed through them while it runs, so input of any size
- * works and a guest that does not read its input holds nothing up. With --json the output goes into memory instead of out. In both cases the output limit
- * is held here, exactly. When the run has ended, what is still in the pipes is moved before the exit: nothing is lost.
+ * The guest gets three pipes, with and without --json; the caller's streams are relayed through
+ * them while it runs, so input of any size works and a guest that does not read its input holds
+ * nothing up. With --json the output goes into memory instead of out. In both cases the output
+ * limit is held here, exactly. When the run has ended, what is still in the pipes is moved before
+ * the exit: nothing is lost.
  */
 #include <errno.h>
 #include <unistd.h>
@@ -42,7 +44,8 @@ static void move_streams(struct copy_stream *pump, struct rollbox_run *run) {
 }
 
 /* Tells the result, whose output is what the relays have. */
-static int conclude_run(const struct options *options, struct copy_stream *pump, struct rollbox_run *run, const struct cli_policy *policy) {
+static int conclude_run(const struct options *options, struct copy_stream *pump,
+    struct rollbox_run *run, const struct cli_policy *policy) {
     const struct stdio_relay *out = &pump->relays[STREAM_OUT], *err = &pump->relays[STREAM_ERR];
     const struct rollbox_result *end_sequence;
 
@@ -50,9 +53,12 @@ static int conclude_run(const struct options *options, struct copy_stream *pump,
     if (status)
         return status;
     struct rollbox_result result = *end_sequence;
-    /* A guest may have ended by itself just before the kill, or the engine not have heard yet that it began: it has written too much all the same. */
-    if ((out->over || err->over) && (result.outcome == ROLLBOX_OUTCOME_EXIT || result.outcome == ROLLBOX_OUTCOME_SIGNAL ||
-                                     (result.outcome == ROLLBOX_OUTCOME_ERROR && result.error.code == ROLLBOX_ERR_CANCELLED))) {
+    /* A guest may have ended by itself just before the kill, or the engine not have heard yet that
+     * it began: it has written too much all the same. */
+    if ((out->over || err->over) &&
+        (result.outcome == ROLLBOX_OUTCOME_EXIT || result.outcome == ROLLBOX_OUTCOME_SIGNAL ||
+            (result.outcome == ROLLBOX_OUTCOME_ERROR &&
+                result.error.code == ROLLBOX_ERR_CANCELLED))) {
         result.outcome = ROLLBOX_OUTCOME_OUTPUT_LIMIT;
         result.exit_code = -1;
         result.signal = 0;
@@ -71,7 +77,8 @@ static int conclude_run(const struct options *options, struct copy_stream *pump,
 }
 
 /* Runs it with streams that exist, and tells the result. */
-static int run_plan(const struct options *options, struct rollbox_engine *engine, struct rollbox_plan *plan, const struct cli_policy *policy, const char *const *argv) {
+static int run_plan(const struct options *options, struct rollbox_engine *engine,
+    struct rollbox_plan *plan, const struct cli_policy *policy, const char *const *argv) {
     const int ours[N_STREAMS] = { STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO };
     int theirs[N_STREAMS] = { -EBADF, -EBADF, -EBADF }, status = 0;
     struct rollbox_error error = { 0 };
@@ -80,7 +87,9 @@ static int run_plan(const struct options *options, struct rollbox_engine *engine
 
     copy_stream_init(&pump, engine);
     for (int i = 0; i < N_STREAMS && !status; i++)
-        status = copy_stream_open(&pump, options, (enum stream)i, options_has(options, OPTION_JSON) ? -EBADF : ours[i], policy->max_output_bytes, &theirs[i]);
+        status = copy_stream_open(&pump, options, (enum stream)i,
+            options_has(options, OPTION_JSON) ? -EBADF : ours[i], policy->max_output_bytes,
+            &theirs[i]);
     if (!status)
         status = copy_stream_catch_signals(&pump, options);
     const struct rollbox_run_options run_options = {
@@ -133,10 +142,12 @@ int cmd_run(const struct options *options) {
     const bool tty = options_has(options, OPTION_TTY);
 
     if (tty && options_has(options, OPTION_TEMPLATE))
-        return cli_fail(options, "--tty and --template exclude each other: a fork of a template has no terminal");
+        return cli_fail(options,
+            "--tty and --template exclude each other: a fork of a template has no terminal");
     if (options_has(options, OPTION_TEMPLATE))
         return template_run(options);
-    return tty ? shell_terminal(options, argv, options_has(options, OPTION_INTERACTIVE)) : run_once(options, argv);
+    return tty ? shell_terminal(options, argv, options_has(options, OPTION_INTERACTIVE))
+               : run_once(options, argv);
 }
 
 int cmd_shell(const struct options *options) {
@@ -147,6 +158,7 @@ int cmd_shell(const struct options *options) {
     if (!tty)
         return run_once(options, (const char *const *)argv);
     if (options_has(options, OPTION_JSON))
-        return cli_fail(options, "--json: is for a script on standard input, which is a terminal here");
+        return cli_fail(
+            options, "--json: is for a script on standard input, which is a terminal here");
     return shell_terminal(options, (const char *const *)argv, true);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The commands that are one call on one sandbox: a row each in a table says what to call and how to show the answer. With --json the answer is shown as the
- * library gave it.
+ * The commands that are one call on one sandbox: a row each in a table says what to call and how to
+ * show the answer. With --json the answer is shown as the library gave it.
  *
- * Names of files and commands come from guests: what a terminal would take for more than text is shown escaped.
+ * Names of files and commands come from guests: what a terminal would take for more than text is
+ * shown escaped.
  */
 #include <errno.h>
 #include <jansson.h>
@@ -21,13 +22,13 @@
 #include "cli/format.h"
 
 #define FORKS_MAX 100000
-#define EXIT_REFUSED 1          /* of verify */
+#define EXIT_REFUSED 1 /* of verify */
 
 struct call {
     const struct options *options;
     struct rollbox_engine *engine;
-    struct rollbox_sandbox *sandbox;    /* NULL: the command was given no name */
-    char *json;                         /* the answer, or NULL */
+    struct rollbox_sandbox *sandbox; /* NULL: the command was given no name */
+    char *json;                      /* the answer, or NULL */
     struct rollbox_error error;
 };
 
@@ -36,11 +37,12 @@ static const char *get_operand(const struct call *call, int i) {
     return i < call->options->n_rest ? call->options->rest[i] : NULL;
 }
 
-/* ---- calls: 0, or negative with call->error filled ---------------------------------------------------------------- */
+/* ---- calls: 0, or negative with call->error filled ---- */
 
 static int call_ps(struct call *call) {
-    return call->sandbox ? rollbox_sandbox_query(call->sandbox, ROLLBOX_QUERY_PROCESSES, &call->json, &call->error)
-                         : options_has(call->options, OPTION_QUIET)
+    return call->sandbox ? rollbox_sandbox_query(
+                               call->sandbox, ROLLBOX_QUERY_PROCESSES, &call->json, &call->error)
+           : options_has(call->options, OPTION_QUIET)
                ? rollbox_sandbox_list(call->engine, &call->json, &call->error)
                : rollbox_sandbox_stats(call->engine, &call->json, &call->error);
 }
@@ -62,15 +64,19 @@ static int call_resume(struct call *call) {
 }
 
 static struct rollbox_state_options state_options(const struct call *call) {
-    enum rollbox_processes processes = options_has(call->options, OPTION_DROP_PROCESSES) ? ROLLBOX_PROCESSES_DROP : ROLLBOX_PROCESSES_KEEP;
+    enum rollbox_processes processes = options_has(call->options, OPTION_DROP_PROCESSES)
+                                           ? ROLLBOX_PROCESSES_DROP
+                                           : ROLLBOX_PROCESSES_KEEP;
 
-    return (struct rollbox_state_options){ .size = sizeof(struct rollbox_state_options), .processes = processes };
+    return (struct rollbox_state_options){ .size = sizeof(struct rollbox_state_options),
+        .processes = processes };
 }
 
 static int call_snapshot(struct call *call) {
     struct rollbox_state_options options = state_options(call);
 
-    return rollbox_snapshot(call->sandbox, options_text(call->options, OPTION_AS), &options, &call->json, &call->error);
+    return rollbox_snapshot(
+        call->sandbox, options_text(call->options, OPTION_AS), &options, &call->json, &call->error);
 }
 
 static int call_reset(struct call *call) {
@@ -92,17 +98,21 @@ static int call_wake(struct call *call) {
 }
 
 static int call_diff(struct call *call) {
-    return rollbox_diff(call->sandbox, get_operand(call, 1), get_operand(call, 2), options_has(call->options, OPTION_TEXTUAL), &call->json, &call->error);
+    return rollbox_diff(call->sandbox, get_operand(call, 1), get_operand(call, 2),
+        options_has(call->options, OPTION_TEXTUAL), &call->json, &call->error);
 }
 
 static int call_commit(struct call *call) {
-    return rollbox_commit(call->sandbox, get_operand(call, 1), options_has(call->options, OPTION_FORCE), &call->json, &call->error);
+    return rollbox_commit(call->sandbox, get_operand(call, 1),
+        options_has(call->options, OPTION_FORCE), &call->json, &call->error);
 }
 
 static int call_export(struct call *call) {
     const char *snapshot = options_text(call->options, OPTION_FROM), *path = get_operand(call, 1);
 
-    return options_has(call->options, OPTION_LIVE) ? rollbox_export_live(call->sandbox, snapshot, path, &call->error) : rollbox_export(call->sandbox, snapshot, path, &call->error);
+    return options_has(call->options, OPTION_LIVE)
+               ? rollbox_export_live(call->sandbox, snapshot, path, &call->error)
+               : rollbox_export(call->sandbox, snapshot, path, &call->error);
 }
 
 static int call_show(struct call *call) {
@@ -113,7 +123,8 @@ static int call_verify(struct call *call) {
     return rollbox_snapshot_verify(call->sandbox, get_operand(call, 1), &call->json, &call->error);
 }
 
-static int fail_call(struct call *call, enum rollbox_error_code code, int error_number, const char *message) {
+static int fail_call(
+    struct call *call, enum rollbox_error_code code, int error_number, const char *message) {
     call->error = (struct rollbox_error){ .code = code, .error_number = error_number };
     (void)snprintf(call->error.message, sizeof call->error.message, "%s", message);
     return -error_number;
@@ -125,12 +136,14 @@ static int fork_from(struct call *call, const char *snapshot) {
     struct rollbox_state_options options = state_options(call);
     auto_buf struct buf text = BUF_INIT;
 
-    auto_free struct rollbox_sandbox **made = calloc(MAX(n, (size_t)1), sizeof(struct rollbox_sandbox *));
+    auto_free struct rollbox_sandbox **made =
+        calloc(MAX(n, (size_t)1), sizeof(struct rollbox_sandbox *));
     if (!made)
         return fail_call(call, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
     const char *record = options_text(call->options, OPTION_RECORD);
     if (record && n > 1 && !strstr(record, "{name}"))
-        return fail_call(call, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "--record: several sandboxes need a file each; put {name} into its name");
+        return fail_call(call, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL,
+            "--record: several sandboxes need a file each; put {name} into its name");
     options.same_seed = options_has(call->options, OPTION_SAME_SEED);
     int r = rollbox_fork(call->sandbox, snapshot, n, &options, made, &call->error);
     if (r < 0)
@@ -148,7 +161,8 @@ static int fork_from(struct call *call, const char *snapshot) {
     }
     buf_add_text(&text, "]}");
     call->json = buf_take(&text);
-    return call->json ? 0 : fail_call(call, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
+    return call->json ? 0
+                      : fail_call(call, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
 }
 
 static int call_fork(struct call *call) {
@@ -178,7 +192,10 @@ static int signal_number(const char *text) {
 }
 
 static enum rollbox_scope scope_of(const char *text) {
-    static const char *const names[] = { [ROLLBOX_SCOPE_MAIN] = "main", [ROLLBOX_SCOPE_TREE] = "tree", [ROLLBOX_SCOPE_CHILDREN] = "children", [ROLLBOX_SCOPE_GROUP] = "group" };
+    static const char *const names[] = { [ROLLBOX_SCOPE_MAIN] = "main",
+        [ROLLBOX_SCOPE_TREE] = "tree",
+        [ROLLBOX_SCOPE_CHILDREN] = "children",
+        [ROLLBOX_SCOPE_GROUP] = "group" };
 
     for (size_t i = ROLLBOX_SCOPE_MAIN; text && i < ARRAY_SIZE(names); i++)
         if (strcmp(names[i], text) == 0)
@@ -197,7 +214,8 @@ static int kill_all(struct call *call, int number, enum rollbox_scope scope) {
         return r;
     json_t *answer = json_loads(json, 0, NULL);
     json_array_foreach(json_object_get(answer, "execs"), i, exec) {
-        const char *id = json_string_value(json_object_get(exec, "id")), *state = json_string_value(json_object_get(exec, "state"));
+        const char *id = json_string_value(json_object_get(exec, "id")),
+                   *state = json_string_value(json_object_get(exec, "state"));
 
         if (r < 0 || !id || (state && strcmp(state, "running") != 0))
             continue;
@@ -215,7 +233,8 @@ static int call_kill(struct call *call) {
     int number = name ? signal_number(name) : SIGKILL;
 
     if (!number)
-        return fail_call(call, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "--signal: no such signal; give a name such as TERM, or a number");
+        return fail_call(call, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL,
+            "--signal: no such signal; give a name such as TERM, or a number");
     if (get_operand(call, 1))
         return rollbox_signal(call->sandbox, get_operand(call, 1), number, scope, &call->error);
     if (number == SIGKILL && !options_has(call->options, OPTION_SCOPE))
@@ -223,16 +242,25 @@ static int call_kill(struct call *call) {
     return kill_all(call, number, scope);
 }
 
-/* ---- what is shown ------------------------------------------------------------------------------------------------ */
+/* ---- what is shown ---- */
 
 static void show_ps(const struct call *call, const json_t *answer) {
     static const struct format_column sandboxes[] = {
-        { "NAME", "name", SHOWN_TEXT }, { "STATE", "state", SHOWN_TEXT }, { "COMMANDS", "commands", SHOWN_COUNT },
-        { "MEMORY", "memory_bytes", SHOWN_SIZE }, { "AGE", "age_s", SHOWN_SECONDS }, { "CREATED", "created", SHOWN_TIME },
+        { "NAME", "name", SHOWN_TEXT },
+        { "STATE", "state", SHOWN_TEXT },
+        { "COMMANDS", "commands", SHOWN_COUNT },
+        { "MEMORY", "memory_bytes", SHOWN_SIZE },
+        { "AGE", "age_s", SHOWN_SECONDS },
+        { "CREATED", "created", SHOWN_TIME },
     };
     static const struct format_column processes[] = {
-        { "PID", "pid", SHOWN_COUNT }, { "PARENT", "parent", SHOWN_COUNT }, { "STATE", "state", SHOWN_TEXT }, { "CPU", "cpu_ms", SHOWN_MILLISECONDS },
-        { "MEMORY", "memory_bytes", SHOWN_SIZE }, { "ID", "exec", SHOWN_TEXT }, { "COMMAND", "command", SHOWN_TEXT },
+        { "PID", "pid", SHOWN_COUNT },
+        { "PARENT", "parent", SHOWN_COUNT },
+        { "STATE", "state", SHOWN_TEXT },
+        { "CPU", "cpu_ms", SHOWN_MILLISECONDS },
+        { "MEMORY", "memory_bytes", SHOWN_SIZE },
+        { "ID", "exec", SHOWN_TEXT },
+        { "COMMAND", "command", SHOWN_TEXT },
     };
     const json_t *rows = json_object_get(answer, call->sandbox ? "processes" : "sandboxes");
     json_t *row;
@@ -305,12 +333,13 @@ static void show_commit(const struct call *call, const json_t *answer) {
     }
 }
 
-/* ---- the table ---------------------------------------------------------------------------------------------------- */
+/* ---- the table ---- */
 
 static const struct action {
     uint64_t command;
     int (*call)(struct call *call);
-    void (*show)(const struct call *call, const json_t *answer);    /* NULL: there is nothing to show */
+    void (*show)(
+        const struct call *call, const json_t *answer); /* NULL: there is nothing to show */
 } actions[] = {
     { COMMAND_PS, call_ps, show_ps },
     { COMMAND_INSPECT, call_inspect, show_inspect },
@@ -340,7 +369,8 @@ static int show_action(const struct call *call, const struct action *action) {
         format_json(call->json);
     } else {
         if (!answer)
-            return cli_fail(call->options, "the engine's answer is no JSON; are engine and command of one version?");
+            return cli_fail(call->options,
+                "the engine's answer is no JSON; are engine and command of one version?");
         action->show(call, answer);
     }
     json_decref(answer);
@@ -353,7 +383,8 @@ int cmd_sandbox(const struct options *options) {
 
     while (action->command != options->command->bit)
         action++;
-    int status = options->n_rest ? session_open(options, &call.engine, &call.sandbox) : session_connect(options, &call.engine);
+    int status = options->n_rest ? session_open(options, &call.engine, &call.sandbox)
+                                 : session_connect(options, &call.engine);
     if (status)
         return status;
     if (action->call(&call) < 0)

@@ -28,7 +28,8 @@ static const char *given_socket(const struct options *options) {
     return given ? given : options_text(options, OPTION_ENGINE);
 }
 
-/* Whether the user is the owner of this directory: a variable may have come along from another user's session (su, sudo -E). */
+/* Whether the user is the owner of this directory: a variable may have come along from another
+ * user's session (su, sudo -E). */
 static bool is_our_directory(const char *path) {
     struct stat st;
 
@@ -36,23 +37,35 @@ static bool is_our_directory(const char *path) {
 }
 
 /*
- * A directory for the socket where the system has none for this user: /tmp/rollbox-UID, the same in every terminal. /tmp is everybody's, so another user may have made
- * the name first: what is there has to be a directory of this user's alone. In a sticky directory nobody else can rename or remove it then.
+ * A directory for the socket where the system has none for this user: /tmp/rollbox-UID, the same in
+ * every terminal. /tmp is everybody's, so another user may have made the name first: what is there
+ * has to be a directory of this user's alone. In a sticky directory nobody else can rename or
+ * remove it then.
  */
 static int private_directory(const struct options *options, const char *path) {
     struct stat st;
 
     if (mkdir(path, 0700) < 0 && errno != EEXIST)
-        return cli_fail(options, "cannot make %s for the engine's socket: %s; name a socket by --socket or ROLLBOX_SOCKET", path, strerror(errno));
+        return cli_fail(options,
+            "cannot make %s for the engine's socket: %s; name a socket by --socket or "
+            "ROLLBOX_SOCKET",
+            path, strerror(errno));
     if (lstat(path, &st) < 0)
-        return cli_fail(options, "cannot look at %s, where the engine's socket would be: %s; name a socket by --socket or ROLLBOX_SOCKET", path, strerror(errno));
+        return cli_fail(options,
+            "cannot look at %s, where the engine's socket would be: %s; name a socket by --socket "
+            "or ROLLBOX_SOCKET",
+            path, strerror(errno));
     if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077))
-        return cli_fail(options, "%s is not a directory that belongs to this user alone (mode 0700), so no engine's socket is used there; remove it, or name a socket by --socket or ROLLBOX_SOCKET", path);
+        return cli_fail(options,
+            "%s is not a directory that belongs to this user alone (mode 0700), so no engine's "
+            "socket is used there; remove it, or name a socket by --socket or ROLLBOX_SOCKET",
+            path);
     return 0;
 }
 
 int session_socket(const struct options *options, char **ret_path) {
-    const char *given = given_socket(options), *variable = getenv("ROLLBOX_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
+    const char *given = given_socket(options), *variable = getenv("ROLLBOX_SOCKET"),
+               *runtime = getenv("XDG_RUNTIME_DIR");
     auto_buf struct buf path = BUF_INIT;
     int status = 0;
 
@@ -91,15 +104,19 @@ int session_connect(const struct options *options, struct rollbox_engine **ret_e
     engine_options.socket_path = path;
     if (rollbox_engine_open(&engine_options, ret_engine, &error) >= 0)
         return 0;
-    if (error.code != ROLLBOX_ERR_ENGINE_LOST || (error.error_number != ENOENT && error.error_number != ECONNREFUSED))
+    if (error.code != ROLLBOX_ERR_ENGINE_LOST ||
+        (error.error_number != ENOENT && error.error_number != ECONNREFUSED))
         return cli_fail_error(options, &error);
     /* The hint names the socket only where it is not the one that engine start finds by itself. */
     const char *given = given_socket(options);
-    return cli_fail_code(options, ROLLBOX_ERR_ENGINE_LOST, "no engine serves %s; start one with: rollbox engine start --background%s%s, or name another socket by --socket or ROLLBOX_SOCKET", path,
-                    given ? " --socket " : "", given ? given : "");
+    return cli_fail_code(options, ROLLBOX_ERR_ENGINE_LOST,
+        "no engine serves %s; start one with: rollbox engine start --background%s%s, or name "
+        "another socket by --socket or ROLLBOX_SOCKET",
+        path, given ? " --socket " : "", given ? given : "");
 }
 
-int session_open(const struct options *options, struct rollbox_engine **ret_engine, struct rollbox_sandbox **ret_sandbox) {
+int session_open(const struct options *options, struct rollbox_engine **ret_engine,
+    struct rollbox_sandbox **ret_sandbox) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     struct rollbox_engine *engine;
 
@@ -114,7 +131,7 @@ int session_open(const struct options *options, struct rollbox_engine **ret_engi
     return 0;
 }
 
-/* ---- create ------------------------------------------------------------------------------------------------------- */
+/* ---- create ---- */
 
 static int64_t milliseconds_of(const struct options *options, enum option_id id) {
     const struct option_use *use = options_last(options, id);
@@ -122,7 +139,8 @@ static int64_t milliseconds_of(const struct options *options, enum option_id id)
     if (!use)
         return 0;
     /* A ten-thousandth of a second is still not "never". */
-    return use->number >= 1e12 ? INT64_C(1000000000000000) / 1000 : MAX((int64_t)(use->number * 1000), (int64_t)1);
+    return use->number >= 1e12 ? INT64_C(1000000000000000) / 1000
+                               : MAX((int64_t)(use->number * 1000), (int64_t)1);
 }
 
 /* Waits until somebody ends us: the sandbox is ours and ends with the connection. */
@@ -134,7 +152,9 @@ static int hold_sandbox(const struct options *options, struct rollbox_engine *en
         return cli_fail(options, "cannot make a pipe: %s", strerror(-signal_fd));
     for (;;) {
         struct pollfd polls[3] = {
-            { .fd = STDIN_FILENO, .events = POLLIN }, { .fd = signal_fd, .events = POLLIN }, { .fd = rollbox_engine_fd(engine), .events = POLLIN },
+            { .fd = STDIN_FILENO, .events = POLLIN },
+            { .fd = signal_fd, .events = POLLIN },
+            { .fd = rollbox_engine_fd(engine), .events = POLLIN },
         };
 
         if (poll(polls, ARRAY_SIZE(polls), -1) < 0)
@@ -159,12 +179,16 @@ static int auto_snapshots(const struct options *options, unsigned *ret_n) {
     bool is_on = when && !strcmp(when, "changed");
 
     if (keep && (!is_on || keep->count < 1 || keep->count > MAX_AUTO_KEEP))
-        return cli_fail(options, is_on ? "--auto-keep %s: must be from 1 to %d" : "--auto-keep %s: is for --auto-snapshot changed", keep->value, MAX_AUTO_KEEP);
+        return cli_fail(options,
+            is_on ? "--auto-keep %s: must be from 1 to %d"
+                  : "--auto-keep %s: is for --auto-snapshot changed",
+            keep->value, MAX_AUTO_KEEP);
     *ret_n = !is_on ? 0 : keep ? (unsigned)keep->count : AUTO_KEEP;
     return 0;
 }
 
-static int create_sandbox(const struct options *options, struct rollbox_engine *engine, const struct cli_policy *policy) {
+static int create_sandbox(
+    const struct options *options, struct rollbox_engine *engine, const struct cli_policy *policy) {
     struct rollbox_sandbox_options sandbox_options = {
         .size = sizeof sandbox_options,
         .name = options_text(options, OPTION_NAME),
@@ -181,12 +205,14 @@ static int create_sandbox(const struct options *options, struct rollbox_engine *
     if (auto_snapshots(options, &sandbox_options.auto_snapshots))
         return CLI_EXIT_ERROR;
     if (rollbox_prepare(engine, policy->text, policy->length, &plan, &error) < 0 ||
-        rollbox_sandbox_create(engine, plan, &sandbox_options, &sandbox, &error) < 0 || record_kept(options, sandbox, &error) < 0) {
+        rollbox_sandbox_create(engine, plan, &sandbox_options, &sandbox, &error) < 0 ||
+        record_kept(options, sandbox, &error) < 0) {
         (void)rollbox_sandbox_close(sandbox, NULL);
         return outcome_fail(options, &error);
     }
     /* Names need no escaping. */
-    printf(options_has(options, OPTION_JSON) ? "{\"name\": \"%s\"}\n" : "%s\n", rollbox_sandbox_name(sandbox));
+    printf(options_has(options, OPTION_JSON) ? "{\"name\": \"%s\"}\n" : "%s\n",
+        rollbox_sandbox_name(sandbox));
     int status = cli_flush(options, 0);
     /* Nobody would know of a sandbox whose name was told to a full disk. */
     if (status)

@@ -2,8 +2,9 @@
 /*
  * Of rollbox shell and rollbox run -t: one command on a terminal, in a sandbox that ends with it.
  *
- * A run has pipes alone. So the sandbox is one that lives, without a name that anybody knows, on the same private engine;
- * it ends with our connection to that, however we end. A shell whose input is no terminal is a run like any other.
+ * A run has pipes alone. So the sandbox is one that lives, without a name that anybody knows, on
+ * the same private engine; it ends with our connection to that, however we end. A shell whose input
+ * is no terminal is a run like any other.
  */
 #include "cli/shell.h"
 
@@ -19,7 +20,8 @@
 #include "cli/private_engine.h"
 #include "cli/view.h"
 
-static int follow(struct view *view, const struct cli_policy *policy, const char *const *argv, bool input) {
+static int follow(
+    struct view *view, const struct cli_policy *policy, const char *const *argv, bool input) {
     const struct rollbox_sandbox_options sandbox_options = { .size = sizeof sandbox_options };
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_free char *term = NULL;
@@ -29,8 +31,10 @@ static int follow(struct view *view, const struct cli_policy *policy, const char
 
     if (!env || view_make_id(id) < 0)
         return cli_fail(view->options, "cannot make an id: %s", strerror(errno));
-    if (cli_engine_open(view->options, &view->pump.engine, &error) < 0 || rollbox_prepare(view->pump.engine, policy->text, policy->length, &plan, &error) < 0 ||
-        rollbox_sandbox_create(view->pump.engine, plan, &sandbox_options, &view->sandbox, &error) < 0)
+    if (cli_engine_open(view->options, &view->pump.engine, &error) < 0 ||
+        rollbox_prepare(view->pump.engine, policy->text, policy->length, &plan, &error) < 0 ||
+        rollbox_sandbox_create(view->pump.engine, plan, &sandbox_options, &view->sandbox, &error) <
+            0)
         return outcome_fail(view->options, &error);
     view->id = id;
     struct rollbox_exec_options exec = {
@@ -54,7 +58,8 @@ int shell_terminal(const struct options *options, const char *const *argv, bool 
     struct view view;
 
     if (input && !isatty(STDIN_FILENO))
-        return cli_fail(options, "the input device is not a TTY: leave out -t for input from a pipe or a file, or -i for none");
+        return cli_fail(options, "the input device is not a TTY: leave out -t for input from a "
+                                 "pipe or a file, or -i for none");
     int status = view_init(&view, options);
     if (status)
         return status;

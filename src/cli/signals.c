@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "cli/terminal.h"
 
-#define MAX_SECONDS 5          /* from the first signal on, for what is left to do */
+#define MAX_SECONDS 5 /* from the first signal on, for what is left to do */
 
 static const int caught_signals[] = { SIGINT, SIGTERM, SIGHUP };
 static int wake_fd = -EBADF, ready_fd = -EBADF;
@@ -38,7 +38,8 @@ static void on_overdue(int number) {
 }
 
 int signals_catch(void) {
-    struct sigaction action = { .sa_handler = handle_signal, .sa_flags = (int)(SA_RESTART | SA_RESETHAND) };
+    struct sigaction action = { .sa_handler = handle_signal,
+        .sa_flags = (int)(SA_RESTART | SA_RESETHAND) };
     struct sigaction overdue = { .sa_handler = on_overdue };
     int fds[2];
 

@@ -27,9 +27,11 @@ static void print_key(const char *name) {
     printf("%-*s", WIDTH, name);
 }
 
-/* "5 python3  5.6M, 2 threads, fds: 3 pipe, 1 file  python3 search.py". A command line says more than a name, where there is one. */
+/* "5 python3  5.6M, 2 threads, fds: 3 pipe, 1 file  python3 search.py". A command line says more
+ * than a name, where there is one. */
 static void show_process(const json_t *process) {
-    const char *command = get_text(process, "command"), *name = get_text(process, "name"), *between = "; ", *kind;
+    const char *command = get_text(process, "command"), *name = get_text(process, "name"),
+               *between = "; ", *kind;
     size_t n_threads = json_array_size(json_object_get(process, "threads"));
     json_t *n;
 
@@ -55,7 +57,8 @@ static void show_process(const json_t *process) {
 }
 
 void snapshot_show_contents(const json_t *state) {
-    const json_t *processes = json_object_get(state, "processes"), *commands = json_object_get(state, "commands"), *command;
+    const json_t *processes = json_object_get(state, "processes"),
+                 *commands = json_object_get(state, "commands"), *command;
     const bool is_hibernated = json_is_true(json_object_get(state, "asleep"));
     size_t i;
 

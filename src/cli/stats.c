@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox stats: what the sandboxes of an engine use, as a table that is drawn anew at each interval.
+ * rollbox stats: what the sandboxes of an engine use, as a table that is drawn anew at each
+ * interval.
  *
- * The engine tells totals; a share of the CPU is the difference of two of them over the time between. So the first table comes after one
- * interval. On a terminal each table takes the place of the last one; elsewhere tables follow each other, and with --json each is one line.
+ * The engine tells totals; a share of the CPU is the difference of two of them over the time
+ * between. So the first table comes after one interval. On a terminal each table takes the place of
+ * the last one; elsewhere tables follow each other, and with --json each is one line.
  */
 #include <errno.h>
 #include <jansson.h>
@@ -27,8 +29,8 @@
 
 /* What the engine said, and when. */
 struct sample {
-    json_t *rows;               /* of the sandboxes that were asked for */
-    json_t *by_name;            /* the same rows by their names */
+    json_t *rows;    /* of the sandboxes that were asked for */
+    json_t *by_name; /* the same rows by their names */
     int64_t taken_ns;
 };
 
@@ -45,7 +47,8 @@ static bool is_asked_for(const struct options *options, const char *name) {
     return options->n_rest == 0;
 }
 
-static int take(const struct options *options, struct rollbox_engine *engine, struct sample *ret_sample) {
+static int take(
+    const struct options *options, struct rollbox_engine *engine, struct sample *ret_sample) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_free char *json = NULL;
     json_t *row;
@@ -55,8 +58,11 @@ static int take(const struct options *options, struct rollbox_engine *engine, st
         return cli_fail_error(options, &error);
     json_t *answer = json_loads(json, 0, NULL);
     if (!answer)
-        return cli_fail(options, "the engine's answer is no JSON; are engine and command of one version?");
-    *ret_sample = (struct sample){ .rows = json_array(), .by_name = json_object(), .taken_ns = clock_now_ns() };
+        return cli_fail(
+            options, "the engine's answer is no JSON; are engine and command of one version?");
+    *ret_sample = (struct sample){
+        .rows = json_array(), .by_name = json_object(), .taken_ns = clock_now_ns()
+    };
     json_array_foreach(json_object_get(answer, "sandboxes"), i, row) {
         const char *name = json_string_value(json_object_get(row, "name"));
 
@@ -69,19 +75,24 @@ static int take(const struct options *options, struct rollbox_engine *engine, st
     return 0;
 }
 
-/* Sets "cpu_percent": of one CPU, so two busy ones are 200. Null where there is no earlier total, or that was of processes that are gone. */
+/* Sets "cpu_percent": of one CPU, so two busy ones are 200. Null where there is no earlier total,
+ * or that was of processes that are gone. */
 static void set_cpu(const struct sample *before, struct sample *now) {
     double elapsed_ms = (double)(now->taken_ns - before->taken_ns) / 1e6;
     json_t *row;
     size_t i;
 
     json_array_foreach(now->rows, i, row) {
-        const json_t *earlier = json_object_get(before->by_name, json_string_value(json_object_get(row, "name")));
-        const json_t *from = json_object_get(earlier, "cpu_ms"), *to = json_object_get(row, "cpu_ms");
+        const json_t *earlier =
+            json_object_get(before->by_name, json_string_value(json_object_get(row, "name")));
+        const json_t *from = json_object_get(earlier, "cpu_ms"),
+                     *to = json_object_get(row, "cpu_ms");
         double used_ms = json_number_value(to) - json_number_value(from);
-        const bool is_known = json_is_number(from) && json_is_number(to) && used_ms >= 0 && elapsed_ms > 0;
+        const bool is_known =
+            json_is_number(from) && json_is_number(to) && used_ms >= 0 && elapsed_ms > 0;
 
-        (void)json_object_set_new(row, "cpu_percent", is_known ? json_real(round(1000 * used_ms / elapsed_ms) / 10) : json_null());
+        (void)json_object_set_new(row, "cpu_percent",
+            is_known ? json_real(round(1000 * used_ms / elapsed_ms) / 10) : json_null());
     }
 }
 
@@ -95,7 +106,8 @@ static void add_figure(struct buf *to, const json_t *value, bool is_size) {
 }
 
 /* "12.3M / 512M" for the table. */
-static void set_ratio(json_t *row, const char *key, const char *used, const char *most, bool is_size) {
+static void set_ratio(
+    json_t *row, const char *key, const char *used, const char *most, bool is_size) {
     auto_buf struct buf text = BUF_INIT;
 
     add_figure(&text, json_object_get(row, used), is_size);
@@ -107,8 +119,12 @@ static void set_ratio(json_t *row, const char *key, const char *used, const char
 
 static void draw(const struct options *options, const struct sample *sample, bool redraws) {
     static const struct format_column columns[] = {
-        { "NAME", "name", SHOWN_TEXT }, { "STATE", "state", SHOWN_TEXT }, { "CPU", "cpu_percent", SHOWN_PERCENT },
-        { "MEMORY / LIMIT", "memory", SHOWN_RIGHT }, { "DISK / LIMIT", "disk", SHOWN_RIGHT }, { "PROCESSES", "tasks", SHOWN_RIGHT },
+        { "NAME", "name", SHOWN_TEXT },
+        { "STATE", "state", SHOWN_TEXT },
+        { "CPU", "cpu_percent", SHOWN_PERCENT },
+        { "MEMORY / LIMIT", "memory", SHOWN_RIGHT },
+        { "DISK / LIMIT", "disk", SHOWN_RIGHT },
+        { "PROCESSES", "tasks", SHOWN_RIGHT },
     };
     json_t *row;
     size_t i;
@@ -116,7 +132,8 @@ static void draw(const struct options *options, const struct sample *sample, boo
     if (options_has(options, OPTION_JSON)) {
         json_t *answer = json_pack("{s:O}", "sandboxes", sample->rows);
 
-        (void)json_dumpf(answer, stdout, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(15));
+        (void)json_dumpf(
+            answer, stdout, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(15));
         putchar('\n');
         json_decref(answer);
         return;
@@ -132,13 +149,15 @@ static void draw(const struct options *options, const struct sample *sample, boo
 }
 
 static void wait_for(double seconds) {
-    struct timespec left = { .tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - floor(seconds)) * 1e9) };
+    struct timespec left = { .tv_sec = (time_t)seconds,
+        .tv_nsec = (long)((seconds - floor(seconds)) * 1e9) };
 
     while (nanosleep(&left, &left) < 0 && errno == EINTR)
         ;
 }
 
-/* Each name must be that of a sandbox at the beginning. Those that end later just leave the table. */
+/* Each name must be that of a sandbox at the beginning. Those that end later just leave the table.
+ */
 static int check_names(const struct options *options, struct rollbox_engine *engine) {
     for (int i = 0; i < options->n_rest; i++) {
         struct rollbox_error error = { .code = ROLLBOX_OK };
@@ -154,7 +173,8 @@ static int check_names(const struct options *options, struct rollbox_engine *eng
 static int watch(const struct options *options, struct rollbox_engine *engine) {
     const struct option_use *interval = options_last(options, OPTION_INTERVAL);
     const double seconds = interval ? MIN(interval->number, INTERVAL_MOST_S) : INTERVAL_S;
-    const bool is_once = options_has(options, OPTION_ONCE), redraws = !is_once && isatty(STDOUT_FILENO);
+    const bool is_once = options_has(options, OPTION_ONCE),
+               redraws = !is_once && isatty(STDOUT_FILENO);
     struct sample before = { 0 }, now = { 0 };
     int status = check_names(options, engine);
 

@@ -43,7 +43,9 @@ static void end_relay(struct stdio_relay *relay) {
 
 void stdio_relay_init_input(struct stdio_relay *relay, int from, int take_to) {
     /* Copied, not spliced: the guest must not be handed pages of the host's page cache. */
-    *relay = (struct stdio_relay){ .from = from, .to = take_to, .own_to = true, .piece = COPY_SIZE, .limit = UINT64_MAX };
+    *relay = (struct stdio_relay){
+        .from = from, .to = take_to, .own_to = true, .piece = COPY_SIZE, .limit = UINT64_MAX
+    };
     set_nonblocking(take_to);
 }
 
@@ -51,7 +53,8 @@ void stdio_relay_init_output(struct stdio_relay *relay, int take_from, int to, u
     *relay = (struct stdio_relay){ .from = take_from, .to = to, .own_from = true, .limit = limit };
     set_nonblocking(take_from);
     relay->splice = to >= 0 && is_type(to, S_IFIFO);
-    /* Poll promises room for PIPE_BUF bytes at most places that can block; a regular file never blocks for long. */
+    /* Poll promises room for PIPE_BUF bytes at most places that can block; a regular file never
+     * blocks for long. */
     relay->piece = to >= 0 && !is_type(to, S_IFREG) ? PIPE_BUF : COPY_SIZE;
 }
 
@@ -69,7 +72,8 @@ void stdio_relay_poll(const struct stdio_relay *relay, struct pollfd *ret_poll) 
     }
 }
 
-/* After a failed call: true if it may be tried again later. Else the stream has ended (EPIPE: its reader is gone). */
+/* After a failed call: true if it may be tried again later. Else the stream has ended (EPIPE: its
+ * reader is gone). */
 static bool can_wait(struct stdio_relay *relay) {
     if (errno == EAGAIN || errno == EINTR)
         return true;
@@ -142,7 +146,7 @@ static bool fill_buffer(struct stdio_relay *relay) {
     }
     relay->passed += (uint64_t)n;
     if (relay->keys && !relay->copy_end)
-        return false;           /* every key of it was held back */
+        return false; /* every key of it was held back */
     if (relay->to < 0) {
         relay->collected.length += (size_t)n;
         return false;
@@ -172,7 +176,9 @@ static void splice_turn(struct stdio_relay *relay) {
             at_limit(relay);
             return;
         }
-        ssize_t n = splice(relay->from, NULL, relay->to, NULL, (size_t)MIN((uint64_t)SPLICE_SIZE, relay->limit - relay->passed), SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
+        ssize_t n = splice(relay->from, NULL, relay->to, NULL,
+            (size_t)MIN((uint64_t)SPLICE_SIZE, relay->limit - relay->passed),
+            SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
         if (n == 0) {
             end_relay(relay);
             return;
@@ -209,7 +215,8 @@ void stdio_relay_ready(struct stdio_relay *relay) {
 void stdio_relay_writers_gone(struct stdio_relay *relay) {
     int waiting = 0;
 
-    if (relay->state == RELAY_WAIT_INPUT && (ioctl(relay->from, FIONREAD, &waiting) < 0 || waiting == 0))
+    if (relay->state == RELAY_WAIT_INPUT &&
+        (ioctl(relay->from, FIONREAD, &waiting) < 0 || waiting == 0))
         end_relay(relay);
 }
 

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A relay moves one stream's bytes, in constant memory, from a descriptor to another, or into a buffer. The guest only ever holds pipes of
- * ours: never the caller's terminal or files, whose ioctls, offsets and other names would come with them.
+ * A relay moves one stream's bytes, in constant memory, from a descriptor to another, or into a
+ * buffer. The guest only ever holds pipes of ours: never the caller's terminal or files, whose
+ * ioctls, offsets and other names would come with them.
  *
- * It waits for input first and for room in the output only while it has input, so that an idle stream costs nothing and a full one stops the guest
- * as a full pipe would. Descriptors of the caller stay blocking (that flag is shared with whoever else holds them), so output is
- * written only after poll says so: to a pipe by splice, which does not block; else in pieces that poll has promised room for.
+ * It waits for input first and for room in the output only while it has input, so that an idle
+ * stream costs nothing and a full one stops the guest as a full pipe would. Descriptors of the
+ * caller stay blocking (that flag is shared with whoever else holds them), so output is written
+ * only after poll says so: to a pipe by splice, which does not block; else in pieces that poll has
+ * promised room for.
  */
 #ifndef ROLLBOX_CLI_RELAY_H
 #define ROLLBOX_CLI_RELAY_H
@@ -22,25 +25,27 @@ enum relay_state { RELAY_WAIT_INPUT, RELAY_WAIT_OUTPUT, RELAY_DONE };
 
 struct stdio_relay {
     enum relay_state state;
-    int from;                   /* borrowed, or owned if own_from */
-    int to;                     /* -EBADF: into `collected` */
-    bool own_from, own_to;      /* closed when the stream ends: the other side must see it */
-    bool splice;                /* both are pipes */
-    bool over;                  /* more than `limit` came; the stream has ended at exactly `limit` bytes */
-    size_t piece;               /* largest single write */
-    uint64_t limit, passed;     /* bytes */
+    int from;              /* borrowed, or owned if own_from */
+    int to;                /* -EBADF: into `collected` */
+    bool own_from, own_to; /* closed when the stream ends: the other side must see it */
+    bool splice;           /* both are pipes */
+    bool over;    /* more than `limit` came; the stream has ended at exactly `limit` bytes */
+    size_t piece; /* largest single write */
+    uint64_t limit, passed; /* bytes */
     struct buf collected;
-    char *copy;                 /* read but not yet written: copy[copy_at .. copy_end) */
-    struct keys *keys;          /* borrowed: what is read is typed, and looked through for these; NULL: it is not */
+    char *copy; /* read but not yet written: copy[copy_at .. copy_end) */
+    struct keys
+        *keys; /* borrowed: what is read is typed, and looked through for these; NULL: it is not */
     size_t copy_at, copy_end;
-    bool broken;                /* the reader of `to` is gone */
-    int error;                  /* errno of a failed read, or write other than EPIPE; 0 */
+    bool broken; /* the reader of `to` is gone */
+    int error;   /* errno of a failed read, or write other than EPIPE; 0 */
 };
 
 /* The caller's input to the guest's pipe (`to` is consumed, and made non-blocking). */
 void stdio_relay_init_input(struct stdio_relay *relay, int from, int take_to);
 
-/* The guest's pipe (`from` is consumed, and made non-blocking) to a descriptor, or into memory if `to` is -EBADF. */
+/* The guest's pipe (`from` is consumed, and made non-blocking) to a descriptor, or into memory if
+ * `to` is -EBADF. */
 void stdio_relay_init_output(struct stdio_relay *relay, int take_from, int to, uint64_t limit);
 
 /* What the relay waits for; fd -1 when it is done. */

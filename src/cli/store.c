@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox store: what is in the store as a whole. The work is rollbox-store's, a program of its own: this one parses no archive and walks no guest's tree. It takes this process' place, under the name of the
- * command that was typed, so that its messages and its exit status are ours.
+ * rollbox store: what is in the store as a whole. The work is rollbox-store's, a program of its
+ * own: this one parses no archive and walks no guest's tree. It takes this process' place, under
+ * the name of the command that was typed, so that its messages and its exit status are ours.
  */
 #include <errno.h>
 #include <limits.h>
@@ -43,7 +44,8 @@ int cli_become_store(const struct options *options, const char *command) {
     auto_free char **argv = calloc(2 * options->n_uses + (size_t)options->n_rest + 5, sizeof *argv);
     auto_free char **words = calloc(options->n_uses + 1, sizeof *words);
     auto_free char *socket = NULL, *socket_word = NULL;
-    bool needs_socket = options->command->bit == COMMAND_IMPORT && !options_has(options, OPTION_SOCKET);
+    bool needs_socket =
+        options->command->bit == COMMAND_IMPORT && !options_has(options, OPTION_SOCKET);
 
     int status = needs_socket ? session_socket(options, &socket) : 0;
     if (status)
@@ -56,7 +58,8 @@ int cli_become_store(const struct options *options, const char *command) {
     for (size_t i = 0; i < options->n_uses; i++) {
         const struct option_use *use = &options->uses[i];
 
-        if (asprintf(&words[i], "--%s%s%s", use->option->name, use->value ? "=" : "", use->value ? use->value : "") < 0)
+        if (asprintf(&words[i], "--%s%s%s", use->option->name, use->value ? "=" : "",
+                use->value ? use->value : "") < 0)
             return cli_fail(options, "out of memory");
         argv[n++] = words[i];
     }
@@ -73,7 +76,9 @@ int cli_become_store(const struct options *options, const char *command) {
     int error_number = errno;
     for (size_t i = 0; i < options->n_uses; i++)
         free(words[i]);
-    return cli_fail(options, PROGRAM " cannot be started: %s; it belongs beside rollbox or into its libexec directory", strerror(error_number));
+    return cli_fail(options,
+        PROGRAM " cannot be started: %s; it belongs beside rollbox or into its libexec directory",
+        strerror(error_number));
 }
 
 int cmd_store(const struct options *options) {

@@ -2,8 +2,11 @@
 /*
  * Templates: Python that has done something already, kept to be forked.
  *
- * A template NAME is the sandbox template.NAME of a shared engine with one interpreter (python/rollbox/_clone_guest.py), which ran the template's code and was captured while it waited for a program: the snapshot "template".
- * It ended then; the snapshot is what is kept. A run is a fork of that: the interpreter gets the program through a new pipe in the place of the one that it waited for, and the fork ends with it. Messages are a length in 8 bytes and JSON.
+ * A template NAME is the sandbox template.NAME of a shared engine with one interpreter
+ * (python/rollbox/_clone_guest.py), which ran the template's code and was captured while it waited
+ * for a program: the snapshot "template". It ended then; the snapshot is what is kept. A run is a
+ * fork of that: the interpreter gets the program through a new pipe in the place of the one that it
+ * waited for, and the fork ends with it. Messages are a length in 8 bytes and JSON.
  */
 #include "cli/template.h"
 
@@ -37,7 +40,7 @@
 #define FOR_EVER_MS INT64_C(1000000000000)
 #define MAX_ANSWER (1 << 20)
 
-enum { CONTROL = 3, RESULTS = 4 };        /* the interpreter's descriptors */
+enum { CONTROL = 3, RESULTS = 4 }; /* the interpreter's descriptors */
 
 static int sandbox_name(const struct options *options, const char *name, char **ret_name) {
     return asprintf(ret_name, PREFIX "%s", name) < 0 ? cli_fail(options, "out of memory") : 0;
@@ -57,10 +60,11 @@ static int send_message(const struct options *options, int fd, json_t *take_mess
     if (r >= 0)
         r = fd_write_all(fd, text, strlen(text));
     /* One that is gone says so by its end. */
-    return r < 0 && r != -EPIPE ? cli_fail(options, "cannot write to the sandbox: %s", strerror(-r)) : 0;
+    return r < 0 && r != -EPIPE ? cli_fail(options, "cannot write to the sandbox: %s", strerror(-r))
+                                : 0;
 }
 
-/* ---- create ------------------------------------------------------------------------------------------------------- */
+/* ---- create ---- */
 
 struct making {
     const struct options *options;
@@ -107,7 +111,9 @@ static int start_python(struct making *making) {
         .callback = on_end,
         .userdata = making,
     };
-    return rollbox_exec(making->sandbox, &exec, &making->run, &error) < 0 ? cli_fail_error(making->options, &error) : 0;
+    return rollbox_exec(making->sandbox, &exec, &making->run, &error) < 0
+               ? cli_fail_error(making->options, &error)
+               : 0;
 }
 
 /* Reads until the interpreter's message is whole, it has ended, or a signal came. */
@@ -115,7 +121,9 @@ static int wait_ready(struct making *making, struct buf *answer) {
     char data[4096];
 
     while (!signals_caught()) {
-        struct pollfd polls[] = { { .fd = making->results, .events = POLLIN }, { .fd = rollbox_engine_fd(making->engine), .events = POLLIN }, { .fd = signals_fd(), .events = POLLIN } };
+        struct pollfd polls[] = { { .fd = making->results, .events = POLLIN },
+            { .fd = rollbox_engine_fd(making->engine), .events = POLLIN },
+            { .fd = signals_fd(), .events = POLLIN } };
 
         rollbox_dispatch(making->engine);
         uint64_t length = 0;
@@ -171,7 +179,8 @@ static int tell_failure(struct making *making, const json_t *answer) {
     if (result->outcome == ROLLBOX_OUTCOME_ERROR)
         return cli_fail_error(making->options, &result->error);
     show_lines(result->stderr_data, result->stderr_length);
-    return cli_fail(making->options, "the interpreter ended before the code of --python was done; there is no template");
+    return cli_fail(making->options,
+        "the interpreter ended before the code of --python was done; there is no template");
 }
 
 static int make_template(struct making *making, const char *code) {
@@ -186,7 +195,8 @@ static int make_template(struct making *making, const char *code) {
         status = wait_ready(making, &answer);
     if (status)
         return status;
-    json_t *message = answer.length > 8 ? json_loadb(answer.data + 8, answer.length - 8, 0, NULL) : NULL;
+    json_t *message =
+        answer.length > 8 ? json_loadb(answer.data + 8, answer.length - 8, 0, NULL) : NULL;
     if (!json_is_true(json_object_get(message, "ready")))
         status = tell_failure(making, message);
     json_decref(message);
@@ -195,19 +205,25 @@ static int make_template(struct making *making, const char *code) {
     return status;
 }
 
-static int create_template(const struct options *options, struct rollbox_engine *engine, const struct cli_policy *policy, const char *code) {
-    struct making making = { .options = options, .engine = engine, .control = -EBADF, .results = -EBADF };
+static int create_template(const struct options *options, struct rollbox_engine *engine,
+    const struct cli_policy *policy, const char *code) {
+    struct making making = {
+        .options = options, .engine = engine, .control = -EBADF, .results = -EBADF
+    };
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_free char *name = NULL;
     struct rollbox_plan *plan;
 
     if (sandbox_name(options, options->rest[0], &name))
         return CLI_EXIT_ERROR;
-    const struct rollbox_sandbox_options sandbox_options = { .size = sizeof sandbox_options, .name = name, .detached = true };
+    const struct rollbox_sandbox_options sandbox_options = {
+        .size = sizeof sandbox_options, .name = name, .detached = true
+    };
     int caught = signals_catch();
     if (caught < 0)
         return cli_fail(options, "cannot make a pipe: %s", strerror(-caught));
-    if (rollbox_prepare(engine, policy->text, policy->length, &plan, &error) < 0 || rollbox_sandbox_create(engine, plan, &sandbox_options, &making.sandbox, &error) < 0)
+    if (rollbox_prepare(engine, policy->text, policy->length, &plan, &error) < 0 ||
+        rollbox_sandbox_create(engine, plan, &sandbox_options, &making.sandbox, &error) < 0)
         return cli_fail_error(options, &error);
     int status = make_template(&making, code);
     /* At the end of its input it ends: the snapshot has it. */
@@ -238,10 +254,11 @@ static int template_create(const struct options *options) {
     return cli_end(status);
 }
 
-/* ---- ls, rm ------------------------------------------------------------------------------------------------------- */
+/* ---- ls, rm ---- */
 
 static int list_templates(const struct options *options, struct rollbox_engine *engine) {
-    static const struct format_column columns[] = { { "NAME", "name", SHOWN_TEXT }, { "CREATED", "created", SHOWN_TIME } };
+    static const struct format_column columns[] = { { "NAME", "name", SHOWN_TEXT },
+        { "CREATED", "created", SHOWN_TIME } };
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_free char *json = NULL;
     json_t *row;
@@ -254,7 +271,9 @@ static int list_templates(const struct options *options, struct rollbox_engine *
         const char *name = json_string_value(json_object_get(row, "name"));
 
         if (name && strncmp(name, PREFIX, strlen(PREFIX)) == 0)
-            (void)json_array_append_new(found, json_pack("{s:s, s:O}", "name", name + strlen(PREFIX), "created", json_object_get(row, "created")));
+            (void)json_array_append_new(
+                found, json_pack("{s:s, s:O}", "name", name + strlen(PREFIX), "created",
+                           json_object_get(row, "created")));
     }
     if (options_has(options, OPTION_JSON)) {
         (void)json_dumpf(found, stdout, JSON_COMPACT | JSON_ENSURE_ASCII);
@@ -268,7 +287,8 @@ static int list_templates(const struct options *options, struct rollbox_engine *
 }
 
 /* Opens the sandbox of a template. 0, or an exit status after a line. */
-static int open_template(const struct options *options, struct rollbox_engine *engine, const char *given, struct rollbox_sandbox **ret_sandbox) {
+static int open_template(const struct options *options, struct rollbox_engine *engine,
+    const char *given, struct rollbox_sandbox **ret_sandbox) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_free char *name = NULL;
 
@@ -276,7 +296,10 @@ static int open_template(const struct options *options, struct rollbox_engine *e
         return CLI_EXIT_ERROR;
     if (rollbox_sandbox_open(engine, name, ret_sandbox, &error) == 0)
         return 0;
-    return error.code == ROLLBOX_ERR_NOT_FOUND ? cli_fail(options, "there is no template %s; rollbox template ls lists those there are", given) : cli_fail_error(options, &error);
+    return error.code == ROLLBOX_ERR_NOT_FOUND
+               ? cli_fail(options,
+                     "there is no template %s; rollbox template ls lists those there are", given)
+               : cli_fail_error(options, &error);
 }
 
 int cmd_template(const struct options *options) {
@@ -302,7 +325,7 @@ int cmd_template(const struct options *options) {
     return options->command->bit == COMMAND_TEMPLATE_LS ? status : cli_done(options, status);
 }
 
-/* ---- run ---------------------------------------------------------------------------------------------------------- */
+/* ---- run ---- */
 
 /* What can be asked of a run whose sandbox is there already. 0, or an exit status after a line. */
 static int check_options(const struct options *options) {
@@ -310,18 +333,28 @@ static int check_options(const struct options *options) {
         const struct option *option = options->uses[i].option;
 
         if (option->id != OPTION_TIMEOUT && (option->policy_key || option->id == OPTION_POLICY))
-            return cli_fail(options, "--%s and --template exclude each other: a template has the policy that it was created under", option->name);
+            return cli_fail(options,
+                "--%s and --template exclude each other: a template has the policy that it was "
+                "created under",
+                option->name);
     }
     const char *program = options->n_rest ? options->rest[0] : "";
     if (strcmp(program, "python3") != 0 && strcmp(program, "python") != 0)
-        return cli_fail(options, "--template: a template runs python3 -c CODE or python3 FILE, and not %s; other commands need no template", program[0] ? program : "nothing");
-    if (options->n_rest < 2 || (options->rest[1][0] == '-' && (strcmp(options->rest[1], "-c") != 0 || options->n_rest < 3)))
-        return cli_fail(options, "--template: its python3 is started already and takes -c CODE or FILE, with their arguments, and no other option");
+        return cli_fail(options,
+            "--template: a template runs python3 -c CODE or python3 FILE, and not %s; other "
+            "commands need no template",
+            program[0] ? program : "nothing");
+    if (options->n_rest < 2 || (options->rest[1][0] == '-' &&
+                                   (strcmp(options->rest[1], "-c") != 0 || options->n_rest < 3)))
+        return cli_fail(options, "--template: its python3 is started already and takes -c CODE or "
+                                 "FILE, with their arguments, and no other option");
     return 0;
 }
 
-/* A timer of --timeout, else of the policy's, else of a run's default; -EBADF where there is none. */
-static int make_timer(const struct options *options, struct rollbox_sandbox *sandbox, int *ret_timer) {
+/* A timer of --timeout, else of the policy's, else of a run's default; -EBADF where there is none.
+ */
+static int make_timer(
+    const struct options *options, struct rollbox_sandbox *sandbox, int *ret_timer) {
     const struct option_use *given = options_last(options, OPTION_TIMEOUT);
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_free char *json = NULL;
@@ -330,13 +363,20 @@ static int make_timer(const struct options *options, struct rollbox_sandbox *san
         return outcome_fail(options, &error);
     json_t *answer = json_loads(json, 0, NULL);
     const json_t *policy_seconds = json_object_get(json_object_get(answer, "policy"), "timeout");
-    /* As of any run, whose default the engine knows; a template's fork is a sandbox that lives to it. */
-    double seconds = given ? given->number : json_is_number(policy_seconds) ? json_number_value(policy_seconds) : json_is_string(policy_seconds) ? 0 : POLICY_RUN_TIMEOUT_MS / 1000.0;
+    /* As of any run, whose default the engine knows; a template's fork is a sandbox that lives to
+     * it. */
+    double seconds = given                            ? given->number
+                     : json_is_number(policy_seconds) ? json_number_value(policy_seconds)
+                     : json_is_string(policy_seconds) ? 0
+                                                      : POLICY_RUN_TIMEOUT_MS / 1000.0;
     json_decref(answer);
     *ret_timer = -EBADF;
     if (seconds <= 0 || seconds > 1e9)
         return 0;
-    const struct itimerspec at = { .it_value = { .tv_sec = (time_t)seconds, .tv_nsec = MAX((long)((seconds - (double)(time_t)seconds) * 1e9), 1L) } };
+    const struct itimerspec at = {
+        .it_value = { .tv_sec = (time_t)seconds,
+            .tv_nsec = MAX((long)((seconds - (double)(time_t)seconds) * 1e9), 1L) }
+    };
     *ret_timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
     if (*ret_timer < 0 || timerfd_settime(*ret_timer, 0, &at, NULL) < 0)
         return cli_fail(options, "cannot make a timer: %s", strerror(errno));
@@ -351,10 +391,12 @@ static bool move_streams(struct copy_stream *pump, struct rollbox_sandbox *sandb
         rollbox_dispatch(pump->engine);
         if (pump->ended && (stdio_relay_done(&pump->relays[STREAM_IN]), copy_stream_is_over(pump)))
             return is_late;
-        bool is_signalled = copy_stream_signalled(pump), is_broken = !broken && pump->relays[STREAM_OUT].broken;
+        bool is_signalled = copy_stream_signalled(pump),
+             is_broken = !broken && pump->relays[STREAM_OUT].broken;
         broken |= is_broken;
         if (!pump->ended && (is_signalled || is_broken))
-            (void)rollbox_signal(sandbox, COMMAND, is_broken ? SIGPIPE : SIGKILL, ROLLBOX_SCOPE_TREE, NULL);
+            (void)rollbox_signal(
+                sandbox, COMMAND, is_broken ? SIGPIPE : SIGKILL, ROLLBOX_SCOPE_TREE, NULL);
         rollbox_dispatch(pump->engine);
         if (pump->ended && copy_stream_is_over(pump))
             return is_late;
@@ -366,7 +408,8 @@ static bool move_streams(struct copy_stream *pump, struct rollbox_sandbox *sandb
 }
 
 /* Lets the fork's interpreter go on, and tells what came of it. */
-static int resume(const struct options *options, struct rollbox_engine *engine, struct rollbox_sandbox *sandbox, int timer) {
+static int resume(const struct options *options, struct rollbox_engine *engine,
+    struct rollbox_sandbox *sandbox, int timer) {
     const bool is_json = options_has(options, OPTION_JSON);
     struct rollbox_error error = { .code = ROLLBOX_OK };
     const struct rollbox_result *end_sequence;
@@ -375,7 +418,8 @@ static int resume(const struct options *options, struct rollbox_engine *engine, 
     json_t *words = json_array();
     struct copy_stream pump;
 
-    if (rollbox_claim(sandbox, COMMAND, 1u << STREAM_IN | 1u << CONTROL | 1u << RESULTS, fds, &error) < 0)
+    if (rollbox_claim(
+            sandbox, COMMAND, 1u << STREAM_IN | 1u << CONTROL | 1u << RESULTS, fds, &error) < 0)
         return outcome_fail(options, &error);
     auto_close int control = fds[CONTROL], results __attribute__((unused)) = fds[RESULTS];
     copy_stream_init(&pump, engine);
@@ -383,11 +427,17 @@ static int resume(const struct options *options, struct rollbox_engine *engine, 
         stdio_relay_init_input(&pump.relays[STREAM_IN], STDIN_FILENO, fds[STREAM_IN]);
     int status = 0;
     for (int i = STREAM_OUT; i <= STREAM_ERR && !status && !is_json; i++)
-        status = copy_stream_open(&pump, options, (enum stream)i, i == STREAM_OUT ? STDOUT_FILENO : STDERR_FILENO, UINT64_MAX, &streams[i - STREAM_OUT]);
+        status = copy_stream_open(&pump, options, (enum stream)i,
+            i == STREAM_OUT ? STDOUT_FILENO : STDERR_FILENO, UINT64_MAX, &streams[i - STREAM_OUT]);
     if (!status)
         status = copy_stream_catch_signals(&pump, options);
     const struct rollbox_attach_options attach = {
-        .size = sizeof attach, .operation_id = COMMAND, .input_fd = -1, .stream_fds = { is_json ? -1 : streams[0], is_json ? -1 : streams[1] }, .callback = copy_stream_on_end, .userdata = &pump,
+        .size = sizeof attach,
+        .operation_id = COMMAND,
+        .input_fd = -1,
+        .stream_fds = { is_json ? -1 : streams[0], is_json ? -1 : streams[1] },
+        .callback = copy_stream_on_end,
+        .userdata = &pump,
     };
     if (!status && rollbox_attach(sandbox, &attach, &run, &error) < 0)
         status = outcome_fail(options, &error);
@@ -411,7 +461,8 @@ static int resume(const struct options *options, struct rollbox_engine *engine, 
                 result.outcome = ROLLBOX_OUTCOME_TIMEOUT;
                 result.signal = 0;
             }
-            status = is_json ? outcome_print_json(options, &result, NULL) : outcome_status(options, &result, UINT64_MAX);
+            status = is_json ? outcome_print_json(options, &result, NULL)
+                             : outcome_status(options, &result, UINT64_MAX);
         }
     }
     copy_stream_done(&pump);

@@ -5,7 +5,8 @@
 
 struct options;
 
-/* Runs `python3 -c CODE` or `python3 FILE` in a fork of the template that --template names. The exit status. */
+/* Runs `python3 -c CODE` or `python3 FILE` in a fork of the template that --template names. The
+ * exit status. */
 int template_run(const struct options *options);
 
 #endif

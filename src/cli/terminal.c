@@ -13,8 +13,10 @@
 #include "base/cleanup.h"
 #include "cli/cli.h"
 
-/* What ends a process and can be caught, beside INT, TERM and HUP: those are signals.c's, and who catches one restores the terminal before the next. */
-static const int ending_signals[] = { SIGQUIT, SIGABRT, SIGALRM, SIGUSR1, SIGUSR2, SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGXCPU };
+/* What ends a process and can be caught, beside INT, TERM and HUP: those are signals.c's, and who
+ * catches one restores the terminal before the next. */
+static const int ending_signals[] = { SIGQUIT, SIGABRT, SIGALRM, SIGUSR1, SIGUSR2, SIGSEGV, SIGBUS,
+    SIGILL, SIGFPE, SIGXCPU };
 
 static struct termios before, raw;
 static volatile sig_atomic_t is_raw, resized;
@@ -45,7 +47,8 @@ static void on_end(int number) {
     raise(number);
 }
 
-/* The shell that goes on when we are stopped wants its terminal as it was; SIGCONT makes it raw again. */
+/* The shell that goes on when we are stopped wants its terminal as it was; SIGCONT makes it raw
+ * again. */
 static void on_stop(int number) {
     int saved = errno;
 
@@ -76,7 +79,8 @@ bool terminal_resized(void) {
 }
 
 int terminal_raw(int new_wake_fd) {
-    struct sigaction end = { .sa_handler = on_end }, resize = { .sa_handler = on_resize, .sa_flags = SA_RESTART };
+    struct sigaction end = { .sa_handler = on_end },
+                     resize = { .sa_handler = on_resize, .sa_flags = SA_RESTART };
     struct sigaction stop = { .sa_handler = on_stop, .sa_flags = SA_RESTART };
 
     if (tcgetattr(STDIN_FILENO, &before) < 0)

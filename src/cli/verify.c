@@ -2,8 +2,9 @@
 /*
  * rollbox verify: does the same history come of the same actions?
  *
- * Two trajectories are compared step by step: a record and a replay of it, two records, or two runs of one command. What is said of the first step that differs is where, at which byte, what each has there, and
- * what may lie behind it, which is a guess from the two values.
+ * Two trajectories are compared step by step: a record and a replay of it, two records, or two runs
+ * of one command. What is said of the first step that differs is where, at which byte, what each
+ * has there, and what may lie behind it, which is a guess from the two values.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +34,7 @@ struct pair {
     int fds[2];
     bool open[2];
     const char *names[2];
-    json_t *contents[2];        /* recorded_files.h; NULL: not known */
+    json_t *contents[2]; /* recorded_files.h; NULL: not known */
     bool twice;
 };
 
@@ -46,7 +47,8 @@ static void pair_done(struct pair *pair) {
     }
 }
 
-static int open_one(const struct options *options, struct pair *pair, int i, const char *path, const char *name) {
+static int open_one(
+    const struct options *options, struct pair *pair, int i, const char *path, const char *name) {
     int status = replay_read(options, path, &pair->fds[i], &pair->readers[i]);
 
     pair->open[i] = !status;
@@ -55,13 +57,16 @@ static int open_one(const struct options *options, struct pair *pair, int i, con
 }
 
 /* The same of a descriptor. */
-static int open_read(const struct options *options, struct pair *pair, int i, int take_fd, const char *path, const char *name) {
+static int open_read(const struct options *options, struct pair *pair, int i, int take_fd,
+    const char *path, const char *name) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
 
     pair->fds[i] = take_fd;
     pair->open[i] = true;
     pair->names[i] = name;
-    return reader_open(&pair->readers[i], take_fd, path, &error) < 0 ? cli_fail_error(options, &error) : 0;
+    return reader_open(&pair->readers[i], take_fd, path, &error) < 0
+               ? cli_fail_error(options, &error)
+               : 0;
 }
 
 /* A memory file, whose beginning is read once it is written. */
@@ -70,16 +75,18 @@ static int open_memory(const struct options *options, int *ret_fd) {
     return *ret_fd < 0 ? cli_fail(options, "cannot make a memory file: %s", strerror(errno)) : 0;
 }
 
-static int open_written(const struct options *options, struct pair *pair, int i, int fd, const char *name) {
+static int open_written(
+    const struct options *options, struct pair *pair, int i, int fd, const char *name) {
     char path[32];
 
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     return open_one(options, pair, i, path, name);
 }
 
-/* ---- the comparison ----------------------------------------------------------------------------------------------- */
+/* ---- the comparison ---- */
 
-static int next_step(const struct options *options, struct pair *pair, int i, struct step **ret_step) {
+static int next_step(
+    const struct options *options, struct pair *pair, int i, struct step **ret_step) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
 
     *ret_step = NULL;
@@ -92,12 +99,15 @@ static int next_step(const struct options *options, struct pair *pair, int i, st
     return 0;
 }
 
-/* Which changed files both tell of, and so were compared: after each command, or of snapshots alone. */
+/* Which changed files both tell of, and so were compared: after each command, or of snapshots
+ * alone. */
 static const char *files_of(const struct pair *pair) {
-    static const char *const keys[] = { "changes", "files" }, *const words[] = { "commands", "snapshots" };
+    static const char *const keys[] = { "changes", "files" }, *const words[] = { "commands",
+        "snapshots" };
 
     for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
-        if (json_is_true(json_object_get(pair->readers[0].header, keys[i])) && json_is_true(json_object_get(pair->readers[1].header, keys[i])))
+        if (json_is_true(json_object_get(pair->readers[0].header, keys[i])) &&
+            json_is_true(json_object_get(pair->readers[1].header, keys[i])))
             return words[i];
     return "none";
 }
@@ -110,15 +120,16 @@ static bool is_cut(const struct reader *reader) {
 /* How many steps were equal, and what "equal" does not say of some of them. */
 struct counts {
     uint64_t equal;
-    uint64_t partial;           /* something was not compared */
-    uint64_t unstarted;         /* commands that could not be started, here as there */
-    char why[64];               /* of the first of these, the code of its error */
+    uint64_t partial;   /* something was not compared */
+    uint64_t unstarted; /* commands that could not be started, here as there */
+    char why[64];       /* of the first of these, the code of its error */
 };
 
 /* A command that never ran: there is no history of it that could repeat. */
 static void count_unstarted(struct counts *counts, const struct step *step) {
     const char *outcome = json_string_value(json_object_get(step->observation, "outcome"));
-    const char *code = json_string_value(json_object_get(json_object_get(step->observation, "error"), "code"));
+    const char *code =
+        json_string_value(json_object_get(json_object_get(step->observation, "error"), "code"));
 
     if (!outcome || strcmp(outcome, "error") != 0)
         return;
@@ -127,13 +138,15 @@ static void count_unstarted(struct counts *counts, const struct step *step) {
 }
 
 /* 0 and whether they part; or an exit status after a line. */
-static int compare_pair(const struct options *options, struct pair *pair, bool *ret_diverged, struct divergence *ret_divergence, struct counts *counts) {
+static int compare_pair(const struct options *options, struct pair *pair, bool *ret_diverged,
+    struct divergence *ret_divergence, struct counts *counts) {
     const json_t *headers[2] = { pair->readers[0].header, pair->readers[1].header };
     int status = 0;
 
     *counts = (struct counts){ 0 };
     *ret_diverged = false;
-    if (!json_equal(json_object_get(headers[0], "policy_sha256"), json_object_get(headers[1], "policy_sha256")))
+    if (!json_equal(json_object_get(headers[0], "policy_sha256"),
+            json_object_get(headers[1], "policy_sha256")))
         cli_fail(options, "the two were made under different policies");
     while (!status && !*ret_diverged) {
         struct step *steps[2] = { NULL, NULL };
@@ -141,7 +154,8 @@ static int compare_pair(const struct options *options, struct pair *pair, bool *
         for (int i = 0; i < 2 && !status; i++)
             status = next_step(options, pair, i, &steps[i]);
         /* One that is cut off is equal as far as it goes. */
-        bool is_end = (!steps[0] && is_cut(&pair->readers[0])) || (!steps[1] && is_cut(&pair->readers[1])) || (!steps[0] && !steps[1]);
+        bool is_end = (!steps[0] && is_cut(&pair->readers[0])) ||
+                      (!steps[1] && is_cut(&pair->readers[1])) || (!steps[0] && !steps[1]);
         int r = status || is_end ? 0 : compare_steps(steps[0], steps[1], ret_divergence);
         if (r < 0)
             status = cli_fail(options, "out of memory");
@@ -168,44 +182,71 @@ static bool is_seeded(const struct reader *reader) {
 /* What would make it repeat; NULL: nothing that we know of. */
 static const char *hint_of(const struct divergence *divergence, const struct pair *pair) {
     const json_t *header = pair->readers[0].header;
-    bool seeded = is_seeded(&pair->readers[0]) || is_seeded(&pair->readers[1]), timed = json_is_string(json_object_get(header, "time_start"));
-    const char *level = json_string_value(json_object_get(json_object_get(json_object_get(header, "isolation"), "determinism"), "level"));
+    bool seeded = is_seeded(&pair->readers[0]) || is_seeded(&pair->readers[1]),
+         timed = json_is_string(json_object_get(header, "time_start"));
+    const char *level = json_string_value(json_object_get(
+        json_object_get(json_object_get(header, "isolation"), "determinism"), "level"));
     bool serial = level && !strcmp(level, "serial");
 
     if (!strcmp(divergence->source, "time") && !timed)
         return "the policy has no time_start (--time-start), which makes clocks begin alike";
-    if (!strcmp(divergence->source, "time") && level && (!strcmp(level, "offset") || !strcmp(level, "seeded")))
-        return "the policy's clock goes on at the real rate (--time-mode virtual lets it go by what the program does)";
+    if (!strcmp(divergence->source, "time") && level &&
+        (!strcmp(level, "offset") || !strcmp(level, "seeded")))
+        return "the policy's clock goes on at the real rate (--time-mode virtual lets it go by "
+               "what the program does)";
     if (!strcmp(divergence->source, "order") && !serial)
-        return seeded ? "the policy has no serial (--serial, which takes --time-start and --time-mode virtual), by which threads and processes that race take turns"
-                      : "the policy has no random_seed (--seed), by which what is hashed comes in one order, nor serial (--serial), by which threads and processes that race take turns";
-    if ((!strcmp(divergence->source, "randomness") || !strcmp(divergence->source, "pid")) && !seeded)
-        return "the policy has no random_seed (--seed), which makes random bytes, addresses and hashes repeat";
+        return seeded ? "the policy has no serial (--serial, which takes --time-start and "
+                        "--time-mode virtual), by which threads and processes that race take turns"
+                      : "the policy has no random_seed (--seed), by which what is hashed comes in "
+                        "one order, nor serial (--serial), by which threads and processes that "
+                        "race take turns";
+    if ((!strcmp(divergence->source, "randomness") || !strcmp(divergence->source, "pid")) &&
+        !seeded)
+        return "the policy has no random_seed (--seed), which makes random bytes, addresses and "
+               "hashes repeat";
     if (!strcmp(divergence->source, "randomness") && !timed)
-        return "the policy has no time_start (--time-start): many programs seed their random numbers from the clock";
-    if (divergence->path.length && divergence->offset < 0 && strstr(divergence->where, ".sha256") && !pair->twice)
-        return "records have files by digest alone; rollbox verify --twice, with the command, shows where two runs' files part";
+        return "the policy has no time_start (--time-start): many programs seed their random "
+               "numbers from the clock";
+    if (divergence->path.length && divergence->offset < 0 && strstr(divergence->where, ".sha256") &&
+        !pair->twice)
+        return "records have files by digest alone; rollbox verify --twice, with the command, "
+               "shows where two runs' files part";
     return NULL;
 }
 
 static json_t *describe_divergence(const struct divergence *divergence, const struct pair *pair) {
-    json_t *object = json_pack("{s:I, s:s, s:s, s:s, s:s}", "step", (json_int_t)divergence->step, "kind", divergence->kind, "where", divergence->where, "source", divergence->source, "why", divergence->why);
+    json_t *object = json_pack("{s:I, s:s, s:s, s:s, s:s}", "step", (json_int_t)divergence->step,
+        "kind", divergence->kind, "where", divergence->where, "source", divergence->source, "why",
+        divergence->why);
 
-    json_object_set_new(object, "path", divergence->path.length ? json_loads(divergence->path.data, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : json_null());
-    json_object_set_new(object, "offset", divergence->offset < 0 ? json_null() : json_integer(divergence->offset));
-    json_object_set_new(object, "hint", hint_of(divergence, pair) ? json_string(hint_of(divergence, pair)) : json_null());
+    json_object_set_new(object, "path",
+        divergence->path.length
+            ? json_loads(divergence->path.data, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)
+            : json_null());
+    json_object_set_new(
+        object, "offset", divergence->offset < 0 ? json_null() : json_integer(divergence->offset));
+    json_object_set_new(object, "hint",
+        hint_of(divergence, pair) ? json_string(hint_of(divergence, pair)) : json_null());
     for (int i = 0; i < 2; i++) {
-        json_t *byte = divergence->offset < 0 || divergence->bytes[i] < 0 ? json_null() : json_integer(divergence->bytes[i]);
+        json_t *byte = divergence->offset < 0 || divergence->bytes[i] < 0
+                           ? json_null()
+                           : json_integer(divergence->bytes[i]);
 
-        json_object_set_new(object, i ? "second" : "first", json_pack("{s:s, s:o, s:o}", "of", pair->names[i], "value", json_loads(divergence->values[i].data, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL), "byte", byte));
+        json_object_set_new(object, i ? "second" : "first",
+            json_pack("{s:s, s:o, s:o}", "of", pair->names[i], "value",
+                json_loads(divergence->values[i].data, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL),
+                "byte", byte));
     }
     return object;
 }
 
-static int tell_json(const struct options *options, const struct pair *pair, bool diverged, const struct divergence *divergence, uint64_t n_equal, bool whole) {
-    json_t *object = json_pack("{s:s, s:I, s:b, s:s}", "verdict", diverged ? "diverged" : "equal", "steps", (json_int_t)n_equal, "whole", whole, "files", files_of(pair));
+static int tell_json(const struct options *options, const struct pair *pair, bool diverged,
+    const struct divergence *divergence, uint64_t n_equal, bool whole) {
+    json_t *object = json_pack("{s:s, s:I, s:b, s:s}", "verdict", diverged ? "diverged" : "equal",
+        "steps", (json_int_t)n_equal, "whole", whole, "files", files_of(pair));
 
-    json_object_set_new(object, "divergence", diverged ? describe_divergence(divergence, pair) : json_null());
+    json_object_set_new(
+        object, "divergence", diverged ? describe_divergence(divergence, pair) : json_null());
     auto_free char *text = object ? json_dumps(object, JSON_ENSURE_ASCII) : NULL;
     json_decref(object);
     if (!text)
@@ -216,15 +257,20 @@ static int tell_json(const struct options *options, const struct pair *pair, boo
 
 /* What "equal" does not say. */
 static void tell_unseen(const struct pair *pair, bool whole) {
-    const char *files = files_of(pair), *note = !strcmp(files, "none") ? "files were not compared: they were not recorded" : !strcmp(files, "snapshots") ? "files were compared at snapshots alone" : "";
+    const char *files = files_of(pair),
+               *note = !strcmp(files, "none") ? "files were not compared: they were not recorded"
+                       : !strcmp(files, "snapshots") ? "files were compared at snapshots alone"
+                                                     : "";
 
     if (!whole || *note)
-        printf(" (%s%s%s)", whole ? "" : "not whole, see standard error", !whole && *note ? "; " : "", note);
+        printf(" (%s%s%s)", whole ? "" : "not whole, see standard error",
+            !whole && *note ? "; " : "", note);
 }
 
 /* Bytes that are no text all look the same as text. */
 static void tell_byte(const struct divergence *divergence, int i) {
-    if (divergence->offset < 0 || strcmp(divergence->values[0].data, divergence->values[1].data) != 0)
+    if (divergence->offset < 0 ||
+        strcmp(divergence->values[0].data, divergence->values[1].data) != 0)
         return;
     if (divergence->bytes[i] < 0)
         printf(" (ends there)");
@@ -232,17 +278,20 @@ static void tell_byte(const struct divergence *divergence, int i) {
         printf(" (byte 0x%02x)", (unsigned)divergence->bytes[i]);
 }
 
-static int report_verdict(const struct options *options, const struct pair *pair, bool diverged, const struct divergence *divergence, uint64_t n_equal, bool whole) {
+static int report_verdict(const struct options *options, const struct pair *pair, bool diverged,
+    const struct divergence *divergence, uint64_t n_equal, bool whole) {
     bool colours = cli_colours(STDOUT_FILENO);
     int width = (int)MAX(strlen(pair->names[0]), strlen(pair->names[1]));
 
     if (!diverged) {
-        printf("%sequal%s: %" PRIu64 " step%s", colours ? "\033[32m" : "", colours ? "\033[0m" : "", n_equal, n_equal == 1 ? "" : "s");
+        printf("%sequal%s: %" PRIu64 " step%s", colours ? "\033[32m" : "", colours ? "\033[0m" : "",
+            n_equal, n_equal == 1 ? "" : "s");
         tell_unseen(pair, whole);
         printf("\n");
         return cli_flush(options, 0);
     }
-    printf("%sdiverged%s at step %" PRIu64 " (%s): ", colours ? "\033[31m" : "", colours ? "\033[0m" : "", divergence->step, divergence->kind);
+    printf("%sdiverged%s at step %" PRIu64 " (%s): ", colours ? "\033[31m" : "",
+        colours ? "\033[0m" : "", divergence->step, divergence->kind);
     format_text(divergence->where);
     if (divergence->path.length) {
         printf(" of ");
@@ -274,22 +323,33 @@ static int conclude_verify(const struct options *options, struct pair *pair) {
     if (status)
         return status;
     if (!diverged && counts.unstarted && counts.unstarted == counts.equal)
-        return cli_fail(options, "no command of the record could be started (%s), so there is nothing to compare: `rollbox record` said why", counts.why);
+        return cli_fail(options,
+            "no command of the record could be started (%s), so there is nothing to compare: "
+            "`rollbox record` said why",
+            counts.why);
     unsigned warnings = (counts.partial != 0) + (counts.unstarted != 0);
     if (counts.unstarted)
-        cli_fail(options, "%" PRIu64 " of the equal steps could not be started, here as there (the first: %s)", counts.unstarted, counts.why);
+        cli_fail(options,
+            "%" PRIu64 " of the equal steps could not be started, here as there (the first: %s)",
+            counts.unstarted, counts.why);
     if (counts.partial)
-        cli_fail(options, "%" PRIu64 " of the equal steps had something that was not compared: a content that was withheld, a file that is too large, more changes than are told of, or files that could not be looked at", counts.partial);
+        cli_fail(options,
+            "%" PRIu64 " of the equal steps had something that was not compared: a content that "
+            "was withheld, a file that is too large, more changes than are told of, or "
+            "files that could not be looked at",
+            counts.partial);
     for (int i = 0; i < 2; i++)
         warnings += replay_warn(options, &pair->readers[i]);
     if (!diverged && !counts.equal && (is_cut(&pair->readers[0]) || is_cut(&pair->readers[1])))
         return cli_fail(options, "there is no step that could be compared");
-    status = options_has(options, OPTION_JSON) ? tell_json(options, pair, diverged, &divergence, counts.equal, !warnings) : report_verdict(options, pair, diverged, &divergence, counts.equal, !warnings);
+    status = options_has(options, OPTION_JSON)
+                 ? tell_json(options, pair, diverged, &divergence, counts.equal, !warnings)
+                 : report_verdict(options, pair, diverged, &divergence, counts.equal, !warnings);
     divergence_done(&divergence);
     return status;
 }
 
-/* ---- what is compared --------------------------------------------------------------------------------------------- */
+/* ---- what is compared ---- */
 
 static int two_files(const struct options *options, struct pair *pair) {
     int status = open_one(options, pair, 0, options->rest[0], options->rest[0]);
@@ -311,18 +371,22 @@ static int against_record(const struct options *options, struct pair *pair) {
     /* The same file both times, whatever has its name by then. */
     const bool seekable = lseek(from, 0, SEEK_CUR) >= 0;
     if (!seekable)
-        status = cli_fail(options, "%s: it is read twice, which a pipe cannot be: save it to a file", options->rest[0]);
+        status = cli_fail(options,
+            "%s: it is read twice, which a pipe cannot be: save it to a file", options->rest[0]);
     if (!status)
         status = open_memory(options, &memory);
     if (!status && cli_engine_open(options, &engine, &error) < 0)
         status = outcome_fail(options, &error);
     else if (!status) {
-        status = signals_catch() < 0 ? cli_fail(options, "cannot make a pipe: %s", strerror(errno)) : replay_all(options, engine, &reader, memory, NULL, &pair->contents[1], &steps);
+        status = signals_catch() < 0 ? cli_fail(options, "cannot make a pipe: %s", strerror(errno))
+                                     : replay_all(options, engine, &reader, memory, NULL,
+                                           &pair->contents[1], &steps);
         rollbox_engine_close(engine);
     }
     reader_done(&reader);
     if (!status && lseek(from, 0, SEEK_SET) < 0)
-        status = cli_fail(options, "%s: cannot read it again: %s", options->rest[0], strerror(errno));
+        status =
+            cli_fail(options, "%s: cannot read it again: %s", options->rest[0], strerror(errno));
     if (!status)
         status = open_read(options, pair, 0, TAKE_FD(from), options->rest[0], "record");
     return status ? status : open_written(options, pair, 1, memory, "replay");
@@ -348,9 +412,11 @@ static int run_twice(const struct options *options, struct pair *pair) {
 
         status = open_memory(options, &memory);
         if (!status)
-            status = record_run(options, engine, policy.text, policy.length, memory, NULL, false, &pair->contents[i], &command_status);
+            status = record_run(options, engine, policy.text, policy.length, memory, NULL, false,
+                &pair->contents[i], &command_status);
         if (!status && command_status)
-            status = CLI_EXIT_ERROR;    /* what run says of a command that is not there is no answer of this one */
+            status = CLI_EXIT_ERROR; /* what run says of a command that is not there is no answer of
+                                        this one */
         if (!status)
             status = open_written(options, pair, i, memory, names[i]);
     }
@@ -366,14 +432,20 @@ static int check_operands(const struct options *options) {
         const struct option *option = options->uses[i].option;
 
         if (option->policy_key && option->id != OPTION_ENV)
-            return cli_fail(options, "--%s: the record has its policy, or --policy is another; single options are for --twice", option->name);
+            return cli_fail(options,
+                "--%s: the record has its policy, or --policy is another; single options are for "
+                "--twice",
+                option->name);
     }
-    if (!is_twice && (options_has(options, OPTION_RECORD_CHANGES) || options_has(options, OPTION_NO_FILES)))
-        return cli_fail(options, "--record-changes and --no-files are for --twice; a record has its files or has not, as it was made");
+    if (!is_twice &&
+        (options_has(options, OPTION_RECORD_CHANGES) || options_has(options, OPTION_NO_FILES)))
+        return cli_fail(options, "--record-changes and --no-files are for --twice; a record has "
+                                 "its files or has not, as it was made");
     if (options_has(options, OPTION_RECORD_CHANGES) && options_has(options, OPTION_NO_FILES))
         return cli_fail(options, "--record-changes and --no-files are opposites");
     if (!is_twice && options->n_rest > 2)
-        return cli_fail(options, "one record, or two, are compared; a command needs --twice before it: rollbox verify --twice -- COMMAND");
+        return cli_fail(options, "one record, or two, are compared; a command needs --twice before "
+                                 "it: rollbox verify --twice -- COMMAND");
     return 0;
 }
 

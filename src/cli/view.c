@@ -20,11 +20,13 @@
 #include "cli/terminal.h"
 
 /* A shell, with what it is to do as $1, or none. */
-#define SHELL_OF_STRING "if command -v bash >/dev/null 2>&1; then exec bash -lc -- \"$1\"; else exec sh -lc -- \"$1\"; fi"
+#define SHELL_OF_STRING                                                                            \
+    "if command -v bash >/dev/null 2>&1; then exec bash -lc -- \"$1\"; else exec sh -lc -- "       \
+    "\"$1\"; fi"
 #define LOGIN_SHELL "if command -v bash >/dev/null 2>&1; then exec bash -l; else exec sh -l; fi"
 #define PLAIN_SHELL "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi"
 
-/* ---- streams ------------------------------------------------------------------------------------------------------ */
+/* ---- streams ---- */
 
 void view_ends_close(struct view_ends *ends) {
     close_fd(&ends->input);
@@ -39,7 +41,10 @@ int view_open(struct view *view, bool input, bool output, bool errors, struct vi
     for (int i = 0; i < N_STREAMS; i++)
         *theirs[i] = -EBADF;
     for (int i = 0; i < N_STREAMS; i++) {
-        int status = wanted[i] ? copy_stream_open(&view->pump, view->options, (enum stream)i, i == STREAM_OUT ? STDOUT_FILENO : STDERR_FILENO, UINT64_MAX, theirs[i]) : 0;
+        int status =
+            wanted[i] ? copy_stream_open(&view->pump, view->options, (enum stream)i,
+                            i == STREAM_OUT ? STDOUT_FILENO : STDERR_FILENO, UINT64_MAX, theirs[i])
+                      : 0;
 
         if (status)
             return status;
@@ -47,10 +52,12 @@ int view_open(struct view *view, bool input, bool output, bool errors, struct vi
     return 0;
 }
 
-/* Lends our terminal. What is no terminal is not typed into one: it would be echoed, edited and taken for keys. */
+/* Lends our terminal. What is no terminal is not typed into one: it would be echoed, edited and
+ * taken for keys. */
 int view_lend_terminal(struct view *view) {
     if (!isatty(STDIN_FILENO))
-        return cli_fail(view->options, "the input device is not a TTY: leave out -t for input from a pipe or a file, or -i for none");
+        return cli_fail(view->options, "the input device is not a TTY: leave out -t for input from "
+                                       "a pipe or a file, or -i for none");
     if (pipe2(view->resize_fds, O_CLOEXEC | O_NONBLOCK) < 0)
         return cli_fail(view->options, "cannot make a pipe: %s", strerror(errno));
     int r = terminal_raw(view->resize_fds[1]);
@@ -83,8 +90,10 @@ static bool on_signal(struct view *view) {
 static void tell_detached(const struct view *view) {
     const char *socket = options_text(view->options, OPTION_SOCKET);
 
-    (void)cli_fail(view->options, "detached: %s runs on in %s; to see it again: rollbox attach -it%s%s %s %s", view->id, rollbox_sandbox_name(view->sandbox),
-                   socket ? " --socket " : "", socket ? socket : "", rollbox_sandbox_name(view->sandbox), view->id);
+    (void)cli_fail(view->options,
+        "detached: %s runs on in %s; to see it again: rollbox attach -it%s%s %s %s", view->id,
+        rollbox_sandbox_name(view->sandbox), socket ? " --socket " : "", socket ? socket : "",
+        rollbox_sandbox_name(view->sandbox), view->id);
 }
 
 /* True: leave. The keys before them are the command's, as far as it takes them now. */
@@ -94,7 +103,8 @@ static bool on_detach_keys(struct view *view) {
     if (view->one_off) {
         view->keys.seen = false;
         fputs("\r\n", stderr);
-        (void)cli_fail(view->options, "cannot detach: this sandbox ends with rollbox; rollbox create and exec -it make one to come back to\r");
+        (void)cli_fail(view->options, "cannot detach: this sandbox ends with rollbox; rollbox "
+                                      "create and exec -it make one to come back to\r");
         return false;
     }
     if (input->state == RELAY_WAIT_OUTPUT)
@@ -103,7 +113,8 @@ static bool on_detach_keys(struct view *view) {
     return true;
 }
 
-/* Whoever attached last types; who typed before sees the output only. The command may also be about to end, or have closed its terminal. */
+/* Whoever attached last types; who typed before sees the output only. The command may also be about
+ * to end, or have closed its terminal. */
 static void lose_input(struct view *view) {
     auto_free char *json = NULL;
 
@@ -116,7 +127,10 @@ static void lose_input(struct view *view) {
     terminal_restore();
     view->terminal = false;
     view->attached = true;
-    (void)cli_fail(view->options, "%s takes no more keys from here: another client has attached to it; its output goes on here, and Ctrl-C leaves", view->id);
+    (void)cli_fail(view->options,
+        "%s takes no more keys from here: another client has attached to it; its output goes on "
+        "here, and Ctrl-C leaves",
+        view->id);
 }
 
 /* Moves the streams until the command has ended and all that it wrote is here. */
@@ -155,16 +169,21 @@ static void move(struct view *view) {
     }
 }
 
-/* Writes what a retry by an id got at once: the first one's output, which came with its result and not by a stream. */
-static int write_rest(const struct view *view, const struct stdio_relay *relay, int fd, const void *data, size_t length) {
+/* Writes what a retry by an id got at once: the first one's output, which came with its result and
+ * not by a stream. */
+static int write_rest(const struct view *view, const struct stdio_relay *relay, int fd,
+    const void *data, size_t length) {
     int r = relay->passed || relay->broken || !length ? 0 : fd_write_all(fd, data, length);
 
-    return r < 0 && r != -EPIPE ? cli_fail(view->options, "cannot write to standard %s: %s", fd == STDOUT_FILENO ? "output" : "error", strerror(-r)) : 0;
+    return r < 0 && r != -EPIPE ? cli_fail(view->options, "cannot write to standard %s: %s",
+                                      fd == STDOUT_FILENO ? "output" : "error", strerror(-r))
+                                : 0;
 }
 
 /* The command's end as ours. */
 static int conclude(struct view *view, uint64_t output_limit) {
-    const struct stdio_relay *out = &view->pump.relays[STREAM_OUT], *err = &view->pump.relays[STREAM_ERR];
+    const struct stdio_relay *out = &view->pump.relays[STREAM_OUT],
+                             *err = &view->pump.relays[STREAM_ERR];
     const struct rollbox_result *result;
 
     terminal_restore();
@@ -185,7 +204,6 @@ static int conclude(struct view *view, uint64_t output_limit) {
     return status ? status : outcome_status(view->options, result, output_limit);
 }
 
-
 int view_follow(struct view *view, uint64_t output_limit) {
     move(view);
     return conclude(view, output_limit);
@@ -193,7 +211,8 @@ int view_follow(struct view *view, uint64_t output_limit) {
 
 int view_start(struct view *view, struct rollbox_exec_options *exec, bool input, bool tty) {
     const struct options *options = view->options;
-    const bool detach = options_has(options, OPTION_DETACH), stream = !detach && !options_has(options, OPTION_JSON);
+    const bool detach = options_has(options, OPTION_DETACH),
+               stream = !detach && !options_has(options, OPTION_JSON);
     const struct rollbox_terminal size = terminal_size();
     struct rollbox_error error = { .code = ROLLBOX_OK };
     struct view_ends ends;
@@ -219,7 +238,7 @@ int view_start(struct view *view, struct rollbox_exec_options *exec, bool input,
     return status;
 }
 
-/* ---- what is started ---------------------------------------------------------------------------------------------- */
+/* ---- what is started ---- */
 
 void view_shell(const char *string, bool is_login, const char *argv[6]) {
     argv[0] = "sh";
@@ -257,7 +276,7 @@ int view_make_id(char id[13]) {
     return 0;
 }
 
-/* ---- the view itself ---------------------------------------------------------------------------------------------- */
+/* ---- the view itself ---- */
 
 int view_init(struct view *view, const struct options *options) {
     const char *keys = options_text(options, OPTION_DETACH_KEYS);
@@ -265,7 +284,10 @@ int view_init(struct view *view, const struct options *options) {
     *view = (struct view){ .options = options, .resize_fds = { -EBADF, -EBADF } };
     copy_stream_init(&view->pump, NULL);
     if (keys_parse(keys ? keys : KEYS_DEFAULT, false, &view->keys) < 0)
-        return cli_fail(options, "--detach-keys %s: must be keys with commas between them, such as ctrl-p,ctrl-q or ctrl-],x, or none", keys);
+        return cli_fail(options,
+            "--detach-keys %s: must be keys with commas between them, such as ctrl-p,ctrl-q or "
+            "ctrl-],x, or none",
+            keys);
     return 0;
 }
 
@@ -274,5 +296,6 @@ void view_done(struct view *view) {
     rollbox_run_free(view->run);
     rollbox_sandbox_free(view->sandbox);
     rollbox_engine_close(view->pump.engine);
-    copy_stream_done(&view->pump);     /* last: while we are connected, the end of our input is that of the command's terminal */
+    copy_stream_done(&view->pump); /* last: while we are connected, the end of our input is that of
+                                      the command's terminal */
 }

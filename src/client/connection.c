@@ -29,10 +29,11 @@ int connection_check_owner(pid_t owner, struct rollbox_error *error) {
     if (owner == getpid())
         return 0;
     return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ECHILD, "arguments",
-                     "this handle belongs to process %d, of which this process is a fork; open an engine here", (int)owner);
+        "this handle belongs to process %d, of which this process is a fork; open an engine here",
+        (int)owner);
 }
 
-/* ---- the table of requests under way ------------------------------------------------------------------------------ */
+/* ---- the table of requests under way ---- */
 
 /* Serials count up, so their low bits spread perfectly. */
 static struct pending **bucket_of(struct rollbox_engine *engine, uint64_t serial) {
@@ -72,7 +73,8 @@ static struct pending *take_pending(struct rollbox_engine *engine, uint64_t seri
     return NULL;
 }
 
-int connection_enter(struct rollbox_engine *engine, struct pending *pending, struct rollbox_error *error) {
+int connection_enter(
+    struct rollbox_engine *engine, struct pending *pending, struct rollbox_error *error) {
     int r = 0;
 
     pending->done = false;
@@ -107,10 +109,12 @@ static void finish_pending(struct rollbox_engine *engine, struct pending *pendin
     list_for_each(node, &pending->waiters)
         pthread_cond_signal(&container_of(node, struct waiter, of_pending)->wake);
     if (pending->is_run)
-        list_add_tail(&engine->ended, &container_of(pending, struct rollbox_run, pending)->of_ended);
+        list_add_tail(
+            &engine->ended, &container_of(pending, struct rollbox_run, pending)->of_ended);
 }
 
-static void finish_with_error(struct rollbox_engine *engine, struct pending *pending, const struct rollbox_error *error) {
+static void finish_with_error(
+    struct rollbox_engine *engine, struct pending *pending, const struct rollbox_error *error) {
     if (pending->is_run) {
         struct rollbox_run *run = container_of(pending, struct rollbox_run, pending);
 
@@ -121,9 +125,10 @@ static void finish_with_error(struct rollbox_engine *engine, struct pending *pen
     finish_pending(engine, pending);
 }
 
-/* ---- loss --------------------------------------------------------------------------------------------------------- */
+/* ---- loss ---- */
 
-/* How a private engine ended, in words, without reaping it: the host program may do that too. Its socket closes a moment before it is a zombie. */
+/* How a private engine ended, in words, without reaping it: the host program may do that too. Its
+ * socket closes a moment before it is a zombie. */
 static void describe_end(const struct rollbox_engine *engine, char words[64]) {
     struct pollfd poller = { .fd = engine->pidfd, .events = POLLIN };
     siginfo_t info = { 0 };
@@ -135,8 +140,11 @@ static void describe_end(const struct rollbox_engine *engine, char words[64]) {
     }
     if (poll(&poller, 1, LOSS_TIMEOUT_MS) <= 0)
         (void)snprintf(words, 64, "closed the connection");
-    else if (waitid(P_PIDFD, (id_t)engine->pidfd, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid)
-        (void)snprintf(words, 64, info.si_code == CLD_EXITED ? "ended with status %d" : "was killed by signal %d", info.si_status);
+    else if (waitid(P_PIDFD, (id_t)engine->pidfd, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+             info.si_pid)
+        (void)snprintf(words, 64,
+            info.si_code == CLD_EXITED ? "ended with status %d" : "was killed by signal %d",
+            info.si_status);
 }
 
 void connection_lose(struct rollbox_engine *engine, const struct rollbox_error *error) {
@@ -161,23 +169,26 @@ static void lose_ended(struct rollbox_engine *engine, int error_number) {
 
     describe_end(engine, words);
     if (!engine->welcomed && engine->private_engine)
-        error_set(&error, ROLLBOX_ERR_ENGINE_START, error_number, "connect", "the engine %s (pid %d) %s before it answered; its standard error may say why",
-                  engine->path, (int)engine->pid, words);
+        error_set(&error, ROLLBOX_ERR_ENGINE_START, error_number, "connect",
+            "the engine %s (pid %d) %s before it answered; its standard error may say why",
+            engine->path, (int)engine->pid, words);
     else
-        error_set(&error, ROLLBOX_ERR_ENGINE_LOST, error_number, "run", "the engine (pid %d) %s; the sandboxes that ran on it are gone",
-                  (int)engine->pid, words);
+        error_set(&error, ROLLBOX_ERR_ENGINE_LOST, error_number, "run",
+            "the engine (pid %d) %s; the sandboxes that ran on it are gone", (int)engine->pid,
+            words);
     connection_lose(engine, &error);
 }
 
 static void lose_protocol(struct rollbox_engine *engine, const char *what) {
     struct rollbox_error error;
 
-    error_set(&error, ROLLBOX_ERR_PROTOCOL, EPROTO, "connect", "the engine (pid %d) at %s: %s; are engine and library of one version?", (int)engine->pid,
-              engine->path, what);
+    error_set(&error, ROLLBOX_ERR_PROTOCOL, EPROTO, "connect",
+        "the engine (pid %d) at %s: %s; are engine and library of one version?", (int)engine->pid,
+        engine->path, what);
     connection_lose(engine, &error);
 }
 
-/* ---- receiving ---------------------------------------------------------------------------------------------------- */
+/* ---- receiving ---- */
 
 static void handle_welcome(struct rollbox_engine *engine) {
     struct wire_message *message = &engine->message;
@@ -208,7 +219,8 @@ static void handle_welcome(struct rollbox_engine *engine) {
         lose_protocol(engine, "it speaks another version of the protocol");
     } else {
         engine->welcomed = true;
-        /* The kernel's word of it, where the engine is in a pid namespace that we can see: it may be sent signals. */
+        /* The kernel's word of it, where the engine is in a pid namespace that we can see: it may
+         * be sent signals. */
         if (pid && !engine->private_engine && engine->pid <= 0)
             engine->pid = (pid_t)pid;
     }
@@ -220,12 +232,15 @@ static void handle_request(struct rollbox_engine *engine, struct request *reques
     request->type = message->header.type;
     if (request->type == PROTOCOL_FAILED) {
         if (result_read_error(message->data, message->length, &request->error) < 0)
-            error_set(&request->error, ROLLBOX_ERR_PROTOCOL, EPROTO, "connect", "the engine's answer is malformed");
+            error_set(&request->error, ROLLBOX_ERR_PROTOCOL, EPROTO, "connect",
+                "the engine's answer is malformed");
     } else {
         buf_add(&request->body, message->data, message->length);
         if (buf_failed(&request->body))
-            error_set(&request->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "connect", "out of memory for the engine's answer");
-        while (request->takes_fds && request->n_fds < MIN(message->n_fds, (size_t)REQUEST_FDS_MAX)) {
+            error_set(&request->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "connect",
+                "out of memory for the engine's answer");
+        while (
+            request->takes_fds && request->n_fds < MIN(message->n_fds, (size_t)REQUEST_FDS_MAX)) {
             request->fds[request->n_fds] = wire_take_fd(message, request->n_fds);
             request->n_fds++;
         }
@@ -236,15 +251,21 @@ static void handle_request(struct rollbox_engine *engine, struct request *reques
 static void handle_run(struct rollbox_engine *engine, struct rollbox_run *run) {
     struct wire_message *message = &engine->message;
     struct rollbox_error error;
-    int r = message->header.type == PROTOCOL_RESULT ? result_read(message, run->isolation, &run->result) : -EBADMSG;
+    int r = message->header.type == PROTOCOL_RESULT
+                ? result_read(message, run->isolation, &run->result)
+                : -EBADMSG;
 
-    if (message->header.type == PROTOCOL_FAILED && result_read_error(message->data, message->length, &error) == 0) {
-        result_fail(&run->result, run->isolation, &error);      /* what came with the request found no room */
+    if (message->header.type == PROTOCOL_FAILED &&
+        result_read_error(message->data, message->length, &error) == 0) {
+        result_fail(
+            &run->result, run->isolation, &error); /* what came with the request found no room */
     } else if (r == -EBADMSG) {
-        error_set(&error, ROLLBOX_ERR_PROTOCOL, EPROTO, "result", "the engine's result is malformed; are engine and library of one version?");
+        error_set(&error, ROLLBOX_ERR_PROTOCOL, EPROTO, "result",
+            "the engine's result is malformed; are engine and library of one version?");
         result_fail(&run->result, run->isolation, &error);
     } else if (r < 0) {
-        error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "result", "cannot take the run's output: %s", strerror(-r));
+        error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "result",
+            "cannot take the run's output: %s", strerror(-r));
         result_fail(&run->result, run->isolation, &error);
     }
     finish_pending(engine, &run->pending);
@@ -267,8 +288,10 @@ static void handle_message(struct rollbox_engine *engine) {
     }
 }
 
-/* A message came but could not be taken whole: its descriptors found no room in this process, or it is malformed. The kernel has handed over its first
- * bytes in both cases, so the one who waits for it can be told. If nobody can be named, a reply is missing for good and the connection is of no use. */
+/* A message came but could not be taken whole: its descriptors found no room in this process, or it
+ * is malformed. The kernel has handed over its first bytes in both cases, so the one who waits for
+ * it can be told. If nobody can be named, a reply is missing for good and the connection is of no
+ * use. */
 static void handle_damaged(struct rollbox_engine *engine, int error_number) {
     struct rollbox_error error;
     struct wire_header header;
@@ -280,9 +303,11 @@ static void handle_damaged(struct rollbox_engine *engine, int error_number) {
         return;
     }
     if (error_number != EBADMSG)
-        error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, error_number, "result", "cannot take the engine's answer: %s", strerror(error_number));
+        error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, error_number, "result",
+            "cannot take the engine's answer: %s", strerror(error_number));
     else
-        error_set(&error, ROLLBOX_ERR_PROTOCOL, EPROTO, "result", "the engine's answer is malformed; are engine and library of one version?");
+        error_set(&error, ROLLBOX_ERR_PROTOCOL, EPROTO, "result",
+            "the engine's answer is malformed; are engine and library of one version?");
     finish_with_error(engine, pending, &error);
 }
 
@@ -304,25 +329,32 @@ void connection_receive(struct rollbox_engine *engine, const bool *enough) {
     }
 }
 
-/* ---- sending ------------------------------------------------------------------------------------------------------ */
+/* ---- sending ---- */
 
-/* Its end of the socket can outlive it for a moment, in a child that was just forked: what is sent then would be lost. */
+/* Its end of the socket can outlive it for a moment, in a child that was just forked: what is sent
+ * then would be lost. */
 static bool has_died(const struct rollbox_engine *engine) {
     struct pollfd poller = { .fd = engine->pidfd, .events = POLLIN };
 
     return engine->pidfd >= 0 && poll(&poller, 1, 0) > 0;
 }
 
-int connection_send(struct rollbox_engine *engine, struct buf *message, uint64_t serial, const int *fds, size_t n_fds, struct rollbox_error *error) {
+int connection_send(struct rollbox_engine *engine, struct buf *message, uint64_t serial,
+    const int *fds, size_t n_fds, struct rollbox_error *error) {
     unsigned tries = 0;
     int r;
 
     if (buf_failed(message))
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory for the request");
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments",
+            "out of memory for the request");
     memcpy(message->data + offsetof(struct wire_header, serial), &serial, sizeof serial);
-    while ((r = has_died(engine) ? -EPIPE : wire_send(engine->socket, message, fds, n_fds)) == -EAGAIN || (r == -ETOOMANYREFS && tries++ < FDS_TRIES)) {
-        /* The engine may be unable to go on because nobody takes its answers: take them while waiting for room. */
-        struct pollfd poller = { .fd = engine->socket, .events = r == -EAGAIN ? POLLIN | POLLOUT : POLLIN };
+    while ((r = has_died(engine) ? -EPIPE : wire_send(engine->socket, message, fds, n_fds)) ==
+               -EAGAIN ||
+           (r == -ETOOMANYREFS && tries++ < FDS_TRIES)) {
+        /* The engine may be unable to go on because nobody takes its answers: take them while
+         * waiting for room. */
+        struct pollfd poller = { .fd = engine->socket,
+            .events = r == -EAGAIN ? POLLIN | POLLOUT : POLLIN };
 
         (void)poll(&poller, 1, r == -EAGAIN ? -1 : FDS_AGAIN_MS);
         if (poller.revents & POLLIN) {
@@ -349,17 +381,20 @@ int connection_send(struct rollbox_engine *engine, struct buf *message, uint64_t
         pthread_mutex_unlock(&engine->lock);
         return -ENOTCONN;
     case -EMSGSIZE:
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments", "the request has more than %u bytes; give large data as stdin or grant a path",
-                         WIRE_BODY_MAX);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments",
+            "the request has more than %u bytes; give large data as stdin or grant a path",
+            WIRE_BODY_MAX);
     case -ETOOMANYREFS:
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "connect",
-                         "this user's processes have more descriptors on their way over sockets than one process may have open; raise the limit of open files (ulimit -n), or try again later");
+            "this user's processes have more descriptors on their way over sockets than one "
+            "process may have open; raise the limit of open files (ulimit -n), or try again later");
     default:
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "connect", "cannot send to the engine: %s", strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "connect",
+            "cannot send to the engine: %s", strerror(-r));
     }
 }
 
-/* ---- waiting ------------------------------------------------------------------------------------------------------ */
+/* ---- waiting ---- */
 
 static void signal_eventfd(int fd) {
     eventfd_write(fd, 1);
@@ -425,7 +460,8 @@ static struct timespec timespec_of(int64_t ns) {
 }
 
 static void poll_for_all(struct rollbox_engine *engine, int64_t left_ns) {
-    struct pollfd pollers[2] = { { .fd = engine->socket, .events = POLLIN }, { .fd = engine->wake, .events = POLLIN } };
+    struct pollfd pollers[2] = { { .fd = engine->socket, .events = POLLIN },
+        { .fd = engine->wake, .events = POLLIN } };
     struct timespec left = timespec_of(MAX(left_ns, (int64_t)0));
 
     engine->poller = true;
@@ -440,7 +476,8 @@ static void poll_for_all(struct rollbox_engine *engine, int64_t left_ns) {
     }
 }
 
-static void wait_for_poller(struct rollbox_engine *engine, struct waiter *waiter, struct pending *pending, int64_t deadline) {
+static void wait_for_poller(struct rollbox_engine *engine, struct waiter *waiter,
+    struct pending *pending, int64_t deadline) {
     list_add_tail(&engine->waiters, &waiter->of_engine);
     list_add_tail(&pending->waiters, &waiter->of_pending);
     if (deadline < 0) {
@@ -467,7 +504,8 @@ static void waiter_init(struct waiter *waiter, bool calls_back) {
     waiter->calls_back = calls_back;
 }
 
-int connection_wait(struct rollbox_engine *engine, struct pending *pending, int64_t timeout_ms, bool calls_back) {
+int connection_wait(
+    struct rollbox_engine *engine, struct pending *pending, int64_t timeout_ms, bool calls_back) {
     int64_t deadline = -1;
     struct waiter waiter;
     int r = 0;
@@ -508,9 +546,11 @@ int connection_await_welcome(struct rollbox_engine *engine, struct rollbox_error
     int r = 0;
 
     pthread_mutex_lock(&engine->lock);
-    if (!engine->welcomed && connection_wait(engine, &engine->hello, WELCOME_TIMEOUT_MS, false) == -ETIMEDOUT) {
-        error_set(&silent, engine->private_engine ? ROLLBOX_ERR_ENGINE_START : ROLLBOX_ERR_PROTOCOL, ETIMEDOUT, "connect",
-                  "%s did not answer as a rollbox-engine within %d s", engine->path, WELCOME_TIMEOUT_MS / 1000);
+    if (!engine->welcomed &&
+        connection_wait(engine, &engine->hello, WELCOME_TIMEOUT_MS, false) == -ETIMEDOUT) {
+        error_set(&silent, engine->private_engine ? ROLLBOX_ERR_ENGINE_START : ROLLBOX_ERR_PROTOCOL,
+            ETIMEDOUT, "connect", "%s did not answer as a rollbox-engine within %d s", engine->path,
+            WELCOME_TIMEOUT_MS / 1000);
         connection_lose(engine, &silent);
         /* Whatever it is, closing the handle shall not have to wait for it. */
         if (engine->private_engine)
@@ -525,8 +565,8 @@ int connection_await_welcome(struct rollbox_engine *engine, struct rollbox_error
     return r;
 }
 
-int connection_call(struct rollbox_engine *engine, struct buf *message, const int *fds, size_t n_fds, uint32_t expected, struct request *ret_request,
-                    struct rollbox_error *error) {
+int connection_call(struct rollbox_engine *engine, struct buf *message, const int *fds,
+    size_t n_fds, uint32_t expected, struct request *ret_request, struct rollbox_error *error) {
     struct request *request = ret_request;
 
     *request = (struct request){ .body = BUF_INIT, .takes_fds = request->takes_fds };
@@ -550,11 +590,12 @@ int connection_call(struct rollbox_engine *engine, struct buf *message, const in
         return request->error.error_number ? -request->error.error_number : -EINVAL;
     }
     if (request->type != expected)
-        return error_set(error, ROLLBOX_ERR_PROTOCOL, EPROTO, "connect", "the engine's answer is of the wrong kind (%u instead of %u)", request->type, expected);
+        return error_set(error, ROLLBOX_ERR_PROTOCOL, EPROTO, "connect",
+            "the engine's answer is of the wrong kind (%u instead of %u)", request->type, expected);
     return 0;
 }
 
-/* ---- for event loops ---------------------------------------------------------------------------------------------- */
+/* ---- for event loops ---- */
 
 static int add_to_epoll(int epoll, int fd) {
     struct epoll_event event = { .events = EPOLLIN, .data.fd = fd };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox_doctor: the features of features.h, tried out, as JSON. A hint names the very sysctl that is in the way where one is
- * known, and says what isolation is left without the feature.
+ * rollbox_doctor: the features of features.h, tried out, as JSON. A hint names the very sysctl that
+ * is in the way where one is known, and says what isolation is left without the feature.
  */
 #include <errno.h>
 #include <jansson.h>
@@ -17,19 +17,24 @@
 
 static const char *userns_hint(const struct features *f) {
     if (f->userns_forbidden_by_max)
-        return "sysctl -w user.max_user_namespaces=28633 (it is 0); without it, use isolation process";
+        return "sysctl -w user.max_user_namespaces=28633 (it is 0); without it, use isolation "
+               "process";
     if (!f->is_root && f->unprivileged_userns_clone == 0)
-        return "sysctl -w kernel.unprivileged_userns_clone=1 (it is 0), or run as root; without it, use isolation process";
+        return "sysctl -w kernel.unprivileged_userns_clone=1 (it is 0), or run as root; without "
+               "it, use isolation process";
     if (!f->is_root && f->apparmor_restrict_unprivileged_userns > 0)
-        return "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (it is 1), or give rollbox-engine an AppArmor profile with the "
+        return "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (it is 1), or give "
+               "rollbox-engine an AppArmor profile with the "
                "rule userns, or run as root; without it, use "
                "isolation process";
-    return "no sysctl forbids it: a container's seccomp profile, a security module or a chroot does (docker and podman: --security-opt "
+    return "no sysctl forbids it: a container's seccomp profile, a security module or a chroot "
+           "does (docker and podman: --security-opt "
            "seccomp=unconfined); without it, use isolation "
            "process";
 }
 
-/* One of the two cgroup versions is always missing; that needs mending only if the other is missing as well. */
+/* One of the two cgroup versions is always missing; that needs mending only if the other is missing
+ * as well. */
 static const char *hint_for_feature(const struct features *f, enum feature feature) {
     if (feature_get(f, feature))
         return "";
@@ -63,10 +68,12 @@ static const char *cgroup_name(const struct features *f) {
 }
 
 static json_t *describe_facts(const struct features *f) {
-    return json_pack("{s:I, s:b, s:i, s:I, s:I, s:i, s:b, s:i, s:i, s:i}", "uid", (json_int_t)f->uid, "root", f->is_root, "cpus",
-        (int)f->cpus, "memory_total_bytes", (json_int_t)f->memory_total_bytes, "memory_available_bytes",
-        (json_int_t)f->memory_available_bytes, "landlock_abi", f->landlock_abi, "max_user_namespaces_is_zero", f->userns_forbidden_by_max,
-        "unprivileged_userns_clone", f->unprivileged_userns_clone, "apparmor_restrict_unprivileged_userns",
+    return json_pack("{s:I, s:b, s:i, s:I, s:I, s:i, s:b, s:i, s:i, s:i}", "uid",
+        (json_int_t)f->uid, "root", f->is_root, "cpus", (int)f->cpus, "memory_total_bytes",
+        (json_int_t)f->memory_total_bytes, "memory_available_bytes",
+        (json_int_t)f->memory_available_bytes, "landlock_abi", f->landlock_abi,
+        "max_user_namespaces_is_zero", f->userns_forbidden_by_max, "unprivileged_userns_clone",
+        f->unprivileged_userns_clone, "apparmor_restrict_unprivileged_userns",
         f->apparmor_restrict_unprivileged_userns, "yama_ptrace_scope", f->yama_ptrace_scope);
 }
 
@@ -74,8 +81,10 @@ static json_t *describe_features(const struct features *f) {
     json_t *array = json_array();
 
     for (enum feature i = 0; i < FEATURE_COUNT; i++)
-        if (json_array_append_new(array, json_pack("{s:s, s:b, s:s, s:s}", "name", feature_name(i), "available", feature_get(f, i),
-                                             "needed_for", feature_needed_for(i), "hint", hint_for_feature(f, i))) < 0) {
+        if (json_array_append_new(
+                array, json_pack("{s:s, s:b, s:s, s:s}", "name", feature_name(i), "available",
+                           feature_get(f, i), "needed_for", feature_needed_for(i), "hint",
+                           hint_for_feature(f, i))) < 0) {
             json_decref(array);
             return NULL;
         }
@@ -88,7 +97,9 @@ static json_t *low_limits(void) {
     struct limits_left left;
 
     for (unsigned i = 0; i < LIMITS_COUNT; i++)
-        if (limits_is_low(i, &left) && json_array_append_new(array, json_pack("{s:s, s:s, s:I}", "name", left.name, "command", left.command, "value", (json_int_t)left.value)) < 0) {
+        if (limits_is_low(i, &left) &&
+            json_array_append_new(array, json_pack("{s:s, s:s, s:I}", "name", left.name, "command",
+                                             left.command, "value", (json_int_t)left.value)) < 0) {
             json_decref(array);
             return NULL;
         }
@@ -102,13 +113,15 @@ int rollbox_doctor(char **ret_json, struct rollbox_error *error) {
     int r = features_probe(&f);
 
     if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup", "cannot start a child process to try features in: %s",
-            strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup",
+            "cannot start a child process to try features in: %s", strerror(-r));
     if (f.mask_problem[0] != '\0')
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "ROLLBOX_KFEAT: \"%s\" is not -NAME of a feature (rollbox doctor lists the names)", f.mask_problem);
-    report = json_pack("{s:s, s:b, s:{s:b, s:b}, s:s, s:o, s:o, s:o}", "kernel", f.release, "ok", features_namespace_ok(&f), "isolation",
-        "namespace", features_namespace_ok(&f), "process", features_process_ok(&f), "cgroup", cgroup_name(&f), "features", describe_features(&f),
+            "ROLLBOX_KFEAT: \"%s\" is not -NAME of a feature (rollbox doctor lists the names)",
+            f.mask_problem);
+    report = json_pack("{s:s, s:b, s:{s:b, s:b}, s:s, s:o, s:o, s:o}", "kernel", f.release, "ok",
+        features_namespace_ok(&f), "isolation", "namespace", features_namespace_ok(&f), "process",
+        features_process_ok(&f), "cgroup", cgroup_name(&f), "features", describe_features(&f),
         "low_limits", low_limits(), "facts", describe_facts(&f));
     text = report != NULL ? json_dumps(report, JSON_COMPACT) : NULL;
     json_decref(report);

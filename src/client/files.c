@@ -22,9 +22,9 @@
 #include "client/record.h"
 #include "client/sandbox.h"
 
-#define MAX_READ ((uint64_t)1 << 30)   /* unless the caller says otherwise */
-#define MAX_LIST ((size_t)1 << 28)     /* bytes of JSON */
-#define PROGRESS_BYTES (1u << 20)       /* progress is told so often */
+#define MAX_READ ((uint64_t)1 << 30) /* unless the caller says otherwise */
+#define MAX_LIST ((size_t)1 << 28)   /* bytes of JSON */
+#define PROGRESS_BYTES (1u << 20)    /* progress is told so often */
 #define PROGRESS_FILES 64u
 
 /* A path as a message can have it: on one line, nothing that a terminal obeys, and not too long. */
@@ -34,15 +34,18 @@ struct shown {
 
 static struct shown make_shown(const char *path) {
     struct shown shown;
-    size_t length = strlen(path), cut = length > sizeof shown.text - 1 ? length - (sizeof shown.text - 4) : 0;
-    size_t n = (size_t)snprintf(shown.text, sizeof shown.text, "%s%s", cut ? "..." : "", path + cut);
+    size_t length = strlen(path),
+           cut = length > sizeof shown.text - 1 ? length - (sizeof shown.text - 4) : 0;
+    size_t n =
+        (size_t)snprintf(shown.text, sizeof shown.text, "%s%s", cut ? "..." : "", path + cut);
 
     for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)shown.text[i], next = i + 1 < n ? (unsigned char)shown.text[i + 1] : 0;
+        unsigned char c = (unsigned char)shown.text[i],
+                      next = i + 1 < n ? (unsigned char)shown.text[i + 1] : 0;
 
         if (c < ' ' || c == 127)
             shown.text[i] = '?';
-        else if (c == 0xc2 && next >= 0x80 && next <= 0x9f)     /* control characters, too */
+        else if (c == 0xc2 && next >= 0x80 && next <= 0x9f) /* control characters, too */
             shown.text[i] = shown.text[i + 1] = '?';
     }
     return shown;
@@ -96,33 +99,49 @@ static const char *hint_of(int error_number) {
 }
 
 /* What the agent says of the path that was asked for, or of one below it. */
-static int agent_failed(const struct files *files, int error_number, const char *below, const char *doing, struct rollbox_error *error) {
-    const char *hint = error_number == EISDIR && !strcmp(doing, "read") ? " (list it, or download it)" : error_number == EFBIG && !strcmp(doing, "read") ? " (it has more bytes than may be read)" : hint_of(error_number);
+static int agent_failed(const struct files *files, int error_number, const char *below,
+    const char *doing, struct rollbox_error *error) {
+    const char *hint =
+        error_number == EISDIR && !strcmp(doing, "read")  ? " (list it, or download it)"
+        : error_number == EFBIG && !strcmp(doing, "read") ? " (it has more bytes than may be read)"
+                                                          : hint_of(error_number);
 
-    return error_set(error, code_of(error_number), error_number, "files", "cannot %s \"%s%s%s\" in the sandbox: %s%s", doing, make_shown(files->path).text, *below ? "/" : "",
-                     *below ? make_shown(below).text : "", strerror(error_number), hint);
+    return error_set(error, code_of(error_number), error_number, "files",
+        "cannot %s \"%s%s%s\" in the sandbox: %s%s", doing, make_shown(files->path).text,
+        *below ? "/" : "", *below ? make_shown(below).text : "", strerror(error_number), hint);
 }
 
-static int host_failed(int error_number, const char *path, const char *below, const char *doing, struct rollbox_error *error) {
-    return error_set(error, code_of(error_number), error_number, "files", "cannot %s \"%s%s%s\" on the host: %s%s", doing, make_shown(path).text, *below ? "/" : "",
-                     *below ? make_shown(below).text : "", strerror(error_number), error_number == EINVAL && !strcmp(doing, "read") ? hint_of(EINVAL) : "");
+static int host_failed(int error_number, const char *path, const char *below, const char *doing,
+    struct rollbox_error *error) {
+    return error_set(error, code_of(error_number), error_number, "files",
+        "cannot %s \"%s%s%s\" on the host: %s%s", doing, make_shown(path).text, *below ? "/" : "",
+        *below ? make_shown(below).text : "", strerror(error_number),
+        error_number == EINVAL && !strcmp(doing, "read") ? hint_of(EINVAL) : "");
 }
 
-/* The connection to the agent, or what came over it, is not as it should be. `r` as of transfer_receive, or -EPIPE and the like. */
+/* The connection to the agent, or what came over it, is not as it should be. `r` as of
+ * transfer_receive, or -EPIPE and the like. */
 static int agent_lost(const struct files *files, int r, struct rollbox_error *error) {
     switch (r) {
     case -ETIMEDOUT:
-        return error_set(error, ROLLBOX_ERR_IO, ETIMEDOUT, "files", "the files agent of the sandbox has said nothing for %d ms while at \"%s\": a process of the sandbox may have stopped it",
-                         files->transfer->timeout_ms, make_shown(files->path).text);
+        return error_set(error, ROLLBOX_ERR_IO, ETIMEDOUT, "files",
+            "the files agent of the sandbox has said nothing for %d ms while at \"%s\": a process "
+            "of the sandbox may have stopped it",
+            files->transfer->timeout_ms, make_shown(files->path).text);
     case -EBADMSG:
-        return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "files", "the files agent of the sandbox sent what is not allowed there while at \"%s\"", make_shown(files->path).text);
+        return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "files",
+            "the files agent of the sandbox sent what is not allowed there while at \"%s\"",
+            make_shown(files->path).text);
     case 0:
     case -EPIPE:
     case -ECONNRESET:
-        return error_set(error, ROLLBOX_ERR_IO, ECONNRESET, "files", "the files agent of the sandbox ended while at \"%s\": a process of the sandbox may have killed it, or the sandbox has ended",
-                         make_shown(files->path).text);
+        return error_set(error, ROLLBOX_ERR_IO, ECONNRESET, "files",
+            "the files agent of the sandbox ended while at \"%s\": a process of the sandbox may "
+            "have killed it, or the sandbox has ended",
+            make_shown(files->path).text);
     default:
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "files", "the connection to the files agent failed: %s", strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "files",
+            "the connection to the files agent failed: %s", strerror(-r));
     }
 }
 
@@ -130,12 +149,13 @@ static int out_of_memory(struct rollbox_error *error) {
     return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "files", "out of memory");
 }
 
-/* ---- the agent ---------------------------------------------------------------------------------------------------- */
+/* ---- the agent ---- */
 
 int files_init(struct files *files, int take_socket) {
     auto_close int socket = take_socket;
     /* Not by calloc, which would fill all of it with zeros each time. */
-    struct transfer *transfer = mmap(NULL, sizeof *transfer, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    struct transfer *transfer = mmap(NULL, sizeof *transfer, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
     if (transfer == MAP_FAILED)
         return -ENOMEM;
@@ -156,14 +176,17 @@ void files_done(struct files *files) {
     close_fd(&files->theirs);
 }
 
-static int files_open(struct files *files, struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
+static int files_open(
+    struct files *files, struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
     int sockets[2];
 
     *files = (struct files){ .theirs = -EBADF };
     if (!sandbox)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "a sandbox must be given");
+        return error_set(
+            error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "a sandbox must be given");
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0)
-        return error_set(error, error_code_of(errno, ROLLBOX_ERR_INTERNAL), errno, "files", "cannot make a socket pair: %s", strerror(errno));
+        return error_set(error, error_code_of(errno, ROLLBOX_ERR_INTERNAL), errno, "files",
+            "cannot make a socket pair: %s", strerror(errno));
     if (files_init(files, sockets[0]) < 0) {
         close(sockets[1]);
         return out_of_memory(error);
@@ -177,14 +200,17 @@ static int set_path(struct files *files, const char *path, struct rollbox_error 
     size_t length = path ? strlen(path) : 0;
 
     if (!length || path[0] != '/' || length >= TRANSFER_TEXT_MAX)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, length >= TRANSFER_TEXT_MAX ? ENAMETOOLONG : EINVAL, "arguments",
-                         "the path in the sandbox must be absolute, of at most %u bytes: \"%s\"", TRANSFER_TEXT_MAX - 1, make_shown(path ? path : "").text);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT,
+            length >= TRANSFER_TEXT_MAX ? ENAMETOOLONG : EINVAL, "arguments",
+            "the path in the sandbox must be absolute, of at most %u bytes: \"%s\"",
+            TRANSFER_TEXT_MAX - 1, make_shown(path ? path : "").text);
     memcpy(files->path, path, length + 1);
     return 0;
 }
 
 /* Sends the request and has it served. */
-static int send_request(struct files *files, struct transfer_record record, const void *data, size_t length, struct rollbox_error *error) {
+static int send_request(struct files *files, struct transfer_record record, const void *data,
+    size_t length, struct rollbox_error *error) {
     int r = transfer_send(files->transfer, record, files->path, data, length);
 
     if (r < 0)
@@ -201,13 +227,15 @@ static int send_request(struct files *files, struct transfer_record record, cons
 }
 
 /* The next message of an answer. 0 and the message; or the error, which FAILED is, too. */
-static int next_message(const struct files *files, const char *doing, struct transfer_message *ret_message, struct rollbox_error *error) {
+static int next_message(const struct files *files, const char *doing,
+    struct transfer_message *ret_message, struct rollbox_error *error) {
     int r = transfer_receive(files->transfer, ret_message);
 
     if (r <= 0)
         return agent_lost(files, r, error);
     if (ret_message->record.type == TRANSFER_FAILED)
-        return agent_failed(files, (int)ret_message->record.number, ret_message->name, doing, error);
+        return agent_failed(
+            files, (int)ret_message->record.number, ret_message->name, doing, error);
     return 0;
 }
 
@@ -219,17 +247,20 @@ static int expect_done(const struct files *files, const char *doing, struct roll
 }
 
 static int check_mode(unsigned mode, struct rollbox_error *error) {
-    return mode & ~01777u ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "mode is 0%o; only permission bits (01777) can be given", mode) : 0;
+    return mode & ~01777u ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+                                "mode is 0%o; only permission bits (01777) can be given", mode)
+                          : 0;
 }
 
-/* ---- single files ------------------------------------------------------------------------------------------------- */
+/* ---- single files ---- */
 
 struct content {
     char *data;
-    size_t length, capacity;    /* what is behind the length is zero */
+    size_t length, capacity; /* what is behind the length is zero */
 };
 
-/* Makes it at least so long, with room for more if there will be. Large blocks come from the kernel as zeros, so holes cost nothing. */
+/* Makes it at least so long, with room for more if there will be. Large blocks come from the kernel
+ * as zeros, so holes cost nothing. */
 static int content_grow(struct content *content, uint64_t length, uint64_t room) {
     if (length >= content->capacity) {
         size_t capacity = (size_t)MAX(MAX(length, room), content->capacity * 2) + 1;
@@ -246,7 +277,8 @@ static int content_grow(struct content *content, uint64_t length, uint64_t room)
     return 0;
 }
 
-static int read_content(struct files *files, uint64_t most, struct content *content, struct rollbox_error *error) {
+static int read_content(
+    struct files *files, uint64_t most, struct content *content, struct rollbox_error *error) {
     bool begun = false, complete = false;
     uint64_t announced = 0;
     struct transfer_message m;
@@ -257,7 +289,8 @@ static int read_content(struct files *files, uint64_t most, struct content *cont
             return r;
         const struct transfer_record *record = &m.record;
         uint64_t offset = 0, end = record->data_length;
-        bool is_first = record->type == TRANSFER_FILE && !begun, is_more = record->type == TRANSFER_DATA && begun && !complete;
+        bool is_first = record->type == TRANSFER_FILE && !begun,
+             is_more = record->type == TRANSFER_DATA && begun && !complete;
         bool is_end = record->type == TRANSFER_FILE_END && begun && !complete;
 
         if (record->type == TRANSFER_DONE && complete)
@@ -273,7 +306,8 @@ static int read_content(struct files *files, uint64_t most, struct content *cont
             complete = true;
         }
         begun = true;
-        if ((!is_first && !is_more && !is_end) || announced > most || end > most || offset < (is_more ? content->length : 0) || end < content->length)
+        if ((!is_first && !is_more && !is_end) || announced > most || end > most ||
+            offset < (is_more ? content->length : 0) || end < content->length)
             return agent_lost(files, -EBADMSG, error);
         if (content_grow(content, end, announced) < 0)
             return out_of_memory(error);
@@ -281,13 +315,15 @@ static int read_content(struct files *files, uint64_t most, struct content *cont
     }
 }
 
-int files_read(struct files *files, const char *path, uint64_t most, void **ret_data, size_t *ret_length, struct rollbox_error *error) {
+int files_read(struct files *files, const char *path, uint64_t most, void **ret_data,
+    size_t *ret_length, struct rollbox_error *error) {
     struct content content = { 0 };
     uint64_t limit = most ? MIN(most, (uint64_t)INT64_MAX / 4) : MAX_READ;
     int r = set_path(files, path, error);
 
     if (r == 0)
-        r = send_request(files, (struct transfer_record){ .type = TRANSFER_READ, .size = limit }, NULL, 0, error);
+        r = send_request(files, (struct transfer_record){ .type = TRANSFER_READ, .size = limit },
+            NULL, 0, error);
     if (r == 0)
         r = read_content(files, limit, &content, error);
     if (r < 0) {
@@ -299,7 +335,8 @@ int files_read(struct files *files, const char *path, uint64_t most, void **ret_
     return 0;
 }
 
-int files_write(struct files *files, const char *path, const void *data, size_t length, unsigned mode, struct rollbox_error *error) {
+int files_write(struct files *files, const char *path, const void *data, size_t length,
+    unsigned mode, struct rollbox_error *error) {
     struct transfer *t = files->transfer;
     size_t have = MIN(length, (size_t)TRANSFER_DATA_MAX);
     int r = set_path(files, path, error);
@@ -307,24 +344,30 @@ int files_write(struct files *files, const char *path, const void *data, size_t 
     if (r == 0)
         r = check_mode(mode, error);
     if (r == 0 && length && !data)
-        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "a length is given without data");
+        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "a length is given without data");
     if (r == 0)
-        r = send_request(files, (struct transfer_record){ .type = TRANSFER_WRITE, .mode = mode ? mode : 0644, .size = length }, data, have, error);
+        r = send_request(files,
+            (struct transfer_record){
+                .type = TRANSFER_WRITE, .mode = mode ? mode : 0644, .size = length },
+            data, have, error);
     if (r < 0)
         return r;
     t->listens = true;
     while (r == 0 && have < length) {
         size_t n = MIN(length - have, (size_t)TRANSFER_DATA_MAX);
 
-        r = transfer_send(t, (struct transfer_record){ .type = TRANSFER_DATA, .number = have }, NULL, (const char *)data + have, n);
+        r = transfer_send(t, (struct transfer_record){ .type = TRANSFER_DATA, .number = have },
+            NULL, (const char *)data + have, n);
         have += n;
     }
     t->listens = false;
     /* It may have failed, and said so, before it had all. */
-    return r == 0 || r == -EPIPE || r == -ECONNRESET ? expect_done(files, "write", error) : agent_lost(files, r, error);
+    return r == 0 || r == -EPIPE || r == -ECONNRESET ? expect_done(files, "write", error)
+                                                     : agent_lost(files, r, error);
 }
 
-/* ---- names -------------------------------------------------------------------------------------------------------- */
+/* ---- names ---- */
 
 static const char *type_name(uint32_t mode) {
     switch (mode & S_IFMT) {
@@ -359,8 +402,9 @@ static void add_name(struct buf *to, const char *key, const char *name) {
 static void add_entry(struct buf *to, const struct transfer_message *m, const char *name) {
     buf_add_text(to, "{");
     add_name(to, "name", name);
-    buf_printf(to, ",\"type\":\"%s\",\"size\":%llu,\"mode\":%u,\"mtime_ns\":%lld", type_name(m->record.mode), (unsigned long long)MIN(m->record.size, (uint64_t)INT64_MAX),
-               m->record.mode & 07777, (long long)m->record.mtime_ns);
+    buf_printf(to, ",\"type\":\"%s\",\"size\":%llu,\"mode\":%u,\"mtime_ns\":%lld",
+        type_name(m->record.mode), (unsigned long long)MIN(m->record.size, (uint64_t)INT64_MAX),
+        m->record.mode & 07777, (long long)m->record.mtime_ns);
     if (m->record.data_length) {
         buf_add_text(to, ",");
         add_name(to, "target", m->data);
@@ -377,7 +421,8 @@ static int take_json(struct buf *json, char **ret_json, struct rollbox_error *er
     return 0;
 }
 
-int files_list(struct files *files, const char *path, char **ret_json, struct rollbox_error *error) {
+int files_list(
+    struct files *files, const char *path, char **ret_json, struct rollbox_error *error) {
     auto_buf struct buf json = BUF_INIT;
     struct transfer_message m;
     bool first = true;
@@ -386,7 +431,8 @@ int files_list(struct files *files, const char *path, char **ret_json, struct ro
     if (r == 0)
         r = send_request(files, (struct transfer_record){ .type = TRANSFER_LIST }, NULL, 0, error);
     buf_add_text(&json, "{\"entries\":[");
-    while (r == 0 && (r = next_message(files, "list", &m, error)) == 0 && m.record.type != TRANSFER_DONE) {
+    while (r == 0 && (r = next_message(files, "list", &m, error)) == 0 &&
+           m.record.type != TRANSFER_DONE) {
         if (m.record.type != TRANSFER_ENTRY || !*m.name)
             return agent_lost(files, -EBADMSG, error);
         if (json.length > MAX_LIST)
@@ -417,14 +463,16 @@ static void last_name(const char *path, const char *otherwise, char ret_name[TRA
         snprintf(ret_name, TRANSFER_NAME_MAX, "%s", otherwise);
 }
 
-int files_stat(struct files *files, const char *path, bool follow, char **ret_json, struct rollbox_error *error) {
+int files_stat(struct files *files, const char *path, bool follow, char **ret_json,
+    struct rollbox_error *error) {
     auto_buf struct buf json = BUF_INIT;
     char name[TRANSFER_NAME_MAX];
     struct transfer_message m;
     int r = set_path(files, path, error);
 
     if (r == 0)
-        r = send_request(files, (struct transfer_record){ .type = TRANSFER_STAT, .number = follow }, NULL, 0, error);
+        r = send_request(files, (struct transfer_record){ .type = TRANSFER_STAT, .number = follow },
+            NULL, 0, error);
     if (r == 0)
         r = next_message(files, "stat", &m, error);
     if (r < 0)
@@ -443,19 +491,24 @@ int files_mkdir(struct files *files, const char *path, unsigned mode, struct rol
     if (r == 0)
         r = check_mode(mode, error);
     if (r == 0)
-        r = send_request(files, (struct transfer_record){ .type = TRANSFER_MKDIR, .mode = mode ? mode : 0755 }, NULL, 0, error);
+        r = send_request(files,
+            (struct transfer_record){ .type = TRANSFER_MKDIR, .mode = mode ? mode : 0755 }, NULL, 0,
+            error);
     return r < 0 ? r : expect_done(files, "make the directory", error);
 }
 
-int files_remove(struct files *files, const char *path, bool recursive, struct rollbox_error *error) {
+int files_remove(
+    struct files *files, const char *path, bool recursive, struct rollbox_error *error) {
     int r = set_path(files, path, error);
 
     if (r == 0)
-        r = send_request(files, (struct transfer_record){ .type = TRANSFER_REMOVE, .number = recursive }, NULL, 0, error);
+        r = send_request(files,
+            (struct transfer_record){ .type = TRANSFER_REMOVE, .number = recursive }, NULL, 0,
+            error);
     return r < 0 ? r : expect_done(files, "remove", error);
 }
 
-/* ---- trees -------------------------------------------------------------------------------------------------------- */
+/* ---- trees ---- */
 
 static int tell_progress(struct files *files) {
     const struct transfer *t = files->transfer;
@@ -468,7 +521,10 @@ static int tell_progress(struct files *files) {
 static int report_progress(struct transfer *t) {
     struct files *files = t->userdata;
 
-    return t->bytes - files->told_bytes >= PROGRESS_BYTES || t->files - files->told_files >= PROGRESS_FILES ? tell_progress(files) : 0;
+    return t->bytes - files->told_bytes >= PROGRESS_BYTES ||
+                   t->files - files->told_files >= PROGRESS_FILES
+               ? tell_progress(files)
+               : 0;
 }
 
 static void begin_tree(struct files *files) {
@@ -477,8 +533,9 @@ static void begin_tree(struct files *files) {
 }
 
 static int check_cancelled(const struct files *files, struct rollbox_error *error) {
-    return error_set(error, ROLLBOX_ERR_CANCELLED, ECANCELED, "files", "the transfer of \"%s\" was cancelled after %llu bytes", make_shown(files->path).text,
-                     (unsigned long long)files->transfer->bytes);
+    return error_set(error, ROLLBOX_ERR_CANCELLED, ECANCELED, "files",
+        "the transfer of \"%s\" was cancelled after %llu bytes", make_shown(files->path).text,
+        (unsigned long long)files->transfer->bytes);
 }
 
 /* All is done but for what could not be read. */
@@ -489,19 +546,24 @@ static int end_tree(struct files *files, const char *from, struct rollbox_error 
         return check_cancelled(files, error);
     if (!t->skipped)
         return 0;
-    return error_set(error, code_of(t->skipped_error), t->skipped_error, "files", "%llu entries below \"%s\" could not be read and were left out, the first \"%s\": %s",
-                     (unsigned long long)t->skipped, make_shown(from).text, make_shown(t->skipped_path).text, strerror(t->skipped_error));
+    return error_set(error, code_of(t->skipped_error), t->skipped_error, "files",
+        "%llu entries below \"%s\" could not be read and were left out, the first \"%s\": %s",
+        (unsigned long long)t->skipped, make_shown(from).text, make_shown(t->skipped_path).text,
+        strerror(t->skipped_error));
 }
 
 /* Where in the tree the host's side failed. */
-static int tree_failed_here(const struct files *files, int r, const char *host_path, const char *doing, struct rollbox_error *error) {
+static int tree_failed_here(const struct files *files, int r, const char *host_path,
+    const char *doing, struct rollbox_error *error) {
     char below[TRANSFER_TEXT_MAX];
 
-    transfer_stack_path(&files->transfer->stack, files->transfer->stack.depth ? files->transfer->name : "", below, sizeof below);
+    transfer_stack_path(&files->transfer->stack,
+        files->transfer->stack.depth ? files->transfer->name : "", below, sizeof below);
     return host_failed(-r, host_path, below, doing, error);
 }
 
-/* Half a tree is given up. Says so and waits for the agent's end, for what it had begun is away only then. */
+/* Half a tree is given up. Says so and waits for the agent's end, for what it had begun is away
+ * only then. */
 static void give_up(const struct files *files) {
     const int64_t end_ns = clock_now_ns() + (int64_t)FILES_SILENCE_MS * 1000000;
     struct transfer_message m;
@@ -515,7 +577,8 @@ static bool is_of_socket(int r) {
     return r == -EPIPE || r == -ECONNRESET || r == -ETIMEDOUT || r == -ENOBUFS || r == -EMSGSIZE;
 }
 
-int files_upload(struct files *files, const char *host_path, const char *path, struct rollbox_error *error) {
+int files_upload(
+    struct files *files, const char *host_path, const char *path, struct rollbox_error *error) {
     struct transfer *t = files->transfer;
     char name[TRANSFER_NAME_MAX];
     struct stat st;
@@ -524,14 +587,16 @@ int files_upload(struct files *files, const char *host_path, const char *path, s
     if (r < 0)
         return r;
     if (!host_path || !*host_path)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "host_path is empty");
+        return error_set(
+            error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "host_path is empty");
     auto_close int fd = open(host_path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st) < 0)
         return host_failed(errno == ENXIO ? EINVAL : errno, host_path, "", "read", error);
     if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
         return host_failed(EINVAL, host_path, "", "read", error);
     last_name(files->name ? files->name : host_path, "file", name);
-    r = send_request(files, (struct transfer_record){ .type = TRANSFER_PUT }, name, strlen(name) + 1, error);
+    r = send_request(
+        files, (struct transfer_record){ .type = TRANSFER_PUT }, name, strlen(name) + 1, error);
     if (r < 0)
         return r;
     begin_tree(files);
@@ -551,7 +616,8 @@ int files_upload(struct files *files, const char *host_path, const char *path, s
 }
 
 /* Opens where a download goes: into a directory that is there, or beside one. */
-static int open_target(const char *host_path, int *ret_parent, int *ret_into, char ret_name[TRANSFER_NAME_MAX]) {
+static int open_target(
+    const char *host_path, int *ret_parent, int *ret_into, char ret_name[TRANSFER_NAME_MAX]) {
     int into = open(host_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
     if (into >= 0) {
@@ -578,7 +644,8 @@ static int open_target(const char *host_path, int *ret_parent, int *ret_into, ch
     return *ret_parent < 0 ? -errno : 0;
 }
 
-int files_download(struct files *files, const char *path, const char *host_path, struct rollbox_error *error) {
+int files_download(
+    struct files *files, const char *path, const char *host_path, struct rollbox_error *error) {
     char name[TRANSFER_NAME_MAX] = "", inner_name[TRANSFER_NAME_MAX];
     auto_close int parent = -EBADF, into = -EBADF;
     struct transfer *t = files->transfer;
@@ -588,7 +655,8 @@ int files_download(struct files *files, const char *path, const char *host_path,
     if (r < 0)
         return r;
     if (!host_path || !*host_path)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "host_path is empty");
+        return error_set(
+            error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "host_path is empty");
     r = open_target(host_path, &parent, &into, name);
     if (r < 0)
         return host_failed(-r, host_path, "", "write", error);
@@ -597,7 +665,9 @@ int files_download(struct files *files, const char *path, const char *host_path,
     if (r < 0)
         return r;
     begin_tree(files);
-    transfer_take_begin(t, &(struct transfer_target){ .parent = parent, .name = name, .into = into, .inner_name = inner_name });
+    transfer_take_begin(
+        t, &(struct transfer_target){
+               .parent = parent, .name = name, .into = into, .inner_name = inner_name });
     while (r == 0 && (r = next_message(files, "read", &m, error)) == 0) {
         r = transfer_take(t, &m);
         if (r == -EBADMSG)
@@ -612,9 +682,10 @@ int files_download(struct files *files, const char *path, const char *host_path,
     return r < 0 ? r : end_tree(files, path, error);
 }
 
-/* ---- the public functions ----------------------------------------------------------------------------------------- */
+/* ---- the public functions ---- */
 
-/* A sandbox can be too full for one more agent (its limit of processes), or stand still for a snapshot: both pass. */
+/* A sandbox can be too full for one more agent (its limit of processes), or stand still for a
+ * snapshot: both pass. */
 static bool try_again(int r, int64_t since_ns, unsigned *tries) {
     const unsigned ms = MIN(1u << MIN(*tries, 6u), 50u);
 
@@ -625,84 +696,107 @@ static bool try_again(int r, int64_t since_ns, unsigned *tries) {
     return true;
 }
 
-/* Opens, calls, closes; and notes in the sandbox's record, if it has one, what was done: `note` is a statement about r_ and files. */
-#define WITH_AGENT_NOTED(sandbox, error, call, note) \
-    ({ \
-        const int64_t since_ns_ = clock_now_ns(); \
-        unsigned tries_ = 0; \
-        int r_; \
-        do { \
-            struct files files; \
-            r_ = files_open(&files, sandbox, error); \
-            if (r_ >= 0) \
-                r_ = call; \
-            if (files.is_recorded && r_ != -TRANSFER_REFUSED) \
-                note; \
-            files_done(&files); \
-        } while (try_again(r_, since_ns_, &tries_)); \
-        r_; \
+/* Opens, calls, closes; and notes in the sandbox's record, if it has one, what was done: `note` is
+ * a statement about r_ and files. */
+#define WITH_AGENT_NOTED(sandbox, error, call, note)                                               \
+    ({                                                                                             \
+        const int64_t since_ns_ = clock_now_ns();                                                  \
+        unsigned tries_ = 0;                                                                       \
+        int r_;                                                                                    \
+        do {                                                                                       \
+            struct files files;                                                                    \
+            r_ = files_open(&files, sandbox, error);                                               \
+            if (r_ >= 0)                                                                           \
+                r_ = call;                                                                         \
+            if (files.is_recorded && r_ != -TRANSFER_REFUSED)                                      \
+                note;                                                                              \
+            files_done(&files);                                                                    \
+        } while (try_again(r_, since_ns_, &tries_));                                               \
+        r_;                                                                                        \
     })
 
 #define WITH_AGENT(sandbox, error, call) WITH_AGENT_NOTED(sandbox, error, call, (void)0)
 
 static int outputs_missing(struct rollbox_error *error) {
-    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the places for the results must be given");
+    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+        "the places for the results must be given");
 }
 
-ROLLBOX_PUBLIC int rollbox_file_read(struct rollbox_sandbox *sandbox, const char *path, uint64_t most, void **ret_data, size_t *ret_length, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_file_read(struct rollbox_sandbox *sandbox, const char *path,
+    uint64_t most, void **ret_data, size_t *ret_length, struct rollbox_error *error) {
     if (!ret_data || !ret_length)
         return outputs_missing(error);
     return WITH_AGENT(sandbox, error, files_read(&files, path, most, ret_data, ret_length, error));
 }
 
-ROLLBOX_PUBLIC int rollbox_file_write(struct rollbox_sandbox *sandbox, const char *path, const void *data, size_t length, unsigned mode, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_file_write(struct rollbox_sandbox *sandbox, const char *path,
+    const void *data, size_t length, unsigned mode, struct rollbox_error *error) {
     struct rollbox_error own = { .code = ROLLBOX_OK };
-    int r = WITH_AGENT_NOTED(sandbox, &own, files_write(&files, path, data, length, mode, &own), record_note_write(sandbox, path, data, length, mode ? mode : 0644, own.code));
+    int r = WITH_AGENT_NOTED(sandbox, &own, files_write(&files, path, data, length, mode, &own),
+        record_note_write(sandbox, path, data, length, mode ? mode : 0644, own.code));
 
     return record_pass(r, &own, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_file_list(struct rollbox_sandbox *sandbox, const char *path, char **ret_json, struct rollbox_error *error) {
-    return !ret_json ? outputs_missing(error) : WITH_AGENT(sandbox, error, files_list(&files, path, ret_json, error));
+ROLLBOX_PUBLIC int rollbox_file_list(struct rollbox_sandbox *sandbox, const char *path,
+    char **ret_json, struct rollbox_error *error) {
+    return !ret_json ? outputs_missing(error)
+                     : WITH_AGENT(sandbox, error, files_list(&files, path, ret_json, error));
 }
 
-ROLLBOX_PUBLIC int rollbox_file_stat(struct rollbox_sandbox *sandbox, const char *path, bool follow, char **ret_json, struct rollbox_error *error) {
-    return !ret_json ? outputs_missing(error) : WITH_AGENT(sandbox, error, files_stat(&files, path, follow, ret_json, error));
+ROLLBOX_PUBLIC int rollbox_file_stat(struct rollbox_sandbox *sandbox, const char *path, bool follow,
+    char **ret_json, struct rollbox_error *error) {
+    return !ret_json
+               ? outputs_missing(error)
+               : WITH_AGENT(sandbox, error, files_stat(&files, path, follow, ret_json, error));
 }
 
-ROLLBOX_PUBLIC int rollbox_file_mkdir(struct rollbox_sandbox *sandbox, const char *path, unsigned mode, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_file_mkdir(
+    struct rollbox_sandbox *sandbox, const char *path, unsigned mode, struct rollbox_error *error) {
     struct rollbox_error own = { .code = ROLLBOX_OK };
-    int r = WITH_AGENT_NOTED(sandbox, &own, files_mkdir(&files, path, mode, &own), record_note_mkdir(sandbox, path, mode ? mode : 0755, own.code));
+    int r = WITH_AGENT_NOTED(sandbox, &own, files_mkdir(&files, path, mode, &own),
+        record_note_mkdir(sandbox, path, mode ? mode : 0755, own.code));
 
     return record_pass(r, &own, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_file_remove(struct rollbox_sandbox *sandbox, const char *path, bool recursive, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_file_remove(struct rollbox_sandbox *sandbox, const char *path,
+    bool recursive, struct rollbox_error *error) {
     struct rollbox_error own = { .code = ROLLBOX_OK };
-    int r = WITH_AGENT_NOTED(sandbox, &own, files_remove(&files, path, recursive, &own), record_note_remove(sandbox, path, recursive, own.code));
+    int r = WITH_AGENT_NOTED(sandbox, &own, files_remove(&files, path, recursive, &own),
+        record_note_remove(sandbox, path, recursive, own.code));
 
     return record_pass(r, &own, error);
 }
 
-static int upload_path(struct rollbox_sandbox *sandbox, const char *host_path, const char *name, const char *path, rollbox_progress progress, void *userdata, struct rollbox_error *error) {
+static int upload_path(struct rollbox_sandbox *sandbox, const char *host_path, const char *name,
+    const char *path, rollbox_progress progress, void *userdata, struct rollbox_error *error) {
     struct rollbox_error own = { .code = ROLLBOX_OK };
-    int r = WITH_AGENT_NOTED(sandbox, &own, (files.progress = progress, files.userdata = userdata, files.name = name, files_upload(&files, host_path, path, &own)),
-                             record_note_upload(sandbox, host_path, name, path, files.transfer->bytes, files.transfer->files, own.code));
+    int r = WITH_AGENT_NOTED(sandbox, &own,
+        (files.progress = progress, files.userdata = userdata, files.name = name,
+            files_upload(&files, host_path, path, &own)),
+        record_note_upload(sandbox, host_path, name, path, files.transfer->bytes,
+            files.transfer->files, own.code));
 
     return record_pass(r, &own, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *path, rollbox_progress progress, void *userdata, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_upload(struct rollbox_sandbox *sandbox, const char *host_path,
+    const char *path, rollbox_progress progress, void *userdata, struct rollbox_error *error) {
     return upload_path(sandbox, host_path, NULL, path, progress, userdata, error);
 }
 
-int files_upload_descriptor(struct rollbox_sandbox *sandbox, int fd, const char *name, const char *path, struct rollbox_error *error) {
+int files_upload_descriptor(struct rollbox_sandbox *sandbox, int fd, const char *name,
+    const char *path, struct rollbox_error *error) {
     char host_path[32];
 
     (void)snprintf(host_path, sizeof host_path, "/proc/self/fd/%d", fd);
     return upload_path(sandbox, host_path, name, path, NULL, NULL, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_download(struct rollbox_sandbox *sandbox, const char *path, const char *host_path, rollbox_progress progress, void *userdata, struct rollbox_error *error) {
-    return WITH_AGENT(sandbox, error, (files.progress = progress, files.userdata = userdata, files_download(&files, path, host_path, error)));
+ROLLBOX_PUBLIC int rollbox_download(struct rollbox_sandbox *sandbox, const char *path,
+    const char *host_path, rollbox_progress progress, void *userdata, struct rollbox_error *error) {
+    return WITH_AGENT(sandbox, error,
+        (files.progress = progress, files.userdata = userdata,
+            files_download(&files, path, host_path, error)));
 }

@@ -2,8 +2,10 @@
 /*
  * Files of sandboxes: the library's half of base/transfer.h.
  *
- * Each call has an agent of its own in the sandbox, at the other end of a socket pair (VERB_FILES). The request is sent before the agent is asked for, so that it finds it there. What the agent says is taken for a guest's words: sizes
- * are bounded, names are one component, nothing is followed. If it says nothing for FILES_SILENCE_MS, because the guest has stopped it, the call fails.
+ * Each call has an agent of its own in the sandbox, at the other end of a socket pair (VERB_FILES).
+ * The request is sent before the agent is asked for, so that it finds it there. What the agent says
+ * is taken for a guest's words: sizes are bounded, names are one component, nothing is followed. If
+ * it says nothing for FILES_SILENCE_MS, because the guest has stopped it, the call fails.
  */
 #ifndef ROLLBOX_CLIENT_FILES_H
 #define ROLLBOX_CLIENT_FILES_H
@@ -15,32 +17,40 @@
 #define FILES_SILENCE_MS 30000
 
 struct files {
-    struct rollbox_sandbox *sandbox;    /* NULL: the agent is there already */
-    bool is_recorded;                   /* the sandbox: what is done to its files is to be noted (record.h) */
-    int theirs;                         /* the agent's end of the socket until it has it; -EBADF */
+    struct rollbox_sandbox *sandbox; /* NULL: the agent is there already */
+    bool is_recorded; /* the sandbox: what is done to its files is to be noted (record.h) */
+    int theirs;       /* the agent's end of the socket until it has it; -EBADF */
     struct transfer *transfer;
     rollbox_progress progress;
     void *userdata;
-    const char *name;                   /* that an upload goes by; NULL: its own */
+    const char *name; /* that an upload goes by; NULL: its own */
     uint64_t told_bytes, told_files;
-    char path[TRANSFER_TEXT_MAX];       /* in the sandbox, as it was asked for; for messages */
+    char path[TRANSFER_TEXT_MAX]; /* in the sandbox, as it was asked for; for messages */
 };
 
-/* For an agent that serves the other end of a connected SOCK_SEQPACKET socket (consumed). 0 or -ENOMEM. */
+/* For an agent that serves the other end of a connected SOCK_SEQPACKET socket (consumed). 0 or
+ * -ENOMEM. */
 int files_init(struct files *files, int take_socket);
 void files_done(struct files *files);
 
 /* As the functions of rollbox.h. */
-int files_read(struct files *files, const char *path, uint64_t most, void **ret_data, size_t *ret_length, struct rollbox_error *error);
-int files_write(struct files *files, const char *path, const void *data, size_t length, unsigned mode, struct rollbox_error *error);
+int files_read(struct files *files, const char *path, uint64_t most, void **ret_data,
+    size_t *ret_length, struct rollbox_error *error);
+int files_write(struct files *files, const char *path, const void *data, size_t length,
+    unsigned mode, struct rollbox_error *error);
 int files_list(struct files *files, const char *path, char **ret_json, struct rollbox_error *error);
-int files_stat(struct files *files, const char *path, bool follow, char **ret_json, struct rollbox_error *error);
+int files_stat(struct files *files, const char *path, bool follow, char **ret_json,
+    struct rollbox_error *error);
 int files_mkdir(struct files *files, const char *path, unsigned mode, struct rollbox_error *error);
-int files_remove(struct files *files, const char *path, bool recursive, struct rollbox_error *error);
-int files_upload(struct files *files, const char *host_path, const char *path, struct rollbox_error *error);
-int files_download(struct files *files, const char *path, const char *host_path, struct rollbox_error *error);
+int files_remove(
+    struct files *files, const char *path, bool recursive, struct rollbox_error *error);
+int files_upload(
+    struct files *files, const char *host_path, const char *path, struct rollbox_error *error);
+int files_download(
+    struct files *files, const char *path, const char *host_path, struct rollbox_error *error);
 
 /* As rollbox_upload, of an open file (borrowed) that goes by that name. */
-int files_upload_descriptor(struct rollbox_sandbox *sandbox, int fd, const char *name, const char *path, struct rollbox_error *error);
+int files_upload_descriptor(struct rollbox_sandbox *sandbox, int fd, const char *name,
+    const char *path, struct rollbox_error *error);
 
 #endif

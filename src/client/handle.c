@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handles of engines: opening and closing them, and what forks of this process do to them. client.h has the model. */
+/* Handles of engines: opening and closing them, and what forks of this process do to them. client.h
+ * has the model. */
 #include "client/client.h"
 
 #include <errno.h>
@@ -33,7 +34,7 @@ ROLLBOX_PUBLIC const char *rollbox_version(void) {
     return ROLLBOX_VERSION;
 }
 
-/* ---- fork --------------------------------------------------------------------------------------------------------- */
+/* ---- fork ---- */
 
 static void close_descriptors(struct rollbox_engine *engine) {
     close_fd(&engine->socket);
@@ -70,7 +71,7 @@ static void after_fork_in_child(void) {
     after_fork(true);
 }
 
-/* ---- opening and closing ------------------------------------------------------------------------------------------ */
+/* ---- opening and closing ---- */
 
 static struct rollbox_engine *free_engine(struct rollbox_engine *engine) {
     close_descriptors(engine);
@@ -96,7 +97,8 @@ static int say_hello(struct rollbox_engine *engine, struct rollbox_error *error)
     return r < 0 ? r : connection_send(engine, &hello, engine->hello.serial, NULL, 0, error);
 }
 
-int handle_new(int take_socket, pid_t pid, int take_pidfd, const char *path, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
+int handle_new(int take_socket, pid_t pid, int take_pidfd, const char *path,
+    struct rollbox_engine **ret_engine, struct rollbox_error *error) {
     struct rollbox_engine *engine = calloc(1, sizeof *engine);
 
     if (!engine) {
@@ -124,10 +126,12 @@ int handle_new(int take_socket, pid_t pid, int take_pidfd, const char *path, str
         r = -ENOMEM;
     if (r < 0) {
         free_engine(engine);
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "connect", "cannot make the engine's handle: %s", strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "connect",
+            "cannot make the engine's handle: %s", strerror(-r));
     }
     r = say_hello(engine, error);
-    /* A private engine that has ended already is told of at the first answer that is awaited, with what is known by then. */
+    /* A private engine that has ended already is told of at the first answer that is awaited, with
+     * what is known by then. */
     if (r < 0 && !(r == -ENOTCONN && engine->private_engine)) {
         free_engine(engine);
         return r;
@@ -136,32 +140,38 @@ int handle_new(int take_socket, pid_t pid, int take_pidfd, const char *path, str
     return 0;
 }
 
-/* Before anything is sent: the engine will see all of each run, and we believe what it says. The kernel tells who began to
- * listen on the socket; the path is looked at, too, as whoever can replace the socket could offer us another one later. */
-static int check_server(const struct trust *trust, const char *path, uid_t uid, struct rollbox_error *error) {
+/* Before anything is sent: the engine will see all of each run, and we believe what it says. The
+ * kernel tells who began to listen on the socket; the path is looked at, too, as whoever can
+ * replace the socket could offer us another one later. */
+static int check_server(
+    const struct trust *trust, const char *path, uid_t uid, struct rollbox_error *error) {
     if (!trust_user(trust, uid))
         return error_set(error, ROLLBOX_ERR_ENGINE_UNTRUSTED, EACCES, "connect",
-                         "%s is served by user %u, which is neither this user nor root: nothing was sent; start an engine of your own, or set "
-                         "ROLLBOX_TRUST_UID=%u if you trust that user",
-                         path, (unsigned)uid, (unsigned)uid);
+            "%s is served by user %u, which is neither this user nor root: nothing was sent; start "
+            "an engine of your own, or set "
+            "ROLLBOX_TRUST_UID=%u if you trust that user",
+            path, (unsigned)uid, (unsigned)uid);
     return trust_path(trust, path, error);
 }
 
-static int join_shared(const char *path, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
+static int join_shared(
+    const char *path, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     struct ucred peer = { 0 };
     struct trust trust;
     socklen_t length = sizeof peer;
 
     if (!path[0] || strlen(path) >= sizeof address.sun_path)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENAMETOOLONG, "connect", "the socket path has %zu bytes; 1 to %zu fit", strlen(path),
-                         sizeof address.sun_path - 1);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENAMETOOLONG, "connect",
+            "the socket path has %zu bytes; 1 to %zu fit", strlen(path),
+            sizeof address.sun_path - 1);
     memcpy(address.sun_path, path, strlen(path) + 1);
     if (trust_read(&trust, error) < 0)
         return -EINVAL;
     auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0)
-        return error_set(error, error_code_of(errno, ROLLBOX_ERR_INTERNAL), errno, "connect", "cannot make a socket: %s", strerror(errno));
+        return error_set(error, error_code_of(errno, ROLLBOX_ERR_INTERNAL), errno, "connect",
+            "cannot make a socket: %s", strerror(errno));
     /* An engine that hangs must not hang us: its queue of connections may be full. */
     struct timeval patience = { .tv_sec = CONNECT_TIMEOUT_S };
     (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
@@ -170,13 +180,19 @@ static int join_shared(const char *path, struct rollbox_engine **ret_engine, str
         r = connect(fd, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
     while (r == -EINTR);
     if (r == -ENOENT || r == -ECONNREFUSED)
-        return error_set(error, ROLLBOX_ERR_ENGINE_LOST, -r, "connect", "no engine serves %s; start one with: rollbox engine start --background --socket %s", path, path);
+        return error_set(error, ROLLBOX_ERR_ENGINE_LOST, -r, "connect",
+            "no engine serves %s; start one with: rollbox engine start --background --socket %s",
+            path, path);
     if (r == -EPROTOTYPE)
-        return error_set(error, ROLLBOX_ERR_PROTOCOL, -r, "connect", "what serves %s is no rollbox-engine", path);
+        return error_set(error, ROLLBOX_ERR_PROTOCOL, -r, "connect",
+            "what serves %s is no rollbox-engine", path);
     if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_LOST), -r, "connect", "cannot connect to %s: %s", path, strerror(-r));
-    if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0 || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0)
-        return error_set(error, ROLLBOX_ERR_INTERNAL, errno, "connect", "cannot prepare the socket: %s", strerror(errno));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_LOST), -r, "connect",
+            "cannot connect to %s: %s", path, strerror(-r));
+    if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0 ||
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0)
+        return error_set(error, ROLLBOX_ERR_INTERNAL, errno, "connect",
+            "cannot prepare the socket: %s", strerror(errno));
     r = check_server(&trust, path, peer.uid, error);
     if (r < 0)
         return r;
@@ -184,9 +200,11 @@ static int join_shared(const char *path, struct rollbox_engine **ret_engine, str
 }
 
 /* A handle of a private engine; if it cannot be made, the engine ends. */
-static int hold_spawned(struct spawned *take, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
+static int hold_spawned(
+    struct spawned *take, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
     auto_free char *path = take->path;
-    int r = handle_new(take->socket, take->pid, take->pidfd, path ? path : "rollbox-engine", ret_engine, error);
+    int r = handle_new(
+        take->socket, take->pid, take->pidfd, path ? path : "rollbox-engine", ret_engine, error);
 
     if (r < 0) {
         kill(take->pid, SIGKILL);
@@ -196,7 +214,8 @@ static int hold_spawned(struct spawned *take, struct rollbox_engine **ret_engine
     return r;
 }
 
-static int start_private(const char *engine_path, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
+static int start_private(
+    const char *engine_path, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
     struct spawned spawned;
     int r = spawn_engine(engine_path, &spawned, error);
 
@@ -206,33 +225,40 @@ static int start_private(const char *engine_path, struct rollbox_engine **ret_en
 /* So that a fork shares nothing. */
 static int watch_forks(struct rollbox_error *error) {
     pthread_mutex_lock(&registry_lock);
-    int problem = forks_handled ? 0 : pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    int problem =
+        forks_handled ? 0 : pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
     forks_handled = problem == 0;
     pthread_mutex_unlock(&registry_lock);
     if (problem)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, problem, "connect", "cannot register fork handlers: %s", strerror(problem));
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, problem, "connect",
+            "cannot register fork handlers: %s", strerror(problem));
     return 0;
 }
 
-ROLLBOX_PUBLIC int rollbox_engine_open(const struct rollbox_engine_options *options, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_engine_open(const struct rollbox_engine_options *options,
+    struct rollbox_engine **ret_engine, struct rollbox_error *error) {
     const char *socket_path = options ? options->socket_path : NULL;
     struct rollbox_engine *engine = NULL;
 
     if (!ret_engine || (options && options->size != sizeof *options))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "options.size is %zu, not %zu: set it to sizeof(struct rollbox_engine_options)",
-                         options ? options->size : 0, sizeof *options);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "options.size is %zu, not %zu: set it to sizeof(struct rollbox_engine_options)",
+            options ? options->size : 0, sizeof *options);
     int r = watch_forks(error);
     if (r < 0)
         return r;
-    /* A fork of the process must not fall between the making of the socket and its entry here: the child would keep the engine alive. */
+    /* A fork of the process must not fall between the making of the socket and its entry here: the
+     * child would keep the engine alive. */
     pthread_mutex_lock(&registry_lock);
-    r = socket_path ? join_shared(socket_path, &engine, error) : start_private(options ? options->engine_path : NULL, &engine, error);
+    r = socket_path ? join_shared(socket_path, &engine, error)
+                    : start_private(options ? options->engine_path : NULL, &engine, error);
     if (r >= 0)
         list_add_tail(&registry, &engine->of_registry);
     pthread_mutex_unlock(&registry_lock);
     if (r < 0)
         return r;
-    /* HELLO is on its way; a private engine, started from a program we found, may answer it along with the first request. */
+    /* HELLO is on its way; a private engine, started from a program we found, may answer it along
+     * with the first request. */
     if (socket_path) {
         r = connection_await_welcome(engine, error);
         if (r < 0) {
@@ -244,14 +270,15 @@ ROLLBOX_PUBLIC int rollbox_engine_open(const struct rollbox_engine_options *opti
     return 0;
 }
 
-int handle_adopt(struct spawned *take, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
+int handle_adopt(
+    struct spawned *take, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
     struct rollbox_engine *engine = NULL;
     int r = watch_forks(error);
 
     if (r < 0) {
         close_fd(&take->socket);
         close_fd(&take->pidfd);
-        return r;               /* it ends when it notices */
+        return r; /* it ends when it notices */
     }
     pthread_mutex_lock(&registry_lock);
     r = hold_spawned(take, &engine, error);
@@ -293,7 +320,8 @@ ROLLBOX_PUBLIC struct rollbox_engine *rollbox_engine_close(struct rollbox_engine
         list_remove(&engine->of_registry);
         pthread_mutex_unlock(&registry_lock);
         pthread_mutex_lock(&engine->lock);
-        error_set(&error, ROLLBOX_ERR_ENGINE_LOST, ESHUTDOWN, "run", "the engine's handle was closed while the run was under way");
+        error_set(&error, ROLLBOX_ERR_ENGINE_LOST, ESHUTDOWN, "run",
+            "the engine's handle was closed while the run was under way");
         connection_lose(engine, &error);
         close_fd(&engine->socket);
         pthread_mutex_unlock(&engine->lock);

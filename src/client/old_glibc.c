@@ -2,10 +2,11 @@
 /*
  * Lets a library that was linked with a new glibc run with glibc 2.28 (a wheel, -Dportable=true).
  *
- * Some functions got a new symbol version when glibc 2.33 and 2.34 moved them, without any change that matters here: a library
- * that names the new version does not load with an older glibc. The linker sends calls of these functions here (--wrap). Those
- * that moved from libdl and libpthread have their old version in every glibc since; stat had no symbol at all, and is a plain
- * system call on this architecture. tools/dist fails if the library comes to need another newer symbol.
+ * Some functions got a new symbol version when glibc 2.33 and 2.34 moved them, without any change
+ * that matters here: a library that names the new version does not load with an older glibc. The
+ * linker sends calls of these functions here (--wrap). Those that moved from libdl and libpthread
+ * have their old version in every glibc since; stat had no symbol at all, and is a plain system
+ * call on this architecture. tools/dist fails if the library comes to need another newer symbol.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -15,7 +16,8 @@
 #include <unistd.h>
 
 #if !defined(__x86_64__)
-#error "-Dportable=true is known for x86-64 only: the old symbol versions and struct stat differ elsewhere"
+#    error                                                                                         \
+        "-Dportable=true is known for x86-64 only: the old symbol versions and struct stat differ elsewhere"
 #endif
 
 int __wrap_fstat64(int fd, struct stat *st);

@@ -2,8 +2,9 @@
 /*
  * Policies and the engine's other blocking requests.
  *
- * Policy text is parsed here first: a wrong policy is told of without an engine, and with all its problems. Plans are kept by their exact text for as
- * long as the engine's handle; one whose policy keeps the caller's environment (clean_env false) also by that environment.
+ * Policy text is parsed here first: a wrong policy is told of without an engine, and with all its
+ * problems. Plans are kept by their exact text for as long as the engine's handle; one whose policy
+ * keeps the caller's environment (clean_env false) also by that environment.
  */
 #include "client/client.h"
 
@@ -18,10 +19,12 @@
 #include "engine/protocol.h"
 #include "policy/policy.h"
 
-/* ---- checking ----------------------------------------------------------------------------------------------------- */
+/* ---- checking ---- */
 
-/* One line a problem, as many as fit; whole lines only. A text of one line, as programs write it, needs no line numbers. */
-static void word_problems(const struct policy_problems *problems, bool has_lines, struct rollbox_error *error) {
+/* One line a problem, as many as fit; whole lines only. A text of one line, as programs write it,
+ * needs no line numbers. */
+static void word_problems(
+    const struct policy_problems *problems, bool has_lines, struct rollbox_error *error) {
     auto_buf struct buf text = BUF_INIT;
     size_t told = 0;
 
@@ -48,20 +51,24 @@ static void word_problems(const struct policy_problems *problems, bool has_lines
     }
     if (told < problems->n)
         buf_printf(&text, "\n... and %zu more", problems->n - told);
-    error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "%s", text.data ? text.data : "the policy is not valid");
+    error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "%s",
+        text.data ? text.data : "the policy is not valid");
 }
 
 /* Parses and words. On success the policy is the caller's. */
-static int parse_policy(const char *json, size_t length, struct policy **ret_policy, struct policy_problems *problems, struct rollbox_error *error) {
+static int parse_policy(const char *json, size_t length, struct policy **ret_policy,
+    struct policy_problems *problems, struct rollbox_error *error) {
     struct rollbox_error unused;
 
     if (!json)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the policy is NULL; \"{}\" is the default policy");
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "the policy is NULL; \"{}\" is the default policy");
     int r = policy_parse(json, length, ret_policy, problems);
     if (r == -EINVAL)
         word_problems(problems, memchr(json, '\n', length), error ? error : &unused);
     else if (r < 0)
-        error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "policy", "cannot parse the policy: %s", strerror(-r));
+        error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "policy",
+            "cannot parse the policy: %s", strerror(-r));
     return r;
 }
 
@@ -71,7 +78,8 @@ static char *problems_json(const struct policy_problems *problems) {
     buf_add_text(&to, "[");
     for (size_t i = 0; i < problems->n; i++) {
         const struct policy_problem *problem = &problems->items[i];
-        const char *const texts[][2] = { { "key", problem->key }, { "message", problem->message }, { "hint", problem->hint } };
+        const char *const texts[][2] = { { "key", problem->key }, { "message", problem->message },
+            { "hint", problem->hint } };
 
         buf_printf(&to, "%s{\"line\":%u", i ? "," : "", problem->line);
         for (size_t j = 0; j < ARRAY_SIZE(texts); j++) {
@@ -86,7 +94,8 @@ static char *problems_json(const struct policy_problems *problems) {
     return buf_take(&to);
 }
 
-ROLLBOX_PUBLIC int rollbox_policy_check(const char *json, size_t length, char **ret_problems, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_policy_check(
+    const char *json, size_t length, char **ret_problems, struct rollbox_error *error) {
     struct policy_problems problems = { 0 };
     struct policy *policy = NULL;
 
@@ -106,7 +115,8 @@ ROLLBOX_PUBLIC int rollbox_policy_check(const char *json, size_t length, char **
 }
 
 /* Is it valid, and does it keep the caller's environment? */
-static int examine_policy(const char *json, size_t length, bool *ret_keeps_environment, struct rollbox_error *error) {
+static int examine_policy(
+    const char *json, size_t length, bool *ret_keeps_environment, struct rollbox_error *error) {
     struct policy_problems problems = { 0 };
     struct policy *policy = NULL;
 
@@ -119,7 +129,7 @@ static int examine_policy(const char *json, size_t length, bool *ret_keeps_envir
     return r;
 }
 
-/* ---- plans -------------------------------------------------------------------------------------------------------- */
+/* ---- plans ---- */
 
 /* FNV-1a, 64 bits: http://www.isthe.com/chongo/tech/comp/fnv/. */
 static uint64_t hash_text(const char *text, size_t length) {
@@ -130,7 +140,8 @@ static uint64_t hash_text(const char *text, size_t length) {
     return hash;
 }
 
-/* The caller's variables, each with its NUL. What no execve could pass on or has no name is left out. */
+/* The caller's variables, each with its NUL. What no execve could pass on or has no name is left
+ * out. */
 static void take_environment(struct buf *to) {
     buf_add(to, "", 0);
     for (char **variable = environ; variable && *variable; variable++)
@@ -144,13 +155,17 @@ static bool environment_is_now(const struct rollbox_plan *plan) {
     if (!plan->environment)
         return true;
     take_environment(&now);
-    return !buf_failed(&now) && now.length == plan->environment_length && !memcmp(now.data, plan->environment, now.length);
+    return !buf_failed(&now) && now.length == plan->environment_length &&
+           !memcmp(now.data, plan->environment, now.length);
 }
 
 /* Needs the lock. */
-static struct rollbox_plan *find_plan(struct rollbox_engine *engine, const char *text, size_t length, uint64_t hash) {
-    for (struct rollbox_plan *plan = engine->plans[hash % CONNECTION_PLAN_BUCKETS]; plan; plan = plan->next)
-        if (plan->hash == hash && plan->length == length && !memcmp(plan->text, text, length) && environment_is_now(plan))
+static struct rollbox_plan *find_plan(
+    struct rollbox_engine *engine, const char *text, size_t length, uint64_t hash) {
+    for (struct rollbox_plan *plan = engine->plans[hash % CONNECTION_PLAN_BUCKETS]; plan;
+         plan = plan->next)
+        if (plan->hash == hash && plan->length == length && !memcmp(plan->text, text, length) &&
+            environment_is_now(plan))
             return plan;
     return NULL;
 }
@@ -205,7 +220,8 @@ static int read_prepared(const struct buf *body, struct rollbox_plan *plan) {
     return r < 0 || !have_id ? -EBADMSG : 0;
 }
 
-static int request_plan(struct rollbox_engine *engine, struct rollbox_plan *plan, struct rollbox_error *error) {
+static int request_plan(
+    struct rollbox_engine *engine, struct rollbox_plan *plan, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
     struct request request = { .takes_fds = false };
 
@@ -221,7 +237,8 @@ static int request_plan(struct rollbox_engine *engine, struct rollbox_plan *plan
 }
 
 /* The text as a C string. A NUL inside is for policy_parse to refuse, which has seen it by now. */
-static struct rollbox_plan *new_plan(struct rollbox_engine *engine, const char *json, size_t length, uint64_t hash, bool keeps_environment) {
+static struct rollbox_plan *new_plan(struct rollbox_engine *engine, const char *json, size_t length,
+    uint64_t hash, bool keeps_environment) {
     struct rollbox_plan *plan = calloc(1, sizeof *plan);
     auto_buf struct buf environment = BUF_INIT;
 
@@ -241,12 +258,13 @@ static struct rollbox_plan *new_plan(struct rollbox_engine *engine, const char *
     return plan;
 }
 
-ROLLBOX_PUBLIC int rollbox_prepare(struct rollbox_engine *engine, const char *json, size_t length, struct rollbox_plan **ret_plan,
-                                   struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_prepare(struct rollbox_engine *engine, const char *json, size_t length,
+    struct rollbox_plan **ret_plan, struct rollbox_error *error) {
     bool keeps_environment = false;
 
     if (!engine || !json || !ret_plan)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "engine and policy must be given; \"{}\" is the default policy");
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "engine and policy must be given; \"{}\" is the default policy");
     int r = connection_check_owner(engine->owner, error);
     if (r < 0)
         return r;
@@ -270,7 +288,8 @@ ROLLBOX_PUBLIC int rollbox_prepare(struct rollbox_engine *engine, const char *js
         return r;
     }
     pthread_mutex_lock(&engine->lock);
-    /* Another thread may have prepared the same text meanwhile: the same text gives the same plan. */
+    /* Another thread may have prepared the same text meanwhile: the same text gives the same plan.
+     */
     known = find_plan(engine, json, length, hash);
     if (!known) {
         struct rollbox_plan **bucket = &engine->plans[hash % CONNECTION_PLAN_BUCKETS];
@@ -285,9 +304,10 @@ ROLLBOX_PUBLIC int rollbox_prepare(struct rollbox_engine *engine, const char *js
     return 0;
 }
 
-/* ---- texts -------------------------------------------------------------------------------------------------------- */
+/* ---- texts ---- */
 
-ROLLBOX_PUBLIC int rollbox_policy_plan(struct rollbox_engine *engine, const char *json, size_t length, char **ret_text, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_policy_plan(struct rollbox_engine *engine, const char *json,
+    size_t length, char **ret_text, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
     bool keeps_environment;
 
@@ -304,7 +324,8 @@ ROLLBOX_PUBLIC int rollbox_policy_plan(struct rollbox_engine *engine, const char
     return request_text(engine, &message, NULL, 0, ret_text, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_engine_status(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_engine_status(
+    struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     int r = connection_check_owner(engine->owner, error);

@@ -18,12 +18,13 @@
 
 #define MAX_STREAM (16u << 20)
 
-/* ---- recording ---------------------------------------------------------------------------------------------------- */
+/* ---- recording ---- */
 
 static int add_names(struct buf *to, const char *const *names, struct rollbox_error *error) {
     for (; names && *names; names++) {
         if (!**names || strchr(*names, '='))
-            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "redact_names: \"%.100s\" is no name of a variable", *names);
+            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+                "redact_names: \"%.100s\" is no name of a variable", *names);
         wire_add_text(to, TAG_RULE_NAME, *names);
     }
     return 0;
@@ -35,19 +36,24 @@ static int add_patterns(struct buf *to, const char *const *patterns, struct roll
 
     for (; patterns && *patterns; patterns++) {
         if (pattern_check(*patterns, why) < 0)
-            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "redact_patterns: \"%.100s\" %s", *patterns, why);
+            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+                "redact_patterns: \"%.100s\" %s", *patterns, why);
         wire_add_text(to, TAG_RULE_PATTERN, *patterns);
     }
     return 0;
 }
 
-ROLLBOX_PUBLIC int rollbox_record(struct rollbox_sandbox *sandbox, const struct rollbox_record_options *options, char **ret_json, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_record(struct rollbox_sandbox *sandbox,
+    const struct rollbox_record_options *options, char **ret_json, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     if (!sandbox || !options || options->size != sizeof *options)
-        return request_invalid(error, "sandbox and options must be given, and options.size be sizeof(struct rollbox_record_options)");
+        return request_invalid(error, "sandbox and options must be given, and options.size be "
+                                      "sizeof(struct rollbox_record_options)");
     if (options->stream_bytes > MAX_STREAM)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "stream_bytes is %llu; a trajectory keeps at most %u of each stream", (unsigned long long)options->stream_bytes, MAX_STREAM);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "stream_bytes is %llu; a trajectory keeps at most %u of each stream",
+            (unsigned long long)options->stream_bytes, MAX_STREAM);
     int r = request_check_fd(options->fd, "fd", REQUEST_NO_INDEX, error);
     if (r < 0)
         return r;
@@ -59,16 +65,18 @@ ROLLBOX_PUBLIC int rollbox_record(struct rollbox_sandbox *sandbox, const struct 
     if (options->env_values)
         wire_add_u64(&message, TAG_ENV_VALUES, 1);
     if (options->files || options->changes || options->as_parent)
-        wire_add_u64(&message, TAG_FILES, (options->files ? 1 : 0) | (options->changes ? 2 : 0) | (options->as_parent ? 4 : 0));
+        wire_add_u64(&message, TAG_FILES,
+            (options->files ? 1 : 0) | (options->changes ? 2 : 0) | (options->as_parent ? 4 : 0));
     r = add_names(&message, options->redact_names, error);
     if (r >= 0)
         r = add_patterns(&message, options->redact_patterns, error);
     return r < 0 ? r : sandbox_call(sandbox, &message, &options->fd, 1, ret_json, error);
 }
 
-/* ---- notes -------------------------------------------------------------------------------------------------------- */
+/* ---- notes ---- */
 
-static void begin_note(struct buf *message, const struct rollbox_sandbox *sandbox, const char *kind, const char *path, enum rollbox_error_code code) {
+static void begin_note(struct buf *message, const struct rollbox_sandbox *sandbox, const char *kind,
+    const char *path, enum rollbox_error_code code) {
     sandbox_begin(message, sandbox, VERB_NOTE);
     wire_add_text(message, TAG_NAME, kind);
     wire_add_text(message, TAG_PATH, path);
@@ -81,7 +89,8 @@ static void send_note(struct rollbox_sandbox *sandbox, struct buf *message, int 
     (void)sandbox_call(sandbox, message, &content, content >= 0, NULL, NULL);
 }
 
-void record_note_write(struct rollbox_sandbox *sandbox, const char *path, const void *data, size_t length, unsigned mode, enum rollbox_error_code code) {
+void record_note_write(struct rollbox_sandbox *sandbox, const char *path, const void *data,
+    size_t length, unsigned mode, enum rollbox_error_code code) {
     auto_close int content = fd_memory_file("rollbox-note", length ? data : "", length);
     auto_buf struct buf message = BUF_INIT;
 
@@ -91,7 +100,8 @@ void record_note_write(struct rollbox_sandbox *sandbox, const char *path, const 
     send_note(sandbox, &message, content);
 }
 
-void record_note_mkdir(struct rollbox_sandbox *sandbox, const char *path, unsigned mode, enum rollbox_error_code code) {
+void record_note_mkdir(struct rollbox_sandbox *sandbox, const char *path, unsigned mode,
+    enum rollbox_error_code code) {
     auto_buf struct buf message = BUF_INIT;
 
     begin_note(&message, sandbox, "mkdir", path, code);
@@ -99,7 +109,8 @@ void record_note_mkdir(struct rollbox_sandbox *sandbox, const char *path, unsign
     send_note(sandbox, &message, -EBADF);
 }
 
-void record_note_remove(struct rollbox_sandbox *sandbox, const char *path, bool recursive, enum rollbox_error_code code) {
+void record_note_remove(struct rollbox_sandbox *sandbox, const char *path, bool recursive,
+    enum rollbox_error_code code) {
     auto_buf struct buf message = BUF_INIT;
 
     begin_note(&message, sandbox, "remove", path, code);
@@ -109,7 +120,8 @@ void record_note_remove(struct rollbox_sandbox *sandbox, const char *path, bool 
 }
 
 /* Of a tree no more than how much it is: it was read once, and may be another now. */
-void record_note_upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *name, const char *path, uint64_t bytes, uint64_t files, enum rollbox_error_code code) {
+void record_note_upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *name,
+    const char *path, uint64_t bytes, uint64_t files, enum rollbox_error_code code) {
     auto_close int content = open(host_path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     auto_buf struct buf message = BUF_INIT;
     struct stat st;
@@ -131,7 +143,9 @@ void record_note_files(struct rollbox_sandbox *sandbox, const char *snapshot) {
     auto_buf struct buf message = BUF_INIT;
     auto_free char *json = NULL;
 
-    json_t *answer = id && sandbox_diff(sandbox, NULL, id, false, true, &json, NULL) >= 0 ? json_loads(json, JSON_ALLOW_NUL, NULL) : NULL;
+    json_t *answer = id && sandbox_diff(sandbox, NULL, id, false, true, &json, NULL) >= 0
+                         ? json_loads(json, JSON_ALLOW_NUL, NULL)
+                         : NULL;
     auto_free char *changes = json_dumps(json_object_get(answer, "changes"), JSON_COMPACT);
     sandbox_begin(&message, sandbox, VERB_NOTE);
     wire_add_text(&message, TAG_NAME, "files");
@@ -142,7 +156,8 @@ void record_note_files(struct rollbox_sandbox *sandbox, const char *snapshot) {
     json_decref(made);
 }
 
-ROLLBOX_PUBLIC int rollbox_note(struct rollbox_sandbox *sandbox, const char *json, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_note(
+    struct rollbox_sandbox *sandbox, const char *json, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
     json_error_t problem;
 
@@ -150,7 +165,8 @@ ROLLBOX_PUBLIC int rollbox_note(struct rollbox_sandbox *sandbox, const char *jso
         return request_invalid(error, "sandbox and json must be given");
     json_t *value = json_loads(json, JSON_DECODE_ANY | JSON_ALLOW_NUL, &problem);
     if (!value)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the note is no JSON: %s", problem.text);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "the note is no JSON: %s", problem.text);
     json_decref(value);
     sandbox_begin(&message, sandbox, VERB_NOTE);
     wire_add_text(&message, TAG_NAME, "note");
@@ -158,14 +174,21 @@ ROLLBOX_PUBLIC int rollbox_note(struct rollbox_sandbox *sandbox, const char *jso
     return sandbox_call(sandbox, &message, NULL, 0, NULL, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_note_shell(struct rollbox_sandbox *sandbox, const struct rollbox_shell_note *note, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_note_shell(struct rollbox_sandbox *sandbox,
+    const struct rollbox_shell_note *note, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
-    if (!sandbox || !note || note->size != sizeof *note || !note->operation_id || (note->command_length && !note->command) || (note->stdout_length && !note->stdout_data) || (note->stderr_length && !note->stderr_data))
-        return request_invalid(error, "sandbox and note must be given, note.size be sizeof(struct rollbox_shell_note), and what has a length must be there");
-    auto_close int command = fd_memory_file("rollbox-note", note->command_length ? note->command : "", note->command_length);
-    auto_close int out = fd_memory_file("rollbox-note", note->stdout_length ? note->stdout_data : "", note->stdout_length);
-    auto_close int err = fd_memory_file("rollbox-note", note->stderr_length ? note->stderr_data : "", note->stderr_length);
+    if (!sandbox || !note || note->size != sizeof *note || !note->operation_id ||
+        (note->command_length && !note->command) || (note->stdout_length && !note->stdout_data) ||
+        (note->stderr_length && !note->stderr_data))
+        return request_invalid(error, "sandbox and note must be given, note.size be sizeof(struct "
+                                      "rollbox_shell_note), and what has a length must be there");
+    auto_close int command = fd_memory_file(
+        "rollbox-note", note->command_length ? note->command : "", note->command_length);
+    auto_close int out = fd_memory_file(
+        "rollbox-note", note->stdout_length ? note->stdout_data : "", note->stdout_length);
+    auto_close int err = fd_memory_file(
+        "rollbox-note", note->stderr_length ? note->stderr_data : "", note->stderr_length);
     const int fds[] = { command, out, err };
     if (command < 0 || out < 0 || err < 0)
         return request_out_of_memory(error);

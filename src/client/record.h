@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Notes for a sandbox's record. Files go between us and an agent in the sandbox, so that the engine sees none of them; of a recorded sandbox we tell it what was done, and hand over the content, which its recorder hashes. A note that
- * cannot be given is the record's loss, never the call's.
+ * Notes for a sandbox's record. Files go between us and an agent in the sandbox, so that the engine
+ * sees none of them; of a recorded sandbox we tell it what was done, and hand over the content,
+ * which its recorder hashes. A note that cannot be given is the record's loss, never the call's.
  */
 #ifndef ROLLBOX_CLIENT_RECORD_H
 #define ROLLBOX_CLIENT_RECORD_H
@@ -12,11 +13,15 @@
 
 #include <rollbox/rollbox.h>
 
-void record_note_write(struct rollbox_sandbox *sandbox, const char *path, const void *data, size_t length, unsigned mode, enum rollbox_error_code code);
-void record_note_mkdir(struct rollbox_sandbox *sandbox, const char *path, unsigned mode, enum rollbox_error_code code);
-void record_note_remove(struct rollbox_sandbox *sandbox, const char *path, bool recursive, enum rollbox_error_code code);
+void record_note_write(struct rollbox_sandbox *sandbox, const char *path, const void *data,
+    size_t length, unsigned mode, enum rollbox_error_code code);
+void record_note_mkdir(
+    struct rollbox_sandbox *sandbox, const char *path, unsigned mode, enum rollbox_error_code code);
+void record_note_remove(struct rollbox_sandbox *sandbox, const char *path, bool recursive,
+    enum rollbox_error_code code);
 /* `name`: that it went by instead of host_path's; NULL. */
-void record_note_upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *name, const char *path, uint64_t bytes, uint64_t files, enum rollbox_error_code code);
+void record_note_upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *name,
+    const char *path, uint64_t bytes, uint64_t files, enum rollbox_error_code code);
 
 /* `snapshot` is the answer that told that they are wanted. */
 void record_note_files(struct rollbox_sandbox *sandbox, const char *snapshot);

@@ -2,8 +2,10 @@
 /*
  * Results: from the engine's RESULT message to struct rollbox_result, and from there to JSON.
  *
- * Small outputs come inside the message and are copied; large ones come as sealed memory files and are mapped, so that ten megabytes cost no copy. The
- * JSON is written by hand: it is the hot path of a batch, numbers must not depend on the locale, and outputs may hold NULs and bytes that are no UTF-8.
+ * Small outputs come inside the message and are copied; large ones come as sealed memory files and
+ * are mapped, so that ten megabytes cost no copy. The JSON is written by hand: it is the hot path
+ * of a batch, numbers must not depend on the locale, and outputs may hold NULs and bytes that are
+ * no UTF-8.
  */
 #include "client/client.h"
 
@@ -23,7 +25,7 @@
 #define SIGNAL_MAX 64
 #define OUTPUT_MAX ((size_t)1 << 46)
 
-/* ---- reading ------------------------------------------------------------------------------------------------------ */
+/* ---- reading ---- */
 
 int result_read_error(const void *data, size_t length, struct rollbox_error *ret_error) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
@@ -76,14 +78,17 @@ void result_done(struct result *result) {
 }
 
 void result_fail(struct result *result, const char *isolation, const struct rollbox_error *error) {
-    *result = (struct result){ .public = { .outcome = ROLLBOX_OUTCOME_ERROR, .exit_code = -1, .error = *error } };
+    *result = (struct result){
+        .public = { .outcome = ROLLBOX_OUTCOME_ERROR, .exit_code = -1, .error = *error }
+    };
     if (isolation)
         result->isolation = strdup(isolation);
     result->public.isolation = result->isolation;
 }
 
 /* Points stream `i` of the result at a copy of the field. */
-static int take_inline(struct result *result, int i, const struct wire_field *field, const void **ret_data, size_t *ret_length) {
+static int take_inline(struct result *result, int i, const struct wire_field *field,
+    const void **ret_data, size_t *ret_length) {
     if (result->copies[i] || result->mappings[i])
         return -EBADMSG;
     if (!field->length)
@@ -97,7 +102,8 @@ static int take_inline(struct result *result, int i, const struct wire_field *fi
     return 0;
 }
 
-static int take_mapped(struct result *result, int i, struct wire_message *message, size_t index, const void **ret_data, size_t *ret_length) {
+static int take_mapped(struct result *result, int i, struct wire_message *message, size_t index,
+    const void **ret_data, size_t *ret_length) {
     auto_close int fd = wire_take_fd(message, index);
 
     if (fd < 0 || result->copies[i] || result->mappings[i])
@@ -110,8 +116,10 @@ static int take_mapped(struct result *result, int i, struct wire_message *messag
     return 0;
 }
 
-/* What may be said about the guest must be consistent: a caller that scores exit_code 0 must never see it by default. */
-static int check_result(struct rollbox_result *result, bool have_exit, uint64_t exit_code, bool have_signal, uint64_t signal) {
+/* What may be said about the guest must be consistent: a caller that scores exit_code 0 must never
+ * see it by default. */
+static int check_result(struct rollbox_result *result, bool have_exit, uint64_t exit_code,
+    bool have_signal, uint64_t signal) {
     result->exit_code = -1;
     result->signal = 0;
     if (result->outcome == ROLLBOX_OUTCOME_EXIT) {
@@ -151,7 +159,8 @@ static int read_fields(struct wire_message *message, const char *isolation, stru
             if (!text || result->isolation)
                 return -EBADMSG;
             /* Nearly always the plan's own, which was parsed when it was prepared. */
-            result->isolation = isolation && !strcmp(text, isolation) ? strdup(text) : result_json_object(text);
+            result->isolation =
+                isolation && !strcmp(text, isolation) ? strdup(text) : result_json_object(text);
             r = result->isolation ? 0 : -EBADMSG;
             break;
         case TAG_OUTCOME:
@@ -186,30 +195,38 @@ static int read_fields(struct wire_message *message, const char *isolation, stru
             break;
         case TAG_STDOUT_FD:
             if (number)
-                r = take_mapped(result, 0, message, next_fd++, &public->stdout_data, &public->stdout_length);
+                r = take_mapped(
+                    result, 0, message, next_fd++, &public->stdout_data, &public->stdout_length);
             break;
         case TAG_STDERR_FD:
             if (number)
-                r = take_mapped(result, 1, message, next_fd++, &public->stderr_data, &public->stderr_length);
+                r = take_mapped(
+                    result, 1, message, next_fd++, &public->stderr_data, &public->stderr_length);
             break;
         case TAG_STDOUT_TRUNCATED:
-            public->stdout_truncated = number != 0;
+            public
+            ->stdout_truncated = number != 0;
             break;
         case TAG_STDERR_TRUNCATED:
-            public->stderr_truncated = number != 0;
+            public
+            ->stderr_truncated = number != 0;
             break;
         case TAG_WALL_NS:
-            public->wall_ms = (double)number / 1e6;
+            public
+            ->wall_ms = (double)number / 1e6;
             break;
         case TAG_CPU_NS:
-            public->cpu_ms = (double)number / 1e6;
+            public
+            ->cpu_ms = (double)number / 1e6;
             break;
         case TAG_PEAK_MEMORY:
             /* More than that is no size, and few readers of JSON take it. */
-            public->peak_memory_bytes = MIN(number, (uint64_t)INT64_MAX);
+            public
+            ->peak_memory_bytes = MIN(number, (uint64_t)INT64_MAX);
             break;
         case TAG_PROCESSES_PEAK:
-            public->processes_peak = (uint32_t)MIN(number, (uint64_t)UINT32_MAX);
+            public
+            ->processes_peak = (uint32_t)MIN(number, (uint64_t)UINT32_MAX);
             break;
         default:
             break;
@@ -248,7 +265,7 @@ int result_read(struct wire_message *message, const char *isolation, struct resu
     return 0;
 }
 
-/* ---- JSON --------------------------------------------------------------------------------------------------------- */
+/* ---- JSON ---- */
 
 char *result_json_object(const char *text) {
     json_t *value = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
@@ -300,11 +317,13 @@ static const char *json_bool(bool value) {
     return value ? "true" : "false";
 }
 
-ROLLBOX_PUBLIC int rollbox_result_json(const struct rollbox_result *result, const char *id, char **ret_json) {
+ROLLBOX_PUBLIC int rollbox_result_json(
+    const struct rollbox_result *result, const char *id, char **ret_json) {
     auto_buf struct buf to = BUF_INIT;
 
     /* One growth instead of twenty for a large output. */
-    (void)buf_reserve(&to, result->stdout_length + result->stderr_length + (result->stdout_length + result->stderr_length) / 16 + 1024);
+    (void)buf_reserve(&to, result->stdout_length + result->stderr_length +
+                               (result->stdout_length + result->stderr_length) / 16 + 1024);
     buf_add_text(&to, "{");
     if (id) {
         buf_add_text(&to, "\"id\":");
@@ -323,12 +342,14 @@ ROLLBOX_PUBLIC int rollbox_result_json(const struct rollbox_result *result, cons
         buf_add_text(&to, "null");
     json_stream(&to, "stdout", result->stdout_data, result->stdout_length);
     json_stream(&to, "stderr", result->stderr_data, result->stderr_length);
-    buf_printf(&to, ",\"stdout_truncated\":%s,\"stderr_truncated\":%s,\"wall_ms\":", json_bool(result->stdout_truncated), json_bool(result->stderr_truncated));
+    buf_printf(&to, ",\"stdout_truncated\":%s,\"stderr_truncated\":%s,\"wall_ms\":",
+        json_bool(result->stdout_truncated), json_bool(result->stderr_truncated));
     json_ms(&to, result->wall_ms);
     buf_add_text(&to, ",\"cpu_ms\":");
     json_ms(&to, result->cpu_ms);
-    buf_printf(&to, ",\"peak_memory_bytes\":%llu,\"processes_peak\":%u,\"isolation\":%s,\"error\":", (unsigned long long)result->peak_memory_bytes,
-               result->processes_peak, result->isolation ? result->isolation : "{}");
+    buf_printf(&to, ",\"peak_memory_bytes\":%llu,\"processes_peak\":%u,\"isolation\":%s,\"error\":",
+        (unsigned long long)result->peak_memory_bytes, result->processes_peak,
+        result->isolation ? result->isolation : "{}");
     if (result->outcome == ROLLBOX_OUTCOME_ERROR) {
         buf_printf(&to, "{\"code\":\"%s\",\"stage\":", rollbox_error_name(result->error.code));
         json_text(&to, result->error.stage);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs: checking what the caller asks for, asking the engine, collecting or ending what came of it. client.h has the model. */
+/* Runs: checking what the caller asks for, asking the engine, collecting or ending what came of it.
+ * client.h has the model. */
 #include "client/client.h"
 
 #include <errno.h>
@@ -9,11 +10,13 @@
 #include "base/error.h"
 #include "engine/protocol.h"
 
-static int encode_run(struct buf *to, uint64_t plan, const struct rollbox_run_options *options, struct rollbox_error *error) {
+static int encode_run(struct buf *to, uint64_t plan, const struct rollbox_run_options *options,
+    struct rollbox_error *error) {
     const struct request_command command = REQUEST_COMMAND_OF(options);
 
     if (options->stdin_data && options->stdio_fds)
-        return request_invalid(error, "stdin_data and stdio_fds exclude each other: the first of stdio_fds is the standard input");
+        return request_invalid(error, "stdin_data and stdio_fds exclude each other: the first of "
+                                      "stdio_fds is the standard input");
     for (size_t i = 0; options->stdio_fds && i < 3; i++) {
         int r = request_check_fd(options->stdio_fds[i], "stdio_fds", i, error);
 
@@ -29,12 +32,14 @@ static int encode_run(struct buf *to, uint64_t plan, const struct rollbox_run_op
     return request_add_command(to, &command, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_start(struct rollbox_engine *engine, struct rollbox_plan *plan, const struct rollbox_run_options *options,
-                                 struct rollbox_run **ret_run, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_start(struct rollbox_engine *engine, struct rollbox_plan *plan,
+    const struct rollbox_run_options *options, struct rollbox_run **ret_run,
+    struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     if (!engine || !plan || !options || !ret_run || options->size != sizeof *options)
-        return request_invalid(error, "engine, plan and options must be given, and options.size be sizeof(struct rollbox_run_options)");
+        return request_invalid(error, "engine, plan and options must be given, and options.size be "
+                                      "sizeof(struct rollbox_run_options)");
     int r = connection_check_owner(engine->owner, error);
     if (r < 0)
         return r;
@@ -47,7 +52,8 @@ ROLLBOX_PUBLIC int rollbox_start(struct rollbox_engine *engine, struct rollbox_p
     if (!run)
         return request_out_of_memory(error);
     run->isolation = plan->isolation;
-    r = request_send_run(run, &message, options->stdin_data, options->stdin_length, options->stdio_fds, options->stdio_fds ? 3 : 0, error);
+    r = request_send_run(run, &message, options->stdin_data, options->stdin_length,
+        options->stdio_fds, options->stdio_fds ? 3 : 0, error);
     if (r < 0) {
         request_destroy_run(run);
         return r;
@@ -56,7 +62,8 @@ ROLLBOX_PUBLIC int rollbox_start(struct rollbox_engine *engine, struct rollbox_p
     return 0;
 }
 
-ROLLBOX_PUBLIC int rollbox_wait(struct rollbox_run *run, int64_t timeout_ms, const struct rollbox_result **ret_result) {
+ROLLBOX_PUBLIC int rollbox_wait(
+    struct rollbox_run *run, int64_t timeout_ms, const struct rollbox_result **ret_result) {
     int r = connection_check_owner(run->owner, NULL);
 
     if (r < 0)
@@ -91,7 +98,8 @@ ROLLBOX_PUBLIC int rollbox_kill(struct rollbox_run *run, enum rollbox_outcome as
 
     if (r < 0)
         return r;
-    if (as != ROLLBOX_OUTCOME_OUTPUT_LIMIT && as != ROLLBOX_OUTCOME_TIMEOUT && as != ROLLBOX_OUTCOME_ERROR)
+    if (as != ROLLBOX_OUTCOME_OUTPUT_LIMIT && as != ROLLBOX_OUTCOME_TIMEOUT &&
+        as != ROLLBOX_OUTCOME_ERROR)
         return -EINVAL;
     struct rollbox_engine *engine = run->engine;
     if (!engine)
@@ -107,7 +115,8 @@ ROLLBOX_PUBLIC struct rollbox_run *rollbox_run_free(struct rollbox_run *run) {
         return NULL;
     struct rollbox_engine *engine = run->engine;
     if (!engine || run->owner != getpid()) {
-        /* Of a closed engine, or in a forked child, where the locks mean nothing; only the lists must not keep it. */
+        /* Of a closed engine, or in a forked child, where the locks mean nothing; only the lists
+         * must not keep it. */
         list_remove(&run->of_ended);
         list_remove(&run->of_engine);
         if (--run->references == 0)
@@ -120,7 +129,8 @@ ROLLBOX_PUBLIC struct rollbox_run *rollbox_run_free(struct rollbox_run *run) {
     connection_forget(engine, &run->pending);
     list_remove(&run->of_ended);
     list_remove(&run->of_engine);
-    /* The caller may free its userdata next: a callback in another thread must be through with it. */
+    /* The caller may free its userdata next: a callback in another thread must be through with it.
+     */
     while (run->calling && !pthread_equal(run->caller, pthread_self()))
         pthread_cond_wait(&engine->quiet, &engine->lock);
     bool last = --run->references == 0;

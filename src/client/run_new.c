@@ -4,7 +4,8 @@
 
 #include "client/client.h"
 
-struct rollbox_run *request_new_run(struct rollbox_engine *engine, rollbox_callback callback, void *userdata) {
+struct rollbox_run *request_new_run(
+    struct rollbox_engine *engine, rollbox_callback callback, void *userdata) {
     struct rollbox_run *run = calloc(1, sizeof *run);
 
     if (!run)

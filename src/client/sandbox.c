@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sandboxes that live: making and naming them, their commands, the state of their files. sandbox.h has the model. */
+/* Sandboxes that live: making and naming them, their commands, the state of their files. sandbox.h
+ * has the model. */
 #include "client/sandbox.h"
 
 #include <errno.h>
@@ -24,23 +25,26 @@ static int check_id(const char *id, struct rollbox_error *error) {
     size_t length = id ? strlen(id) : 0;
 
     if (length < 1 || length > 64)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "operation_id has %zu bytes; 1 to 64 are allowed", length);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "operation_id has %zu bytes; 1 to 64 are allowed", length);
     return 0;
 }
 
-/* ---- calls -------------------------------------------------------------------------------------------------------- */
+/* ---- calls ---- */
 
 /* A verb without fields beside the name. */
-static int plain_call(struct rollbox_sandbox *sandbox, enum protocol_verb verb, char **ret_json, struct rollbox_error *error) {
+static int plain_call(struct rollbox_sandbox *sandbox, enum protocol_verb verb, char **ret_json,
+    struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     sandbox_begin(&message, sandbox, verb);
     return sandbox_call(sandbox, &message, NULL, 0, ret_json, error);
 }
 
-/* ---- handles ------------------------------------------------------------------------------------------------------ */
+/* ---- handles ---- */
 
-static struct rollbox_sandbox *new_handle(struct rollbox_engine *engine, const char *name, const char *isolation) {
+static struct rollbox_sandbox *new_handle(
+    struct rollbox_engine *engine, const char *name, const char *isolation) {
     struct rollbox_sandbox *sandbox = calloc(1, sizeof *sandbox);
 
     if (!sandbox)
@@ -62,12 +66,21 @@ static const char *name_of(const json_t *value) {
 static int check_milliseconds(int64_t ms, const char *what, struct rollbox_error *error) {
     if (ms >= 0 && ms <= REQUEST_MS_MAX)
         return 0;
-    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s is %lld; it must be 0 (never) or more", what, (long long)ms);
+    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+        "%s is %lld; it must be 0 (never) or more", what, (long long)ms);
 }
 
-static int encode_create(struct buf *to, const struct rollbox_plan *plan, const struct rollbox_sandbox_options *options, struct rollbox_error *error) {
-    const struct { int64_t ms; const char *what; uint32_t tag; } times[] = {
-        { options->idle_ms, "idle_ms", TAG_IDLE }, { options->ttl_ms, "ttl_ms", TAG_TTL }, { options->lifetime_ms, "lifetime_ms", TAG_LIFETIME }, { options->hibernate_ms, "hibernate_ms", TAG_HIBERNATE },
+static int encode_create(struct buf *to, const struct rollbox_plan *plan,
+    const struct rollbox_sandbox_options *options, struct rollbox_error *error) {
+    const struct {
+        int64_t ms;
+        const char *what;
+        uint32_t tag;
+    } times[] = {
+        { options->idle_ms, "idle_ms", TAG_IDLE },
+        { options->ttl_ms, "ttl_ms", TAG_TTL },
+        { options->lifetime_ms, "lifetime_ms", TAG_LIFETIME },
+        { options->hibernate_ms, "hibernate_ms", TAG_HIBERNATE },
     };
 
     wire_begin(to, PROTOCOL_SANDBOX, 0);
@@ -91,7 +104,8 @@ static int encode_create(struct buf *to, const struct rollbox_plan *plan, const 
 }
 
 /* A handle from an answer that has "name"; its isolation is the plan's, or what the answer says. */
-static int take_handle(struct rollbox_engine *engine, const char *json, const char *isolation, struct rollbox_sandbox **ret_sandbox, struct rollbox_error *error) {
+static int take_handle(struct rollbox_engine *engine, const char *json, const char *isolation,
+    struct rollbox_sandbox **ret_sandbox, struct rollbox_error *error) {
     json_t *answer = json_loads(json, 0, NULL);
     const char *name = name_of(json_object_get(answer, "name"));
     auto_free char *told = NULL;
@@ -110,14 +124,16 @@ static int take_handle(struct rollbox_engine *engine, const char *json, const ch
     return r;
 }
 
-ROLLBOX_PUBLIC int rollbox_sandbox_create(struct rollbox_engine *engine, struct rollbox_plan *plan, const struct rollbox_sandbox_options *options,
-                                          struct rollbox_sandbox **ret_sandbox, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_sandbox_create(struct rollbox_engine *engine, struct rollbox_plan *plan,
+    const struct rollbox_sandbox_options *options, struct rollbox_sandbox **ret_sandbox,
+    struct rollbox_error *error) {
     const struct rollbox_sandbox_options plain = { .size = sizeof plain };
     auto_buf struct buf message = BUF_INIT;
     auto_free char *json = NULL;
 
     if (!engine || !plan || !ret_sandbox || (options && options->size != sizeof *options))
-        return request_invalid(error, "engine and plan must be given, and options.size be sizeof(struct rollbox_sandbox_options)");
+        return request_invalid(error, "engine and plan must be given, and options.size be "
+                                      "sizeof(struct rollbox_sandbox_options)");
     if (!options)
         options = &plain;
     int r = connection_check_owner(engine->owner, error);
@@ -126,7 +142,8 @@ ROLLBOX_PUBLIC int rollbox_sandbox_create(struct rollbox_engine *engine, struct 
     if (plan->engine != engine)
         return request_invalid(error, "the plan was prepared by another engine");
     if (options->detached && engine->private_engine)
-        return request_invalid(error, "a detached sandbox needs a shared engine: a private one ends with its connection");
+        return request_invalid(error,
+            "a detached sandbox needs a shared engine: a private one ends with its connection");
     r = encode_create(&message, plan, options, error);
     if (r >= 0)
         r = request_text(engine, &message, NULL, 0, &json, error);
@@ -137,7 +154,8 @@ ROLLBOX_PUBLIC int rollbox_sandbox_create(struct rollbox_engine *engine, struct 
     return r;
 }
 
-ROLLBOX_PUBLIC int rollbox_sandbox_open(struct rollbox_engine *engine, const char *name, struct rollbox_sandbox **ret_sandbox, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_sandbox_open(struct rollbox_engine *engine, const char *name,
+    struct rollbox_sandbox **ret_sandbox, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
     auto_free char *json = NULL;
 
@@ -167,11 +185,13 @@ ROLLBOX_PUBLIC struct rollbox_sandbox *rollbox_sandbox_free(struct rollbox_sandb
     return NULL;
 }
 
-ROLLBOX_PUBLIC int rollbox_sandbox_close(struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_sandbox_close(
+    struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
     return !sandbox ? 0 : rollbox_sandbox_finish(sandbox, NULL, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_sandbox_finish(struct rollbox_sandbox *sandbox, char **ret_json, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_sandbox_finish(
+    struct rollbox_sandbox *sandbox, char **ret_json, struct rollbox_error *error) {
     struct rollbox_error own = { .code = ROLLBOX_OK };
     auto_free char *json = NULL;
 
@@ -190,7 +210,8 @@ ROLLBOX_PUBLIC int rollbox_sandbox_finish(struct rollbox_sandbox *sandbox, char 
     return *ret_json ? r : request_out_of_memory(error);
 }
 
-static int list(struct rollbox_engine *engine, enum protocol_verb verb, char **ret_json, struct rollbox_error *error) {
+static int list(struct rollbox_engine *engine, enum protocol_verb verb, char **ret_json,
+    struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     if (!engine || !ret_json)
@@ -203,15 +224,18 @@ static int list(struct rollbox_engine *engine, enum protocol_verb verb, char **r
     return request_text(engine, &message, NULL, 0, ret_json, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_sandbox_list(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_sandbox_list(
+    struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error) {
     return list(engine, VERB_LIST, ret_json, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_sandbox_stats(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_sandbox_stats(
+    struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error) {
     return list(engine, VERB_STATS, ret_json, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_sandbox_query(struct rollbox_sandbox *sandbox, enum rollbox_query query, char **ret_json, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_sandbox_query(struct rollbox_sandbox *sandbox, enum rollbox_query query,
+    char **ret_json, struct rollbox_error *error) {
     switch (query) {
     case ROLLBOX_QUERY_INSPECT:
         return plain_call(sandbox, VERB_INSPECT, ret_json, error);
@@ -235,7 +259,7 @@ ROLLBOX_PUBLIC int rollbox_resume(struct rollbox_sandbox *sandbox, struct rollbo
     return plain_call(sandbox, VERB_RESUME, NULL, error);
 }
 
-/* ---- commands ----------------------------------------------------------------------------------------------------- */
+/* ---- commands ---- */
 
 /* The descriptors of a command, in the order of the protocol. */
 struct descriptors {
@@ -248,7 +272,8 @@ static uint64_t terminal_value(const struct rollbox_terminal *terminal) {
 }
 
 /* INPUT and STREAM with their descriptors. */
-static int add_streams(struct buf *to, struct descriptors *descriptors, int input_fd, const int stream_fds[2], struct rollbox_error *error) {
+static int add_streams(struct buf *to, struct descriptors *descriptors, int input_fd,
+    const int stream_fds[2], struct rollbox_error *error) {
     uint64_t streams = 0;
     int r = 0;
 
@@ -268,20 +293,24 @@ static int add_streams(struct buf *to, struct descriptors *descriptors, int inpu
     return r;
 }
 
-static int encode_exec(struct buf *to, struct descriptors *descriptors, const struct rollbox_sandbox *sandbox, const struct rollbox_exec_options *options,
-                       struct rollbox_error *error) {
+static int encode_exec(struct buf *to, struct descriptors *descriptors,
+    const struct rollbox_sandbox *sandbox, const struct rollbox_exec_options *options,
+    struct rollbox_error *error) {
     const struct request_command command = REQUEST_COMMAND_OF(options);
 
     if (options->stdin_data && options->input_fd >= 0)
-        return request_invalid(error, "stdin_data and input_fd exclude each other: set input_fd to -1 to give data");
+        return request_invalid(
+            error, "stdin_data and input_fd exclude each other: set input_fd to -1 to give data");
     if (options->stdin_data && options->terminal)
-        return request_invalid(error, "stdin_data cannot be typed into a terminal: give the read end of a pipe as input_fd");
+        return request_invalid(error,
+            "stdin_data cannot be typed into a terminal: give the read end of a pipe as input_fd");
     if (options->user && (!options->user[0] || strlen(options->user) > USER_MAX))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "user must be a name or number of 1 to %d bytes: \"%.100s\"", USER_MAX,
-                         options->user);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "user must be a name or number of 1 to %d bytes: \"%.100s\"", USER_MAX, options->user);
     if (options->n_extra_fds > EXTRA_FDS_MAX || (options->n_extra_fds && !options->extra_fds))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "n_extra_fds is %zu; extra_fds has room for at most %d descriptors",
-                         options->n_extra_fds, EXTRA_FDS_MAX);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "n_extra_fds is %zu; extra_fds has room for at most %d descriptors",
+            options->n_extra_fds, EXTRA_FDS_MAX);
     wire_begin(to, PROTOCOL_EXEC, 0);
     wire_add_text(to, TAG_SANDBOX, sandbox->name);
     int r = request_add_command(to, &command, error);
@@ -306,15 +335,18 @@ static int encode_exec(struct buf *to, struct descriptors *descriptors, const st
     return 0;
 }
 
-/* Sends what makes a run. A handle may be freed while its commands run, so the run has its own copy of what the handle says of isolation. */
-static int start_exec(struct rollbox_sandbox *sandbox, struct buf *message, const void *stdin_data, size_t stdin_length, const struct descriptors *descriptors,
-                 struct rollbox_run *prepared, struct rollbox_run **ret_run, struct rollbox_error *error) {
+/* Sends what makes a run. A handle may be freed while its commands run, so the run has its own copy
+ * of what the handle says of isolation. */
+static int start_exec(struct rollbox_sandbox *sandbox, struct buf *message, const void *stdin_data,
+    size_t stdin_length, const struct descriptors *descriptors, struct rollbox_run *prepared,
+    struct rollbox_run **ret_run, struct rollbox_error *error) {
     int r = 0;
 
     if (!prepared)
         return request_out_of_memory(error);
     prepared->isolation = prepared->own_isolation = strdup(sandbox->isolation);
-    r = prepared->own_isolation ? request_send_run(prepared, message, stdin_data, stdin_length, descriptors->fds, descriptors->n, error)
+    r = prepared->own_isolation ? request_send_run(prepared, message, stdin_data, stdin_length,
+                                      descriptors->fds, descriptors->n, error)
                                 : request_out_of_memory(error);
     if (r < 0)
         request_destroy_run(prepared);
@@ -323,31 +355,37 @@ static int start_exec(struct rollbox_sandbox *sandbox, struct buf *message, cons
     return r;
 }
 
-ROLLBOX_PUBLIC int rollbox_exec(struct rollbox_sandbox *sandbox, const struct rollbox_exec_options *options, struct rollbox_run **ret_run,
-                                struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_exec(struct rollbox_sandbox *sandbox,
+    const struct rollbox_exec_options *options, struct rollbox_run **ret_run,
+    struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
     struct descriptors descriptors = { .n = 0 };
 
     if (!sandbox || !options || !ret_run || options->size != sizeof *options)
-        return request_invalid(error, "sandbox and options must be given, and options.size be sizeof(struct rollbox_exec_options)");
+        return request_invalid(error, "sandbox and options must be given, and options.size be "
+                                      "sizeof(struct rollbox_exec_options)");
     int r = connection_check_owner(sandbox->owner, error);
     if (r >= 0)
         r = encode_exec(&message, &descriptors, sandbox, options, error);
     if (r < 0)
         return r;
-    struct rollbox_run *run = request_new_run(sandbox->engine, options->callback, options->userdata);
+    struct rollbox_run *run =
+        request_new_run(sandbox->engine, options->callback, options->userdata);
     if (run)
         run->detached = options->detached;
-    return start_exec(sandbox, &message, options->stdin_data, options->stdin_length, &descriptors, run, ret_run, error);
+    return start_exec(sandbox, &message, options->stdin_data, options->stdin_length, &descriptors,
+        run, ret_run, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_attach(struct rollbox_sandbox *sandbox, const struct rollbox_attach_options *options, struct rollbox_run **ret_run,
-                                  struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_attach(struct rollbox_sandbox *sandbox,
+    const struct rollbox_attach_options *options, struct rollbox_run **ret_run,
+    struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
     struct descriptors descriptors = { .n = 0 };
 
     if (!sandbox || !options || !ret_run || options->size != sizeof *options)
-        return request_invalid(error, "sandbox and options must be given, and options.size be sizeof(struct rollbox_attach_options)");
+        return request_invalid(error, "sandbox and options must be given, and options.size be "
+                                      "sizeof(struct rollbox_attach_options)");
     int r = connection_check_owner(sandbox->owner, error);
     if (r >= 0)
         r = check_id(options->operation_id, error);
@@ -359,24 +397,28 @@ ROLLBOX_PUBLIC int rollbox_attach(struct rollbox_sandbox *sandbox, const struct 
     r = add_streams(&message, &descriptors, options->input_fd, options->stream_fds, error);
     if (r < 0)
         return r;
-    struct rollbox_run *run = request_new_run(sandbox->engine, options->callback, options->userdata);
+    struct rollbox_run *run =
+        request_new_run(sandbox->engine, options->callback, options->userdata);
     /* Who looks on does not end it by looking away. */
     if (run)
         run->detached = true;
     return start_exec(sandbox, &message, NULL, 0, &descriptors, run, ret_run, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_signal(struct rollbox_sandbox *sandbox, const char *operation_id, int signal_number, enum rollbox_scope scope,
-                                  struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_signal(struct rollbox_sandbox *sandbox, const char *operation_id,
+    int signal_number, enum rollbox_scope scope, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
-    int r = operation_id ? check_id(operation_id, error) : connection_check_owner(sandbox->owner, error);
+    int r = operation_id ? check_id(operation_id, error)
+                         : connection_check_owner(sandbox->owner, error);
     if (r < 0)
         return r;
     if (signal_number < 1 || signal_number > SIGRTMAX)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "signal_number is %d; signals are 1 to %d", signal_number, SIGRTMAX);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "signal_number is %d; signals are 1 to %d", signal_number, SIGRTMAX);
     if (!operation_id && signal_number != SIGKILL)
-        return request_invalid(error, "without an operation_id the signal must be SIGKILL: it is for every process of the sandbox");
+        return request_invalid(error, "without an operation_id the signal must be SIGKILL: it is "
+                                      "for every process of the sandbox");
     if (scope < ROLLBOX_SCOPE_MAIN || scope > ROLLBOX_SCOPE_GROUP)
         return request_invalid(error, "scope is none of enum rollbox_scope");
     sandbox_begin(&message, sandbox, VERB_SIGNAL);
@@ -387,8 +429,8 @@ ROLLBOX_PUBLIC int rollbox_signal(struct rollbox_sandbox *sandbox, const char *o
     return sandbox_call(sandbox, &message, NULL, 0, NULL, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_resize(struct rollbox_sandbox *sandbox, const char *operation_id, const struct rollbox_terminal *terminal,
-                                  struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_resize(struct rollbox_sandbox *sandbox, const char *operation_id,
+    const struct rollbox_terminal *terminal, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     int r = check_id(operation_id, error);
@@ -402,20 +444,23 @@ ROLLBOX_PUBLIC int rollbox_resize(struct rollbox_sandbox *sandbox, const char *o
     return sandbox_call(sandbox, &message, NULL, 0, NULL, error);
 }
 
-/* ---- states of the files ------------------------------------------------------------------------------------------ */
+/* ---- states of the files ---- */
 
-static int add_options(struct buf *to, const struct rollbox_state_options *options, struct rollbox_error *error) {
+static int add_options(
+    struct buf *to, const struct rollbox_state_options *options, struct rollbox_error *error) {
     if (!options)
         return 0;
-    if (options->size != sizeof *options || options->processes < 0 || options->processes > ROLLBOX_PROCESSES_DROP)
-        return request_invalid(error, "options.size must be sizeof(struct rollbox_state_options), and processes be of enum rollbox_processes");
+    if (options->size != sizeof *options || options->processes < 0 ||
+        options->processes > ROLLBOX_PROCESSES_DROP)
+        return request_invalid(error, "options.size must be sizeof(struct rollbox_state_options), "
+                                      "and processes be of enum rollbox_processes");
     if (options->processes == ROLLBOX_PROCESSES_DROP)
         wire_add_u64(to, TAG_DROPS, 1);
     return 0;
 }
 
-ROLLBOX_PUBLIC int rollbox_snapshot(struct rollbox_sandbox *sandbox, const char *name, const struct rollbox_state_options *options, char **ret_json,
-                                    struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_snapshot(struct rollbox_sandbox *sandbox, const char *name,
+    const struct rollbox_state_options *options, char **ret_json, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     auto_free char *json = NULL;
@@ -433,7 +478,8 @@ ROLLBOX_PUBLIC int rollbox_snapshot(struct rollbox_sandbox *sandbox, const char 
 }
 
 /* Handles of the sandboxes that an answer names. */
-static int take_forks(struct rollbox_sandbox *sandbox, const json_t *names, size_t n, struct rollbox_sandbox **ret_sandboxes, struct rollbox_error *error) {
+static int take_forks(struct rollbox_sandbox *sandbox, const json_t *names, size_t n,
+    struct rollbox_sandbox **ret_sandboxes, struct rollbox_error *error) {
     size_t made = 0;
     int r = 0;
 
@@ -458,13 +504,15 @@ static int take_forks(struct rollbox_sandbox *sandbox, const json_t *names, size
     return r;
 }
 
-ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *snapshot, size_t n, const struct rollbox_state_options *options,
-                                struct rollbox_sandbox **ret_sandboxes, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *snapshot, size_t n,
+    const struct rollbox_state_options *options, struct rollbox_sandbox **ret_sandboxes,
+    struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
     auto_free char *json = NULL;
 
     if (n < 1 || n > FORKS_MAX || !ret_sandboxes)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "n is %zu; 1 to %d sandboxes can be forked at once", n, FORKS_MAX);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "n is %zu; 1 to %d sandboxes can be forked at once", n, FORKS_MAX);
     sandbox_begin(&message, sandbox, VERB_FORK);
     int r = sandbox_add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
     if (r >= 0)
@@ -487,7 +535,8 @@ ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *sna
     return r;
 }
 
-ROLLBOX_PUBLIC int rollbox_reset(struct rollbox_sandbox *sandbox, const char *snapshot, const struct rollbox_state_options *options, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_reset(struct rollbox_sandbox *sandbox, const char *snapshot,
+    const struct rollbox_state_options *options, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     sandbox_begin(&message, sandbox, VERB_RESET);
@@ -497,7 +546,8 @@ ROLLBOX_PUBLIC int rollbox_reset(struct rollbox_sandbox *sandbox, const char *sn
     return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, NULL, error);
 }
 
-static int sleep_call(struct rollbox_sandbox *sandbox, enum protocol_verb verb, const struct rollbox_state_options *options, struct rollbox_error *error) {
+static int sleep_call(struct rollbox_sandbox *sandbox, enum protocol_verb verb,
+    const struct rollbox_state_options *options, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     sandbox_begin(&message, sandbox, verb);
@@ -505,30 +555,34 @@ static int sleep_call(struct rollbox_sandbox *sandbox, enum protocol_verb verb, 
     return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, NULL, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_hibernate(struct rollbox_sandbox *sandbox, const struct rollbox_state_options *options, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_hibernate(struct rollbox_sandbox *sandbox,
+    const struct rollbox_state_options *options, struct rollbox_error *error) {
     return sleep_call(sandbox, VERB_HIBERNATE, options, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_wake(struct rollbox_sandbox *sandbox, const struct rollbox_state_options *options, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_wake(struct rollbox_sandbox *sandbox,
+    const struct rollbox_state_options *options, struct rollbox_error *error) {
     return sleep_call(sandbox, VERB_WAKE, options, error);
 }
 
 /* Each of the descriptors in the place that the answer names. */
-static int take_claimed(const json_t *rows, const int *fds, size_t n_fds, int *ret_fds, struct rollbox_error *error) {
+static int take_claimed(
+    const json_t *rows, const int *fds, size_t n_fds, int *ret_fds, struct rollbox_error *error) {
     for (size_t i = 0; i < ROLLBOX_CLAIM_FDS; i++)
         ret_fds[i] = -1;
     for (size_t i = 0; i < n_fds; i++) {
         json_int_t slot = json_integer_value(json_object_get(json_array_get(rows, i), "slot"));
 
-        if (json_array_size(rows) != n_fds || slot < 0 || slot >= ROLLBOX_CLAIM_FDS || ret_fds[slot] >= 0)
+        if (json_array_size(rows) != n_fds || slot < 0 || slot >= ROLLBOX_CLAIM_FDS ||
+            ret_fds[slot] >= 0)
             return request_malformed(error);
         ret_fds[slot] = fds[i];
     }
     return 0;
 }
 
-ROLLBOX_PUBLIC int rollbox_claim(struct rollbox_sandbox *sandbox, const char *operation_id, unsigned wanted, int ret_fds[ROLLBOX_CLAIM_FDS],
-                                 struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_claim(struct rollbox_sandbox *sandbox, const char *operation_id,
+    unsigned wanted, int ret_fds[ROLLBOX_CLAIM_FDS], struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
     auto_free char *json = NULL;
     int fds[REQUEST_FDS_MAX];
@@ -555,7 +609,8 @@ ROLLBOX_PUBLIC int rollbox_claim(struct rollbox_sandbox *sandbox, const char *op
     return r;
 }
 
-ROLLBOX_PUBLIC int rollbox_snapshot_drop(struct rollbox_sandbox *sandbox, const char *snapshot, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_snapshot_drop(
+    struct rollbox_sandbox *sandbox, const char *snapshot, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     if (!snapshot)
@@ -565,7 +620,8 @@ ROLLBOX_PUBLIC int rollbox_snapshot_drop(struct rollbox_sandbox *sandbox, const 
     return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, NULL, error);
 }
 
-static int show_call(struct rollbox_sandbox *sandbox, enum protocol_verb verb, const char *snapshot, char **ret_json, struct rollbox_error *error) {
+static int show_call(struct rollbox_sandbox *sandbox, enum protocol_verb verb, const char *snapshot,
+    char **ret_json, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     sandbox_begin(&message, sandbox, verb);
@@ -573,23 +629,28 @@ static int show_call(struct rollbox_sandbox *sandbox, enum protocol_verb verb, c
     return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, ret_json, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_snapshot_show(struct rollbox_sandbox *sandbox, const char *snapshot, char **ret_json, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_snapshot_show(struct rollbox_sandbox *sandbox, const char *snapshot,
+    char **ret_json, struct rollbox_error *error) {
     return show_call(sandbox, VERB_SHOW, snapshot, ret_json, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_snapshot_verify(struct rollbox_sandbox *sandbox, const char *snapshot, char **ret_json, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_snapshot_verify(struct rollbox_sandbox *sandbox, const char *snapshot,
+    char **ret_json, struct rollbox_error *error) {
     return show_call(sandbox, VERB_VERIFY, snapshot, ret_json, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to, bool text, char **ret_json, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to,
+    bool text, char **ret_json, struct rollbox_error *error) {
     return sandbox_diff(sandbox, from, to, text, false, ret_json, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_commit(struct rollbox_sandbox *sandbox, const char *path, bool force, char **ret_json, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_commit(struct rollbox_sandbox *sandbox, const char *path, bool force,
+    char **ret_json, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     if (path && (path[0] != '/' || strlen(path) > 4095))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "path must be an absolute path of at most 4095 bytes: \"%.200s\"", path);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "path must be an absolute path of at most 4095 bytes: \"%.200s\"", path);
     sandbox_begin(&message, sandbox, VERB_COMMIT);
     if (path)
         wire_add_text(&message, TAG_PATH, path);
@@ -599,11 +660,13 @@ ROLLBOX_PUBLIC int rollbox_commit(struct rollbox_sandbox *sandbox, const char *p
 }
 
 static int cannot_write(const char *path, int error_number, struct rollbox_error *error) {
-    return error_set(error, error_code_of(error_number, ROLLBOX_ERR_IO), error_number, "arguments", "cannot write %.300s: %s", path, strerror(error_number));
+    return error_set(error, error_code_of(error_number, ROLLBOX_ERR_IO), error_number, "arguments",
+        "cannot write %.300s: %s", path, strerror(error_number));
 }
 
 /* Has the engine write a snapshot to a descriptor. */
-static int export_to(struct rollbox_sandbox *sandbox, const char *snapshot, bool live, int fd, struct rollbox_error *error) {
+static int export_to(struct rollbox_sandbox *sandbox, const char *snapshot, bool live, int fd,
+    struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     sandbox_begin(&message, sandbox, VERB_EXPORT);
@@ -613,7 +676,8 @@ static int export_to(struct rollbox_sandbox *sandbox, const char *snapshot, bool
     return r < 0 ? r : sandbox_call(sandbox, &message, &fd, 1, NULL, error);
 }
 
-static int export_file(struct rollbox_sandbox *sandbox, const char *snapshot, bool live, const char *host_path, struct rollbox_error *error) {
+static int export_file(struct rollbox_sandbox *sandbox, const char *snapshot, bool live,
+    const char *host_path, struct rollbox_error *error) {
     auto_buf struct buf beside = BUF_INIT;
     struct stat st;
 
@@ -625,9 +689,11 @@ static int export_file(struct rollbox_sandbox *sandbox, const char *snapshot, bo
     if (stat(host_path, &st) == 0 && !S_ISREG(st.st_mode)) {
         auto_close int fd = open(host_path, O_WRONLY | O_CLOEXEC);
 
-        return fd < 0 ? cannot_write(host_path, errno, error) : export_to(sandbox, snapshot, live, fd, error);
+        return fd < 0 ? cannot_write(host_path, errno, error)
+                      : export_to(sandbox, snapshot, live, fd, error);
     }
-    /* Written beside it and renamed when it is whole: what bears the name is the old file or a whole snapshot. */
+    /* Written beside it and renamed when it is whole: what bears the name is the old file or a
+     * whole snapshot. */
     buf_printf(&beside, "%s.rollbox-%d-%zx", host_path, (int)getpid(), (size_t)(uintptr_t)&beside);
     if (buf_failed(&beside))
         return request_out_of_memory(error);
@@ -642,10 +708,12 @@ static int export_file(struct rollbox_sandbox *sandbox, const char *snapshot, bo
     return r;
 }
 
-ROLLBOX_PUBLIC int rollbox_export(struct rollbox_sandbox *sandbox, const char *snapshot, const char *host_path, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_export(struct rollbox_sandbox *sandbox, const char *snapshot,
+    const char *host_path, struct rollbox_error *error) {
     return export_file(sandbox, snapshot, false, host_path, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_export_live(struct rollbox_sandbox *sandbox, const char *snapshot, const char *host_path, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_export_live(struct rollbox_sandbox *sandbox, const char *snapshot,
+    const char *host_path, struct rollbox_error *error) {
     return export_file(sandbox, snapshot, true, host_path, error);
 }

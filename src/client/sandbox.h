@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Handles of sandboxes that live: a name and the engine's handle it is used on. A handle holds nothing open; all state is the engine's.
+ * Handles of sandboxes that live: a name and the engine's handle it is used on. A handle holds
+ * nothing open; all state is the engine's.
  *
- * A call is one SANDBOX message with a verb, begun by sandbox_begin, and one JSON object as answer. Calls block; any number of threads may be in
- * calls on one handle (the connection sorts the answers by serial). The engine's handle must outlive all but sandbox_free.
+ * A call is one SANDBOX message with a verb, begun by sandbox_begin, and one JSON object as answer.
+ * Calls block; any number of threads may be in calls on one handle (the connection sorts the
+ * answers by serial). The engine's handle must outlive all but sandbox_free.
  */
 #ifndef ROLLBOX_CLIENT_SANDBOX_H
 #define ROLLBOX_CLIENT_SANDBOX_H
@@ -23,24 +25,30 @@ struct rollbox_error;
 struct rollbox_sandbox {
     struct rollbox_engine *engine;
     pid_t owner;                /* the process that made the handle */
-    bool lives_with_connection; /* made here and not detached: a lost connection means that it is gone */
+    bool lives_with_connection; /* made here and not detached: a lost connection means that it is
+                                   gone */
     char *isolation;            /* JSON object: what results say when the engine's say nothing */
     char name[SANDBOX_NAME_MAX + 1];
 };
 
 /* Begins a message: verb and name. */
-void sandbox_begin(struct buf *message, const struct rollbox_sandbox *sandbox, enum protocol_verb verb);
+void sandbox_begin(
+    struct buf *message, const struct rollbox_sandbox *sandbox, enum protocol_verb verb);
 
 /* Is it a name that a sandbox or snapshot may have? `what` is for the error. */
 int sandbox_check_name(const char *name, const char *what, struct rollbox_error *error);
 
 /* Adds a snapshot's id or name; NULL adds nothing. */
-int sandbox_add_snapshot(struct buf *to, uint32_t tag, const char *snapshot, const char *what, struct rollbox_error *error);
+int sandbox_add_snapshot(struct buf *to, uint32_t tag, const char *snapshot, const char *what,
+    struct rollbox_error *error);
 
 /* As rollbox_diff; `digests`: the changed files' "sha256", too. */
-int sandbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to, bool text, bool digests, char **ret_json, struct rollbox_error *error);
+int sandbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to, bool text,
+    bool digests, char **ret_json, struct rollbox_error *error);
 
-/* Sends it with descriptors (borrowed) and waits for the answer, a JSON object for free(); ret_json may be NULL. -ECHILD in a fork of the owner. */
-int sandbox_call(struct rollbox_sandbox *sandbox, struct buf *message, const int *fds, size_t n_fds, char **ret_json, struct rollbox_error *error);
+/* Sends it with descriptors (borrowed) and waits for the answer, a JSON object for free(); ret_json
+ * may be NULL. -ECHILD in a fork of the owner. */
+int sandbox_call(struct rollbox_sandbox *sandbox, struct buf *message, const int *fds, size_t n_fds,
+    char **ret_json, struct rollbox_error *error);
 
 #endif

@@ -2,10 +2,12 @@
 /*
  * Finding and starting a private engine.
  *
- * The engine must get nothing of the caller but its end of the socket, its standard error and a handful of variables: the caller may be a trainer whose
- * environment, descriptors and signal dispositions are no business of what runs sandboxes. The engine closes inherited
- * descriptors, too (--fd): posix_spawn can do so only since glibc 2.34, and the library of a wheel runs with older ones. It gets a session of its own so that a terminal's Ctrl-C reaches the
- * client alone, which then closes the socket. posix_spawn never copies the caller's page tables, however big it is.
+ * The engine must get nothing of the caller but its end of the socket, its standard error and a
+ * handful of variables: the caller may be a trainer whose environment, descriptors and signal
+ * dispositions are no business of what runs sandboxes. The engine closes inherited descriptors, too
+ * (--fd): posix_spawn can do so only since glibc 2.34, and the library of a wheel runs with older
+ * ones. It gets a session of its own so that a terminal's Ctrl-C reaches the client alone, which
+ * then closes the socket. posix_spawn never copies the caller's page tables, however big it is.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -28,15 +30,18 @@
 #define ENGINE_NAME "rollbox-engine"
 #define ENGINE_FD 3
 
-/* The directory of the file that this code was loaded from, or of the program, for the caller to free. NULL if it cannot be told. */
+/* The directory of the file that this code was loaded from, or of the program, for the caller to
+ * free. NULL if it cannot be told. */
 static char *own_directory(bool of_library) {
     char *path = NULL;
     Dl_info info;
 
-    /* In a static program dladdr knows no file, or repeats argv[0]: only an absolute name is of use. */
+    /* In a static program dladdr knows no file, or repeats argv[0]: only an absolute name is of
+     * use. */
     if (!of_library)
         path = realpath("/proc/self/exe", NULL);
-    else if (dladdr((const void *)(uintptr_t)spawn_engine, &info) && info.dli_fname && info.dli_fname[0] == '/')
+    else if (dladdr((const void *)(uintptr_t)spawn_engine, &info) && info.dli_fname &&
+             info.dli_fname[0] == '/')
         path = realpath(info.dli_fname, NULL);
     if (path)
         *strrchr(path, '/') = '\0';
@@ -65,7 +70,8 @@ static int find_engine(const char *engine_path, char **ret_path, struct rollbox_
     if (named && named[0]) {
         path = strdup(named);
         if (!path)
-            return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "connect", "out of memory");
+            return error_set(
+                error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "connect", "out of memory");
         *ret_path = path;
         return 0;
     }
@@ -78,7 +84,8 @@ static int find_engine(const char *engine_path, char **ret_path, struct rollbox_
         path = find_executable(directories[i], "");
         if (!path)
             path = find_executable(directories[i], "../libexec/rollbox/");
-        /* The library is in PREFIX/lib/pythonX.Y/site-packages/rollbox, the programs are in PREFIX. */
+        /* The library is in PREFIX/lib/pythonX.Y/site-packages/rollbox, the programs are in PREFIX.
+         */
         if (!path)
             path = find_executable(directories[i], "../../../../libexec/rollbox/");
     }
@@ -88,8 +95,9 @@ static int find_engine(const char *engine_path, char **ret_path, struct rollbox_
 #endif
     if (!path)
         return error_set(error, ROLLBOX_ERR_ENGINE_START, ENOENT, "connect",
-                         ENGINE_NAME " was not found beside the library (%s) or the program (%s); set ROLLBOX_ENGINE to its path",
-                         beside_library ? beside_library : "?", beside_program ? beside_program : "?");
+            ENGINE_NAME " was not found beside the library (%s) or the program (%s); set "
+                        "ROLLBOX_ENGINE to its path",
+            beside_library ? beside_library : "?", beside_program ? beside_program : "?");
     *ret_path = path;
     return 0;
 }
@@ -163,7 +171,8 @@ static int start_program(const char *path, int socket, char **environment, pid_t
     if (!r)
         r = posix_spawnattr_setsigdefault(&attributes, &all);
     if (!r)
-        r = posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
+        r = posix_spawnattr_setflags(
+            &attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
     if (!r)
         r = posix_spawn(ret_pid, path, &actions, &attributes, argv, environment);
     posix_spawnattr_destroy(&attributes);
@@ -171,7 +180,8 @@ static int start_program(const char *path, int socket, char **environment, pid_t
     return r;
 }
 
-int spawn_engine(const char *engine_path, struct spawned *ret_spawned, struct rollbox_error *error) {
+int spawn_engine(
+    const char *engine_path, struct spawned *ret_spawned, struct rollbox_error *error) {
     auto_free char *path = NULL;
     int pair[2], size = SPAWN_SOCKET_BYTES;
     pid_t pid;
@@ -180,7 +190,8 @@ int spawn_engine(const char *engine_path, struct spawned *ret_spawned, struct ro
     if (r < 0)
         return r;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-        return error_set(error, error_code_of(errno, ROLLBOX_ERR_ENGINE_START), errno, "connect", "cannot make a socket pair: %s", strerror(errno));
+        return error_set(error, error_code_of(errno, ROLLBOX_ERR_ENGINE_START), errno, "connect",
+            "cannot make a socket pair: %s", strerror(errno));
     auto_close int ours = pair[0];
     auto_close int theirs = pair[1];
     auto_free char **environment = engine_environment();
@@ -194,22 +205,28 @@ int spawn_engine(const char *engine_path, struct spawned *ret_spawned, struct ro
     if (r >= 0 && fcntl(ours, F_SETFL, O_NONBLOCK) < 0)
         r = -errno;
     if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_START), -r, "connect", "cannot prepare the engine's socket: %s", strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_START), -r, "connect",
+            "cannot prepare the engine's socket: %s", strerror(-r));
     r = start_program(path, theirs, environment, &pid);
     if (r)
-        return error_set(error, error_code_of(r, ROLLBOX_ERR_ENGINE_START), r, "connect", "cannot start the engine %s: %s%s", path, strerror(r),
-                         r == ENOENT ? "; check ROLLBOX_ENGINE or the installation" : "");
+        return error_set(error, error_code_of(r, ROLLBOX_ERR_ENGINE_START), r, "connect",
+            "cannot start the engine %s: %s%s", path, strerror(r),
+            r == ENOENT ? "; check ROLLBOX_ENGINE or the installation" : "");
     int pidfd = sys_pidfd_open(pid, 0);
     if (pidfd < 0) {
         r = -pidfd;
         /* It has ended and been reaped: by the host program, or because that ignores SIGCHLD. */
         if (r == ESRCH)
-            return error_set(error, ROLLBOX_ERR_ENGINE_START, r, "connect", "the engine %s ended at once; its standard error may say why", path);
+            return error_set(error, ROLLBOX_ERR_ENGINE_START, r, "connect",
+                "the engine %s ended at once; its standard error may say why", path);
         kill(pid, SIGKILL);
         while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
             ;
-        return error_set(error, error_code_of(r, ROLLBOX_ERR_ENGINE_START), r, "connect", "cannot hold the engine's process: %s", strerror(r));
+        return error_set(error, error_code_of(r, ROLLBOX_ERR_ENGINE_START), r, "connect",
+            "cannot hold the engine's process: %s", strerror(r));
     }
-    *ret_spawned = (struct spawned){ .socket = TAKE_FD(ours), .pidfd = pidfd, .pid = pid, .path = TAKE_PTR(path) };
+    *ret_spawned = (struct spawned){
+        .socket = TAKE_FD(ours), .pidfd = pidfd, .pid = pid, .path = TAKE_PTR(path)
+    };
     return 0;
 }

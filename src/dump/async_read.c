@@ -2,7 +2,9 @@
 /*
  * Reading a file beside other work.
  *
- * /proc/PID/smaps takes the kernel as long as there is of the process' memory, and it is read while that stands still. A child in our memory, with our descriptors, reads it on another processor, if there is one. It makes system calls alone, and such as leave errno, which is ours as well.
+ * /proc/PID/smaps takes the kernel as long as there is of the process' memory, and it is read while
+ * that stands still. A child in our memory, with our descriptors, reads it on another processor, if
+ * there is one. It makes system calls alone, and such as leave errno, which is ours as well.
  */
 #include <sched.h>
 #include <signal.h>
@@ -17,19 +19,20 @@
 #include "dump/internal.h"
 #include "sys/syscalls.h"
 
-#define ROOM (1u << 20)         /* what is longer is read again, as it otherwise would be */
+#define ROOM (1u << 20) /* what is longer is read again, as it otherwise would be */
 
 static struct {
-    pid_t pid;                  /* 0: nobody reads */
+    pid_t pid; /* 0: nobody reads */
     const struct dump_process *of;
     int fd;
     char *memory;
-    size_t length;              /* 0: it could not be read, or not all of it */
+    size_t length; /* 0: it could not be read, or not all of it */
     volatile bool has_begun;
     _Alignas(16) char stack[8192];
 } aside = { .fd = -EBADF };
 
-__attribute__((no_sanitize("address"))) __attribute__((no_sanitize("undefined"))) static int read_it(void *unused) {
+__attribute__((no_sanitize("address"))) __attribute__((no_sanitize("undefined"))) static int
+read_it(void *unused) {
     size_t length = 0;
     long n;
 
@@ -45,7 +48,8 @@ __attribute__((no_sanitize("address"))) __attribute__((no_sanitize("undefined"))
     return 0;
 }
 
-/* Where we are not: schedulers that would rather keep processors idle leave it here, and it is in our way. */
+/* Where we are not: schedulers that would rather keep processors idle leave it here, and it is in
+ * our way. */
 static void send_away(pid_t pid) {
     const int cpu = sched_getcpu();
     cpu_set_t others;
@@ -68,7 +72,8 @@ static void call_back(pid_t pid) {
 
 void async_read_begin(const struct dump_process *s, int take_fd) {
     if (!aside.memory) {
-        void *memory = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *memory = mmap(
+            NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
         aside.memory = memory == MAP_FAILED ? NULL : memory;
     }
@@ -80,7 +85,8 @@ void async_read_begin(const struct dump_process *s, int take_fd) {
     aside.fd = take_fd;
     aside.length = 0;
     aside.has_begun = false;
-    aside.pid = clone(read_it, aside.stack + sizeof aside.stack, CLONE_VM | CLONE_FS | CLONE_FILES, NULL);
+    aside.pid =
+        clone(read_it, aside.stack + sizeof aside.stack, CLONE_VM | CLONE_FS | CLONE_FILES, NULL);
     if (aside.pid < 0)
         close_fd(&aside.fd);
     else

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lowest of a capture's files: refusals in words, reading of /proc, and adding to the tables and pages of the image. */
+/* The lowest of a capture's files: refusals in words, reading of /proc, and adding to the tables
+ * and pages of the image. */
 #include "dump/context.h"
 
 #include <errno.h>
@@ -13,10 +14,13 @@
 #include "base/error.h"
 #include "base/fd.h"
 
-#define MAX_KEPT_BACK (64u << 10)      /* of pages, on their way to the file: each of ours has to be made, too */
+#define MAX_KEPT_BACK                                                                              \
+    (64u << 10) /* of pages, on their way to the file: each of ours has to be made, too */
 
 int dump_refuse(struct dump *c, int error_number, const char *format, ...) {
-    enum rollbox_error_code code = error_number == ENOTSUP ? ROLLBOX_ERR_FEATURE_MISSING : error_code_of(error_number, ROLLBOX_ERR_SETUP_FAILED);
+    enum rollbox_error_code code = error_number == ENOTSUP
+                                       ? ROLLBOX_ERR_FEATURE_MISSING
+                                       : error_code_of(error_number, ROLLBOX_ERR_SETUP_FAILED);
     const struct dump_process *s = c->current;
     char what[400], who[64] = "";
     va_list arguments;
@@ -25,8 +29,10 @@ int dump_refuse(struct dump *c, int error_number, const char *format, ...) {
     vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
     if (s)
-        snprintf(who, sizeof who, " %u (%.15s)", s->inner_pid ? s->inner_pid : (unsigned)s->pid, s->name[0] ? s->name : "?");
-    return error_set(c->error, code, error_number, "snapshot", "process%s cannot be captured: %s", who, what);
+        snprintf(who, sizeof who, " %u (%.15s)", s->inner_pid ? s->inner_pid : (unsigned)s->pid,
+            s->name[0] ? s->name : "?");
+    return error_set(
+        c->error, code, error_number, "snapshot", "process%s cannot be captured: %s", who, what);
 }
 
 int dump_fail(struct dump *c, const char *what, int negative_errno) {
@@ -75,7 +81,8 @@ uint64_t dump_blob(struct dump *c, const void *data, size_t length) {
 }
 
 struct image_range dump_range(const struct buf *table, size_t before, size_t entry_size) {
-    return (struct image_range){ (uint32_t)before, (uint32_t)(table->length / entry_size - before) };
+    return (
+        struct image_range){ (uint32_t)before, (uint32_t)(table->length / entry_size - before) };
 }
 
 int dump_flush(struct dump *c) {

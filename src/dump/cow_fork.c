@@ -2,12 +2,20 @@
 /*
  * Twins.
  *
- * To copy the memory of a process takes as long as there is of it. So that it need not stand for that, it is made to fork: the child has its memory as it was, page by page shared until one of them writes to it, and is what is copied,
- * while the process goes on. A twin stands from its birth to its end and has no descriptors, so nothing that the process closes, or leaves when it ends, stays open for it. It is a child that sends no signal when it ends and that nobody
- * finds who does not wait for clones; its end is collected in the process' name, for which that stands once more, for a moment. It may be another program by then, and where that is one in which no calls can be made, the end is left to lie.
+ * To copy the memory of a process takes as long as there is of it. So that it need not stand for
+ * that, it is made to fork: the child has its memory as it was, page by page shared until one of
+ * them writes to it, and is what is copied, while the process goes on. A twin stands from its birth
+ * to its end and has no descriptors, so nothing that the process closes, or leaves when it ends,
+ * stays open for it. It is a child that sends no signal when it ends and that nobody finds who does
+ * not wait for clones; its end is collected in the process' name, for which that stands once more,
+ * for a moment. It may be another program by then, and where that is one in which no calls can be
+ * made, the end is left to lie.
  *
- * What a twin takes counts for the sandbox: there is one where that much more memory may be had. Should a process end while it has one, the twin becomes a child of the main process of its command, as other orphans do, which may come
- * to know of its end; so those below a main process, which end more often, have twins only where the copying would take long. Else, and where the kernel refuses, the process stands until it is copied.
+ * What a twin takes counts for the sandbox: there is one where that much more memory may be had.
+ * Should a process end while it has one, the twin becomes a child of the main process of its
+ * command, as other orphans do, which may come to know of its end; so those below a main process,
+ * which end more often, have twins only where the copying would take long. Else, and where the
+ * kernel refuses, the process stands until it is copied.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -58,12 +66,16 @@ void cow_fork_plan(struct dump *c) {
     const uint64_t limit = c->options->memory_limit;
     struct proc_usage usage;
 
-    if (proc_scan(c->options->init, &usage) == 0 && (!c->options->max_processes || usage.threads <= c->options->max_processes / 2))
-        c->cow_fork_bytes = !limit ? UINT64_MAX : limit > usage.anon_bytes ? (limit - usage.anon_bytes) / 4 : 0;
+    if (proc_scan(c->options->init, &usage) == 0 &&
+        (!c->options->max_processes || usage.threads <= c->options->max_processes / 2))
+        c->cow_fork_bytes = !limit                     ? UINT64_MAX
+                            : limit > usage.anon_bytes ? (limit - usage.anon_bytes) / 4
+                                                       : 0;
 }
 
 void cow_fork_make(struct dump *c, struct dump_process *s) {
-    if (s->anonymous < (s->parent == c->options->init ? LEAST_OF_MAIN : LEAST_BELOW) || s->anonymous > c->cow_fork_bytes || c->twins > c->cow_fork_bytes - s->anonymous)
+    if (s->anonymous < (s->parent == c->options->init ? LEAST_OF_MAIN : LEAST_BELOW) ||
+        s->anonymous > c->cow_fork_bytes || c->twins > c->cow_fork_bytes - s->anonymous)
         return;
     s->is_forking = trace_fork(&tree_main(c, s)->trace, &s->tools) == 0;
 }
@@ -91,24 +103,28 @@ static void collect_pages(const struct dump_process *s, struct trace *trace) {
     const uint64_t arguments[] = { (uint64_t)s->inner_twin, 0, WNOHANG | __WCLONE, 0 };
     int64_t result;
 
-    (void)trace_call(trace, &s->tools, SYS_wait4, arguments, ARRAY_SIZE(arguments), NULL, 0, &result);
+    (void)trace_call(
+        trace, &s->tools, SYS_wait4, arguments, ARRAY_SIZE(arguments), NULL, 0, &result);
 }
 
 /* What was looked at when it was captured may be otherwise since. */
 static bool may_call(struct dump *c, struct dump_process *s, const struct trace *trace) {
     close_fd(&s->tools.memory);
-    buf_done(&s->status);       /* which may have failed to grow */
+    buf_done(&s->status); /* which may have failed to grow */
     buf_done(&s->maps);
     s->tools = (struct trace_tools){ .memory = openat(s->proc, "mem", O_RDWR | O_CLOEXEC) };
-    return s->tools.memory >= 0 && dump_read(c, s, "status", &s->status) == 0 && strtoul(dump_field(s->status.data, "\nSeccomp_filters:"), NULL, 10) <= c->n_filters && !trace_oddity(trace) &&
-           !trace_in_sequence(trace, s->tools.memory) && memory_find_tools(c, s) == 0;
+    return s->tools.memory >= 0 && dump_read(c, s, "status", &s->status) == 0 &&
+           strtoul(dump_field(s->status.data, "\nSeccomp_filters:"), NULL, 10) <= c->n_filters &&
+           !trace_oddity(trace) && !trace_in_sequence(trace, s->tools.memory) &&
+           memory_find_tools(c, s) == 0;
 }
 
 static void collect_late(struct dump *c, struct dump_process *s) {
     struct trace trace;
     bool collected = false;
 
-    for (unsigned tries = 0; tries < COLLECT_TRIES && !collected && tree_hold(&trace, s->pid) == 0; tries++) {
+    for (unsigned tries = 0; tries < COLLECT_TRIES && !collected && tree_hold(&trace, s->pid) == 0;
+         tries++) {
         collected = may_call(c, s, &trace);
         if (collected)
             collect_pages(s, &trace);

@@ -2,11 +2,17 @@
 /*
  * Which pages were written to.
  *
- * The second time that one is captured, most of a process' memory is as it was the first time. The kernel notes in a page's entry that it was written to, where a userfaultfd of the process' covers it (UFFD_FEATURE_WP_ASYNC, Linux 6.7): the page
- * is protected once, the first write takes the protection away, and nobody is asked. /proc/PID/pagemap tells (PAGEMAP_SCAN). What is moved, mapped anew or was never covered is written to as well, by that; so nothing here has to be right for a copy to be.
- * Whoever may look at that could tell the kernel as well that nothing was written to: no guest may (PAGEMAP_SCAN, policy/filter.c).
+ * The second time that one is captured, most of a process' memory is as it was the first time. The
+ * kernel notes in a page's entry that it was written to, where a userfaultfd of the process' covers
+ * it (UFFD_FEATURE_WP_ASYNC, Linux 6.7): the page is protected once, the first write takes the
+ * protection away, and nobody is asked. /proc/PID/pagemap tells (PAGEMAP_SCAN). What is moved,
+ * mapped anew or was never covered is written to as well, by that; so nothing here has to be right
+ * for a copy to be. Whoever may look at that could tell the kernel as well that nothing was written
+ * to: no guest may (PAGEMAP_SCAN, policy/filter.c).
  *
- * A process makes its userfaultfd itself, in a call that its filter leaves to a tracer, and which it has no other way to make. It has none of it in its descriptors after. It is lost with the last descriptor, and with a new program: all counts as written to then.
+ * A process makes its userfaultfd itself, in a call that its filter leaves to a tracer, and which
+ * it has no other way to make. It has none of it in its descriptors after. It is lost with the last
+ * descriptor, and with a new program: all counts as written to then.
  */
 #include <errno.h>
 #include <linux/userfaultfd.h>
@@ -25,17 +31,19 @@
 #include "sys/syscalls.h"
 
 #define REGIONS 512u
-#define MAX_WRITTEN 4096u      /* pages: more are copied faster while the process goes on */
-#define MIN_MAX 512u         /* so many may be, however little it has */
+#define MAX_WRITTEN 4096u /* pages: more are copied faster while the process goes on */
+#define MIN_MAX 512u      /* so many may be, however little it has */
 #define THERE (PAGE_IS_PRESENT | PAGE_IS_SWAPPED)
 
 /* Whose they are, where only the base says. */
 static void number_trackers(struct dump *c) {
     const struct image *it = image_header(c->base, c->base_length);
-    const struct image_process *processes = image_table(it, c->base, processes, struct image_process);
+    const struct image_process *processes =
+        image_table(it, c->base, processes, struct image_process);
     size_t n = 0;
 
-    for (uint64_t i = 0; i < it->processes.n && c->n_had && c->had[c->n_had - 1].pid == TRACKER_PID_BY_INDEX; i++)
+    for (uint64_t i = 0;
+         i < it->processes.n && c->n_had && c->had[c->n_had - 1].pid == TRACKER_PID_BY_INDEX; i++)
         if (processes[i].kind == IMAGE_LIVING)
             c->had[n++].pid = processes[i].pid;
 }
@@ -61,16 +69,27 @@ void dirty_pages_forget(struct dump *c) {
     c->kept.length = 0;
 }
 
-static const struct image_process *process_before(const struct dump *c, const struct dump_process *s) {
+static const struct image_process *process_before(
+    const struct dump *c, const struct dump_process *s) {
     const struct image *it = image_header(c->base, c->base_length);
 
-    return s->index < it->processes.n ? image_table(it, c->base, processes, struct image_process) + s->index : NULL;
+    return s->index < it->processes.n
+               ? image_table(it, c->base, processes, struct image_process) + s->index
+               : NULL;
 }
 
-/* All pages that there are, and of those in what is tracked whether they were written to. -errno: nobody knows. */
-static int find_pages(struct dump_process *s, uint64_t max_written, uint64_t *ret_tracked, uint64_t *ret_written) {
+/* All pages that there are, and of those in what is tracked whether they were written to. -errno:
+ * nobody knows. */
+static int find_pages(
+    struct dump_process *s, uint64_t max_written, uint64_t *ret_tracked, uint64_t *ret_written) {
     struct uapi_page_region found[REGIONS];
-    struct uapi_pm_scan_arg scan = { .size = sizeof scan, .start = IMAGE_LOWEST, .end = IMAGE_HIGHEST, .vec = (uintptr_t)found, .vec_len = REGIONS, .category_anyof_mask = THERE, .return_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN | PAGE_IS_SWAPPED };
+    struct uapi_pm_scan_arg scan = { .size = sizeof scan,
+        .start = IMAGE_LOWEST,
+        .end = IMAGE_HIGHEST,
+        .vec = (uintptr_t)found,
+        .vec_len = REGIONS,
+        .category_anyof_mask = THERE,
+        .return_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN | PAGE_IS_SWAPPED };
 
     s->pages_there.length = 0;
     for (; scan.start < scan.end && *ret_written <= max_written; scan.start = scan.walk_end) {
@@ -91,35 +110,47 @@ static int find_pages(struct dump_process *s, uint64_t max_written, uint64_t *re
     return buf_failed(&s->pages_there) ? -ENOMEM : 0;
 }
 
-/* What is there and is in nothing that is tracked is new: mapped since, of another program, or of a process that had this number before. */
+/* What is there and is in nothing that is tracked is new: mapped since, of another program, or of a
+ * process that had this number before. */
 bool dirty_pages_has_few(struct dump *c, struct dump_process *s) {
     const struct image *it = image_header(c->base, c->base_length);
     const struct image_process *before = process_before(c, s);
-    const uint64_t is = s->anonymous / IMAGE_PAGE, most = MIN(MAX((uint64_t)MIN_MAX, is / 4), (uint64_t)MAX_WRITTEN);
+    const uint64_t is = s->anonymous / IMAGE_PAGE,
+                   most = MIN(MAX((uint64_t)MIN_MAX, is / 4), (uint64_t)MAX_WRITTEN);
     uint64_t n_tracked = 0, n_written = 0;
 
-    if (!before || before->kind != IMAGE_LIVING || before->pid != s->inner_pid || (it->threads.n == 1 && c->n_tasks != 1))
+    if (!before || before->kind != IMAGE_LIVING || before->pid != s->inner_pid ||
+        (it->threads.n == 1 && c->n_tasks != 1))
         return false;
-    return find_pages(s, most, &n_tracked, &n_written) == 0 && n_written + (is > n_tracked ? is - n_tracked : 0) <= most;
+    return find_pages(s, most, &n_tracked, &n_written) == 0 &&
+           n_written + (is > n_tracked ? is - n_tracked : 0) <= most;
 }
 
 bool dirty_pages_has_same_tree(const struct dump *c) {
-    return image_has_same_tree(image_header(c->base, c->base_length), c->base, (const void *)c->processes.data, dump_count(&c->processes, struct image_process));
+    return image_has_same_tree(image_header(c->base, c->base_length), c->base,
+        (const void *)c->processes.data, dump_count(&c->processes, struct image_process));
 }
 
-const struct image_area *track_area(const struct dump *c, const struct dump_process *s, const struct image_area *area) {
+const struct image_area *track_area(
+    const struct dump *c, const struct dump_process *s, const struct image_area *area) {
     const struct image_process *before = c->base ? process_before(c, s) : NULL;
     const struct image *it = c->base ? image_header(c->base, c->base_length) : NULL;
 
-    return before ? image_area_before(image_table(it, c->base, areas, struct image_area) + before->areas.first, before->areas.n, c->base, area, c->texts.data) : NULL;
+    return before ? image_area_before(
+                        image_table(it, c->base, areas, struct image_area) + before->areas.first,
+                        before->areas.n, c->base, area, c->texts.data)
+                  : NULL;
 }
 
 static enum dirty_pages_since what_became(uint64_t categories) {
-    return categories == PAGE_IS_WPALLOWED ? DIRTY_PAGES_KEPT : categories & PAGE_IS_SWAPPED ? DIRTY_PAGES_UNSURE : DIRTY_PAGES_WRITTEN;
+    return categories == PAGE_IS_WPALLOWED ? DIRTY_PAGES_KEPT
+           : categories & PAGE_IS_SWAPPED  ? DIRTY_PAGES_UNSURE
+                                           : DIRTY_PAGES_WRITTEN;
 }
 
 /* As found before. */
-static int each_found(const struct dump_process *s, uint64_t start, uint64_t end, track_call *call, void *data) {
+static int each_found(
+    const struct dump_process *s, uint64_t start, uint64_t end, track_call *call, void *data) {
     const struct uapi_page_region *regions = (const void *)s->pages_there.data;
     size_t low = 0, n = s->pages_there.length / sizeof *regions, high = n;
     int r = 0;
@@ -141,9 +172,16 @@ static int each_found(const struct dump_process *s, uint64_t start, uint64_t end
 }
 
 /* Of a file's, which are its own takes a look at each page. */
-static int each_of_file(const struct dump_process *s, uint64_t start, uint64_t end, track_call *call, void *data) {
+static int each_of_file(
+    const struct dump_process *s, uint64_t start, uint64_t end, track_call *call, void *data) {
     struct uapi_page_region found[REGIONS];
-    struct uapi_pm_scan_arg scan = { .size = sizeof scan, .start = start, .end = end, .vec = (uintptr_t)found, .vec_len = REGIONS, .category_anyof_mask = THERE, .return_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN | PAGE_IS_SWAPPED | PAGE_IS_FILE };
+    struct uapi_pm_scan_arg scan = { .size = sizeof scan,
+        .start = start,
+        .end = end,
+        .vec = (uintptr_t)found,
+        .vec_len = REGIONS,
+        .category_anyof_mask = THERE,
+        .return_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN | PAGE_IS_SWAPPED | PAGE_IS_FILE };
     int r = 0;
 
     for (; scan.start < scan.end && r == 0; scan.start = scan.walk_end) {
@@ -152,18 +190,23 @@ static int each_of_file(const struct dump_process *s, uint64_t start, uint64_t e
         if (n < 0)
             return -errno;
         for (int i = 0; i < n && r == 0; i++)
-            r = call(data, found[i].start, (found[i].end - found[i].start) / IMAGE_PAGE, what_became(found[i].categories));
+            r = call(data, found[i].start, (found[i].end - found[i].start) / IMAGE_PAGE,
+                what_became(found[i].categories));
     }
     return r;
 }
 
-int dirty_pages_each(const struct dump_process *s, uint64_t start, uint64_t end, bool is_file, track_call *call, void *data) {
+int dirty_pages_each(const struct dump_process *s, uint64_t start, uint64_t end, bool is_file,
+    track_call *call, void *data) {
     return start >= end ? 0 : (is_file ? each_of_file : each_found)(s, start, end, call, data);
 }
 
 /* In parts, as the base has them. What it has not was zero, and is. */
-int dirty_pages_keep(struct dump *c, const struct image_area *before, uint64_t address, uint64_t n) {
-    const struct image_run *runs = image_table(image_header(c->base, c->base_length), c->base, runs, struct image_run) + before->runs.first;
+int dirty_pages_keep(
+    struct dump *c, const struct image_area *before, uint64_t address, uint64_t n) {
+    const struct image_run *runs =
+        image_table(image_header(c->base, c->base_length), c->base, runs, struct image_run) +
+        before->runs.first;
     const uint64_t end = address + n * IMAGE_PAGE;
     uint32_t low = 0, high = before->runs.n;
 
@@ -176,17 +219,21 @@ int dirty_pages_keep(struct dump *c, const struct image_area *before, uint64_t a
             high = middle;
     }
     for (; low < before->runs.n && runs[low].address < end; low++) {
-        const uint64_t from = MAX(address, runs[low].address), to = MIN(end, runs[low].address + runs[low].length);
+        const uint64_t from = MAX(address, runs[low].address),
+                       to = MIN(end, runs[low].address + runs[low].length);
         struct image_kept kept = { from, to - from, runs[low].at + (from - runs[low].address) };
 
         buf_add(&c->kept, &kept, sizeof kept);
     }
-    return buf_failed(&c->kept) ? -ENOMEM : dump_count(&c->kept, struct image_kept) > IMAGE_MAX_KEPT ? -E2BIG : 0;
+    return buf_failed(&c->kept)                                       ? -ENOMEM
+           : dump_count(&c->kept, struct image_kept) > IMAGE_MAX_KEPT ? -E2BIG
+                                                                      : 0;
 }
 
-/* ---- from here on ------------------------------------------------------------------------------------------------------- */
+/* ---- from here on ---- */
 
-/* It may be of memory that nobody has any more: of a program before this one, or of a process that had this number before. To take a protection away does no harm. */
+/* It may be of memory that nobody has any more: of a program before this one, or of a process that
+ * had this number before. To take a protection away does no harm. */
 static bool is_in_use(int tracker) {
     struct uffdio_writeprotect look = { .range = { IMAGE_LOWEST, IMAGE_PAGE } };
 
@@ -200,7 +247,8 @@ static int tracker_of(const struct dump *c, uint32_t pid) {
     return -1;
 }
 
-/* In the process, which has it among its descriptors for the moment: nothing of it runs meanwhile. */
+/* In the process, which has it among its descriptors for the moment: nothing of it runs meanwhile.
+ */
 static int make_tracker(struct dump *c, struct dump_process *s) {
     const uint64_t flags = O_CLOEXEC | UAPI_UFFD_USER_MODE_ONLY;
     struct uffdio_api api = { .api = UFFD_API, .features = UAPI_UFFD_FEATURE_WP_ASYNC };
@@ -212,7 +260,8 @@ static int make_tracker(struct dump *c, struct dump_process *s) {
         return r < 0 ? r : (int)result;
     auto_close int process = sys_pidfd_open(s->pid, 0);
     int fd = process < 0 ? process : sys_pidfd_getfd(process, (int)result, 0);
-    r = trace_call(trace, &s->tools, SYS_close, &(const uint64_t){ (uint64_t)result }, 1, NULL, 0, &closed);
+    r = trace_call(
+        trace, &s->tools, SYS_close, &(const uint64_t){ (uint64_t)result }, 1, NULL, 0, &closed);
     if (fd >= 0 && (r < 0 || ioctl(fd, UFFDIO_API, &api) < 0)) {
         r = r < 0 ? r : -errno;
         close(fd);
@@ -221,9 +270,11 @@ static int make_tracker(struct dump *c, struct dump_process *s) {
     return fd;
 }
 
-/* Those that it has, as one. The kernel refuses some kinds of memory, and then what was to be covered with them. */
+/* Those that it has, as one. The kernel refuses some kinds of memory, and then what was to be
+ * covered with them. */
 static void cover_range(int tracker, uint64_t start, uint64_t end) {
-    struct uffdio_register range = { .range = { start, end - start }, .mode = UFFDIO_REGISTER_MODE_WP };
+    struct uffdio_register range = { .range = { start, end - start },
+        .mode = UFFDIO_REGISTER_MODE_WP };
 
     if (start < end)
         (void)ioctl(tracker, UFFDIO_REGISTER, &range);
@@ -231,7 +282,7 @@ static void cover_range(int tracker, uint64_t start, uint64_t end) {
 
 struct covering {
     int tracker;
-    uint64_t start, end;        /* not covered yet */
+    uint64_t start, end; /* not covered yet */
 };
 
 static int cover_area(void *data, uint64_t start, uint64_t end) {
@@ -247,7 +298,11 @@ static int cover_area(void *data, uint64_t start, uint64_t end) {
 
 static int start_one(struct dump *c, struct dump_process *s) {
     struct covering covering = { .tracker = tracker_of(c, s->inner_pid) };
-    struct uapi_pm_scan_arg protect = { .size = sizeof protect, .flags = PM_SCAN_WP_MATCHING, .start = IMAGE_LOWEST, .end = IMAGE_HIGHEST, .category_mask = PAGE_IS_PRESENT };
+    struct uapi_pm_scan_arg protect = { .size = sizeof protect,
+        .flags = PM_SCAN_WP_MATCHING,
+        .start = IMAGE_LOWEST,
+        .end = IMAGE_HIGHEST,
+        .category_mask = PAGE_IS_PRESENT };
 
     if (covering.tracker < 0)
         covering.tracker = make_tracker(c, s);
@@ -297,34 +352,59 @@ static const struct dump_process *dump_process_at(const struct dump *c, uint32_t
     return NULL;
 }
 
-static bool is_there_yet(struct dump *c, const struct dump_process *s, const struct image_area *was) {
+static bool is_there_yet(
+    struct dump *c, const struct dump_process *s, const struct image_area *was) {
     const char *path = c->base + was->path;
     struct stat st;
 
-    return s && memory_find_path(s, path, &st) == 0 && S_ISREG(st.st_mode) && access_reaches(c, s, path) && access_is_given(s, &st, ACCESS_READ | (was->is_written ? ACCESS_WRITE : 0)) &&
-           (was->is_written || ((uint64_t)st.st_size == was->size && st.st_mtim.tv_sec == was->mtime_s && st.st_mtim.tv_nsec == was->mtime_ns));
+    return s && memory_find_path(s, path, &st) == 0 && S_ISREG(st.st_mode) &&
+           access_reaches(c, s, path) &&
+           access_is_given(s, &st, ACCESS_READ | (was->is_written ? ACCESS_WRITE : 0)) &&
+           (was->is_written ||
+               ((uint64_t)st.st_size == was->size && st.st_mtim.tv_sec == was->mtime_s &&
+                   st.st_mtim.tv_nsec == was->mtime_ns));
 }
 
-/* Who is prepared from the base maps the files that it had then, those that it has not any more as well. */
-static bool are_files_there(struct dump *c, const struct image_process *before, const struct image_process *now, uint32_t index) {
-    const struct image_area *was = image_table(image_header(c->base, c->base_length), c->base, areas, struct image_area) + before->areas.first, *areas = (const struct image_area *)(const void *)c->areas.data + now->areas.first;
+/* Who is prepared from the base maps the files that it had then, those that it has not any more as
+ * well. */
+static bool are_files_there(struct dump *c, const struct image_process *before,
+    const struct image_process *now, uint32_t index) {
+    const struct image_area *was = image_table(image_header(c->base, c->base_length), c->base,
+                                       areas, struct image_area) +
+                                   before->areas.first,
+                            *areas = (const struct image_area *)(const void *)c->areas.data +
+                                     now->areas.first;
 
     for (uint32_t i = 0; i < before->areas.n; i++)
-        if (was[i].kind == IMAGE_FILE && !image_area_before(areas, now->areas.n, c->texts.data, &was[i], c->base) && !is_there_yet(c, dump_process_at(c, index), &was[i]))
+        if (was[i].kind == IMAGE_FILE &&
+            !image_area_before(areas, now->areas.n, c->texts.data, &was[i], c->base) &&
+            !is_there_yet(c, dump_process_at(c, index), &was[i]))
             return false;
     return true;
 }
 
 bool dirty_pages_resumes(struct dump *c) {
     const struct image *it = image_header(c->base, c->base_length);
-    const struct image_process *before = image_table(it, c->base, processes, struct image_process), *processes = (const void *)c->processes.data;
-    struct image now = { .processes.n = dump_count(&c->processes, struct image_process), .threads.n = dump_count(&c->threads, struct image_thread), .terminals.n = dump_count(&c->terminals, struct image_terminal), .n_externals = c->options->n_externals, .determinism = c->image.determinism };
-    bool resumes = image_is_of_same(it, c->base, &now, processes, c->texts.data) && are_elsewhere(image_table(it, c->base, areas, struct image_area), it->areas.n) &&
-                   are_elsewhere((const void *)c->areas.data, dump_count(&c->areas, struct image_area));
+    const struct image_process *before = image_table(it, c->base, processes, struct image_process),
+                               *processes = (const void *)c->processes.data;
+    struct image now = { .processes.n = dump_count(&c->processes, struct image_process),
+        .threads.n = dump_count(&c->threads, struct image_thread),
+        .terminals.n = dump_count(&c->terminals, struct image_terminal),
+        .n_externals = c->options->n_externals,
+        .determinism = c->image.determinism };
+    bool resumes =
+        image_is_of_same(it, c->base, &now, processes, c->texts.data) &&
+        are_elsewhere(image_table(it, c->base, areas, struct image_area), it->areas.n) &&
+        are_elsewhere((const void *)c->areas.data, dump_count(&c->areas, struct image_area));
 
     for (uint64_t i = 0; i < now.processes.n && resumes; i++)
-        resumes = image_has_same_parts(image_table(it, c->base, areas, struct image_area) + before[i].areas.first, before[i].areas.n, (const struct image_area *)(const void *)c->areas.data + processes[i].areas.first, processes[i].areas.n) &&
-                  are_files_there(c, &before[i], &processes[i], (uint32_t)i);
+        resumes =
+            image_has_same_parts(
+                image_table(it, c->base, areas, struct image_area) + before[i].areas.first,
+                before[i].areas.n,
+                (const struct image_area *)(const void *)c->areas.data + processes[i].areas.first,
+                processes[i].areas.n) &&
+            are_files_there(c, &before[i], &processes[i], (uint32_t)i);
     return resumes;
 }
 

@@ -20,9 +20,10 @@
 
 #define MAX_TRIES 2000
 #define TRY_AGAIN_NS 500000
-#define PROGRESS_STEP(length) MAX((length) / 64, (uint64_t)1 << 20)    /* so that all that is told has room in a socket */
+#define PROGRESS_STEP(length)                                                                      \
+    MAX((length) / 64, (uint64_t)1 << 20) /* so that all that is told has room in a socket */
 
-/* ---- the file ----------------------------------------------------------------------------------------------------------- */
+/* ---- the file ---- */
 
 static struct image_part place_table(const struct buf *table, size_t entry_size, uint64_t *at) {
     struct image_part part = { *at, table->length / entry_size };
@@ -31,24 +32,22 @@ static struct image_part place_table(const struct buf *table, size_t entry_size,
     return part;
 }
 
-#define for_table(c, buf, type, entry) for (type *entry = (void *)(c)->buf.data, *end_ = (void *)((c)->buf.data + (c)->buf.length); entry < end_; entry++)
+#define for_table(c, buf, type, entry)                                                             \
+    for (type *entry = (void *)(c)->buf.data, *end_ = (void *)((c)->buf.data + (c)->buf.length);   \
+         entry < end_; entry++)
 
-/* What is named by a place among the blobs and texts is so by its place in the file from here on. */
+/* What is named by a place among the blobs and texts is so by its place in the file from here on.
+ */
 static void relocate_tables(struct dump *c, uint64_t blobs, uint64_t texts) {
     for_table(c, processes, struct image_process, p) {
         p->auxv += blobs;
         p->executable += texts;
         p->directory += texts;
     }
-    for_table(c, threads, struct image_thread, t)
-        t->xstate += blobs;
-    for_table(c, areas, struct image_area, a)
-        if (a->kind == IMAGE_FILE)
-            a->path += texts;
-    for_table(c, pipes, struct image_pipe, p)
-        p->data += blobs;
-    for_table(c, watches, struct image_watch, w)
-        w->path += texts;
+    for_table(c, threads, struct image_thread, t) t->xstate += blobs;
+    for_table(c, areas, struct image_area, a) if (a->kind == IMAGE_FILE) a->path += texts;
+    for_table(c, pipes, struct image_pipe, p) p->data += blobs;
+    for_table(c, watches, struct image_watch, w) w->path += texts;
     for_table(c, terminals, struct image_terminal, t) {
         t->output += blobs;
         t->input += blobs;
@@ -69,7 +68,8 @@ static void add_table(struct buf *to, const void *data, size_t length, uint64_t 
     buf_add(to, data, length);
 }
 
-/* What is more than an image may have (image.c) would be found out when it is to be restored. Of the rest it was asked where it was added. */
+/* What is more than an image may have (image.c) would be found out when it is to be restored. Of
+ * the rest it was asked where it was added. */
 static int refuse_large(struct dump *c) {
     const struct {
         const char *what;
@@ -80,7 +80,8 @@ static int refuse_large(struct dump *c) {
         { "signals that wait", dump_count(&c->pending, struct image_pending), IMAGE_MAX_PENDING },
         { "timers", dump_count(&c->timers, struct image_timer), IMAGE_MAX_TIMERS },
         { "locks of files", dump_count(&c->locks, struct image_lock), IMAGE_MAX_LOCKS },
-        { "entries of epoll descriptors", dump_count(&c->targets, struct image_target), IMAGE_MAX_TARGETS },
+        { "entries of epoll descriptors", dump_count(&c->targets, struct image_target),
+            IMAGE_MAX_TARGETS },
         { "watches", dump_count(&c->watches, struct image_watch), IMAGE_MAX_WATCHES },
         { "pieces of memory", dump_count(&c->runs, struct image_run), IMAGE_MAX_RUNS },
         { "waits of a virtual clock", dump_count(&c->waits, struct image_wait), IMAGE_MAX_WAITS },
@@ -89,12 +90,14 @@ static int refuse_large(struct dump *c) {
     for (size_t i = 0; i < ARRAY_SIZE(counts); i++)
         if (counts[i].n > counts[i].most) {
             c->current = NULL;
-            return dump_refuse(c, ENOTSUP, "all of them have %zu %s; %zu can be restored", counts[i].n, counts[i].what, counts[i].most);
+            return dump_refuse(c, ENOTSUP, "all of them have %zu %s; %zu can be restored",
+                counts[i].n, counts[i].what, counts[i].most);
         }
     return 0;
 }
 
-/* The pages are in the file already, from its beginning: the tables follow, and the header comes last. */
+/* The pages are in the file already, from its beginning: the tables follow, and the header comes
+ * last. */
 static int finish_dump(struct dump *c) {
     struct image *image = &c->image;
     struct utsname name;
@@ -105,13 +108,24 @@ static int finish_dump(struct dump *c) {
         struct image_part *part;
         size_t size;
     } tables[] = {
-        { &c->processes, &image->processes, sizeof(struct image_process) }, { &c->threads, &image->threads, sizeof(struct image_thread) }, { &c->areas, &image->areas, sizeof(struct image_area) },
-        { &c->runs, &image->runs, sizeof(struct image_run) },               { &c->actions, &image->actions, sizeof(struct image_action) }, { &c->pending, &image->pending, sizeof(struct image_pending) },
-        { &c->timers, &image->timers, sizeof(struct image_timer) },         { &c->locks, &image->locks, sizeof(struct image_lock) },
-        { &c->files, &image->files, sizeof(struct image_file) },            { &c->pipes, &image->pipes, sizeof(struct image_pipe) },       { &c->targets, &image->targets, sizeof(struct image_target) },
-        { &c->fds, &image->fds, sizeof(struct image_fd) },                  { &c->terminals, &image->terminals, sizeof(struct image_terminal) },
-        { &c->watches, &image->watches, sizeof(struct image_watch) },       { &c->waits, &image->waits, sizeof(struct image_wait) },       { &c->alarms, &image->alarms, sizeof(struct image_alarm) },
-        { &c->guards, &image->guards, sizeof(struct image_guard) },         { &c->kept, &image->kept, sizeof(struct image_kept) },
+        { &c->processes, &image->processes, sizeof(struct image_process) },
+        { &c->threads, &image->threads, sizeof(struct image_thread) },
+        { &c->areas, &image->areas, sizeof(struct image_area) },
+        { &c->runs, &image->runs, sizeof(struct image_run) },
+        { &c->actions, &image->actions, sizeof(struct image_action) },
+        { &c->pending, &image->pending, sizeof(struct image_pending) },
+        { &c->timers, &image->timers, sizeof(struct image_timer) },
+        { &c->locks, &image->locks, sizeof(struct image_lock) },
+        { &c->files, &image->files, sizeof(struct image_file) },
+        { &c->pipes, &image->pipes, sizeof(struct image_pipe) },
+        { &c->targets, &image->targets, sizeof(struct image_target) },
+        { &c->fds, &image->fds, sizeof(struct image_fd) },
+        { &c->terminals, &image->terminals, sizeof(struct image_terminal) },
+        { &c->watches, &image->watches, sizeof(struct image_watch) },
+        { &c->waits, &image->waits, sizeof(struct image_wait) },
+        { &c->alarms, &image->alarms, sizeof(struct image_alarm) },
+        { &c->guards, &image->guards, sizeof(struct image_guard) },
+        { &c->kept, &image->kept, sizeof(struct image_kept) },
     };
     int r = refuse_large(c);
 
@@ -156,9 +170,9 @@ static bool is_dumped(const struct dump_process *s) {
     return !s->is_apart && !s->is_zombie;
 }
 
-/* ---- the work ----------------------------------------------------------------------------------------------------------- */
+/* ---- the work ---- */
 
-static uint64_t own_ipc;        /* we do not leave it; 0: it is not known */
+static uint64_t own_ipc; /* we do not leave it; 0: it is not known */
 
 void dump_prepare(void) {
     struct stat st;
@@ -182,13 +196,16 @@ static int look_at_init(struct dump *c) {
     if (!own_ipc)
         return dump_fail(c, "/proc", -ENOENT);
     c->own_ipc = own_ipc;
-    c->n_filters = strtoul(dump_field(status.data, "\nSeccomp_filters:"), NULL, 10) + (c->options->still > 0);
+    c->n_filters =
+        strtoul(dump_field(status.data, "\nSeccomp_filters:"), NULL, 10) + (c->options->still > 0);
     if (fstat(fd, &st) < 0)
         return dump_fail(c, "the sandbox' init", -errno);
     c->profile_owner = st.st_uid;
     snprintf(path, sizeof path, "/proc/%d/exe", (int)c->options->init);
     if (stat(path, &st) < 0)
-        return errno == EACCES ? 0 : dump_fail(c, "the sandbox' init", -errno);        /* of an ordinary user; is_called_agent */
+        return errno == EACCES ? 0
+                               : dump_fail(c, "the sandbox' init",
+                                     -errno); /* of an ordinary user; is_called_agent */
     c->program_device = st.st_dev;
     c->program_inode = st.st_ino;
     return 0;
@@ -228,14 +245,16 @@ static int look_at_clocks(struct dump *c) {
         if (clocks[i] == CLOCK_REALTIME)
             ns = c->image.determinism.ahead_ns;
         else
-            (void)sscanf(dump_field(text.data, i ? "\nboottime" : "\nmonotonic"), "%lld %lld", &seconds, &ns);
+            (void)sscanf(dump_field(text.data, i ? "\nboottime" : "\nmonotonic"), "%lld %lld",
+                &seconds, &ns);
         clock_gettime(clocks[i], &now);
         c->image.clocks[i] = (now.tv_sec + seconds) * 1000000000ll + now.tv_nsec + ns;
     }
     return 0;
 }
 
-/* Is there the one process and thread, where it should be? 0; -EAGAIN: it may be on its way there. */
+/* Is there the one process and thread, where it should be? 0; -EAGAIN: it may be on its way there.
+ */
 static int check_command(struct dump *c) {
     const struct dump_process *s = NULL;
     unsigned n = 0;
@@ -318,7 +337,8 @@ static int save_standing(struct dump *c) {
     c->runs.length = runs;
     c->saved = saved;
     c->written.length = 0;
-    return lseek(c->fd, (off_t)saved, SEEK_SET) < 0 ? dump_fail(c, "its image", -errno) : save_memory(c, false);
+    return lseek(c->fd, (off_t)saved, SEEK_SET) < 0 ? dump_fail(c, "its image", -errno)
+                                                    : save_memory(c, false);
 }
 
 /* Of the first, before calls are made in it: it takes its turns on the other processor, too. */
@@ -333,7 +353,7 @@ static void begin_reading(struct dump *c) {
 static int dump_all(struct dump *c) {
     int r = look_at_init(c);
 
-    buf_add(&c->texts, "", 1);  /* at 0: no path */
+    buf_add(&c->texts, "", 1); /* at 0: no path */
     if (r == 0)
         r = dirty_pages_begin(c);
     if (r == 0)
@@ -379,24 +399,31 @@ static void free_tables(struct dump *c) {
     async_read_end();
     terminals_forget(c);
     dirty_pages_end(c);
-    struct buf *all[] = { &c->processes, &c->threads, &c->areas, &c->runs, &c->actions, &c->pending, &c->timers, &c->locks, &c->files, &c->pipes, &c->targets, &c->fds, &c->terminals, &c->watches, &c->texts, &c->waits, &c->alarms, &c->guards, &c->guarded, &c->blobs, &c->known, &c->pipe_inodes, &c->sockets, &c->ends, &c->watched, &c->promised, &c->reached, &c->scratch, &c->smaps, &c->written };
+    struct buf *all[] = { &c->processes, &c->threads, &c->areas, &c->runs, &c->actions, &c->pending,
+        &c->timers, &c->locks, &c->files, &c->pipes, &c->targets, &c->fds, &c->terminals,
+        &c->watches, &c->texts, &c->waits, &c->alarms, &c->guards, &c->guarded, &c->blobs,
+        &c->known, &c->pipe_inodes, &c->sockets, &c->ends, &c->watched, &c->promised, &c->reached,
+        &c->scratch, &c->smaps, &c->written };
 
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         buf_done(all[i]);
 }
 
-/* Whoever reads a verdict takes one without an error for an image: no failure goes without a word. */
+/* Whoever reads a verdict takes one without an error for an image: no failure goes without a word.
+ */
 static void say_it_failed(struct dump *c, int r) {
     if (!c->error->code)
         dump_fail(c, "its state", r);
 }
 
-int dump_begin(const struct dump_options *options, int fd, struct dump **ret_dump, struct rollbox_error *error) {
+int dump_begin(const struct dump_options *options, int fd, struct dump **ret_dump,
+    struct rollbox_error *error) {
     struct dump *c = calloc(1, sizeof *c);
 
     error->code = 0;
     if (!c)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "snapshot", "out of memory");
+        return error_set(
+            error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "snapshot", "out of memory");
     c->options = options;
     c->error = error;
     c->fd = fd;
@@ -413,7 +440,7 @@ int dump_begin(const struct dump_options *options, int fd, struct dump **ret_dum
 }
 
 void dump_release(struct dump *c) {
-    async_read_end();                /* what it has not read yet it would read of a later moment */
+    async_read_end(); /* what it has not read yet it would read of a later moment */
     tree_let_go(c);
 }
 
@@ -512,12 +539,12 @@ const struct inode_numbers *dump_numbers(const struct dump *c) {
 void dump_end(struct dump *c) {
     if (!c)
         return;
-    free_tables(c);             /* first: what follows needs a little room, and may be there for want of it */
+    free_tables(c); /* first: what follows needs a little room, and may be there for want of it */
     for (size_t i = 0; i < c->n_dump_processes; i++)
         cow_fork_end(c, c->dump_processes[i]);
     tree_release(c);
-    quiesce_end(c);               /* only now: who stands is no sign of rest */
+    quiesce_end(c); /* only now: who stands is no sign of rest */
     if (c->options->in_calls)
-        *c->options->in_calls = 0;      /* all that are there go on as they were */
+        *c->options->in_calls = 0; /* all that are there go on as they were */
     free(c);
 }

@@ -2,8 +2,9 @@
 /*
  * Capturing descriptors.
  *
- * What several descriptors, of several processes, have in common is the open file description (its offset, flags, the end of a pipe): kcmp(2) tells whether two are one. A description is captured once. What is in a pipe is
- * copied out by tee(2), which leaves it there.
+ * What several descriptors, of several processes, have in common is the open file description (its
+ * offset, flags, the end of a pipe): kcmp(2) tells whether two are one. A description is captured
+ * once. What is in a pipe is copied out by tee(2), which leaves it there.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -28,14 +29,14 @@
 #include "dump/internal.h"
 #include "sys/syscalls.h"
 
-#define GET_SEALS 1034          /* F_GET_SEALS */
-#define MEMORY_DEVICES 1        /* major: null, zero, full, random, urandom */
+#define GET_SEALS 1034   /* F_GET_SEALS */
+#define MEMORY_DEVICES 1 /* major: null, zero, full, random, urandom */
 
 struct open_file {
     int number;
-    char name[4096];            /* the kernel tells no more than a page of a link in /proc */
+    char name[4096]; /* the kernel tells no more than a page of a link in /proc */
     struct stat st;
-    struct buf info;            /* of fdinfo */
+    struct buf info; /* of fdinfo */
     uint64_t flags, offset;
 };
 
@@ -53,25 +54,30 @@ static int open_again(const struct dump_process *s, const struct open_file *file
 }
 
 static int refuse_file(struct dump *c, const struct open_file *file, const char *why) {
-    return dump_refuse(c, ENOTSUP, "its descriptor %d is %.200s: %s", file->number, file->name, why);
+    return dump_refuse(
+        c, ENOTSUP, "its descriptor %d is %.200s: %s", file->number, file->name, why);
 }
 
 static int fail_file(struct dump *c, const struct open_file *file, int r) {
     return dump_fail(c, file->name, r);
 }
 
-/* ---- what it can be ----------------------------------------------------------------------------------------------------- */
+/* ---- what it can be ---- */
 
 /* Whether what is read at once is one: whatever is past the first byte is gone with that, then. */
 static bool is_packet(int from, const int ends[2], size_t length) {
     int left = 0;
     char byte;
 
-    return tee(from, ends[1], length, SPLICE_F_NONBLOCK) != (ssize_t)length || read(ends[0], &byte, 1) != 1 || ioctl(ends[0], FIONREAD, &left) < 0 || (size_t)left != length - 1;
+    return tee(from, ends[1], length, SPLICE_F_NONBLOCK) != (ssize_t)length ||
+           read(ends[0], &byte, 1) != 1 || ioctl(ends[0], FIONREAD, &left) < 0 ||
+           (size_t)left != length - 1;
 }
 
-/* What is in it, without taking it out. -ENOTSUP: packets (O_DIRECT of pipe(2)), of which a read takes one, whatever room it has. */
-static int dump_content(struct dump *c, struct dump_process *s, const struct open_file *file, struct image_pipe *to) {
+/* What is in it, without taking it out. -ENOTSUP: packets (O_DIRECT of pipe(2)), of which a read
+ * takes one, whatever room it has. */
+static int dump_content(
+    struct dump *c, struct dump_process *s, const struct open_file *file, struct image_pipe *to) {
     auto_close int from = open_again(s, file, O_RDONLY | O_NONBLOCK);
     int ends[2], waiting = 0, r = 0;
 
@@ -89,7 +95,8 @@ static int dump_content(struct dump *c, struct dump_process *s, const struct ope
         r = -ENOMEM;
     if (r == 0 && fcntl(ends[1], F_SETPIPE_SZ, (int)to->capacity) < 0 && errno != EPERM)
         r = -errno;
-    ssize_t n = r == 0 ? tee(from, ends[1], (size_t)waiting, SPLICE_F_NONBLOCK) : 0, taken = n > 0 ? read(ends[0], data, (size_t)n) : 0;
+    ssize_t n = r == 0 ? tee(from, ends[1], (size_t)waiting, SPLICE_F_NONBLOCK) : 0,
+            taken = n > 0 ? read(ends[0], data, (size_t)n) : 0;
     if (taken < 0)
         r = -errno;
     else if (r == 0 && n > 0 && (taken != n || is_packet(from, ends, (size_t)n)))
@@ -116,14 +123,17 @@ static bool is_known_inode(const struct dump *c, const struct open_file *file) {
 }
 
 static unsigned wanted_of(const struct open_file *file) {
-    static const unsigned wanted[O_ACCMODE + 1] = { [O_RDONLY] = ACCESS_READ, [O_WRONLY] = ACCESS_WRITE, [O_RDWR] = ACCESS_READ | ACCESS_WRITE };
+    static const unsigned wanted[O_ACCMODE + 1] = {
+        [O_RDONLY] = ACCESS_READ, [O_WRONLY] = ACCESS_WRITE, [O_RDWR] = ACCESS_READ | ACCESS_WRITE
+    };
 
     return wanted[file->flags & O_ACCMODE];
 }
 
 /* /proc/PID/maps and its like, of threads, too. */
 static bool is_of_memory(const char *path) {
-    static const char *const names[] = { "auxv", "environ", "maps", "mem", "numa_maps", "pagemap", "smaps", "smaps_rollup" };
+    static const char *const names[] = { "auxv", "environ", "maps", "mem", "numa_maps", "pagemap",
+        "smaps", "smaps_rollup" };
     const char *name = strrchr(path, '/') + 1;
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
@@ -132,15 +142,18 @@ static bool is_of_memory(const char *path) {
     return false;
 }
 
-/* Is there more of it to be listed? What the sandbox has written is copied, and listed in another order then; so positions in the middle are told by nothing. */
+/* Is there more of it to be listed? What the sandbox has written is copied, and listed in another
+ * order then; so positions in the middle are told by nothing. */
 static bool is_listed_in_part(const struct dump_process *s, const struct open_file *file) {
     auto_close int fd = file->offset ? open_again(s, file, O_RDONLY | O_DIRECTORY) : -EBADF;
     char entries[512];
     struct statfs system;
 
-    if (fd < 0 || fstatfs(fd, &system) < 0 || system.f_flags & ST_RDONLY || (system.f_type != OVERLAYFS_SUPER_MAGIC && system.f_type != TMPFS_MAGIC))
+    if (fd < 0 || fstatfs(fd, &system) < 0 || system.f_flags & ST_RDONLY ||
+        (system.f_type != OVERLAYFS_SUPER_MAGIC && system.f_type != TMPFS_MAGIC))
         return false;
-    return lseek(fd, (off_t)file->offset, SEEK_SET) >= 0 && syscall(SYS_getdents64, fd, entries, sizeof entries) > 0;
+    return lseek(fd, (off_t)file->offset, SEEK_SET) >= 0 &&
+           syscall(SYS_getdents64, fd, entries, sizeof entries) > 0;
 }
 
 /* By a path from the root. */
@@ -152,7 +165,8 @@ static struct number number_of(const char *path, const struct stat *st) {
     return inode_numbers_of(inode_numbers_name(directory, (size_t)(end - directory)), name, st);
 }
 
-static int dump_path(struct dump *c, struct dump_process *s, const struct open_file *file, struct image_file *to) {
+static int dump_path(
+    struct dump *c, struct dump_process *s, const struct open_file *file, struct image_file *to) {
     struct stat st;
 
     if (S_ISCHR(file->st.st_mode) && major(file->st.st_rdev) != MEMORY_DEVICES)
@@ -165,12 +179,14 @@ static int dump_path(struct dump *c, struct dump_process *s, const struct open_f
     if (r < 0 || st.st_dev != file->st.st_dev || st.st_ino != file->st.st_ino)
         return refuse_file(c, file, "at that name there is another file, or none, by now");
     if (is_of_memory(file->name))
-        return refuse_file(c, file, "tells of the memory of a process, and cannot be opened before that goes on");
-    if (!access_is_given(s, &st, wanted_of(file)) && !((S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) && access_is_owner(s, &st)))
+        return refuse_file(
+            c, file, "tells of the memory of a process, and cannot be opened before that goes on");
+    if (!access_is_given(s, &st, wanted_of(file)) &&
+        !((S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) && access_is_owner(s, &st)))
         return refuse_file(c, file, "another's, and it may not open that any more");
     if (S_ISDIR(file->st.st_mode) && is_listed_in_part(s, file)) {
         (void)refuse_file(c, file, "a directory that is being listed");
-        return -EAGAIN;         /* for most that takes no time */
+        return -EAGAIN; /* for most that takes no time */
     }
     if (S_ISFIFO(file->st.st_mode) && !is_known_inode(c, file)) {
         struct image_pipe pipe = { 0 };
@@ -189,15 +205,18 @@ static int dump_path(struct dump *c, struct dump_process *s, const struct open_f
     return 0;
 }
 
-/* We may read more than it may: what it has opened for writing alone, and is not its own, its copy would get to read. */
+/* We may read more than it may: what it has opened for writing alone, and is not its own, its copy
+ * would get to read. */
 static bool may_be_read(const struct dump_process *s, const struct open_file *file) {
     struct stat st;
 
-    return (file->flags & O_ACCMODE) != O_WRONLY || (fstat(s->proc, &st) == 0 && st.st_uid == file->st.st_uid);
+    return (file->flags & O_ACCMODE) != O_WRONLY ||
+           (fstat(s->proc, &st) == 0 && st.st_uid == file->st.st_uid);
 }
 
 /* A memory file, or what has no name any more. */
-static int dump_memory(struct dump *c, struct dump_process *s, const struct open_file *file, struct image_file *to) {
+static int dump_memory(
+    struct dump *c, struct dump_process *s, const struct open_file *file, struct image_file *to) {
     bool is_memory_file = !strncmp(file->name, "/memfd:", 7);
     auto_close int fd = open_again(s, file, O_RDONLY | O_NONBLOCK);
 
@@ -220,7 +239,10 @@ static int dump_memory(struct dump *c, struct dump_process *s, const struct open
         to->seals = seals < 0 ? 0 : (uint64_t)seals;
     }
     int r = memory_save_file(c, fd, to->length, &to->runs);
-    return r == -E2BIG ? dump_refuse(c, E2BIG, "there are more than %llu bytes of memory", (unsigned long long)c->options->max_bytes) : r < 0 ? fail_file(c, file, r) : 0;
+    return r == -E2BIG ? dump_refuse(c, E2BIG, "there are more than %llu bytes of memory",
+                             (unsigned long long)c->options->max_bytes)
+           : r < 0     ? fail_file(c, file, r)
+                       : 0;
 }
 
 static bool is_external(const struct dump *c, uint64_t inode, uint64_t *ret_number) {
@@ -232,7 +254,8 @@ static bool is_external(const struct dump *c, uint64_t inode, uint64_t *ret_numb
     return false;
 }
 
-static int dump_pipe(struct dump *c, struct dump_process *s, const struct open_file *file, struct image_file *to) {
+static int dump_pipe(
+    struct dump *c, struct dump_process *s, const struct open_file *file, struct image_file *to) {
     const uint64_t *inodes = (const void *)c->pipe_inodes.data;
     size_t n = dump_count(&c->pipe_inodes, uint64_t);
     const uint64_t inode = file->st.st_ino;
@@ -250,13 +273,16 @@ static int dump_pipe(struct dump *c, struct dump_process *s, const struct open_f
     struct image_pipe pipe = { 0 };
     int r = dump_content(c, s, file, &pipe);
     if (r < 0)
-        return r == -ENOTSUP ? refuse_file(c, file, "in which packets wait") : fail_file(c, file, r);
+        return r == -ENOTSUP ? refuse_file(c, file, "in which packets wait")
+                             : fail_file(c, file, r);
     buf_add(&c->pipes, &pipe, sizeof pipe);
     buf_add(&c->pipe_inodes, &inode, sizeof inode);
     return 0;
 }
 
-/* What it watches is told by the number that it had when it was added, of a process that need not be this one, and may be another file's by now, or nobody's. Of several by one number it is the one that `n` others precede. */
+/* What it watches is told by the number that it had when it was added, of a process that need not
+ * be this one, and may be another file's by now, or nobody's. Of several by one number it is the
+ * one that `n` others precede. */
 static bool is_watched(const struct dump_process *s, int epoll, int fd, uint32_t n) {
     struct kcmp_epoll_slot slot = { .efd = (uint32_t)epoll, .tfd = (uint32_t)fd, .toff = n };
 
@@ -271,7 +297,8 @@ static uint32_t count_targets(const struct dump *c, size_t from, int fd) {
     return n;
 }
 
-static int dump_epoll(struct dump *c, const struct dump_process *s, const struct open_file *file, struct image_file *to) {
+static int dump_epoll(struct dump *c, const struct dump_process *s, const struct open_file *file,
+    struct image_file *to) {
     size_t before = dump_count(&c->targets, struct image_target);
 
     for (const char *at = file->info.data; (at = strstr(at, "\ntfd:")); at++) {
@@ -296,23 +323,29 @@ static int dump_epoll(struct dump *c, const struct dump_process *s, const struct
 static int dump_timer(struct dump *c, const struct open_file *file, struct image_file *to) {
     uint64_t value[2], interval[2];
 
-    if (sscanf(dump_field(file->info.data, "\nit_value: "), "(%" SCNu64 ", %" SCNu64 ")", &value[0], &value[1]) != 2 || sscanf(dump_field(file->info.data, "\nit_interval: "), "(%" SCNu64 ", %" SCNu64 ")", &interval[0], &interval[1]) != 2)
+    if (sscanf(dump_field(file->info.data, "\nit_value: "), "(%" SCNu64 ", %" SCNu64 ")", &value[0],
+            &value[1]) != 2 ||
+        sscanf(dump_field(file->info.data, "\nit_interval: "), "(%" SCNu64 ", %" SCNu64 ")",
+            &interval[0], &interval[1]) != 2)
         return fail_file(c, file, -EBADMSG);
     to->kind = IMAGE_FILE_TIMER;
     to->value = field_number(file, "\nclockid: ", 10);
     if (quiesce_is_marked(c, interval, value[0])) {
-        to->length = interval[0];       /* init keeps its time */
+        to->length = interval[0]; /* init keeps its time */
         return 0;
     }
     to->ticks = field_number(file, "\nticks: ", 10);
-    /* Until a moment of the day, however long nobody runs. Where the policy governs that, it goes on from where it stood. */
-    if (to->value == CLOCK_REALTIME && field_number(file, "\nsettime flags: ", 8) & TFD_TIMER_ABSTIME && (value[0] || value[1]) &&
+    /* Until a moment of the day, however long nobody runs. Where the policy governs that, it goes
+     * on from where it stood. */
+    if (to->value == CLOCK_REALTIME &&
+        field_number(file, "\nsettime flags: ", 8) & TFD_TIMER_ABSTIME && (value[0] || value[1]) &&
         !c->options->still) {
         struct timespec now;
 
         to->seals = field_number(file, "\nsettime flags: ", 8);
         (void)clock_gettime(CLOCK_REALTIME, &now);
-        to->offset = ((uint64_t)now.tv_sec + value[0]) * 1000000000u + (uint64_t)now.tv_nsec + value[1];
+        to->offset =
+            ((uint64_t)now.tv_sec + value[0]) * 1000000000u + (uint64_t)now.tv_nsec + value[1];
     }
     for (size_t i = 0; i < 2; i++) {
         to->timer[i] = interval[i];
@@ -321,7 +354,8 @@ static int dump_timer(struct dump *c, const struct open_file *file, struct image
     return 0;
 }
 
-/* Descriptors of processes that end soon after are told by number, so only of one that is captured. */
+/* Descriptors of processes that end soon after are told by number, so only of one that is captured.
+ */
 static int dump_pidfd(struct dump *c, const struct open_file *file, struct image_file *to) {
     to->kind = IMAGE_FILE_PIDFD;
     to->value = dump_innermost(file->info.data, "\nNSpid:");
@@ -332,7 +366,8 @@ static int dump_pidfd(struct dump *c, const struct open_file *file, struct image
 }
 
 /* What only a descriptor of our own tells. */
-static int dump_copied(struct dump *c, struct dump_process *s, const struct open_file *file, struct image_file *to) {
+static int dump_copied(
+    struct dump *c, struct dump_process *s, const struct open_file *file, struct image_file *to) {
     const char *why = NULL;
     auto_close int process = sys_pidfd_open(s->pid, 0);
     auto_close int fd = process < 0 ? process : sys_pidfd_getfd(process, file->number, 0);
@@ -341,11 +376,17 @@ static int dump_copied(struct dump *c, struct dump_process *s, const struct open
     if (fd >= 0 && terminals_is_one(&file->st))
         r = terminals_dump(c, s, &file->st, TAKE_FD(fd), to, &why);
     else if (fd >= 0)
-        r = S_ISSOCK(file->st.st_mode) ? sockets_dump(c, fd, file->st.st_ino, to, &why) : inotify_dump(c, s, file->number, fd, file->info.data, to, &why);
-    return why ? dump_refuse(c, r == -EAGAIN ? EAGAIN : ENOTSUP, "its descriptor %d is %.200s: %s", file->number, file->name, why) : r < 0 ? fail_file(c, file, r) : 0;
+        r = S_ISSOCK(file->st.st_mode)
+                ? sockets_dump(c, fd, file->st.st_ino, to, &why)
+                : inotify_dump(c, s, file->number, fd, file->info.data, to, &why);
+    return why ? dump_refuse(c, r == -EAGAIN ? EAGAIN : ENOTSUP, "its descriptor %d is %.200s: %s",
+                     file->number, file->name, why)
+           : r < 0 ? fail_file(c, file, r)
+                   : 0;
 }
 
-static int dump_other(struct dump *c, struct dump_process *s, const struct open_file *file, struct image_file *to) {
+static int dump_other(
+    struct dump *c, struct dump_process *s, const struct open_file *file, struct image_file *to) {
     if (!strcmp(file->name, "anon_inode:[eventfd]")) {
         to->kind = IMAGE_FILE_EVENT;
         to->value = field_number(file, "\neventfd-count:", 16);
@@ -370,8 +411,10 @@ static int dump_other(struct dump *c, struct dump_process *s, const struct open_
     return refuse_file(c, file, "of a kind that is not captured");
 }
 
-static int dump_description(struct dump *c, struct dump_process *s, const struct open_file *file, struct image_file *to) {
-    *to = (struct image_file){ .flags = (uint32_t)(file->flags & ~(uint64_t)O_CLOEXEC), .mode = file->st.st_mode };
+static int dump_description(
+    struct dump *c, struct dump_process *s, const struct open_file *file, struct image_file *to) {
+    *to = (struct image_file){ .flags = (uint32_t)(file->flags & ~(uint64_t)O_CLOEXEC),
+        .mode = file->st.st_mode };
     if (!strncmp(file->name, "pipe:[", 6))
         return dump_pipe(c, s, file, to);
     if (file->name[0] != '/')
@@ -387,13 +430,17 @@ static int dump_description(struct dump *c, struct dump_process *s, const struct
     return dump_path(c, s, file, to);
 }
 
-/* ---- which ones --------------------------------------------------------------------------------------------------------- */
+/* ---- which ones ---- */
 
-static bool is_same(const struct known_file *known, const struct dump_process *s, const struct open_file *file) {
-    return known->device == file->st.st_dev && known->inode == file->st.st_ino && known->number >= 0 && syscall(SYS_kcmp, known->pid, s->pid, KCMP_FILE, known->number, file->number) == 0;
+static bool is_same(
+    const struct known_file *known, const struct dump_process *s, const struct open_file *file) {
+    return known->device == file->st.st_dev && known->inode == file->st.st_ino &&
+           known->number >= 0 &&
+           syscall(SYS_kcmp, known->pid, s->pid, KCMP_FILE, known->number, file->number) == 0;
 }
 
-static int find_or_add(struct dump *c, struct dump_process *s, const struct open_file *file, uint32_t *ret_file) {
+static int find_or_add(
+    struct dump *c, struct dump_process *s, const struct open_file *file, uint32_t *ret_file) {
     size_t n = dump_count(&c->known, struct known_file);
     struct image_file image;
 
@@ -403,10 +450,13 @@ static int find_or_add(struct dump *c, struct dump_process *s, const struct open
             return 0;
         }
     /* A memory file that is open twice, or mapped, has its pages in common. */
-    for (size_t i = 0; i < n && file->name[0] == '/' && !file->st.st_nlink && !quiesce_is_page(c, file->st.st_ino, file->name); i++) {
+    for (size_t i = 0; i < n && file->name[0] == '/' && !file->st.st_nlink &&
+                       !quiesce_is_page(c, file->st.st_ino, file->name);
+         i++) {
         const struct known_file *known = dump_entry(&c->known, i, struct known_file);
 
-        if (known->device == file->st.st_dev && known->inode == file->st.st_ino && known->number >= 0)
+        if (known->device == file->st.st_dev && known->inode == file->st.st_ino &&
+            known->number >= 0)
             return refuse_file(c, file, "a file without a name that is opened twice");
         if (known->inode == file->st.st_ino && known->number < 0)
             return refuse_file(c, file, "memory that another process maps");
@@ -416,11 +466,16 @@ static int find_or_add(struct dump *c, struct dump_process *s, const struct open
     int r = dump_description(c, s, file, &image);
     if (r < 0)
         return r;
-    struct known_file known = { .pid = s->pid, .number = file->number, .device = file->st.st_dev, .inode = file->st.st_ino, .kind = image.kind };
+    struct known_file known = { .pid = s->pid,
+        .number = file->number,
+        .device = file->st.st_dev,
+        .inode = file->st.st_ino,
+        .kind = image.kind };
     buf_add(&c->files, &image, sizeof image);
     buf_add(&c->known, &known, sizeof known);
     *ret_file = (uint32_t)n;
-    return buf_failed(&c->files) || buf_failed(&c->known) ? dump_fail(c, "its descriptors", -ENOMEM) : 0;
+    return buf_failed(&c->files) || buf_failed(&c->known) ? dump_fail(c, "its descriptors", -ENOMEM)
+                                                          : 0;
 }
 
 /* "lock:\t1: POSIX  ADVISORY  WRITE 7 00:2a:1234 0 EOF" */
@@ -430,9 +485,13 @@ static int dump_locks(struct dump *c, const struct open_file *file) {
         char kind[12], how[12], access[12], end[24];
         unsigned long long start;
 
-        if (sscanf(at, "\nlock: %*d: %11s %11s %11s %*d %*s %llu %23s", kind, how, access, &start, end) != 5)
+        if (sscanf(at, "\nlock: %*d: %11s %11s %11s %*d %*s %llu %23s", kind, how, access, &start,
+                end) != 5)
             return refuse_file(c, file, "locked in a way that is not known");
-        lock.kind = !strcmp(kind, "FLOCK") ? IMAGE_LOCK_FLOCK : !strcmp(kind, "POSIX") ? IMAGE_LOCK_POSIX : !strcmp(kind, "OFDLCK") ? IMAGE_LOCK_OFD : 0;
+        lock.kind = !strcmp(kind, "FLOCK")    ? IMAGE_LOCK_FLOCK
+                    : !strcmp(kind, "POSIX")  ? IMAGE_LOCK_POSIX
+                    : !strcmp(kind, "OFDLCK") ? IMAGE_LOCK_OFD
+                                              : 0;
         lock.is_write = !strcmp(access, "WRITE");
         lock.start = start;
         lock.length = strcmp(end, "EOF") ? strtoull(end, NULL, 10) - start + 1 : 0;
@@ -443,15 +502,18 @@ static int dump_locks(struct dump *c, const struct open_file *file) {
     return 0;
 }
 
-/* What was opened through its master has the flag itself, if it was opened with it, and fdinfo tells of that: only the process knows. */
-static int is_closed_on_exec(struct dump *c, struct dump_process *s, const struct open_file *file, uint32_t *ret_answer) {
+/* What was opened through its master has the flag itself, if it was opened with it, and fdinfo
+ * tells of that: only the process knows. */
+static int is_closed_on_exec(
+    struct dump *c, struct dump_process *s, const struct open_file *file, uint32_t *ret_answer) {
     struct trace *trace = &tree_main(c, s)->trace;
     const uint64_t arguments[] = { (uint64_t)file->number, F_GETFD };
     int64_t result = !!(file->flags & O_CLOEXEC);
 
     if (result && terminals_is_one(&file->st)) {
         cow_fork_made(c, s);
-        int r = trace_call(trace, &s->tools, SYS_fcntl, arguments, ARRAY_SIZE(arguments), NULL, 0, &result);
+        int r = trace_call(
+            trace, &s->tools, SYS_fcntl, arguments, ARRAY_SIZE(arguments), NULL, 0, &result);
         if (r == 0)
             r = trace_put_back(trace);
         if (r < 0 || result < 0)
@@ -461,7 +523,8 @@ static int is_closed_on_exec(struct dump *c, struct dump_process *s, const struc
     return 0;
 }
 
-static int dump_one(struct dump *c, struct dump_process *s, int directory, int number, struct open_file *file) {
+static int dump_one(
+    struct dump *c, struct dump_process *s, int directory, int number, struct open_file *file) {
     char name[16], path[32];
     struct image_fd fd = { .number = (uint32_t)number };
 
@@ -499,7 +562,8 @@ static int by_number(const void *a, const void *b) {
 }
 
 int files_dump(struct dump *c, struct dump_process *s, struct image_process *process) {
-    size_t before = dump_count(&c->fds, struct image_fd), locks_before = dump_count(&c->locks, struct image_lock);
+    size_t before = dump_count(&c->fds, struct image_fd),
+           locks_before = dump_count(&c->locks, struct image_lock);
     struct open_file *file = calloc(1, sizeof *file);
     int directory = openat(s->proc, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r = 0;
     DIR *list = directory < 0 ? NULL : fdopendir(directory);
@@ -523,13 +587,18 @@ int files_dump(struct dump *c, struct dump_process *s, struct image_process *pro
     if (r == 0 && (buf_failed(&c->fds) || dump_count(&c->fds, struct image_fd) > IMAGE_MAX_FDS))
         return dump_fail(c, "its descriptors", -E2BIG);
     if (process->fds.n)
-        qsort(dump_entry(&c->fds, before, struct image_fd), process->fds.n, sizeof(struct image_fd), by_number);
+        qsort(dump_entry(&c->fds, before, struct image_fd), process->fds.n, sizeof(struct image_fd),
+            by_number);
     return r;
 }
 
-/* What is mapped the kernel shows to privileged callers only (/proc/PID/map_files); else it is read as the process sees it. */
-int files_memory(struct dump *c, struct dump_process *s, const struct map_line *map, uint32_t *ret_file) {
-    struct image_file image = { .kind = IMAGE_FILE_MEMORY, .mode = S_IFREG | 0600, .flags = O_RDWR };
+/* What is mapped the kernel shows to privileged callers only (/proc/PID/map_files); else it is read
+ * as the process sees it. */
+int files_memory(
+    struct dump *c, struct dump_process *s, const struct map_line *map, uint32_t *ret_file) {
+    struct image_file image = {
+        .kind = IMAGE_FILE_MEMORY, .mode = S_IFREG | 0600, .flags = O_RDWR
+    };
     char path[64];
     struct stat st;
     int r;
@@ -545,13 +614,15 @@ int files_memory(struct dump *c, struct dump_process *s, const struct map_line *
         if (known->inode != map->inode || known->kind != IMAGE_FILE_MEMORY)
             continue;
         if (map->offset + (map->end - map->start) > image_up_to(file->length, IMAGE_PAGE))
-            return dump_refuse(c, ENOTSUP, "it shares more of the memory at 0x%llx than others do", (unsigned long long)map->start);
+            return dump_refuse(c, ENOTSUP, "it shares more of the memory at 0x%llx than others do",
+                (unsigned long long)map->start);
         *ret_file = (uint32_t)i;
         return 0;
     }
     if (dump_count(&c->known, struct known_file) == IMAGE_MAX_FILES)
         return dump_refuse(c, E2BIG, "there are more than %u open files", IMAGE_MAX_FILES);
-    snprintf(path, sizeof path, "map_files/%llx-%llx", (unsigned long long)map->start, (unsigned long long)map->end);
+    snprintf(path, sizeof path, "map_files/%llx-%llx", (unsigned long long)map->start,
+        (unsigned long long)map->end);
     auto_close int fd = openat(s->proc, path, O_RDONLY | O_CLOEXEC);
     image.path = dump_text(c, "shared");
     if (quiesce_is_page(c, map->inode, map->path)) {
@@ -566,9 +637,13 @@ int files_memory(struct dump *c, struct dump_process *s, const struct map_line *
     }
     if (r < 0)
         return r == -E2BIG || c->error->code ? r : dump_fail(c, "its shared memory", r);
-    struct known_file known = { .pid = s->pid, .number = -1, .inode = map->inode, .kind = image.kind };
+    struct known_file known = {
+        .pid = s->pid, .number = -1, .inode = map->inode, .kind = image.kind
+    };
     *ret_file = (uint32_t)dump_count(&c->files, struct image_file);
     buf_add(&c->files, &image, sizeof image);
     buf_add(&c->known, &known, sizeof known);
-    return buf_failed(&c->files) || buf_failed(&c->known) ? dump_fail(c, "its shared memory", -ENOMEM) : 0;
+    return buf_failed(&c->files) || buf_failed(&c->known)
+               ? dump_fail(c, "its shared memory", -ENOMEM)
+               : 0;
 }

@@ -2,7 +2,9 @@
 /*
  * From an addition and its base to an image that needs no other (guest/process_image.h).
  *
- * All that the addition has keeps its place in the file; after it come the pages of memory once more, each area's by address, some of them the base's, then the tables that name them, and a header. What the addition had as pages is left out of the file: holes.
+ * All that the addition has keeps its place in the file; after it come the pages of memory once
+ * more, each area's by address, some of them the base's, then the tables that name them, and a
+ * header. What the addition had as pages is left out of the file: holes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -43,11 +45,12 @@ static const struct image *header_of(const struct mapped *mapped) {
 
 struct flattening {
     int fd;
-    uint64_t at;                /* where the next pages go */
+    uint64_t at; /* where the next pages go */
     struct buf runs;
 };
 
-static int put_pages(struct flattening *whole, const char *pages, uint64_t address, uint64_t length) {
+static int put_pages(
+    struct flattening *whole, const char *pages, uint64_t address, uint64_t length) {
     struct image_run run = { .address = address, .length = length, .at = whole->at };
 
     buf_add(&whole->runs, &run, sizeof run);
@@ -56,9 +59,17 @@ static int put_pages(struct flattening *whole, const char *pages, uint64_t addre
 }
 
 /* Its runs and what it keeps, by address. */
-static int put_area(struct flattening *whole, const struct mapped *incremental, const struct mapped *base, struct image_range runs, struct image_range kept, struct image_range *ret_runs) {
-    const struct image_run *run = image_table(header_of(incremental), incremental->data, runs, struct image_run) + runs.first, *runs_end = run + runs.n;
-    const struct image_kept *keep = image_table(header_of(incremental), incremental->data, kept, struct image_kept) + kept.first, *kept_end = keep + kept.n;
+static int put_area(struct flattening *whole, const struct mapped *incremental,
+    const struct mapped *base, struct image_range runs, struct image_range kept,
+    struct image_range *ret_runs) {
+    const struct image_run *run = image_table(header_of(incremental), incremental->data, runs,
+                                      struct image_run) +
+                                  runs.first,
+                           *runs_end = run + runs.n;
+    const struct image_kept *keep = image_table(header_of(incremental), incremental->data, kept,
+                                        struct image_kept) +
+                                    kept.first,
+                            *kept_end = keep + kept.n;
     const size_t before = dump_count(&whole->runs, struct image_run);
     int r = 0;
 
@@ -82,7 +93,8 @@ static uint64_t end_of_pages(const struct mapped *incremental) {
     return it->runs.n ? runs[it->runs.n - 1].at + runs[it->runs.n - 1].length : 0;
 }
 
-static int put_table(struct flattening *whole, const struct buf *table, size_t entry_size, struct image_part *ret_part) {
+static int put_table(struct flattening *whole, const struct buf *table, size_t entry_size,
+    struct image_part *ret_part) {
     static const char nothing[IMAGE_TABLE];
     const uint64_t at = image_up_to(whole->at, IMAGE_TABLE);
     int r = fd_write_all(whole->fd, nothing, (size_t)(at - whole->at));
@@ -92,26 +104,31 @@ static int put_table(struct flattening *whole, const struct buf *table, size_t e
     return r < 0 ? r : fd_write_all(whole->fd, table->data, table->length);
 }
 
-static int put_all(struct flattening *whole, const struct mapped *incremental, const struct mapped *base, struct buf *areas, struct buf *files) {
+static int put_all(struct flattening *whole, const struct mapped *incremental,
+    const struct mapped *base, struct buf *areas, struct buf *files) {
     const struct image *it = header_of(incremental);
     struct image whole_header = *it;
     const uint64_t pages = end_of_pages(incremental);
     int r = 0;
 
-    buf_add(areas, image_table(it, incremental->data, areas, struct image_area), it->areas.n * sizeof(struct image_area));
-    buf_add(files, image_table(it, incremental->data, files, struct image_file), it->files.n * sizeof(struct image_file));
+    buf_add(areas, image_table(it, incremental->data, areas, struct image_area),
+        it->areas.n * sizeof(struct image_area));
+    buf_add(files, image_table(it, incremental->data, files, struct image_file),
+        it->files.n * sizeof(struct image_file));
     if (buf_failed(areas) || buf_failed(files))
         return -ENOMEM;
     whole->at = image_up_to(incremental->length, IMAGE_PAGE);
     if (lseek(whole->fd, (off_t)pages, SEEK_SET) < 0)
         return -errno;
-    r = fd_write_all(whole->fd, incremental->data + pages, (size_t)(incremental->length - sizeof *it - pages));
+    r = fd_write_all(
+        whole->fd, incremental->data + pages, (size_t)(incremental->length - sizeof *it - pages));
     if (r == 0 && lseek(whole->fd, (off_t)whole->at, SEEK_SET) < 0)
         r = -errno;
     for (uint64_t i = 0; i < it->areas.n && r == 0; i++) {
         struct image_area *area = dump_entry(areas, i, struct image_area);
 
-        if (area->kind > IMAGE_STACK)   /* has no pages; what it said would be others' in the new table */
+        if (area->kind >
+            IMAGE_STACK) /* has no pages; what it said would be others' in the new table */
             area->runs = (struct image_range){ 0 };
         else
             r = put_area(whole, incremental, base, area->runs, area->kept, &area->runs);
@@ -145,7 +162,9 @@ int dump_flatten(int incremental_fd, int base_fd, int to) {
 
     if (r == 0)
         r = map_image(base_fd, &base);
-    if (r == 0 && (!image_is_sound(base.data, base.length) || !image_is_incremental(incremental.data, incremental.length, base.data, base.length)))
+    if (r == 0 &&
+        (!image_is_sound(base.data, base.length) ||
+            !image_is_incremental(incremental.data, incremental.length, base.data, base.length)))
         r = -EBADMSG;
     if (r == 0)
         r = put_all(&whole, &incremental, &base, &areas, &files);

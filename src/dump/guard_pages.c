@@ -2,8 +2,11 @@
 /*
  * Guards in memory.
  *
- * A process can make pages of a mapping such that whoever touches them is ended, as if nothing were mapped there (MADV_GUARD_INSTALL): glibc from 2.42 on does so below the stacks of threads. They are no mappings of their own, and what
- * they are on may be anything; a copy has them again, in the same places. The kernel tells of them in /proc/PID/pagemap since Linux 6.15, as of pages that are swapped; before, what cannot be read is refused.
+ * A process can make pages of a mapping such that whoever touches them is ended, as if nothing were
+ * mapped there (MADV_GUARD_INSTALL): glibc from 2.42 on does so below the stacks of threads. They
+ * are no mappings of their own, and what they are on may be anything; a copy has them again, in the
+ * same places. The kernel tells of them in /proc/PID/pagemap since Linux 6.15, as of pages that are
+ * swapped; before, what cannot be read is refused.
  */
 #include <errno.h>
 #include <sys/ioctl.h>
@@ -15,7 +18,7 @@
 #include "sys/uapi.h"
 
 #define REGIONS 256u
-#define ENTRIES 4096u           /* of pagemap at a time */
+#define ENTRIES 4096u /* of pagemap at a time */
 
 /* Which of the pages between two addresses are guards. */
 static int scan_range(struct dump *c, const struct dump_process *s, uint64_t at, uint64_t end) {
@@ -23,14 +26,16 @@ static int scan_range(struct dump *c, const struct dump_process *s, uint64_t at,
 
     while (at < end) {
         size_t n = (size_t)MIN((end - at) / IMAGE_PAGE, (uint64_t)ENTRIES);
-        ssize_t got = pread(s->pages.pagemap, entries, n * sizeof *entries, (off_t)(at / IMAGE_PAGE * sizeof *entries));
+        ssize_t got = pread(s->pages.pagemap, entries, n * sizeof *entries,
+            (off_t)(at / IMAGE_PAGE * sizeof *entries));
 
         if (got < (ssize_t)sizeof *entries)
             return got < 0 ? -errno : -EIO;
         n = (size_t)got / sizeof *entries;
         for (size_t i = 0; i < n; i++) {
             const size_t known = dump_count(&c->guarded, struct image_guard);
-            struct image_guard *last = known ? dump_entry(&c->guarded, known - 1, struct image_guard) : NULL;
+            struct image_guard *last =
+                known ? dump_entry(&c->guarded, known - 1, struct image_guard) : NULL;
             struct image_guard guard = { at + i * IMAGE_PAGE, IMAGE_PAGE };
 
             if (!(entries[i] & PAGEMAP_GUARD))
@@ -47,7 +52,12 @@ static int scan_range(struct dump *c, const struct dump_process *s, uint64_t at,
 
 int guard_pages_find(struct dump *c, const struct dump_process *s) {
     struct uapi_page_region found[REGIONS];
-    struct uapi_pm_scan_arg scan = { .size = sizeof scan, .end = IMAGE_HIGHEST, .vec = (uintptr_t)found, .vec_len = REGIONS, .category_mask = PAGE_IS_SWAPPED, .return_mask = PAGE_IS_SWAPPED };
+    struct uapi_pm_scan_arg scan = { .size = sizeof scan,
+        .end = IMAGE_HIGHEST,
+        .vec = (uintptr_t)found,
+        .vec_len = REGIONS,
+        .category_mask = PAGE_IS_SWAPPED,
+        .return_mask = PAGE_IS_SWAPPED };
     int r = 0;
 
     c->guarded.length = c->n_guarded = 0;
@@ -55,7 +65,7 @@ int guard_pages_find(struct dump *c, const struct dump_process *s) {
         int n = ioctl(s->pages.pagemap, PAGEMAP_SCAN, &scan);
 
         if (n < 0 && (errno == ENOTTY || errno == EINVAL))
-            return 0;           /* a kernel without it has no guards */
+            return 0; /* a kernel without it has no guards */
         for (int i = 0; i < n && r == 0; i++)
             r = scan_range(c, s, found[i].start, found[i].end);
         if (n < 0)
@@ -65,27 +75,36 @@ int guard_pages_find(struct dump *c, const struct dump_process *s) {
 }
 
 int guard_pages_take(struct dump *c, struct image_area *area) {
-    const size_t before = dump_count(&c->guards, struct image_guard), n = dump_count(&c->guarded, struct image_guard);
+    const size_t before = dump_count(&c->guards, struct image_guard),
+                 n = dump_count(&c->guarded, struct image_guard);
 
     for (; c->n_guarded < n; c->n_guarded++) {
         const struct image_guard *guard = dump_entry(&c->guarded, c->n_guarded, struct image_guard);
-        const uint64_t start = MAX(guard->address, area->start), end = MIN(guard->address + guard->length, area->end);
+        const uint64_t start = MAX(guard->address, area->start),
+                       end = MIN(guard->address + guard->length, area->end);
 
         if (start < end)
             buf_add(&c->guards, &(struct image_guard){ start, end - start }, sizeof *guard);
         if (guard->address + guard->length > area->end)
-            break;              /* the rest of it is the next area's */
+            break; /* the rest of it is the next area's */
     }
     area->guards = dump_range(&c->guards, before, sizeof(struct image_guard));
     if (buf_failed(&c->guards))
         return dump_fail(c, "its guards", -ENOMEM);
-    return dump_count(&c->guards, struct image_guard) <= IMAGE_MAX_GUARDS ? 0 : dump_refuse(c, E2BIG, "there are more than %u guards in memory", IMAGE_MAX_GUARDS);
+    return dump_count(&c->guards, struct image_guard) <= IMAGE_MAX_GUARDS
+               ? 0
+               : dump_refuse(c, E2BIG, "there are more than %u guards in memory", IMAGE_MAX_GUARDS);
 }
 
 int guard_pages_refuse(struct dump *c, const struct dump_process *s, uint64_t address) {
     uint64_t entry;
 
-    if (pread(s->pages.pagemap, &entry, sizeof entry, (off_t)(address / IMAGE_PAGE * sizeof entry)) != sizeof entry || !(entry & PAGEMAP_GUARD))
+    if (pread(s->pages.pagemap, &entry, sizeof entry,
+            (off_t)(address / IMAGE_PAGE * sizeof entry)) != sizeof entry ||
+        !(entry & PAGEMAP_GUARD))
         return 0;
-    return dump_refuse(c, ENOTSUP, "it guards memory at 0x%llx (MADV_GUARD_INSTALL) of which it has what can be read through that mapping alone: shared memory, or a file's of which pages are its own", (unsigned long long)address);
+    return dump_refuse(c, ENOTSUP,
+        "it guards memory at 0x%llx (MADV_GUARD_INSTALL) of which it has what can be read through "
+        "that mapping alone: shared memory, or a file's of which pages are its own",
+        (unsigned long long)address);
 }

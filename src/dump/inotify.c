@@ -2,9 +2,13 @@
 /*
  * Capturing inotify descriptors: what they watch, by path.
  *
- * The kernel tells a watch's number, its mask, and which file it is of: its inode, the device of its file system, and its file handle, which no file that comes later has. A path is looked for at all that is known to be in use, then in all
- * that is mounted of that file system; one whose file has the handle is one to watch it by, whichever it was. What overlays say of inodes need not agree, so what is not found by its inode is looked for by handle alone; and as two files of
- * one may have the same, it is asked for whether this one is watched. What has happened and was not read yet can be neither looked at nor put there again.
+ * The kernel tells a watch's number, its mask, and which file it is of: its inode, the device of
+ * its file system, and its file handle, which no file that comes later has. A path is looked for at
+ * all that is known to be in use, then in all that is mounted of that file system; one whose file
+ * has the handle is one to watch it by, whichever it was. What overlays say of inodes need not
+ * agree, so what is not found by its inode is looked for by handle alone; and as two files of one
+ * may have the same, it is asked for whether this one is watched. What has happened and was not
+ * read yet can be neither looked at nor put there again.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -21,16 +25,18 @@
 #include "dump/internal.h"
 #include "sys/syscalls.h"
 
-#define MAX_ENTRIES 200000u     /* looked at for all watches: they stand still meanwhile */
+#define MAX_ENTRIES 200000u /* looked at for all watches: they stand still meanwhile */
 #define MAX_DEPTH 64
-#define MAX_PLACE 4096          /* of a path: where there are longer ones, they are not found */
-#define MAX_HANDLE 128          /* MAX_HANDLE_SZ */
-#define WEAK_HANDLE 0x81        /* FILEID_INO64_GEN, of what makes no handles of its own */
-#define ANY_INODE 0x200         /* AT_HANDLE_FID: as the kernel tells it, of file systems, too, that open none by it; Linux 6.5 */
+#define MAX_PLACE 4096   /* of a path: where there are longer ones, they are not found */
+#define MAX_HANDLE 128   /* MAX_HANDLE_SZ */
+#define WEAK_HANDLE 0x81 /* FILEID_INO64_GEN, of what makes no handles of its own */
+#define ANY_INODE                                                                                  \
+    0x200 /* AT_HANDLE_FID: as the kernel tells it, of file systems, too, that open none by it;    \
+             Linux 6.5 */
 
 struct watch {
-    struct image_watch image;   /* path 0: not found yet */
-    const struct dump_process *process;      /* one that has it, by this number */
+    struct image_watch image;           /* path 0: not found yet */
+    const struct dump_process *process; /* one that has it, by this number */
     int fd;
     uint64_t inode;
     uint32_t major, minor;
@@ -43,9 +49,10 @@ struct search {
     struct dump *c;
     const struct dump_process *process;
     struct buf mounts;
-    bool by_handle;             /* whatever the inode */
+    bool by_handle; /* whatever the inode */
     unsigned n_entries, n_missing;
-    uint64_t inodes[1024];      /* bits: those that are looked for have one of these, modulo their number */
+    uint64_t
+        inodes[1024]; /* bits: those that are looked for have one of these, modulo their number */
 };
 
 static struct watch *watch_list(struct dump *c) {
@@ -67,7 +74,8 @@ static int by_number(const void *a, const void *b) {
     return (x->image.number > y->image.number) - (x->image.number < y->image.number);
 }
 
-int inotify_dump(struct dump *c, const struct dump_process *s, int number, int fd, const char *info, struct image_file *to, const char **ret_why) {
+int inotify_dump(struct dump *c, const struct dump_process *s, int number, int fd, const char *info,
+    struct image_file *to, const char **ret_why) {
     size_t before = dump_count(&c->watched, struct watch);
     int waiting = 0;
 
@@ -83,7 +91,11 @@ int inotify_dump(struct dump *c, const struct dump_process *s, int number, int f
         unsigned device, bytes;
         int handle = 0;
 
-        if (sscanf(at, "\ninotify wd:%x ino:%llx sdev:%x mask:%x ignored_mask:%*x fhandle-bytes:%x fhandle-type:%x f_handle:%n", &watch.image.number, &inode, &device, &watch.image.mask, &bytes, (unsigned *)&watch.type, &handle) != 6 ||
+        if (sscanf(at,
+                "\ninotify wd:%x ino:%llx sdev:%x mask:%x ignored_mask:%*x fhandle-bytes:%x "
+                "fhandle-type:%x f_handle:%n",
+                &watch.image.number, &inode, &device, &watch.image.mask, &bytes,
+                (unsigned *)&watch.type, &handle) != 6 ||
             !handle || bytes > MAX_HANDLE || watch.image.number < 1)
             return -EBADMSG;
         if (watch.image.number > IMAGE_MAX_WATCHES) {
@@ -105,7 +117,7 @@ int inotify_dump(struct dump *c, const struct dump_process *s, int number, int f
     return 0;
 }
 
-/* ---- which path ---------------------------------------------------------------------------------------------------------- */
+/* ---- which path ---- */
 
 union handle {
     struct file_handle handle;
@@ -117,11 +129,13 @@ static bool find_handle(int directory, const char *name, union handle *ret_handl
     if (name_to_handle_at(directory, name, &ret_handle->handle, ret_mount, ANY_INODE) == 0)
         return true;
     ret_handle->handle.handle_bytes = MAX_HANDLE;
-    return errno == EINVAL && name_to_handle_at(directory, name, &ret_handle->handle, ret_mount, 0) == 0;
+    return errno == EINVAL &&
+           name_to_handle_at(directory, name, &ret_handle->handle, ret_mount, 0) == 0;
 }
 
 static bool is_of_mount(const struct search *search, int mount, const struct watch *watch) {
-    for (const char *line = search->mounts.data; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+    for (const char *line = search->mounts.data; line && *line;
+         line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
         unsigned device_major, device_minor;
         int id;
 
@@ -131,7 +145,8 @@ static bool is_of_mount(const struct search *search, int mount, const struct wat
     return false;
 }
 
-/* The kernel refuses a second watch of one file, where that is asked for; should it take the first, that is undone. */
+/* The kernel refuses a second watch of one file, where that is asked for; should it take the first,
+ * that is undone. */
 static bool is_watched(const struct watch *watch, int directory, const char *name) {
     char path[32];
     auto_close int process = sys_pidfd_open(watch->process->pid, 0);
@@ -146,7 +161,9 @@ static bool is_watched(const struct watch *watch, int directory, const char *nam
 }
 
 static bool is_same(const struct watch *watch, const union handle *found) {
-    return found->handle.handle_type == watch->type && found->handle.handle_bytes == watch->n_handle && !memcmp(found->handle.f_handle, watch->handle, watch->n_handle);
+    return found->handle.handle_type == watch->type &&
+           found->handle.handle_bytes == watch->n_handle &&
+           !memcmp(found->handle.f_handle, watch->handle, watch->n_handle);
 }
 
 /* Another one of the same descriptor says the same of its file. */
@@ -154,23 +171,30 @@ static bool is_ambiguous(struct dump *c, size_t index) {
     const struct watch *list = watch_list(c), *watch = &list[index];
 
     for (size_t i = 0; i < dump_count(&c->watched, struct watch); i++)
-        if (i != index && list[i].process == watch->process && list[i].fd == watch->fd && list[i].inode == watch->inode && list[i].major == watch->major && list[i].minor == watch->minor)
+        if (i != index && list[i].process == watch->process && list[i].fd == watch->fd &&
+            list[i].inode == watch->inode && list[i].major == watch->major &&
+            list[i].minor == watch->minor)
             return true;
     return false;
 }
 
 /* Those, of any process that has this root, whose file this is. */
-static void match_entry(struct search *search, int directory, const char *name, uint64_t inode, const char *path) {
+static void match_entry(
+    struct search *search, int directory, const char *name, uint64_t inode, const char *path) {
     struct dump *c = search->c;
     union handle handle;
     int mount;
 
-    if ((!search->by_handle && !(search->inodes[inode / 64 % ARRAY_SIZE(search->inodes)] >> inode % 64 & 1)) || !find_handle(directory, name, &handle, &mount))
+    if ((!search->by_handle &&
+            !(search->inodes[inode / 64 % ARRAY_SIZE(search->inodes)] >> inode % 64 & 1)) ||
+        !find_handle(directory, name, &handle, &mount))
         return;
     for (size_t i = 0; i < dump_count(&c->watched, struct watch); i++) {
         const struct watch *watch = &watch_list(c)[i];
 
-        if (watch->image.path || !is_same(watch, &handle) || !is_of_mount(search, mount, watch) || (watch->type == WEAK_HANDLE && (is_ambiguous(c, i) || !is_watched(watch, directory, name))))
+        if (watch->image.path || !is_same(watch, &handle) || !is_of_mount(search, mount, watch) ||
+            (watch->type == WEAK_HANDLE &&
+                (is_ambiguous(c, i) || !is_watched(watch, directory, name))))
             continue;
         watch_list(c)[i].image.path = dump_text(c, path);
         search->n_missing--;
@@ -182,7 +206,8 @@ static void try_path(struct search *search, const char *known) {
     char place[MAX_PLACE];
     struct stat st;
 
-    for (snprintf(place, sizeof place, "%s", known); *place == '/' && search->n_missing; *strrchr(place, '/') = '\0') {
+    for (snprintf(place, sizeof place, "%s", known); *place == '/' && search->n_missing;
+         *strrchr(place, '/') = '\0') {
         if (!place[1])
             break;
         if (fstatat(search->process->root, place + 1, &st, AT_SYMLINK_NOFOLLOW) == 0)
@@ -190,25 +215,30 @@ static void try_path(struct search *search, const char *known) {
     }
 }
 
-static void walk_directory(struct search *search, int take_directory, char *path, size_t length, unsigned depth) {
+static void walk_directory(
+    struct search *search, int take_directory, char *path, size_t length, unsigned depth) {
     DIR *list = fdopendir(take_directory);
 
     if (!list) {
         close(take_directory);
         return;
     }
-    for (const struct dirent *entry; search->n_missing && search->n_entries < MAX_ENTRIES && (entry = readdir(list));) {
+    for (const struct dirent *entry;
+         search->n_missing && search->n_entries < MAX_ENTRIES && (entry = readdir(list));) {
         int n = snprintf(path + length, MAX_PLACE - length, "/%s", entry->d_name);
 
-        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") || n >= (int)(MAX_PLACE - length))
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") ||
+            n >= (int)(MAX_PLACE - length))
             continue;
         search->n_entries++;
         match_entry(search, dirfd(list), entry->d_name, entry->d_ino, path);
         if (entry->d_type == DT_DIR && depth < MAX_DEPTH) {
-            int below = openat(dirfd(list), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_NOATIME | O_CLOEXEC);
+            int below = openat(dirfd(list), entry->d_name,
+                O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_NOATIME | O_CLOEXEC);
 
             if (below < 0 && errno == EPERM)
-                below = openat(dirfd(list), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+                below = openat(dirfd(list), entry->d_name,
+                    O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
             if (below >= 0)
                 walk_directory(search, below, path, length + (size_t)n, depth + 1);
         }
@@ -219,7 +249,8 @@ static void walk_directory(struct search *search, int take_directory, char *path
 
 static bool is_wanted(struct dump *c, unsigned device_major, unsigned device_minor) {
     for (size_t i = 0; i < dump_count(&c->watched, struct watch); i++)
-        if (!watch_list(c)[i].image.path && watch_list(c)[i].major == device_major && watch_list(c)[i].minor == device_minor)
+        if (!watch_list(c)[i].image.path && watch_list(c)[i].major == device_major &&
+            watch_list(c)[i].minor == device_minor)
             return true;
     return false;
 }
@@ -229,13 +260,16 @@ static void look_everywhere(struct search *search) {
     struct dump *c = search->c;
     char place[MAX_PLACE];
 
-    for (const char *line = search->mounts.data; line && *line && search->n_missing; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+    for (const char *line = search->mounts.data; line && *line && search->n_missing;
+         line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
         unsigned device_major, device_minor;
         struct stat st;
 
-        if (sscanf(line, "%*u %*u %u:%u %*s %4095s", &device_major, &device_minor, place) != 3 || !is_wanted(c, device_major, device_minor))
+        if (sscanf(line, "%*u %*u %u:%u %*s %4095s", &device_major, &device_minor, place) != 3 ||
+            !is_wanted(c, device_major, device_minor))
             continue;
-        int directory = openat(search->process->root, place[1] ? place + 1 : ".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        int directory = openat(search->process->root, place[1] ? place + 1 : ".",
+            O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         if (directory < 0)
             continue;
         if (fstat(directory, &st) == 0 && place[1])
@@ -251,15 +285,18 @@ int inotify_connect(struct dump *c) {
 
     if (!n)
         return 0;
-    search = (struct search){ .c = c, .n_missing = (unsigned)n, .process = watch_list(c)[0].process };
+    search =
+        (struct search){ .c = c, .n_missing = (unsigned)n, .process = watch_list(c)[0].process };
     for (size_t i = 0; i < n; i++)
-        search.inodes[watch_list(c)[i].inode / 64 % ARRAY_SIZE(search.inodes)] |= 1ull << watch_list(c)[i].inode % 64;
+        search.inodes[watch_list(c)[i].inode / 64 % ARRAY_SIZE(search.inodes)] |=
+            1ull << watch_list(c)[i].inode % 64;
     int r = dump_read(c, search.process, "mountinfo", &search.mounts);
     for (int pass = 0; pass < 2 && r == 0 && search.n_missing; pass++) {
         search.by_handle = pass;
         if (fstat(search.process->root, &st) == 0)
             match_entry(&search, search.process->root, ".", st.st_ino, "/");
-        for (size_t at = 0; at < c->texts.length && search.n_missing; at += strlen(c->texts.data + at) + 1)
+        for (size_t at = 0; at < c->texts.length && search.n_missing;
+             at += strlen(c->texts.data + at) + 1)
             try_path(&search, c->texts.data + at);
         look_everywhere(&search);
     }
@@ -271,7 +308,9 @@ int inotify_connect(struct dump *c) {
 
         c->current = watch->process;
         if (!watch->image.path)
-            return dump_refuse(c, ENOTSUP, "its inotify watch %u is of a file (inode %llu of %u:%u) that was not found", watch->image.number, (unsigned long long)watch->inode, watch->major, watch->minor);
+            return dump_refuse(c, ENOTSUP,
+                "its inotify watch %u is of a file (inode %llu of %u:%u) that was not found",
+                watch->image.number, (unsigned long long)watch->inode, watch->major, watch->minor);
         buf_add(&c->watches, &watch->image, sizeof watch->image);
     }
     c->current = NULL;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The mappings of a process, by its /proc/PID/maps: each in turn, what kind each is, and where the process has what system calls in it need. */
+/* The mappings of a process, by its /proc/PID/maps: each in turn, what kind each is, and where the
+ * process has what system calls in it need. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -21,7 +22,8 @@ bool mappings_ends_with(const char *text, const char *end) {
 
 /* Its root is its own: what is looked at is a name and nothing behind it. */
 int mappings_open_path(const struct dump_process *s, const char *path) {
-    struct open_how how = { .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS };
+    struct open_how how = { .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC,
+        .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS };
 
     return sys_openat2(s->root, path, &how);
 }
@@ -32,17 +34,26 @@ int memory_find_path(const struct dump_process *s, const char *path, struct stat
     return fd < 0 ? fd : fstat(fd, ret_st) < 0 ? -errno : 0;
 }
 
-/* Shared memory without a name, and memory files, whose pages are saved once for all who map them. */
+/* Shared memory without a name, and memory files, whose pages are saved once for all who map them.
+ */
 bool mappings_is_nameless(const struct map_line *map) {
-    return map->is_shared && (!map->path[0] || !strncmp(map->path, "/memfd:", 7) || !strncmp(map->path, "/dev/zero (deleted)", 19) || !strncmp(map->path, "[anon_shmem:", 12) || mappings_ends_with(map->path, " (deleted)"));
+    return map->is_shared && (!map->path[0] || !strncmp(map->path, "/memfd:", 7) ||
+                                 !strncmp(map->path, "/dev/zero (deleted)", 19) ||
+                                 !strncmp(map->path, "[anon_shmem:", 12) ||
+                                 mappings_ends_with(map->path, " (deleted)"));
 }
 
 #define LEFT "\n003ff000-00400000 r-xp" /* the line in /proc/PID/maps of what comes last */
 _Static_assert(IMAGE_TRAMPOLINE == 0x3ff000 && IMAGE_LOWEST == 0x400000, "it lies there");
 
-/* [vsyscall], the same in all processes; what an earlier restoring has left, all of which is there, and begins at these places. What else is there is a guest's. */
+/* [vsyscall], the same in all processes; what an earlier restoring has left, all of which is there,
+ * and begins at these places. What else is there is a guest's. */
 bool mappings_is_nobodys(const struct dump_process *s, const struct map_line *map) {
-    return map->start >= IMAGE_HIGHEST || (map->end <= IMAGE_LOWEST && (map->start == IMAGE_FRAMES || map->start == IMAGE_THREAD_BARRIER || map->start == IMAGE_TRAMPOLINE) && strstr(s->maps.data, LEFT));
+    return map->start >= IMAGE_HIGHEST ||
+           (map->end <= IMAGE_LOWEST &&
+               (map->start == IMAGE_FRAMES || map->start == IMAGE_THREAD_BARRIER ||
+                   map->start == IMAGE_TRAMPOLINE) &&
+               strstr(s->maps.data, LEFT));
 }
 
 int mappings_each(struct dump *c, struct dump_process *s, mappings_call *call, void *data) {
@@ -57,7 +68,9 @@ int mappings_each(struct dump *c, struct dump_process *s, mappings_call *call, v
             return dump_refuse(c, ENAMETOOLONG, "a line of its mappings is too long");
         memcpy(line, at, (size_t)(end - at));
         line[end - at] = '\0';
-        r = map_line_parse(line, &map) < 0 ? dump_refuse(c, EBADMSG, "a line of its mappings makes no sense") : call(c, s, &map, data);
+        r = map_line_parse(line, &map) < 0
+                ? dump_refuse(c, EBADMSG, "a line of its mappings makes no sense")
+                : call(c, s, &map, data);
     }
     return r;
 }
@@ -71,24 +84,33 @@ struct private_lines {
     void *data;
 };
 
-/* What is mapped of a file and cannot be written to counts where pages are the process' own: a loader's relocations. */
-static int pass_private(struct dump *c, struct dump_process *s, const struct map_line *map, void *data) {
+/* What is mapped of a file and cannot be written to counts where pages are the process' own: a
+ * loader's relocations. */
+static int pass_private(
+    struct dump *c, struct dump_process *s, const struct map_line *map, void *data) {
     const struct private_lines *lines = data;
     bool is_kernels = !strncmp(map->path, "[v", 2);
 
     if (map->is_shared || is_kernels || !mappings_is_looked_at(s, map))
         return 0;
-    int own = map->path[0] == '/' && !(map->protection & PROT_WRITE) ? pages_each_own(c, s, map->start, map->end, pages_is_there, NULL) : 1;
+    int own = map->path[0] == '/' && !(map->protection & PROT_WRITE)
+                  ? pages_each_own(c, s, map->start, map->end, pages_is_there, NULL)
+                  : 1;
     return own <= 0 ? own : lines->call(lines->data, map->start, map->end);
 }
 
-int memory_each_private(struct dump *c, struct dump_process *s, int (*call)(void *data, uint64_t start, uint64_t end), void *data) {
+int memory_each_private(struct dump *c, struct dump_process *s,
+    int (*call)(void *data, uint64_t start, uint64_t end), void *data) {
     return mappings_each(c, s, pass_private, &(struct private_lines){ call, data });
 }
 
-/* The vDSO has a `syscall`; the uppermost words of the stack, or else of other memory that may be written to, do for a while. */
-static int find_tool(struct dump *c, struct dump_process *s, const struct map_line *map, void *data) {
-    bool writable = !map->is_shared && (map->protection & (PROT_READ | PROT_WRITE)) == (PROT_READ | PROT_WRITE) && map->start >= IMAGE_LOWEST;
+/* The vDSO has a `syscall`; the uppermost words of the stack, or else of other memory that may be
+ * written to, do for a while. */
+static int find_tool(
+    struct dump *c, struct dump_process *s, const struct map_line *map, void *data) {
+    bool writable = !map->is_shared &&
+                    (map->protection & (PROT_READ | PROT_WRITE)) == (PROT_READ | PROT_WRITE) &&
+                    map->start >= IMAGE_LOWEST;
 
     (void)c, (void)data;
     if (!strcmp(map->path, "[vdso]"))
@@ -104,5 +126,8 @@ int memory_find_tools(struct dump *c, struct dump_process *s) {
     if (r < 0)
         return dump_fail(c, "its mappings", r);
     r = mappings_each(c, s, find_tool, NULL);
-    return r < 0 ? r : s->tools.instruction && s->tools.scratch ? 0 : dump_refuse(c, ENOTSUP, "it has no vDSO, or no memory that can be written to");
+    return r < 0 ? r
+           : s->tools.instruction && s->tools.scratch
+               ? 0
+               : dump_refuse(c, ENOTSUP, "it has no vDSO, or no memory that can be written to");
 }

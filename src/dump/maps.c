@@ -44,7 +44,8 @@ int map_line_parse(char *line, struct map_line *ret_line) {
     uint64_t device;
     char *at = line;
 
-    if (take_number(&at, 16, '-', &map.start) < 0 || take_number(&at, 16, ' ', &map.end) < 0 || map.end <= map.start)
+    if (take_number(&at, 16, '-', &map.start) < 0 || take_number(&at, 16, ' ', &map.end) < 0 ||
+        map.end <= map.start)
         return -EBADMSG;
     for (size_t i = 0; i < 3; i++) {
         if (at[i] != letters[i] && at[i] != '-')
@@ -55,7 +56,8 @@ int map_line_parse(char *line, struct map_line *ret_line) {
         return -EBADMSG;
     map.is_shared = at[3] == 's';
     at += 5;
-    if (take_number(&at, 16, ' ', &map.offset) < 0 || take_number(&at, 16, ':', &device) < 0 || take_number(&at, 16, ' ', &device) < 0)
+    if (take_number(&at, 16, ' ', &map.offset) < 0 || take_number(&at, 16, ':', &device) < 0 ||
+        take_number(&at, 16, ' ', &device) < 0)
         return -EBADMSG;
     char *end;
     if (!isdigit((unsigned char)*at))

@@ -2,9 +2,12 @@
 /*
  * Capturing memory.
  *
- * It is told by /proc/PID/maps and, page by page, by /proc/PID/pagemap: only pages of the process' own are saved, those that it has written to or that never came from a file. What it has of files is named, with what tells them from
- * others (inode, size, time of change), and mapped again where it is restored, from the files that are at these paths there. A private mapping of a file of which it has changed pages is saved whole and
- * becomes memory without a file: such are the data of programs and libraries, and so restored processes have them without reading or copying anything.
+ * It is told by /proc/PID/maps and, page by page, by /proc/PID/pagemap: only pages of the process'
+ * own are saved, those that it has written to or that never came from a file. What it has of files
+ * is named, with what tells them from others (inode, size, time of change), and mapped again where
+ * it is restored, from the files that are at these paths there. A private mapping of a file of
+ * which it has changed pages is saved whole and becomes memory without a file: such are the data of
+ * programs and libraries, and so restored processes have them without reading or copying anything.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,9 +25,11 @@
 #include "dump/internal.h"
 
 #define PAGEMAP_PRESENT (1ull << 63)
-#define PAGEMAP_EXCLUSIVE (1ull << 56)  /* mapped by this process alone: no longer shared with those that have it by fork */
+#define PAGEMAP_EXCLUSIVE                                                                          \
+    (1ull << 56) /* mapped by this process alone: no longer shared with those that have it by fork \
+                  */
 
-/* ---- what has changed --------------------------------------------------------------------------------------------------- */
+/* ---- what has changed ---- */
 
 /* An area that goes on from the base. */
 struct since {
@@ -33,7 +38,7 @@ struct since {
     const struct image_area *before;
     size_t first_run;
     bool is_file;
-    uint64_t end;               /* is_file: up to here all is said */
+    uint64_t end; /* is_file: up to here all is said */
 };
 
 /* What of a file's is not the process' own may be otherwise by now. */
@@ -41,28 +46,34 @@ static int save_rest(struct since *since, uint64_t end) {
     uint64_t from = since->end;
 
     since->end = end;
-    return since->is_file && end > from ? pages_save(since->c, since->s, since->first_run, from, (end - from) / IMAGE_PAGE, true) : 0;
+    return since->is_file && end > from ? pages_save(since->c, since->s, since->first_run, from,
+                                              (end - from) / IMAGE_PAGE, true)
+                                        : 0;
 }
 
 static int save_written(void *data, uint64_t address, uint64_t n, enum dirty_pages_since what) {
     struct since *since = data;
 
     if (what != DIRTY_PAGES_KEPT && since->is_file)
-        return 0;               /* with what lies before it, and is not there */
+        return 0; /* with what lies before it, and is not there */
     if (what == DIRTY_PAGES_WRITTEN)
         return pages_save_own(since->c, since->s, &since->first_run, address, n);
     if (what == DIRTY_PAGES_UNSURE)
-        return pages_each_own(since->c, since->s, address, address + n * IMAGE_PAGE, pages_save_own, &since->first_run);
+        return pages_each_own(since->c, since->s, address, address + n * IMAGE_PAGE, pages_save_own,
+            &since->first_run);
     int r = save_rest(since, address);
     since->end = address + n * IMAGE_PAGE;
     return r < 0 ? r : dirty_pages_keep(since->c, since->before, address, n);
 }
 
-/* Only where the two overlap: what the base had beside its area was another's there, and has become one with this since. */
-static int save_since(struct dump *c, const struct dump_process *s, const struct image_area *area, const struct image_area *before, size_t first_run, bool is_file) {
+/* Only where the two overlap: what the base had beside its area was another's there, and has become
+ * one with this since. */
+static int save_since(struct dump *c, const struct dump_process *s, const struct image_area *area,
+    const struct image_area *before, size_t first_run, bool is_file) {
     struct since since = { c, s, before, first_run, is_file, area->start };
     const uint64_t from = MAX(area->start, before->start), to = MIN(area->end, before->end);
-    int r = save_written(&since, area->start, (from - area->start) / IMAGE_PAGE, DIRTY_PAGES_UNSURE);
+    int r =
+        save_written(&since, area->start, (from - area->start) / IMAGE_PAGE, DIRTY_PAGES_UNSURE);
 
     if (r == 0)
         r = dirty_pages_each(s, from, to, is_file, save_written, &since);
@@ -71,7 +82,7 @@ static int save_since(struct dump *c, const struct dump_process *s, const struct
     return r < 0 ? r : save_rest(&since, area->end);
 }
 
-/* ---- areas -------------------------------------------------------------------------------------------------------------- */
+/* ---- areas ---- */
 
 /* What is at the path of a mapping: 0, or -errno and nothing. */
 struct note {
@@ -80,24 +91,29 @@ struct note {
     bool may_be_read, may_be_written;
     uint64_t inode, size;
     struct timespec mtime;
-    bool is_fixed;              /* nobody in the sandbox can write to it */
-    bool is_saved;              /* what is mapped is in the image already: */
+    bool is_fixed; /* nobody in the sandbox can write to it */
+    bool is_saved; /* what is mapped is in the image already: */
     struct image_range runs;
 };
 
-/* What may not be touched at all is often nothing but room between a library's parts: if it is no more than that, nothing is refused for it. */
+/* What may not be touched at all is often nothing but room between a library's parts: if it is no
+ * more than that, nothing is refused for it. */
 static bool may_be_found(const struct note *note, const struct map_line *map) {
-    return note->error == 0 && S_ISREG(note->mode) && note->may_be_read && !mappings_ends_with(map->path, " (deleted)");
+    return note->error == 0 && S_ISREG(note->mode) && note->may_be_read &&
+           !mappings_ends_with(map->path, " (deleted)");
 }
 
-static int identify_area(struct dump *c, const struct note *note, const struct map_line *map, struct image_area *area) {
+static int identify_area(
+    struct dump *c, const struct note *note, const struct map_line *map, struct image_area *area) {
     if (mappings_ends_with(map->path, " (deleted)"))
         return dump_refuse(c, ENOTSUP, "it maps a file that is deleted, %.200s", map->path);
     if (note->error < 0)
-        return dump_refuse(c, note->error == -ENOENT ? ENOTSUP : -note->error, "it maps %.200s, which cannot be found: %s", map->path, strerror(-note->error));
+        return dump_refuse(c, note->error == -ENOENT ? ENOTSUP : -note->error,
+            "it maps %.200s, which cannot be found: %s", map->path, strerror(-note->error));
     if (!S_ISREG(note->mode))
         return dump_refuse(c, ENOTSUP, "it maps %.200s, which is no file", map->path);
-    if (!note->may_be_read || (!note->may_be_written && map->is_shared && map->protection & PROT_WRITE))
+    if (!note->may_be_read ||
+        (!note->may_be_written && map->is_shared && map->protection & PROT_WRITE))
         return dump_refuse(c, ENOTSUP, "it maps %.200s, which it may not open any more", map->path);
     area->kind = IMAGE_FILE;
     area->path = dump_text(c, map->path);
@@ -111,7 +127,8 @@ static int identify_area(struct dump *c, const struct note *note, const struct m
     return 0;
 }
 
-/* By the flags in /proc/PID/smaps, which has a paragraph for each mapping, beginning with the line that it has in maps. */
+/* By the flags in /proc/PID/smaps, which has a paragraph for each mapping, beginning with the line
+ * that it has in maps. */
 /* Whether it has pages of the process' own, swapped ones, too; -1: it does not tell. */
 static int has_own(const char *paragraph, const char *end) {
     static const char *const names[] = { "\nAnonymous:", "\nSwap:" };
@@ -120,12 +137,14 @@ static int has_own(const char *paragraph, const char *end) {
     for (size_t i = 0; i < ARRAY_SIZE(names) && has >= 0; i++) {
         const char *found = strstr(paragraph, names[i]);
 
-        has = !found || found >= end ? -1 : has | (strtoull(found + strlen(names[i]), NULL, 10) > 0);
+        has =
+            !found || found >= end ? -1 : has | (strtoull(found + strlen(names[i]), NULL, 10) > 0);
     }
     return has;
 }
 
-static void add_flags(const char **at, struct image_area *area, bool *ret_may_write, int *ret_has_own) {
+static void add_flags(
+    const char **at, struct image_area *area, bool *ret_may_write, int *ret_has_own) {
     char address[32], line[256];
 
     snprintf(address, sizeof address, "\n%08llx-", (unsigned long long)area->start);
@@ -147,19 +166,26 @@ static void add_flags(const char **at, struct image_area *area, bool *ret_may_wr
 static int fail_memory(struct dump *c, int r) {
     if (c->error->code)
         return r;
-    return r == -E2BIG ? dump_refuse(c, E2BIG, "there are more than %llu bytes of memory", (unsigned long long)c->options->max_bytes) : dump_fail(c, "its memory", r);
+    return r == -E2BIG ? dump_refuse(c, E2BIG, "there are more than %llu bytes of memory",
+                             (unsigned long long)c->options->max_bytes)
+                       : dump_fail(c, "its memory", r);
 }
 
-/* A command to be shares no memory, but for the page of the clock, which each sandbox has one of. */
+/* A command to be shares no memory, but for the page of the clock, which each sandbox has one of.
+ */
 static bool is_refused(const struct dump *c, const struct map_line *map) {
     return c->options->is_command && !quiesce_is_page(c, map->inode, map->path);
 }
 
-static int save_area(struct dump *c, struct dump_process *s, const struct map_line *map, const struct note *note, const char **flags_at) {
-    struct image_area area = { .start = map->start, .end = map->end, .protection = map->protection, .kind = IMAGE_ANONYMOUS };
+static int save_area(struct dump *c, struct dump_process *s, const struct map_line *map,
+    const struct note *note, const char **flags_at) {
+    struct image_area area = {
+        .start = map->start, .end = map->end, .protection = map->protection, .kind = IMAGE_ANONYMOUS
+    };
     bool is_file = map->path[0] == '/', may_write;
-    int told;                   /* has_own */
-    size_t first_run = dump_count(&c->runs, struct image_run), first_kept = dump_count(&c->kept, struct image_kept);
+    int told; /* has_own */
+    size_t first_run = dump_count(&c->runs, struct image_run),
+           first_kept = dump_count(&c->kept, struct image_kept);
     const struct image_area *before = NULL;
     int r = 0;
 
@@ -173,7 +199,8 @@ static int save_area(struct dump *c, struct dump_process *s, const struct map_li
     } else if (mappings_is_nameless(map)) {
         uint32_t file = 0;
 
-        r = is_refused(c, map) ? dump_refuse(c, ENOTSUP, "it shares memory") : files_memory(c, s, map, &file);
+        r = is_refused(c, map) ? dump_refuse(c, ENOTSUP, "it shares memory")
+                               : files_memory(c, s, map, &file);
         area.kind = IMAGE_MEMORY;
         area.path = file;
         area.offset = map->offset;
@@ -184,9 +211,12 @@ static int save_area(struct dump *c, struct dump_process *s, const struct map_li
     } else if (area.forgets && is_file) {
         r = dump_refuse(c, ENOTSUP, "it maps %.200s so that it is forgotten", map->path);
     } else if (map->is_shared) {
-        r = is_file ? identify_area(c, note, map, &area) : dump_refuse(c, ENOTSUP, "it shares memory, %.200s", map->path);
+        r = is_file ? identify_area(c, note, map, &area)
+                    : dump_refuse(c, ENOTSUP, "it shares memory, %.200s", map->path);
     } else if (!area.forgets && !note->is_saved) {
-        int own = !is_file ? 0 : told >= 0 ? told : pages_each_own(c, s, map->start, map->end, pages_is_there, NULL);
+        int own = !is_file    ? 0
+                  : told >= 0 ? told
+                              : pages_each_own(c, s, map->start, map->end, pages_is_there, NULL);
 
         if (own >= 0 && (!is_file || own))
             before = track_area(c, s, &area);
@@ -197,20 +227,25 @@ static int save_area(struct dump *c, struct dump_process *s, const struct map_li
         else if (before)
             r = save_since(c, s, &area, before, first_run, is_file);
         else if (is_file)
-            r = own ? pages_save(c, s, first_run, map->start, (map->end - map->start) / IMAGE_PAGE, true) : 0;
+            r = own ? pages_save(
+                          c, s, first_run, map->start, (map->end - map->start) / IMAGE_PAGE, true)
+                    : 0;
         else
             r = pages_each_own(c, s, map->start, map->end, pages_save_own, &first_run);
     }
     if (r < 0)
         return fail_memory(c, r);
     if (area.kind <= IMAGE_STACK)
-        area.runs = note->is_saved ? note->runs : dump_range(&c->runs, first_run, sizeof(struct image_run));
+        area.runs =
+            note->is_saved ? note->runs : dump_range(&c->runs, first_run, sizeof(struct image_run));
     area.kept = dump_range(&c->kept, first_kept, sizeof(struct image_kept));
     r = guard_pages_take(c, &area);
     if (r < 0)
         return r;
     buf_add(&c->areas, &area, sizeof area);
-    return dump_count(&c->areas, struct image_area) <= IMAGE_MAX_AREAS ? 0 : dump_refuse(c, E2BIG, "there are more than %u mappings", IMAGE_MAX_AREAS);
+    return dump_count(&c->areas, struct image_area) <= IMAGE_MAX_AREAS
+               ? 0
+               : dump_refuse(c, E2BIG, "there are more than %u mappings", IMAGE_MAX_AREAS);
 }
 
 static void identify_path(const struct dump_process *s, const char *path, struct note *ret_note) {
@@ -220,11 +255,19 @@ static void identify_path(const struct dump_process *s, const char *path, struct
 
     ret_note->error = fd < 0 ? fd : fstat(fd, &st) < 0 || fstatvfs(fd, &system) < 0 ? -errno : 0;
     if (ret_note->error == 0)
-        *ret_note = (struct note){ .mode = st.st_mode, .may_be_read = access_is_given(s, &st, ACCESS_READ), .may_be_written = access_is_given(s, &st, ACCESS_WRITE), .inode = st.st_ino, .size = (uint64_t)st.st_size, .mtime = st.st_mtim, .is_fixed = system.f_flag & ST_RDONLY };
+        *ret_note = (struct note){ .mode = st.st_mode,
+            .may_be_read = access_is_given(s, &st, ACCESS_READ),
+            .may_be_written = access_is_given(s, &st, ACCESS_WRITE),
+            .inode = st.st_ino,
+            .size = (uint64_t)st.st_size,
+            .mtime = st.st_mtim,
+            .is_fixed = system.f_flag & ST_RDONLY };
 }
 
-/* Of a private mapping that is saved whole, because pages of it are the process' own, the others are the file's yet, in the twin, too. */
-static int save_mapped(struct dump *c, struct dump_process *s, const struct map_line *map, struct note *note) {
+/* Of a private mapping that is saved whole, because pages of it are the process' own, the others
+ * are the file's yet, in the twin, too. */
+static int save_mapped(
+    struct dump *c, struct dump_process *s, const struct map_line *map, struct note *note) {
     size_t before = dump_count(&c->runs, struct image_run);
     int r = pages_each_own(c, s, map->start, map->end, pages_is_there, NULL);
 
@@ -236,9 +279,14 @@ static int save_mapped(struct dump *c, struct dump_process *s, const struct map_
     return r;
 }
 
-static int identify_line(struct dump *c, struct dump_process *s, const struct map_line *map, void *data) {
-    struct note note = { .error = -ENOENT }, *last = s->notes.length ? dump_entry(&s->notes, dump_count(&s->notes, struct note) - 1, struct note) : NULL;
-    bool has_path = mappings_is_looked_at(s, map) && !mappings_is_nameless(map) && map->path[0] == '/';
+static int identify_line(
+    struct dump *c, struct dump_process *s, const struct map_line *map, void *data) {
+    struct note note = { .error = -ENOENT },
+                *last = s->notes.length ? dump_entry(&s->notes,
+                                              dump_count(&s->notes, struct note) - 1, struct note)
+                                        : NULL;
+    bool has_path =
+        mappings_is_looked_at(s, map) && !mappings_is_nameless(map) && map->path[0] == '/';
     char *last_path = data;
 
     (void)c;
@@ -255,10 +303,13 @@ int memory_identify(struct dump *c, struct dump_process *s) {
     char last_path[MAX_LINE] = "";
     int r = mappings_each(c, s, identify_line, last_path);
 
-    return r < 0 ? fail_memory(c, r) : buf_failed(&s->notes) ? dump_fail(c, "its mappings", -ENOMEM) : 0;
+    return r < 0                   ? fail_memory(c, r)
+           : buf_failed(&s->notes) ? dump_fail(c, "its mappings", -ENOMEM)
+                                   : 0;
 }
 
-static int note_line(struct dump *c, struct dump_process *s, const struct map_line *map, void *data) {
+static int note_line(
+    struct dump *c, struct dump_process *s, const struct map_line *map, void *data) {
     size_t *n = data;
     struct note *note = dump_entry(&s->notes, (*n)++, struct note);
     uint32_t file;
@@ -279,11 +330,12 @@ int memory_note(struct dump *c, struct dump_process *s) {
 }
 
 struct lines {
-    const char *flags_at;       /* in its smaps */
+    const char *flags_at; /* in its smaps */
     size_t n;
 };
 
-static int save_line(struct dump *c, struct dump_process *s, const struct map_line *map, void *data) {
+static int save_line(
+    struct dump *c, struct dump_process *s, const struct map_line *map, void *data) {
     struct lines *lines = data;
 
     return save_area(c, s, map, dump_entry(&s->notes, lines->n++, struct note), &lines->flags_at);
@@ -320,10 +372,14 @@ int memory_dump(struct dump *c, struct dump_process *s) {
     for (size_t i = before; r == 0 && i < before + process->areas.n; i++)
         if (dump_entry(&c->areas, i, struct image_area)->kind == IMAGE_VDSO)
             r = quiesce_look_at_vdso(c, s, dump_entry(&c->areas, i, struct image_area), process);
-    return r < 0 ? r : buf_failed(&c->areas) || buf_failed(&c->runs) || buf_failed(&c->texts) ? dump_fail(c, "its mappings", -ENOMEM) : 0;
+    return r < 0 ? r
+           : buf_failed(&c->areas) || buf_failed(&c->runs) || buf_failed(&c->texts)
+               ? dump_fail(c, "its mappings", -ENOMEM)
+               : 0;
 }
 
-static int keep_promise(struct dump *c, const struct promise *promise, void (*written)(struct dump *c, uint64_t end)) {
+static int keep_promise(
+    struct dump *c, const struct promise *promise, void (*written)(struct dump *c, uint64_t end)) {
     char *chunk = pages_chunk();
 
     for (uint64_t done = 0, length; done < promise->n * IMAGE_PAGE; done += length) {
@@ -331,7 +387,8 @@ static int keep_promise(struct dump *c, const struct promise *promise, void (*wr
         ssize_t n = pages_read(promise->process, promise->address + done, chunk, (size_t)length);
 
         if (n != (ssize_t)length) {
-            int r = guard_pages_refuse(c, promise->process, promise->address + done + (uint64_t)MAX(n, (ssize_t)0));
+            int r = guard_pages_refuse(
+                c, promise->process, promise->address + done + (uint64_t)MAX(n, (ssize_t)0));
             return r < 0 ? r : n < 0 ? (int)n : -EFAULT;
         }
         if (lseek(c->fd, (off_t)(promise->at + done), SEEK_SET) < 0)
@@ -354,13 +411,14 @@ int memory_keep_promises(struct dump *c, void (*written)(struct dump *c, uint64_
         c->current = promise->process;
         r = keep_promise(c, promise, written);
         /* A guest can end it, and what is read of its memory is nothing from then on. */
-        if ((r < 0 || i + 1 == n || promise[1].process != promise->process) && !cow_fork_stands(promise->process))
+        if ((r < 0 || i + 1 == n || promise[1].process != promise->process) &&
+            !cow_fork_stands(promise->process))
             return dump_refuse(c, EAGAIN, COW_FORK_GONE);
     }
     return r < 0 ? fail_memory(c, r) : 0;
 }
 
-/* ---- what it touches ---------------------------------------------------------------------------------------------------- */
+/* ---- what it touches ---- */
 
 /* Runs of pages, of one area, that it has its own copies of, or, of a file, looked at. */
 static int add_touches(const struct image_area *area, int pagemap, struct buf *to) {
@@ -368,13 +426,16 @@ static int add_touches(const struct image_area *area, int pagemap, struct buf *t
     struct image_touch touch = { .is_written = !is_file };
     size_t n = (size_t)((area->end - area->start) / IMAGE_PAGE);
     auto_free uint64_t *entries = calloc(n, sizeof *entries);
-    ssize_t got = entries ? pread(pagemap, entries, n * sizeof *entries, (off_t)(area->start / IMAGE_PAGE * sizeof *entries)) : -1;
+    ssize_t got = entries ? pread(pagemap, entries, n * sizeof *entries,
+                                (off_t)(area->start / IMAGE_PAGE * sizeof *entries))
+                          : -1;
 
     if (got < 0)
         return entries ? -errno : -ENOMEM;
     n = (size_t)got / sizeof *entries;
     for (size_t i = 0; i <= n; i++) {
-        bool touched = i < n && entries[i] & PAGEMAP_PRESENT && (is_file || entries[i] & PAGEMAP_EXCLUSIVE);
+        bool touched =
+            i < n && entries[i] & PAGEMAP_PRESENT && (is_file || entries[i] & PAGEMAP_EXCLUSIVE);
 
         if (touched && !touch.length)
             touch.address = area->start + i * IMAGE_PAGE;
@@ -399,7 +460,8 @@ static int find_touches(pid_t pid, const char *whole, size_t length, struct buf 
     if (pagemap < 0)
         return -errno;
     for (uint64_t i = 0; i < image->areas.n && r == 0; i++)
-        if (areas[i].protection && areas[i].kind <= IMAGE_FILE && (areas[i].kind == IMAGE_FILE || areas[i].protection & PROT_WRITE))
+        if (areas[i].protection && areas[i].kind <= IMAGE_FILE &&
+            (areas[i].kind == IMAGE_FILE || areas[i].protection & PROT_WRITE))
             r = add_touches(&areas[i], pagemap, to);
     return r;
 }
@@ -416,5 +478,8 @@ int dump_touched(pid_t pid, int image, int fd, struct rollbox_error *error) {
     }
     if (r == 0)
         r = fd_write_all(fd, touches.data, touches.length);
-    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "snapshot", "what process %d has touched of its memory cannot be told: %s", (int)pid, strerror(-r)) : 0;
+    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "snapshot",
+                       "what process %d has touched of its memory cannot be told: %s", (int)pid,
+                       strerror(-r))
+                 : 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saving pages: which of a process' pages are its own (/proc/PID/pagemap), and the content of those and of memory files as runs of the image. */
+/* Saving pages: which of a process' pages are its own (/proc/PID/pagemap), and the content of those
+ * and of memory files as runs of the image. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +15,13 @@
 #define PAGEMAP_PRESENT (1ull << 63)
 #define PAGEMAP_SWAPPED (1ull << 62)
 #define PAGEMAP_FILE (1ull << 61)
-#define ENTRIES 65536u          /* of pagemap at a time */
+#define ENTRIES 65536u /* of pagemap at a time */
 #define MAX_SHARED (256ull << 20)
 
 /* Guards seem to be swapped, and are none of its pages. */
 static bool is_own(uint64_t entry) {
-    return !(entry & PAGEMAP_GUARD) && (entry & PAGEMAP_SWAPPED || (entry & PAGEMAP_PRESENT && !(entry & PAGEMAP_FILE)));
+    return !(entry & PAGEMAP_GUARD) &&
+           (entry & PAGEMAP_SWAPPED || (entry & PAGEMAP_PRESENT && !(entry & PAGEMAP_FILE)));
 }
 
 static bool is_zero(const char *page) {
@@ -27,7 +29,8 @@ static bool is_zero(const char *page) {
 }
 
 /* Pages that are not zero go to the image, as runs of at most what is given at once. */
-static int save_pages(struct dump *c, size_t first_run, uint64_t address, const char *pages, size_t n) {
+static int save_pages(
+    struct dump *c, size_t first_run, uint64_t address, const char *pages, size_t n) {
     for (size_t i = 0, k; i < n; i = k + 1) {
         while (i < n && is_zero(pages + i * IMAGE_PAGE))
             i++;
@@ -36,12 +39,16 @@ static int save_pages(struct dump *c, size_t first_run, uint64_t address, const 
         if (k == i)
             break;
         size_t length = (k - i) * IMAGE_PAGE, n_runs = dump_count(&c->runs, struct image_run);
-        struct image_run *last = n_runs > first_run ? dump_entry(&c->runs, n_runs - 1, struct image_run) : NULL;
-        struct image_run run = { .address = address + i * IMAGE_PAGE, .length = length, .at = c->saved };
+        struct image_run *last =
+            n_runs > first_run ? dump_entry(&c->runs, n_runs - 1, struct image_run) : NULL;
+        struct image_run run = {
+            .address = address + i * IMAGE_PAGE, .length = length, .at = c->saved
+        };
 
         if (c->saved + length > c->options->max_bytes)
             return -E2BIG;
-        if (last && last->address + last->length == run.address && last->at + last->length == run.at)
+        if (last && last->address + last->length == run.address &&
+            last->at + last->length == run.at)
             last->length += length;
         else if (n_runs == IMAGE_MAX_RUNS)
             return -E2BIG;
@@ -54,7 +61,9 @@ static int save_pages(struct dump *c, size_t first_run, uint64_t address, const 
     return 0;
 }
 
-/* How many bytes there are, or -errno. Not by process_vm_readv(2), which pins what it reads: of each page that is shared by fork, as all of a twin's are, and most of a restored process', the kernel makes a copy for that, the sandbox's to pay for. */
+/* How many bytes there are, or -errno. Not by process_vm_readv(2), which pins what it reads: of
+ * each page that is shared by fork, as all of a twin's are, and most of a restored process', the
+ * kernel makes a copy for that, the sandbox's to pay for. */
 ssize_t pages_read(const struct dump_process *s, uint64_t address, char *to, size_t length) {
     return trace_read(s->pages.memory, address, to, length);
 }
@@ -65,13 +74,18 @@ char *pages_chunk(void) {
     return chunk;
 }
 
-/* Zeros are not told from others, for nobody looks: so that those which the kernel has but once, and which count for nobody, do not add up, no more is promised than counts. */
+/* Zeros are not told from others, for nobody looks: so that those which the kernel has but once,
+ * and which count for nobody, do not add up, no more is promised than counts. */
 static bool may_promise(const struct dump *c, uint64_t n) {
-    return c->promises && n <= c->twins / IMAGE_PAGE && c->n_promised <= c->twins / IMAGE_PAGE - n && n * IMAGE_PAGE <= c->options->max_bytes - c->saved && dump_count(&c->runs, struct image_run) < IMAGE_MAX_RUNS;
+    return c->promises && n <= c->twins / IMAGE_PAGE &&
+           c->n_promised <= c->twins / IMAGE_PAGE - n &&
+           n * IMAGE_PAGE <= c->options->max_bytes - c->saved &&
+           dump_count(&c->runs, struct image_run) < IMAGE_MAX_RUNS;
 }
 
 /* Where they are to be in the image is known, and tables can tell of it: they follow later. */
-static int promise_pages(struct dump *c, const struct dump_process *s, uint64_t address, uint64_t n) {
+static int promise_pages(
+    struct dump *c, const struct dump_process *s, uint64_t address, uint64_t n) {
     struct promise pages = { .process = s, .address = address, .n = n, .at = c->saved };
     struct image_run run = { .address = address, .length = n * IMAGE_PAGE, .at = c->saved };
     int r = dump_flush(c);
@@ -82,17 +96,22 @@ static int promise_pages(struct dump *c, const struct dump_process *s, uint64_t 
     buf_add(&c->runs, &run, sizeof run);
     c->n_promised += n;
     c->saved += n * IMAGE_PAGE;
-    return buf_failed(&c->promised) ? -ENOMEM : lseek(c->fd, (off_t)c->saved, SEEK_SET) < 0 ? -errno : 0;
+    return buf_failed(&c->promised)                      ? -ENOMEM
+           : lseek(c->fd, (off_t)c->saved, SEEK_SET) < 0 ? -errno
+                                                         : 0;
 }
 
 /* `n` pages from an address on; past the end of a mapped file there is nothing. */
-int pages_save(struct dump *c, const struct dump_process *s, size_t first_run, uint64_t address, uint64_t n, bool is_file) {
+int pages_save(struct dump *c, const struct dump_process *s, size_t first_run, uint64_t address,
+    uint64_t n, bool is_file) {
     char *chunk = pages_chunk();
 
     while (n) {
         size_t m = (size_t)MIN(n, (uint64_t)CHUNK_PAGES);
         ssize_t got = pages_read(s, address, chunk, m * IMAGE_PAGE);
-        int r = got < (ssize_t)(m * IMAGE_PAGE) ? guard_pages_refuse(c, s, address + (uint64_t)MAX(got, (ssize_t)0)) : 0;
+        int r = got < (ssize_t)(m * IMAGE_PAGE)
+                    ? guard_pages_refuse(c, s, address + (uint64_t)MAX(got, (ssize_t)0))
+                    : 0;
 
         if (r < 0 || (got < 0 && !is_file))
             return r < 0 ? r : (int)got;
@@ -109,17 +128,26 @@ int pages_save(struct dump *c, const struct dump_process *s, size_t first_run, u
     return 0;
 }
 
-/* Where the next page is that there is, or `end`: a guest may have terabytes of nothing. Kernels that cannot tell are asked about each page. */
+/* Where the next page is that there is, or `end`: a guest may have terabytes of nothing. Kernels
+ * that cannot tell are asked about each page. */
 static uint64_t skip_nothing(const struct dump_process *s, uint64_t start, uint64_t end) {
     const uint64_t there = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
     struct uapi_page_region found;
-    struct uapi_pm_scan_arg scan = { .size = sizeof scan, .start = start, .end = end, .vec = (uintptr_t)&found, .vec_len = 1, .max_pages = 1, .category_anyof_mask = there, .return_mask = there };
+    struct uapi_pm_scan_arg scan = { .size = sizeof scan,
+        .start = start,
+        .end = end,
+        .vec = (uintptr_t)&found,
+        .vec_len = 1,
+        .max_pages = 1,
+        .category_anyof_mask = there,
+        .return_mask = there };
     int n = ioctl(s->pages.pagemap, PAGEMAP_SCAN, &scan);
 
     return n < 0 ? start : n ? found.start : end;
 }
 
-int pages_each_own(struct dump *c, const struct dump_process *s, uint64_t start, uint64_t end, pages_call *call, void *data) {
+int pages_each_own(struct dump *c, const struct dump_process *s, uint64_t start, uint64_t end,
+    pages_call *call, void *data) {
     uint64_t *entries = buf_reserve(&c->scratch, ENTRIES * sizeof *entries), run_at = 0, run_n = 0;
     int r = entries ? 0 : -ENOMEM;
 
@@ -133,7 +161,8 @@ int pages_each_own(struct dump *c, const struct dump_process *s, uint64_t start,
         if (r || start >= end)
             break;
         size_t n = (size_t)MIN((end - start) / IMAGE_PAGE, (uint64_t)ENTRIES);
-        ssize_t got = pread(s->pages.pagemap, entries, n * sizeof *entries, (off_t)(start / IMAGE_PAGE * sizeof *entries));
+        ssize_t got = pread(s->pages.pagemap, entries, n * sizeof *entries,
+            (off_t)(start / IMAGE_PAGE * sizeof *entries));
 
         if (got <= 0)
             return got < 0 ? -errno : -EIO;
@@ -154,11 +183,14 @@ int pages_each_own(struct dump *c, const struct dump_process *s, uint64_t start,
     return r == 0 && run_n ? call(c, s, data, run_at, run_n) : r;
 }
 
-int pages_save_own(struct dump *c, const struct dump_process *s, void *data, uint64_t address, uint64_t n) {
-    return may_promise(c, n) ? promise_pages(c, s, address, n) : pages_save(c, s, *(const size_t *)data, address, n, false);
+int pages_save_own(
+    struct dump *c, const struct dump_process *s, void *data, uint64_t address, uint64_t n) {
+    return may_promise(c, n) ? promise_pages(c, s, address, n)
+                             : pages_save(c, s, *(const size_t *)data, address, n, false);
 }
 
-int pages_is_there(struct dump *c, const struct dump_process *s, void *data, uint64_t address, uint64_t n) {
+int pages_is_there(
+    struct dump *c, const struct dump_process *s, void *data, uint64_t address, uint64_t n) {
     (void)c, (void)s, (void)data, (void)address, (void)n;
     return 1;
 }
@@ -176,7 +208,8 @@ int memory_save_file(struct dump *c, int fd, uint64_t length, struct image_range
         at = data < 0 ? at : (uint64_t)data & ~(uint64_t)(IMAGE_PAGE - 1);
         off_t hole = data < 0 ? -1 : lseek(fd, data, SEEK_HOLE);
         uint64_t there = hole > data ? image_up_to((uint64_t)hole - at, IMAGE_PAGE) : length - at;
-        ssize_t n = pread(fd, chunk, (size_t)MIN(there, (uint64_t)CHUNK_PAGES * IMAGE_PAGE), (off_t)at);
+        ssize_t n =
+            pread(fd, chunk, (size_t)MIN(there, (uint64_t)CHUNK_PAGES * IMAGE_PAGE), (off_t)at);
         if (n < 0)
             return -errno;
         if (n == 0)
@@ -192,21 +225,25 @@ int memory_save_file(struct dump *c, int fd, uint64_t length, struct image_range
     return 0;
 }
 
-int memory_save_shared(struct dump *c, const struct dump_process *s, const struct map_line *map, struct image_range *ret_runs) {
+int memory_save_shared(struct dump *c, const struct dump_process *s, const struct map_line *map,
+    struct image_range *ret_runs) {
     size_t before = dump_count(&c->runs, struct image_run);
     char *chunk = pages_chunk();
 
     if (map->end - map->start > MAX_SHARED)
-        return -EFBIG;          /* looking at all of it would make it all be there */
+        return -EFBIG; /* looking at all of it would make it all be there */
     for (uint64_t at = map->start; at < map->end; at += CHUNK_PAGES * IMAGE_PAGE) {
         size_t length = (size_t)MIN(map->end - at, (uint64_t)CHUNK_PAGES * IMAGE_PAGE);
         ssize_t n = pages_read(s, at, chunk, length);
-        int r = n < (ssize_t)length ? guard_pages_refuse(c, s, at + (uint64_t)MAX(n, (ssize_t)0)) : 0;
+        int r =
+            n < (ssize_t)length ? guard_pages_refuse(c, s, at + (uint64_t)MAX(n, (ssize_t)0)) : 0;
 
         if (r == 0 && n == -EIO && map->protection & PROT_READ)
-            break;              /* past the end of its file there is nothing */
+            break; /* past the end of its file there is nothing */
         if (r == 0)
-            r = n < 0 ? (int)n : save_pages(c, before, map->offset + (at - map->start), chunk, (size_t)n / IMAGE_PAGE);
+            r = n < 0 ? (int)n
+                      : save_pages(c, before, map->offset + (at - map->start), chunk,
+                            (size_t)n / IMAGE_PAGE);
         if (r < 0)
             return r;
     }

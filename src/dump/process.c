@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Capturing one process: what the kernel knows of it and of its threads, but for memory and descriptors. */
+/* Capturing one process: what the kernel knows of it and of its threads, but for memory and
+ * descriptors. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/nsfs.h>
@@ -22,9 +23,9 @@
 #include "base/cleanup.h"
 #include "dump/internal.h"
 
-#define SIGNAL_SET 8            /* bytes of the kernel's */
+#define SIGNAL_SET 8 /* bytes of the kernel's */
 #define MAX_PENDING 1024
-#define MEMBARRIER_REGISTRATIONS 512u   /* MEMBARRIER_CMD_GET_REGISTRATIONS, Linux 6.3 */
+#define MEMBARRIER_REGISTRATIONS 512u /* MEMBARRIER_CMD_GET_REGISTRATIONS, Linux 6.3 */
 
 /* Who answers for a process: its first thread, or its twin. */
 struct voice {
@@ -38,7 +39,8 @@ static struct voice voice_of(struct dump *c, const struct dump_process *s) {
 }
 
 /* A call of its. 0 or -errno, the call's own included. */
-static int request_call(const struct voice *voice, long number, const uint64_t *arguments, size_t n, void *ret_data, size_t length) {
+static int request_call(const struct voice *voice, long number, const uint64_t *arguments, size_t n,
+    void *ret_data, size_t length) {
     int64_t result;
     int r = trace_call(voice->trace, voice->tools, number, arguments, n, ret_data, length, &result);
 
@@ -74,9 +76,16 @@ static int look_at_layout(struct dump *c, struct dump_process *s, struct image_p
     if (r < 0)
         return dump_fail(c, "its layout", r);
     *layout = (struct image_layout){
-        .start_code = stat_field(stat.data, 26), .end_code = stat_field(stat.data, 27), .start_data = stat_field(stat.data, 45), .end_data = stat_field(stat.data, 46),
-        .start_brk = stat_field(stat.data, 47), .start_stack = stat_field(stat.data, 28), .arg_start = stat_field(stat.data, 48),
-        .arg_end = stat_field(stat.data, 49), .env_start = stat_field(stat.data, 50), .env_end = stat_field(stat.data, 51),
+        .start_code = stat_field(stat.data, 26),
+        .end_code = stat_field(stat.data, 27),
+        .start_data = stat_field(stat.data, 45),
+        .end_data = stat_field(stat.data, 46),
+        .start_brk = stat_field(stat.data, 47),
+        .start_stack = stat_field(stat.data, 28),
+        .arg_start = stat_field(stat.data, 48),
+        .arg_end = stat_field(stat.data, 49),
+        .env_start = stat_field(stat.data, 50),
+        .env_end = stat_field(stat.data, 51),
     };
     process->goodbye = (uint16_t)(1 + (stat_field(stat.data, 38) & 0xff));
     const uint64_t terminal = stat_field(stat.data, 7);
@@ -89,7 +98,7 @@ static int look_at_layout(struct dump *c, struct dump_process *s, struct image_p
 }
 
 static int look_at_places(struct dump *c, struct dump_process *s, struct image_process *process) {
-    char target[4096];          /* of a link in /proc: the kernel tells no more than a page */
+    char target[4096]; /* of a link in /proc: the kernel tells no more than a page */
     struct stat st;
     int r = read_link(s, "exe", target, sizeof target);
 
@@ -100,12 +109,16 @@ static int look_at_places(struct dump *c, struct dump_process *s, struct image_p
     if (r == 0)
         r = memory_find_path(s, target, &st);
     if (r < 0)
-        return dump_refuse(c, ENOTSUP, "its working directory, %.200s, is not there any more", target);
+        return dump_refuse(
+            c, ENOTSUP, "its working directory, %.200s, is not there any more", target);
     if (!access_is_given(s, &st, ACCESS_ENTER) || !access_reaches(c, s, target))
-        return dump_refuse(c, ENOTSUP, "it may not enter its working directory, %.200s, any more", target);
+        return dump_refuse(
+            c, ENOTSUP, "it may not enter its working directory, %.200s, any more", target);
     process->directory = dump_text(c, target);
     r = read_link(s, "root", target, sizeof target);
-    return r < 0 ? dump_fail(c, "its root", r) : strcmp(target, "/") ? dump_refuse(c, ENOTSUP, "it has a root directory of its own") : 0;
+    return r < 0                 ? dump_fail(c, "its root", r)
+           : strcmp(target, "/") ? dump_refuse(c, ENOTSUP, "it has a root directory of its own")
+                                 : 0;
 }
 
 static void look_at_status(struct dump_process *s, struct image_process *process) {
@@ -113,37 +126,46 @@ static void look_at_status(struct dump_process *s, struct image_process *process
 
     s->anonymous = strtoull(dump_field(status, "\nRssAnon:\t"), NULL, 10) * 1024;
     process->umask = (uint32_t)strtoul(dump_field(status, "\nUmask:\t"), NULL, 8);
-    s->handled = strtoull(dump_field(status, "\nSigIgn:\t"), NULL, 16) | strtoull(dump_field(status, "\nSigCgt:\t"), NULL, 16);
+    s->handled = strtoull(dump_field(status, "\nSigIgn:\t"), NULL, 16) |
+                 strtoull(dump_field(status, "\nSigCgt:\t"), NULL, 16);
 }
 
 static int ask_timer(struct dump *c, struct dump_process *s, struct image_timer *timer) {
     const struct voice voice = voice_of(c, s);
     uint64_t arguments[] = { timer->id, s->tools.scratch };
-    int r = request_call(&voice, SYS_timer_gettime, arguments, ARRAY_SIZE(arguments), timer->time, sizeof timer->time);
+    int r = request_call(&voice, SYS_timer_gettime, arguments, ARRAY_SIZE(arguments), timer->time,
+        sizeof timer->time);
 
     return r < 0 ? dump_fail(c, "its timers", r) : 0;
 }
 
-/* A paragraph for each: "ID: 0\nsignal: 14/0000000000000000\nnotify: signal/pid.7\nClockID: 0\n"; pids are those of whoever reads. */
+/* A paragraph for each: "ID: 0\nsignal: 14/0000000000000000\nnotify: signal/pid.7\nClockID: 0\n";
+ * pids are those of whoever reads. */
 static int look_at_timers(struct dump *c, struct dump_process *s, struct image_process *process) {
     size_t before = dump_count(&c->timers, struct image_timer);
     auto_buf struct buf text = BUF_INIT;
 
     if (dump_read(c, s, "timers", &text) < 0)
-        return 0;               /* a kernel without them in /proc, and then (CONFIG_CHECKPOINT_RESTORE) without much else that is needed */
+        return 0; /* a kernel without them in /proc, and then (CONFIG_CHECKPOINT_RESTORE) without
+                     much else that is needed */
     for (const char *at = text.data; at && *at;) {
         struct image_timer timer = { 0 };
         unsigned long long value;
         char how[16], whom[8];
         int pid, n = 0;
 
-        if (sscanf(at, "ID: %u signal: %u/%llx notify: %15[^/]/%7[^.].%d ClockID: %u %n", &timer.id, &timer.signal, &value, how, whom, &pid, &timer.clock, &n) != 7 || !n)
+        if (sscanf(at, "ID: %u signal: %u/%llx notify: %15[^/]/%7[^.].%d ClockID: %u %n", &timer.id,
+                &timer.signal, &value, how, whom, &pid, &timer.clock, &n) != 7 ||
+            !n)
             return dump_refuse(c, ENOTSUP, "its timers cannot be told");
         timer.value = value;
-        timer.notify = !strcmp(how, "none") ? SIGEV_NONE : !strcmp(whom, "tid") ? 4 /* SIGEV_THREAD_ID */ : SIGEV_SIGNAL;
+        timer.notify = !strcmp(how, "none")   ? SIGEV_NONE
+                       : !strcmp(whom, "tid") ? 4 /* SIGEV_THREAD_ID */
+                                              : SIGEV_SIGNAL;
         for (size_t i = 0; timer.notify == 4 && i < c->n_tasks; i++)
             if (c->tasks[i].trace.tid == pid)
-                timer.tid = (uint32_t)i + 1;    /* its number inside is known when its thread is looked at */
+                timer.tid =
+                    (uint32_t)i + 1; /* its number inside is known when its thread is looked at */
         int r = ask_timer(c, s, &timer);
         if (r < 0)
             return r;
@@ -154,14 +176,16 @@ static int look_at_timers(struct dump *c, struct dump_process *s, struct image_p
     return 0;
 }
 
-static int look_at_limits(struct dump *c, const struct voice *voice, struct image_process *process) {
+static int look_at_limits(
+    struct dump *c, const struct voice *voice, struct image_process *process) {
     for (int i = 0; i < IMAGE_RLIMITS; i++)
         if (syscall(SYS_prlimit64, voice->pid, i, NULL, process->limits[i]) < 0)
             return dump_fail(c, "its limits", -errno);
     return 0;
 }
 
-static int look_at_signals(struct dump *c, const struct voice *voice, struct image_process *process, uint64_t handled) {
+static int look_at_signals(
+    struct dump *c, const struct voice *voice, struct image_process *process, uint64_t handled) {
     size_t before = dump_count(&c->actions, struct image_action);
 
     for (uint64_t number = 1; number <= IMAGE_SIGNALS; number++) {
@@ -170,10 +194,11 @@ static int look_at_signals(struct dump *c, const struct voice *voice, struct ima
 
         if (!(handled >> (number - 1) & 1) && number != SIGCHLD)
             continue;
-        int r = request_call(voice, SYS_rt_sigaction, arguments, ARRAY_SIZE(arguments), &action.handler, sizeof action - sizeof action.number);
+        int r = request_call(voice, SYS_rt_sigaction, arguments, ARRAY_SIZE(arguments),
+            &action.handler, sizeof action - sizeof action.number);
         if (r < 0)
             return dump_fail(c, "its signal handlers", r);
-        if (action.handler || action.flags)     /* SA_NOCLDWAIT is for who does not handle it, too */
+        if (action.handler || action.flags) /* SA_NOCLDWAIT is for who does not handle it, too */
             buf_add(&c->actions, &action, sizeof action);
     }
     process->actions = dump_range(&c->actions, before, sizeof(struct image_action));
@@ -181,22 +206,27 @@ static int look_at_signals(struct dump *c, const struct voice *voice, struct ima
 }
 
 /* What it may ask of membarrier(2) without being refused. An older kernel does not tell. */
-static int look_at_barriers(struct dump *c, const struct voice *voice, struct image_process *process) {
+static int look_at_barriers(
+    struct dump *c, const struct voice *voice, struct image_process *process) {
     const uint64_t arguments[] = { MEMBARRIER_REGISTRATIONS, 0, 0 };
     int64_t result;
-    int r = trace_call(voice->trace, voice->tools, SYS_membarrier, arguments, ARRAY_SIZE(arguments), NULL, 0, &result);
+    int r = trace_call(voice->trace, voice->tools, SYS_membarrier, arguments, ARRAY_SIZE(arguments),
+        NULL, 0, &result);
 
     process->barriers = r == 0 && result > 0 ? (uint32_t)result : 0;
     return r < 0 ? dump_fail(c, "its habits", r) : 0;
 }
 
-static int look_at_timer(struct dump *c, const struct voice *voice, uint64_t which, struct image_process *process) {
+static int look_at_timer(
+    struct dump *c, const struct voice *voice, uint64_t which, struct image_process *process) {
     uint64_t arguments[] = { which, voice->tools->scratch }, *timer = process->timers[which];
-    int r = request_call(voice, SYS_getitimer, arguments, ARRAY_SIZE(arguments), timer, sizeof process->timers[which]);
+    int r = request_call(voice, SYS_getitimer, arguments, ARRAY_SIZE(arguments), timer,
+        sizeof process->timers[which]);
 
     if (r < 0)
         return dump_fail(c, "its timers", r);
-    /* It has expired, and goes on when its signal, which waits, is taken: elsewhere nobody would know. */
+    /* It has expired, and goes on when its signal, which waits, is taken: elsewhere nobody would
+     * know. */
     if ((timer[0] || timer[1]) && !timer[2] && !timer[3]) {
         timer[2] = timer[0];
         timer[3] = timer[1];
@@ -209,12 +239,14 @@ static int look_at_habits(struct dump *c, struct dump_process *s, struct image_p
     const struct {
         uint64_t option;
         uint32_t *to;
-    } asked[] = { { PR_GET_CHILD_SUBREAPER, &process->is_subreaper }, { PR_GET_PDEATHSIG, &process->death_signal } };
+    } asked[] = { { PR_GET_CHILD_SUBREAPER, &process->is_subreaper },
+        { PR_GET_PDEATHSIG, &process->death_signal } };
 
     for (size_t i = 0; i < ARRAY_SIZE(asked); i++) {
         uint64_t arguments[] = { asked[i].option, s->tools.scratch };
         int32_t value = 0;
-        int r = request_call(&voice, SYS_prctl, arguments, ARRAY_SIZE(arguments), &value, sizeof value);
+        int r =
+            request_call(&voice, SYS_prctl, arguments, ARRAY_SIZE(arguments), &value, sizeof value);
 
         if (r < 0)
             return dump_fail(c, "its habits", r);
@@ -226,14 +258,16 @@ static int look_at_habits(struct dump *c, struct dump_process *s, struct image_p
     return r;
 }
 
-/* What is of System V is no process' own, but its namespace's. Who has entered that asks for himself; else one process is asked for all. Where a filter knows none of these calls, there is nothing. */
+/* What is of System V is no process' own, but its namespace's. Who has entered that asks for
+ * himself; else one process is asked for all. Where a filter knows none of these calls, there is
+ * nothing. */
 static int refuse_shared_objects(struct dump *c, const struct dump_process *s, bool is_inside) {
     const struct voice voice = voice_of(c, s);
     static const struct {
         long call;
         size_t n;
-        uint64_t arguments[4];  /* the last is where to write */
-        size_t at;              /* of what is written, the number of those there are */
+        uint64_t arguments[4]; /* the last is where to write */
+        size_t at;             /* of what is written, the number of those there are */
         const char *what;
     } kinds[] = {
         { SYS_shmctl, 3, { 0, SHM_INFO }, offsetof(struct shm_info, used_ids), "shared memory" },
@@ -259,7 +293,7 @@ static int refuse_shared_objects(struct dump *c, const struct dump_process *s, b
         else if (syscall(kinds[i].call, arguments[0], arguments[1], arguments[2], arguments[3]) < 0)
             r = -errno;
         if (r == -ENOSYS)
-            break;              /* nor does it know the others */
+            break; /* nor does it know the others */
         if (r < 0)
             return dump_fail(c, "what it shares", r);
         memcpy(&number, info.bytes + kinds[i].at, sizeof number);
@@ -269,7 +303,9 @@ static int refuse_shared_objects(struct dump *c, const struct dump_process *s, b
     return 0;
 }
 
-/* An ordinary user may enter it who has taken the rights over the user namespace that it belongs to, which is one of his own. From then on all ids are those of that namespace, so it is for when nothing is asked about any more. */
+/* An ordinary user may enter it who has taken the rights over the user namespace that it belongs
+ * to, which is one of his own. From then on all ids are those of that namespace, so it is for when
+ * nothing is asked about any more. */
 static bool can_enter_namespace(int namespace, bool may_change_ids) {
     if (setns(namespace, CLONE_NEWIPC) == 0)
         return true;
@@ -286,7 +322,8 @@ static int look_at_shared_objects(struct dump *c, struct dump_process *s, bool i
 
     if (namespace < 0 || fstat(namespace, &its) < 0)
         return dump_fail(c, "/proc", -errno);
-    const bool is_ours = c->own_ipc == its.st_ino, is_inside = !is_ours && can_enter_namespace(namespace, is_last);
+    const bool is_ours = c->own_ipc == its.st_ino,
+               is_inside = !is_ours && can_enter_namespace(namespace, is_last);
     c->is_looked_at = is_ours || is_inside || is_last;
     return is_ours || !c->is_looked_at ? 0 : refuse_shared_objects(c, s, is_inside);
 }
@@ -306,7 +343,8 @@ static bool holds_up(const struct image_pending *pending, int n) {
     return false;
 }
 
-static int look_at_pending(struct dump *c, const struct trace *trace, bool is_shared, struct image_range *ret_range) {
+static int look_at_pending(
+    struct dump *c, const struct trace *trace, bool is_shared, struct image_range *ret_range) {
     size_t before = dump_count(&c->pending, struct image_pending);
     static struct image_pending found[MAX_PENDING];
     int n = trace_pending(trace, is_shared, found, MAX_PENDING);
@@ -329,9 +367,10 @@ static bool waits_for(struct dump *c, struct image_range pending, int number) {
     return false;
 }
 
-/* ---- threads ------------------------------------------------------------------------------------------------------------ */
+/* ---- threads ---- */
 
-static int look_at_registers(struct dump *c, struct dump_process *s, const struct trace *trace, struct image_thread *thread) {
+static int look_at_registers(struct dump *c, struct dump_process *s, const struct trace *trace,
+    struct image_thread *thread) {
     static unsigned char xstate[16384];
     size_t length;
     long list, list_length;
@@ -355,14 +394,17 @@ static int look_at_registers(struct dump *c, struct dump_process *s, const struc
     if (r < 0)
         return dump_fail(c, "its restartable sequences", r);
     r = trace_in_sequence(trace, s->tools.memory);
-    return r < 0 ? dump_fail(c, "its restartable sequences", r) : r ? dump_refuse(c, EAGAIN, "it is in a restartable sequence") : 0;
+    return r < 0 ? dump_fail(c, "its restartable sequences", r)
+           : r   ? dump_refuse(c, EAGAIN, "it is in a restartable sequence")
+                 : 0;
 }
 
 /* Where it handles signals. A fork has that of the thread that made it. */
 static int look_at_stack(const struct voice *voice, struct image_thread *thread) {
     uint64_t arguments[] = { 0, voice->tools->scratch };
 
-    return request_call(voice, SYS_sigaltstack, arguments, ARRAY_SIZE(arguments), thread->alternate_stack, sizeof thread->alternate_stack);
+    return request_call(voice, SYS_sigaltstack, arguments, ARRAY_SIZE(arguments),
+        thread->alternate_stack, sizeof thread->alternate_stack);
 }
 
 static int look_at_thread(struct dump *c, struct dump_process *s, struct task *task) {
@@ -376,7 +418,8 @@ static int look_at_thread(struct dump *c, struct dump_process *s, struct task *t
     uint64_t clear[] = { 40 /* PR_GET_TID_ADDRESS */, s->tools.scratch };
     r = task->trace.tid == s->pid && s->twin.pid > 0 ? 0 : look_at_stack(&voice, &thread);
     if (r == 0)
-        r = request_call(&voice, SYS_prctl, clear, ARRAY_SIZE(clear), &thread.clear_tid, sizeof thread.clear_tid);
+        r = request_call(&voice, SYS_prctl, clear, ARRAY_SIZE(clear), &thread.clear_tid,
+            sizeof thread.clear_tid);
     if (r < 0)
         return dump_fail(c, "its threads", r);
     for (size_t i = 0; i < dump_count(&c->timers, struct image_timer); i++) {
@@ -404,7 +447,8 @@ static int look_at_threads(struct dump *c, struct dump_process *s, struct image_
             r = look_at_thread(c, s, &c->tasks[i]);
     process->threads = dump_range(&c->threads, before, sizeof(struct image_thread));
     if (r == 0 && process->threads.n > IMAGE_MAX_OWN_THREADS)
-        return dump_refuse(c, E2BIG, "it has more than %u threads", (unsigned)IMAGE_MAX_OWN_THREADS);
+        return dump_refuse(
+            c, E2BIG, "it has more than %u threads", (unsigned)IMAGE_MAX_OWN_THREADS);
     return r;
 }
 
@@ -421,7 +465,8 @@ static void take_name(const char *line, struct task *task) {
     task->name[n] = '\0';
 }
 
-/* Calls are made in it, and those that a filter of its own answers tell lies, or kill it; nor could its copy have that filter, or a dispatcher. */
+/* Calls are made in it, and those that a filter of its own answers tell lies, or kill it; nor could
+ * its copy have that filter, or a dispatcher. */
 static int check_thread(struct dump *c, const struct dump_process *s, struct task *task) {
     auto_buf struct buf own = BUF_INIT;
     const char *status = s->status.data, *why = trace_oddity(&task->trace);
@@ -437,7 +482,8 @@ static int check_thread(struct dump *c, const struct dump_process *s, struct tas
     }
     if (r < 0)
         return dump_fail(c, "its threads", r);
-    if (!c->options->is_command && strtoul(dump_field(status, "\nSeccomp_filters:"), NULL, 10) > c->n_filters)
+    if (!c->options->is_command &&
+        strtoul(dump_field(status, "\nSeccomp_filters:"), NULL, 10) > c->n_filters)
         return dump_refuse(c, ENOTSUP, "it has a seccomp filter of its own");
     task->inner_tid = dump_innermost(status, "\nNSpid:");
     take_name(dump_field(status, "Name:\t"), task);
@@ -466,14 +512,16 @@ static bool waits_of(struct dump *c, struct image_range pending, uint32_t timer)
     for (uint32_t i = 0; i < pending.n; i++) {
         siginfo_t info;
 
-        memcpy(&info, dump_entry(&c->pending, pending.first + i, struct image_pending)->info, sizeof info);
+        memcpy(&info, dump_entry(&c->pending, pending.first + i, struct image_pending)->info,
+            sizeof info);
         if (info.si_code == SI_TIMER && (uint32_t)info.si_timerid == timer)
             return true;
     }
     return false;
 }
 
-/* Time has gone on: a signal that waits may be that of a timer that was still to expire, and would come twice elsewhere. */
+/* Time has gone on: a signal that waits may be that of a timer that was still to expire, and would
+ * come twice elsewhere. */
 static int look_at_expired(struct dump *c, struct dump_process *s, struct image_process *process) {
     int r = 0;
 
@@ -483,11 +531,14 @@ static int look_at_expired(struct dump *c, struct dump_process *s, struct image_
         r = look_at_timer(c, &voice, ITIMER_REAL, process);
     }
     for (uint32_t i = 0; i < process->posix_timers.n && r == 0; i++) {
-        struct image_timer *timer = dump_entry(&c->timers, process->posix_timers.first + i, struct image_timer);
+        struct image_timer *timer =
+            dump_entry(&c->timers, process->posix_timers.first + i, struct image_timer);
         bool waits = waits_of(c, process->pending, timer->id);
 
         for (uint32_t k = 0; k < process->threads.n && !waits; k++)
-            waits = waits_of(c, dump_entry(&c->threads, process->threads.first + k, struct image_thread)->pending, timer->id);
+            waits = waits_of(c,
+                dump_entry(&c->threads, process->threads.first + k, struct image_thread)->pending,
+                timer->id);
         if (waits)
             r = ask_timer(c, s, timer);
     }
@@ -495,7 +546,8 @@ static int look_at_expired(struct dump *c, struct dump_process *s, struct image_
 }
 
 /* What a fork has as the process that made it. */
-static int look_at_heritage(struct dump *c, const struct voice *voice, struct image_process *process, uint64_t handled) {
+static int look_at_heritage(
+    struct dump *c, const struct voice *voice, struct image_process *process, uint64_t handled) {
     const uint64_t zero = 0;
     int64_t brk = 0;
     int r = look_at_limits(c, voice, process);
@@ -518,11 +570,14 @@ int process_ask_twin(struct dump *c, struct dump_process *s) {
 
     c->current = s;
     if (r == 0)
-        r = look_at_stack(&voice, dump_entry(&c->threads, process->threads.first, struct image_thread));
-    return r < 0 ? dump_fail(c, "its threads", r) : look_at_heritage(c, &voice, process, s->handled);
+        r = look_at_stack(
+            &voice, dump_entry(&c->threads, process->threads.first, struct image_thread));
+    return r < 0 ? dump_fail(c, "its threads", r)
+                 : look_at_heritage(c, &voice, process, s->handled);
 }
 
-/* What can be seen without the process, and without its memory, is looked at while its twin is made: that takes as long. */
+/* What can be seen without the process, and without its memory, is looked at while its twin is
+ * made: that takes as long. */
 static int look_beside_twin(struct dump *c, struct dump_process *s, struct image_process *process) {
     if (c->base && !dirty_pages_has_few(c, s)) {
         dirty_pages_forget(c);
@@ -531,7 +586,7 @@ static int look_beside_twin(struct dump *c, struct dump_process *s, struct image
     if (c->base)
         memory_begin(s);
     else
-        cow_fork_make(c, s);        /* it may answer later */
+        cow_fork_make(c, s); /* it may answer later */
     int r = look_at_places(c, s, process);
     if (r == 0)
         r = look_at_layout(c, s, process);
@@ -553,7 +608,9 @@ int process_dump_shared(struct dump *c, struct dump_process *s) {
     return r < 0 ? r : put_threads_back(c, s);
 }
 
-/* An ordinary user may trace a process of its own that is not dumpable (ssh-agent, gpg-agent), as its sandbox's user namespace is the user's; but its files in /proc are root's. So it is made dumpable for as long as all stand. */
+/* An ordinary user may trace a process of its own that is not dumpable (ssh-agent, gpg-agent), as
+ * its sandbox's user namespace is the user's; but its files in /proc are root's. So it is made
+ * dumpable for as long as all stand. */
 static int open_up(struct dump *c, struct dump_process *s, struct task *first) {
     static const char name[] = "[vdso]\n";
     auto_buf struct buf maps = BUF_INIT;
@@ -567,7 +624,11 @@ static int open_up(struct dump *c, struct dump_process *s, struct task *first) {
         r = trace_set_dumpable(&first->trace, vdso, true);
     if (r == 0)
         s->closed_vdso = vdso;
-    return r == 0 ? 0 : r == -ENOTSUP ? dump_refuse(c, ENOTSUP, "it is not dumpable (PR_SET_DUMPABLE), and has no vDSO to change that by") : dump_fail(c, "its being dumpable", r);
+    return r == 0 ? 0
+           : r == -ENOTSUP
+               ? dump_refuse(c, ENOTSUP,
+                     "it is not dumpable (PR_SET_DUMPABLE), and has no vDSO to change that by")
+               : dump_fail(c, "its being dumpable", r);
 }
 
 static int open_files_of(struct dump *c, struct dump_process *s, struct task *first) {
@@ -597,7 +658,8 @@ int process_dump(struct dump *c, struct dump_process *s) {
         return dump_refuse(c, ENOTSUP, "its first thread has ended");
     if (first->trace.stopped_by) {
         (void)dump_refuse(c, ENOTSUP, "it is stopped by a signal (%d)", first->trace.stopped_by);
-        return -EAGAIN;         /* who stopped it may be about to let it go on: init does so when commands run out of time, shells and tracers when they like */
+        return -EAGAIN; /* who stopped it may be about to let it go on: init does so when commands
+                           run out of time, shells and tracers when they like */
     }
     int r = check_threads(c, s);
     if (r == 0)
@@ -619,7 +681,9 @@ int process_dump(struct dump *c, struct dump_process *s) {
         r = look_at_pending(c, &first->trace, true, &process.pending);
     if (r == 0)
         r = look_at_expired(c, s, &process);
-    if (r == 0 && s->twin.pid <= 0) {   /* last: one of its calls has to wait until its mappings are read (async_read.c) */
+    if (r == 0 &&
+        s->twin.pid <=
+            0) { /* last: one of its calls has to wait until its mappings are read (async_read.c) */
         const struct voice voice = voice_of(c, s);
 
         r = look_at_heritage(c, &voice, &process, s->handled);

@@ -2,10 +2,14 @@
 /*
  * Stopping all processes of a sandbox, and how they are related.
  *
- * /proc shows no one moment: while it is read, processes are born and die. But one that stands makes no others, so rounds of looking and stopping come to an end: when a round finds nobody new and all stand. What forks faster than it is found is refused.
+ * /proc shows no one moment: while it is read, processes are born and die. But one that stands
+ * makes no others, so rounds of looking and stopping come to an end: when a round finds nobody new
+ * and all stand. What forks faster than it is found is refused.
  *
- * A process is restored as the child of its parent, in its parent's session and group unless it leads one itself. Where the leader is dead, as of what a shell has left in the background, a *ghost* stands in for it: a process of that number
- * which makes its children and is gone before anybody runs.
+ * A process is restored as the child of its parent, in its parent's session and group unless it
+ * leads one itself. Where the leader is dead, as of what a shell has left in the background, a
+ * *ghost* stands in for it: a process of that number which makes its children and is gone before
+ * anybody runs.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,16 +27,19 @@
 
 #define MAX_ROUNDS 200
 #define MAX_WAITS 1000
-#define POLLS 150               /* who waits for input stands before that; to sleep in between would take longer */
+#define POLLS                                                                                      \
+    150 /* who waits for input stands before that; to sleep in between would take longer */
 #define WAIT_NS 50000
-#define HOLD_WAITS 500          /* of one that goes on by itself: some 25 ms */
+#define HOLD_WAITS 500 /* of one that goes on by itself: some 25 ms */
 #define GIVE_BACK_WAITS 16
-#define DEEP_WAITS 40           /* the child of a vfork takes less to execute something, unless it was stopped before that */
+#define DEEP_WAITS                                                                                 \
+    40 /* the child of a vfork takes less to execute something, unless it was stopped before that  \
+        */
 #define VFORK_TRIES 20
 #define VFORK_NS 1000000
 #define ON_ITS_WAY_TRIES 500
 
-/* ---- stopping ----------------------------------------------------------------------------------------------------------- */
+/* ---- stopping ---- */
 
 static bool is_known(const struct dump *c, pid_t tid) {
     for (size_t i = 0; i < c->n_tasks; i++)
@@ -60,19 +67,22 @@ static void dump_process_free(struct dump_process *s) {
     free(s);
 }
 
-/* An ordinary user cannot see what program an agent is, as it cannot be dumped and was never executed in the sandbox's user namespace. A guest that calls itself so and cannot be seen either is none of its own snapshots'. */
+/* An ordinary user cannot see what program an agent is, as it cannot be dumped and was never
+ * executed in the sandbox's user namespace. A guest that calls itself so and cannot be seen either
+ * is none of its own snapshots'. */
 static bool is_called_agent(const struct dump_process *s) {
     static const char agent[] = "rollbox-files\n";
     char name[sizeof agent + 1];
     auto_close int fd = openat(s->proc, "comm", O_RDONLY | O_CLOEXEC);
 
-    return fd >= 0 && read(fd, name, sizeof name) == sizeof agent - 1 && !memcmp(name, agent, sizeof agent - 1);
+    return fd >= 0 && read(fd, name, sizeof name) == sizeof agent - 1 &&
+           !memcmp(name, agent, sizeof agent - 1);
 }
 
 /*
  * Is it a copy of init? Those have init's program and its memory, which is the host's and not to be
- * looked into: their files in /proc have init's owner. A guest can execute the same program, but its
- * memory belongs to the sandbox.
+ * looked into: their files in /proc have init's owner. A guest can execute the same program, but
+ * its memory belongs to the sandbox.
  */
 static bool is_of_init(const struct dump *c, const struct dump_process *s) {
     struct stat st;
@@ -99,7 +109,13 @@ static struct dump_process *dump_process_new(struct dump *c, pid_t pid, pid_t pa
     struct dump_process *s = calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    *s = (struct dump_process){ .pid = pid, .parent = parent, .proc = -EBADF, .root = -EBADF, .pagemap = -EBADF, .tools.memory = -EBADF, .twin = { 0, -EBADF, -EBADF, -EBADF } };
+    *s = (struct dump_process){ .pid = pid,
+        .parent = parent,
+        .proc = -EBADF,
+        .root = -EBADF,
+        .pagemap = -EBADF,
+        .tools.memory = -EBADF,
+        .twin = { 0, -EBADF, -EBADF, -EBADF } };
     snprintf(path, sizeof path, "/proc/%d", (int)pid);
     s->proc = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (s->proc < 0 && errno != ENOENT) {
@@ -159,9 +175,10 @@ static int add_task(struct dump *c, struct dump_process *s, pid_t tid) {
     int r = trace_seize(&task->trace, tid);
     task->is_gone = r == -ESRCH;
     if (r == -ESRCH || (r == -EPERM && is_dead(s, tid) == 1))
-        return 0;               /* found as a zombie, or not at all, in the next round */
+        return 0; /* found as a zombie, or not at all, in the next round */
     if (r == -EPERM)
-        return has_tracer(s, tid) ? dump_refuse(c, ENOTSUP, "it is traced by another") : 1;      /* on its way out: another round will tell */
+        return has_tracer(s, tid) ? dump_refuse(c, ENOTSUP, "it is traced by another")
+                                  : 1; /* on its way out: another round will tell */
     if (r < 0)
         return dump_fail(c, "stopping it", r);
     c->n_tasks++;
@@ -184,7 +201,9 @@ static int seize_threads(struct dump *c, struct dump_process *s) {
             return r;
         n_new += r;
     }
-    return n == (ssize_t)ARRAY_SIZE(tids) ? dump_refuse(c, E2BIG, "it has more than %zu threads", ARRAY_SIZE(tids) - 1) : n_new;
+    return n == (ssize_t)ARRAY_SIZE(tids)
+               ? dump_refuse(c, E2BIG, "it has more than %zu threads", ARRAY_SIZE(tids) - 1)
+               : n_new;
 }
 
 /* What is below a process and new, and its threads: how many threads were stopped, or -errno. */
@@ -312,7 +331,8 @@ static void close_again(struct dump *c) {
 
 void tree_let_go(struct dump *c) {
     close_again(c);
-    (void)quiesce_give_back(c);   /* who does not stand, where it came to nothing, and is held by init, could not be let go */
+    (void)quiesce_give_back(c); /* who does not stand, where it came to nothing, and is held by
+                                   init, could not be let go */
     quiesce_lead(c);
     for (size_t i = 0; i < c->n_tasks; i++)
         if (c->tasks[i].trace.stands)
@@ -352,15 +372,19 @@ static int stop_once(struct dump *c) {
     return dump_refuse(c, EBUSY, "its processes multiply faster than they can be stopped");
 }
 
-/* One that was restored just now has the program that did it yet, for a moment, which lies where nothing of a guest's is; or is in the last steps of that: what it is to go on with is on a page that is not captured. */
+/* One that was restored just now has the program that did it yet, for a moment, which lies where
+ * nothing of a guest's is; or is in the last steps of that: what it is to go on with is on a page
+ * that is not captured. */
 static bool is_on_its_way(const struct dump *c) {
     for (size_t i = 0; i < c->n_tasks; i++)
-        if (!c->tasks[i].is_gone && c->tasks[i].trace.registers.rip >= IMAGE_FRAMES && c->tasks[i].trace.registers.rip < IMAGE_LOWEST)
+        if (!c->tasks[i].is_gone && c->tasks[i].trace.registers.rip >= IMAGE_FRAMES &&
+            c->tasks[i].trace.registers.rip < IMAGE_LOWEST)
             return true;
     for (size_t i = 0; i < c->n_dump_processes; i++) {
         const struct dump_process *s = c->dump_processes[i];
         char line[32];
-        auto_close int fd = s->is_apart || s->is_zombie ? -EBADF : openat(s->proc, "maps", O_RDONLY | O_CLOEXEC);
+        auto_close int fd =
+            s->is_apart || s->is_zombie ? -EBADF : openat(s->proc, "maps", O_RDONLY | O_CLOEXEC);
         ssize_t n = fd < 0 ? -1 : read(fd, line, sizeof line - 1);
 
         line[MAX(n, (ssize_t)0)] = '\0';
@@ -379,7 +403,8 @@ static int let_resume(struct dump *c) {
     return r;
 }
 
-/* One that waits for a child that has its memory (vfork) stands only after that has executed something, which it does not while it stands. */
+/* One that waits for a child that has its memory (vfork) stands only after that has executed
+ * something, which it does not while it stands. */
 int tree_stop(struct dump *c) {
     for (unsigned tries = 0;; tries++) {
         int r = quiesce_hold(c);
@@ -397,7 +422,9 @@ int tree_stop(struct dump *c) {
         if (r != -EBUSY || c->error->code)
             return r;
         if (tries >= VFORK_TRIES)
-            return dump_refuse(c, EBUSY, "it does not stand still: it waits for a child that shares its memory, or for a device");
+            return dump_refuse(c, EBUSY,
+                "it does not stand still: it waits for a child that shares its memory, or for a "
+                "device");
         r = let_resume(c);
         if (r < 0)
             return r;
@@ -411,7 +438,7 @@ struct task *tree_main(struct dump *c, const struct dump_process *s) {
     return NULL;
 }
 
-/* ---- relations ---------------------------------------------------------------------------------------------------------- */
+/* ---- relations ---- */
 
 static int look_at_ids(struct dump *c, struct dump_process *s) {
     auto_buf struct buf stat = BUF_INIT;
@@ -421,7 +448,8 @@ static int look_at_ids(struct dump *c, struct dump_process *s) {
     if (r < 0)
         return dump_fail(c, "its status", r);
     const char *status = s->status.data;
-    /* Found by number, and numbers are used again: all are held fast by now, so who is somebody else's child is somebody else. */
+    /* Found by number, and numbers are used again: all are held fast by now, so who is somebody
+     * else's child is somebody else. */
     if ((pid_t)strtoul(dump_field(status, "\nPPid:\t"), NULL, 10) != s->parent)
         return dump_refuse(c, EAGAIN, "its number is another's by now");
     s->inner_pid = dump_innermost(status, "\nNSpid:");
@@ -441,11 +469,12 @@ static int look_at_ids(struct dump *c, struct dump_process *s) {
     return 0;
 }
 
-/* ---- what is whose ------------------------------------------------------------------------------------------------------ */
+/* ---- what is whose ---- */
 
 static const struct {
     int kind;
-    const char *shared, *own;   /* words for processes that have one, and for a thread that has another; NULL: no thread can */
+    const char *shared, *own; /* words for processes that have one, and for a thread that has
+                                 another; NULL: no thread can */
 } belongings[] = {
     { KCMP_VM, "memory", NULL },
     { KCMP_FILES, "descriptors", "descriptors" },
@@ -461,9 +490,11 @@ static int by_belonging(const void *a, const void *b, void *kind) {
     return order == 0 ? 0 : order == 1 ? -1 : order == 2 ? 1 : (*x)->pid < (*y)->pid ? -1 : 1;
 }
 
-/* By clone(2) processes can have in common what is captured, and made again, for each alone: two that do are next to each other. */
+/* By clone(2) processes can have in common what is captured, and made again, for each alone: two
+ * that do are next to each other. */
 static int refuse_shared(struct dump *c) {
-    auto_free struct dump_process **living = calloc(c->n_dump_processes + 1, sizeof(struct dump_process *));
+    auto_free struct dump_process **living =
+        calloc(c->n_dump_processes + 1, sizeof(struct dump_process *));
     size_t n = 0;
 
     if (!living)
@@ -478,7 +509,8 @@ static int refuse_shared(struct dump *c) {
         for (size_t i = 1; i < n; i++)
             if (by_belonging(&living[i - 1], &living[i], &kind) == 0) {
                 c->current = living[i];
-                return dump_refuse(c, ENOTSUP, "it shares its %s with process %u", belongings[k].shared, living[i - 1]->inner_pid);
+                return dump_refuse(c, ENOTSUP, "it shares its %s with process %u",
+                    belongings[k].shared, living[i - 1]->inner_pid);
             }
     }
     return 0;
@@ -489,10 +521,14 @@ static int refuse_apart(struct dump *c) {
     for (size_t i = 0; i < c->n_tasks; i++) {
         const struct task *task = &c->tasks[i];
 
-        for (size_t k = 0; k < ARRAY_SIZE(belongings) && task->process && !task->is_gone && !task->process->is_apart && task->trace.tid != task->process->pid; k++)
-            if (belongings[k].own && syscall(SYS_kcmp, task->process->pid, task->trace.tid, belongings[k].kind, 0, 0) != 0) {
+        for (size_t k = 0; k < ARRAY_SIZE(belongings) && task->process && !task->is_gone &&
+                           !task->process->is_apart && task->trace.tid != task->process->pid;
+             k++)
+            if (belongings[k].own && syscall(SYS_kcmp, task->process->pid, task->trace.tid,
+                                         belongings[k].kind, 0, 0) != 0) {
                 c->current = task->process;
-                return dump_refuse(c, ENOTSUP, "a thread of it has %s of its own", belongings[k].own);
+                return dump_refuse(
+                    c, ENOTSUP, "a thread of it has %s of its own", belongings[k].own);
             }
     }
     return 0;
@@ -505,7 +541,8 @@ static struct dump_process *by_inner(const struct dump *c, uint32_t pid) {
     return NULL;
 }
 
-/* The index of the ghost of that pid, made if there is none yet: a child of process `parent` (index + 1). */
+/* The index of the ghost of that pid, made if there is none yet: a child of process `parent` (index
+ * + 1). */
 static uint32_t dead_leader_of(struct dump *c, uint32_t pid, uint32_t session, uint32_t parent) {
     size_t n = dump_count(&c->processes, struct image_process);
 
@@ -514,7 +551,9 @@ static uint32_t dead_leader_of(struct dump *c, uint32_t pid, uint32_t session, u
         if (p->kind == IMAGE_DEAD_LEADER && p->pid == pid)
             return (uint32_t)i;
     }
-    struct image_process dead_leader = { .kind = IMAGE_DEAD_LEADER, .pid = pid, .session = session, .group = pid, .parent = parent };
+    struct image_process dead_leader = {
+        .kind = IMAGE_DEAD_LEADER, .pid = pid, .session = session, .group = pid, .parent = parent
+    };
     buf_add(&c->processes, &dead_leader, sizeof dead_leader);
     return (uint32_t)n;
 }
@@ -523,17 +562,25 @@ static uint32_t session_of(const struct dump *c, uint32_t parent) {
     return parent ? dump_entry(&c->processes, parent - 1, struct image_process)->session : 0;
 }
 
-/* Whose child it is made as: its parent's, or that of the ghost of its session's leader, from whom it then comes to its parent. */
+/* Whose child it is made as: its parent's, or that of the ghost of its session's leader, from whom
+ * it then comes to its parent. */
 static int add_process(struct dump *c, struct dump_process *s, uint32_t parent) {
-    struct image_process process = { .kind = s->is_zombie ? IMAGE_ZOMBIE : IMAGE_LIVING, .pid = s->inner_pid, .session = s->session, .group = s->group, .parent = parent, .status = (uint16_t)s->end_status };
+    struct image_process process = { .kind = s->is_zombie ? IMAGE_ZOMBIE : IMAGE_LIVING,
+        .pid = s->inner_pid,
+        .session = s->session,
+        .group = s->group,
+        .parent = parent,
+        .status = (uint16_t)s->end_status };
 
     c->current = s;
     if (s->session != s->inner_pid && s->session != session_of(c, parent)) {
         if (by_inner(c, s->session))
-            return dump_refuse(c, ENOTSUP, "it is in the session of process %u, which is not its parent", s->session);
+            return dump_refuse(c, ENOTSUP,
+                "it is in the session of process %u, which is not its parent", s->session);
         process.parent = dead_leader_of(c, s->session, s->session, parent) + 1;
         if (dump_entry(&c->processes, process.parent - 1, struct image_process)->parent != parent)
-            return dump_refuse(c, ENOTSUP, "it and others of its session, whose leader has ended, have different parents");
+            return dump_refuse(c, ENOTSUP,
+                "it and others of its session, whose leader has ended, have different parents");
     }
     if (s->group != s->inner_pid && s->group != s->session && !by_inner(c, s->group))
         (void)dead_leader_of(c, s->group, s->session, process.parent);
@@ -600,11 +647,13 @@ static int refuse_left_out(struct dump *c) {
     return 0;
 }
 
-#define INIT_BESIDES 32         /* of init and what it starts: a group has room for as many more (INIT_PROCESSES in engine/cgroup_lease.c) */
+#define INIT_BESIDES                                                                               \
+    32 /* of init and what it starts: a group has room for as many more (INIT_PROCESSES in         \
+          engine/cgroup_lease.c) */
 
 /*
- * While they are made, all of them are there at once: the dead, and the ghosts. A ghost takes a place
- * that nobody had when this was captured, so what was within the limit may not fit any more.
+ * While they are made, all of them are there at once: the dead, and the ghosts. A ghost takes a
+ * place that nobody had when this was captured, so what was within the limit may not fit any more.
  */
 static int refuse_too_many(struct dump *c) {
     const size_t n = dump_count(&c->processes, struct image_process);
@@ -621,7 +670,11 @@ static int refuse_too_many(struct dump *c) {
             c->current = by_outer(c, c->dump_processes[i]->parent);
             break;
         }
-    return dump_refuse(c, ENOTSUP, "restoring takes %zu processes, %zu of them in the place of leaders of sessions and groups that have ended, and that is over max_processes; wait for those that have ended, or raise it", n, n_ghosts);
+    return dump_refuse(c, ENOTSUP,
+        "restoring takes %zu processes, %zu of them in the place of leaders of sessions and groups "
+        "that have ended, and that is over max_processes; wait for those that have ended, or raise "
+        "it",
+        n, n_ghosts);
 }
 
 int tree_describe(struct dump *c) {

@@ -2,9 +2,15 @@
 /*
  * ptrace.
  *
- * A thread that waits in a system call is stopped with the call broken off: the kernel has put -ERESTARTSYS or a relative of it into rax, and would make the call again when the thread goes on. Other calls are made in it meanwhile, at a
- * `syscall` instruction of the kernel's own vDSO; for them orig_rax is -1, so that the kernel restarts nothing, and all signals are blocked. What the thread goes on with where it is restored are the registers of before the instruction it waits at,
- * which restoring makes those of after it where a signal is pending that it handles (IMAGE_ENDS). Here they are what they were, and the kernel makes the call again, or ends it for a signal; a wait for a time (-ERESTART_RESTARTBLOCK) it continues for what is left of it, which nobody else can (syscall_restart.c).
+ * A thread that waits in a system call is stopped with the call broken off: the kernel has put
+ * -ERESTARTSYS or a relative of it into rax, and would make the call again when the thread goes on.
+ * Other calls are made in it meanwhile, at a `syscall` instruction of the kernel's own vDSO; for
+ * them orig_rax is -1, so that the kernel restarts nothing, and all signals are blocked. What the
+ * thread goes on with where it is restored are the registers of before the instruction it waits at,
+ * which restoring makes those of after it where a signal is pending that it handles (IMAGE_ENDS).
+ * Here they are what they were, and the kernel makes the call again, or ends it for a signal; a
+ * wait for a time (-ERESTART_RESTARTBLOCK) it continues for what is left of it, which nobody else
+ * can (syscall_restart.c).
  */
 #include "dump/ptrace.h"
 
@@ -30,32 +36,33 @@
 #include "base/clock.h"
 #include "dump/syscall_restart.h"
 
-#define NT_XSTATE 0x202         /* NT_X86_XSTATE */
-#define GET_RSEQ 0x420f         /* PTRACE_GET_RSEQ_CONFIGURATION, Linux 5.13 */
-#define EVENT_STOP 128          /* PTRACE_EVENT_STOP */
-#define SYSCALL_LENGTH 2        /* 0f 05 */
+#define NT_XSTATE 0x202  /* NT_X86_XSTATE */
+#define GET_RSEQ 0x420f  /* PTRACE_GET_RSEQ_CONFIGURATION, Linux 5.13 */
+#define EVENT_STOP 128   /* PTRACE_EVENT_STOP */
+#define SYSCALL_LENGTH 2 /* 0f 05 */
 #define ERESTARTSYS 512
 #define ERESTARTNOINTR 513
 #define ERESTARTNOHAND 514
-#define XSAVE_LEGACY 576u      /* the legacy area and the header */
-#define XSAVE_FEATURES 464u    /* where the kernel says which components the processor has */
-#define XSAVE_IN_USE 512u      /* XSTATE_BV: which of them are not as at the start */
-#define XSAVE_ON_REQUEST (3ull << 17)      /* AMX */
-#define XSAVE_LEAF 0xd         /* of CPUID */
-#define OWN_VDSO 4096u         /* of it that is looked through: its code begins in its first page */
+#define XSAVE_LEGACY 576u             /* the legacy area and the header */
+#define XSAVE_FEATURES 464u           /* where the kernel says which components the processor has */
+#define XSAVE_IN_USE 512u             /* XSTATE_BV: which of them are not as at the start */
+#define XSAVE_ON_REQUEST (3ull << 17) /* AMX */
+#define XSAVE_LEAF 0xd                /* of CPUID */
+#define OWN_VDSO 4096u /* of it that is looked through: its code begins in its first page */
 #define MAX_SIGNALS_MET 1000
 #define MAX_LOOKS 4
-#define LOOK_NS 40000          /* so long nobody sleeps */
+#define LOOK_NS 40000 /* so long nobody sleeps */
 #define OTHER_NS 20000
 #define OTHER_TRIES 10
-#define FAR_NS 25000           /* what another processor has done takes longer, if it was slept for */
-#define GET_DISPATCH 0x4211     /* PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, Linux 6.4 */
-#define CODE_64 0x33            /* cs */
+#define FAR_NS 25000        /* what another processor has done takes longer, if it was slept for */
+#define GET_DISPATCH 0x4211 /* PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, Linux 6.4 */
+#define CODE_64 0x33        /* cs */
 
-/* Where each component of the extended state ends; 0: it is not known. A virtual machine's CPUID is its hypervisor's to answer: some microseconds each. */
+/* Where each component of the extended state ends; 0: it is not known. A virtual machine's CPUID is
+ * its hypervisor's to answer: some microseconds each. */
 static uint32_t component_ends[63];
 static bool components_known;
-static uint64_t instruction_at;         /* in the vDSO; 0: not known */
+static uint64_t instruction_at; /* in the vDSO; 0: not known */
 
 static void learn_components(void) {
     unsigned low, high, size, offset, unused;
@@ -101,7 +108,8 @@ static int set_registers(const struct trace *trace, const struct image_registers
 static bool is_broken_off(const struct image_registers *r) {
     const int64_t result = (int64_t)r->rax;
 
-    return (int64_t)r->orig_rax >= 0 && ((result <= -ERESTARTSYS && result >= -ERESTARTNOHAND) || result == RESTART_BLOCK);
+    return (int64_t)r->orig_rax >= 0 &&
+           ((result <= -ERESTARTSYS && result >= -ERESTARTNOHAND) || result == RESTART_BLOCK);
 }
 
 /* Words at multiples of their length: what follows the last byte of a page need not be there. */
@@ -110,7 +118,8 @@ static bool is_at_instruction(const struct trace *trace, uint64_t at) {
 
     for (uint64_t i = 0; i < 2 && at % sizeof(long) + SYSCALL_LENGTH > i * sizeof(long); i++) {
         errno = 0;
-        const long word = ptrace(PTRACE_PEEKTEXT, trace->tid, at / sizeof(long) * sizeof(long) + i * sizeof(long), 0);
+        const long word = ptrace(
+            PTRACE_PEEKTEXT, trace->tid, at / sizeof(long) * sizeof(long) + i * sizeof(long), 0);
         if (errno)
             return false;
         memcpy(code + i * sizeof word, &word, sizeof word);
@@ -135,13 +144,17 @@ static void rewind_call(struct trace *trace) {
         trace->call = (long)(uint32_t)registers->orig_rax;
         registers->rip -= SYSCALL_LENGTH;
         registers->rax = registers->orig_rax;
-        trace->interruption = result == -ERESTARTSYS ? IMAGE_ENDS_UNLESS_RESTARTED : result == -ERESTARTNOINTR ? IMAGE_GOES_ON : IMAGE_ENDS;
+        trace->interruption = result == -ERESTARTSYS      ? IMAGE_ENDS_UNLESS_RESTARTED
+                              : result == -ERESTARTNOINTR ? IMAGE_GOES_ON
+                                                          : IMAGE_ENDS;
     }
     registers->orig_rax = (uint64_t)-1;
     trace->elsewhere = *registers;
     if (trace->call != SYS_restart_syscall && !is_about_to_restart(trace, registers))
         return;
-    const uint32_t number = syscall_restart_known(registers->rax) ? syscall_restart_known(registers->rax) : trace->restarted;
+    const uint32_t number = syscall_restart_known(registers->rax)
+                                ? syscall_restart_known(registers->rax)
+                                : trace->restarted;
     if (number) {
         /* It begins anew there; a handler ends it, as it ends restart_syscall. */
         trace->elsewhere.rax = number;
@@ -159,14 +172,17 @@ static void rewind_call(struct trace *trace) {
 static int leave_known(struct trace *trace) {
     const bool is_of_time = (int64_t)trace->stopped.rax == RESTART_BLOCK && trace->call >= 0;
 
-    return is_of_time && syscall_restart_leave(&trace->stopped, (uint32_t)trace->call) ? set_registers(trace, &trace->stopped) : 0;
+    return is_of_time && syscall_restart_leave(&trace->stopped, (uint32_t)trace->call)
+               ? set_registers(trace, &trace->stopped)
+               : 0;
 }
 
 /* restart_syscall, of nobody knows what. */
 static bool is_unknown(const struct trace *trace) {
     const struct image_registers *r = &trace->registers;
 
-    return is_broken_off(r) ? syscall_restart_is(r->orig_rax) && !syscall_restart_known(r->orig_rax) : !syscall_restart_known(r->rax) && is_about_to_restart(trace, r);
+    return is_broken_off(r) ? syscall_restart_is(r->orig_rax) && !syscall_restart_known(r->orig_rax)
+                            : !syscall_restart_known(r->rax) && is_about_to_restart(trace, r);
 }
 
 /* It goes on, into its wait, and is asked to stand once more. */
@@ -200,13 +216,17 @@ static int look_at_stop(struct trace *trace, int status) {
     if (status >> 16 != EVENT_STOP) {
         int number = status >> 16 || WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status);
 
-        return ptrace(PTRACE_CONT, trace->tid, 0, (void *)(uintptr_t)number) < 0 && errno != ESRCH ? -errno : -EAGAIN;
+        return ptrace(PTRACE_CONT, trace->tid, 0, (void *)(uintptr_t)number) < 0 && errno != ESRCH
+                   ? -errno
+                   : -EAGAIN;
     }
     trace->stopped_by = WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status);
     int r = get_registers(trace, &trace->registers);
-    if (r == 0 && !trace->restarted && trace->n_looks < MAX_LOOKS && !trace->stopped_by && is_unknown(trace))
+    if (r == 0 && !trace->restarted && trace->n_looks < MAX_LOOKS && !trace->stopped_by &&
+        is_unknown(trace))
         return look_up_hibernated(trace);
-    if (r == 0 && ptrace(PTRACE_GETSIGMASK, trace->tid, sizeof trace->signal_mask, &trace->signal_mask) < 0)
+    if (r == 0 &&
+        ptrace(PTRACE_GETSIGMASK, trace->tid, sizeof trace->signal_mask, &trace->signal_mask) < 0)
         r = -errno;
     if (r < 0)
         return r;
@@ -242,8 +262,10 @@ static void count_traced(struct trace *trace, bool in_calls) {
 }
 
 /*
- * A call in another thread is two switches of who runs, if that thread runs where we do; on an idle processor it is woken up for each, which takes a virtual machine ten times as long. The kernel chooses the idle one. So for as long as calls are
- * made in it, it is told to run where we are, and nowhere else. If we are killed meanwhile it does not go on, or not for long (in_calls).
+ * A call in another thread is two switches of who runs, if that thread runs where we do; on an idle
+ * processor it is woken up for each, which takes a virtual machine ten times as long. The kernel
+ * chooses the idle one. So for as long as calls are made in it, it is told to run where we are, and
+ * nowhere else. If we are killed meanwhile it does not go on, or not for long (in_calls).
  */
 static cpu_set_t own_affinity, here;
 static unsigned n_near;
@@ -251,12 +273,14 @@ static unsigned n_near;
 static void draw_near(struct trace *trace) {
     int cpu = sched_getcpu();
 
-    if (trace->is_near || trace->is_twin || cpu < 0 || cpu >= CPU_SETSIZE || sched_getaffinity(trace->tid, sizeof trace->affinity, &trace->affinity) < 0)
+    if (trace->is_near || trace->is_twin || cpu < 0 || cpu >= CPU_SETSIZE ||
+        sched_getaffinity(trace->tid, sizeof trace->affinity, &trace->affinity) < 0)
         return;
     if (!n_near) {
         CPU_ZERO(&here);
         CPU_SET(cpu, &here);
-        if (sched_getaffinity(0, sizeof own_affinity, &own_affinity) < 0 || sched_setaffinity(0, sizeof here, &here) < 0)
+        if (sched_getaffinity(0, sizeof own_affinity, &own_affinity) < 0 ||
+            sched_setaffinity(0, sizeof here, &here) < 0)
             return;
     }
     trace->is_near = sched_setaffinity(trace->tid, sizeof here, &here) == 0;
@@ -270,7 +294,8 @@ static void draw_away(struct trace *trace) {
 
     if (!trace->is_near)
         return;
-    /* None of those may be left to it, by who decides about processors: then it has what that leaves. */
+    /* None of those may be left to it, by who decides about processors: then it has what that
+     * leaves. */
     memset(&all, 0xff, sizeof all);
     if (sched_setaffinity(trace->tid, sizeof trace->affinity, &trace->affinity) < 0)
         (void)sched_setaffinity(trace->tid, sizeof all, &all);
@@ -280,7 +305,8 @@ static void draw_away(struct trace *trace) {
 }
 
 static bool has_ended(const siginfo_t *info) {
-    return info->si_pid && info->si_code != CLD_TRAPPED && info->si_code != CLD_STOPPED && info->si_code != CLD_CONTINUED;
+    return info->si_pid && info->si_code != CLD_TRAPPED && info->si_code != CLD_STOPPED &&
+           info->si_code != CLD_CONTINUED;
 }
 
 /* Those that are ours. */
@@ -294,14 +320,17 @@ static void collect_threads_of(pid_t tid) {
         const pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
         siginfo_t info = { 0 };
 
-        if (thread > 0 && thread != tid && waitid(P_PID, (id_t)thread, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 && has_ended(&info))
+        if (thread > 0 && thread != tid &&
+            waitid(P_PID, (id_t)thread, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 &&
+            has_ended(&info))
             (void)waitpid(thread, NULL, __WALL | WNOHANG);
     }
     if (threads)
         closedir(threads);
 }
 
-/* As waitpid. A process that is killed is told of by its first thread when the others are no more, and those that are ours only we can look at. 0: again. */
+/* As waitpid. A process that is killed is told of by its first thread when the others are no more,
+ * and those that are ours only we can look at. 0: again. */
 static pid_t sleep_for(pid_t tid, unsigned tries, int *ret_status) {
     siginfo_t info = { 0 };
     pid_t r;
@@ -323,8 +352,10 @@ static pid_t sleep_for(pid_t tid, unsigned tries, int *ret_status) {
 }
 
 /*
- * 0, or the PTRACE_EVENT_* that it stands for. What is waited for takes a few microseconds, and where another processor does it, falling asleep and being woken by that takes several times as long: so nobody sleeps then, for a while. Where it
- * is this processor's to do, whoever does not sleep is in the way. Which it is, is taken to be as it was the last time.
+ * 0, or the PTRACE_EVENT_* that it stands for. What is waited for takes a few microseconds, and
+ * where another processor does it, falling asleep and being woken by that takes several times as
+ * long: so nobody sleeps then, for a while. Where it is this processor's to do, whoever does not
+ * sleep is in the way. Which it is, is taken to be as it was the last time.
  */
 static int wait_for(pid_t tid, bool is_near) {
     static bool is_far = true;
@@ -335,24 +366,28 @@ static int wait_for(pid_t tid, bool is_near) {
 
     do {
         is_far = is_near ? is_far : looks && clock_now_ns() - begun < LOOK_NS;
-        r = looks && is_far ? waitpid(tid, &status, __WALL | WNOHANG) : sleep_for(tid, tries++, &status);
+        r = looks && is_far ? waitpid(tid, &status, __WALL | WNOHANG)
+                            : sleep_for(tid, tries++, &status);
     } while (r == 0 || (r < 0 && errno == EINTR));
     if (!looks && !is_near)
         is_far = clock_now_ns() - begun > FAR_NS;
     return r < 0 ? -errno : WIFSTOPPED(status) ? status >> 16 : -ESRCH;
 }
 
-/* Its last call left it in a single step, which would kill it if we were killed now: it stands anew, without having gone on. Nothing else stops it first, for all signals are blocked yet. */
+/* Its last call left it in a single step, which would kill it if we were killed now: it stands
+ * anew, without having gone on. Nothing else stops it first, for all signals are blocked yet. */
 int trace_put_back(struct trace *trace) {
     if (!trace->stands || !trace->is_used)
         return 0;
     int r = set_registers(trace, &trace->stopped);
-    if (r == 0 && (ptrace(PTRACE_INTERRUPT, trace->tid, 0, 0) < 0 || ptrace(PTRACE_CONT, trace->tid, 0, 0) < 0))
+    if (r == 0 && (ptrace(PTRACE_INTERRUPT, trace->tid, 0, 0) < 0 ||
+                      ptrace(PTRACE_CONT, trace->tid, 0, 0) < 0))
         r = -errno;
     if (r == 0)
         r = MIN(wait_for(trace->tid, trace->is_near), 0);
     draw_away(trace);
-    if (r == 0 && ptrace(PTRACE_SETSIGMASK, trace->tid, sizeof trace->signal_mask, &trace->signal_mask) < 0)
+    if (r == 0 &&
+        ptrace(PTRACE_SETSIGMASK, trace->tid, sizeof trace->signal_mask, &trace->signal_mask) < 0)
         r = -errno;
     trace->is_used = r < 0;
     if (r == 0 || r == -ESRCH)
@@ -367,7 +402,8 @@ const char *trace_oddity(const struct trace *trace) {
 
     if (trace->registers.cs != CODE_64)
         return "it runs 32-bit code";
-    if (ptrace((enum __ptrace_request)GET_DISPATCH, trace->tid, sizeof dispatch, &dispatch) == 0 && dispatch.mode)
+    if (ptrace((enum __ptrace_request)GET_DISPATCH, trace->tid, sizeof dispatch, &dispatch) == 0 &&
+        dispatch.mode)
         return "it answers system calls itself (PR_SET_SYSCALL_USER_DISPATCH)";
     return NULL;
 }
@@ -400,7 +436,9 @@ int trace_find_instruction(struct trace_tools *tools, uint64_t start, uint64_t l
 
     trace_prepare();
     /* A process has the vDSO that we have, but for what it has been given of another. */
-    if (instruction_at && trace_read(tools->memory, start + instruction_at, code, SYSCALL_LENGTH) == SYSCALL_LENGTH && is_instruction(code)) {
+    if (instruction_at &&
+        trace_read(tools->memory, start + instruction_at, code, SYSCALL_LENGTH) == SYSCALL_LENGTH &&
+        is_instruction(code)) {
         tools->instruction = start + instruction_at;
         return 0;
     }
@@ -414,7 +452,8 @@ int trace_find_instruction(struct trace_tools *tools, uint64_t start, uint64_t l
     return n < 0 ? (int)n : -ENOTSUP;
 }
 
-static int write_memory(const struct trace_tools *tools, uint64_t address, const void *data, size_t length) {
+static int write_memory(
+    const struct trace_tools *tools, uint64_t address, const void *data, size_t length) {
     return pwrite(tools->memory, data, length, (off_t)address) == (ssize_t)length ? 0 : -EFAULT;
 }
 
@@ -442,9 +481,11 @@ static int step_instruction(const struct trace *trace) {
     return r < 0 ? r : wait_for(trace->tid, trace->is_near);
 }
 
-int trace_call(struct trace *trace, const struct trace_tools *tools, long number, const uint64_t *arguments, size_t n, void *ret_data, size_t length, int64_t *ret_result) {
+int trace_call(struct trace *trace, const struct trace_tools *tools, long number,
+    const uint64_t *arguments, size_t n, void *ret_data, size_t length, int64_t *ret_result) {
     struct image_registers registers = trace->registers;
-    uint64_t *places[] = { &registers.rdi, &registers.rsi, &registers.rdx, &registers.r10, &registers.r8, &registers.r9 };
+    uint64_t *places[] = { &registers.rdi, &registers.rsi, &registers.rdx, &registers.r10,
+        &registers.r8, &registers.r9 };
     unsigned char saved[TRACE_SCRATCH];
     int r = length > TRACE_SCRATCH || n > ARRAY_SIZE(places) ? -EINVAL : begin_calls(trace);
 
@@ -464,7 +505,7 @@ int trace_call(struct trace *trace, const struct trace_tools *tools, long number
     for (unsigned met = 0; r == 0; met++) {
         int event = r = step_instruction(trace);
         if (event == PTRACE_EVENT_SECCOMP)
-            r = step_instruction(trace);    /* nobody has anything against it */
+            r = step_instruction(trace); /* nobody has anything against it */
         r = MIN(r, 0);
         if (r == 0)
             r = get_registers(trace, &registers);
@@ -477,7 +518,8 @@ int trace_call(struct trace *trace, const struct trace_tools *tools, long number
     if (r == 0 && registers.rip != tools->instruction + SYSCALL_LENGTH)
         r = -EINTR;
     *ret_result = (int64_t)registers.rax;
-    if (r == 0 && length && trace_read(tools->memory, tools->scratch, ret_data, length) != (ssize_t)length)
+    if (r == 0 && length &&
+        trace_read(tools->memory, tools->scratch, ret_data, length) != (ssize_t)length)
         r = -EFAULT;
     int back = length ? write_memory(tools, tools->scratch, saved, length) : 0;
     return r < 0 ? r : back;
@@ -495,7 +537,8 @@ int trace_set_dumpable(struct trace *trace, uint64_t vdso, bool is_dumpable) {
     return r < 0 ? r : (int)result;
 }
 
-int trace_call_asked(struct trace *trace, const struct trace_tools *tools, long number, const uint64_t *arguments, size_t n, int64_t *ret_result) {
+int trace_call_asked(struct trace *trace, const struct trace_tools *tools, long number,
+    const uint64_t *arguments, size_t n, int64_t *ret_result) {
     if (ptrace(PTRACE_SETOPTIONS, trace->tid, 0, PTRACE_O_TRACESECCOMP) < 0)
         return -errno;
     int r = trace_call(trace, tools, number, arguments, n, NULL, 0, ret_result);
@@ -504,7 +547,9 @@ int trace_call_asked(struct trace *trace, const struct trace_tools *tools, long 
 }
 
 int trace_of_child(struct trace *trace, pid_t pid) {
-    struct trace child = { .tid = pid, .is_used = true, .is_twin = true };    /* all signals were blocked when it was born */
+    struct trace child = {
+        .tid = pid, .is_used = true, .is_twin = true
+    }; /* all signals were blocked when it was born */
     int r = get_registers(&child, &child.registers);
 
     child.registers.orig_rax = (uint64_t)-1;
@@ -513,7 +558,8 @@ int trace_of_child(struct trace *trace, pid_t pid) {
     return r;
 }
 
-/* From its first stop on, where it was born: what it shares of descriptors it gives up, or they would be open as long as it stands. -ESRCH: it is gone. */
+/* From its first stop on, where it was born: what it shares of descriptors it gives up, or they
+ * would be open as long as it stands. -ESRCH: it is gone. */
 static int begin_child(pid_t pid, const struct trace_tools *tools) {
     const uint64_t all[] = { 0, UINT32_MAX, CLOSE_RANGE_UNSHARE };
     struct trace child;
@@ -527,8 +573,11 @@ static int begin_child(pid_t pid, const struct trace_tools *tools) {
     return r < 0 ? r : (int)result;
 }
 
-/* Past the call, which it is in, with a stop for its child's birth on the way. Like a process that is killed meanwhile, its child has no stack: neither does anything with what it shares with others. */
-static int step_over_fork(struct trace *trace, const struct trace_tools *tools, struct image_registers *registers, pid_t *ret_pid) {
+/* Past the call, which it is in, with a stop for its child's birth on the way. Like a process that
+ * is killed meanwhile, its child has no stack: neither does anything with what it shares with
+ * others. */
+static int step_over_fork(struct trace *trace, const struct trace_tools *tools,
+    struct image_registers *registers, pid_t *ret_pid) {
     unsigned long pid = 0;
     int r = 0;
 
@@ -565,7 +614,8 @@ int trace_fork(struct trace *trace, const struct trace_tools *tools) {
     return r;
 }
 
-int trace_forked(struct trace *trace, const struct trace_tools *tools, pid_t *ret_pid, pid_t *ret_inner) {
+int trace_forked(
+    struct trace *trace, const struct trace_tools *tools, pid_t *ret_pid, pid_t *ret_inner) {
     struct image_registers registers = { 0 };
     pid_t pid = 0;
     int r = step_over_fork(trace, tools, &registers, &pid);
@@ -581,7 +631,8 @@ int trace_forked(struct trace *trace, const struct trace_tools *tools, pid_t *re
     return r < 0 ? r : born;
 }
 
-/* Up to the last component that a process has without asking for it: those of AMX, which are large, are another matter, and a sigreturn with room for them would be refused. */
+/* Up to the last component that a process has without asking for it: those of AMX, which are large,
+ * are another matter, and a sigreturn with room for them would be refused. */
 static size_t length_without(uint64_t *features) {
     size_t length = XSAVE_LEGACY;
 
@@ -593,7 +644,8 @@ static size_t length_without(uint64_t *features) {
     return length;
 }
 
-int trace_xstate(const struct trace *trace, void *to, size_t capacity, size_t *ret_length, uint64_t *ret_features) {
+int trace_xstate(const struct trace *trace, void *to, size_t capacity, size_t *ret_length,
+    uint64_t *ret_features) {
     struct iovec area = { to, capacity };
     uint64_t in_use;
 
@@ -609,14 +661,18 @@ int trace_xstate(const struct trace *trace, void *to, size_t capacity, size_t *r
     return 0;
 }
 
-int trace_rseq(const struct trace *trace, uint64_t *ret_address, uint64_t *ret_length, uint64_t *ret_signature) {
+int trace_rseq(const struct trace *trace, uint64_t *ret_address, uint64_t *ret_length,
+    uint64_t *ret_signature) {
     struct {
         uint64_t pointer;
         uint32_t size, signature, flags, unused;
     } configuration = { 0 };
 
-    if (ptrace((enum __ptrace_request)GET_RSEQ, trace->tid, sizeof configuration, &configuration) < 0)
-        return errno == EIO || errno == EINVAL ? 0 : -errno;    /* before 5.13, or not configured: then glibc has none either */
+    if (ptrace((enum __ptrace_request)GET_RSEQ, trace->tid, sizeof configuration, &configuration) <
+        0)
+        return errno == EIO || errno == EINVAL
+                   ? 0
+                   : -errno; /* before 5.13, or not configured: then glibc has none either */
     *ret_address = configuration.pointer;
     *ret_length = configuration.size;
     *ret_signature = configuration.signature;
@@ -629,7 +685,9 @@ int trace_in_sequence(const struct trace *trace, int memory) {
 
     if (r < 0 || !address)
         return r;
-    return trace_read(memory, address + 8, &section, sizeof section) != sizeof section ? -EFAULT : section != 0;
+    return trace_read(memory, address + 8, &section, sizeof section) != sizeof section
+               ? -EFAULT
+               : section != 0;
 }
 
 int trace_pending(const struct trace *trace, bool is_shared, void *to, unsigned most) {
@@ -637,7 +695,7 @@ int trace_pending(const struct trace *trace, bool is_shared, void *to, unsigned 
         uint64_t from;
         uint32_t flags;
         int32_t n;
-    } what = { 0, is_shared, (int32_t)most };     /* struct ptrace_peeksiginfo_args */
+    } what = { 0, is_shared, (int32_t)most }; /* struct ptrace_peeksiginfo_args */
     long n = ptrace((enum __ptrace_request)0x4209 /* PTRACE_PEEKSIGINFO */, trace->tid, &what, to);
 
     return n < 0 ? -errno : (int)n;

@@ -18,7 +18,7 @@
 #include "sys/syscalls.h"
 
 #define MAX_VDSO 65536u
-#define LEAD_NS 10000           /* longer each time */
+#define LEAD_NS 10000 /* longer each time */
 #define LEAD_LIMIT_NS 100000000
 
 static bool is_wanted(const struct dump *c) {
@@ -42,7 +42,9 @@ static int send_message(struct dump *c, const struct quiesce_message *message) {
     r = r < 0 ? r : word;
     if (r < 0) {
         c->current = NULL;
-        return c->error->code ? r : dump_refuse(c, -r, "the sandbox' init does not answer: %s", strerror(-r));
+        return c->error->code
+                   ? r
+                   : dump_refuse(c, -r, "the sandbox' init does not answer: %s", strerror(-r));
     }
     return r;
 }
@@ -64,23 +66,28 @@ static uint64_t signals_among(struct dump *c, struct image_range pending) {
     for (uint32_t i = 0; i < pending.n; i++) {
         int32_t number;
 
-        memcpy(&number, dump_entry(&c->pending, pending.first + i, struct image_pending)->info, sizeof number);
+        memcpy(&number, dump_entry(&c->pending, pending.first + i, struct image_pending)->info,
+            sizeof number);
         signals |= 1ull << (number - 1);
     }
     return signals;
 }
 
-/* It handles a signal before it goes on, and by that ends the call that it was in: here, and where it is restored (restore_process.c, ending_signals). */
+/* It handles a signal before it goes on, and by that ends the call that it was in: here, and where
+ * it is restored (restore_process.c, ending_signals). */
 static bool is_ended(struct dump *c, const struct image_process *p, uint32_t index) {
-    const struct image_thread *thread = dump_entry(&c->threads, p->threads.first + index, struct image_thread);
+    const struct image_thread *thread =
+        dump_entry(&c->threads, p->threads.first + index, struct image_thread);
     uint64_t shared = signals_among(c, p->pending), handlers = 0;
 
     if (index)
         shared &= dump_entry(&c->threads, p->threads.first, struct image_thread)->signal_mask;
     for (uint32_t i = 0; i < p->actions.n && thread->interruption != IMAGE_GOES_ON; i++) {
-        const struct image_action *action = dump_entry(&c->actions, p->actions.first + i, struct image_action);
+        const struct image_action *action =
+            dump_entry(&c->actions, p->actions.first + i, struct image_action);
 
-        if (action->handler > (uintptr_t)SIG_IGN && (thread->interruption == IMAGE_ENDS || !(action->flags & SA_RESTART)))
+        if (action->handler > (uintptr_t)SIG_IGN &&
+            (thread->interruption == IMAGE_ENDS || !(action->flags & SA_RESTART)))
             handlers |= 1ull << (action->number - 1);
     }
     return (signals_among(c, thread->pending) | shared) & ~thread->signal_mask & handlers;
@@ -128,9 +135,13 @@ static bool is_restarted(const struct trace *trace, const struct image_wait *wai
     return syscall_restart_is(trace->registers.rax) && has_arguments(&trace->registers, wait);
 }
 
-/* It was in that wait, or is about to begin it anew. Of others one that has yet to ask of such a call (-ERESTARTSYS), or to make it, has ended the one of before, which init learns by the question only. */
+/* It was in that wait, or is about to begin it anew. Of others one that has yet to ask of such a
+ * call (-ERESTARTSYS), or to make it, has ended the one of before, which init learns by the
+ * question only. */
 static bool was_in(const struct trace *trace, const struct image_wait *wait, bool is_again) {
-    const bool makes_it = is_again ? trace->registers.rax == wait->number : trace->call == (long)wait->number && trace->interruption == IMAGE_ENDS;
+    const bool makes_it =
+        is_again ? trace->registers.rax == wait->number
+                 : trace->call == (long)wait->number && trace->interruption == IMAGE_ENDS;
 
     return is_restarted(trace, wait) || (makes_it && has_arguments(&trace->registers, wait));
 }
@@ -145,7 +156,8 @@ static int end_waits(struct dump *c) {
         const struct image_wait wait = *dump_entry(&c->waits, i, struct image_wait);
         const struct task *task = task_of(c, wait.thread);
 
-        if (!task || (task->trace.stands && (!was_in(&task->trace, &wait, i < c->n_again) || is_of_ended(c, wait.thread))))
+        if (!task || (task->trace.stands && (!was_in(&task->trace, &wait, i < c->n_again) ||
+                                                is_of_ended(c, wait.thread))))
             ended.threads[ended.n++] = (int32_t)wait.thread;
         else if (task->trace.stands && !task->process->is_apart)
             *dump_entry(&c->waits, kept++, struct image_wait) = wait;
@@ -181,14 +193,15 @@ static bool has_wait(struct dump *c, struct task *task) {
 void quiesce_lead(struct dump *c) {
     const struct quiesce_message message = { .order = QUIESCE_LEFT };
 
-    (void)quiesce_release(c);          /* if nothing has come of it */
+    (void)quiesce_release(c); /* if nothing has come of it */
     if (!c->leads)
         return;
     c->leads = false;
     for (size_t i = 0; i < c->n_tasks; i++)
         if (c->tasks[i].trace.stands && has_wait(c, &c->tasks[i]))
             trace_release(&c->tasks[i].trace);
-    for (long waited_ns = 0, ns = LEAD_NS; waited_ns < LEAD_LIMIT_NS && send_message(c, &message) > 0; waited_ns += ns, ns += LEAD_NS)
+    for (long waited_ns = 0, ns = LEAD_NS;
+         waited_ns < LEAD_LIMIT_NS && send_message(c, &message) > 0; waited_ns += ns, ns += LEAD_NS)
         nanosleep(&(struct timespec){ .tv_nsec = ns }, NULL);
 }
 
@@ -255,11 +268,12 @@ int quiesce_reply(struct dump *c) {
 void quiesce_late(struct dump *c, const struct task *task) {
     const struct quiesce_message go = { .order = QUIESCE_RELEASE };
 
-    if (is_wanted(c) && task->trace.stands && task->trace.call >= 0 && task->trace.interruption == IMAGE_ENDS && quiesce_reply(c) == 0 && end_waits(c) == 0)
+    if (is_wanted(c) && task->trace.stands && task->trace.call >= 0 &&
+        task->trace.interruption == IMAGE_ENDS && quiesce_reply(c) == 0 && end_waits(c) == 0)
         (void)send_message(c, &go);
 }
 
-/* ---- what comes of it ----------------------------------------------------------------------------------------------------- */
+/* ---- what comes of it ---- */
 
 void quiesce_find_call(struct dump *c, const struct trace *trace, struct image_thread *thread) {
     for (size_t i = 0; i < dump_count(&c->waits, struct image_wait); i++) {
@@ -274,7 +288,9 @@ void quiesce_find_call(struct dump *c, const struct trace *trace, struct image_t
 }
 
 static bool find_owner(const struct dump *c, struct image_alarm *alarm) {
-    for (size_t i = 0; alarm->kind == IMAGE_ALARM_DESCRIPTOR && i < dump_count(&c->files, struct image_file); i++) {
+    for (size_t i = 0;
+         alarm->kind == IMAGE_ALARM_DESCRIPTOR && i < dump_count(&c->files, struct image_file);
+         i++) {
         struct image_file *file = dump_entry(&c->files, i, struct image_file);
 
         if (file->kind != IMAGE_FILE_TIMER || file->length != alarm->number + 1)
@@ -284,7 +300,8 @@ static bool find_owner(const struct dump *c, struct image_alarm *alarm) {
         return true;
     }
     for (size_t i = 0; alarm->kind != IMAGE_ALARM_DESCRIPTOR && i < c->n_dump_processes; i++)
-        if (!c->dump_processes[i]->is_apart && !c->dump_processes[i]->is_zombie && c->dump_processes[i]->inner_pid == alarm->pid)
+        if (!c->dump_processes[i]->is_apart && !c->dump_processes[i]->is_zombie &&
+            c->dump_processes[i]->inner_pid == alarm->pid)
             return true;
     return false;
 }
@@ -302,19 +319,23 @@ void quiesce_finish(struct dump *c) {
 }
 
 bool quiesce_is_page(const struct dump *c, uint64_t inode, const char *name) {
-    return c->image.determinism.flags & IMAGE_VIRTUAL && inode == c->image.determinism.page_inode && !strncmp(name, "/memfd:rollbox-clock", 20);
+    return c->image.determinism.flags & IMAGE_VIRTUAL && inode == c->image.determinism.page_inode &&
+           !strncmp(name, "/memfd:rollbox-clock", 20);
 }
 
 bool quiesce_is_marked(const struct dump *c, const uint64_t *interval, uint64_t value_s) {
-    return c->image.determinism.flags & IMAGE_VIRTUAL && interval[0] && !interval[1] && interval[0] <= IMAGE_MAX_ALARMS && value_s > QUIESCE_MARK_S / 2;
+    return c->image.determinism.flags & IMAGE_VIRTUAL && interval[0] && !interval[1] &&
+           interval[0] <= IMAGE_MAX_ALARMS && value_s > QUIESCE_MARK_S / 2;
 }
 
-int quiesce_look_at_vdso(struct dump *c, const struct dump_process *s, const struct image_area *area, struct image_process *process) {
+int quiesce_look_at_vdso(struct dump *c, const struct dump_process *s,
+    const struct image_area *area, struct image_process *process) {
     static unsigned char theirs[MAX_VDSO];
-    const void *ours = (const void *)getauxval(AT_SYSINFO_EHDR);        /* the kernel has one for all */
+    const void *ours = (const void *)getauxval(AT_SYSINFO_EHDR); /* the kernel has one for all */
     size_t length = (size_t)(area->end - area->start);
 
-    if (!is_wanted(c) || !ours || length > sizeof theirs || trace_read(s->tools.memory, area->start, theirs, length) != (ssize_t)length)
+    if (!is_wanted(c) || !ours || length > sizeof theirs ||
+        trace_read(s->tools.memory, area->start, theirs, length) != (ssize_t)length)
         return is_wanted(c) ? dump_fail(c, "its vDSO", -EIO) : 0;
     process->is_fresh = !memcmp(theirs, ours, length);
     return 0;

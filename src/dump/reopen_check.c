@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * May a process open again, by its path, what it has open? What it opened before a mode was changed it may have no right to by now, and who makes it anew has the guest's rights and no more: that must be known before anything is given up for an image
- * that nobody could go on from. We may open more than it may, so modes are compared here, as the kernel does; lists of access are not looked at.
+ * May a process open again, by its path, what it has open? What it opened before a mode was changed
+ * it may have no right to by now, and who makes it anew has the guest's rights and no more: that
+ * must be known before anything is given up for an image that nobody could go on from. We may open
+ * more than it may, so modes are compared here, as the kernel does; lists of access are not looked
+ * at.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -44,7 +47,9 @@ bool access_is_owner(const struct dump_process *s, const struct stat *st) {
 }
 
 bool access_is_given(const struct dump_process *s, const struct stat *st, unsigned wanted) {
-    mode_t mode = access_is_owner(s, st) ? st->st_mode >> 6 : is_in_group(s, st->st_gid) ? st->st_mode >> 3 : st->st_mode;
+    mode_t mode = access_is_owner(s, st)       ? st->st_mode >> 6
+                  : is_in_group(s, st->st_gid) ? st->st_mode >> 3
+                                               : st->st_mode;
 
     return (mode & wanted) == wanted;
 }
@@ -62,7 +67,9 @@ bool access_reaches(struct dump *c, const struct dump_process *s, const char *pa
     for (size_t end = 0;; end += strcspn(path + end + 1, "/") + 1) {
         memcpy(directory, path, end);
         directory[end] = '\0';
-        if (fstatat(s->root, end ? directory + 1 : "", &st, end ? AT_SYMLINK_NOFOLLOW : AT_EMPTY_PATH) < 0 || !access_is_given(s, &st, ACCESS_ENTER))
+        if (fstatat(s->root, end ? directory + 1 : "", &st,
+                end ? AT_SYMLINK_NOFOLLOW : AT_EMPTY_PATH) < 0 ||
+            !access_is_given(s, &st, ACCESS_ENTER))
             return false;
         if (end == length)
             break;

@@ -2,10 +2,14 @@
 /*
  * Capturing sockets: those of Unix, and those of the internet that are the sandbox's own.
  *
- * Which Unix socket is connected to which only the kernel's list of sockets tells (sock_diag(7)), which is that of a network namespace: a child enters the sandbox's and asks. What waits to be read is peeked at, and stays.
+ * Which Unix socket is connected to which only the kernel's list of sockets tells (sock_diag(7)),
+ * which is that of a network namespace: a child enters the sandbox's and asks. What waits to be
+ * read is peeked at, and stays.
  *
- * A connection of TCP has both its ends in the sandbox, which their addresses tell; it is made anew by connecting. What was sent is at the other end as soon as that says so, which it does when asked to (TCP_QUICKACK); what it has no room for
- * waits at the sender, where it can be looked at with rights over the network alone (TCP_REPAIR).
+ * A connection of TCP has both its ends in the sandbox, which their addresses tell; it is made anew
+ * by connecting. What was sent is at the other end as soon as that says so, which it does when
+ * asked to (TCP_QUICKACK); what it has no room for waits at the sender, where it can be looked at
+ * with rights over the network alone (TCP_REPAIR).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,27 +40,31 @@
 #define GET_USERNS _IO(0xb7, 1) /* NS_GET_USERNS */
 #define MAX_LIST (64u << 20)
 #define MAX_MESSAGES 4096u
-#define BUFFER_LOCK 72          /* SO_BUF_LOCK, Linux 5.14 */
-#define OPEN_BOUND 0x89e0       /* SIOCUNIXFILE: the file that a Unix socket was bound to, wherever that is */
+#define BUFFER_LOCK 72 /* SO_BUF_LOCK, Linux 5.14 */
+#define OPEN_BOUND                                                                                 \
+    0x89e0 /* SIOCUNIXFILE: the file that a Unix socket was bound to, wherever that is */
 #define ACK_TRIES 20
 #define ACK_NS 500000
-#define END_TRIES 10            /* each twice as long as the one before: half a second */
+#define END_TRIES 10 /* each twice as long as the one before: half a second */
 
 struct entry {
-    uint32_t inode, peer;       /* peer 0: none */
-    uint32_t queued, backlog;   /* of one that listens: connections that wait, how many may */
+    uint32_t inode, peer;     /* peer 0: none */
+    uint32_t queued, backlog; /* of one that listens: connections that wait, how many may */
     uint8_t state, shut;
     uint16_t unused;
 };
 
-/* ---- the list ----------------------------------------------------------------------------------------------------------- */
+/* ---- the list ---- */
 
 static void add_entry(const struct nlmsghdr *header, struct buf *to) {
     const struct unix_diag_msg *m = NLMSG_DATA(header);
     struct entry entry = { .inode = m->udiag_ino, .state = m->udiag_state };
-    const struct nlattr *attribute = (const void *)(m + 1), *end = (const void *)((const char *)header + header->nlmsg_len);
+    const struct nlattr *attribute = (const void *)(m + 1),
+                        *end = (const void *)((const char *)header + header->nlmsg_len);
 
-    while ((const char *)end - (const char *)attribute >= (ptrdiff_t)sizeof *attribute && attribute->nla_len >= sizeof *attribute && attribute->nla_len <= (const char *)end - (const char *)attribute) {
+    while ((const char *)end - (const char *)attribute >= (ptrdiff_t)sizeof *attribute &&
+           attribute->nla_len >= sizeof *attribute &&
+           attribute->nla_len <= (const char *)end - (const char *)attribute) {
         const void *data = attribute + 1;
 
         if (attribute->nla_type == UNIX_DIAG_PEER)
@@ -79,8 +87,12 @@ static int list_here(int unused, struct buf *to) {
         struct nlmsghdr header;
         struct unix_diag_req request;
     } ask = {
-        .header = { .nlmsg_len = sizeof ask, .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP },
-        .request = { .sdiag_family = AF_UNIX, .udiag_states = ~0u, .udiag_show = UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN },
+        .header = { .nlmsg_len = sizeof ask,
+            .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+            .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP },
+        .request = { .sdiag_family = AF_UNIX,
+            .udiag_states = ~0u,
+            .udiag_show = UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN },
     };
     static _Alignas(struct nlmsghdr) char answer[65536];
     auto_close int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
@@ -93,7 +105,9 @@ static int list_here(int unused, struct buf *to) {
 
         if (n < 0)
             return -errno;
-        for (size_t left = (size_t)n; left >= sizeof *header && header->nlmsg_len >= sizeof *header && header->nlmsg_len <= left;) {
+        for (size_t left = (size_t)n; left >= sizeof *header &&
+                                      header->nlmsg_len >= sizeof *header &&
+                                      header->nlmsg_len <= left;) {
             size_t step = MIN((size_t)NLMSG_ALIGN(header->nlmsg_len), left);
 
             if (header->nlmsg_type == NLMSG_DONE)
@@ -108,13 +122,15 @@ static int list_here(int unused, struct buf *to) {
     }
 }
 
-/* A process that enters the namespace does not come back: a child of ours. With what it takes an ordinary user to do that, the rights over the user namespace that it belongs to. */
+/* A process that enters the namespace does not come back: a child of ours. With what it takes an
+ * ordinary user to do that, the rights over the user namespace that it belongs to. */
 _Noreturn static void ask_there(int namespace, int (*ask)(int fd, struct buf *to), int fd, int to) {
     struct buf list = BUF_INIT;
     int owner = ioctl(namespace, GET_USERNS), r = 0;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-    if (setns(namespace, CLONE_NEWNET) < 0 && (owner < 0 || setns(owner, CLONE_NEWUSER) < 0 || setns(namespace, CLONE_NEWNET) < 0))
+    if (setns(namespace, CLONE_NEWNET) < 0 &&
+        (owner < 0 || setns(owner, CLONE_NEWUSER) < 0 || setns(namespace, CLONE_NEWNET) < 0))
         r = -errno;
     if (r == 0)
         r = ask(fd, &list);
@@ -123,7 +139,8 @@ _Noreturn static void ask_there(int namespace, int (*ask)(int fd, struct buf *to
     _exit(r < 0 ? -r : 0);
 }
 
-static int ask_in_network(const struct dump_process *s, int (*ask)(int fd, struct buf *to), int fd, struct buf *ret_answer) {
+static int ask_in_network(const struct dump_process *s, int (*ask)(int fd, struct buf *to), int fd,
+    struct buf *ret_answer) {
     int status, r = 0;
     auto_close int to = memfd_create("rollbox-sockets", MFD_CLOEXEC);
     /* The process', for init may not be looked at. */
@@ -154,7 +171,7 @@ static const struct entry *find_entry(const struct dump *c, uint64_t inode) {
     return NULL;
 }
 
-/* ---- one socket --------------------------------------------------------------------------------------------------------- */
+/* ---- one socket ---- */
 
 static int get_option(int fd, int name) {
     int value = 0;
@@ -167,7 +184,9 @@ static uint64_t get_timeout(int fd, int name) {
     struct timeval time = { 0 };
     socklen_t length = sizeof time;
 
-    return getsockopt(fd, SOL_SOCKET, name, &time, &length) < 0 ? 0 : (uint64_t)time.tv_sec * 1000000u + (uint64_t)time.tv_usec;
+    return getsockopt(fd, SOL_SOCKET, name, &time, &length) < 0
+               ? 0
+               : (uint64_t)time.tv_sec * 1000000u + (uint64_t)time.tv_usec;
 }
 
 static short poll_ready(int fd, short events) {
@@ -176,7 +195,8 @@ static short poll_ready(int fd, short events) {
     return poll(&one, 1, 0) < 0 ? POLLERR : one.revents;
 }
 
-/* One message, or what there is of a stream. 1; 0: there is nothing more; or -errno. Where nothing more can come, a message without a byte behind all others is the end. */
+/* One message, or what there is of a stream. 1; 0: there is nothing more; or -errno. Where nothing
+ * more can come, a message without a byte behind all others is the end. */
 static int peek_one(int fd, struct buf *to, bool may_end, uint64_t *seen, const char **ret_why) {
     int waiting = 0;
     char control[256];
@@ -189,16 +209,20 @@ static int peek_one(int fd, struct buf *to, bool may_end, uint64_t *seen, const 
     if (!length)
         return -ENOMEM;
     struct iovec part = { length + 1, room };
-    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control };
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control
+    };
     ssize_t n = recvmsg(fd, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    for (struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&message) : NULL; c; c = CMSG_NXTHDR(&message, c)) {
+    for (struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&message) : NULL; c;
+         c = CMSG_NXTHDR(&message, c)) {
         int fds[32];
 
         if (c->cmsg_type != SCM_RIGHTS)
             continue;
         *ret_why = "a socket on which descriptors are under way";
         memcpy(fds, CMSG_DATA(c), MIN(c->cmsg_len - CMSG_LEN(0), sizeof fds));
-        for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof fds[0] && i < ARRAY_SIZE(fds); i++)
+        for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof fds[0] && i < ARRAY_SIZE(fds);
+             i++)
             close(fds[i]);
     }
     if (n < 0)
@@ -219,7 +243,8 @@ static int peek_one(int fd, struct buf *to, bool may_end, uint64_t *seen, const 
 static int peek_data(struct dump *c, int fd, struct image_file *to, const char **ret_why) {
     auto_buf struct buf data = BUF_INIT;
     int before = get_option(fd, SO_PEEK_OFF), zero = 0, r = 0;
-    bool may_end = to->type == SOCK_STREAM || (to->type == SOCK_SEQPACKET && (to->is_shut & 1u || !to->peer));
+    bool may_end =
+        to->type == SOCK_STREAM || (to->type == SOCK_SEQPACKET && (to->is_shut & 1u || !to->peer));
     uint64_t seen = 0;
 
     if (setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &zero, sizeof zero) < 0)
@@ -251,19 +276,21 @@ static int dump_name(struct dump *c, int fd, struct image_file *to) {
     to->name = dump_blob(c, &name, MIN(length, (socklen_t)sizeof name));
     to->name_length = length;
     length = sizeof name;
-    if ((to->domain == AF_INET || to->domain == AF_INET6) && getpeername(fd, (void *)&name, &length) == 0) {
+    if ((to->domain == AF_INET || to->domain == AF_INET6) &&
+        getpeername(fd, (void *)&name, &length) == 0) {
         to->remote = dump_blob(c, &name, MIN(length, (socklen_t)sizeof name));
         to->remote_length = length;
     }
     return 0;
 }
 
-/* One that has ended cannot tell any more whom it was connected to, nor can anybody: somebody at its own address, at any port. */
+/* One that has ended cannot tell any more whom it was connected to, nor can anybody: somebody at
+ * its own address, at any port. */
 static void invent_remote(struct dump *c, struct image_file *to) {
     struct sockaddr_in6 name = { 0 };
 
     memcpy(&name, c->blobs.data + to->name, MIN(to->name_length, sizeof name));
-    name.sin6_port = 0;         /* where IPv4's is, too */
+    name.sin6_port = 0; /* where IPv4's is, too */
     to->remote = dump_blob(c, &name, to->name_length);
     to->remote_length = to->name_length;
 }
@@ -303,13 +330,14 @@ static int look_at_state(int fd, struct image_file *to, const char **ret_why) {
         if (!(poll_ready(fd, POLLRDHUP) & POLLRDHUP))
             return 0;
         if (poll_ready(fd, 0) & POLLERR)
-            return refuse_socket(ret_why, "a connection of TCP that has failed, which nobody has been told yet");
+            return refuse_socket(
+                ret_why, "a connection of TCP that has failed, which nobody has been told yet");
         to->is_shut = 2;
         to->mode = (to->mode & S_IFMT) | 1;
         return 1;
     case TCP_ESTABLISHED:
     case TCP_CLOSE_WAIT:
-    case TCP_FIN_WAIT1:         /* await_arrival */
+    case TCP_FIN_WAIT1: /* await_arrival */
     case TCP_FIN_WAIT2:
         break;
     default:
@@ -317,8 +345,12 @@ static int look_at_state(int fd, struct image_file *to, const char **ret_why) {
     }
     if (poll_ready(fd, POLLPRI) & POLLPRI)
         return refuse_socket(ret_why, "a connection of TCP with urgent data");
-    to->is_shut = (info.tcpi_state == TCP_FIN_WAIT1 || info.tcpi_state == TCP_FIN_WAIT2 ? 2u : 0) | (info.tcpi_state != TCP_CLOSE_WAIT && poll_ready(fd, POLLRDHUP) & POLLRDHUP ? 1u : 0);
-    to->mode = (to->mode & S_IFMT) | (info.tcpi_state == TCP_CLOSE_WAIT);       /* until sockets_connect: the other end may be gone */
+    to->is_shut =
+        (info.tcpi_state == TCP_FIN_WAIT1 || info.tcpi_state == TCP_FIN_WAIT2 ? 2u : 0) |
+        (info.tcpi_state != TCP_CLOSE_WAIT && poll_ready(fd, POLLRDHUP) & POLLRDHUP ? 1u : 0);
+    to->mode =
+        (to->mode & S_IFMT) |
+        (info.tcpi_state == TCP_CLOSE_WAIT); /* until sockets_connect: the other end may be gone */
     return 1;
 }
 
@@ -326,7 +358,8 @@ static int look_at_state(int fd, struct image_file *to, const char **ret_why) {
 static bool has_network(const struct dump *c) {
     struct stat own, its;
 
-    return stat("/proc/self/ns/net", &own) == 0 && fstatat(c->current->proc, "ns/net", &its, 0) == 0 && own.st_ino != its.st_ino;
+    return stat("/proc/self/ns/net", &own) == 0 &&
+           fstatat(c->current->proc, "ns/net", &its, 0) == 0 && own.st_ino != its.st_ino;
 }
 
 static int dump_inet(struct dump *c, int fd, struct image_file *to, const char **ret_why) {
@@ -334,8 +367,12 @@ static int dump_inet(struct dump *c, int fd, struct image_file *to, const char *
         int level, name;
         uint32_t bit;
     } options[] = {
-        { SOL_SOCKET, SO_REUSEADDR, IMAGE_REUSE_ADDRESS }, { SOL_SOCKET, SO_REUSEPORT, IMAGE_REUSE_PORT }, { SOL_SOCKET, SO_KEEPALIVE, IMAGE_KEEP_ALIVE }, { SOL_SOCKET, SO_BROADCAST, IMAGE_BROADCAST },
-        { IPPROTO_IPV6, IPV6_V6ONLY, IMAGE_V6_ONLY },      { IPPROTO_TCP, TCP_NODELAY, IMAGE_NO_DELAY },
+        { SOL_SOCKET, SO_REUSEADDR, IMAGE_REUSE_ADDRESS },
+        { SOL_SOCKET, SO_REUSEPORT, IMAGE_REUSE_PORT },
+        { SOL_SOCKET, SO_KEEPALIVE, IMAGE_KEEP_ALIVE },
+        { SOL_SOCKET, SO_BROADCAST, IMAGE_BROADCAST },
+        { IPPROTO_IPV6, IPV6_V6ONLY, IMAGE_V6_ONLY },
+        { IPPROTO_TCP, TCP_NODELAY, IMAGE_NO_DELAY },
     };
     int waiting = 0, r = 0;
 
@@ -347,7 +384,8 @@ static int dump_inet(struct dump *c, int fd, struct image_file *to, const char *
     if (to->protocol == IPPROTO_TCP)
         r = look_at_state(fd, to, ret_why);
     else if (ioctl(fd, FIONREAD, &waiting) == 0 && (waiting || poll_ready(fd, POLLIN) & POLLIN))
-        r = refuse_socket(ret_why, "a datagram socket with something in it that came from anywhere");
+        r = refuse_socket(
+            ret_why, "a datagram socket with something in it that came from anywhere");
     if (r < 0)
         return r;
     to->fixed = (uint32_t)MAX(get_option(fd, BUFFER_LOCK), 0);
@@ -382,7 +420,8 @@ static int count_names(int fd, struct buf *to) {
     return buf_failed(to) ? -ENOMEM : 0;
 }
 
-/* Where it was bound nothing is, and it has a name all the same. One that has none is bound again, and its name removed. */
+/* Where it was bound nothing is, and it has a name all the same. One that has none is bound again,
+ * and its name removed. */
 static bool is_moved(struct dump *c, int fd, const char *path) {
     auto_buf struct buf answer = BUF_INIT;
     uint64_t names = 1;
@@ -395,7 +434,8 @@ static bool is_moved(struct dump *c, int fd, const char *path) {
     return names > 0;
 }
 
-static int dump_unix(struct dump *c, int fd, uint64_t inode, struct image_file *to, const char **ret_why) {
+static int dump_unix(
+    struct dump *c, int fd, uint64_t inode, struct image_file *to, const char **ret_why) {
     int r = list_sockets(c), waiting = 0;
     const struct entry *entry = r < 0 ? NULL : find_entry(c, inode);
 
@@ -404,8 +444,9 @@ static int dump_unix(struct dump *c, int fd, uint64_t inode, struct image_file *
     if (!entry)
         return refuse_socket(ret_why, "a socket from outside");
     to->passes_credentials = get_option(fd, SO_PASSCRED) > 0;
-    to->is_alone = entry->state != TCP_ESTABLISHED || (to->type == SOCK_DGRAM && (!entry->peer || is_one_way(c, entry)));
-    to->peer = entry->peer;     /* its inode, until sockets_connect */
+    to->is_alone = entry->state != TCP_ESTABLISHED ||
+                   (to->type == SOCK_DGRAM && (!entry->peer || is_one_way(c, entry)));
+    to->peer = entry->peer; /* its inode, until sockets_connect */
     to->is_shut = entry->shut;
     if (!to->is_alone && poll_ready(fd, POLLPRI) & POLLPRI)
         return refuse_socket(ret_why, "a socket with urgent data");
@@ -416,17 +457,21 @@ static int dump_unix(struct dump *c, int fd, uint64_t inode, struct image_file *
     if (entry->state == TCP_LISTEN)
         to->backlog = MAX(entry->backlog, 1u);
     if (to->type == SOCK_DGRAM && ioctl(fd, FIONREAD, &waiting) == 0 && waiting)
-        return refuse_socket(ret_why, "a datagram socket with something in it that came from anywhere");
+        return refuse_socket(
+            ret_why, "a datagram socket with something in it that came from anywhere");
     r = dump_name(c, fd, to);
     const char *path = c->blobs.data + to->name + sizeof(sa_family_t);
     if (r < 0 || to->name_length <= sizeof(sa_family_t) || !*path)
         return r;
     if (*path != '/')
         return refuse_socket(ret_why, "a socket at a path that does not begin at the root");
-    return is_moved(c, fd, path) ? refuse_socket(ret_why, "a socket that has another name by now than it was bound to") : 0;
+    return is_moved(c, fd, path) ? refuse_socket(ret_why,
+                                       "a socket that has another name by now than it was bound to")
+                                 : 0;
 }
 
-int sockets_dump(struct dump *c, int fd, uint64_t inode, struct image_file *to, const char **ret_why) {
+int sockets_dump(
+    struct dump *c, int fd, uint64_t inode, struct image_file *to, const char **ret_why) {
     to->kind = IMAGE_FILE_SOCKET;
     to->domain = (uint32_t)get_option(fd, SO_DOMAIN);
     to->type = (uint32_t)get_option(fd, SO_TYPE);
@@ -441,7 +486,7 @@ int sockets_dump(struct dump *c, int fd, uint64_t inode, struct image_file *to, 
     return refuse_socket(ret_why, "a socket of another kind than Unix sockets, TCP and UDP");
 }
 
-/* ---- connections -------------------------------------------------------------------------------------------------------- */
+/* ---- connections ---- */
 
 static bool is_connection(const struct image_file *file) {
     return file->kind == IMAGE_FILE_SOCKET && !file->is_alone && file->domain != AF_UNIX;
@@ -470,15 +515,18 @@ static bool is_address(const struct dump *c, uint64_t a, uint64_t b) {
             memcpy((char *)&both[i].sin6_addr + 12, &v4.sin_addr, sizeof v4.sin_addr);
         }
     }
-    return both[0].sin6_port == both[1].sin6_port && !memcmp(&both[0].sin6_addr, &both[1].sin6_addr, sizeof both[0].sin6_addr);
+    return both[0].sin6_port == both[1].sin6_port &&
+           !memcmp(&both[0].sin6_addr, &both[1].sin6_addr, sizeof both[0].sin6_addr);
 }
 
-/* Is the end about to come? On a busy machine a kernel worker brings what loopback otherwise delivers before the call returns, and who closed the other end may go on before that. */
+/* Is the end about to come? On a busy machine a kernel worker brings what loopback otherwise
+ * delivers before the call returns, and who closed the other end may go on before that. */
 static bool ends_soon(struct dump *c, size_t index) {
     auto_close int fd = copy_of(c, index);
     struct tcp_info info = { .tcpi_state = TCP_ESTABLISHED };
 
-    for (unsigned tries = 0; fd >= 0 && info.tcpi_state == TCP_ESTABLISHED && tries < END_TRIES; tries++) {
+    for (unsigned tries = 0; fd >= 0 && info.tcpi_state == TCP_ESTABLISHED && tries < END_TRIES;
+         tries++) {
         socklen_t length = sizeof info;
 
         nanosleep(&(struct timespec){ .tv_nsec = ACK_NS << tries }, NULL);
@@ -494,7 +542,8 @@ static int find_other(struct dump *c, size_t index) {
     for (size_t i = 0; i < dump_count(&c->files, struct image_file); i++) {
         const struct image_file *other = dump_entry(&c->files, i, struct image_file);
 
-        if (i != index && is_connection(other) && is_address(c, file->name, other->remote) && is_address(c, file->remote, other->name)) {
+        if (i != index && is_connection(other) && is_address(c, file->name, other->remote) &&
+            is_address(c, file->remote, other->name)) {
             file->peer = (uint32_t)i + 1;
             return 0;
         }
@@ -506,12 +555,16 @@ static int find_other(struct dump *c, size_t index) {
         file->mode |= 1;
         return 0;
     }
-    return dump_refuse(c, ENOTSUP, "descriptor %d of one of them is a connection of TCP whose other end is outside, or not accepted yet", dump_entry(&c->known, index, struct known_file)->number);
+    return dump_refuse(c, ENOTSUP,
+        "descriptor %d of one of them is a connection of TCP whose other end is outside, or not "
+        "accepted yet",
+        dump_entry(&c->known, index, struct known_file)->number);
 }
 
 /* To an end that is nobody's any more: what comes there is acknowledged at once. */
 static int await_arrival(struct dump *c, size_t index) {
-    auto_close int fd = dump_entry(&c->files, index, struct image_file)->peer ? -EBADF : copy_of(c, index);
+    auto_close int fd =
+        dump_entry(&c->files, index, struct image_file)->peer ? -EBADF : copy_of(c, index);
     int waiting = 0;
 
     if (dump_entry(&c->files, index, struct image_file)->peer)
@@ -524,15 +577,19 @@ static int await_arrival(struct dump *c, size_t index) {
         nanosleep(&(struct timespec){ .tv_nsec = ACK_NS }, NULL);
     }
     if (fd >= 0)
-        return dump_refuse(c, EAGAIN, "descriptor %d of one of them is a connection of TCP that is about to end", dump_entry(&c->known, index, struct known_file)->number);
+        return dump_refuse(c, EAGAIN,
+            "descriptor %d of one of them is a connection of TCP that is about to end",
+            dump_entry(&c->known, index, struct known_file)->number);
     return MIN(fd, 0);
 }
 
-enum tcp_queue { RECEIVED = 1, SENT = 2 };  /* TCP_RECV_QUEUE, TCP_SEND_QUEUE */
+enum tcp_queue { RECEIVED = 1, SENT = 2 }; /* TCP_RECV_QUEUE, TCP_SEND_QUEUE */
 
-/* Where a queue ends, in the numbers that bytes have on the way, and `n` bytes from its beginning. Leaving that mode forgets that its address may be used again. */
+/* Where a queue ends, in the numbers that bytes have on the way, and `n` bytes from its beginning.
+ * Leaving that mode forgets that its address may be used again. */
 static int peek_queue(int fd, enum tcp_queue queue, size_t n, struct buf *to) {
-    int on = 1, which = queue, off = -1 /* TCP_REPAIR_OFF_NO_WP */, reuse = get_option(fd, SO_REUSEADDR), r = 0;
+    int on = 1, which = queue, off = -1 /* TCP_REPAIR_OFF_NO_WP */,
+        reuse = get_option(fd, SO_REUSEADDR), r = 0;
     uint32_t end = 0;
     socklen_t length = sizeof end;
     char *room = buf_reserve(to, sizeof end + n + 1);
@@ -541,12 +598,14 @@ static int peek_queue(int fd, enum tcp_queue queue, size_t n, struct buf *to) {
         return reuse < 0 ? reuse : -ENOMEM;
     if (setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &on, sizeof on) < 0)
         return -errno;
-    if (setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, &which, sizeof which) < 0 || getsockopt(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, &end, &length) < 0)
+    if (setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, &which, sizeof which) < 0 ||
+        getsockopt(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, &end, &length) < 0)
         r = -errno;
     ssize_t got = r == 0 && n ? recv(fd, room + sizeof end, n, MSG_PEEK | MSG_DONTWAIT) : 0;
     if (got < 0)
         r = -errno;
-    if (setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &off, sizeof off) < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse) < 0)
+    if (setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &off, sizeof off) < 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse) < 0)
         r = -errno;
     memcpy(room, &end, sizeof end);
     to->length += sizeof end + (size_t)MAX(got, (ssize_t)0);
@@ -557,7 +616,8 @@ static int peek_received(int fd, struct buf *to) {
     return peek_queue(fd, RECEIVED, 0, to);
 }
 
-/* And before that, how much waits to be acknowledged, which is one more than the bytes where the stream ends. What is acknowledged meanwhile leaves. */
+/* And before that, how much waits to be acknowledged, which is one more than the bytes where the
+ * stream ends. What is acknowledged meanwhile leaves. */
 static int peek_sent(int fd, struct buf *to) {
     int waiting = 0, then = -1, r = 0;
 
@@ -618,7 +678,8 @@ static int add_arrived(int fd, struct buf *to) {
     return 0;
 }
 
-/* All that was sent to an end and not read, wherever it is. What is on its way moves on meanwhile, now and then. */
+/* All that was sent to an end and not read, wherever it is. What is on its way moves on meanwhile,
+ * now and then. */
 static int add_stream(const struct dump_process *sender, int from, int fd, struct buf *to) {
     const size_t before = to->length;
     uint32_t next = 0, then = 1;
@@ -651,7 +712,8 @@ static uint64_t most_of(const char *path) {
 
 /* Whoever makes it anew may have no larger buffers than anybody; half of that is data, for sure. */
 static bool has_room(const struct image_file *file, const struct image_file *other, size_t length) {
-    uint64_t room = MIN(file->buffers[1], most_of("/proc/sys/net/core/rmem_max")) + (other ? MIN(other->buffers[0], most_of("/proc/sys/net/core/wmem_max")) : 0);
+    uint64_t room = MIN(file->buffers[1], most_of("/proc/sys/net/core/rmem_max")) +
+                    (other ? MIN(other->buffers[0], most_of("/proc/sys/net/core/wmem_max")) : 0);
 
     return length <= room / 2 || length < 65536;
 }
@@ -681,8 +743,12 @@ static int peek_connection(struct dump *c, size_t index) {
     length = data.length - sizeof length;
     if (r < 0 || !length)
         return r;
-    if (!has_room(file, file->peer ? dump_entry(&c->files, file->peer - 1, struct image_file) : NULL, length))
-        return dump_refuse(c, EAGAIN, "descriptor %d of one of them is a connection of TCP on which more waits than a new one has room for", dump_entry(&c->known, index, struct known_file)->number);
+    if (!has_room(file,
+            file->peer ? dump_entry(&c->files, file->peer - 1, struct image_file) : NULL, length))
+        return dump_refuse(c, EAGAIN,
+            "descriptor %d of one of them is a connection of TCP on which more waits than a new "
+            "one has room for",
+            dump_entry(&c->known, index, struct known_file)->number);
     buf_add(&data, nothing, (8 - length % 8) % 8);
     if (buf_failed(&data))
         return -ENOMEM;
@@ -693,7 +759,8 @@ static int peek_connection(struct dump *c, size_t index) {
 }
 
 static int connect_internet(struct dump *c) {
-    static int (*const steps[])(struct dump *, size_t) = { find_other, await_arrival, peek_connection };
+    static int (*const steps[])(
+        struct dump *, size_t) = { find_other, await_arrival, peek_connection };
     int r = 0;
 
     c->current = NULL;
@@ -714,17 +781,25 @@ static int connect_local(struct dump *c) {
 
         if (file->kind != IMAGE_FILE_SOCKET || file->domain != AF_UNIX || !file->peer)
             continue;
-        while (other < n && (dump_entry(&c->known, other, struct known_file)->kind != IMAGE_FILE_SOCKET || dump_entry(&c->known, other, struct known_file)->inode != file->peer))
+        while (other < n &&
+               (dump_entry(&c->known, other, struct known_file)->kind != IMAGE_FILE_SOCKET ||
+                   dump_entry(&c->known, other, struct known_file)->inode != file->peer))
             other++;
         if (other == n) {
             c->current = NULL;
-            return dump_refuse(c, ENOTSUP, "descriptor %d of one of them is a socket whose other end is outside, or not accepted yet", known->number);
+            return dump_refuse(c, ENOTSUP,
+                "descriptor %d of one of them is a socket whose other end is outside, or not "
+                "accepted yet",
+                known->number);
         }
         file->peer = (uint32_t)other + 1;
         const struct image_file *to = dump_entry(&c->files, other, struct image_file);
         if (file->is_alone && (!to->is_alone || to->name_length <= sizeof(sa_family_t))) {
             c->current = NULL;
-            return dump_refuse(c, ENOTSUP, "descriptor %d of one of them is a socket whose datagrams go to one without a name, or that is connected itself", known->number);
+            return dump_refuse(c, ENOTSUP,
+                "descriptor %d of one of them is a socket whose datagrams go to one without a "
+                "name, or that is connected itself",
+                known->number);
         }
     }
     return 0;

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Capturing terminals: pairs of the sandbox's own devpts, of a master and of the terminal that programs have.
+ * Capturing terminals: pairs of the sandbox's own devpts, of a master and of the terminal that
+ * programs have.
  *
- * What has them in common is their number. All that a terminal is set to, and whose it is, its master tells; that is a process', or belongs to the command and is lent to us. What waits in it, both ways,
- * nobody can look at without taking it: it is taken and put there again, as it was, while everybody stands (base/tty.c). Of a command's own terminal it stays here, like all that waits in pipes from outside.
+ * What has them in common is their number. All that a terminal is set to, and whose it is, its
+ * master tells; that is a process', or belongs to the command and is lent to us. What waits in it,
+ * both ways, nobody can look at without taking it: it is taken and put there again, as it was,
+ * while everybody stands (base/tty.c). Of a command's own terminal it stays here, like all that
+ * waits in pipes from outside.
  */
 #include <asm/termbits.h>
 #include <errno.h>
@@ -19,26 +23,28 @@
 #include "base/tty.h"
 #include "dump/internal.h"
 
-#define TTY_MAJOR 5             /* minor 0: the terminal that one is controlled by; 2: what makes a new one */
+#define TTY_MAJOR 5 /* minor 0: the terminal that one is controlled by; 2: what makes a new one */
 #define SLAVE_MAJOR 136
 #define MAX_OUTPUT (1u << 20)
 #define MAX_INPUT 65536u
-#define GET_DEVICE 0x80045432   /* TIOCGDEV */
-#define GET_PACKETS 0x80045438  /* TIOCGPKT */
-#define GET_LOCK 0x80045439     /* TIOCGPTLCK */
-#define GET_EXCLUSIVE 0x80045440        /* TIOCGEXCL */
-#define OPEN_PEER _IO('T', 0x41)        /* TIOCGPTPEER */
+#define GET_DEVICE 0x80045432    /* TIOCGDEV */
+#define GET_PACKETS 0x80045438   /* TIOCGPKT */
+#define GET_LOCK 0x80045439      /* TIOCGPTLCK */
+#define GET_EXCLUSIVE 0x80045440 /* TIOCGEXCL */
+#define OPEN_PEER _IO('T', 0x41) /* TIOCGPTPEER */
 
 _Static_assert(sizeof(struct termios2) == sizeof(struct image_modes), "an image has the kernel's");
 
 struct end {
     uint32_t number, lent;
-    int master;                 /* -EBADF: not known (yet) */
-    bool is_open;               /* by somebody, by its name */
+    int master;   /* -EBADF: not known (yet) */
+    bool is_open; /* by somebody, by its name */
 };
 
 bool terminals_is_one(const struct stat *st) {
-    return S_ISCHR(st->st_mode) && ((major(st->st_rdev) == TTY_MAJOR && (minor(st->st_rdev) == 0 || minor(st->st_rdev) == 2)) || major(st->st_rdev) == SLAVE_MAJOR);
+    return S_ISCHR(st->st_mode) && ((major(st->st_rdev) == TTY_MAJOR &&
+                                        (minor(st->st_rdev) == 0 || minor(st->st_rdev) == 2)) ||
+                                       major(st->st_rdev) == SLAVE_MAJOR);
 }
 
 /* linux/kdev_t.h */
@@ -60,7 +66,9 @@ static struct end *end_of(struct dump *c, uint32_t number) {
 }
 
 static int number_of_master(int fd, uint32_t *ret_number) {
-    return ioctl(fd, TIOCGPTN, ret_number) < 0 ? -errno : *ret_number < IMAGE_MAX_TERMINALS ? 0 : -ERANGE;
+    return ioctl(fd, TIOCGPTN, ret_number) < 0 ? -errno
+           : *ret_number < IMAGE_MAX_TERMINALS ? 0
+                                               : -ERANGE;
 }
 
 static int refuse_terminal(const char **ret_why, const char *why) {
@@ -68,20 +76,24 @@ static int refuse_terminal(const char **ret_why, const char *why) {
     return -ENOTSUP;
 }
 
-int terminals_dump(struct dump *c, const struct dump_process *s, const struct stat *st, int take_fd, struct image_file *to, const char **ret_why) {
+int terminals_dump(struct dump *c, const struct dump_process *s, const struct stat *st, int take_fd,
+    struct image_file *to, const char **ret_why) {
     auto_close int fd = take_fd;
-    const bool is_own = major(st->st_rdev) == TTY_MAJOR && minor(st->st_rdev) == 0, is_master = major(st->st_rdev) == TTY_MAJOR && !is_own;
+    const bool is_own = major(st->st_rdev) == TTY_MAJOR && minor(st->st_rdev) == 0,
+               is_master = major(st->st_rdev) == TTY_MAJOR && !is_own;
     struct termios2 modes;
     struct stat devices;
     uint32_t number, device = 0;
 
-    if (!is_own && (fstatat(s->root, "dev/pts/ptmx", &devices, 0) < 0 || devices.st_dev != st->st_dev))
+    if (!is_own &&
+        (fstatat(s->root, "dev/pts/ptmx", &devices, 0) < 0 || devices.st_dev != st->st_dev))
         return refuse_terminal(ret_why, "a terminal from outside");
     if (!is_master && ioctl(fd, TCGETS2, &modes) < 0 && errno == EIO) {
         to->kind = IMAGE_FILE_HUNG_UP;
         return 0;
     }
-    if (is_master ? number_of_master(fd, &number) < 0 : ioctl(fd, GET_DEVICE, &device) < 0 || !(number = terminals_number(device)))
+    if (is_master ? number_of_master(fd, &number) < 0
+                  : ioctl(fd, GET_DEVICE, &device) < 0 || !(number = terminals_number(device)))
         return refuse_terminal(ret_why, "a terminal from outside");
     number -= !is_master;
     struct end *end = end_of(c, number);
@@ -96,7 +108,7 @@ int terminals_dump(struct dump *c, const struct dump_process *s, const struct st
     return 0;
 }
 
-/* ---- what waits in it ---------------------------------------------------------------------------------------------------- */
+/* ---- what waits in it ---- */
 
 static short poll_ready(int fd, short events) {
     struct pollfd one = { .fd = fd, .events = events };
@@ -132,13 +144,18 @@ static int take_input(int terminal, struct buf *to) {
     char bytes[2 * TTY_MAX_TYPED];
     int r = ioctl(terminal, TCGETS2, &modes) < 0 ? -errno : 0;
 
-    while (r == 0 && modes.c_lflag & ICANON && to->length < MAX_INPUT && poll_ready(terminal, POLLIN) & POLLIN) {
+    while (r == 0 && modes.c_lflag & ICANON && to->length < MAX_INPUT &&
+           poll_ready(terminal, POLLIN) & POLLIN) {
         ssize_t n = read(terminal, bytes, sizeof bytes);
         unsigned char last = n > 0 ? (unsigned char)bytes[n - 1] : 0;
 
         if (n < 0)
             return errno == EAGAIN ? 0 : -errno;
-        r = add_typed(to, last == '\n' || (last && (last == modes.c_cc[VEOL] || last == modes.c_cc[VEOL2])) ? TTY_LINE : TTY_END, bytes, (size_t)n);
+        r = add_typed(to,
+            last == '\n' || (last && (last == modes.c_cc[VEOL] || last == modes.c_cc[VEOL2]))
+                ? TTY_LINE
+                : TTY_END,
+            bytes, (size_t)n);
     }
     raw = modes;
     raw.c_lflag &= ~(tcflag_t)ICANON;
@@ -157,7 +174,8 @@ static int take_input(int terminal, struct buf *to) {
 }
 
 /* Both ways, and there again. */
-static int take_and_put(int master, int terminal, bool in_packets, struct buf *output, struct buf *input) {
+static int take_and_put(
+    int master, int terminal, bool in_packets, struct buf *output, struct buf *input) {
     int on = 1, off = 0;
     int r = in_packets && ioctl(master, TIOCPKT, &off) < 0 ? -errno : 0;
 
@@ -179,7 +197,8 @@ static int open_terminal(int master, int is_locked) {
 
     if (is_locked && ioctl(master, TIOCSPTLCK, &unlock) < 0)
         return -errno;
-    int fd = ioctl(master, OPEN_PEER, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC), r = fd < 0 ? -errno : fd;
+    int fd = ioctl(master, OPEN_PEER, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC),
+        r = fd < 0 ? -errno : fd;
     if (is_locked)
         (void)ioctl(master, TIOCSPTLCK, &lock);
     return r;
@@ -191,17 +210,23 @@ static int look_inside(struct dump *c, const struct end *end, struct image_termi
     const short waits = poll_ready(end->master, POLLIN | POLLPRI);
 
     if (waits & POLLPRI)
-        return dump_refuse(c, EAGAIN, "terminal /dev/pts/%u tells of a change that nobody has read yet", t->number);
+        return dump_refuse(c, EAGAIN,
+            "terminal /dev/pts/%u tells of a change that nobody has read yet", t->number);
     if (!end->is_open && !(waits & POLLIN))
         return 0;
     auto_close int terminal = open_terminal(end->master, t->state & IMAGE_TERMINAL_LOCKED);
     if (terminal < 0)
-        return dump_refuse(c, -terminal, "terminal /dev/pts/%u: %s", t->number, strerror(-terminal));
+        return dump_refuse(
+            c, -terminal, "terminal /dev/pts/%u: %s", t->number, strerror(-terminal));
     if (!(poll_ready(terminal, POLLOUT) & POLLOUT))
-        return dump_refuse(c, EAGAIN, "terminal /dev/pts/%u: what is written to it is held up, by ^S or because nobody has read what was written", t->number);
+        return dump_refuse(c, EAGAIN,
+            "terminal /dev/pts/%u: what is written to it is held up, by ^S or because nobody has "
+            "read what was written",
+            t->number);
     int r = take_and_put(end->master, terminal, t->state & IMAGE_TERMINAL_PACKETS, &output, &input);
     if (r < 0)
-        return dump_refuse(c, -r, "terminal /dev/pts/%u, what waits in it: %s", t->number, strerror(-r));
+        return dump_refuse(
+            c, -r, "terminal /dev/pts/%u, what waits in it: %s", t->number, strerror(-r));
     t->output = dump_blob(c, output.data ? output.data : "", output.length);
     t->output_length = output.length;
     t->input = dump_blob(c, input.data ? input.data : "", input.length);
@@ -209,7 +234,7 @@ static int look_inside(struct dump *c, const struct end *end, struct image_termi
     return 0;
 }
 
-/* ---- how it is set ------------------------------------------------------------------------------------------------------- */
+/* ---- how it is set ---- */
 
 /* An empty group is none: nobody could tell which number it has inside. */
 static uint32_t group_inside(const struct dump *c, pid_t outer) {
@@ -223,7 +248,8 @@ static int describe_terminal(struct dump *c, const struct end *end, struct image
     static const struct {
         unsigned long request;
         uint32_t bit;
-    } states[] = { { GET_PACKETS, IMAGE_TERMINAL_PACKETS }, { GET_LOCK, IMAGE_TERMINAL_LOCKED }, { GET_EXCLUSIVE, IMAGE_TERMINAL_EXCLUSIVE } };
+    } states[] = { { GET_PACKETS, IMAGE_TERMINAL_PACKETS }, { GET_LOCK, IMAGE_TERMINAL_LOCKED },
+        { GET_EXCLUSIVE, IMAGE_TERMINAL_EXCLUSIVE } };
     struct winsize size;
     struct termios2 modes;
     pid_t foreground = 0;
@@ -256,9 +282,11 @@ static int describe_terminal(struct dump *c, const struct end *end, struct image
 static int check_owners(struct dump *c) {
     for (size_t i = 0; i < dump_count(&c->processes, struct image_process); i++) {
         const struct image_process *p = dump_entry(&c->processes, i, struct image_process);
-        const struct image_process *parent = p->parent ? dump_entry(&c->processes, p->parent - 1, struct image_process) : NULL;
+        const struct image_process *parent =
+            p->parent ? dump_entry(&c->processes, p->parent - 1, struct image_process) : NULL;
 
-        if (p->terminal && p->pid != p->session && (!parent || parent->terminal != p->terminal || parent->session != p->session)) {
+        if (p->terminal && p->pid != p->session &&
+            (!parent || parent->terminal != p->terminal || parent->session != p->session)) {
             c->current = NULL;
             return dump_refuse(c, ENOTSUP, "%u has a terminal that its parent has not", p->pid);
         }
@@ -327,7 +355,8 @@ int terminals_connect(struct dump *c) {
         struct image_terminal t;
 
         if (end->master < 0)
-            return dump_refuse(c, ENOTSUP, "the master of terminal /dev/pts/%u is nobody's, or outside", end->number);
+            return dump_refuse(c, ENOTSUP,
+                "the master of terminal /dev/pts/%u is nobody's, or outside", end->number);
         r = describe_terminal(c, end, &t);
         if (r < 0)
             return dump_refuse(c, -r, "terminal /dev/pts/%u: %s", end->number, strerror(-r));
@@ -338,7 +367,8 @@ int terminals_connect(struct dump *c) {
     /* What is taken out is put back at once; still, nothing else is to fail after it. */
     for (size_t i = 0; i < n && r == 0; i++)
         if (!dump_entry(&c->ends, i, struct end)->lent)
-            r = look_inside(c, dump_entry(&c->ends, i, struct end), dump_entry(&c->terminals, i, struct image_terminal));
+            r = look_inside(c, dump_entry(&c->ends, i, struct end),
+                dump_entry(&c->terminals, i, struct image_terminal));
     return r;
 }
 

@@ -2,26 +2,33 @@
 /*
  * Snapshots that are taken by themselves: after each command, if it has changed anything.
  *
- * Most commands change nothing, and that has to be nearly free. What a command has changed is in the box's private files (the uppers of its overlays) or runs: if nothing does, and the files are as they were when the box was made, there is
- * nothing to take, and nobody is asked or stopped to find that out. Otherwise it is a snapshot like any other, at the barrier that any has. Files of a box that has changed before cannot be told to be unchanged, nor can memory: while something runs,
+ * Most commands change nothing, and that has to be nearly free. What a command has changed is in
+ * the box's private files (the uppers of its overlays) or runs: if nothing does, and the files are
+ * as they were when the box was made, there is nothing to take, and nobody is asked or stopped to
+ * find that out. Otherwise it is a snapshot like any other, at the barrier that any has. Files of a
+ * box that has changed before cannot be told to be unchanged, nor can memory: while something runs,
  * each command's end is a state of its own.
  *
- * As many are kept as were asked for, the latest. One that has a name, that somebody asked for, stands on or has branched from, stays.
+ * As many are kept as were asked for, the latest. One that has a name, that somebody asked for,
+ * stands on or has branched from, stays.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/session.h"
 
-/* Commands that end with these have not ended by themselves, and what they left goes, or is kept otherwise. */
+/* Commands that end with these have not ended by themselves, and what they left goes, or is kept
+ * otherwise. */
 static bool is_being_put_elsewhere(const struct session *session) {
     const struct op *op = session_first_op(session);
 
-    return op && op->started && (op->verb == VERB_RESET || op->verb == VERB_HIBERNATE || op->verb == VERB_WAKE);
+    return op && op->started &&
+           (op->verb == VERB_RESET || op->verb == VERB_HIBERNATE || op->verb == VERB_WAKE);
 }
 
 bool auto_snapshot_is_due(const struct session *session) {
-    return session->state != SESSION_CLOSING && !session->sleep && !session->fork && session->box && session->dirty && !is_being_put_elsewhere(session);
+    return session->state != SESSION_CLOSING && !session->sleep && !session->fork && session->box &&
+           session->dirty && !is_being_put_elsewhere(session);
 }
 
 void auto_snapshot_after(struct session *session, uint64_t step) {
@@ -29,8 +36,10 @@ void auto_snapshot_after(struct session *session, uint64_t step) {
 
     if (!auto_snapshot->keep || !auto_snapshot_is_due(session))
         return;
-    /* That nothing runs any more is a change, too; and what the box stands on may be a state that nobody knows of. */
-    if (!session->at->checkpoint && snapshot_nearest_visible(session->at) == session->at && box_is_pristine(session->box)) {
+    /* That nothing runs any more is a change, too; and what the box stands on may be a state that
+     * nobody knows of. */
+    if (!session->at->checkpoint && snapshot_nearest_visible(session->at) == session->at &&
+        box_is_pristine(session->box)) {
         auto_snapshot->n_unchanged++;
         return;
     }
@@ -39,7 +48,7 @@ void auto_snapshot_after(struct session *session, uint64_t step) {
         return;
     op->is_automatic = true;
     op->after = step;
-    record_op_begun(op);    /* before any command that comes later: a replay takes it here, too */
+    record_op_begun(op); /* before any command that comes later: a replay takes it here, too */
 }
 
 static bool is_branched(const struct session *session, const struct snapshot *snapshot) {
@@ -65,11 +74,13 @@ static void retain_snapshots(const struct session *session) {
     struct list *before;
 
     /* The latest first. */
-    for (struct list *at = session->tree->snapshots.prev; at != &session->tree->snapshots; at = before) {
+    for (struct list *at = session->tree->snapshots.prev; at != &session->tree->snapshots;
+         at = before) {
         struct snapshot *snapshot = container_of(at, struct snapshot, in_tree);
 
         before = at->prev;
-        if (snapshot->automatic != session->number || snapshot->name || snapshot->is_of_fork || ++n <= session->auto_snapshot.keep || is_branched(session, snapshot))
+        if (snapshot->automatic != session->number || snapshot->name || snapshot->is_of_fork ||
+            ++n <= session->auto_snapshot.keep || is_branched(session, snapshot))
             continue;
         (void)snapshot_drop(snapshot);
     }
@@ -108,9 +119,14 @@ void auto_snapshot_text(const struct session *session, struct buf *to) {
         buf_add_text(to, "null");
         return;
     }
-    buf_printf(to, "{\"when\": \"changed\", \"keep\": %u, \"taken\": %llu, \"unchanged\": %llu, \"last\": ", auto_snapshot->keep, (unsigned long long)auto_snapshot->n_taken, (unsigned long long)auto_snapshot->n_unchanged);
-    json_add_string(to, auto_snapshot->last[0] ? auto_snapshot->last : NULL, strlen(auto_snapshot->last));
+    buf_printf(to,
+        "{\"when\": \"changed\", \"keep\": %u, \"taken\": %llu, \"unchanged\": %llu, \"last\": ",
+        auto_snapshot->keep, (unsigned long long)auto_snapshot->n_taken,
+        (unsigned long long)auto_snapshot->n_unchanged);
+    json_add_string(
+        to, auto_snapshot->last[0] ? auto_snapshot->last : NULL, strlen(auto_snapshot->last));
     buf_add_text(to, ", \"error\": ");
-    json_add_string(to, auto_snapshot->refusal, auto_snapshot->refusal ? strlen(auto_snapshot->refusal) : 0);
+    json_add_string(
+        to, auto_snapshot->refusal, auto_snapshot->refusal ? strlen(auto_snapshot->refusal) : 0);
     buf_add_text(to, "}");
 }

@@ -2,9 +2,10 @@
 /*
  * Boxes: sandboxes as the kernel knows them.
  *
- * A box is made of a socket to its init and, as soon as the launcher has told, a pidfd. Closing the socket ends it (init exits, the kernel kills the rest); so does SIGKILL
- * through the pidfd. It is freed when the pidfd says that init is dead: then every process of its pid namespace is. What can be used again (cgroup slot, network
- * namespace without traffic) is kept then, not before.
+ * A box is made of a socket to its init and, as soon as the launcher has told, a pidfd. Closing the
+ * socket ends it (init exits, the kernel kills the rest); so does SIGKILL through the pidfd. It is
+ * freed when the pidfd says that init is dead: then every process of its pid namespace is. What can
+ * be used again (cgroup slot, network namespace without traffic) is kept then, not before.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,15 +30,18 @@
 #include "sys/sockmem.h"
 #include "sys/syscalls.h"
 
-#define SETUP_SECONDS 60        /* far more than set-up takes on a host that is not broken */
+#define SETUP_SECONDS 60 /* far more than set-up takes on a host that is not broken */
 #define SPARE_SECONDS 30
-#define PREFORK_MS 1000           /* the clocks of the processes in it run on meanwhile */
-#define FILES_OF_BOX 10         /* socket, pidfd, network namespace, tmpfs, two pipes, two spools, two on their way */
+#define PREFORK_MS 1000 /* the clocks of the processes in it run on meanwhile */
+#define FILES_OF_BOX                                                                               \
+    10 /* socket, pidfd, network namespace, tmpfs, two pipes, two spools, two on their way */
 #define FILES_OF_SLOT 15
 #define FILES_SPARED 64u
-#define FILES_OF_LIVE 3         /* socket, pidfd, tmpfs: commands add theirs for as long as they run */
-#define END_SECONDS 60          /* isolation process: for init to end all the others and remove their files */
-#define ASK_AT_ONCE_NS 1000000  /* about sockets: some thousand; what takes longer goes on beside other work */
+#define FILES_OF_LIVE 3 /* socket, pidfd, tmpfs: commands add theirs for as long as they run */
+#define END_SECONDS                                                                                \
+    60 /* isolation process: for init to end all the others and remove their files */
+#define ASK_AT_ONCE_NS                                                                             \
+    1000000 /* about sockets: some thousand; what takes longer goes on beside other work */
 
 static void set_files(struct box *box, unsigned files) {
     box->engine->files += files - box->files;
@@ -63,11 +67,16 @@ static unsigned open_files(void) {
 bool box_has_room(const struct engine *engine) {
     const unsigned more = files_of_new(engine);
 
-    return (engine->files + deferred_close_waiting() + more <= engine->max_files && open_files() + more + MIN(engine->open_files / 16, FILES_SPARED) <= engine->open_files) || !engine->n_boxes;
+    return (engine->files + deferred_close_waiting() + more <= engine->max_files &&
+               open_files() + more + MIN(engine->open_files / 16, FILES_SPARED) <=
+                   engine->open_files) ||
+           !engine->n_boxes;
 }
 
 static unsigned files_of(const struct box *box) {
-    unsigned n = FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) + (box->file_ids.fd >= 0 ? 1 : 0) + (box->sockets.fd >= 0 ? 2 : 0) + (unsigned)box->session->tracking.dirty_tracking.n_trackers;
+    unsigned n = FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) +
+                 (box->file_ids.fd >= 0 ? 1 : 0) + (box->sockets.fd >= 0 ? 2 : 0) +
+                 (unsigned)box->session->tracking.dirty_tracking.n_trackers;
 
     list_for_each(node, &box->session->runs) {
         const struct run *run = container_of(node, struct run, of_session);
@@ -85,7 +94,8 @@ void box_count_files(struct box *box) {
 }
 
 void box_checkpoint(struct box *box) {
-    /* Making another takes half a millisecond: it is kept for the next sandbox where there is room. */
+    /* Making another takes half a millisecond: it is kept for the next sandbox where there is room.
+     */
     if (box->engine->files > box->engine->max_files / 2) {
         close_fd(&box->netns);
         close_fd(&box->file_ids.fd);
@@ -107,7 +117,7 @@ static void close_held(struct box *box) {
 
 static void box_free(struct box *box) {
     struct engine *engine = box->engine;
-    bool has_lived = box->pid > 0;   /* and so held what others may be waiting for */
+    bool has_lived = box->pid > 0; /* and so held what others may be waiting for */
 
     loop_remove(engine->loop, &box->death);
     loop_remove(engine->loop, &box->answers);
@@ -118,12 +128,13 @@ static void box_free(struct box *box) {
     sockmem_close(&box->sockets);
     note_asking(box, 0);
     close_held(box);
-    if (box->disk >= 0 && !box->upper)  /* of an upper it frees nothing */
+    if (box->disk >= 0 && !box->upper) /* of an upper it frees nothing */
         deferred_close(TAKE_FD(box->disk));
     close_fd(&box->disk);
     free(box->files_baseline);
     struct launcher *launcher = box->profile ? box->profile->launcher : NULL;
-    if (box->netns >= 0 && launcher && launcher->number == box->launcher && launcher->n_free_netns < ARRAY_SIZE(launcher->free_netns))
+    if (box->netns >= 0 && launcher && launcher->number == box->launcher &&
+        launcher->n_free_netns < ARRAY_SIZE(launcher->free_netns))
         launcher->free_netns[launcher->n_free_netns++] = TAKE_FD(box->netns);
     close_fd(&box->netns);
     launcher_take_ids(box);
@@ -170,7 +181,10 @@ static void become_ready(struct box *box) {
         loop_timer_clear(box->engine->loop, &box->deadline);
         session_box_ready(box->session);
     } else if (!list_empty(&box->in_profile))
-        loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + (box->preforked ? PREFORK_MS * 1000000ll : SPARE_SECONDS * 1000000000ll), box->deadline.callback);
+        loop_timer_set(box->engine->loop, &box->deadline,
+            clock_now_ns() +
+                (box->preforked ? PREFORK_MS * 1000000ll : SPARE_SECONDS * 1000000000ll),
+            box->deadline.callback);
 }
 
 static void take_ready(struct box *box, const struct guest_record *record, int *fds, size_t n_fds) {
@@ -198,13 +212,17 @@ static bool handle_answer(struct box *box) {
     ssize_t n = fd_receive(box->socket, &record, sizeof record, fds, &n_fds);
     if (n == -EAGAIN)
         return false;
-    /* A terminal that found no room is the failure of its command, not of a sandbox that has files. */
+    /* A terminal that found no room is the failure of its command, not of a sandbox that has files.
+     */
     if (n == -EMFILE && box->session && box->state == BOX_READY)
         n = sizeof record;
     if (n == -EMFILE)
-        box_failed(box, &(struct guest_record){ .kind = GUEST_FAILED, .stage = GUEST_STAGE_CLONE, .error = EMFILE });   /* what came with it found no room */
+        box_failed(box, &(struct guest_record){ .kind = GUEST_FAILED,
+                            .stage = GUEST_STAGE_CLONE,
+                            .error = EMFILE }); /* what came with it found no room */
     else if (n != sizeof record)
-        loop_remove(box->engine->loop, &box->answers);  /* init is ending; its pidfd tells when it has */
+        loop_remove(
+            box->engine->loop, &box->answers); /* init is ending; its pidfd tells when it has */
     else if (record.kind == GUEST_BOX_READY)
         take_ready(box, &record, fds, n_fds);
     else if (record.kind == GUEST_FAILED)
@@ -247,14 +265,17 @@ static void on_death(struct loop_source *source, uint32_t events) {
 
 static void on_deadline(struct loop_timer *timer) {
     struct box *box = container_of(timer, struct box, deadline);
-    struct guest_record record = { .kind = GUEST_FAILED, .stage = GUEST_STAGE_SPAWN, .error = ETIMEDOUT };
+    struct guest_record record = {
+        .kind = GUEST_FAILED, .stage = GUEST_STAGE_SPAWN, .error = ETIMEDOUT
+    };
 
     if (!list_empty(&box->in_launcher))
-        launcher_kill(box->maker);      /* and with it all that wait for it */
+        launcher_kill(box->maker); /* and with it all that wait for it */
     else if (box->run && box->run->state == RUN_STARTING)
         box_failed(box, &record);
     else if (box->private_dir && box->state == BOX_DYING)
-        sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0);   /* it had its time; what it leaves is for us to end */
+        sys_pidfd_send_signal(
+            box->pidfd, SIGKILL, NULL, 0); /* it had its time; what it leaves is for us to end */
     else
         box_kill(box);
 }
@@ -263,7 +284,8 @@ static int listen_to_init(struct box *box) {
     return loop_add(box->engine->loop, &box->answers, box->socket, EPOLLIN, on_answer);
 }
 
-int box_new(struct profile *profile, const struct box_options *options, struct box **ret_box, struct rollbox_error *error) {
+int box_new(struct profile *profile, const struct box_options *options, struct box **ret_box,
+    struct rollbox_error *error) {
     struct engine *engine = profile->engine;
     int pair[2] = { -EBADF, -EBADF };
     int r = options->zygote || profile->launcher ? 0 : launcher_start(profile, error);
@@ -282,7 +304,8 @@ int box_new(struct profile *profile, const struct box_options *options, struct b
     box->is_layered = options->session || options->base || profile->n_sessions;
     box->launcher = launcher->number;
     box->restored_image = options->loads ? options->loads : launcher->checkpoint;
-    box->pidfd = box->socket = box->file_ids.fd = box->netns = box->disk = box->sockets.fd = box->sockets.protocols = -EBADF;
+    box->pidfd = box->socket = box->file_ids.fd = box->netns = box->disk = box->sockets.fd =
+        box->sockets.protocols = -EBADF;
     list_init(&box->in_profile);
     list_init(&box->in_launcher);
     list_add_tail(&engine->boxes, &box->node);
@@ -297,16 +320,20 @@ int box_new(struct profile *profile, const struct box_options *options, struct b
         if (r == 0)
             box->slot->box = box;
     }
-    /* Only namespaces without a loopback interface are used again: nothing a guest did can have left a trace in them. */
+    /* Only namespaces without a loopback interface are used again: nothing a guest did can have
+     * left a trace in them. */
     struct launcher *pool = profile->launcher;
-    if (r == 0 && profile->plan->flags & PLAN_NET_OWN && !(profile->plan->flags & PLAN_NET_LOOPBACK) && pool && pool->number == box->launcher && pool->n_free_netns)
+    if (r == 0 && profile->plan->flags & PLAN_NET_OWN &&
+        !(profile->plan->flags & PLAN_NET_LOOPBACK) && pool && pool->number == box->launcher &&
+        pool->n_free_netns)
         box->netns = pool->free_netns[--pool->n_free_netns];
     if (r == 0 && fcntl(box->socket, F_SETFL, O_NONBLOCK) < 0)
         r = -errno;
     if (r == 0)
         r = listen_to_init(box);
     if (r == 0)
-        r = loop_timer_set(engine->loop, &box->deadline, clock_now_ns() + SETUP_SECONDS * 1000000000ll, on_deadline);
+        r = loop_timer_set(engine->loop, &box->deadline,
+            clock_now_ns() + SETUP_SECONDS * 1000000000ll, on_deadline);
     if (r == 0 && profile->plan->flags & PLAN_PROCESS)
         r = private_dir_new(profile, launcher->id_base, &box->private_dir);
     if (r == 0 && profile->plan->flags & PLAN_ON_DISK)
@@ -318,7 +345,8 @@ int box_new(struct profile *profile, const struct box_options *options, struct b
     close_fd(&pair[1]);
     if (r < 0) {
         box_free(box);
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "the sandbox cannot be made: %s", strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup",
+            "the sandbox cannot be made: %s", strerror(-r));
     }
     *ret_box = box;
     return 0;
@@ -328,11 +356,13 @@ void box_created(struct box *box, pid_t pid, int take_pidfd) {
     box->pid = pid;
     box->pidfd = take_pidfd;
     if (loop_add(box->engine->loop, &box->death, box->pidfd, EPOLLIN, on_death) < 0) {
-        struct guest_record record = { .kind = GUEST_FAILED, .stage = GUEST_STAGE_CLONE, .error = ENOMEM };
+        struct guest_record record = {
+            .kind = GUEST_FAILED, .stage = GUEST_STAGE_CLONE, .error = ENOMEM
+        };
 
         sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0);
         box_failed(box, &record);
-        box_free(box);          /* nobody will tell of its death */
+        box_free(box); /* nobody will tell of its death */
         return;
     }
     if (box->state == BOX_DYING) {
@@ -350,7 +380,8 @@ void box_failed(struct box *box, const struct guest_record *record) {
     struct run *run = box->run;
     struct list held;
 
-    /* With the last session of a retired program that goes, too, and would free its boxes: not this one. */
+    /* With the last session of a retired program that goes, too, and would free its boxes: not this
+     * one. */
     list_init(&held);
     list_remove(&box->in_launcher);
     list_add_tail(&held, &box->in_launcher);
@@ -365,18 +396,20 @@ void box_failed(struct box *box, const struct guest_record *record) {
         guest_error_to_text(box->profile, record, NULL, NULL, &error);
         run_fail(run, error.code, error.error_number, error.stage, error.message);
     }
-    run_schedule(box->engine);         /* it made others wait, perhaps, and has not lived */
+    run_schedule(box->engine); /* it made others wait, perhaps, and has not lived */
     list_remove(&box->in_launcher);
     box_kill(box);
 }
 
-/* Before its pipes are closed: who found them at their end would wake up, and take itself apart at length on the processor that we are on. */
+/* Before its pipes are closed: who found them at their end would wake up, and take itself apart at
+ * length on the processor that we are on. */
 void box_send_kill(struct box *box) {
     if (box->pidfd >= 0 && !box->private_dir)
         box->kill_sent = sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0) == 0;
 }
 
-/* The others die of init's end, and that takes a processor, which who woke up would have for as long as it liked. */
+/* The others die of init's end, and that takes a processor, which who woke up would have for as
+ * long as it liked. */
 void box_close(struct box *box, int *fd) {
     if (*fd >= 0 && box->kill_sent) {
         buf_add(&box->fds_until_dead, fd, sizeof *fd);
@@ -391,13 +424,16 @@ void box_kill(struct box *box) {
     leave_spares(box);
     loop_remove(box->engine->loop, &box->answers);
     close_fd(&box->socket);
-    /* Without a pid namespace it is init that ends the others, as soon as it sees its socket closed. */
-    if (box->pidfd >= 0 && box->private_dir && loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + END_SECONDS * 1000000000ll, on_deadline) == 0)
+    /* Without a pid namespace it is init that ends the others, as soon as it sees its socket
+     * closed. */
+    if (box->pidfd >= 0 && box->private_dir &&
+        loop_timer_set(box->engine->loop, &box->deadline,
+            clock_now_ns() + END_SECONDS * 1000000000ll, on_deadline) == 0)
         return;
     if (box->pidfd >= 0)
         sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0);
     else if (list_empty(&box->in_launcher))
-        box_free(box);          /* the launcher said that it is not to be */
+        box_free(box); /* the launcher said that it is not to be */
 }
 
 void box_orphan(struct box *box) {
@@ -406,17 +442,21 @@ void box_orphan(struct box *box) {
     box_kill(box);
 }
 
-/* Which of the sandbox's sockets nothing else counts. Of a network that is not its own they cannot be told from others'. A memory group of version 1 counts those of Unix only, one of version 2
- * all but netlink. */
+/* Which of the sandbox's sockets nothing else counts. Of a network that is not its own they cannot
+ * be told from others'. A memory group of version 1 counts those of Unix only, one of version 2 all
+ * but netlink. */
 static unsigned uncounted_sockets(const struct box *box) {
     const struct policy *policy = box->profile ? box->profile->policy : NULL;
 
     if (!policy || box->private_dir || policy->net == POLICY_NET_HOST)
         return 0;
-    unsigned all = SOCKMEM_UNIX | (policy->net == POLICY_NET_LOOPBACK ? SOCKMEM_INET | SOCKMEM_NETLINK : 0);
+    unsigned all =
+        SOCKMEM_UNIX | (policy->net == POLICY_NET_LOOPBACK ? SOCKMEM_INET | SOCKMEM_NETLINK : 0);
     if (!box->slot)
         return all;
-    return all & (cgroup_root_backend(box->engine->cgroups) == CGROUP_V1 ? SOCKMEM_INET | SOCKMEM_NETLINK : SOCKMEM_NETLINK);
+    return all &
+           (cgroup_root_backend(box->engine->cgroups) == CGROUP_V1 ? SOCKMEM_INET | SOCKMEM_NETLINK
+                                                                   : SOCKMEM_NETLINK);
 }
 
 static void stop_asking(struct box *box) {
@@ -436,7 +476,9 @@ void box_rest(struct box *box) {
 
 static void on_more_sockets(struct loop_source *source, uint32_t events);
 
-/* A guest can have so many that asking takes long: in parts, between which others get their turn, and altogether they get ten times that. And the kernel looks through a table of all that the machine has, for each: of many sandboxes all together get a fifth of our time. */
+/* A guest can have so many that asking takes long: in parts, between which others get their turn,
+ * and altogether they get ten times that. And the kernel looks through a table of all that the
+ * machine has, for each: of many sandboxes all together get a fifth of our time. */
 static void ask_for(struct box *box, int64_t budget_ns) {
     const uint64_t limit = box->profile->policy->max_memory_bytes;
     const int64_t begun = clock_now_ns();
@@ -445,13 +487,15 @@ static void ask_for(struct box *box, int64_t budget_ns) {
     const int64_t now = clock_now_ns();
 
     box->asked_ns += now - begun;
-    if (r == 0 && (box->asking.callback || (r = loop_add(box->engine->loop, &box->asking, box->sockets.fd, EPOLLIN, on_more_sockets)) == 0))
+    if (r == 0 && (box->asking.callback || (r = loop_add(box->engine->loop, &box->asking,
+                                                box->sockets.fd, EPOLLIN, on_more_sockets)) == 0))
         return;
     loop_remove(box->engine->loop, &box->asking);
     if (r > 0)
         box->socket_bytes = bytes;
     if (r < 0 || bytes > limit)
-        stop_asking(box);       /* it may still have an answer for us: another one next time, and what it said last until then */
+        stop_asking(box); /* it may still have an answer for us: another one next time, and what it
+                             said last until then */
     else
         note_asking(box, box->asked_ns);
     box->ask_again_ns = now + MAX(10 * box->asked_ns, 5 * box->engine->socket_poll_cost_ns);
@@ -484,11 +528,13 @@ bool box_needs_watch(const struct box *box) {
 
 /* A group ends by itself what is over by what it counts. */
 bool box_is_over(const struct box *box, uint64_t memory) {
-    return box->profile && (box->slot ? box->socket_bytes : memory) > box->profile->policy->max_memory_bytes;
+    return box->profile &&
+           (box->slot ? box->socket_bytes : memory) > box->profile->policy->max_memory_bytes;
 }
 
 /* The sandbox's use of memory and processor so far. -errno if it cannot be told. */
-int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint32_t *ret_processes) {
+int box_usage(
+    struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint32_t *ret_processes) {
     struct proc_usage usage;
     struct statfs disk;
 
@@ -499,7 +545,9 @@ int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint3
         if (r < 0)
             return r;
         *ret_memory = group.memory_peak + (box->pid > 0 ? socket_memory(box) : 0);
-        *ret_cpu_ns = group.cpu_ns ? group.cpu_ns : box->pid > 0 && proc_scan(box->pid, &usage) == 0 ? usage.cpu_ns : 0;
+        *ret_cpu_ns = group.cpu_ns                                       ? group.cpu_ns
+                      : box->pid > 0 && proc_scan(box->pid, &usage) == 0 ? usage.cpu_ns
+                                                                         : 0;
         *ret_processes = group.processes_now > 1 ? group.processes_now - 1 : 0;
         return 0;
     }
@@ -519,9 +567,11 @@ int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint3
     return 0;
 }
 
-/* Until init tells of the start, the time limit of the command does not run. What stands still on the way to it (a path on a file system that does not answer) ends here. */
+/* Until init tells of the start, the time limit of the command does not run. What stands still on
+ * the way to it (a path on a file system that does not answer) ends here. */
 void box_expect_start(struct box *box) {
-    loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + SETUP_SECONDS * 1000000000ll, on_deadline);
+    loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + SETUP_SECONDS * 1000000000ll,
+        on_deadline);
 }
 
 void box_make_spare(struct box *box) {
@@ -545,7 +595,8 @@ static void take_spare(struct box *box) {
 
 /* Killed from outside, of which we have not heard yet. */
 static bool is_dead(const struct box *box) {
-    return box->pidfd >= 0 && poll(&(struct pollfd){ .fd = box->pidfd, .events = POLLIN }, 1, 0) > 0;
+    return box->pidfd >= 0 &&
+           poll(&(struct pollfd){ .fd = box->pidfd, .events = POLLIN }, 1, 0) > 0;
 }
 
 struct box *box_take_preforked(struct checkpoint *checkpoint, const struct profile *profile) {

@@ -2,8 +2,10 @@
 /*
  * Cgroup slots: one for each live box, used again by the next one of the same policy.
  *
- * Making and removing one takes the kernel most of a millisecond, and some hundred KiB for a while. One of a sandbox that lived is kept *resting*, without the descriptors that it would have at work, and only if next to nothing is
- * charged to it any more: files that its sandbox left behind, as a state that others stand on, stay its own.
+ * Making and removing one takes the kernel most of a millisecond, and some hundred KiB for a while.
+ * One of a sandbox that lived is kept *resting*, without the descriptors that it would have at
+ * work, and only if next to nothing is charged to it any more: files that its sandbox left behind,
+ * as a state that others stand on, stay its own.
  */
 #include <errno.h>
 #include <poll.h>
@@ -16,10 +18,15 @@
 #include "base/clock.h"
 #include "engine/session.h"
 
-/* A sandbox that lives must be able to start commands and agents when its guests have used up their processes: the limit of those is RLIMIT_NPROC, to which init is not held, and the group's a little more. */
+/* A sandbox that lives must be able to start commands and agents when its guests have used up their
+ * processes: the limit of those is RLIMIT_NPROC, to which init is not held, and the group's a
+ * little more. */
 #define INIT_PROCESSES 32
-#define LOOK_NS 20000000        /* after a group above was out of memory: the kernel has chosen by then */
-#define MAX_KEPT 128 /* of sandboxes that lived, for a second (profile_tidy): each has a descriptor or two */
+#define LOOK_NS                                                                                    \
+    20000000 /* after a group above was out of memory: the kernel has chosen by then               \
+              */
+#define MAX_KEPT                                                                                   \
+    128 /* of sandboxes that lived, for a second (profile_tidy): each has a descriptor or two */
 #define MAX_LEFT(limit) ((limit) / 64)
 
 /* v1 tells of memory that is short, here or above, before it kills; v2 of the kill. */
@@ -37,7 +44,8 @@ static enum oom_cause cause_of(struct cgroup_lease *slot, const struct cgroup_us
 }
 
 bool cgroup_lease_oom_told(const struct cgroup_lease *slot) {
-    struct pollfd oom = { .fd = cgroup_slot_oom_fd(slot->cgroup), .events = tells_early(slot) ? POLLIN : POLLPRI };
+    struct pollfd oom = { .fd = cgroup_slot_oom_fd(slot->cgroup),
+        .events = tells_early(slot) ? POLLIN : POLLPRI };
 
     return slot->told || !receives_oom(slot) || poll(&oom, 1, 0) != 0;
 }
@@ -56,7 +64,8 @@ static void end_all(struct cgroup_lease *slot, enum oom_cause cause) {
 }
 
 static bool must_end(const struct cgroup_lease *slot, const struct cgroup_usage *usage) {
-    return slot->ends || usage->oom_kills > (slot->box->session ? slot->box->session->oom_kills : 0);
+    return slot->ends ||
+           usage->oom_kills > (slot->box->session ? slot->box->session->oom_kills : 0);
 }
 
 /* It was told of, and was not its own: has it lost anybody? */
@@ -74,7 +83,7 @@ enum oom_cause cgroup_lease_oom_cause(struct cgroup_lease *slot, uint64_t *known
     if (cgroup_slot_usage(slot->cgroup, &usage) < 0 || usage.oom_kills <= *known_kills)
         return OOM_NONE;
     *known_kills = usage.oom_kills;
-    if (slot->box && slot->box->session) {      /* what tells has been heard, and may not tell again */
+    if (slot->box && slot->box->session) { /* what tells has been heard, and may not tell again */
         slot->ends = true;
         (void)loop_timer_set(slot->engine->loop, &slot->look, clock_now_ns(), on_look);
     }
@@ -97,7 +106,8 @@ static void on_oom(struct loop_source *source, uint32_t events) {
     slot->is_own |= cgroup_slot_hear_oom(slot->cgroup);
     if (!slot->box || cgroup_slot_usage(slot->cgroup, &usage) < 0)
         return;
-    if (must_end(slot, &usage) || (tells_early(slot) && slot->is_own && cgroup_slot_is_full(slot->cgroup)))
+    if (must_end(slot, &usage) ||
+        (tells_early(slot) && slot->is_own && cgroup_slot_is_full(slot->cgroup)))
         end_all(slot, cause_of(slot, &usage));
     else if (tells_early(slot))
         (void)loop_timer_set(slot->engine->loop, &slot->look, clock_now_ns() + LOOK_NS, on_look);
@@ -106,8 +116,11 @@ static void on_oom(struct loop_source *source, uint32_t events) {
 static int cgroup_lease_new(struct profile *profile, bool living, struct cgroup_lease **ret_slot) {
     struct engine *engine = profile->engine;
     const struct policy *policy = profile->policy;
-    /* init counts, and the moment between its fork and its exec. What has no controller of processors is held to whole ones by the plan. */
-    struct cgroup_limits limits = { policy->max_memory_bytes, policy->max_processes + 1 + (living ? INIT_PROCESSES : 0), cgroup_root_has_cpu(engine->cgroups) ? policy->max_cpu_milli : 0 };
+    /* init counts, and the moment between its fork and its exec. What has no controller of
+     * processors is held to whole ones by the plan. */
+    struct cgroup_limits limits = { policy->max_memory_bytes,
+        policy->max_processes + 1 + (living ? INIT_PROCESSES : 0),
+        cgroup_root_has_cpu(engine->cgroups) ? policy->max_cpu_milli : 0 };
     struct cgroup_lease *slot = calloc(1, sizeof *slot);
     int r;
 
@@ -121,7 +134,8 @@ static int cgroup_lease_new(struct profile *profile, bool living, struct cgroup_
     if (r == 0)
         r = slot->n_entries = cgroup_slot_open_entries(slot->cgroup, slot->entries);
     if (r >= 0 && cgroup_slot_oom_fd(slot->cgroup) >= 0)
-        r = loop_add(engine->loop, &slot->oom, cgroup_slot_oom_fd(slot->cgroup), cgroup_slot_oom_events(slot->cgroup), on_oom);
+        r = loop_add(engine->loop, &slot->oom, cgroup_slot_oom_fd(slot->cgroup),
+            cgroup_slot_oom_events(slot->cgroup), on_oom);
     if (r < 0) {
         slot->n_entries = MAX(slot->n_entries, 0);
         cgroup_lease_free(slot);
@@ -159,7 +173,8 @@ int cgroup_lease_get(struct profile *profile, bool living, struct cgroup_lease *
             *ret_slot = slot;
             return 0;
         }
-        /* The kernel gives the memory of a torn-down tmpfs back a moment after its last process: a slot that still has it would count it against the next. */
+        /* The kernel gives the memory of a torn-down tmpfs back a moment after its last process: a
+         * slot that still has it would count it against the next. */
         if (cgroup_slot_reset(slot->cgroup, profile->policy->max_memory_bytes / 8) == 0) {
             list_remove(&slot->node);
             *ret_slot = slot;
@@ -181,7 +196,7 @@ void cgroup_lease_put(struct profile *profile, struct cgroup_lease *slot) {
     slot->box = NULL;
     slot->told = slot->is_own = slot->ends = false;
     loop_timer_clear(slot->engine->loop, &slot->look);
-    (void)cgroup_slot_hear_oom(slot->cgroup);   /* what the last user met is not told of the next */
+    (void)cgroup_slot_hear_oom(slot->cgroup); /* what the last user met is not told of the next */
     if (slot->living && profile && has_room(profile)) {
         cgroup_lease_rest(slot);
         list_add_tail(&profile->slots, &slot->node);

@@ -2,9 +2,14 @@
 /*
  * Processes that go on in another sandbox.
  *
- * What was captured (dump_job.c) is held by a *holder*, a clone of the program's launcher that has the image in its memory: it is started when a state with processes is forked or reset to for the first time, serves as many boxes
- * as are wanted, and goes with the state, or when others are wanted more. The one box of a fork of what runs does without: it is made while the image is written, and loads that itself. In each box init is told, once, which of its processes are commands, and gets a new pipe for each one that led out of the captured sandbox. From then on those
- * commands are runs like any other, only that nobody waits for them: what is to be written to them and read from them, beside their output, lies ready until a client claims it.
+ * What was captured (dump_job.c) is held by a *holder*, a clone of the program's launcher that has
+ * the image in its memory: it is started when a state with processes is forked or reset to for the
+ * first time, serves as many boxes as are wanted, and goes with the state, or when others are
+ * wanted more. The one box of a fork of what runs does without: it is made while the image is
+ * written, and loads that itself. In each box init is told, once, which of its processes are
+ * commands, and gets a new pipe for each one that led out of the captured sandbox. From then on
+ * those commands are runs like any other, only that nobody waits for them: what is to be written to
+ * them and read from them, beside their output, lies ready until a client claims it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,8 +27,8 @@
 #include "base/fd.h"
 #include "engine/session.h"
 
-#define MAX_HOLDERS 32          /* each has a copy of its image */
-#define DEMAND_NS 10000000      /* less than this apart is one after the other */
+#define MAX_HOLDERS 32     /* each has a copy of its image */
+#define DEMAND_NS 10000000 /* less than this apart is one after the other */
 
 struct checkpoint *checkpoint_new(struct engine *engine) {
     struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
@@ -64,9 +69,10 @@ struct checkpoint *checkpoint_put(struct checkpoint *checkpoint) {
     return NULL;
 }
 
-/* ---- images ------------------------------------------------------------------------------------------------------------- */
+/* ---- images ---- */
 
-/* A launcher makes the place for them, which takes rights that the engine may not have; the first image does not wait for it. */
+/* A launcher makes the place for them, which takes rights that the engine may not have; the first
+ * image does not wait for it. */
 static void request_image_fs(struct engine *engine, struct profile *profile) {
     auto_buf struct buf message = BUF_INIT;
 
@@ -111,7 +117,10 @@ int checkpoint_image(const struct checkpoint *checkpoint) {
 }
 
 uint64_t checkpoint_memory(const struct checkpoint *checkpoint) {
-    return !checkpoint->parent ? checkpoint->bytes : checkpoint->flat_image >= 0 ? checkpoint->flat_bytes : checkpoint_memory(checkpoint->parent) + checkpoint->bytes;
+    return !checkpoint->parent ? checkpoint->bytes
+           : checkpoint->flat_image >= 0
+               ? checkpoint->flat_bytes
+               : checkpoint_memory(checkpoint->parent) + checkpoint->bytes;
 }
 
 bool checkpoint_is_incremental_on(const struct checkpoint *checkpoint, const struct box *box) {
@@ -130,7 +139,8 @@ int checkpoint_open_to_read(int image) {
     return fd < 0 ? -errno : fd;
 }
 
-/* Only memory files can be sealed, and not while the kernel has one of their pages in hand; of another nobody has a descriptor that could be written to, once this one is exchanged. */
+/* Only memory files can be sealed, and not while the kernel has one of their pages in hand; of
+ * another nobody has a descriptor that could be written to, once this one is exchanged. */
 int checkpoint_seal_image(int *fd) {
     if (fcntl(*fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0)
         return 0;
@@ -144,7 +154,7 @@ int checkpoint_seal_image(int *fd) {
     return 0;
 }
 
-/* ---- holders ------------------------------------------------------------------------------------------------------------ */
+/* ---- holders ---- */
 
 void checkpoint_zygote_gone(struct checkpoint *checkpoint) {
     checkpoint->zygote = NULL;
@@ -168,7 +178,8 @@ void checkpoint_drop_zygotes(struct engine *engine) {
     drop_zygotes(engine, 0);
 }
 
-int checkpoint_zygote(struct checkpoint *checkpoint, struct profile *profile, struct launcher **ret_zygote, struct rollbox_error *error) {
+int checkpoint_zygote(struct checkpoint *checkpoint, struct profile *profile,
+    struct launcher **ret_zygote, struct rollbox_error *error) {
     struct engine *engine = checkpoint->engine;
 
     checkpoint = checkpoint_backing_ref(checkpoint);
@@ -185,14 +196,19 @@ int checkpoint_zygote(struct checkpoint *checkpoint, struct profile *profile, st
     return 0;
 }
 
-/* From the second one on: what is done once is often not done again. With a seed or clocks of its own nothing is to depend on when a box was made. An addition is put together first, where one work after the other wants it. */
-void checkpoint_prefork(struct checkpoint *checkpoint, struct profile *profile, struct snapshot *base) {
+/* From the second one on: what is done once is often not done again. With a seed or clocks of its
+ * own nothing is to depend on when a box was made. An addition is put together first, where one
+ * work after the other wants it. */
+void checkpoint_prefork(
+    struct checkpoint *checkpoint, struct profile *profile, struct snapshot *base) {
     struct engine *engine = checkpoint->engine;
     struct launcher *zygote;
     struct rollbox_error error;
     struct box *box;
 
-    if (++checkpoint->n_restored < 2 || checkpoint->preforked || checkpoint->references < 2 || engine->stopping || engine->n_queued || profile->plan->flags & (PLAN_SEED | PLAN_CLOCK) || !box_has_room(engine))
+    if (++checkpoint->n_restored < 2 || checkpoint->preforked || checkpoint->references < 2 ||
+        engine->stopping || engine->n_queued || profile->plan->flags & (PLAN_SEED | PLAN_CLOCK) ||
+        !box_has_room(engine))
         return;
     if (checkpoint_backing_ref(checkpoint) != checkpoint) {
         if (checkpoint->n_uses >= 2)
@@ -200,11 +216,15 @@ void checkpoint_prefork(struct checkpoint *checkpoint, struct profile *profile, 
         return;
     }
     /* What goes wrong the next one will meet and tell. */
-    if (checkpoint_zygote(checkpoint, profile, &zygote, &error) == 0 && box_new(profile, &(struct box_options){ .base = base, .zygote = zygote, .notes = checkpoint->notes }, &box, &error) == 0)
+    if (checkpoint_zygote(checkpoint, profile, &zygote, &error) == 0 &&
+        box_new(profile,
+            &(struct box_options){ .base = base, .zygote = zygote, .notes = checkpoint->notes },
+            &box, &error) == 0)
         box_set_preforked(box, checkpoint);
 }
 
-/* Of what is taken one after the other, a box that is taken is most likely not ready yet, and the next begins while it gets there; else that would only take its processors. */
+/* Of what is taken one after the other, a box that is taken is most likely not ready yet, and the
+ * next begins while it gets there; else that would only take its processors. */
 bool checkpoint_is_in_demand(struct checkpoint *checkpoint) {
     const int64_t before_ns = checkpoint->taken_ns;
 
@@ -212,27 +232,36 @@ bool checkpoint_is_in_demand(struct checkpoint *checkpoint) {
     return checkpoint->taken_ns - before_ns < DEMAND_NS;
 }
 
-void checkpoint_load_box(struct checkpoint *checkpoint, struct profile *profile, struct snapshot *base) {
+void checkpoint_load_box(
+    struct checkpoint *checkpoint, struct profile *profile, struct snapshot *base) {
     struct box *box;
 
     /* What goes wrong a holder will meet and tell. */
-    if (checkpoint->preforked || !box_has_room(checkpoint->engine) || box_new(profile, &(struct box_options){ .base = base, .loads = checkpoint, .notes = checkpoint->notes }, &box, NULL) < 0)
+    if (checkpoint->preforked || !box_has_room(checkpoint->engine) ||
+        box_new(profile,
+            &(struct box_options){ .base = base, .loads = checkpoint, .notes = checkpoint->notes },
+            &box, NULL) < 0)
         return;
-    close_fd(&checkpoint->progress);          /* it has the other copy */
+    close_fd(&checkpoint->progress); /* it has the other copy */
     box_set_preforked(box, checkpoint);
 }
 
-/* A group counts what init keeps, as each page, once. Who looks without one counts it again, so the first look must be late, and the limit out of reach until then. */
+/* A group counts what init keeps, as each page, once. Who looks without one counts it again, so the
+ * first look must be late, and the limit out of reach until then. */
 bool checkpoint_may_be_kept(const struct checkpoint *checkpoint, const struct box *box) {
-    const uint64_t limit = box->profile->policy->max_memory_bytes, bytes = checkpoint_memory(checkpoint);
+    const uint64_t limit = box->profile->policy->max_memory_bytes,
+                   bytes = checkpoint_memory(checkpoint);
 
-    return bytes && (box->slot || (bytes < limit / 3 && run_filling_ns(checkpoint->engine, limit - 3 * bytes) >= CHECKPOINT_REST_NS));
+    return bytes &&
+           (box->slot || (bytes < limit / 3 && run_filling_ns(checkpoint->engine,
+                                                   limit - 3 * bytes) >= CHECKPOINT_REST_NS));
 }
 
-/* ---- going on ----------------------------------------------------------------------------------------------------------- */
+/* ---- going on ---- */
 
 /* The sandbox's end of a new pipe in the place of one that was captured; the other is ours. */
-static int make_pipe(struct session *session, struct run *run, const struct checkpoint_pipe *pipe, int *ret_end) {
+static int make_pipe(
+    struct session *session, struct run *run, const struct checkpoint_pipe *pipe, int *ret_end) {
     int ends[2];
     struct stat st;
 
@@ -244,7 +273,9 @@ static int make_pipe(struct session *session, struct run *run, const struct chec
     stream_let_open(session->engine, *ret_end);
     int ours = ends[!pipe->is_written];
     if (run) {
-        run->pipes[pipe->slot] = (struct run_pipe){ .inode = fstat(ours, &st) == 0 ? st.st_ino : 0, .is_written = pipe->is_written, .kept = ours };
+        run->pipes[pipe->slot] = (struct run_pipe){ .inode = fstat(ours, &st) == 0 ? st.st_ino : 0,
+            .is_written = pipe->is_written,
+            .kept = ours };
     } else if (pipe->is_written) {
         (void)fcntl(ours, F_SETFL, O_NONBLOCK);
         drain_add(session->engine, session->number, ours);
@@ -258,7 +289,10 @@ int checkpoint_restore(struct session *session, struct rollbox_error *error) {
     const bool applies_incremental = checkpoint_is_incremental_on(checkpoint, session->box);
     auto_free struct run **runs = calloc(checkpoint->n_commands + 1, sizeof *runs);
     auto_buf struct buf message = BUF_INIT;
-    int ends[FD_MESSAGE_MAX_FDS], r = !runs ? -ENOMEM : applies_incremental || session->box->restored_image == checkpoint ? 0 : -ESTALE;
+    int ends[FD_MESSAGE_MAX_FDS],
+        r = !runs                                                               ? -ENOMEM
+            : applies_incremental || session->box->restored_image == checkpoint ? 0
+                                                                                : -ESTALE;
     size_t n = 0;
 
     wire_begin(&message, GUEST_RESTORE, 0);
@@ -278,7 +312,9 @@ int checkpoint_restore(struct session *session, struct rollbox_error *error) {
         n += r == 0;
     }
     if (r == 0 && !buf_failed(&message))
-        ((struct wire_header *)(void *)message.data)->flags |= (session->is_dry_run ? GUEST_RESTORE_TRIAL : 0) | (applies_incremental ? GUEST_RESTORE_INCREMENTAL : 0);
+        ((struct wire_header *)(void *)message.data)->flags |=
+            (session->is_dry_run ? GUEST_RESTORE_TRIAL : 0) |
+            (applies_incremental ? GUEST_RESTORE_INCREMENTAL : 0);
     if (r == 0 && applies_incremental) {
         r = MIN(ends[n] = checkpoint_open_to_read(checkpoint->image), 0);
         n += r == 0;
@@ -291,7 +327,8 @@ int checkpoint_restore(struct session *session, struct rollbox_error *error) {
     if (consumed < 0)
         return consumed;
     if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "restore", "the processes of the snapshot cannot be handed to the sandbox: %s", strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "restore",
+            "the processes of the snapshot cannot be handed to the sandbox: %s", strerror(-r));
     box_count_files(session->box);
     box_expect_start(session->box);
     return 0;

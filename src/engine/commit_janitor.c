@@ -2,8 +2,12 @@
 /*
  * Nothing of a commit stays beside what it was of.
  *
- * rollbox-store removes what it has made there, and the engine has directories that were replaced removed when nobody sees them any more, or what is left when rollbox-store was killed. For an engine that is killed, with or without rollbox-store, a janitor
- * does it: it is told each place before that is committed to, and has them swept when the end of its pipe is held by nobody any more. A rollbox-store that commits holds it, too, as it may go on alone. Should the janitor be killed as well, the next commit there sweeps.
+ * rollbox-store removes what it has made there, and the engine has directories that were replaced
+ * removed when nobody sees them any more, or what is left when rollbox-store was killed. For an
+ * engine that is killed, with or without rollbox-store, a janitor does it: it is told each place
+ * before that is committed to, and has them swept when the end of its pipe is held by nobody any
+ * more. A rollbox-store that commits holds it, too, as it may go on alone. Should the janitor be
+ * killed as well, the next commit there sweeps.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +41,7 @@ static size_t take_path(struct buf *paths, size_t known, size_t size) {
 
 /* -ENOMEM, or 0 when there is nobody any more who could publish anything. */
 static int hear_paths(struct buf *paths) {
-    size_t known = 0;           /* bytes that are whole paths, each of them once */
+    size_t known = 0; /* bytes that are whole paths, each of them once */
     char bytes[512];
     ssize_t n;
 
@@ -56,7 +60,8 @@ static int hear_paths(struct buf *paths) {
     return 0;
 }
 
-/* Who dies closes one descriptor after the other, and what waits for every processor (mounts) in between: the pipe, and some time later the locks on what was replaced. */
+/* Who dies closes one descriptor after the other, and what waits for every processor (mounts) in
+ * between: the pipe, and some time later the locks on what was replaced. */
 static void wait_gone(const struct watch *watch, int pidfd) {
     struct pollfd process = { .fd = pidfd, .events = POLLIN };
 
@@ -78,7 +83,8 @@ static int look_after(void *argument) {
     if (hear_paths(&paths) < 0)
         return 1;
     wait_gone(watch, pidfd);
-    for (char *path = paths.data; path && path < paths.data + paths.length; path += strlen(path) + 1) {
+    for (char *path = paths.data; path && path < paths.data + paths.length;
+         path += strlen(path) + 1) {
         pid_t pid = store_job_sweep(engine, path);
 
         while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
@@ -90,15 +96,18 @@ static int look_after(void *argument) {
 static bool send_path(const struct engine *engine, const char *path) {
     size_t size = strlen(path) + 1;
 
-    return engine->publishing >= 0 && write(engine->publishing, path, size) == (ssize_t)size;   /* PATH_MAX is no more than goes in one piece */
+    return engine->publishing >= 0 &&
+           write(engine->publishing, path, size) ==
+               (ssize_t)size; /* PATH_MAX is no more than goes in one piece */
 }
 
 void commit_janitor_begin(struct engine *engine, const char *path) {
     if (send_path(engine, path) || (engine->publishing >= 0 && errno == EAGAIN))
         return;
-    close_fd(&engine->publishing);      /* it was killed */
+    close_fd(&engine->publishing); /* it was killed */
     struct watch watch = { engine, getpid() };
-    if (janitor_fork(look_after, &watch, &engine->publishing) < 0 || fcntl(engine->publishing, F_SETFL, O_NONBLOCK) < 0)
+    if (janitor_fork(look_after, &watch, &engine->publishing) < 0 ||
+        fcntl(engine->publishing, F_SETFL, O_NONBLOCK) < 0)
         return;
     (void)send_path(engine, path);
 }

@@ -2,7 +2,8 @@
 /*
  * Clients: the engine's protocol (protocol.h) over their connections.
  *
- * Nothing here blocks: what does not fit into a client's socket waits in a list of its own. A message that makes no sense ends the connection it came on, and nothing else.
+ * Nothing here blocks: what does not fit into a client's socket waits in a list of its own. A
+ * message that makes no sense ends the connection it came on, and nothing else.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,12 +18,12 @@
 #include "base/error.h"
 #include "engine/session.h"
 
-#define PAUSES_AT (8u << 20)            /* bytes of unread answers with which a client is not read from */
+#define PAUSES_AT (8u << 20) /* bytes of unread answers with which a client is not read from */
 #define MAX_UNREAD (UINT64_C(1) << 30) /* with which it is ended, or */
-#define UNREAD_SHARE 4u                 /* that part of the memory budget, if that is more */
+#define UNREAD_SHARE 4u                /* that part of the memory budget, if that is more */
 #define MAX_REQUESTS 65536u            /* that are not answered yet */
 #define MAX_OTHER_REQUEST (16u << 20)  /* bytes, of what is no command */
-#define CLIENTS_SHARE 8u                /* of the limit of open files, the part that connections may be */
+#define CLIENTS_SHARE 8u /* of the limit of open files, the part that connections may be */
 #define CLIENTS_LEAST 64u
 
 /* An answer that cannot be given ends the connection: the client must not wait for it for ever. */
@@ -32,7 +33,8 @@ static void on_sent(struct sender *sender, struct outgoing *outgoing, int r) {
     outgoing_done(outgoing);
     free(outgoing);
     if (!sender_is_paused(sender))
-        run_schedule(container_of(sender, struct client, sender)->engine);     /* its runs may have waited for this */
+        run_schedule(container_of(sender, struct client, sender)
+                         ->engine); /* its runs may have waited for this */
 }
 
 void client_free(struct client *client) {
@@ -44,8 +46,10 @@ void client_free(struct client *client) {
     engine->n_clients--;
     list_remove(&client->node);
     while (!list_empty(&client->sender.waiting))
-        on_sent(&client->sender, container_of(client->sender.waiting.next, struct outgoing, node), 0);
-    /* Ending one run may end others' waiting, never start anything for this client: it is off the list. */
+        on_sent(
+            &client->sender, container_of(client->sender.waiting.next, struct outgoing, node), 0);
+    /* Ending one run may end others' waiting, never start anything for this client: it is off the
+     * list. */
     while (!list_empty(&client->runs))
         run_abandon(container_of(client->runs.next, struct run, of_client));
     run_forget_client(client);
@@ -55,8 +59,9 @@ void client_free(struct client *client) {
         engine_stop(engine);
 }
 
-/* One answer to each request. What a client leaves unread is bounded by what ran for it when it stopped reading: it is not
- * read from and nothing of it is started then. Should it be this much all the same, it is not to cost others their memory. */
+/* One answer to each request. What a client leaves unread is bounded by what ran for it when it
+ * stopped reading: it is not read from and nothing of it is started then. Should it be this much
+ * all the same, it is not to cost others their memory. */
 void client_send(struct client *client, struct buf *message, const int *fds, size_t n_fds) {
     const struct engine *engine = client->engine;
     int r = sender_send(&client->sender, message, fds, n_fds);
@@ -70,8 +75,10 @@ void client_send(struct client *client, struct buf *message, const int *fds, siz
         if (r < 0)
             free(outgoing);
         else if (client->sender.bytes > MAX(MAX_UNREAD, engine->memory_budget / UNREAD_SHARE)) {
-            fprintf(stderr, "rollbox-engine: the connection of process %d is closed: it has left %zu MiB of answers unread\n",
-                    (int)client->pid, client->sender.bytes >> 20);
+            fprintf(stderr,
+                "rollbox-engine: the connection of process %d is closed: it has left %zu MiB of "
+                "answers unread\n",
+                (int)client->pid, client->sender.bytes >> 20);
             r = -ENOBUFS;
         }
     }
@@ -103,8 +110,10 @@ static int handle_hello(struct client *client, struct wire_message *message) {
     if (version != PROTOCOL_VERSION) {
         struct rollbox_error error;
 
-        error_set(&error, ROLLBOX_ERR_PROTOCOL, EPROTO, "connect", "the engine speaks protocol version %d, the library %llu; use both of one rollbox version", PROTOCOL_VERSION,
-                  (unsigned long long)version);
+        error_set(&error, ROLLBOX_ERR_PROTOCOL, EPROTO, "connect",
+            "the engine speaks protocol version %d, the library %llu; use both of one rollbox "
+            "version",
+            PROTOCOL_VERSION, (unsigned long long)version);
         client_fail(client, message->header.serial, &error);
         return -EPROTO;
     }
@@ -116,7 +125,8 @@ static int handle_hello(struct client *client, struct wire_message *message) {
     return 0;
 }
 
-/* The policy's text, and the caller's environment if it was sent; `ret_env` is for the caller to free. */
+/* The policy's text, and the caller's environment if it was sent; `ret_env` is for the caller to
+ * free. */
 static const char *read_policy(struct wire_message *message, const char ***ret_env) {
     struct wire_field field;
     size_t position = 0, n = 0;
@@ -149,7 +159,8 @@ static void handle_prepare(struct client *client, struct wire_message *message) 
 
     if (!policy)
         error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "policy", "the request has no policy");
-    if (!policy || profile_get(client->engine, policy, strlen(policy), env[0] ? env : NULL, &profile, &error) < 0) {
+    if (!policy || profile_get(client->engine, policy, strlen(policy), env[0] ? env : NULL,
+                       &profile, &error) < 0) {
         client_fail(client, message->header.serial, &error);
         return;
     }
@@ -193,18 +204,27 @@ void server_status(struct engine *engine, struct buf *to) {
         plans++;
         spares += container_of(node, struct profile, node)->n_spares;
     }
-    buf_printf(to, "{\"pid\": %d, \"version\": \"%s\", \"private\": %s, \"clients\": %u, \"sandboxes\": %u, \"sessions\": %u, \"running\": %u, \"queued\": %u, \"plans\": %u, \"spares\": %u, ", (int)getpid(),
-               ROLLBOX_VERSION, engine->is_private ? "true" : "false", engine->n_clients, engine->n_boxes, engine->n_sessions, engine->n_running, engine->n_queued, plans, spares);
-    buf_printf(to, "\"memory_budget_bytes\": %llu, \"memory_reserved_bytes\": %llu, \"cgroup\": \"%s\", \"landlock_abi\": %d, ", (unsigned long long)engine->memory_budget,
-               (unsigned long long)engine->memory_reserved, cgroup_backend_name(cgroup_root_backend(engine->cgroups)), engine->features.landlock_abi);
+    buf_printf(to,
+        "{\"pid\": %d, \"version\": \"%s\", \"private\": %s, \"clients\": %u, \"sandboxes\": %u, "
+        "\"sessions\": %u, \"running\": %u, \"queued\": %u, \"plans\": %u, \"spares\": %u, ",
+        (int)getpid(), ROLLBOX_VERSION, engine->is_private ? "true" : "false", engine->n_clients,
+        engine->n_boxes, engine->n_sessions, engine->n_running, engine->n_queued, plans, spares);
+    buf_printf(to,
+        "\"memory_budget_bytes\": %llu, \"memory_reserved_bytes\": %llu, \"cgroup\": \"%s\", "
+        "\"landlock_abi\": %d, ",
+        (unsigned long long)engine->memory_budget, (unsigned long long)engine->memory_reserved,
+        cgroup_backend_name(cgroup_root_backend(engine->cgroups)), engine->features.landlock_abi);
     interpreter_status(engine, to);
     buf_add_text(to, ", \"connections\": [");
     list_for_each(node, &engine->clients) {
         const struct client *client = container_of(node, struct client, node);
 
-        buf_printf(to, "%s{\"pid\": %d, \"uid\": %u, \"requests\": %u, \"queued\": %u, \"running\": %u, \"memory_reserved_bytes\": %llu, \"unread_bytes\": %zu}",
-                   node == engine->clients.next ? "" : ", ", (int)client->pid, (unsigned)client->uid, client->n_requests, client->n_queued, client->n_running,
-                   (unsigned long long)client->memory_reserved, client->sender.bytes);
+        buf_printf(to,
+            "%s{\"pid\": %d, \"uid\": %u, \"requests\": %u, \"queued\": %u, \"running\": %u, "
+            "\"memory_reserved_bytes\": %llu, \"unread_bytes\": %zu}",
+            node == engine->clients.next ? "" : ", ", (int)client->pid, (unsigned)client->uid,
+            client->n_requests, client->n_queued, client->n_running,
+            (unsigned long long)client->memory_reserved, client->sender.bytes);
     }
     buf_add_text(to, "]}");
 }
@@ -274,7 +294,9 @@ int server_handle(struct client *client, struct wire_message *message) {
 static void refuse_incomplete(struct client *client, uint64_t serial) {
     struct rollbox_error error;
 
-    error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "request", "the engine has no descriptor left for what comes with the request; close sandboxes, or raise its limit of open files (ulimit -n)");
+    error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "request",
+        "the engine has no descriptor left for what comes with the request; close sandboxes, or "
+        "raise its limit of open files (ulimit -n)");
     client_fail(client, serial, &error);
 }
 
@@ -284,13 +306,16 @@ static bool admit_request(struct client *client, const struct wire_message *mess
     struct rollbox_error error;
 
     if (message->header.type == PROTOCOL_KILL || !client->greeted)
-        return true;            /* it has no answer; or it is HELLO, or the connection's end */
+        return true; /* it has no answer; or it is HELLO, or the connection's end */
     if (client->n_requests >= MAX_REQUESTS)
         error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
-                  "this connection has %u requests that are not answered yet, as many as the engine keeps of one; wait for some of their results", client->n_requests);
+            "this connection has %u requests that are not answered yet, as many as the engine "
+            "keeps of one; wait for some of their results",
+            client->n_requests);
     else if (!is_command && message->length > MAX_OTHER_REQUEST)
-        error_set(&error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "request", "the request has %zu bytes; a policy, or a request that is no command, may have %u",
-                  message->length, MAX_OTHER_REQUEST);
+        error_set(&error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "request",
+            "the request has %zu bytes; a policy, or a request that is no command, may have %u",
+            message->length, MAX_OTHER_REQUEST);
     else {
         client->n_requests++;
         return true;
@@ -332,7 +357,9 @@ static void refuse_connection(int fd) {
     wire_add_u64(&message, TAG_ERROR_CODE, ROLLBOX_ERR_RESOURCE_EXHAUSTED);
     wire_add_u64(&message, TAG_ERROR_NUMBER, ENOBUFS);
     wire_add_text(&message, TAG_ERROR_STAGE, "connect");
-    wire_add_text(&message, TAG_ERROR_MESSAGE, "the engine has as many connections as it keeps (a share of its limit of open files); close some, or raise the limit (ulimit -n)");
+    wire_add_text(&message, TAG_ERROR_MESSAGE,
+        "the engine has as many connections as it keeps (a share of its limit of open files); "
+        "close some, or raise the limit (ulimit -n)");
     (void)wire_send(fd, &message, NULL, 0);
 }
 
@@ -341,7 +368,8 @@ int client_new(struct engine *engine, int take_fd) {
     struct ucred peer;
     socklen_t size = sizeof peer;
 
-    if (!engine->is_private && engine->n_clients >= MAX(engine->open_files / CLIENTS_SHARE, CLIENTS_LEAST)) {
+    if (!engine->is_private &&
+        engine->n_clients >= MAX(engine->open_files / CLIENTS_SHARE, CLIENTS_LEAST)) {
         refuse_connection(fd);
         return -ENOBUFS;
     }
@@ -360,7 +388,9 @@ int client_new(struct engine *engine, int take_fd) {
         client->pid = peer.pid;
         client->uid = peer.uid;
     }
-    int r = fcntl(fd, F_SETFL, O_NONBLOCK) < 0 ? -errno : loop_add(engine->loop, &client->source, fd, EPOLLIN, on_client);
+    int r = fcntl(fd, F_SETFL, O_NONBLOCK) < 0
+                ? -errno
+                : loop_add(engine->loop, &client->source, fd, EPOLLIN, on_client);
     if (r < 0) {
         free(client);
         return r;

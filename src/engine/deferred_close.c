@@ -2,12 +2,18 @@
 /*
  * Closing what takes long.
  *
- * Whoever closes the last descriptor of a detached tmpfs waits until the kernel has freed each of its files: milliseconds for a thousand, during which nobody else would be served. Where there is much, a fork of the engine that does nothing
- * has the descriptor, and its end is what frees the files. There are few of them at a time, for more than there are processors are of no use: when many sandboxes end at once, what is left of the others waits, and goes many to a fork. The engine
+ * Whoever closes the last descriptor of a detached tmpfs waits until the kernel has freed each of
+ * its files: milliseconds for a thousand, during which nobody else would be served. Where there is
+ * much, a fork of the engine that does nothing has the descriptor, and its end is what frees the
+ * files. There are few of them at a time, for more than there are processors are of no use: when
+ * many sandboxes end at once, what is left of the others waits, and goes many to a fork. The engine
  * does not end before all of these have.
  *
- * Where there is little, it waits all the same: a mount is gone when every processor has passed by, and behind the mounts of others that end just then. So these go to one more fork, the *closer*, which closes what it gets, one after
- * the other, and stays until nothing has come for a moment. What it has no room for is closed here: it is far behind then, and nobody is to be faster than that. What comes when it has just ended is closed by its end, or here.
+ * Where there is little, it waits all the same: a mount is gone when every processor has passed by,
+ * and behind the mounts of others that end just then. So these go to one more fork, the *closer*,
+ * which closes what it gets, one after the other, and stays until nothing has come for a moment.
+ * What it has no room for is closed here: it is far behind then, and nobody is to be faster than
+ * that. What comes when it has just ended is closed by its end, or here.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,9 +32,9 @@
 #define MANY_ENTRIES 256
 #define MANY_BYTES (16u << 20)
 #define FORKS 4
-#define AT_ONCE 64u             /* of those that wait, to a fork */
+#define AT_ONCE 64u /* of those that wait, to a fork */
 #define MANY_WAITING 16
-#define MAX_WAITING 1024       /* more are closed here */
+#define MAX_WAITING 1024 /* more are closed here */
 #define CLOSER_SECONDS 1
 
 static struct {
@@ -41,7 +47,9 @@ static struct {
 static bool takes_long(int fd) {
     struct statfs disk;
 
-    return fstatfs(fd, &disk) == 0 && disk.f_type == TMPFS_MAGIC && (disk.f_files - disk.f_ffree > MANY_ENTRIES || (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize > MANY_BYTES);
+    return fstatfs(fd, &disk) == 0 && disk.f_type == TMPFS_MAGIC &&
+           (disk.f_files - disk.f_ffree > MANY_ENTRIES ||
+               (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize > MANY_BYTES);
 }
 
 /* Those that have waited longest. */
@@ -52,7 +60,8 @@ static void close_some(size_t n) {
     memmove(buried.waiting, buried.waiting + n, buried.n_waiting * sizeof buried.waiting[0]);
 }
 
-/* The fork has its descriptors until ours are closed, which the end of a pipe tells it: who closes them last is who waits. 0 or -errno. */
+/* The fork has its descriptors until ours are closed, which the end of a pipe tells it: who closes
+ * them last is who waits. 0 or -errno. */
 static int give_some(size_t n) {
     int fds[AT_ONCE + 1], ends[2];
     char byte;
@@ -75,7 +84,9 @@ static int give_some(size_t n) {
     return pid < 0 ? pid : 0;
 }
 
-/* A fork costs as much as closing little does: another beside those that there are is for many. Where no fork can be made, the end of another is the next occasion; if there is none, nobody else does it. */
+/* A fork costs as much as closing little does: another beside those that there are is for many.
+ * Where no fork can be made, the end of another is the next occasion; if there is none, nobody else
+ * does it. */
 static void resume(void) {
     while (buried.n_waiting && buried.n < FORKS && buried.n_waiting >= MANY_WAITING * buried.n) {
         const size_t n = MIN(buried.n_waiting, (size_t)AT_ONCE);
@@ -88,10 +99,10 @@ static void resume(void) {
     }
 }
 
-/* ---- the closer --------------------------------------------------------------------------------------------------------- */
+/* ---- the closer ---- */
 
 static struct {
-    pid_t pid;                  /* 0: there is none */
+    pid_t pid; /* 0: there is none */
     int socket;
 } closer;
 
@@ -138,7 +149,8 @@ static void closer_ended(void) {
     close_fd(&closer.socket);
 }
 
-/* ------------------------------------------------------------------------------------------------------------------------- */
+/* -------------------------------------------------------------------------------------------------------------------------
+ */
 
 void deferred_close(int take_fd) {
     if (!takes_long(take_fd)) {

@@ -2,8 +2,11 @@
 /*
  * What a state holds, and whether it is sound.
  *
- * The engine tells what it knows of the state; rollbox-store reads what guests have chosen: the image of the processes, the layers. To verify a state its processes are restored, too, in a sandbox of their own that nobody knows of, up to
- * the moment in which they would go on: whatever would refuse them then does now. What sleeps is looked at where it is, and not woken: there the digests are taken anew, and what the processes are for is compared.
+ * The engine tells what it knows of the state; rollbox-store reads what guests have chosen: the
+ * image of the processes, the layers. To verify a state its processes are restored, too, in a
+ * sandbox of their own that nobody knows of, up to the moment in which they would go on: whatever
+ * would refuse them then does now. What sleeps is looked at where it is, and not woken: there the
+ * digests are taken anew, and what the processes are for is compared.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -16,7 +19,8 @@
 #include "store/fingerprint.h"
 
 static json_t *check_of(const char *what, bool was_made, const char *why) {
-    return json_pack("{s:s, s:o, s:s?}", "what", what, "ok", was_made ? json_boolean(why == NULL) : json_null(), "why", why);
+    return json_pack("{s:s, s:o, s:s?}", "what", what, "ok",
+        was_made ? json_boolean(why == NULL) : json_null(), "why", why);
 }
 
 static void fail_memory(struct op *op) {
@@ -26,11 +30,13 @@ static void fail_memory(struct op *op) {
     op_fail(op, &error);
 }
 
-void describe_command_text(const struct checkpoint_command *command, const char **between, struct buf *to) {
+void describe_command_text(
+    const struct checkpoint_command *command, const char **between, struct buf *to) {
     buf_printf(to, "%s{\"id\": ", *between);
     json_add_string(to, command->operation, command->operation_length);
     buf_add_text(to, ", \"command\": ");
-    json_add_string(to, command->description, command->description ? strlen(command->description) : 0);
+    json_add_string(
+        to, command->description, command->description ? strlen(command->description) : 0);
     buf_printf(to, ", \"pid\": %d, \"timeout_ms\": ", (int)command->pid);
     if (command->timeout_ms)
         buf_printf(to, "%lld}", (long long)command->timeout_ms);
@@ -56,7 +62,9 @@ json_t *describe_snapshot(const struct op *op) {
     /* The image says which there are. */
     json_object_set_new(state, "processes", json_array());
     if (op->verb == VERB_VERIFY)
-        json_object_set_new(state, "checks", op->was_tried ? json_pack("[o]", check_of("restoring", true, op->refusal)) : json_array());
+        json_object_set_new(state, "checks",
+            op->was_tried ? json_pack("[o]", check_of("restoring", true, op->refusal))
+                          : json_array());
     return state;
 }
 
@@ -67,7 +75,7 @@ static void scan_snapshot(struct op *op) {
         op_fail(op, &error);
 }
 
-/* ---- a trial ---------------------------------------------------------------------------------------------------------- */
+/* ---- a trial ---- */
 
 void describe_tried(struct op *op, const struct rollbox_error *error) {
     struct session *made = op->made[0];
@@ -95,7 +103,8 @@ static void try_processes(struct op *op) {
         return;
     }
     snprintf(name, sizeof name, ".%llu", (unsigned long long)session->engine->next_session);
-    made = session_new(session->engine, session->profile, NULL, name, session->tree, op->to, &error);
+    made =
+        session_new(session->engine, session->profile, NULL, name, session->tree, op->to, &error);
     if (!made) {
         op_fail(op, &error);
         return;
@@ -114,20 +123,29 @@ static json_t *paths_of(const struct policy_paths *paths, const struct policy_pa
     json_t *list = json_array();
 
     for (size_t i = 0; i < paths->n + more->n; i++)
-        json_array_append_new(list, json_string(i < paths->n ? paths->items[i].path : more->items[i - paths->n].path));
+        json_array_append_new(list,
+            json_string(i < paths->n ? paths->items[i].path : more->items[i - paths->n].path));
     return list;
 }
 
-/* ---- what sleeps ------------------------------------------------------------------------------------------------------ */
+/* ---- what sleeps ---- */
 
 static json_t *checks_of(const struct op *op, const json_t *record, bool has_processes) {
     json_t *checks = json_array();
     struct rollbox_error error;
 
-    json_array_append_new(checks, check_of("writable places", true, hibernate_check(record, op->session->profile, &error) < 0 ? error.message : NULL));
+    json_array_append_new(checks,
+        check_of("writable places", true,
+            hibernate_check(record, op->session->profile, &error) < 0 ? error.message : NULL));
     if (has_processes) {
-        json_array_append_new(checks, check_of("kernel and processor", true, fingerprint_check(json_object_get(record, "fingerprint"), "wake", "rollbox wake --drop-processes wakes its files alone", &error) < 0 ? error.message : NULL));
-        json_array_append_new(checks, check_of("restoring", false, "not tried while the sandbox sleeps"));
+        json_array_append_new(
+            checks, check_of("kernel and processor", true,
+                        fingerprint_check(json_object_get(record, "fingerprint"), "wake",
+                            "rollbox wake --drop-processes wakes its files alone", &error) < 0
+                            ? error.message
+                            : NULL));
+        json_array_append_new(
+            checks, check_of("restoring", false, "not tried while the sandbox sleeps"));
     }
     return checks;
 }
@@ -141,15 +159,21 @@ static void look_up_hibernated(struct op *op) {
     json_t *state = r == 0 ? hibernate_state(session->engine, whole, op->name, &image, &own) : NULL;
 
     if (r == 0 && !state)
-        r = error_set(&error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "there is no snapshot %.100s of sandbox %s; `rollbox tree` lists those there are", op->name ? op->name : "", session->name);
+        r = error_set(&error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments",
+            "there is no snapshot %.100s of sandbox %s; `rollbox tree` lists those there are",
+            op->name ? op->name : "", session->name);
     if (r == 0 && op->verb == VERB_VERIFY)
         json_object_set_new(state, "checks", checks_of(op, record, json_is_integer(image)));
     if (r == 0) {
-        json_t *job = json_pack("{s:s, s:O, s:O}", "id", session->sleep->id, "state", state, "image", image);
+        json_t *job =
+            json_pack("{s:s, s:O, s:O}", "id", session->sleep->id, "state", state, "image", image);
 
         /* Under an image what a path means is another thing. */
         if (!session->profile->image)
-            json_object_set_new(job, "places", json_pack("{s:O, s:o}", "own", own, "granted", paths_of(&session->profile->policy->fs_readable, &session->profile->policy->fs_shared)));
+            json_object_set_new(job, "places",
+                json_pack("{s:O, s:o}", "own", own, "granted",
+                    paths_of(&session->profile->policy->fs_readable,
+                        &session->profile->policy->fs_shared)));
         r = store_job_hibernate(op, "describe-asleep", job, NULL, 0, &error);
         json_decref(job);
     }

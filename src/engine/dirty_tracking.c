@@ -12,8 +12,8 @@
 #include "engine/session.h"
 #include "sys/proc.h"
 
-#define MAX_NOTED 4u           /* sandboxes of one fork: of many at once few are forked again */
-#define HELD_PART 8             /* of the memory that is left: what is held ahead of need may take no more */
+#define MAX_NOTED 4u /* sandboxes of one fork: of many at once few are forked again */
+#define HELD_PART 8  /* of the memory that is left: what is held ahead of need may take no more */
 
 static const clockid_t clocks[2] = { CLOCK_MONOTONIC, CLOCK_BOOTTIME };
 
@@ -47,10 +47,13 @@ void dirty_tracking_forget(struct session_tracking *tracking) {
 }
 
 static bool is_noted(const struct op *op) {
-    return (op->verb == VERB_SNAPSHOT || op->verb == VERB_FORK) && !op->drops && !op->session->was_thawed && !(op->session->profile->plan->flags & (PLAN_SEED | PLAN_CLOCK | PLAN_PROCESS));
+    return (op->verb == VERB_SNAPSHOT || op->verb == VERB_FORK) && !op->drops &&
+           !op->session->was_thawed &&
+           !(op->session->profile->plan->flags & (PLAN_SEED | PLAN_CLOCK | PLAN_PROCESS));
 }
 
-/* Each process' is an open file, for as long as its sandbox is there: half of all are for more sandboxes. */
+/* Each process' is an open file, for as long as its sandbox is there: half of all are for more
+ * sandboxes. */
 static bool may_note(const struct engine *engine) {
     return engine->files + MAX_DIRTY_TRACKERS <= engine->max_files / 2 && box_has_room(engine);
 }
@@ -61,10 +64,11 @@ void dirty_tracking_forget_unwritten(struct dirty_tracking *dirty_tracking) {
         return;
     forget_since(dirty_tracking);
     if (dirty_tracking->n_trackers && dirty_tracking->trackers[0].pid == TRACKER_PID_BY_INDEX)
-        dirty_tracking_end(dirty_tracking);     /* whose they are only that image says */
+        dirty_tracking_end(dirty_tracking); /* whose they are only that image says */
 }
 
-bool dirty_tracking_take(struct op *op, struct dirty_tracking *ret_dirty_tracking, struct dump_options *options) {
+bool dirty_tracking_take(
+    struct op *op, struct dirty_tracking *ret_dirty_tracking, struct dump_options *options) {
     struct session *session = op->session;
 
     *ret_dirty_tracking = (struct dirty_tracking){ 0 };
@@ -74,13 +78,15 @@ bool dirty_tracking_take(struct op *op, struct dirty_tracking *ret_dirty_trackin
     session->tracking.was_dumped = true;
     dirty_tracking_forget_unwritten(ret_dirty_tracking);
     options->base = ret_dirty_tracking->since ? checkpoint_image(ret_dirty_tracking->since) : 0;
-    options->tracks = ret_dirty_tracking->n_trackers ? box_has_room(session->engine) : may_note(session->engine);
+    options->tracks =
+        ret_dirty_tracking->n_trackers ? box_has_room(session->engine) : may_note(session->engine);
     options->trackers = ret_dirty_tracking->trackers;
     options->n_trackers = ret_dirty_tracking->n_trackers;
     return true;
 }
 
-/* What the clocks of a sandbox's processes are ahead of ours. init itself stays outside of their namespace, and has it for its children. 0 or -errno. */
+/* What the clocks of a sandbox's processes are ahead of ours. init itself stays outside of their
+ * namespace, and has it for its children. 0 or -errno. */
 static int read_clocks(struct box *box, int64_t ret_ahead_ns[2]) {
     static const char *const names[2] = { "\nmonotonic", "\nboottime" };
     auto_buf struct buf text = BUF_INIT;
@@ -102,15 +108,25 @@ static int read_clocks(struct box *box, int64_t ret_ahead_ns[2]) {
     return 0;
 }
 
-void dirty_tracking_begin_box(const struct dirty_tracking *dirty_tracking, struct session *session, struct checkpoint *checkpoint) {
+void dirty_tracking_begin_box(const struct dirty_tracking *dirty_tracking, struct session *session,
+    struct checkpoint *checkpoint) {
     int64_t ahead_ns[2];
     struct box *box;
 
     if (dirty_tracking->since)
-        dirty_tracking_start_zygote(dirty_tracking->since, session->profile);         /* it may have been given up, for others', or nobody has wanted it yet */
-    if (!dirty_tracking->since || !dirty_tracking->since->zygote || checkpoint->preforked || !session->box || session->box->pid <= 0 || !box_has_room(session->engine) || !op_files_are_pristine(session->box) || read_clocks(session->box, ahead_ns) < 0)
+        dirty_tracking_start_zygote(
+            dirty_tracking->since, session->profile); /* it may have been given up, for others', or
+                                                         nobody has wanted it yet */
+    if (!dirty_tracking->since || !dirty_tracking->since->zygote || checkpoint->preforked ||
+        !session->box || session->box->pid <= 0 || !box_has_room(session->engine) ||
+        !op_files_are_pristine(session->box) || read_clocks(session->box, ahead_ns) < 0)
         return;
-    if (box_new(session->profile, &(struct box_options){ .base = session->base, .zygote = dirty_tracking->since->zygote, .notes = checkpoint->notes, .ahead_ns = ahead_ns }, &box, NULL) == 0)
+    if (box_new(session->profile,
+            &(struct box_options){ .base = session->base,
+                .zygote = dirty_tracking->since->zygote,
+                .notes = checkpoint->notes,
+                .ahead_ns = ahead_ns },
+            &box, NULL) == 0)
         box_set_preforked(box, checkpoint);
 }
 
@@ -118,22 +134,28 @@ bool dirty_tracking_is_few(unsigned count) {
     return count <= MAX_NOTED;
 }
 
-/* What is forked as it runs is likely to be forked on; a snapshot is, where it is one of several, or of a fork. */
+/* What is forked as it runs is likely to be forked on; a snapshot is, where it is one of several,
+ * or of a fork. */
 void dirty_tracking_begin(const struct op *op, struct checkpoint *checkpoint) {
     const struct session *session = op->session;
-    const bool is_likely = op->verb == VERB_FORK ? dirty_tracking_is_few(op->count) : session->tracking.was_dumped || session->is_fork;
+    const bool is_likely = op->verb == VERB_FORK ? dirty_tracking_is_few(op->count)
+                                                 : session->tracking.was_dumped || session->is_fork;
 
     checkpoint->notes = is_noted(op) && is_likely && may_note(session->engine);
 }
 
 void dirty_tracking_born(struct session *session, int *take_fds, size_t n) {
     struct dirty_tracking *dirty_tracking = &session->tracking.dirty_tracking;
-    struct checkpoint *checkpoint = session->pending_restore, *since = checkpoint && checkpoint_is_incremental_on(checkpoint, session->box) ? checkpoint->parent : checkpoint;
+    struct checkpoint *checkpoint = session->pending_restore,
+                      *since = checkpoint && checkpoint_is_incremental_on(checkpoint, session->box)
+                                   ? checkpoint->parent
+                                   : checkpoint;
 
     dirty_tracking_end(dirty_tracking);
     for (size_t i = 0; i < n; i++)
         if (since && n <= ARRAY_SIZE(dirty_tracking->trackers))
-            dirty_tracking->trackers[dirty_tracking->n_trackers++] = (struct dirty_tracker){ TRACKER_PID_BY_INDEX, TAKE_FD(take_fds[i]) };
+            dirty_tracking->trackers[dirty_tracking->n_trackers++] =
+                (struct dirty_tracker){ TRACKER_PID_BY_INDEX, TAKE_FD(take_fds[i]) };
         else
             close_fd(&take_fds[i]);
     if (!dirty_tracking->n_trackers)
@@ -150,7 +172,9 @@ void dirty_tracking_start_zygote(struct checkpoint *checkpoint, struct profile *
 
     checkpoint->wants_zygote = !checkpoint->is_complete;
     /* It has all that once more. */
-    if (checkpoint->is_complete && !checkpoint->zygote && proc_memory_available(&available, NULL) == 0 && checkpoint_memory(checkpoint) < available / HELD_PART)
+    if (checkpoint->is_complete && !checkpoint->zygote &&
+        proc_memory_available(&available, NULL) == 0 &&
+        checkpoint_memory(checkpoint) < available / HELD_PART)
         (void)checkpoint_zygote(checkpoint, profile, &zygote, &error);
 }
 
@@ -163,7 +187,9 @@ struct checkpoint *dirty_tracking_next(const struct op *op) {
     struct checkpoint *checkpoint = TAKE_PTR(session->tracking.next);
 
     /* With the processes of another state in it, or on other files. */
-    if (checkpoint && checkpoint->preforked && (session->tracking.next_stands_on != session->base || checkpoint->preforked->restored_image != session->tracking.dirty_tracking.since))
+    if (checkpoint && checkpoint->preforked &&
+        (session->tracking.next_stands_on != session->base ||
+            checkpoint->preforked->restored_image != session->tracking.dirty_tracking.since))
         box_kill(checkpoint->preforked);
     return checkpoint ? checkpoint : checkpoint_new(session->engine);
 }
@@ -173,7 +199,9 @@ void dirty_tracking_prefork(struct session *session) {
     const struct checkpoint *since = tracking->dirty_tracking.since;
     struct engine *engine = session->engine;
 
-    if (!since || !since->zygote || session->at == NULL || !session->at->checkpoint || session->at->checkpoint->parent != since || tracking->next || engine->stopping || engine->n_queued || session->state == SESSION_CLOSING)
+    if (!since || !since->zygote || session->at == NULL || !session->at->checkpoint ||
+        session->at->checkpoint->parent != since || tracking->next || engine->stopping ||
+        engine->n_queued || session->state == SESSION_CLOSING)
         return;
     tracking->next = checkpoint_new(engine);
     tracking->next_stands_on = session->base;
@@ -183,7 +211,9 @@ void dirty_tracking_prefork(struct session *session) {
     }
 }
 
-void dirty_tracking_give_back(struct session *session, struct dirty_tracking *take_dirty_tracking, struct checkpoint *checkpoint, bool is_incremental, const struct dirty_tracker *trackers, const int *take_fds, size_t n) {
+void dirty_tracking_give_back(struct session *session, struct dirty_tracking *take_dirty_tracking,
+    struct checkpoint *checkpoint, bool is_incremental, const struct dirty_tracker *trackers,
+    const int *take_fds, size_t n) {
     struct dirty_tracking *dirty_tracking = &session->tracking.dirty_tracking;
 
     if (is_incremental) {
@@ -191,10 +221,11 @@ void dirty_tracking_give_back(struct session *session, struct dirty_tracking *ta
         *dirty_tracking = take_tracking(take_dirty_tracking);
         return;
     }
-    checkpoint->notes &= !take_dirty_tracking->since; /* what it does is more than noting is of use for */
-    if (checkpoint->preforked)            /* it has what was */
+    checkpoint->notes &=
+        !take_dirty_tracking->since; /* what it does is more than noting is of use for */
+    if (checkpoint->preforked)       /* it has what was */
         box_kill(checkpoint->preforked);
-    session->tracking.next = checkpoint_put(session->tracking.next);  /* and so has this one */
+    session->tracking.next = checkpoint_put(session->tracking.next); /* and so has this one */
     for (size_t i = 0; i < n; i++)
         dirty_tracking->trackers[i] = (struct dirty_tracker){ trackers[i].pid, take_fds[i] };
     dirty_tracking->n_trackers = n;
@@ -224,7 +255,8 @@ void dirty_tracking_forget_dropped(struct engine *engine) {
 }
 
 bool tracking_make_room(struct engine *engine) {
-    for (struct list *at = engine->sessions.next; at != &engine->sessions && !box_has_room(engine); at = at->next) {
+    for (struct list *at = engine->sessions.next; at != &engine->sessions && !box_has_room(engine);
+         at = at->next) {
         struct session *session = container_of(at, struct session, node);
 
         if (!session->tracking.dirty_tracking.n_trackers)

@@ -32,35 +32,40 @@
 
 #define GONE "gone"
 #define TRIES 16
-#define BYTES_A_SECOND 4294967296ull    /* what a CPU writes at most */
-#define ENTRY_NS 1000           /* that it takes to make one at least */
+#define BYTES_A_SECOND 4294967296ull /* what a CPU writes at most */
+#define ENTRY_NS 1000                /* that it takes to make one at least */
 #define LOOK_LEAST_NS 10000000ll
 #define MAX_LOOK_NS 500000000ll
-#define PAUSE_LEAST_NS 1000000000ll     /* between two walks that nothing but time has asked for */
+#define PAUSE_LEAST_NS 1000000000ll /* between two walks that nothing but time has asked for */
 #define MAX_PAUSE_NS 64000000000ll
-#define SURE_NS 10000000000ll   /* so long what is known for certain counts, for others may make room meanwhile */
-#define QUIESCE_AGAIN_NS 1000000000ll     /* until who would not stand still is asked once more */
-#define REST 20                 /* of the time such walks may take one part in so many */
-#define LEAST_BYTES (1ull << 20)        /* that a sandbox may always have besides what it stands on: as launcher.c has it for a tmpfs */
+#define SURE_NS                                                                                    \
+    10000000000ll /* so long what is known for certain counts, for others may make room meanwhile  \
+                   */
+#define QUIESCE_AGAIN_NS 1000000000ll /* until who would not stand still is asked once more */
+#define REST 20                       /* of the time such walks may take one part in so many */
+#define LEAST_BYTES                                                                                \
+    (1ull << 20) /* that a sandbox may always have besides what it stands on: as launcher.c has it \
+                    for a tmpfs */
 #define LEAST_ENTRIES 256ull
 
 struct uppers {
     struct engine *engine;
-    char *path;                 /* of the engine's directory, without links */
-    int fd;                     /* it, locked */
-    int gone;                   /* where its janitor deletes */
-    int janitor;                /* write end of a pipe: each byte says that there is something */
+    char *path;  /* of the engine's directory, without links */
+    int fd;      /* it, locked */
+    int gone;    /* where its janitor deletes */
+    int janitor; /* write end of a pipe: each byte says that there is something */
     uint64_t next_number;
-    int disk_usage_worker;               /* -EBADF: none yet */
+    int disk_usage_worker; /* -EBADF: none yet */
     struct loop_source answers;
-    struct list queue;          /* struct disk_upper.in_queue */
-    struct disk_upper *asked;        /* a reference; NULL: none is being measured */
+    struct list queue;        /* struct disk_upper.in_queue */
+    struct disk_upper *asked; /* a reference; NULL: none is being measured */
     struct loop_timer look;
 };
 
-/* ---- the directory ---------------------------------------------------------------------------------------------------- */
+/* ---- the directory ---- */
 
-/* As rollbox-store makes it. This is the one time, in the life of a store, that the engine waits for it. */
+/* As rollbox-store makes it. This is the one time, in the life of a store, that the engine waits
+ * for it. */
 static int make_store(const struct engine *engine, char *path, struct rollbox_error *error) {
     char *argv[] = { (char *)"rollbox-store", (char *)"ls", (char *)"--store", path, NULL };
     auto_close int words = memfd_create("rollbox-words", MFD_CLOEXEC);
@@ -69,31 +74,39 @@ static int make_store(const struct engine *engine, char *path, struct rollbox_er
     pid_t pid;
 
     if (!engine->store_path)
-        return error_set(error, ROLLBOX_ERR_ENGINE_START, ENOENT, "policy", "disk_at store: rollbox-store cannot be found beside the engine; is the installation complete?");
+        return error_set(error, ROLLBOX_ERR_ENGINE_START, ENOENT, "policy",
+            "disk_at store: rollbox-store cannot be found beside the engine; is the installation "
+            "complete?");
     int r = words < 0 ? -errno : spawn_clean(engine->store_path, argv, fds, ARRAY_SIZE(fds), &pid);
     if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_START), -r, "policy", "%s cannot be started: %s", engine->store_path, strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_START), -r, "policy",
+            "%s cannot be started: %s", engine->store_path, strerror(-r));
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     if (status == 0)
         return 0;
     if (lseek(words, 0, SEEK_SET) == 0)
         (void)fd_read_all(words, 1024, &text);
-    return error_set(error, ROLLBOX_ERR_IO, EIO, "policy", "disk_at store: the store %s cannot be made: %.*s", path, text.data ? (int)strcspn(text.data, "\n") : 1, text.data ? text.data : "?");
+    return error_set(error, ROLLBOX_ERR_IO, EIO, "policy",
+        "disk_at store: the store %s cannot be made: %.*s", path,
+        text.data ? (int)strcspn(text.data, "\n") : 1, text.data ? text.data : "?");
 }
 
-static int open_store(const struct engine *engine, char **ret_path, int *ret_fd, struct rollbox_error *error) {
+static int open_store(
+    const struct engine *engine, char **ret_path, int *ret_fd, struct rollbox_error *error) {
     auto_free char *path = NULL;
     struct rollbox_error why = { 0 };
     int r = store_default_path(&path, &why);
 
-    if (r == 0 && (r = store_open(path, ret_fd, &why)) < 0 && why.code == ROLLBOX_ERR_NOT_FOUND && why.error_number == ENOENT) {
+    if (r == 0 && (r = store_open(path, ret_fd, &why)) < 0 && why.code == ROLLBOX_ERR_NOT_FOUND &&
+        why.error_number == ENOENT) {
         if ((r = make_store(engine, path, error)) < 0)
             return r;
         r = store_open(path, ret_fd, &why);
     }
     if (r < 0)
-        return error_set(error, why.code, why.error_number, "policy", "disk_at store: %s", why.message);
+        return error_set(
+            error, why.code, why.error_number, "policy", "disk_at store: %s", why.message);
     *ret_path = TAKE_PTR(path);
     return 0;
 }
@@ -103,16 +116,23 @@ static int check_file_system(int fd, const char *path, struct rollbox_error *err
     struct statfs where;
     bool is_overlay = fstatfs(fd, &where) == 0 && where.f_type == OVERLAYFS_SUPER_MAGIC;
 
-    if (!is_overlay && fsetxattr(fd, "user.rollbox.try", "", 0, 0) == 0 && fremovexattr(fd, "user.rollbox.try") == 0)
+    if (!is_overlay && fsetxattr(fd, "user.rollbox.try", "", 0, 0) == 0 &&
+        fremovexattr(fd, "user.rollbox.try") == 0)
         return 0;
     int e = is_overlay ? EINVAL : errno;
     if (e == ENOSPC || e == EDQUOT)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, e, "policy", "disk_at store: %s: %s", path, strerror(e));
-    return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, e, "policy", "disk_at store: the file system of %s %s; set ROLLBOX_STORE to a directory on ext4, xfs or btrfs (in a container: to a volume), or leave disk_at out", path,
-                     is_overlay ? "is an overlay, over which there can be no other" : "has no user attributes, which overlays need");
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, e, "policy",
+            "disk_at store: %s: %s", path, strerror(e));
+    return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, e, "policy",
+        "disk_at store: the file system of %s %s; set ROLLBOX_STORE to a directory on ext4, xfs or "
+        "btrfs (in a container: to a volume), or leave disk_at out",
+        path,
+        is_overlay ? "is an overlay, over which there can be no other"
+                   : "has no user attributes, which overlays need");
 }
 
-/* A directory that was just made belongs to nobody for a moment, in which another engine may take it for a leftover. */
+/* A directory that was just made belongs to nobody for a moment, in which another engine may take
+ * it for a leftover. */
 static int make_own(struct uppers *uppers, int boxes, const char *store, bool for_others) {
     uint64_t random;
     struct stat ours, there;
@@ -126,9 +146,11 @@ static int make_own(struct uppers *uppers, int boxes, const char *store, bool fo
         if (mkdirat(boxes, name, 0700) < 0)
             return -errno;
         auto_close int fd = openat(boxes, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &ours) < 0 || fstatat(boxes, name, &there, AT_SYMLINK_NOFOLLOW) < 0 || ours.st_ino != there.st_ino)
+        if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &ours) < 0 ||
+            fstatat(boxes, name, &there, AT_SYMLINK_NOFOLLOW) < 0 || ours.st_ino != there.st_ino)
             continue;
-        /* Those above are shut; the ids of sandboxes, for whom this one is among their mounts, pass through. */
+        /* Those above are shut; the ids of sandboxes, for whom this one is among their mounts, pass
+         * through. */
         if (fchmod(fd, for_others ? 0711 : 0700) < 0 || mkdirat(fd, GONE, 0700) < 0)
             return -errno;
         auto_free char *whole = NULL;
@@ -144,7 +166,7 @@ static int make_own(struct uppers *uppers, int boxes, const char *store, bool fo
     return -EBUSY;
 }
 
-/* ---- the janitor ------------------------------------------------------------------------------------------------------ */
+/* ---- the janitor ---- */
 
 /* A directory of an engine that is no more, or is just going; who has its lock removes it. */
 static void remove_engine(int boxes, const char *name, int lock_flags) {
@@ -192,7 +214,7 @@ static int look_after(void *argument) {
     return 0;
 }
 
-/* ---- all of them ------------------------------------------------------------------------------------------------------ */
+/* ---- all of them ---- */
 
 static struct uppers *uppers_free(struct uppers *uppers) {
     if (!uppers)
@@ -217,7 +239,8 @@ static int set_up(struct engine *engine, struct uppers *uppers, struct rollbox_e
         return r;
     if (mkdirat(fd, BOXES_DIRECTORY, 0700) < 0 && errno != EEXIST)
         r = -errno;
-    auto_close int boxes = openat(fd, BOXES_DIRECTORY, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    auto_close int boxes =
+        openat(fd, BOXES_DIRECTORY, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (r == 0)
         r = boxes < 0 ? -errno : fchmod(boxes, 0700) < 0 ? -errno : 0;
     if (r == 0 && (r = check_file_system(boxes, store, error)) < 0)
@@ -227,17 +250,23 @@ static int set_up(struct engine *engine, struct uppers *uppers, struct rollbox_e
     if (r == 0) {
         r = janitor_fork(look_after, uppers->path, &uppers->janitor);
         if (r == 0)
-            (void)fcntl(uppers->janitor, F_SETFL, O_NONBLOCK);  /* what fits into the pipe is enough to be heard */
+            (void)fcntl(uppers->janitor, F_SETFL,
+                O_NONBLOCK); /* what fits into the pipe is enough to be heard */
     }
-    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "policy", "disk_at store: no directory for sandboxes can be made in %s: %s", store, strerror(-r)) : 0;
+    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "policy",
+                       "disk_at store: no directory for sandboxes can be made in %s: %s", store,
+                       strerror(-r))
+                 : 0;
 }
 
-int disk_upper_directory(struct engine *engine, const char **ret_path, struct rollbox_error *error) {
+int disk_upper_directory(
+    struct engine *engine, const char **ret_path, struct rollbox_error *error) {
     if (!engine->uppers) {
         struct uppers *uppers = calloc(1, sizeof *uppers);
 
         if (!uppers)
-            return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
+            return error_set(
+                error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
         uppers->engine = engine;
         uppers->fd = uppers->gone = uppers->janitor = uppers->disk_usage_worker = -EBADF;
         uppers->answers.fd = -1;
@@ -263,7 +292,7 @@ int disk_upper_lend(const struct engine *engine) {
     return engine->uppers ? fcntl(engine->uppers->fd, F_DUPFD_CLOEXEC, 0) : -EBADF;
 }
 
-/* ---- one of them ------------------------------------------------------------------------------------------------------ */
+/* ---- one of them ---- */
 
 struct name {
     char text[24];
@@ -292,7 +321,8 @@ int disk_upper_new(struct engine *engine, uint32_t id_base, struct disk_upper **
 
     if (!upper)
         return -ENOMEM;
-    *upper = (struct disk_upper){ .engine = engine, .references = 1, .number = ++uppers->next_number };
+    *upper =
+        (struct disk_upper){ .engine = engine, .references = 1, .number = ++uppers->next_number };
     list_init(&upper->in_queue);
     struct name name = name_of(upper);
     if (mkdirat(uppers->fd, name.text, 0700) < 0) {
@@ -304,7 +334,9 @@ int disk_upper_new(struct engine *engine, uint32_t id_base, struct disk_upper **
     upper->sure_ns = clock_now_ns();
     (void)find_room(uppers, &upper->sure_room_bytes, &upper->sure_room_entries);
     /* As the root of a tmpfs is that U0's root has mounted. */
-    if ((engine->features.is_root && fchownat(uppers->fd, name.text, id_base, id_base, AT_SYMLINK_NOFOLLOW) < 0) || fchmodat(uppers->fd, name.text, 0755, 0) < 0) {
+    if ((engine->features.is_root &&
+            fchownat(uppers->fd, name.text, id_base, id_base, AT_SYMLINK_NOFOLLOW) < 0) ||
+        fchmodat(uppers->fd, name.text, 0755, 0) < 0) {
         int r = -errno;
 
         disk_upper_put(upper);
@@ -338,7 +370,7 @@ void upper_field(const struct disk_upper *upper, struct buf *message) {
     wire_add_text(message, GUEST_UPPER, name_of(upper).text);
 }
 
-/* ---- how much there is ------------------------------------------------------------------------------------------------ */
+/* ---- how much there is ---- */
 
 static struct box *box_of(const struct disk_upper *upper) {
     list_for_each(node, &upper->engine->boxes)
@@ -348,8 +380,10 @@ static struct box *box_of(const struct disk_upper *upper) {
 }
 
 /* Without what it stands on. What was over its limit once may stay as it is. */
-static void limits_of(const struct box *box, bool tolerates, uint64_t *ret_bytes, uint64_t *ret_entries) {
-    uint64_t bytes = 0, entries = 0, most = box->profile->policy->max_disk_bytes, max_entries = most / 16384 + 1024;
+static void limits_of(
+    const struct box *box, bool tolerates, uint64_t *ret_bytes, uint64_t *ret_entries) {
+    uint64_t bytes = 0, entries = 0, most = box->profile->policy->max_disk_bytes,
+             max_entries = most / 16384 + 1024;
 
     if (box->session)
         snapshot_usage(box->session->base, &bytes, &entries);
@@ -361,12 +395,13 @@ static void limits_of(const struct box *box, bool tolerates, uint64_t *ret_bytes
     }
 }
 
-/* Agents of files are for those who find the sandbox so: what has been found once more is what they themselves may have written. */
+/* Agents of files are for those who find the sandbox so: what has been found once more is what they
+ * themselves may have written. */
 static void end_processes(struct box *box, bool spares_agents) {
     if (box->session) {
         session_over_disk(box->session, spares_agents);
     } else if (box->run) {
-        box->run->status = SIGXFSZ;     /* what a single file past the limit ends with */
+        box->run->status = SIGXFSZ; /* what a single file past the limit ends with */
         run_kill(box->run, ROLLBOX_OUTCOME_SIGNAL);
     }
 }
@@ -397,7 +432,8 @@ static void hold_to_limit(struct box *box) {
         end_processes(box, is_guests);
 }
 
-/* Whether there can be more than was found, by the room that has gone since it was known for certain, or the time. */
+/* Whether there can be more than was found, by the room that has gone since it was known for
+ * certain, or the time. */
 static bool may_hide(const struct box *box) {
     const struct disk_upper *upper = box->upper;
     uint64_t bytes, entries;
@@ -405,8 +441,12 @@ static bool may_hide(const struct box *box) {
     if (clock_now_ns() - upper->sure_ns >= SURE_NS)
         return true;
     limits_of(box, true, &bytes, &entries);
-    return upper->sure_bytes + (upper->sure_room_bytes - MIN(upper->sure_room_bytes, upper->room_bytes)) > bytes ||
-           upper->sure_entries + (upper->sure_room_entries - MIN(upper->sure_room_entries, upper->room_entries)) > entries;
+    return upper->sure_bytes +
+                   (upper->sure_room_bytes - MIN(upper->sure_room_bytes, upper->room_bytes)) >
+               bytes ||
+           upper->sure_entries +
+                   (upper->sure_room_entries - MIN(upper->sure_room_entries, upper->room_entries)) >
+               entries;
 }
 
 static int tell_init(struct box *box, enum guest_request what) {
@@ -423,7 +463,8 @@ static void hold_still(struct box *box) {
     if (upper->wants_quiesce || upper->is_still || upper->measured_ns < upper->still_after_ns)
         return;
     upper->wants_quiesce = true;
-    if (box->session ? !op_hold_frozen(box->session) : !box->run || tell_init(box, GUEST_FREEZE) < 0)
+    if (box->session ? !op_hold_frozen(box->session)
+                     : !box->run || tell_init(box, GUEST_FREEZE) < 0)
         upper->wants_quiesce = false;
 }
 
@@ -446,7 +487,8 @@ bool disk_upper_stands(struct box *box, int error) {
     struct disk_upper *upper = box->upper;
     upper->wants_quiesce = false;
     if (error) {
-        /* A slow disk may keep a process from standing still once; who would not a second time has something to hide. */
+        /* A slow disk may keep a process from standing still once; who would not a second time has
+         * something to hide. */
         if (upper->has_refused)
             end_processes(box, false);
         upper->has_refused = !upper->has_refused;
@@ -486,14 +528,16 @@ static void take_answer(struct uppers *uppers, const struct disk_usage_reply *an
         upper->again = false;
         disk_upper_measure(upper);
     } else {
-        bool same = upper->is_measured && upper->bytes == answer->bytes && upper->entries == answer->entries;
+        bool same = upper->is_measured && upper->bytes == answer->bytes &&
+                    upper->entries == answer->entries;
 
         upper->bytes = answer->bytes;
         upper->entries = answer->entries;
         upper->is_deep = answer->is_deep;
         upper->is_measured = true;
         upper->measured_ns = clock_now_ns();
-        upper->pause_ns = MIN(MAX(same ? upper->pause_ns * 2 : PAUSE_LEAST_NS, answer->took_ns * REST), MAX_PAUSE_NS);
+        upper->pause_ns = MIN(
+            MAX(same ? upper->pause_ns * 2 : PAUSE_LEAST_NS, answer->took_ns * REST), MAX_PAUSE_NS);
         struct box *box = box_of(upper);
         if (upper->is_still || (answer->was_checked && !answer->has_moved)) {
             upper->sure_ns = upper->measured_ns;
@@ -549,7 +593,8 @@ static int start_disk_usage_worker(struct uppers *uppers) {
     if (pid == 0)
         disk_usage_serve(pair[1], uppers->fd);
     close(pair[1]);
-    int r = pid < 0 ? (int)pid : loop_add(uppers->engine->loop, &uppers->answers, pair[0], EPOLLIN, on_answer);
+    int r = pid < 0 ? (int)pid
+                    : loop_add(uppers->engine->loop, &uppers->answers, pair[0], EPOLLIN, on_answer);
     if (r < 0)
         close(pair[0]);
     else
@@ -559,17 +604,20 @@ static int start_disk_usage_worker(struct uppers *uppers) {
 
 /* What cannot be asked now is, at the next look. */
 static void ask_next(struct uppers *uppers) {
-    if (uppers->asked || list_empty(&uppers->queue) || (uppers->disk_usage_worker < 0 && start_disk_usage_worker(uppers) < 0))
+    if (uppers->asked || list_empty(&uppers->queue) ||
+        (uppers->disk_usage_worker < 0 && start_disk_usage_worker(uppers) < 0))
         return;
     struct disk_upper *upper = container_of(uppers->queue.next, struct disk_upper, in_queue);
     const struct box *box = box_of(upper);
-    struct disk_usage_request request = { .number = upper->number, .init = box && !upper->layer ? box->pid : 0 };
+    struct disk_usage_request request = { .number = upper->number,
+        .init = box && !upper->layer ? box->pid : 0 };
 
     /* What is written from now on may be missed: it counts as room that has gone since. */
     if (find_room(uppers, &upper->room_bytes, &upper->room_entries) < 0)
         return;
     request.checks = request.init && box->profile && !upper->is_still && may_hide(box);
-    if (send(uppers->disk_usage_worker, &request, sizeof request, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof request)
+    if (send(uppers->disk_usage_worker, &request, sizeof request, MSG_NOSIGNAL | MSG_DONTWAIT) !=
+        sizeof request)
         return;
     list_remove(&upper->in_queue);
     uppers->asked = disk_upper_get(upper);
@@ -585,7 +633,7 @@ void disk_upper_measure(struct disk_upper *upper) {
     /* Who stands still for it does not wait for the others' walks. */
     if (upper->is_still) {
         list_remove(&upper->in_queue);
-        list_add_tail(uppers->queue.next, &upper->in_queue);    /* before the first */
+        list_add_tail(uppers->queue.next, &upper->in_queue); /* before the first */
     } else if (list_empty(&upper->in_queue)) {
         list_add_tail(&uppers->queue, &upper->in_queue);
     }
@@ -594,21 +642,24 @@ void disk_upper_measure(struct disk_upper *upper) {
         look_soon(uppers);
 }
 
-/* ---- looking ---------------------------------------------------------------------------------------------------------- */
+/* ---- looking ---- */
 
 /* How long a guest cannot have reached its limit yet; 0: it may have. */
-static int64_t time_left(const struct box *box, uint64_t room_bytes, uint64_t room_entries, int64_t now) {
+static int64_t time_left(
+    const struct box *box, uint64_t room_bytes, uint64_t room_entries, int64_t now) {
     const struct disk_upper *upper = box->upper;
     uint64_t bytes, entries;
 
     limits_of(box, true, &bytes, &entries);
     /* What it has, and all that anybody took since. */
     bytes -= MIN(bytes, upper->bytes + (upper->room_bytes - MIN(upper->room_bytes, room_bytes)));
-    entries -= MIN(entries, upper->entries + (upper->room_entries - MIN(upper->room_entries, room_entries)));
+    entries -= MIN(
+        entries, upper->entries + (upper->room_entries - MIN(upper->room_entries, room_entries)));
     if (!upper->is_measured || !bytes || !entries || now - upper->measured_ns >= upper->pause_ns)
         return 0;
     uint64_t cpus = upper->engine->features.cpus;
-    return (int64_t)MIN(bytes / (BYTES_A_SECOND * cpus / 1000000000ull + 1), entries * ENTRY_NS / cpus);
+    return (int64_t)MIN(
+        bytes / (BYTES_A_SECOND * cpus / 1000000000ull + 1), entries * ENTRY_NS / cpus);
 }
 
 static bool is_watched(const struct box *box) {
@@ -630,7 +681,9 @@ static void on_look(struct loop_timer *timer) {
             any = true;
             if (box->upper->thaw_due)
                 let_go(box);
-            int64_t left = box->upper == uppers->asked || !list_empty(&box->upper->in_queue) ? MAX_LOOK_NS : time_left(box, bytes, entries, now);
+            int64_t left = box->upper == uppers->asked || !list_empty(&box->upper->in_queue)
+                               ? MAX_LOOK_NS
+                               : time_left(box, bytes, entries, now);
             if (!left)
                 disk_upper_measure(box->upper);
             else
@@ -643,7 +696,8 @@ static void on_look(struct loop_timer *timer) {
 
 static void look_soon(struct uppers *uppers) {
     if (!uppers->look.position)
-        (void)loop_timer_set(uppers->engine->loop, &uppers->look, clock_now_ns() + LOOK_LEAST_NS, on_look);
+        (void)loop_timer_set(
+            uppers->engine->loop, &uppers->look, clock_now_ns() + LOOK_LEAST_NS, on_look);
 }
 
 void disk_upper_watch(struct box *box) {

@@ -2,15 +2,24 @@
 /*
  * Private files on the store's disk (disk_at store).
  *
- * In place of a tmpfs each sandbox has a directory, an *upper*, below one that is the engine's own: STORE/boxes/PID-RANDOM/NUMBER. The launcher's template has the engine's directory, init binds the sandbox's own from there, and
- * all else is as with a tmpfs: places, layers, copies. What a tmpfs does by itself is done here.
+ * In place of a tmpfs each sandbox has a directory, an *upper*, below one that is the engine's own:
+ * STORE/boxes/PID-RANDOM/NUMBER. The launcher's template has the engine's directory, init binds the
+ * sandbox's own from there, and all else is as with a tmpfs: places, layers, copies. What a tmpfs
+ * does by itself is done here.
  *
- * Its end: with the last reference an upper is moved out of the way, into "gone", and a janitor deletes it, which the loop never waits for. The janitor outlives the engine, however that ends, and removes the directory. It is a fork, and
- * the engine's directory is flocked, so who finds one that is not, a later engine or rollbox store gc, takes it away.
+ * Its end: with the last reference an upper is moved out of the way, into "gone", and a janitor
+ * deletes it, which the loop never waits for. The janitor outlives the engine, however that ends,
+ * and removes the directory. It is a fork, and the engine's directory is flocked, so who finds one
+ * that is not, a later engine or rollbox store gc, takes it away.
  *
- * Its size: nothing but a quota would hold a limit on a file system that others use. So the engine looks at how much room is left on it, as often as a guest could have used up what is left to it, and has those uppers
- * measured (disk_usage_worker.h) that could have grown past their limit since they were measured last; and each now and then, as others may have made room meanwhile. What is over its limit may shrink, but not grow: its processes are killed.
- * A guest can see a walk coming, and move directories to where it was already. So where something moved, and more room has gone since the last walk that nobody can have fooled than the sandbox had left, or that is some time ago, its processes stand still for another.
+ * Its size: nothing but a quota would hold a limit on a file system that others use. So the engine
+ * looks at how much room is left on it, as often as a guest could have used up what is left to it,
+ * and has those uppers measured (disk_usage_worker.h) that could have grown past their limit since
+ * they were measured last; and each now and then, as others may have made room meanwhile. What is
+ * over its limit may shrink, but not grow: its processes are killed. A guest can see a walk coming,
+ * and move directories to where it was already. So where something moved, and more room has gone
+ * since the last walk that nobody can have fooled than the sandbox had left, or that is some time
+ * ago, its processes stand still for another.
  */
 #ifndef ROLLBOX_ENGINE_UPPER_H
 #define ROLLBOX_ENGINE_UPPER_H
@@ -23,41 +32,49 @@ struct disk_upper {
     struct engine *engine;
     unsigned references;
     uint64_t number;
-    struct layer *layer;        /* that it has become: immutable from then on; NULL: it is a box's yet */
-    uint64_t bytes, entries;    /* as of the last look */
-    bool is_measured;           /* there was one; of a layer: since it is one */
+    struct layer *layer; /* that it has become: immutable from then on; NULL: it is a box's yet */
+    uint64_t bytes, entries; /* as of the last look */
+    bool is_measured;        /* there was one; of a layer: since it is one */
     bool is_deep;
-    uint64_t tolerated_bytes, tolerated_entries;        /* what it had when it was first found over its limit; 0: it is not over */
-    bool is_newly_over;         /* it was found so the last time, and not before */
-    uint64_t room_bytes, room_entries;  /* on the file system then */
+    uint64_t tolerated_bytes, tolerated_entries; /* what it had when it was first found over its
+                                                    limit; 0: it is not over */
+    bool is_newly_over;                          /* it was found so the last time, and not before */
+    uint64_t room_bytes, room_entries;           /* on the file system then */
     int64_t measured_ns, pause_ns;
-    uint64_t sure_bytes, sure_entries, sure_room_bytes, sure_room_entries;      /* as of the last walk under which nothing can have moved */
+    uint64_t sure_bytes, sure_entries, sure_room_bytes,
+        sure_room_entries; /* as of the last walk under which nothing can have moved */
     int64_t sure_ns;
-    bool wants_quiesce;           /* its processes are to stand still */
-    bool is_still;              /* and do, until it is measured */
+    bool wants_quiesce; /* its processes are to stand still */
+    bool is_still;      /* and do, until it is measured */
     bool thaw_due;
-    bool has_refused;           /* they would not, the last time */
-    int64_t still_ns;           /* since when they do */
-    int64_t still_after_ns;     /* not before */
-    struct list in_queue;       /* of those to be measured */
-    bool again;                 /* what is being found out is not it any more */
+    bool has_refused;       /* they would not, the last time */
+    int64_t still_ns;       /* since when they do */
+    int64_t still_after_ns; /* not before */
+    struct list in_queue;   /* of those to be measured */
+    bool again;             /* what is being found out is not it any more */
 };
 
-/* The host's directory of the engine's uppers, made the first time: with the store, if there is none. The engine's. Errors: INVALID_ARGUMENT, PATH_DENIED, NOT_FOUND, FEATURE_MISSING (the file system cannot hold them), RESOURCE_EXHAUSTED, IO. */
+/* The host's directory of the engine's uppers, made the first time: with the store, if there is
+ * none. The engine's. Errors: INVALID_ARGUMENT, PATH_DENIED, NOT_FOUND, FEATURE_MISSING (the file
+ * system cannot hold them), RESOURCE_EXHAUSTED, IO. */
 int disk_upper_directory(struct engine *engine, const char **ret_path, struct rollbox_error *error);
 void disk_upper_finish(struct engine *engine);
 
-/* For a job that may outlive the engine and reads layers: while it has this descriptor, the caller's, nobody deletes them. -EBADF: there are none. */
+/* For a job that may outlive the engine and reads layers: while it has this descriptor, the
+ * caller's, nobody deletes them. -EBADF: there are none. */
 int disk_upper_lend(const struct engine *engine);
 
 /* An empty one, of the ids of a launcher; program: disk_at store. 0 or -errno. */
 int disk_upper_new(struct engine *engine, uint32_t id_base, struct disk_upper **ret_upper);
 struct disk_upper *disk_upper_get(struct disk_upper *upper);
 struct disk_upper *disk_upper_put(struct disk_upper *upper);
-void upper_field(const struct disk_upper *upper, struct buf *message);      /* of CREATE and COPY */
-void disk_upper_measure(struct disk_upper *upper);        /* soon; a layer's node hears of it by op_measured */
-void disk_upper_watch(struct box *box);              /* it is ready, or something begins to run in it */
-/* What was asked of its init, or by op_hold_frozen: its processes stand still; or would not (a positive errno), or nobody asks any more. False: it was asked of another, which is gone, and this one need not wait. */
+void upper_field(const struct disk_upper *upper, struct buf *message); /* of CREATE and COPY */
+void disk_upper_measure(
+    struct disk_upper *upper);          /* soon; a layer's node hears of it by op_measured */
+void disk_upper_watch(struct box *box); /* it is ready, or something begins to run in it */
+/* What was asked of its init, or by op_hold_frozen: its processes stand still; or would not (a
+ * positive errno), or nobody asks any more. False: it was asked of another, which is gone, and this
+ * one need not wait. */
 bool disk_upper_stands(struct box *box, int error);
 void disk_upper_is_left(struct box *box);
 

@@ -26,10 +26,12 @@
 #include "sys/limits.h"
 #include "sys/proc.h"
 
-#define MAX_PROCESSES 32768     /* whose open files are looked at; with their children, while there is room; and threads of each */
-#define MAX_REMOVED 65536       /* files that were removed and are open */
+#define MAX_PROCESSES                                                                              \
+    32768 /* whose open files are looked at; with their children, while there is room; and threads \
+             of each */
+#define MAX_REMOVED 65536 /* files that were removed and are open */
 
-/* ---- what has no name ------------------------------------------------------------------------------------------------- */
+/* ---- what has no name ---- */
 
 /* A file that takes room until the last process that has it open closes it. */
 struct removed {
@@ -42,13 +44,15 @@ static bool is_in_memory(int at, const char *name) {
     auto_close int fd = openat(at, name, O_PATH | O_CLOEXEC);
     struct statfs where;
 
-    return fd < 0 || fstatfs(fd, &where) < 0 || where.f_type == TMPFS_MAGIC || where.f_type == HUGETLBFS_MAGIC;
+    return fd < 0 || fstatfs(fd, &where) < 0 || where.f_type == TMPFS_MAGIC ||
+           where.f_type == HUGETLBFS_MAGIC;
 }
 
 static size_t find_one(int at, const char *name, struct removed *files, size_t n) {
     struct stat st;
 
-    if (n >= MAX_REMOVED || fstatat(at, name, &st, 0) < 0 || (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) || st.st_nlink || is_in_memory(at, name))
+    if (n >= MAX_REMOVED || fstatat(at, name, &st, 0) < 0 ||
+        (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) || st.st_nlink || is_in_memory(at, name))
         return n;
     files[n] = (struct removed){ st.st_dev, st.st_ino, (uint64_t)st.st_blocks * 512 };
     return n + 1;
@@ -70,12 +74,14 @@ static size_t find_removed(pid_t thread, struct removed *files, size_t n) {
     return find_one(AT_FDCWD, path, files, n);
 }
 
-/* A thread may have descriptors of its own (unshare), and a main thread that has ended shows none. */
+/* A thread may have descriptors of its own (unshare), and a main thread that has ended shows none.
+ */
 static size_t find_removed_of_threads(pid_t pid, pid_t *tids, struct removed *files, size_t n) {
     ssize_t n_tids = proc_threads(pid, tids, MAX_PROCESSES);
 
     for (ssize_t i = 0; i < n_tids; i++)
-        if (!i || syscall(SYS_kcmp, tids[i - 1], tids[i], KCMP_FILES, 0ul, 0ul) || syscall(SYS_kcmp, tids[i - 1], tids[i], KCMP_FS, 0ul, 0ul))
+        if (!i || syscall(SYS_kcmp, tids[i - 1], tids[i], KCMP_FILES, 0ul, 0ul) ||
+            syscall(SYS_kcmp, tids[i - 1], tids[i], KCMP_FS, 0ul, 0ul))
             n = find_removed(tids[i], files, n);
     return n;
 }
@@ -83,7 +89,9 @@ static size_t find_removed_of_threads(pid_t pid, pid_t *tids, struct removed *fi
 static int by_inode(const void *a, const void *b) {
     const struct removed *one = a, *other = b;
 
-    return one->inode != other->inode ? (one->inode < other->inode ? -1 : 1) : one->device != other->device ? (one->device < other->device ? -1 : 1) : 0;
+    return one->inode != other->inode     ? (one->inode < other->inode ? -1 : 1)
+           : one->device != other->device ? (one->device < other->device ? -1 : 1)
+                                          : 0;
 }
 
 /* Of all processes below an init, each file once; as far as they can be told. */
@@ -107,7 +115,7 @@ static void add_removed(pid_t init, struct disk_usage *m) {
         }
 }
 
-/* ---- the walker -------------------------------------------------------------------------------------------------------- */
+/* ---- the walker ---- */
 
 static int write_text(const char *path, const char *text) {
     auto_close int fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -124,7 +132,8 @@ int disk_usage_overrule(void) {
     if (!uid || r < 0)
         return r;
     snprintf(line, sizeof line, "0 %u 1", uid);
-    if ((r = write_text("/proc/self/setgroups", "deny")) < 0 || (r = write_text("/proc/self/uid_map", line)) < 0)
+    if ((r = write_text("/proc/self/setgroups", "deny")) < 0 ||
+        (r = write_text("/proc/self/uid_map", line)) < 0)
         return r;
     snprintf(line, sizeof line, "0 %u 1", gid);
     return write_text("/proc/self/gid_map", line);
@@ -142,7 +151,8 @@ static int open_upper(int uppers, uint64_t number) {
     return openat(uppers, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
-/* A process of its own for an ordinary user: one that may look into every directory may not look at guests. */
+/* A process of its own for an ordinary user: one that may look into every directory may not look at
+ * guests. */
 _Noreturn static void walk_uppers(int socket, int uppers) {
     struct disk_usage_request request;
 
@@ -150,7 +160,8 @@ _Noreturn static void walk_uppers(int socket, int uppers) {
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || disk_usage_overrule() < 0)
         _exit(1);
     while (recv(socket, &request, sizeof request, 0) == sizeof request) {
-        struct walked walked = { .measure = { .max_bytes = UINT64_MAX, .max_entries = UINT64_MAX } };
+        struct walked walked = { .measure = {
+                                     .max_bytes = UINT64_MAX, .max_entries = UINT64_MAX } };
         int64_t began = clock_coarse_ns();
 
         int directory = open_upper(uppers, request.number);
@@ -164,7 +175,7 @@ _Noreturn static void walk_uppers(int socket, int uppers) {
     _exit(0);
 }
 
-/* ---- the measurer ------------------------------------------------------------------------------------------------------ */
+/* ---- the measurer ---- */
 
 _Noreturn void disk_usage_serve(int socket, int uppers) {
     struct disk_usage_request request;
@@ -189,11 +200,14 @@ _Noreturn void disk_usage_serve(int socket, int uppers) {
         struct walked walked;
         int64_t began = clock_now_ns();
 
-        if (send(pair[0], &request, sizeof request, MSG_NOSIGNAL) < 0 || recv(pair[0], &walked, sizeof walked, 0) != sizeof walked)
+        if (send(pair[0], &request, sizeof request, MSG_NOSIGNAL) < 0 ||
+            recv(pair[0], &walked, sizeof walked, 0) != sizeof walked)
             _exit(1);
         if (request.init > 0)
             add_removed((pid_t)request.init, &walked.measure);
-        struct disk_usage_reply answer = { request.number, walked.measure.bytes, walked.measure.entries, clock_now_ns() - began, walked.measure.is_deep, request.checks, walked.has_moved };
+        struct disk_usage_reply answer = { request.number, walked.measure.bytes,
+            walked.measure.entries, clock_now_ns() - began, walked.measure.is_deep, request.checks,
+            walked.has_moved };
         if (send(socket, &answer, sizeof answer, MSG_NOSIGNAL) != sizeof answer)
             _exit(1);
     }

@@ -11,10 +11,12 @@
 #include "base/fd.h"
 #include "guest/process_image.h"
 
-_Static_assert(DUMP_WORKER_MAX_MAINS >= IMAGE_MAX_PROCESSES, "a verdict has room for every process of an image");
+_Static_assert(DUMP_WORKER_MAX_MAINS >= IMAGE_MAX_PROCESSES,
+    "a verdict has room for every process of an image");
 _Static_assert(DUMP_WORKER_MAX_TERMINALS == IMAGE_MAX_TERMINALS, "commands have no more than that");
 
-/* They die where they stand, without another instruction: with init, but for who traces them to see to. */
+/* They die where they stand, without another instruction: with init, but for who traces them to see
+ * to. */
 _Noreturn static void end_all(pid_t init) {
     (void)kill(init, SIGKILL);
     while (waitpid(-1, NULL, __WALL) > 0 || errno == EINTR)
@@ -22,7 +24,8 @@ _Noreturn static void end_all(pid_t init) {
     _exit(0);
 }
 
-static bool send_report(int socket, const struct dump_report *report, const struct dirty_tracker *trackers, size_t n) {
+static bool send_report(
+    int socket, const struct dump_report *report, const struct dirty_tracker *trackers, size_t n) {
     int fds[MAX_DIRTY_TRACKERS];
 
     for (size_t i = 0; i < n; i++)
@@ -39,7 +42,8 @@ static char receive_command(int socket) {
     return order;
 }
 
-_Noreturn void dump_worker_run(const struct dump_options *options, bool (*may_resume)(void *data), void *data, int image, int socket) {
+_Noreturn void dump_worker_run(const struct dump_options *options, bool (*may_resume)(void *data),
+    void *data, int image, int socket) {
     static struct dump_report report;
     const struct dirty_tracker *trackers = NULL;
     struct dump *dump = NULL;
@@ -64,7 +68,7 @@ _Noreturn void dump_worker_run(const struct dump_options *options, bool (*may_re
     if (report.resumes)
         dump_release(dump);
     if (r < 0 || report.is_complete)
-        close(image);           /* it is for others to read now, and for nobody to write to */
+        close(image); /* it is for others to read now, and for nobody to write to */
     bool is_told = send_report(socket, &report, trackers, report.n_trackers) && r == 0;
     char order = !is_told ? 0 : report.resumes ? DUMP_COMMAND_RESUME : receive_command(socket);
     if (order == DUMP_COMMAND_END)

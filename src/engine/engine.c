@@ -2,7 +2,8 @@
 /*
  * An engine's life: starting, serving, stopping.
  *
- * Stopping means killing every box and waiting for the kernel to say that they are dead; then the cgroups go, then the engine.
+ * Stopping means killing every box and waiting for the kernel to say that they are dead; then the
+ * cgroups go, then the engine.
  */
 #include "engine/engine_serve.h"
 
@@ -33,9 +34,11 @@
 #include "sys/trust.h"
 
 #define TIDY_SECONDS 1
-#define FILES_OF_ENGINE 32u     /* its own, of a few clients and launchers, and for telling failures */
+#define FILES_OF_ENGINE                                                                            \
+    32u /* its own, of a few clients and launchers, and for telling failures                       \
+         */
 #define ENOUGH_FILES (1u << 19)
-#define PEER_PIDFD 77           /* SO_PEERPIDFD */
+#define PEER_PIDFD 77 /* SO_PEERPIDFD */
 
 int serve_complain(const char *what, const char *why) {
     fprintf(stderr, "rollbox-engine: %s: %s\n", what, why);
@@ -64,8 +67,10 @@ static bool take_away(pid_t child) {
     return pid > 0;
 }
 
-/* Boxes and launchers are known to be dead by other means; here only their remains are taken away. Signals that are pending at once become one, which names one child: box.c sees to
- * its own, and to look through all children, of which each sandbox is one, is for when there are few, or now and then. */
+/* Boxes and launchers are known to be dead by other means; here only their remains are taken away.
+ * Signals that are pending at once become one, which names one child: box.c sees to its own, and to
+ * look through all children, of which each sandbox is one, is for when there are few, or now and
+ * then. */
 static void on_signal(struct loop_source *source, uint32_t events) {
     struct engine *engine = container_of(source, struct engine, signals);
     struct signalfd_siginfo info;
@@ -77,12 +82,13 @@ static void on_signal(struct loop_source *source, uint32_t events) {
         else if (info.ssi_pid)
             (void)take_away((pid_t)info.ssi_pid);
     if (deferred_close_look())
-        run_schedule(engine);  /* who waits may wait for their descriptors */
+        run_schedule(engine); /* who waits may wait for their descriptors */
     while (!engine->n_boxes && take_away(-1))
         ;
 }
 
-/* Who has connected may have ended since, and left the connection to another and its id to anybody: it is there for as long as its pidfd says so (Linux 6.5). */
+/* Who has connected may have ended since, and left the connection to another and its id to anybody:
+ * it is there for as long as its pidfd says so (Linux 6.5). */
 static bool is_outside(int connection, pid_t pid) {
     auto_close int process = -EBADF;
     socklen_t size = sizeof process;
@@ -96,7 +102,9 @@ static bool is_outside(int connection, pid_t pid) {
     return there == 0 || there == -EPERM;
 }
 
-/* A guest that finds our socket in what it was granted has the caller's id, where that is no root's; but it is no caller. Who is outside of our pid namespace (0) is in no sandbox below it. */
+/* A guest that finds our socket in what it was granted has the caller's id, where that is no
+ * root's; but it is no caller. Who is outside of our pid namespace (0) is in no sandbox below it.
+ */
 static bool may_call(int connection) {
     struct ucred peer;
     socklen_t size = sizeof peer;
@@ -119,7 +127,8 @@ static void on_connection(struct loop_source *source, uint32_t events) {
         (void)client_new(engine, fd);
 }
 
-/* How often the host's OOM killer has struck: as of now, or as of the last look, at most TIDY_SECONDS ago while anything runs. (A look takes longer than it takes to start a command.) */
+/* How often the host's OOM killer has struck: as of now, or as of the last look, at most
+ * TIDY_SECONDS ago while anything runs. (A look takes longer than it takes to start a command.) */
 int64_t engine_oom_kills(struct engine *engine, bool now) {
     const int64_t before = engine->oom_kills;
 
@@ -132,13 +141,14 @@ int64_t engine_oom_kills(struct engine *engine, bool now) {
 
 bool engine_oom_lately(struct engine *engine) {
     (void)engine_oom_kills(engine, true);
-    return engine->oom_rose_ns && clock_now_ns() - engine->oom_rose_ns < 2 * TIDY_SECONDS * 1000000000ll;
+    return engine->oom_rose_ns &&
+           clock_now_ns() - engine->oom_rose_ns < 2 * TIDY_SECONDS * 1000000000ll;
 }
 
 static void on_tidy(struct loop_timer *timer) {
     struct engine *engine = container_of(timer, struct engine, tidy);
 
-    run_schedule(engine);           /* should a wake-up have found no memory */
+    run_schedule(engine); /* should a wake-up have found no memory */
     while (take_away(-1))
         ;
     engine_tidy(engine);
@@ -149,10 +159,13 @@ void engine_tidy(struct engine *engine) {
     profile_tidy(engine);
     (void)cgroup_root_tidy(engine->cgroups);
     if (engine->n_boxes && !engine->stopping)
-        loop_timer_set(engine->loop, &engine->tidy, clock_now_ns() + TIDY_SECONDS * 1000000000ll, on_tidy);
+        loop_timer_set(
+            engine->loop, &engine->tidy, clock_now_ns() + TIDY_SECONDS * 1000000000ll, on_tidy);
 }
 
-/* 0, or the exit status. The lock, not the socket, tells whether another engine is alive: a socket stays behind when one is killed. It is of those that belong to a process: a fork that the engine has just made when it is killed has not got it. */
+/* 0, or the exit status. The lock, not the socket, tells whether another engine is alive: a socket
+ * stays behind when one is killed. It is of those that belong to a process: a fork that the engine
+ * has just made when it is killed has not got it. */
 static int listen_on(struct engine *engine, const char *path) {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     struct flock whole = { .l_type = F_WRLCK };
@@ -162,7 +175,8 @@ static int listen_on(struct engine *engine, const char *path) {
     struct stat st;
 
     if (strlen(path) >= sizeof address.sun_path)
-        return serve_complain(path, "the path of the socket is too long for the kernel (107 bytes)");
+        return serve_complain(
+            path, "the path of the socket is too long for the kernel (107 bytes)");
     memcpy(address.sun_path, path, strlen(path) + 1);
     /* No client would speak to us there. What is in the place of the socket is looked at below. */
     auto_free char *directory = strdup(path);
@@ -179,16 +193,22 @@ static int listen_on(struct engine *engine, const char *path) {
     if (engine->lock_fd < 0)
         return serve_complain(lock, strerror(errno));
     if (fstat(engine->lock_fd, &st) < 0 || st.st_uid != geteuid())
-        return serve_complain(lock, "belongs to another user, who could keep the socket from being served; remove it, or use another path");
+        return serve_complain(lock, "belongs to another user, who could keep the socket from being "
+                                    "served; remove it, or use another path");
     if (fcntl(engine->lock_fd, F_SETLK, &whole) < 0)
-        return serve_complain(path, errno == EAGAIN || errno == EACCES ? "another engine is serving that socket (engine_busy); stop it, or use another path" : strerror(errno));
+        return serve_complain(path, errno == EAGAIN || errno == EACCES
+                                        ? "another engine is serving that socket (engine_busy); "
+                                          "stop it, or use another path"
+                                        : strerror(errno));
     engine->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (engine->listen_fd < 0)
         return serve_complain(path, strerror(errno));
     if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
         return serve_complain(path, "exists and is no socket; move it away, or use another path");
     if (unlink(path) < 0 && errno != ENOENT)
-        return serve_complain(path, errno == EPERM || errno == EACCES ? "another user has put a socket there; use another path" : strerror(errno));
+        return serve_complain(path, errno == EPERM || errno == EACCES
+                                        ? "another user has put a socket there; use another path"
+                                        : strerror(errno));
     mode_t before = umask(0177);
     int r = bind(engine->listen_fd, (struct sockaddr *)&address, sizeof address);
     umask(before);
@@ -206,9 +226,13 @@ static char *program_in(const char *directory, const char *below, const char *na
     return asprintf(&path, "%s%s/%s", directory, below, name) < 0 ? NULL : path;
 }
 
-/* As a variable of the environment says, or beside this program, or where an installation has it when this program is the CLI. If it is at none of these, whoever tries to start it says so. */
+/* As a variable of the environment says, or beside this program, or where an installation has it
+ * when this program is the CLI. If it is at none of these, whoever tries to start it says so. */
 static char *find_program(const char *variable, const char *program) {
-    static const struct { bool beside; const char *below; } places[] = { { true, "" }, { true, "/../libexec/rollbox" }, { false, ROLLBOX_LIBEXECDIR } };
+    static const struct {
+        bool beside;
+        const char *below;
+    } places[] = { { true, "" }, { true, "/../libexec/rollbox" }, { false, ROLLBOX_LIBEXECDIR } };
     const char *named = secure_getenv(variable);
 
     if (named)
@@ -233,7 +257,9 @@ static unsigned raise_open_files(void) {
     auto_buf struct buf most = BUF_INIT;
 
     /* Root may have more than it was given. (Refused in a user namespace, which is fine.) */
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && !geteuid() && fd_read_file("/proc/sys/fs/nr_open", 64, &most) == 0 && (buf_add(&most, "", 1), !buf_failed(&most))) {
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && !geteuid() &&
+        fd_read_file("/proc/sys/fs/nr_open", 64, &most) == 0 &&
+        (buf_add(&most, "", 1), !buf_failed(&most))) {
         rlim_t wanted = MIN((rlim_t)strtoull(most.data, NULL, 10), (rlim_t)ENOUGH_FILES);
 
         if (limit.rlim_max < wanted)
@@ -244,16 +270,25 @@ static unsigned raise_open_files(void) {
 }
 
 /*
- * What whoever started us ignores (a shell's background job SIGINT, nohup SIGHUP, systemd SIGPIPE) would be ignored by all that we start, guests' programs
- * included, which cannot tell why Ctrl-C or a closed pipe does not end them. It is blocked instead: that does not outlive our spawns, and means the same to us.
+ * What whoever started us ignores (a shell's background job SIGINT, nohup SIGHUP, systemd SIGPIPE)
+ * would be ignored by all that we start, guests' programs included, which cannot tell why Ctrl-C or
+ * a closed pipe does not end them. It is blocked instead: that does not outlive our spawns, and
+ * means the same to us.
  */
 static void stop_ignoring(sigset_t *ret_ignored) {
-    struct { uintptr_t handler; unsigned long flags; uintptr_t restorer; uint64_t mask; } action, by_default = { 0 };      /* the kernel's: the C library hides two signals that it uses itself, which can be ignored as well */
+    struct {
+        uintptr_t handler;
+        unsigned long flags;
+        uintptr_t restorer;
+        uint64_t mask;
+    } action, by_default = { 0 }; /* the kernel's: the C library hides two signals that it uses
+                                     itself, which can be ignored as well */
     sigset_t one;
 
     sigemptyset(ret_ignored);
     for (int number = 1; number <= SIGRTMAX; number++) {
-        if (sys_call4(__NR_rt_sigaction, number, NULL, &action, sizeof action.mask) < 0 || action.handler != (uintptr_t)SIG_IGN)
+        if (sys_call4(__NR_rt_sigaction, number, NULL, &action, sizeof action.mask) < 0 ||
+            action.handler != (uintptr_t)SIG_IGN)
             continue;
         (void)sigaddset(ret_ignored, number);
         sigemptyset(&one);
@@ -264,7 +299,7 @@ static void stop_ignoring(sigset_t *ret_ignored) {
 }
 
 static int open_signals(struct engine *engine, const sigset_t *ignored) {
-    const int asked[] = { SIGINT, SIGHUP };  /* SIGTERM is `rollbox engine stop` */
+    const int asked[] = { SIGINT, SIGHUP }; /* SIGTERM is `rollbox engine stop` */
     sigset_t set;
 
     sigemptyset(&set);
@@ -273,7 +308,7 @@ static int open_signals(struct engine *engine, const sigset_t *ignored) {
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
     sigaddset(&set, SIGPIPE);
-    sigaddset(&set, SIGXFSZ);   /* a write past RLIMIT_FSIZE is an error like any other */
+    sigaddset(&set, SIGXFSZ); /* a write past RLIMIT_FSIZE is an error like any other */
     sigprocmask(SIG_BLOCK, &set, NULL);
     sigdelset(&set, SIGPIPE);
     sigdelset(&set, SIGXFSZ);
@@ -287,8 +322,9 @@ static int open_signals(struct engine *engine, const sigset_t *ignored) {
 }
 
 static int start_engine(struct engine *engine, const struct serve_options *options) {
-    struct list *lists[] = { &engine->clients, &engine->profiles, &engine->boxes, &engine->runs, &engine->turns,
-        &engine->finished, &engine->sessions, &engine->streams, &engine->drains, &engine->zygotes, &engine->copies };
+    struct list *lists[] = { &engine->clients, &engine->profiles, &engine->boxes, &engine->runs,
+        &engine->turns, &engine->finished, &engine->sessions, &engine->streams, &engine->drains,
+        &engine->zygotes, &engine->copies };
     sigset_t ignored;
     int r;
 
@@ -299,12 +335,14 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
         list_init(&engine->sessions_by[i]);
     for (size_t i = 0; i < ARRAY_SIZE(engine->finished_by); i++)
         list_init(&engine->finished_by[i]);
-    engine->image_fs = engine->janitor = engine->publishing = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
-    engine->next_id_base = (uint32_t)getpid() * 61;     /* engines that run at once should not meet */
+    engine->image_fs = engine->janitor = engine->publishing = engine->listen_fd =
+        engine->signal_fd = engine->lock_fd = -EBADF;
+    engine->next_id_base = (uint32_t)getpid() * 61; /* engines that run at once should not meet */
     limits_settle();
-    (void)umask(umask(0) & 077);        /* what we make for ourselves we must be able to use */
+    (void)umask(umask(0) & 077); /* what we make for ourselves we must be able to use */
     unsigned open_files = raise_open_files();
-    /* Above the standard streams, one of which may be closed: what we open next must not be taken for it. */
+    /* Above the standard streams, one of which may be closed: what we open next must not be taken
+     * for it. */
     do
         engine->null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     while (engine->null_fd >= 0 && engine->null_fd <= STDERR_FILENO);
@@ -324,16 +362,20 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
     if (r == 0)
         r = open_signals(engine, &ignored);
     if (r == -ENOSPC)
-        return serve_complain("starting", "all of this user's epoll watches are in use; end what holds them (a sandbox may), or raise fs.epoll.max_user_watches");
+        return serve_complain("starting",
+            "all of this user's epoll watches are in use; end what holds them (a "
+            "sandbox may), or raise fs.epoll.max_user_watches");
     if (r == 0)
         r = cgroup_root_open(&engine->features, CGROUP_LIMITS, &engine->cgroups);
     if (r < 0)
         return serve_complain("starting", strerror(-r));
     engine->max_finished_fds = MIN(open_files / 8, 2048u);
     engine->open_files = open_files;
-    engine->max_files = open_files - engine->max_finished_fds - MIN(open_files / 2, FILES_OF_ENGINE);
+    engine->max_files =
+        open_files - engine->max_finished_fds - MIN(open_files / 2, FILES_OF_ENGINE);
     uint64_t available = MIN(engine->features.memory_available_bytes, cgroup_memory_left());
-    engine->memory_budget = options->have_budget ? options->memory_budget : MAX(available / 10 * 8, (uint64_t)1);
+    engine->memory_budget =
+        options->have_budget ? options->memory_budget : MAX(available / 10 * 8, (uint64_t)1);
     return 0;
 }
 

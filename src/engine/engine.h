@@ -2,10 +2,12 @@
 /*
  * The engine: owns sandboxes on behalf of its clients.
  *
- * One thread around one loop. A *client* is a connection. A *program* is a policy compiled for this host, shared by all clients that sent the same text; it has a *launcher* process and
- * some spare boxes. A *box* is a sandbox as the kernel knows it: an init held by pidfd, the socket to it, a network namespace and a cgroup
- * slot. A *run* is a request being carried out: queued until memory is granted, then in a box, until its result is sent. Runs belong to clients: a client's end
- * is the end of its runs. Boxes outlive their runs by the moment the kernel takes to tear them down.
+ * One thread around one loop. A *client* is a connection. A *program* is a policy compiled for this
+ * host, shared by all clients that sent the same text; it has a *launcher* process and some spare
+ * boxes. A *box* is a sandbox as the kernel knows it: an init held by pidfd, the socket to it, a
+ * network namespace and a cgroup slot. A *run* is a request being carried out: queued until memory
+ * is granted, then in a box, until its result is sent. Runs belong to clients: a client's end is
+ * the end of its runs. Boxes outlive their runs by the moment the kernel takes to tear them down.
  */
 #ifndef ROLLBOX_ENGINE_ENGINE_H
 #define ROLLBOX_ENGINE_ENGINE_H
@@ -38,56 +40,62 @@ struct engine {
     struct loop *loop;
     struct features features;
     struct cgroup_root *cgroups;
-    int janitor;                /* write end of the janitor's pipe; -EBADF: not started */
-    int publishing;             /* of commit_janitor.c's janitor, likewise */
-    char *leftovers;            /* see engine_serve.h */
+    int janitor;     /* write end of the janitor's pipe; -EBADF: not started */
+    int publishing;  /* of commit_janitor.c's janitor, likewise */
+    char *leftovers; /* see engine_serve.h */
     size_t leftovers_size;
-    char *init_path, *store_path;       /* of rollbox-init; of rollbox-store, NULL: not found */
-    bool is_private;            /* ends with its one client */
-    unsigned n_unreadable;      /* records of sleeping sandboxes that the last search of the store met (hibernate_reattach) */
+    char *init_path, *store_path; /* of rollbox-init; of rollbox-store, NULL: not found */
+    bool is_private;              /* ends with its one client */
+    unsigned n_unreadable; /* records of sleeping sandboxes that the last search of the store met
+                              (hibernate_reattach) */
     struct loop_source listen;
     struct loop_source signals;
     int listen_fd, signal_fd, lock_fd, null_fd;
-    unsigned max_files, files;  /* of our limit of open files: for boxes; what they have, or may come to need */
-    unsigned open_files;        /* that limit: states have files, too, images, holders */
-    int64_t socket_poll_cost_ns;          /* what it takes to ask all boxes once what waits in their sockets */
-    int64_t memory_poll_cost_ns;        /* what it takes to look at the memory of all sessions once */
+    unsigned max_files,
+        files; /* of our limit of open files: for boxes; what they have, or may come to need */
+    unsigned open_files; /* that limit: states have files, too, images, holders */
+    int64_t
+        socket_poll_cost_ns; /* what it takes to ask all boxes once what waits in their sockets */
+    int64_t memory_poll_cost_ns; /* what it takes to look at the memory of all sessions once */
     char *socket_path;
     struct list clients, profiles, boxes, runs, sessions, streams, drains;
-    struct list turns;          /* struct client.in_turns: those with a queue; who was served last is the last */
-    struct list copies;         /* struct copy.node: asked of launchers, not answered yet */
-    struct list zygotes;        /* struct checkpoint.node: those that have one, the longest unused first */
+    struct list
+        turns; /* struct client.in_turns: those with a queue; who was served last is the last */
+    struct list copies;  /* struct copy.node: asked of launchers, not answered yet */
+    struct list zygotes; /* struct checkpoint.node: those that have one, the longest unused first */
     unsigned n_zygotes;
-    struct session *forked_last;        /* as it ran; NULL: it is gone */
-    int image_fs;                   /* checkpoint.c: for images; -EBADF: none yet */
+    struct session *forked_last; /* as it ran; NULL: it is gone */
+    int image_fs;                /* checkpoint.c: for images; -EBADF: none yet */
     bool image_fs_requested;
-    uint32_t pool_id;           /* whose it is; 0: the caller's own */
-    struct list sessions_by[1024];      /* the same, found by a hash of the name */
+    uint32_t pool_id;              /* whose it is; 0: the caller's own */
+    struct list sessions_by[1024]; /* the same, found by a hash of the name */
     uint64_t next_session, next_name, next_exec;
     unsigned n_sessions, n_drains;
     uint64_t next_profile;
     unsigned n_clients, n_boxes, n_running, n_queued;
-    uint64_t memory_budget, memory_reserved;    /* bytes; budget 0: unlimited */
-    uint32_t next_id_base, next_guest_id;       /* as root: ranges of the host's ids */
-    uint64_t guest_ids[GUEST_ID_OTHERS / 64];   /* a bit for each id in such a range that a sandbox has, or a namespace in free_file_ids */
+    uint64_t memory_budget, memory_reserved;  /* bytes; budget 0: unlimited */
+    uint32_t next_id_base, next_guest_id;     /* as root: ranges of the host's ids */
+    uint64_t guest_ids[GUEST_ID_OTHERS / 64]; /* a bit for each id in such a range that a sandbox
+                                                 has, or a namespace in free_file_ids */
     unsigned next_slot;
     uint64_t next_launcher;
-    struct launcher *idle_launcher;     /* started, without a plan; or NULL */
-    struct list finished_by[256];       /* the same, found by a hash of the id */
-    struct list finished;       /* operations whose result is kept for a retry, oldest first */
+    struct launcher *idle_launcher; /* started, without a plan; or NULL */
+    struct list finished_by[256];   /* the same, found by a hash of the id */
+    struct list finished;           /* operations whose result is kept for a retry, oldest first */
     size_t finished_bytes;
     unsigned n_finished, n_finished_fds, max_finished_fds;
-    struct loop_timer tidy;     /* armed while there are boxes */
+    struct loop_timer tidy; /* armed while there are boxes */
     struct loop_timer janitor_due;
     struct loop_task schedule_runs;
-    int64_t oom_kills, oom_rose_ns;     /* of the host: how many, as of the last look, and when a look found more */
-    struct recorder *recorder;  /* record.c; NULL: nothing was recorded yet */
-    uint64_t identity;          /* of this engine among all; 0: not needed yet */
-    struct uppers *uppers;      /* disk_upper.c; NULL: no sandbox with disk_at store yet */
-    struct hoards *hoards;      /* hoards.c; NULL: nothing has run yet */
-    struct process_state *process;      /* of isolation process; NULL: no sandbox of that kind yet */
+    int64_t oom_kills,
+        oom_rose_ns; /* of the host: how many, as of the last look, and when a look found more */
+    struct recorder *recorder;     /* record.c; NULL: nothing was recorded yet */
+    uint64_t identity;             /* of this engine among all; 0: not needed yet */
+    struct uppers *uppers;         /* disk_upper.c; NULL: no sandbox with disk_at store yet */
+    struct hoards *hoards;         /* hoards.c; NULL: nothing has run yet */
+    struct process_state *process; /* of isolation process; NULL: no sandbox of that kind yet */
     bool stopping;
-    bool has_adopted;           /* hibernate.c: looked for sandboxes that sleep */
+    bool has_adopted; /* hibernate.c: looked for sandboxes that sleep */
 };
 
 /* Of an amount that is counted in a sum of all: another one. */
@@ -96,12 +104,14 @@ static inline void engine_account(int64_t *sum, int64_t *own, int64_t now) {
     *own = now;
 }
 
-#define MAX_RUN_EXTRA 8        /* descriptors of a command from 3 on */
-#define AGAIN_NS 50000000ll     /* before it is tried again what found no room, or is looked for again what nobody tells of */
+#define MAX_RUN_EXTRA 8 /* descriptors of a command from 3 on */
+#define AGAIN_NS                                                                                   \
+    50000000ll /* before it is tried again what found no room, or is looked for again what nobody  \
+                  tells of */
 
 /* sender.c: a message that waits, in whatever holds it for its owner. */
 struct outgoing {
-    struct list node;           /* sender->waiting */
+    struct list node; /* sender->waiting */
     struct buf message;
     int fds[MAX_RUN_EXTRA + 1];
     size_t n_fds, bytes;
@@ -109,89 +119,98 @@ struct outgoing {
 
 struct sender {
     struct loop *loop;
-    struct loop_source *source; /* of the socket: its owner reads from it, and calls sender_flush on EPOLLOUT */
+    struct loop_source
+        *source; /* of the socket: its owner reads from it, and calls sender_flush on EPOLLOUT */
     struct loop_timer retry;
     struct list waiting;
-    size_t bytes, n;            /* of what waits: memory files included; how many messages */
-    uint64_t flying;            /* bytes of memory files that were sent since the other end had read all */
-    size_t pauses_at;           /* bytes: with more waiting, nothing is read from the socket. 0: it is always read */
-    bool by_event;              /* it waits for room in the socket */
-    void (*over)(struct sender *sender, struct outgoing *outgoing, int r);      /* takes what has waited: it is sent, or (-errno) never can be */
+    size_t bytes, n;  /* of what waits: memory files included; how many messages */
+    uint64_t flying;  /* bytes of memory files that were sent since the other end had read all */
+    size_t pauses_at; /* bytes: with more waiting, nothing is read from the socket. 0: it is always
+                         read */
+    bool by_event;    /* it waits for room in the socket */
+    void (*over)(struct sender *sender, struct outgoing *outgoing,
+        int r); /* takes what has waited: it is sent, or (-errno) never can be */
 };
 
 struct client {
     struct engine *engine;
-    struct list node;           /* engine->clients */
+    struct list node; /* engine->clients */
     struct loop_source source;
     int fd;
     bool greeted;
-    struct list runs;           /* struct run.of_client */
-    struct list sessions;       /* struct session.of_client: those that end with it */
+    struct list runs;     /* struct run.of_client */
+    struct list sessions; /* struct session.of_client: those that end with it */
     struct sender sender;
-    pid_t pid;                  /* as the kernel tells; 0: of another pid namespace */
+    pid_t pid; /* as the kernel tells; 0: of another pid namespace */
     uid_t uid;
-    unsigned n_requests;        /* that are not answered yet */
-    size_t held_bytes, held_fds;        /* of its requests: what waits in the engine */
-    struct list queue;          /* struct run.in_queue */
-    struct list in_turns;       /* engine->turns */
+    unsigned n_requests;         /* that are not answered yet */
+    size_t held_bytes, held_fds; /* of its requests: what waits in the engine */
+    struct list queue;           /* struct run.in_queue */
+    struct list in_turns;        /* engine->turns */
     unsigned n_queued, n_running;
-    uint64_t memory_reserved;   /* bytes: of its runs that run */
-    uint64_t passed;            /* bytes: of others' runs that began while its first had no room */
+    uint64_t memory_reserved; /* bytes: of its runs that run */
+    uint64_t passed;          /* bytes: of others' runs that began while its first had no room */
 };
 
-/* oci_image.c: an image that a policy names, with what it says where the policy is silent put into the policy. */
+/* oci_image.c: an image that a policy names, with what it says where the policy is silent put into
+ * the policy. */
 struct image {
     struct store_image *stored; /* its layers, locked */
     char *directory;            /* of the store's layers */
     struct plan_image plan;
-    struct plan_image_place *places;    /* of a snapshot; what they point to is ours */
+    struct plan_image_place *places; /* of a snapshot; what they point to is ours */
 };
 int image_get(struct policy *policy, struct image **ret_image, struct rollbox_error *error);
 struct image *image_free(struct image *image);
 
-/* What is at the paths that a policy names: to tell, later, whether it is something else there now. */
+/* What is at the paths that a policy names: to tell, later, whether it is something else there now.
+ */
 struct path_identities {
     struct path_identity *items;
     size_t n;
-    int64_t etc_changed_ns;     /* the host's /etc */
-    bool is_mixed;              /* its template has something else than this, however the host looks now */
+    int64_t etc_changed_ns; /* the host's /etc */
+    bool is_mixed; /* its template has something else than this, however the host looks now */
 };
 
 struct profile {
     struct engine *engine;
-    struct list node;           /* engine->programs */
+    struct list node; /* engine->programs */
     uint64_t number;
-    char *key;                  /* policy text and, where it counts, the caller's environment */
+    char *key; /* policy text and, where it counts, the caller's environment */
     size_t key_length, text_length;
-    struct list kept;           /* struct kept: host directories that a commit has replaced, and that its sandboxes still see */
+    struct list kept; /* struct kept: host directories that a commit has replaced, and that its
+                         sandboxes still see */
     struct policy *policy;
     struct plan *plan;
-    struct image *image;        /* that its template shows; NULL: none */
-    struct path_identities path_identities;     /* what was at the policy's paths when it was compiled */
-    struct buf environment;     /* "K=V" NUL each */
+    struct image *image; /* that its template shows; NULL: none */
+    struct path_identities
+        path_identities;    /* what was at the policy's paths when it was compiled */
+    struct buf environment; /* "K=V" NUL each */
     char *isolation;
-    struct launcher *launcher;  /* NULL: none yet, or it died */
-    int user_namespace;         /* of the first launcher that was ready, for those that replace it; -EBADF */
-    uint32_t id_base;           /* of these two, with that: what its sandboxes' files belong to */
+    struct launcher *launcher; /* NULL: none yet, or it died */
+    int user_namespace; /* of the first launcher that was ready, for those that replace it; -EBADF
+                         */
+    uint32_t id_base;   /* of these two, with that: what its sandboxes' files belong to */
     uint64_t launcher_number;
-    struct list spares;         /* struct box.in_profile: ready and idle */
+    struct list spares; /* struct box.in_profile: ready and idle */
     unsigned n_spares, n_runs, n_running;
-    unsigned n_sessions;        /* that stand on its launcher: it must not go */
-    unsigned n_sleepers;        /* sessions that sleep: it may rest, but must not go */
-    unsigned n_wakers;          /* of these, and of its sessions, that are about to wake: what their files are made with is to be what they run with */
-    struct list slots;          /* struct cgroup_lease: free */
+    unsigned n_sessions; /* that stand on its launcher: it must not go */
+    unsigned n_sleepers; /* sessions that sleep: it may rest, but must not go */
+    unsigned n_wakers;   /* of these, and of its sessions, that are about to wake: what their files
+                            are made with is to be what they run with */
+    struct list slots;   /* struct cgroup_lease: free */
     int64_t used_ns;
-    unsigned n_codes;           /* runs of code that an interpreter may be ready for */
-    unsigned n_cold;            /* of these, that have none, and run or are queued */
-    struct interpreter *interpreter;    /* that one; NULL */
-    struct interpreter *serves; /* of the program that has it: whose it is */
+    unsigned n_codes;                /* runs of code that an interpreter may be ready for */
+    unsigned n_cold;                 /* of these, that have none, and run or are queued */
+    struct interpreter *interpreter; /* that one; NULL */
+    struct interpreter *serves;      /* of the program that has it: whose it is */
 };
 
 /* Why the kernel's OOM killer ended a process of a sandbox. */
 enum oom_cause {
-    OOM_NONE,                   /* it did not */
-    OOM_LIMIT,                  /* the sandbox met its own limit */
-    OOM_HOST,                   /* memory was short for all: on the host, or in a group that the engine is in */
+    OOM_NONE,  /* it did not */
+    OOM_LIMIT, /* the sandbox met its own limit */
+    OOM_HOST,  /* memory was short for all: on the host, or in a group that the engine is in */
 };
 
 struct cgroup_lease {
@@ -199,37 +218,45 @@ struct cgroup_lease {
     struct cgroup_slot *cgroup;
     int entries[CGROUP_MAX_ENTRIES];
     int n_entries;
-    bool told, is_own;          /* by that, since it is used: of memory that was short, here or above; and it was here */
-    bool ends;                  /* a process was lost, and its command told: all else in the session is to end, too */
+    bool told, is_own; /* by that, since it is used: of memory that was short, here or above; and it
+                          was here */
+    bool
+        ends; /* a process was lost, and its command told: all else in the session is to end, too */
     struct loop_timer look;
-    bool resting, living;       /* of few descriptors; of a sandbox that lives: not to be used again, both */
+    bool resting,
+        living; /* of few descriptors; of a sandbox that lives: not to be used again, both */
     struct loop_source oom;
-    struct box *box;            /* that uses it */
+    struct box *box; /* that uses it */
     struct engine *engine;
 };
 
-/* As root: the guest's id in U0, and the user namespace by which the mounts of its files show it as their owner. */
+/* As root: the guest's id in U0, and the user namespace by which the mounts of its files show it as
+ * their owner. */
 struct file_ids {
-    uint32_t id;                /* 0: none of its own */
-    int fd;                     /* -1: none, or not kept */
+    uint32_t id; /* 0: none of its own */
+    int fd;      /* -1: none, or not kept */
 };
 
 struct launcher {
     struct profile *profile;
-    struct checkpoint *checkpoint;          /* that it holds in its memory, for boxes to be restored from (holder); NULL: it is the program's own */
-    pid_t pid;                  /* 0: not known */
+    struct checkpoint *checkpoint; /* that it holds in its memory, for boxes to be restored from
+                                      (holder); NULL: it is the program's own */
+    pid_t pid;                     /* 0: not known */
     int socket;
     struct loop_source source;
     bool ready;
     uint32_t id_base;
-    bool fixed;                 /* its memory has the addresses that are not random, as a command's of such a plan has; so what is restored in it finds room in the same places as what is started anew */
-    int mounts;                 /* of one that waits for its plan: tells of mounts made since */
-    struct list creating;       /* struct box.in_launcher: CREATE sent, not yet answered */
+    bool fixed; /* its memory has the addresses that are not random, as a command's of such a plan
+                   has; so what is restored in it finds room in the same places as what is started
+                   anew */
+    int mounts; /* of one that waits for its plan: tells of mounts made since */
+    struct list creating; /* struct box.in_launcher: CREATE sent, not yet answered */
     uint64_t next_serial;
-    uint64_t number;            /* of its user namespace: a holder's is that of the launcher it was cloned from */
-    int free_netns[128];        /* of that, so of no use to another's boxes */
+    uint64_t
+        number; /* of its user namespace: a holder's is that of the launcher it was cloned from */
+    int free_netns[128]; /* of that, so of no use to another's boxes */
     unsigned n_free_netns;
-    struct file_ids free_file_ids[128];         /* likewise */
+    struct file_ids free_file_ids[128]; /* likewise */
     unsigned n_free_file_ids;
 };
 
@@ -238,55 +265,62 @@ enum box_state { BOX_SETUP, BOX_READY, BOX_DYING };
 struct box {
     struct engine *engine;
     struct profile *profile;
-    struct list node;           /* engine->boxes */
-    struct list in_profile;     /* program->spares */
-    struct checkpoint *preforked;         /* a spare of this state, which has one, with its processes in it; NULL: of none */
+    struct list node;             /* engine->boxes */
+    struct list in_profile;       /* program->spares */
+    struct checkpoint *preforked; /* a spare of this state, which has one, with its processes in it;
+                                     NULL: of none */
     struct list in_launcher;
-    int64_t made_ns;            /* CLOCK_REALTIME: none of its files is older */
-    uint64_t serial;            /* of CREATE */
-    struct launcher *maker;     /* until that is answered */
-    uint64_t launcher;          /* its number */
+    int64_t made_ns;        /* CLOCK_REALTIME: none of its files is older */
+    uint64_t serial;        /* of CREATE */
+    struct launcher *maker; /* until that is answered */
+    uint64_t launcher;      /* its number */
     enum box_state state;
-    bool is_set_up;             /* init says so; it is ready once the launcher has told its pid, too */
+    bool is_set_up; /* init says so; it is ready once the launcher has told its pid, too */
     pid_t pid;
     int pidfd, socket, netns, disk;
     struct file_ids file_ids;
     struct loop_source death, answers;
     struct loop_timer deadline; /* of set-up, or of a spare's idleness */
     struct cgroup_lease *slot;
-    struct private_dir *private_dir;          /* of isolation process: its private files; NULL: of isolation namespace */
-    struct disk_upper *upper;        /* disk_at store: the same, in place of a tmpfs; a reference, or NULL */
-    struct layer_hold *stands_on;       /* and the layers that it was made on; NULL: none */
-    struct run *run;            /* NULL: spare, or its run is over, or: */
-    struct session *session;    /* that lives in it, or: */
-    struct interpreter *interpreter;    /* that is started in it */
-    bool is_layered;            /* `disk` is a layer (layer.c) */
-    unsigned files;             /* counted in engine->files */
-    struct files_baseline *files_baseline;    /* how that looked before its first command */
-    bool served_early;          /* files were asked for before that was seen */
-    bool from_prefork;             /* it was one of a state, made before anybody needed it */
-    const struct checkpoint *restored_image;   /* the state that its processes are prepared as, by who has that: a sign, not to be followed */
+    struct private_dir
+        *private_dir; /* of isolation process: its private files; NULL: of isolation namespace */
+    struct disk_upper
+        *upper; /* disk_at store: the same, in place of a tmpfs; a reference, or NULL */
+    struct layer_hold *stands_on;          /* and the layers that it was made on; NULL: none */
+    struct run *run;                       /* NULL: spare, or its run is over, or: */
+    struct session *session;               /* that lives in it, or: */
+    struct interpreter *interpreter;       /* that is started in it */
+    bool is_layered;                       /* `disk` is a layer (layer.c) */
+    unsigned files;                        /* counted in engine->files */
+    struct files_baseline *files_baseline; /* how that looked before its first command */
+    bool served_early;                     /* files were asked for before that was seen */
+    bool from_prefork; /* it was one of a state, made before anybody needed it */
+    const struct checkpoint *restored_image; /* the state that its processes are prepared as, by who
+                                                has that: a sign, not to be followed */
     bool oom;
-    bool kill_sent;             /* it is dying of a SIGKILL */
-    struct buf fds_until_dead;            /* descriptors (int): ends of pipes that its processes are not to see closed */
-    struct sockmem sockets;     /* to ask what waits in the sandbox's sockets; not open until that is wanted */
-    struct loop_source asking;  /* there is more to come of the answer */
-    int64_t asked_ns;           /* how long it has taken so far */
-    uint64_t socket_bytes;      /* the last answer */
-    int64_t ask_again_ns;       /* not before */
-    int64_t socket_poll_cost_ns;          /* how long that took; counted in engine->socket_poll_cost_ns */
-    uint64_t kernel_bytes;      /* what the kernel has for its files and the like, as of the last look at that (hoards.c) */
-    int64_t suspected_bytes;    /* what it may have made the kernel take besides */
+    bool kill_sent;            /* it is dying of a SIGKILL */
+    struct buf fds_until_dead; /* descriptors (int): ends of pipes that its processes are not to see
+                                  closed */
+    struct sockmem
+        sockets; /* to ask what waits in the sandbox's sockets; not open until that is wanted */
+    struct loop_source asking;   /* there is more to come of the answer */
+    int64_t asked_ns;            /* how long it has taken so far */
+    uint64_t socket_bytes;       /* the last answer */
+    int64_t ask_again_ns;        /* not before */
+    int64_t socket_poll_cost_ns; /* how long that took; counted in engine->socket_poll_cost_ns */
+    uint64_t kernel_bytes; /* what the kernel has for its files and the like, as of the last look at
+                              that (hoards.c) */
+    int64_t suspected_bytes; /* what it may have made the kernel take besides */
 };
 
 struct output {
     struct run *run;
-    struct list streams;        /* struct stream: who gets it as it comes */
+    struct list streams; /* struct stream: who gets it as it comes */
     struct loop_source source;
-    int fd;                     /* read end; -EBADF once at its end or never there */
+    int fd; /* read end; -EBADF once at its end or never there */
     struct buf head;
-    int spool;                  /* memory file with everything, once head is too small; -EBADF */
-    uint64_t total;             /* bytes kept */
+    int spool;      /* memory file with everything, once head is too small; -EBADF */
+    uint64_t total; /* bytes kept */
     bool truncated, sealed;
 };
 
@@ -299,68 +333,71 @@ struct waiter {
 
 /* A pipe between a command and its client. */
 struct run_pipe {
-    uint64_t inode;             /* 0: none */
-    bool is_written;            /* by the command */
-    int kept;                   /* of a restored one: the other end, until somebody claims it; -EBADF */
+    uint64_t inode;  /* 0: none */
+    bool is_written; /* by the command */
+    int kept;        /* of a restored one: the other end, until somebody claims it; -EBADF */
 };
 
 enum run_state { RUN_QUEUED, RUN_STARTING, RUN_RUNNING, RUN_ENDED };
 
 struct run {
     struct engine *engine;
-    struct client *client;      /* NULL once it is gone */
+    struct client *client; /* NULL once it is gone */
     struct profile *profile;
     struct list of_engine;
     struct list of_client;
-    struct list in_queue;       /* engine's; of a session's: session->waiting */
-    struct list waiters;        /* struct waiter: retries of the same operation */
+    struct list in_queue; /* engine's; of a session's: session->waiting */
+    struct list waiters;  /* struct waiter: retries of the same operation */
     uint64_t serial;
-    unsigned char operation[72];        /* of a session's: its number first, so that two sessions may use the same */
+    unsigned char
+        operation[72]; /* of a session's: its number first, so that two sessions may use the same */
     size_t operation_length;
     enum run_state state;
-    struct session *session;    /* NULL: a box for it alone */
+    struct session *session; /* NULL: a box for it alone */
     struct list of_session;
-    uint64_t exec;              /* its serial towards init */
-    pid_t main_pid;             /* of its main process, in the sandbox */
+    uint64_t exec;  /* its serial towards init */
+    pid_t main_pid; /* of its main process, in the sandbox */
     bool has_terminal, is_detached;
-    bool kill_due;              /* init could not be told yet */
-    bool told_to_end;           /* init is to kill it: `timeout` is how long that may take to answer */
-    int input;                  /* what is typed into the terminal; -EBADF */
-    const struct client *input_client;  /* who gave it */
-    int streams[2];             /* what the streams are to be copied to, until they are; -EBADF */
+    bool kill_due;    /* init could not be told yet */
+    bool told_to_end; /* init is to kill it: `timeout` is how long that may take to answer */
+    int input;        /* what is typed into the terminal; -EBADF */
+    const struct client *input_client; /* who gave it */
+    int streams[2]; /* what the streams are to be copied to, until they are; -EBADF */
     int extra[MAX_RUN_EXTRA];
     unsigned n_extra;
-    struct run_pipe pipes[3 + MAX_RUN_EXTRA];  /* of a session's: by the descriptor that it became. Of stdout and stderr: `outputs` */
-    struct terminal_input *terminal_input;      /* session: from `input` into the terminal */
-    struct buf request;         /* the message for init */
-    struct buf action;          /* of its step, once it has been sent; empty: it is made at its end */
-    uint64_t step, begun_at, end_sequence;  /* record.c; 0: it is no step; it was the n-th to end */
-    size_t n_env;               /* of the request's variables, the last in it */
+    struct run_pipe pipes[3 + MAX_RUN_EXTRA]; /* of a session's: by the descriptor that it became.
+                                                 Of stdout and stderr: `outputs` */
+    struct terminal_input *terminal_input;    /* session: from `input` into the terminal */
+    struct buf request;                       /* the message for init */
+    struct buf action; /* of its step, once it has been sent; empty: it is made at its end */
+    uint64_t step, begun_at, end_sequence; /* record.c; 0: it is no step; it was the n-th to end */
+    size_t n_env;                          /* of the request's variables, the last in it */
     unsigned n_extra_given;
-    int recorded_stdin;         /* while it is a step; -EBADF */
+    int recorded_stdin; /* while it is a step; -EBADF */
     bool stdin_is_data, stdin_is_piped;
-    int stdio[3];               /* what the command gets; -EBADF once handed over */
+    int stdio[3]; /* what the command gets; -EBADF once handed over */
     int64_t timeout_ms;
     uint64_t output_limit;
     struct box *box;
     struct output outputs[2];
     struct loop_timer timeout, watch;
     int64_t started_ns;
-    int64_t oom_kills_before;   /* of the host */
-    bool was_sent_kill;         /* SIGKILL, because somebody asked for it */
-    bool is_code;               /* python3 -c CODE ...: may be a restored interpreter's */
-    bool is_cold;               /* and is not, though it is queued or runs */
+    int64_t oom_kills_before; /* of the host */
+    bool was_sent_kill;       /* SIGKILL, because somebody asked for it */
+    bool is_code;             /* python3 -c CODE ...: may be a restored interpreter's */
+    bool is_cold;             /* and is not, though it is queued or runs */
     bool reserved;
-    struct client *queued_at, *held_by, *charged_to;    /* whose queue it is in; who is counted what it holds, and its memory; NULL: nobody */
-    size_t held_bytes, held_fds;        /* of its request */
-    bool killed;                /* by us, for `outcome` */
-    bool exited;                /* init told how it ended */
+    struct client *queued_at, *held_by, *charged_to; /* whose queue it is in; who is counted what it
+                                                        holds, and its memory; NULL: nobody */
+    size_t held_bytes, held_fds;                     /* of its request */
+    bool killed;                                     /* by us, for `outcome` */
+    bool exited;                                     /* init told how it ended */
     enum rollbox_outcome outcome;
-    int status;                 /* wait status */
+    int status; /* wait status */
     uint64_t wall_ns, cpu_ns, peak_memory;
-    int64_t look_ns;            /* what the last look at its memory took (on_watch) */
-    uint64_t read_bytes, written_bytes;     /* UINT64_MAX: not known */
-    uint64_t stream;            /* likewise: of chance, as GUEST_STARTED tells it */
+    int64_t look_ns;                    /* what the last look at its memory took (on_watch) */
+    uint64_t read_bytes, written_bytes; /* UINT64_MAX: not known */
+    uint64_t stream;                    /* likewise: of chance, as GUEST_STARTED tells it */
     uint32_t processes_peak;
     struct rollbox_error error;
 };
@@ -369,156 +406,225 @@ struct run {
 /* python.c: grants what the interpreter of the policy's own needs, if it names one. */
 int python_grant(struct policy *policy, struct rollbox_error *error);
 
-int profile_get(struct engine *engine, const char *text, size_t length, const char *const *caller_environment, struct profile **ret_profile, struct rollbox_error *error);
-struct profile *profile_twin(const struct profile *of, struct rollbox_error *error);    /* another of the same policy, on no list and without a number: its owner frees it; NULL */
+int profile_get(struct engine *engine, const char *text, size_t length,
+    const char *const *caller_environment, struct profile **ret_profile,
+    struct rollbox_error *error);
+struct profile *profile_twin(const struct profile *of,
+    struct rollbox_error *error); /* another of the same policy, on no list and without a number:
+                                     its owner frees it; NULL */
 struct profile *profile_find(struct engine *engine, uint64_t number);
-struct path_identities *profile_path_identities(struct profile *profile);       /* of an interpreter's twin: its base's */
-int profile_renew(struct profile **profile, struct rollbox_error *error);   /* for what begins now: another one, if the host has something else at the policy's paths */
-int profile_of_before(struct profile **profile, const json_t *path_identities, struct rollbox_error *error);    /* for what began on those (path_identities_record): another one of no number, if the host's directories are others now */
-int profile_explain(struct engine *engine, const char *text, size_t length, struct buf *to, struct rollbox_error *error);
+struct path_identities *profile_path_identities(
+    struct profile *profile); /* of an interpreter's twin: its base's */
+int profile_renew(struct profile **profile,
+    struct rollbox_error *error); /* for what begins now: another one, if the host has something
+                                     else at the policy's paths */
+int profile_of_before(struct profile **profile, const json_t *path_identities,
+    struct rollbox_error *error); /* for what began on those (path_identities_record): another one
+                                     of no number, if the host's directories are others now */
+int profile_explain(struct engine *engine, const char *text, size_t length, struct buf *to,
+    struct rollbox_error *error);
 struct profile *profile_free(struct profile *profile);
 int profile_keep_spares(struct profile *profile);
-void profile_drop_spares(struct engine *engine);        /* of all programs: something has run out */
+void profile_drop_spares(struct engine *engine); /* of all programs: something has run out */
 void profile_drop_spares_of(struct profile *profile);
-/* Of all that have something at or below `path`, which is another directory now: new sandboxes see that, the present ones the old one. That is at `kept` now, locked by the descriptor (-EBADF: by none), and goes with the last of them. */
+/* Of all that have something at or below `path`, which is another directory now: new sandboxes see
+ * that, the present ones the old one. That is at `kept` now, locked by the descriptor (-EBADF: by
+ * none), and goes with the last of them. */
 void profile_retire(struct engine *engine, const char *path, int take_fd, const char *kept);
-void profile_rest(struct profile *profile);             /* nothing of it is needed but what it says, unless something is */
-void profile_leave(struct profile *profile);            /* a session has: a retired program ends with its last */
-void profile_tidy(struct engine *engine);               /* free slots of a peak that is over */
+void profile_rest(
+    struct profile *profile); /* nothing of it is needed but what it says, unless something is */
+void profile_leave(
+    struct profile *profile);             /* a session has: a retired program ends with its last */
+void profile_tidy(struct engine *engine); /* free slots of a peak that is over */
 
 /* python_zygote.c: Python kept started. */
-bool interpreter_queue(struct run *run);                /* of code, that has come; the second of a policy has one made. It is to wait, by its in_queue, until there is one, or there is a processor for it: run_enqueue then */
-void interpreter_release_queue(struct interpreter *interpreter);    /* those of them that need not wait any more; NULL: nobody waits */
-struct profile *interpreter_profile(struct profile *base);      /* in which a run of code is to be started: that one, or one that has the interpreter ready */
-int interpreter_code(const struct buf *request);        /* what the interpreter reads, as a memory file; or -errno */
-bool interpreter_is_fixed(const struct profile *profile);       /* code is always run by it, be it started anew: what it finds is to be the same */
-int interpreter_request(const struct buf *request, struct buf *to);     /* that, in place of the command of a GUEST_EXEC. 0 or -errno */
+bool interpreter_queue(struct run
+        *run); /* of code, that has come; the second of a policy has one made. It is to wait, by its
+                  in_queue, until there is one, or there is a processor for it: run_enqueue then */
+void interpreter_release_queue(struct interpreter
+        *interpreter); /* those of them that need not wait any more; NULL: nobody waits */
+struct profile *interpreter_profile(
+    struct profile *base); /* in which a run of code is to be started: that one, or one that has the
+                              interpreter ready */
+int interpreter_code(
+    const struct buf *request); /* what the interpreter reads, as a memory file; or -errno */
+bool interpreter_is_fixed(
+    const struct profile *profile); /* code is always run by it, be it started anew: what it finds
+                                       is to be the same */
+int interpreter_request(const struct buf *request,
+    struct buf *to); /* that, in place of the command of a GUEST_EXEC. 0 or -errno */
 void interpreter_started(struct profile *profile, const struct guest_record *record);
-int interpreter_load(const struct profile *profile);    /* into its launcher */
+int interpreter_load(const struct profile *profile); /* into its launcher */
 bool interpreter_has_image(const struct profile *profile);
 void interpreter_loaded(struct interpreter *interpreter, int error_number);
 void interpreter_answer(struct interpreter *interpreter, const struct guest_record *record);
 void interpreter_box_created(struct interpreter *interpreter);
 void interpreter_box_lost(struct interpreter *interpreter, struct box *box);
-void interpreter_launcher_lost(struct profile *twin);   /* which is let go of: it may be gone after this */
-struct profile *interpreter_twin(const struct interpreter *interpreter);        /* the program that has it; NULL also of NULL */
+void interpreter_launcher_lost(
+    struct profile *twin); /* which is let go of: it may be gone after this */
+struct profile *interpreter_twin(
+    const struct interpreter *interpreter); /* the program that has it; NULL also of NULL */
 bool interpreter_is_busy(const struct interpreter *interpreter);
-struct path_identities *interpreter_path_identities(struct interpreter *interpreter);   /* of its base */
-struct profile *interpreter_base_of(struct profile *twin);     /* a run of the twin has ended */
+struct path_identities *interpreter_path_identities(
+    struct interpreter *interpreter);                      /* of its base */
+struct profile *interpreter_base_of(struct profile *twin); /* a run of the twin has ended */
 struct interpreter *interpreter_free(struct interpreter *interpreter);
 void interpreter_status(const struct engine *engine, struct buf *to);
 
 /* host_view.c: what plan_compile must know. */
 struct host;
-int host_look(struct engine *engine, const struct policy *policy, const struct image *image, struct host **ret_host, struct rollbox_error *error);
+int host_look(struct engine *engine, const struct policy *policy, const struct image *image,
+    struct host **ret_host, struct rollbox_error *error);
 const struct plan_host *host_plan(const struct host *host);
 struct host *host_free(struct host *host);
-int path_identities_scan(const struct policy *policy, const char *later, struct path_identities *ret_path_identities);     /* `later`: where something will be denied once it is there, or NULL */
+int path_identities_scan(const struct policy *policy, const char *later,
+    struct path_identities *ret_path_identities); /* `later`: where something will be denied once it
+                                                     is there, or NULL */
 bool path_identities_hold(const struct path_identities *path_identities);
-bool path_identities_base(const struct path_identities *path_identities, const char *path, uint64_t *ret_device, uint64_t *ret_inode);
+bool path_identities_base(const struct path_identities *path_identities, const char *path,
+    uint64_t *ret_device, uint64_t *ret_inode);
 struct commit_exchange;
-void path_identities_published(struct engine *engine, struct profile *by, const char *place, const struct commit_exchange *exchange);
-json_t *path_identities_record(const struct path_identities *path_identities);  /* the bases, for when this engine is gone */
-size_t path_identities_compare(struct path_identities *path_identities, const json_t *record, bool marks);      /* how many are others than the record's bases; `marks`: nothing is committed to these unless it is forced */
-void path_identities_expect(const struct path_identities *path_identities, struct plan *plan);   /* tells the launcher */
-void path_identities_bound(struct path_identities *path_identities, const struct plan *plan, uint64_t others);  /* which has answered (ops_others) */
+void path_identities_published(struct engine *engine, struct profile *by, const char *place,
+    const struct commit_exchange *exchange);
+json_t *path_identities_record(
+    const struct path_identities *path_identities); /* the bases, for when this engine is gone */
+size_t path_identities_compare(struct path_identities *path_identities, const json_t *record,
+    bool marks); /* how many are others than the record's bases; `marks`: nothing is committed to
+                    these unless it is forced */
+void path_identities_expect(
+    const struct path_identities *path_identities, struct plan *plan); /* tells the launcher */
+void path_identities_bound(struct path_identities *path_identities, const struct plan *plan,
+    uint64_t others); /* which has answered (ops_others) */
 void path_identities_done(struct path_identities *path_identities);
 
 /* launcher.c */
 void launcher_prestart(struct engine *engine, bool fixed); /* one that waits for the first plan */
-void launcher_drop_idle(struct engine *engine);         /* that one */
+void launcher_drop_idle(struct engine *engine);            /* that one */
 int launcher_start(struct profile *profile, struct rollbox_error *error);
-/* As root: gives a box, before it is created, an id of its own, if it can have one; and takes that back when it is dead. */
+/* As root: gives a box, before it is created, an id of its own, if it can have one; and takes that
+ * back when it is dead. */
 void launcher_lend_ids(struct box *box);
 void launcher_take_ids(struct box *box);
 /* Closes what is kept for later boxes. */
 void launcher_drop_free(struct launcher *launcher);
 struct box_options;
-int launcher_create(struct launcher *launcher, struct box *box, const struct box_options *options, int box_socket);
-int zygote_start(struct profile *profile, struct checkpoint *checkpoint, struct rollbox_error *error);      /* starts the holder of it */
+int launcher_create(
+    struct launcher *launcher, struct box *box, const struct box_options *options, int box_socket);
+int zygote_start(struct profile *profile, struct checkpoint *checkpoint,
+    struct rollbox_error *error); /* starts the holder of it */
 void launcher_stop(struct launcher *launcher);
-void launcher_kill(struct launcher *launcher);          /* it does not answer */
-void launcher_drop(struct launcher *launcher);          /* it is of no use: what waits for it fails */
+void launcher_kill(struct launcher *launcher); /* it does not answer */
+void launcher_drop(struct launcher *launcher); /* it is of no use: what waits for it fails */
 
 /* box.c */
 struct box_options {
-    struct session *session;    /* whose it is; NULL: of a run, or a spare */
-    struct snapshot *base;          /* a state of files that it stands on; NULL: none */
-    struct launcher *zygote;    /* that makes it; NULL: the program's launcher */
-    struct checkpoint *loads;         /* or what it loads itself, while that is written */
-    bool notes;                 /* what its processes write to is noted from their start on (dirty_tracking.h) */
-    const int64_t *ahead_ns;    /* what CLOCK_MONOTONIC and CLOCK_BOOTTIME are ahead of ours in it; NULL: as the plan, or its image, says */
+    struct session *session;  /* whose it is; NULL: of a run, or a spare */
+    struct snapshot *base;    /* a state of files that it stands on; NULL: none */
+    struct launcher *zygote;  /* that makes it; NULL: the program's launcher */
+    struct checkpoint *loads; /* or what it loads itself, while that is written */
+    bool notes; /* what its processes write to is noted from their start on (dirty_tracking.h) */
+    const int64_t *ahead_ns; /* what CLOCK_MONOTONIC and CLOCK_BOOTTIME are ahead of ours in it;
+                                NULL: as the plan, or its image, says */
 };
-int box_new(struct profile *profile, const struct box_options *options, struct box **ret_box, struct rollbox_error *error);
+int box_new(struct profile *profile, const struct box_options *options, struct box **ret_box,
+    struct rollbox_error *error);
 void box_created(struct box *box, pid_t pid, int take_pidfd);
 void box_failed(struct box *box, const struct guest_record *record);
-void box_kill(struct box *box);         /* every process; freed when the kernel says it is dead */
-void box_send_kill(struct box *box);       /* that alone: its end is on the way, and box_kill is to come */
+void box_kill(struct box *box); /* every process; freed when the kernel says it is dead */
+void box_send_kill(
+    struct box *box); /* that alone: its end is on the way, and box_kill is to come */
 /* Closes an end of a pipe to its processes; of one that was struck, when they are dead. */
 void box_close(struct box *box, int *fd);
-void box_orphan(struct box *box);       /* the same, of a program that is going */
+void box_orphan(struct box *box); /* the same, of a program that is going */
 int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint32_t *ret_processes);
-bool box_needs_watch(const struct box *box);     /* while something runs in it */
-bool box_is_over(const struct box *box, uint64_t memory);        /* what box_usage said last */
+bool box_needs_watch(const struct box *box);              /* while something runs in it */
+bool box_is_over(const struct box *box, uint64_t memory); /* what box_usage said last */
 void box_rest(struct box *box);
-void box_expect_start(struct box *box); /* of a command, within some time */
-bool box_has_room(const struct engine *engine);         /* for one more, in open files */
+void box_expect_start(struct box *box);         /* of a command, within some time */
+bool box_has_room(const struct engine *engine); /* for one more, in open files */
 void box_count_files(struct box *box);          /* of one that lives: those that it has now */
-void box_checkpoint(struct box *box);         /* a session's, which is ready: holds no more than it must */
+void box_checkpoint(struct box *box); /* a session's, which is ready: holds no more than it must */
 void box_make_spare(struct box *box);
 struct box *box_take_spare(struct profile *profile, bool layered);
-void box_set_preforked(struct box *box, struct checkpoint *checkpoint);       /* a spare with the processes of a state, which has none: for a moment */
+void box_set_preforked(struct box *box,
+    struct checkpoint
+        *checkpoint); /* a spare with the processes of a state, which has none: for a moment */
 struct box *box_take_preforked(struct checkpoint *checkpoint, const struct profile *profile);
 
-
 /* cgroup_lease.c */
-int cgroup_lease_get(struct profile *profile, bool living, struct cgroup_lease **ret_slot);      /* living: of a sandbox that lives */
+int cgroup_lease_get(struct profile *profile, bool living,
+    struct cgroup_lease **ret_slot); /* living: of a sandbox that lives */
 void cgroup_lease_put(struct profile *profile, struct cgroup_lease *slot);
 void cgroup_lease_rest(struct cgroup_lease *slot);
-bool cgroup_lease_oom_told(const struct cgroup_lease *slot);     /* there may have been kills */
-enum oom_cause cgroup_lease_oom_cause(struct cgroup_lease *slot, uint64_t *known_kills);         /* of those that are not known yet; they are, then, and whatever else is in a session ends by them soon */
-void cgroup_lease_oom_forget(const struct cgroup_lease *slot, uint64_t *known_kills);           /* they are known, and all ends by them already */
+bool cgroup_lease_oom_told(const struct cgroup_lease *slot); /* there may have been kills */
+enum oom_cause cgroup_lease_oom_cause(struct cgroup_lease *slot,
+    uint64_t *known_kills); /* of those that are not known yet; they are, then, and whatever else is
+                               in a session ends by them soon */
+void cgroup_lease_oom_forget(const struct cgroup_lease *slot,
+    uint64_t *known_kills); /* they are known, and all ends by them already */
 struct cgroup_lease *cgroup_lease_free(struct cgroup_lease *slot);
 
 /* run.c */
 void run_request(struct client *client, struct wire_message *message);
 void run_kill(struct run *run, enum rollbox_outcome outcome);
-int64_t run_filling_ns(const struct engine *engine, uint64_t bytes);    /* how long it takes a guest at least to bring in so much memory */
-void run_out_of_memory(struct run *run, enum oom_cause cause);       /* with all else in its sandbox: it may have begun already, which init has not said yet. One that nobody has asked init for begins after it */
-void run_broken(struct run *run);              /* session_broken */
-void run_fail(struct run *run, enum rollbox_error_code code, int error_number, const char *stage, const char *message);
+int64_t run_filling_ns(const struct engine *engine,
+    uint64_t bytes); /* how long it takes a guest at least to bring in so much memory */
+void run_out_of_memory(struct run *run,
+    enum oom_cause
+        cause); /* with all else in its sandbox: it may have begun already, which init has not said
+                   yet. One that nobody has asked init for begins after it */
+void run_broken(struct run *run); /* session_broken */
+void run_fail(struct run *run, enum rollbox_error_code code, int error_number, const char *stage,
+    const char *message);
 void run_answer(struct run *run, const struct guest_record *record);
-void run_overflow(struct run *run);     /* a stream is past its limit */
-void run_output_lost(struct run *run, int error_number);        /* a stream cannot be kept */
+void run_overflow(struct run *run);                      /* a stream is past its limit */
+void run_output_lost(struct run *run, int error_number); /* a stream cannot be kept */
 void run_box_dead(struct run *run);
-void run_abandon(struct run *run);      /* its client is gone */
-void run_forget_client(struct client *client);  /* as somebody who waits for another's run */
+void run_abandon(struct run *run);             /* its client is gone */
+void run_forget_client(struct client *client); /* as somebody who waits for another's run */
 void run_cancel(struct client *client, uint64_t serial, enum rollbox_outcome outcome);
-void run_handed_over(struct run *run);          /* its descriptors, to init */
-void run_enqueue(struct run *run);      /* to be started by run_schedule; of code, by the interpreter that there is now */
-void run_schedule(struct engine *engine);       /* soon, from the loop: starts those queued runs that may start */
-struct run *run_find(struct engine *engine, const struct run *except, const unsigned char *operation, size_t length);     /* under way */
-void run_finish(struct run *run);       /* init has told all that it will */
+void run_handed_over(struct run *run); /* its descriptors, to init */
+void run_enqueue(struct run
+        *run); /* to be started by run_schedule; of code, by the interpreter that there is now */
+void run_schedule(
+    struct engine *engine); /* soon, from the loop: starts those queued runs that may start */
+struct run *run_find(struct engine *engine, const struct run *except,
+    const unsigned char *operation, size_t length); /* under way */
+void run_finish(struct run *run);                   /* init has told all that it will */
 int run_open_streams(struct run *run);
-struct run *run_adopt(struct session *session, const struct checkpoint_command *command);       /* one that goes on in its box; RUN_STARTING. NULL: out of memory */
-size_t run_add_environment(struct buf *to, const struct profile *profile, const struct session *session, const char *const *entries, size_t n);      /* the policy's, the session's (or NULL) and these, as fields for init; how many are these */
-int run_wait_for(struct client *client, uint64_t serial, struct run *run);      /* its result goes there, too */
+struct run *run_adopt(struct session *session,
+    const struct checkpoint_command
+        *command); /* one that goes on in its box; RUN_STARTING. NULL: out of memory */
+size_t run_add_environment(struct buf *to, const struct profile *profile,
+    const struct session *session, const char *const *entries,
+    size_t n); /* the policy's, the session's (or NULL) and these, as fields for init; how many are
+                  these */
+int run_wait_for(
+    struct client *client, uint64_t serial, struct run *run); /* its result goes there, too */
 
 /* output.c */
 int output_open(struct output *output, struct run *run, int *ret_write_end);
-int output_adopt(struct output *output, int take_fd);  /* a terminal's master */
+int output_adopt(struct output *output, int take_fd); /* a terminal's master */
 void output_drain(struct output *output);
-int output_seal(struct output *output);         /* its memory file, if it has one, before anybody else gets that: 0 or -errno */
+int output_seal(struct output
+        *output); /* its memory file, if it has one, before anybody else gets that: 0 or -errno */
 void output_done(struct output *output);
-void output_hand_over(struct output *output);   /* of a command that has ended, whose stream somebody may still write to, and others still read */
+void output_hand_over(struct output *output); /* of a command that has ended, whose stream somebody
+                                                 may still write to, and others still read */
 
 /* result.c */
-void result_send(struct run *run);      /* to its client and all who wait for it */
-void result_send_error(struct client *client, uint64_t serial, const struct rollbox_error *error);      /* without a run */
+void result_send(struct run *run); /* to its client and all who wait for it */
+void result_send_error(
+    struct client *client, uint64_t serial, const struct rollbox_error *error); /* without a run */
 bool result_replay(struct client *client, uint64_t serial, const void *operation, size_t length);
-void result_send_summary(struct client *client, uint64_t serial, enum rollbox_outcome outcome, int status, uint64_t wall_ns, uint64_t cpu_ns);      /* of one whose output is gone */
-bool result_streams(struct engine *engine, const void *operation, size_t length, size_t most, struct buf streams[2]);    /* appends stdout and stderr of one that is kept; false: they are not there whole, or more than `most` bytes */
-void result_restore(struct engine *engine, const void *operation, size_t length, enum rollbox_outcome outcome, int status, uint64_t wall_ns, uint64_t cpu_ns, const struct buf streams[2]);      /* keeps it, of a command of an engine before this one */
+void result_send_summary(struct client *client, uint64_t serial, enum rollbox_outcome outcome,
+    int status, uint64_t wall_ns, uint64_t cpu_ns); /* of one whose output is gone */
+bool result_streams(struct engine *engine, const void *operation, size_t length, size_t most,
+    struct buf streams[2]); /* appends stdout and stderr of one that is kept; false: they are not
+                               there whole, or more than `most` bytes */
+void result_restore(struct engine *engine, const void *operation, size_t length,
+    enum rollbox_outcome outcome, int status, uint64_t wall_ns, uint64_t cpu_ns,
+    const struct buf streams[2]); /* keeps it, of a command of an engine before this one */
 void result_forget(struct engine *engine, const void *operation, size_t length);
 void result_forget_all(struct engine *engine);
 
@@ -526,49 +632,65 @@ void result_forget_all(struct engine *engine);
 void engine_stop(struct engine *engine);
 void engine_tidy(struct engine *engine);
 int64_t engine_oom_kills(struct engine *engine, bool now);
-bool engine_oom_lately(struct engine *engine);    /* has it killed anybody in the last seconds? */
+bool engine_oom_lately(struct engine *engine); /* has it killed anybody in the last seconds? */
 
 /* sender.c */
-void sender_init(struct sender *sender, struct loop *loop, struct loop_source *source, void (*over)(struct sender *, struct outgoing *, int));
-int sender_send(struct sender *sender, struct buf *message, const int *fds, size_t n_fds);     /* 0: it is sent; 1: it has to wait; -errno: it never can be sent */
-int sender_keep(struct sender *sender, struct outgoing *outgoing, struct buf *message, const int *fds, size_t n_fds);  /* what has to wait, in an empty *outgoing; takes the message. 0, or -errno: then neither */
+void sender_init(struct sender *sender, struct loop *loop, struct loop_source *source,
+    void (*over)(struct sender *, struct outgoing *, int));
+int sender_send(struct sender *sender, struct buf *message, const int *fds,
+    size_t n_fds); /* 0: it is sent; 1: it has to wait; -errno: it never can be sent */
+int sender_keep(struct sender *sender, struct outgoing *outgoing, struct buf *message,
+    const int *fds, size_t n_fds); /* what has to wait, in an empty *outgoing; takes the message. 0,
+                                      or -errno: then neither */
 void sender_flush(struct sender *sender);
-bool sender_is_paused(const struct sender *sender);     /* more waits than may: see pauses_at */
-void outgoing_done(struct outgoing *outgoing);  /* does not wait any more */
+bool sender_is_paused(const struct sender *sender); /* more waits than may: see pauses_at */
+void outgoing_done(struct outgoing *outgoing);      /* does not wait any more */
 
 /* connection.c */
 int client_new(struct engine *engine, int take_fd);
-void client_free(struct client *client);    /* and ends its runs */
+void client_free(struct client *client); /* and ends its runs */
 void client_send(struct client *client, struct buf *message, const int *fds, size_t n_fds);
 void client_fail(struct client *client, uint64_t serial, const struct rollbox_error *error);
-int server_handle(struct client *client, struct wire_message *message);        /* < 0: the connection is to end */
+int server_handle(
+    struct client *client, struct wire_message *message); /* < 0: the connection is to end */
 void server_status(struct engine *engine, struct buf *to);
 
-/* janitor.c: a process that outlives the engine by a moment, to remove the cgroups of one that is killed. Started as soon as the loop has nothing better to do. */
+/* janitor.c: a process that outlives the engine by a moment, to remove the cgroups of one that is
+ * killed. Started as soon as the loop has nothing better to do. */
 void janitor_start_soon(struct engine *engine);
-/* Forks a janitor of some kind, which runs body(argument) and ends with what it returns. It has no descriptor of the engine's. 0 or -errno. */
+/* Forks a janitor of some kind, which runs body(argument) and ends with what it returns. It has no
+ * descriptor of the engine's. 0 or -errno. */
 int janitor_fork(int (*body)(void *), void *argument, int *ret_held);
-void janitor_wait(void);        /* in a janitor: until *ret_held, the engine's, is closed, or the engine dead */
+void janitor_wait(
+    void); /* in a janitor: until *ret_held, the engine's, is closed, or the engine dead */
 
 /* store_job.c */
-/* Starts the removal of what commits have left beside it and nobody has locked. Its process, which nobody needs to wait for, or -errno. */
+/* Starts the removal of what commits have left beside it and nobody has locked. Its process, which
+ * nobody needs to wait for, or -errno. */
 pid_t store_job_sweep(const struct engine *engine, const char *path);
 
-/* commit_janitor.c: a janitor that sweeps where commits were made when the engine, and whoever was lent its descriptor, are gone. */
-void commit_janitor_begin(struct engine *engine, const char *path); /* before rollbox-store begins to: it may be killed together with us */
-int commit_janitor_lend(const struct engine *engine);               /* a descriptor for it, or -errno */
+/* commit_janitor.c: a janitor that sweeps where commits were made when the engine, and whoever was
+ * lent its descriptor, are gone. */
+void commit_janitor_begin(struct engine *engine,
+    const char *path); /* before rollbox-store begins to: it may be killed together with us */
+int commit_janitor_lend(const struct engine *engine); /* a descriptor for it, or -errno */
 
-/* spawn.c: a program in a session of its own, without environment, whose descriptors 0 to n_fds - 1 are fds[] (each its own number, or above all of them). 0 or -errno. */
+/* spawn.c: a program in a session of its own, without environment, whose descriptors 0 to n_fds - 1
+ * are fds[] (each its own number, or above all of them). 0 or -errno. */
 int spawn_clean(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid);
-/* The same once in a process' life (later it is spawn_clean), without waiting until it is executed, so the path is to stay. A failure of that shows as its end, with 127. */
+/* The same once in a process' life (later it is spawn_clean), without waiting until it is executed,
+ * so the path is to stay. A failure of that shows as its end, with 127. */
 int spawn_soon(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid);
-/* In a fork of the engine, which goes on as `name`, in a session of its own and with all signals blocked: closes its descriptors, which are what keeps sandboxes alive and clients waiting, but the
- * standard streams and fds[], in any order (negative: none). 0 or -errno. */
+/* In a fork of the engine, which goes on as `name`, in a session of its own and with all signals
+ * blocked: closes its descriptors, which are what keeps sandboxes alive and clients waiting, but
+ * the standard streams and fds[], in any order (negative: none). 0 or -errno. */
 int spawn_shed(const char *name, const int *fds, size_t n_fds);
-/* A fork of the engine that looks at guests, and so has nothing of it but these descriptors (-EBADF: none). It ends with the engine. 0 in it, its pid in the engine, or -errno. */
+/* A fork of the engine that looks at guests, and so has nothing of it but these descriptors
+ * (-EBADF: none). It ends with the engine. 0 in it, its pid in the engine, or -errno. */
 pid_t spawn_fork(const char *name, const int *fds, size_t n_fds);
 
-/* deferred_close.c: closes a descriptor of a tmpfs which may be the last, without waiting for what that frees. */
+/* deferred_close.c: closes a descriptor of a tmpfs which may be the last, without waiting for what
+ * that frees. */
 void deferred_close(int take_fd);
 /* A child that has ended: it may have been one of these. */
 void deferred_close_ended(pid_t pid);
@@ -581,22 +703,26 @@ void deferred_close_wait(void);
 
 /* no_namespace.c: isolation process: private files, ids, processes. */
 struct private_dir;
-int private_dir_new(struct profile *profile, uint32_t id_base, struct private_dir **ret_private_dir);
-/* Where an engine's directory for them may be, in the order of preference; NULL-terminated, static. */
+int private_dir_new(
+    struct profile *profile, uint32_t id_base, struct private_dir **ret_private_dir);
+/* Where an engine's directory for them may be, in the order of preference; NULL-terminated, static.
+ */
 const char *const *process_places(void);
-void private_dir_fields(const struct private_dir *private_dir, struct buf *message);        /* of CREATE */
-bool private_dir_is_over(struct private_dir *private_dir, uint64_t limit_bytes);            /* now and then looks, so that looking costs little */
-struct private_dir *private_dir_free(struct private_dir *private_dir);                              /* the sandbox is dead */
-uint64_t process_limit(struct profile *profile);                        /* RLIMIT_NPROC of a command; 0: the plan's */
-void process_end_strays(struct engine *engine);                         /* kills what a killed init left */
+void private_dir_fields(const struct private_dir *private_dir, struct buf *message); /* of CREATE */
+bool private_dir_is_over(struct private_dir *private_dir,
+    uint64_t limit_bytes); /* now and then looks, so that looking costs little */
+struct private_dir *private_dir_free(struct private_dir *private_dir); /* the sandbox is dead */
+uint64_t process_limit(struct profile *profile); /* RLIMIT_NPROC of a command; 0: the plan's */
+void process_end_strays(struct engine *engine);  /* kills what a killed init left */
 void process_finish(struct engine *engine);
 
 /* hoards.c: ends sandboxes that have the kernel hold too much for them. */
-void hoards_watch(struct engine *engine);        /* something runs */
+void hoards_watch(struct engine *engine); /* something runs */
 void hoards_finish(struct engine *engine);
 
 /* guest_error.c: a failure of the guest side, worded. */
 void guest_restore_error_to_text(const struct guest_record *record, struct rollbox_error *error);
-void guest_error_to_text(const struct profile *profile, const struct guest_record *record, const char *argv0, const char *cwd, struct rollbox_error *error);
+void guest_error_to_text(const struct profile *profile, const struct guest_record *record,
+    const char *argv0, const char *cwd, struct rollbox_error *error);
 
 #endif

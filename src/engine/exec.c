@@ -2,8 +2,9 @@
 /*
  * Commands in sessions: runs (run.c) that share a box.
  *
- * A command waits in session->waiting until it can be sent to init: while a work is under way, while there is no box, while init's socket is full. It is killed by asking init to kill its tree of processes; it is over
- * when init says so, or when its box is dead.
+ * A command waits in session->waiting until it can be sent to init: while a work is under way,
+ * while there is no box, while init's socket is full. It is killed by asking init to kill its tree
+ * of processes; it is over when init says so, or when its box is dead.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,12 +20,14 @@
 #include "engine/session.h"
 #include "engine/disk_upper.h"
 
-#define MAX_ENDED 256           /* of those whose result somebody has got */
+#define MAX_ENDED 256 /* of those whose result somebody has got */
 #define MAX_UNTOLD 65536
-#define START_NS 30000000000ll  /* in which init is to have started a command */
-#define DEAF_NS 10000000000ll   /* an init that has not answered to a kill by then is ended itself */
+#define START_NS 30000000000ll /* in which init is to have started a command */
+#define DEAF_NS                                                                                    \
+    10000000000ll /* an init that has not answered to a kill by then is ended itself               \
+                   */
 #define MAX_STRAYS 64
-#define MAX_ATTACHED 1024u      /* clients that wait for one command */
+#define MAX_ATTACHED 1024u /* clients that wait for one command */
 
 void exec_enter(struct run *run) {
     struct session *session = run->session;
@@ -34,9 +37,10 @@ void exec_enter(struct run *run) {
         if (run->streams[i] >= 0) {
             int r = stream_add(&run->outputs[i], TAKE_FD(run->streams[i]));
             if (r < 0) {
-                error_set(&error, error_code_of(-r, ROLLBOX_ERR_INVALID_ARGUMENT), -r, "arguments", "stream_fds[%u] cannot be written to: %s", i, strerror(-r));
+                error_set(&error, error_code_of(-r, ROLLBOX_ERR_INVALID_ARGUMENT), -r, "arguments",
+                    "stream_fds[%u] cannot be written to: %s", i, strerror(-r));
                 run->session = NULL;
-                run->profile = NULL;    /* which counts only runs that have a box for themselves */
+                run->profile = NULL; /* which counts only runs that have a box for themselves */
                 run_fail(run, error.code, error.error_number, error.stage, error.message);
                 return;
             }
@@ -70,7 +74,8 @@ void exec_adopt(struct run *run) {
     list_for_each(node, &session->ended) {
         struct ended *ended = container_of(node, struct ended, node);
 
-        if (ended->operation_length == run->operation_length && !memcmp(ended->operation, run->operation, run->operation_length))
+        if (ended->operation_length == run->operation_length &&
+            !memcmp(ended->operation, run->operation, run->operation_length))
             forget_ended(session, ended);
     }
 }
@@ -81,7 +86,8 @@ char *exec_describe(const struct run *run) {
     struct buf text = BUF_INIT;
 
     while (run->request.length > sizeof(struct wire_header) && text.length < 80 &&
-           wire_next(run->request.data + sizeof(struct wire_header), run->request.length - sizeof(struct wire_header), &position, &field) > 0)
+           wire_next(run->request.data + sizeof(struct wire_header),
+               run->request.length - sizeof(struct wire_header), &position, &field) > 0)
         if (field.tag == GUEST_ARG) {
             const char *argument = wire_text(&field);
 
@@ -110,12 +116,16 @@ static void keep_orphan_pipes(struct session *session, const struct run *run) {
         if (!run->pipes[i].inode)
             continue;
         if (session->n_orphan_pipes == MAX_STRAYS)
-            memmove(session->orphan_pipes, session->orphan_pipes + 1, --session->n_orphan_pipes * sizeof session->orphan_pipes[0]);
-        struct orphan_pipe *orphan_pipes = realloc(session->orphan_pipes, (session->n_orphan_pipes + 1) * sizeof session->orphan_pipes[0]);
+            memmove(session->orphan_pipes, session->orphan_pipes + 1,
+                --session->n_orphan_pipes * sizeof session->orphan_pipes[0]);
+        struct orphan_pipe *orphan_pipes = realloc(
+            session->orphan_pipes, (session->n_orphan_pipes + 1) * sizeof session->orphan_pipes[0]);
         if (!orphan_pipes)
             return;
         session->orphan_pipes = orphan_pipes;
-        orphan_pipes[session->n_orphan_pipes++] = (struct orphan_pipe){ .inode = run->pipes[i].inode, .is_written = run->pipes[i].is_written };
+        orphan_pipes[session->n_orphan_pipes++] =
+            (struct orphan_pipe){ .inode = run->pipes[i].inode,
+                .is_written = run->pipes[i].is_written };
     }
 }
 
@@ -128,7 +138,7 @@ struct session *exec_leave(struct run *run) {
     session->n_runs--;
     run->session = NULL;
     if (!ended)
-        return session;         /* what cannot be remembered was told at least */
+        return session; /* what cannot be remembered was told at least */
     list_init(&ended->node);
     memcpy(ended->operation, run->operation, sizeof ended->operation);
     ended->operation_length = run->operation_length;
@@ -146,15 +156,17 @@ struct session *exec_leave(struct run *run) {
     return session;
 }
 
-/* Whatever holds its init up, a time-out is to be one. All processes of the sandbox go; its files stay. */
+/* Whatever holds its init up, a time-out is to be one. All processes of the sandbox go; its files
+ * stay. */
 static void on_deaf(struct loop_timer *timer) {
     struct run *run = container_of(timer, struct run, timeout);
 
-    if (run->exec && run->state != RUN_ENDED && run->session->box && run->session->box->state != BOX_DYING)
+    if (run->exec && run->state != RUN_ENDED && run->session->box &&
+        run->session->box->state != BOX_DYING)
         box_kill(run->session->box);
 }
 
-/* ---- to init ---------------------------------------------------------------------------------------------------------- */
+/* ---- to init ---- */
 
 static int send_signal(struct session *session, uint64_t target, int number, unsigned scope) {
     auto_buf struct buf message = BUF_INIT;
@@ -186,7 +198,8 @@ bool exec_kill(struct run *run) {
         return false;
     if (!run->told_to_end) {
         run->told_to_end = true;
-        (void)loop_timer_set(session->engine->loop, &run->timeout, clock_now_ns() + DEAF_NS, on_deaf);
+        (void)loop_timer_set(
+            session->engine->loop, &run->timeout, clock_now_ns() + DEAF_NS, on_deaf);
     }
     return true;
 }
@@ -204,7 +217,9 @@ static void note_pipe(struct run_pipe *pipe, int fd) {
     int flags = fcntl(fd, F_GETFL);
 
     if (flags >= 0 && fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode))
-        *pipe = (struct run_pipe){ .inode = st.st_ino, .is_written = (flags & O_ACCMODE) != O_RDONLY, .kept = -EBADF };
+        *pipe = (struct run_pipe){
+            .inode = st.st_ino, .is_written = (flags & O_ACCMODE) != O_RDONLY, .kept = -EBADF
+        };
 }
 
 static int send_exec(struct session *session, struct run *run, struct rollbox_error *error) {
@@ -212,7 +227,8 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
     size_t n = 0;
 
     if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup", "the pipes of the command cannot be made: %s", strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup",
+            "the pipes of the command cannot be made: %s", strerror(-r));
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio) && !run->has_terminal; i++)
         fds[n++] = run->stdio[i];
     for (unsigned i = 0; i < run->n_extra; i++)
@@ -220,9 +236,10 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
     ((struct wire_header *)(void *)run->request.data)->serial = run->exec;
     r = wire_send_patiently(session->box->socket, &run->request, fds, n);
     if (r == -EAGAIN)
-        return r;               /* its pipes are kept for the next try */
+        return r; /* its pipes are kept for the next try */
     if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "the command cannot be handed to the sandbox: %s", strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup",
+            "the command cannot be handed to the sandbox: %s", strerror(-r));
     if (run->stdin_is_piped)
         note_pipe(&run->pipes[0], run->stdio[0]);
     for (unsigned i = 0; i < run->n_extra; i++)
@@ -235,7 +252,7 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
     record_run_sent(run);
     run->state = RUN_STARTING;
     run->box = session->box;
-    session->dirty = true;      /* again: a state may have been taken while it waited */
+    session->dirty = true; /* again: a state may have been taken while it waited */
     (void)loop_timer_set(session->engine->loop, &run->timeout, clock_now_ns() + START_NS, on_deaf);
     return 0;
 }
@@ -259,11 +276,13 @@ static void send_waiting(struct session *session) {
     struct rollbox_error error;
 
     tell_again(session);
-    if (list_empty(&session->waiting) || (op && !op->waits_for_commands) || session->pending_restore || session->state == SESSION_CLOSING)
+    if (list_empty(&session->waiting) || (op && !op->waits_for_commands) ||
+        session->pending_restore || session->state == SESSION_CLOSING)
         return;
     int ready = session_need_box(session, &error);
     if (ready == 0 && session->box->state == BOX_SETUP)
-        return;                 /* what is written before its files are marked as untouched would be taken for nothing */
+        return; /* what is written before its files are marked as untouched would be taken for
+                   nothing */
     if (ready == 0)
         ready = session_resume(session);
     if (ready == -EAGAIN)
@@ -273,7 +292,7 @@ static void send_waiting(struct session *session) {
 
         int r = ready == 0 ? send_exec(session, run, &error) : ready;
         if (r == -EAGAIN || r == -EPIPE)
-            return;             /* init's next answer, or its death, comes here again */
+            return; /* init's next answer, or its death, comes here again */
         list_remove(&run->in_queue);
         if (r < 0)
             run_fail(run, error.code, error.error_number, error.stage, error.message);
@@ -285,13 +304,13 @@ static void send_waiting(struct session *session) {
 
 void exec_send_waiting(struct session *session) {
     if (session->sleep)
-        return;                 /* session_schedule wakes it first */
+        return; /* session_schedule wakes it first */
     send_waiting(session);
     if (list_empty(&session->waiting) && session->state != SESSION_CLOSING)
         op_commands_sent(session);
 }
 
-/* ---- from init -------------------------------------------------------------------------------------------------------- */
+/* ---- from init ---- */
 
 static struct run *of_serial(struct session *session, uint64_t serial) {
     list_for_each(node, &session->runs) {
@@ -313,18 +332,20 @@ void exec_signalled(struct session *session, uint64_t serial) {
 static int take_terminal(struct run *run, int take_master) {
     auto_close int master = take_master;
 
-    if (run->input >= 0 && !(run->terminal_input = terminal_input_new(run->engine, run->input_client, TAKE_FD(run->input), master)))
+    if (run->input >= 0 && !(run->terminal_input = terminal_input_new(
+                                 run->engine, run->input_client, TAKE_FD(run->input), master)))
         return -ENOMEM;
     return output_adopt(&run->outputs[0], TAKE_FD(master));
 }
 
-void exec_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds) {
+void exec_answer(
+    struct session *session, const struct guest_record *record, int *fds, size_t n_fds) {
     struct run *run = of_serial(session, record->serial);
 
     if (!run)
         return;
     if (record->kind == GUEST_EXEC_FAILED) {
-        run->exec = 0;          /* there is nothing to kill */
+        run->exec = 0; /* there is nothing to kill */
         if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
             run_finish(run);
         else
@@ -338,18 +359,20 @@ void exec_answer(struct session *session, const struct guest_record *record, int
     if (record->kind == GUEST_STARTED && run->has_terminal) {
         int r = n_fds ? take_terminal(run, TAKE_FD(fds[0])) : -EPROTO;
         if (r < 0)
-            run_fail(run, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the terminal of the command cannot be read");
+            run_fail(run, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run",
+                "the terminal of the command cannot be read");
     }
     if (record->kind == GUEST_EXITED) {
         run->kill_due = false;
         run->exec = 0;
-        if (run->outcome == ROLLBOX_OUTCOME_OUT_OF_MEMORY || run->error.code == ROLLBOX_ERR_HOST_OUT_OF_MEMORY)
-            session_oom_forget(session);   /* that is counted by now, and no later kill's cause */
+        if (run->outcome == ROLLBOX_OUTCOME_OUT_OF_MEMORY ||
+            run->error.code == ROLLBOX_ERR_HOST_OUT_OF_MEMORY)
+            session_oom_forget(session); /* that is counted by now, and no later kill's cause */
     }
     run_answer(run, record);
 }
 
-/* ---- attaching -------------------------------------------------------------------------------------------------------- */
+/* ---- attaching ---- */
 
 struct run *exec_find(struct session *session, const struct wire_field *operation) {
     unsigned char key[sizeof((struct run *)0)->operation];
@@ -362,20 +385,24 @@ struct run *exec_find(struct session *session, const struct wire_field *operatio
     return run_find(session->engine, NULL, key, length);
 }
 
-static bool replay_ended(struct client *client, uint64_t serial, struct session *session, const unsigned char *key, size_t length) {
+static bool replay_ended(struct client *client, uint64_t serial, struct session *session,
+    const unsigned char *key, size_t length) {
     list_for_each(node, &session->ended) {
         struct ended *ended = container_of(node, struct ended, node);
 
-        if (ended->operation_length == length && !memcmp(ended->operation, key, length) && ended->outcome != ROLLBOX_OUTCOME_ERROR) {
+        if (ended->operation_length == length && !memcmp(ended->operation, key, length) &&
+            ended->outcome != ROLLBOX_OUTCOME_ERROR) {
             ended->told = true;
-            result_send_summary(client, serial, ended->outcome, ended->status, ended->wall_ns, ended->cpu_ns);
+            result_send_summary(
+                client, serial, ended->outcome, ended->status, ended->wall_ns, ended->cpu_ns);
             return true;
         }
     }
     return false;
 }
 
-/* The result, at once or when it is there, and from now on its streams. Of a command that is over the streams are closed at once: its output is in the result. */
+/* The result, at once or when it is there, and from now on its streams. Of a command that is over
+ * the streams are closed at once: its output is in the result. */
 void exec_attach(struct client *client, struct wire_message *message) {
     unsigned char key[sizeof((struct run *)0)->operation];
     struct wire_field field, operation = { 0 };
@@ -399,13 +426,16 @@ void exec_attach(struct client *client, struct wire_message *message) {
         session_name_operation(session, key, &length);
     }
     /* What is over is told without waking anybody. */
-    if (session && sleep_of(session) && length && (result_replay(client, serial, key, length) || replay_ended(client, serial, session, key, length)))
+    if (session && sleep_of(session) && length &&
+        (result_replay(client, serial, key, length) ||
+            replay_ended(client, serial, session, key, length)))
         return;
     if (session && sleep_of(session)) {
         if (session_may_wait(session, &error) < 0)
             result_send_error(client, serial, &error);
         else if (wake_then(session, client, message) < 0) {
-            error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
+            error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments",
+                "the engine is out of memory");
             result_send_error(client, serial, &error);
         }
         return;
@@ -414,9 +444,11 @@ void exec_attach(struct client *client, struct wire_message *message) {
         session_touch(session);
     struct run *run = length ? run_find(client->engine, NULL, key, length) : NULL;
     if (!run) {
-        if (length && (result_replay(client, serial, key, length) || replay_ended(client, serial, session, key, length)))
+        if (length && (result_replay(client, serial, key, length) ||
+                          replay_ended(client, serial, session, key, length)))
             return;
-        error_set(&error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", session ? "no such command in the sandbox" : "there is no such sandbox");
+        error_set(&error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments",
+            session ? "no such command in the sandbox" : "there is no such sandbox");
         result_send_error(client, serial, &error);
         return;
     }
@@ -424,7 +456,9 @@ void exec_attach(struct client *client, struct wire_message *message) {
     list_for_each(node, &run->waiters)
         n_attached++;
     if (n_attached >= MAX_ATTACHED) {
-        error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request", "%u clients are attached to that command, as many as may be; end some of them", n_attached);
+        error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
+            "%u clients are attached to that command, as many as may be; end some of them",
+            n_attached);
         result_send_error(client, serial, &error);
         return;
     }
@@ -449,7 +483,8 @@ void exec_attach(struct client *client, struct wire_message *message) {
         if (streams & 1u << i && next < message->n_fds)
             (void)stream_add(&run->outputs[i], wire_take_fd(message, next++));
     if (r < 0) {
-        error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "arguments", "the engine is out of memory");
+        error_set(
+            &error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "arguments", "the engine is out of memory");
         result_send_error(client, serial, &error);
     }
 }
@@ -461,7 +496,8 @@ size_t exec_claim(struct run *run, uint64_t wanted, struct buf *json, int *ret_f
     for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++) {
         if (run->pipes[i].kept < 0 || !(wanted & 1ull << i))
             continue;
-        buf_printf(json, "%s{\"slot\": %zu, \"mode\": \"%s\"}", n ? ", " : "", i, run->pipes[i].is_written ? "r" : "w");
+        buf_printf(json, "%s{\"slot\": %zu, \"mode\": \"%s\"}", n ? ", " : "", i,
+            run->pipes[i].is_written ? "r" : "w");
         ret_fds[n++] = TAKE_FD(run->pipes[i].kept);
     }
     buf_add_text(json, "]}");

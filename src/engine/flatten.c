@@ -2,8 +2,11 @@
 /*
  * Images for those who have no base.
  *
- * A snapshot or fork of what runs may leave a state whose image is an addition (dirty_tracking.h). Sandboxes are made of it as it is; but what is written to the store, exported or described is an image by itself, and so is what is wanted often. It is put together when that is
- * asked for, by a fork of ours, as a guest chose what is in it. The addition stays: who is being restored from it needs its base.
+ * A snapshot or fork of what runs may leave a state whose image is an addition (dirty_tracking.h).
+ * Sandboxes are made of it as it is; but what is written to the store, exported or described is an
+ * image by itself, and so is what is wanted often. It is put together when that is asked for, by a
+ * fork of ours, as a guest chose what is in it. The addition stays: who is being restored from it
+ * needs its base.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -19,10 +22,12 @@
 #include "engine/session.h"
 #include "dump/dump.h"
 
-#define MANY_FORKS 16u          /* of one addition: that each amends itself costs more than to put it together */
+#define MANY_FORKS                                                                                 \
+    16u /* of one addition: that each amends itself costs more than to put it together */
 
 struct flatten_job {
-    struct op *op;          /* which waits for it, and has a reference to the state; NULL: it is the state's own (live->making) */
+    struct op *op; /* which waits for it, and has a reference to the state; NULL: it is the state's
+                      own (live->making) */
     struct checkpoint *checkpoint;
     struct profile *profile;
     int socket, image;
@@ -50,9 +55,12 @@ static int refuse_flatten(struct op *op, int r) {
     if (op->flatten_failed)
         return 0;
     if (r == -ECHILD)
-        error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "snapshot", "the process that put the image of the processes together was killed from outside; try again");
+        error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "snapshot",
+            "the process that put the image of the processes together was killed from outside; try "
+            "again");
     else
-        error_set(&error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "snapshot", "the image of the processes cannot be put together: %s", strerror(-r));
+        error_set(&error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "snapshot",
+            "the image of the processes cannot be put together: %s", strerror(-r));
     op_fail(op, &error);
     return r;
 }
@@ -73,14 +81,16 @@ static void on_made(struct loop_source *source, uint32_t events) {
             op_start(op);
         return;
     }
-    if (r == 0 && checkpoint->flat_image < 0 && fstat(flatten_job->image, &st) == 0) {   /* others may have asked for the same, and have it */
+    if (r == 0 && checkpoint->flat_image < 0 &&
+        fstat(flatten_job->image, &st) == 0) { /* others may have asked for the same, and have it */
         checkpoint->flat_image = TAKE_FD(flatten_job->image);
         checkpoint->flat_bytes = (uint64_t)st.st_size;
     }
     if (!op) {
-        checkpoint->n_uses = 0;       /* what went wrong is tried again when it is wanted again */
+        checkpoint->n_uses = 0; /* what went wrong is tried again when it is wanted again */
         if (r == 0)
-            dirty_tracking_start_zygote(checkpoint, flatten_job->profile);        /* the next one finds it */
+            dirty_tracking_start_zygote(
+                checkpoint, flatten_job->profile); /* the next one finds it */
         checkpoint->making = flatten_free(flatten_job);
         return;
     }
@@ -88,7 +98,8 @@ static void on_made(struct loop_source *source, uint32_t events) {
     op_start(op);
 }
 
-static int start_flatten(struct flatten_job **to, struct op *op, struct checkpoint *checkpoint, struct profile *profile) {
+static int start_flatten(struct flatten_job **to, struct op *op, struct checkpoint *checkpoint,
+    struct profile *profile) {
     struct engine *engine = checkpoint->engine;
     struct flatten_job *flatten_job = *to = calloc(1, sizeof *flatten_job);
     const int base = checkpoint_image(checkpoint->parent);
@@ -96,7 +107,11 @@ static int start_flatten(struct flatten_job **to, struct op *op, struct checkpoi
 
     if (!flatten_job)
         return -ENOMEM;
-    *flatten_job = (struct flatten_job){ .op = op, .checkpoint = op ? checkpoint_get(checkpoint) : checkpoint, .profile = profile, .socket = -EBADF, .image = checkpoint_new_image(profile) };
+    *flatten_job = (struct flatten_job){ .op = op,
+        .checkpoint = op ? checkpoint_get(checkpoint) : checkpoint,
+        .profile = profile,
+        .socket = -EBADF,
+        .image = checkpoint_new_image(profile) };
     int r = MIN(flatten_job->image, 0);
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         r = -errno;
@@ -108,12 +123,15 @@ static int start_flatten(struct flatten_job **to, struct op *op, struct checkpoi
         if (r == 0) {
             const int32_t said = dump_flatten(checkpoint->image, base, flatten_job->image);
 
-            close(flatten_job->image);        /* nobody is to have a way to write to it when that is heard */
+            close(
+                flatten_job->image); /* nobody is to have a way to write to it when that is heard */
             _exit(send(pair[1], &said, sizeof said, MSG_NOSIGNAL) != sizeof said);
         }
     }
     close_fd(&pair[1]);
-    return r < 0 ? r : loop_add(engine->loop, &flatten_job->source, flatten_job->socket, EPOLLIN, on_made);
+    return r < 0 ? r
+                 : loop_add(
+                       engine->loop, &flatten_job->source, flatten_job->socket, EPOLLIN, on_made);
 }
 
 static bool is_lacking(const struct checkpoint *checkpoint) {
@@ -130,10 +148,12 @@ static struct checkpoint *first_lacking(const struct snapshot_tree *tree) {
     return NULL;
 }
 
-/* An image by itself is needed of what is written to the store, described or tried, and is good to have of what is for many. */
+/* An image by itself is needed of what is written to the store, described or tried, and is good to
+ * have of what is for many. */
 static const struct snapshot *wanted_whole(const struct op *op) {
     const struct session *session = op->session;
-    const bool is_for_many = op->verb == VERB_FORK && op->from && !op->drops && op->count >= MANY_FORKS && !op->flatten_failed;
+    const bool is_for_many = op->verb == VERB_FORK && op->from && !op->drops &&
+                             op->count >= MANY_FORKS && !op->flatten_failed;
 
     if (op->verb == VERB_SHOW || op->verb == VERB_VERIFY)
         return op->from ? op->from : snapshot_nearest_visible(session->at);
@@ -146,7 +166,8 @@ static const struct snapshot *wanted_whole(const struct op *op) {
 static struct checkpoint *next_lacking(const struct op *op) {
     if (op->session->sleep)
         return NULL;
-    if (op->verb == VERB_HIBERNATE)   /* all that it stands on and comes of, and most often all there are */
+    if (op->verb ==
+        VERB_HIBERNATE) /* all that it stands on and comes of, and most often all there are */
         return first_lacking(op->session->tree);
     const struct snapshot *snapshot = wanted_whole(op);
     return snapshot && is_lacking(snapshot->checkpoint) ? snapshot->checkpoint : NULL;
@@ -160,6 +181,7 @@ bool flatten_begin(struct op *op) {
 }
 
 void flatten_later(struct checkpoint *checkpoint, struct profile *profile) {
-    if (is_lacking(checkpoint) && !checkpoint->making && start_flatten(&checkpoint->making, NULL, checkpoint, profile) < 0)
+    if (is_lacking(checkpoint) && !checkpoint->making &&
+        start_flatten(&checkpoint->making, NULL, checkpoint, profile) < 0)
         checkpoint->making = flatten_free(checkpoint->making);
 }

@@ -2,15 +2,23 @@
 /*
  * Hibernating and waking.
  *
- * To sleep: the present state is taken as for a snapshot, but what was captured is not let go. rollbox-store writes the layers and images to the disk, with the session's record; once that is whole and its lock is ours, the box dies, and with it
- * the states that only this session had. What is left here is a struct hibernated. Should anything fail before, the processes go on as after a snapshot; should the engine die, the store has all of it or nothing.
+ * To sleep: the present state is taken as for a snapshot, but what was captured is not let go.
+ * rollbox-store writes the layers and images to the disk, with the session's record; once that is
+ * whole and its lock is ours, the box dies, and with it the states that only this session had. What
+ * is left here is a struct hibernated. Should anything fail before, the processes go on as after a
+ * snapshot; should the engine die, the store has all of it or nothing.
  *
- * Awake: the launcher makes empty layers, rollbox-store checks every digest and fills them, the states are made again from the record, and the box is restored like any that has processes. Only then is it out of the store. A call that needs the
- * sandbox (a command, files, a work) puts a WAKE before itself; one that is answered at once is kept until then (struct op.deferred).
+ * Awake: the launcher makes empty layers, rollbox-store checks every digest and fills them, the
+ * states are made again from the record, and the box is restored like any that has processes. Only
+ * then is it out of the store. A call that needs the sandbox (a command, files, a work) puts a WAKE
+ * before itself; one that is answered at once is kept until then (struct op.deferred).
  *
- * What it was woken from stays in the store, as woken/ID, while a layer or image is held that came of it, or processes run that did: what has not changed since is not written when it sleeps again, it or another that has it (store/dedup_write.h).
+ * What it was woken from stays in the store, as woken/ID, while a layer or image is held that came
+ * of it, or processes run that did: what has not changed since is not written when it sleeps again,
+ * it or another that has it (store/dedup_write.h).
  *
- * A detached session of a shared engine survives that: the next engine on the same socket finds it in the store (hibernate_reattach).
+ * A detached session of a shared engine survives that: the next engine on the same socket finds it
+ * in the store (hibernate_reattach).
  */
 #include "engine/hibernate.h"
 
@@ -31,10 +39,12 @@
 #include "store/hibernated_check.h"
 #include "store/fingerprint.h"
 
-#define IMAGE_BESIDES (64ull << 20)     /* what an image has besides memory */
+#define IMAGE_BESIDES (64ull << 20) /* what an image has besides memory */
 #define LOCK_WAIT_MS 200
-#define LAYER_SLACK 16          /* as a part: files take up a little more or less in another tmpfs */
-#define LAYERS_AT_ONCE 64       /* that a launcher is asked for: its socket has not room for any number */
+#define LAYER_SLACK 16 /* as a part: files take up a little more or less in another tmpfs */
+#define LAYERS_AT_ONCE                                                                             \
+    64 /* that a launcher is asked for: its socket has not room for any number                     \
+        */
 
 /* A layer that is being made. */
 struct filling {
@@ -47,24 +57,28 @@ struct backing {
     struct engine *engine;
     unsigned references;
     char id[HIBERNATED_ID_LENGTH + 1];
-    int lock;                   /* of its record.json; -EBADF: it is not in woken/ (yet) */
+    int lock; /* of its record.json; -EBADF: it is not in woken/ (yet) */
 };
 
 struct wake_op {
-    json_t *whole;              /* as the store has it */
-    json_t *record;             /* what is ours of that; borrowed */
+    json_t *whole;  /* as the store has it */
+    json_t *record; /* what is ours of that; borrowed */
     struct filling *layers;
     size_t n_layers, n_asked, n_made, n_images;
-    struct hibernated *sleep;        /* while it is restored: back to that if it fails */
-    struct backing *backing;        /* what the layers and images are said to come from; a reference */
+    struct hibernated *sleep; /* while it is restored: back to that if it fails */
+    struct backing *backing;  /* what the layers and images are said to come from; a reference */
     int *images;
-    bool is_counted;            /* among the program's n_wakers */
-    bool is_kept;               /* in woken/: its processes may go on */
+    bool is_counted; /* among the program's n_wakers */
+    bool is_kept;    /* in woken/: its processes may go on */
 };
 
 static int store_of(struct engine *engine, int *ret_store, struct rollbox_error *error) {
     auto_free char *path = NULL;
-    int r = engine->store_path ? store_default_path(&path, error) : error_set(error, ROLLBOX_ERR_ENGINE_START, ENOENT, "run", "rollbox-store cannot be found beside the engine; is the installation complete?");
+    int r =
+        engine->store_path
+            ? store_default_path(&path, error)
+            : error_set(error, ROLLBOX_ERR_ENGINE_START, ENOENT, "run",
+                  "rollbox-store cannot be found beside the engine; is the installation complete?");
 
     return r < 0 ? r : store_open(path, ret_store, error);
 }
@@ -80,7 +94,7 @@ static struct hibernated *hibernate_put(struct hibernated *sleep) {
     return NULL;
 }
 
-/* ---- what it was woken from ------------------------------------------------------------------------------------------- */
+/* ---- what it was woken from ---- */
 
 static struct backing *backing_put(struct backing *backing) {
     auto_close int store = -EBADF;
@@ -88,7 +102,8 @@ static struct backing *backing_put(struct backing *backing) {
     if (!backing || --backing->references)
         return NULL;
     if (backing->lock >= 0) {
-        if (store_of(backing->engine, &store, NULL) == 0 && hibernated_remove(store, WOKEN_DIRECTORY, backing->id) == 0)
+        if (store_of(backing->engine, &store, NULL) == 0 &&
+            hibernated_remove(store, WOKEN_DIRECTORY, backing->id) == 0)
             store_job_forget(backing->engine);
         close_fd(&backing->lock);
         backing->engine->files--;
@@ -112,10 +127,11 @@ void backing_ref_put(struct backing_ref *backing_ref) {
     backing_ref->backing = backing_put(backing_ref->backing);
 }
 
-/* ---- to sleep --------------------------------------------------------------------------------------------------------- */
+/* ---- to sleep ---- */
 
 /* Nothing of its states is needed here any more. */
-static void drop_states(struct session *session, struct snapshot_tree *tree, struct snapshot *beginning) {
+static void drop_states(
+    struct session *session, struct snapshot_tree *tree, struct snapshot *beginning) {
     session_give_up_box(session);
     session->pending_restore = checkpoint_put(session->pending_restore);
     backing_ref_put(&session->backing_ref);
@@ -135,7 +151,7 @@ static void leave_program(struct session *session) {
 
     profile->n_sleepers++;
     profile->n_sessions--;
-    session->engine->files++;   /* the lock */
+    session->engine->files++; /* the lock */
     profile_rest(profile);
 }
 
@@ -167,7 +183,8 @@ static int open_parts(const struct hibernate_parts *parts, int *fds) {
         if ((fds[i] = openat(parts->layers[i]->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
             return -errno;
     for (size_t i = 0; i < parts->n_checkpoints; i++)
-        if ((fds[parts->n_layers + i] = fcntl(checkpoint_image(parts->checkpoints[i]), F_DUPFD_CLOEXEC, 3)) < 0)
+        if ((fds[parts->n_layers + i] =
+                    fcntl(checkpoint_image(parts->checkpoints[i]), F_DUPFD_CLOEXEC, 3)) < 0)
             return -errno;
     return 0;
 }
@@ -176,7 +193,10 @@ static int open_parts(const struct hibernate_parts *parts, int *fds) {
 static json_t *describe_part(size_t number, const struct backing_ref *backing_ref, bool same) {
     int fd = (int)(ERRAND_FIRST_FD + number);
 
-    return backing_ref && backing_ref->backing ? json_pack("{s:i, s:s, s:I, s:b}", "fd", fd, "kept", backing_ref->backing->id, "index", (json_int_t)backing_ref->index, "same", same) : json_pack("{s:i}", "fd", fd);
+    return backing_ref && backing_ref->backing
+               ? json_pack("{s:i, s:s, s:I, s:b}", "fd", fd, "kept", backing_ref->backing->id,
+                     "index", (json_int_t)backing_ref->index, "same", same)
+               : json_pack("{s:i}", "fd", fd);
 }
 
 static json_t *layers_of(const struct hibernate_parts *parts) {
@@ -194,31 +214,39 @@ static json_t *images_of(const struct hibernate_parts *parts, const struct sessi
     for (size_t i = 0; i < parts->n_checkpoints; i++) {
         bool same = parts->checkpoints[i]->backing_ref.backing;
 
-        json_array_append_new(list, describe_part(parts->n_layers + i, same ? &parts->checkpoints[i]->backing_ref : &session->backing_ref, same));
+        json_array_append_new(
+            list, describe_part(parts->n_layers + i,
+                      same ? &parts->checkpoints[i]->backing_ref : &session->backing_ref, same));
     }
     return list;
 }
 
 /* `to`, of an export: where it is written; else -1. */
-static int start_writing(struct op *op, const char *command, const char *id, json_t *record, const struct hibernate_parts *parts, int to, struct rollbox_error *error) {
+static int start_writing(struct op *op, const char *command, const char *id, json_t *record,
+    const struct hibernate_parts *parts, int to, struct rollbox_error *error) {
     struct session *session = op->session;
     size_t n = parts->n_layers + parts->n_checkpoints;
     auto_free int *fds = n > HIBERNATED_MAX_FILES ? NULL : calloc(n + 2, sizeof *fds);
 
     if (n > HIBERNATED_MAX_FILES)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "hibernate", "the sandbox has %zu layers and images of processes, of its snapshots, too; %d can be put to sleep: drop snapshots", n, HIBERNATED_MAX_FILES);
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "hibernate",
+            "the sandbox has %zu layers and images of processes, of its snapshots, too; %d can be "
+            "put to sleep: drop snapshots",
+            n, HIBERNATED_MAX_FILES);
     for (size_t i = 0; fds && i < n; i++)
         fds[i] = -EBADF;
     int r = fds ? open_parts(parts, fds) : -ENOMEM;
     if (r == 0) {
-        json_t *job = json_pack("{s:s, s:o, s:o, s:O}", "id", id, "layers", layers_of(parts), "images", images_of(parts, session), "record", record);
+        json_t *job = json_pack("{s:s, s:o, s:o, s:O}", "id", id, "layers", layers_of(parts),
+            "images", images_of(parts, session), "record", record);
         if (to >= 0)
             json_object_set_new(job, "to", json_integer((json_int_t)(ERRAND_FIRST_FD + n)));
         fds[n] = to;
         r = store_job_hibernate(op, command, job, fds, n + (to >= 0), error);
         json_decref(job);
     } else {
-        error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "hibernate", "the sandbox cannot be handed to rollbox-store: %s", strerror(-r));
+        error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "hibernate",
+            "the sandbox cannot be handed to rollbox-store: %s", strerror(-r));
     }
     for (size_t i = 0; fds && i < n; i++)
         close_fd(&fds[i]);
@@ -226,7 +254,8 @@ static int start_writing(struct op *op, const char *command, const char *id, jso
 }
 
 static bool lets_sleep(const struct op *op) {
-    return op->verb == VERB_WAKE || op->verb == VERB_HIBERNATE || op->verb == VERB_PAUSE || op->verb == VERB_CLOSE || op->verb == VERB_SHOW || op->verb == VERB_VERIFY ||
+    return op->verb == VERB_WAKE || op->verb == VERB_HIBERNATE || op->verb == VERB_PAUSE ||
+           op->verb == VERB_CLOSE || op->verb == VERB_SHOW || op->verb == VERB_VERIFY ||
            (op->verb == VERB_EXPORT && op->takes_live && !op->from);
 }
 
@@ -235,13 +264,16 @@ static bool is_called(const struct op *op) {
     const struct session *session = op->session;
     const struct list *next = op->node.next;
 
-    return !op->client && (!list_empty(&session->waiting) || (next != &session->ops && !lets_sleep(container_of(next, struct op, node))));
+    return !op->client &&
+           (!list_empty(&session->waiting) ||
+               (next != &session->ops && !lets_sleep(container_of(next, struct op, node))));
 }
 
 static void stay_awake(struct op *op) {
     struct rollbox_error error;
 
-    error_set(&error, ROLLBOX_ERR_CANCELLED, ECANCELED, "hibernate", "the sandbox was called before it slept");
+    error_set(&error, ROLLBOX_ERR_CANCELLED, ECANCELED, "hibernate",
+        "the sandbox was called before it slept");
     fail_sleep(op, &error);
 }
 
@@ -250,7 +282,7 @@ void hibernate_cancel(struct session *session) {
 
     if (!op || op->verb != VERB_HIBERNATE || op->client || !op->store_job)
         return;
-    session_touch(session);     /* its timer is over: not every call is noted as one */
+    session_touch(session); /* its timer is over: not every call is noted as one */
     store_job_give_up(op);
     stay_awake(op);
 }
@@ -275,10 +307,12 @@ static void write_state(struct op *op) {
         op->sleep->lock = -EBADF;
         op->sleep->processes = checkpoint ? checkpoint->processes : 0;
         op->sleep->memory_bytes = checkpoint ? checkpoint_memory(checkpoint) : 0;
-        snprintf(op->sleep->snapshot, sizeof op->sleep->snapshot, "%s", snapshot_nearest_visible(op->to)->id);
+        snprintf(op->sleep->snapshot, sizeof op->sleep->snapshot, "%s",
+            snapshot_nearest_visible(op->to)->id);
     }
     if (r == 0 && random_id(op->sleep->id) < 0)
-        r = error_set(&error, ROLLBOX_ERR_INTERNAL, EIO, "hibernate", "no random numbers are to be had");
+        r = error_set(
+            &error, ROLLBOX_ERR_INTERNAL, EIO, "hibernate", "no random numbers are to be had");
     if (r == 0)
         r = start_writing(op, "hibernate", op->sleep->id, record, &parts, -1, &error);
     hibernate_parts_done(&parts);
@@ -288,7 +322,8 @@ static void write_state(struct op *op) {
 }
 
 static int export_hibernated(struct op *op, struct rollbox_error *error) {
-    json_t *job = json_pack("{s:s, s:[], s:[], s:b, s:i}", "id", op->session->sleep->id, "layers", "images", "asleep", true, "to", ERRAND_FIRST_FD);
+    json_t *job = json_pack("{s:s, s:[], s:[], s:b, s:i}", "id", op->session->sleep->id, "layers",
+        "images", "asleep", true, "to", ERRAND_FIRST_FD);
     int r = store_job_hibernate(op, "export-live", job, &op->fd, 1, error);
 
     json_decref(job);
@@ -299,7 +334,11 @@ static int export_live(struct op *op, struct rollbox_error *error) {
     struct hibernate_parts parts = { 0 };
     char id[HIBERNATED_ID_LENGTH + 1];
     json_t *record = hibernate_record(op->session, op->to, true, &parts);
-    int r = !record ? no_memory(error, "export") : random_id(id) < 0 ? error_set(error, ROLLBOX_ERR_INTERNAL, EIO, "export", "no random numbers are to be had") : start_writing(op, "export-live", id, record, &parts, op->fd, error);
+    int r = !record ? no_memory(error, "export")
+            : random_id(id) < 0
+                ? error_set(
+                      error, ROLLBOX_ERR_INTERNAL, EIO, "export", "no random numbers are to be had")
+                : start_writing(op, "export-live", id, record, &parts, op->fd, error);
 
     hibernate_parts_done(&parts);
     json_decref(record);
@@ -308,7 +347,10 @@ static int export_live(struct op *op, struct rollbox_error *error) {
 
 void hibernate_export(struct op *op) {
     struct rollbox_error error;
-    int r = op->fd < 0 ? error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has no descriptor") : op->to ? export_live(op, &error) : export_hibernated(op, &error);
+    int r = op->fd < 0 ? error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
+                             "the request has no descriptor")
+            : op->to   ? export_live(op, &error)
+                       : export_hibernated(op, &error);
 
     if (r < 0)
         op_fail(op, &error);
@@ -329,12 +371,14 @@ static void end_runs(struct session *session) {
         struct run *run = container_of(node, struct run, of_session);
 
         if (run->state == RUN_QUEUED)
-            continue;           /* it came meanwhile, and wakes it */
+            continue; /* it came meanwhile, and wakes it */
         run->exec = 0;
         if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
             run_finish(run);
         else
-            run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the sandbox was put to sleep while the command ran, which goes on when it wakes: ask for it by its id then");
+            run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run",
+                "the sandbox was put to sleep while the command ran, which goes on when it wakes: "
+                "ask for it by its id then");
     }
 }
 
@@ -391,9 +435,10 @@ static void handle_written(struct op *op, const json_t *answer, int take_lock) {
         box_kill(session->box);
 }
 
-/* ---- awake ------------------------------------------------------------------------------------------------------------ */
+/* ---- awake ---- */
 
-/* The launcher that makes its layers has to be the one that restores it: another may not mount them. */
+/* The launcher that makes its layers has to be the one that restores it: another may not mount
+ * them. */
 static void count_waker(struct op *op) {
     op->wake_op->is_counted = true;
     op->session->profile->n_wakers++;
@@ -431,8 +476,8 @@ void hibernate_forget_op(struct op *op) {
 }
 
 /*
- * An engine that dies takes with it what is awake. If it could die after processes went on, and before
- * the store knew, the next engine would offer a state that has run on since.
+ * An engine that dies takes with it what is awake. If it could die after processes went on, and
+ * before the store knew, the next engine would offer a state that has run on since.
  */
 int sleep_consume(struct session *session, struct rollbox_error *error) {
     struct op *op = session_first_op(session);
@@ -446,7 +491,8 @@ int sleep_consume(struct session *session, struct rollbox_error *error) {
         return r;
     r = hibernated_keep(store, wake_op->sleep->id);
     if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "wake", "the store cannot note that the sandbox wakes: %s", strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "wake",
+            "the store cannot note that the sandbox wakes: %s", strerror(-r));
     wake_op->is_kept = true;
     return 0;
 }
@@ -454,7 +500,8 @@ int sleep_consume(struct session *session, struct rollbox_error *error) {
 static void consume_not(struct engine *engine, struct wake_op *wake_op) {
     auto_close int store = -EBADF;
 
-    if (wake_op && wake_op->is_kept && wake_op->sleep && store_of(engine, &store, NULL) == 0 && hibernated_forget_kept(store, wake_op->sleep->id) == 0)
+    if (wake_op && wake_op->is_kept && wake_op->sleep && store_of(engine, &store, NULL) == 0 &&
+        hibernated_forget_kept(store, wake_op->sleep->id) == 0)
         wake_op->is_kept = false;
 }
 
@@ -520,7 +567,8 @@ static void handle_woken(struct op *op) {
     auto_close int store = -EBADF;
 
     /* Before anything is done in it that is not in the store. */
-    if (op->wake_op->is_kept || (store_of(session->engine, &store, NULL) == 0 && hibernated_keep(store, sleep->id) == 0)) {
+    if (op->wake_op->is_kept ||
+        (store_of(session->engine, &store, NULL) == 0 && hibernated_keep(store, sleep->id) == 0)) {
         op->wake_op->backing->lock = TAKE_FD(sleep->lock);
         session->engine->files++;
     } else {
@@ -548,7 +596,8 @@ static int make_images(struct op *op, struct rollbox_error *error) {
         int fd = is_difference ? checkpoint_new_image(op->session->profile) : -EBADF;
 
         if (is_difference && fd < 0)
-            return error_set(error, error_code_of(-fd, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -fd, "wake", "there is no room for the image of the processes: %s", strerror(-fd));
+            return error_set(error, error_code_of(-fd, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -fd, "wake",
+                "there is no room for the image of the processes: %s", strerror(-fd));
         wake_op->images[wake_op->n_images] = fd;
     }
     return 0;
@@ -562,14 +611,16 @@ static int open_images(struct op *op, struct rollbox_error *error) {
     for (size_t i = 0; r == 0 && i < wake_op->n_images; i++) {
         char path[sizeof HIBERNATED_DIRECTORY + HIBERNATED_ID_LENGTH + 32];
 
-        snprintf(path, sizeof path, HIBERNATED_DIRECTORY "/%s/image-%zu", op->session->sleep->id, i);
+        snprintf(
+            path, sizeof path, HIBERNATED_DIRECTORY "/%s/image-%zu", op->session->sleep->id, i);
         /* A file of the store's nobody has open for writing, and never will. */
         if (wake_op->images[i] >= 0)
             r = checkpoint_seal_image(&wake_op->images[i]);
         else if ((wake_op->images[i] = openat(store, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)) < 0)
             r = -errno;
         if (r < 0)
-            return error_set(error, ROLLBOX_ERR_IO, -r, "wake", "the image of the processes cannot be opened: %s", strerror(-r));
+            return error_set(error, ROLLBOX_ERR_IO, -r, "wake",
+                "the image of the processes cannot be opened: %s", strerror(-r));
     }
     return r;
 }
@@ -581,7 +632,8 @@ static int name_origins(struct op *op, struct rollbox_error *error) {
     wake_op->backing = calloc(1, sizeof *wake_op->backing);
     if (!wake_op->backing)
         return no_memory(error, "wake");
-    *wake_op->backing = (struct backing){ .engine = op->session->engine, .references = 1, .lock = -EBADF };
+    *wake_op->backing =
+        (struct backing){ .engine = op->session->engine, .references = 1, .lock = -EBADF };
     memcpy(wake_op->backing->id, op->session->sleep->id, sizeof wake_op->backing->id);
     for (size_t i = 0; i < wake_op->n_layers; i++)
         backing_ref_set(&wake_op->layers[i].layer->backing_ref, wake_op->backing, i);
@@ -608,15 +660,19 @@ static void rebind_session(struct session *session) {
     }
 }
 
-/* What was captured under a policy has no more memory than that gives, but for tables, and what waits in pipes and sockets. */
+/* What was captured under a policy has no more memory than that gives, but for tables, and what
+ * waits in pipes and sockets. */
 static int check_images(const struct op *op, struct rollbox_error *error) {
     const uint64_t most = op->session->profile->policy->max_memory_bytes;
     const struct wake_op *wake_op = op->wake_op;
     struct stat st;
 
     for (size_t i = 0; most && i < wake_op->n_images; i++)
-        if (fstat(wake_op->images[i], &st) < 0 || ((uint64_t)st.st_size > most && (uint64_t)st.st_size - most > IMAGE_BESIDES))
-            return error_set(error, ROLLBOX_ERR_DAMAGED, E2BIG, "wake", "the processes have more memory than the sandbox' policy gives (max_memory); --drop-processes wakes its files alone");
+        if (fstat(wake_op->images[i], &st) < 0 ||
+            ((uint64_t)st.st_size > most && (uint64_t)st.st_size - most > IMAGE_BESIDES))
+            return error_set(error, ROLLBOX_ERR_DAMAGED, E2BIG, "wake",
+                "the processes have more memory than the sandbox' policy gives (max_memory); "
+                "--drop-processes wakes its files alone");
     return 0;
 }
 
@@ -636,11 +692,13 @@ static void handle_filled(struct op *op) {
         r = name_origins(op, &error);
     for (size_t i = 0; layers && i < wake_op->n_layers; i++) {
         layer_look(wake_op->layers[i].layer);
-        hibernate_layer_size(wake_op->record, i, &wake_op->layers[i].layer->bytes, &wake_op->layers[i].layer->entries);
+        hibernate_layer_size(wake_op->record, i, &wake_op->layers[i].layer->bytes,
+            &wake_op->layers[i].layer->entries);
         layers[i] = wake_op->layers[i].layer;
     }
     if (r == 0)
-        r = hibernate_family(session->engine, wake_op->record, layers, wake_op->n_layers, wake_op->images, wake_op->n_images, wake_op->backing, &tree, &at, &committed, &error);
+        r = hibernate_family(session->engine, wake_op->record, layers, wake_op->n_layers,
+            wake_op->images, wake_op->n_images, wake_op->backing, &tree, &at, &committed, &error);
     if (r < 0) {
         fail_wake(op, &error);
         return;
@@ -686,7 +744,8 @@ static void start_reading(struct op *op) {
     for (; r == 0 && n < wake_op->n_layers; n++) {
         fds[n] = openat(wake_op->layers[n].layer->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (fds[n] < 0)
-            r = error_set(&error, error_code_of(errno, ROLLBOX_ERR_INTERNAL), errno, "wake", "a layer cannot be opened: %s", strerror(errno));
+            r = error_set(&error, error_code_of(errno, ROLLBOX_ERR_INTERNAL), errno, "wake",
+                "a layer cannot be opened: %s", strerror(errno));
         json_array_append_new(layers, describe_part(n, NULL, false));
     }
     const size_t n_opened = n;
@@ -695,7 +754,8 @@ static void start_reading(struct op *op) {
             json_array_append_new(images, describe_part(n, NULL, false));
             fds[n++] = wake_op->images[i];
         }
-    json_t *job = json_pack("{s:s, s:o, s:o, s:b}", "id", op->session->sleep->id, "layers", layers, "images", images, "drops", op->drops);
+    json_t *job = json_pack("{s:s, s:o, s:o, s:b}", "id", op->session->sleep->id, "layers", layers,
+        "images", images, "drops", op->drops);
     if (r == 0)
         r = store_job_hibernate(op, "wake", job, fds, n, &error);
     json_decref(job);
@@ -712,7 +772,8 @@ static int ask_for_layers(struct op *op, struct rollbox_error *error) {
     struct profile *profile = op->session->profile;
     const uint64_t most = profile->policy->max_disk_bytes;
 
-    while (wake_op->n_asked < wake_op->n_layers && wake_op->n_asked - wake_op->n_made < LAYERS_AT_ONCE) {
+    while (wake_op->n_asked < wake_op->n_layers &&
+           wake_op->n_asked - wake_op->n_made < LAYERS_AT_ONCE) {
         struct filling *filling = &wake_op->layers[wake_op->n_asked];
         uint64_t bytes, entries;
 
@@ -723,7 +784,8 @@ static int ask_for_layers(struct op *op, struct rollbox_error *error) {
         filling->op = op;
         int r = copy_empty(profile, bytes, entries, on_empty, filling);
         if (r < 0)
-            return error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "wake", "the sandbox' files cannot be made again: %s", strerror(-r));
+            return error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "wake",
+                "the sandbox' files cannot be made again: %s", strerror(-r));
         wake_op->n_asked++;
     }
     return 0;
@@ -737,7 +799,8 @@ static void on_empty(void *data, struct layer *take_layer, int error_number) {
 
     filling->layer = take_layer;
     if (!take_layer) {
-        error_set(&error, error_code_of(error_number, ROLLBOX_ERR_RESOURCE_EXHAUSTED), error_number, "wake", "there is no room for the sandbox' files: %s", strerror(error_number));
+        error_set(&error, error_code_of(error_number, ROLLBOX_ERR_RESOURCE_EXHAUSTED), error_number,
+            "wake", "there is no room for the sandbox' files: %s", strerror(error_number));
         fail_wake(op, &error);
         return;
     }
@@ -751,17 +814,20 @@ static int begin_waking(struct op *op, struct rollbox_error *error) {
     struct session *session = op->session;
     struct profile *profile = session->profile;
     struct wake_op *wake_op = op->wake_op = calloc(1, sizeof *wake_op);
-    int r = wake_op ? hibernated_read(session->sleep->lock, &wake_op->whole, error) : no_memory(error, "wake");
+    int r = wake_op ? hibernated_read(session->sleep->lock, &wake_op->whole, error)
+                    : no_memory(error, "wake");
 
     if (r < 0)
         return r;
     count_waker(op);
     wake_op->record = json_object_get(wake_op->whole, "record");
     if (strcmp(session->sleep->id, json_string_value(json_object_get(wake_op->whole, "id"))))
-        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "the record of the sleeping sandbox is that of another");
+        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake",
+            "the record of the sleeping sandbox is that of another");
     r = hibernate_check(wake_op->record, profile, error);
     if (r == 0 && session->sleep->processes && !op->drops)
-        r = fingerprint_check(json_object_get(wake_op->record, "fingerprint"), "wake", "rollbox wake --drop-processes wakes its files alone", error);
+        r = fingerprint_check(json_object_get(wake_op->record, "fingerprint"), "wake",
+            "rollbox wake --drop-processes wakes its files alone", error);
     if (r == 0 && !profile->launcher)
         r = launcher_start(profile, error);
     const size_t n = json_array_size(json_object_get(wake_op->whole, "layers"));
@@ -791,7 +857,8 @@ void wake_start(struct op *op) {
         start_reading(op);
 }
 
-void hibernate_store_job_over(struct op *op, const json_t *answer, int take_lock, const struct rollbox_error *error) {
+void hibernate_store_job_over(
+    struct op *op, const json_t *answer, int take_lock, const struct rollbox_error *error) {
     auto_close int lock = take_lock;
     struct rollbox_error without;
 
@@ -803,7 +870,8 @@ void hibernate_store_job_over(struct op *op, const json_t *answer, int take_lock
     } else if (error) {
         fail_sleep(op, error);
     } else if (lock < 0) {
-        error_set(&without, ROLLBOX_ERR_INTERNAL, EMFILE, "hibernate", "the lock on what was written could not be had");
+        error_set(&without, ROLLBOX_ERR_INTERNAL, EMFILE, "hibernate",
+            "the lock on what was written could not be had");
         hibernate_abandoned(op->session->engine, op->sleep->id);
         fail_sleep(op, &without);
     } else {
@@ -818,11 +886,12 @@ void hibernate_abandoned(struct engine *engine, const char *id) {
     if (store_of(engine, &store, NULL) < 0)
         return;
     if (hibernated_remove(store, HIBERNATED_DIRECTORY, id) == -ENOENT)
-        (void)hibernated_remove(store, WOKEN_DIRECTORY, id);        /* closed while it woke */
-    store_job_forget(engine);      /* what was begun lies in tmp, perhaps, and may be as large as the sandbox */
+        (void)hibernated_remove(store, WOKEN_DIRECTORY, id); /* closed while it woke */
+    store_job_forget(
+        engine); /* what was begun lies in tmp, perhaps, and may be as large as the sandbox */
 }
 
-/* ---- who wakes it ----------------------------------------------------------------------------------------------------- */
+/* ---- who wakes it ---- */
 
 bool wake_if_needed(struct session *session) {
     struct op *first = session_first_op(session);
@@ -870,11 +939,13 @@ int wake_then(struct session *session, struct client *client, struct wire_messag
     return 0;
 }
 
-/* ---- the end of one that sleeps --------------------------------------------------------------------------------------- */
+/* ---- the end of one that sleeps ---- */
 
 void hibernate_close(struct session *session, bool keeps) {
     const struct op *op = session_first_op(session);
-    const struct hibernated *found = op && !op->wake_op && op->waits_for_death && !session->sleep ? op->sleep : sleep_of(session);
+    const struct hibernated *found = op && !op->wake_op && op->waits_for_death && !session->sleep
+                                         ? op->sleep
+                                         : sleep_of(session);
     struct hibernated *sleep = TAKE_PTR(session->sleep);
 
     if (found && !keeps)
@@ -902,19 +973,20 @@ void hibernate_execs(const struct session *session, struct buf *to, const char *
     json_decref(whole);
 }
 
-/* ---- those of an engine that is gone ---------------------------------------------------------------------------------- */
+/* ---- those of an engine that is gone ---- */
 
 struct search {
     struct engine *engine;
     int store;
-    const char *name;           /* NULL: all */
-    bool removes;               /* what cannot be had */
+    const char *name; /* NULL: all */
+    bool removes;     /* what cannot be had */
     struct rollbox_error *error;
-    bool is_busy;               /* one that is looked for is locked by another process */
+    bool is_busy; /* one that is looked for is locked by another process */
 };
 
 static bool is_of_this_socket(const struct engine *engine, const json_t *record) {
-    const char *hex = json_string_value(json_object_get(record, "socket")), *path = engine->socket_path ? engine->socket_path : "";
+    const char *hex = json_string_value(json_object_get(record, "socket")),
+               *path = engine->socket_path ? engine->socket_path : "";
 
     if (!hex || strlen(hex) != 2 * strlen(path))
         return false;
@@ -928,7 +1000,8 @@ static bool is_of_this_socket(const struct engine *engine, const json_t *record)
     return true;
 }
 
-static int reattach_record(struct engine *engine, const char *id, int *take_lock, const json_t *whole, struct rollbox_error *error) {
+static int reattach_record(struct engine *engine, const char *id, int *take_lock,
+    const json_t *whole, struct rollbox_error *error) {
     const json_t *record = json_object_get(whole, "record"), *file;
     const char *name = json_string_value(json_object_get(record, "name")), *text;
     char **environment = NULL;
@@ -938,7 +1011,8 @@ static int reattach_record(struct engine *engine, const char *id, int *take_lock
     int r = hibernate_policy(record, &text, &length, &environment);
 
     if (r < 0)
-        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "the record of the sleeping sandbox has no policy");
+        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake",
+            "the record of the sleeping sandbox has no policy");
     r = profile_get(engine, text, length, (const char *const *)environment, &profile, error);
     hibernate_environment_free(environment);
     if (r == 0)
@@ -946,17 +1020,22 @@ static int reattach_record(struct engine *engine, const char *id, int *take_lock
     if (r < 0)
         return r;
     struct hibernated *sleep = calloc(1, sizeof *sleep);
-    struct session *session = sleep ? session_new(engine, profile, NULL, name, NULL, NULL, error) : NULL;
+    struct session *session =
+        sleep ? session_new(engine, profile, NULL, name, NULL, NULL, error) : NULL;
     if (!session) {
         free(sleep);
         profile_leave(profile);
         return -ENOMEM;
     }
     hibernate_settle(session, record);
-    const json_t *node = json_array_get(json_object_get(record, "nodes"), (size_t)json_integer_value(json_object_get(record, "at")));
-    const json_t *live = json_array_get(json_object_get(record, "lives"), (size_t)json_integer_value(json_object_get(node, "live")));
+    const json_t *node = json_array_get(json_object_get(record, "nodes"),
+        (size_t)json_integer_value(json_object_get(record, "at")));
+    const json_t *live = json_array_get(json_object_get(record, "lives"),
+        (size_t)json_integer_value(json_object_get(node, "live")));
     live = json_is_integer(json_object_get(node, "live")) ? live : NULL;
-    *sleep = (struct hibernated){ .lock = TAKE_FD(*take_lock), .processes = (unsigned)json_integer_value(json_object_get(live, "processes")), .memory_bytes = (uint64_t)json_integer_value(json_object_get(live, "bytes")) };
+    *sleep = (struct hibernated){ .lock = TAKE_FD(*take_lock),
+        .processes = (unsigned)json_integer_value(json_object_get(live, "processes")),
+        .memory_bytes = (uint64_t)json_integer_value(json_object_get(live, "bytes")) };
     snprintf(sleep->id, sizeof sleep->id, "%s", id);
     snprintf(sleep->snapshot, sizeof sleep->snapshot, "%s", hibernate_visible_snapshot(record));
     for (size_t i = 0; (file = hibernated_file(whole, i, file_name)); i++)
@@ -971,8 +1050,9 @@ static int reattach_record(struct engine *engine, const char *id, int *take_lock
 static bool is_wanted(const struct search *search, const json_t *record) {
     const char *name = json_string_value(json_object_get(record, "name"));
 
-    return name && session_name_ok(name) && json_is_true(json_object_get(record, "detached")) && is_of_this_socket(search->engine, record) && (!search->name || !strcmp(search->name, name)) &&
-           !session_find(search->engine, name);
+    return name && session_name_ok(name) && json_is_true(json_object_get(record, "detached")) &&
+           is_of_this_socket(search->engine, record) &&
+           (!search->name || !strcmp(search->name, name)) && !session_find(search->engine, name);
 }
 
 static bool is_ours(const struct engine *engine, const char *id) {
@@ -985,13 +1065,16 @@ static bool is_ours(const struct engine *engine, const char *id) {
     return false;
 }
 
-/* Forks of an engine that was killed have its locks until they run for the first time, and rollbox store gc has any for a moment. So one that is looked for by name is waited for, which holds everybody up, but not for long. */
+/* Forks of an engine that was killed have its locks until they run for the first time, and rollbox
+ * store gc has any for a moment. So one that is looked for by name is waited for, which holds
+ * everybody up, but not for long. */
 static int wait_for_lock(struct search *search, const char *id, int *ret_lock) {
     const struct timespec moment = { 0, 1000000 };
     json_t *whole = NULL;
     int r = hibernated_lock(search->store, HIBERNATED_DIRECTORY, id, ret_lock);
 
-    if (r != -EBUSY || is_ours(search->engine, id) || hibernated_scan(search->store, HIBERNATED_DIRECTORY, id, &whole) < 0)
+    if (r != -EBUSY || is_ours(search->engine, id) ||
+        hibernated_scan(search->store, HIBERNATED_DIRECTORY, id, &whole) < 0)
         return r;
     bool wanted = is_wanted(search, json_object_get(whole, "record"));
     for (int i = 0; r == -EBUSY && wanted && search->name && i < LOCK_WAIT_MS; i++) {
@@ -1009,9 +1092,9 @@ static int adopt_one(void *context, const char *id) {
     auto_close int lock = -EBADF;
 
     if (wait_for_lock(search, id, &lock) < 0)
-        return 0;               /* somebody else's */
+        return 0; /* somebody else's */
     if (hibernated_read_unchecked(lock, &whole, NULL) < 0) {
-        search->engine->n_unreadable++;         /* its name is not known; rollbox store fsck tells of it */
+        search->engine->n_unreadable++; /* its name is not known; rollbox store fsck tells of it */
         return 0;
     }
     const json_t *record = json_object_get(whole, "record");
@@ -1021,23 +1104,28 @@ static int adopt_one(void *context, const char *id) {
         r = reattach_record(search->engine, id, &lock, whole, search->error);
     if (r < 0 && search->removes && hibernated_remove(search->store, HIBERNATED_DIRECTORY, id) == 0)
         r = 1;
-    /* Whatever was forked meanwhile may have the descriptor for a moment yet, and would pass for somebody who has it. */
+    /* Whatever was forked meanwhile may have the descriptor for a moment yet, and would pass for
+     * somebody who has it. */
     if (lock >= 0)
         (void)flock(lock, LOCK_UN);
     json_decref(whole);
     return search->name ? r : 0;
 }
 
-int hibernate_reattach(struct engine *engine, const char *name, bool removes, struct rollbox_error *error) {
+int hibernate_reattach(
+    struct engine *engine, const char *name, bool removes, struct rollbox_error *error) {
     auto_free char *path = NULL;
     auto_close int store = -EBADF;
 
-    if (engine->is_private || !engine->store_path || store_default_path(&path, NULL) < 0 || store_open(path, &store, NULL) < 0)
+    if (engine->is_private || !engine->store_path || store_default_path(&path, NULL) < 0 ||
+        store_open(path, &store, NULL) < 0)
         return 0;
     struct search search = { engine, store, name, removes, error, false };
     engine->n_unreadable = 0;
     int r = hibernated_each(store, HIBERNATED_DIRECTORY, adopt_one, &search);
     if (r == 0 && search.is_busy)
-        return error_set(error, ROLLBOX_ERR_ENGINE_BUSY, EBUSY, "arguments", "%s sleeps, and another process has it, such as one of an engine that was killed", name ? name : "a sandbox");
+        return error_set(error, ROLLBOX_ERR_ENGINE_BUSY, EBUSY, "arguments",
+            "%s sleeps, and another process has it, such as one of an engine that was killed",
+            name ? name : "a sandbox");
     return r;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sandboxes that sleep: what the store has of a session, and what it is from that again (hibernate.c has the model).
+ * Sandboxes that sleep: what the store has of a session, and what it is from that again
+ * (hibernate.c has the model).
  */
 #ifndef ROLLBOX_ENGINE_HIBERNATE_H
 #define ROLLBOX_ENGINE_HIBERNATE_H
@@ -12,12 +13,13 @@
 
 /* What the engine keeps of a session that sleeps. */
 struct hibernated {
-    char id[HIBERNATED_ID_LENGTH + 1];      /* of asleep/ID in the store */
-    int lock;                   /* its record.json, which nobody else has */
-    uint64_t disk_bytes, memory_bytes;  /* in the store, all of it; of that, what processes had in memory */
-    uint64_t written_bytes;     /* what was not there already, from the sleep before */
+    char id[HIBERNATED_ID_LENGTH + 1]; /* of asleep/ID in the store */
+    int lock;                          /* its record.json, which nobody else has */
+    uint64_t disk_bytes,
+        memory_bytes;       /* in the store, all of it; of that, what processes had in memory */
+    uint64_t written_bytes; /* what was not there already, from the sleep before */
     unsigned processes;
-    char snapshot[32];          /* the state that users know of, on which it stood */
+    char snapshot[32]; /* the state that users know of, on which it stood */
 };
 
 /* What goes to the store, in the order in which the record names them. */
@@ -27,27 +29,37 @@ struct hibernate_parts {
     size_t n_layers, n_checkpoints;
 };
 
-/* hibernate_manifest.c. A session's record with all that is known of its states: those of the whole family if nobody else is of it, else those that it stands on; `alone`: of snapshots, `at` alone. `parts`
- * borrows. */
-json_t *hibernate_record(const struct session *session, const struct snapshot *at, bool alone, struct hibernate_parts *ret_parts);
+/* hibernate_manifest.c. A session's record with all that is known of its states: those of the whole
+ * family if nobody else is of it, else those that it stands on; `alone`: of snapshots, `at` alone.
+ * `parts` borrows. */
+json_t *hibernate_record(const struct session *session, const struct snapshot *at, bool alone,
+    struct hibernate_parts *ret_parts);
 void hibernate_parts_done(struct hibernate_parts *parts);
 
-/* 0, or the error: it is not for this kernel, this processor or the policy's places as they are now. */
-int hibernate_check(const json_t *record, const struct profile *profile, struct rollbox_error *error);
+/* 0, or the error: it is not for this kernel, this processor or the policy's places as they are
+ * now. */
+int hibernate_check(
+    const json_t *record, const struct profile *profile, struct rollbox_error *error);
 
-/* The states of a record: a family of their own. Layers and images are in the order of the record; references to layers and descriptors of images are taken; what the latter are said to come from may be NULL.
- * *ret_at is a reference. DAMAGED. */
-int hibernate_family(struct engine *engine, const json_t *record, struct layer *const *layers, size_t n_layers, int *take_images, size_t n_images, struct backing *backing, struct snapshot_tree **ret_tree, struct snapshot **ret_at,
-                 struct snapshot **ret_committed, struct rollbox_error *error);
+/* The states of a record: a family of their own. Layers and images are in the order of the record;
+ * references to layers and descriptors of images are taken; what the latter are said to come from
+ * may be NULL. *ret_at is a reference. DAMAGED. */
+int hibernate_family(struct engine *engine, const json_t *record, struct layer *const *layers,
+    size_t n_layers, int *take_images, size_t n_images, struct backing *backing,
+    struct snapshot_tree **ret_tree, struct snapshot **ret_at, struct snapshot **ret_committed,
+    struct rollbox_error *error);
 
 /* What a session is beside its states, into one that was just made. */
 void hibernate_settle(struct session *session, const json_t *record);
 
 /* What a record says of its layer `i`. */
-void hibernate_layer_size(const json_t *record, size_t i, uint64_t *ret_bytes, uint64_t *ret_entries);
+void hibernate_layer_size(
+    const json_t *record, size_t i, uint64_t *ret_bytes, uint64_t *ret_entries);
 
-/* The policy and what else makes its program; *ret_environment is NULL-terminated, strings and array to be freed by hibernate_environment_free. */
-int hibernate_policy(const json_t *record, const char **ret_text, size_t *ret_length, char ***ret_environment);
+/* The policy and what else makes its program; *ret_environment is NULL-terminated, strings and
+ * array to be freed by hibernate_environment_free. */
+int hibernate_policy(
+    const json_t *record, const char **ret_text, size_t *ret_length, char ***ret_environment);
 void hibernate_environment_free(char **environment);
 
 /* The id of the state that it stands on, as far as users know of it. */
@@ -56,8 +68,11 @@ const char *hibernate_visible_snapshot(const json_t *record);
 /* snapshot_tree_text of one that sleeps; `whole`: as the store has it. */
 void hibernate_tree_text(const json_t *whole, const char *name, struct buf *to);
 
-/* What users are told of a state (as describe_snapshot) by its id or name, NULL: the one that it stands on; which image has its processes (null: none), and the sandbox's own places, of which the host has nothing to say. NULL: no such state. All are the caller's. */
-json_t *hibernate_state(struct engine *engine, const json_t *whole, const char *wanted, json_t **ret_image, json_t **ret_own);
+/* What users are told of a state (as describe_snapshot) by its id or name, NULL: the one that it
+ * stands on; which image has its processes (null: none), and the sandbox's own places, of which the
+ * host has nothing to say. NULL: no such state. All are the caller's. */
+json_t *hibernate_state(struct engine *engine, const json_t *whole, const char *wanted,
+    json_t **ret_image, json_t **ret_own);
 
 void hibernate_execs_text(const json_t *record, struct buf *to, const char **between);
 

@@ -2,10 +2,12 @@
 /*
  * Janitors.
  *
- * Processes, mounts and network namespaces of sandboxes vanish with the engine by themselves; cgroup directories do not. So an engine that makes some has a janitor: a fork
- * of it with nothing but the end of a pipe that the engine holds open. However the engine ends, the janitor then removes what is left below the
- * engine's own directories, and ends. At its start it does the same for engines that are dead already. The engine of a command that runs is a child which that command waits for: there the
- * parent is the janitor, unless there is something to sweep.
+ * Processes, mounts and network namespaces of sandboxes vanish with the engine by themselves;
+ * cgroup directories do not. So an engine that makes some has a janitor: a fork of it with nothing
+ * but the end of a pipe that the engine holds open. However the engine ends, the janitor then
+ * removes what is left below the engine's own directories, and ends. At its start it does the same
+ * for engines that are dead already. The engine of a command that runs is a child which that
+ * command waits for: there the parent is the janitor, unless there is something to sweep.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -50,7 +52,8 @@ void janitor_wait(void) {
 static int look_after(void *argument) {
     const struct cgroup_root *cgroups = argument;
 
-    /* What engines left behind that were killed together with their janitors. Here it keeps no run waiting. */
+    /* What engines left behind that were killed together with their janitors. Here it keeps no run
+     * waiting. */
     (void)cgroup_sweep(cgroups);
     janitor_wait();
     return cgroup_paths_remove(cgroup_paths(cgroups), PATIENCE_MS) < 0;
@@ -65,7 +68,8 @@ static void start_janitor(struct loop_timer *timer) {
     (void)janitor_fork(look_after, engine->cgroups, &engine->janitor);
 }
 
-/* Tells the parent what to remove, should we be killed. That may be now, and half a path is another directory's: its first letter comes last. */
+/* Tells the parent what to remove, should we be killed. That may be now, and half a path is another
+ * directory's: its first letter comes last. */
 static void bequeath_paths(struct engine *engine) {
     const char *const *paths = cgroup_paths(engine->cgroups);
     size_t at = 0;

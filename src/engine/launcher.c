@@ -20,7 +20,8 @@
 #include "engine/disk_upper.h"
 #include "policy/determinism.h"
 
-/* Host ids far above those that distributions and container tools hand out (subuids end below 2^30). */
+/* Host ids far above those that distributions and container tools hand out (subuids end below
+ * 2^30). */
 #define FIRST_ID_BASE 0x60000000u
 #define N_ID_BASES 4096u
 #define LEAST_DISK (1u << 20)
@@ -40,8 +41,8 @@ static struct box *take_creating(struct launcher *launcher, uint64_t serial) {
     return NULL;
 }
 
-/* What sandboxes have written outlives the launcher in their layers, which only a launcher in the same user namespace can
- * mount again. */
+/* What sandboxes have written outlives the launcher in their layers, which only a launcher in the
+ * same user namespace can mount again. */
 static void keep_user_namespace(struct launcher *launcher, int *fds, size_t n_fds) {
     struct profile *profile = launcher->profile;
 
@@ -62,9 +63,15 @@ static void on_message(struct loop_source *source, uint32_t events) {
     (void)events;
     if (n == -EAGAIN)
         return;
-    /* What came with it found no room: that box, or copy, or pool, is not to be; the others are not concerned. */
-    if (n == -EMFILE && (record.kind == GUEST_CREATED || record.kind == GUEST_COPIED || record.kind == GUEST_IMAGE_FS_MADE)) {
-        record = (struct guest_record){ .kind = record.kind == GUEST_CREATED ? GUEST_CREATE_FAILED : record.kind, .serial = record.serial, .stage = GUEST_STAGE_CLONE, .error = EMFILE };
+    /* What came with it found no room: that box, or copy, or pool, is not to be; the others are not
+     * concerned. */
+    if (n == -EMFILE && (record.kind == GUEST_CREATED || record.kind == GUEST_COPIED ||
+                            record.kind == GUEST_IMAGE_FS_MADE)) {
+        record = (struct guest_record){ .kind = record.kind == GUEST_CREATED ? GUEST_CREATE_FAILED
+                                                                             : record.kind,
+            .serial = record.serial,
+            .stage = GUEST_STAGE_CLONE,
+            .error = EMFILE };
         n = sizeof record;
     }
     /* Its files cannot be mounted again, then, should it be killed. */
@@ -78,11 +85,12 @@ static void on_message(struct loop_source *source, uint32_t events) {
     }
     struct engine *engine = launcher->profile->engine;
     struct box *box;
-    switch (record.kind) {      /* each may end the launcher */
+    switch (record.kind) { /* each may end the launcher */
     case GUEST_TEMPLATE_READY:
         launcher->ready = true;
         keep_user_namespace(launcher, fds, n_fds);
-        path_identities_bound(profile_path_identities(launcher->profile), launcher->profile->plan, record.value);
+        path_identities_bound(
+            profile_path_identities(launcher->profile), launcher->profile->plan, record.value);
         break;
     case GUEST_CREATED:
         box = take_creating(launcher, record.serial);
@@ -90,7 +98,7 @@ static void on_message(struct loop_source *source, uint32_t events) {
             if (n_fds > 1 && box->file_ids.id)
                 box->file_ids.fd = TAKE_FD(fds[1]);
             box_created(box, (pid_t)record.value, TAKE_FD(fds[0]));
-            run_schedule(engine);      /* its socket may have been full */
+            run_schedule(engine); /* its socket may have been full */
         }
         break;
     case GUEST_CREATE_FAILED:
@@ -111,7 +119,7 @@ static void on_message(struct loop_source *source, uint32_t events) {
             engine->image_fs = TAKE_FD(fds[0]);
             engine->pool_id = launcher->id_base;
         }
-        engine->image_fs_requested = record.error != EMFILE;    /* there may be room for the next */
+        engine->image_fs_requested = record.error != EMFILE; /* there may be room for the next */
         break;
     case GUEST_COPIED:
         copy_answer(launcher, &record, fds, n_fds);
@@ -126,24 +134,29 @@ static void on_message(struct loop_source *source, uint32_t events) {
         close_fd(&fds[i]);
 }
 
-/* The launcher is gone or no use: the boxes that wait for it fail, with its reason; those that live are not concerned. */
+/* The launcher is gone or no use: the boxes that wait for it fail, with its reason; those that live
+ * are not concerned. */
 static void handle_loss(struct launcher *launcher, const struct guest_record *why) {
-    struct guest_record unknown = { .kind = GUEST_FAILED, .stage = GUEST_STAGE_CLONE, .error = ECHILD };
+    struct guest_record unknown = {
+        .kind = GUEST_FAILED, .stage = GUEST_STAGE_CLONE, .error = ECHILD
+    };
     struct list waiting;
 
     list_init(&waiting);
     list_for_each(node, &launcher->creating) {
         list_remove(node);
         list_add_tail(&waiting, node);
-        container_of(node, struct box, in_launcher)->state = BOX_DYING;        /* no spare for a run that starts as another one fails */
+        container_of(node, struct box, in_launcher)->state =
+            BOX_DYING; /* no spare for a run that starts as another one fails */
     }
-    /* Runs that fail may be the last that a retired program was kept for, and what it has with it. */
+    /* Runs that fail may be the last that a retired program was kept for, and what it has with it.
+     */
     struct profile *profile = launcher->profile->serves ? launcher->profile : NULL;
     if (profile)
         profile->n_running++;
     if (launcher->profile->launcher == launcher)
-        profile_drop_spares_of(launcher->profile);      /* files of what it has made nobody can copy */
-    launcher_stop(launcher);            /* and tells who waits for copies */
+        profile_drop_spares_of(launcher->profile); /* files of what it has made nobody can copy */
+    launcher_stop(launcher);                       /* and tells who waits for copies */
     list_for_each(node, &waiting) {
         list_remove(node);
         box_failed(container_of(node, struct box, in_launcher), why ? why : &unknown);
@@ -157,19 +170,23 @@ void launcher_drop(struct launcher *launcher) {
 }
 
 void launcher_kill(struct launcher *launcher) {
-    struct guest_record late = { .kind = GUEST_FAILED, .stage = GUEST_STAGE_CLONE, .error = ETIMEDOUT };
+    struct guest_record late = {
+        .kind = GUEST_FAILED, .stage = GUEST_STAGE_CLONE, .error = ETIMEDOUT
+    };
 
     if (launcher->pid > 0)
         (void)kill(launcher->pid, SIGKILL);
     handle_loss(launcher, &late);
 }
 
-/* ---- ids ------------------------------------------------------------------------------------------------------------ */
+/* ---- ids ---- */
 
-/* One that nobody has: what the kernel counts by user is counted for each sandbox by itself. (Two share one only where all sixty thousand are in use.) */
+/* One that nobody has: what the kernel counts by user is counted for each sandbox by itself. (Two
+ * share one only where all sixty thousand are in use.) */
 static uint32_t new_guest_id(struct engine *engine) {
     for (uint32_t tried = 2; tried < GUEST_ID_OTHERS; tried++) {
-        uint32_t id = engine->next_guest_id = MAX((engine->next_guest_id + 1) % GUEST_ID_OTHERS, 2u);
+        uint32_t id = engine->next_guest_id =
+            MAX((engine->next_guest_id + 1) % GUEST_ID_OTHERS, 2u);
 
         if (!(engine->guest_ids[id / 64] >> id % 64 & 1))
             break;
@@ -182,7 +199,8 @@ static void end_guest_id(struct engine *engine, uint32_t id) {
     engine->guest_ids[id / 64] &= ~(1ull << id % 64);
 }
 
-/* The launcher that has what is left over for the next: never a holder, which ends with its state. */
+/* The launcher that has what is left over for the next: never a holder, which ends with its state.
+ */
 static struct launcher *pool_of(const struct box *box) {
     struct launcher *launcher = box->profile ? box->profile->launcher : NULL;
 
@@ -194,7 +212,8 @@ void launcher_lend_ids(struct box *box) {
     const unsigned flags = box->profile->plan->flags;
 
     box->file_ids = (struct file_ids){ .fd = -EBADF };
-    /* Files on the host's disk are the host's root's to map, not U0's: they keep one id, and so do the sandboxes on them. */
+    /* Files on the host's disk are the host's root's to map, not U0's: they keep one id, and so do
+     * the sandboxes on them. */
     if (!(flags & PLAN_OWN_ID) || flags & PLAN_PROCESS || (flags & PLAN_ON_DISK && box->is_layered))
         return;
     if (box->is_layered && pool && pool->n_free_file_ids)
@@ -240,19 +259,27 @@ void launcher_stop(struct launcher *launcher) {
     copy_lost(launcher);
     loop_remove(engine->loop, &launcher->source);
     launcher_drop_free(launcher);
-    close(launcher->socket);    /* it ends when it notices */
+    close(launcher->socket); /* it ends when it notices */
     free(launcher);
 }
 
-static int spawn_init(struct engine *engine, uint32_t id_base, bool early, bool fixed, int socket, pid_t *ret_pid) {
-    int fds[] = { engine->null_fd, engine->null_fd, engine->null_fd, [GUEST_LAUNCHER_SOCKET] = socket };
+static int spawn_init(
+    struct engine *engine, uint32_t id_base, bool early, bool fixed, int socket, pid_t *ret_pid) {
+    int fds[] = { engine->null_fd, engine->null_fd,
+        engine->null_fd, [GUEST_LAUNCHER_SOCKET] = socket };
     char base[16];
-    char *argv[] = { "rollbox-init", base, !early ? "late" : engine->features.is_root ? "root" : "user", NULL };
+    char *argv[] = { "rollbox-init", base,
+        !early                     ? "late"
+        : engine->features.is_root ? "root"
+                                   : "user",
+        NULL };
 
-    snprintf(base, sizeof base, "%010u", id_base);      /* of one length: guests see how long it was */
+    snprintf(base, sizeof base, "%010u", id_base); /* of one length: guests see how long it was */
     /* Nor has it what somebody's setarch(8) has left us with. */
     int before = personality(fixed ? ADDR_NO_RANDOMIZE : PER_LINUX);
-    int r = before < 0 ? -errno : (early ? spawn_soon : spawn_clean)(engine->init_path, argv, fds, ARRAY_SIZE(fds), ret_pid);
+    int r = before < 0 ? -errno
+                       : (early ? spawn_soon : spawn_clean)(
+                             engine->init_path, argv, fds, ARRAY_SIZE(fds), ret_pid);
     if (before >= 0)
         (void)personality((unsigned long)before);
     return r;
@@ -278,12 +305,15 @@ static int make_launcher(uint64_t number, struct launcher **ret_launcher, int *r
     return 0;
 }
 
-/* A launcher without a plan yet; an early one enters its namespaces meanwhile, so it is for a plan that has some. One that
- * replaces another (`after`, or NULL) has its number and ids. 0 or -errno. */
-static int start_process(struct engine *engine, const struct profile *after, bool early, bool fixed, struct launcher **ret_launcher) {
+/* A launcher without a plan yet; an early one enters its namespaces meanwhile, so it is for a plan
+ * that has some. One that replaces another (`after`, or NULL) has its number and ids. 0 or -errno.
+ */
+static int start_process(struct engine *engine, const struct profile *after, bool early, bool fixed,
+    struct launcher **ret_launcher) {
     struct launcher *launcher = NULL;
     auto_close int high = -EBADF;
-    int other, r = make_launcher(after ? after->launcher_number : ++engine->next_launcher, &launcher, &other);
+    int other, r = make_launcher(
+                   after ? after->launcher_number : ++engine->next_launcher, &launcher, &other);
 
     if (r < 0)
         return r;
@@ -313,7 +343,8 @@ void launcher_prestart(struct engine *engine, bool fixed) {
     int mounts = open("/proc/self/mounts", O_RDONLY | O_CLOEXEC);
 
     /* What goes wrong is told when one is needed. */
-    if (mounts < 0 || access(engine->init_path, X_OK) < 0 || start_process(engine, NULL, true, fixed, &engine->idle_launcher) < 0)
+    if (mounts < 0 || access(engine->init_path, X_OK) < 0 ||
+        start_process(engine, NULL, true, fixed, &engine->idle_launcher) < 0)
         close_fd(&mounts);
     else
         engine->idle_launcher->mounts = mounts;
@@ -329,14 +360,16 @@ void launcher_drop_idle(struct engine *engine) {
     free(launcher);
 }
 
-/* The one that waits for a plan. It entered a mount namespace when it was started: of no use if the host's mounts are others by now. NULL: none. */
+/* The one that waits for a plan. It entered a mount namespace when it was started: of no use if the
+ * host's mounts are others by now. NULL: none. */
 static struct launcher *take_idle(struct engine *engine, bool fixed) {
     struct pollfd changed = { .events = POLLPRI };
 
     if (!engine->idle_launcher || engine->idle_launcher->fixed != fixed)
         return NULL;
     changed.fd = engine->idle_launcher->mounts;
-    if (poll(&changed, 1, 0) != 0 || cgroup_launcher_attach(engine->cgroups, engine->idle_launcher->pid) < 0) {
+    if (poll(&changed, 1, 0) != 0 ||
+        cgroup_launcher_attach(engine->cgroups, engine->idle_launcher->pid) < 0) {
         launcher_drop_idle(engine);
         return NULL;
     }
@@ -364,7 +397,8 @@ int launcher_start(struct profile *profile, struct rollbox_error *error) {
     wire_begin(&message, GUEST_PLAN, 0);
     if (r == 0)
         r = wire_send_patiently(launcher->socket, &message, given, n_given);
-    if ((r == -EPIPE || r == -ECONNRESET) && was_idle) {      /* it was killed while it waited, which nobody looked for */
+    if ((r == -EPIPE || r == -ECONNRESET) &&
+        was_idle) { /* it was killed while it waited, which nobody looked for */
         close(launcher->socket);
         free(TAKE_PTR(launcher));
         r = start_process(engine, after, false, fixed, &launcher);
@@ -377,20 +411,24 @@ int launcher_start(struct profile *profile, struct rollbox_error *error) {
         if (launcher)
             close(launcher->socket);
         free(launcher);
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "%s cannot be started: %s%s", engine->init_path, strerror(-r),
-                         r == -ENOENT ? "; it belongs beside the engine" : "");
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup",
+            "%s cannot be started: %s%s", engine->init_path, strerror(-r),
+            r == -ENOENT ? "; it belongs beside the engine" : "");
     }
     launcher->profile = profile;
     profile->launcher = launcher;
     if (interpreter_has_image(profile) && (r = interpreter_load(profile)) < 0) {
         launcher_stop(launcher);
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "the interpreter's image cannot be sent: %s", strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup",
+            "the interpreter's image cannot be sent: %s", strerror(-r));
     }
     return 0;
 }
 
-/* A clone of the program's launcher, which serves a socket of its own. What it is asked for may be sent before it has the image. */
-int zygote_start(struct profile *profile, struct checkpoint *checkpoint, struct rollbox_error *error) {
+/* A clone of the program's launcher, which serves a socket of its own. What it is asked for may be
+ * sent before it has the image. */
+int zygote_start(
+    struct profile *profile, struct checkpoint *checkpoint, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
     struct launcher *zygote = NULL;
     auto_close int other = -EBADF, image = -EBADF;
@@ -404,15 +442,17 @@ int zygote_start(struct profile *profile, struct checkpoint *checkpoint, struct 
     if (r == 0)
         r = make_launcher(profile->launcher->number, &zygote, &other);
     if (r == 0)
-        r = wire_send_patiently(profile->launcher->socket, &message, (const int[]){ other, image, checkpoint->progress }, checkpoint->progress < 0 ? 2 : 3);
-    close_fd(&checkpoint->progress);          /* there is one to listen, or none */
+        r = wire_send_patiently(profile->launcher->socket, &message,
+            (const int[]){ other, image, checkpoint->progress }, checkpoint->progress < 0 ? 2 : 3);
+    close_fd(&checkpoint->progress); /* there is one to listen, or none */
     if (r == 0)
         r = loop_add(profile->engine->loop, &zygote->source, zygote->socket, EPOLLIN, on_message);
     if (r < 0) {
         if (zygote)
             close(zygote->socket);
         free(zygote);
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "restore", "the snapshot cannot be held in memory: %s", strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "restore",
+            "the snapshot cannot be held in memory: %s", strerror(-r));
     }
     zygote->id_base = profile->launcher->id_base;
     zygote->profile = profile;
@@ -439,21 +479,27 @@ static void add_affinity(struct buf *to, unsigned n) {
     wire_add(to, GUEST_AFFINITY, &some, sizeof some);
 }
 
-/* What the layers under it hold is part of its disk; a little is left in any case, for deleting takes room, too. */
+/* What the layers under it hold is part of its disk; a little is left in any case, for deleting
+ * takes room, too. */
 static void add_disk(const struct box *box, struct snapshot *base, struct buf *message) {
-    uint64_t bytes, entries, most = box->profile->policy->max_disk_bytes, max_entries = most / 16384 + 1024;
+    uint64_t bytes, entries, most = box->profile->policy->max_disk_bytes,
+                             max_entries = most / 16384 + 1024;
 
     snapshot_usage(base, &bytes, &entries);
-    wire_add_u64(message, GUEST_BYTES, most > bytes + LEAST_DISK ? most - bytes : MIN((uint64_t)LEAST_DISK, most));
-    wire_add_u64(message, GUEST_ENTRIES, max_entries > entries + LEAST_ENTRIES ? max_entries - entries : LEAST_ENTRIES);
+    wire_add_u64(message, GUEST_BYTES,
+        most > bytes + LEAST_DISK ? most - bytes : MIN((uint64_t)LEAST_DISK, most));
+    wire_add_u64(message, GUEST_ENTRIES,
+        max_entries > entries + LEAST_ENTRIES ? max_entries - entries : LEAST_ENTRIES);
 }
 
-int launcher_create(struct launcher *launcher, struct box *box, const struct box_options *options, int box_socket) {
+int launcher_create(
+    struct launcher *launcher, struct box *box, const struct box_options *options, int box_socket) {
     struct snapshot *base = options->base;
     auto_buf struct buf message = BUF_INIT;
     struct layer *layers[GUEST_MAX_LAYERS];
     int fds[FD_MESSAGE_MAX_FDS];
-    auto_close int image = options->loads ? checkpoint_open_to_read(options->loads->image) : -EBADF;      /* as for a holder */
+    auto_close int image = options->loads ? checkpoint_open_to_read(options->loads->image)
+                                          : -EBADF; /* as for a holder */
     size_t n = 0, n_layers;
     uint32_t flags = 0;
 
@@ -529,8 +575,10 @@ int launcher_create(struct launcher *launcher, struct box *box, const struct box
         return -ENOMEM;
     ((struct wire_header *)(void *)message.data)->flags = flags;
     int r = wire_send_patiently(launcher->socket, &message, fds, n);
-    /* It has ended. If it has said why, that is in its socket, and fails this one with all others that it was to make. */
-    if ((r == -EPIPE || r == -ECONNRESET) && recv(launcher->socket, &(char){ 0 }, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
+    /* It has ended. If it has said why, that is in its socket, and fails this one with all others
+     * that it was to make. */
+    if ((r == -EPIPE || r == -ECONNRESET) &&
+        recv(launcher->socket, &(char){ 0 }, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
         r = 0;
     if (r == 0) {
         box->maker = launcher;

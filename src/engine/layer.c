@@ -2,8 +2,10 @@
 /*
  * Layers, and the tree of states that they make.
  *
- * A layer is a detached mount that we hold by a descriptor: as long as it is open, the files are there, and no longer. A node has at most one layer of its own and lies on another node. A chain from a node down to
- * the beginning would grow with every snapshot; so once it is long, all its layers are copied into one, in the background, and the chain ends there.
+ * A layer is a detached mount that we hold by a descriptor: as long as it is open, the files are
+ * there, and no longer. A node has at most one layer of its own and lies on another node. A chain
+ * from a node down to the beginning would grow with every snapshot; so once it is long, all its
+ * layers are copied into one, in the background, and the chain ends there.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -19,19 +21,20 @@
 #include "engine/session.h"
 #include "engine/disk_upper.h"
 
-#define EMPTY_BYTES 48          /* of getdents64: "." and "..", 24 bytes each */
-#define MERGE_FROM 8            /* layers in a chain */
-#define COPY_SECONDS 120        /* far more than any takes that fits into memory */
+#define EMPTY_BYTES 48   /* of getdents64: "." and "..", 24 bytes each */
+#define MERGE_FROM 8     /* layers in a chain */
+#define COPY_SECONDS 120 /* far more than any takes that fits into memory */
 #define COPY_ON_DISK_SECONDS 3600
 
-/* ---- layers ----------------------------------------------------------------------------------------------------------- */
+/* ---- layers ---- */
 
 /* One that cannot be looked into may hold anything. */
 static bool part_holds(int layer, unsigned number) {
     char part[16], entries[4096];
 
     snprintf(part, sizeof part, "p%u", number);
-    auto_close int fd = openat(layer, part, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    auto_close int fd =
+        openat(layer, part, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return errno != ENOENT;
     long n = syscall(SYS_getdents64, fd, entries, sizeof entries);
@@ -62,7 +65,9 @@ struct layer *layer_new(int take_fd, uint64_t bytes, uint64_t entries) {
 
     if (!layer)
         return NULL;
-    *layer = (struct layer){ .references = 1, .bytes = bytes, .entries = entries, .parts = parts_of(fd) };
+    *layer = (struct layer){
+        .references = 1, .bytes = bytes, .entries = entries, .parts = parts_of(fd)
+    };
     layer->fd = TAKE_FD(fd);
     return layer;
 }
@@ -104,7 +109,8 @@ int layer_hold_tree(struct layer_hold *hold, const struct snapshot_tree *tree) {
 
     /* What was dropped is there below others. */
     list_for_each(at, &tree->snapshots)
-        for (const struct snapshot *i = container_of(at, struct snapshot, in_tree); r == 0 && i; i = i->lower && !i->lower->tree ? i->lower : NULL)
+        for (const struct snapshot *i = container_of(at, struct snapshot, in_tree); r == 0 && i;
+             i = i->lower && !i->lower->tree ? i->lower : NULL)
             r = layer_hold(hold, (struct layer *const[]){ i->layer, i->compacted }, 2);
     return r;
 }
@@ -124,11 +130,11 @@ struct layer *layer_get(struct layer *layer) {
 struct layer *layer_put(struct layer *layer) {
     if (layer && !--layer->references) {
         if (layer->upper) {
-            close(layer->fd);   /* it frees nothing: that is the janitor's work */
+            close(layer->fd); /* it frees nothing: that is the janitor's work */
             layer->upper->layer = NULL;
             disk_upper_put(layer->upper);
         } else if (layer->in_use_by_box) {
-            close(layer->fd);   /* nor does this */
+            close(layer->fd); /* nor does this */
         } else {
             deferred_close(layer->fd);
         }
@@ -138,7 +144,7 @@ struct layer *layer_put(struct layer *layer) {
     return NULL;
 }
 
-/* ---- nodes ------------------------------------------------------------------------------------------------------------ */
+/* ---- nodes ---- */
 
 struct snapshot_tree *snapshot_tree_new(struct engine *engine, struct snapshot **ret_beginning) {
     struct snapshot_tree *tree = calloc(1, sizeof *tree);
@@ -159,7 +165,8 @@ struct snapshot_tree *snapshot_tree_new(struct engine *engine, struct snapshot *
 static void leave_tree(struct snapshot *snapshot) {
     list_remove(&snapshot->in_tree);
     if (!snapshot->n_pins)
-        snapshot->checkpoint = checkpoint_put(snapshot->checkpoint);      /* nobody can name it any more */
+        snapshot->checkpoint =
+            checkpoint_put(snapshot->checkpoint); /* nobody can name it any more */
     if (snapshot->parent)
         snapshot->parent = snapshot_put(snapshot->parent);
     snapshot->tree = NULL;
@@ -192,12 +199,14 @@ struct snapshot_tree *snapshot_tree_put(struct snapshot_tree *tree) {
 }
 
 struct snapshot *snapshot_nearest_owned(struct snapshot *snapshot) {
-    while (snapshot && snapshot->lower && !snapshot->tree && !snapshot->layer && !snapshot->compacted && !snapshot->compacting)
+    while (snapshot && snapshot->lower && !snapshot->tree && !snapshot->layer &&
+           !snapshot->compacted && !snapshot->compacting)
         snapshot = snapshot->lower;
     return snapshot;
 }
 
-/* One that lies on a state which has just been dropped lies on what that has of its own, or is over. */
+/* One that lies on a state which has just been dropped lies on what that has of its own, or is
+ * over. */
 static void settle_snapshot(struct snapshot *snapshot) {
     struct snapshot *lower = snapshot->lower, *ground = snapshot_nearest_owned(lower);
 
@@ -208,7 +217,8 @@ static void settle_snapshot(struct snapshot *snapshot) {
 }
 
 /* The family has one reference, the caller gets another. */
-struct snapshot *snapshot_new(struct engine *engine, struct snapshot_tree *tree, struct snapshot *parent, struct snapshot *lower, struct layer *take_layer) {
+struct snapshot *snapshot_new(struct engine *engine, struct snapshot_tree *tree,
+    struct snapshot *parent, struct snapshot *lower, struct layer *take_layer) {
     struct snapshot *snapshot = calloc(1, sizeof *snapshot);
 
     if (!snapshot) {
@@ -218,12 +228,17 @@ struct snapshot *snapshot_new(struct engine *engine, struct snapshot_tree *tree,
     snapshot->engine = engine;
     snapshot->references = 2;
     snapshot->tree = tree;
-    /* What comes of one that was dropped comes, for users, of the beginning: nobody knows any more what that came of. */
-    snapshot->parent = parent ? snapshot_get(parent->tree ? parent : container_of(tree->snapshots.next, struct snapshot, in_tree)) : NULL;
+    /* What comes of one that was dropped comes, for users, of the beginning: nobody knows any more
+     * what that came of. */
+    snapshot->parent = parent ? snapshot_get(parent->tree ? parent
+                                                          : container_of(tree->snapshots.next,
+                                                                struct snapshot, in_tree))
+                              : NULL;
     snapshot->lower = lower ? snapshot_get(snapshot_nearest_owned(lower)) : NULL;
     snapshot->layer = take_layer;
     snapshot->generation = parent ? parent->generation + 1 : 0;
-    snapshot->made_ns = clock_coarse_ns();      /* files that a sandbox makes from now on have stamps that are no earlier (stamps.c) */
+    snapshot->made_ns = clock_coarse_ns(); /* files that a sandbox makes from now on have stamps
+                                              that are no earlier (stamps.c) */
     snprintf(snapshot->id, sizeof snapshot->id, "s%u", tree->next_name++);
     list_add_tail(&tree->snapshots, &snapshot->in_tree);
     return snapshot;
@@ -277,7 +292,7 @@ struct snapshot *snapshot_find(struct snapshot_tree *tree, const char *id) {
 
 int snapshot_drop(struct snapshot *snapshot) {
     if (!snapshot->parent)
-        return -EBUSY;          /* the beginning is free of charge, and the root of the tree */
+        return -EBUSY; /* the beginning is free of charge, and the root of the tree */
     list_for_each(at, &snapshot->tree->snapshots) {
         struct snapshot *child = container_of(at, struct snapshot, in_tree);
 
@@ -328,8 +343,10 @@ static bool is_kept(const struct snapshot *snapshot) {
     return false;
 }
 
-/* The layers of a node and of those under it that nobody compares with, bottom first, and what they lie on. */
-static size_t snapshot_run(struct snapshot *snapshot, struct layer **layers, struct snapshot **ret_onto) {
+/* The layers of a node and of those under it that nobody compares with, bottom first, and what they
+ * lie on. */
+static size_t snapshot_run(
+    struct snapshot *snapshot, struct layer **layers, struct snapshot **ret_onto) {
     struct layer *found[GUEST_MAX_LAYERS];
     struct snapshot *i = snapshot;
     size_t n = 0;
@@ -364,7 +381,8 @@ static void settle_on(struct snapshot *snapshot, struct layer *take_layer) {
 static void on_merged(void *data, struct layer *take_layer, int error_number) {
     struct snapshot *snapshot = data;
 
-    (void)error_number;         /* not merged: the chain serves as it is, and the next snapshot tries again */
+    (void)
+        error_number; /* not merged: the chain serves as it is, and the next snapshot tries again */
     snapshot->compacting = false;
     if (snapshot->compact_onto)
         settle_on(snapshot, take_layer);
@@ -384,7 +402,7 @@ void snapshot_compact_later(struct snapshot *snapshot, struct profile *profile) 
         return;
     for (struct snapshot *i = snapshot->lower; i && !i->compacted; i = i->lower)
         if (i->compacting)
-            return;             /* will be short enough then */
+            return; /* will be short enough then */
     /* Best are layers that are not needed any more then; else all are merged, and kept. */
     struct layer *run[GUEST_MAX_LAYERS];
     struct snapshot *compact_onto;
@@ -392,27 +410,30 @@ void snapshot_compact_later(struct snapshot *snapshot, struct profile *profile) 
     bool shortens = n_run >= MERGE_FROM / 2;
     snapshot->compacting = true;
     snapshot->compact_onto = shortens ? snapshot_get(compact_onto) : NULL;
-    if (copy_start(profile, shortens ? run : layers, shortens ? n_run : n, NULL, on_merged, snapshot_get(snapshot)) < 0) {
+    if (copy_start(profile, shortens ? run : layers, shortens ? n_run : n, NULL, on_merged,
+            snapshot_get(snapshot)) < 0) {
         snapshot->compacting = false;
         snapshot->compact_onto = snapshot_put(snapshot->compact_onto);
         snapshot_put(snapshot);
     }
 }
 
-/* ---- in words --------------------------------------------------------------------------------------------------------- */
+/* ---- in words ---- */
 
 static bool is_shown(const struct snapshot *snapshot) {
     return !snapshot->parent || snapshot->is_asked_for;
 }
 
-/* States that were taken on the way to something else (a diff, a commit) are nobody's: those who stand on one stand, for users, on the one before. */
+/* States that were taken on the way to something else (a diff, a commit) are nobody's: those who
+ * stand on one stand, for users, on the one before. */
 struct snapshot *snapshot_nearest_visible(struct snapshot *snapshot) {
     while (!is_shown(snapshot))
         snapshot = snapshot->parent;
     return snapshot;
 }
 
-/* A guest that writes anew from call to call must not fill the memory with what it wrote before. What others lie on stays with them. */
+/* A guest that writes anew from call to call must not fill the memory with what it wrote before.
+ * What others lie on stays with them. */
 void snapshot_tree_gc(struct snapshot_tree *tree) {
     struct list *next;
 
@@ -444,11 +465,23 @@ void snapshot_tree_gc(struct snapshot_tree *tree) {
 }
 
 void snapshot_facts(struct snapshot *snapshot, struct snapshot_facts *ret_facts) {
-    const struct snapshot *parent = snapshot->parent ? snapshot_nearest_visible(snapshot->parent) : NULL;
+    const struct snapshot *parent =
+        snapshot->parent ? snapshot_nearest_visible(snapshot->parent) : NULL;
 
     *ret_facts = (struct snapshot_facts){
-        .id = snapshot->id, .name = snapshot->name, .parent = parent ? parent->id : NULL, .bytes = snapshot->layer ? snapshot->layer->bytes : 0, .files = snapshot->layer ? snapshot->layer->entries : 0, .made_ns = snapshot->made_ns,
-        .was_live = snapshot->is_live, .is_automatic = snapshot->automatic, .kind = !snapshot->checkpoint ? "files" : snapshot->checkpoint->zygote ? "warm" : "live", .processes = snapshot->checkpoint ? snapshot->checkpoint->processes : 0, .memory_bytes = snapshot->checkpoint ? snapshot->checkpoint->bytes : 0,
+        .id = snapshot->id,
+        .name = snapshot->name,
+        .parent = parent ? parent->id : NULL,
+        .bytes = snapshot->layer ? snapshot->layer->bytes : 0,
+        .files = snapshot->layer ? snapshot->layer->entries : 0,
+        .made_ns = snapshot->made_ns,
+        .was_live = snapshot->is_live,
+        .is_automatic = snapshot->automatic,
+        .kind = !snapshot->checkpoint          ? "files"
+                : snapshot->checkpoint->zygote ? "warm"
+                                               : "live",
+        .processes = snapshot->checkpoint ? snapshot->checkpoint->processes : 0,
+        .memory_bytes = snapshot->checkpoint ? snapshot->checkpoint->bytes : 0,
     };
 }
 
@@ -457,8 +490,13 @@ void snapshot_facts_text(const struct snapshot_facts *facts, struct buf *to) {
     json_add_string(to, facts->name, facts->name ? strlen(facts->name) : 0);
     buf_add_text(to, ", \"parent\": ");
     json_add_string(to, facts->parent, facts->parent ? strlen(facts->parent) : 0);
-    buf_printf(to, ", \"bytes\": %llu, \"files\": %llu, \"created\": %.3f, \"automatic\": %s, \"live\": %s, \"kind\": \"%s\", \"processes\": %u, \"memory_bytes\": %llu, \"disk_bytes\": %llu", (unsigned long long)facts->bytes, (unsigned long long)facts->files,
-               (double)facts->made_ns / 1e9, facts->is_automatic ? "true" : "false", facts->was_live ? "true" : "false", facts->kind, facts->processes, (unsigned long long)facts->memory_bytes, (unsigned long long)facts->disk_bytes);
+    buf_printf(to,
+        ", \"bytes\": %llu, \"files\": %llu, \"created\": %.3f, \"automatic\": %s, \"live\": %s, "
+        "\"kind\": \"%s\", \"processes\": %u, \"memory_bytes\": %llu, \"disk_bytes\": %llu",
+        (unsigned long long)facts->bytes, (unsigned long long)facts->files,
+        (double)facts->made_ns / 1e9, facts->is_automatic ? "true" : "false",
+        facts->was_live ? "true" : "false", facts->kind, facts->processes,
+        (unsigned long long)facts->memory_bytes, (unsigned long long)facts->disk_bytes);
 }
 
 void snapshot_tree_text(struct snapshot_tree *tree, struct buf *to) {
@@ -479,7 +517,8 @@ void snapshot_tree_text(struct snapshot_tree *tree, struct buf *to) {
         list_for_each(s, &snapshot->engine->sessions) {
             struct session *session = container_of(s, struct session, node);
 
-            if (session->tree != tree || snapshot_nearest_visible(session->at) != snapshot || session->state == SESSION_CLOSING || session->is_dry_run)
+            if (session->tree != tree || snapshot_nearest_visible(session->at) != snapshot ||
+                session->state == SESSION_CLOSING || session->is_dry_run)
                 continue;
             buf_printf(to, "%s\"%s\"", comma, session->name);
             comma = ", ";
@@ -490,7 +529,7 @@ void snapshot_tree_text(struct snapshot_tree *tree, struct buf *to) {
     buf_add_text(to, "]}");
 }
 
-/* ---- copies ----------------------------------------------------------------------------------------------------------- */
+/* ---- copies ---- */
 
 struct copy {
     struct engine *engine;
@@ -499,9 +538,9 @@ struct copy {
     struct loop_task lost;      /* then */
     struct loop_timer deadline; /* its child may be killed */
     uint64_t serial;
-    struct disk_upper *upper;        /* into which it goes; NULL: a tmpfs */
+    struct disk_upper *upper; /* into which it goes; NULL: a tmpfs */
     struct layer_hold from;
-    copy_done done;             /* NULL: nobody waits any more */
+    copy_done done; /* NULL: nobody waits any more */
     void *data;
 };
 
@@ -511,8 +550,9 @@ static void on_deadline(struct loop_timer *timer) {
     finish_copy(container_of(timer, struct copy, deadline), NULL, ETIMEDOUT);
 }
 
-static int start_copy(struct profile *profile, struct layer *const *layers, size_t n, uint64_t bytes, uint64_t entries,
-    const struct inode_numbers *numbers, copy_done done, void *data) {
+static int start_copy(struct profile *profile, struct layer *const *layers, size_t n,
+    uint64_t bytes, uint64_t entries, const struct inode_numbers *numbers, copy_done done,
+    void *data) {
     auto_buf struct buf message = BUF_INIT;
     struct launcher *launcher = profile->launcher;
     struct copy *copy = launcher ? calloc(1, sizeof *copy) : NULL;
@@ -539,7 +579,12 @@ static int start_copy(struct profile *profile, struct layer *const *layers, size
     if (r == 0 && copy->upper)
         upper_field(copy->upper, &message);
     if (r == 0)
-        r = buf_failed(&message) ? -ENOMEM : loop_timer_set(copy->engine->loop, &copy->deadline, clock_now_ns() + (copy->upper ? COPY_ON_DISK_SECONDS : COPY_SECONDS) * 1000000000ll, on_deadline);
+        r = buf_failed(&message)
+                ? -ENOMEM
+                : loop_timer_set(copy->engine->loop, &copy->deadline,
+                      clock_now_ns() +
+                          (copy->upper ? COPY_ON_DISK_SECONDS : COPY_SECONDS) * 1000000000ll,
+                      on_deadline);
     if (r == 0)
         r = wire_send_patiently(launcher->socket, &message, fds, n);
     if (r < 0) {
@@ -554,11 +599,14 @@ static int start_copy(struct profile *profile, struct layer *const *layers, size
 }
 
 /* With some room besides, as things are counted here and there in different ways. */
-int copy_empty(struct profile *profile, uint64_t bytes, uint64_t entries, copy_done done, void *data) {
-    return start_copy(profile, NULL, 0, (1 << 20) + bytes + bytes / 8, 1024 + 2 * entries, NULL, done, data);
+int copy_empty(
+    struct profile *profile, uint64_t bytes, uint64_t entries, copy_done done, void *data) {
+    return start_copy(
+        profile, NULL, 0, (1 << 20) + bytes + bytes / 8, 1024 + 2 * entries, NULL, done, data);
 }
 
-int copy_start(struct profile *profile, struct layer *const *layers, size_t n, const struct inode_numbers *numbers, copy_done done, void *data) {
+int copy_start(struct profile *profile, struct layer *const *layers, size_t n,
+    const struct inode_numbers *numbers, copy_done done, void *data) {
     uint64_t bytes = 1 << 20, entries = 1024;
 
     if (n > GUEST_MAX_LAYERS)
@@ -594,13 +642,16 @@ static void finish_copy(struct copy *copy, struct layer *take_layer, int error_n
     free(copy);
 }
 
-void copy_answer(struct launcher *launcher, const struct guest_record *record, int *fds, size_t n_fds) {
+void copy_answer(
+    struct launcher *launcher, const struct guest_record *record, int *fds, size_t n_fds) {
     list_for_each(node, &launcher->profile->engine->copies) {
         struct copy *copy = container_of(node, struct copy, node);
 
         if (copy->launcher != launcher || copy->serial != record->serial)
             continue;
-        struct layer *layer = !record->error && n_fds ? layer_new(TAKE_FD(fds[0]), record->value, record->wall_ns) : NULL;
+        struct layer *layer = !record->error && n_fds
+                                  ? layer_new(TAKE_FD(fds[0]), record->value, record->wall_ns)
+                                  : NULL;
         finish_copy(copy, layer, layer ? 0 : record->error ? record->error : ENOMEM);
         return;
     }

@@ -2,8 +2,9 @@
 /*
  * rollbox-engine: its command line.
  *
- *   rollbox-engine --fd N            private: serves the one client on descriptor N and ends with it; closes the descriptors above N
- *   rollbox-engine --socket PATH     shared: serves all clients of the same user that connect; ends on SIGTERM or SIGINT
+ *   rollbox-engine --fd N            private: serves the one client on descriptor N and ends with
+ * it; closes the descriptors above N rollbox-engine --socket PATH     shared: serves all clients of
+ * the same user that connect; ends on SIGTERM or SIGINT
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -22,23 +23,28 @@ int main(int argc, char **argv) {
 
         if (!strcmp(argv[i], "--fd") && i + 1 < argc) {
             long number = strtol(argv[++i], &end, 10);
-            if (*end || number < 0 || number > 1 << 20 || fcntl((int)number, F_SETFD, FD_CLOEXEC) < 0)
+            if (*end || number < 0 || number > 1 << 20 ||
+                fcntl((int)number, F_SETFD, FD_CLOEXEC) < 0)
                 return serve_complain("--fd", "must be an open descriptor");
             options.fd = (int)number;
-            /* A private engine has its socket and the standard streams. What else its starter left open is not its business. */
+            /* A private engine has its socket and the standard streams. What else its starter left
+             * open is not its business. */
             if (sys_close_range((unsigned)options.fd + 1, ~0u, 0) < 0)
-                return serve_complain("--fd", "cannot close inherited descriptors: close_range is refused");
+                return serve_complain(
+                    "--fd", "cannot close inherited descriptors: close_range is refused");
         } else if (!strcmp(argv[i], "--socket") && i + 1 < argc) {
             options.socket_path = argv[++i];
         } else if (!strcmp(argv[i], "--memory-budget") && i + 1 < argc) {
             if (policy_parse_size(argv[++i], &options.memory_budget) < 0)
-                return serve_complain("--memory-budget", "must be a size such as 16G; 0 for no limit");
+                return serve_complain(
+                    "--memory-budget", "must be a size such as 16G; 0 for no limit");
             options.have_budget = true;
         } else if (!strcmp(argv[i], "--version")) {
             puts("rollbox-engine " ROLLBOX_VERSION);
             return 0;
         } else {
-            return serve_complain(argv[i], "unknown; use --socket PATH [--memory-budget SIZE] (see rollbox-engine(1))");
+            return serve_complain(argv[i],
+                "unknown; use --socket PATH [--memory-budget SIZE] (see rollbox-engine(1))");
         }
     }
     if ((options.fd < 0) == !options.socket_path)

@@ -2,11 +2,14 @@
 /*
  * The engine's side of isolation process: what namespaces would have done by themselves.
  *
- * Private files: each sandbox has a directory below one of the engine's own, "rollbox-<pid namespace>-<pid>-<start time>-<random>" in $TMPDIR, /tmp or /var/tmp, whichever the sandbox's user may reach. Its init empties it
- * at the end; the engine removes it. A janitor removes what an engine that is killed leaves, and the next engine what both left.
+ * Private files: each sandbox has a directory below one of the engine's own, "rollbox-<pid
+ * namespace>-<pid>-<start time>-<random>" in $TMPDIR, /tmp or /var/tmp, whichever the sandbox's
+ * user may reach. Its init empties it at the end; the engine removes it. A janitor removes what an
+ * engine that is killed leaves, and the next engine what both left.
  *
- * Processes: init ends all of them. Should init itself be killed from outside, they become children of the engine, which is a subreaper for that, and it kills them. It knows them by
- * the filters they carry: no other child of its has more than the engine.
+ * Processes: init ends all of them. Should init itself be killed from outside, they become children
+ * of the engine, which is a subreaper for that, and it kills them. It knows them by the filters
+ * they carry: no other child of its has more than the engine.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -30,24 +33,24 @@
 #include "engine/engine.h"
 #include "sys/proc.h"
 
-#define MAX_PATH 2048           /* leaves room for what the guest makes of it */
+#define MAX_PATH 2048 /* leaves room for what the guest makes of it */
 #define MAX_STRAYS 4096
 #define STRAY_ROUNDS 64
 #define STRAY_PAUSE_NS 20000000ll
-#define MEASURE_REST 20         /* looking at the disk may take one part in so many of the time */
+#define MEASURE_REST 20 /* looking at the disk may take one part in so many of the time */
 #define MEASURE_LEAST_NS 20000000ll
-#define PATIENCE_MS 2000        /* for the inits of an engine that was killed to clean up themselves */
+#define PATIENCE_MS 2000 /* for the inits of an engine that was killed to clean up themselves */
 
 struct process_state {
     struct engine *engine;
-    char *path;                 /* of the engine's directory */
+    char *path; /* of the engine's directory */
     int fd;
     uint64_t next_home;
-    uint32_t next_id, n_ids, first_id;  /* first_id 0: from the launcher's range */
+    uint32_t next_id, n_ids, first_id; /* first_id 0: from the launcher's range */
     int janitor;
-    unsigned filters;           /* of the engine itself */
+    unsigned filters; /* of the engine itself */
     struct loop_timer orphan_pipes;
-    uint32_t tasks;             /* of the user, when last counted */
+    uint32_t tasks; /* of the user, when last counted */
     int64_t counted_ns;
 };
 
@@ -55,11 +58,11 @@ struct private_dir {
     struct engine *engine;
     char name[24];
     int fd;
-    uint32_t id;                /* of the guest; 0: the engine's own */
+    uint32_t id; /* of the guest; 0: the engine's own */
     int64_t next_look_ns;
 };
 
-/* ---- the directory -------------------------------------------------------------------------------------------------- */
+/* ---- the directory ---- */
 
 /* May a stranger pass through all of it? */
 static bool is_reachable(const char *path) {
@@ -95,7 +98,8 @@ const char *const *process_places(void) {
 static bool is_ours(int directory, const char *name) {
     struct stat st;
 
-    return fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid();
+    return fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode) &&
+           st.st_uid == geteuid();
 }
 
 /* Removes a directory with all that is in it. */
@@ -118,8 +122,10 @@ static void sweep_directories(const char *place, unsigned long long own_namespac
         long long start;
         int pid, end = 0;
 
-        if (sscanf(entry->d_name, "rollbox-%llu-%d-%lld-%*16[0-9a-f]%n", &namespace, &pid, &start, &end) == 3 && end && namespace == own_namespace && !entry->d_name[end] && pid > 0 && proc_start_time(pid) != start &&
-            is_ours(dirfd(directory), entry->d_name))
+        if (sscanf(entry->d_name, "rollbox-%llu-%d-%lld-%*16[0-9a-f]%n", &namespace, &pid, &start,
+                &end) == 3 &&
+            end && namespace == own_namespace && !entry->d_name[end] && pid > 0 &&
+            proc_start_time(pid) != start && is_ours(dirfd(directory), entry->d_name))
             (void)remove_all(dirfd(directory), entry->d_name);
     }
     if (directory)
@@ -141,13 +147,16 @@ static int make_directory(struct process_state *state, bool for_others) {
         if (getrandom(&random, sizeof random, 0) != sizeof random)
             return -EIO;
         auto_free char *path = NULL;
-        if (asprintf(&path, "%s/rollbox-%llu-%d-%lld-%016llx", *place, (unsigned long long)st.st_ino, (int)getpid(), (long long)proc_start_time(getpid()), (unsigned long long)random) < 0)
+        if (asprintf(&path, "%s/rollbox-%llu-%d-%lld-%016llx", *place,
+                (unsigned long long)st.st_ino, (int)getpid(), (long long)proc_start_time(getpid()),
+                (unsigned long long)random) < 0)
             return -ENOMEM;
         if (strlen(path) > MAX_PATH || mkdir(path, 0700) < 0) {
             r = strlen(path) > MAX_PATH ? -ENAMETOOLONG : -errno;
             continue;
         }
-        if (chmod(path, for_others ? 0711 : 0700) < 0 || (state->fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0) {
+        if (chmod(path, for_others ? 0711 : 0700) < 0 ||
+            (state->fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0) {
             r = -errno;
             (void)rmdir(path);
             continue;
@@ -159,7 +168,7 @@ static int make_directory(struct process_state *state, bool for_others) {
     return state->path ? 0 : r;
 }
 
-/* ---- the janitor ---------------------------------------------------------------------------------------------------- */
+/* ---- the janitor ---- */
 
 static int look_after(void *argument) {
     const struct timespec pause_time = { 0, 10000000 };
@@ -188,7 +197,7 @@ static int start_janitor(struct process_state *state) {
     return janitor_fork(look_after, state->path, &state->janitor);
 }
 
-/* ---- the state ------------------------------------------------------------------------------------------------------ */
+/* ---- the state ---- */
 
 /* "Key:" numbers of a /proc/PID/status; -1 where there is none. */
 static long status_number(const struct buf *text, const char *key) {
@@ -253,7 +262,7 @@ void process_finish(struct engine *engine) {
     engine->process = NULL;
 }
 
-/* ---- homes ---------------------------------------------------------------------------------------------------------- */
+/* ---- homes ---- */
 
 /* The end of the last range of ids that exist here (a container may have few). */
 static uint64_t ids_end(const char *map) {
@@ -264,18 +273,21 @@ static uint64_t ids_end(const char *map) {
     if (fd_read_file(map, 65536, &text) < 0)
         return 0;
     buf_add(&text, "", 1);
-    for (const char *at = text.data; at && sscanf(at, "%" SCNu64 " %*u %" SCNu64 "%n", &first, &count, &n) == 2; at += n)
+    for (const char *at = text.data;
+         at && sscanf(at, "%" SCNu64 " %*u %" SCNu64 "%n", &first, &count, &n) == 2; at += n)
         end = MAX(end, first + count);
     return end;
 }
 
 static void choose_ids(struct process_state *state, uint32_t base) {
-    uint64_t users = ids_end("/proc/self/uid_map"), groups = ids_end("/proc/self/gid_map"), end = MIN(users, groups);
+    uint64_t users = ids_end("/proc/self/uid_map"), groups = ids_end("/proc/self/gid_map"),
+             end = MIN(users, groups);
 
     state->n_ids = GUEST_ID_RANGE / 2 - 2;
     if (end >= (uint64_t)base + GUEST_ID_RANGE)
         return;
-    /* The upper half of what there is, where users made by packages and by hand are not; "nobody" has two names. */
+    /* The upper half of what there is, where users made by packages and by hand are not; "nobody"
+     * has two names. */
     end = MIN(end, 65534ull);
     state->n_ids = (uint32_t)end / 4;
     state->first_id = (uint32_t)end / 2;
@@ -291,7 +303,8 @@ static uint32_t next_id(struct process_state *state, uint32_t base) {
     return (state->first_id ? state->first_id : base) + 2 * state->next_id + 2;
 }
 
-int private_dir_new(struct profile *profile, uint32_t id_base, struct private_dir **ret_private_dir) {
+int private_dir_new(
+    struct profile *profile, uint32_t id_base, struct private_dir **ret_private_dir) {
     bool own_ids = profile->plan->flags & PLAN_AS_ROOT;
     struct process_state *state = NULL;
     int r = state_get(profile->engine, own_ids, &state);
@@ -302,7 +315,8 @@ int private_dir_new(struct profile *profile, uint32_t id_base, struct private_di
     if (!private_dir)
         return -ENOMEM;
     private_dir->engine = profile->engine;
-    snprintf(private_dir->name, sizeof private_dir->name, "%llu", (unsigned long long)++state->next_home);
+    snprintf(private_dir->name, sizeof private_dir->name, "%llu",
+        (unsigned long long)++state->next_home);
     private_dir->id = own_ids ? next_id(state, id_base) : 0;
     if (own_ids && !private_dir->id) {
         free(private_dir);
@@ -313,8 +327,10 @@ int private_dir_new(struct profile *profile, uint32_t id_base, struct private_di
         free(private_dir);
         return r;
     }
-    private_dir->fd = openat(state->fd, private_dir->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (private_dir->fd < 0 || (own_ids && fchown(private_dir->fd, private_dir->id, private_dir->id) < 0)) {
+    private_dir->fd =
+        openat(state->fd, private_dir->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (private_dir->fd < 0 ||
+        (own_ids && fchown(private_dir->fd, private_dir->id, private_dir->id) < 0)) {
         r = -errno;
         private_dir_free(private_dir);
         return r;
@@ -334,7 +350,8 @@ void private_dir_fields(const struct private_dir *private_dir, struct buf *messa
         wire_add_u64(message, GUEST_ID, private_dir->id);
 }
 
-/* After its sandbox is dead. Its init has emptied it; if it was killed before, that is work for somebody who may take their time. */
+/* After its sandbox is dead. Its init has emptied it; if it was killed before, that is work for
+ * somebody who may take their time. */
 struct private_dir *private_dir_free(struct private_dir *private_dir) {
     struct process_state *state;
 
@@ -342,7 +359,8 @@ struct private_dir *private_dir_free(struct private_dir *private_dir) {
         return NULL;
     state = private_dir->engine->process;
     close_fd(&private_dir->fd);
-    if (unlinkat(state->fd, private_dir->name, AT_REMOVEDIR) < 0 && (errno == ENOTEMPTY || errno == EEXIST)) {
+    if (unlinkat(state->fd, private_dir->name, AT_REMOVEDIR) < 0 &&
+        (errno == ENOTEMPTY || errno == EEXIST)) {
         struct process_state one = { .janitor = -EBADF };
 
         if (asprintf(&one.path, "%s/%s", state->path, private_dir->name) >= 0) {
@@ -355,11 +373,13 @@ struct private_dir *private_dir_free(struct private_dir *private_dir) {
     return NULL;
 }
 
-/* ---- the disk ------------------------------------------------------------------------------------------------------- */
+/* ---- the disk ---- */
 
 bool private_dir_is_over(struct private_dir *private_dir, uint64_t limit_bytes) {
     /* As many files as a tmpfs of that size would take. */
-    struct disk_usage m = { .max_bytes = limit_bytes, .max_entries = limit_bytes / 16384 + 1024, .forces = true };
+    struct disk_usage m = {
+        .max_bytes = limit_bytes, .max_entries = limit_bytes / 16384 + 1024, .forces = true
+    };
     int64_t now = clock_now_ns();
 
     if (now < private_dir->next_look_ns)
@@ -371,7 +391,7 @@ bool private_dir_is_over(struct private_dir *private_dir, uint64_t limit_bytes) 
     return !fits;
 }
 
-/* ---- the number of processes ---------------------------------------------------------------------------------------- */
+/* ---- the number of processes ---- */
 
 static uint32_t count_tasks(void) {
     DIR *directory = opendir("/proc");
@@ -383,8 +403,11 @@ static uint32_t count_tasks(void) {
         struct stat st;
 
         /* Undumpable ones belong to root in /proc. */
-        if (entry->d_name[0] < '1' || entry->d_name[0] > '9' || fstatat(dirfd(directory), entry->d_name, &st, 0) < 0 || (st.st_uid != getuid() && st.st_uid) ||
-            read_status((pid_t)strtol(entry->d_name, NULL, 10), &status) < 0 || status_number(&status, "\nUid:\t") != (long)getuid())
+        if (entry->d_name[0] < '1' || entry->d_name[0] > '9' ||
+            fstatat(dirfd(directory), entry->d_name, &st, 0) < 0 ||
+            (st.st_uid != getuid() && st.st_uid) ||
+            read_status((pid_t)strtol(entry->d_name, NULL, 10), &status) < 0 ||
+            status_number(&status, "\nUid:\t") != (long)getuid())
             continue;
         n += (uint32_t)MAX(status_number(&status, "\nThreads:\t"), 1l);
     }
@@ -393,15 +416,17 @@ static uint32_t count_tasks(void) {
     return n;
 }
 
-/* RLIMIT_NPROC counts all tasks of a user, here the caller: those there are, and what this sandbox and the others may come to. With one sandbox it is the limit itself; with more, no sandbox takes from
- * another's, and the watcher ends one that takes more than its own. */
+/* RLIMIT_NPROC counts all tasks of a user, here the caller: those there are, and what this sandbox
+ * and the others may come to. With one sandbox it is the limit itself; with more, no sandbox takes
+ * from another's, and the watcher ends one that takes more than its own. */
 uint64_t process_limit(struct profile *profile) {
     struct engine *engine = profile->engine;
     struct process_state *state = engine->process;
     uint64_t limit = profile->policy->max_processes;
     int64_t now = clock_now_ns();
 
-    if (profile->plan->flags & PLAN_AS_ROOT || cgroup_root_backend(engine->cgroups) != CGROUP_NONE || !state)
+    if (profile->plan->flags & PLAN_AS_ROOT ||
+        cgroup_root_backend(engine->cgroups) != CGROUP_NONE || !state)
         return 0;
     if (!state->counted_ns || now - state->counted_ns > 100000000ll) {
         state->tasks = count_tasks();
@@ -416,16 +441,18 @@ uint64_t process_limit(struct profile *profile) {
     return limit + state->tasks;
 }
 
-/* ---- strays --------------------------------------------------------------------------------------------------------- */
+/* ---- strays ---- */
 
-/* A process of a sandbox without namespaces: it has more filters than we, and no pid namespace of its own (an init that just came to be known has one, or has no filter). */
+/* A process of a sandbox without namespaces: it has more filters than we, and no pid namespace of
+ * its own (an init that just came to be known has one, or has no filter). */
 static bool is_orphan_pipe(const struct process_state *state, pid_t pid) {
     auto_buf struct buf status = BUF_INIT;
 
     if (read_status(pid, &status) < 0 || strstr(status.data, "\nState:\tZ"))
         return false;
     const char *pids = strstr(status.data, "\nNSpid:\t");
-    return pids && strcspn(pids + 8, "\t\n") == strcspn(pids + 8, "\n") && status_number(&status, "\nSeccomp_filters:\t") > (long)state->filters;
+    return pids && strcspn(pids + 8, "\t\n") == strcspn(pids + 8, "\n") &&
+           status_number(&status, "\nSeccomp_filters:\t") > (long)state->filters;
 }
 
 /* How many, or -errno: there may be some. */
@@ -454,7 +481,8 @@ static void on_orphan_pipes(struct loop_timer *timer) {
     process_end_strays(state->engine);
 }
 
-/* Stops them all first, so that none forks while others are killed; what is orphaned by that comes to us. */
+/* Stops them all first, so that none forks while others are killed; what is orphaned by that comes
+ * to us. */
 void process_end_strays(struct engine *engine) {
     struct process_state *state = engine->process;
     auto_free pid_t *pids = state ? calloc(MAX_STRAYS, sizeof *pids) : NULL;
@@ -474,5 +502,6 @@ void process_end_strays(struct engine *engine) {
             deferred_close_ended(pid);
     }
     signal_all(pids, (size_t)MAX(n, (ssize_t)0), SIGKILL);
-    (void)loop_timer_set(engine->loop, &state->orphan_pipes, clock_now_ns() + STRAY_PAUSE_NS, on_orphan_pipes);
+    (void)loop_timer_set(
+        engine->loop, &state->orphan_pipes, clock_now_ns() + STRAY_PAUSE_NS, on_orphan_pipes);
 }

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Images: what a policy that names one gets from the store, and from the image's own settings where the policy is silent.
+ * Images: what a policy that names one gets from the store, and from the image's own settings where
+ * the policy is silent.
  *
- * The layers' locks are held for as long as the plan is: nobody removes what a template shows. What the layers contain is not trusted: the one file that is looked at, /etc/passwd, is reached through no link.
+ * The layers' locks are held for as long as the plan is: nobody removes what a template shows. What
+ * the layers contain is not trusted: the one file that is looked at, /etc/passwd, is reached
+ * through no link.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +28,8 @@
 
 /* The image's /etc/passwd, of the topmost layer that has one. -ENOENT if none has. */
 static int read_passwd(const struct store_image *image, struct buf *to) {
-    struct open_how how = { .flags = O_RDONLY | O_NONBLOCK | O_CLOEXEC, .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV };
+    struct open_how how = { .flags = O_RDONLY | O_NONBLOCK | O_CLOEXEC,
+        .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV };
     struct stat st;
 
     for (size_t i = image->manifest.n_layers; i--;) {
@@ -53,7 +57,8 @@ static bool parse_number(const char *text, unsigned long *ret_number) {
 static bool find_user(const char *passwd, const char *name, unsigned long *ret_uid) {
     size_t length = strcspn(name, ":");
 
-    for (const char *line = passwd; line && *line; line = strchr(line, '\n'), line += line != NULL) {
+    for (const char *line = passwd; line && *line;
+         line = strchr(line, '\n'), line += line != NULL) {
         const char *field = line + length;
 
         if (strncmp(line, name, length) || *field != ':')
@@ -65,15 +70,20 @@ static bool find_user(const char *passwd, const char *name, unsigned long *ret_u
 }
 
 /* Root inside, unless the image says otherwise. */
-static int choose_user(struct policy *policy, const struct store_image *image, struct rollbox_error *error) {
+static int choose_user(
+    struct policy *policy, const struct store_image *image, struct rollbox_error *error) {
     const char *user = image->manifest.user;
     auto_buf struct buf passwd = BUF_INIT;
     unsigned long uid = 0;
 
     if (policy->user)
         return 0;
-    if (user[0] && user[0] != ':' && strcmp(user, "root") && !parse_number(user, &uid) && (read_passwd(image, &passwd) < 0 || !find_user(passwd.data, user, &uid)))
-        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, ENOENT, "policy", "image: %s: its user %.100s is not in its /etc/passwd; name one in the policy: \"user\": 1000", policy->image, user);
+    if (user[0] && user[0] != ':' && strcmp(user, "root") && !parse_number(user, &uid) &&
+        (read_passwd(image, &passwd) < 0 || !find_user(passwd.data, user, &uid)))
+        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, ENOENT, "policy",
+            "image: %s: its user %.100s is not in its /etc/passwd; name one in the policy: "
+            "\"user\": 1000",
+            policy->image, user);
     return asprintf(&policy->user, "%lu", uid) < 0 ? -ENOMEM : 0;
 }
 
@@ -104,7 +114,9 @@ static int add_environment(struct policy *policy, char *const *env) {
 /* Under a place now: the snapshot's layers that have its part. */
 static int add_place(struct image *image, const json_t *item) {
     const struct manifest *manifest = &image->stored->manifest;
-    const char *path = json_string_value(json_object_get(item, "path")), *part = json_string_value(json_object_get(item, "part")), *kind = json_string_value(json_object_get(item, "kind"));
+    const char *path = json_string_value(json_object_get(item, "path")),
+               *part = json_string_value(json_object_get(item, "part")),
+               *kind = json_string_value(json_object_get(item, "kind"));
     struct plan_image_place *place = &image->places[image->plan.n_places];
     struct buf under = BUF_INIT;
     struct stat st;
@@ -113,7 +125,8 @@ static int add_place(struct image *image, const json_t *item) {
         return -EBADMSG;
     bool is_file = !strcmp(kind, "file");
     for (size_t i = manifest->n_layers; i--;) {
-        if (fstatat(image->stored->fs_fds[i], part, &st, AT_SYMLINK_NOFOLLOW) < 0 || (is_file ? !S_ISREG(st.st_mode) : !S_ISDIR(st.st_mode)))
+        if (fstatat(image->stored->fs_fds[i], part, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+            (is_file ? !S_ISREG(st.st_mode) : !S_ISDIR(st.st_mode)))
             continue;
         if (is_file && !under.length)
             buf_printf(&under, PLAN_HIDDEN "/store/%s/fs/%s", manifest->layers[i], part);
@@ -132,7 +145,8 @@ static int add_places(struct image *image) {
     json_t *item;
     size_t i;
 
-    image->places = calloc(json_array_size(image->stored->manifest.places) + 1, sizeof *image->places);
+    image->places =
+        calloc(json_array_size(image->stored->manifest.places) + 1, sizeof *image->places);
     if (!image->places)
         return -ENOMEM;
     image->plan.places = image->places;
@@ -152,7 +166,9 @@ static int set_up(struct policy *policy, struct image *image, struct rollbox_err
     bool is_snapshot = !strncmp(policy->image, SNAPSHOT, strlen(SNAPSHOT));
 
     if (r == 0)
-        r = is_snapshot ? store_snapshot(path, policy->image + strlen(SNAPSHOT), &image->stored, error) : store_image(path, policy->image, &image->stored, error);
+        r = is_snapshot
+                ? store_snapshot(path, policy->image + strlen(SNAPSHOT), &image->stored, error)
+                : store_image(path, policy->image, &image->stored, error);
     if (r < 0)
         return r;
     const struct manifest *manifest = &image->stored->manifest;
@@ -161,10 +177,13 @@ static int set_up(struct policy *policy, struct image *image, struct rollbox_err
         image->directory = NULL;
         return real ? -ENOMEM : -errno;
     }
-    image->plan = (struct plan_image){ .directory = image->directory, .n = manifest->n_layers, .ids = manifest->layers };
+    image->plan = (struct plan_image){
+        .directory = image->directory, .n = manifest->n_layers, .ids = manifest->layers
+    };
     if (is_snapshot)
         return add_places(image);
-    if ((r = choose_user(policy, image->stored, error)) < 0 || (r = add_environment(policy, manifest->env)) < 0)
+    if ((r = choose_user(policy, image->stored, error)) < 0 ||
+        (r = add_environment(policy, manifest->env)) < 0)
         return r;
     if (!policy->cwd)
         policy->cwd = strdup(manifest->cwd[0] == '/' ? manifest->cwd : "/");
@@ -179,7 +198,8 @@ int image_get(struct policy *policy, struct image **ret_image, struct rollbox_er
     if (r < 0) {
         image_free(image);
         if (!why.message[0])
-            return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "policy", "image: %s: %s", policy->image, strerror(-r));
+            return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "policy",
+                "image: %s: %s", policy->image, strerror(-r));
         return error_set(error, why.code, why.error_number, "policy", "image: %s", why.message);
     }
     *ret_image = image;

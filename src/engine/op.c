@@ -2,9 +2,12 @@
 /*
  * Works: what is asked of a session's files, in steps.
  *
- * Most begin by taking the present state as a node. If nothing was called since the last one, that is it. Else every process is frozen, and if there is none, the box is given up and its private tmpfs is the layer as it is; else
- * it is copied while they stand still. Where the processes are wanted as well, they stand still because they are captured (dump_job.c), which they cannot tell, and go on when both are done. What comes then is a new box
- * somewhere, or a job of rollbox-store on the layers (store_job.c).
+ * Most begin by taking the present state as a node. If nothing was called since the last one, that
+ * is it. Else every process is frozen, and if there is none, the box is given up and its private
+ * tmpfs is the layer as it is; else it is copied while they stand still. Where the processes are
+ * wanted as well, they stand still because they are captured (dump_job.c), which they cannot tell,
+ * and go on when both are done. What comes then is a new box somewhere, or a job of rollbox-store
+ * on the layers (store_job.c).
  */
 #include <errno.h>
 #include <dirent.h>
@@ -25,8 +28,8 @@
 #include "sys/proc.h"
 
 #define MAX_FORK 10000
-#define MAX_DUMPS 20         /* again, of one that something is in the way of for the moment */
-#define LONG_CHAIN 18           /* layers: from here on a state waits until its chain is merged */
+#define MAX_DUMPS 20  /* again, of one that something is in the way of for the moment */
+#define LONG_CHAIN 18 /* layers: from here on a state waits until its chain is merged */
 
 struct op *op_free(struct op *op) {
     if (!op)
@@ -107,14 +110,16 @@ void op_done(struct op *op, struct buf *json) {
         retire_op(op);
 }
 
-static void fail_op(struct op *op, enum rollbox_error_code code, int error_number, const char *message) {
+static void fail_op(
+    struct op *op, enum rollbox_error_code code, int error_number, const char *message) {
     struct rollbox_error error;
 
-    error_set(&error, code, error_number, "run", "%s%s%s", message, error_number ? ": " : "", error_number ? strerror(error_number) : "");
+    error_set(&error, code, error_number, "run", "%s%s%s", message, error_number ? ": " : "",
+        error_number ? strerror(error_number) : "");
     op_fail(op, &error);
 }
 
-/* ---- taking the state --------------------------------------------------------------------------------------------------- */
+/* ---- taking the state ---- */
 
 static void snapshot_ref_assign(struct snapshot **at, struct snapshot *snapshot) {
     snapshot_get(snapshot);
@@ -122,10 +127,11 @@ static void snapshot_ref_assign(struct snapshot **at, struct snapshot *snapshot)
     *at = snapshot;
 }
 
-/* How much a private tmpfs holds (on a disk nobody knows at once), and when the roots of its parts were changed: what is written later moves one of these. */
+/* How much a private tmpfs holds (on a disk nobody knows at once), and when the roots of its parts
+ * were changed: what is written later moves one of these. */
 struct files_baseline {
     uint64_t bytes, entries;
-    bool holds;                 /* anything */
+    bool holds; /* anything */
     unsigned n;
     struct timespec changed[];
 };
@@ -154,7 +160,7 @@ static bool is_empty_dir(int directory, const char *name) {
     while (n <= 2 && readdir(list))
         n++;
     closedir(list);
-    return n <= 2;              /* "." and ".." */
+    return n <= 2; /* "." and ".." */
 }
 
 struct files_baseline *box_files_baseline(struct box *box) {
@@ -166,9 +172,11 @@ struct files_baseline *box_files_baseline(struct box *box) {
     struct files_baseline *mark = calloc(1, sizeof *mark + n * sizeof mark->changed[0]);
     if (!mark)
         return NULL;
-    mark->bytes = box->upper ? 0 : (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize;
+    mark->bytes =
+        box->upper ? 0 : (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize;
     mark->entries = box->upper ? 0 : (uint64_t)(disk.f_files - disk.f_ffree);
-    /* Most often its root and the parts are all that a tmpfs has, and nobody needs to look into them. */
+    /* Most often its root and the parts are all that a tmpfs has, and nobody needs to look into
+     * them. */
     bool may_hold = mark->entries != n + 1;
     for (mark->n = 0; mark->n < n; mark->n++) {
         char part[16];
@@ -176,7 +184,7 @@ struct files_baseline *box_files_baseline(struct box *box) {
 
         snprintf(part, sizeof part, "p%u", mark->n);
         if (fstatat(box->disk, part, &st, AT_SYMLINK_NOFOLLOW) < 0) {
-            mark->holds |= !may_hold;   /* something else was counted */
+            mark->holds |= !may_hold; /* something else was counted */
             continue;
         }
         mark->changed[mark->n] = st.st_ctim;
@@ -185,19 +193,27 @@ struct files_baseline *box_files_baseline(struct box *box) {
     return mark;
 }
 
-/* Whatever runs: all that is written is an entry below a root that had none. A file that was there already could have been changed in place: what processes of a state have open to be written to is copied up for them as they are restored. */
+/* Whatever runs: all that is written is an entry below a root that had none. A file that was there
+ * already could have been changed in place: what processes of a state have open to be written to is
+ * copied up for them as they are restored. */
 bool op_files_are_pristine(struct box *box) {
-    auto_free struct files_baseline *now = box->files_baseline && !box->served_early ? box_files_baseline(box) : NULL;
+    auto_free struct files_baseline *now =
+        box->files_baseline && !box->served_early ? box_files_baseline(box) : NULL;
 
-    return now && !box->files_baseline->holds && !now->holds && now->bytes == box->files_baseline->bytes && now->entries == box->files_baseline->entries && now->n == box->files_baseline->n &&
+    return now && !box->files_baseline->holds && !now->holds &&
+           now->bytes == box->files_baseline->bytes &&
+           now->entries == box->files_baseline->entries && now->n == box->files_baseline->n &&
            !memcmp(now->changed, box->files_baseline->changed, now->n * sizeof now->changed[0]);
 }
 
-/* 1: nothing in it but perhaps agents; what takes itself for one is found out by init. 0, or -errno: it cannot be told. */
+/* 1: nothing in it but perhaps agents; what takes itself for one is found out by init. 0, or
+ * -errno: it cannot be told. */
 static int seems_empty(const struct box *box) {
     static const char agent[] = "rollbox-files\n";
     pid_t pids[64];
-    ssize_t n = box->state == BOX_READY && box->pid > 0 ? proc_children(box->pid, pids, ARRAY_SIZE(pids)) : 0;
+    ssize_t n = box->state == BOX_READY && box->pid > 0
+                    ? proc_children(box->pid, pids, ARRAY_SIZE(pids))
+                    : 0;
 
     for (ssize_t i = 0; i < n; i++) {
         auto_buf struct buf name = BUF_INIT;
@@ -217,12 +233,16 @@ bool box_is_pristine(struct box *box) {
     return op_files_are_pristine(box) && seems_empty(box) == 1;
 }
 
-/* The state of a session in which nothing of a node's processes is: that node, or one of its files alone, also where it was dropped and has no name any more. A reference, or NULL. */
+/* The state of a session in which nothing of a node's processes is: that node, or one of its files
+ * alone, also where it was dropped and has no name any more. A reference, or NULL. */
 static struct snapshot *files_of(struct session *session, struct snapshot *snapshot) {
-    return snapshot->checkpoint || !snapshot->tree ? snapshot_new(session->engine, session->tree, snapshot, snapshot, NULL) : snapshot_get(snapshot);
+    return snapshot->checkpoint || !snapshot->tree
+               ? snapshot_new(session->engine, session->tree, snapshot, snapshot, NULL)
+               : snapshot_get(snapshot);
 }
 
-/* The present state, of which all is known, as nothing was called since, or what was has left nothing. A reference, or NULL. */
+/* The present state, of which all is known, as nothing was called since, or what was has left
+ * nothing. A reference, or NULL. */
 static struct snapshot *unchanged_state(struct session *session) {
     struct snapshot *snapshot = files_of(session, session->at);
 
@@ -233,7 +253,8 @@ static struct snapshot *unchanged_state(struct session *session) {
     return snapshot;
 }
 
-/* What a box has in its places. Of one that ends the descriptor itself is taken where there is room for no other: its files are lost with the last. */
+/* What a box has in its places. Of one that ends the descriptor itself is taken where there is room
+ * for no other: its files are lost with the last. */
 static int layer_of(struct box *box, bool ends, struct layer **ret_layer) {
     auto_free struct files_baseline *now = box_files_baseline(box);
 
@@ -244,7 +265,8 @@ static int layer_of(struct box *box, bool ends, struct layer **ret_layer) {
         return -errno;
     if (fd < 0)
         fd = TAKE_FD(box->disk);
-    *ret_layer = layer_new(TAKE_FD(fd), now->bytes, now->entries - MIN(now->entries, box->files_baseline ? box->files_baseline->entries : 0));
+    *ret_layer = layer_new(TAKE_FD(fd), now->bytes,
+        now->entries - MIN(now->entries, box->files_baseline ? box->files_baseline->entries : 0));
     return *ret_layer ? 0 : -ENOMEM;
 }
 
@@ -255,7 +277,8 @@ struct snapshot *op_seal_layer(struct session *session, struct box *box) {
         return NULL;
     if (box->upper)
         layer_take_upper(layer, disk_upper_get(box->upper));
-    struct snapshot *snapshot = snapshot_new(session->engine, session->tree, session->at, session->base, layer);
+    struct snapshot *snapshot =
+        snapshot_new(session->engine, session->tree, session->at, session->base, layer);
     if (!snapshot)
         return NULL;
     snapshot_ref_assign(&session->base, snapshot);
@@ -268,7 +291,8 @@ struct snapshot *op_seal_layer(struct session *session, struct box *box) {
 static void have_state(struct op *op) {
     struct layer *layers[1];
 
-    /* How large it is, is told of every state, and counts for the limits of all that stand on it. */
+    /* How large it is, is told of every state, and counts for the limits of all that stand on it.
+     */
     if (op->to->layer && !layer_is_measured(op->to->layer)) {
         op->waits_for_measure = true;
         return;
@@ -294,7 +318,7 @@ void op_measured(struct layer *layer) {
         if (op && op->waits_for_measure && op->to->layer == layer) {
             op->waits_for_measure = false;
             have_state(op);
-            break;              /* sessions may have come and gone; one state is taken by one work */
+            break; /* sessions may have come and gone; one state is taken by one work */
         }
     }
     layer_put(layer);
@@ -351,7 +375,8 @@ static void after_init_send(struct op *op, int r, bool *waits) {
     if (is_dying(r))
         op->waits_for_box = true;
     else if (r < 0)
-        fail_op(op, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "the sandbox cannot be told now");
+        fail_op(op, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r,
+            "the sandbox cannot be told now");
     else
         *waits = true;
 }
@@ -366,14 +391,16 @@ static void freeze_op(struct op *op) {
     after_init_send(op, session_freeze(op->session, op->frozen), &op->waits_for_frozen);
 }
 
-/* Once init has done what it was told before: what a command is to begin with is there then, and a paused sandbox is none for the moment. */
+/* Once init has done what it was told before: what a command is to begin with is there then, and a
+ * paused sandbox is none for the moment. */
 static void start_dump_of_op(struct op *op) {
     struct session *session = op->session;
     struct rollbox_error error;
 
     if (session->profile->plan->flags & PLAN_SERIAL) {
         error_set(&error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "snapshot",
-                  "a sandbox with serial cannot be captured with its processes: whose turn it is cannot be taken along; processes=\"drop\" (--drop-processes) takes the files alone");
+            "a sandbox with serial cannot be captured with its processes: whose turn it is cannot "
+            "be taken along; processes=\"drop\" (--drop-processes) takes the files alone");
         op_fail(op, &error);
         return;
     }
@@ -387,12 +414,13 @@ static void start_dump_of_op(struct op *op) {
     if (r == 0)
         r = session_ask(session, op->frozen);
     if (is_dying(r))
-        op->waits_for_init = true;    /* op_box_lost fails it */
+        op->waits_for_init = true; /* op_box_lost fails it */
     else
         after_init_send(op, r, &op->waits_for_init);
 }
 
-/* Each try costs them a millisecond or so of standing still, and one's end is where the next begins. */
+/* Each try costs them a millisecond or so of standing still, and one's end is where the next
+ * begins. */
 bool op_dump_again(struct op *op) {
     if (op->n_dumps++ == MAX_DUMPS)
         return false;
@@ -419,24 +447,38 @@ void op_dump_released(struct session *session) {
     }
 }
 
-/* Guests have ways to go on when they are stopped; what moves away under the copy is then theirs to explain. */
+/* Guests have ways to go on when they are stopped; what moves away under the copy is then theirs to
+ * explain. */
 static void fail_copy(struct op *op, int error_number) {
-    bool moved = error_number == EEXIST || error_number == ENOENT || error_number == ESTALE || error_number == ENOTDIR || error_number == EISDIR || error_number == ENOTEMPTY || error_number == ELOOP;
+    bool moved = error_number == EEXIST || error_number == ENOENT || error_number == ESTALE ||
+                 error_number == ENOTDIR || error_number == EISDIR || error_number == ENOTEMPTY ||
+                 error_number == ELOOP;
 
-    bool lost = error_number == ENOTCONN || error_number == EPIPE || error_number == ECONNRESET || error_number == ECHILD;
+    bool lost = error_number == ENOTCONN || error_number == EPIPE || error_number == ECONNRESET ||
+                error_number == ECHILD;
 
     if (moved)
-        fail_op(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EBUSY, "the files of the sandbox changed while its processes stood still: one of them goes on by itself");
+        fail_op(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EBUSY,
+            "the files of the sandbox changed while its processes stood still: one of them goes on "
+            "by itself");
     else if (lost)
-        fail_op(op, ROLLBOX_ERR_SETUP_FAILED, error_number, "the launcher, which copies the files of the sandbox, was killed from outside; the sandbox goes on: try again");
-    /* The engine had no descriptor left for the launcher's user namespace, so a new launcher has another one. */
+        fail_op(op, ROLLBOX_ERR_SETUP_FAILED, error_number,
+            "the launcher, which copies the files of the sandbox, was killed from outside; the "
+            "sandbox goes on: try again");
+    /* The engine had no descriptor left for the launcher's user namespace, so a new launcher has
+     * another one. */
     else if (error_number == EPERM)
-        fail_op(op, ROLLBOX_ERR_SETUP_FAILED, error_number, "the files of the sandbox cannot be copied any more, as its launcher was killed from outside; what runs in it goes on, and its files can be read");
+        fail_op(op, ROLLBOX_ERR_SETUP_FAILED, error_number,
+            "the files of the sandbox cannot be copied any more, as its launcher was killed from "
+            "outside; what runs in it goes on, and its files can be read");
     else
-        fail_op(op, error_code_of(error_number, ROLLBOX_ERR_INTERNAL), error_number, "the files of the sandbox could not be copied");
+        fail_op(op, error_code_of(error_number, ROLLBOX_ERR_INTERNAL), error_number,
+            "the files of the sandbox could not be copied");
 }
 
-/* It takes its time to load what was captured. What goes wrong is told when it is needed. Where the one sandbox has loaded it itself, the next fork wants a holder, which is made when that one goes on: before, it would take its processors. */
+/* It takes its time to load what was captured. What goes wrong is told when it is needed. Where the
+ * one sandbox has loaded it itself, the next fork wants a holder, which is made when that one goes
+ * on: before, it would take its processors. */
 static void load_ahead(struct op *op) {
     struct checkpoint *checkpoint = op->checkpoint;
     struct launcher *zygote;
@@ -462,12 +504,16 @@ static void snapshot_files_ready(struct op *op, struct layer *take_layer) {
             load_ahead(op);
         return;
     }
-    struct snapshot *snapshot = snapshot_new(session->engine, session->tree, session->at, session->base, take_layer);
+    struct snapshot *snapshot =
+        snapshot_new(session->engine, session->tree, session->at, session->base, take_layer);
 
     op->holds = snapshot && op->verb == VERB_HIBERNATE;
     if (!op->holds)
         resume(op);
-    int r = !snapshot ? -ENOMEM : op->checkpoint && op->checkpoint->parent ? checkpoint_seal_image(&op->checkpoint->image) : 0;  /* which takes as long as a dozen pages: they go on first */
+    int r = !snapshot ? -ENOMEM
+            : op->checkpoint && op->checkpoint->parent
+                ? checkpoint_seal_image(&op->checkpoint->image)
+                : 0; /* which takes as long as a dozen pages: they go on first */
     if (r < 0) {
         snapshot_put(snapshot);
         fail_copy(op, -r);
@@ -476,7 +522,7 @@ static void snapshot_files_ready(struct op *op, struct layer *take_layer) {
     snapshot->is_live = true;
     snapshot->checkpoint = TAKE_PTR(op->checkpoint);
     snapshot_ref_assign(&session->at, snapshot);
-    op->to = snapshot;            /* its reference */
+    op->to = snapshot; /* its reference */
     have_state(op);
 }
 
@@ -510,7 +556,8 @@ static void copy_files(struct op *op) {
     int r = layer_of(box, false, &layer);
 
     if (r == 0)
-        r = copy_start(op->session->profile, &layer, 1, dump_job_numbers(op->dump_job), on_copied, op);
+        r = copy_start(
+            op->session->profile, &layer, 1, dump_job_numbers(op->dump_job), on_copied, op);
     if (layer)
         layer->in_use_by_box = true;
     layer_put(layer);
@@ -521,16 +568,19 @@ static void copy_files(struct op *op) {
     }
 }
 
-/* Without overlays of detached mounts a snapshot of changed files could be taken, and never be used. A copy of them can be read. */
+/* Without overlays of detached mounts a snapshot of changed files could be taken, and never be
+ * used. A copy of them can be read. */
 static bool lacks_layers(const struct op *op) {
-    return !op->session->engine->features.overlay_layers && op->verb != VERB_DIFF && op->verb != VERB_COMMIT && op->verb != VERB_EXPORT;
+    return !op->session->engine->features.overlay_layers && op->verb != VERB_DIFF &&
+           op->verb != VERB_COMMIT && op->verb != VERB_EXPORT;
 }
 
 static void refuse_changed_files(struct op *op) {
     struct rollbox_error error;
 
-    error_set(&error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "snapshot", "overlay_layers is missing (needed for %s): %s",
-              feature_needed_for(FEATURE_OVERLAY_LAYERS), feature_hint(FEATURE_OVERLAY_LAYERS));
+    error_set(&error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "snapshot",
+        "overlay_layers is missing (needed for %s): %s", feature_needed_for(FEATURE_OVERLAY_LAYERS),
+        feature_hint(FEATURE_OVERLAY_LAYERS));
     op_fail(op, &error);
 }
 
@@ -539,7 +589,8 @@ static void handle_frozen(struct op *op, const struct guest_record *record) {
     struct box *box = session->box;
 
     if (record->error) {
-        fail_op(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, record->error, "a process of the sandbox would not stand still");
+        fail_op(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, record->error,
+            "a process of the sandbox would not stand still");
         return;
     }
     if (record->value && !op->drops) {
@@ -554,7 +605,8 @@ static void handle_frozen(struct op *op, const struct guest_record *record) {
         if (op->to)
             have_state(op);
         else
-            fail_op(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "the files of the sandbox cannot be kept");
+            fail_op(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM,
+                "the files of the sandbox cannot be kept");
         return;
     }
     if (lacks_layers(op)) {
@@ -566,7 +618,8 @@ static void handle_frozen(struct op *op, const struct guest_record *record) {
         op->to = op_seal_layer(session, box);
         if (!op->to) {
             thaw_op(op);
-            fail_op(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "the files of the sandbox cannot be kept");
+            fail_op(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM,
+                "the files of the sandbox cannot be kept");
             return;
         }
         session_give_up_box(session);
@@ -584,7 +637,8 @@ static void not_dumped(struct op *op, const struct rollbox_error *error) {
     op_fail(op, error);
 }
 
-void op_dumped(struct op *op, struct checkpoint *take_checkpoint, const struct rollbox_error *error) {
+void op_dumped(
+    struct op *op, struct checkpoint *take_checkpoint, const struct rollbox_error *error) {
     struct session *session = op->session;
 
     if (!take_checkpoint) {
@@ -601,21 +655,23 @@ void op_dumped(struct op *op, struct checkpoint *take_checkpoint, const struct r
     op->checkpoint = take_checkpoint;
     if (dump_job_is_complete(op->dump_job)) {
         close_fd(&op->checkpoint->progress);
-        load_ahead(op);       /* else they go on first */
+        load_ahead(op); /* else they go on first */
     }
     if (dump_job_resumed(op->dump_job) || op_files_are_pristine(session->box)) {
         snapshot_files_ready(op, NULL);
         return;
     }
-    if (op->checkpoint->preforked)      /* it stands on other files */
+    if (op->checkpoint->preforked) /* it stands on other files */
         box_kill(op->checkpoint->preforked);
     copy_files(op);
 }
 
-/* ---- standing still for a walk ------------------------------------------------------------------------------------------ */
+/* ---- standing still for a walk ---- */
 
 bool op_hold_frozen(struct session *session) {
-    struct op *op = session->state == SESSION_CLOSING || session->sleep ? NULL : op_add(session, VERB_PAUSE, false);
+    struct op *op = session->state == SESSION_CLOSING || session->sleep
+                        ? NULL
+                        : op_add(session, VERB_PAUSE, false);
 
     if (!op)
         return false;
@@ -652,7 +708,7 @@ void op_disk_walked(struct session *session) {
     op_done(op, &nothing);
 }
 
-/* ---- what init says ------------------------------------------------------------------------------------------------------ */
+/* ---- what init says ---- */
 
 void op_init_reply(struct session *session, const struct guest_record *record) {
     struct op *op = session_first_op(session);
@@ -666,17 +722,20 @@ void op_init_reply(struct session *session, const struct guest_record *record) {
             not_dumped(op, &error);
         return;
     }
-    if (!record->serial && record->kind == GUEST_FROZEN && record->error && session->state == SESSION_PAUSED)
-        session->state = SESSION_LIVE;  /* of an idle pause: some would not stand still, and all go on */
+    if (!record->serial && record->kind == GUEST_FROZEN && record->error &&
+        session->state == SESSION_PAUSED)
+        session->state =
+            SESSION_LIVE; /* of an idle pause: some would not stand still, and all go on */
     if (!op || !op->waits_for_frozen || op->frozen != record->serial)
-        return;                 /* of a pause that nobody waits for, or a signal */
+        return; /* of a pause that nobody waits for, or a signal */
     op->waits_for_frozen = false;
     if (op->measures) {
         walk_still(op, (int)record->error);
     } else if (op->verb != VERB_PAUSE) {
         handle_frozen(op, record);
     } else if (record->error) {
-        fail_op(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, record->error, "a process of the sandbox would not stand still");
+        fail_op(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, record->error,
+            "a process of the sandbox would not stand still");
     } else {
         session->state = SESSION_PAUSED;
         op_done(op, &nothing);
@@ -703,7 +762,8 @@ static void hand_socket(struct op *op) {
     if (is_dying(r))
         op->waits_for_box = true;
     else if (r < 0)
-        fail_op(op, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "the sandbox cannot be told now");
+        fail_op(op, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r,
+            "the sandbox cannot be told now");
     else {
         session->n_agents++;
         /* Who asked knows what is done there; the record is to know, too. */
@@ -733,13 +793,14 @@ void op_take_snapshot(struct op *op, void (*then)(struct op *op)) {
         op->waits_for_commands = true;
         return;
     }
-    if (session->dirty && session->box && lacks_layers(op) && !op_files_are_pristine(session->box)) {
+    if (session->dirty && session->box && lacks_layers(op) &&
+        !op_files_are_pristine(session->box)) {
         refuse_changed_files(op);
         return;
     }
     if (session->dirty && session->box) {
         if (op->drops || (!runs_something(session) && seems_empty(session->box) != 0))
-            freeze_op(op);       /* of which init tells whether anything stands */
+            freeze_op(op); /* of which init tells whether anything stands */
         else
             start_dump_of_op(op);
         return;
@@ -748,10 +809,11 @@ void op_take_snapshot(struct op *op, void (*then)(struct op *op)) {
     if (op->to)
         have_state(op);
     else
-        fail_op(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "the files of the sandbox cannot be kept");
+        fail_op(
+            op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "the files of the sandbox cannot be kept");
 }
 
-/* ---- what is done with it ----------------------------------------------------------------------------------------------- */
+/* ---- what is done with it ---- */
 
 static void snapshot_text(struct snapshot *snapshot, struct buf *to) {
     struct snapshot_facts facts;
@@ -761,7 +823,8 @@ static void snapshot_text(struct snapshot *snapshot, struct buf *to) {
     snapshot_facts_text(&facts, to);
 }
 
-/* A state that has a name already gets another node of nothing for another, so that both are found. */
+/* A state that has a name already gets another node of nothing for another, so that both are found.
+ */
 static bool name_again(struct op *op) {
     struct session *session = op->session;
     struct snapshot *snapshot = snapshot_new(session->engine, session->tree, op->to, op->to, NULL);
@@ -786,7 +849,8 @@ static void name_snapshot(struct op *op) {
         struct snapshot *other = snapshot_find(op->session->tree, op->name);
 
         if (other && other != op->to) {
-            fail_op(op, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "there is a snapshot of that name already");
+            fail_op(op, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST,
+                "there is a snapshot of that name already");
             return;
         }
         if (!other && op->to->name && !name_again(op)) {
@@ -804,7 +868,8 @@ static void name_snapshot(struct op *op) {
     op_done(op, &json);
 }
 
-/* As many as the launcher's socket has room for; each that is ready has made some. Each may fail, and take all of them along. */
+/* As many as the launcher's socket has room for; each that is ready has made some. Each may fail,
+ * and take all of them along. */
 static void ask_for_boxes(struct op *op) {
     struct rollbox_error error;
 
@@ -821,7 +886,7 @@ static void ask_for_boxes(struct op *op) {
         if (r < 0)
             op_fail(op, &error);
         if (r < 0 || is_last)
-            return;             /* it may be over */
+            return; /* it may be over */
     }
 }
 
@@ -841,9 +906,9 @@ static void made_one(struct op *op) {
         op->made[i]->fork = NULL;
     }
     buf_add_text(&json, "]}");
-    record_op_ended(op, NULL);      /* while it is known what was made */
+    record_op_ended(op, NULL); /* while it is known what was made */
     if (op->client || !op->session->client)
-        op->n_made = 0;       /* they are somebody's now */
+        op->n_made = 0; /* they are somebody's now */
     else
         close_made(op);
     op_done(op, &json);
@@ -898,7 +963,7 @@ void op_session_ready(struct session *session, const struct rollbox_error *error
         made_one(op);
         return;
     }
-    op_fail(op, error);     /* all or none */
+    op_fail(op, error); /* all or none */
 }
 
 static void make_forks(struct op *op) {
@@ -928,7 +993,9 @@ static void make_forks(struct op *op) {
     if (checkpoint)
         checkpoint->n_uses++;
     for (unsigned i = 0; i < op->count; i++) {
-        struct session *made = session_new(session->engine, session->profile, session->client || op->attached ? op->client : NULL, NULL, session->tree, op->to, &error);
+        struct session *made = session_new(session->engine, session->profile,
+            session->client || op->attached ? op->client : NULL, NULL, session->tree, op->to,
+            &error);
 
         if (!made) {
             op_fail(op, &error);
@@ -941,7 +1008,8 @@ static void make_forks(struct op *op) {
         record_inherit(made, session);
         made->clone_id = i;
         made->seed = op->same_seed ? session->seed : seeded_random_fork(session->seed, before + i);
-        made->has_own_seed = session->profile->policy->have_seed && (session->has_own_seed || !op->same_seed);
+        made->has_own_seed =
+            session->profile->policy->have_seed && (session->has_own_seed || !op->same_seed);
         snprintf(made->parent_snapshot, sizeof made->parent_snapshot, "%s", op->to->id);
         made->idle_ms = session->idle_ms;
         made->ttl_ms = session->ttl_ms;
@@ -979,7 +1047,8 @@ static void reset_session(struct op *op) {
         if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
             run_finish(run);
         else
-            run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the sandbox was reset while the command ran");
+            run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run",
+                "the sandbox was reset while the command ran");
     }
     session->was_used = true;
     session_give_up_box(session);
@@ -1018,7 +1087,7 @@ void op_start(struct op *op) {
     case VERB_CREATE:
         if (session_need_box(session, &error) < 0)
             op_fail(op, &error);
-        return;                 /* else done when it is ready, which it may be already */
+        return; /* else done when it is ready, which it may be already */
     case VERB_PAUSE:
         if (op->measures) {
             stand_for_walk(op);
@@ -1033,14 +1102,17 @@ void op_start(struct op *op) {
         return;
     case VERB_SNAPSHOT:
         if (!tracking_make_room(session->engine)) {
-            fail_op(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, 0, "more states than the engine's limit of open files bears; raise it (ulimit -n), drop snapshots, or close sandboxes");
+            fail_op(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, 0,
+                "more states than the engine's limit of open files bears; raise it (ulimit -n), "
+                "drop snapshots, or close sandboxes");
             return;
         }
         op_take_snapshot(op, op->is_automatic ? auto_snapshot_taken : name_snapshot);
         return;
     case VERB_FORK:
         if (op->count < 1 || op->count > MAX_FORK) {
-            fail_op(op, ROLLBOX_ERR_INVALID_ARGUMENT, 0, "fork: a number from 1 to 10000 must be given");
+            fail_op(op, ROLLBOX_ERR_INVALID_ARGUMENT, 0,
+                "fork: a number from 1 to 10000 must be given");
             return;
         }
         if (!op->from) {
@@ -1084,7 +1156,7 @@ void op_start(struct op *op) {
                 op_take_snapshot(op, hibernate_export);
             return;
         }
-        op->drops = true;     /* they are about files */
+        op->drops = true; /* they are about files */
         if (op->is_recorded && !op->from)
             op->from = snapshot_get(session->at);
         if (op->to)
@@ -1106,7 +1178,7 @@ void op_start(struct op *op) {
     case VERB_RECORD:
     case VERB_NOTE:
     case VERB_CLAIM:
-        break;                  /* answered at once */
+        break; /* answered at once */
     }
 }
 
@@ -1125,18 +1197,22 @@ void op_box_lost(struct session *session) {
     struct rollbox_error error;
 
     if (session->fork || (op && op->waits_for_restored)) {
-        error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "setup", "the sandbox' init was killed from outside");
+        error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "setup",
+            "the sandbox' init was killed from outside");
         op_session_ready(session, &error);
-        return;                 /* it goes with the fork */
+        return; /* it goes with the fork */
     }
     if (op && (op->waits_to_dump || op->waits_for_init || op->dump_job)) {
         op->waits_to_dump = op->waits_for_init = false;
-        fail_op(op, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "the sandbox' init was killed from outside; its files are kept, its processes are gone");
+        fail_op(op, ROLLBOX_ERR_SETUP_FAILED, ECHILD,
+            "the sandbox' init was killed from outside; its files are kept, its processes are "
+            "gone");
         return;
     }
-    if (op && (op->waits_for_box || op->waits_to_freeze || (op->waits_for_frozen && op->verb != VERB_PAUSE))) {
+    if (op && (op->waits_for_box || op->waits_to_freeze ||
+                  (op->waits_for_frozen && op->verb != VERB_PAUSE))) {
         op->waits_for_box = op->waits_to_freeze = op->waits_for_frozen = false;
-        op_start(op);      /* on what was kept of its files */
+        op_start(op); /* on what was kept of its files */
     } else if (op && (op->verb == VERB_CREATE || op->waits_for_frozen || op->waits_for_walk))
         fail_op(op, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "the sandbox' init was killed from outside");
     else

@@ -2,8 +2,9 @@
 /*
  * Collecting a command's output stream.
  *
- * The first HEAD_MAX bytes stay in the engine's memory; a stream that grows past that moves to a memory file, which the client is then handed as it is. Past the limit
- * the run is ended, and what still comes out of the pipe is read and dropped, so that nothing waits for us.
+ * The first HEAD_MAX bytes stay in the engine's memory; a stream that grows past that moves to a
+ * memory file, which the client is then handed as it is. Past the limit the run is ended, and what
+ * still comes out of the pipe is read and dropped, so that nothing waits for us.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +22,8 @@
 #define HEAD_MAX 12288
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
 #define CHUNK 65536
-#define TERMINAL_HOLDS 32768    /* more than is ever under way: 8 KiB in the kernel's queue, 4 where it is read */
+#define TERMINAL_HOLDS                                                                             \
+    32768 /* more than is ever under way: 8 KiB in the kernel's queue, 4 where it is read */
 
 static int keep_data(struct output *output, const char *data, size_t length) {
     if (output->spool < 0 && output->head.length + length <= HEAD_MAX) {
@@ -41,14 +43,15 @@ static int keep_data(struct output *output, const char *data, size_t length) {
     return fd_write_all(output->spool, data, length);
 }
 
-/* Reads once: how much, 0 at the end of the stream or when nothing is there. May end the run, which is then gone unless it was over already. */
+/* Reads once: how much, 0 at the end of the stream or when nothing is there. May end the run, which
+ * is then gone unless it was over already. */
 static size_t read_some(struct output *output) {
     static char chunk[CHUNK];
     struct run *run = output->run;
     ssize_t n = read(output->fd, chunk, sizeof chunk);
 
     if (n < 0 && errno == EIO)
-        n = 0;                  /* a terminal that nobody has open any more */
+        n = 0; /* a terminal that nobody has open any more */
     if (n < 0)
         return 0;
     if (n == 0) {
@@ -83,7 +86,9 @@ int output_open(struct output *output, struct run *run, int *ret_write_end) {
     output->run = run;
     if (pipe2(ends, O_CLOEXEC) < 0)
         return -errno;
-    int r = fcntl(ends[0], F_SETFL, O_NONBLOCK) < 0 ? -errno : loop_add(run->engine->loop, &output->source, ends[0], EPOLLIN, on_readable);
+    int r = fcntl(ends[0], F_SETFL, O_NONBLOCK) < 0
+                ? -errno
+                : loop_add(run->engine->loop, &output->source, ends[0], EPOLLIN, on_readable);
     if (r < 0) {
         close(ends[0]);
         close(ends[1]);
@@ -96,7 +101,10 @@ int output_open(struct output *output, struct run *run, int *ret_write_end) {
 }
 
 int output_adopt(struct output *output, int take_fd) {
-    int r = fcntl(take_fd, F_SETFL, O_NONBLOCK) < 0 ? -errno : loop_add(output->run->engine->loop, &output->source, take_fd, EPOLLIN, on_readable);
+    int r =
+        fcntl(take_fd, F_SETFL, O_NONBLOCK) < 0
+            ? -errno
+            : loop_add(output->run->engine->loop, &output->source, take_fd, EPOLLIN, on_readable);
 
     if (r < 0)
         close(take_fd);
@@ -106,8 +114,10 @@ int output_adopt(struct output *output, int take_fd) {
 }
 
 /*
- * What has been written until now. Of a pipe the kernel tells how much that is. Of a terminal it tells what a worker has brought to our end; reading when nothing is there waits for the worker, and the rest is no more than a terminal
- * holds, so what somebody writes all the while does not keep us here.
+ * What has been written until now. Of a pipe the kernel tells how much that is. Of a terminal it
+ * tells what a worker has brought to our end; reading when nothing is there waits for the worker,
+ * and the rest is no more than a terminal holds, so what somebody writes all the while does not
+ * keep us here.
  */
 static void read_waiting(struct output *output) {
     int left = 0;
@@ -121,17 +131,20 @@ static void read_waiting(struct output *output) {
         ;
 }
 
-/* What has been written until now is the command's; what comes later, from what it left running, is nobody's. */
+/* What has been written until now is the command's; what comes later, from what it left running, is
+ * nobody's. */
 void output_hand_over(struct output *output) {
     read_waiting(output);
     if (output->fd >= 0) {
         loop_remove(output->run->engine->loop, &output->source);
-        drain_add(output->run->engine, output->run->session ? output->run->session->number : 0, TAKE_FD(output->fd));
+        drain_add(output->run->engine, output->run->session ? output->run->session->number : 0,
+            TAKE_FD(output->fd));
     }
     stream_orphan(output);
 }
 
-/* The kernel refuses it while anybody is reading pages of the file, after waiting long for them: so before the first reader has it. */
+/* The kernel refuses it while anybody is reading pages of the file, after waiting long for them: so
+ * before the first reader has it. */
 int output_seal(struct output *output) {
     if (output->spool < 0 || output->sealed)
         return 0;
@@ -141,7 +154,8 @@ int output_seal(struct output *output) {
     return 0;
 }
 
-/* After every process of the run is dead. It may have handed its end of the pipe to another sandbox, or whoever it could reach, who writes on: what is in the pipe now is all that counts. */
+/* After every process of the run is dead. It may have handed its end of the pipe to another
+ * sandbox, or whoever it could reach, who writes on: what is in the pipe now is all that counts. */
 void output_drain(struct output *output) {
     read_waiting(output);
     if (output->fd >= 0) {

@@ -2,8 +2,9 @@
 /*
  * Programs: policies compiled for this host, found again by their text.
  *
- * A program is *warm* while it has a launcher: processes and mounts. Up to MAX_WARM idle ones stay so; then the one least recently used is cooled down, which costs its next run the time of building
- * the template again. What is left is some memory, and kept for MAX_PROGRAMS.
+ * A program is *warm* while it has a launcher: processes and mounts. Up to MAX_WARM idle ones stay
+ * so; then the one least recently used is cooled down, which costs its next run the time of
+ * building the template again. What is left is some memory, and kept for MAX_PROGRAMS.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -21,7 +22,8 @@
 
 #define MAX_WARM 64
 #define MAX_PROGRAMS 8192
-#define MAX_PROGRAM_BYTES (64u << 20)   /* of their texts together; what is compiled takes a few times that */
+#define MAX_PROGRAM_BYTES                                                                          \
+    (64u << 20) /* of their texts together; what is compiled takes a few times that */
 
 void profile_drop_spares_of(struct profile *profile) {
     list_for_each(node, &profile->spares)
@@ -44,13 +46,16 @@ static void drop_idle(struct profile *profile) {
 }
 
 static void tidy_profile(struct profile *profile) {
-    trim_slots(profile, profile->n_running || profile->n_spares ? MAX(profile->n_running, profile->engine->features.cpus) : 0);
+    trim_slots(profile, profile->n_running || profile->n_spares
+                            ? MAX(profile->n_running, profile->engine->features.cpus)
+                            : 0);
 }
 
 /* Of all programs, those that interpreters have included. */
 static void for_all(struct engine *engine, void (*action)(struct profile *)) {
     list_for_each(node, &engine->profiles) {
-        struct profile *profile = container_of(node, struct profile, node), *twin = interpreter_twin(profile->interpreter);
+        struct profile *profile = container_of(node, struct profile, node),
+                       *twin = interpreter_twin(profile->interpreter);
 
         action(profile);
         if (twin)
@@ -68,7 +73,8 @@ void profile_tidy(struct engine *engine) {
 }
 
 static bool is_waited_for(const struct profile *profile) {
-    return profile->n_running || profile->n_sessions || profile->n_wakers || interpreter_is_busy(profile->interpreter);
+    return profile->n_running || profile->n_sessions || profile->n_wakers ||
+           interpreter_is_busy(profile->interpreter);
 }
 
 static void cool_down(struct profile *profile) {
@@ -109,30 +115,40 @@ static void forget_idle(struct engine *engine, const struct profile *newest) {
     }
 }
 
-static int parse_policy(const char *text, size_t length, struct policy **ret_policy, struct rollbox_error *error) {
+static int parse_policy(
+    const char *text, size_t length, struct policy **ret_policy, struct rollbox_error *error) {
     struct policy_problems problems = { 0 };
     int r = policy_parse(text, length, ret_policy, &problems);
 
     if (r < 0 && problems.n)
-        error_set(error, ROLLBOX_ERR_POLICY_INVALID, -r, "policy", "line %u: %s%s%s", problems.items[0].line, problems.items[0].key, problems.items[0].key[0] ? ": " : "", problems.items[0].message);
+        error_set(error, ROLLBOX_ERR_POLICY_INVALID, -r, "policy", "line %u: %s%s%s",
+            problems.items[0].line, problems.items[0].key, problems.items[0].key[0] ? ": " : "",
+            problems.items[0].message);
     else if (r < 0)
-        error_set(error, error_code_of(-r, ROLLBOX_ERR_POLICY_INVALID), -r, "policy", "the policy cannot be read: %s", strerror(-r));
+        error_set(error, error_code_of(-r, ROLLBOX_ERR_POLICY_INVALID), -r, "policy",
+            "the policy cannot be read: %s", strerror(-r));
     policy_problems_done(&problems);
     return r;
 }
 
-/* What a policy cannot do without, and this kernel or user does not have. Landlock is a second layer: where it is missing the result says so. */
-static int check_features(const struct features *features, const struct policy *policy, struct rollbox_error *error) {
-    static const enum feature always[] = { FEATURE_USERNS, FEATURE_PIDNS, FEATURE_PROC_MOUNT, FEATURE_MOUNTNS, FEATURE_PIVOT_ROOT, FEATURE_IPCNS, FEATURE_UTSNS, FEATURE_SECCOMP, FEATURE_OPENAT2,
-                                           FEATURE_CLOSE_RANGE, FEATURE_PIDFD, FEATURE_MOUNT_API };
-    static const enum feature process[] = { FEATURE_LANDLOCK, FEATURE_SECCOMP, FEATURE_OPENAT2, FEATURE_CLOSE_RANGE, FEATURE_PIDFD };
+/* What a policy cannot do without, and this kernel or user does not have. Landlock is a second
+ * layer: where it is missing the result says so. */
+static int check_features(
+    const struct features *features, const struct policy *policy, struct rollbox_error *error) {
+    static const enum feature always[] = { FEATURE_USERNS, FEATURE_PIDNS, FEATURE_PROC_MOUNT,
+        FEATURE_MOUNTNS, FEATURE_PIVOT_ROOT, FEATURE_IPCNS, FEATURE_UTSNS, FEATURE_SECCOMP,
+        FEATURE_OPENAT2, FEATURE_CLOSE_RANGE, FEATURE_PIDFD, FEATURE_MOUNT_API };
+    static const enum feature process[] = { FEATURE_LANDLOCK, FEATURE_SECCOMP, FEATURE_OPENAT2,
+        FEATURE_CLOSE_RANGE, FEATURE_PIDFD };
     bool is_process = policy->isolation == POLICY_ISOLATION_PROCESS;
     enum feature missing = FEATURE_COUNT;
 
     if (is_process && !features->uid && !features->own_ids)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
-                         "isolation process: own_ids is missing: root without CAP_SETUID, CAP_SETGID and CAP_CHOWN, or in a user namespace that maps few ids, cannot give sandboxes ids of their own, and they are never root; "
-                         "grant these, or run rollbox as an ordinary user");
+            "isolation process: own_ids is missing: root without CAP_SETUID, CAP_SETGID and "
+            "CAP_CHOWN, or in a user namespace that maps few ids, cannot give sandboxes ids of "
+            "their own, and they are never root; "
+            "grant these, or run rollbox as an ordinary user");
     for (size_t i = 0; is_process && i < ARRAY_SIZE(process) && missing == FEATURE_COUNT; i++)
         if (!feature_get(features, process[i]))
             missing = process[i];
@@ -141,28 +157,44 @@ static int check_features(const struct features *features, const struct policy *
     for (size_t i = 0; !is_process && i < ARRAY_SIZE(always) && missing == FEATURE_COUNT; i++)
         if (!feature_get(features, always[i]))
             missing = always[i];
-    if (missing == FEATURE_COUNT && !is_process && policy->net != POLICY_NET_HOST && !features->netns)
+    if (missing == FEATURE_COUNT && !is_process && policy->net != POLICY_NET_HOST &&
+        !features->netns)
         missing = FEATURE_NETNS;
-    if (missing == FEATURE_COUNT && !is_process && !features->uid && !features->is_root && features->has_all_ids)
+    if (missing == FEATURE_COUNT && !is_process && !features->uid && !features->is_root &&
+        features->has_all_ids)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
-                         "isolation namespace: root without CAP_SYS_ADMIN cannot give sandboxes ids of their own, and they are never root; "
-                         "run as an ordinary user (docker run --user 1000), give the container users of its own (hostUsers: false), or "
-                         "use isolation process");
-    if (missing == FEATURE_COUNT && !is_process && (policy->fs_writable.n || policy->image || policy->disk_at == POLICY_DISK_STORE) && !features->overlayfs)
+            "isolation namespace: root without CAP_SYS_ADMIN cannot give sandboxes ids of their "
+            "own, and they are never root; "
+            "run as an ordinary user (docker run --user 1000), give the container users of its own "
+            "(hostUsers: false), or "
+            "use isolation process");
+    if (missing == FEATURE_COUNT && !is_process &&
+        (policy->fs_writable.n || policy->image || policy->disk_at == POLICY_DISK_STORE) &&
+        !features->overlayfs)
         missing = FEATURE_OVERLAYFS;
-    if (missing == FEATURE_COUNT && !is_process && (policy->fs_writable.n || policy->image || policy->disk_at == POLICY_DISK_STORE) && !features->is_root && !features->overlay_userxattr)
+    if (missing == FEATURE_COUNT && !is_process &&
+        (policy->fs_writable.n || policy->image || policy->disk_at == POLICY_DISK_STORE) &&
+        !features->is_root && !features->overlay_userxattr)
         missing = FEATURE_OVERLAY_USERXATTR;
-    if (missing == FEATURE_COUNT && !is_process && (policy->fs_writable.n || policy->fs_shared.n || policy->image) && features->is_root && !features->idmapped_mounts)
+    if (missing == FEATURE_COUNT && !is_process &&
+        (policy->fs_writable.n || policy->fs_shared.n || policy->image) && features->is_root &&
+        !features->idmapped_mounts)
         missing = FEATURE_IDMAPPED_MOUNTS;
-    if (missing == FEATURE_COUNT && !features->cgroup_v1 && !features->cgroup_v2 && !features->proc_children)
+    if (missing == FEATURE_COUNT && !features->cgroup_v1 && !features->cgroup_v2 &&
+        !features->proc_children)
         missing = FEATURE_PROC_CHILDREN;
     if (missing == FEATURE_COUNT)
         return 0;
-    return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "%s is missing (needed for %s): %s", feature_name(missing), feature_needed_for(missing), feature_hint(missing));
+    return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+        "%s is missing (needed for %s): %s", feature_name(missing), feature_needed_for(missing),
+        feature_hint(missing));
 }
 
-/* The store has other sandboxes' files, and memory of those that sleep: no grant of what is above it is meant for that. *ret_later: where it will be, if it is not there yet, for the caller to free; else NULL. */
-static int deny_store(struct engine *engine, struct policy *policy, char **ret_later, struct rollbox_error *error) {
+/* The store has other sandboxes' files, and memory of those that sleep: no grant of what is above
+ * it is meant for that. *ret_later: where it will be, if it is not there yet, for the caller to
+ * free; else NULL. */
+static int deny_store(
+    struct engine *engine, struct policy *policy, char **ret_later, struct rollbox_error *error) {
     auto_free char *path = NULL;
     const char *uppers;
     int r = 0;
@@ -179,8 +211,10 @@ static int deny_store(struct engine *engine, struct policy *policy, char **ret_l
     return 0;
 }
 
-static int compile_policy(struct engine *engine, const char *text, size_t length, struct policy **ret_policy, struct plan **ret_plan, struct image **ret_image, struct path_identities *ret_path_identities, char **ret_isolation,
-                   struct rollbox_error *error) {
+static int compile_policy(struct engine *engine, const char *text, size_t length,
+    struct policy **ret_policy, struct plan **ret_plan, struct image **ret_image,
+    struct path_identities *ret_path_identities, char **ret_isolation,
+    struct rollbox_error *error) {
     struct policy *policy = NULL;
     struct image *image = NULL;
     struct host *host = NULL;
@@ -213,7 +247,8 @@ static int compile_policy(struct engine *engine, const char *text, size_t length
         policy_free(policy);
         return r;
     }
-    plan_isolation(*ret_plan, host_plan(host), policy, cgroup_backend_name(cgroup_root_backend(engine->cgroups)), &isolation);
+    plan_isolation(*ret_plan, host_plan(host), policy,
+        cgroup_backend_name(cgroup_root_backend(engine->cgroups)), &isolation);
     host_free(host);
     *ret_isolation = buf_take(&isolation);
     *ret_policy = policy;
@@ -222,14 +257,16 @@ static int compile_policy(struct engine *engine, const char *text, size_t length
     return 0;
 }
 
-static int make_key(const char *text, size_t length, const char *const *caller_environment, struct buf *to) {
+static int make_key(
+    const char *text, size_t length, const char *const *caller_environment, struct buf *to) {
     buf_add(to, text, length);
     for (; caller_environment && *caller_environment; caller_environment++)
         buf_add(to, *caller_environment, strlen(*caller_environment) + 1);
     return buf_failed(to) ? -ENOMEM : 0;
 }
 
-static struct profile *profile_new(struct engine *engine, char *take_key, size_t key_length, size_t text_length) {
+static struct profile *profile_new(
+    struct engine *engine, char *take_key, size_t key_length, size_t text_length) {
     struct profile *profile = calloc(1, sizeof *profile);
 
     if (!profile) {
@@ -268,27 +305,32 @@ static int key_environment(const struct profile *profile, const char ***ret_envi
     return 0;
 }
 
-static int profile_compile(struct profile *profile, const char *const *caller_environment, struct rollbox_error *error) {
-    int r = compile_policy(profile->engine, profile->key, profile->text_length, &profile->policy, &profile->plan, &profile->image, &profile->path_identities, &profile->isolation, error);
+static int profile_compile(
+    struct profile *profile, const char *const *caller_environment, struct rollbox_error *error) {
+    int r = compile_policy(profile->engine, profile->key, profile->text_length, &profile->policy,
+        &profile->plan, &profile->image, &profile->path_identities, &profile->isolation, error);
 
     if (r < 0)
         return r;
     plan_environment(profile->policy, caller_environment, &profile->environment);
-    return profile->isolation && !buf_failed(&profile->environment) ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
+    return profile->isolation && !buf_failed(&profile->environment)
+               ? 0
+               : error_set(
+                     error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
 }
 
-/* ---- replaced directories ----------------------------------------------------------------------------------------------- */
+/* ---- replaced directories ---- */
 
 /* One directory, of all programs whose sandboxes see it. */
 struct replaced {
     unsigned references;
-    int fd;                     /* its lock: as long as it is open nobody sweeps the directory */
-    char *place, *path;         /* where it was, and is */
+    int fd;             /* its lock: as long as it is open nobody sweeps the directory */
+    char *place, *path; /* where it was, and is */
 };
 
 struct kept {
     struct list node;
-    struct replaced *replaced;  /* a reference */
+    struct replaced *replaced; /* a reference */
 };
 
 static void replaced_put(struct engine *engine, struct replaced *replaced) {
@@ -311,11 +353,14 @@ static struct replaced *replaced_new(int take_fd, const char *place, const char 
 
     if (!replaced)
         return NULL;
-    *replaced = (struct replaced){ .references = 1, .fd = TAKE_FD(fd), .place = strdup(place), .path = strdup(path) };
+    *replaced = (struct replaced){
+        .references = 1, .fd = TAKE_FD(fd), .place = strdup(place), .path = strdup(path)
+    };
     return replaced;
 }
 
-/* What a program sees at a place is what was there when it began, so of several that were replaced there it is the first. */
+/* What a program sees at a place is what was there when it began, so of several that were replaced
+ * there it is the first. */
 static bool sees_older(const struct profile *profile, const char *place) {
     list_for_each(node, &profile->kept) {
         const struct replaced *replaced = container_of(node, struct kept, node)->replaced;
@@ -330,7 +375,7 @@ static void keep_replaced(struct profile *profile, struct replaced *replaced) {
     struct kept *kept = malloc(sizeof *kept);
 
     if (!kept)
-        return;                 /* the next commit sweeps it */
+        return; /* the next commit sweeps it */
     list_init(&kept->node);
     kept->replaced = replaced;
     replaced->references++;
@@ -354,20 +399,23 @@ static bool has_below(const struct plan *plan, const char *path) {
     for (uint32_t i = 0; i < plan->template_ops.n; i++) {
         const char *source = plan_text(plan, ops[i].source);
 
-        if ((ops[i].kind == PLAN_OP_BIND || ops[i].kind == PLAN_OP_BIND_ONE) && ops[i].source && !strncmp(source, path, length) && (source[length] == '/' || !source[length]))
+        if ((ops[i].kind == PLAN_OP_BIND || ops[i].kind == PLAN_OP_BIND_ONE) && ops[i].source &&
+            !strncmp(source, path, length) && (source[length] == '/' || !source[length]))
             return true;
     }
     return false;
 }
 
 /* The same compiled anew, for the host as it is. */
-static int compiled_anew(const struct profile *profile, struct profile **ret_next, struct rollbox_error *error) {
+static int compiled_anew(
+    const struct profile *profile, struct profile **ret_next, struct rollbox_error *error) {
     auto_free const char **environment = NULL;
     char *key = malloc(profile->key_length + 1);
 
     if (key)
         memcpy(key, profile->key, profile->key_length + 1);
-    struct profile *next = key ? profile_new(profile->engine, key, profile->key_length, profile->text_length) : NULL;
+    struct profile *next =
+        key ? profile_new(profile->engine, key, profile->key_length, profile->text_length) : NULL;
     if (!next || key_environment(next, &environment) < 0) {
         if (next)
             profile_free(next);
@@ -381,7 +429,8 @@ static int compiled_anew(const struct profile *profile, struct profile **ret_nex
     return r;
 }
 
-/* A new program (NULL: none) takes its number and its key; what runs goes on in the old one, which may be freed here. */
+/* A new program (NULL: none) takes its number and its key; what runs goes on in the old one, which
+ * may be freed here. */
 static void retire_profile(struct profile *profile, struct profile *next) {
     if (next) {
         next->number = profile->number;
@@ -396,7 +445,8 @@ static void retire_profile(struct profile *profile, struct profile *next) {
 }
 
 struct path_identities *profile_path_identities(struct profile *profile) {
-    return profile->serves ? interpreter_path_identities(profile->serves) : &profile->path_identities;
+    return profile->serves ? interpreter_path_identities(profile->serves)
+                           : &profile->path_identities;
 }
 
 int profile_renew(struct profile **profile, struct rollbox_error *error) {
@@ -406,7 +456,7 @@ int profile_renew(struct profile **profile, struct rollbox_error *error) {
         return 0;
     int r = compiled_anew(*profile, &next, error);
     if (r < 0)
-        return r;               /* it stays: the host may get right what is missing now */
+        return r; /* it stays: the host may get right what is missing now */
     retire_profile(*profile, next);
     *profile = next;
     return 0;
@@ -419,7 +469,8 @@ void profile_rest(struct profile *profile) {
 }
 
 void profile_leave(struct profile *profile) {
-    if (!profile->number && !profile->serves && !profile->n_sessions && !profile->n_sleepers && !profile->n_running && !interpreter_is_busy(profile->interpreter))
+    if (!profile->number && !profile->serves && !profile->n_sessions && !profile->n_sleepers &&
+        !profile->n_running && !interpreter_is_busy(profile->interpreter))
         profile_free(profile);
 }
 
@@ -444,14 +495,17 @@ void profile_retire(struct engine *engine, const char *path, int take_fd, const 
             struct rollbox_error error;
             struct profile *next;
 
-            /* Without one, whoever uses the plan is told to prepare it again, and then why that fails. */
+            /* Without one, whoever uses the plan is told to prepare it again, and then why that
+             * fails. */
             retire_profile(profile, compiled_anew(profile, &next, &error) < 0 ? NULL : next);
         }
     }
     replaced_put(engine, replaced);
 }
 
-int profile_get(struct engine *engine, const char *text, size_t length, const char *const *caller_environment, struct profile **ret_profile, struct rollbox_error *error) {
+int profile_get(struct engine *engine, const char *text, size_t length,
+    const char *const *caller_environment, struct profile **ret_profile,
+    struct rollbox_error *error) {
     struct buf key = BUF_INIT;
 
     if (make_key(text, length, caller_environment, &key) < 0)
@@ -459,7 +513,8 @@ int profile_get(struct engine *engine, const char *text, size_t length, const ch
     list_for_each(node, &engine->profiles) {
         struct profile *known = container_of(node, struct profile, node);
 
-        if (known->number && known->key_length == key.length && !memcmp(known->key, key.data, key.length)) {
+        if (known->number && known->key_length == key.length &&
+            !memcmp(known->key, key.data, key.length)) {
             buf_done(&key);
             int r = profile_renew(&known, error);
             if (r < 0)
@@ -475,7 +530,8 @@ int profile_get(struct engine *engine, const char *text, size_t length, const ch
     if (!profile)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
     int r = profile_compile(profile, caller_environment, error);
-    /* The template is built while the client thinks of its first command; what goes wrong there is told to the runs. */
+    /* The template is built while the client thinks of its first command; what goes wrong there is
+     * told to the runs. */
     if (r == 0)
         r = launcher_start(profile, error);
     if (r < 0) {
@@ -497,15 +553,18 @@ struct profile *profile_twin(const struct profile *of, struct rollbox_error *err
 
     if (key)
         memcpy(key, of->key, of->key_length + 1);
-    struct profile *profile = key ? profile_new(engine, key, of->key_length, of->text_length) : NULL;
+    struct profile *profile =
+        key ? profile_new(engine, key, of->key_length, of->text_length) : NULL;
     if (!profile)
         return NULL;
-    if (key_environment(profile, &environment) < 0 || profile_compile(profile, environment, error) < 0)
+    if (key_environment(profile, &environment) < 0 ||
+        profile_compile(profile, environment, error) < 0)
         return profile_free(profile);
     return profile;
 }
 
-int profile_of_before(struct profile **profile, const json_t *path_identities, struct rollbox_error *error) {
+int profile_of_before(
+    struct profile **profile, const json_t *path_identities, struct rollbox_error *error) {
     if (!path_identities_compare(&(*profile)->path_identities, path_identities, false))
         return 0;
     int r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
@@ -531,13 +590,15 @@ struct profile *profile_find(struct engine *engine, uint64_t number) {
     return NULL;
 }
 
-int profile_explain(struct engine *engine, const char *text, size_t length, struct buf *to, struct rollbox_error *error) {
+int profile_explain(struct engine *engine, const char *text, size_t length, struct buf *to,
+    struct rollbox_error *error) {
     struct policy *policy = NULL;
     auto_free struct plan *plan = NULL;
     auto_free char *isolation = NULL;
     struct image *image = NULL;
     struct path_identities path_identities;
-    int r = compile_policy(engine, text, length, &policy, &plan, &image, &path_identities, &isolation, error);
+    int r = compile_policy(
+        engine, text, length, &policy, &plan, &image, &path_identities, &isolation, error);
 
     if (r < 0)
         return r;
@@ -570,17 +631,21 @@ struct profile *profile_free(struct profile *profile) {
     return NULL;
 }
 
-/* A policy in use gets boxes ahead of need, as many as it has had running at once, up to the number of CPUs: a one-off run pays for none. */
+/* A policy in use gets boxes ahead of need, as many as it has had running at once, up to the number
+ * of CPUs: a one-off run pays for none. */
 int profile_keep_spares(struct profile *profile) {
-    unsigned wanted = profile->n_runs < 2 ? profile->n_sessions > 1 : MIN(MAX(profile->n_running, 1u), profile->engine->features.cpus);
+    unsigned wanted = profile->n_runs < 2
+                          ? profile->n_sessions > 1
+                          : MIN(MAX(profile->n_running, 1u), profile->engine->features.cpus);
     struct rollbox_error error;
 
-    while (profile->n_spares < wanted && !profile->engine->stopping && !profile->engine->n_queued && box_has_room(profile->engine)) {
+    while (profile->n_spares < wanted && !profile->engine->stopping && !profile->engine->n_queued &&
+           box_has_room(profile->engine)) {
         struct box *box;
         int r = box_new(profile, &(struct box_options){ 0 }, &box, &error);
 
         if (r < 0)
-            return r;           /* the next run will meet the same and tell it */
+            return r; /* the next run will meet the same and tell it */
         box_make_spare(box);
     }
     return 0;

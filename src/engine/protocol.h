@@ -2,42 +2,54 @@
 /*
  * The engine's protocol: what clients and the engine say to each other, over base/wire.h.
  *
- * The client speaks first with HELLO; the engine answers WELCOME, or FAILED and closes when the versions differ. Every request carries a
- * serial that the client chooses, never used twice on a connection; its one reply carries the same. Replies come in any order. When the connection closes, every
- * sandbox that it owns is killed.
+ * The client speaks first with HELLO; the engine answers WELCOME, or FAILED and closes when the
+ * versions differ. Every request carries a serial that the client chooses, never used twice on a
+ * connection; its one reply carries the same. Replies come in any order. When the connection
+ * closes, every sandbox that it owns is killed.
  *
  *   HELLO    VERSION                                        -> WELCOME  VERSION PID
- *   PREPARE  POLICY ENV*                                    -> PREPARED PLAN ISOLATION DEFAULT_TIMEOUT DEFAULT_OUTPUT   | FAILED
- *   EXPLAIN  POLICY                                         -> TEXT     TEXT_DATA                                       | FAILED
- *   STATUS                                                  -> TEXT     TEXT_DATA                                       | FAILED
- *   RUN      PLAN OPERATION ARG+ ENV* CWD? TIMEOUT? OUTPUT_LIMIT? {FILE_PATH FILE_MODE FILE_DATA}* STDIN? STDIO? CODE?   -> RESULT
- *   KILL     TARGET OUTCOME                                 (no reply: the run's RESULT says what came of it; TARGET is a RUN, or an EXEC or ATTACH: the command's tree is killed)
- *   EXEC     SANDBOX OPERATION ARG+ ENV* CWD? USER? TIMEOUT? OUTPUT_LIMIT? {FILE...}* STDIN? INPUT? TERMINAL? STREAM? EXTRA? DETACHED?   -> RESULT
- *   ATTACH   SANDBOX EXEC INPUT? STREAM?                    -> RESULT
- *   SANDBOX  VERB ...                                       -> TEXT TEXT_DATA (one JSON object) | FAILED
+ *   PREPARE  POLICY ENV*                                    -> PREPARED PLAN ISOLATION
+ * DEFAULT_TIMEOUT DEFAULT_OUTPUT   | FAILED EXPLAIN  POLICY -> TEXT     TEXT_DATA | FAILED STATUS
+ * -> TEXT     TEXT_DATA                                       | FAILED RUN      PLAN OPERATION ARG+
+ * ENV* CWD? TIMEOUT? OUTPUT_LIMIT? {FILE_PATH FILE_MODE FILE_DATA}* STDIN? STDIO? CODE?   -> RESULT
+ *   KILL     TARGET OUTCOME                                 (no reply: the run's RESULT says what
+ * came of it; TARGET is a RUN, or an EXEC or ATTACH: the command's tree is killed) EXEC     SANDBOX
+ * OPERATION ARG+ ENV* CWD? USER? TIMEOUT? OUTPUT_LIMIT? {FILE...}* STDIN? INPUT? TERMINAL? STREAM?
+ * EXTRA? DETACHED?   -> RESULT ATTACH   SANDBOX EXEC INPUT? STREAM?                    -> RESULT
+ *   SANDBOX  VERB ...                                       -> TEXT TEXT_DATA (one JSON object) |
+ * FAILED
  *
  * Sandboxes that live (sessions) are named by SANDBOX. The verbs and their fields:
- *   CREATE   PLAN OPERATION? SANDBOX? DETACHED? IDLE? TTL? LIFETIME? HIBERNATE? CHECKPOINTS?    {"name"}
- *   OPEN, INSPECT, PROCESSES, TREE, PAUSE, RESUME, CLOSE   SANDBOX         objects of rollbox.h; {} of those that only do
- *   LIST                                                                   {"sandboxes": [...]}
- *   (OPEN answers {"name", "isolation": {...}}: results of its commands say that isolation unless they name one.)
- *   SIGNAL   SANDBOX EXEC? NUMBER SCOPE (without EXEC: SIGKILL to every process);  RESIZE SANDBOX EXEC TERMINAL;  FILES SANDBOX   (one descriptor: a socket that an agent in the sandbox serves from then on)
- *   SNAPSHOT SANDBOX NAME? DROPS?;  FORK SANDBOX SNAPSHOT? NUMBER DROPS?  {"sandboxes": ["name", ...]};  RESET SANDBOX SNAPSHOT? DROPS?;  DROP SANDBOX SNAPSHOT
- *   HIBERNATE SANDBOX DROPS?;  WAKE SANDBOX DROPS?          (to the store; back. Any other request that needs what a sleeping sandbox has wakes it first)
- *   CLAIM    SANDBOX EXEC NUMBER (bits)                     {"fds": [{"slot", "mode": "r" | "w"}]}, with those descriptors: of a command that was restored, the other ends of its pipes beside stdout and stderr, by what descriptor it began
- *            with each; once
- *   RECORD   SANDBOX MAX_STREAM? MAX_FILE? ENV_VALUES? FILES? RULE_NAME* RULE_PATTERN*   (one descriptor: where the trajectory goes)
- *   NOTE     SANDBOX NAME PATH TO? NUMBER? FORCE? ERROR_CODE? BYTES? FILES? TEXT_DATA?   (what was done to files by an agent, if FILES answered "recorded": true, with perhaps one descriptor: the content; what a snapshot that answered "recorded_files": true has
- *            changed; what a client has to say)
- *   NOTE     SANDBOX NAME ("shell") EXEC TIMEOUT? OUTPUT_LIMIT OUTCOME EXIT_CODE SIGNAL STDOUT_TRUNCATED STDERR_TRUNCATED FORCE (it ended the shell) WALL_NS   (three memory files: a command that was given to that shell, and what it wrote)
- *   DIFF     SANDBOX SNAPSHOT? TO? TEXTUAL? DIGESTS?;  COMMIT SANDBOX PATH? FORCE?;  EXPORT SANDBOX SNAPSHOT? LIVE?   (one descriptor: the file to write)
- *   SHOW, VERIFY SANDBOX SNAPSHOT?                          what a snapshot (without: the latest) holds; and with "checks", what would refuse it. They do not wake a sandbox that sleeps
+ *   CREATE   PLAN OPERATION? SANDBOX? DETACHED? IDLE? TTL? LIFETIME? HIBERNATE? CHECKPOINTS?
+ * {"name"} OPEN, INSPECT, PROCESSES, TREE, PAUSE, RESUME, CLOSE   SANDBOX         objects of
+ * rollbox.h; {} of those that only do LIST {"sandboxes": [...]} (OPEN answers {"name", "isolation":
+ * {...}}: results of its commands say that isolation unless they name one.) SIGNAL   SANDBOX EXEC?
+ * NUMBER SCOPE (without EXEC: SIGKILL to every process);  RESIZE SANDBOX EXEC TERMINAL;  FILES
+ * SANDBOX   (one descriptor: a socket that an agent in the sandbox serves from then on) SNAPSHOT
+ * SANDBOX NAME? DROPS?;  FORK SANDBOX SNAPSHOT? NUMBER DROPS?  {"sandboxes": ["name", ...]};  RESET
+ * SANDBOX SNAPSHOT? DROPS?;  DROP SANDBOX SNAPSHOT HIBERNATE SANDBOX DROPS?;  WAKE SANDBOX DROPS?
+ * (to the store; back. Any other request that needs what a sleeping sandbox has wakes it first)
+ *   CLAIM    SANDBOX EXEC NUMBER (bits)                     {"fds": [{"slot", "mode": "r" | "w"}]},
+ * with those descriptors: of a command that was restored, the other ends of its pipes beside stdout
+ * and stderr, by what descriptor it began with each; once RECORD   SANDBOX MAX_STREAM? MAX_FILE?
+ * ENV_VALUES? FILES? RULE_NAME* RULE_PATTERN*   (one descriptor: where the trajectory goes) NOTE
+ * SANDBOX NAME PATH TO? NUMBER? FORCE? ERROR_CODE? BYTES? FILES? TEXT_DATA?   (what was done to
+ * files by an agent, if FILES answered "recorded": true, with perhaps one descriptor: the content;
+ * what a snapshot that answered "recorded_files": true has changed; what a client has to say) NOTE
+ * SANDBOX NAME ("shell") EXEC TIMEOUT? OUTPUT_LIMIT OUTCOME EXIT_CODE SIGNAL STDOUT_TRUNCATED
+ * STDERR_TRUNCATED FORCE (it ended the shell) WALL_NS   (three memory files: a command that was
+ * given to that shell, and what it wrote) DIFF     SANDBOX SNAPSHOT? TO? TEXTUAL? DIGESTS?;  COMMIT
+ * SANDBOX PATH? FORCE?;  EXPORT SANDBOX SNAPSHOT? LIVE?   (one descriptor: the file to write) SHOW,
+ * VERIFY SANDBOX SNAPSHOT?                          what a snapshot (without: the latest) holds;
+ * and with "checks", what would refuse it. They do not wake a sandbox that sleeps
  *
- * RUN's descriptors: if STDIN is 1, a sealed memory file; then, if STDIO is 1, three that become 0, 1 and 2 (STDIN and STDIO exclude each other).
- * EXEC's: if STDIN is 1, a sealed memory file; else if INPUT is 1, what becomes the standard input or is typed into the terminal; then STREAM (0 to 3) says by bit 0 that there is one to copy stdout to, by bit 1 one for stderr;
- * then EXTRA more that become 3 and up. ATTACH's: INPUT's, STREAM's.
- * RESULT's descriptors: a memory file for stdout if STDOUT_FD is 1 (instead of STDOUT), then one for stderr if STDERR_FD is 1.
- * FAILED and a RESULT whose OUTCOME is error carry ERROR_CODE, ERROR_NUMBER, ERROR_STAGE, ERROR_MESSAGE.
+ * RUN's descriptors: if STDIN is 1, a sealed memory file; then, if STDIO is 1, three that become 0,
+ * 1 and 2 (STDIN and STDIO exclude each other). EXEC's: if STDIN is 1, a sealed memory file; else
+ * if INPUT is 1, what becomes the standard input or is typed into the terminal; then STREAM (0 to
+ * 3) says by bit 0 that there is one to copy stdout to, by bit 1 one for stderr; then EXTRA more
+ * that become 3 and up. ATTACH's: INPUT's, STREAM's. RESULT's descriptors: a memory file for stdout
+ * if STDOUT_FD is 1 (instead of STDOUT), then one for stderr if STDERR_FD is 1. FAILED and a RESULT
+ * whose OUTCOME is error carry ERROR_CODE, ERROR_NUMBER, ERROR_STAGE, ERROR_MESSAGE.
  */
 #ifndef ROLLBOX_ENGINE_PROTOCOL_H
 #define ROLLBOX_ENGINE_PROTOCOL_H
@@ -62,84 +74,115 @@ enum protocol_type {
 };
 
 enum protocol_verb {
-    VERB_CREATE = 1, VERB_OPEN, VERB_INSPECT, VERB_PROCESSES, VERB_TREE, VERB_PAUSE, VERB_RESUME, VERB_CLOSE, VERB_LIST, VERB_SIGNAL, VERB_RESIZE, VERB_FILES, VERB_SNAPSHOT, VERB_FORK, VERB_RESET,
-    VERB_DROP, VERB_DIFF, VERB_COMMIT, VERB_EXPORT, VERB_RECORD, VERB_NOTE, VERB_CLAIM, VERB_HIBERNATE, VERB_WAKE, VERB_SHOW, VERB_VERIFY, VERB_EXECS, VERB_STATS,
+    VERB_CREATE = 1,
+    VERB_OPEN,
+    VERB_INSPECT,
+    VERB_PROCESSES,
+    VERB_TREE,
+    VERB_PAUSE,
+    VERB_RESUME,
+    VERB_CLOSE,
+    VERB_LIST,
+    VERB_SIGNAL,
+    VERB_RESIZE,
+    VERB_FILES,
+    VERB_SNAPSHOT,
+    VERB_FORK,
+    VERB_RESET,
+    VERB_DROP,
+    VERB_DIFF,
+    VERB_COMMIT,
+    VERB_EXPORT,
+    VERB_RECORD,
+    VERB_NOTE,
+    VERB_CLAIM,
+    VERB_HIBERNATE,
+    VERB_WAKE,
+    VERB_SHOW,
+    VERB_VERIFY,
+    VERB_EXECS,
+    VERB_STATS,
 };
 
 enum protocol_tag {
-    TAG_VERSION = 1,            /* u64 */
-    TAG_PID,                    /* u64 */
-    TAG_POLICY,                 /* text: JSON */
-    TAG_PLAN,                   /* u64 */
-    TAG_ISOLATION,              /* text: JSON */
-    TAG_DEFAULT_TIMEOUT,        /* u64: an int64, milliseconds, -1 for none: of a run (commands of sandboxes that live have none by default) */
-    TAG_DEFAULT_OUTPUT,         /* u64: bytes */
-    TAG_TEXT_DATA,              /* text */
-    TAG_OPERATION,              /* bytes, 1 to 64 */
-    TAG_ARG,                    /* text, one an argument */
-    TAG_ENV,                    /* text, "K=V" */
-    TAG_CWD,                    /* text */
-    TAG_TIMEOUT,                /* u64: an int64, milliseconds; 0: none */
-    TAG_OUTPUT_LIMIT,           /* u64: bytes */
-    TAG_FILE_PATH,              /* text; begins a file */
-    TAG_FILE_MODE,              /* u64 */
-    TAG_FILE_DATA,              /* bytes; ends a file */
-    TAG_STDIN,                  /* u64 */
-    TAG_STDIO,                  /* u64 */
-    TAG_TARGET,                 /* u64: the serial of a RUN, EXEC or ATTACH on this connection */
-    TAG_OUTCOME,                /* u64: enum rollbox_outcome */
-    TAG_EXIT_CODE,              /* u64 */
-    TAG_SIGNAL,                 /* u64 */
-    TAG_STDOUT,                 /* bytes */
-    TAG_STDERR,                 /* bytes */
-    TAG_STDOUT_FD,              /* u64 */
-    TAG_STDERR_FD,              /* u64 */
-    TAG_STDOUT_TRUNCATED,       /* u64 */
-    TAG_STDERR_TRUNCATED,       /* u64 */
-    TAG_WALL_NS,                /* u64 */
-    TAG_CPU_NS,                 /* u64 */
-    TAG_PEAK_MEMORY,            /* u64: bytes */
-    TAG_PROCESSES_PEAK,         /* u64 */
-    TAG_ERROR_CODE,             /* u64: enum rollbox_error_code */
-    TAG_ERROR_NUMBER,           /* u64: errno or 0 */
-    TAG_ERROR_STAGE,            /* text */
-    TAG_ERROR_MESSAGE,          /* text */
-    TAG_SANDBOX,                /* text: a name */
-    TAG_VERB,                   /* u64: enum protocol_verb */
-    TAG_USER,                   /* text */
-    TAG_INPUT,                  /* u64 */
-    TAG_TERMINAL,               /* u64: rows << 16 | columns */
-    TAG_STREAM,                 /* u64 */
-    TAG_EXTRA,                  /* u64: how many */
-    TAG_DETACHED,               /* u64 */
-    TAG_IDLE,                   /* u64: milliseconds, these three; 0: never */
+    TAG_VERSION = 1,      /* u64 */
+    TAG_PID,              /* u64 */
+    TAG_POLICY,           /* text: JSON */
+    TAG_PLAN,             /* u64 */
+    TAG_ISOLATION,        /* text: JSON */
+    TAG_DEFAULT_TIMEOUT,  /* u64: an int64, milliseconds, -1 for none: of a run (commands of
+                             sandboxes that live have none by default) */
+    TAG_DEFAULT_OUTPUT,   /* u64: bytes */
+    TAG_TEXT_DATA,        /* text */
+    TAG_OPERATION,        /* bytes, 1 to 64 */
+    TAG_ARG,              /* text, one an argument */
+    TAG_ENV,              /* text, "K=V" */
+    TAG_CWD,              /* text */
+    TAG_TIMEOUT,          /* u64: an int64, milliseconds; 0: none */
+    TAG_OUTPUT_LIMIT,     /* u64: bytes */
+    TAG_FILE_PATH,        /* text; begins a file */
+    TAG_FILE_MODE,        /* u64 */
+    TAG_FILE_DATA,        /* bytes; ends a file */
+    TAG_STDIN,            /* u64 */
+    TAG_STDIO,            /* u64 */
+    TAG_TARGET,           /* u64: the serial of a RUN, EXEC or ATTACH on this connection */
+    TAG_OUTCOME,          /* u64: enum rollbox_outcome */
+    TAG_EXIT_CODE,        /* u64 */
+    TAG_SIGNAL,           /* u64 */
+    TAG_STDOUT,           /* bytes */
+    TAG_STDERR,           /* bytes */
+    TAG_STDOUT_FD,        /* u64 */
+    TAG_STDERR_FD,        /* u64 */
+    TAG_STDOUT_TRUNCATED, /* u64 */
+    TAG_STDERR_TRUNCATED, /* u64 */
+    TAG_WALL_NS,          /* u64 */
+    TAG_CPU_NS,           /* u64 */
+    TAG_PEAK_MEMORY,      /* u64: bytes */
+    TAG_PROCESSES_PEAK,   /* u64 */
+    TAG_ERROR_CODE,       /* u64: enum rollbox_error_code */
+    TAG_ERROR_NUMBER,     /* u64: errno or 0 */
+    TAG_ERROR_STAGE,      /* text */
+    TAG_ERROR_MESSAGE,    /* text */
+    TAG_SANDBOX,          /* text: a name */
+    TAG_VERB,             /* u64: enum protocol_verb */
+    TAG_USER,             /* text */
+    TAG_INPUT,            /* u64 */
+    TAG_TERMINAL,         /* u64: rows << 16 | columns */
+    TAG_STREAM,           /* u64 */
+    TAG_EXTRA,            /* u64: how many */
+    TAG_DETACHED,         /* u64 */
+    TAG_IDLE,             /* u64: milliseconds, these three; 0: never */
     TAG_TTL,
     TAG_LIFETIME,
-    TAG_EXEC,                   /* bytes: the operation id of an EXEC */
-    TAG_NUMBER,                 /* u64: a signal; how many */
-    TAG_SCOPE,                  /* u64: enum rollbox_scope */
-    TAG_NAME,                   /* text */
-    TAG_SNAPSHOT,               /* text: an id or name, of the characters of a sandbox's name */
-    TAG_TO,                     /* text: likewise */
-    TAG_TEXTUAL,                /* u64 */
-    TAG_PATH,                   /* text */
-    TAG_FORCE,                  /* u64 */
-    TAG_CODE,                   /* u64: ARG is python3, -c, code...: an interpreter that was started before may take it */
-    TAG_MAX_STREAM,            /* u64: bytes that a trajectory keeps of a stream or file */
-    TAG_MAX_FILE,              /* u64: bytes of a trajectory */
-    TAG_ENV_VALUES,             /* u64: variables are recorded with their values */
-    TAG_RULE_NAME,              /* text: a variable whose value is a secret */
-    TAG_RULE_PATTERN,           /* text: what secrets look like */
-    TAG_BYTES,                  /* u64: moved */
-    TAG_FILES,                  /* u64: moved; of RECORD, bits: 1: changed files are noted with each snapshot; 2: after each command; 4: what is not given is as with the sandbox that it was forked from */
-    TAG_DIGESTS,                /* u64: of changed files */
-    TAG_SAME_SEED,              /* u64: forks have their parent's random_seed, not one each */
-    TAG_DROPS,                  /* u64: files alone, no processes */
-    TAG_ATTACHED,               /* u64: forks are the client's, whosever the sandbox is */
-    TAG_HIBERNATE,              /* u64: milliseconds; 0: never */
-    TAG_LIVE,                   /* u64: with processes, where files alone are the rule */
-    TAG_CHECKPOINTS,            /* u64: a snapshot is taken after each command that has changed something, and so many are kept; 0: none is taken */
-    TAG_NO_TRACE,               /* u64: the command and its descendants trace nobody */
+    TAG_EXEC,     /* bytes: the operation id of an EXEC */
+    TAG_NUMBER,   /* u64: a signal; how many */
+    TAG_SCOPE,    /* u64: enum rollbox_scope */
+    TAG_NAME,     /* text */
+    TAG_SNAPSHOT, /* text: an id or name, of the characters of a sandbox's name */
+    TAG_TO,       /* text: likewise */
+    TAG_TEXTUAL,  /* u64 */
+    TAG_PATH,     /* text */
+    TAG_FORCE,    /* u64 */
+    TAG_CODE, /* u64: ARG is python3, -c, code...: an interpreter that was started before may take
+                 it */
+    TAG_MAX_STREAM,   /* u64: bytes that a trajectory keeps of a stream or file */
+    TAG_MAX_FILE,     /* u64: bytes of a trajectory */
+    TAG_ENV_VALUES,   /* u64: variables are recorded with their values */
+    TAG_RULE_NAME,    /* text: a variable whose value is a secret */
+    TAG_RULE_PATTERN, /* text: what secrets look like */
+    TAG_BYTES,        /* u64: moved */
+    TAG_FILES,     /* u64: moved; of RECORD, bits: 1: changed files are noted with each snapshot; 2:
+                      after each command; 4: what is not given is as with the sandbox that it was forked
+                      from */
+    TAG_DIGESTS,   /* u64: of changed files */
+    TAG_SAME_SEED, /* u64: forks have their parent's random_seed, not one each */
+    TAG_DROPS,     /* u64: files alone, no processes */
+    TAG_ATTACHED,  /* u64: forks are the client's, whosever the sandbox is */
+    TAG_HIBERNATE, /* u64: milliseconds; 0: never */
+    TAG_LIVE,      /* u64: with processes, where files alone are the rule */
+    TAG_CHECKPOINTS, /* u64: a snapshot is taken after each command that has changed something, and
+                        so many are kept; 0: none is taken */
+    TAG_NO_TRACE,    /* u64: the command and its descendants trace nobody */
 };
 
 #endif

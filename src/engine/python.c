@@ -2,9 +2,12 @@
 /*
  * What an interpreter of the policy's own (`python`) needs of the host.
  *
- * A Python finds its modules by where it is: beside itself (an installation, a conda environment, pyenv's), or where a pyvenv.cfg above it says (a virtual environment, whose standard library is
- * that of the installation which made it). It is often reached through links. So the places are those of the path as it is spelled, of each link on the way, and of `home` in a pyvenv.cfg; of each
- * the parts of an installation are granted and never the directory as a whole, which may be somebody's home directory.
+ * A Python finds its modules by where it is: beside itself (an installation, a conda environment,
+ * pyenv's), or where a pyvenv.cfg above it says (a virtual environment, whose standard library is
+ * that of the installation which made it). It is often reached through links. So the places are
+ * those of the path as it is spelled, of each link on the way, and of `home` in a pyvenv.cfg; of
+ * each the parts of an installation are granted and never the directory as a whole, which may be
+ * somebody's home directory.
  */
 #include "engine/engine.h"
 
@@ -24,7 +27,8 @@
 #define MAX_LINKS 40
 #define MAX_CONFIG 65536
 
-static const char *const parts[] = { "bin", "lib", "lib32", "lib64", "libexec", "include", "share", "ssl", "etc", "conda-meta", "pyvenv.cfg" };
+static const char *const parts[] = { "bin", "lib", "lib32", "lib64", "libexec", "include", "share",
+    "ssl", "etc", "conda-meta", "pyvenv.cfg" };
 
 /* The path without its last names, for free(): "" above the root; NULL when out of memory. */
 static char *path_above(const char *path, int names) {
@@ -66,7 +70,8 @@ static char *home_of(char *line) {
     return value[0] == '/' ? value : NULL;
 }
 
-/* The installation that a virtual environment was made of: `home` is the directory of its programs. */
+/* The installation that a virtual environment was made of: `home` is the directory of its programs.
+ */
 static int grant_home(struct policy *policy, const char *prefix) {
     auto_buf struct buf path = BUF_INIT, text = BUF_INIT;
 
@@ -85,8 +90,10 @@ static int grant_home(struct policy *policy, const char *prefix) {
         const char *home = home_of(line);
         if (!home)
             continue;
-        auto_free char *spelled = path_above(home, 1), *resolved = realpath(home, NULL), *real = resolved ? path_above(resolved, 1) : NULL;
-        if (!spelled || (resolved && !real) || grant_prefix(policy, spelled) < 0 || (real && grant_prefix(policy, real) < 0))
+        auto_free char *spelled = path_above(home, 1), *resolved = realpath(home, NULL),
+                       *real = resolved ? path_above(resolved, 1) : NULL;
+        if (!spelled || (resolved && !real) || grant_prefix(policy, spelled) < 0 ||
+            (real && grant_prefix(policy, real) < 0))
             return -ENOMEM;
     }
     return 0;
@@ -124,9 +131,12 @@ int python_grant(struct policy *policy, struct rollbox_error *error) {
         return 0;
     auto_free char *resolved = realpath(policy->python, NULL);
     if (!resolved || stat(resolved, &st) < 0)
-        return error_set(error, ROLLBOX_ERR_PATH_NOT_FOUND, errno, "policy", "python: %s: %s", policy->python, strerror(errno));
+        return error_set(error, ROLLBOX_ERR_PATH_NOT_FOUND, errno, "policy", "python: %s: %s",
+            policy->python, strerror(errno));
     if (!S_ISREG(st.st_mode) || !(st.st_mode & 0111))
-        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EACCES, "policy", "python: %s is no program; name the interpreter itself, such as DIRECTORY/bin/python", policy->python);
+        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EACCES, "policy",
+            "python: %s is no program; name the interpreter itself, such as DIRECTORY/bin/python",
+            policy->python);
     int r = grant_installation(policy, resolved);
     char *path = strdup(policy->python);
     for (int links = 0; r == 0 && path && links < MAX_LINKS; links++) {
@@ -136,5 +146,7 @@ int python_grant(struct policy *policy, struct rollbox_error *error) {
         path = next;
     }
     free(path);
-    return r < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory") : 0;
+    return r < 0
+               ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory")
+               : 0;
 }

@@ -2,14 +2,22 @@
 /*
  * Interpreters that are kept started.
  *
- * Starting Python takes many times as long as a sandbox does, and is the same each time. So a program that runs code gets, besides, one of its own for that (a struct profile with the same policy): in a sandbox of it, under all its restrictions, a Python is started
- * that waits for its code; it is captured there (src/dump) and restored by the launcher in each sandbox from then on (src/guest/restore.c), where it goes on as if it had just been started. What it
- * is told then, over descriptor 3, is the code and its arguments.
+ * Starting Python takes many times as long as a sandbox does, and is the same each time. So a
+ * program that runs code gets, besides, one of its own for that (a struct profile with the same
+ * policy): in a sandbox of it, under all its restrictions, a Python is started that waits for its
+ * code; it is captured there (src/dump) and restored by the launcher in each sandbox from then on
+ * (src/guest/restore.c), where it goes on as if it had just been started. What it is told then,
+ * over descriptor 3, is the code and its arguments.
  *
- * It is a matter of speed and of nothing else: until the interpreter is there, if it cannot be had, and for whatever it would not be right for, the same command is started anew. A policy whose code is run once does not pay for it.
+ * It is a matter of speed and of nothing else: until the interpreter is there, if it cannot be had,
+ * and for whatever it would not be right for, the same command is started anew. A policy whose code
+ * is run once does not pay for it.
  *
- * With random_seed or time_start whether it is there may not be told by a single byte, addresses included. So what is started anew there is the same Python with the same program (interpreter.py), which finds its code at once. It is captured with what its seed and clock have made
- * of it, in its init (guest/quiesce.h), and only for the policy that has these keys: the seed of hashes is in every dictionary that it has.
+ * With random_seed or time_start whether it is there may not be told by a single byte, addresses
+ * included. So what is started anew there is the same Python with the same program
+ * (interpreter.py), which finds its code at once. It is captured with what its seed and clock have
+ * made of it, in its init (guest/quiesce.h), and only for the policy that has these keys: the seed
+ * of hashes is in every dictionary that it has.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,38 +40,47 @@
 #include "sys/proc.h"
 #include "sys/syscalls.h"
 
-#define MAX_TRIES 4             /* each with other addresses: one may lie where the launcher has something of its own */
-#define MAX_BYTES (64u << 20)  /* of a started interpreter's memory */
+#define MAX_TRIES                                                                                  \
+    4 /* each with other addresses: one may lie where the launcher has something of its own */
+#define MAX_BYTES (64u << 20) /* of a started interpreter's memory */
 #define DUMP_SECONDS 20
 #define SETTLE_NS 10000000ll
-#define PATIENCE_SECONDS 2      /* of runs that wait for it: several times as long as it takes */
-#define AGAIN_SECONDS 60        /* after a failure, which may have been the moment's */
-#define HIGHEST_FD 3            /* the streams, and the pipe it waits at */
+#define PATIENCE_SECONDS 2 /* of runs that wait for it: several times as long as it takes */
+#define AGAIN_SECONDS 60   /* after a failure, which may have been the moment's */
+#define HIGHEST_FD 3       /* the streams, and the pipe it waits at */
 #define READY "ready\n"
-#define REFUSED "no: "           /* and why, to the end of the line */
+#define REFUSED "no: " /* and why, to the end of the line */
 #define DUMPED "captured\n"
-#define MAX_INTERPRETERS 16     /* at a time, of one engine */
-#define MAX_ANEW 3              /* in a row: then it is not right any more, perhaps Python was upgraded */
+#define MAX_INTERPRETERS 16 /* at a time, of one engine */
+#define MAX_ANEW 3 /* in a row: then it is not right any more, perhaps Python was upgraded */
 
-enum interpreter_state { INTERPRETER_STARTING, INTERPRETER_DUMPING, INTERPRETER_LOADING, INTERPRETER_TRYING, INTERPRETER_LOOKING, INTERPRETER_READY, INTERPRETER_FAILED };
+enum interpreter_state {
+    INTERPRETER_STARTING,
+    INTERPRETER_DUMPING,
+    INTERPRETER_LOADING,
+    INTERPRETER_TRYING,
+    INTERPRETER_LOOKING,
+    INTERPRETER_READY,
+    INTERPRETER_FAILED
+};
 
 struct interpreter {
     struct engine *engine;
-    struct profile *base, *profile;     /* whose code it runs; the one that has it */
+    struct profile *base, *profile; /* whose code it runs; the one that has it */
     enum interpreter_state state;
     unsigned tries;
     int64_t failed_ns;
-    struct box *box;            /* in which it is started, or tried out */
-    int output, input_gate;           /* our ends of its output, and of the pipe it waits at */
+    struct box *box;        /* in which it is started, or tried out */
+    int output, input_gate; /* our ends of its output, and of the pipe it waits at */
     struct loop_source answers;
     struct buf said;
     int dump_worker_pidfd, image, problem_fd;
-    int touches;                /* what it touches at the least, once that is known */
+    int touches; /* what it touches at the least, once that is known */
     struct loop_source dumped;
     struct loop_timer deadline;
     uint64_t n_restored, n_cold;
     unsigned anew_in_a_row;
-    struct loop_timer settle;   /* after a failure */
+    struct loop_timer settle; /* after a failure */
     bool again;
     struct list waiting;        /* struct run.in_queue */
     struct loop_timer patience; /* they do not, when that is over */
@@ -72,25 +89,31 @@ struct interpreter {
 
 static void begin_interpreter(struct interpreter *interpreter);
 
-/* Its launcher has it. To try it out tells what it touches, and no more: a run that it cannot be restored for is started anew. */
+/* Its launcher has it. To try it out tells what it touches, and no more: a run that it cannot be
+ * restored for is started anew. */
 static bool is_there(const struct interpreter *interpreter) {
-    return interpreter->state == INTERPRETER_TRYING || interpreter->state == INTERPRETER_LOOKING || interpreter->state == INTERPRETER_READY;
+    return interpreter->state == INTERPRETER_TRYING || interpreter->state == INTERPRETER_LOOKING ||
+           interpreter->state == INTERPRETER_READY;
 }
 
 static void let_go(struct profile *twin);
 
-/* What is of no use any more goes: as soon as no run waits for a box of that launcher, which has what it needs to run the command anew. From the loop. */
+/* What is of no use any more goes: as soon as no run waits for a box of that launcher, which has
+ * what it needs to run the command anew. From the loop. */
 static void on_settle(struct loop_timer *timer) {
     struct interpreter *interpreter = container_of(timer, struct interpreter, settle);
     struct profile *twin = interpreter->profile;
 
-    if (twin->launcher && !list_empty(&twin->launcher->creating) && loop_timer_set(interpreter->engine->loop, timer, clock_now_ns() + SETTLE_NS, on_settle) == 0)
+    if (twin->launcher && !list_empty(&twin->launcher->creating) &&
+        loop_timer_set(interpreter->engine->loop, timer, clock_now_ns() + SETTLE_NS, on_settle) ==
+            0)
         return;
     twin->n_running++;
     profile_drop_spares_of(twin);
     if (twin->launcher)
         launcher_drop(twin->launcher);
-    if (interpreter->again && interpreter->tries < MAX_TRIES && interpreter->base->number && !interpreter->engine->stopping)
+    if (interpreter->again && interpreter->tries < MAX_TRIES && interpreter->base->number &&
+        !interpreter->engine->stopping)
         begin_interpreter(interpreter);
     let_go(twin);
 }
@@ -104,7 +127,8 @@ static void stop_interpreter(struct interpreter *interpreter) {
     loop_remove(loop, &interpreter->answers);
     loop_remove(loop, &interpreter->dumped);
     if (interpreter->dump_worker_pidfd >= 0)
-        sys_pidfd_send_signal(interpreter->dump_worker_pidfd, SIGKILL, NULL, 0);   /* it is reaped as all children are (engine.c) */
+        sys_pidfd_send_signal(interpreter->dump_worker_pidfd, SIGKILL, NULL,
+            0); /* it is reaped as all children are (engine.c) */
     close_fd(&interpreter->dump_worker_pidfd);
     close_fd(&interpreter->problem_fd);
     close_fd(&interpreter->output);
@@ -118,7 +142,8 @@ static void stop_interpreter(struct interpreter *interpreter) {
     }
 }
 
-__attribute__((format(printf, 3, 4))) static void fail_interpreter(struct interpreter *interpreter, bool again, const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static void fail_interpreter(
+    struct interpreter *interpreter, bool again, const char *format, ...) {
     va_list arguments;
 
     va_start(arguments, format);
@@ -131,8 +156,10 @@ __attribute__((format(printf, 3, 4))) static void fail_interpreter(struct interp
     interpreter->failed_ns = clock_now_ns();
     interpreter->again = again;
     interpreter_release_queue(interpreter);
-    if (loop_timer_set(interpreter->engine->loop, &interpreter->settle, clock_now_ns(), on_settle) < 0)
-        interpreter->again = false;     /* its launcher goes with the program, or starts anew boxes that have none */
+    if (loop_timer_set(interpreter->engine->loop, &interpreter->settle, clock_now_ns(), on_settle) <
+        0)
+        interpreter->again =
+            false; /* its launcher goes with the program, or starts anew boxes that have none */
 }
 
 static int send_file(const struct profile *profile, uint32_t type, int fd) {
@@ -143,17 +170,25 @@ static int send_file(const struct profile *profile, uint32_t type, int fd) {
 }
 
 static void on_deadline(struct loop_timer *timer) {
-    fail_interpreter(container_of(timer, struct interpreter, deadline), false, "it was not started and captured within %d seconds", DUMP_SECONDS);
+    fail_interpreter(container_of(timer, struct interpreter, deadline), false,
+        "it was not started and captured within %d seconds", DUMP_SECONDS);
 }
 
-/* ---- capturing ---------------------------------------------------------------------------------------------------------- */
+/* ---- capturing ---- */
 
 /* In a child of the engine that has the image and what it writes to. */
-_Noreturn static void dump_interpreter(pid_t init, pid_t pid, int still, int image, int touches, int problem) {
-    struct dump_options options = { .init = init, .is_command = true, .call = __NR_read, .highest_fd = HIGHEST_FD, .max_bytes = MAX_BYTES, .still = still };
+_Noreturn static void dump_interpreter(
+    pid_t init, pid_t pid, int still, int image, int touches, int problem) {
+    struct dump_options options = { .init = init,
+        .is_command = true,
+        .call = __NR_read,
+        .highest_fd = HIGHEST_FD,
+        .max_bytes = MAX_BYTES,
+        .still = still };
     struct dump *done = NULL;
     struct rollbox_error error = { 0 };
-    int r = touches < 0 ? dump_begin(&options, image, &done, &error) : dump_touched(pid, image, touches, &error);
+    int r = touches < 0 ? dump_begin(&options, image, &done, &error)
+                        : dump_touched(pid, image, touches, &error);
 
     dump_end(done);
     const char *told = r < 0 ? error.message : DUMPED;
@@ -169,24 +204,32 @@ static void on_dumped(struct loop_source *source, uint32_t events) {
     (void)events;
     if (lseek(interpreter->problem_fd, 0, SEEK_SET) == 0)
         (void)fd_read_all(interpreter->problem_fd, sizeof interpreter->problem - 1, &problem);
-    /* Its last word and nothing else is success: what a capturer that was killed has written of an image is a guest's. Nobody writes to it from here on. */
-    bool dumped = problem.length == strlen(DUMPED) && !memcmp(problem.data, DUMPED, problem.length) &&
-                    fcntl(was_tried ? interpreter->touches : interpreter->image, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0;
+    /* Its last word and nothing else is success: what a capturer that was killed has written of an
+     * image is a guest's. Nobody writes to it from here on. */
+    bool dumped = problem.length == strlen(DUMPED) &&
+                  !memcmp(problem.data, DUMPED, problem.length) &&
+                  fcntl(was_tried ? interpreter->touches : interpreter->image, F_ADD_SEALS,
+                      F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0;
     if (!dumped && !was_tried) {
-        fail_interpreter(interpreter, false, "%.*s", (int)problem.length, problem.length ? problem.data : "capturing it failed");
+        fail_interpreter(interpreter, false, "%.*s", (int)problem.length,
+            problem.length ? problem.data : "capturing it failed");
         return;
     }
     stop_interpreter(interpreter);
     if (was_tried) {
         interpreter->state = INTERPRETER_READY;
-        if (!dumped || !interpreter->profile->launcher || send_file(interpreter->profile, GUEST_TOUCHES, interpreter->touches) < 0)
-            close_fd(&interpreter->touches);    /* it is a little slower without */
+        if (!dumped || !interpreter->profile->launcher ||
+            send_file(interpreter->profile, GUEST_TOUCHES, interpreter->touches) < 0)
+            close_fd(&interpreter->touches); /* it is a little slower without */
         return;
     }
     interpreter->state = INTERPRETER_LOADING;
-    int r = interpreter->profile->launcher ? send_file(interpreter->profile, GUEST_IMAGE, interpreter->image) : -ECHILD;
+    int r = interpreter->profile->launcher
+                ? send_file(interpreter->profile, GUEST_IMAGE, interpreter->image)
+                : -ECHILD;
     if (r == 0)
-        r = loop_timer_set(interpreter->engine->loop, &interpreter->deadline, clock_now_ns() + DUMP_SECONDS * 1000000000ll, on_deadline);
+        r = loop_timer_set(interpreter->engine->loop, &interpreter->deadline,
+            clock_now_ns() + DUMP_SECONDS * 1000000000ll, on_deadline);
     if (r < 0)
         fail_interpreter(interpreter, false, "its image cannot be sent: %s", strerror(-r));
 }
@@ -196,7 +239,7 @@ static void start_dump(struct interpreter *interpreter) {
     int still = 0, r = 0;
 
     if (interpreter->box->pid <= 0)
-        return;                 /* the launcher's word is on its way: interpreter_box_created */
+        return; /* the launcher's word is on its way: interpreter_box_created */
     if (proc_children(interpreter->box->pid, pids, ARRAY_SIZE(pids)) != 1) {
         fail_interpreter(interpreter, false, "it is not alone in its sandbox");
         return;
@@ -212,25 +255,29 @@ static void start_dump(struct interpreter *interpreter) {
         r = -errno;
     if (r == 0 && !was_tried)
         r = MIN(still = dump_job_notify_init(interpreter->box), 0);
-    int fds[] = { interpreter->image, interpreter->touches, interpreter->problem_fd, still > 0 ? still : -EBADF };
+    int fds[] = { interpreter->image, interpreter->touches, interpreter->problem_fd,
+        still > 0 ? still : -EBADF };
     if (r == 0 && (r = dump_worker = spawn_fork("rollbox-capture", fds, ARRAY_SIZE(fds))) == 0)
-        dump_interpreter(interpreter->box->pid, pids[0], still, interpreter->image, interpreter->touches, interpreter->problem_fd);
+        dump_interpreter(interpreter->box->pid, pids[0], still, interpreter->image,
+            interpreter->touches, interpreter->problem_fd);
     if (still > 0)
         close(still);
     if (r > 0)
         r = interpreter->dump_worker_pidfd = sys_pidfd_open(dump_worker, 0);
     if (r >= 0)
-        r = loop_add(interpreter->engine->loop, &interpreter->dumped, interpreter->dump_worker_pidfd, EPOLLIN, on_dumped);
+        r = loop_add(interpreter->engine->loop, &interpreter->dumped,
+            interpreter->dump_worker_pidfd, EPOLLIN, on_dumped);
     if (r < 0)
         fail_interpreter(interpreter, false, "capturing it: %s", strerror(-r));
 }
 
-/* ---- starting ----------------------------------------------------------------------------------------------------------- */
+/* ---- starting ---- */
 
 static bool is_waiting(const struct interpreter *interpreter) {
     size_t length = strlen(READY);
 
-    return interpreter->said.length >= length && !memcmp(interpreter->said.data + interpreter->said.length - length, READY, length);
+    return interpreter->said.length >= length &&
+           !memcmp(interpreter->said.data + interpreter->said.length - length, READY, length);
 }
 
 void interpreter_box_created(struct interpreter *interpreter) {
@@ -241,7 +288,9 @@ void interpreter_box_created(struct interpreter *interpreter) {
 static bool is_refused(const struct interpreter *interpreter) {
     size_t length = strlen(REFUSED);
 
-    return interpreter->said.length > length && interpreter->said.data[interpreter->said.length - 1] == '\n' && memmem(interpreter->said.data, interpreter->said.length, REFUSED, length);
+    return interpreter->said.length > length &&
+           interpreter->said.data[interpreter->said.length - 1] == '\n' &&
+           memmem(interpreter->said.data, interpreter->said.length, REFUSED, length);
 }
 
 /* Its word that it waits, or what it says of why it does not. */
@@ -261,13 +310,18 @@ static void on_said(struct loop_source *source, uint32_t events) {
         if (!is_refused(interpreter))
             return;
     }
-    const char *text_end = interpreter->said.data ? interpreter->said.data + interpreter->said.length : NULL, *line = interpreter->said.data ? interpreter->said.data : "";
+    const char *text_end = interpreter->said.data
+                               ? interpreter->said.data + interpreter->said.length
+                               : NULL,
+               *line = interpreter->said.data ? interpreter->said.data : "";
     while (text_end > line && text_end[-1] == '\n')
         text_end--;
     const char *before = text_end > line ? memrchr(line, '\n', (size_t)(text_end - line)) : NULL;
     const char *last = before ? before + 1 : line;
     int length = text_end > last ? (int)(text_end - last) : 0;
-    fail_interpreter(interpreter, false, "%s%s%.*s", n > 0 ? "it is not kept" : "it ended at its start", length ? ": " : "", MIN(length, 200), last);
+    fail_interpreter(interpreter, false, "%s%s%.*s",
+        n > 0 ? "it is not kept" : "it ended at its start", length ? ": " : "", MIN(length, 200),
+        last);
 }
 
 static void add_program(struct buf *message, bool is_fixed) {
@@ -282,7 +336,8 @@ static void add_program(struct buf *message, bool is_fixed) {
 static int send_start(struct interpreter *interpreter) {
     auto_buf struct buf message = BUF_INIT;
     struct profile *profile = interpreter->profile;
-    auto_close int input = fd_memory_file("rollbox-stdin", "", 0);      /* what the input of a run is, or /dev/null, which can be sought in, too */
+    auto_close int input = fd_memory_file("rollbox-stdin", "",
+        0); /* what the input of a run is, or /dev/null, which can be sought in, too */
     int output[2] = { -EBADF, -EBADF }, input_gate[2] = { -EBADF, -EBADF };
     int r = input < 0 ? input : pipe2(output, O_CLOEXEC) < 0 ? -errno : 0;
 
@@ -299,13 +354,17 @@ static int send_start(struct interpreter *interpreter) {
     wire_add_text(&message, GUEST_CWD, "/");
     (void)run_add_environment(&message, profile, NULL, NULL, 0);
     if (r == 0)
-        r = fcntl(output[0], F_SETFL, O_NONBLOCK) < 0 ? -errno : loop_add(interpreter->engine->loop, &interpreter->answers, output[0], EPOLLIN, on_said);
+        r = fcntl(output[0], F_SETFL, O_NONBLOCK) < 0
+                ? -errno
+                : loop_add(interpreter->engine->loop, &interpreter->answers, output[0], EPOLLIN,
+                      on_said);
     if (r == 0)
         r = buf_failed(&message) ? -ENOMEM : 0;
     if (r == 0 && is_dry_run)
         ((struct wire_header *)(void *)message.data)->flags = GUEST_EXEC_RESTORED;
     if (r == 0)
-        r = wire_send_patiently(interpreter->box->socket, &message, (const int[]){ input, output[1], output[1], words, output[1] }, is_dry_run ? 4 : 5);
+        r = wire_send_patiently(interpreter->box->socket, &message,
+            (const int[]){ input, output[1], output[1], words, output[1] }, is_dry_run ? 4 : 5);
     close_fd(&output[1]);
     return r;
 }
@@ -325,7 +384,8 @@ static void start_in_box(struct interpreter *interpreter, enum interpreter_state
     }
     interpreter->box = box;
     box->interpreter = interpreter;
-    r = loop_timer_set(interpreter->engine->loop, &interpreter->deadline, clock_now_ns() + DUMP_SECONDS * 1000000000ll, on_deadline);
+    r = loop_timer_set(interpreter->engine->loop, &interpreter->deadline,
+        clock_now_ns() + DUMP_SECONDS * 1000000000ll, on_deadline);
     if (r == 0)
         r = send_start(interpreter);
     if (r < 0)
@@ -338,7 +398,8 @@ static void on_impatient(struct loop_timer *timer) {
 
 static void begin_interpreter(struct interpreter *interpreter) {
     interpreter->tries++;
-    (void)loop_timer_set(interpreter->engine->loop, &interpreter->patience, clock_now_ns() + PATIENCE_SECONDS * 1000000000ll, on_impatient);      /* else nobody waits */
+    (void)loop_timer_set(interpreter->engine->loop, &interpreter->patience,
+        clock_now_ns() + PATIENCE_SECONDS * 1000000000ll, on_impatient); /* else nobody waits */
     start_in_box(interpreter, INTERPRETER_STARTING);
 }
 
@@ -349,8 +410,10 @@ static const char *restore_words(const struct guest_record *record) {
 void interpreter_answer(struct interpreter *interpreter, const struct guest_record *record) {
     struct rollbox_error error;
 
-    if (record->kind == GUEST_STARTED && interpreter->state == INTERPRETER_TRYING && !record->operation) {
-        fail_interpreter(interpreter, false, "step %u of restoring it in a sandbox: %s", record->stage, restore_words(record));
+    if (record->kind == GUEST_STARTED && interpreter->state == INTERPRETER_TRYING &&
+        !record->operation) {
+        fail_interpreter(interpreter, false, "step %u of restoring it in a sandbox: %s",
+            record->stage, restore_words(record));
         return;
     }
     if (record->kind == GUEST_EXEC_FAILED) {
@@ -365,12 +428,14 @@ void interpreter_box_lost(struct interpreter *interpreter, struct box *box) {
     fail_interpreter(interpreter, false, "the sandbox it was started in is gone");
 }
 
-/* ---- using it ----------------------------------------------------------------------------------------------------------- */
+/* ---- using it ---- */
 
 int interpreter_load(const struct profile *profile) {
     int r = send_file(profile, GUEST_IMAGE, profile->serves->image);
 
-    return r == 0 && profile->serves->state == INTERPRETER_READY && profile->serves->touches >= 0 ? send_file(profile, GUEST_TOUCHES, profile->serves->touches) : r;
+    return r == 0 && profile->serves->state == INTERPRETER_READY && profile->serves->touches >= 0
+               ? send_file(profile, GUEST_TOUCHES, profile->serves->touches)
+               : r;
 }
 
 bool interpreter_has_image(const struct profile *profile) {
@@ -380,16 +445,20 @@ bool interpreter_has_image(const struct profile *profile) {
 void interpreter_loaded(struct interpreter *interpreter, int error_number) {
     loop_timer_clear(interpreter->engine->loop, &interpreter->deadline);
     if (error_number)
-        fail_interpreter(interpreter, error_number == EEXIST, "its image cannot be loaded: %s", strerror(error_number));
+        fail_interpreter(interpreter, error_number == EEXIST, "its image cannot be loaded: %s",
+            strerror(error_number));
     else if (interpreter->state == INTERPRETER_LOADING) {
         start_in_box(interpreter, INTERPRETER_TRYING);
         interpreter_release_queue(interpreter);
     }
 }
 
-/* What rules Python's start by what is in the sandbox then, files of the run included, is none of these. */
+/* What rules Python's start by what is in the sandbox then, files of the run included, is none of
+ * these. */
 static bool is_harmless(const char *entry) {
-    static const char *const names[] = { "PYTHONDONTWRITEBYTECODE=", "PYTHONHASHSEED=", "PYTHONIOENCODING=", "PYTHONNOUSERSITE=", "PYTHONOPTIMIZE=", "PYTHONUNBUFFERED=", "PYTHONUTF8=" };
+    static const char *const names[] = { "PYTHONDONTWRITEBYTECODE=", "PYTHONHASHSEED=",
+        "PYTHONIOENCODING=", "PYTHONNOUSERSITE=", "PYTHONOPTIMIZE=", "PYTHONUNBUFFERED=",
+        "PYTHONUTF8=" };
 
     if (strncmp(entry, "PYTHON", 6))
         return true;
@@ -423,7 +492,8 @@ static bool make_room(struct engine *engine) {
         if (!profile->interpreter)
             continue;
         n++;
-        if (!interpreter_is_busy(profile->interpreter) && (!oldest || profile->used_ns < oldest->used_ns))
+        if (!interpreter_is_busy(profile->interpreter) &&
+            (!oldest || profile->used_ns < oldest->used_ns))
             oldest = profile;
     }
     if (n < MAX_INTERPRETERS)
@@ -444,7 +514,8 @@ static void interpreter_new(struct profile *base) {
     interpreter->engine = base->engine;
     interpreter->base = base;
     list_init(&interpreter->waiting);
-    interpreter->output = interpreter->input_gate = interpreter->dump_worker_pidfd = interpreter->image = interpreter->touches = interpreter->problem_fd = -EBADF;
+    interpreter->output = interpreter->input_gate = interpreter->dump_worker_pidfd =
+        interpreter->image = interpreter->touches = interpreter->problem_fd = -EBADF;
     interpreter->profile = profile_twin(base, &error);
     if (!interpreter->profile) {
         free(interpreter);
@@ -459,9 +530,12 @@ static void interpreter_new(struct profile *base) {
 static void expect_interpreter(struct profile *base) {
     if (!base->interpreter && (base->serves || !is_eligible(base)))
         return;
-    if (!base->interpreter && ++base->n_codes > 1 && box_has_room(base->engine) && !base->engine->stopping && make_room(base->engine))
+    if (!base->interpreter && ++base->n_codes > 1 && box_has_room(base->engine) &&
+        !base->engine->stopping && make_room(base->engine))
         interpreter_new(base);
-    if (base->interpreter && base->interpreter->state == INTERPRETER_FAILED && !base->interpreter->settle.position && clock_now_ns() > base->interpreter->failed_ns + AGAIN_SECONDS * 1000000000ll) {
+    if (base->interpreter && base->interpreter->state == INTERPRETER_FAILED &&
+        !base->interpreter->settle.position &&
+        clock_now_ns() > base->interpreter->failed_ns + AGAIN_SECONDS * 1000000000ll) {
         base->interpreter->tries = 0;
         begin_interpreter(base->interpreter);
     }
@@ -471,7 +545,9 @@ struct profile *interpreter_profile(struct profile *base) {
     return base->interpreter && is_there(base->interpreter) ? base->interpreter->profile : base;
 }
 
-/* It takes a processor to make one; runs beside it that start a Python each would take that, and the longer all would be without. Once its Python has been started, what is left is shorter than to start another. */
+/* It takes a processor to make one; runs beside it that start a Python each would take that, and
+ * the longer all would be without. Once its Python has been started, what is left is shorter than
+ * to start another. */
 static bool has_queue(const struct interpreter *interpreter) {
     cpu_set_t cpus;
     bool is_made = !is_there(interpreter) && interpreter->state != INTERPRETER_FAILED;
@@ -556,7 +632,8 @@ int interpreter_code(const struct buf *request) {
     struct wire_field field;
     size_t position = 0, n = 0;
 
-    while (wire_next(request->data + sizeof(struct wire_header), request->length - sizeof(struct wire_header), &position, &field) > 0)
+    while (wire_next(request->data + sizeof(struct wire_header),
+               request->length - sizeof(struct wire_header), &position, &field) > 0)
         if (field.tag == GUEST_ARG && n++ >= 1) {
             if (n > 2)
                 buf_add(&words, "", 1);
@@ -571,7 +648,8 @@ int interpreter_request(const struct buf *request, struct buf *to) {
 
     wire_begin(to, GUEST_EXEC, 0);
     add_program(to, true);
-    while (wire_next(request->data + sizeof(struct wire_header), request->length - sizeof(struct wire_header), &position, &field) > 0)
+    while (wire_next(request->data + sizeof(struct wire_header),
+               request->length - sizeof(struct wire_header), &position, &field) > 0)
         if (field.tag != GUEST_ARG)
             wire_add(to, field.tag, field.data, field.length);
     return buf_failed(to) ? -ENOMEM : 0;
@@ -586,11 +664,13 @@ void interpreter_started(struct profile *profile, const struct guest_record *rec
         return;
     }
     interpreter->n_cold++;
-    snprintf(interpreter->problem, sizeof interpreter->problem, "step %u of restoring it in a sandbox: %s", record->stage, restore_words(record));
+    snprintf(interpreter->problem, sizeof interpreter->problem,
+        "step %u of restoring it in a sandbox: %s", record->stage, restore_words(record));
     if (is_there(interpreter) && ++interpreter->anew_in_a_row == MAX_ANEW) {
         interpreter->tries = 0;
         interpreter->anew_in_a_row = 0;
-        fail_interpreter(interpreter, true, "step %u of restoring it in a sandbox: %s", record->stage, restore_words(record));
+        fail_interpreter(interpreter, true, "step %u of restoring it in a sandbox: %s",
+            record->stage, restore_words(record));
     }
 }
 
@@ -600,7 +680,8 @@ void interpreter_status(const struct engine *engine, struct buf *to) {
     const char *problem = "";
 
     list_for_each(node, &engine->profiles) {
-        const struct interpreter *interpreter = container_of(node, struct profile, node)->interpreter;
+        const struct interpreter *interpreter =
+            container_of(node, struct profile, node)->interpreter;
 
         if (!interpreter)
             continue;
@@ -610,7 +691,9 @@ void interpreter_status(const struct engine *engine, struct buf *to) {
         if (interpreter->problem[0])
             problem = interpreter->problem;
     }
-    buf_printf(to, "\"interpreters\": {\"ready\": %u, \"restored\": %llu, \"anew\": %llu, \"problem\": ", ready, (unsigned long long)restored, (unsigned long long)anew);
+    buf_printf(to,
+        "\"interpreters\": {\"ready\": %u, \"restored\": %llu, \"anew\": %llu, \"problem\": ",
+        ready, (unsigned long long)restored, (unsigned long long)anew);
     json_add_string(to, problem, strlen(problem));
     buf_add_text(to, "}");
 }

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recording: what is done with a session, and what came of it, goes to the recorder (recorder.c), which writes it to the descriptor that a client gave.
+ * Recording: what is done with a session, and what came of it, goes to the recorder (recorder.c),
+ * which writes it to the descriptor that a client gave.
  *
- * Steps are numbered as they are asked for, which is in the hands of who asks, and sent as they end, before whoever waits for the result has it: whoever is killed then, it is recorded. A record that cannot keep up
- * ends where it is, and says so (INSPECT, CLOSE). A command is never held up, and none fails, for a record's sake.
+ * Steps are numbered as they are asked for, which is in the hands of who asks, and sent as they
+ * end, before whoever waits for the result has it: whoever is killed then, it is recorded. A record
+ * that cannot keep up ends where it is, and says so (INSPECT, CLOSE). A command is never held up,
+ * and none fails, for a record's sake.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,8 +24,12 @@
 #include "record/record.h"
 
 #define STEP_FDS 3u
-#define EARLY_BYTES 16384u      /* of a request whose part of its step is made before its end is known: it is in memory twice then */
-#define CLOSE_PATIENCE_NS 2000000000ll  /* without a word of the recorder's: a reader that does not read must not keep a CLOSE waiting */
+#define EARLY_BYTES                                                                                \
+    16384u /* of a request whose part of its step is made before its end is known: it is in memory \
+              twice then */
+#define CLOSE_PATIENCE_NS                                                                          \
+    2000000000ll /* without a word of the recorder's: a reader that does not read must not keep a  \
+                    CLOSE waiting */
 #define MAX_CLOSE_PATIENCE_NS 30000000000ll
 
 /* Who waits for a record's end. */
@@ -32,11 +39,13 @@ struct closer {
     uint64_t serial;
 };
 
-/* ---- records ---------------------------------------------------------------------------------------------------------- */
+/* ---- records ---- */
 
 static void state_text(const struct record *record, struct buf *to) {
-    buf_printf(to, "{\"id\": \"%s\", \"steps\": %llu, \"written\": %llu, \"complete\": %s, \"error\": ", record->id, (unsigned long long)(record->next_step - 1), (unsigned long long)record->written,
-               record->done && !record->error ? "true" : "false");
+    buf_printf(to,
+        "{\"id\": \"%s\", \"steps\": %llu, \"written\": %llu, \"complete\": %s, \"error\": ",
+        record->id, (unsigned long long)(record->next_step - 1),
+        (unsigned long long)record->written, record->done && !record->error ? "true" : "false");
     json_add_string(to, record->error ? record->message : NULL, strlen(record->message));
     buf_add_text(to, "}");
 }
@@ -87,7 +96,7 @@ static void send_end(struct record *record, const char *reason) {
     record->end_sent = true;
 }
 
-/* ---- lines ------------------------------------------------------------------------------------------------------------ */
+/* ---- lines ---- */
 
 static void add_word(struct buf *to, const char *key, const char *word) {
     wire_add_text(to, RECORD_KEY, key);
@@ -135,7 +144,8 @@ static void close_part(struct buf *to) {
     wire_add(to, RECORD_UP, NULL, 0);
 }
 
-static void begin_step(const struct record *record, struct buf *to, uint64_t step, uint64_t begun_at) {
+static void begin_step(
+    const struct record *record, struct buf *to, uint64_t step, uint64_t begun_at) {
     wire_begin(to, RECORD_STEP, record->number);
     add_value(to, "step", RECORD_NUMBER, step);
     add_value(to, "begun_at", RECORD_NUMBER, begun_at);
@@ -159,12 +169,13 @@ static void add_done(struct buf *to, const struct rollbox_error *error) {
         add_text(to, "message", error->message);
 }
 
-static void end_step(struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
+static void end_step(
+    struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
     record->ended++;
     recorder_post(record, message, fds, n_fds, bytes);
 }
 
-/* ---- commands --------------------------------------------------------------------------------------------------------- */
+/* ---- commands ---- */
 
 void record_run_begun(struct run *run) {
     struct record *record = run->session->record;
@@ -181,7 +192,8 @@ void record_run_begun(struct run *run) {
 
 static bool next_of(const struct run *run, size_t *position, struct wire_field *field) {
     return run->request.length > sizeof(struct wire_header) &&
-           wire_next(run->request.data + sizeof(struct wire_header), run->request.length - sizeof(struct wire_header), position, field) > 0;
+           wire_next(run->request.data + sizeof(struct wire_header),
+               run->request.length - sizeof(struct wire_header), position, field) > 0;
 }
 
 static void add_environment(const struct record *record, const struct run *run, struct buf *to) {
@@ -256,7 +268,8 @@ static void add_input(const struct run *run, struct buf *to, int *fds, size_t *n
     }
 }
 
-static void add_action(const struct record *record, const struct run *run, struct buf *to, int *fds, size_t *n_fds) {
+static void add_action(
+    const struct record *record, const struct run *run, struct buf *to, int *fds, size_t *n_fds) {
     struct wire_field field;
     size_t position = 0;
 
@@ -289,11 +302,13 @@ static void add_action(const struct record *record, const struct run *run, struc
 void record_run_sent(struct run *run) {
     const struct record *record = run->session->record;
 
-    if (record && run->step && !run->action.length && run->recorded_stdin < 0 && run->request.length <= EARLY_BYTES)
+    if (record && run->step && !run->action.length && run->recorded_stdin < 0 &&
+        run->request.length <= EARLY_BYTES)
         add_action(record, run, &run->action, NULL, NULL);
 }
 
-static void add_stream(struct output *output, const char *key, const char *key_cut, struct buf *to, int *fds, size_t *n_fds, uint64_t *bytes) {
+static void add_stream(struct output *output, const char *key, const char *key_cut, struct buf *to,
+    int *fds, size_t *n_fds, uint64_t *bytes) {
     wire_add_text(to, RECORD_KEY, key);
     if (output->truncated)
         wire_add(to, RECORD_CUT, NULL, 0);
@@ -331,7 +346,7 @@ void record_run_ended(struct run *run) {
     uint64_t bytes = 0;
 
     if (!record || !run->step)
-        return;                 /* one that had begun before is none of its steps */
+        return; /* one that had begun before is none of its steps */
     begin_step(record, &message, run->step, run->begun_at);
     if (record->wants_secrets)
         add_secrets(run, &message);
@@ -343,7 +358,8 @@ void record_run_ended(struct run *run) {
     }
     open_part(&message, "observation", RECORD_OBJECT);
     add_word(&message, "outcome", rollbox_outcome_name(run->outcome));
-    add_status(&message, "exit_code", run->outcome == ROLLBOX_OUTCOME_EXIT, WEXITSTATUS(run->status));
+    add_status(
+        &message, "exit_code", run->outcome == ROLLBOX_OUTCOME_EXIT, WEXITSTATUS(run->status));
     add_status(&message, "signal", run->outcome == ROLLBOX_OUTCOME_SIGNAL, WTERMSIG(run->status));
     add_stream(&run->outputs[0], "stdout", "stdout_cut", &message, fds, &n_fds, &bytes);
     add_stream(&run->outputs[1], "stderr", "stderr_cut", &message, fds, &n_fds, &bytes);
@@ -371,15 +387,20 @@ void record_run_ended(struct run *run) {
     close_fd(&run->recorded_stdin);
 }
 
-/* ---- what is done with the sandbox ------------------------------------------------------------------------------------ */
+/* ---- what is done with the sandbox ---- */
 
 static const char *kind_of(const struct op *op) {
     switch ((int)op->verb) {
-    case VERB_SNAPSHOT: return "snapshot";
-    case VERB_FORK: return "fork";
-    case VERB_RESET: return "reset";
-    case VERB_COMMIT: return "commit";
-    default: return NULL;       /* changes nothing, or is noted by who knows what it was */
+    case VERB_SNAPSHOT:
+        return "snapshot";
+    case VERB_FORK:
+        return "fork";
+    case VERB_RESET:
+        return "reset";
+    case VERB_COMMIT:
+        return "commit";
+    default:
+        return NULL; /* changes nothing, or is noted by who knows what it was */
     }
 }
 
@@ -415,12 +436,13 @@ static void add_op(const struct op *op, struct buf *to) {
     close_part(to);
 }
 
-/* ---- changed files ---------------------------------------------------------------------------------------------------- */
+/* ---- changed files ---- */
 
 void record_changes_after(struct session *session, uint64_t step) {
     struct record *record = session->record;
 
-    if (!record || !record->wants_changes || record->done || record->error || !auto_snapshot_is_due(session) || op_files_are_pristine(session->box))
+    if (!record || !record->wants_changes || record->done || record->error ||
+        !auto_snapshot_is_due(session) || op_files_are_pristine(session->box))
         return;
     struct op *op = op_add(session, VERB_DIFF, false);
     if (!op)
@@ -440,7 +462,8 @@ bool record_is_behind(const struct session *session) {
 
 /* What the answer of a diff says, in its words. */
 static void add_changes(const struct op *op, struct buf *to) {
-    json_t *answer = json_loadb(op->answer->data ? op->answer->data : "", op->answer->length, JSON_ALLOW_NUL, NULL);
+    json_t *answer = json_loadb(
+        op->answer->data ? op->answer->data : "", op->answer->length, JSON_ALLOW_NUL, NULL);
     auto_free char *changes = json_dumps(json_object_get(answer, "changes"), JSON_COMPACT);
     json_int_t omitted = json_integer_value(json_object_get(answer, "omitted"));
 
@@ -451,11 +474,13 @@ static void add_changes(const struct op *op, struct buf *to) {
     if (omitted)
         add_value(to, "omitted", RECORD_NUMBER, (uint64_t)omitted);
     /* Of a box in which something runs there is only all that was written in it. */
-    if (op->from != op->to && snapshot_nearest_owned(op->to->lower) != snapshot_nearest_owned(op->from))
+    if (op->from != op->to &&
+        snapshot_nearest_owned(op->to->lower) != snapshot_nearest_owned(op->from))
         add_value(to, "cumulative", RECORD_FLAG, 1);
 }
 
-static void add_changed_files(const struct op *op, const struct rollbox_error *error, struct buf *to) {
+static void add_changed_files(
+    const struct op *op, const struct rollbox_error *error, struct buf *to) {
     open_part(to, "action", RECORD_OBJECT);
     add_word(to, "kind", "files");
     add_word(to, "of", "exec");
@@ -522,21 +547,25 @@ void record_op_ended(struct op *op, const struct rollbox_error *error) {
     end_step(record, &message, NULL, 0, 0);
 }
 
-/* One that takes commands through pipes. Their time-outs and limits signal it, and are told by their own steps. */
+/* One that takes commands through pipes. Their time-outs and limits signal it, and are told by
+ * their own steps. */
 static bool is_shell(const struct run *run) {
     static const char *const words[] = { NULL, "-l", "-s" };
     struct wire_field field;
     size_t position = 0, n = 0;
 
     while (next_of(run, &position, &field))
-        if (field.tag == GUEST_ARG && (n >= ARRAY_SIZE(words) || (words[n] && (!wire_text(&field) || strcmp(wire_text(&field), words[n])))))
+        if (field.tag == GUEST_ARG &&
+            (n >= ARRAY_SIZE(words) ||
+                (words[n] && (!wire_text(&field) || strcmp(wire_text(&field), words[n])))))
             return false;
         else if (field.tag == GUEST_ARG)
             n++;
     return n == ARRAY_SIZE(words) && run->n_extra_given == 3;
 }
 
-void record_signal(struct session *session, const struct run *run, unsigned number, unsigned scope) {
+void record_signal(
+    struct session *session, const struct run *run, unsigned number, unsigned scope) {
     struct record *record = session->record;
     auto_buf struct buf message = BUF_INIT;
 
@@ -553,7 +582,8 @@ void record_signal(struct session *session, const struct run *run, unsigned numb
     end_step(record, &message, NULL, 0, 0);
 }
 
-/* What clients say in JSON: what a snapshot has changed is an observation, what they have to say themselves an action. */
+/* What clients say in JSON: what a snapshot has changed is an observation, what they have to say
+ * themselves an action. */
 static void add_said(struct buf *to, const char *kind, const char *data) {
     bool is_note = !strcmp(kind, "note");
 
@@ -582,8 +612,10 @@ static const char *last_component(const char *path) {
     return path + end;
 }
 
-/* Which step that command was; 0: none, as of one that came into the sandbox with a state. What it was given to do began before its end. */
-static uint64_t step_of(const struct session *session, const struct wire_field *operation, uint64_t *begun_at) {
+/* Which step that command was; 0: none, as of one that came into the sandbox with a state. What it
+ * was given to do began before its end. */
+static uint64_t step_of(
+    const struct session *session, const struct wire_field *operation, uint64_t *begun_at) {
     const size_t prefix = sizeof session->number;
 
     if (!operation->data)
@@ -591,13 +623,15 @@ static uint64_t step_of(const struct session *session, const struct wire_field *
     list_for_each(node, &session->runs) {
         const struct run *run = container_of(node, struct run, of_session);
 
-        if (run->operation_length == prefix + operation->length && !memcmp(run->operation + prefix, operation->data, operation->length))
+        if (run->operation_length == prefix + operation->length &&
+            !memcmp(run->operation + prefix, operation->data, operation->length))
             return run->step;
     }
     list_for_each(node, &session->ended) {
         const struct ended *ended = container_of(node, struct ended, node);
 
-        if (ended->operation_length == prefix + operation->length && !memcmp(ended->operation + prefix, operation->data, operation->length))
+        if (ended->operation_length == prefix + operation->length &&
+            !memcmp(ended->operation + prefix, operation->data, operation->length))
             *begun_at = ended->end_sequence ? MIN(*begun_at, ended->end_sequence - 1) : *begun_at;
         else
             continue;
@@ -607,29 +641,53 @@ static uint64_t step_of(const struct session *session, const struct wire_field *
 }
 
 /* What a client has had a shell do, which is one command for us. */
-static int record_shell(struct session *session, struct wire_message *from, struct rollbox_error *error) {
+static int record_shell(
+    struct session *session, struct wire_message *from, struct rollbox_error *error) {
     struct record *record = session->record;
-    uint64_t timeout = UINT64_MAX, limit = 0, outcome = 0, exit_code = 0, number = 0, cut[2] = { 0 }, ended = 0, wall_ns = 0;
+    uint64_t timeout = UINT64_MAX, limit = 0, outcome = 0, exit_code = 0, number = 0,
+             cut[2] = { 0 }, ended = 0, wall_ns = 0;
     struct wire_field field, exec = { 0 };
     auto_buf struct buf message = BUF_INIT;
     size_t position = 0;
 
     while (wire_next(from->data, from->length, &position, &field) > 0)
         switch (field.tag) {
-        case TAG_EXEC: exec = field; break;
-        case TAG_TIMEOUT: (void)wire_u64(&field, &timeout); break;
-        case TAG_OUTPUT_LIMIT: (void)wire_u64(&field, &limit); break;
-        case TAG_OUTCOME: (void)wire_u64(&field, &outcome); break;
-        case TAG_EXIT_CODE: (void)wire_u64(&field, &exit_code); break;
-        case TAG_SIGNAL: (void)wire_u64(&field, &number); break;
-        case TAG_STDOUT_TRUNCATED: (void)wire_u64(&field, &cut[0]); break;
-        case TAG_STDERR_TRUNCATED: (void)wire_u64(&field, &cut[1]); break;
-        case TAG_FORCE: (void)wire_u64(&field, &ended); break;
-        case TAG_WALL_NS: (void)wire_u64(&field, &wall_ns); break;
-        default: break;
+        case TAG_EXEC:
+            exec = field;
+            break;
+        case TAG_TIMEOUT:
+            (void)wire_u64(&field, &timeout);
+            break;
+        case TAG_OUTPUT_LIMIT:
+            (void)wire_u64(&field, &limit);
+            break;
+        case TAG_OUTCOME:
+            (void)wire_u64(&field, &outcome);
+            break;
+        case TAG_EXIT_CODE:
+            (void)wire_u64(&field, &exit_code);
+            break;
+        case TAG_SIGNAL:
+            (void)wire_u64(&field, &number);
+            break;
+        case TAG_STDOUT_TRUNCATED:
+            (void)wire_u64(&field, &cut[0]);
+            break;
+        case TAG_STDERR_TRUNCATED:
+            (void)wire_u64(&field, &cut[1]);
+            break;
+        case TAG_FORCE:
+            (void)wire_u64(&field, &ended);
+            break;
+        case TAG_WALL_NS:
+            (void)wire_u64(&field, &wall_ns);
+            break;
+        default:
+            break;
         }
     if (from->n_fds != 3 || outcome > ROLLBOX_OUTCOME_ERROR)
-        return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "a note of a shell must have its command, its streams and its outcome");
+        return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
+            "a note of a shell must have its command, its streams and its outcome");
     if (!record)
         return 0;
     uint64_t begun_at = record->ended;
@@ -671,7 +729,8 @@ static int record_shell(struct session *session, struct wire_message *from, stru
 }
 
 int record_note(struct session *session, struct wire_message *from, struct rollbox_error *error) {
-    static const char *const kinds[] = { "write_file", "mkdir", "remove", "upload", "files", "note" };
+    static const char *const kinds[] = { "write_file", "mkdir", "remove", "upload", "files",
+        "note" };
     struct record *record = session->record;
     const char *kind = NULL, *path = NULL, *host = NULL, *data = NULL, *known = NULL;
     uint64_t mode = 0, recursive = 0, code = 0, bytes = 0, files = 0;
@@ -682,16 +741,35 @@ int record_note(struct session *session, struct wire_message *from, struct rollb
 
     while (wire_next(from->data, from->length, &position, &field) > 0)
         switch (field.tag) {
-        case TAG_NAME: kind = wire_text(&field); break;
-        case TAG_PATH: path = wire_text(&field); break;
-        case TAG_TO: host = wire_text(&field); break;
-        case TAG_NUMBER: has_mode = wire_u64(&field, &mode) == 0; break;
-        case TAG_FORCE: (void)wire_u64(&field, &recursive); break;
-        case TAG_ERROR_CODE: (void)wire_u64(&field, &code); break;
-        case TAG_BYTES: has_bytes = wire_u64(&field, &bytes) == 0; break;
-        case TAG_FILES: (void)wire_u64(&field, &files); break;
-        case TAG_TEXT_DATA: data = wire_text(&field); break;
-        default: break;
+        case TAG_NAME:
+            kind = wire_text(&field);
+            break;
+        case TAG_PATH:
+            path = wire_text(&field);
+            break;
+        case TAG_TO:
+            host = wire_text(&field);
+            break;
+        case TAG_NUMBER:
+            has_mode = wire_u64(&field, &mode) == 0;
+            break;
+        case TAG_FORCE:
+            (void)wire_u64(&field, &recursive);
+            break;
+        case TAG_ERROR_CODE:
+            (void)wire_u64(&field, &code);
+            break;
+        case TAG_BYTES:
+            has_bytes = wire_u64(&field, &bytes) == 0;
+            break;
+        case TAG_FILES:
+            (void)wire_u64(&field, &files);
+            break;
+        case TAG_TEXT_DATA:
+            data = wire_text(&field);
+            break;
+        default:
+            break;
         }
     for (size_t i = 0; i < ARRAY_SIZE(kinds) && kind; i++)
         if (!strcmp(kinds[i], kind))
@@ -699,7 +777,8 @@ int record_note(struct session *session, struct wire_message *from, struct rollb
     if (kind && !strcmp(kind, "shell"))
         return record_shell(session, from, error);
     if (!known || (!path && !data))
-        return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "a note must say what was done, and where");
+        return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
+            "a note must say what was done, and where");
     if (!record)
         return 0;
     begin_step(record, &message, record->next_step++, record->ended);
@@ -735,13 +814,16 @@ int record_note(struct session *session, struct wire_message *from, struct rollb
     return 0;
 }
 
-/* ---- beginning and end ------------------------------------------------------------------------------------------------ */
+/* ---- beginning and end ---- */
 
 void record_name(struct engine *engine, uint64_t number, char *ret_id, size_t size) {
-    /* So that sandboxes of several engines, or of one that was started again, are not mistaken for each other. */
-    while (!engine->identity && getrandom(&engine->identity, sizeof engine->identity, 0) != sizeof engine->identity)
+    /* So that sandboxes of several engines, or of one that was started again, are not mistaken for
+     * each other. */
+    while (!engine->identity &&
+           getrandom(&engine->identity, sizeof engine->identity, 0) != sizeof engine->identity)
         ;
-    snprintf(ret_id, size, "%016llx-%llu", (unsigned long long)engine->identity, (unsigned long long)number);
+    snprintf(ret_id, size, "%016llx-%llu", (unsigned long long)engine->identity,
+        (unsigned long long)number);
 }
 
 /* Of its layers, whose names are the digests of what is in them. */
@@ -784,7 +866,9 @@ static void add_header(struct session *session, const struct record *record, str
     add_value(to, "time_ns", RECORD_NUMBER, (uint64_t)clock_real_ns());
     add_seed(session, to);
     add_word(to, "time_start", policy->time_start);
-    add_word(to, "time_mode", policy->time_start ? policy->time_mode == POLICY_TIME_VIRTUAL ? "virtual" : "offset" : NULL);
+    add_word(to, "time_mode",
+        policy->time_start ? policy->time_mode == POLICY_TIME_VIRTUAL ? "virtual" : "offset"
+                           : NULL);
     if (profile->image) {
         open_part(to, "image", RECORD_OBJECT);
         add_word(to, "name", profile->image->stored->manifest.name);
@@ -797,7 +881,7 @@ static void add_header(struct session *session, const struct record *record, str
     wire_add_text(to, RECORD_JSON, profile->isolation);
 }
 
-/* ---- rules ------------------------------------------------------------------------------------------------------------ */
+/* ---- rules ---- */
 
 static bool is_redaction(const struct wire_field *field) {
     return field->tag == TAG_RULE_NAME || field->tag == TAG_RULE_PATTERN;
@@ -807,18 +891,22 @@ static bool has_field(const struct buf *rules, const struct wire_field *wanted) 
     struct wire_field field;
 
     for (size_t position = 0; wire_next(rules->data, rules->length, &position, &field) > 0;)
-        if (field.tag == wanted->tag && field.length == wanted->length && !memcmp(field.data, wanted->data, field.length))
+        if (field.tag == wanted->tag && field.length == wanted->length &&
+            !memcmp(field.data, wanted->data, field.length))
             return true;
     return false;
 }
 
-/* Of numbers the last one holds; what is to be taken out is all that was ever said, once each, or more than there may be. */
+/* Of numbers the last one holds; what is to be taken out is all that was ever said, once each, or
+ * more than there may be. */
 static void add_fields(struct buf *rules, const void *data, size_t length) {
     struct wire_field field;
     unsigned n = 0;
 
     for (size_t position = 0; wire_next(data, length, &position, &field) > 0;)
-        if (is_redaction(&field) ? n++ > 2 * RECORD_MAX_RULES || !has_field(rules, &field) : field.tag == TAG_MAX_STREAM || field.tag == TAG_MAX_FILE || field.tag == TAG_ENV_VALUES || field.tag == TAG_FILES)
+        if (is_redaction(&field) ? n++ > 2 * RECORD_MAX_RULES || !has_field(rules, &field)
+                                 : field.tag == TAG_MAX_STREAM || field.tag == TAG_MAX_FILE ||
+                                       field.tag == TAG_ENV_VALUES || field.tag == TAG_FILES)
             wire_add(rules, field.tag, field.data, field.length);
 }
 
@@ -828,7 +916,8 @@ void record_inherit(struct session *session, const struct session *parent) {
 }
 
 /* By which a record is made that is asked for. */
-static void find_rules(const struct session *session, const struct wire_message *from, struct buf *rules) {
+static void find_rules(
+    const struct session *session, const struct wire_message *from, struct buf *rules) {
     struct wire_field field;
     uint64_t files = 0;
 
@@ -844,7 +933,11 @@ static void find_rules(const struct session *session, const struct wire_message 
 
 /* The rules are in the header, so that a replay can be recorded by the same. */
 static int add_rules(const struct buf *from, struct record *record, struct buf *to) {
-    const struct { uint32_t from, to; const char *key; } lists[] = { { TAG_RULE_NAME, RECORD_RULE_NAME, "names" }, { TAG_RULE_PATTERN, RECORD_RULE_PATTERN, "patterns" } };
+    const struct {
+        uint32_t from, to;
+        const char *key;
+    } lists[] = { { TAG_RULE_NAME, RECORD_RULE_NAME, "names" },
+        { TAG_RULE_PATTERN, RECORD_RULE_PATTERN, "patterns" } };
     struct wire_field field;
 
     open_part(to, "redact", RECORD_OBJECT);
@@ -870,8 +963,10 @@ static int add_rules(const struct buf *from, struct record *record, struct buf *
     return 0;
 }
 
-static int begin_record(struct session *session, const struct buf *rules, int fd, struct record *record, struct rollbox_error *error) {
-    uint64_t most = RECORD_STREAM_BYTES, max_file = RECORD_FILE_BYTES, env_values = 0, files = 0, number;
+static int begin_record(struct session *session, const struct buf *rules, int fd,
+    struct record *record, struct rollbox_error *error) {
+    uint64_t most = RECORD_STREAM_BYTES, max_file = RECORD_FILE_BYTES, env_values = 0, files = 0,
+             number;
     auto_buf struct buf message = BUF_INIT;
     auto_free char *policy = strndup(session->profile->key, session->profile->text_length);
     struct wire_field field;
@@ -879,11 +974,20 @@ static int begin_record(struct session *session, const struct buf *rules, int fd
 
     while (wire_next(rules->data, rules->length, &position, &field) > 0)
         switch (field.tag) {
-        case TAG_MAX_STREAM: (void)wire_u64(&field, &most); break;
-        case TAG_MAX_FILE: (void)wire_u64(&field, &max_file); break;
-        case TAG_ENV_VALUES: (void)wire_u64(&field, &env_values); break;
-        case TAG_FILES: files |= wire_u64(&field, &number) == 0 ? number : 0; break;
-        default: break;
+        case TAG_MAX_STREAM:
+            (void)wire_u64(&field, &most);
+            break;
+        case TAG_MAX_FILE:
+            (void)wire_u64(&field, &max_file);
+            break;
+        case TAG_ENV_VALUES:
+            (void)wire_u64(&field, &env_values);
+            break;
+        case TAG_FILES:
+            files |= wire_u64(&field, &number) == 0 ? number : 0;
+            break;
+        default:
+            break;
         }
     record->env_values = env_values;
     record->wants_files = files & 1;
@@ -910,29 +1014,39 @@ static int begin_record(struct session *session, const struct buf *rules, int fd
     if (record->wants_changes)
         add_value(&message, "changes", RECORD_FLAG, 1);
     if (add_rules(rules, record, &message) < 0)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments", "redaction: at most %d names and as many patterns, of %d bytes", RECORD_MAX_RULES, RECORD_MAX_RULE);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments",
+            "redaction: at most %d names and as many patterns, of %d bytes", RECORD_MAX_RULES,
+            RECORD_MAX_RULE);
     if (buf_failed(&message))
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+        return error_set(
+            error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     recorder_post(record, &message, &fd, 1, 0);
-    return record->error ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, record->error, "run", "%s", record->message) : 0;
+    return record->error ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, record->error, "run",
+                               "%s", record->message)
+                         : 0;
 }
 
-int record_begin(struct session *session, struct wire_message *from, struct buf *json, struct rollbox_error *error) {
+int record_begin(struct session *session, struct wire_message *from, struct buf *json,
+    struct rollbox_error *error) {
     struct engine *engine = session->engine;
     int flags = from->n_fds == 1 ? fcntl(from->fds[0], F_GETFL) : -1;
     auto_buf struct buf rules = BUF_INIT;
 
     if (from->n_fds != 1)
-        return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has no descriptor to record to");
+        return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
+            "the request has no descriptor to record to");
     if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY || flags & O_PATH)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADF, "arguments", "what is to be recorded to cannot be written to");
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADF, "arguments",
+            "what is to be recorded to cannot be written to");
     if (session->record)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments", "sandbox %s is recorded already", session->name);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments",
+            "sandbox %s is recorded already", session->name);
     if (!engine->recorder && recorder_start(engine, error) < 0)
         return -EAGAIN;
     struct record *record = calloc(1, sizeof *record);
     if (!record)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+        return error_set(
+            error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     record->engine = engine;
     record->number = session->number;
     record->next_step = 1;
@@ -964,18 +1078,22 @@ static void on_patience(struct loop_timer *timer);
 
 static void wait_for_end(struct record *record) {
     record->heard_before = record->engine->recorder ? record->engine->recorder->heard : 0;
-    (void)loop_timer_set(record->engine->loop, &record->patience, clock_now_ns() + CLOSE_PATIENCE_NS, on_patience);
+    (void)loop_timer_set(
+        record->engine->loop, &record->patience, clock_now_ns() + CLOSE_PATIENCE_NS, on_patience);
 }
 
 static void on_patience(struct loop_timer *timer) {
     struct record *record = container_of(timer, struct record, patience);
     const struct recorder *recorder = record->engine->recorder;
 
-    if (recorder && recorder->heard > record->heard_before && record->patient_until > clock_now_ns()) {
+    if (recorder && recorder->heard > record->heard_before &&
+        record->patient_until > clock_now_ns()) {
         wait_for_end(record);
         return;
     }
-    record_fail(record, ETIMEDOUT, "the record's end has not been written yet: what it is written to is slow, or nobody reads it");
+    record_fail(record, ETIMEDOUT,
+        "the record's end has not been written yet: what it is written to is slow, or nobody reads "
+        "it");
     answer_closers(record);
 }
 
@@ -1024,7 +1142,8 @@ void record_forget_client(const struct client *client) {
 }
 
 bool record_wants_files(const struct session *session) {
-    return session->record && session->record->wants_files && !session->record->done && !session->record->error;
+    return session->record && session->record->wants_files && !session->record->done &&
+           !session->record->error;
 }
 
 void record_text(const struct session *session, struct buf *to) {

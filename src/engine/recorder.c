@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's end of the recorder (src/record/recorder.c), a fork of the engine's: starting it, telling it of steps, hearing how far the records are.
+ * The engine's end of the recorder (src/record/recorder.c), a fork of the engine's: starting it,
+ * telling it of steps, hearing how far the records are.
  *
- * Nothing here waits: what the recorder's socket has no room for is kept, within limits for all records together, and a record that cannot keep up ends where it is.
+ * Nothing here waits: what the recorder's socket has no room for is kept, within limits for all
+ * records together, and a record that cannot keep up ends where it is.
  */
 #include "engine/recorder.h"
 
@@ -28,7 +30,7 @@
 
 struct posted {
     struct outgoing outgoing;
-    uint64_t record;            /* its number */
+    uint64_t record; /* its number */
     uint64_t bytes;
 };
 
@@ -39,7 +41,7 @@ static struct record *find_record(const struct recorder *recorder, uint64_t numb
     return NULL;
 }
 
-/* ---- what waits ------------------------------------------------------------------------------------------------------- */
+/* ---- what waits ---- */
 
 static struct posted *posted_of(struct list *node) {
     return container_of(container_of(node, struct outgoing, node), struct posted, outgoing);
@@ -64,7 +66,8 @@ static bool is_step(const struct buf *message) {
 }
 
 /* What it has not told yet is not told either: a record has no gaps. That it was begun is. */
-static void give_up(struct recorder *recorder, struct record *record, int error_number, const char *message) {
+static void give_up(
+    struct recorder *recorder, struct record *record, int error_number, const char *message) {
     record_fail(record, error_number, message);
     list_for_each(node, &recorder->sender.waiting) {
         struct posted *posted = posted_of(node);
@@ -88,7 +91,8 @@ static void on_ring(struct loop_timer *timer) {
 
 /* Something was sent. Once the engine is dead, the recorder wakes of itself. */
 static void ring_soon(struct recorder *recorder) {
-    if (!recorder->ring.position && loop_timer_set(recorder->engine->loop, &recorder->ring, 0, on_ring) < 0)
+    if (!recorder->ring.position &&
+        loop_timer_set(recorder->engine->loop, &recorder->ring, 0, on_ring) < 0)
         on_ring(&recorder->ring);
 }
 
@@ -104,10 +108,13 @@ static void on_posted(struct sender *sender, struct outgoing *outgoing, int r) {
         ring_soon(recorder);
 }
 
-/* Whose guests write much must not end others' records: who holds most of what is short goes first. 0, or -ENOBUFS: that is the record itself. */
-static int make_room(struct recorder *recorder, const struct record *record, uint64_t bytes, size_t n_fds) {
+/* Whose guests write much must not end others' records: who holds most of what is short goes first.
+ * 0, or -ENOBUFS: that is the record itself. */
+static int make_room(
+    struct recorder *recorder, const struct record *record, uint64_t bytes, size_t n_fds) {
     for (bool freed = true;;) {
-        bool many_bytes = recorder->posted_bytes + bytes > QUEUE_BYTES, many_fds = recorder->posted_fds + n_fds > QUEUE_FDS;
+        bool many_bytes = recorder->posted_bytes + bytes > QUEUE_BYTES,
+             many_fds = recorder->posted_fds + n_fds > QUEUE_FDS;
         struct record *greediest = NULL;
 
         if (!many_bytes && !many_fds)
@@ -115,10 +122,13 @@ static int make_room(struct recorder *recorder, const struct record *record, uin
         list_for_each(node, &recorder->records) {
             struct record *other = container_of(node, struct record, node);
 
-            if (!greediest || (many_bytes ? other->posted_bytes > greediest->posted_bytes : other->posted_fds > greediest->posted_fds))
+            if (!greediest || (many_bytes ? other->posted_bytes > greediest->posted_bytes
+                                          : other->posted_fds > greediest->posted_fds))
                 greediest = other;
         }
-        if (!freed || !greediest || greediest == record || (many_bytes ? record->posted_bytes + bytes >= greediest->posted_bytes : record->posted_fds + n_fds >= greediest->posted_fds))
+        if (!freed || !greediest || greediest == record ||
+            (many_bytes ? record->posted_bytes + bytes >= greediest->posted_bytes
+                        : record->posted_fds + n_fds >= greediest->posted_fds))
             return -ENOBUFS;
         uint64_t had_bytes = recorder->posted_bytes;
         give_up(recorder, greediest, ENOBUFS, TOO_SLOW);
@@ -126,7 +136,8 @@ static int make_room(struct recorder *recorder, const struct record *record, uin
     }
 }
 
-static int keep_message(struct recorder *recorder, struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
+static int keep_message(struct recorder *recorder, struct record *record, struct buf *message,
+    const int *fds, size_t n_fds, uint64_t bytes) {
     bytes += message->length;
     /* Beginnings and ends are few and small. */
     if (is_step(message) && make_room(recorder, record, bytes, n_fds) < 0)
@@ -148,7 +159,8 @@ static int keep_message(struct recorder *recorder, struct record *record, struct
     return 0;
 }
 
-void recorder_post(struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
+void recorder_post(
+    struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
     struct recorder *recorder = record->engine->recorder;
 
     if (record->done || record->end_sent || !recorder)
@@ -168,7 +180,7 @@ void recorder_post(struct record *record, struct buf *message, const int *fds, s
         give_up(recorder, record, ENOBUFS, TOO_SLOW);
 }
 
-/* ---- what it tells ---------------------------------------------------------------------------------------------------- */
+/* ---- what it tells ---- */
 
 static void lose_recorder(struct recorder *recorder) {
     struct engine *engine = recorder->engine;
@@ -201,11 +213,20 @@ static void take_state(struct record *record, const struct wire_message *message
 
     while (wire_next(message->data, message->length, &position, &field) > 0)
         switch (field.tag) {
-        case RECORD_STEPS: (void)wire_u64(&field, &record->written); break;
-        case RECORD_ERROR: (void)wire_u64(&field, &error_number); break;
-        case RECORD_MESSAGE: text = wire_text(&field); break;
-        case RECORD_DONE: (void)wire_u64(&field, &done); break;
-        default: break;
+        case RECORD_STEPS:
+            (void)wire_u64(&field, &record->written);
+            break;
+        case RECORD_ERROR:
+            (void)wire_u64(&field, &error_number);
+            break;
+        case RECORD_MESSAGE:
+            text = wire_text(&field);
+            break;
+        case RECORD_DONE:
+            (void)wire_u64(&field, &done);
+            break;
+        default:
+            break;
         }
     if (error_number)
         record_fail(record, (int)error_number, text ? text : "the record cannot be written");
@@ -235,11 +256,12 @@ static void on_recorder(struct loop_source *source, uint32_t events) {
         lose_recorder(recorder);
 }
 
-/* ---- its start and end ------------------------------------------------------------------------------------------------ */
+/* ---- its start and end ---- */
 
 static void become_recorder(int socket, int bell, int null) {
     /* The standard streams are somebody's pipes. */
-    if (dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0 || spawn_shed("rollbox-record", (int[]){ socket, bell }, 2) < 0)
+    if (dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0 ||
+        spawn_shed("rollbox-record", (int[]){ socket, bell }, 2) < 0)
         _exit(1);
     _exit(recorder_run(socket, bell));
 }
@@ -250,7 +272,8 @@ int recorder_start(struct engine *engine, struct rollbox_error *error) {
 
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
         r = -errno;
-    auto_close int theirs = ends[1], ours = ends[0], bell = r == 0 ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -EBADF;
+    auto_close int theirs = ends[1], ours = ends[0],
+                   bell = r == 0 ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -EBADF;
     if (r == 0 && bell < 0)
         r = -errno;
     if (r == 0) {
@@ -258,11 +281,13 @@ int recorder_start(struct engine *engine, struct rollbox_error *error) {
         pid_t pid = fork();
         if (pid == 0)
             become_recorder(theirs, bell, engine->null_fd);
-        r = pid < 0 ? -errno : loop_add(engine->loop, &recorder->source, ours, EPOLLIN, on_recorder);
+        r = pid < 0 ? -errno
+                    : loop_add(engine->loop, &recorder->source, ours, EPOLLIN, on_recorder);
     }
     if (r < 0) {
         free(recorder);
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup", "the recorder cannot be started: %s", strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup",
+            "the recorder cannot be started: %s", strerror(-r));
     }
     recorder->engine = engine;
     recorder->fd = TAKE_FD(ours);
@@ -279,7 +304,7 @@ void recorder_leave(struct recorder *recorder) {
     while (!list_empty(&recorder->sender.waiting) && clock_now_ns() < until) {
         struct pollfd room = { .fd = recorder->fd, .events = POLLOUT };
 
-        on_ring(&recorder->ring);       /* no loop does it any more, and who sleeps makes no room */
+        on_ring(&recorder->ring); /* no loop does it any more, and who sleeps makes no room */
         (void)poll(&room, 1, 10);
         sender_flush(&recorder->sender);
     }

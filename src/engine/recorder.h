@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is kept of each record, and the recorder that writes them all: record.c and recorder.c between them. */
+/* What is kept of each record, and the recorder that writes them all: record.c and recorder.c
+ * between them. */
 #ifndef ROLLBOX_ENGINE_RECORDER_H
 #define ROLLBOX_ENGINE_RECORDER_H
 
@@ -8,39 +9,44 @@
 struct recorder {
     struct engine *engine;
     struct loop_source source;
-    struct sender sender;       /* of struct posted */
+    struct sender sender; /* of struct posted */
     int fd, bell;
-    struct loop_timer ring;     /* the bell, when what is to be done now has been done: whoever waits for a command's end does not wait for the recorder to wake */
+    struct loop_timer ring; /* the bell, when what is to be done now has been done: whoever waits
+                               for a command's end does not wait for the recorder to wake */
     struct list records;
     uint64_t posted_bytes;
     unsigned posted_fds;
-    uint64_t heard;             /* how often it has told of something: that it works */
+    uint64_t heard; /* how often it has told of something: that it works */
 };
 
 struct record {
-    struct list node;           /* recorder->records */
+    struct list node; /* recorder->records */
     struct engine *engine;
-    struct session *session;    /* NULL: gone */
+    struct session *session; /* NULL: gone */
     uint64_t number, next_step, ended, written;
     uint64_t heard_before;
-    uint64_t posted_bytes;      /* of what waits for the recorder */
+    uint64_t posted_bytes; /* of what waits for the recorder */
     unsigned posted_fds;
     int64_t patient_until;
     char id[48];
     bool wants_secrets, wants_files, wants_changes, env_values, done, end_sent;
     int error;
     char message[160];
-    struct list closers;        /* struct closer (record.c) */
+    struct list closers; /* struct closer (record.c) */
     struct loop_timer patience;
 };
 
 /* recorder.c */
 int recorder_start(struct engine *engine, struct rollbox_error *error);
-void recorder_post(struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes);   /* bytes: of what the descriptors hold on to */
-void recorder_leave(struct recorder *recorder); /* it goes on alone; what it has not got yet it gets now, if it takes it soon */
+void recorder_post(struct record *record, struct buf *message, const int *fds, size_t n_fds,
+    uint64_t bytes); /* bytes: of what the descriptors hold on to */
+void recorder_leave(struct recorder
+        *recorder); /* it goes on alone; what it has not got yet it gets now, if it takes it soon */
 
 /* record.c */
-void record_fail(struct record *record, int error_number, const char *message);     /* unless it has failed already */
-void record_over(struct record *record);        /* nothing of it will be written any more; it may be gone after this */
+void record_fail(struct record *record, int error_number,
+    const char *message); /* unless it has failed already */
+void record_over(
+    struct record *record); /* nothing of it will be written any more; it may be gone after this */
 
 #endif

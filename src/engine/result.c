@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Results on their way out, and kept for a while under their operation id, so that a client that lost its connection, or its nerve, and asks again gets the first answer instead of a
- * second run.
+ * Results on their way out, and kept for a while under their operation id, so that a client that
+ * lost its connection, or its nerve, and asks again gets the first answer instead of a second run.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #include "engine/engine.h"
 #include "engine/protocol.h"
 
-#define MAX_FINISHED 1024       /* and engine->max_finished_fds descriptors */
+#define MAX_FINISHED 1024 /* and engine->max_finished_fds descriptors */
 #define MAX_FINISHED_BYTES (64u << 20)
 
 struct finished {
@@ -32,7 +32,8 @@ struct finished {
 };
 
 /* FNV-1a: ids are often text, whose last byte alone tells little. */
-static struct list *bucket_of(struct engine *engine, const unsigned char *operation, size_t length) {
+static struct list *bucket_of(
+    struct engine *engine, const unsigned char *operation, size_t length) {
     uint32_t hash = 2166136261u;
 
     for (size_t i = 0; i < length; i++)
@@ -67,8 +68,10 @@ void result_forget_all(struct engine *engine) {
 }
 
 /* `bytes`: what it takes, of memory files, too. */
-static void keep_result(struct engine *engine, const void *operation, size_t length, const struct buf *message, size_t bytes, const int *fds, size_t n_fds) {
-    if (buf_failed(message) || !length || bytes > MAX_FINISHED_BYTES || n_fds > engine->max_finished_fds)
+static void keep_result(struct engine *engine, const void *operation, size_t length,
+    const struct buf *message, size_t bytes, const int *fds, size_t n_fds) {
+    if (buf_failed(message) || !length || bytes > MAX_FINISHED_BYTES ||
+        n_fds > engine->max_finished_fds)
         return;
     struct finished *finished = calloc(1, sizeof *finished);
     if (!finished)
@@ -79,7 +82,8 @@ static void keep_result(struct engine *engine, const void *operation, size_t len
     buf_add(&finished->message, message->data, message->length);
     bool ok = !buf_failed(&finished->message);
     for (; finished->n_fds < n_fds && ok; finished->n_fds++)
-        ok = (finished->fds[finished->n_fds] = fcntl(fds[finished->n_fds], F_DUPFD_CLOEXEC, 3)) >= 0;
+        ok =
+            (finished->fds[finished->n_fds] = fcntl(fds[finished->n_fds], F_DUPFD_CLOEXEC, 3)) >= 0;
     if (!ok) {
         for (size_t i = 0; i < finished->n_fds; i++)
             if (finished->fds[i] >= 0)
@@ -90,15 +94,18 @@ static void keep_result(struct engine *engine, const void *operation, size_t len
     }
     finished->bytes = bytes;
     list_add_tail(&engine->finished, &finished->node);
-    list_add_tail(bucket_of(engine, finished->operation, finished->operation_length), &finished->in_bucket);
+    list_add_tail(
+        bucket_of(engine, finished->operation, finished->operation_length), &finished->in_bucket);
     engine->finished_bytes += bytes;
     engine->n_finished++;
     engine->n_finished_fds += (unsigned)n_fds;
-    while (engine->n_finished > MAX_FINISHED || engine->n_finished_fds > engine->max_finished_fds || engine->finished_bytes > MAX_FINISHED_BYTES)
+    while (engine->n_finished > MAX_FINISHED || engine->n_finished_fds > engine->max_finished_fds ||
+           engine->finished_bytes > MAX_FINISHED_BYTES)
         finished_free(engine, container_of(engine->finished.next, struct finished, node));
 }
 
-static void send_copy(struct client *client, uint64_t serial, const struct buf *message, const int *fds, size_t n_fds) {
+static void send_copy(struct client *client, uint64_t serial, const struct buf *message,
+    const int *fds, size_t n_fds) {
     auto_buf struct buf copy = BUF_INIT;
 
     if (message->failed)
@@ -110,11 +117,13 @@ static void send_copy(struct client *client, uint64_t serial, const struct buf *
     client_send(client, &copy, fds, n_fds);
 }
 
-static const struct finished *find_result(struct engine *engine, const void *operation, size_t length) {
+static const struct finished *find_result(
+    struct engine *engine, const void *operation, size_t length) {
     list_for_each(node, bucket_of(engine, operation, length)) {
         const struct finished *finished = container_of(node, struct finished, in_bucket);
 
-        if (length && finished->operation_length == length && !memcmp(finished->operation, operation, length))
+        if (length && finished->operation_length == length &&
+            !memcmp(finished->operation, operation, length))
             return finished;
     }
     return NULL;
@@ -128,7 +137,8 @@ bool result_replay(struct client *client, uint64_t serial, const void *operation
     return finished;
 }
 
-static void add_output(struct buf *message, struct output *output, uint32_t tag, uint32_t tag_fd, int *fds, size_t *n_fds) {
+static void add_output(struct buf *message, struct output *output, uint32_t tag, uint32_t tag_fd,
+    int *fds, size_t *n_fds) {
     if (output->spool < 0) {
         wire_add(message, tag, output->head.data, output->head.length);
         return;
@@ -148,7 +158,8 @@ static void add_error(struct buf *message, const struct rollbox_error *error) {
     wire_add_text(message, TAG_ERROR_MESSAGE, error->message);
 }
 
-static void begin_result(struct buf *message, uint64_t serial, enum rollbox_outcome outcome, int status, uint64_t wall_ns, uint64_t cpu_ns) {
+static void begin_result(struct buf *message, uint64_t serial, enum rollbox_outcome outcome,
+    int status, uint64_t wall_ns, uint64_t cpu_ns) {
     wire_begin(message, PROTOCOL_RESULT, serial);
     wire_add_u64(message, TAG_OUTCOME, outcome);
     if (outcome == ROLLBOX_OUTCOME_EXIT)
@@ -175,8 +186,9 @@ void result_send(struct run *run) {
         wire_add_text(&message, TAG_ISOLATION, run->profile->isolation);
     if (run->outcome == ROLLBOX_OUTCOME_ERROR)
         add_error(&message, &run->error);
-    else                        /* infrastructure failures are not kept: a retry of one is meant to try again */
-        keep_result(run->engine, run->operation, run->operation_length, &message, message.length + run->outputs[0].total + run->outputs[1].total, fds, n_fds);
+    else /* infrastructure failures are not kept: a retry of one is meant to try again */
+        keep_result(run->engine, run->operation, run->operation_length, &message,
+            message.length + run->outputs[0].total + run->outputs[1].total, fds, n_fds);
     list_for_each(node, &run->waiters) {
         struct waiter *waiter = container_of(node, struct waiter, node);
 
@@ -186,7 +198,8 @@ void result_send(struct run *run) {
         client_send(run->client, &message, fds, n_fds);
 }
 
-void result_send_summary(struct client *client, uint64_t serial, enum rollbox_outcome outcome, int status, uint64_t wall_ns, uint64_t cpu_ns) {
+void result_send_summary(struct client *client, uint64_t serial, enum rollbox_outcome outcome,
+    int status, uint64_t wall_ns, uint64_t cpu_ns) {
     auto_buf struct buf message = BUF_INIT;
 
     begin_result(&message, serial, outcome, status, wall_ns, cpu_ns);
@@ -201,24 +214,31 @@ static bool read_spool(int fd, size_t most, struct buf *to) {
     return size >= 0 && (uint64_t)size <= most && fd_read_again(fd, most, to) == 0;
 }
 
-bool result_streams(struct engine *engine, const void *operation, size_t length, size_t most, struct buf streams[2]) {
+bool result_streams(struct engine *engine, const void *operation, size_t length, size_t most,
+    struct buf streams[2]) {
     const struct finished *finished = find_result(engine, operation, length);
     struct wire_field field;
     size_t position = 0, next = 0;
     uint64_t number;
     bool whole = finished;
 
-    while (whole && wire_next(finished->message.data + sizeof(struct wire_header), finished->message.length - sizeof(struct wire_header), &position, &field) > 0)
+    while (
+        whole && wire_next(finished->message.data + sizeof(struct wire_header),
+                     finished->message.length - sizeof(struct wire_header), &position, &field) > 0)
         if (field.tag == TAG_STDOUT || field.tag == TAG_STDERR)
             buf_add(&streams[field.tag == TAG_STDERR], field.data, field.length);
         else if (field.tag == TAG_STDOUT_FD || field.tag == TAG_STDERR_FD)
-            whole = next < finished->n_fds && read_spool(finished->fds[next++], most, &streams[field.tag == TAG_STDERR_FD]);
+            whole = next < finished->n_fds &&
+                    read_spool(finished->fds[next++], most, &streams[field.tag == TAG_STDERR_FD]);
         else if (field.tag == TAG_STDOUT_TRUNCATED || field.tag == TAG_STDERR_TRUNCATED)
             whole = wire_u64(&field, &number) == 0 && !number;
-    return whole && !buf_failed(&streams[0]) && !buf_failed(&streams[1]) && streams[0].length + streams[1].length <= most;
+    return whole && !buf_failed(&streams[0]) && !buf_failed(&streams[1]) &&
+           streams[0].length + streams[1].length <= most;
 }
 
-void result_restore(struct engine *engine, const void *operation, size_t length, enum rollbox_outcome outcome, int status, uint64_t wall_ns, uint64_t cpu_ns, const struct buf streams[2]) {
+void result_restore(struct engine *engine, const void *operation, size_t length,
+    enum rollbox_outcome outcome, int status, uint64_t wall_ns, uint64_t cpu_ns,
+    const struct buf streams[2]) {
     auto_buf struct buf message = BUF_INIT;
 
     begin_result(&message, 0, outcome, status, wall_ns, cpu_ns);

@@ -2,11 +2,13 @@
 /*
  * Messages to somebody whom the engine does not wait for.
  *
- * What cannot be sent now is kept, with descriptors of its own, and goes in its turn: when the socket has room again, or, where it was something else that was short, after a while.
+ * What cannot be sent now is kept, with descriptors of its own, and goes in its turn: when the
+ * socket has room again, or, where it was something else that was short, after a while.
  *
- * Who does not read makes nothing grow without end. Where `pauses_at` is set, nothing more is read from whoever has left so
- * much unread, so no new request can add to it. A socket's own buffer counts a memory file as the few bytes of its
- * descriptor; so these are counted here, and wait once MAX_FLYING bytes of them are on their way.
+ * Who does not read makes nothing grow without end. Where `pauses_at` is set, nothing more is read
+ * from whoever has left so much unread, so no new request can add to it. A socket's own buffer
+ * counts a memory file as the few bytes of its descriptor; so these are counted here, and wait once
+ * MAX_FLYING bytes of them are on their way.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,12 +26,14 @@
 #define PAUSES_AT_MESSAGES 1024u
 
 bool sender_is_paused(const struct sender *sender) {
-    return sender->pauses_at && (sender->bytes > sender->pauses_at || sender->n > PAUSES_AT_MESSAGES);
+    return sender->pauses_at &&
+           (sender->bytes > sender->pauses_at || sender->n > PAUSES_AT_MESSAGES);
 }
 
 static void listen_for(struct sender *sender, bool by_event) {
     sender->by_event = by_event;
-    loop_modify(sender->loop, sender->source, (sender_is_paused(sender) ? 0 : EPOLLIN) | (by_event ? EPOLLOUT : 0));
+    loop_modify(sender->loop, sender->source,
+        (sender_is_paused(sender) ? 0 : EPOLLIN) | (by_event ? EPOLLOUT : 0));
 }
 
 /* Of memory files, that of a long message included. */
@@ -56,7 +60,8 @@ static bool flies_too_much(struct sender *sender) {
 
 /* What cannot be sent now, but may be later. */
 static bool is_short(int r, const struct buf *message) {
-    return r == -EAGAIN || r == -ETOOMANYREFS || r == -EMFILE || r == -ENFILE || r == -ENOBUFS || (r == -ENOMEM && !message->failed);
+    return r == -EAGAIN || r == -ETOOMANYREFS || r == -EMFILE || r == -ENFILE || r == -ENOBUFS ||
+           (r == -ENOMEM && !message->failed);
 }
 
 static void on_retry(struct loop_timer *timer) {
@@ -65,12 +70,15 @@ static void on_retry(struct loop_timer *timer) {
 
 /* Of what else is short than room in the socket no event tells. */
 static void wait_for_room(struct sender *sender, int r, int64_t again_ns) {
-    listen_for(sender, r == -EAGAIN || loop_timer_set(sender->loop, &sender->retry, clock_now_ns() + again_ns, on_retry) < 0);
+    listen_for(sender, r == -EAGAIN || loop_timer_set(sender->loop, &sender->retry,
+                                           clock_now_ns() + again_ns, on_retry) < 0);
 }
 
 /* As wire_send; -ENOBUFS also where the other end is to read first. */
 static int try_send(struct sender *sender, struct buf *message, const int *fds, size_t n_fds) {
-    const size_t bytes = sender->pauses_at && (n_fds || message->length > WIRE_INLINE) ? files_bytes(message, fds, n_fds) : 0;
+    const size_t bytes = sender->pauses_at && (n_fds || message->length > WIRE_INLINE)
+                             ? files_bytes(message, fds, n_fds)
+                             : 0;
 
     if (bytes && flies_too_much(sender)) {
         wait_for_room(sender, -ENOBUFS, AGAIN_NS);
@@ -84,7 +92,8 @@ static int try_send(struct sender *sender, struct buf *message, const int *fds, 
     return r;
 }
 
-void sender_init(struct sender *sender, struct loop *loop, struct loop_source *source, void (*over)(struct sender *, struct outgoing *, int)) {
+void sender_init(struct sender *sender, struct loop *loop, struct loop_source *source,
+    void (*over)(struct sender *, struct outgoing *, int)) {
     *sender = (struct sender){ .loop = loop, .source = source, .over = over };
     list_init(&sender->waiting);
 }
@@ -96,7 +105,8 @@ int sender_send(struct sender *sender, struct buf *message, const int *fds, size
     return is_short(r, message) ? 1 : r;
 }
 
-int sender_keep(struct sender *sender, struct outgoing *outgoing, struct buf *message, const int *fds, size_t n_fds) {
+int sender_keep(struct sender *sender, struct outgoing *outgoing, struct buf *message,
+    const int *fds, size_t n_fds) {
     list_init(&outgoing->node);
     while (outgoing->n_fds < n_fds) {
         int fd = fcntl(fds[outgoing->n_fds], F_DUPFD_CLOEXEC, 3);

@@ -2,8 +2,10 @@
 /*
  * Sessions: their life, and what is asked of them (session.h has the model).
  *
- * A session ends with its client, by CLOSE, or by its own timers. Its box dies first; the session is freed, and CLOSE answered, when the kernel says so: then nothing of it is left. Should a box die without our
- * asking for it, its files are still ours to hold, and the session goes on from them, without its processes.
+ * A session ends with its client, by CLOSE, or by its own timers. Its box dies first; the session
+ * is freed, and CLOSE answered, when the kernel says so: then nothing of it is left. Should a box
+ * die without our asking for it, its files are still ours to hold, and the session goes on from
+ * them, without its processes.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -20,12 +22,13 @@
 #include "base/error.h"
 #include "engine/session.h"
 
-#define MAX_OPS 16384u         /* requests that wait for one sandbox, commands not included */
+#define MAX_OPS 16384u /* requests that wait for one sandbox, commands not included */
 #define WATCH_NS 50000000ll
-#define WATCH_SHARE 3          /* the part of our time that looking at all sandboxes takes at most: a third */
-#define RELEASE_NS 10000000ll   /* by when captured processes have been let go */
+#define WATCH_SHARE                                                                                \
+    3 /* the part of our time that looking at all sandboxes takes at most: a third */
+#define RELEASE_NS 10000000ll /* by when captured processes have been let go */
 
-/* ---- life ------------------------------------------------------------------------------------------------------------- */
+/* ---- life ---- */
 
 /* FNV-1a. */
 static struct list *bucket_of(struct engine *engine, const char *name) {
@@ -40,7 +43,8 @@ struct session *session_find(struct engine *engine, const char *name) {
     list_for_each(node, bucket_of(engine, name)) {
         struct session *session = container_of(node, struct session, by_name);
 
-        if (session->state != SESSION_CLOSING && !session->is_dry_run && !strcmp(session->name, name))
+        if (session->state != SESSION_CLOSING && !session->is_dry_run &&
+            !strcmp(session->name, name))
             return session;
     }
     return NULL;
@@ -49,12 +53,15 @@ struct session *session_find(struct engine *engine, const char *name) {
 static void on_idle(struct loop_timer *timer);
 static void on_end(struct loop_timer *timer);
 
-static void arm_timer(struct session *session, struct loop_timer *timer, int64_t after_ms, void (*callback)(struct loop_timer *)) {
+static void arm_timer(struct session *session, struct loop_timer *timer, int64_t after_ms,
+    void (*callback)(struct loop_timer *)) {
     if (after_ms > 0)
-        (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + after_ms * 1000000, callback);
+        (void)loop_timer_set(
+            session->engine->loop, timer, clock_now_ns() + after_ms * 1000000, callback);
 }
 
-/* Asleep once nobody has called it for so long, nobody waits for a command of its, and none of its processes has done much. */
+/* Asleep once nobody has called it for so long, nobody waits for a command of its, and none of its
+ * processes has done much. */
 static void on_hibernate(struct loop_timer *timer) {
     struct session *session = container_of(timer, struct session, hibernate_timer);
     int64_t left = session->called_ns + session->hibernate_ms * 1000000 - clock_now_ns();
@@ -71,15 +78,19 @@ static void on_hibernate(struct loop_timer *timer) {
         (void)box_usage(session->box, &memory, &cpu, &processes);
     if (session->state == SESSION_CLOSING)
         return;
-    bool is_busy = is_waited_for || !list_empty(&session->ops) || session->fork || session->n_agents || cpu - session->hibernate_cpu_ns > (uint64_t)session->hibernate_ms * 10000;
+    bool is_busy = is_waited_for || !list_empty(&session->ops) || session->fork ||
+                   session->n_agents ||
+                   cpu - session->hibernate_cpu_ns > (uint64_t)session->hibernate_ms * 10000;
     session->hibernate_cpu_ns = cpu;
     if (session->sleep)
-        return;                 /* the next call sets it again */
+        return; /* the next call sets it again */
     if (left <= 0 && !is_busy && op_add(session, VERB_HIBERNATE, false)) {
-        session_schedule(session);  /* what cannot be put to sleep is tried again after the next call */
+        session_schedule(
+            session); /* what cannot be put to sleep is tried again after the next call */
         return;
     }
-    (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + (left > 0 ? left : session->hibernate_ms * 1000000), on_hibernate);
+    (void)loop_timer_set(session->engine->loop, timer,
+        clock_now_ns() + (left > 0 ? left : session->hibernate_ms * 1000000), on_hibernate);
 }
 
 static void on_lifetime(struct loop_timer *timer) {
@@ -88,18 +99,22 @@ static void on_lifetime(struct loop_timer *timer) {
 
 void session_arm(struct session *session) {
     if (session->lifetime_ms)
-        arm_timer(session, &session->lifetime_timer, MAX(session->lifetime_ms - (clock_real_ns() - session->made_ns) / 1000000, (int64_t)1), on_lifetime);
+        arm_timer(session, &session->lifetime_timer,
+            MAX(session->lifetime_ms - (clock_real_ns() - session->made_ns) / 1000000, (int64_t)1),
+            on_lifetime);
     session_touch(session);
 }
 
-struct session *session_new(struct engine *engine, struct profile *profile, struct client *client, const char *name, struct snapshot_tree *tree, struct snapshot *base, struct rollbox_error *error) {
+struct session *session_new(struct engine *engine, struct profile *profile, struct client *client,
+    const char *name, struct snapshot_tree *tree, struct snapshot *base,
+    struct rollbox_error *error) {
     struct session *session = calloc(1, sizeof *session);
 
     if (session && tree) {
         tree->references++;
         snapshot_get(base);
     } else if (session) {
-        tree = snapshot_tree_new(engine, &base);     /* its reference of the beginning is ours */
+        tree = snapshot_tree_new(engine, &base); /* its reference of the beginning is ours */
     }
     if (!session || !tree) {
         free(session);
@@ -121,7 +136,8 @@ struct session *session_new(struct engine *engine, struct profile *profile, stru
         snprintf(session->name, sizeof session->name, "%s", name);
     else
         do
-            snprintf(session->name, sizeof session->name, "box-%llu", (unsigned long long)++engine->next_name);
+            snprintf(session->name, sizeof session->name, "box-%llu",
+                (unsigned long long)++engine->next_name);
         while (session_find(engine, session->name));
     list_init(&session->of_client);
     list_init(&session->runs);
@@ -137,7 +153,8 @@ struct session *session_new(struct engine *engine, struct profile *profile, stru
     return session;
 }
 
-/* A look at one without a memory cgroup costs some fifty microseconds: at a thousand of them nothing would be left for requests. */
+/* A look at one without a memory cgroup costs some fifty microseconds: at a thousand of them
+ * nothing would be left for requests. */
 static void note_watching(struct session *session, int64_t took_ns) {
     engine_account(&session->engine->memory_poll_cost_ns, &session->memory_poll_cost_ns, took_ns);
 }
@@ -162,7 +179,7 @@ static void session_free(struct session *session) {
 
         buf_add_text(&nothing, "{}");
         (void)record_answer_close(session, op);
-        op_done(op, &nothing);      /* only CLOSE is left */
+        op_done(op, &nothing); /* only CLOSE is left */
     }
     record_leave(session);
     buf_done(&session->rules);
@@ -208,10 +225,14 @@ void session_close(struct session *session) {
     if (session->state == SESSION_CLOSING)
         return;
     /* Where one fork is given up, the next may be wanted. */
-    struct session *forked = session->engine->forked_last, *of = forked && forked != session && session->parent == forked->number ? forked : NULL;
+    struct session *forked = session->engine->forked_last,
+                   *of = forked && forked != session && session->parent == forked->number ? forked
+                                                                                          : NULL;
     session->state = SESSION_CLOSING;
-    hibernate_close(session, session->engine->stopping && !session->client);        /* a detached one outlives its engine */
-    error_set(&error, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the sandbox %s was closed", session->name);
+    hibernate_close(session,
+        session->engine->stopping && !session->client); /* a detached one outlives its engine */
+    error_set(&error, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the sandbox %s was closed",
+        session->name);
     list_remove(&session->of_client);
     session->client = NULL;
     if (session->box)
@@ -224,7 +245,7 @@ void session_close(struct session *session) {
         end_run(container_of(session->runs.next, struct run, of_session), &error);
     record_close(session);
     if (session->box)
-        box_kill(session->box);         /* session_box_dead frees us */
+        box_kill(session->box); /* session_box_dead frees us */
     else
         session_schedule(session);
     if (of)
@@ -298,7 +319,8 @@ void session_thaw_soon(struct session *session) {
 static bool stands_for_op(const struct session *session) {
     const struct op *op = session_first_op(session);
 
-    return op && (op->waits_for_frozen || op->waits_to_dump || op->waits_for_init || op->waits_for_copy || op->waits_for_walk || op->dump_job || op->holds);
+    return op && (op->waits_for_frozen || op->waits_to_dump || op->waits_for_init ||
+                     op->waits_for_copy || op->waits_for_walk || op->dump_job || op->holds);
 }
 
 int session_resume(struct session *session) {
@@ -324,7 +346,8 @@ static void on_idle(struct loop_timer *timer) {
     int64_t left = left_of(session, session->idle_ms);
 
     if (left > 0 || session->releasing)
-        (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + MAX(left, RELEASE_NS), on_idle);
+        (void)loop_timer_set(
+            session->engine->loop, timer, clock_now_ns() + MAX(left, RELEASE_NS), on_idle);
     else if (session->state == SESSION_LIVE && session_freeze(session, 0) == 0)
         session->state = SESSION_PAUSED;
 }
@@ -339,7 +362,7 @@ static void on_end(struct loop_timer *timer) {
         session_close(session);
 }
 
-/* ---- its box ---------------------------------------------------------------------------------------------------------- */
+/* ---- its box ---- */
 
 static int announce_session(struct session *session, bool is_new, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
@@ -349,7 +372,9 @@ static int announce_session(struct session *session, bool is_new, struct rollbox
     /* A new one that has ended already has said why: that is in its socket yet. */
     if (is_new && (r == -EPIPE || r == -ECONNRESET))
         r = 0;
-    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "the sandbox cannot be spoken to: %s", strerror(-r)) : 0;
+    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup",
+                       "the sandbox cannot be spoken to: %s", strerror(-r))
+                 : 0;
 }
 
 /* A box that is ready becomes the session's. */
@@ -362,7 +387,7 @@ static int enter_box(struct session *session, struct rollbox_error *error) {
 
 static void handle_entered(struct session *session) {
     if (session->pending_restore)
-        return;                 /* init answers when they go on */
+        return; /* init answers when they go on */
     if (session->state == SESSION_NEW)
         session->state = SESSION_LIVE;
     op_session_ready(session, NULL);
@@ -379,11 +404,13 @@ static void leave_box(struct session *session, const struct rollbox_error *error
     session_give_up_box(session);
 }
 
-/* A box that was made ahead waits for its use, and may be dying when that comes; one that is made now has no such past, but who makes it may have been killed, and have begun nothing of it. */
+/* A box that was made ahead waits for its use, and may be dying when that comes; one that is made
+ * now has no such past, but who makes it may have been killed, and have begun nothing of it. */
 static bool may_restore_again(struct session *session, const struct rollbox_error *why) {
     const bool was_lost = why->error_number == ECHILD && session->box->pid <= 0;
 
-    if (!session->pending_restore || !(session->box->from_prefork || was_lost) || session->box->oom || session->restores_again)
+    if (!session->pending_restore || !(session->box->from_prefork || was_lost) ||
+        session->box->oom || session->restores_again)
         return false;
     session->restores_again = true;
     return true;
@@ -397,24 +424,38 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
         return 0;
     size_t n = snapshot_chain(session->base, layers, GUEST_MAX_LAYERS);
     if (n > GUEST_MAX_LAYERS)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "setup", "the layers of the sandbox could not be merged for want of memory; drop snapshots or close sandboxes");
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "setup",
+            "the layers of the sandbox could not be merged for want of memory; drop snapshots or "
+            "close sandboxes");
     struct checkpoint *checkpoint = session->pending_restore;
-    struct box *box = checkpoint && !session->has_own_seed && !session->restores_again ? box_take_preforked(checkpoint, session->profile) : NULL;
-    int r = checkpoint && !box ? checkpoint_zygote(checkpoint, session->profile, &zygote, error) : 0;
+    struct box *box = checkpoint && !session->has_own_seed && !session->restores_again
+                          ? box_take_preforked(checkpoint, session->profile)
+                          : NULL;
+    int r =
+        checkpoint && !box ? checkpoint_zygote(checkpoint, session->profile, &zygote, error) : 0;
     if (r < 0)
         return r;
     if (!n && !checkpoint && !session->has_own_seed)
         box = box_take_spare(session->profile, true);
     bool was_spare = box;
     int64_t ahead_ns[2];
-    const bool applies_incremental = checkpoint && checkpoint_backing_ref(checkpoint) != checkpoint && !box;
+    const bool applies_incremental =
+        checkpoint && checkpoint_backing_ref(checkpoint) != checkpoint && !box;
     if (applies_incremental)
         dirty_tracking_clocks(checkpoint, ahead_ns);
-    if (was_spare && !checkpoint)     /* it may be older than the session: what was made with it comes before its forks, too */
+    if (was_spare && !checkpoint) /* it may be older than the session: what was made with it comes
+                                     before its forks, too */
         snapshot_has_since(session->base, box->made_ns);
-    r = box ? 0 : box_new(session->profile, &(struct box_options){ .session = session, .base = session->base, .zygote = zygote, .notes = checkpoint && checkpoint->notes && session->track_from_birth, .ahead_ns = applies_incremental ? ahead_ns : NULL }, &box, error);
+    r = box ? 0
+            : box_new(session->profile,
+                  &(struct box_options){ .session = session,
+                      .base = session->base,
+                      .zygote = zygote,
+                      .notes = checkpoint && checkpoint->notes && session->track_from_birth,
+                      .ahead_ns = applies_incremental ? ahead_ns : NULL },
+                  &box, error);
     if ((r == -EPIPE || r == -ECONNRESET) && zygote && list_empty(&zygote->creating)) {
-        launcher_drop(zygote);          /* it was killed, and we have not heard yet */
+        launcher_drop(zygote); /* it was killed, and we have not heard yet */
         return session_need_box(session, error);
     }
     if (r < 0)
@@ -425,7 +466,8 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
     r = checkpoint ? 0 : announce_session(session, !was_spare, error);
     if (r < 0) {
         session_give_up_box(session);
-        return was_spare ? session_need_box(session, error) : r;        /* it has died and we have not heard yet; there are not many */
+        return was_spare ? session_need_box(session, error)
+                         : r; /* it has died and we have not heard yet; there are not many */
     }
     struct profile *profile = session->profile;
     if (checkpoint && box->from_prefork && checkpoint_is_in_demand(checkpoint))
@@ -438,9 +480,9 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
         }
         if (r < 0) {
             leave_box(session, error);
-            return r;           /* the caller has it, who may be looking at several */
+            return r; /* the caller has it, who may be looking at several */
         }
-        handle_entered(session);       /* one that was made for a work may be gone after this */
+        handle_entered(session); /* one that was made for a work may be gone after this */
     }
     (void)profile_keep_spares(profile);
     return 0;
@@ -467,7 +509,8 @@ void session_give_up_box(struct session *session) {
         session->state = SESSION_NEW;
     box->session = NULL;
     box_send_kill(box);
-    drain_forget(session->engine, session->number);      /* its terminals have numbers that those of the next one have, too */
+    drain_forget(session->engine,
+        session->number); /* its terminals have numbers that those of the next one have, too */
     box_kill(box);
 }
 
@@ -581,7 +624,8 @@ void session_box_dead(struct session *session, struct box *box) {
     }
     if (session->box != box)
         return;
-    error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "setup", "the sandbox' init was killed from outside");
+    error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "setup",
+        "the sandbox' init was killed from outside");
     if (restores_anew(session, &error))
         return;
     forget_box(session);
@@ -589,12 +633,15 @@ void session_box_dead(struct session *session, struct box *box) {
     if (hibernate_box_dead(session))
         return;
     keep_files(session, box);
-    error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "the sandbox' init was killed from outside, or has not answered for too long; its files are kept, its processes are gone");
+    error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run",
+        "the sandbox' init was killed from outside, or has not answered for too long; its files "
+        "are kept, its processes are gone");
     list_for_each(node, &session->runs) {
         struct run *run = container_of(node, struct run, of_session);
 
         if (run->state == RUN_QUEUED && box->state != BOX_SETUP)
-            continue;           /* init never had it: the next one gets it, unless they die before they can have any */
+            continue; /* init never had it: the next one gets it, unless they die before they can
+                         have any */
         end_run(run, &error);
     }
     op_box_lost(session);
@@ -606,7 +653,8 @@ static void agent_ended(struct session *session) {
     session_touch(session);
 }
 
-void session_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds) {
+void session_answer(
+    struct session *session, const struct guest_record *record, int *fds, size_t n_fds) {
     switch (record->kind) {
     case GUEST_RESTORED:
         if (record->value & GUEST_CREATE_NOTES) {
@@ -614,10 +662,11 @@ void session_answer(struct session *session, const struct guest_record *record, 
             n_fds = 0;
         }
         if (!record->error && checkpoint_take_terminals(session, fds, n_fds) < 0)
-            handle_restored(session, &(struct guest_record){ .kind = GUEST_RESTORED, .error = ENOMEM });
+            handle_restored(
+                session, &(struct guest_record){ .kind = GUEST_RESTORED, .error = ENOMEM });
         else
             handle_restored(session, record);
-        return;                 /* it may be gone */
+        return; /* it may be gone */
     case GUEST_SIGNALLED:
         exec_signalled(session, record->serial);
         op_init_reply(session, record);
@@ -628,7 +677,7 @@ void session_answer(struct session *session, const struct guest_record *record, 
     case GUEST_FILES_SERVED:
         if (record->error)
             agent_ended(session);
-        break;                  /* the agent's own socket says the rest */
+        break; /* the agent's own socket says the rest */
     case GUEST_FILES_ENDED:
         agent_ended(session);
         break;
@@ -639,7 +688,7 @@ void session_answer(struct session *session, const struct guest_record *record, 
     session_schedule(session);
 }
 
-/* ---- memory ----------------------------------------------------------------------------------------------------------- */
+/* ---- memory ---- */
 
 /* All its processes go, as which of them is to blame nobody knows; the files stay. */
 void session_out_of_memory(struct session *session, enum oom_cause cause) {
@@ -649,7 +698,8 @@ void session_out_of_memory(struct session *session, enum oom_cause cause) {
     exec_kill_all(session);
     if (session->box) {
         session->box->oom = false;
-        box_rest(session->box);         /* the answer was of the dead: the next command is not to end by it */
+        box_rest(
+            session->box); /* the answer was of the dead: the next command is not to end by it */
     }
 }
 
@@ -676,7 +726,9 @@ void session_broken(struct session *session) {
 }
 
 enum oom_cause session_oom_cause(struct session *session) {
-    return session->box && session->box->slot ? cgroup_lease_oom_cause(session->box->slot, &session->oom_kills) : OOM_NONE;
+    return session->box && session->box->slot
+               ? cgroup_lease_oom_cause(session->box->slot, &session->oom_kills)
+               : OOM_NONE;
 }
 
 void session_oom_forget(struct session *session) {
@@ -698,7 +750,8 @@ static void on_watch(struct loop_timer *timer) {
     if (box_is_over(session->box, memory))
         session_out_of_memory(session, OOM_LIMIT);
     if (processes || session->n_runs) {
-        (void)loop_timer_set(session->engine->loop, timer, now + MAX(WATCH_NS, WATCH_SHARE * session->engine->memory_poll_cost_ns), on_watch);
+        (void)loop_timer_set(session->engine->loop, timer,
+            now + MAX(WATCH_NS, WATCH_SHARE * session->engine->memory_poll_cost_ns), on_watch);
         return;
     }
     note_watching(session, 0);
@@ -707,19 +760,23 @@ static void on_watch(struct loop_timer *timer) {
 
 static void watch_from(struct session *session, int64_t pause_ns) {
     if (session->box && box_needs_watch(session->box) && !session->watch.position)
-        (void)loop_timer_set(session->engine->loop, &session->watch, clock_now_ns() + pause_ns, on_watch);
+        (void)loop_timer_set(
+            session->engine->loop, &session->watch, clock_now_ns() + pause_ns, on_watch);
 }
 
 void session_watch(struct session *session) {
     watch_from(session, WATCH_NS / 10);
 }
 
-/* What they have is known: twice the image at most, where all its pages came with large ones. The first look, the dearest of all, is not before they can have reached the limit. */
+/* What they have is known: twice the image at most, where all its pages came with large ones. The
+ * first look, the dearest of all, is not before they can have reached the limit. */
 void session_watch_restored(struct session *session, uint64_t image_bytes) {
     hoards_watch(session->engine);
-    uint64_t limit = session->profile->policy->max_memory_bytes, most = image_bytes > limit / 2 ? limit : 2 * image_bytes;
+    uint64_t limit = session->profile->policy->max_memory_bytes,
+             most = image_bytes > limit / 2 ? limit : 2 * image_bytes;
 
-    watch_from(session, MAX(WATCH_NS / 10, MIN(run_filling_ns(session->engine, limit - most), CHECKPOINT_REST_NS)));
+    watch_from(session,
+        MAX(WATCH_NS / 10, MIN(run_filling_ns(session->engine, limit - most), CHECKPOINT_REST_NS)));
 }
 
 void session_exec_ended(struct session *session, uint64_t step, bool has_run) {
@@ -731,7 +788,8 @@ void session_exec_ended(struct session *session, uint64_t step, bool has_run) {
     session_schedule(session);
 }
 
-/* The next operation, then the commands that wait. A session that is closed and has no box ends here. */
+/* The next operation, then the commands that wait. A session that is closed and has no box ends
+ * here. */
 static void on_schedule(struct loop_task *task) {
     struct session *session = container_of(task, struct session, schedule);
 
@@ -757,7 +815,7 @@ void session_schedule(struct session *session) {
     loop_defer(session->engine->loop, &session->schedule, on_schedule);
 }
 
-/* ---- requests --------------------------------------------------------------------------------------------------------- */
+/* ---- requests ---- */
 
 void session_reply(struct client *client, uint64_t serial, struct buf *json) {
     auto_buf struct buf reply = BUF_INIT;
@@ -788,31 +846,81 @@ static int parse_ask(const struct wire_message *message, struct verb_request *re
         bool is_number = wire_u64(&field, &number) == 0;
 
         switch (field.tag) {
-        case TAG_SANDBOX: request->sandbox = text; break;
-        case TAG_NAME: request->name = text; break;
-        case TAG_SNAPSHOT: request->snapshot = text; break;
-        case TAG_TO: request->to = text; break;
-        case TAG_PATH: request->path = text; break;
-        case TAG_OPERATION: request->operation = field; break;
-        case TAG_EXEC: request->exec = field; break;
-        case TAG_VERB: request->verb = number; break;
-        case TAG_PLAN: request->plan = number; break;
-        case TAG_IDLE: request->idle = number; break;
-        case TAG_TTL: request->ttl = number; break;
-        case TAG_LIFETIME: request->lifetime = number; break;
-        case TAG_HIBERNATE: request->hibernate = number; break;
-        case TAG_CHECKPOINTS: request->auto_snapshot = number; break;
-        case TAG_NUMBER: request->number = number; break;
-        case TAG_SCOPE: request->scope = number; break;
-        case TAG_TERMINAL: request->terminal = number; break;
-        case TAG_DETACHED: request->detached = number; break;
-        case TAG_SAME_SEED: request->same_seed = number; break;
-        case TAG_TEXTUAL: request->textual = number; break;
-        case TAG_FORCE: request->force = number; break;
-        case TAG_DIGESTS: request->digests = number; break;
-        case TAG_DROPS: request->drops = number; break;
-        case TAG_ATTACHED: request->attached = number; break;
-        case TAG_LIVE: request->live = number; break;
+        case TAG_SANDBOX:
+            request->sandbox = text;
+            break;
+        case TAG_NAME:
+            request->name = text;
+            break;
+        case TAG_SNAPSHOT:
+            request->snapshot = text;
+            break;
+        case TAG_TO:
+            request->to = text;
+            break;
+        case TAG_PATH:
+            request->path = text;
+            break;
+        case TAG_OPERATION:
+            request->operation = field;
+            break;
+        case TAG_EXEC:
+            request->exec = field;
+            break;
+        case TAG_VERB:
+            request->verb = number;
+            break;
+        case TAG_PLAN:
+            request->plan = number;
+            break;
+        case TAG_IDLE:
+            request->idle = number;
+            break;
+        case TAG_TTL:
+            request->ttl = number;
+            break;
+        case TAG_LIFETIME:
+            request->lifetime = number;
+            break;
+        case TAG_HIBERNATE:
+            request->hibernate = number;
+            break;
+        case TAG_CHECKPOINTS:
+            request->auto_snapshot = number;
+            break;
+        case TAG_NUMBER:
+            request->number = number;
+            break;
+        case TAG_SCOPE:
+            request->scope = number;
+            break;
+        case TAG_TERMINAL:
+            request->terminal = number;
+            break;
+        case TAG_DETACHED:
+            request->detached = number;
+            break;
+        case TAG_SAME_SEED:
+            request->same_seed = number;
+            break;
+        case TAG_TEXTUAL:
+            request->textual = number;
+            break;
+        case TAG_FORCE:
+            request->force = number;
+            break;
+        case TAG_DIGESTS:
+            request->digests = number;
+            break;
+        case TAG_DROPS:
+            request->drops = number;
+            break;
+        case TAG_ATTACHED:
+            request->attached = number;
+            break;
+        case TAG_LIVE:
+            request->live = number;
+            break;
         case TAG_TEXT_DATA:
         case TAG_TIMEOUT:
         case TAG_OUTPUT_LIMIT:
@@ -829,10 +937,14 @@ static int parse_ask(const struct wire_message *message, struct verb_request *re
         case TAG_RULE_PATTERN:
         case TAG_ERROR_CODE:
         case TAG_BYTES:
-        case TAG_FILES: break;      /* record.c reads them */
-        default: return -EBADMSG;
+        case TAG_FILES:
+            break; /* record.c reads them */
+        default:
+            return -EBADMSG;
         }
-        bool wants_text = field.tag == TAG_SANDBOX || field.tag == TAG_NAME || field.tag == TAG_SNAPSHOT || field.tag == TAG_TO || field.tag == TAG_PATH || field.tag == TAG_RULE_NAME ||
+        bool wants_text = field.tag == TAG_SANDBOX || field.tag == TAG_NAME ||
+                          field.tag == TAG_SNAPSHOT || field.tag == TAG_TO ||
+                          field.tag == TAG_PATH || field.tag == TAG_RULE_NAME ||
                           field.tag == TAG_RULE_PATTERN || field.tag == TAG_TEXT_DATA;
         bool wants_bytes = field.tag == TAG_OPERATION || field.tag == TAG_EXEC;
         if (wants_text ? !text : wants_bytes ? field.length < 1 || field.length > 64 : !is_number)
@@ -857,10 +969,12 @@ bool session_has_user(const struct session *session, const char *user) {
     char number[16];
 
     snprintf(number, sizeof number, "%u", session->profile->plan->inner_uid);
-    return !strcmp(user, own) || !strcmp(user, number) || (session->profile->plan->inner_uid == 0 && !strcmp(user, "root"));
+    return !strcmp(user, own) || !strcmp(user, number) ||
+           (session->profile->plan->inner_uid == 0 && !strcmp(user, "root"));
 }
 
-void session_name_operation(const struct session *session, unsigned char *operation, size_t *length) {
+void session_name_operation(
+    const struct session *session, unsigned char *operation, size_t *length) {
     if (!*length)
         return;
     memmove(operation + sizeof session->number, operation, *length);
@@ -874,13 +988,15 @@ static struct session *made_before(struct engine *engine, const struct wire_fiel
     list_for_each(node, &engine->sessions) {
         struct session *session = container_of(node, struct session, node);
 
-        if ( session->state != SESSION_CLOSING && session->operation_length == operation->length && !memcmp(session->operation, operation->data, operation->length))
+        if (session->state != SESSION_CLOSING && session->operation_length == operation->length &&
+            !memcmp(session->operation, operation->data, operation->length))
             return session;
     }
     return NULL;
 }
 
-static struct op *op_new(struct session *session, struct client *client, uint64_t serial, const struct verb_request *request) {
+static struct op *op_new(struct session *session, struct client *client, uint64_t serial,
+    const struct verb_request *request) {
     struct op *op = calloc(1, sizeof *op);
 
     if (!op)
@@ -920,7 +1036,8 @@ struct op *op_add(struct session *session, enum protocol_verb verb, bool first) 
     return op;
 }
 
-static int ask_create(struct client *client, uint64_t serial, const struct verb_request *request, struct rollbox_error *error) {
+static int ask_create(struct client *client, uint64_t serial, const struct verb_request *request,
+    struct rollbox_error *error) {
     struct engine *engine = client->engine;
     struct profile *profile = profile_find(engine, request->plan);
     struct session *session = made_before(engine, &request->operation);
@@ -933,27 +1050,40 @@ static int ask_create(struct client *client, uint64_t serial, const struct verb_
         return 0;
     }
     if (!profile)
-        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "the engine does not know that policy any more; prepare it again");
+        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments",
+            "the engine does not know that policy any more; prepare it again");
     if (profile_renew(&profile, error) < 0)
         return -EINVAL;
     if (profile->plan->flags & PLAN_PROCESS)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "isolation process: sandboxes that live need isolation namespace; single runs do not");
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "isolation process: sandboxes that live need isolation namespace; single runs do not");
     if (request->sandbox && !session_name_ok(request->sandbox))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "name: 1 to %d letters, digits, '_', '.' and '-', the first no '.' or '-'", SESSION_NAME_MAX);
-    if (request->sandbox && !engine->has_adopted && hibernate_reattach(engine, request->sandbox, false, error) == -EBUSY)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "name: 1 to %d letters, digits, '_', '.' and '-', the first no '.' or '-'",
+            SESSION_NAME_MAX);
+    if (request->sandbox && !engine->has_adopted &&
+        hibernate_reattach(engine, request->sandbox, false, error) == -EBUSY)
         return -EBUSY;
     if (request->sandbox && session_find(engine, request->sandbox))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments", "name: there is a sandbox %s already; close it or take another name", request->sandbox);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments",
+            "name: there is a sandbox %s already; close it or take another name", request->sandbox);
     if (request->detached && engine->is_private)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "detached: a private engine ends with its one client, and all its sandboxes with it; use a shared one");
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "detached: a private engine ends with its one client, and all its sandboxes with it; "
+            "use a shared one");
     if (!tracking_make_room(engine)) {
         profile_drop_spares(engine);
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "setup", "%u sandboxes are all that the limit of open files bears; raise it (ulimit -n), or close some", engine->n_sessions);
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "setup",
+            "%u sandboxes are all that the limit of open files bears; raise it (ulimit -n), or "
+            "close some",
+            engine->n_sessions);
     }
-    session = session_new(engine, profile, request->detached ? NULL : client, request->sandbox, NULL, NULL, error);
+    session = session_new(
+        engine, profile, request->detached ? NULL : client, request->sandbox, NULL, NULL, error);
     if (!session)
         return -ENOMEM;
-    memcpy(session->operation, request->operation.data ? request->operation.data : "", request->operation.length);
+    memcpy(session->operation, request->operation.data ? request->operation.data : "",
+        request->operation.length);
     session->operation_length = request->operation.length;
     session->idle_ms = (int64_t)MIN(request->idle, (uint64_t)INT64_MAX / 4000000);
     session->ttl_ms = (int64_t)MIN(request->ttl, (uint64_t)INT64_MAX / 4000000);
@@ -964,18 +1094,22 @@ static int ask_create(struct client *client, uint64_t serial, const struct verb_
     struct op *op = op_new(session, client, serial, request);
     if (!op) {
         session_close(session);
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments",
+            "the engine is out of memory");
     }
     session_schedule(session);
     return 0;
 }
 
-static int ask_signal(struct session *session, const struct verb_request *request, struct rollbox_error *error) {
+static int ask_signal(
+    struct session *session, const struct verb_request *request, struct rollbox_error *error) {
     struct run *run = request->exec.data ? exec_find(session, &request->exec) : NULL;
 
     if (!request->exec.data && request->verb == VERB_SIGNAL) {
         if (request->number != SIGKILL)
-            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "signal: without a command only SIGKILL can be sent, to every process of the sandbox");
+            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+                "signal: without a command only SIGKILL can be sent, to every process of the "
+                "sandbox");
         list_for_each(node, &session->runs)
             (void)exec_kill(container_of(node, struct run, of_session));
         exec_kill_all(session);
@@ -983,27 +1117,38 @@ static int ask_signal(struct session *session, const struct verb_request *reques
         return 0;
     }
     if (!run || run->session != session)
-        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ESRCH, "arguments", "no such command runs in the sandbox");
+        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ESRCH, "arguments",
+            "no such command runs in the sandbox");
     if (request->verb == VERB_RESIZE) {
-        struct winsize size = { .ws_row = (unsigned short)(request->terminal >> 16), .ws_col = (unsigned short)request->terminal };
+        struct winsize size = { .ws_row = (unsigned short)(request->terminal >> 16),
+            .ws_col = (unsigned short)request->terminal };
 
-        if (!run->has_terminal || run->outputs[0].fd < 0 || ioctl(run->outputs[0].fd, TIOCSWINSZ, &size) < 0)
-            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENOTTY, "arguments", "the command has no terminal");
+        if (!run->has_terminal || run->outputs[0].fd < 0 ||
+            ioctl(run->outputs[0].fd, TIOCSWINSZ, &size) < 0)
+            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENOTTY, "arguments",
+                "the command has no terminal");
         return 0;
     }
-    if (request->number < 1 || request->number > 64 || request->scope < ROLLBOX_SCOPE_MAIN || request->scope > ROLLBOX_SCOPE_GROUP)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "signal: a number from 1 to 64 and a scope must be given");
+    if (request->number < 1 || request->number > 64 || request->scope < ROLLBOX_SCOPE_MAIN ||
+        request->scope > ROLLBOX_SCOPE_GROUP)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "signal: a number from 1 to 64 and a scope must be given");
     int r = exec_signal(run, (int)request->number, (enum rollbox_scope)request->scope);
     if (r >= 0)
         record_signal(session, run, (unsigned)request->number, (unsigned)request->scope);
-    return r < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the sandbox cannot be told now: %s", strerror(-r)) : 0;
+    return r < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run",
+                       "the sandbox cannot be told now: %s", strerror(-r))
+                 : 0;
 }
 
-static int find_snapshot(struct session *session, const char *id, struct snapshot **ret_snapshot, struct rollbox_error *error) {
+static int find_snapshot(struct session *session, const char *id, struct snapshot **ret_snapshot,
+    struct rollbox_error *error) {
     struct snapshot *snapshot = id ? snapshot_find(session->tree, id) : NULL;
 
     if (id && !snapshot)
-        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "there is no snapshot %.100s of sandbox %s; `rollbox tree` lists those there are", id, session->name);
+        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments",
+            "there is no snapshot %.100s of sandbox %s; `rollbox tree` lists those there are", id,
+            session->name);
     *ret_snapshot = snapshot ? snapshot_get(snapshot) : NULL;
     return 0;
 }
@@ -1020,15 +1165,19 @@ static bool needs_awake(const struct verb_request *request) {
     case VERB_RESET:
     case VERB_DIFF:
     case VERB_COMMIT:
-    case VERB_FILES: return true;
-    case VERB_EXPORT: return !request->live || request->snapshot;       /* the store has it as it is */
-    default: return false;
+    case VERB_FILES:
+        return true;
+    case VERB_EXPORT:
+        return !request->live || request->snapshot; /* the store has it as it is */
+    default:
+        return false;
     }
 }
 
-static int ask_work(struct session *session, struct client *client, struct wire_message *message, const struct verb_request *request, struct rollbox_error *error) {
+static int ask_work(struct session *session, struct client *client, struct wire_message *message,
+    const struct verb_request *request, struct rollbox_error *error) {
     struct snapshot *from, *to = NULL;
-    bool is_in_store = session->sleep && !needs_awake(request);    /* as is what it names */
+    bool is_in_store = session->sleep && !needs_awake(request); /* as is what it names */
 
     if (find_snapshot(session, is_in_store ? NULL : request->snapshot, &from, error) < 0)
         return -ENOENT;
@@ -1040,14 +1189,16 @@ static int ask_work(struct session *session, struct client *client, struct wire_
     if (!op) {
         snapshot_put(from);
         snapshot_put(to);
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments",
+            "the engine is out of memory");
     }
     op->from = from;
     op->to = to;
     op->pinned = snapshot_pin(from);
     if (is_in_store && request->snapshot && !op->name && !(op->name = strdup(request->snapshot))) {
         op_free(op);
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments",
+            "the engine is out of memory");
     }
     if (message->n_fds && (request->verb == VERB_FILES || request->verb == VERB_EXPORT))
         op->fd = wire_take_fd(message, 0);
@@ -1057,14 +1208,16 @@ static int ask_work(struct session *session, struct client *client, struct wire_
 }
 
 /* Answered here, as its answer carries descriptors. */
-static int ask_claim(struct session *session, struct client *client, uint64_t serial, const struct verb_request *request, struct rollbox_error *error) {
+static int ask_claim(struct session *session, struct client *client, uint64_t serial,
+    const struct verb_request *request, struct rollbox_error *error) {
     struct run *run = request->exec.data ? exec_find(session, &request->exec) : NULL;
     auto_buf struct buf json = BUF_INIT;
     auto_buf struct buf reply = BUF_INIT;
     int fds[ARRAY_SIZE(run->pipes)];
 
     if (!run || run->session != session)
-        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ESRCH, "arguments", "no such command runs in the sandbox");
+        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ESRCH, "arguments",
+            "no such command runs in the sandbox");
     size_t n = exec_claim(run, request->number, &json, fds);
     wire_begin(&reply, PROTOCOL_TEXT, serial);
     if (buf_failed(&json))
@@ -1078,20 +1231,30 @@ static int ask_claim(struct session *session, struct client *client, uint64_t se
 }
 
 int session_may_wait(const struct session *session, struct rollbox_error *error) {
-    return session->n_ops < MAX_OPS ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
-        "the sandbox %s has %u requests that wait, as many as are kept for one; wait for some of them", session->name, session->n_ops);
+    return session->n_ops < MAX_OPS
+               ? 0
+               : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
+                     "the sandbox %s has %u requests that wait, as many as are kept for one; wait "
+                     "for some of them",
+                     session->name, session->n_ops);
 }
 
 static int not_found(const struct engine *engine, const char *name, struct rollbox_error *error) {
     const unsigned n = engine->n_unreadable;
 
-    return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "there is no sandbox %.100s; `rollbox ps` lists those there are%s", name ? name : "?",
-                     n ? ". The store has records of sleeping sandboxes that cannot be read, and it may be one of those: `rollbox store fsck` lists them" : "");
+    return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments",
+        "there is no sandbox %.100s; `rollbox ps` lists those there are%s", name ? name : "?",
+        n ? ". The store has records of sleeping sandboxes that cannot be read, and it may be one "
+            "of those: `rollbox store fsck` lists them"
+          : "");
 }
 
-int session_look_up(struct engine *engine, const char *name, struct session **ret_session, struct rollbox_error *error) {
+int session_look_up(struct engine *engine, const char *name, struct session **ret_session,
+    struct rollbox_error *error) {
     struct session *session = name ? session_find(engine, name) : NULL;
-    int r = session || !name || !session_name_ok(name) ? 0 : hibernate_reattach(engine, name, false, error);
+    int r = session || !name || !session_name_ok(name)
+                ? 0
+                : hibernate_reattach(engine, name, false, error);
 
     if (r < 0)
         return r;
@@ -1101,7 +1264,8 @@ int session_look_up(struct engine *engine, const char *name, struct session **re
     return 0;
 }
 
-static int dispatch_verb(struct client *client, struct wire_message *message, const struct verb_request *request, struct buf *json, struct rollbox_error *error) {
+static int dispatch_verb(struct client *client, struct wire_message *message,
+    const struct verb_request *request, struct buf *json, struct rollbox_error *error) {
     struct session *session;
     struct snapshot *snapshot;
 
@@ -1118,9 +1282,10 @@ static int dispatch_verb(struct client *client, struct wire_message *message, co
     session = request->sandbox ? session_find(client->engine, request->sandbox) : NULL;
     if (!session && request->sandbox && session_name_ok(request->sandbox)) {
         /* It may be in the store; what keeps it from being had is told. */
-        int r = hibernate_reattach(client->engine, request->sandbox, request->verb == VERB_CLOSE, error);
+        int r = hibernate_reattach(
+            client->engine, request->sandbox, request->verb == VERB_CLOSE, error);
         if (r < 0 && request->verb == VERB_OPEN) {
-            buf_printf(json, "{\"name\": \"%s\"}", request->sandbox);        /* so that it can be closed */
+            buf_printf(json, "{\"name\": \"%s\"}", request->sandbox); /* so that it can be closed */
             return 0;
         }
         if (r)
@@ -1131,7 +1296,10 @@ static int dispatch_verb(struct client *client, struct wire_message *message, co
         return -ENOBUFS;
     if (session && sleep_of(session) && needs_awake(request)) {
         session_touch(session);
-        return wake_then(session, client, message) < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory") : 1;
+        return wake_then(session, client, message) < 0
+                   ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments",
+                         "the engine is out of memory")
+                   : 1;
     }
     if (session && needs_awake(request))
         hibernate_cancel(session);
@@ -1169,7 +1337,8 @@ static int dispatch_verb(struct client *client, struct wire_message *message, co
         session_touch(session);
         r = session_resume(session);
         if (r < 0)
-            return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the sandbox cannot be told now; try again");
+            return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run",
+                "the sandbox cannot be told now; try again");
         session_schedule(session);
         return 0;
     case VERB_SIGNAL:
@@ -1189,12 +1358,15 @@ static int dispatch_verb(struct client *client, struct wire_message *message, co
         r = snapshot ? snapshot_drop(snapshot) : -EINVAL;
         snapshot_put(snapshot);
         dirty_tracking_forget_dropped(session->engine);
-        return r < 0 ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, -r, "arguments", "that snapshot cannot be dropped: it is the beginning") : 0;
+        return r < 0 ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, -r, "arguments",
+                           "that snapshot cannot be dropped: it is the beginning")
+                     : 0;
     case VERB_CLOSE: {
         struct op *op = op_new(session, client, message->header.serial, request);
 
         if (!op)
-            return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
+            return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments",
+                "the engine is out of memory");
         /* The record is to have what the last command has changed. */
         if (record_is_behind(session))
             session_schedule(session);
@@ -1215,7 +1387,8 @@ static int dispatch_verb(struct client *client, struct wire_message *message, co
     case VERB_SHOW:
     case VERB_VERIFY:
         if (request->verb == VERB_FILES && message->n_fds != 1)
-            return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has no socket");
+            return error_set(
+                error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has no socket");
         session_touch(session);
         r = ask_work(session, client, message, request, error);
         return r < 0 ? r : 1;
@@ -1223,7 +1396,8 @@ static int dispatch_verb(struct client *client, struct wire_message *message, co
     case VERB_LIST:
         break;
     }
-    return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "this engine does not know the request %llu", (unsigned long long)request->verb);
+    return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
+        "this engine does not know the request %llu", (unsigned long long)request->verb);
 }
 
 void session_request(struct client *client, struct wire_message *message) {
@@ -1233,10 +1407,12 @@ void session_request(struct client *client, struct wire_message *message) {
     int r = parse_ask(message, &request);
 
     if (r < 0)
-        error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has a field that this engine does not know");
+        error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
+            "the request has a field that this engine does not know");
     else {
         if (!client->engine->has_adopted)
-            client->engine->has_adopted = hibernate_reattach(client->engine, NULL, false, NULL) != -EBUSY;
+            client->engine->has_adopted =
+                hibernate_reattach(client->engine, NULL, false, NULL) != -EBUSY;
         r = dispatch_verb(client, message, &request, &json, &error);
     }
     if (r < 0)

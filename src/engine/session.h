@@ -2,16 +2,24 @@
 /*
  * Sessions: sandboxes that live until they are closed.
  *
- * A session has a box at a time. Its commands are runs (struct run) with `session` set: they share the box, and its init tells of each by its serial.
+ * A session has a box at a time. Its commands are runs (struct run) with `session` set: they share
+ * the box, and its init tells of each by its serial.
  *
- * Files. The box's private tmpfs holds a part for each writable place. Once nothing runs in a box, its tmpfs can become a *layer*: the box is given up, and the next one stands on
- * the layer (and on those the old one stood on) with a fresh tmpfs of its own. While something runs, the tmpfs is copied into a layer with every process frozen, and the box stays. A *node* is a state of the files: a layer of its own on top of another
- * node's. Nodes of one family (a session and its forks) make a tree; resetting and forking is nothing but a new box on a node. Chains of layers are merged in the background.
+ * Files. The box's private tmpfs holds a part for each writable place. Once nothing runs in a box,
+ * its tmpfs can become a *layer*: the box is given up, and the next one stands on the layer (and on
+ * those the old one stood on) with a fresh tmpfs of its own. While something runs, the tmpfs is
+ * copied into a layer with every process frozen, and the box stays. A *node* is a state of the
+ * files: a layer of its own on top of another node's. Nodes of one family (a session and its forks)
+ * make a tree; resetting and forking is nothing but a new box on a node. Chains of layers are
+ * merged in the background.
  *
- * Processes. A node may have those that ran, too (`live`): their memory and registers in an image, taken while the files were copied. The first use of such a node starts a *holder*, a launcher that has the image in its
- * memory; a fork or a reset is a box of the holder's, in which they go on, and their commands are runs of the new session.
+ * Processes. A node may have those that ran, too (`live`): their memory and registers in an image,
+ * taken while the files were copied. The first use of such a node starts a *holder*, a launcher
+ * that has the image in its memory; a fork or a reset is a box of the holder's, in which they go
+ * on, and their commands are runs of the new session.
  *
- * Requests that need more than one step (snapshot, fork, reset, diff, ...) are *works*: a session does one after the other, and its commands wait meanwhile.
+ * Requests that need more than one step (snapshot, fork, reset, diff, ...) are *works*: a session
+ * does one after the other, and its commands wait meanwhile.
  */
 #ifndef ROLLBOX_ENGINE_SESSION_H
 #define ROLLBOX_ENGINE_SESSION_H
@@ -27,7 +35,7 @@
 
 /* Layer or image `index` of what a session was woken from: the store has it still (hibernate.c). */
 struct backing_ref {
-    struct backing *backing;        /* a reference; NULL: it comes from nowhere */
+    struct backing *backing; /* a reference; NULL: it comes from nowhere */
     size_t index;
 };
 
@@ -35,11 +43,11 @@ struct backing_ref {
 struct layer {
     unsigned references;
     struct backing_ref backing_ref;
-    struct disk_upper *upper;        /* on disk: where; a reference. NULL: it is a tmpfs, or a box's yet */
+    struct disk_upper *upper; /* on disk: where; a reference. NULL: it is a tmpfs, or a box's yet */
     int fd;
     uint64_t bytes, entries;
-    uint64_t parts;             /* GUEST_PARTS */
-    bool in_use_by_box;           /* a box has it, too, and keeps it */
+    uint64_t parts;     /* GUEST_PARTS */
+    bool in_use_by_box; /* a box has it, too, and keeps it */
 };
 
 /* References to layers on disk: a descriptor keeps a tmpfs, but not a directory, from going. */
@@ -50,8 +58,9 @@ struct layer_hold {
 
 /* All nodes of a session and its forks. */
 struct snapshot_tree {
-    unsigned references;        /* sessions */
-    struct list snapshots;          /* struct snapshot.in_tree; the first is the beginning, without files of its own */
+    unsigned references;   /* sessions */
+    struct list snapshots; /* struct snapshot.in_tree; the first is the beginning, without files of
+                              its own */
     unsigned next_name;
 };
 
@@ -59,38 +68,42 @@ struct snapshot_tree {
 struct checkpoint {
     struct engine *engine;
     unsigned references;
-    struct list node;           /* engine->holders */
-    struct launcher *zygote;    /* NULL: none now */
-    struct box *preforked;          /* in which they wait for the next who wants them; NULL: none now */
-    unsigned n_restored, n_uses;        /* in sandboxes; by works, each of which may have made many */
-    int64_t taken_ns;           /* when a box that was made ahead was, the last time */
-    int image;                  /* a sealed memory file */
-    bool is_complete;           /* it is, by now: a capture may fail while it is written, after the processes went on */
-    struct checkpoint *parent;          /* what the image is an addition to (dirty_tracking.h); a reference. NULL: it is complete */
-    unsigned n_trackings;         /* of the references to it, those of what is noted since it */
-    bool was_dropped;           /* by somebody who wants its memory back */
-    bool notes, wants_zygote;   /* what sandboxes that go on from it write to is noted; the next fork is to be its holder's (dirty_tracking.h) */
-    int flat_image;                  /* then: one that is none (flatten.c); -EBADF: nobody has asked for it */
-    uint64_t flat_bytes;       /* of that */
-    struct flatten_job *making;       /* which is being put together, and nobody waits for it; NULL */
-    int64_t clocks[2];          /* of the processes, when they were captured: CLOCK_MONOTONIC, CLOCK_BOOTTIME; nanoseconds */
-    int progress;               /* a socket that tells who loads it how far it is written, while it is; -EBADF */
+    struct list node;        /* engine->holders */
+    struct launcher *zygote; /* NULL: none now */
+    struct box *preforked;   /* in which they wait for the next who wants them; NULL: none now */
+    unsigned n_restored, n_uses; /* in sandboxes; by works, each of which may have made many */
+    int64_t taken_ns;            /* when a box that was made ahead was, the last time */
+    int image;                   /* a sealed memory file */
+    bool is_complete; /* it is, by now: a capture may fail while it is written, after the processes
+                         went on */
+    struct checkpoint *parent; /* what the image is an addition to (dirty_tracking.h); a reference.
+                                  NULL: it is complete */
+    unsigned n_trackings;      /* of the references to it, those of what is noted since it */
+    bool was_dropped;          /* by somebody who wants its memory back */
+    bool notes, wants_zygote;  /* what sandboxes that go on from it write to is noted; the next fork
+                                  is to be its holder's (dirty_tracking.h) */
+    int flat_image;      /* then: one that is none (flatten.c); -EBADF: nobody has asked for it */
+    uint64_t flat_bytes; /* of that */
+    struct flatten_job *making; /* which is being put together, and nobody waits for it; NULL */
+    int64_t clocks[2];          /* of the processes, when they were captured: CLOCK_MONOTONIC,
+                                   CLOCK_BOOTTIME; nanoseconds */
+    int progress; /* a socket that tells who loads it how far it is written, while it is; -EBADF */
     struct backing_ref backing_ref;
     unsigned processes;
-    uint64_t bytes;             /* of the image */
+    uint64_t bytes; /* of the image */
     struct checkpoint_command *commands;
-    struct checkpoint_pipe *pipes;    /* in the order that the image knows them in */
-    int *terminals;             /* likewise: whose command's; -1: of one that had ended */
+    struct checkpoint_pipe *pipes; /* in the order that the image knows them in */
+    int *terminals;                /* likewise: whose command's; -1: of one that had ended */
     size_t n_commands, n_pipes, n_terminals;
 };
 
 /* A command that was under way. */
 struct checkpoint_command {
-    unsigned char operation[64];        /* without the session's number */
+    unsigned char operation[64]; /* without the session's number */
     size_t operation_length;
-    pid_t pid;                  /* of its main process, in the sandbox */
+    pid_t pid; /* of its main process, in the sandbox */
     char *description;
-    int64_t timeout_ms;         /* that was left; 0: none */
+    int64_t timeout_ms; /* that was left; 0: none */
     uint64_t output_limit;
     bool has_terminal;
 };
@@ -98,41 +111,44 @@ struct checkpoint_command {
 /* A pipe that leads out of the sandbox. */
 struct checkpoint_pipe {
     uint64_t inode;
-    int command;                /* whose it is; -1: of one that had ended */
-    unsigned slot;              /* which of its descriptors it was at the start */
-    bool is_written;            /* in the sandbox */
+    int command;     /* whose it is; -1: of one that had ended */
+    unsigned slot;   /* which of its descriptors it was at the start */
+    bool is_written; /* in the sandbox */
 };
 
 struct snapshot {
     struct engine *engine;
-    unsigned references;        /* of nodes below in `under`, sessions, works; not of the family's list */
+    unsigned references; /* of nodes below in `under`, sessions, works; not of the family's list */
     struct list in_tree;
-    struct snapshot_tree *tree;      /* NULL: dropped, and here only for those above */
-    struct snapshot *parent;        /* in the tree that users see; a reference */
-    struct snapshot *lower;         /* what the layer lies on; a reference; NULL: on nothing but the plan's own files */
-    struct layer *layer;        /* NULL: none */
-    struct checkpoint *checkpoint;          /* NULL: nothing ran, or its files alone are kept; a reference */
+    struct snapshot_tree *tree; /* NULL: dropped, and here only for those above */
+    struct snapshot *parent;    /* in the tree that users see; a reference */
+    struct snapshot
+        *lower; /* what the layer lies on; a reference; NULL: on nothing but the plan's own files */
+    struct layer *layer;           /* NULL: none */
+    struct checkpoint *checkpoint; /* NULL: nothing ran, or its files alone are kept; a reference */
     struct layer *compacted;       /* of this node and all under it; NULL: not merged (yet) */
     bool compacting;
-    struct snapshot *compact_onto;          /* while merging: what the merged layer is to lie on, a reference; NULL: it is `merged` */
-    bool pinned;                /* snapshot_tree_gc: somebody stands on it */
+    struct snapshot *compact_onto; /* while merging: what the merged layer is to lie on, a
+                                      reference; NULL: it is `merged` */
+    bool pinned;                   /* snapshot_tree_gc: somebody stands on it */
     char id[32];
-    char *name;                 /* or NULL */
-    int64_t made_ns;            /* CLOCK_REALTIME */
-    uint64_t generation;        /* how many states lead to it, those that were dropped since, too */
-    bool is_live;               /* taken while something ran */
-    unsigned n_pins;            /* works that name it: what ran in it stays for them when it is dropped */
-    bool is_asked_for;          /* by SNAPSHOT or FORK */
-    bool is_of_fork;            /* by FORK alone: kept as long as somebody stands on it */
-    uint64_t automatic;         /* the number of the session whose command's end it was taken at; 0: somebody asked for it */
+    char *name;          /* or NULL */
+    int64_t made_ns;     /* CLOCK_REALTIME */
+    uint64_t generation; /* how many states lead to it, those that were dropped since, too */
+    bool is_live;        /* taken while something ran */
+    unsigned n_pins;     /* works that name it: what ran in it stays for them when it is dropped */
+    bool is_asked_for;   /* by SNAPSHOT or FORK */
+    bool is_of_fork;     /* by FORK alone: kept as long as somebody stands on it */
+    uint64_t automatic;  /* the number of the session whose command's end it was taken at; 0:
+                            somebody asked for it */
 };
 
 /* Of a session: auto_snapshot.c. */
 struct auto_snapshot {
-    unsigned keep;              /* how many; 0: none are taken */
+    unsigned keep; /* how many; 0: none are taken */
     uint64_t n_taken, n_unchanged;
-    char last[32];              /* id of the latest; "": none */
-    char *refusal;              /* of the last one, if it could not be taken; NULL */
+    char last[32]; /* id of the latest; "": none */
+    char *refusal; /* of the last one, if it could not be taken; NULL */
 };
 
 enum session_state { SESSION_NEW, SESSION_LIVE, SESSION_PAUSED, SESSION_CLOSING };
@@ -140,63 +156,73 @@ enum session_state { SESSION_NEW, SESSION_LIVE, SESSION_PAUSED, SESSION_CLOSING 
 struct session {
     struct engine *engine;
     struct profile *profile;
-    struct client *client;      /* NULL: detached */
-    struct list node;           /* engine->sessions */
-    struct list by_name;        /* engine->sessions_by */
+    struct client *client; /* NULL: detached */
+    struct list node;      /* engine->sessions */
+    struct list by_name;   /* engine->sessions_by */
     struct list of_client;
     char name[SESSION_NAME_MAX + 1];
     uint64_t number;
     enum session_state state;
-    struct box *box;            /* NULL: not made yet, or given up */
-    struct snapshot *base;          /* what the box stands, or will stand, on; a reference */
-    struct snapshot *at;            /* the last state that it was in: the parent of the next one; a reference */
-    struct snapshot *committed;     /* what the host has since the last COMMIT; a reference, or NULL */
+    struct box *box;       /* NULL: not made yet, or given up */
+    struct snapshot *base; /* what the box stands, or will stand, on; a reference */
+    struct snapshot
+        *at; /* the last state that it was in: the parent of the next one; a reference */
+    struct snapshot *committed; /* what the host has since the last COMMIT; a reference, or NULL */
     char *committed_path;       /* of that; NULL: everything */
     struct snapshot_tree *tree;
-    bool dirty;                 /* files may have changed since `at` */
-    struct loop_task schedule;  /* of session_schedule */
-    bool restored_early;        /* init has told before the launcher did */
-    bool was_thawed;            /* to be captured, and is paused */
-    bool kill_due, thaw_due;    /* init could not be told yet: of some command; of its files' copy */
-    uint64_t oom_kills;         /* of its box's group, as of the last look */
-    unsigned n_out_of_memory;   /* how often all in it was ended for want of memory */
-    struct list runs;           /* struct run.of_session */
-    struct list waiting;        /* struct run.in_queue: for room in init's socket, for a box, for a work to be done */
-    struct record *record;      /* record.c; NULL: it is not recorded */
-    struct buf rules;           /* by which its record is made, or that of the nearest it was forked from which is recorded: fields as of RECORD */
-    uint64_t parent, parent_step;       /* of a fork: its origin's number, and the step of that; 0 */
-    uint64_t recorded_ancestor;      /* the nearest that it was forked from, at some remove, which is recorded; 0 */
+    bool dirty;                /* files may have changed since `at` */
+    struct loop_task schedule; /* of session_schedule */
+    bool restored_early;       /* init has told before the launcher did */
+    bool was_thawed;           /* to be captured, and is paused */
+    bool kill_due, thaw_due;   /* init could not be told yet: of some command; of its files' copy */
+    uint64_t oom_kills;        /* of its box's group, as of the last look */
+    unsigned n_out_of_memory;  /* how often all in it was ended for want of memory */
+    struct list runs;          /* struct run.of_session */
+    struct list waiting; /* struct run.in_queue: for room in init's socket, for a box, for a work to
+                            be done */
+    struct record *record; /* record.c; NULL: it is not recorded */
+    struct buf rules;      /* by which its record is made, or that of the nearest it was forked from
+                              which is recorded: fields as of RECORD */
+    uint64_t parent, parent_step; /* of a fork: its origin's number, and the step of that; 0 */
+    uint64_t recorded_ancestor;   /* the nearest that it was forked from, at some remove, which is
+                                     recorded; 0 */
     char parent_snapshot[32];
-    int64_t clone_id;           /* of a fork: which of those that were made at once, from 0; -1 */
-    uint64_t seed, n_forked;    /* random_seed, the policy's unless has_own_seed; how many children it has had, whose seeds follow */
+    int64_t clone_id;        /* of a fork: which of those that were made at once, from 0; -1 */
+    uint64_t seed, n_forked; /* random_seed, the policy's unless has_own_seed; how many children it
+                                has had, whose seeds follow */
     bool has_own_seed;
-    bool is_dry_run;              /* of a VERIFY: what is restored in it does not go on, and nobody knows of it */
-    bool was_used;              /* something was done in it that a record begun now has not */
-    struct op *fork;          /* of another session: that made this one and waits for its box */
-    struct dump_job *releasing;        /* lets its processes go; until then nobody else can capture them */
+    bool
+        is_dry_run; /* of a VERIFY: what is restored in it does not go on, and nobody knows of it */
+    bool was_used;  /* something was done in it that a record begun now has not */
+    struct op *fork;            /* of another session: that made this one and waits for its box */
+    struct dump_job *releasing; /* lets its processes go; until then nobody else can capture them */
     struct session_tracking tracking;
-    bool is_fork, track_from_birth;  /* and was not made with many others at once (dirty_tracking.h) */
-    struct checkpoint *pending_restore;      /* what is to go on in its box, until it does; a reference */
-    bool restores_again;        /* in a box that is made for it, as one made ahead has died */
+    bool is_fork,
+        track_from_birth; /* and was not made with many others at once (dirty_tracking.h) */
+    struct checkpoint
+        *pending_restore; /* what is to go on in its box, until it does; a reference */
+    bool restores_again;  /* in a box that is made for it, as one made ahead has died */
     struct orphan_pipe *orphan_pipes;
     size_t n_orphan_pipes;
-    struct list ops;          /* struct op.node; the first is under way */
-    struct list ended;          /* struct ended.node: commands that are over, oldest first */
+    struct list ops;   /* struct op.node; the first is under way */
+    struct list ended; /* struct ended.node: commands that are over, oldest first */
     unsigned n_ops, n_runs, n_ended, n_agents;
     struct loop_timer idle_timer, end_timer, lifetime_timer, hibernate_timer, watch;
-    int64_t memory_poll_cost_ns;        /* how long the last look at its memory took; counted in engine->memory_poll_cost_ns */
+    int64_t memory_poll_cost_ns; /* how long the last look at its memory took; counted in
+                                    engine->memory_poll_cost_ns */
     int64_t idle_ms, ttl_ms, lifetime_ms, hibernate_ms;
     struct auto_snapshot auto_snapshot;
-    uint64_t hibernate_cpu_ns;  /* of its box when that timer was set */
-    struct hibernated *sleep;        /* it is in the store, and nothing of it here; NULL: it is awake */
-    struct backing_ref backing_ref;       /* the image that its processes were restored from */
-    int64_t made_ns, called_ns; /* CLOCK_REALTIME; CLOCK_MONOTONIC */
-    int64_t since_ns;           /* CLOCK_REALTIME: what the host changed later, we do not know of */
-    unsigned char operation[64];        /* of CREATE */
+    uint64_t hibernate_cpu_ns; /* of its box when that timer was set */
+    struct hibernated *sleep;  /* it is in the store, and nothing of it here; NULL: it is awake */
+    struct backing_ref backing_ref; /* the image that its processes were restored from */
+    int64_t made_ns, called_ns;     /* CLOCK_REALTIME; CLOCK_MONOTONIC */
+    int64_t since_ns; /* CLOCK_REALTIME: what the host changed later, we do not know of */
+    unsigned char operation[64]; /* of CREATE */
     size_t operation_length;
 };
 
-/* A pipe out of the sandbox that a command had which is over: what it left running may have it still. */
+/* A pipe out of the sandbox that a command had which is over: what it left running may have it
+ * still. */
 struct orphan_pipe {
     uint64_t inode;
     bool is_written;
@@ -208,58 +234,62 @@ struct ended {
     unsigned char operation[72];
     size_t operation_length;
     char *command;
-    uint64_t step, end_sequence;    /* record.c */
+    uint64_t step, end_sequence; /* record.c */
     enum rollbox_outcome outcome;
     int status;
     uint64_t wall_ns, cpu_ns;
-    bool told;                  /* somebody got its result */
+    bool told; /* somebody got its result */
 };
 
 /* A request that takes several steps. */
 struct op {
     struct list node;
     struct session *session;
-    struct client *client;      /* NULL: gone, or nobody waits */
+    struct client *client; /* NULL: gone, or nobody waits */
     uint64_t serial;
     enum protocol_verb verb;
-    uint64_t frozen;            /* the serial of what is waited for: FREEZE, or the SIGNAL that tells that init has done all before it */
-    bool started, waits_for_frozen, waits_to_freeze, waits_to_dump, waits_for_init, waits_for_copy, waits_for_compaction, waits_for_measure, waits_for_box, waits_for_restored, waits_for_commands, waits_for_room;
-    bool measures;              /* PAUSE: only until the files have been walked over (disk_upper.h) */
+    uint64_t frozen; /* the serial of what is waited for: FREEZE, or the SIGNAL that tells that init
+                        has done all before it */
+    bool started, waits_for_frozen, waits_to_freeze, waits_to_dump, waits_for_init, waits_for_copy,
+        waits_for_compaction, waits_for_measure, waits_for_box, waits_for_restored,
+        waits_for_commands, waits_for_room;
+    bool measures; /* PAUSE: only until the files have been walked over (disk_upper.h) */
     bool waits_for_walk;
-    bool waits_for_death;       /* HIBERNATE: it is in the store, and its box is dying */
-    bool holds;                 /* HIBERNATE: what stands still for it is not let go until it is in the store */
+    bool waits_for_death; /* HIBERNATE: it is in the store, and its box is dying */
+    bool holds; /* HIBERNATE: what stands still for it is not let go until it is in the store */
     struct hibernated *sleep;        /* HIBERNATE: that it is becoming */
-    struct wake_op *wake_op;      /* WAKE: how far it is */
-    struct wire_message *deferred;      /* WAKE: a request that is answered once it is awake */
-    bool drops;                 /* processes="drop" */
-    bool follows_commands;      /* that were on their way to init when it was asked for */
-    unsigned n_dumps;        /* that were in vain and may be tried again */
-    struct dump_job *dump_job;        /* while the processes stand still for it */
-    struct checkpoint *checkpoint;          /* what came of that; a reference */
-    struct flatten_job *flatten_job;        /* being put together for it; NULL */
-    bool flatten_failed;          /* FORK: that could not be */
-    struct layer *layer;        /* and of the files, while the image is written yet; NULL: nothing */
-    struct snapshot *from, *to;     /* references */
-    struct snapshot *pinned;        /* the state that was named, also when it is dropped before its turn comes */
+    struct wake_op *wake_op;         /* WAKE: how far it is */
+    struct wire_message *deferred;   /* WAKE: a request that is answered once it is awake */
+    bool drops;                      /* processes="drop" */
+    bool follows_commands;           /* that were on their way to init when it was asked for */
+    unsigned n_dumps;                /* that were in vain and may be tried again */
+    struct dump_job *dump_job;       /* while the processes stand still for it */
+    struct checkpoint *checkpoint;   /* what came of that; a reference */
+    struct flatten_job *flatten_job; /* being put together for it; NULL */
+    bool flatten_failed;             /* FORK: that could not be */
+    struct layer *layer; /* and of the files, while the image is written yet; NULL: nothing */
+    struct snapshot *from, *to; /* references */
+    struct snapshot
+        *pinned; /* the state that was named, also when it is dropped before its turn comes */
     char *name, *path;
     unsigned count;
-    bool same_seed;             /* FORK: not one for each */
-    bool attached;              /* FORK: they are the asker's */
+    bool same_seed; /* FORK: not one for each */
+    bool attached;  /* FORK: they are the asker's */
     bool textual, force, digests;
-    bool takes_live;            /* EXPORT: what runs, too */
-    bool is_automatic;          /* SNAPSHOT: auto_snapshot.c's */
-    bool is_recorded;           /* DIFF: it is for the record, and nobody waits */
-    const struct buf *answer;   /* of that, while it ends */
-    uint64_t after;             /* of these two: the step of the command that ended; 0: it was none */
-    bool was_tried;             /* VERIFY: its processes; what refused them is `refusal`, unless that is NULL */
+    bool takes_live;          /* EXPORT: what runs, too */
+    bool is_automatic;        /* SNAPSHOT: auto_snapshot.c's */
+    bool is_recorded;         /* DIFF: it is for the record, and nobody waits */
+    const struct buf *answer; /* of that, while it ends */
+    uint64_t after;           /* of these two: the step of the command that ended; 0: it was none */
+    bool was_tried; /* VERIFY: its processes; what refused them is `refusal`, unless that is NULL */
     char *refusal;
-    int fd;                     /* of EXPORT */
-    struct session **made;      /* FORK, VERIFY */
+    int fd;                /* of EXPORT */
+    struct session **made; /* FORK, VERIFY */
     unsigned n_made, n_asked, n_ready;
     struct store_job *store_job;
-    uint64_t step, begun_at;    /* record.c */
+    uint64_t step, begun_at; /* record.c */
     char asked[32], recorded_name[SESSION_NAME_MAX + 1];
-    void (*then)(struct op *op);    /* what to do with `to` once it is there */
+    void (*then)(struct op *op); /* what to do with `to` once it is there */
 };
 
 /* The one under way, or the next; NULL: there is none. */
@@ -269,83 +299,109 @@ static inline struct op *session_first_op(const struct session *session) {
 
 /* session.c */
 struct session *session_find(struct engine *engine, const char *name);
-/* The same; one that sleeps in the store is taken from there. What keeps it from being had is the error. */
-int session_look_up(struct engine *engine, const char *name, struct session **ret_session, struct rollbox_error *error);
+/* The same; one that sleeps in the store is taken from there. What keeps it from being had is the
+ * error. */
+int session_look_up(struct engine *engine, const char *name, struct session **ret_session,
+    struct rollbox_error *error);
 bool session_name_ok(const char *name);
 bool session_has_user(const struct session *session, const char *user);
-void session_name_operation(const struct session *session, unsigned char *operation, size_t *length);   /* puts the session's number before it */
-void session_request(struct client *client, struct wire_message *message);      /* PROTOCOL_SANDBOX */
-int session_may_wait(const struct session *session, struct rollbox_error *error);        /* there is room for one request more that waits: 0 */
-void session_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds); /* takes what it wants of fds (-EBADF) */
+void session_name_operation(const struct session *session, unsigned char *operation,
+    size_t *length); /* puts the session's number before it */
+void session_request(struct client *client, struct wire_message *message); /* PROTOCOL_SANDBOX */
+int session_may_wait(const struct session *session,
+    struct rollbox_error *error); /* there is room for one request more that waits: 0 */
+void session_answer(struct session *session, const struct guest_record *record, int *fds,
+    size_t n_fds); /* takes what it wants of fds (-EBADF) */
 void session_box_dead(struct session *session, struct box *box);
 void session_box_failed(struct session *session, const struct guest_record *record);
 void session_box_created(struct session *session);
 void session_box_ready(struct session *session);
 void session_out_of_memory(struct session *session, enum oom_cause cause);
-void session_over_disk(struct session *session, bool spares_agents);     /* disk_at store: there is more than max_disk */
-void session_broken(struct session *session);    /* a process of it would not go on as it was: all of them end, and their commands with an error */
-enum oom_cause session_oom_cause(struct session *session);       /* since this was asked last, by its group */
-void session_oom_forget(struct session *session);                /* what it has counted until now is the cause of no later end */
+void session_over_disk(
+    struct session *session, bool spares_agents); /* disk_at store: there is more than max_disk */
+void session_broken(struct session *session); /* a process of it would not go on as it was: all of
+                                                 them end, and their commands with an error */
+enum oom_cause session_oom_cause(
+    struct session *session); /* since this was asked last, by its group */
+void session_oom_forget(
+    struct session *session); /* what it has counted until now is the cause of no later end */
 void session_exec_ended(struct session *session, uint64_t step, bool has_run);
 void session_forget_client(struct client *client);
-void session_close(struct session *session);    /* and frees */
+void session_close(struct session *session); /* and frees */
 void session_close_all(struct engine *engine);
-int session_need_box(struct session *session, struct rollbox_error *error);      /* makes one unless there is */
+int session_need_box(
+    struct session *session, struct rollbox_error *error); /* makes one unless there is */
 void session_give_up_box(struct session *session);
 void session_touch(struct session *session);
-void session_arm(struct session *session);      /* its timers */
+void session_arm(struct session *session); /* its timers */
 int session_resume(struct session *session);
-int session_freeze(struct session *session, uint64_t serial);   /* init's answer goes to op.c */
+int session_freeze(struct session *session, uint64_t serial); /* init's answer goes to op.c */
 int session_thaw(struct session *session);
-int session_ask(struct session *session, uint64_t serial);     /* init's answer, SIGNALLED, goes to op.c: all that it was told before is done then */
-void session_thaw_soon(struct session *session);         /* at the latest when init's socket has room again */
-struct session *session_new(struct engine *engine, struct profile *profile, struct client *client, const char *name, struct snapshot_tree *tree, struct snapshot *base, struct rollbox_error *error);
-void session_reply(struct client *client, uint64_t serial, struct buf *json);   /* consumed */
-/* Soon, from the loop: starts the next operation, sends the commands that wait, frees a closed session without a box. */
+int session_ask(
+    struct session *session, uint64_t serial); /* init's answer, SIGNALLED, goes to op.c: all that
+                                                  it was told before is done then */
+void session_thaw_soon(
+    struct session *session); /* at the latest when init's socket has room again */
+struct session *session_new(struct engine *engine, struct profile *profile, struct client *client,
+    const char *name, struct snapshot_tree *tree, struct snapshot *base,
+    struct rollbox_error *error);
+void session_reply(struct client *client, uint64_t serial, struct buf *json); /* consumed */
+/* Soon, from the loop: starts the next operation, sends the commands that wait, frees a closed
+ * session without a box. */
 void session_schedule(struct session *session);
 void session_watch(struct session *session);
-#define CHECKPOINT_REST_NS 200000000ll        /* the longest until the first look at what was restored */
+#define CHECKPOINT_REST_NS 200000000ll /* the longest until the first look at what was restored */
 void session_watch_restored(struct session *session, uint64_t image_bytes);
 
 /* exec.c: commands in sessions. */
 void exec_enter(struct run *run);
-struct session *exec_leave(struct run *run);    /* over: keeps the record of it */
-bool exec_kill(struct run *run);                /* its tree; false: init cannot be told, or never knew of it */
+struct session *exec_leave(struct run *run); /* over: keeps the record of it */
+bool exec_kill(struct run *run); /* its tree; false: init cannot be told, or never knew of it */
 int exec_signal(struct run *run, int number, enum rollbox_scope scope);
-void exec_kill_all(struct session *session);    /* every process but init */
-void exec_kill_guests(struct session *session); /* and but its agents */
-void exec_send_waiting(struct session *session);        /* to init; of session_schedule alone */
+void exec_kill_all(struct session *session);     /* every process but init */
+void exec_kill_guests(struct session *session);  /* and but its agents */
+void exec_send_waiting(struct session *session); /* to init; of session_schedule alone */
 /* init has answered to a signal for that command. */
 void exec_signalled(struct session *session, uint64_t serial);
-void exec_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds);
+void exec_answer(
+    struct session *session, const struct guest_record *record, int *fds, size_t n_fds);
 void exec_attach(struct client *client, struct wire_message *message);
-size_t exec_claim(struct run *run, uint64_t wanted, struct buf *json, int *ret_fds);     /* VERB_CLAIM: what was kept for whoever asks first; the descriptors are the caller's */
+size_t exec_claim(struct run *run, uint64_t wanted, struct buf *json,
+    int *ret_fds); /* VERB_CLAIM: what was kept for whoever asks first; the descriptors are the
+                      caller's */
 struct run *exec_find(struct session *session, const struct wire_field *operation);
-char *exec_describe(const struct run *run);     /* "argv0 argv1 ...", as far as it is short, for people; NULL */
-void exec_adopt(struct run *run);       /* one that is restored: nobody asked for it */
+char *exec_describe(
+    const struct run *run);       /* "argv0 argv1 ...", as far as it is short, for people; NULL */
+void exec_adopt(struct run *run); /* one that is restored: nobody asked for it */
 
 /* stream.c */
 struct terminal_input;
-/* Before the end of a pipe is handed to a sandbox: its programs may open the pipe by name, too. Other files stay as they are. */
+/* Before the end of a pipe is handed to a sandbox: its programs may open the pipe by name, too.
+ * Other files stay as they are. */
 void stream_let_open(const struct engine *engine, int fd);
 int stream_add(struct output *output, int take_fd);
-void stream_flush(struct output *output);        /* there is more, or its end */
-void stream_orphan(struct output *output);      /* the run goes; what is not delivered yet still is */
+void stream_flush(struct output *output);  /* there is more, or its end */
+void stream_orphan(struct output *output); /* the run goes; what is not delivered yet still is */
 void stream_drop(struct output *output);
 void stream_forget_all(struct engine *engine);
-void drain_add(struct engine *engine, uint64_t session, int take_fd);     /* read from and forgotten, until its end; `session`: its number */
-size_t drain_terminals(const struct engine *engine, uint64_t session, int *fds, size_t most);    /* borrowed */
+void drain_add(struct engine *engine, uint64_t session,
+    int take_fd); /* read from and forgotten, until its end; `session`: its number */
+size_t drain_terminals(
+    const struct engine *engine, uint64_t session, int *fds, size_t most); /* borrowed */
 size_t drain_inodes(const struct engine *engine, uint64_t session, uint64_t *inodes, size_t most);
-void drain_forget(struct engine *engine, uint64_t session);     /* whoever writes to its is dying */
+void drain_forget(struct engine *engine, uint64_t session); /* whoever writes to its is dying */
 void drain_forget_all(struct engine *engine);
-struct terminal_input *terminal_input_new(struct engine *engine, const struct client *client, int take_input, int terminal);
+struct terminal_input *terminal_input_new(
+    struct engine *engine, const struct client *client, int take_input, int terminal);
 struct terminal_input *terminal_input_free(struct terminal_input *terminal_input);
 
 /* layer.c */
 struct layer *layer_new(int take_fd, uint64_t bytes, uint64_t entries);
-void layer_take_upper(struct layer *layer, struct disk_upper *take_upper);    /* it is on disk, and immutable from now on */
-bool layer_is_measured(const struct layer *layer);      /* else it will be: op_measured */
-int layer_hold(struct layer_hold *hold, struct layer *const *layers, size_t n);      /* those of them that are on disk, besides what it holds. 0 or -ENOMEM */
+void layer_take_upper(struct layer *layer,
+    struct disk_upper *take_upper);                /* it is on disk, and immutable from now on */
+bool layer_is_measured(const struct layer *layer); /* else it will be: op_measured */
+int layer_hold(struct layer_hold *hold, struct layer *const *layers,
+    size_t n); /* those of them that are on disk, besides what it holds. 0 or -ENOMEM */
 int layer_hold_tree(struct layer_hold *hold, const struct snapshot_tree *tree);
 void layer_hold_done(struct layer_hold *hold);
 struct layer *layer_put(struct layer *layer);
@@ -354,140 +410,222 @@ struct snapshot_tree *snapshot_tree_new(struct engine *engine, struct snapshot *
 struct snapshot_tree *snapshot_tree_put(struct snapshot_tree *tree);
 /* No file of its family's sandboxes is older: CLOCK_REALTIME. */
 int64_t snapshot_since_ns(const struct snapshot *snapshot);
-void snapshot_has_since(struct snapshot *snapshot, int64_t since_ns);       /* a sandbox that was made ahead, say */
-struct snapshot *snapshot_new(struct engine *engine, struct snapshot_tree *tree, struct snapshot *parent, struct snapshot *lower, struct layer *take_layer);
+void snapshot_has_since(
+    struct snapshot *snapshot, int64_t since_ns); /* a sandbox that was made ahead, say */
+struct snapshot *snapshot_new(struct engine *engine, struct snapshot_tree *tree,
+    struct snapshot *parent, struct snapshot *lower, struct layer *take_layer);
 struct snapshot *snapshot_get(struct snapshot *snapshot);
 struct snapshot *snapshot_put(struct snapshot *snapshot);
 struct snapshot *snapshot_find(struct snapshot_tree *tree, const char *id);
 int snapshot_drop(struct snapshot *snapshot);
-struct snapshot *snapshot_pin(struct snapshot *snapshot);       /* a reference, and what ran in it stays; of NULL NULL */
-struct snapshot *snapshot_unpin(struct snapshot *snapshot);     /* NULL */
-struct snapshot *snapshot_nearest_owned(struct snapshot *snapshot);    /* that one, or what it lies on if it is nobody's any more and has nothing of its own: one more of those with each round of states would be kept for nothing */
-size_t snapshot_chain(struct snapshot *snapshot, struct layer **layers, size_t most);        /* bottom first; how many there are, perhaps more than most */
-void snapshot_usage(struct snapshot *snapshot, uint64_t *ret_bytes, uint64_t *ret_entries);  /* of its chain */
+struct snapshot *snapshot_pin(
+    struct snapshot *snapshot); /* a reference, and what ran in it stays; of NULL NULL */
+struct snapshot *snapshot_unpin(struct snapshot *snapshot); /* NULL */
+struct snapshot *snapshot_nearest_owned(struct snapshot *
+        snapshot); /* that one, or what it lies on if it is nobody's any more and has nothing of its
+                      own: one more of those with each round of states would be kept for nothing */
+size_t snapshot_chain(struct snapshot *snapshot, struct layer **layers,
+    size_t most); /* bottom first; how many there are, perhaps more than most */
+void snapshot_usage(
+    struct snapshot *snapshot, uint64_t *ret_bytes, uint64_t *ret_entries); /* of its chain */
 void snapshot_compact_later(struct snapshot *snapshot, struct profile *profile);
 /* What users are told of a state. */
 struct snapshot_facts {
-    const char *id, *name, *parent;     /* name, parent: or NULL */
-    uint64_t bytes, files;      /* that its parent has not */
+    const char *id, *name, *parent; /* name, parent: or NULL */
+    uint64_t bytes, files;          /* that its parent has not */
     int64_t made_ns;
     bool was_live, is_automatic;
-    const char *kind;           /* what becoming it takes: "files" alone; "live": its processes from their image; "warm": they are held ready; "asleep": it is in the store */
+    const char *kind; /* what becoming it takes: "files" alone; "live": its processes from their
+                         image; "warm": they are held ready; "asleep": it is in the store */
     unsigned processes;
-    uint64_t memory_bytes, disk_bytes;  /* disk: of one that sleeps */
+    uint64_t memory_bytes, disk_bytes; /* disk: of one that sleeps */
 };
 void snapshot_facts(struct snapshot *snapshot, struct snapshot_facts *ret_facts);
-void snapshot_facts_text(const struct snapshot_facts *facts, struct buf *to);   /* members of a JSON object */
-struct snapshot *snapshot_nearest_visible(struct snapshot *snapshot);      /* itself, or the nearest before it that users know of */
-void snapshot_tree_gc(struct snapshot_tree *tree); /* forgets states that nobody asked for and nothing stands on */
+void snapshot_facts_text(
+    const struct snapshot_facts *facts, struct buf *to); /* members of a JSON object */
+struct snapshot *snapshot_nearest_visible(
+    struct snapshot *snapshot); /* itself, or the nearest before it that users know of */
+void snapshot_tree_gc(
+    struct snapshot_tree *tree); /* forgets states that nobody asked for and nothing stands on */
 void snapshot_tree_text(struct snapshot_tree *tree, struct buf *to);
-/* Copies layers (the first `n`, bottom first) into a new one, in a child of the launcher. Files of `numbers` keep those, besides what was kept in the layers; NULL: none. `done` is called once, with NULL and an errno on failure. */
+/* Copies layers (the first `n`, bottom first) into a new one, in a child of the launcher. Files of
+ * `numbers` keep those, besides what was kept in the layers; NULL: none. `done` is called once,
+ * with NULL and an errno on failure. */
 struct copy;
 typedef void (*copy_done)(void *data, struct layer *take_layer, int error_number);
-int copy_start(struct profile *profile, struct layer *const *layers, size_t n, const struct inode_numbers *numbers, copy_done done, void *data);
-void copy_answer(struct launcher *launcher, const struct guest_record *record, int *fds, size_t n_fds);
+int copy_start(struct profile *profile, struct layer *const *layers, size_t n,
+    const struct inode_numbers *numbers, copy_done done, void *data);
+void copy_answer(
+    struct launcher *launcher, const struct guest_record *record, int *fds, size_t n_fds);
 void copy_lost(struct launcher *launcher);
 void copy_forget(struct engine *engine, const void *data);
 
-int copy_empty(struct profile *profile, uint64_t bytes, uint64_t entries, copy_done done, void *data);   /* a new layer with nothing in it */
-void layer_look(struct layer *layer);    /* it was filled */
+int copy_empty(struct profile *profile, uint64_t bytes, uint64_t entries, copy_done done,
+    void *data);                      /* a new layer with nothing in it */
+void layer_look(struct layer *layer); /* it was filled */
 
 /* dump_job.c: the processes of a session and their image. */
-int dump_job_notify_init(const struct box *box);      /* with random_seed or time_start, init has a part in it (guest/quiesce.h): the end of a socket to it, the caller's; 0: it has none; or -errno */
-int dump_job_start(struct op *op, struct rollbox_error *error);     /* op_dumped tells; they stand still from then on */
-void dump_job_release(struct dump_job *take_dump_job);      /* they go on; op_dump_released tells when all do */
-const struct inode_numbers *dump_job_numbers(const struct dump_job *dump_job);   /* of the files that are open; NULL of NULL */
-bool dump_job_is_complete(const struct dump_job *dump_job);         /* the image is written */
-bool dump_job_resumed(const struct dump_job *dump_job);       /* and then there were no files to copy; NULL: no */
-bool dump_job_resume(struct dump_job *dump_job);     /* they go on, and op_image_written tells when the image is written; false: it is */
-void dump_job_kill(struct dump_job *dump_job);      /* with the box's init all of them end, and none goes on before */
-bool dump_job_has_broken(struct session *session);     /* it was killed, and a process of the sandbox does not go on as it was: session_broken comes */
-struct dump_job *dump_job_free(struct dump_job *dump_job); /* whatever it is at; they go on. Takes and returns NULL */
+int dump_job_notify_init(const struct box
+        *box); /* with random_seed or time_start, init has a part in it (guest/quiesce.h): the end
+                  of a socket to it, the caller's; 0: it has none; or -errno */
+int dump_job_start(struct op *op,
+    struct rollbox_error *error); /* op_dumped tells; they stand still from then on */
+void dump_job_release(
+    struct dump_job *take_dump_job); /* they go on; op_dump_released tells when all do */
+const struct inode_numbers *dump_job_numbers(
+    const struct dump_job *dump_job); /* of the files that are open; NULL of NULL */
+bool dump_job_is_complete(const struct dump_job *dump_job); /* the image is written */
+bool dump_job_resumed(
+    const struct dump_job *dump_job); /* and then there were no files to copy; NULL: no */
+bool dump_job_resume(struct dump_job *dump_job); /* they go on, and op_image_written tells when the
+                                                    image is written; false: it is */
+void dump_job_kill(
+    struct dump_job *dump_job); /* with the box's init all of them end, and none goes on before */
+bool dump_job_has_broken(
+    struct session *session); /* it was killed, and a process of the sandbox does not go on as it
+                                 was: session_broken comes */
+struct dump_job *dump_job_free(
+    struct dump_job *dump_job); /* whatever it is at; they go on. Takes and returns NULL */
 
 /* checkpoint.c: processes that go on in another box. */
-struct checkpoint *checkpoint_new(struct engine *engine);    /* empty; NULL: out of memory */
-int checkpoint_new_image(struct profile *profile);            /* a file for one, empty; or -errno */
-int checkpoint_new_small_image(void);                         /* one that a page of usual size is not too small for */
-int checkpoint_open_to_read(int image);                        /* another descriptor of it: it may be written to by others yet, by this one it cannot be; or -errno */
-int checkpoint_seal_image(int *fd);                            /* nobody writes to it any more, nor did anybody keep a way to: 0 or -errno; the descriptor is another after it */
+struct checkpoint *checkpoint_new(struct engine *engine); /* empty; NULL: out of memory */
+int checkpoint_new_image(struct profile *profile);        /* a file for one, empty; or -errno */
+int checkpoint_new_small_image(void);   /* one that a page of usual size is not too small for */
+int checkpoint_open_to_read(int image); /* another descriptor of it: it may be written to by others
+                                           yet, by this one it cannot be; or -errno */
+int checkpoint_seal_image(int *fd); /* nobody writes to it any more, nor did anybody keep a way to:
+                                       0 or -errno; the descriptor is another after it */
 struct checkpoint *checkpoint_get(struct checkpoint *checkpoint);
 struct checkpoint *checkpoint_put(struct checkpoint *checkpoint);
-int checkpoint_zygote(struct checkpoint *checkpoint, struct profile *profile, struct launcher **ret_zygote, struct rollbox_error *error);
+int checkpoint_zygote(struct checkpoint *checkpoint, struct profile *profile,
+    struct launcher **ret_zygote, struct rollbox_error *error);
 void checkpoint_zygote_gone(struct checkpoint *checkpoint);
-void checkpoint_prefork(struct checkpoint *checkpoint, struct profile *profile, struct snapshot *base);  /* a box for the next one, if there is likely to be one */
-bool checkpoint_is_in_demand(struct checkpoint *checkpoint);      /* a box that was made ahead is taken: is the next one to be made at once? */
-void checkpoint_load_box(struct checkpoint *checkpoint, struct profile *profile, struct snapshot *base);    /* for the one who waits for what is being written; live->progress is gone if there is one */
-bool checkpoint_may_be_kept(const struct checkpoint *checkpoint, const struct box *box);       /* by its init, what its process was forked from: for a while, and only of a holder */
-void checkpoint_drop_zygotes(struct engine *engine);  /* those that are idle: something has run out */
-int checkpoint_image(const struct checkpoint *checkpoint);         /* borrowed: an image that is no addition; -EBADF: there is none yet */
-uint64_t checkpoint_memory(const struct checkpoint *checkpoint);   /* bytes that its processes have, at most: what a holder of it has, or its sandboxes begin with */
-bool checkpoint_is_incremental_on(const struct checkpoint *checkpoint, const struct box *box);    /* is it an addition to what the box was prepared from? */
-struct checkpoint *checkpoint_backing_ref(struct checkpoint *checkpoint);     /* whose holder makes its sandboxes: it, or what it is an addition to, and they amend themselves */
-/* flatten.c. An image is being put together that the work needs: it starts when it is there, or has failed. */
+void checkpoint_prefork(struct checkpoint *checkpoint, struct profile *profile,
+    struct snapshot *base); /* a box for the next one, if there is likely to be one */
+bool checkpoint_is_in_demand(struct checkpoint
+        *checkpoint); /* a box that was made ahead is taken: is the next one to be made at once? */
+void checkpoint_load_box(struct checkpoint *checkpoint, struct profile *profile,
+    struct snapshot *base); /* for the one who waits for what is being written; live->progress is
+                               gone if there is one */
+bool checkpoint_may_be_kept(const struct checkpoint *checkpoint,
+    const struct box *
+        box); /* by its init, what its process was forked from: for a while, and only of a holder */
+void checkpoint_drop_zygotes(
+    struct engine *engine); /* those that are idle: something has run out */
+int checkpoint_image(const struct checkpoint
+        *checkpoint); /* borrowed: an image that is no addition; -EBADF: there is none yet */
+uint64_t checkpoint_memory(
+    const struct checkpoint *checkpoint); /* bytes that its processes have, at most: what a holder
+                                             of it has, or its sandboxes begin with */
+bool checkpoint_is_incremental_on(const struct checkpoint *checkpoint,
+    const struct box *box); /* is it an addition to what the box was prepared from? */
+struct checkpoint *checkpoint_backing_ref(
+    struct checkpoint *checkpoint); /* whose holder makes its sandboxes: it, or what it is an
+                                       addition to, and they amend themselves */
+/* flatten.c. An image is being put together that the work needs: it starts when it is there, or has
+ * failed. */
 bool flatten_begin(struct op *op);
 /* Nobody waits for it. */
 void flatten_later(struct checkpoint *checkpoint, struct profile *profile);
 struct flatten_job *flatten_free(struct flatten_job *flatten_job);
-int checkpoint_restore(struct session *session, struct rollbox_error *error);  /* in its box, which is ready; init answers RESTORED */
-int checkpoint_take_terminals(struct session *session, int *fds, size_t n_fds);      /* those of its commands; takes what is one (-EBADF) */
-void checkpoint_restored(struct session *session);    /* they go on */
+int checkpoint_restore(struct session *session,
+    struct rollbox_error *error); /* in its box, which is ready; init answers RESTORED */
+int checkpoint_take_terminals(struct session *session, int *fds,
+    size_t n_fds); /* those of its commands; takes what is one (-EBADF) */
+void checkpoint_restored(struct session *session); /* they go on */
 
 /* hibernate.c: hibernating and waking. */
 void backing_ref_set(struct backing_ref *backing_ref, struct backing *backing, size_t index);
-struct backing_ref backing_ref_of(const struct backing_ref *backing_ref);    /* another reference */
-void backing_ref_put(struct backing_ref *backing_ref);         /* which is none then */
+struct backing_ref backing_ref_of(const struct backing_ref *backing_ref); /* another reference */
+void backing_ref_put(struct backing_ref *backing_ref);                    /* which is none then */
 void hibernate_start(struct op *op);
-void hibernate_cancel(struct session *session);    /* it is called: if it goes to sleep by itself and is written right now, it goes on at once instead */
+void hibernate_cancel(
+    struct session *session); /* it is called: if it goes to sleep by itself and is written right
+                                 now, it goes on at once instead */
 void wake_start(struct op *op);
-void hibernate_export(struct op *op);    /* work->to, or what sleeps, with its processes */
-void hibernate_store_job_over(struct op *op, const json_t *answer, int take_lock, const struct rollbox_error *error);
+void hibernate_export(struct op *op); /* work->to, or what sleeps, with its processes */
+void hibernate_store_job_over(
+    struct op *op, const json_t *answer, int take_lock, const struct rollbox_error *error);
 void hibernate_abandoned(struct engine *engine, const char *id);
-bool hibernate_box_dead(struct session *session);    /* its box was to die */
-int sleep_consume(struct session *session, struct rollbox_error *error);      /* before what sleeps may go on: the store does not offer it any more. 0, also if it does not sleep; or the error */
+bool hibernate_box_dead(struct session *session); /* its box was to die */
+int sleep_consume(struct session *session,
+    struct rollbox_error *error); /* before what sleeps may go on: the store does not offer it any
+                                     more. 0, also if it does not sleep; or the error */
 void wake_restored(struct op *op, const struct rollbox_error *error);
-bool wake_if_needed(struct session *session);       /* something waits that needs it awake: a WAKE is its first work now */
-const struct hibernated *sleep_of(const struct session *session);     /* what it sleeps with, or is on its way to be awake from; NULL: it is awake */
-int wake_then(struct session *session, struct client *client, struct wire_message *message);   /* a request that is for when it is awake; takes what is in it */
+bool wake_if_needed(struct session
+        *session); /* something waits that needs it awake: a WAKE is its first work now */
+const struct hibernated *sleep_of(const struct session
+        *session); /* what it sleeps with, or is on its way to be awake from; NULL: it is awake */
+int wake_then(struct session *session, struct client *client,
+    struct wire_message *message); /* a request that is for when it is awake; takes what is in it */
 void hibernate_forget_op(struct op *op);
-void hibernate_close(struct session *session, bool keeps);   /* `keeps`: what is in the store stays there */
+void hibernate_close(
+    struct session *session, bool keeps); /* `keeps`: what is in the store stays there */
 void hibernate_tree(const struct session *session, struct buf *to);
-void hibernate_execs(const struct session *session, struct buf *to, const char **between);   /* commands that go on when it wakes */
-int hibernate_reattach(struct engine *engine, const char *name, bool removes, struct rollbox_error *error);     /* those that an engine before us on this socket left asleep; NULL: all that can be had. 1: it cannot be had, and was removed */
+void hibernate_execs(const struct session *session, struct buf *to,
+    const char **between); /* commands that go on when it wakes */
+int hibernate_reattach(struct engine *engine, const char *name, bool removes,
+    struct rollbox_error
+        *error); /* those that an engine before us on this socket left asleep; NULL: all that can be
+                    had. 1: it cannot be had, and was removed */
 
 /* auto_snapshot.c: snapshots that are taken by themselves. */
-bool auto_snapshot_is_due(const struct session *session);  /* its state may be another than before the command that has just ended */
-void auto_snapshot_after(struct session *session, uint64_t step);  /* a command has ended, which was that step of its record (0: none) */
+bool auto_snapshot_is_due(const struct session
+        *session); /* its state may be another than before the command that has just ended */
+void auto_snapshot_after(struct session *session,
+    uint64_t step); /* a command has ended, which was that step of its record (0: none) */
 void auto_snapshot_taken(struct op *op);
 void auto_snapshot_failed(struct session *session, const struct rollbox_error *error);
 void auto_snapshot_text(const struct session *session, struct buf *to);
 
 /* describe.c: what a state holds, and whether it is sound. */
 void describe_start(struct op *op);
-void describe_tried(struct op *op, const struct rollbox_error *error);  /* VERIFY: whether the processes could go on in another sandbox */
-void describe_command_text(const struct checkpoint_command *command, const char **between, struct buf *to);
-json_t *describe_snapshot(const struct op *op);     /* what the engine knows of work->to; NULL: out of memory */
+void describe_tried(struct op *op,
+    const struct rollbox_error
+        *error); /* VERIFY: whether the processes could go on in another sandbox */
+void describe_command_text(
+    const struct checkpoint_command *command, const char **between, struct buf *to);
+json_t *describe_snapshot(
+    const struct op *op); /* what the engine knows of work->to; NULL: out of memory */
 
 /* op.c: works. */
-void op_take_snapshot(struct op *op, void (*then)(struct op *op));    /* the present state becomes work->to */
-void op_resume_processes(struct op *op);     /* what stood still for it */
+void op_take_snapshot(
+    struct op *op, void (*then)(struct op *op)); /* the present state becomes work->to */
+void op_resume_processes(struct op *op);         /* what stood still for it */
 void op_start(struct op *op);
-bool box_is_pristine(struct box *box);  /* nothing seems to run in it, and nothing was written: as far as can be told without asking init */
-bool op_files_are_pristine(struct box *box);  /* nothing was written since it was made, though it may be in the next moment if something runs */
-struct files_baseline *box_files_baseline(struct box *box);  /* to tell later whether anything was written; NULL: cannot be told */
-struct snapshot *op_seal_layer(struct session *session, struct box *box);      /* the files of a box in which nothing runs (any more), as a node with a reference for the caller, or NULL; the session stands on it from now on */
-void op_dump_released(struct session *session);   /* who held its processes is gone */
-void op_commands_sent(struct session *session);       /* none waits any more */
-void op_init_reply(struct session *session, const struct guest_record *record);   /* FROZEN, SIGNALLED */
-void op_image_written(struct op *op, const struct rollbox_error *error);       /* what was captured has its image now; error: it has none */
-void op_dumped(struct op *op, struct checkpoint *take_checkpoint, const struct rollbox_error *error);        /* NULL: it failed, and they go on */
-bool op_dump_again(struct op *op);    /* after one that failed and that is given up by this; false: it was tried often enough, and nothing is done */
-void op_session_ready(struct session *session, const struct rollbox_error *error);   /* its box is ready, with the processes that are to go on in it, or (error) never will be */
+bool box_is_pristine(struct box *box); /* nothing seems to run in it, and nothing was written: as
+                                          far as can be told without asking init */
+bool op_files_are_pristine(struct box *box); /* nothing was written since it was made, though it may
+                                                be in the next moment if something runs */
+struct files_baseline *box_files_baseline(
+    struct box *box); /* to tell later whether anything was written; NULL: cannot be told */
+struct snapshot *op_seal_layer(struct session *session,
+    struct box *box); /* the files of a box in which nothing runs (any more), as a node with a
+                         reference for the caller, or NULL; the session stands on it from now on */
+void op_dump_released(struct session *session); /* who held its processes is gone */
+void op_commands_sent(struct session *session); /* none waits any more */
+void op_init_reply(
+    struct session *session, const struct guest_record *record); /* FROZEN, SIGNALLED */
+void op_image_written(struct op *op,
+    const struct rollbox_error
+        *error); /* what was captured has its image now; error: it has none */
+void op_dumped(struct op *op, struct checkpoint *take_checkpoint,
+    const struct rollbox_error *error); /* NULL: it failed, and they go on */
+bool op_dump_again(struct op *op); /* after one that failed and that is given up by this; false: it
+                                      was tried often enough, and nothing is done */
+void op_session_ready(struct session *session,
+    const struct rollbox_error *error); /* its box is ready, with the processes that are to go on in
+                                           it, or (error) never will be */
 void op_compacted(struct engine *engine, struct snapshot *snapshot);
-void op_measured(struct layer *layer);      /* how much is in it is known */
-bool op_hold_frozen(struct session *session);        /* for a walk over its files; answered by disk_upper_stands, soon or at once, or disk_upper_is_left. False: it cannot be asked */
-void op_disk_walked(struct session *session);    /* it goes on */
+void op_measured(struct layer *layer); /* how much is in it is known */
+bool op_hold_frozen(
+    struct session *session); /* for a walk over its files; answered by disk_upper_stands, soon or
+                                 at once, or disk_upper_is_left. False: it cannot be asked */
+void op_disk_walked(struct session *session); /* it goes on */
 void op_box_lost(struct session *session);
-struct op *op_add(struct session *session, enum protocol_verb verb, bool first);     /* a new one that nobody waits for; `first`: before all others, of which none is under way. NULL: out of memory */
+struct op *op_add(struct session *session, enum protocol_verb verb,
+    bool first); /* a new one that nobody waits for; `first`: before all others, of which none is
+                    under way. NULL: out of memory */
 struct op *op_free(struct op *op);
 void op_fail(struct op *op, const struct rollbox_error *error);
 void op_done(struct op *op, struct buf *json);
@@ -496,42 +634,55 @@ void op_done(struct op *op, struct buf *json);
 struct store_job;
 int store_job_start(struct op *op, struct rollbox_error *error);
 #define ERRAND_FIRST_FD 3
-int store_job_hibernate(struct op *op, const char *command, const json_t *job, const int *fds, size_t n_fds, struct rollbox_error *error);  /* hibernate_store_job_over tells; the descriptors are ERRAND_FIRST_FD and up there */
-void store_job_forget(struct engine *engine);       /* empties the store's trash */
+int store_job_hibernate(struct op *op, const char *command, const json_t *job, const int *fds,
+    size_t n_fds, struct rollbox_error *error); /* hibernate_store_job_over tells; the descriptors
+                                                   are ERRAND_FIRST_FD and up there */
+void store_job_forget(struct engine *engine);   /* empties the store's trash */
 struct store_job *store_job_free(struct store_job *job);
-void store_job_give_up(struct op *op); /* what is being put to sleep is not to sleep any more: work->errand */
+void store_job_give_up(
+    struct op *op); /* what is being put to sleep is not to sleep any more: work->errand */
 
 /* record.c: trajectories. None of these waits, or fails what is recorded. */
-void record_inherit(struct session *session, const struct session *parent);     /* of a fork: by which rules its record would be made */
-int record_begin(struct session *session, struct wire_message *from, struct buf *json, struct rollbox_error *error);     /* VERB_RECORD */
-int record_note(struct session *session, struct wire_message *from, struct rollbox_error *error);       /* VERB_NOTE */
+void record_inherit(struct session *session,
+    const struct session *parent); /* of a fork: by which rules its record would be made */
+int record_begin(struct session *session, struct wire_message *from, struct buf *json,
+    struct rollbox_error *error); /* VERB_RECORD */
+int record_note(struct session *session, struct wire_message *from,
+    struct rollbox_error *error); /* VERB_NOTE */
 void record_run_begun(struct run *run);
-void record_run_sent(struct run *run);      /* to init */
+void record_run_sent(struct run *run); /* to init */
 void record_run_ended(struct run *run);
 void record_op_begun(struct op *op);
-void record_changes_after(struct session *session, uint64_t step);     /* a command has ended: what it has changed is to be a step, too, if that is wanted */
-bool record_is_behind(const struct session *session);   /* it waits for such a step */
+void record_changes_after(
+    struct session *session, uint64_t step); /* a command has ended: what it has changed is to be a
+                                                step, too, if that is wanted */
+bool record_is_behind(const struct session *session); /* it waits for such a step */
 void record_op_ended(struct op *op, const struct rollbox_error *error);
 void record_signal(struct session *session, const struct run *run, unsigned number, unsigned scope);
-void record_close(struct session *session);     /* nothing more comes */
-bool record_answer_close(struct session *session, struct op *op);   /* false: it is not recorded; else CLOSE is answered when the record is written, or soon */
+void record_close(struct session *session); /* nothing more comes */
+bool record_answer_close(
+    struct session *session, struct op *op); /* false: it is not recorded; else CLOSE is answered
+                                                when the record is written, or soon */
 void record_leave(struct session *session);
 void record_forget_client(const struct client *client);
 bool record_wants_files(const struct session *session);
 void record_text(const struct session *session, struct buf *to);
-void record_name(struct engine *engine, uint64_t number, char *ret_id, size_t size);    /* a session's number as an id that no other has */
+void record_name(struct engine *engine, uint64_t number, char *ret_id,
+    size_t size); /* a session's number as an id that no other has */
 void record_finish(struct engine *engine);
 
 /* status_json.c */
 void session_text(struct session *session, struct buf *to);
 
-/* The same facts and the use of resources, now and at the most: null where it cannot be told. It asks the kernel. */
+/* The same facts and the use of resources, now and at the most: null where it cannot be told. It
+ * asks the kernel. */
 void session_text_stats(struct session *session, struct buf *to);
 
 /* An array of all sessions. Without `has_stats` the kernel is not asked. */
 void session_text_all(struct engine *engine, bool has_stats, struct buf *to);
 void session_text_execs(const struct session *session, struct buf *to);
 void session_text_processes(struct session *session, struct buf *to);
-void json_add_string(struct buf *to, const void *data, size_t length);        /* a JSON string; what is not UTF-8 is replaced */
+void json_add_string(struct buf *to, const void *data,
+    size_t length); /* a JSON string; what is not UTF-8 is replaced */
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starting a program of ours, or going on as something else in a fork, with nothing of the engine's but the descriptors that are meant to be had. */
+/* Starting a program of ours, or going on as something else in a fork, with nothing of the engine's
+ * but the descriptors that are meant to be had. */
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -13,7 +14,8 @@
 #include "engine/engine.h"
 #include "sys/syscalls.h"
 
-/* Of a child that is on its way to its program while we go on: until it has executed it, it is in our memory. */
+/* Of a child that is on its way to its program while we go on: until it has executed it, it is in
+ * our memory. */
 static struct {
     const char *path;
     char words[64];
@@ -29,7 +31,9 @@ int spawn_clean(const char *path, char *const *argv, const int *fds, int n_fds, 
     sigset_t none, all;
 
     sigemptyset(&none);
-    memset(&all, 0xff, sizeof all);     /* those too that the C library keeps for itself: it would start the child with them ignored, and sigfillset() leaves them out */
+    memset(
+        &all, 0xff, sizeof all); /* those too that the C library keeps for itself: it would start
+                                    the child with them ignored, and sigfillset() leaves them out */
     posix_spawn_file_actions_init(&actions);
     for (int i = 0; i < n_fds; i++)
         posix_spawn_file_actions_adddup2(&actions, fds[i], i);
@@ -37,7 +41,8 @@ int spawn_clean(const char *path, char *const *argv, const int *fds, int n_fds, 
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setsigdefault(&attributes, &all);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
+    posix_spawnattr_setflags(
+        &attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
     int r = -posix_spawn(ret_pid, path, &actions, &attributes, argv, envp);
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
@@ -45,7 +50,8 @@ int spawn_clean(const char *path, char *const *argv, const int *fds, int n_fds, 
 }
 
 /* System calls only, and such as leave errno alone, which is ours as well. */
-__attribute__((no_sanitize("address"))) __attribute__((no_sanitize("undefined"))) static int child_soon(void *unused) {
+__attribute__((no_sanitize("address"))) __attribute__((no_sanitize("undefined"))) static int
+child_soon(void *unused) {
     char *envp[] = { NULL };
     uint64_t none = 0;
     long r = sys_call0(__NR_setsid);
@@ -53,7 +59,8 @@ __attribute__((no_sanitize("address"))) __attribute__((no_sanitize("undefined"))
     (void)unused;
     for (int i = 0; i < soon.n_fds && r >= 0; i++)
         r = sys_call3(__NR_dup3, soon.fds[i], i, 0);
-    if (r >= 0 && sys_close_range((unsigned)soon.n_fds, ~0u, 0) == 0 && sys_call4(__NR_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof none) == 0)
+    if (r >= 0 && sys_close_range((unsigned)soon.n_fds, ~0u, 0) == 0 &&
+        sys_call4(__NR_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof none) == 0)
         sys_call3(__NR_execve, soon.path, soon.argv, envp);
     sys_call1(__NR_exit_group, 127);
     return 127;
@@ -83,7 +90,7 @@ int spawn_soon(const char *path, char *const *argv, const int *fds, int n_fds, p
 
 static int close_all_but(const int *fds, size_t n_fds) {
     for (unsigned from = STDERR_FILENO + 1, kept;; from = kept + 1) {
-        kept = ~0u;             /* the lowest from there on; there is no such number */
+        kept = ~0u; /* the lowest from there on; there is no such number */
         for (size_t i = 0; i < n_fds; i++)
             if (fds[i] >= (int)from)
                 kept = MIN(kept, (unsigned)fds[i]);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sessions in JSON. What guests have chosen (names of programs, arguments) is not trusted to be text. */
+/* Sessions in JSON. What guests have chosen (names of programs, arguments) is not trusted to be
+ * text. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -18,7 +19,7 @@
 #include "sys/proc.h"
 
 #define MAX_LISTED 4096
-#define MAX_LINE 4096          /* bytes of a command line */
+#define MAX_LINE 4096 /* bytes of a command line */
 
 void json_add_string(struct buf *to, const void *data, size_t length) {
     if (!data)
@@ -31,10 +32,16 @@ static const char *state_name(const struct session *session) {
     if (session->sleep && session->state != SESSION_CLOSING)
         return "asleep";
     switch (session->state) {
-    case SESSION_NEW: return session->box || !list_empty(&session->ops) ? "starting" : "idle";    /* its box is made when it is needed again */
-    case SESSION_LIVE: return session->n_runs ? "running" : "idle";
-    case SESSION_PAUSED: return "paused";
-    case SESSION_CLOSING: return "closing";
+    case SESSION_NEW:
+        return session->box || !list_empty(&session->ops)
+                   ? "starting"
+                   : "idle"; /* its box is made when it is needed again */
+    case SESSION_LIVE:
+        return session->n_runs ? "running" : "idle";
+    case SESSION_PAUSED:
+        return "paused";
+    case SESSION_CLOSING:
+        return "closing";
     }
     return "?";
 }
@@ -73,8 +80,11 @@ static void add_execs(const struct session *session, struct buf *to) {
 
         buf_add_text(to, ", \"command\": ");
         json_add_string(to, command, command ? strlen(command) : 0);
-        buf_printf(to, ", \"state\": \"%s\", \"terminal\": %s, \"detached\": %s, \"output_bytes\": %llu}", run->state == RUN_RUNNING ? "running" : "starting", run->has_terminal ? "true" : "false",
-                   run->is_detached ? "true" : "false", (unsigned long long)(run->outputs[0].total + run->outputs[1].total));
+        buf_printf(to,
+            ", \"state\": \"%s\", \"terminal\": %s, \"detached\": %s, \"output_bytes\": %llu}",
+            run->state == RUN_RUNNING ? "running" : "starting",
+            run->has_terminal ? "true" : "false", run->is_detached ? "true" : "false",
+            (unsigned long long)(run->outputs[0].total + run->outputs[1].total));
         between = ", ";
     }
     list_for_each(node, &session->ended) {
@@ -84,7 +94,8 @@ static void add_execs(const struct session *session, struct buf *to) {
         operation_text(ended->operation, ended->operation_length, to);
         buf_add_text(to, ", \"state\": \"ended\", \"command\": ");
         json_add_string(to, ended->command, ended->command ? strlen(ended->command) : 0);
-        buf_printf(to, ", \"outcome\": \"%s\", \"exit_code\": ", rollbox_outcome_name(ended->outcome));
+        buf_printf(
+            to, ", \"outcome\": \"%s\", \"exit_code\": ", rollbox_outcome_name(ended->outcome));
         if (ended->outcome == ROLLBOX_OUTCOME_EXIT)
             buf_printf(to, "%d}", WEXITSTATUS(ended->status));
         else
@@ -105,12 +116,16 @@ static const char *snapshot_of(const struct session *session) {
 }
 
 static void add_brief(const struct session *session, struct buf *to) {
-    buf_printf(to, "{\"name\": \"%s\", \"state\": \"%s\", \"created\": %.3f, \"snapshot\": \"%s\", \"detached\": %s, \"commands\": %u, \"running\": %u, \"idle_s\": %.3f", session->name, state_name(session),
-               (double)session->made_ns / 1e9, snapshot_of(session), session->client ? "false" : "true", session->n_runs + session->n_ended, session->n_runs,
-               session->n_runs ? 0.0 : (double)(clock_now_ns() - session->called_ns) / 1e9);
+    buf_printf(to,
+        "{\"name\": \"%s\", \"state\": \"%s\", \"created\": %.3f, \"snapshot\": \"%s\", "
+        "\"detached\": %s, \"commands\": %u, \"running\": %u, \"idle_s\": %.3f",
+        session->name, state_name(session), (double)session->made_ns / 1e9, snapshot_of(session),
+        session->client ? "false" : "true", session->n_runs + session->n_ended, session->n_runs,
+        session->n_runs ? 0.0 : (double)(clock_now_ns() - session->called_ns) / 1e9);
 }
 
-/* What its files take: those of its snapshots, and what it has changed since. False if the latter cannot be told now. */
+/* What its files take: those of its snapshots, and what it has changed since. False if the latter
+ * cannot be told now. */
 static bool disk_usage(const struct session *session, uint64_t *ret_bytes) {
     const struct box *box = session->box;
     uint64_t entries = 0;
@@ -120,7 +135,7 @@ static bool disk_usage(const struct session *session, uint64_t *ret_bytes) {
     if (!box)
         return true;
     if (box->upper) {
-        *ret_bytes += box->upper->bytes;        /* as of the last look */
+        *ret_bytes += box->upper->bytes; /* as of the last look */
         return true;
     }
     if (box->disk < 0 || fstatfs(box->disk, &disk) < 0)
@@ -130,7 +145,7 @@ static bool disk_usage(const struct session *session, uint64_t *ret_bytes) {
 }
 
 struct use {
-    bool has_memory, has_disk;      /* the rest comes with the memory */
+    bool has_memory, has_disk; /* the rest comes with the memory */
     uint64_t memory, memory_peak, cpu_ns, disk;
     uint32_t processes;
 };
@@ -208,16 +223,26 @@ void session_text(struct session *session, struct buf *to) {
     uint64_t bytes = 0;
 
     (void)disk_usage(session, &bytes);
-    buf_printf(to, "{\"name\": \"%s\", \"state\": \"%s\", \"created\": %.3f, \"snapshot\": \"%s\", \"detached\": %s, \"memory_bytes\": %llu, \"disk_bytes\": %llu, \"max_disk_bytes\": %llu, \"processes\": %u, \"idle_s\": %.3f, ",
-               session->name, state_name(session), (double)session->made_ns / 1e9, snapshot_of(session), session->client ? "false" : "true", (unsigned long long)use.memory, (unsigned long long)bytes,
-               (unsigned long long)session->profile->policy->max_disk_bytes, use.processes, session->n_runs ? 0.0 : (double)(clock_now_ns() - session->called_ns) / 1e9);
+    buf_printf(to,
+        "{\"name\": \"%s\", \"state\": \"%s\", \"created\": %.3f, \"snapshot\": \"%s\", "
+        "\"detached\": %s, \"memory_bytes\": %llu, \"disk_bytes\": %llu, \"max_disk_bytes\": %llu, "
+        "\"processes\": %u, \"idle_s\": %.3f, ",
+        session->name, state_name(session), (double)session->made_ns / 1e9, snapshot_of(session),
+        session->client ? "false" : "true", (unsigned long long)use.memory,
+        (unsigned long long)bytes, (unsigned long long)session->profile->policy->max_disk_bytes,
+        use.processes, session->n_runs ? 0.0 : (double)(clock_now_ns() - session->called_ns) / 1e9);
     if (session->sleep)
-        buf_printf(to, "\"asleep\": {\"bytes\": %llu, \"written_bytes\": %llu, \"processes\": %u, \"memory_bytes\": %llu}, ", (unsigned long long)session->sleep->disk_bytes,
-                   (unsigned long long)session->sleep->written_bytes, session->sleep->processes, (unsigned long long)session->sleep->memory_bytes);
+        buf_printf(to,
+            "\"asleep\": {\"bytes\": %llu, \"written_bytes\": %llu, \"processes\": %u, "
+            "\"memory_bytes\": %llu}, ",
+            (unsigned long long)session->sleep->disk_bytes,
+            (unsigned long long)session->sleep->written_bytes, session->sleep->processes,
+            (unsigned long long)session->sleep->memory_bytes);
     else
         buf_add_text(to, "\"asleep\": null, ");
     buf_add_text(to, "\"policy\": ");
-    buf_add(to, session->profile->key, session->profile->text_length);     /* as it was given, and found to be JSON */
+    buf_add(to, session->profile->key,
+        session->profile->text_length); /* as it was given, and found to be JSON */
     if (session->profile->policy->have_seed)
         buf_printf(to, ", \"random_seed\": %llu", (unsigned long long)session->seed);
     else
@@ -230,12 +255,13 @@ void session_text(struct session *session, struct buf *to) {
     auto_snapshot_text(session, to);
     buf_add_text(to, ", \"record\": ");
     record_text(session, to);
-    buf_printf(to, ", \"pid\": %d, \"isolation\": %s, ", session->box ? (int)session->box->pid : 0, session->profile->isolation);
+    buf_printf(to, ", \"pid\": %d, \"isolation\": %s, ", session->box ? (int)session->box->pid : 0,
+        session->profile->isolation);
     add_execs(session, to);
     buf_add_text(to, "}");
 }
 
-/* ---- processes -------------------------------------------------------------------------------------------------------- */
+/* ---- processes ---- */
 
 static const char *text_after(const struct buf *text, const char *key) {
     const char *found = text->data ? strstr(text->data, key) : NULL;
@@ -257,12 +283,13 @@ static long last_number(const char *line) {
 
 /* One that a walk from init has found, parents first. */
 struct found {
-    pid_t pid, inner;           /* on the host, in the sandbox */
-    pid_t parent;               /* in the sandbox */
-    const struct run *run;      /* whose tree it is in; NULL: of none that runs */
+    pid_t pid, inner;      /* on the host, in the sandbox */
+    pid_t parent;          /* in the sandbox */
+    const struct run *run; /* whose tree it is in; NULL: of none that runs */
 };
 
-static const struct run *run_of(const struct session *session, pid_t inner, const struct run *parents) {
+static const struct run *run_of(
+    const struct session *session, pid_t inner, const struct run *parents) {
     list_for_each(node, &session->runs) {
         const struct run *run = container_of(node, struct run, of_session);
 
@@ -272,7 +299,8 @@ static const struct run *run_of(const struct session *session, pid_t inner, cons
     return parents;
 }
 
-static void add_process(const struct session *session, struct found *found, struct buf *to, const char **between) {
+static void add_process(
+    const struct session *session, struct found *found, struct buf *to, const char **between) {
     pid_t pid = found->pid;
     auto_buf struct buf status = BUF_INIT;
     auto_buf struct buf stat = BUF_INIT;
@@ -294,19 +322,23 @@ static void add_process(const struct session *session, struct found *found, stru
     if (buf_failed(&status) || buf_failed(&stat))
         return;
     const char *rest = strrchr(stat.data, ')');
-    if (!rest || sscanf(rest + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &state, &user, &system) != 3)
+    if (!rest || sscanf(rest + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &state,
+                     &user, &system) != 3)
         return;
     const char *resident = text_after(&status, "\nVmRSS:");
     const char *name = text_after(&status, "Name:\t");
     found->inner = (pid_t)last_number(text_after(&status, "\nNSpid:\t"));
     found->run = run_of(session, found->inner, found->run);
-    buf_printf(to, "%s{\"pid\": %d, \"parent\": %d, \"host_pid\": %d, \"exec\": ", *between, (int)found->inner, (int)found->parent, (int)pid);
+    buf_printf(to, "%s{\"pid\": %d, \"parent\": %d, \"host_pid\": %d, \"exec\": ", *between,
+        (int)found->inner, (int)found->parent, (int)pid);
     if (found->run)
         operation_text(found->run->operation, found->run->operation_length, to);
     else
         buf_add_text(to, "null");
-    buf_printf(to, ", \"state\": \"%c\", \"cpu_ms\": %llu, \"memory_bytes\": %llu, \"command\": ", state,
-               (user + system) * 1000 / (unsigned long long)sysconf(_SC_CLK_TCK), resident ? strtoull(resident, NULL, 10) * 1024 : 0ull);
+    buf_printf(to,
+        ", \"state\": \"%c\", \"cpu_ms\": %llu, \"memory_bytes\": %llu, \"command\": ", state,
+        (user + system) * 1000 / (unsigned long long)sysconf(_SC_CLK_TCK),
+        resident ? strtoull(resident, NULL, 10) * 1024 : 0ull);
     for (size_t i = 0; i + 1 < line.length; i++)
         if (!line.data[i])
             line.data[i] = ' ';
@@ -340,7 +372,8 @@ void session_text_processes(struct session *session, struct buf *to) {
         ssize_t more = proc_children(parent->pid, children, MAX_LISTED - n);
         to->failed |= more < 0;
         for (ssize_t k = 0; k < more; k++)
-            found[n++] = (struct found){ .pid = children[k], .parent = parent->inner, .run = parent->run };
+            found[n++] =
+                (struct found){ .pid = children[k], .parent = parent->inner, .run = parent->run };
     }
     buf_add_text(to, "]}");
 }

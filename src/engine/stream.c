@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streams that pass through: a command's output to those who read it as it comes, what is typed into its terminal.
+ * Streams that pass through: a command's output to those who read it as it comes, what is typed
+ * into its terminal.
  *
- * Output is collected first (output.c), in memory or a memory file; a stream is a reader of that with a position of its own, so one that is slow, or comes late, holds nothing up and misses nothing. It outlives the run by what its
- * reader has not taken yet. A pipe whose command has ended, but which something in the background still holds, becomes a sink: read and forgotten, so that the writer is neither blocked nor killed.
+ * Output is collected first (output.c), in memory or a memory file; a stream is a reader of that
+ * with a position of its own, so one that is slow, or comes late, holds nothing up and misses
+ * nothing. It outlives the run by what its reader has not taken yet. A pipe whose command has
+ * ended, but which something in the background still holds, becomes a sink: read and forgotten, so
+ * that the writer is neither blocked nor killed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,37 +26,41 @@
 #include "engine/session.h"
 
 #define CHUNK 65536
-#define MAX_SINKS 4096          /* of all sandboxes */
+#define MAX_SINKS 4096 /* of all sandboxes */
 #define MAX_SINKS_EACH 256
-#define END_FIRST_NS 20000000ll /* after the end of what is typed: when to look whether that was noticed, later and later */
+#define END_FIRST_NS                                                                               \
+    20000000ll /* after the end of what is typed: when to look whether that was noticed, later and \
+                  later */
 #define END_LAST_NS 1000000000ll
-#define SINK_REST_NS 5000000ll  /* after a sink was found full: one that is written to without end costs us little, and its writer waits */
+#define SINK_REST_NS                                                                               \
+    5000000ll /* after a sink was found full: one that is written to without end costs us little,  \
+                 and its writer waits */
 
 struct stream {
     struct engine *engine;
-    struct output *output;      /* NULL: an orphan, with its own: */
+    struct output *output; /* NULL: an orphan, with its own: */
     struct buf head;
     int spool;
     uint64_t total;
-    struct list node;           /* output->streams, or engine->streams */
-    struct loop_source source;  /* armed while the reader has no room */
+    struct list node;          /* output->streams, or engine->streams */
+    struct loop_source source; /* armed while the reader has no room */
     int fd;
     uint64_t position;
 };
 
 struct drain {
     struct engine *engine;
-    struct list node;           /* engine->sinks */
+    struct list node; /* engine->sinks */
     struct loop_source source;
     struct loop_timer rest;
-    uint64_t session;           /* whose command it was */
+    uint64_t session; /* whose command it was */
     int fd;
 };
 
 struct terminal_input {
     struct engine *engine;
     struct loop_source source, room;
-    struct loop_timer again;    /* after the end of the input */
+    struct loop_timer again; /* after the end of the input */
     int64_t rest_ns;
     const struct client *client; /* whose input it is */
     int input, terminal;
@@ -61,12 +69,14 @@ struct terminal_input {
     size_t at, end;
 };
 
-/* A pipe belongs to its maker, so only the maker may open it by name (/dev/stdout, /proc/self/fd/1). Ids are no protection
- * here: whoever can name the pipe has one of its ends already. For an ordinary user the sandbox has the maker's own id. */
+/* A pipe belongs to its maker, so only the maker may open it by name (/dev/stdout,
+ * /proc/self/fd/1). Ids are no protection here: whoever can name the pipe has one of its ends
+ * already. For an ordinary user the sandbox has the maker's own id. */
 void stream_let_open(const struct engine *engine, int fd) {
     struct stat st;
 
-    if ((engine->features.is_root || engine->features.own_ids) && fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode))
+    if ((engine->features.is_root || engine->features.own_ids) && fstat(fd, &st) == 0 &&
+        S_ISFIFO(st.st_mode))
         (void)fchmod(fd, 0666);
 }
 
@@ -108,17 +118,18 @@ static void move_stream(struct stream *stream) {
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && errno == EAGAIN) {
-            if (stream->source.callback || loop_add(stream->engine->loop, &stream->source, stream->fd, EPOLLOUT, on_room) == 0)
+            if (stream->source.callback ||
+                loop_add(stream->engine->loop, &stream->source, stream->fd, EPOLLOUT, on_room) == 0)
                 return;
         }
-        if (n < 0) {            /* its reader is gone */
+        if (n < 0) { /* its reader is gone */
             stream_free(stream);
             return;
         }
         stream->position += (uint64_t)n;
     }
     if (n < 0 || !stream->output || stream->output->fd < 0)
-        stream_free(stream);    /* delivered, and there is no more to come */
+        stream_free(stream); /* delivered, and there is no more to come */
     else
         loop_remove(stream->engine->loop, &stream->source);
 }
@@ -135,7 +146,8 @@ int stream_add(struct output *output, int take_fd) {
 
     if (!stream)
         return -ENOMEM;
-    if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) {
+    if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY ||
+        fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) {
         free(stream);
         return -EBADF;
     }
@@ -163,7 +175,8 @@ void stream_drop(struct output *output) {
         stream_free(container_of(node, struct stream, node));
 }
 
-/* What there was, from the beginning: shared where it is a memory file, and a descriptor is left for it; else copied. */
+/* What there was, from the beginning: shared where it is a memory file, and a descriptor is left
+ * for it; else copied. */
 static bool take_over(struct stream *stream, const struct output *output) {
     stream->spool = output->spool < 0 ? -EBADF : fcntl(output->spool, F_DUPFD_CLOEXEC, 3);
     if (stream->spool >= 0)
@@ -197,7 +210,7 @@ void stream_forget_all(struct engine *engine) {
         stream_free(container_of(node, struct stream, node));
 }
 
-/* ---- sinks ------------------------------------------------------------------------------------------------------------ */
+/* ---- sinks ---- */
 
 static void drain_free(struct drain *drain) {
     loop_remove(drain->engine->loop, &drain->source);
@@ -227,7 +240,8 @@ static void on_drain(struct loop_source *source, uint32_t events) {
         drain_free(drain);
         return;
     }
-    if (n > 0 && loop_timer_set(drain->engine->loop, &drain->rest, clock_now_ns() + SINK_REST_NS, on_rested) == 0)
+    if (n > 0 && loop_timer_set(drain->engine->loop, &drain->rest, clock_now_ns() + SINK_REST_NS,
+                     on_rested) == 0)
         loop_remove(drain->engine->loop, &drain->source);
 }
 
@@ -258,7 +272,9 @@ static uint64_t find_greediest(const struct engine *engine) {
     return found;
 }
 
-/* Each is a descriptor of ours, so there is an end to them, and the writer of the one that goes gets SIGPIPE: the oldest of a sandbox that has many, then of the one that has most. Others' guests have no say in that. */
+/* Each is a descriptor of ours, so there is an end to them, and the writer of the one that goes
+ * gets SIGPIPE: the oldest of a sandbox that has many, then of the one that has most. Others'
+ * guests have no say in that. */
 static void make_room(struct engine *engine, uint64_t session) {
     unsigned own = 0;
 
@@ -301,7 +317,8 @@ size_t drain_inodes(const struct engine *engine, uint64_t session, uint64_t *ino
     list_for_each(node, &engine->drains) {
         const struct drain *drain = container_of(node, struct drain, node);
 
-        if (drain->session == session && n < most && fstat(drain->fd, &st) == 0 && S_ISFIFO(st.st_mode))
+        if (drain->session == session && n < most && fstat(drain->fd, &st) == 0 &&
+            S_ISFIFO(st.st_mode))
             inodes[n++] = st.st_ino;
     }
     return n;
@@ -330,7 +347,7 @@ void drain_forget_all(struct engine *engine) {
         drain_free(container_of(node, struct drain, node));
 }
 
-/* ---- a terminal's input ----------------------------------------------------------------------------------------------- */
+/* ---- a terminal's input ---- */
 
 static void on_input(struct loop_source *source, uint32_t events);
 static void on_terminal_room(struct loop_source *source, uint32_t events);
@@ -338,14 +355,15 @@ static void on_terminal_room(struct loop_source *source, uint32_t events);
 /* Types what was read; true if all of it fitted. */
 static bool type_input(struct terminal_input *terminal_input) {
     while (terminal_input->at < terminal_input->end) {
-        ssize_t n = write(terminal_input->terminal, terminal_input->bytes + terminal_input->at, terminal_input->end - terminal_input->at);
+        ssize_t n = write(terminal_input->terminal, terminal_input->bytes + terminal_input->at,
+            terminal_input->end - terminal_input->at);
 
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && errno == EAGAIN)
             return false;
         if (n < 0)
-            break;              /* hung up: nobody reads it any more */
+            break; /* hung up: nobody reads it any more */
         terminal_input->at += (size_t)n;
     }
     terminal_input->at = terminal_input->end = 0;
@@ -360,7 +378,8 @@ static bool is_read(int terminal) {
     return slave >= 0 && poll(&waiting, 1, 0) == 0;
 }
 
-/* A client that has left has not ended the input: its command may be attached to again. A process that is killed closes its pipes and its connection in any order, within a moment. */
+/* A client that has left has not ended the input: its command may be attached to again. A process
+ * that is killed closes its pipes and its connection in any order, within a moment. */
 static bool is_connected(const struct terminal_input *terminal_input) {
     list_for_each(node, &terminal_input->engine->clients) {
         const struct client *client = container_of(node, struct client, node);
@@ -373,8 +392,11 @@ static bool is_connected(const struct terminal_input *terminal_input) {
 }
 
 /*
- * The input is at its end, and so is every read of the terminal from now on. A terminal has no end of its own: there is a character that ends one read, if the terminal is in line mode when it is typed and when it
- * is read. Shells switch that mode as they start, and it is lost. So it is typed whenever a reader has taken all there is. In raw mode it is a key, which line editors take for the end of file on an empty line: a line is ended before.
+ * The input is at its end, and so is every read of the terminal from now on. A terminal has no end
+ * of its own: there is a character that ends one read, if the terminal is in line mode when it is
+ * typed and when it is read. Shells switch that mode as they start, and it is lost. So it is typed
+ * whenever a reader has taken all there is. In raw mode it is a key, which line editors take for
+ * the end of file on an empty line: a line is ended before.
  */
 static void on_ended(struct loop_timer *timer) {
     struct terminal_input *terminal_input = container_of(timer, struct terminal_input, again);
@@ -383,13 +405,18 @@ static void on_ended(struct loop_timer *timer) {
     if (!is_connected(terminal_input))
         return;
     if (tcgetattr(terminal_input->terminal, &modes) == 0 && is_read(terminal_input->terminal)) {
-        bool is_raw = !(modes.c_lflag & ICANON), ends_line = is_raw && terminal_input->last && terminal_input->last != '\n' && terminal_input->last != '\r';
-        char key = ends_line ? '\r' : modes.c_cc[VEOF] != _POSIX_VDISABLE ? (char)modes.c_cc[VEOF] : 4;
+        bool is_raw = !(modes.c_lflag & ICANON), ends_line = is_raw && terminal_input->last &&
+                                                             terminal_input->last != '\n' &&
+                                                             terminal_input->last != '\r';
+        char key = ends_line                             ? '\r'
+                   : modes.c_cc[VEOF] != _POSIX_VDISABLE ? (char)modes.c_cc[VEOF]
+                                                         : 4;
 
         if (write(terminal_input->terminal, &key, 1) == 1 && is_raw)
             terminal_input->last = key;
     }
-    (void)loop_timer_set(terminal_input->engine->loop, &terminal_input->again, clock_now_ns() + terminal_input->rest_ns, on_ended);
+    (void)loop_timer_set(terminal_input->engine->loop, &terminal_input->again,
+        clock_now_ns() + terminal_input->rest_ns, on_ended);
     terminal_input->rest_ns = MIN(2 * terminal_input->rest_ns, END_LAST_NS);
 }
 
@@ -401,7 +428,8 @@ static void on_terminal_room(struct loop_source *source, uint32_t events) {
         return;
     loop_remove(terminal_input->engine->loop, &terminal_input->room);
     if (terminal_input->input >= 0)
-        (void)loop_add(terminal_input->engine->loop, &terminal_input->source, terminal_input->input, EPOLLIN, on_input);
+        (void)loop_add(terminal_input->engine->loop, &terminal_input->source, terminal_input->input,
+            EPOLLIN, on_input);
 }
 
 static void on_input(struct loop_source *source, uint32_t events) {
@@ -411,22 +439,25 @@ static void on_input(struct loop_source *source, uint32_t events) {
     (void)events;
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (n <= 0) {               /* nothing more is typed; the terminal stays */
+    if (n <= 0) { /* nothing more is typed; the terminal stays */
         loop_remove(terminal_input->engine->loop, &terminal_input->source);
         close_fd(&terminal_input->input);
         terminal_input->rest_ns = END_FIRST_NS;
-        (void)loop_timer_set(terminal_input->engine->loop, &terminal_input->again, clock_now_ns() + END_FIRST_NS, on_ended);
+        (void)loop_timer_set(terminal_input->engine->loop, &terminal_input->again,
+            clock_now_ns() + END_FIRST_NS, on_ended);
         return;
     }
     terminal_input->end = (size_t)n;
     terminal_input->last = terminal_input->bytes[n - 1];
     if (!type_input(terminal_input)) {
         loop_remove(terminal_input->engine->loop, &terminal_input->source);
-        (void)loop_add(terminal_input->engine->loop, &terminal_input->room, terminal_input->terminal, EPOLLOUT, on_terminal_room);
+        (void)loop_add(terminal_input->engine->loop, &terminal_input->room,
+            terminal_input->terminal, EPOLLOUT, on_terminal_room);
     }
 }
 
-struct terminal_input *terminal_input_new(struct engine *engine, const struct client *client, int take_input, int terminal) {
+struct terminal_input *terminal_input_new(
+    struct engine *engine, const struct client *client, int take_input, int terminal) {
     auto_close int input = take_input;
     struct terminal_input *terminal_input = calloc(1, sizeof *terminal_input);
 
@@ -437,7 +468,9 @@ struct terminal_input *terminal_input_new(struct engine *engine, const struct cl
     terminal_input->input = -EBADF;
     terminal_input->terminal = fcntl(terminal, F_DUPFD_CLOEXEC, 3);
     int flags = fcntl(input, F_GETFL);
-    if (terminal_input->terminal < 0 || flags < 0 || fcntl(input, F_SETFL, flags | O_NONBLOCK) < 0 || fcntl(terminal_input->terminal, F_SETFL, O_NONBLOCK) < 0 ||
+    if (terminal_input->terminal < 0 || flags < 0 ||
+        fcntl(input, F_SETFL, flags | O_NONBLOCK) < 0 ||
+        fcntl(terminal_input->terminal, F_SETFL, O_NONBLOCK) < 0 ||
         loop_add(engine->loop, &terminal_input->source, input, EPOLLIN, on_input) < 0) {
         close_fd(&terminal_input->terminal);
         free(terminal_input);

@@ -2,8 +2,11 @@
 /*
  * Timers until a time of day, at the real rate of time_start: the kernel's clock shows another.
  *
- * A timer that is a descriptor is set here, by a copy of it. One of timer_create can be set by its process alone. So what is asked is to be done again, and its thread is stopped (ptrace) on the way back to it; there it is sent to code in its vDSO (det_vdso_patch.c) that makes the call with
- * the kernel's time, and goes on behind the call that was asked about. Whoever cannot be stopped, or has another vDSO, has the kernel's clock.
+ * A timer that is a descriptor is set here, by a copy of it. One of timer_create can be set by its
+ * process alone. So what is asked is to be done again, and its thread is stopped (ptrace) on the
+ * way back to it; there it is sent to code in its vDSO (det_vdso_patch.c) that makes the call with
+ * the kernel's time, and goes on behind the call that was asked about. Whoever cannot be stopped,
+ * or has another vDSO, has the kernel's clock.
  */
 #include "guest/abs_timers.h"
 
@@ -26,16 +29,16 @@
 #define NS 1000000000ll
 #define MAX_STOPPING 64
 #define SETTLE_TICKS 1000
-#define PROC_BYTES 4096                 /* the kernel's own buffer for a file in /proc */
-#define MAX_READS 64                    /* of it: thousands of timers */
+#define PROC_BYTES 4096 /* the kernel's own buffer for a file in /proc */
+#define MAX_READS 64    /* of it: thousands of timers */
 
 static struct stopping {
     pid_t thread;
-    uint64_t code, until_s, until_ns;   /* by the kernel's clock */
+    uint64_t code, until_s, until_ns; /* by the kernel's clock */
 } stopping[MAX_STOPPING];
 static size_t n_stopping;
 
-/* ---- of timer_create -------------------------------------------------------------------------------------------------- */
+/* ---- of timer_create ---- */
 
 /* "ID: 3", three lines behind it "ClockID: 0". True: that is found. */
 static bool find_clock(const char *text, int timer, bool *is_it, clockid_t *ret_clock) {
@@ -60,7 +63,8 @@ static bool is_time_of_day(pid_t process, int timer) {
     ssize_t n;
 
     /* As much as is asked for is whole timers. */
-    for (int reads = 0; reads < MAX_READS && fd >= 0 && (n = read(fd, text, PROC_BYTES)) > 0; reads++) {
+    for (int reads = 0; reads < MAX_READS && fd >= 0 && (n = read(fd, text, PROC_BYTES)) > 0;
+         reads++) {
         text[n] = '\0';
         if (find_clock(text, timer, &is_it, &clock))
             break;
@@ -68,15 +72,19 @@ static bool is_time_of_day(pid_t process, int timer) {
     return clock == CLOCK_REALTIME || clock == CLOCK_TAI;
 }
 
-static bool set_process_timer(int listener, const struct seccomp_notif *question, const struct timespec *until) {
+static bool set_process_timer(
+    int listener, const struct seccomp_notif *question, const struct timespec *until) {
     pid_t thread = (pid_t)question->pid;
     uint64_t vdso, code;
 
     if (n_stopping == MAX_STOPPING)
         abs_timers_settle();
-    if (!is_time_of_day(determinism_process_of(thread), (int)question->data.args[0]) || !determinism_vdso_of(thread, &vdso) || !(code = vdso_settime(thread, vdso)) || !timed_syscall_stop(thread))
+    if (!is_time_of_day(determinism_process_of(thread), (int)question->data.args[0]) ||
+        !determinism_vdso_of(thread, &vdso) || !(code = vdso_settime(thread, vdso)) ||
+        !timed_syscall_stop(thread))
         return false;
-    stopping[n_stopping++] = (struct stopping){ thread, code, (uint64_t)until->tv_sec, (uint64_t)until->tv_nsec };
+    stopping[n_stopping++] =
+        (struct stopping){ thread, code, (uint64_t)until->tv_sec, (uint64_t)until->tv_nsec };
     determinism_answer(listener, question->id, 0, DETERMINISM_DONE_AGAIN);
     return true;
 }
@@ -85,7 +93,9 @@ static bool set_process_timer(int listener, const struct seccomp_notif *question
 static void redirect_call(const struct stopping *s) {
     struct user_regs_struct registers;
 
-    if (sys_call4(__NR_ptrace, PTRACE_GETREGS, s->thread, NULL, &registers) < 0 || (long long)registers.rax != DETERMINISM_DONE_AGAIN || registers.orig_rax != __NR_timer_settime)
+    if (sys_call4(__NR_ptrace, PTRACE_GETREGS, s->thread, NULL, &registers) < 0 ||
+        (long long)registers.rax != DETERMINISM_DONE_AGAIN ||
+        registers.orig_rax != __NR_timer_settime)
         return;
     registers.rcx = registers.rip;
     registers.rip = s->code;
@@ -121,14 +131,17 @@ void abs_timers_settle(void) {
     n_stopping = 0;
 }
 
-/* ---- of timerfd_create ------------------------------------------------------------------------------------------------ */
+/* ---- of timerfd_create ---- */
 
 /* Our copy of a guest's timer until a time of day, or -errno. */
 static int open_timer(pid_t pid, uint64_t number) {
-    static const char heading[] = "clockid: 0\n";        /* CLOCK_REALTIME; no other kind of descriptor says so */
+    static const char heading[] =
+        "clockid: 0\n"; /* CLOCK_REALTIME; no other kind of descriptor says so */
     char name[48] = "/fdinfo/", text[256];
     auto_close int process = sys_pidfd_open(determinism_process_of(pid), 0);
-    int fd = process < 0 ? process : number > INT32_MAX ? -EBADF : sys_pidfd_getfd(process, (int)number, 0);
+    int fd = process < 0          ? process
+             : number > INT32_MAX ? -EBADF
+                                  : sys_pidfd_getfd(process, (int)number, 0);
 
     if (fd < 0)
         return fd;
@@ -142,8 +155,10 @@ static int open_timer(pid_t pid, uint64_t number) {
     return -EINVAL;
 }
 
-/* The timer is the one that both have, so it can be set by us. False: the kernel does it, or says what is wrong. */
-static bool set_descriptor(int listener, const struct seccomp_notif *question, struct itimerspec *to) {
+/* The timer is the one that both have, so it can be set by us. False: the kernel does it, or says
+ * what is wrong. */
+static bool set_descriptor(
+    int listener, const struct seccomp_notif *question, struct itimerspec *to) {
     const uint64_t *a = (const uint64_t *)question->data.args;
     pid_t pid = (pid_t)question->pid;
     struct itimerspec from;
@@ -158,11 +173,13 @@ static bool set_descriptor(int listener, const struct seccomp_notif *question, s
     return true;
 }
 
-/* ---- both --------------------------------------------------------------------------------------------------------------- */
+/* ---- both ---- */
 
-/* As much earlier by the kernel's clock as ours is ahead, and at once rather than never. False: it is no time. */
+/* As much earlier by the kernel's clock as ours is ahead, and at once rather than never. False: it
+ * is no time. */
 static bool put_earlier(struct timespec *t, int64_t ahead_ns) {
-    if (t->tv_nsec < 0 || t->tv_nsec >= NS || t->tv_sec < 0 || t->tv_sec > INT64_MAX / NS / 2 || (!t->tv_sec && !t->tv_nsec))
+    if (t->tv_nsec < 0 || t->tv_nsec >= NS || t->tv_sec < 0 || t->tv_sec > INT64_MAX / NS / 2 ||
+        (!t->tv_sec && !t->tv_nsec))
         return false;
     int64_t at = t->tv_sec * NS + t->tv_nsec - ahead_ns;
     *t = at > 0 ? (struct timespec){ at / NS, at % NS } : (struct timespec){ 0, 1 };
@@ -172,7 +189,11 @@ static bool put_earlier(struct timespec *t, int64_t ahead_ns) {
 bool abs_timers_answer(int listener, const struct seccomp_notif *question, int64_t ahead_ns) {
     struct itimerspec to;
 
-    if (determinism_read((pid_t)question->pid, question->data.args[2], &to, sizeof to) != (long)sizeof to || !put_earlier(&to.it_value, ahead_ns))
+    if (determinism_read((pid_t)question->pid, question->data.args[2], &to, sizeof to) !=
+            (long)sizeof to ||
+        !put_earlier(&to.it_value, ahead_ns))
         return false;
-    return question->data.nr == __NR_timer_settime ? set_process_timer(listener, question, &to.it_value) : set_descriptor(listener, question, &to);
+    return question->data.nr == __NR_timer_settime
+               ? set_process_timer(listener, question, &to.it_value)
+               : set_descriptor(listener, question, &to);
 }

@@ -7,7 +7,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* To timerfd_settime or timer_settime with TIMER_ABSTIME; the time of day is `ahead_ns` ahead of the kernel's. False: the kernel does it, or says what is wrong. */
+/* To timerfd_settime or timer_settime with TIMER_ABSTIME; the time of day is `ahead_ns` ahead of
+ * the kernel's. False: the kernel does it, or says what is wrong. */
 struct seccomp_notif;
 bool abs_timers_answer(int listener, const struct seccomp_notif *question, int64_t ahead_ns);
 /* A thread has stopped. False if not for us. */

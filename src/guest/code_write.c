@@ -2,12 +2,14 @@
 /*
  * Writing to the code of a guest's process.
  *
- * /proc/PID/mem has always let a process that may trace another one write to its read-only pages. Since Linux 6.12 a kernel can be
- * configured to let only the present tracer do so (CONFIG_PROC_MEM_FORCE_PTRACE, proc_mem.force_override=), and Debian's 7.x is.
+ * /proc/PID/mem has always let a process that may trace another one write to its read-only pages.
+ * Since Linux 6.12 a kernel can be configured to let only the present tracer do so
+ * (CONFIG_PROC_MEM_FORCE_PTRACE, proc_mem.force_override=), and Debian's 7.x is.
  *
- * There a thread of init's attaches itself, writes, and ends. The kernel detaches what an ending tracer has, and a process that was
- * seized was never stopped, so neither the process nor its parent can tell. A thread, and not a process, because Yama may let
- * a process trace its descendants only, and a guest's process is a descendant of init.
+ * There a thread of init's attaches itself, writes, and ends. The kernel detaches what an ending
+ * tracer has, and a process that was seized was never stopped, so neither the process nor its
+ * parent can tell. A thread, and not a process, because Yama may let a process trace its
+ * descendants only, and a guest's process is a descendant of init.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +25,8 @@
 #include "guest/internal.h"
 #include "sys/syscalls.h"
 
-#define THREAD_FLAGS (CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM)
+#define THREAD_FLAGS                                                                               \
+    (CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM)
 
 static enum { UNKNOWN, PLAIN, TRACED } way;
 
@@ -75,7 +78,11 @@ static int probe_traced(int proc, const void *vdso) {
             (void)sys_call0(__NR_pause);
     if (pid < 0)
         return pid;
-    struct request q = { .pid = pid, .memory = guest_open_process(proc, pid, "/mem", O_RDWR), .to = (uintptr_t)vdso, .from = vdso, .size = 1 };
+    struct request q = { .pid = pid,
+        .memory = guest_open_process(proc, pid, "/mem", O_RDWR),
+        .to = (uintptr_t)vdso,
+        .from = vdso,
+        .size = 1 };
     int r = q.memory < 0 ? q.memory : write_traced(&q);
     if (q.memory >= 0)
         close(q.memory);
@@ -89,7 +96,10 @@ static int probe_write(int proc) {
 
     if (!vdso)
         return -EOPNOTSUPP;
-    struct request q = { .memory = guest_open_process(proc, getpid(), "/mem", O_RDWR), .to = (uintptr_t)vdso, .from = vdso, .size = 1 };
+    struct request q = { .memory = guest_open_process(proc, getpid(), "/mem", O_RDWR),
+        .to = (uintptr_t)vdso,
+        .from = vdso,
+        .size = 1 };
     if (q.memory < 0)
         return q.memory;
     long r = write_plainly(&q);

@@ -2,8 +2,10 @@
 /*
  * The commands of a sandbox, from the request to the report of their end.
  *
- * A command is its main process, a child of init's. What that leaves running is init's to reap, and no longer anybody's command. In a session the main process is a subreaper: while it lives, whatever its
- * descendants leave behind becomes its child and not init's, so that its tree can be found whole (reaper.c).
+ * A command is its main process, a child of init's. What that leaves running is init's to reap, and
+ * no longer anybody's command. In a session the main process is a subreaper: while it lives,
+ * whatever its descendants leave behind becomes its child and not init's, so that its tree can be
+ * found whole (reaper.c).
  */
 #include "guest/command.h"
 
@@ -32,7 +34,7 @@
 #include "guest/vtime.h"
 #include "sys/syscalls.h"
 
-#define MAX_REAPED 256          /* at a time: guests can make work of this faster than it is done */
+#define MAX_REAPED 256 /* at a time: guests can make work of this faster than it is done */
 
 struct command {
     uint64_t serial;
@@ -41,10 +43,11 @@ struct command {
     bool final;
     bool counted;
     bool restored;
-    struct restore_failure failure;     /* why it is not, if it was to be */
+    struct restore_failure failure; /* why it is not, if it was to be */
 };
 
-static struct command commands[COMMAND_MAX];    /* the first state_commands: memory is touched as it is needed */
+static struct command
+    commands[COMMAND_MAX]; /* the first state_commands: memory is touched as it is needed */
 
 pid_t command_main(uint64_t serial) {
     for (size_t i = 0; i < state_commands; i++)
@@ -53,7 +56,7 @@ pid_t command_main(uint64_t serial) {
     return 0;
 }
 
-/* ---- the end -------------------------------------------------------------------------------------------------------- */
+/* ---- the end ---- */
 
 static uint64_t ns_of(struct timeval t) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_usec * 1000;
@@ -66,7 +69,8 @@ struct moved {
 
 static const struct moved unknown = { UINT64_MAX, UINT64_MAX };
 
-/* By init and all that it has waited for, which the kernel adds to what it says of init. The number of bytes that finding it out has read, or -1. */
+/* By init and all that it has waited for, which the kernel adds to what it says of init. The number
+ * of bytes that finding it out has read, or -1. */
 static ssize_t moved_so_far(const struct box *box, struct moved *ret_moved) {
     char text[256], *end;
     ssize_t n = box->io < 0 ? -1 : sys_call4(__NR_pread64, box->io, text, sizeof text - 1, 0);
@@ -82,13 +86,14 @@ static ssize_t moved_so_far(const struct box *box, struct moved *ret_moved) {
 }
 
 /*
- * Finding it out twice at a command's end is what recording adds to that most. So the first time is when the command has begun, and init does something else then, if it has a processor; it holds until init waits for anybody or
- * reads anything but word of an end.
+ * Finding it out twice at a command's end is what recording adds to that most. So the first time is
+ * when the command has begun, and init does something else then, if it has a processor; it holds
+ * until init waits for anybody or reads anything but word of an end.
  */
 static struct {
     bool is_known;
     struct moved moved;
-    uint64_t since;             /* bytes that init has read after that */
+    uint64_t since; /* bytes that init has read after that */
 } noted;
 
 /* The main process of a command that is to be told of. 0: is there any? */
@@ -103,7 +108,7 @@ static void note_moved(const struct box *box) {
     ssize_t n = moved_so_far(box, &noted.moved);
 
     noted.is_known = n >= 0;
-    noted.since = (uint64_t)n;  /* reading this counts, too */
+    noted.since = (uint64_t)n; /* reading this counts, too */
 }
 
 void command_has_read(uint64_t bytes) {
@@ -114,8 +119,10 @@ void command_has_read_more(void) {
     noted.is_known = false;
 }
 
-/* As wait4 for any child. Of a command of which that is to be told: what it has moved, by the difference that waiting for it makes. */
-static pid_t wait_next(const struct box *box, int *ret_status, struct rusage *ret_usage, struct moved *ret_moved) {
+/* As wait4 for any child. Of a command of which that is to be told: what it has moved, by the
+ * difference that waiting for it makes. */
+static pid_t wait_next(
+    const struct box *box, int *ret_status, struct rusage *ret_usage, struct moved *ret_moved) {
     siginfo_t next = { 0 };
     pid_t which = -1;
     struct moved after;
@@ -130,25 +137,34 @@ static pid_t wait_next(const struct box *box, int *ret_status, struct rusage *re
     pid_t pid = sys_wait4(which, ret_status, WNOHANG | WUNTRACED | __WALL, ret_usage);
     *ret_moved = unknown;
     if (pid > 0 && noted.is_known && is_counted(pid) && moved_so_far(box, &after) >= 0)
-        *ret_moved = (struct moved){ after.read - noted.moved.read - noted.since, after.written - noted.moved.written };
+        *ret_moved = (struct moved){ after.read - noted.moved.read - noted.since,
+            after.written - noted.moved.written };
     if (pid > 0 || which > 0)
         noted.is_known = false;
     return pid;
 }
 
-static void report_exit(const struct box *box, const struct command *command, int status, const struct rusage *usage, const struct moved *moved) {
-    file_times_settle();            /* what follows may be a snapshot */
+static void report_exit(const struct box *box, const struct command *command, int status,
+    const struct rusage *usage, const struct moved *moved) {
+    file_times_settle(); /* what follows may be a snapshot */
     struct guest_record record = {
-        .kind = GUEST_EXITED, .serial = command->serial, .value = (uint64_t)status, .wall_ns = (uint64_t)(clock_now_ns() - command->started_ns),
-        .cpu_ns = ns_of(usage->ru_utime) + ns_of(usage->ru_stime), .max_rss_bytes = (uint64_t)usage->ru_maxrss * 1024,
-        .read_bytes = moved->read, .written_bytes = moved->written,
+        .kind = GUEST_EXITED,
+        .serial = command->serial,
+        .value = (uint64_t)status,
+        .wall_ns = (uint64_t)(clock_now_ns() - command->started_ns),
+        .cpu_ns = ns_of(usage->ru_utime) + ns_of(usage->ru_stime),
+        .max_rss_bytes = (uint64_t)usage->ru_maxrss * 1024,
+        .read_bytes = moved->read,
+        .written_bytes = moved->written,
     };
 
     record_send(box->socket, &record, NULL, 0);
 }
 
-/* Kills whatever the command left running and waits for it, so that its end, as told, is the end of all, and its usage complete. The kernel signals every process of the
- * namespace but init in one go, which no fork can slip through; but it looks at each of the host for that. Whoever has no child is alone here: orphans are its children, too. */
+/* Kills whatever the command left running and waits for it, so that its end, as told, is the end of
+ * all, and its usage complete. The kernel signals every process of the namespace but init in one
+ * go, which no fork can slip through; but it looks at each of the host for that. Whoever has no
+ * child is alone here: orphans are its children, too. */
 static void end_all(void) {
     pid_t pid;
 
@@ -167,7 +183,8 @@ static void report_agent(const struct box *box) {
     record_send(box->socket, &record, NULL, 0);
 }
 
-static void report_end(const struct box *box, pid_t pid, int status, const struct rusage *usage, const struct moved *moved) {
+static void report_end(const struct box *box, pid_t pid, int status, const struct rusage *usage,
+    const struct moved *moved) {
     for (size_t i = 0; i < state_n_agents; i++)
         if (state_agents[i] == pid) {
             state_agents[i] = state_agents[--state_n_agents];
@@ -195,7 +212,8 @@ static void report_end(const struct box *box, pid_t pid, int status, const struc
     }
 }
 
-/* A child has stopped. An agent is not the guests' to stop. Else it may have made init its tracer (PTRACE_TRACEME): it gets what it stopped for, and no tracer. */
+/* A child has stopped. An agent is not the guests' to stop. Else it may have made init its tracer
+ * (PTRACE_TRACEME): it gets what it stopped for, and no tracer. */
 static void let_go(pid_t pid, int status) {
     int number = status >> 16 || WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status);
 
@@ -225,9 +243,10 @@ bool command_reap(const struct box *box) {
     return true;
 }
 
-/* ---- the start ------------------------------------------------------------------------------------------------------ */
+/* ---- the start ---- */
 
-/* Puts one file of the request in place. Runs with the guest's own rights, so it can reach only what the guest may write, whatever other commands do to the path meanwhile. */
+/* Puts one file of the request in place. Runs with the guest's own rights, so it can reach only
+ * what the guest may write, whatever other commands do to the path meanwhile. */
 static int put_file(const char *path, mode_t mode, const void *data, size_t length) {
     char prefix[4096];
     size_t path_length = strlen(path);
@@ -269,8 +288,10 @@ static size_t add_default(char **env, size_t n, const char *entry) {
     return 1;
 }
 
-/* Fills the pointer arrays of a request from its message. `texts` has room for every field, two defaults and two NULLs. */
-static int parse_exec(const struct box *box, const struct wire_message *message, char **texts, size_t n_fields, struct exec_request *request, uint64_t *ret_terminal) {
+/* Fills the pointer arrays of a request from its message. `texts` has room for every field, two
+ * defaults and two NULLs. */
+static int parse_exec(const struct box *box, const struct wire_message *message, char **texts,
+    size_t n_fields, struct exec_request *request, uint64_t *ret_terminal) {
     struct wire_field field;
     size_t position = 0, n_args = 0, n_env = 0;
     uint64_t no_trace;
@@ -294,7 +315,8 @@ static int parse_exec(const struct box *box, const struct wire_message *message,
             request->terminal = true;
         else if (field.tag == GUEST_NO_TRACE && wire_u64(&field, &no_trace) == 0)
             request->no_trace = no_trace;
-        else if (field.tag != GUEST_FILE_PATH && field.tag != GUEST_FILE_MODE && field.tag != GUEST_FILE_DATA)
+        else if (field.tag != GUEST_FILE_PATH && field.tag != GUEST_FILE_MODE &&
+                 field.tag != GUEST_FILE_DATA)
             return -EBADMSG;
     }
     args[n_args] = env[n_env] = NULL;
@@ -302,7 +324,12 @@ static int parse_exec(const struct box *box, const struct wire_message *message,
         n_env += add_default(env, n_env, process_environment(i));
     request->argv = args;
     request->envp = env;
-    return r < 0 ? r : n_args && request->cwd && (request->terminal ? message->n_fds + 3 <= FD_MESSAGE_MAX_FDS : message->n_fds >= 3) ? 0 : -EBADMSG;
+    return r < 0 ? r
+           : n_args && request->cwd &&
+                   (request->terminal ? message->n_fds + 3 <= FD_MESSAGE_MAX_FDS
+                                      : message->n_fds >= 3)
+               ? 0
+               : -EBADMSG;
 }
 
 static int put_files(const struct wire_message *message, struct guest_fault *fault) {
@@ -329,7 +356,9 @@ static int put_files(const struct wire_message *message, struct guest_fault *fau
 }
 
 /* The streams of the request, or a terminal's slave as these three; then what becomes 3 and up. */
-static pid_t spawn_command(const struct box *box, const struct wire_message *message, struct exec_request *request, uint64_t size, struct command *command, int *ret_master, struct guest_fault *fault) {
+static pid_t spawn_command(const struct box *box, const struct wire_message *message,
+    struct exec_request *request, uint64_t size, struct command *command, int *ret_master,
+    struct guest_fault *fault) {
     int fds[FD_MESSAGE_MAX_FDS], slave;
 
     if (!request->terminal) {
@@ -357,7 +386,8 @@ static pid_t spawn_command(const struct box *box, const struct wire_message *mes
     return pid;
 }
 
-static pid_t start_command(const struct box *box, struct wire_message *message, struct command *command, int *ret_master, struct guest_fault *fault) {
+static pid_t start_command(const struct box *box, struct wire_message *message,
+    struct command *command, int *ret_master, struct guest_fault *fault) {
     struct exec_request request = { .keeps_orphans = command_in_session };
     struct wire_field field;
     size_t position = 0, n_fields = 0;
@@ -386,7 +416,7 @@ static pid_t start_command(const struct box *box, struct wire_message *message, 
         command->started_ns = clock_now_ns();
         r = spawn_command(box, message, &request, size, command, ret_master, fault);
     }
-    if (chdir("/") < 0)         /* a command's directory must not be held by init */
+    if (chdir("/") < 0) /* a command's directory must not be held by init */
         init_leave(box, 1);
     if (texts != few)
         munmap(texts, length);
@@ -394,25 +424,34 @@ static pid_t start_command(const struct box *box, struct wire_message *message, 
 }
 
 void command_start(const struct box *box, struct wire_message *message) {
-    struct command command = { .serial = message->header.serial, .final = message->header.flags & GUEST_EXEC_FINAL, .counted = message->header.flags & GUEST_EXEC_COUNTED };
+    struct command command = { .serial = message->header.serial,
+        .final = message->header.flags & GUEST_EXEC_FINAL,
+        .counted = message->header.flags & GUEST_EXEC_COUNTED };
     struct guest_fault fault = { .stage = GUEST_STAGE_REQUEST };
     int master = -1, r;
 
     if (tree_is_frozen() || (state_commands && !command_in_session))
         r = -EBUSY;
     else
-        r = state_commands == COMMAND_MAX ? -EAGAIN : command_main(command.serial) ? -EEXIST : start_command(box, message, &command, &master, &fault);
+        r = state_commands == COMMAND_MAX  ? -EAGAIN
+            : command_main(command.serial) ? -EEXIST
+                                           : start_command(box, message, &command, &master, &fault);
     wire_message_done(message);
     if (r > 0) {
         struct guest_record record = {
-            .kind = GUEST_STARTED, .serial = command.serial, .value = (uint64_t)r, .operation = command.restored, .stage = command.failure.step, .error = command.failure.error,
+            .kind = GUEST_STARTED,
+            .serial = command.serial,
+            .value = (uint64_t)r,
+            .operation = command.restored,
+            .stage = command.failure.step,
+            .error = command.failure.error,
             .wall_ns = determinism_wanted(box->plan) ? determinism_last_stream() : 0,
         };
 
         command.pid = r;
         commands[state_commands++] = command;
         record_send(box->socket, &record, &master, master >= 0);
-        if (command.counted && !determinism_wanted(box->plan))  /* questions take reading */
+        if (command.counted && !determinism_wanted(box->plan)) /* questions take reading */
             note_moved(box);
     } else {
         record_fault(box->socket, GUEST_EXEC_FAILED, command.serial, &fault, r);
@@ -429,11 +468,12 @@ int command_adopt(uint64_t serial, pid_t pid) {
     for (size_t i = 0; i < state_commands; i++)
         if (commands[i].pid == pid)
             return -EEXIST;
-    commands[state_commands++] = (struct command){ .serial = serial, .started_ns = clock_now_ns(), .pid = pid };
+    commands[state_commands++] =
+        (struct command){ .serial = serial, .started_ns = clock_now_ns(), .pid = pid };
     return 0;
 }
 
-/* ---- agents --------------------------------------------------------------------------------------------------------------- */
+/* ---- agents ---- */
 
 _Noreturn static void become_agent(int socket) {
     static const char name[] = "rollbox-files";
@@ -448,7 +488,8 @@ _Noreturn static void become_agent(int socket) {
 int command_serve_files(int socket) {
     if (state_n_agents == COMMAND_MAX_AGENTS)
         return -EAGAIN;
-    /* As fork, with none of its handlers: a copy of init, not dumpable as that is, all signals blocked, with no descriptor but the one it serves. */
+    /* As fork, with none of its handlers: a copy of init, not dumpable as that is, all signals
+     * blocked, with no descriptor but the one it serves. */
     pid_t pid = (pid_t)sys_call5(__NR_clone, SIGCHLD, NULL, NULL, NULL, NULL);
     if (pid == 0)
         become_agent(socket);

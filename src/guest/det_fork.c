@@ -2,11 +2,19 @@
 /*
  * Forks that no signal comes between.
  *
- * A fork asks init, which draws a new state for the child's chance. Two things that the kernel does with signals are not as for a fork that asks nobody. One that comes before init has taken up the question ends the call with EINTR, if its handler is without SA_RESTART: no fork knows that, and a
- * shell gives up. And one that comes between the answer and the fork has the kernel ask again, after a state has been drawn: which one the child gets would depend on when a child before it has died.
+ * A fork asks init, which draws a new state for the child's chance. Two things that the kernel does
+ * with signals are not as for a fork that asks nobody. One that comes before init has taken up the
+ * question ends the call with EINTR, if its handler is without SA_RESTART: no fork knows that, and
+ * a shell gives up. And one that comes between the answer and the fork has the kernel ask again,
+ * after a state has been drawn: which one the child gets would depend on when a child before it has
+ * died.
  *
- * Some C libraries fork with all signals blocked. glibc does not, so that is done for it: its clone is made to call code of ours, which blocks them, does the clone, and puts the mask back, in the parent and in the child. That code is in the unused end of the last page of the same text, so it is near it,
- * and it is the process' own: it goes along into forks and snapshots, and away with execve. As with stat (det_vdso_patch.c) the bytes can be changed only in a process of a single thread, which stands in that call.
+ * Some C libraries fork with all signals blocked. glibc does not, so that is done for it: its clone
+ * is made to call code of ours, which blocks them, does the clone, and puts the mask back, in the
+ * parent and in the child. That code is in the unused end of the last page of the same text, so it
+ * is near it, and it is the process' own: it goes along into forks and snapshots, and away with
+ * execve. As with stat (det_vdso_patch.c) the bytes can be changed only in a process of a single
+ * thread, which stands in that call.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,10 +27,12 @@
 
 #if defined(__x86_64__)
 
-#define MAX_TRAMPOLINE 256u
-#define MAPS_BYTES 16384
+#    define MAX_TRAMPOLINE 256u
+#    define MAPS_BYTES 16384
 
-/* Called in place of "mov $56, %eax", before the syscall, which stays: a clone that was broken off is begun anew there. */
+/* Called in place of "mov $56, %eax", before the syscall, which stays: a clone that was broken off
+ * is begun anew there. */
+/* clang-format off */
 __asm__(".pushsection .rodata\n"
         ".balign 16\n"
         "fork_trampoline:\n"
@@ -74,12 +84,13 @@ __asm__(".pushsection .rodata\n"
         "3: .quad -1\n"
         "fork_trampoline_end:\n"
         ".popsection\n");
+/* clang-format on */
 
 extern const char fork_trampoline[], fork_trampoline_end[];
 
 /* The end of the mapping of code that an address lies in, or 0. */
 static uint64_t end_of_text(pid_t pid, uint64_t address) {
-    static char text[MAPS_BYTES];       /* where more comes before it, it is not looked for */
+    static char text[MAPS_BYTES]; /* where more comes before it, it is not looked for */
     int fd = determinism_open(pid, "/maps", O_RDONLY);
     size_t length = 0;
     ssize_t n;
@@ -108,20 +119,26 @@ static uint64_t place_trampoline(pid_t pid, uint64_t after) {
     size_t size = (size_t)(fork_trampoline_end - fork_trampoline);
     uint64_t end = end_of_text(pid, after), at = (end - size) & ~(uint64_t)15;
 
-    if (size > sizeof there || end < after + size + 16 || determinism_read(pid, at, there, size) != (long)size)
+    if (size > sizeof there || end < after + size + 16 ||
+        determinism_read(pid, at, there, size) != (long)size)
         return 0;
     if (memcmp(there, fork_trampoline, size) == 0)
         return at;
-    return memcmp(there, zeros, size) == 0 && determinism_put(pid, at, fork_trampoline, size) == 0 ? at : 0;
+    return memcmp(there, zeros, size) == 0 && determinism_put(pid, at, fork_trampoline, size) == 0
+               ? at
+               : 0;
 }
 
 int fork_route(pid_t pid, uint64_t after) {
-    /* mov $56, %eax; syscall; cmp $-4096, %rax: a function that calls others, so that nothing below the stack pointer is in use. */
-    static const uint8_t glibcs[] = { 0xb8, 0x38, 0x00, 0x00, 0x00, 0x0f, 0x05, 0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff };
+    /* mov $56, %eax; syscall; cmp $-4096, %rax: a function that calls others, so that nothing below
+     * the stack pointer is in use. */
+    static const uint8_t glibcs[] = { 0xb8, 0x38, 0x00, 0x00, 0x00, 0x0f, 0x05, 0x48, 0x3d, 0x00,
+        0xf0, 0xff, 0xff };
     uint8_t code[sizeof glibcs];
     uint64_t from = after - 7;
 
-    if (determinism_read(pid, from, code, sizeof code) != (long)sizeof code || memcmp(code, glibcs, sizeof code) || !determinism_is_single(pid))
+    if (determinism_read(pid, from, code, sizeof code) != (long)sizeof code ||
+        memcmp(code, glibcs, sizeof code) || !determinism_is_single(pid))
         return -EOPNOTSUPP;
     uint64_t trampoline = place_trampoline(pid, after);
     return trampoline ? determinism_put_call(pid, from, trampoline) : -EOPNOTSUPP;

@@ -2,20 +2,34 @@
 /*
  * Clocks without a system call: the vDSO of a guest's process, patched.
  *
- * The kernel maps the same two pages of code into every process: ours are theirs. So the image is read here, in init, where no guest can have touched it, patched once, and written as a whole into each new program before
- * its C library looks for symbols in it. A process whose pages are not, byte for byte, what the kernel gave it is left alone: whatever it has done there is its own.
+ * The kernel maps the same two pages of code into every process: ours are theirs. So the image is
+ * read here, in init, where no guest can have touched it, patched once, and written as a whole into
+ * each new program before its C library looks for symbols in it. A process whose pages are not,
+ * byte for byte, what the kernel gave it is left alone: whatever it has done there is its own.
  *
- * The patch is a piece of position-independent code in the unused tail of the image. The dynamic symbols of clock_gettime point to it; it calls the kernel's own code and adds the offset to clocks that tell the time of day.
- * gettimeofday and time are done by it, and getrandom's says that there is none (its state would be in the process' memory), and their old entries jump there.
+ * The patch is a piece of position-independent code in the unused tail of the image. The dynamic
+ * symbols of clock_gettime point to it; it calls the kernel's own code and adds the offset to
+ * clocks that tell the time of day. gettimeofday and time are done by it, and getrandom's says that
+ * there is none (its state would be in the process' memory), and their old entries jump there.
  *
- * A virtual clock is read from a page that all processes of the sandbox share (vtime.c): one atomic addition. A process maps it when it first asks for the time: by a call that init knows by its clock id it gets the
- * page's descriptor, by another it tells init where the page is, and init writes that into the image. Where this does not succeed, each query is a call.
+ * A virtual clock is read from a page that all processes of the sandbox share (vtime.c): one atomic
+ * addition. A process maps it when it first asks for the time: by a call that init knows by its
+ * clock id it gets the page's descriptor, by another it tells init where the page is, and init
+ * writes that into the image. Where this does not succeed, each query is a call.
  *
- * So it is with stat, which programs call by the hundred as they start, nearly always for files that no sandbox has written: one whose stamps are all older needs no answer of init's. The C library's call is in its own text, not here. When a process has made some of
- * these calls from one place, and the code there is, from the function's beginning on, what glibc's is, init has it call the vDSO instead; which does it unasked, and again as a question if a stamp is not older (but where it is a fixed offset, in files of the private tmpfs). The bytes cannot be changed at once:
- * so only in a process of a single thread, which stands in that call. It takes addresses that are near each other, which those that are not random are.
+ * So it is with stat, which programs call by the hundred as they start, nearly always for files
+ * that no sandbox has written: one whose stamps are all older needs no answer of init's. The C
+ * library's call is in its own text, not here. When a process has made some of these calls from one
+ * place, and the code there is, from the function's beginning on, what glibc's is, init has it call
+ * the vDSO instead; which does it unasked, and again as a question if a stamp is not older (but
+ * where it is a fixed offset, in files of the private tmpfs). The bytes cannot be changed at once:
+ * so only in a process of a single thread, which stands in that call. It takes addresses that are
+ * near each other, which those that are not random are.
  *
- * Under virtual time a file of the sandbox's own is asked about, and one of them often: Python looks at the directory that it was started in with each import. What init has told of it last is put beside the code, with the stamps that the kernel had then: as long as it has the same, it is told the same.
+ * Under virtual time a file of the sandbox's own is asked about, and one of them often: Python
+ * looks at the directory that it was started in with each import. What init has told of it last is
+ * put beside the code, with the stamps that the kernel had then: as long as it has the same, it is
+ * told the same.
  */
 #include <elf.h>
 #include <errno.h>
@@ -33,16 +47,17 @@
 
 #if defined(__x86_64__)
 
-#define MAX_IMAGE 16384u
-#define MAX_SYMBOLS 64u
-#define STAT_LENGTH 10          /* bytes of glibc's newfstatat up to behind its syscall */
-#define STAT_MOV 3              /* where in them what is replaced is */
-#define GLANCE 64               /* bytes of the code: no two versions of it are alike there */
-#define NS 1000000000
-#define STRING(x) STRING_OF(x)
-#define STRING_OF(x) #x
+#    define MAX_IMAGE 16384u
+#    define MAX_SYMBOLS 64u
+#    define STAT_LENGTH 10 /* bytes of glibc's newfstatat up to behind its syscall */
+#    define STAT_MOV 3     /* where in them what is replaced is */
+#    define GLANCE 64      /* bytes of the code: no two versions of it are alike there */
+#    define NS 1000000000
+#    define STRING(x) STRING_OF(x)
+#    define STRING_OF(x) #    x
 
 /* Named in the order of their places; `original` is the operand of the one call out of it. */
+/* clang-format off */
 __asm__(".pushsection .rodata\n"
         ".balign 16\n"
         "vdso_blob:\n"
@@ -332,43 +347,54 @@ __asm__(".pushsection .rodata\n"
         "   ret\n"
         "vdso_blob_end:\n"
         ".popsection\n");
+/* clang-format on */
 
-extern const char vdso_blob[], vdso_blob_stat[], vdso_blob_since[], vdso_blob_born[], vdso_blob_own[], vdso_blob_pipes[], vdso_blob_anonymous[], vdso_blob_renumbered[], vdso_blob_number[], vdso_blob_seconds[], vdso_blob_nanoseconds[], vdso_blob_page[], vdso_blob_virtual[], vdso_blob_told[], vdso_blob_clock_gettime[], vdso_blob_original[], vdso_blob_gettimeofday[], vdso_blob_time[], vdso_blob_settime[], vdso_blob_getrandom[], vdso_blob_end[];
+extern const char vdso_blob[], vdso_blob_stat[], vdso_blob_since[], vdso_blob_born[],
+    vdso_blob_own[], vdso_blob_pipes[], vdso_blob_anonymous[], vdso_blob_renumbered[],
+    vdso_blob_number[], vdso_blob_seconds[], vdso_blob_nanoseconds[], vdso_blob_page[],
+    vdso_blob_virtual[], vdso_blob_told[], vdso_blob_clock_gettime[], vdso_blob_original[],
+    vdso_blob_gettimeofday[], vdso_blob_time[], vdso_blob_settime[], vdso_blob_getrandom[],
+    vdso_blob_end[];
 
 /* What the code compares and copies. */
 struct told {
-    uint64_t sequence;          /* odd while it is written */
+    uint64_t sequence; /* odd while it is written */
     struct vdso_told file;
 };
 
 _Static_assert(sizeof(struct told) == 15 * 8, "as the code has it");
 
-static const char *fresh;               /* our own */
+static const char *fresh; /* our own */
 static _Alignas(16) char patched[MAX_IMAGE];
 static size_t length, page_slot, told_slot, stat_entry, settime_entry;
-static uint64_t last_base;              /* where the last one was written: with addresses that are not random, most are there */
+static uint64_t last_base; /* where the last one was written: with addresses that are not random,
+                              most are there */
 
-/* Nothing in here is a guest's. Still it is a file of unknown make: what is not as expected is not patched. */
+/* Nothing in here is a guest's. Still it is a file of unknown make: what is not as expected is not
+ * patched. */
 struct image {
     const Elf64_Ehdr *header;
     const Elf64_Sym *symbols;
     const char *names;
     size_t n_symbols, names_length;
-    size_t end_loaded;          /* of what is used at run time */
-    size_t end;                 /* of all, the table of sections included, which nothing reads at run time */
+    size_t end_loaded; /* of what is used at run time */
+    size_t end;        /* of all, the table of sections included, which nothing reads at run time */
 };
 
 static bool find_tables(struct image *image) {
     const char *base = (const char *)image->header;
     const Elf64_Phdr *segments = (const void *)(base + image->header->e_phoff);
 
-    image->end = image->header->e_shoff + (size_t)image->header->e_shnum * image->header->e_shentsize;
+    image->end =
+        image->header->e_shoff + (size_t)image->header->e_shnum * image->header->e_shentsize;
     for (unsigned i = 0; i < image->header->e_phnum; i++) {
-        if (segments[i].p_type == PT_LOAD && (segments[i].p_vaddr != segments[i].p_offset || segments[i].p_offset))
+        if (segments[i].p_type == PT_LOAD &&
+            (segments[i].p_vaddr != segments[i].p_offset || segments[i].p_offset))
             return false;
         if (segments[i].p_offset + segments[i].p_filesz > image->end_loaded)
             image->end_loaded = segments[i].p_offset + segments[i].p_filesz;
-        for (const Elf64_Dyn *d = (const void *)(base + segments[i].p_offset); segments[i].p_type == PT_DYNAMIC && d->d_tag != DT_NULL; d++) {
+        for (const Elf64_Dyn *d = (const void *)(base + segments[i].p_offset);
+             segments[i].p_type == PT_DYNAMIC && d->d_tag != DT_NULL; d++) {
             if (d->d_tag == DT_SYMTAB)
                 image->symbols = (const void *)(base + d->d_un.d_ptr);
             if (d->d_tag == DT_STRTAB)
@@ -379,13 +405,16 @@ static bool find_tables(struct image *image) {
     }
     if (image->end < image->end_loaded)
         image->end = image->end_loaded;
-    if (!image->symbols || image->names < (const char *)image->symbols || image->end > MAX_IMAGE - 4096)
+    if (!image->symbols || image->names < (const char *)image->symbols ||
+        image->end > MAX_IMAGE - 4096)
         return false;
-    image->n_symbols = (size_t)(image->names - (const char *)image->symbols) / sizeof *image->symbols;     /* the one follows the other */
+    image->n_symbols = (size_t)(image->names - (const char *)image->symbols) /
+                       sizeof *image->symbols; /* the one follows the other */
     return image->n_symbols <= MAX_SYMBOLS;
 }
 
-/* The place of a function, under its plain name and with the prefix; 0: it has none. Makes both point to `to`, if that is given. */
+/* The place of a function, under its plain name and with the prefix; 0: it has none. Makes both
+ * point to `to`, if that is given. */
 static size_t redirect_symbol(const struct image *image, const char *name, size_t to) {
     size_t place = 0;
 
@@ -401,7 +430,8 @@ static size_t redirect_symbol(const struct image *image, const char *name, size_
             continue;
         place = symbol->st_value;
         if (to)
-            ((Elf64_Sym *)(void *)(patched + ((const char *)symbol - (const char *)image->header)))->st_value = to;
+            ((Elf64_Sym *)(void *)(patched + ((const char *)symbol - (const char *)image->header)))
+                ->st_value = to;
     }
     return place;
 }
@@ -420,8 +450,9 @@ static void replace_symbol(const struct image *image, const char *name, size_t t
         put_jump(place, to);
 }
 
-/* Where in the image's last page there is room for the code; 0: nowhere. Behind all of it, as long as that is possible: so it lies
- * where earlier versions have put it, which processes on the disk call. Else over the table of sections (Linux 6.12, 7.x). */
+/* Where in the image's last page there is room for the code; 0: nowhere. Behind all of it, as long
+ * as that is possible: so it lies where earlier versions have put it, which processes on the disk
+ * call. Else over the table of sections (Linux 6.12, 7.x). */
 static size_t place_blob(const struct image *image, size_t size) {
     const size_t ends[] = { image->end, image->end_loaded };
 
@@ -462,20 +493,28 @@ int vdso_prepare(const struct plan *plan, int64_t offset_ns, struct stamps_bound
     memcpy(patched + blob, vdso_blob, (size_t)(vdso_blob_end - vdso_blob));
     memcpy(patched + blob + (vdso_blob_seconds - vdso_blob), &seconds, sizeof seconds);
     memcpy(patched + blob + (vdso_blob_nanoseconds - vdso_blob), &nanoseconds, sizeof nanoseconds);
-    patched[blob + (size_t)(vdso_blob_virtual - vdso_blob)] = plan->flags & PLAN_SERIAL ? 2 : is_virtual;
+    patched[blob + (size_t)(vdso_blob_virtual - vdso_blob)] =
+        plan->flags & PLAN_SERIAL ? 2 : is_virtual;
     memcpy(patched + blob + (vdso_blob_since - vdso_blob), &bounds.since_s, sizeof bounds.since_s);
     memcpy(patched + blob + (vdso_blob_born - vdso_blob), &bounds.born_s, sizeof bounds.born_s);
-    memcpy(patched + blob + (vdso_blob_own - vdso_blob), &bounds.own_device, sizeof bounds.own_device);
-    memcpy(patched + blob + (vdso_blob_pipes - vdso_blob), &bounds.pipes_device, sizeof bounds.pipes_device);
-    memcpy(patched + blob + (vdso_blob_anonymous - vdso_blob), &bounds.anonymous_device, sizeof bounds.anonymous_device);
-    memcpy(patched + blob + (vdso_blob_renumbered - vdso_blob), &bounds.renumbered_device, sizeof bounds.renumbered_device);
-    memcpy(patched + blob + (vdso_blob_number - vdso_blob), &bounds.renumbered_as, sizeof bounds.renumbered_as);
+    memcpy(
+        patched + blob + (vdso_blob_own - vdso_blob), &bounds.own_device, sizeof bounds.own_device);
+    memcpy(patched + blob + (vdso_blob_pipes - vdso_blob), &bounds.pipes_device,
+        sizeof bounds.pipes_device);
+    memcpy(patched + blob + (vdso_blob_anonymous - vdso_blob), &bounds.anonymous_device,
+        sizeof bounds.anonymous_device);
+    memcpy(patched + blob + (vdso_blob_renumbered - vdso_blob), &bounds.renumbered_device,
+        sizeof bounds.renumbered_device);
+    memcpy(patched + blob + (vdso_blob_number - vdso_blob), &bounds.renumbered_as,
+        sizeof bounds.renumbered_as);
     stat_entry = blob + (size_t)(vdso_blob_stat - vdso_blob);
     page_slot = blob + (size_t)(vdso_blob_page - vdso_blob);
     told_slot = blob + (size_t)(vdso_blob_told - vdso_blob);
     settime_entry = blob + (size_t)(vdso_blob_settime - vdso_blob);
     if (plan->flags & PLAN_CLOCK) {
-        size_t to = blob + (size_t)(vdso_blob_clock_gettime - vdso_blob), operand = blob + (size_t)(vdso_blob_original - vdso_blob), place = redirect_symbol(&image, "clock_gettime", to);
+        size_t to = blob + (size_t)(vdso_blob_clock_gettime - vdso_blob),
+               operand = blob + (size_t)(vdso_blob_original - vdso_blob),
+               place = redirect_symbol(&image, "clock_gettime", to);
         int32_t distance = (int32_t)place - (int32_t)operand - 4;
 
         if (!place)
@@ -513,8 +552,8 @@ bool vdso_is_fresh(pid_t pid, uint64_t base) {
 
 /* What a process has been told since it was patched. */
 struct knows {
-    uint64_t page;              /* 0: it has none */
-    uint64_t sequence;          /* of struct told */
+    uint64_t page;     /* 0: it has none */
+    uint64_t sequence; /* of struct told */
 };
 
 /* Is it the one that we have written there, but for that? */
@@ -528,12 +567,15 @@ static bool is_patched(pid_t pid, uint64_t base, struct knows *ret_knows) {
     return is_equal(theirs, patched);
 }
 
-/* mov %ecx, %r10d; mov $262, %eax; syscall; cmp $-4096, %eax; ja; xor %eax, %eax; ret: all of it but the way of errors. Nothing below the stack pointer is in use. */
+/* mov %ecx, %r10d; mov $262, %eax; syscall; cmp $-4096, %eax; ja; xor %eax, %eax; ret: all of it
+ * but the way of errors. Nothing below the stack pointer is in use. */
 static bool is_glibcs(pid_t pid, uint64_t from) {
-    static const uint8_t glibcs[] = { 0x41, 0x89, 0xca, 0xb8, 0x06, 0x01, 0x00, 0x00, 0x0f, 0x05, 0x3d, 0x00, 0xf0, 0xff, 0xff, 0x77, 0x07, 0x31, 0xc0, 0xc3 };
+    static const uint8_t glibcs[] = { 0x41, 0x89, 0xca, 0xb8, 0x06, 0x01, 0x00, 0x00, 0x0f, 0x05,
+        0x3d, 0x00, 0xf0, 0xff, 0xff, 0x77, 0x07, 0x31, 0xc0, 0xc3 };
     uint8_t code[sizeof glibcs];
 
-    return determinism_read(pid, from, code, sizeof code) == (long)sizeof code && !memcmp(code, glibcs, sizeof code);
+    return determinism_read(pid, from, code, sizeof code) == (long)sizeof code &&
+           !memcmp(code, glibcs, sizeof code);
 }
 
 int vdso_patch(pid_t pid, uint64_t base, uint64_t page, uint64_t stat_after) {
@@ -548,7 +590,8 @@ int vdso_patch(pid_t pid, uint64_t base, uint64_t page, uint64_t stat_after) {
     if (r == 0)
         last_base = base;
     if (r == 0 && stat_after && is_glibcs(pid, stat_after - STAT_LENGTH))
-        (void)determinism_put_call_by(pid, memory, stat_after - STAT_LENGTH + STAT_MOV, base + stat_entry);
+        (void)determinism_put_call_by(
+            pid, memory, stat_after - STAT_LENGTH + STAT_MOV, base + stat_entry);
     close(memory);
     return r;
 }
@@ -556,21 +599,29 @@ int vdso_patch(pid_t pid, uint64_t base, uint64_t page, uint64_t stat_after) {
 bool vdso_is_known(pid_t pid) {
     char glance[GLANCE];
 
-    return last_base && determinism_read(pid, last_base + stat_entry, glance, sizeof glance) == (long)sizeof glance && !memcmp(glance, patched + stat_entry, sizeof glance);
+    return last_base &&
+           determinism_read(pid, last_base + stat_entry, glance, sizeof glance) ==
+               (long)sizeof glance &&
+           !memcmp(glance, patched + stat_entry, sizeof glance);
 }
 
 int vdso_tell_page(pid_t pid, uint64_t base, uint64_t page) {
     struct knows knows;
 
-    return is_patched(pid, base, &knows) && !knows.page ? determinism_put(pid, base + page_slot, &page, sizeof page) : -EEXIST;
+    return is_patched(pid, base, &knows) && !knows.page
+               ? determinism_put(pid, base + page_slot, &page, sizeof page)
+               : -EEXIST;
 }
 
-/* Its other threads may be reading it: so the number is changed before and after, each by a write of its own. */
+/* Its other threads may be reading it: so the number is changed before and after, each by a write
+ * of its own. */
 static int put_told(pid_t pid, int memory, uint64_t to, struct told *told) {
     int r;
 
     told->sequence |= 1;
-    if ((r = code_write(pid, memory, to, &told->sequence, sizeof told->sequence)) < 0 || (r = code_write(pid, memory, to + offsetof(struct told, file), &told->file, sizeof told->file)) < 0)
+    if ((r = code_write(pid, memory, to, &told->sequence, sizeof told->sequence)) < 0 ||
+        (r = code_write(
+             pid, memory, to + offsetof(struct told, file), &told->file, sizeof told->file)) < 0)
         return r;
     told->sequence++;
     return code_write(pid, memory, to, &told->sequence, sizeof told->sequence);
@@ -602,8 +653,11 @@ int vdso_route_stat(pid_t pid, uint64_t base, uint64_t after) {
     uint64_t from = after - STAT_LENGTH;
     struct knows knows;
 
-    /* In place of the second mov. The syscall stays: one that a signal has broken off, whose handler has brought us here, is begun anew there. */
-    return is_glibcs(pid, from) && is_patched(pid, base, &knows) ? determinism_put_call(pid, from + STAT_MOV, base + stat_entry) : -EOPNOTSUPP;
+    /* In place of the second mov. The syscall stays: one that a signal has broken off, whose
+     * handler has brought us here, is begun anew there. */
+    return is_glibcs(pid, from) && is_patched(pid, base, &knows)
+               ? determinism_put_call(pid, from + STAT_MOV, base + stat_entry)
+               : -EOPNOTSUPP;
 }
 
 #else

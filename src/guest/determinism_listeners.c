@@ -11,10 +11,12 @@
 #include "sys/syscalls.h"
 
 #define NEW_LISTENER 8u
-#define WAIT_KILLABLE 32u               /* 5.19: once we have received a question only death takes it back: else a signal would ask twice, and draw twice */
+#define WAIT_KILLABLE                                                                              \
+    32u /* 5.19: once we have received a question only death takes it back: else a signal would    \
+           ask twice, and draw twice */
 #define SYNC_WAKE_UP_FLAG 1
-#define SET_FLAGS_REQUEST _IOW('!', 4, uint64_t)    /* SECCOMP_IOCTL_NOTIF_SET_FLAGS, 6.6 */
-#define ALL_THREADS 17u                 /* TSYNC, TSYNC_ESRCH: it may be with NEW_LISTENER */
+#define SET_FLAGS_REQUEST _IOW('!', 4, uint64_t) /* SECCOMP_IOCTL_NOTIF_SET_FLAGS, 6.6 */
+#define ALL_THREADS 17u /* TSYNC, TSYNC_ESRCH: it may be with NEW_LISTENER */
 
 int determinism_fds[DETERMINISM_MAX_LISTENERS];
 size_t determinism_n_fds;
@@ -41,13 +43,15 @@ bool determinism_is_asked(void) {
 }
 
 int determinism_enter_asked(const struct sock_filter *program, size_t n) {
-    struct sock_fprog of = { .len = (unsigned short)n, .filter = (struct sock_filter *)(uintptr_t)program };
+    struct sock_fprog of = { .len = (unsigned short)n,
+        .filter = (struct sock_filter *)(uintptr_t)program };
 
     return sys_seccomp(SECCOMP_SET_MODE_FILTER, NEW_LISTENER | WAIT_KILLABLE, &of);
 }
 
 int determinism_enter_restored(const struct sock_filter *program, size_t n) {
-    struct sock_fprog of = { .len = (unsigned short)n, .filter = (struct sock_filter *)(uintptr_t)program };
+    struct sock_fprog of = { .len = (unsigned short)n,
+        .filter = (struct sock_filter *)(uintptr_t)program };
 
     return sys_seccomp(SECCOMP_SET_MODE_FILTER, ALL_THREADS | NEW_LISTENER | WAIT_KILLABLE, &of);
 }

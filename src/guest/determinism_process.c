@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What init reads of the processes that ask it, in their memory and in /proc, and what it writes there. Nothing is kept of them. */
+/* What init reads of the processes that ask it, in their memory and in /proc, and what it writes
+ * there. Nothing is kept of them. */
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -15,9 +16,9 @@
 #include "guest/vtime.h"
 #include "sys/syscalls.h"
 
-#define CALL_LENGTH 5           /* bytes of the instruction */
+#define CALL_LENGTH 5 /* bytes of the instruction */
 #define AUXV_ENTRIES 64
-#define FORKED_NOT_EXECUTED 0x40        /* PF_FORKNOEXEC */
+#define FORKED_NOT_EXECUTED 0x40 /* PF_FORKNOEXEC */
 
 int determinism_proc = -1;
 int64_t determinism_uptime_ahead_ns;
@@ -29,7 +30,8 @@ long determinism_read(pid_t pid, uint64_t from, void *to, size_t length) {
 }
 
 long determinism_write(pid_t pid, uint64_t to, const void *from, size_t length) {
-    struct iovec ours = { (void *)(uintptr_t)from, length }, theirs = { (void *)(uintptr_t)to, length };
+    struct iovec ours = { (void *)(uintptr_t)from, length },
+                 theirs = { (void *)(uintptr_t)to, length };
 
     return sys_call6(__NR_process_vm_writev, pid, SYS_ARG(&ours), 1, SYS_ARG(&theirs), 1, 0);
 }
@@ -122,7 +124,9 @@ bool determinism_is_thread_of(pid_t process, pid_t thread) {
 
 pid_t determinism_process_of(pid_t thread) {
     char text[1024];
-    const char *at = sys_call3(__NR_tgkill, thread, thread, 0) == 0 ? NULL : read_after(determinism_proc, thread, text, sizeof text, "\nTgid:\t");
+    const char *at = sys_call3(__NR_tgkill, thread, thread, 0) == 0
+                         ? NULL
+                         : read_after(determinism_proc, thread, text, sizeof text, "\nTgid:\t");
     pid_t process = 0;
 
     for (; at && *at >= '0' && *at <= '9'; at++)
@@ -138,7 +142,8 @@ bool determinism_read_stat(pid_t thread, uint64_t ret_fields[DETERMINISM_STAT_FI
     if (fd >= 0)
         close(fd);
     text[n < 0 ? 0 : n] = '\0';
-    const char *at = strrchr(text, ')');         /* the name may hold anything; nothing after it holds a bracket */
+    const char *at =
+        strrchr(text, ')'); /* the name may hold anything; nothing after it holds a bracket */
     if (!at)
         return false;
     for (size_t i = DETERMINISM_STAT_STATE; i < DETERMINISM_STAT_FIELDS; i++) {
@@ -152,7 +157,8 @@ bool determinism_read_stat(pid_t thread, uint64_t ret_fields[DETERMINISM_STAT_FI
 bool determinism_is_single(pid_t thread) {
     uint64_t fields[DETERMINISM_STAT_FIELDS];
 
-    return determinism_read_stat(thread, fields) && fields[DETERMINISM_STAT_THREADS] == 1 && !(fields[DETERMINISM_STAT_FLAGS] & FORKED_NOT_EXECUTED);
+    return determinism_read_stat(thread, fields) && fields[DETERMINISM_STAT_THREADS] == 1 &&
+           !(fields[DETERMINISM_STAT_FLAGS] & FORKED_NOT_EXECUTED);
 }
 
 /* The kernel writes them one after the other, all of one length. */
@@ -174,10 +180,12 @@ bool determinism_signals_of(pid_t pid, struct determinism_signals *ret_signals) 
 }
 
 bool determinism_is_to_stop(int proc, pid_t process, bool surely) {
-    const uint64_t stops = 1ull << (SIGSTOP - 1) | 1ull << (SIGTSTP - 1) | 1ull << (SIGTTIN - 1) | 1ull << (SIGTTOU - 1);
+    const uint64_t stops = 1ull << (SIGSTOP - 1) | 1ull << (SIGTSTP - 1) | 1ull << (SIGTTIN - 1) |
+                           1ull << (SIGTTOU - 1);
     struct determinism_signals signals;
 
-    return signals_of(proc, process, &signals) && signals.pending & stops & (surely ? ~signals.blocked & ~signals.caught : ~0ull);
+    return signals_of(proc, process, &signals) &&
+           signals.pending & stops & (surely ? ~signals.blocked & ~signals.caught : ~0ull);
 }
 
 bool idle_stat(pid_t pid, uint64_t fd, struct stat *ret_st) {

@@ -2,12 +2,15 @@
 /*
  * One command: from init to execve.
  *
- * The child shares init's memory and init sleeps until it has executed or ended, so nothing is copied, and the child leaves word of a failure in
- * a variable. Whether the program truly runs is known without doubt: only an exec that succeeded wakes init with `executing` set and
- * no error. A child that was killed on its way there is told as killed: in a session others may do that, and it is no failure of ours.
+ * The child shares init's memory and init sleeps until it has executed or ended, so nothing is
+ * copied, and the child leaves word of a failure in a variable. Whether the program truly runs is
+ * known without doubt: only an exec that succeeded wakes init with `executing` set and no error. A
+ * child that was killed on its way there is told as killed: in a session others may do that, and it
+ * is no failure of ours.
  *
- * It is not vfork: in a session other commands run, and one of them could stop the child just then, and with it an init that
- * sleeps in the kernel. The kernel clears a word and wakes who waits for it when the child lets go of init's memory; init waits for that, and looks up now and then.
+ * It is not vfork: in a session other commands run, and one of them could stop the child just then,
+ * and with it an init that sleeps in the kernel. The kernel clears a word and wakes who waits for
+ * it when the child lets go of init's memory; init waits for that, and looks up now and then.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +41,7 @@ struct child {
     const struct exec_request *request;
     struct determinism_start determinism;
     volatile struct guest_fault fault;
-    volatile int error;         /* -errno */
+    volatile int error; /* -errno */
     volatile bool executing;
 };
 
@@ -64,7 +67,7 @@ static int execute_request(const struct exec_request *request) {
         execve(name, request->argv, request->envp);
         return -errno;
     }
-    for (path = path ? path : "/usr/local/bin:/usr/bin:/bin"; ; path++) {
+    for (path = path ? path : "/usr/local/bin:/usr/bin:/bin";; path++) {
         size_t length = strcspn(path, ":");
 
         if (length + name_length + 2 <= sizeof full) {
@@ -98,13 +101,15 @@ static int set_streams(const int *fds, size_t n) {
     return sys_close_range((unsigned)n, ~0u, 0);
 }
 
-/* Whoever started the engine may have a limit below ours, to which nobody here can add (ulimit -c 0, for one): then that is the guest's. */
+/* Whoever started the engine may have a limit below ours, to which nobody here can add (ulimit -c
+ * 0, for one): then that is the guest's. */
 static int set_limit(int resource, rlim_t value) {
     struct rlimit limit, ours = { value, value };
 
     if (setrlimit(resource, &ours) == 0)
         return 0;
-    if (errno != EPERM || sys_call4(__NR_prlimit64, 0, resource, NULL, &limit) < 0 || limit.rlim_max >= value)
+    if (errno != EPERM || sys_call4(__NR_prlimit64, 0, resource, NULL, &limit) < 0 ||
+        limit.rlim_max >= value)
         return -EPERM;
     ours = (struct rlimit){ limit.rlim_max, limit.rlim_max };
     return setrlimit(resource, &ours) < 0 ? -errno : 0;
@@ -121,15 +126,17 @@ int exec_set_limits(const struct plan *plan, uint64_t processes) {
     return processes ? set_limit(RLIMIT_NPROC, processes) : 0;
 }
 
-/* A file or terminal of the caller's own (stdio_fds) is outside of every rule. A program may open it by name for as much as
- * its descriptor allows; that of an append-only descriptor no rule can say. Pipes and memory files need no rule. */
+/* A file or terminal of the caller's own (stdio_fds) is outside of every rule. A program may open
+ * it by name for as much as its descriptor allows; that of an append-only descriptor no rule can
+ * say. Pipes and memory files need no rule. */
 static int allow_streams(const struct box *box, const struct exec_request *request) {
     for (size_t i = 0; i < request->n_fds && i <= STDERR_FILENO; i++) {
         struct landlock_path_beneath_attr rule = { .parent_fd = request->fds[i] };
         struct stat st;
         int flags = fstat(request->fds[i], &st) < 0 ? -1 : fcntl(request->fds[i], F_GETFL);
 
-        if (flags < 0 || (flags & (O_APPEND | O_PATH)) || !(S_ISREG(st.st_mode) || S_ISCHR(st.st_mode)))
+        if (flags < 0 || (flags & (O_APPEND | O_PATH)) ||
+            !(S_ISREG(st.st_mode) || S_ISCHR(st.st_mode)))
             continue;
         if ((flags & O_ACCMODE) != O_WRONLY)
             rule.allowed_access = LANDLOCK_ACCESS_FS_READ_FILE;
@@ -145,9 +152,10 @@ static int allow_streams(const struct box *box, const struct exec_request *reque
     return 0;
 }
 
-/* What one process sees or changes of another of the same user's by a system call. A command that runs programs which it does
- * not trust has no other hold on them: they have its uid. The policy's filter stays below, and has ended calls by another ABI
- * already. The strictest verdict of two filters holds, so this one takes nothing back. */
+/* What one process sees or changes of another of the same user's by a system call. A command that
+ * runs programs which it does not trust has no other hold on them: they have its uid. The policy's
+ * filter stays below, and has ended calls by another ABI already. The strictest verdict of two
+ * filters holds, so this one takes nothing back. */
 static int forbid_tracing(void) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -178,12 +186,14 @@ static int prepare_child(struct child *child) {
     if ((*child->request->cwd ? chdir(child->request->cwd) : fchdir(box->home)) < 0)
         return guest_fault(fault, GUEST_STAGE_CWD, 0, -errno);
     /* In a session it is in the domain since its birth. */
-    if (box->ruleset >= 0 && ((r = allow_streams(box, child->request)) < 0 || (r = sys_landlock_restrict_self(box->ruleset, 0)) < 0))
+    if (box->ruleset >= 0 && ((r = allow_streams(box, child->request)) < 0 ||
+                                 (r = sys_landlock_restrict_self(box->ruleset, 0)) < 0))
         return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
     if (child->request->no_trace && (r = forbid_tracing()) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
     /* Before it changes descriptors. What follows must not be asked about. */
-    if (determinism_wanted(box->plan) && (r = determinism_enter(box->plan, &child->determinism)) < 0)
+    if (determinism_wanted(box->plan) &&
+        (r = determinism_enter(box->plan, &child->determinism)) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 1, r);
     if ((r = set_streams(child->request->fds, child->request->n_fds)) < 0)
         return guest_fault(fault, GUEST_STAGE_STREAMS, 0, r);
@@ -214,21 +224,25 @@ static int child_main(void *argument) {
     _exit(127);
 }
 
-/* Until the child has let go of our memory. A guest that stops it is undone; one that does so without end gets it killed. What is only slow is waited for: the engine has a time for that. */
+/* Until the child has let go of our memory. A guest that stops it is undone; one that does so
+ * without end gets it killed. What is only slow is waited for: the engine has a time for that. */
 static void await_release(pid_t pid, const volatile int *memory) {
     struct timespec tick = { .tv_nsec = TICK_NS };
 
     for (unsigned stops = 0; *memory;) {
         siginfo_t stopped = { 0 };
 
-        if (sys_call4(__NR_futex, memory, 0 /* FUTEX_WAIT, by address: so the kernel wakes */, 1, &tick) != -ETIMEDOUT)
+        if (sys_call4(__NR_futex, memory, 0 /* FUTEX_WAIT, by address: so the kernel wakes */, 1,
+                &tick) != -ETIMEDOUT)
             continue;
-        if (sys_call5(__NR_waitid, P_PID, pid, &stopped, WSTOPPED | WNOHANG, NULL) == 0 && stopped.si_pid)
+        if (sys_call5(__NR_waitid, P_PID, pid, &stopped, WSTOPPED | WNOHANG, NULL) == 0 &&
+            stopped.si_pid)
             (void)sys_call2(__NR_kill, pid, stops++ < MAX_STOPS ? SIGCONT : SIGKILL);
     }
 }
 
-pid_t exec_spawn(const struct box *box, const struct exec_request *request, struct guest_fault *fault) {
+pid_t exec_spawn(
+    const struct box *box, const struct exec_request *request, struct guest_fault *fault) {
     static _Alignas(GUEST_STACK_ALIGN) char stack[32768];
     struct child child = { .box = box, .request = request };
     volatile int memory = 1;
@@ -237,7 +251,9 @@ pid_t exec_spawn(const struct box *box, const struct exec_request *request, stru
 
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 2, r);
-    pid_t pid = clone(child_main, stack + sizeof stack, CLONE_VM | CLONE_CHILD_CLEARTID | (shares ? CLONE_FILES : 0) | SIGCHLD, &child, NULL, NULL, &memory);
+    pid_t pid = clone(child_main, stack + sizeof stack,
+        CLONE_VM | CLONE_CHILD_CLEARTID | (shares ? CLONE_FILES : 0) | SIGCHLD, &child, NULL, NULL,
+        &memory);
 
     if (pid < 0)
         r = guest_fault(fault, GUEST_STAGE_SPAWN, 0, -errno);

@@ -2,27 +2,47 @@
 /*
  * Time stamps of files, as the clock of the sandbox has them.
  *
- * The kernel stamps files with its own time, and only that of modification and access can be set. So whoever looks at a file (stat and its kin) or sets its stamps asks init, which looks at the file first: the same one, found from
- * the asker's own directories with the guest's rights, which are init's as well. Where no stamp is of the sandbox's time, which goes for nearly all that programs look at, the kernel answers; else init does.
+ * The kernel stamps files with its own time, and only that of modification and access can be set.
+ * So whoever looks at a file (stat and its kin) or sets its stamps asks init, which looks at the
+ * file first: the same one, found from the asker's own directories with the guest's rights, which
+ * are init's as well. Where no stamp is of the sandbox's time, which goes for nearly all that
+ * programs look at, the kernel answers; else init does.
  *
- * At the real rate a stamp of the sandbox's time is shown as what its clock showed then: a fixed offset. What is older, of the host's or an image's, is what it is.
+ * At the real rate a stamp of the sandbox's time is shown as what its clock showed then: a fixed
+ * offset. What is older, of the host's or an image's, is what it is.
  *
- * Under virtual time no such map is good enough: the kernel's stamps are as coarse as 4 ms, in which the clock may have jumped by a year. There a file that has changed gets the time at which init sees that it has: one query of the clock, later than any stamp before.
- * It sees it when somebody looks at the file. For what nobody looks at for long, it remembers the files last opened for writing, and the directories last changed, and looks at them before others are, before the clock jumps, and when a command ends. The time of
- * modification is then set, so that it is there for forks; the other stamps are in a table. What falls out of it gets new times.
+ * Under virtual time no such map is good enough: the kernel's stamps are as coarse as 4 ms, in
+ * which the clock may have jumped by a year. There a file that has changed gets the time at which
+ * init sees that it has: one query of the clock, later than any stamp before. It sees it when
+ * somebody looks at the file. For what nobody looks at for long, it remembers the files last opened
+ * for writing, and the directories last changed, and looks at them before others are, before the
+ * clock jumps, and when a command ends. The time of modification is then set, so that it is there
+ * for forks; the other stamps are in a table. What falls out of it gets new times.
  *
- * A fork of files alone has its clock at the start again. So that what it writes is newer than what it has got, the times that were told before it began are shown before its start, in their order.
+ * A fork of files alone has its clock at the start again. So that what it writes is newer than what
+ * it has got, the times that were told before it began are shown before its start, in their order.
  *
- * Which of several clocks it was of that a time was told by is in its last digits: what forks of forks have got comes in the order of these.
+ * Which of several clocks it was of that a time was told by is in its last digits: what forks of
+ * forks have got comes in the order of these.
  *
- * A stamp that a guest sets is read back as it was set. If it is not older than the sandbox it would be taken for the kernel's, so it is stored MARK_S later, and shown without that. One that init has set is known by its last digits, or by twice that.
+ * A stamp that a guest sets is read back as it was set. If it is not older than the sandbox it
+ * would be taken for the kernel's, so it is stored MARK_S later, and shown without that. One that
+ * init has set is known by its last digits, or by twice that.
  *
- * Devices are numbered by the kernel as it has numbers free, and programs write them down (git's index, with each file that is added). So those of the private places in memory, and of what the policy's template has made, have numbers here, in the order in which they are mounted; those that an overlay has for
- * the files of its layers, which only the files tell, in the order in which they are seen. All these files are asked about, as none has a time of change that is older than the sandbox. Not so what is of the host's or an image's: there all devices are what they are.
+ * Devices are numbered by the kernel as it has numbers free, and programs write them down (git's
+ * index, with each file that is added). So those of the private places in memory, and of what the
+ * policy's template has made, have numbers here, in the order in which they are mounted; those that
+ * an overlay has for the files of its layers, which only the files tell, in the order in which they
+ * are seen. All these files are asked about, as none has a time of change that is older than the
+ * sandbox. Not so what is of the host's or an image's: there all devices are what they are.
  *
- * Pipes are of the clock's start, if that is virtual; so are terminals. What the kernel has made one for all (of eventfds and their like), or keeps no time of (files of /proc that are no process'), is of the clock's start always.
+ * Pipes are of the clock's start, if that is virtual; so are terminals. What the kernel has made
+ * one for all (of eventfds and their like), or keeps no time of (files of /proc that are no
+ * process'), is of the clock's start always.
  *
- * All this is for a guest's own files and decides nothing: each question costs a bounded number of system calls, links of /proc are not followed (they would be init's), and what cannot be done is the kernel's to do or to refuse.
+ * All this is for a guest's own files and decides nothing: each question costs a bounded number of
+ * system calls, links of /proc are not followed (they would be init's), and what cannot be done is
+ * the kernel's to do or to refuse.
  */
 #include "guest/file_times.h"
 
@@ -45,12 +65,12 @@
 
 #define NS 1000000000ll
 #define MARK_S ((int64_t)STAMPS_MARK_S)
-#define KEPT_NS 501             /* beyond the microsecond; and one more for each generation, up to */
+#define KEPT_NS 501 /* beyond the microsecond; and one more for each generation, up to */
 #define LAST_KEPT_NS 999
 #define LONG_AGO_NS 86400e9
 #define NEVER INT64_MIN
 #define MAX_PATH 4096
-#define PREFIX_BYTES 48         /* "PID/fd/N/" */
+#define PREFIX_BYTES 48 /* "PID/fd/N/" */
 #define PAGE 4096u
 #define MAX_MOUNTS 256
 #define N_CALLERS 64
@@ -65,35 +85,39 @@
 #define RECENT_PATH 256
 #define WRITES (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC)
 #define STATX_WANTED (UAPI_STATX_BASIC | UAPI_STATX_BORN | UAPI_STATX_MOUNT)
-#define STATX_FLAGS (AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH | AT_NO_AUTOMOUNT | 0x6000 /* AT_STATX_SYNC_TYPE */)
+#define STATX_FLAGS                                                                                \
+    (AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH | AT_NO_AUTOMOUNT | 0x6000 /* AT_STATX_SYNC_TYPE */)
 
 #define MAX_NUMBERED 64
-#define FIRST_NUMBER 0xfffffu   /* minor ones, downwards: the kernel gives the lowest that is free */
+#define FIRST_NUMBER                                                                               \
+    0xfffffu /* minor ones, downwards: the kernel gives the lowest that is free                    \
+              */
 
 #define PROC_ROOT 1
-#define PROC_NO_PROCESS 0xf0000000ull   /* from there on, numbers of what is no process' */
+#define PROC_NO_PROCESS 0xf0000000ull /* from there on, numbers of what is no process' */
 
 enum stamp { MODIFIED, CHANGED, ACCESSED, BORN, N_STAMPS };
 
 /* A file that somebody is about to look at, or to change. */
 struct place {
-    int directory;              /* the asker's descriptor, or AT_FDCWD */
-    uint64_t path;              /* in its memory; 0: the descriptor's own file */
-    bool is_link;               /* a link at its end is meant itself */
-    bool may_be_empty;          /* the path: the descriptor's own file then */
+    int directory;     /* the asker's descriptor, or AT_FDCWD */
+    uint64_t path;     /* in its memory; 0: the descriptor's own file */
+    bool is_link;      /* a link at its end is meant itself */
+    bool may_be_empty; /* the path: the descriptor's own file then */
 };
 
-/* virtual: what has been told of a file. By its raw stamps, for if one is another now it has changed. */
+/* virtual: what has been told of a file. By its raw stamps, for if one is another now it has
+ * changed. */
 struct known {
     uint64_t device, inode;
     int64_t raw_ns[N_STAMPS], told_ns[N_STAMPS];
-    bool is_set;                /* its stamp of modification has been, by this init */
-    bool has_lost;              /* a file was forgotten here of which that was so */
+    bool is_set;   /* its stamp of modification has been, by this init */
+    bool has_lost; /* a file was forgotten here of which that was so */
 };
 
 /* virtual: what may have been written since it was last looked at. */
 struct recent {
-    int base;                   /* O_PATH; -1: none */
+    int base; /* O_PATH; -1: none */
     bool is_used;
     char path[RECENT_PATH];
 };
@@ -111,33 +135,44 @@ struct caller {
     uint64_t address;
 };
 
-static int64_t born_ns, begun_ns;       /* by the kernel's time: the sandbox, or what it is a fork of; its clock */
-static int64_t begun_finely_ns;         /* the same, as read at once: files that are stamped between the two may have been changed before or after */
+static int64_t born_ns,
+    begun_ns; /* by the kernel's time: the sandbox, or what it is a fork of; its clock */
+static int64_t begun_finely_ns; /* the same, as read at once: files that are stamped between the two
+                                   may have been changed before or after */
 static int64_t ahead_ns, ahead_before_ns;
-static int64_t told_before_ns;          /* for what is older than the clock: the template's; virtual: anything of the sandbox */
-static int64_t template_ns;             /* likewise: the template, at the latest */
-static uint64_t mounts[MAX_MOUNTS], proc_device, template_device, dev_device, own_device = UINT64_MAX;
+static int64_t told_before_ns; /* for what is older than the clock: the template's; virtual:
+                                  anything of the sandbox */
+static int64_t template_ns;    /* likewise: the template, at the latest */
+static uint64_t mounts[MAX_MOUNTS], proc_device, template_device, dev_device,
+    own_device = UINT64_MAX;
 static uint64_t numbered[MAX_NUMBERED], private_mounts[MAX_MOUNTS];
 static size_t n_numbered, n_private;
-static uint64_t made[2] = { UINT64_MAX, UINT64_MAX };    /* mounts that were made with the sandbox, but are none of its own files: terminals, /proc/uptime */
-static uint64_t pipes = UINT64_MAX, pipes_device = UINT64_MAX;  /* the latter as stat(2) has it */
-static uint64_t anonymous = UINT64_MAX, anonymous_device = UINT64_MAX;  /* likewise: eventfd, timerfd, epoll, ... */
-static int64_t start_ns;                /* virtual: of the clock */
-static int64_t kept_ns = KEPT_NS;       /* of what is written now */
+static uint64_t made[2] = { UINT64_MAX,
+    UINT64_MAX }; /* mounts that were made with the sandbox, but are none of its own files:
+                     terminals, /proc/uptime */
+static uint64_t pipes = UINT64_MAX, pipes_device = UINT64_MAX; /* the latter as stat(2) has it */
+static uint64_t anonymous = UINT64_MAX,
+                anonymous_device = UINT64_MAX; /* likewise: eventfd, timerfd, epoll, ... */
+static int64_t start_ns;                       /* virtual: of the clock */
+static int64_t kept_ns = KEPT_NS;              /* of what is written now */
 static size_t n_mounts;
-static const struct plan *unfound;      /* whose mounts have not been looked at yet */
-static struct known *known;              /* N_KNOWN and N_KNOWN_OTHERS, in memory of its own: the program itself has to be small (restore.c) */
+static const struct plan *unfound; /* whose mounts have not been looked at yet */
+static struct known *known; /* N_KNOWN and N_KNOWN_OTHERS, in memory of its own: the program itself
+                               has to be small (restore.c) */
 static struct recent recents[N_RECENT];
-static bool any_recent;         /* else they need not be looked at, which would take two pages' faults in each sandbox */
+static bool any_recent; /* else they need not be looked at, which would take two pages' faults in
+                           each sandbox */
 static size_t next_recent;
 static struct caller callers[N_CALLERS];
 static struct again agains[N_AGAINS];
-static bool is_fine;            /* virtual: of files in memory, no two changes between which somebody has looked have one stamp */
-/* Of the last program: where its loader, or whoever, has called brk from first; and of the last that was routed, how far from there. */
+static bool is_fine; /* virtual: of files in memory, no two changes between which somebody has
+                        looked have one stamp */
+/* Of the last program: where its loader, or whoever, has called brk from first; and of the last
+ * that was routed, how far from there. */
 static struct {
     pid_t pid;
     uint64_t brk;
-    int64_t stat_after_brk;     /* 0: not known */
+    int64_t stat_after_brk; /* 0: not known */
 } loader;
 static bool is_virtual;
 
@@ -159,7 +194,8 @@ static size_t index_of(const uint64_t *list, size_t n, uint64_t wanted) {
 }
 
 static void number_device(uint64_t device) {
-    if (device != UINT64_MAX && n_numbered < MAX_NUMBERED && index_of(numbered, n_numbered, device) == n_numbered)
+    if (device != UINT64_MAX && n_numbered < MAX_NUMBERED &&
+        index_of(numbered, n_numbered, device) == n_numbered)
         numbered[n_numbered++] = device;
 }
 
@@ -167,7 +203,8 @@ static bool is_private(const struct uapi_statx *file) {
     return index_of(private_mounts, n_private, file->mount) < n_private;
 }
 
-/* The minor number that its device is shown by, with 0 as the major one; 0: it is shown as it is. */
+/* The minor number that its device is shown by, with 0 as the major one; 0: it is shown as it is.
+ */
 static uint32_t number_of(const struct uapi_statx *file) {
     if (is_private(file))
         number_device(device_of(file));
@@ -181,7 +218,8 @@ static uint64_t stat_device_of(uint32_t minor) {
 }
 
 static bool is_templates(const struct uapi_statx *file) {
-    return device_of(file) == template_device || device_of(file) == dev_device || device_of(file) == anonymous;
+    return device_of(file) == template_device || device_of(file) == dev_device ||
+           device_of(file) == anonymous;
 }
 
 static int64_t ns_of(const struct uapi_statx_time *stamp) {
@@ -198,7 +236,8 @@ static bool is_made(const struct uapi_statx *file) {
 
 void file_times_prepare(const struct box *box) {
     born_ns = box->since_ns ? box->since_ns : clock_coarse_ns();
-    kept_ns = box->generation < LAST_KEPT_NS - KEPT_NS ? KEPT_NS + (int64_t)box->generation : LAST_KEPT_NS;
+    kept_ns = box->generation < LAST_KEPT_NS - KEPT_NS ? KEPT_NS + (int64_t)box->generation
+                                                       : LAST_KEPT_NS;
 }
 
 /* Of a place that is the sandbox's alone, in memory. */
@@ -212,7 +251,9 @@ static void find_devices(const struct plan *plan) {
     struct stat st;
 
     for (uint32_t i = 0; i < plan->box_ops.n && own_device == UINT64_MAX; i++)
-        if (is_of_memory(plan, &ops[i]) && sys_call4(__NR_newfstatat, AT_FDCWD, plan_text(plan, ops[i].path), &st, AT_SYMLINK_NOFOLLOW) == 0)
+        if (is_of_memory(plan, &ops[i]) &&
+            sys_call4(__NR_newfstatat, AT_FDCWD, plan_text(plan, ops[i].path), &st,
+                AT_SYMLINK_NOFOLLOW) == 0)
             own_device = st.st_dev;
     bool is_there = stat_file(AT_FDCWD, "/", 0, &file) == 0;
     template_device = is_there ? device_of(&file) : UINT64_MAX;
@@ -224,7 +265,8 @@ static void find_mounts(const struct plan *plan) {
     struct uapi_statx file;
 
     for (uint32_t i = 0; i < plan->box_ops.n && n_mounts < MAX_MOUNTS; i++) {
-        if (ops[i].kind != PLAN_OP_PLACE || stat_file(AT_FDCWD, plan_text(plan, ops[i].path), AT_SYMLINK_NOFOLLOW, &file) < 0)
+        if (ops[i].kind != PLAN_OP_PLACE ||
+            stat_file(AT_FDCWD, plan_text(plan, ops[i].path), AT_SYMLINK_NOFOLLOW, &file) < 0)
             continue;
         mounts[n_mounts++] = file.mount;
         if (!is_of_memory(plan, &ops[i]))
@@ -232,17 +274,26 @@ static void find_mounts(const struct plan *plan) {
         private_mounts[n_private++] = file.mount;
         number_device(device_of(&file));
     }
-    /* The template is what the policy has for all sandboxes, unless an image is the root, whose /dev is made for each. */
+    /* The template is what the policy has for all sandboxes, unless an image is the root, whose
+     * /dev is made for each. */
     if (stat_file(AT_FDCWD, "/", 0, &file) == 0 && is_own(&file)) {
         template_device = UINT64_MAX;
         template_ns = INT64_MAX;
     }
-    dev_device = stat_file(AT_FDCWD, "/dev", 0, &file) == 0 && !is_own(&file) ? device_of(&file) : UINT64_MAX;
+    dev_device = stat_file(AT_FDCWD, "/dev", 0, &file) == 0 && !is_own(&file) ? device_of(&file)
+                                                                              : UINT64_MAX;
     number_device(template_device);
     number_device(dev_device);
-    proc_device = stat_file(determinism_proc, "", AT_EMPTY_PATH, &file) == 0 ? device_of(&file) : UINT64_MAX;
-    made[0] = stat_file(AT_FDCWD, "/dev/pts", 0, &file) == 0 && device_of(&file) != dev_device && !is_templates(&file) ? file.mount : UINT64_MAX;
-    made[1] = stat_file(AT_FDCWD, "/proc/uptime", 0, &file) == 0 && device_of(&file) != proc_device && !is_templates(&file) ? file.mount : UINT64_MAX;
+    proc_device =
+        stat_file(determinism_proc, "", AT_EMPTY_PATH, &file) == 0 ? device_of(&file) : UINT64_MAX;
+    made[0] = stat_file(AT_FDCWD, "/dev/pts", 0, &file) == 0 && device_of(&file) != dev_device &&
+                      !is_templates(&file)
+                  ? file.mount
+                  : UINT64_MAX;
+    made[1] = stat_file(AT_FDCWD, "/proc/uptime", 0, &file) == 0 &&
+                      device_of(&file) != proc_device && !is_templates(&file)
+                  ? file.mount
+                  : UINT64_MAX;
 }
 
 static void need_mounts(void) {
@@ -251,7 +302,9 @@ static void need_mounts(void) {
     unfound = NULL;
 }
 
-/* Most programs ask about no file, so that init looks where they are when one does. But where an image is the root, or a place of the sandbox's own lies over a host's directory, a guest could move what is to be found. */
+/* Most programs ask about no file, so that init looks where they are when one does. But where an
+ * image is the root, or a place of the sandbox's own lies over a host's directory, a guest could
+ * move what is to be found. */
 void file_times_find_mounts(const struct plan *plan) {
     find_devices(plan);
     unfound = plan;
@@ -264,19 +317,23 @@ static void find_device(int fd, uint64_t *ret_device, uint64_t *ret_stat_device)
     struct uapi_statx file;
     struct stat st;
 
-    if (stat_file(fd, "", AT_EMPTY_PATH, &file) < 0 || sys_call4(__NR_newfstatat, fd, "", &st, AT_EMPTY_PATH) < 0)
+    if (stat_file(fd, "", AT_EMPTY_PATH, &file) < 0 ||
+        sys_call4(__NR_newfstatat, fd, "", &st, AT_EMPTY_PATH) < 0)
         return;
     *ret_device = device_of(&file);
     *ret_stat_device = st.st_dev;
 }
 
-/* Since Linux 6.13. Before, a change has the stamp of its tick: the next may begin between two of these by chance, but not between all. */
+/* Since Linux 6.13. Before, a change has the stamp of its tick: the next may begin between two of
+ * these by chance, but not between all. */
 static bool has_fine_stamps(void) {
     auto_close int fd = (int)sys_call2(__NR_memfd_create, "stamps", MFD_CLOEXEC);
     struct uapi_statx before, after;
 
     for (unsigned i = 0; i < TRIES; i++)
-        if (stat_file(fd, "", AT_EMPTY_PATH, &before) < 0 || sys_call2(__NR_fchmod, fd, 0600) < 0 || stat_file(fd, "", AT_EMPTY_PATH, &after) < 0 || ns_of(&before.changed) == ns_of(&after.changed))
+        if (stat_file(fd, "", AT_EMPTY_PATH, &before) < 0 || sys_call2(__NR_fchmod, fd, 0600) < 0 ||
+            stat_file(fd, "", AT_EMPTY_PATH, &after) < 0 ||
+            ns_of(&before.changed) == ns_of(&after.changed))
             return false;
     return true;
 }
@@ -312,7 +369,8 @@ int file_times_begin(const struct plan *plan, int64_t ahead, int64_t before) {
     told_before_ns = is_virtual ? vtime_time_of_day() : begun_ns + ahead;
     if (!is_virtual || known)
         return 0;
-    void *table = mmap(NULL, (N_KNOWN + N_KNOWN_OTHERS) * sizeof *known, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *table = mmap(NULL, (N_KNOWN + N_KNOWN_OTHERS) * sizeof *known, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (table == MAP_FAILED)
         return -errno;
     known = table;
@@ -322,10 +380,16 @@ int file_times_begin(const struct plan *plan, int64_t ahead, int64_t before) {
 struct stamps_bounds file_times_bounds(void) {
     bool is_fixed = !is_virtual && ahead_ns == ahead_before_ns;
 
-    return (struct stamps_bounds){ .since_s = (template_ns < born_ns ? template_ns : born_ns) / NS, .born_s = born_ns / NS, .own_device = is_fixed ? own_device : UINT64_MAX, .pipes_device = pipes_device, .anonymous_device = anonymous_device, .renumbered_device = own_device, .renumbered_as = stat_device_of(FIRST_NUMBER) };
+    return (struct stamps_bounds){ .since_s = (template_ns < born_ns ? template_ns : born_ns) / NS,
+        .born_s = born_ns / NS,
+        .own_device = is_fixed ? own_device : UINT64_MAX,
+        .pipes_device = pipes_device,
+        .anonymous_device = anonymous_device,
+        .renumbered_device = own_device,
+        .renumbered_as = stat_device_of(FIRST_NUMBER) };
 }
 
-/* ---- files ---------------------------------------------------------------------------------------------------------- */
+/* ---- files ---- */
 
 /* A text of the asker's, at most MAX_PATH with its end. Its length, or -errno. */
 static long read_path(pid_t pid, uint64_t from, char *to) {
@@ -348,7 +412,7 @@ static long read_path(pid_t pid, uint64_t from, char *to) {
 /* As seen from init: "PID/cwd/PATH", below its own /proc; PATH alone where that is absolute. */
 struct spelled {
     char text[PREFIX_BYTES + MAX_PATH];
-    char *path;                 /* in `text`; NULL: there is none, the descriptor's own file is meant */
+    char *path; /* in `text`; NULL: there is none, the descriptor's own file is meant */
     bool is_link;
 };
 
@@ -380,9 +444,11 @@ static int spell_path(pid_t pid, const struct place *place, struct spelled *to) 
     return 0;
 }
 
-/* From there, as the asker would get to it, but through no link of /proc: that would be to init's own files. */
+/* From there, as the asker would get to it, but through no link of /proc: that would be to init's
+ * own files. */
 static int open_path(int base, const char *path, bool is_link) {
-    struct open_how how = { .flags = O_PATH | O_CLOEXEC | (is_link ? O_NOFOLLOW : 0), .resolve = RESOLVE_NO_MAGICLINKS };
+    struct open_how how = { .flags = O_PATH | O_CLOEXEC | (is_link ? O_NOFOLLOW : 0),
+        .resolve = RESOLVE_NO_MAGICLINKS };
 
     return sys_openat2(base, path, &how);
 }
@@ -405,20 +471,24 @@ static int open_spelled(struct spelled *spelled) {
     return fd;
 }
 
-/* By one call, as most files are none of ours: may it have stamps of the sandbox's time? Of what a link of /proc leads to here nothing is told. */
+/* By one call, as most files are none of ours: may it have stamps of the sandbox's time? Of what a
+ * link of /proc leads to here nothing is told. */
 static bool may_be_told(const struct spelled *spelled) {
     const char *path = spelled->path && spelled->path[0] == '/' ? spelled->path : spelled->text;
     struct uapi_statx file;
 
     if (stat_file(determinism_proc, path, spelled->is_link ? AT_SYMLINK_NOFOLLOW : 0, &file) < 0)
         return false;
-    return is_templates(&file) || is_private(&file) || file.modified.seconds >= born_ns / NS || file.changed.seconds >= born_ns / NS || file.accessed.seconds >= born_ns / NS || file.born.seconds >= born_ns / NS;
+    return is_templates(&file) || is_private(&file) || file.modified.seconds >= born_ns / NS ||
+           file.changed.seconds >= born_ns / NS || file.accessed.seconds >= born_ns / NS ||
+           file.born.seconds >= born_ns / NS;
 }
 
-/* ---- stamps --------------------------------------------------------------------------------------------------------- */
+/* ---- stamps ---- */
 
 static struct uapi_statx_time *stamp_of(struct uapi_statx *file, enum stamp which) {
-    struct uapi_statx_time *all[N_STAMPS] = { &file->modified, &file->changed, &file->accessed, &file->born };
+    struct uapi_statx_time *all[N_STAMPS] = { &file->modified, &file->changed, &file->accessed,
+        &file->born };
 
     return all[which];
 }
@@ -430,7 +500,9 @@ static void set_stamp(struct uapi_statx_time *to, int64_t ns) {
     to->nanoseconds = (uint32_t)fraction;
 }
 
-/* Is it the kernel's, of the sandbox's time? Of files that are not its own others may be newer, if they were set; not than the exact clock, which stamps that somebody has looked at (since Linux 6.13) and those of their tick are not behind as much as the others are. */
+/* Is it the kernel's, of the sandbox's time? Of files that are not its own others may be newer, if
+ * they were set; not than the exact clock, which stamps that somebody has looked at (since
+ * Linux 6.13) and those of their tick are not behind as much as the others are. */
 static bool is_kernels(const struct uapi_statx_time *stamp, int64_t since_ns, bool own) {
     int64_t ns = stamp->seconds > 0 ? ns_of(stamp) : 0;
 
@@ -443,7 +515,8 @@ static bool is_kept(int64_t seconds, int64_t nanoseconds) {
 
 /* What a guest sets, as it is stored. Was it to be stored in another way? */
 static bool mark_time(struct timespec *t) {
-    bool wanted = t->tv_sec < MARK_S && (t->tv_sec >= born_ns / NS || (is_virtual && is_kept(t->tv_sec, t->tv_nsec)));
+    bool wanted = t->tv_sec < MARK_S &&
+                  (t->tv_sec >= born_ns / NS || (is_virtual && is_kept(t->tv_sec, t->tv_nsec)));
 
     t->tv_sec += wanted ? MARK_S : 0;
     return wanted;
@@ -461,8 +534,11 @@ static struct timespec kept_time(int64_t ns) {
 }
 
 /* The reverse. Has init set it, and how many clocks ago, if that is known? */
-static bool unmark_time(struct uapi_statx_time *stamp, bool touched, bool *ret_any, int64_t *ret_ago) {
-    bool is_new = stamp->seconds >= 2 * MARK_S, is_old = is_virtual && touched && stamp->seconds < born_ns / NS && is_kept(stamp->seconds, stamp->nanoseconds);
+static bool unmark_time(
+    struct uapi_statx_time *stamp, bool touched, bool *ret_any, int64_t *ret_ago) {
+    bool is_new = stamp->seconds >= 2 * MARK_S,
+         is_old = is_virtual && touched && stamp->seconds < born_ns / NS &&
+                  is_kept(stamp->seconds, stamp->nanoseconds);
     int64_t digits = stamp->nanoseconds % 1000;
 
     *ret_ago = is_old && digits < kept_ns ? kept_ns - digits : 1;
@@ -477,24 +553,29 @@ static bool unmark_time(struct uapi_statx_time *stamp, bool touched, bool *ret_a
     return is_new || is_old;
 }
 
-/* A time of the clock of a sandbox that this one is a fork of: a day before the start and then on, but never past it; and a day before that of one which that one is a fork of. */
+/* A time of the clock of a sandbox that this one is a fork of: a day before the start and then on,
+ * but never past it; and a day before that of one which that one is a fork of. */
 static int64_t long_ago(int64_t ns, int64_t ago) {
     double since = (double)(ns - told_before_ns);
 
-    return told_before_ns - (ago - 1) * (int64_t)LONG_AGO_NS - (int64_t)(LONG_AGO_NS * LONG_AGO_NS / (LONG_AGO_NS + since));
+    return told_before_ns - (ago - 1) * (int64_t)LONG_AGO_NS -
+           (int64_t)(LONG_AGO_NS * LONG_AGO_NS / (LONG_AGO_NS + since));
 }
 
 static int set_stamps(int fd, const struct timespec times[2]) {
     return (int)sys_call4(__NR_utimensat, fd, "", times, AT_EMPTY_PATH);
 }
 
-/* Numbers of the sandbox's own files follow each other, on each device of a layer anew, and repeat; those of pipes and the like are any, and take nothing from them. */
+/* Numbers of the sandbox's own files follow each other, on each device of a layer anew, and repeat;
+ * those of pipes and the like are any, and take nothing from them. */
 static struct known *place_of(const struct uapi_statx *file) {
-    return &known[is_own(file) ? (file->inode + number_of(file) * LAYER_STRIDE) % N_KNOWN : N_KNOWN + file->inode % N_KNOWN_OTHERS];
+    return &known[is_own(file) ? (file->inode + number_of(file) * LAYER_STRIDE) % N_KNOWN
+                               : N_KNOWN + file->inode % N_KNOWN_OTHERS];
 }
 
 static bool is_known(const struct known *k, const struct uapi_statx *file) {
-    return k->inode == file->inode && k->device == device_of(file) && k->raw_ns[BORN] == ns_of(&file->born);
+    return k->inode == file->inode && k->device == device_of(file) &&
+           k->raw_ns[BORN] == ns_of(&file->born);
 }
 
 static struct known *find_known(const struct uapi_statx *file, bool *ret_is_new) {
@@ -502,7 +583,10 @@ static struct known *find_known(const struct uapi_statx *file, bool *ret_is_new)
 
     *ret_is_new = !is_known(k, file);
     if (*ret_is_new)
-        *k = (struct known){ .device = device_of(file), .inode = file->inode, .raw_ns = { [BORN] = ns_of(&file->born) }, .has_lost = k->has_lost || k->is_set };
+        *k = (struct known){ .device = device_of(file),
+            .inode = file->inode,
+            .raw_ns = { [BORN] = ns_of(&file->born) },
+            .has_lost = k->has_lost || k->is_set };
     return k;
 }
 
@@ -517,7 +601,8 @@ static int set_at(int fd, const struct timespec times[2], int64_t ns) {
     struct known *k = find_known(&file, &is_new);
     k->is_set |= times[1].tv_nsec != UTIME_OMIT;
     if (times[1].tv_nsec != UTIME_OMIT)
-        k->raw_ns[MODIFIED] = NEVER;        /* so the kernel's next is a change, though it be in the same tick of its clock */
+        k->raw_ns[MODIFIED] = NEVER; /* so the kernel's next is a change, though it be in the same
+                                        tick of its clock */
     for (enum stamp i = CHANGED; i < N_STAMPS; i++)
         if (is_new || i == CHANGED) {
             k->raw_ns[i] = ns_of(stamp_of(&file, i));
@@ -533,12 +618,15 @@ static void keep_time(int fd, int64_t ns) {
     (void)set_at(fd, times, ns);
 }
 
-/* From the tick of the kernel's clock in which the sandbox's began: it cannot be told of which of the two it is. */
+/* From the tick of the kernel's clock in which the sandbox's began: it cannot be told of which of
+ * the two it is. */
 static bool is_of_beginning(int64_t raw_ns) {
     return raw_ns >= begun_ns && raw_ns <= begun_finely_ns;
 }
 
-/* virtual: its stamp of modification was set before the clock began, by another init than this one: which knows what it has set, unless it has forgotten one of these. A change since then, as by chmod, says nothing of when that was. */
+/* virtual: its stamp of modification was set before the clock began, by another init than this one:
+ * which knows what it has set, unless it has forgotten one of these. A change since then, as by
+ * chmod, says nothing of when that was. */
 static bool was_set_before(const struct uapi_statx *file) {
     const struct known *k = place_of(file);
     int64_t raw = ns_of(&file->changed);
@@ -548,8 +636,10 @@ static bool was_set_before(const struct uapi_statx *file) {
     return is_of_beginning(raw) && !(is_known(k, file) && k->is_set);
 }
 
-/* Only that somebody has written moves the clock: it is always seen, as the time that was told before has been set. Of the others two changes within a tick of the kernel's are one. */
-static void tell_virtual(int fd, struct uapi_statx *file, const bool kernels[N_STAMPS], bool own, bool may_be_new) {
+/* Only that somebody has written moves the clock: it is always seen, as the time that was told
+ * before has been set. Of the others two changes within a tick of the kernel's are one. */
+static void tell_virtual(
+    int fd, struct uapi_statx *file, const bool kernels[N_STAMPS], bool own, bool may_be_new) {
     bool is_new, has_changed = false, keeps = false;
     struct known *k = find_known(file, &is_new);
     int64_t now = vtime_time_of_day();
@@ -561,11 +651,13 @@ static void tell_virtual(int fd, struct uapi_statx *file, const bool kernels[N_S
         if (!kernels[i])
             continue;
         if (is_new || k->raw_ns[i] != raw || (i == CHANGED && has_changed)) {
-            bool before = raw < begun_ns || (is_of_beginning(raw) && !may_be_new && !(i == CHANGED && has_changed));
+            bool before = raw < begun_ns ||
+                          (is_of_beginning(raw) && !may_be_new && !(i == CHANGED && has_changed));
 
             if (i == MODIFIED && own) {
                 has_changed = !before;
-                /* Of what was made with a sandbox that is no fork (its places, and little else) it is chance whether that was in that tick; a fork sees whether it is set. */
+                /* Of what was made with a sandbox that is no fork (its places, and little else) it
+                 * is chance whether that was in that tick; a fork sees whether it is set. */
                 keeps = has_changed || is_of_beginning(raw) || kept_ns == KEPT_NS;
                 if (has_changed)
                     now = vtime_query_time_of_day();
@@ -579,13 +671,15 @@ static void tell_virtual(int fd, struct uapi_statx *file, const bool kernels[N_S
         keep_time(fd, k->told_ns[MODIFIED]);
 }
 
-/* Nobody sets those of a pipe, and who looks at them learns when others wrote to it: under virtual time they stand. */
+/* Nobody sets those of a pipe, and who looks at them learns when others wrote to it: under virtual
+ * time they stand. */
 static void tell_pipe(struct uapi_statx *file) {
     for (enum stamp i = MODIFIED; i < BORN; i++)
         set_stamp(stamp_of(file, i), is_virtual ? start_ns : ns_of(stamp_of(file, i)) + ahead_ns);
 }
 
-/* Terminals' are of whole seconds, and so may be before the sandbox. Like a pipe's under virtual time; and no clock was another's when they were made. */
+/* Terminals' are of whole seconds, and so may be before the sandbox. Like a pipe's under virtual
+ * time; and no clock was another's when they were made. */
 static bool print_made(struct uapi_statx *file) {
     bool any = false;
 
@@ -615,7 +709,8 @@ static bool is_of_process(int fd) {
     return *at >= '1' && *at <= '9' && !(*at == '1' && (n == sizeof proc || at[1] == '/'));
 }
 
-/* What it has got links to is the host's number of processes; one is what directories have where it is not known. */
+/* What it has got links to is the host's number of processes; one is what directories have where it
+ * is not known. */
 static bool is_proc_root(const struct uapi_statx *file) {
     return device_of(file) == proc_device && file->inode == PROC_ROOT;
 }
@@ -625,9 +720,11 @@ static bool is_of_proc_itself(const struct uapi_statx *file) {
     return is_proc_root(file) || (device_of(file) == proc_device && file->inode >= PROC_NO_PROCESS);
 }
 
-/* Makes them what the guest is to see. False: they are. `may_be_new`: it has been changed since the clock started, for all we know. */
+/* Makes them what the guest is to see. False: they are. `may_be_new`: it has been changed since the
+ * clock started, for all we know. */
 static bool report_times(int fd, struct uapi_statx *file, bool may_be_new) {
-    bool kernels[N_STAMPS], any = is_templates(file) || is_of_proc_itself(file), own = is_own(file), touched = ns_of(&file->changed) >= born_ns;
+    bool kernels[N_STAMPS], any = is_templates(file) || is_of_proc_itself(file), own = is_own(file),
+                            touched = ns_of(&file->changed) >= born_ns;
 
     if (device_of(file) == proc_device && !any && !is_of_process(fd))
         return false;
@@ -647,7 +744,8 @@ static bool report_times(int fd, struct uapi_statx *file, bool may_be_new) {
 
         kernels[i] = is_kernels(stamp, own ? born_ns : begun_ns, own);
         any |= kernels[i];
-        if (own && !kernels[i] && unmark_time(stamp, touched, &any, &ago) && is_virtual && ns_of(stamp) >= told_before_ns && was_set_before(file))
+        if (own && !kernels[i] && unmark_time(stamp, touched, &any, &ago) && is_virtual &&
+            ns_of(stamp) >= told_before_ns && was_set_before(file))
             set_stamp(stamp, long_ago(ns_of(stamp), ago));
         if (kernels[i] && !is_virtual)
             set_stamp(stamp, ns_of(stamp) + (ns_of(stamp) < begun_ns ? ahead_before_ns : ahead_ns));
@@ -657,7 +755,7 @@ static bool report_times(int fd, struct uapi_statx *file, bool may_be_new) {
     return any;
 }
 
-/* ---- what was written lately (virtual) ------------------------------------------------------------------------------ */
+/* ---- what was written lately (virtual) ---- */
 
 static void see_recent(const struct recent *recent, bool may_be_new) {
     int fd = open_path(recent->base < 0 ? AT_FDCWD : recent->base, recent->path, false);
@@ -665,7 +763,7 @@ static void see_recent(const struct recent *recent, bool may_be_new) {
 
     need_mounts();
     if (fd < 0)
-        return;                 /* it comes yet, or is gone */
+        return; /* it comes yet, or is gone */
     if (stat_file(fd, "", AT_EMPTY_PATH, &file) == 0 && is_own(&file))
         (void)report_times(fd, &file, may_be_new);
     close(fd);
@@ -723,20 +821,27 @@ static void remember_change(pid_t pid, int directory, const char *path, bool par
     next_recent = (next_recent + 1) % N_RECENT;
 }
 
-/* What a call is about to change: the files at one path or two, or what is beside them in their directories. */
+/* What a call is about to change: the files at one path or two, or what is beside them in their
+ * directories. */
 struct change {
     int directories[2];
-    uint64_t paths[2];          /* in the asker's memory; 0: none */
+    uint64_t paths[2]; /* in the asker's memory; 0: none */
     bool is_file, is_parent;
 };
 
-static bool change_at(struct change *to, int directory, uint64_t path, bool is_file, bool is_parent) {
-    *to = (struct change){ .directories = { directory }, .paths = { path }, .is_file = is_file, .is_parent = is_parent };
+static bool change_at(
+    struct change *to, int directory, uint64_t path, bool is_file, bool is_parent) {
+    *to = (struct change){
+        .directories = { directory }, .paths = { path }, .is_file = is_file, .is_parent = is_parent
+    };
     return true;
 }
 
-static bool at_both(struct change *to, int first, uint64_t first_path, int second, uint64_t second_path) {
-    *to = (struct change){ .directories = { first, second }, .paths = { first_path, second_path }, .is_parent = true };
+static bool at_both(
+    struct change *to, int first, uint64_t first_path, int second, uint64_t second_path) {
+    *to = (struct change){
+        .directories = { first, second }, .paths = { first_path, second_path }, .is_parent = true
+    };
     return true;
 }
 
@@ -757,7 +862,9 @@ static bool find_change(const struct seccomp_notif *question, struct change *ret
     case __NR_openat:
         return change_of_open(ret_change, (int)a[0], a[1], a[2]);
     case __NR_openat2:
-        return determinism_read((pid_t)question->pid, a[2], &flags, sizeof flags) == (long)sizeof flags && change_of_open(ret_change, (int)a[0], a[1], flags);
+        return determinism_read((pid_t)question->pid, a[2], &flags, sizeof flags) ==
+                   (long)sizeof flags &&
+               change_of_open(ret_change, (int)a[0], a[1], flags);
     case __NR_truncate:
         return change_at(ret_change, AT_FDCWD, a[0], true, false);
     case __NR_mkdir:
@@ -802,15 +909,17 @@ static void record_change(pid_t pid, const struct change *change) {
     }
 }
 
-/* ---- questions ------------------------------------------------------------------------------------------------------ */
+/* ---- questions ---- */
 
 static void put_time(struct timespec *to, const struct uapi_statx_time *from) {
     *to = (struct timespec){ from->seconds, from->nanoseconds };
 }
 
-/* What somebody looks at. If it was changed, what else was is seen first: which of the two ticks the kernel's clock is in must make no difference. */
+/* What somebody looks at. If it was changed, what else was is seen first: which of the two ticks
+ * the kernel's clock is in must make no difference. */
 static bool show_times(int fd, struct uapi_statx *file) {
-    if (is_virtual && is_own(file) && is_kernels(&file->modified, born_ns, true) && settle_recent() && stat_file(fd, "", AT_EMPTY_PATH, file) < 0)
+    if (is_virtual && is_own(file) && is_kernels(&file->modified, born_ns, true) &&
+        settle_recent() && stat_file(fd, "", AT_EMPTY_PATH, file) < 0)
         return false;
     return report_times(fd, file, false);
 }
@@ -829,8 +938,11 @@ static bool is_stamp(const struct timespec *t, const struct uapi_statx_time *sta
     return t->tv_sec == stamp->seconds && t->tv_nsec == (long)stamp->nanoseconds;
 }
 
-/* Who looks at the same file again is told the same from now on without a question, as long as the kernel's stamps are. `seen`: what it had before it was told; if it has something else now it was changed, by us or meanwhile. */
-static void tell_vdso(pid_t pid, const struct uapi_statx *seen, const struct stat *raw, const struct stat *told) {
+/* Who looks at the same file again is told the same from now on without a question, as long as the
+ * kernel's stamps are. `seen`: what it had before it was told; if it has something else now it was
+ * changed, by us or meanwhile. */
+static void tell_vdso(
+    pid_t pid, const struct uapi_statx *seen, const struct stat *raw, const struct stat *told) {
     struct again *again = &agains[(uint64_t)raw->st_ino % N_AGAINS];
     uint64_t vdso;
 
@@ -838,20 +950,26 @@ static void tell_vdso(pid_t pid, const struct uapi_statx *seen, const struct sta
         return;
     bool is_again = again->pid == pid && again->inode == raw->st_ino;
     *again = (struct again){ pid, raw->st_ino };
-    if (!is_again || !is_own(seen) || !is_stamp(&raw->st_mtim, &seen->modified) || !is_stamp(&raw->st_ctim, &seen->changed) || !is_stamp(&raw->st_atim, &seen->accessed))
+    if (!is_again || !is_own(seen) || !is_stamp(&raw->st_mtim, &seen->modified) ||
+        !is_stamp(&raw->st_ctim, &seen->changed) || !is_stamp(&raw->st_atim, &seen->accessed))
         return;
     if (determinism_vdso_of(pid, &vdso))
-        (void)vdso_tell_stat(pid, vdso, &(struct vdso_told){ raw->st_dev, raw->st_ino, { raw->st_atim, raw->st_mtim, raw->st_ctim }, { told->st_atim, told->st_mtim, told->st_ctim } });
+        (void)vdso_tell_stat(pid, vdso,
+            &(struct vdso_told){ raw->st_dev, raw->st_ino,
+                { raw->st_atim, raw->st_mtim, raw->st_ctim },
+                { told->st_atim, told->st_mtim, told->st_ctim } });
 }
 
 /* All of it, or none: what has room for a part has a bad address. */
-static void answer_with(int listener, const struct seccomp_notif *question, uint64_t to, const void *from, size_t size) {
+static void answer_with(int listener, const struct seccomp_notif *question, uint64_t to,
+    const void *from, size_t size) {
     long r = determinism_write((pid_t)question->pid, to, from, size);
 
     determinism_answer_written(listener, question->id, r < 0 || r == (long)size ? r : -EFAULT, 0);
 }
 
-static bool answer_stat(int listener, const struct seccomp_notif *question, const struct place *place, uint64_t to) {
+static bool answer_stat(
+    int listener, const struct seccomp_notif *question, const struct place *place, uint64_t to) {
     auto_close int fd = open_shown(question, place);
     struct uapi_statx seen, file;
     struct stat raw, st;
@@ -860,7 +978,8 @@ static bool answer_stat(int listener, const struct seccomp_notif *question, cons
         return false;
     file = seen;
     uint32_t minor = number_of(&seen);
-    if ((!show_times(fd, &file) && !minor) || sys_call4(__NR_newfstatat, fd, "", &raw, AT_EMPTY_PATH) < 0)
+    if ((!show_times(fd, &file) && !minor) ||
+        sys_call4(__NR_newfstatat, fd, "", &raw, AT_EMPTY_PATH) < 0)
         return false;
     st = raw;
     st.st_dev = minor ? stat_device_of(minor) : raw.st_dev;
@@ -880,11 +999,16 @@ static bool answer_statx(int listener, const struct seccomp_notif *question) {
     struct uapi_statx file, theirs;
     bool told = false;
 
-    if (flags & ~STATX_FLAGS || (!a[1] && !place.may_be_empty) || (fd = open_shown(question, &place)) < 0)
+    if (flags & ~STATX_FLAGS || (!a[1] && !place.may_be_empty) ||
+        (fd = open_shown(question, &place)) < 0)
         return false;
-    if (stat_file(fd, "", AT_EMPTY_PATH, &file) == 0 && (show_times(fd, &file) || number_of(&file)) && sys_call5(__NR_statx, fd, "", AT_EMPTY_PATH | (flags & 0x6000), (uint32_t)a[3], &theirs) == 0) {
+    if (stat_file(fd, "", AT_EMPTY_PATH, &file) == 0 &&
+        (show_times(fd, &file) || number_of(&file)) &&
+        sys_call5(__NR_statx, fd, "", AT_EMPTY_PATH | (flags & 0x6000), (uint32_t)a[3], &theirs) ==
+            0) {
         for (enum stamp i = MODIFIED; i < N_STAMPS; i++)
-            if (stamp_of(&theirs, i)->seconds || stamp_of(&theirs, i)->nanoseconds)      /* what was not asked for is zero */
+            if (stamp_of(&theirs, i)->seconds ||
+                stamp_of(&theirs, i)->nanoseconds) /* what was not asked for is zero */
                 *stamp_of(&theirs, i) = *stamp_of(&file, i);
         theirs.nlink = is_proc_root(&file) ? 1 : theirs.nlink;
         uint32_t minor = number_of(&file);
@@ -942,7 +1066,8 @@ static bool prepare_times(struct timespec times[2], bool own, int64_t *ret_now_n
     return ours;
 }
 
-static bool answer_set(int listener, const struct seccomp_notif *question, const struct place *place, uint64_t from) {
+static bool answer_set(
+    int listener, const struct seccomp_notif *question, const struct place *place, uint64_t from) {
     static struct spelled spelled;
     struct timespec times[2];
     struct uapi_statx file;
@@ -954,7 +1079,9 @@ static bool answer_set(int listener, const struct seccomp_notif *question, const
     int fd = open_spelled(&spelled);
     if (fd < 0)
         return false;
-    bool done = stat_file(fd, "", AT_EMPTY_PATH, &file) == 0 && prepare_times(times, is_own(&file), &now) && (is_virtual ? set_at(fd, times, now) : set_stamps(fd, times)) == 0;
+    bool done = stat_file(fd, "", AT_EMPTY_PATH, &file) == 0 &&
+                prepare_times(times, is_own(&file), &now) &&
+                (is_virtual ? set_at(fd, times, now) : set_stamps(fd, times)) == 0;
     close(fd);
     if (done)
         determinism_answer(listener, question->id, 0, 0);
@@ -965,18 +1092,24 @@ static bool answer_set(int listener, const struct seccomp_notif *question, const
 static void route_call(pid_t pid, uint64_t vdso, uint64_t address) {
     int64_t after_brk = (int64_t)(address - loader.brk);
 
-    if (vdso_route_stat(pid, vdso, address) == 0 && loader.pid == pid && loader.brk && after_brk > -MOST_OF_LOADER && after_brk < MOST_OF_LOADER)
+    if (vdso_route_stat(pid, vdso, address) == 0 && loader.pid == pid && loader.brk &&
+        after_brk > -MOST_OF_LOADER && after_brk < MOST_OF_LOADER)
         loader.stat_after_brk = after_brk;
 }
 
 /* Who calls it often from one place may be had to call it by the vDSO. */
 static void count_call(const struct seccomp_notif *question) {
-    struct caller *caller = &callers[((uint64_t)question->pid * 7 + question->data.instruction_pointer / 16) % N_CALLERS];
+    struct caller *caller =
+        &callers[((uint64_t)question->pid * 7 + question->data.instruction_pointer / 16) %
+                 N_CALLERS];
     uint64_t vdso;
 
-    if (caller->pid != (pid_t)question->pid || caller->address != question->data.instruction_pointer)
-        *caller = (struct caller){ .pid = (pid_t)question->pid, .address = question->data.instruction_pointer };
-    if (++caller->n == OFTEN && !serial_is_on() && determinism_is_single((pid_t)question->pid) && determinism_vdso_of((pid_t)question->pid, &vdso))
+    if (caller->pid != (pid_t)question->pid ||
+        caller->address != question->data.instruction_pointer)
+        *caller = (struct caller){ .pid = (pid_t)question->pid,
+            .address = question->data.instruction_pointer };
+    if (++caller->n == OFTEN && !serial_is_on() && determinism_is_single((pid_t)question->pid) &&
+        determinism_vdso_of((pid_t)question->pid, &vdso))
         route_call((pid_t)question->pid, vdso, question->data.instruction_pointer);
 }
 
@@ -989,7 +1122,8 @@ uint64_t file_times_executed(pid_t pid, uint64_t address) {
     return address && loader.stat_after_brk ? address + (uint64_t)loader.stat_after_brk : 0;
 }
 
-bool file_times_answer(const struct plan *plan, int listener, const struct seccomp_notif *question) {
+bool file_times_answer(
+    const struct plan *plan, int listener, const struct seccomp_notif *question) {
     const uint64_t *a = (const uint64_t *)question->data.args;
     struct change change;
     int flags = (int)a[3];
@@ -998,23 +1132,38 @@ bool file_times_answer(const struct plan *plan, int listener, const struct secco
         return false;
     switch (question->data.nr) {
     case __NR_stat:
-        return answer_stat(listener, question, &(struct place){ .directory = AT_FDCWD, .path = a[0] }, a[1]);
+        return answer_stat(
+            listener, question, &(struct place){ .directory = AT_FDCWD, .path = a[0] }, a[1]);
     case __NR_lstat:
-        return answer_stat(listener, question, &(struct place){ .directory = AT_FDCWD, .path = a[0], .is_link = true }, a[1]);
+        return answer_stat(listener, question,
+            &(struct place){ .directory = AT_FDCWD, .path = a[0], .is_link = true }, a[1]);
     case __NR_fstat:
-        return (int)a[0] >= 0 && answer_stat(listener, question, &(struct place){ .directory = (int)a[0] }, a[1]);
+        return (int)a[0] >= 0 &&
+               answer_stat(listener, question, &(struct place){ .directory = (int)a[0] }, a[1]);
     case __NR_newfstatat:
         count_call(question);
-        return !(flags & ~(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH | AT_NO_AUTOMOUNT)) && (a[1] || flags & AT_EMPTY_PATH) && answer_stat(listener, question, &(struct place){ (int)a[0], a[1], flags & AT_SYMLINK_NOFOLLOW, flags & AT_EMPTY_PATH }, a[2]);
+        return !(flags & ~(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH | AT_NO_AUTOMOUNT)) &&
+               (a[1] || flags & AT_EMPTY_PATH) &&
+               answer_stat(listener, question,
+                   &(struct place){
+                       (int)a[0], a[1], flags & AT_SYMLINK_NOFOLLOW, flags & AT_EMPTY_PATH },
+                   a[2]);
     case __NR_statx:
         return answer_statx(listener, question);
     case __NR_utime:
     case __NR_utimes:
-        return a[0] && answer_set(listener, question, &(struct place){ .directory = AT_FDCWD, .path = a[0] }, a[1]);
+        return a[0] && answer_set(listener, question,
+                           &(struct place){ .directory = AT_FDCWD, .path = a[0] }, a[1]);
     case __NR_futimesat:
-        return answer_set(listener, question, &(struct place){ .directory = (int)a[0], .path = a[1] }, a[2]);
+        return answer_set(
+            listener, question, &(struct place){ .directory = (int)a[0], .path = a[1] }, a[2]);
     case __NR_utimensat:
-        return !(flags & ~(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)) && (a[1] || (!flags && (int)a[0] >= 0)) && answer_set(listener, question, &(struct place){ (int)a[0], a[1], flags & AT_SYMLINK_NOFOLLOW, flags & AT_EMPTY_PATH }, a[2]);
+        return !(flags & ~(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)) &&
+               (a[1] || (!flags && (int)a[0] >= 0)) &&
+               answer_set(listener, question,
+                   &(struct place){
+                       (int)a[0], a[1], flags & AT_SYMLINK_NOFOLLOW, flags & AT_EMPTY_PATH },
+                   a[2]);
     default:
         if (is_virtual && find_change(question, &change))
             record_change((pid_t)question->pid, &change);

@@ -2,14 +2,21 @@
 /*
  * The files agent.
  *
- * It is all that a command of the sandbox is before execve, and nothing more: the guest's ids, root, mounts, Landlock domain and filter. So whatever path it is given, and whatever links and races the guest lays in its way, it
- * reaches what the guest itself could reach and no more, and no path is ever resolved for it by somebody with other rights.
+ * It is all that a command of the sandbox is before execve, and nothing more: the guest's ids,
+ * root, mounts, Landlock domain and filter. So whatever path it is given, and whatever links and
+ * races the guest lays in its way, it reaches what the guest itself could reach and no more, and no
+ * path is ever resolved for it by somebody with other rights.
  *
  * What could a guest gain by making it open something?
- * - Its memory has what the client has just sent. Both are the client's own, and it is not dumpable: /proc/PID/mem, environ, fd and the like are root's, even to itself, ptrace and pidfd_getfd are refused, and links of
- *   /proc that lead past names (fd/N, exe, root, cwd) are not followed where the kernel can be told so. What is left, /proc/PID/maps and the like, is read to the client, not to the guest.
- * - A FIFO, a device or a leased file could hold it up: O_NONBLOCK, O_NOCTTY, and only regular files are read or written.
- * - Signals: it blocks all but SIGKILL and SIGSTOP. Killed or stopped it is silent, which the client gives up on after a while; there is nothing to win by it.
+ * - Its memory has what the client has just sent. Both are the client's own, and it is not
+ * dumpable: /proc/PID/mem, environ, fd and the like are root's, even to itself, ptrace and
+ * pidfd_getfd are refused, and links of /proc that lead past names (fd/N, exe, root, cwd) are not
+ * followed where the kernel can be told so. What is left, /proc/PID/maps and the like, is read to
+ * the client, not to the guest.
+ * - A FIFO, a device or a leased file could hold it up: O_NONBLOCK, O_NOCTTY, and only regular
+ * files are read or written.
+ * - Signals: it blocks all but SIGKILL and SIGSTOP. Killed or stopped it is silent, which the
+ * client gives up on after a while; there is nothing to win by it.
  *
  * One request at a time; memory is one struct transfer, whose pages are touched as they are needed.
  */
@@ -18,7 +25,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
-#include <stdio.h>              /* renameat */
+#include <stdio.h> /* renameat */
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -33,11 +40,12 @@
 #include "sys/syscalls.h"
 #include "sys/uapi.h"
 
-#define BUSY_NS 1000000000      /* so often a long removal tells that it goes on */
+#define BUSY_NS 1000000000 /* so often a long removal tells that it goes on */
 
-static struct transfer *transfer;         /* of the agent alone: init, which lies below all programs (restore_load.c), has no room for it */
-static char path_text[TRANSFER_TEXT_MAX];       /* of the request */
-static char last_text[TRANSFER_NAME_MAX];       /* its last component */
+static struct transfer *transfer;         /* of the agent alone: init, which lies below all programs
+                                             (restore_load.c), has no room for it */
+static char path_text[TRANSFER_TEXT_MAX]; /* of the request */
+static char last_text[TRANSFER_NAME_MAX]; /* its last component */
 
 static void close_if(int fd) {
     if (fd >= 0)
@@ -45,10 +53,11 @@ static void close_if(int fd) {
 }
 
 static int open_path(const char *path, int flags) {
-    struct open_how how = { .flags = (uint64_t)(unsigned)(flags | O_CLOEXEC), .resolve = RESOLVE_NO_MAGICLINKS };
+    struct open_how how = { .flags = (uint64_t)(unsigned)(flags | O_CLOEXEC),
+        .resolve = RESOLVE_NO_MAGICLINKS };
     int fd = sys_openat2(AT_FDCWD, path, &how);
 
-    if (fd != -ENOSYS)          /* under isolation process the filter has none */
+    if (fd != -ENOSYS) /* under isolation process the filter has none */
         return fd;
     fd = open(path, flags | O_CLOEXEC);
     return fd < 0 ? -errno : fd;
@@ -63,7 +72,8 @@ static size_t cut_slashes(char *path) {
     return length;
 }
 
-/* Makes a directory with those above it. Links on the way are followed, as the guest would. 0 also if it is there. */
+/* Makes a directory with those above it. Links on the way are followed, as the guest would. 0 also
+ * if it is there. */
 static int make_directories(char *path, mode_t mode) {
     struct stat st;
 
@@ -79,10 +89,12 @@ static int make_directories(char *path, mode_t mode) {
     if (mkdir(path, mode & 01777) == 0)
         return 0;
     int error = errno;
-    return error == EEXIST && fstatat(AT_FDCWD, path, &st, 0) == 0 && S_ISDIR(st.st_mode) ? 0 : -error;
+    return error == EEXIST && fstatat(AT_FDCWD, path, &st, 0) == 0 && S_ISDIR(st.st_mode) ? 0
+                                                                                          : -error;
 }
 
-/* Cuts path_text into the directory, opened and made if it is missing and `makes`, and last_text. A descriptor (O_PATH) or -errno. */
+/* Cuts path_text into the directory, opened and made if it is missing and `makes`, and last_text. A
+ * descriptor (O_PATH) or -errno. */
 static int open_parent(bool makes) {
     size_t length = cut_slashes(path_text), begin = length;
 
@@ -92,7 +104,7 @@ static int open_parent(bool makes) {
         return -ENAMETOOLONG;
     memcpy(last_text, path_text + begin, length - begin + 1);
     if (!transfer_is_name(last_text))
-        return -EINVAL;         /* "/", or ending in . or .. */
+        return -EINVAL; /* "/", or ending in . or .. */
     while (begin > 1 && path_text[begin - 1] == '/')
         begin--;
     path_text[begin ? begin : 1] = '\0';
@@ -103,7 +115,7 @@ static int open_parent(bool makes) {
     return r < 0 ? r : open_path(path_text, O_PATH | O_DIRECTORY);
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------ */
+/* ---- reading ---- */
 
 static int serve_read(uint64_t most) {
     int fd = open_path(path_text, O_RDONLY | O_NONBLOCK | O_NOCTTY);
@@ -130,7 +142,8 @@ static int send_entry(int directory, const char *path, const char *name, bool fo
         return -errno;
     record.mode = st.st_mode;
     record.size = (uint64_t)st.st_size;
-    record.mtime_ns = (int64_t)((uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec);
+    record.mtime_ns =
+        (int64_t)((uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec);
     if (S_ISLNK(st.st_mode)) {
         n = readlinkat(directory, path, transfer->out, TRANSFER_TEXT_MAX - 1);
         if (n < 0)
@@ -153,7 +166,7 @@ static int serve_list(void) {
 
         for (long at = 0; r == 0 && (name = transfer_next_entry(entries, n, &at, &offset));) {
             r = send_entry(fd, name, name, false);
-            if (r == -ENOENT)   /* gone meanwhile */
+            if (r == -ENOENT) /* gone meanwhile */
                 r = 0;
         }
     }
@@ -161,7 +174,7 @@ static int serve_list(void) {
     return r < 0 ? r : n < 0 && n != -ENOENT ? (int)n : 0;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------ */
+/* ---- writing ---- */
 
 /* Writes what comes until there is as much as was announced. */
 static int take_content(int fd, const struct transfer_message *first) {
@@ -174,7 +187,8 @@ static int take_content(int fd, const struct transfer_message *first) {
         r = transfer_receive(transfer, &m);
         if (r <= 0)
             return r == 0 ? -EPIPE : r;
-        if (m.record.type != TRANSFER_DATA || m.record.number != have || m.record.data_length > size - have)
+        if (m.record.type != TRANSFER_DATA || m.record.number != have ||
+            m.record.data_length > size - have)
             return -EBADMSG;
         r = transfer_write_at(fd, m.data, m.record.data_length, (int64_t)have);
         have += m.record.data_length;
@@ -182,9 +196,11 @@ static int take_content(int fd, const struct transfer_message *first) {
     return r;
 }
 
-/* Where nothing can be made or renamed (a file granted by itself, a mount), it is written in place. */
+/* Where nothing can be made or renamed (a file granted by itself, a mount), it is written in place.
+ */
 static int write_in_place(int directory, const struct transfer_message *first) {
-    int fd = openat(directory, last_text, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    int fd =
+        openat(directory, last_text, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     struct stat st;
 
     if (fd < 0)
@@ -198,7 +214,8 @@ static int write_in_place(int directory, const struct transfer_message *first) {
     return r;
 }
 
-/* What a rename over it would meet: -EISDIR, or 0 and whether there is anything, and whether that is a mount. */
+/* What a rename over it would meet: -EISDIR, or 0 and whether there is anything, and whether that
+ * is a mount. */
 static int check_place(int directory, bool *ret_exists, bool *ret_mount) {
     struct uapi_statx st;
     long r = sys_call5(__NR_statx, directory, last_text, AT_SYMLINK_NOFOLLOW, UAPI_STATX_TYPE, &st);
@@ -246,14 +263,18 @@ static int take_tree(const struct transfer_target *target) {
     return r < 0 ? r : 0;
 }
 
-/* The process ends after it, so the directories are left open: transfer_done takes a temporary file away that is in one of them. */
+/* The process ends after it, so the directories are left open: transfer_done takes a temporary file
+ * away that is in one of them. */
 static int serve_put(const struct transfer_message *first) {
     static char inner_name[TRANSFER_NAME_MAX];
-    struct transfer_target target = { .parent = -1, .into = -1, .name = last_text, .inner_name = inner_name, .replaces = true };
+    struct transfer_target target = {
+        .parent = -1, .into = -1, .name = last_text, .inner_name = inner_name, .replaces = true
+    };
 
     memcpy(inner_name, first->data, first->record.data_length);
     target.into = open_path(path_text, O_RDONLY | O_DIRECTORY);
-    if (target.into < 0 && target.into != -ENOENT && target.into != -ENOTDIR && target.into != -ELOOP)
+    if (target.into < 0 && target.into != -ENOENT && target.into != -ENOTDIR &&
+        target.into != -ELOOP)
         return target.into;
     if (target.into < 0) {
         target.into = -1;
@@ -264,7 +285,7 @@ static int serve_put(const struct transfer_message *first) {
     return take_tree(&target);
 }
 
-/* ---- removing ----------------------------------------------------------------------------------------------------- */
+/* ---- removing ---- */
 
 static int remove_name(int directory, const char *name) {
     if (unlinkat(directory, name, 0) == 0)
@@ -310,7 +331,8 @@ static int remove_entries(int64_t *busy_ns) {
             }
         }
         if (clock_now_ns() - *busy_ns > BUSY_NS) {
-            int r = transfer_send(transfer, (struct transfer_record){ .type = TRANSFER_BUSY }, NULL, NULL, 0);
+            int r = transfer_send(
+                transfer, (struct transfer_record){ .type = TRANSFER_BUSY }, NULL, NULL, 0);
             if (r < 0)
                 return r;
             *busy_ns = clock_now_ns();
@@ -318,7 +340,8 @@ static int remove_entries(int64_t *busy_ns) {
     }
     if (n < 0 && n != -ENOENT)
         return (int)n;
-    /* Where an offset counts entries (a tmpfs before Linux 6.6), some were missed when reading went on at one after others had gone. */
+    /* Where an offset counts entries (a tmpfs before Linux 6.6), some were missed when reading went
+     * on at one after others had gone. */
     if (level->left_over) {
         /* Anew: ext4 has nothing more to tell at a descriptor that was first read at the end. */
         int again = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -332,7 +355,8 @@ static int remove_entries(int64_t *busy_ns) {
     return 0;
 }
 
-/* The directory at the top is empty: back to the one above, to take it away there by its name, or, where that was too deep to be kept, when that one is read again. */
+/* The directory at the top is empty: back to the one above, to take it away there by its name, or,
+ * where that was too deep to be kept, when that one is read again. */
 static int remove_leave(void) {
     struct transfer_stack *stack = &transfer->stack;
     const struct transfer_level *level = transfer_stack_level(stack);
@@ -340,11 +364,15 @@ static int remove_leave(void) {
     size_t above = stack->depth > 1 ? stack->levels[stack->depth - 2].path_length : 0;
 
     if (named)
-        memcpy(transfer->name, stack->path + above + (above > 0), level->path_length - above - (above > 0) + 1);
+        memcpy(transfer->name, stack->path + above + (above > 0),
+            level->path_length - above - (above > 0) + 1);
     int r = transfer_stack_leave(stack);
     if (r < 0 || !stack->depth)
         return r;
-    return named && unlinkat(transfer_stack_top(stack), transfer->name, AT_REMOVEDIR) < 0 && errno != ENOENT ? -errno : 0;
+    return named && unlinkat(transfer_stack_top(stack), transfer->name, AT_REMOVEDIR) < 0 &&
+                   errno != ENOENT
+               ? -errno
+               : 0;
 }
 
 static int serve_remove(bool recursive) {
@@ -368,7 +396,7 @@ static int serve_remove(bool recursive) {
     return r;
 }
 
-/* ---- requests ----------------------------------------------------------------------------------------------------- */
+/* ---- requests ---- */
 
 static int serve_request(const struct transfer_message *m) {
     memcpy(path_text, m->name, m->record.name_length + 1);
@@ -396,19 +424,23 @@ static int serve_request(const struct transfer_message *m) {
 
 /* Answers one. False: the connection is of no more use. */
 static bool reply_to_request(const struct transfer_message *m) {
-    uint32_t type = m->record.type;     /* the message does not outlive the next one */
+    uint32_t type = m->record.type; /* the message does not outlive the next one */
     bool is_tree = type == TRANSFER_GET || type == TRANSFER_PUT;
 
     transfer->name[0] = '\0';
     int r = serve_request(m);
     if (r == 0)
-        return (type == TRANSFER_GET || transfer_send(transfer, (struct transfer_record){ .type = TRANSFER_DONE }, NULL, NULL, 0) == 0) && !is_tree;
+        return (type == TRANSFER_GET ||
+                   transfer_send(transfer, (struct transfer_record){ .type = TRANSFER_DONE }, NULL,
+                       NULL, 0) == 0) &&
+               !is_tree;
     /* The other end is gone, or does not speak as it should. */
     if (r == -EPIPE || r == -ECONNRESET || r == -EBADMSG)
         return false;
     char *path = transfer->out;
     path[0] = '\0';
-    /* The root of a tree that does not go into a directory is the path that was asked for, which the other end knows. */
+    /* The root of a tree that does not go into a directory is the path that was asked for, which
+     * the other end knows. */
     if (type == TRANSFER_PUT && !transfer->stack.depth && transfer->target.into < 0)
         transfer->name[0] = '\0';
     if (is_tree || type == TRANSFER_REMOVE)
@@ -416,7 +448,9 @@ static bool reply_to_request(const struct transfer_message *m) {
     /* What was begun is gone when it is told. */
     transfer_done(transfer);
     struct transfer_message rest;
-    if (transfer_send(transfer, (struct transfer_record){ .type = TRANSFER_FAILED, .number = (uint64_t)-r }, path, NULL, 0) < 0)
+    if (transfer_send(transfer,
+            (struct transfer_record){ .type = TRANSFER_FAILED, .number = (uint64_t)-r }, path, NULL,
+            0) < 0)
         return false;
     if (type != TRANSFER_PUT && type != TRANSFER_WRITE)
         return !is_tree;
@@ -440,7 +474,8 @@ _Noreturn void files_serve(int socket) {
 
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     umask(0);
-    transfer = mmap(NULL, sizeof *transfer, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    transfer =
+        mmap(NULL, sizeof *transfer, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (transfer == MAP_FAILED)
         _exit(1);
     while (again) {

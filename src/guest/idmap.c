@@ -2,13 +2,17 @@
 /*
  * User namespaces made for their maps, by the host's root.
  *
- * One is U0, which the launcher then enters: it has a range of the host's ids that nobody else uses. The others are for idmapped mounts. Run by root, a guest is an unprivileged id of the
- * host and would own nothing in the directories it may write to. On an idmapped mount what belongs to the owner of the granted directory belongs
- * to the guest, and what the guest makes there belongs to that owner; all other ids are moved to where no process has them, one to one, so that a copy-on-write layer
- * can still copy such files up.
+ * One is U0, which the launcher then enters: it has a range of the host's ids that nobody else
+ * uses. The others are for idmapped mounts. Run by root, a guest is an unprivileged id of the host
+ * and would own nothing in the directories it may write to. On an idmapped mount what belongs to
+ * the owner of the granted directory belongs to the guest, and what the guest makes there belongs
+ * to that owner; all other ids are moved to where no process has them, one to one, so that a
+ * copy-on-write layer can still copy such files up.
  *
- * The last kind is made inside U0, one for each sandbox with layers. The kernel counts pipes, descriptors under way, watches and the like by user, so every sandbox runs under an id of its
- * own; but a layer outlives its sandbox, and others stand on it. So all files are stored with one id, the plan's, and each sandbox's mounts show them as its own.
+ * The last kind is made inside U0, one for each sandbox with layers. The kernel counts pipes,
+ * descriptors under way, watches and the like by user, so every sandbox runs under an id of its
+ * own; but a layer outlives its sandbox, and others stand on it. So all files are stored with one
+ * id, the plan's, and each sandbox's mounts show them as its own.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +37,8 @@ static char *put_number(char *at, uint32_t value, char after) {
     return at;
 }
 
-/* The first process of a namespace. It ends with the launcher, also if that was killed before this line. */
+/* The first process of a namespace. It ends with the launcher, also if that was killed before this
+ * line. */
 static int stand_in_namespace(void *launcher) {
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 && getppid() == *(pid_t *)launcher)
         for (;;)
@@ -41,11 +46,14 @@ static int stand_in_namespace(void *launcher) {
     _exit(1);
 }
 
-/* A user namespace with these maps, kept alive by the descriptor alone. The maps are written from outside, with rights that nobody inside has. */
+/* A user namespace with these maps, kept alive by the descriptor alone. The maps are written from
+ * outside, with rights that nobody inside has. */
 static int new_namespace(int host, const char *uid_map, const char *gid_map) {
     static _Alignas(GUEST_STACK_ALIGN) char stack[4096];
     char path[32] = "proc/";
-    pid_t launcher = getpid(), pid = clone(stand_in_namespace, stack + sizeof stack, CLONE_VM | CLONE_NEWUSER | SIGCHLD, &launcher);    /* in our memory: it needs none of its own */
+    pid_t launcher = getpid(),
+          pid = clone(stand_in_namespace, stack + sizeof stack, CLONE_VM | CLONE_NEWUSER | SIGCHLD,
+              &launcher); /* in our memory: it needs none of its own */
 
     if (pid < 0)
         return -errno;
@@ -63,15 +71,19 @@ static int new_namespace(int host, const char *uid_map, const char *gid_map) {
     return r < 0 ? r : fd;
 }
 
-/* "inside outside count": those below the owner, the owner itself (the guest's id is 1 in U0), those above it. */
+/* "inside outside count": those below the owner, the owner itself (the guest's id is 1 in U0),
+ * those above it. */
 static void owner_map(char *text, uint32_t owner) {
     char *at = text;
 
     if (owner > 0)
-        at = put_number(put_number(put_number(at, 0, ' '), idmap_base + GUEST_ID_OTHERS, ' '), owner, '\n');
+        at = put_number(
+            put_number(put_number(at, 0, ' '), idmap_base + GUEST_ID_OTHERS, ' '), owner, '\n');
     at = put_number(put_number(put_number(at, owner, ' '), idmap_base + 1, ' '), 1, '\n');
     if (owner < LAST_ID)
-        at = put_number(put_number(put_number(at, owner + 1, ' '), idmap_base + GUEST_ID_OTHERS + owner + 1, ' '), LAST_ID - owner, '\n');
+        at = put_number(put_number(put_number(at, owner + 1, ' '),
+                            idmap_base + GUEST_ID_OTHERS + owner + 1, ' '),
+            LAST_ID - owner, '\n');
     at[-1] = '\0';
 }
 
@@ -88,7 +100,8 @@ int idmap_for_owner(int host, uid_t uid, gid_t gid) {
 int idmap_for_files(int root, uint32_t stored, uint32_t id) {
     char map[64], *at = map;
 
-    /* U0's root makes the directories that files lie in, and mounts what needs an owner that can be told. */
+    /* U0's root makes the directories that files lie in, and mounts what needs an owner that can be
+     * told. */
     at = put_number(put_number(put_number(at, 0, ' '), 0, ' '), 1, '\n');
     put_number(put_number(put_number(at, stored, ' '), id, ' '), 1, '\0');
     return new_namespace(root, map, map);

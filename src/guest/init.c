@@ -2,11 +2,16 @@
 /*
  * The init of a sandbox: reaps, and does what the engine asks for.
  *
- * One thread, one loop: a request on the socket, or a SIGCHLD. The socket's end is the sandbox's end: when init exits, the kernel kills whatever is left in its
- * pid namespace. Only the engine holds the other end, so that is also how the death of the engine, or of its client, reaches every process.
+ * One thread, one loop: a request on the socket, or a SIGCHLD. The socket's end is the sandbox's
+ * end: when init exits, the kernel kills whatever is left in its pid namespace. Only the engine
+ * holds the other end, so that is also how the death of the engine, or of its client, reaches every
+ * process.
  *
- * In a session commands live side by side, some of them long after they were last asked about, and may signal and trace each other: they share one Landlock domain, which
- * is init's own. That they do not reach init is then the kernel's doing (pid 1 gets no signal from its own namespace that it did not ask for; it is not dumpable) and the seccomp filter's, which refuses what takes a pid for pid 1.
+ * In a session commands live side by side, some of them long after they were last asked about, and
+ * may signal and trace each other: they share one Landlock domain, which is init's own. That they
+ * do not reach init is then the kernel's doing (pid 1 gets no signal from its own namespace that it
+ * did not ask for; it is not dumpable) and the seccomp filter's, which refuses what takes a pid for
+ * pid 1.
  */
 #include <errno.h>
 #include <poll.h>
@@ -27,7 +32,9 @@
 
 #define PENDING 64
 
-/* Isolation process has no part in this: there init is kept from its commands by being outside of their domain, it has no /proc to find their processes in, and orphans have no other place to go. */
+/* Isolation process has no part in this: there init is kept from its commands by being outside of
+ * their domain, it has no /proc to find their processes in, and orphans have no other place to go.
+ */
 static int begin_session(struct box *box, struct guest_fault *fault) {
     if (box->plan->flags & PLAN_PROCESS)
         return guest_fault(fault, GUEST_STAGE_REQUEST, 0, -EOPNOTSUPP);
@@ -50,7 +57,8 @@ static int adopt_pipes(const struct wire_message *message) {
     while ((r = wire_next(message->data, message->length, &position, &field)) > 0) {
         if (field.tag == GUEST_TARGET && wire_u64(&field, &serial) == 0)
             continue;
-        if (field.tag != GUEST_PROCESS || !serial || wire_u64(&field, &pid) < 0 || pid < 2 || pid > INT32_MAX)
+        if (field.tag != GUEST_PROCESS || !serial || wire_u64(&field, &pid) < 0 || pid < 2 ||
+            pid > INT32_MAX)
             return -EBADMSG;
         /* Nobody would ever hear of the end of one that is not there. */
         r = restore_has_command((uint32_t)pid) ? command_adopt(serial, (pid_t)pid) : -EBADMSG;
@@ -68,17 +76,23 @@ static void restore_processes(const struct box *box, const struct wire_message *
     size_t n_masters = 0, n_trackers = 0;
     const bool applies_incremental = message->header.flags & GUEST_RESTORE_INCREMENTAL;
     const size_t n_externals = message->n_fds - (applies_incremental && message->n_fds);
-    int r = restore_is_tree() && message->n_fds >= applies_incremental ? adopt_pipes(message) : -EBADMSG;
+    int r = restore_is_tree() && message->n_fds >= applies_incremental ? adopt_pipes(message)
+                                                                       : -EBADMSG;
 
     if (r == 0 && applies_incremental)
         r = restore_incremental(box, message->fds[n_externals], &failure);
     if (r == 0)
-        r = restore_finish(box, message->fds, n_externals, is_dry_run, masters, &n_masters, &failure);
-    struct guest_record record = { .kind = GUEST_RESTORED, .serial = message->header.serial, .error = r < 0 ? -r : 0, .stage = failure.step, .operation = failure.pid };
+        r = restore_finish(
+            box, message->fds, n_externals, is_dry_run, masters, &n_masters, &failure);
+    struct guest_record record = { .kind = GUEST_RESTORED,
+        .serial = message->header.serial,
+        .error = r < 0 ? -r : 0,
+        .stage = failure.step,
+        .operation = failure.pid };
     if (r == 0 && (n_trackers = restore_take_trackers(trackers)))
         record.value = GUEST_CREATE_NOTES;
     if (!n_trackers || record_send(box->socket, &record, trackers, n_trackers) < 0) {
-        record.value = 0;       /* it can do without */
+        record.value = 0; /* it can do without */
         (void)record_send(box->socket, &record, masters, n_masters);
     }
     while (n_masters)
@@ -97,7 +111,10 @@ static int send_signal(const struct wire_message *message, uint64_t *ret_n) {
     int r;
 
     while ((r = wire_next(message->data, message->length, &position, &field)) > 0) {
-        uint64_t *to = field.tag == GUEST_TARGET ? &target : field.tag == GUEST_NUMBER ? &number : field.tag == GUEST_SCOPE ? &scope : NULL;
+        uint64_t *to = field.tag == GUEST_TARGET   ? &target
+                       : field.tag == GUEST_NUMBER ? &number
+                       : field.tag == GUEST_SCOPE  ? &scope
+                                                   : NULL;
 
         if (!to || wire_u64(&field, to) < 0)
             return -EBADMSG;
@@ -109,7 +126,7 @@ static int send_signal(const struct wire_message *message, uint64_t *ret_n) {
     if (!target && number == SIGKILL && command_in_session) {
         if (scope == GUEST_SCOPE_CHILDREN)
             return tree_kill_guests();
-        return kill(-1, SIGKILL) < 0 && errno != ESRCH ? -errno : 0;   /* every process but init */
+        return kill(-1, SIGKILL) < 0 && errno != ESRCH ? -errno : 0; /* every process but init */
     }
     pid_t top = command_main(target);
     r = top ? tree_signal(top, (int)number, scope) : -ESRCH;
@@ -122,15 +139,20 @@ static int send_signal(const struct wire_message *message, uint64_t *ret_n) {
 static int serve_files(struct wire_message *message) {
     if (!command_in_session || message->n_fds != 1)
         return -EBADMSG;
-    restore_forget_rest();      /* an agent is to have none of it */
+    restore_forget_rest(); /* an agent is to have none of it */
     int r = tree_is_frozen() ? -EBUSY : command_serve_files(message->fds[0]);
     if (r < 0)
         files_refuse(message->fds[0]);
     return r;
 }
 
-static void send_reply(const struct box *box, const struct wire_message *message, uint32_t kind, int r, uint64_t value) {
-    struct guest_record record = { .kind = kind, .stage = r < 0 ? GUEST_STAGE_REQUEST : 0, .error = r < 0 ? -r : 0, .serial = message->header.serial, .value = value };
+static void send_reply(const struct box *box, const struct wire_message *message, uint32_t kind,
+    int r, uint64_t value) {
+    struct guest_record record = { .kind = kind,
+        .stage = r < 0 ? GUEST_STAGE_REQUEST : 0,
+        .error = r < 0 ? -r : 0,
+        .serial = message->header.serial,
+        .value = value };
 
     record_send(box->socket, &record, NULL, 0);
 }
@@ -156,7 +178,8 @@ static void handle_request(struct box *box, struct wire_message *message) {
         break;
     case GUEST_SIGNAL:
         if (message->length &&
-            !tree_is_frozen()) /* and is no mere question whether we are here; who stands still has the signal when he goes on */
+            !tree_is_frozen()) /* and is no mere question whether we are here; who stands still has
+                                  the signal when he goes on */
             determinism_release(box->plan);
         r = send_signal(message, &value);
         send_reply(box, message, GUEST_SIGNALLED, r, value);
@@ -184,15 +207,19 @@ static void handle_request(struct box *box, struct wire_message *message) {
 
 _Noreturn void init_run(struct box *box, struct wire_message *message) {
     static struct pollfd all_events[3 + DETERMINISM_MAX_LISTENERS];
-    struct pollfd few_events[3 + 1], *events = determinism_wanted(box->plan) ? all_events : few_events;   /* a page less where nobody asks */
+    struct pollfd few_events[3 + 1], *events = determinism_wanted(box->plan)
+                                                   ? all_events
+                                                   : few_events; /* a page less where nobody asks */
     struct rlimit limit;
     sigset_t all, ended;
 
     command_in_session = restore_is_tree();
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, NULL);
-    /* Whatever else a guest sends stays pending and wakes nobody. How many of these the kernel keeps is by our limit, not by the sender's; commands raise it to theirs. */
-    if (sys_call4(__NR_prlimit64, 0, RLIMIT_SIGPENDING, NULL, &limit) == 0 && limit.rlim_cur > PENDING) {
+    /* Whatever else a guest sends stays pending and wakes nobody. How many of these the kernel
+     * keeps is by our limit, not by the sender's; commands raise it to theirs. */
+    if (sys_call4(__NR_prlimit64, 0, RLIMIT_SIGPENDING, NULL, &limit) == 0 &&
+        limit.rlim_cur > PENDING) {
         limit.rlim_cur = PENDING;
         (void)sys_call4(__NR_prlimit64, 0, RLIMIT_SIGPENDING, &limit, NULL);
     }
@@ -218,7 +245,8 @@ _Noreturn void init_run(struct box *box, struct wire_message *message) {
         events[2] = (struct pollfd){ quiesce_socket(), POLLIN, 0 };
         if (left_ns > 0)
             left = (struct timespec){ left_ns / 1000000000, left_ns % 1000000000 };
-        int ready = (int)sys_call5(__NR_ppoll, events, 3 + n_listeners, !more && until_ns == INT64_MAX ? NULL : &left, NULL, 0);
+        int ready = (int)sys_call5(__NR_ppoll, events, 3 + n_listeners,
+            !more && until_ns == INT64_MAX ? NULL : &left, NULL, 0);
         if (ready < 0) {
             if (ready != -EINTR)
                 init_leave(box, 1);
@@ -228,7 +256,7 @@ _Noreturn void init_run(struct box *box, struct wire_message *message) {
             restore_forget_rest();
         if (events[2].revents) {
             quiesce_serve(box->plan);
-            continue;           /* what they have asked meanwhile, that is */
+            continue; /* what they have asked meanwhile, that is */
         }
         determinism_serve(box->plan, events + 3, n_listeners, !ready && !more);
         if (events[1].revents && (n = read(signals, &info, sizeof info)) > 0)

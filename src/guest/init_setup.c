@@ -2,10 +2,12 @@
 /*
  * From a fresh clone of the launcher to the init of a sandbox.
  *
- * The order matters. Namespaces of the network and of time come first, while /proc is still the launcher's. Then the mounts, with the rights of U0. Only then
- * the user namespace of the sandbox's own: from here on nothing can change a mount any more, as the mount namespace belongs to U0.
- * What is left of rights (those in the new user namespace, which would be enough to reach much kernel code) goes last, after the filter is there.
- * The Landlock ruleset is built here but entered by each command: init stays outside of the domain, out of reach of ptrace from within.
+ * The order matters. Namespaces of the network and of time come first, while /proc is still the
+ * launcher's. Then the mounts, with the rights of U0. Only then the user namespace of the sandbox's
+ * own: from here on nothing can change a mount any more, as the mount namespace belongs to U0. What
+ * is left of rights (those in the new user namespace, which would be enough to reach much kernel
+ * code) goes last, after the filter is there. The Landlock ruleset is built here but entered by
+ * each command: init stays outside of the domain, out of reach of ptrace from within.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,8 +34,11 @@
 #include "guest/sysinfo.h"
 #include "sys/syscalls.h"
 
-/* A guest of net none has no sockets but Unix ones (the filter), so no counter and no flow label of the namespace can carry a note to the next guest. A Unix socket that is in flight in itself,
- * though, outlives its process until the kernel's collector comes. (The first line counts all of them, whatever their family; the kernel's table of Unix sockets would take it ten times as long.) */
+/* A guest of net none has no sockets but Unix ones (the filter), so no counter and no flow label of
+ * the namespace can carry a note to the next guest. A Unix socket that is in flight in itself,
+ * though, outlives its process until the kernel's collector comes. (The first line counts all of
+ * them, whatever their family; the kernel's table of Unix sockets would take it ten times as long.)
+ */
 static bool is_unused(int proc_self) {
     static const char none[] = "sockets: used 0\n";
     char text[sizeof none - 1];
@@ -55,7 +60,7 @@ static int enter_network(struct box *box, int proc_self) {
         if (box->netns_is_new || is_unused(proc_self))
             return 0;
         close(box->netns);
-        box->netns = -1;        /* the engine gets the new one instead */
+        box->netns = -1; /* the engine gets the new one instead */
     }
     if (unshare(CLONE_NEWNET) < 0)
         return -errno;
@@ -82,7 +87,9 @@ static char *put_offset(char *at, const char *clock, int64_t ns) {
     return at;
 }
 
-/* The sandbox's uptime counts from its birth, to whole seconds; where processes are restored, their clocks go on from where they stood. Children enter the new namespace; init itself stays outside. */
+/* The sandbox's uptime counts from its birth, to whole seconds; where processes are restored, their
+ * clocks go on from where they stood. Children enter the new namespace; init itself stays outside.
+ */
 static int start_clocks(struct box *box, int proc_self) {
     int64_t uptime_s = box->plan->flags & PLAN_VIRTUAL ? PLAN_VIRTUAL_UPTIME_S : 0;
     int64_t monotonic, boottime, now = clock_now_ns(), boot_now = clock_ns(CLOCK_BOOTTIME);
@@ -109,15 +116,18 @@ static int start_clocks(struct box *box, int proc_self) {
 static int build_ruleset(struct box *box, struct guest_fault *fault) {
     const struct plan *plan = box->plan;
     const struct plan_rule *rules = plan_items(plan, rules, struct plan_rule);
-    /* A kernel takes a structure longer than its own only where the rest is zero; one that is shorter, always. */
-    struct uapi_landlock_ruleset attributes = { plan->landlock_fs, plan->landlock_net, plan->landlock_scoped };
+    /* A kernel takes a structure longer than its own only where the rest is zero; one that is
+     * shorter, always. */
+    struct uapi_landlock_ruleset attributes = { plan->landlock_fs, plan->landlock_net,
+        plan->landlock_scoped };
     size_t size = attributes.scoped ? 24 : attributes.handled_access_net ? 16 : 8;
 
     box->ruleset = sys_landlock_create_ruleset(&attributes, size, 0);
     if (box->ruleset < 0)
         return guest_fault(fault, GUEST_STAGE_LANDLOCK, 0, box->ruleset);
     for (uint32_t i = 0; i < plan->rules.n; i++) {
-        struct landlock_path_beneath_attr rule = { .allowed_access = rules[i].access, .parent_fd = box->static_rules[i] };
+        struct landlock_path_beneath_attr rule = { .allowed_access = rules[i].access,
+            .parent_fd = box->static_rules[i] };
 
         if (rules[i].kind != PLAN_RULE_STATIC)
             rule.parent_fd = openat(AT_FDCWD, plan_text(plan, rules[i].path), O_PATH | O_CLOEXEC);
@@ -132,7 +142,8 @@ static int build_ruleset(struct box *box, struct guest_fault *fault) {
     return 0;
 }
 
-/* What the kernel counts for a user over all his namespaces, so that one sandbox could use up all others' and the caller's. A namespace may set itself less. */
+/* What the kernel counts for a user over all his namespaces, so that one sandbox could use up all
+ * others' and the caller's. A namespace may set itself less. */
 static int limit_user_counts(int proc_sys) {
     int user = proc_sys < 0 ? -1 : openat(proc_sys, "user", O_PATH | O_DIRECTORY | O_CLOEXEC);
 
@@ -149,7 +160,8 @@ static int enter_user_namespace(const struct box *box, int proc_self) {
     const struct plan *plan = box->plan;
     uint32_t outer_id = box->outer_id;
 
-    /* Leaving U0's root for another of its ids drops our rights there, and makes us undumpable, which would make /proc/self another's. */
+    /* Leaving U0's root for another of its ids drops our rights there, and makes us undumpable,
+     * which would make /proc/self another's. */
     int r = outer_id ? sys_setresgid(outer_id, outer_id, outer_id) : 0;
     if (r == 0 && outer_id)
         r = sys_setresuid(outer_id, outer_id, outer_id);
@@ -161,7 +173,8 @@ static int enter_user_namespace(const struct box *box, int proc_self) {
     return r < 0 ? r : limit_user_counts(box->proc_sys);
 }
 
-/* Paths count from the cgroups of the one who makes the namespace, and those above them name the engine, or the caller's session. */
+/* Paths count from the cgroups of the one who makes the namespace, and those above them name the
+ * engine, or the caller's session. */
 static int enter_cgroups(struct box *box) {
     int r = box_enter_cgroups(box);
 
@@ -174,7 +187,8 @@ static void report_ready(struct box *box) {
 
     if (box->netns_is_new)
         netns = box->netns;
-    else if (box->plan->flags & PLAN_NET_OWN && box->netns < 0 && !(box->plan->flags & PLAN_NET_LOOPBACK))
+    else if (box->plan->flags & PLAN_NET_OWN && box->netns < 0 &&
+             !(box->plan->flags & PLAN_NET_LOOPBACK))
         netns = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     if (netns >= 0) {
         record.value |= GUEST_VALUE_NETNS;
@@ -193,7 +207,7 @@ static void report_ready(struct box *box) {
 
 /* With an image: the root that everything came from, which lies over the sandbox's own, goes. */
 static int leave_template(struct box *box) {
-    if (box->template < 0)
+    if (box->template <0)
         return 0;
     if (fchdir(box->template) < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
         return -errno;
@@ -201,7 +215,8 @@ static int leave_template(struct box *box) {
     return close(box->template) < 0 ? -errno : 0;
 }
 
-/* What does not take the processes was done while they were captured; their clocks are known from here on. */
+/* What does not take the processes was done while they were captured; their clocks are known from
+ * here on. */
 static int load_static_rules(struct box *box, int proc_self, struct guest_fault *fault) {
     int r = restore_load(box->image, box->progress, box->plan);
 
@@ -214,8 +229,10 @@ static int load_static_rules(struct box *box, int proc_self, struct guest_fault 
 
 int box_setup(struct box *box, struct guest_fault *fault) {
     const struct plan *plan = box->plan;
-    int r, proc_self = openat(AT_FDCWD, "/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);  /* musl sets the flag once more after open() */
-    /* What the kernel makes for each sandbox alike need not be counted, piece by piece, as the sandbox's own. */
+    int r, proc_self = openat(AT_FDCWD, "/proc/self",
+               O_PATH | O_DIRECTORY | O_CLOEXEC); /* musl sets the flag once more after open() */
+    /* What the kernel makes for each sandbox alike need not be counted, piece by piece, as the
+     * sandbox's own. */
     bool is_counted_late = ops_begin_empty(plan) && !box->n_layers;
 
     umask(0);
@@ -253,7 +270,7 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     if (restore_is_tree() && (r = restore_keep_pids(box->proc_sys)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
     const bool has_bounds = sysv_ipc_bound_segments(plan, box->proc_sys);
-    box->io = openat(proc_self, "io", O_RDONLY | O_CLOEXEC);    /* without it that is not known */
+    box->io = openat(proc_self, "io", O_RDONLY | O_CLOEXEC); /* without it that is not known */
     r = enter_user_namespace(box, proc_self);
     close(proc_self);
     if (box->proc_sys >= 0)
@@ -261,7 +278,8 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_USER, 0, r);
     report_ready(box);
-    /* Forty calls, each of which the filter would look at. What is restored inherits the bounds, and gives up itself what rights it needs yet. */
+    /* Forty calls, each of which the filter would look at. What is restored inherits the bounds,
+     * and gives up itself what rights it needs yet. */
     if ((r = box_drop_bounds()) < 0)
         return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
     if (!has_bounds && (r = sysv_ipc_refuse_segments()) < 0)

@@ -14,7 +14,8 @@
 
 #define GUEST_MAX_RULES 512
 
-/* Of the stacks of children that share our memory. More than it takes: the linker puts what is aligned little side by side, and this is large. */
+/* Of the stacks of children that share our memory. More than it takes: the linker puts what is
+ * aligned little side by side, and this is large. */
 #define GUEST_STACK_ALIGN 64
 
 struct wire_message;
@@ -25,7 +26,8 @@ struct guest_fault {
     uint32_t operation;
 };
 
-static inline int guest_fault(struct guest_fault *fault, uint32_t stage, uint32_t operation, int negative_errno) {
+static inline int guest_fault(
+    struct guest_fault *fault, uint32_t stage, uint32_t operation, int negative_errno) {
     fault->stage = stage;
     fault->operation = operation;
     return negative_errno;
@@ -34,79 +36,99 @@ static inline int guest_fault(struct guest_fault *fault, uint32_t stage, uint32_
 /* A sandbox being set up, in its init. */
 struct box {
     const struct plan *plan;
-    const int *static_rules;    /* O_PATH descriptors of the template's Landlock rules, parallel to the plan's; -1 for those that are the sandbox's own */
+    const int *static_rules; /* O_PATH descriptors of the template's Landlock rules, parallel to the
+                                plan's; -1 for those that are the sandbox's own */
     int socket;
-    int netns;                  /* to enter; -1: make one */
-    bool netns_is_new;          /* the engine has not got it yet */
-    uint32_t outer_id;          /* the guest's uid and gid in U0 */
-    int file_ids;               /* a user namespace: mounts of the sandbox's own files are idmapped by it (idmap_for_files); -1: they need not be */
-    int disk;                   /* the private tmpfs, for the engine; -1 */
-    bool layered;               /* and that as a layer: a detached mount of its own */
-    int layer;                  /* it; -1 */
-    const int *layers;          /* those that it is created on, bottom first */
+    int netns;         /* to enter; -1: make one */
+    bool netns_is_new; /* the engine has not got it yet */
+    uint32_t outer_id; /* the guest's uid and gid in U0 */
+    int file_ids;      /* a user namespace: mounts of the sandbox's own files are idmapped by it
+                          (idmap_for_files); -1: they need not be */
+    int disk;          /* the private tmpfs, for the engine; -1 */
+    bool layered;      /* and that as a layer: a detached mount of its own */
+    int layer;         /* it; -1 */
+    const int *layers; /* those that it is created on, bottom first */
     unsigned n_layers;
-    uint64_t parts[GUEST_MAX_LAYERS];   /* which parts of each hold anything; as GUEST_PARTS */
-    uint64_t bytes, entries;    /* the size of the private tmpfs; 0: the plan's */
-    const char *upper;          /* in its place: the directory of that name in PLAN_UPPERS; NULL */
-    int template;               /* with an image: the template's root, once the sandbox has entered its own; -1 */
-    int root;                   /* and that */
-    int proc_sys;               /* /proc/sys of its own, while it is set up; -1 */
-    const int *tasks;           /* of its cgroups v1: the files that take processes */
+    uint64_t parts[GUEST_MAX_LAYERS]; /* which parts of each hold anything; as GUEST_PARTS */
+    uint64_t bytes, entries;          /* the size of the private tmpfs; 0: the plan's */
+    const char *upper; /* in its place: the directory of that name in PLAN_UPPERS; NULL */
+    int template; /* with an image: the template's root, once the sandbox has entered its own; -1 */
+    int root;     /* and that */
+    int proc_sys; /* /proc/sys of its own, while it is set up; -1 */
+    const int *tasks; /* of its cgroups v1: the files that take processes */
     size_t n_tasks;
-    int ruleset;                /* Landlock; -1 */
-    int image, progress;        /* to be loaded (restore_load); -1: the launcher has, or there is none */
-    bool keeps;                 /* what is restored, for a while after it goes on: nobody counts it */
-    bool notes;                 /* what restored processes write to is noted */
-    int home;                   /* isolation process: the directory of its private files; -1 */
-    int io;                     /* init's own /proc/self/io, which nobody can open any more; -1 */
-    uint64_t seed;              /* in place of the plan's, if there is `uuid`: what the kernel's file of that name says with it */
+    int ruleset;         /* Landlock; -1 */
+    int image, progress; /* to be loaded (restore_load); -1: the launcher has, or there is none */
+    bool keeps;          /* what is restored, for a while after it goes on: nobody counts it */
+    bool notes;          /* what restored processes write to is noted */
+    int home;            /* isolation process: the directory of its private files; -1 */
+    int io;              /* init's own /proc/self/io, which nobody can open any more; -1 */
+    uint64_t seed; /* in place of the plan's, if there is `uuid`: what the kernel's file of that
+                      name says with it */
     const char *uuid;
-    const void *numbers;        /* of a copy: struct number, for files that keep theirs (base/inode_numbers.h) */
+    const void
+        *numbers; /* of a copy: struct number, for files that keep theirs (base/inode_numbers.h) */
     size_t inode_numbers_length;
-    const void *clocks;         /* GUEST_CLOCKS; NULL */
-    int64_t since_ns;           /* CLOCK_REALTIME: since when its files have been a sandbox'; 0: its own birth */
-    uint64_t generation;        /* how many states its files have been through */
+    const void *clocks; /* GUEST_CLOCKS; NULL */
+    int64_t
+        since_ns; /* CLOCK_REALTIME: since when its files have been a sandbox'; 0: its own birth */
+    uint64_t generation; /* how many states its files have been through */
 };
 
-/* mount_ops.c: carries out plan operations. `root` is "/". While the template is built, `box` is NULL and `host` is the host's root; else -1. */
-extern uint64_t ops_others;     /* bit i: the i-th operation with an inode has found another one there; the last bit stands for all further ones */
-/* upper.c. Whether its own places lie over nothing of the host's, an image's or a stored snapshot's: no file is copied, and no place is below a directory that a guest can rename. Layers are not looked at. */
+/* mount_ops.c: carries out plan operations. `root` is "/". While the template is built, `box` is
+ * NULL and `host` is the host's root; else -1. */
+extern uint64_t ops_others; /* bit i: the i-th operation with an inode has found another one there;
+                               the last bit stands for all further ones */
+/* upper.c. Whether its own places lie over nothing of the host's, an image's or a stored
+ * snapshot's: no file is copied, and no place is below a directory that a guest can rename. Layers
+ * are not looked at. */
 bool ops_begin_empty(const struct plan *plan);
-int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host, struct guest_fault *fault);
+int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host,
+    struct guest_fault *fault);
 
-/* layer_merge.c: owner, mode, times and attributes of the file `from`, whose stat is given, for the file `to`; both opened for reading. Those that an overlay has for itself are left out. */
+/* layer_merge.c: owner, mode, times and attributes of the file `from`, whose stat is given, for the
+ * file `to`; both opened for reading. Those that an overlay has for itself are left out. */
 int copy_attributes(int from, int to, const struct stat *st);
-/* A new tmpfs, or the empty directory of that name in PLAN_UPPERS, with what these layers (roots, bottom first) make together, most of it of the guest's id, as a detached mount; or -errno. How much there is, is told of a tmpfs alone.
- * The caller is a process for this alone, and calls copy_end before it ends. */
-int copy_layers(const int *layers, size_t n, uint32_t id, const struct box *to, uint64_t *ret_bytes, uint64_t *ret_entries);
+/* A new tmpfs, or the empty directory of that name in PLAN_UPPERS, with what these layers (roots,
+ * bottom first) make together, most of it of the guest's id, as a detached mount; or -errno. How
+ * much there is, is told of a tmpfs alone. The caller is a process for this alone, and calls
+ * copy_end before it ends. */
+int copy_layers(const int *layers, size_t n, uint32_t id, const struct box *to, uint64_t *ret_bytes,
+    uint64_t *ret_entries);
 void copy_end(void);
 /* upper.c: that directory, as a detached mount; or -errno. */
 int ops_open_upper(const char *name);
 
-/* tmpfs.c: a new one, as a detached mount; texts are as mount options have them, NULL: the kernel's own. Or -errno. */
+/* tmpfs.c: a new one, as a detached mount; texts are as mount options have them, NULL: the kernel's
+ * own. Or -errno. */
 struct guest_tmpfs {
     const char *size, *entries, *huge, *mode;
-    unsigned attributes;        /* MOUNT_ATTR_*, besides NOSUID and NODEV */
+    unsigned attributes; /* MOUNT_ATTR_*, besides NOSUID and NODEV */
 };
 int guest_new_tmpfs(const struct guest_tmpfs *options);
 /* The same with options as mount(2) takes them, "key=value,key=value". */
 int guest_new_tmpfs_of(const char *options);
 
-/* idmap.c: a user namespace, found through the proc below the directory `host`, for an idmapped mount on which the files of one owner are the guest's; or -errno. Only as the host's root. */
+/* idmap.c: a user namespace, found through the proc below the directory `host`, for an idmapped
+ * mount on which the files of one owner are the guest's; or -errno. Only as the host's root. */
 int idmap_for_owner(int host, uid_t uid, gid_t gid);
-/* Likewise, by the root of U0, for the sandbox's own files: what belongs to the id `stored` of U0 is that of `id`. */
+/* Likewise, by the root of U0, for the sandbox's own files: what belongs to the id `stored` of U0
+ * is that of `id`. */
 int idmap_for_files(int root, uint32_t stored, uint32_t id);
 /* U0 itself, likewise. */
 int idmap_for_launcher(int host);
-extern uint32_t idmap_base;     /* the first id of the launcher's range */
+extern uint32_t idmap_base; /* the first id of the launcher's range */
 
-/* init_setup.c: makes the calling process, just cloned, the init of a sandbox with no rights left. */
+/* init_setup.c: makes the calling process, just cloned, the init of a sandbox with no rights left.
+ */
 int box_setup(struct box *box, struct guest_fault *fault);
 
-/* loopback.c: the loopback interface of the network namespace that the caller is in. 0 or -errno. */
+/* loopback.c: the loopback interface of the network namespace that the caller is in. 0 or -errno.
+ */
 int loopback_up(const struct plan *plan);
 
-/* urandom_file.c: what /dev/urandom has under a seed, to a file (consumed), from now on; `length` is a multiple of 4096. */
+/* urandom_file.c: what /dev/urandom has under a seed, to a file (consumed), from now on; `length`
+ * is a multiple of 4096. */
 void urandom_file_begin(int file, uint64_t seed, uint64_t length);
 /* When all of it is there, if anything was begun. 0 or -errno. */
 int urandom_file_end(void);
@@ -126,12 +148,14 @@ int box_drop_privileges(void);
 /* init itself enters the Landlock domain of its commands. 0 or -errno. */
 int box_enter_domain(struct box *box);
 
-/* no_namespace.c: the same under isolation process, once the path of the directory for private files is told. */
+/* no_namespace.c: the same under isolation process, once the path of the directory for private
+ * files is told. */
 int process_set_home(const char *path);
 int process_setup(struct box *box, struct guest_fault *fault);
 /* In a command's process: from init's ids to the guest's. */
 int process_become_guest(const struct box *box);
-/* What init adds to the environment of commands that have it not: "HOME=..." and "TMPDIR=..."; NULL after the last. */
+/* What init adds to the environment of commands that have it not: "HOME=..." and "TMPDIR=..."; NULL
+ * after the last. */
 const char *process_environment(size_t i);
 /* Kills every process of the sandbox but its init, waits for them, removes the private files. */
 void process_end(const struct box *box);
@@ -145,34 +169,41 @@ _Noreturn void init_run(struct box *box, struct wire_message *message);
 struct exec_request {
     char *const *argv;
     char *const *envp;
-    const char *cwd;            /* "": the directory of the private files, under isolation process */
-    uint64_t processes;         /* RLIMIT_NPROC instead of the plan's; 0: the plan's */
-    const int *fds;             /* what become its descriptors 0, 1, 2, ... */
+    const char *cwd;    /* "": the directory of the private files, under isolation process */
+    uint64_t processes; /* RLIMIT_NPROC instead of the plan's; 0: the plan's */
+    const int *fds;     /* what become its descriptors 0, 1, 2, ... */
     size_t n_fds;
-    bool terminal;              /* the first of them is its controlling terminal */
-    bool keeps_orphans;         /* what its tree orphans stays below it while it lives */
-    bool no_trace;              /* it and its descendants trace nobody */
+    bool terminal;      /* the first of them is its controlling terminal */
+    bool keeps_orphans; /* what its tree orphans stays below it while it lives */
+    bool no_trace;      /* it and its descendants trace nobody */
 };
 
 /* Of the calling process; `processes` as in the request. 0 or -errno. */
 int exec_set_limits(const struct plan *plan, uint64_t processes);
 
-/* Starts a command of the sandbox and returns its pid once it runs, or -errno and the fault when it never will. */
-pid_t exec_spawn(const struct box *box, const struct exec_request *request, struct guest_fault *fault);
+/* Starts a command of the sandbox and returns its pid once it runs, or -errno and the fault when it
+ * never will. */
+pid_t exec_spawn(
+    const struct box *box, const struct exec_request *request, struct guest_fault *fault);
 
-/* report.c: sends one record with descriptors. A lost peer is noticed where requests are read. 0 or -errno (ETOOMANYREFS: the descriptors could not be sent, for a long time). */
+/* report.c: sends one record with descriptors. A lost peer is noticed where requests are read. 0 or
+ * -errno (ETOOMANYREFS: the descriptors could not be sent, for a long time). */
 int record_send(int socket, const struct guest_record *record, const int *fds, size_t n_fds);
-void record_fault(int socket, uint32_t kind, uint64_t serial, const struct guest_fault *fault, int negative_errno);
+void record_fault(int socket, uint32_t kind, uint64_t serial, const struct guest_fault *fault,
+    int negative_errno);
 
 /* Writes a small text to a file below a directory. 0 or -errno. */
 int guest_write(int directory, const char *path, const char *text);
 
 /* Writes a number in decimal, without a NUL. Returns where it ends. */
 char *guest_put_number(char *at, uint64_t value);
-/* Below a directory of procfs, the file of a process: its name has the slash before it. A descriptor or -errno. */
+/* Below a directory of procfs, the file of a process: its name has the slash before it. A
+ * descriptor or -errno. */
 int guest_open_process(int proc, pid_t pid, const char *name, int flags);
 
-/* Maps one id to one: "inner outer 1" into uid_map and gid_map below a /proc/PID directory, with setgroups denied. */
-int guest_map_one(int proc_self, uint32_t inner_uid, uint32_t outer_uid, uint32_t inner_gid, uint32_t outer_gid);
+/* Maps one id to one: "inner outer 1" into uid_map and gid_map below a /proc/PID directory, with
+ * setgroups denied. */
+int guest_map_one(
+    int proc_self, uint32_t inner_uid, uint32_t outer_uid, uint32_t inner_gid, uint32_t outer_gid);
 
 #endif

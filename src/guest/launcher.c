@@ -2,12 +2,15 @@
 /*
  * The launcher: holds a plan's template and clones sandboxes from it.
  *
- * As an ordinary user it makes its user namespace U0 first and builds the template inside. As root it builds the template as root, where it can reach whatever the caller can, and
- * only then enters a U0 that maps none of the host's own ids; the copy of the mount namespace that it takes along is
- * locked against U0. Sandboxes are cloned with CLONE_PARENT: their parent is the engine, which holds them by pidfd.
+ * As an ordinary user it makes its user namespace U0 first and builds the template inside. As root
+ * it builds the template as root, where it can reach whatever the caller can, and only then enters
+ * a U0 that maps none of the host's own ids; the copy of the mount namespace that it takes along is
+ * locked against U0. Sandboxes are cloned with CLONE_PARENT: their parent is the engine, which
+ * holds them by pidfd.
  *
- * The engine gets a descriptor of U0 with TEMPLATE_READY. A launcher that replaces one that was killed gets it with its plan
- * and enters that U0 instead of making one: the files of living sandboxes are file systems of U0, and with ids of its range.
+ * The engine gets a descriptor of U0 with TEMPLATE_READY. A launcher that replaces one that was
+ * killed gets it with its plan and enters that U0 instead of making one: the files of living
+ * sandboxes are file systems of U0, and with ids of its range.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,11 +39,12 @@
 #include "guest/restore.h"
 #include "sys/syscalls.h"
 
-/* Somewhere that exists on any host, to mount the new root over for the moment until pivot_root; and where the host's root is then, until the template is built. */
+/* Somewhere that exists on any host, to mount the new root over for the moment until pivot_root;
+ * and where the host's root is then, until the template is built. */
 #define STAGE "/tmp"
 #define HOST ".rollbox-host"
-#define NICE_ZERO 20                  /* the kernel's word for it; one above is more */
-#define TIMER_SLACK_NS 50000          /* the kernel's default */
+#define NICE_ZERO 20         /* the kernel's word for it; one above is more */
+#define TIMER_SLACK_NS 50000 /* the kernel's default */
 
 static int static_rules[GUEST_MAX_RULES];
 
@@ -53,7 +57,7 @@ static int receive_plan(const struct plan **ret_plan) {
 
     int r = wire_receive(GUEST_LAUNCHER_SOCKET, &message);
     if (r == 0)
-        _exit(0);               /* the engine is gone, or had no use for us */
+        _exit(0); /* the engine is gone, or had no use for us */
     if (r < 0)
         return r;
     int fd = wire_take_fd(&message, 0);
@@ -70,13 +74,14 @@ static int receive_plan(const struct plan **ret_plan) {
     if (plan == MAP_FAILED)
         return -errno;
     close(fd);
-    if (plan->magic != PLAN_MAGIC || plan->length != (uint64_t)st.st_size || (plan->rules.n > GUEST_MAX_RULES && !(plan->flags & PLAN_PROCESS)))
+    if (plan->magic != PLAN_MAGIC || plan->length != (uint64_t)st.st_size ||
+        (plan->rules.n > GUEST_MAX_RULES && !(plan->flags & PLAN_PROCESS)))
         return -EINVAL;
     *ret_plan = plan;
     return 0;
 }
 
-static int id_range = -1;       /* U0, made by root and not entered yet */
+static int id_range = -1; /* U0, made by root and not entered yet */
 
 static int make_id_range(struct guest_fault *fault) {
     if (user_namespace >= 0) {
@@ -98,8 +103,10 @@ static int enter_id_range(struct guest_fault *fault) {
         return guest_fault(fault, GUEST_STAGE_MAP, 2, -errno);
     user_namespace = id_range;
     id_range = -1;
-    /* A change of ids makes undumpable, so that /proc/self is another's, and undoes the death signal. */
-    if (setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
+    /* A change of ids makes undumpable, so that /proc/self is another's, and undoes the death
+     * signal. */
+    if (setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0 ||
+        prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
         return guest_fault(fault, GUEST_STAGE_MAP, 3, -errno);
     if (unshare(CLONE_NEWNS | CLONE_NEWUTS) < 0)
         return guest_fault(fault, GUEST_STAGE_UNSHARE, 2, -errno);
@@ -186,10 +193,12 @@ static int open_rules(const struct plan *plan, struct guest_fault *fault) {
     return 0;
 }
 
-/* A network namespace takes the kernel longer than anything else in a sandbox, so the first one is made ahead of need, by a child in our memory, with our descriptors, on another processor if
- * there is one. It belongs to U0 as all of them do. */
+/* A network namespace takes the kernel longer than anything else in a sandbox, so the first one is
+ * made ahead of need, by a child in our memory, with our descriptors, on another processor if there
+ * is one. It belongs to U0 as all of them do. */
 static int first_netns = -1;
-static int netns_proc = -1, netns_pidfd = -1;   /* while it is being made: /proc, which we leave; the child */
+static int netns_proc = -1,
+           netns_pidfd = -1; /* while it is being made: /proc, which we leave; the child */
 static pid_t netns_maker;
 
 static int open_netns(void *unused) {
@@ -207,7 +216,8 @@ static void make_first_netns(void) {
 
     netns_proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (netns_proc >= 0)
-        netns_maker = clone(open_netns, stack + sizeof stack, CLONE_VM | CLONE_FILES | CLONE_PIDFD | SIGCHLD, NULL, &netns_pidfd, NULL, NULL);
+        netns_maker = clone(open_netns, stack + sizeof stack,
+            CLONE_VM | CLONE_FILES | CLONE_PIDFD | SIGCHLD, NULL, &netns_pidfd, NULL, NULL);
 }
 
 static void await_first_netns(void) {
@@ -231,7 +241,9 @@ static void await_plan(void) {
 
 static int build_template(const struct plan *plan, bool in_namespaces, struct guest_fault *fault) {
     if (plan->flags & PLAN_PROCESS)
-        return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 ? guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, -errno) : 0;
+        return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0
+                   ? guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, -errno)
+                   : 0;
 
     int r = in_namespaces ? 0 : enter_namespaces(plan->flags & PLAN_AS_ROOT, fault);
 
@@ -247,7 +259,8 @@ static int build_template(const struct plan *plan, bool in_namespaces, struct gu
     return r < 0 ? r : open_rules(plan, fault);
 }
 
-/* What the request says of this sandbox alone: the guest's id in U0, the CPUs that it and all its children keep to, the size of its files. */
+/* What the request says of this sandbox alone: the guest's id in U0, the CPUs that it and all its
+ * children keep to, the size of its files. */
 static int take_fields(const struct wire_message *message, struct box *box) {
     struct wire_field field;
     size_t position = 0;
@@ -293,7 +306,8 @@ static bool takes_first_netns(const struct plan *plan) {
     return first_netns >= 0 && plan->flags & PLAN_NET_OWN && !(plan->flags & PLAN_NET_LOOPBACK);
 }
 
-/* Where the directory of a cgroup is among the descriptors of a request, if there is one; what is to be loaded follows. */
+/* Where the directory of a cgroup is among the descriptors of a request, if there is one; what is
+ * to be loaded follows. */
 static size_t cgroup_place(const struct wire_message *message) {
     return 1 + !!(message->header.flags & GUEST_CREATE_NETNS);
 }
@@ -303,15 +317,33 @@ static size_t map_place(const struct wire_message *message) {
     return cgroup_place(message) + !!(message->header.flags & GUEST_CREATE_CGROUP);
 }
 
-/* Where the layers are among them, and how many; the files of cgroups follow. False if they cannot all be there. */
+/* Where the layers are among them, and how many; the files of cgroups follow. False if they cannot
+ * all be there. */
 static bool find_layers(const struct wire_message *message, size_t *ret_first, size_t *ret_n) {
-    *ret_first = map_place(message) + !!(message->header.flags & GUEST_CREATE_HAS_MAP) + (message->header.flags & GUEST_CREATE_LOADS ? 2 : 0);
+    *ret_first = map_place(message) + !!(message->header.flags & GUEST_CREATE_HAS_MAP) +
+                 (message->header.flags & GUEST_CREATE_LOADS ? 2 : 0);
     *ret_n = message->header.flags >> GUEST_CREATE_LAYERS_SHIFT;
     return *ret_n <= GUEST_MAX_LAYERS && *ret_first + *ret_n <= message->n_fds;
 }
 
-_Noreturn static void become_box(const struct plan *plan, struct wire_message *message, int file_ids) {
-    struct box box = { .plan = plan, .file_ids = file_ids, .outer_id = plan->outer_uid, .static_rules = static_rules, .socket = wire_take_fd(message, 0), .netns = -1, .disk = -1, .layer = -1, .template = -1, .root = -1, .proc_sys = -1, .ruleset = -1, .image = -1, .progress = -1, .home = -1, .io = -1 };
+_Noreturn static void become_box(
+    const struct plan *plan, struct wire_message *message, int file_ids) {
+    struct box box = { .plan = plan,
+        .file_ids = file_ids,
+        .outer_id = plan->outer_uid,
+        .static_rules = static_rules,
+        .socket = wire_take_fd(message, 0),
+        .netns = -1,
+        .disk = -1,
+        .layer = -1,
+        .template = -1,
+        .root = -1,
+        .proc_sys = -1,
+        .ruleset = -1,
+        .image = -1,
+        .progress = -1,
+        .home = -1,
+        .io = -1 };
     struct guest_fault fault = { 0 };
     size_t first_layer, n_layers;
 
@@ -340,7 +372,7 @@ _Noreturn static void become_box(const struct plan *plan, struct wire_message *m
     if (message->header.flags & GUEST_CREATE_MAPS && file_ids < 0)
         box.outer_id = plan->outer_uid;
     if (message->header.flags & GUEST_CREATE_HAS_MAP && file_ids >= 0)
-        (void)wire_take_fd(message, map_place(message));        /* it is the box' */
+        (void)wire_take_fd(message, map_place(message)); /* it is the box' */
     if (r < 0)
         guest_fault(&fault, GUEST_STAGE_CGROUP, 0, r);
     else if (plan->flags & PLAN_PROCESS)
@@ -359,7 +391,7 @@ _Noreturn static void become_box(const struct plan *plan, struct wire_message *m
     for (uint32_t i = 0; i < plan->rules.n && !(plan->flags & PLAN_PROCESS); i++)
         if (static_rules[i] >= 0)
             close(static_rules[i]);
-    init_run(&box, message);    /* whose pages are there already */
+    init_run(&box, message); /* whose pages are there already */
 }
 
 static uint64_t guest_id(const struct wire_message *message) {
@@ -373,8 +405,10 @@ static uint64_t guest_id(const struct wire_message *message) {
     return id;
 }
 
-/* The user namespace for the sandbox's files: the engine's, or a new one. -1: they need none, or none is to be had, and the sandbox runs under the plan's id. */
-static int take_file_ids(const struct plan *plan, const struct wire_message *message, bool *ret_is_new) {
+/* The user namespace for the sandbox's files: the engine's, or a new one. -1: they need none, or
+ * none is to be had, and the sandbox runs under the plan's id. */
+static int take_file_ids(
+    const struct plan *plan, const struct wire_message *message, bool *ret_is_new) {
     uint64_t id = guest_id(message);
 
     *ret_is_new = false;
@@ -401,14 +435,18 @@ static void create_box(const struct plan *plan, struct wire_message *message) {
     if (!(plan->flags & PLAN_PROCESS))
         flags |= CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS;
     if (!find_layers(message, &first_layer, &n_layers)) {
-        record_fault(GUEST_LAUNCHER_SOCKET, GUEST_CREATE_FAILED, message->header.serial, &fault, -EBADMSG);
+        record_fault(
+            GUEST_LAUNCHER_SOCKET, GUEST_CREATE_FAILED, message->header.serial, &fault, -EBADMSG);
         return;
     }
-    const int cgroup = message->header.flags & GUEST_CREATE_CGROUP ? message->fds[cgroup_place(message)] : -1;
+    const int cgroup =
+        message->header.flags & GUEST_CREATE_CGROUP ? message->fds[cgroup_place(message)] : -1;
     bool is_new;
     int file_ids = take_file_ids(plan, message, &is_new);
     if (cgroup >= 0) {
-        struct clone_args args = { .flags = flags | CLONE_INTO_CGROUP, .pidfd = (uintptr_t)&pidfd, .cgroup = (uint64_t)cgroup };
+        struct clone_args args = { .flags = flags | CLONE_INTO_CGROUP,
+            .pidfd = (uintptr_t)&pidfd,
+            .cgroup = (uint64_t)cgroup };
 
         pid = (pid_t)sys_clone3(&args, sizeof args);
     } else {
@@ -419,7 +457,8 @@ static void create_box(const struct plan *plan, struct wire_message *message) {
     if (pid < 0) {
         if (is_new)
             close(file_ids);
-        record_fault(GUEST_LAUNCHER_SOCKET, GUEST_CREATE_FAILED, message->header.serial, &fault, pid);
+        record_fault(
+            GUEST_LAUNCHER_SOCKET, GUEST_CREATE_FAILED, message->header.serial, &fault, pid);
         return;
     }
     if (!(message->header.flags & GUEST_CREATE_NETNS) && takes_first_netns(plan)) {
@@ -433,9 +472,12 @@ static void create_box(const struct plan *plan, struct wire_message *message) {
         close(file_ids);
 }
 
-/* Merges the layers of a request, in a process of its own, which as a sandbox's init has the engine as its parent. */
+/* Merges the layers of a request, in a process of its own, which as a sandbox's init has the engine
+ * as its parent. */
 static void serve_copy(const struct plan *plan, struct wire_message *message) {
-    struct guest_record record = { .kind = GUEST_COPIED, .stage = GUEST_STAGE_CLONE, .serial = message->header.serial };
+    struct guest_record record = {
+        .kind = GUEST_COPIED, .stage = GUEST_STAGE_CLONE, .serial = message->header.serial
+    };
     struct box sizes = { 0 };
     pid_t pid = (pid_t)sys_clone(CLONE_PARENT, NULL);
 
@@ -449,7 +491,8 @@ static void serve_copy(const struct plan *plan, struct wire_message *message) {
     }
     if (r == 0) {
         record.stage = GUEST_STAGE_FILE;
-        r = layer = copy_layers(message->fds, message->n_fds, plan->outer_uid, &sizes, &record.value, &record.wall_ns);
+        r = layer = copy_layers(
+            message->fds, message->n_fds, plan->outer_uid, &sizes, &record.value, &record.wall_ns);
     }
     record.error = r < 0 ? -r : 0;
     record_send(GUEST_LAUNCHER_SOCKET, &record, &layer, layer >= 0);
@@ -459,24 +502,32 @@ static void serve_copy(const struct plan *plan, struct wire_message *message) {
     _exit(r < 0);
 }
 
-/* Descriptors of the message from the first one on: the image, and who tells how far it is written, if it is not. */
+/* Descriptors of the message from the first one on: the image, and who tells how far it is written,
+ * if it is not. */
 static void load_image(const struct plan *plan, const struct wire_message *message, size_t first) {
-    struct guest_record record = { .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial, .value = (uint64_t)getpid() };
+    struct guest_record record = {
+        .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial, .value = (uint64_t)getpid()
+    };
 
-    int r =
-        message->n_fds > first ? restore_load(message->fds[first], message->n_fds > first + 1 ? message->fds[first + 1] : -1, plan) : -EBADMSG;
+    int r = message->n_fds > first
+                ? restore_load(message->fds[first],
+                      message->n_fds > first + 1 ? message->fds[first + 1] : -1, plan)
+                : -EBADMSG;
 
     if (r == 0)
         r = restore_fill();
     record.error = -r;
     record_send(GUEST_LAUNCHER_SOCKET, &record, NULL, 0);
     if (record.error)
-        _exit(1);               /* what it has of the image is in nobody's way then */
+        _exit(1); /* what it has of the image is in nobody's way then */
 }
 
 static void make_image_fs(const struct wire_message *message) {
-    int pool = guest_new_tmpfs(&(struct guest_tmpfs){ .size = "80%", .huge = "always", .mode = "0700", .attributes = MOUNT_ATTR_NOEXEC });
-    struct guest_record record = { .kind = GUEST_IMAGE_FS_MADE, .serial = message->header.serial, .error = pool < 0 ? -pool : 0 };
+    int pool = guest_new_tmpfs(&(struct guest_tmpfs){
+        .size = "80%", .huge = "always", .mode = "0700", .attributes = MOUNT_ATTR_NOEXEC });
+    struct guest_record record = {
+        .kind = GUEST_IMAGE_FS_MADE, .serial = message->header.serial, .error = pool < 0 ? -pool : 0
+    };
 
     record_send(GUEST_LAUNCHER_SOCKET, &record, &pool, pool >= 0);
     if (pool >= 0)
@@ -485,10 +536,14 @@ static void make_image_fs(const struct wire_message *message) {
 
 static void serve_requests(const struct plan *plan);
 
-/* A copy of this launcher, the engine's child as it is, with everything that it has but its socket and the network namespace that it made ahead of need. */
+/* A copy of this launcher, the engine's child as it is, with everything that it has but its socket
+ * and the network namespace that it made ahead of need. */
 static void start_zygote(const struct plan *plan, struct wire_message *message) {
-    struct guest_record failed = { .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial, .error = EBADMSG };
-    pid_t pid = message->n_fds == 2 || message->n_fds == 3 ? (pid_t)sys_clone(CLONE_PARENT, NULL) : -EBADMSG;
+    struct guest_record failed = {
+        .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial, .error = EBADMSG
+    };
+    pid_t pid = message->n_fds == 2 || message->n_fds == 3 ? (pid_t)sys_clone(CLONE_PARENT, NULL)
+                                                           : -EBADMSG;
 
     if (pid > 0)
         return;
@@ -561,15 +616,17 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof raised / sizeof raised[0]; i++)
         if (getrlimit(raised[i], &limit) == 0)
             (void)setrlimit(raised[i], &(struct rlimit){ limit.rlim_max, limit.rlim_max });
-    /* Nor are the ways in which we are run something for guests to have: real-time priority would be theirs. */
+    /* Nor are the ways in which we are run something for guests to have: real-time priority would
+     * be theirs. */
     (void)sys_call3(__NR_sched_setscheduler, 0, SCHED_OTHER, &(const int){ 0 });
     (void)prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0);
     if (sys_call2(__NR_getpriority, PRIO_PROCESS, 0) > NICE_ZERO)
         (void)sys_call3(__NR_setpriority, PRIO_PROCESS, 0, 0);
     (void)sys_call3(__NR_ioprio_set, 1 /* IOPRIO_WHO_PROCESS */, 0, 0);
-    /* Where the host runs out of memory, it is the guests that go first; they inherit this. Raising it takes no right. */
+    /* Where the host runs out of memory, it is the guests that go first; they inherit this. Raising
+     * it takes no right. */
     (void)guest_write(AT_FDCWD, "/proc/self/oom_score_adj", "1000");
-    bool early = when != 'l';   /* for a plan with namespaces, by "root" or another */
+    bool early = when != 'l'; /* for a plan with namespaces, by "root" or another */
     int early_error = early ? enter_namespaces(when == 'r', &fault) : 0;
     if (early && early_error == 0) {
         make_first_netns();
@@ -586,8 +643,9 @@ int main(int argc, char **argv) {
     ready.value = ops_others;
     record_send(GUEST_LAUNCHER_SOCKET, &ready, &user_namespace, user_namespace >= 0);
     if (user_namespace >= 0)
-        close(user_namespace);  /* before any sandbox is cloned: none is to have it */
+        close(user_namespace); /* before any sandbox is cloned: none is to have it */
     determinism_prepare(plan);
-    (void)clock_now_ns();        /* musl looks for the kernel's function at the first time, and every sandbox would anew */
+    (void)clock_now_ns(); /* musl looks for the kernel's function at the first time, and every
+                             sandbox would anew */
     serve_requests(plan);
 }

@@ -2,20 +2,27 @@
 /*
  * Copies of layers: what several make together, as one.
  *
- * A layer's parts are trees in the format of an overlay's upper directory: a device 0:0 says that a name is gone, and user.overlay.opaque that nothing below a directory counts. The lowest
- * layer is copied into a new tmpfs; each further one is laid over that as the kernel would show it, but for what lies below all of them, which is not known here. So names that are
- * gone stay in the copy as such. Where the kernel has only one layer of a directory it shows such names when it lists it, unless the directory has
- * an "origin", that is, comes from a merge; so these get one.
+ * A layer's parts are trees in the format of an overlay's upper directory: a device 0:0 says that a
+ * name is gone, and user.overlay.opaque that nothing below a directory counts. The lowest layer is
+ * copied into a new tmpfs; each further one is laid over that as the kernel would show it, but for
+ * what lies below all of them, which is not known here. So names that are gone stay in the copy as
+ * such. Where the kernel has only one layer of a directory it shows such names when it lists it,
+ * unless the directory has an "origin", that is, comes from a merge; so these get one.
  *
- * What is read is a guest's work, of any depth and width, and may belong to a sandbox that stands still but lives. Nothing is written to it and no link in it followed. The walk keeps few directories open:
- * those further up are found again as "..". Memory is a small record for each level.
+ * What is read is a guest's work, of any depth and width, and may belong to a sandbox that stands
+ * still but lives. Nothing is written to it and no link in it followed. The walk keeps few
+ * directories open: those further up are found again as "..". Memory is a small record for each
+ * level.
  *
- * Most of the time goes into making many small files, so a second process helps with those of a large directory. It shares the descriptors, and the directory's entries in shared memory, of which each
- * takes the next one until there are none.
+ * Most of the time goes into making many small files, so a second process helps with those of a
+ * large directory. It shares the descriptors, and the directory's entries in shared memory, of
+ * which each takes the next one until there are none.
  *
- * Hard links are kept with the help of a directory in the copy, in which each such file has a second name: the number that it has in its layer.
+ * Hard links are kept with the help of a directory in the copy, in which each such file has a
+ * second name: the number that it has in its layer.
  *
- * Files that processes have open keep their inode numbers where that can be (base/inode_numbers.h): they are told of by name and number, and lists of the layers are handed on.
+ * Files that processes have open keep their inode numbers where that can be (base/inode_numbers.h):
+ * they are told of by name and number, and lists of the layers are handed on.
  *
  * Not copied: access lists of FIFOs, and what only the host's root could have set.
  */
@@ -46,21 +53,23 @@
 #include "sys/syscalls.h"
 
 #define OVERLAY "user.overlay."
-#define ESCAPED OVERLAY "overlay."      /* an overlay's name for the guest's own "user.overlay.*" */
+#define ESCAPED OVERLAY "overlay." /* an overlay's name for the guest's own "user.overlay.*" */
 #define OPAQUE OVERLAY "opaque"
 #define ORIGIN OVERLAY "origin"
-#define LINKS "links"                   /* beside the parts, while a layer is copied */
-#define OPEN_LEVELS 48                  /* of each tree */
-#define WHOLE 262144u                   /* up to here a file is read and written in one go */
-#define WORTH_HELP 64                   /* regular files at once */
-#define MAX_FILES (65536 / 24)          /* in what one call lists */
-#define UPPER_DEPTH (1u << 20)  /* of what is copied to a disk, whose number of entries nobody knows before */
-#define NO_SECURE_FIXUP 4               /* SECBIT_NO_SETUID_FIXUP: a change of the id for files takes no right away */
+#define LINKS "links"          /* beside the parts, while a layer is copied */
+#define OPEN_LEVELS 48         /* of each tree */
+#define WHOLE 262144u          /* up to here a file is read and written in one go */
+#define WORTH_HELP 64          /* regular files at once */
+#define MAX_FILES (65536 / 24) /* in what one call lists */
+#define UPPER_DEPTH                                                                                \
+    (1u << 20) /* of what is copied to a disk, whose number of entries nobody knows before */
+#define NO_SECURE_FIXUP                                                                            \
+    4 /* SECBIT_NO_SETUID_FIXUP: a change of the id for files takes no right away */
 
 /* What getdents64(2) fills in; C libraries disagree on its name. */
 struct entry {
     uint64_t inode;
-    int64_t offset;             /* of the next one */
+    int64_t offset; /* of the next one */
     unsigned short length;
     unsigned char type;
     char name[];
@@ -68,62 +77,65 @@ struct entry {
 
 /* A directory on the way down. */
 struct level {
-    int from, to;               /* -1: closed for now */
+    int from, to; /* -1: closed for now */
     uint64_t from_inode, to_inode;
-    int64_t next;               /* where the search for directories in it goes on */
-    bool listed;                /* all else in it has been copied */
+    int64_t next; /* where the search for directories in it goes on */
+    bool listed;  /* all else in it has been copied */
     bool has_directories;
-    bool fresh;                 /* nothing is in the copy of it but from this layer */
+    bool fresh; /* nothing is in the copy of it but from this layer */
     bool opaque;
-    bool hides;                 /* nothing that is below all layers shows in it */
-    bool whiteouts;             /* the copy has some */
-    uint32_t name;              /* inode_numbers_name() */
+    bool hides;     /* nothing that is below all layers shows in it */
+    bool whiteouts; /* the copy has some */
+    uint32_t name;  /* inode_numbers_name() */
 };
 
 /* What both processes work on: the regular files that one call has listed. */
 struct crew {
-    _Atomic uint64_t ticket;    /* round << 32 | how many << 16 | the next */
-    _Atomic uint32_t done;      /* by the helper, of all rounds */
-    _Atomic uint32_t calls;     /* changes to wake the helper */
+    _Atomic uint64_t ticket; /* round << 32 | how many << 16 | the next */
+    _Atomic uint32_t done;   /* by the helper, of all rounds */
+    _Atomic uint32_t calls;  /* changes to wake the helper */
     atomic_bool sleeps, stop;
-    atomic_bool awaited;        /* `done` is */
+    atomic_bool awaited; /* `done` is */
     _Atomic int error;
     int from, to;
     uint32_t name;
     bool fresh;
-    struct inode_numbers kept;        /* in the layer that is being copied */
-    uint32_t files[MAX_FILES];  /* where their names are */
-    bool left[MAX_FILES];       /* not for the helper */
+    struct inode_numbers kept; /* in the layer that is being copied */
+    uint32_t files[MAX_FILES]; /* where their names are */
+    bool left[MAX_FILES];      /* not for the helper */
     _Alignas(struct entry) char entries[65536];
 };
 
 struct walk {
     struct crew *crew;
-    pid_t helper;               /* 0: none yet; -1: none is to be had */
-    uint32_t n_done;            /* by it before this round */
+    pid_t helper;    /* 0: none yet; -1: none is to be had */
+    uint32_t n_done; /* by it before this round */
     struct level *levels;
     size_t n_levels;
-    size_t first_open;          /* of the levels; the top is always */
-    int top, links;             /* of the copy; links: -1 until needed */
-    uint32_t id;                /* whose new files are */
-    const struct inode_numbers *numbers;      /* to be kept */
+    size_t first_open;                   /* of the levels; the top is always */
+    int top, links;                      /* of the copy; links: -1 until needed */
+    uint32_t id;                         /* whose new files are */
+    const struct inode_numbers *numbers; /* to be kept */
 };
 
-/* ---- attributes ------------------------------------------------------------------------------------------------------ */
+/* ---- attributes ---- */
 
 static bool has_prefix(const char *text, const char *with) {
     return strncmp(text, with, strlen(with)) == 0;
 }
 
-/* The guest's attributes: not those that the overlay has set for itself, nor what only the host's root could set. */
+/* The guest's attributes: not those that the overlay has set for itself, nor what only the host's
+ * root could set. */
 static bool is_wanted(const char *name) {
-    return has_prefix(name, "user.") ? !has_prefix(name, OVERLAY) || has_prefix(name, ESCAPED) : has_prefix(name, "system.posix_acl_");
+    return has_prefix(name, "user.") ? !has_prefix(name, OVERLAY) || has_prefix(name, ESCAPED)
+                                     : has_prefix(name, "system.posix_acl_");
 }
 
 /* The kernel's limits; nobody is called from within a loop over these. */
 static char names[65536], value[65536];
 
-/* Most files have none, which is known without the room that the kernel takes for itself before it fills ours. */
+/* Most files have none, which is known without the room that the kernel takes for itself before it
+ * fills ours. */
 static ssize_t list_names(int fd) {
     ssize_t length = flistxattr(fd, NULL, 0);
 
@@ -164,7 +176,9 @@ static bool is_opaque(int fd) {
 static int set_times(int fd, const char *name, const struct stat *st) {
     const struct timespec times[] = { st->st_atim, st->st_mtim };
 
-    return (name ? utimensat(fd, name, times, AT_SYMLINK_NOFOLLOW) : futimens(fd, times)) < 0 ? -errno : 0;
+    return (name ? utimensat(fd, name, times, AT_SYMLINK_NOFOLLOW) : futimens(fd, times)) < 0
+               ? -errno
+               : 0;
 }
 
 int copy_attributes(int from, int to, const struct stat *st) {
@@ -174,7 +188,7 @@ int copy_attributes(int from, int to, const struct stat *st) {
     return r < 0 ? r : set_times(to, NULL, st);
 }
 
-/* ---- single files ---------------------------------------------------------------------------------------------------- */
+/* ---- single files ---- */
 
 static int copy_range(int from, int to, off_t at, off_t end) {
     if (lseek(from, at, SEEK_SET) < 0 || lseek(to, at, SEEK_SET) < 0)
@@ -224,15 +238,19 @@ static int remove_at(int directory, const char *name) {
 }
 
 /* The empty file for a copy. *ret_is_new: with the mode. */
-static int create_regular(const struct walk *w, const struct level *l, const char *name, const struct stat *st, bool *ret_is_new) {
+static int create_regular(const struct walk *w, const struct level *l, const char *name,
+    const struct stat *st, bool *ret_is_new) {
     uint64_t number = inode_numbers_wanted(w->numbers, &w->crew->kept, l->name, name, st);
-    int directory = l->to, r = number ? inode_numbers_take(w->top, number, directory, name) : -ENOENT;
+    int directory = l->to,
+        r = number ? inode_numbers_take(w->top, number, directory, name) : -ENOENT;
 
     *ret_is_new = r == -ENOENT;
     if (r < 0 && r != -ENOENT)
         return r;
-    int to = *ret_is_new ? openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, st->st_mode & 0777)
-                         : openat(directory, name, O_WRONLY | O_TRUNC | O_NOFOLLOW | O_CLOEXEC);
+    int to = *ret_is_new
+                 ? openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                       st->st_mode & 0777)
+                 : openat(directory, name, O_WRONLY | O_TRUNC | O_NOFOLLOW | O_CLOEXEC);
     return to < 0 ? -errno : to;
 }
 
@@ -240,8 +258,8 @@ static int create_regular(const struct walk *w, const struct level *l, const cha
 static void spare_number(const struct walk *w, int directory, const char *name) {
     struct stat st;
 
-    if (!w->numbers->n || fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode) || st.st_nlink > 1 ||
-        !inode_numbers_has(w->numbers, st.st_ino))
+    if (!w->numbers->n || fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+        !S_ISREG(st.st_mode) || st.st_nlink > 1 || !inode_numbers_has(w->numbers, st.st_ino))
         return;
     int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (fd >= 0 && remove_xattrs(fd) == 0)
@@ -250,14 +268,16 @@ static void spare_number(const struct walk *w, int directory, const char *name) 
         close(fd);
 }
 
-static int copy_regular(const struct walk *w, const struct level *l, int from, const char *name, const struct stat *st) {
+static int copy_regular(const struct walk *w, const struct level *l, int from, const char *name,
+    const struct stat *st) {
     bool is_new;
     int to = create_regular(w, l, name, st, &is_new);
 
     if (to < 0)
         return to;
     int r = copy_content(from, to, st);
-    bool other = !is_new || st->st_uid != w->id || st->st_gid != w->id;     /* one that waits may have been another's, in a layer below */
+    bool other = !is_new || st->st_uid != w->id ||
+                 st->st_gid != w->id; /* one that waits may have been another's, in a layer below */
     if (r == 0 && other && fchown(to, st->st_uid, st->st_gid) < 0)
         r = -errno;
     if (r == 0 && (st->st_mode & 07000 || !is_new) && fchmod(to, st->st_mode & 07777) < 0)
@@ -270,7 +290,8 @@ static int copy_regular(const struct walk *w, const struct level *l, int from, c
     return r;
 }
 
-static int copy_special(const struct walk *w, int from_directory, int directory, const char *name, const struct stat *st) {
+static int copy_special(const struct walk *w, int from_directory, int directory, const char *name,
+    const struct stat *st) {
     char target[4097];
     ssize_t n;
 
@@ -284,19 +305,21 @@ static int copy_special(const struct walk *w, int from_directory, int directory,
     } else if (mknodat(directory, name, st->st_mode, st->st_rdev) < 0) {
         return -errno;
     }
-    if ((st->st_uid != w->id || st->st_gid != w->id) && fchownat(directory, name, st->st_uid, st->st_gid, AT_SYMLINK_NOFOLLOW) < 0)
+    if ((st->st_uid != w->id || st->st_gid != w->id) &&
+        fchownat(directory, name, st->st_uid, st->st_gid, AT_SYMLINK_NOFOLLOW) < 0)
         return -errno;
     return set_times(directory, name, st);
 }
 
-/* ---- hard links ------------------------------------------------------------------------------------------------------ */
+/* ---- hard links ---- */
 
 static const char *link_name(char *text, uint64_t inode) {
     *guest_put_number(text, inode) = '\0';
     return text;
 }
 
-static int link_to_earlier(const struct walk *w, const char *known, int directory, const char *name) {
+static int link_to_earlier(
+    const struct walk *w, const char *known, int directory, const char *name) {
     if (w->links < 0)
         return -ENOENT;
     return linkat(w->links, known, directory, name, 0) < 0 ? -errno : 0;
@@ -322,20 +345,22 @@ static int forget_links(struct walk *w) {
     return r == 0 && unlinkat(w->top, LINKS, AT_REMOVEDIR) < 0 ? -errno : r;
 }
 
-/* ---- the tree -------------------------------------------------------------------------------------------------------- */
+/* ---- the tree ---- */
 
 /* 1: it has more than one name, which `alone` are not copied. */
-static int copy_one(struct walk *w, struct level *l, const char *name, unsigned char type, bool alone) {
+static int copy_one(
+    struct walk *w, struct level *l, const char *name, unsigned char type, bool alone) {
     char known[24];
     struct stat st;
     int from = -1, r = 0;
 
-    if (type == DT_REG && (from = openat(l->from, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOATIME | O_CLOEXEC)) < 0)
+    if (type == DT_REG && (from = openat(l->from, name,
+                               O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOATIME | O_CLOEXEC)) < 0)
         return -errno;
     if ((from >= 0 ? fstat(from, &st) : fstatat(l->from, name, &st, AT_SYMLINK_NOFOLLOW)) < 0)
         r = -errno;
     else if ((type == DT_REG) != S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
-        r = -ESTALE;            /* somebody lives in it after all */
+        r = -ESTALE; /* somebody lives in it after all */
     else if (alone && st.st_nlink > 1)
         r = 1;
     if (r == 0 && !l->fresh) {
@@ -351,7 +376,8 @@ static int copy_one(struct walk *w, struct level *l, const char *name, unsigned 
         bool linked = st.st_nlink > 1;
         r = linked ? link_to_earlier(w, link_name(known, st.st_ino), l->to, name) : -ENOENT;
         if (r == -ENOENT) {
-            r = from >= 0 ? copy_regular(w, l, from, name, &st) : copy_special(w, l->from, l->to, name, &st);
+            r = from >= 0 ? copy_regular(w, l, from, name, &st)
+                          : copy_special(w, l->from, l->to, name, &st);
             if (r == 0 && linked)
                 r = remember_link(w, known, l->to, name);
         }
@@ -361,7 +387,7 @@ static int copy_one(struct walk *w, struct level *l, const char *name, unsigned 
     return r;
 }
 
-/* ---- two at once ----------------------------------------------------------------------------------------------------- */
+/* ---- two at once ---- */
 
 /* The next file of the round; -1: there is none. */
 static int take_file(struct crew *crew) {
@@ -403,7 +429,9 @@ _Noreturn static void run_helper(struct walk *w) {
             atomic_store(&crew->sleeps, false);
             continue;
         }
-        struct level l = { .from = crew->from, .to = crew->to, .fresh = crew->fresh, .name = crew->name };
+        struct level l = {
+            .from = crew->from, .to = crew->to, .fresh = crew->fresh, .name = crew->name
+        };
         int r = copy_file_of(w, &l, i, true);
         crew->left[i] = r > 0;
         if (r < 0)
@@ -501,7 +529,7 @@ static int copy_round(struct walk *w, struct level *l, size_t n) {
     return r;
 }
 
-/* ---- directories ----------------------------------------------------------------------------------------------------- */
+/* ---- directories ---- */
 
 static bool is_dot(const char *name) {
     return name[0] == '.' && (!name[1] || (name[1] == '.' && !name[2]));
@@ -514,7 +542,8 @@ static int copy_files(struct walk *w, struct level *l) {
     long n = 0;
     int r = 0;
 
-    while (r == 0 && (n = sys_call3(__NR_getdents64, l->from, crew->entries, sizeof crew->entries)) > 0) {
+    while (r == 0 &&
+           (n = sys_call3(__NR_getdents64, l->from, crew->entries, sizeof crew->entries)) > 0) {
         size_t n_files = 0;
 
         for (long i = 0; r == 0 && i < n;) {
@@ -552,7 +581,8 @@ static int next_directory(const struct walk *w, struct level *l, char ret_name[2
 
             i += entry->length;
             l->next = entry->offset;
-            if (entry->type != DT_DIR || is_dot(entry->name) || (l == w->levels && entry->name[0] != 'p'))
+            if (entry->type != DT_DIR || is_dot(entry->name) ||
+                (l == w->levels && entry->name[0] != 'p'))
                 continue;
             memcpy(ret_name, entry->name, strlen(entry->name) + 1);
             return 1;
@@ -573,7 +603,8 @@ static int make_directory(const struct level *parent, struct level *l, const cha
 
     if (mkdirat(parent->to, name, 0700) == 0) {
         l->fresh = true;
-    } else if (errno != EEXIST || parent->fresh || fstatat(parent->to, name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
+    } else if (errno != EEXIST || parent->fresh ||
+               fstatat(parent->to, name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
         return -errno;
     } else if (!S_ISDIR(st.st_mode)) {
         if (unlinkat(parent->to, name, 0) < 0 || mkdirat(parent->to, name, 0700) < 0)
@@ -586,7 +617,8 @@ static int make_directory(const struct level *parent, struct level *l, const cha
     l->to_inode = st.st_ino;
     if (l->fresh)
         return 0;
-    /* Until it gets those of the layer's, it must have no attributes that what is made in it would inherit. */
+    /* Until it gets those of the layer's, it must have no attributes that what is made in it would
+     * inherit. */
     if (fchmod(l->to, 0700) < 0 || (r = remove_xattrs(l->to)) < 0)
         return r < 0 ? r : -errno;
     if (l->opaque) {
@@ -610,8 +642,10 @@ static int enter_directory(struct walk *w, size_t depth, const char *name) {
     struct stat st;
 
     if (depth == w->n_levels)
-        return -ENOSPC;         /* deeper than the copy may have directories */
-    *l = (struct level){ .from = open_directory(parent->from, name), .to = -1, .name = depth > 1 ? inode_numbers_name(name, strlen(name)) : 0 };
+        return -ENOSPC; /* deeper than the copy may have directories */
+    *l = (struct level){ .from = open_directory(parent->from, name),
+        .to = -1,
+        .name = depth > 1 ? inode_numbers_name(name, strlen(name)) : 0 };
     if (l->from < 0 || fstat(l->from, &st) < 0)
         return l->from < 0 ? l->from : -errno;
     l->from_inode = st.st_ino;
@@ -681,11 +715,13 @@ static int copy_tree(struct walk *w, int from, bool fresh) {
     }
 }
 
-/* ---- layers ---------------------------------------------------------------------------------------------------------- */
+/* ---- layers ---- */
 
 static int new_tmpfs(uint64_t bytes, uint64_t entries) {
     char size[24], inodes[24];
-    struct guest_tmpfs options = { .size = link_name(size, bytes), .entries = link_name(inodes, entries), .mode = "0755" };
+    struct guest_tmpfs options = {
+        .size = link_name(size, bytes), .entries = link_name(inodes, entries), .mode = "0755"
+    };
 
     return guest_new_tmpfs(&options);
 }
@@ -700,7 +736,8 @@ static int create_as(uint32_t id) {
 }
 
 /* Of who has processes in the topmost layer, and what the layers have kept for others. */
-static void gather_numbers(const int *layers, size_t n, const struct box *to, struct inode_numbers *numbers) {
+static void gather_numbers(
+    const int *layers, size_t n, const struct box *to, struct inode_numbers *numbers) {
     inode_numbers_add_all(numbers, to->numbers, to->inode_numbers_length);
     for (size_t i = n; i--;) {
         int top = open_directory(layers[i], ".");
@@ -712,18 +749,26 @@ static void gather_numbers(const int *layers, size_t n, const struct box *to, st
     }
 }
 
-int copy_layers(const int *layers, size_t n, uint32_t id, const struct box *to, uint64_t *ret_bytes, uint64_t *ret_entries) {
-    /* Besides the entries there may be a second name for half of them, and attributes take up room of inodes, too. A copy is never written to, so a limit that is too large harms nobody. */
+int copy_layers(const int *layers, size_t n, uint32_t id, const struct box *to, uint64_t *ret_bytes,
+    uint64_t *ret_entries) {
+    /* Besides the entries there may be a second name for half of them, and attributes take up room
+     * of inodes, too. A copy is never written to, so a limit that is too large harms nobody. */
     uint64_t inodes = to->entries * 2 + 64;
     static struct inode_numbers numbers;
-    struct walk w = { .n_levels = to->upper ? UPPER_DEPTH : to->entries + 2, .links = -1, .id = id, .numbers = &numbers };
+    struct walk w = { .n_levels = to->upper ? UPPER_DEPTH : to->entries + 2,
+        .links = -1,
+        .id = id,
+        .numbers = &numbers };
     struct statfs used;
-    int r, copy = to->upper ? ops_open_upper(to->upper) : to->entries > 1u << 30 ? -EINVAL : new_tmpfs(to->bytes, inodes);
+    int r, copy = to->upper                ? ops_open_upper(to->upper)
+                  : to->entries > 1u << 30 ? -EINVAL
+                                           : new_tmpfs(to->bytes, inodes);
 
     if (copy < 0)
         return copy;
     umask(0);
-    w.levels = mmap(NULL, w.n_levels * sizeof *w.levels, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    w.levels = mmap(NULL, w.n_levels * sizeof *w.levels, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     w.crew = mmap(NULL, sizeof *w.crew, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (w.levels == MAP_FAILED || w.crew == MAP_FAILED)
         return -errno;
@@ -748,9 +793,9 @@ int copy_layers(const int *layers, size_t n, uint32_t id, const struct box *to, 
         r = -errno;
     if (r < 0)
         return r;
-    inode_numbers_save(&numbers, w.top);      /* after the count: it is nothing of the guest's */
+    inode_numbers_save(&numbers, w.top); /* after the count: it is nothing of the guest's */
     if (to->upper)
-        return copy;            /* it is a file system of others', too */
+        return copy; /* it is a file system of others', too */
     *ret_bytes = (uint64_t)(used.f_blocks - used.f_bfree) * (uint64_t)used.f_bsize;
     *ret_entries = (uint64_t)(used.f_files - used.f_ffree);
     return copy;

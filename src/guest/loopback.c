@@ -2,8 +2,9 @@
 /*
  * The loopback interface of a network namespace that is the sandbox's own.
  *
- * Under virtual time its routes carry `quickack`: sockets acknowledge at once. A delayed acknowledgement is up to 40 ms
- * of the kernel's own time, for which Nagle's algorithm holds back what was sent; no wait of a process shows that.
+ * Under virtual time its routes carry `quickack`: sockets acknowledge at once. A delayed
+ * acknowledgement is up to 40 ms of the kernel's own time, for which Nagle's algorithm holds back
+ * what was sent; no wait of a process shows that.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +18,7 @@
 #include "guest/internal.h"
 #include "sys/syscalls.h"
 
-#define LOOPBACK_INDEX 1        /* it is the first interface of its namespace */
+#define LOOPBACK_INDEX 1 /* it is the first interface of its namespace */
 
 struct route {
     struct nlmsghdr header;
@@ -44,10 +45,10 @@ struct route4 {
 };
 
 #define NUMBER_LENGTH (sizeof(struct rtattr) + sizeof(uint32_t))
-#define QUICKACK                                                                                                       \
-    .device = { NUMBER_LENGTH, RTA_OIF }, .index = LOOPBACK_INDEX,                                                     \
-    .metrics = { sizeof(struct rtattr) + NUMBER_LENGTH, RTA_METRICS }, .metric = { NUMBER_LENGTH, RTAX_QUICKACK },     \
-    .quickack = 1
+#define QUICKACK                                                                                   \
+    .device = { NUMBER_LENGTH, RTA_OIF }, .index = LOOPBACK_INDEX,                                 \
+    .metrics = { sizeof(struct rtattr) + NUMBER_LENGTH, RTA_METRICS },                             \
+    .metric = { NUMBER_LENGTH, RTAX_QUICKACK }, .quickack = 1
 
 static void send_route(int socket, const void *message, uint32_t length) {
     (void)sys_call6(__NR_sendto, socket, SYS_ARG(message), length, 0, 0, 0);
@@ -55,22 +56,29 @@ static void send_route(int socket, const void *message, uint32_t length) {
 
 static void replace_route4(int socket, uint8_t last, uint8_t prefix) {
     const struct route4 message = {
-        .header = { sizeof message, RTM_NEWROUTE, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE, 1, 0 },
-        .route = { AF_INET, prefix, 0, 0, RT_TABLE_LOCAL, RTPROT_KERNEL, RT_SCOPE_HOST, RTN_LOCAL, 0 },
-        .target = { NUMBER_LENGTH, RTA_DST }, .address = { 127, 0, 0, last },
-        .source = { NUMBER_LENGTH, RTA_PREFSRC }, .from = { 127, 0, 0, 1 },
+        .header = { sizeof message, RTM_NEWROUTE, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE, 1,
+            0 },
+        .route = { AF_INET, prefix, 0, 0, RT_TABLE_LOCAL, RTPROT_KERNEL, RT_SCOPE_HOST, RTN_LOCAL,
+            0 },
+        .target = { NUMBER_LENGTH, RTA_DST },
+        .address = { 127, 0, 0, last },
+        .source = { NUMBER_LENGTH, RTA_PREFSRC },
+        .from = { 127, 0, 0, 1 },
         QUICKACK,
     };
 
     send_route(socket, &message, sizeof message);
 }
 
-/* The kernel's own route has a metric that no other can have, so it cannot be replaced. It goes once ours is there. */
+/* The kernel's own route has a metric that no other can have, so it cannot be replaced. It goes
+ * once ours is there. */
 static void replace_route6(int socket) {
     struct route message = {
         .header = { sizeof message, RTM_NEWROUTE, NLM_F_REQUEST | NLM_F_CREATE, 1, 0 },
-        .route = { AF_INET6, 128, 0, 0, RT_TABLE_LOCAL, RTPROT_KERNEL, RT_SCOPE_UNIVERSE, RTN_LOCAL, 0 },
-        .target = { sizeof(struct rtattr) + sizeof message.address, RTA_DST }, .address = { [15] = 1 },
+        .route = { AF_INET6, 128, 0, 0, RT_TABLE_LOCAL, RTPROT_KERNEL, RT_SCOPE_UNIVERSE, RTN_LOCAL,
+            0 },
+        .target = { sizeof(struct rtattr) + sizeof message.address, RTA_DST },
+        .address = { [15] = 1 },
         QUICKACK,
     };
 
@@ -93,8 +101,8 @@ static void acknowledge_at_once(void) {
     close(fd);
 }
 
-/* A multicast group is an entry of the network's that no control group is charged with. A socket may join 20 by
- * default; a program joins one. Where this cannot be set the 20 hold. */
+/* A multicast group is an entry of the network's that no control group is charged with. A socket
+ * may join 20 by default; a program joins one. Where this cannot be set the 20 hold. */
 static void bound_groups(void) {
     int fd = open("/proc/sys/net/ipv4/igmp_max_memberships", O_WRONLY | O_CLOEXEC);
 

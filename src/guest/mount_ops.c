@@ -2,14 +2,18 @@
 /*
  * Plan operations.
  *
- * `root` is "/", of the launcher or of the sandbox; `host` is the host's root while the template is built. The sources of binds are real paths of the
- * host; they are opened without following any symbolic link, so that a link put there after the engine resolved the path leads nowhere.
+ * `root` is "/", of the launcher or of the sandbox; `host` is the host's root while the template is
+ * built. The sources of binds are real paths of the host; they are opened without following any
+ * symbolic link, so that a link put there after the engine resolved the path leads nowhere.
  *
- * A *place* is where a sandbox may write: its part "p<number>" of the private tmpfs, alone or as the upper directory of an overlay. Below that are its base in the template and the layers that
- * the sandbox is created on: the private file systems of earlier ones, which the engine hands over as detached mounts. The overlay takes them by descriptor, as they are, so nothing of them
- * is ever attached where a guest looks. What is in layers, and in shared directories, guests have written: a path through those (that of any box operation that a grant has caused) is
- * walked without following links.
- * So is every path in an image, once the sandbox has entered that as its root; what it takes from the template it reaches by a descriptor then.
+ * A *place* is where a sandbox may write: its part "p<number>" of the private tmpfs, alone or as
+ * the upper directory of an overlay. Below that are its base in the template and the layers that
+ * the sandbox is created on: the private file systems of earlier ones, which the engine hands over
+ * as detached mounts. The overlay takes them by descriptor, as they are, so nothing of them is ever
+ * attached where a guest looks. What is in layers, and in shared directories, guests have written:
+ * a path through those (that of any box operation that a grant has caused) is walked without
+ * following links. So is every path in an image, once the sandbox has entered that as its root;
+ * what it takes from the template it reaches by a descriptor then.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +42,8 @@ static int open_strictly(int directory, const char *path, uint64_t flags) {
     return sys_openat2(directory, path, &how);
 }
 
-/* The directory that the last name of a path is in, made with its parents where they are missing. No link is followed. */
+/* The directory that the last name of a path is in, made with its parents where they are missing.
+ * No link is followed. */
 static int open_parent(int root, const char *path, const char **ret_name) {
     char parent[4096];
     size_t length = (size_t)(strrchr(path, '/') - path);
@@ -56,7 +61,9 @@ static int open_parent(int root, const char *path, const char **ret_name) {
         end = strchr(name, '/');
         if (end)
             *end = '\0';
-        int next = mkdirat(at, name, 0755) < 0 && errno != EEXIST && errno != EROFS ? -errno : open_strictly(at, name, O_PATH | O_DIRECTORY);
+        int next = mkdirat(at, name, 0755) < 0 && errno != EEXIST && errno != EROFS
+                       ? -errno
+                       : open_strictly(at, name, O_PATH | O_DIRECTORY);
         close(at);
         at = next;
     }
@@ -98,7 +105,8 @@ static int create_file(int root, const char *path, mode_t mode, bool strictly) {
     return r;
 }
 
-static int make_file(int root, const char *path, const char *content, size_t length, mode_t mode, bool strictly) {
+static int make_file(
+    int root, const char *path, const char *content, size_t length, mode_t mode, bool strictly) {
     int fd = create_file(root, path, mode, strictly);
 
     if (fd < 0)
@@ -126,7 +134,10 @@ static int make_symlink(int root, const char *path, const char *to, bool strictl
         return -errno;
     int parent = open_parent(root, path, &name);
     if (parent < 0)
-        return parent == -ELOOP || parent == -ENOTDIR ? 0 : parent;    /* a link on the way, or what a guest put there, leads somewhere already */
+        return parent == -ELOOP || parent == -ENOTDIR
+                   ? 0
+                   : parent; /* a link on the way, or what a guest put there, leads somewhere
+                                already */
     int r = symlinkat(to, parent, name) < 0 && errno != EEXIST ? -errno : 0;
     close(parent);
     return r;
@@ -142,7 +153,9 @@ static int make_target(int root, const char *path, mode_t type) {
 
 uint64_t ops_others;
 
-/* Between the engine's look and ours the host may have put something else at a path, and may put back what was there after it. What is there now is as good as any other, but the engine must know. */
+/* Between the engine's look and ours the host may have put something else at a path, and may put
+ * back what was there after it. What is there now is as good as any other, but the engine must
+ * know. */
 static void note_other(const struct plan_op *op, const struct stat *st) {
     static unsigned n;
 
@@ -166,9 +179,12 @@ static int bind_from_host(int root, int host, const struct plan *plan, const str
         r = make_target(root, plan_text(plan, op->path), st.st_mode);
     }
     if (r == 0)
-        r = tree = sys_open_tree(source, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | recursive);
+        r = tree = sys_open_tree(
+            source, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | recursive);
     if (r >= 0 && plan->flags & PLAN_AS_ROOT && op->value & PLAN_BIND_IDMAP) {
-        r = ids = op->value & PLAN_BIND_OWNER ? idmap_for_owner(host, plan_bind_owner(op), plan_bind_owner(op)) : idmap_for_owner(host, st.st_uid, st.st_gid);
+        r = ids = op->value & PLAN_BIND_OWNER
+                      ? idmap_for_owner(host, plan_bind_owner(op), plan_bind_owner(op))
+                      : idmap_for_owner(host, st.st_uid, st.st_gid);
         attributes.attr_set |= MOUNT_ATTR_IDMAP;
         attributes.userns_fd = (uint64_t)ids;
     }
@@ -193,9 +209,14 @@ static int give_to_guest(int fd, uint32_t outer_id, mode_t mode) {
     return fchown(fd, outer_id, outer_id) < 0 || fchmod(fd, mode) < 0 ? -errno : 0;
 }
 
-static int make_private(int root, const struct box *box, const char *path, mode_t mode, bool strictly) {
-    if (!strictly && mkdirat(root, path_below(path), mode) == 0)     /* new, and nobody's yet who could put another in its place */
-        return fchownat(root, path_below(path), box->outer_id, box->outer_id, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
+static int make_private(
+    int root, const struct box *box, const char *path, mode_t mode, bool strictly) {
+    if (!strictly && mkdirat(root, path_below(path), mode) ==
+                         0) /* new, and nobody's yet who could put another in its place */
+        return fchownat(root, path_below(path), box->outer_id, box->outer_id, AT_SYMLINK_NOFOLLOW) <
+                       0
+                   ? -errno
+                   : 0;
     int r = make_directories(root, path, 0700, strictly);
 
     if (r < 0)
@@ -221,9 +242,11 @@ static char *put_numbered(char *at, const char *text, uint64_t number) {
     return at;
 }
 
-/* mount(2), where `strictly` to a target that is reached without following links. A directory is entered for it: there may be no /proc yet to name it by. One that the sandbox's ids may not enter (root's own, to
- * be covered) is a grant's, and those come when there is one. */
-static int mount_at(int root, const char *source, const char *path, const char *type, unsigned long flags, const char *options, bool strictly) {
+/* mount(2), where `strictly` to a target that is reached without following links. A directory is
+ * entered for it: there may be no /proc yet to name it by. One that the sandbox's ids may not enter
+ * (root's own, to be covered) is a grant's, and those come when there is one. */
+static int mount_at(int root, const char *source, const char *path, const char *type,
+    unsigned long flags, const char *options, bool strictly) {
     char descriptor[40] = ".";
     struct stat st;
 
@@ -243,8 +266,11 @@ static int mount_at(int root, const char *source, const char *path, const char *
     return r;
 }
 
-/* What guests see is a read-only copy of the mount, over the mount itself. Through that, which nobody else reaches, init sets limits of its user namespace, and, with a seed or a clock, writes to memory of its guests (det_vdso_patch.c).
- * In the launcher's proc, the kernel would look for what is of a namespace among that of all sandboxes; and to give up a mount that nothing is below, it waits for all processors. */
+/* What guests see is a read-only copy of the mount, over the mount itself. Through that, which
+ * nobody else reaches, init sets limits of its user namespace, and, with a seed or a clock, writes
+ * to memory of its guests (det_vdso_patch.c). In the launcher's proc, the kernel would look for
+ * what is of a namespace among that of all sandboxes; and to give up a mount that nothing is below,
+ * it waits for all processors. */
 static int mount_proc(int root, struct box *box, const char *path, bool strictly) {
     struct mount_attr read_only = { .attr_set = MOUNT_ATTR_RDONLY };
     int r = mount_at(root, "proc", path, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL, strictly);
@@ -261,7 +287,8 @@ static int mount_proc(int root, struct box *box, const char *path, bool strictly
         r = sys_move_mount(seen, "", own, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
     if (seen >= 0)
         close(seen);
-    if (r >= 0 && (box->proc_sys = openat(own, "sys", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 && errno != ENOENT)
+    if (r >= 0 && (box->proc_sys = openat(own, "sys", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 &&
+        errno != ENOENT)
         r = -errno;
     if (!determinism_wanted(box->plan)) {
         close(own);
@@ -285,10 +312,11 @@ static char *put_source(char *at, const struct box *box, const char *path) {
     return put_text(at, path);
 }
 
-/* Enters an image's root. The template's stays, mounted over it, and is out of the way of every path. */
+/* Enters an image's root. The template's stays, mounted over it, and is out of the way of every
+ * path. */
 static int change_root(struct box *box, int root, const char *path) {
     box->template = openat(root, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (box->template < 0 || chdir(path) < 0)
+    if (box->template <0 || chdir(path) < 0)
         return -errno;
     int r = sys_pivot_root(".", ".");
     if (r < 0)
@@ -298,7 +326,8 @@ static int change_root(struct box *box, int root, const char *path) {
     return 0;
 }
 
-/* On the way to here nothing is the guest's yet. What the engine gets is another mount of the directory, on which no place is mounted later. */
+/* On the way to here nothing is the guest's yet. What the engine gets is another mount of the
+ * directory, on which no place is mounted later. */
 static int bind_upper(struct box *box, const char *path) {
     int r = 0, upper = box->upper ? ops_open_upper(box->upper) : -EBADMSG;
 
@@ -312,11 +341,13 @@ static int bind_upper(struct box *box, const char *path) {
     return r;
 }
 
-/* A copy of a mount on which the files are the sandbox's id's, at `path`. There it is out of everybody's way, below what is mounted there in the end; and the kernel waits for all processors when a copy ends
- * that is nowhere. */
+/* A copy of a mount on which the files are the sandbox's id's, at `path`. There it is out of
+ * everybody's way, below what is mounted there in the end; and the kernel waits for all processors
+ * when a copy ends that is nowhere. */
 static int show_as_own(const struct box *box, int mount, const char *path) {
     struct mount_attr ids = { .attr_set = MOUNT_ATTR_IDMAP, .userns_fd = (uint64_t)box->file_ids };
-    int own = sys_open_tree(mount, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH), r = own;
+    int own = sys_open_tree(mount, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH),
+        r = own;
 
     if (r >= 0)
         r = sys_mount_setattr(own, "", AT_EMPTY_PATH, &ids);
@@ -327,8 +358,10 @@ static int show_as_own(const struct box *box, int mount, const char *path) {
     return r < 0 ? r : own;
 }
 
-/* The layers and a new tmpfs, all of it stored with the plan's id, as the sandbox's own. A kernel may not be able to: tmpfs can be idmapped since 6.3, what other sandboxes have left copied since 6.15. Nor
- * has U0 a right over layers that were made in the U0 of a launcher that is gone. */
+/* The layers and a new tmpfs, all of it stored with the plan's id, as the sandbox's own. A kernel
+ * may not be able to: tmpfs can be idmapped since 6.3, what other sandboxes have left copied
+ * since 6.15. Nor has U0 a right over layers that were made in the U0 of a launcher that is gone.
+ */
 static int mount_as_own(struct box *box, const char *path, const char *options) {
     static int layers[GUEST_MAX_LAYERS];
     int r = 0;
@@ -357,7 +390,8 @@ static int mount_private(struct box *box, const char *path, const char *options)
     char text[96];
 
     if (box->bytes) {
-        put_numbered(put_numbered(text, "mode=0755,size=", box->bytes), ",nr_inodes=", box->entries);
+        put_numbered(
+            put_numbered(text, "mode=0755,size=", box->bytes), ",nr_inodes=", box->entries);
         options = text;
     }
     if (box->file_ids >= 0) {
@@ -369,8 +403,10 @@ static int mount_private(struct box *box, const char *path, const char *options)
     }
     if (mount("rollbox", path, "tmpfs", MS_NOSUID | MS_NODEV, options) < 0)
         return -errno;
-    /* To be asked how full it is. Not by a path of the sandbox: there may be a grant of the host's in its place. */
-    if (!box->layered && box->plan->flags & PLAN_REPORT_DISK && (box->disk = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+    /* To be asked how full it is. Not by a path of the sandbox: there may be a grant of the host's
+     * in its place. */
+    if (!box->layered && box->plan->flags & PLAN_REPORT_DISK &&
+        (box->disk = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
         return -errno;
     if (!box->layered)
         return 0;
@@ -379,7 +415,7 @@ static int mount_private(struct box *box, const char *path, const char *options)
     return box->layer < 0 ? box->layer : 0;
 }
 
-/* ---- places --------------------------------------------------------------------------------------------------------- */
+/* ---- places ---- */
 
 /* The part of the topmost layer: the latest state of the place' root. */
 static int open_topmost(const struct box *box, const char *part, uint64_t flags) {
@@ -403,14 +439,18 @@ static int copy_file(int root, const struct box *box, int from, const char *path
             r = -errno;
     }
     if (r == 0)
-        r = give_to_guest(to, box->outer_id, box->n_layers ? st.st_mode & 07777 : (st.st_mode & 0777) | 0600);
+        r = give_to_guest(
+            to, box->outer_id, box->n_layers ? st.st_mode & 07777 : (st.st_mode & 0777) | 0600);
     close(to);
     return r;
 }
 
-static int file_place(int root, const struct box *box, const struct plan *plan, const struct plan_op *op, const char *part, const char *part_path) {
+static int file_place(int root, const struct box *box, const struct plan *plan,
+    const struct plan_op *op, const char *part, const char *part_path) {
     int template = template_of(box, root);
-    int from = box->n_layers ? open_topmost(box, part, O_RDONLY) : open_strictly(template, path_below(plan_text(plan, op->source)), O_RDONLY);
+    int from = box->n_layers
+                   ? open_topmost(box, part, O_RDONLY)
+                   : open_strictly(template, path_below(plan_text(plan, op->source)), O_RDONLY);
     char source[80];
 
     if (from < 0)
@@ -418,11 +458,15 @@ static int file_place(int root, const struct box *box, const struct plan *plan, 
     int r = copy_file(template, box, from, part_path);
     close(from);
     put_source(source, box, part_path);
-    return r < 0 ? r : mount_at(root, source, plan_text(plan, op->path), NULL, MS_BIND, NULL, op->grant || box->template >= 0);
+    return r < 0 ? r
+                 : mount_at(root, source, plan_text(plan, op->path), NULL, MS_BIND, NULL,
+                       op->grant || box->template >= 0);
 }
 
-/* The new upper directory, like that of the topmost layer if there is one: an overlay shows the attributes of the uppermost directory. */
-static int make_upper(int template, const struct box *box, const char *part, const char *part_path, mode_t mode) {
+/* The new upper directory, like that of the topmost layer if there is one: an overlay shows the
+ * attributes of the uppermost directory. */
+static int make_upper(
+    int template, const struct box *box, const char *part, const char *part_path, mode_t mode) {
     struct stat st;
 
     if (!box->n_layers)
@@ -430,7 +474,8 @@ static int make_upper(int template, const struct box *box, const char *part, con
     int from = open_topmost(box, part, O_RDONLY | O_DIRECTORY);
     if (from < 0)
         return from;
-    int to = -EBADF, r = fstat(from, &st) < 0 ? -errno : make_directories(template, part_path, 0700, false);
+    int to = -EBADF,
+        r = fstat(from, &st) < 0 ? -errno : make_directories(template, part_path, 0700, false);
     if (r == 0)
         r = to = open_strictly(template, path_below(part_path), O_RDONLY | O_DIRECTORY);
     if (r >= 0)
@@ -441,7 +486,8 @@ static int make_upper(int template, const struct box *box, const char *part, con
     return r;
 }
 
-/* Layers with nothing in a part are left out: a mount less where nobody has written, a directory less to look into elsewhere. */
+/* Layers with nothing in a part are left out: a mount less where nobody has written, a directory
+ * less to look into elsewhere. */
 static bool layer_has_part(const struct box *box, unsigned layer, uint64_t part) {
     return part >= 64 || box->parts[layer] >> part & 1;
 }
@@ -453,8 +499,10 @@ static bool any_holds(const struct box *box, uint64_t part) {
     return false;
 }
 
-static int make_place(int root, const struct box *box, const struct plan *plan, const struct plan_op *op) {
-    const char *path = plan_text(plan, op->path), *base = op->source ? plan_text(plan, op->source) : NULL;
+static int make_place(
+    int root, const struct box *box, const struct plan *plan, const struct plan_op *op) {
+    const char *path = plan_text(plan, op->path),
+               *base = op->source ? plan_text(plan, op->source) : NULL;
     char options[4096], part_path[40], work[40], *at = options;
     const char *part = part_path + sizeof PLAN_PRIVATE;
     uint64_t number = plan_place_part(op);
@@ -474,8 +522,10 @@ static int make_place(int root, const struct box *box, const struct plan *plan, 
     r = make_directories(template, work, 0700, false);
     if (r < 0)
         return r;
-    /* On a disk the end of an overlay would otherwise wait until the whole file system is written out. Nobody makes an upper of this directory again. */
-    at = put_source(put_text(at, box->upper ? "userxattr,volatile,workdir=" : "userxattr,workdir="), box, work);
+    /* On a disk the end of an overlay would otherwise wait until the whole file system is written
+     * out. Nobody makes an upper of this directory again. */
+    at = put_source(
+        put_text(at, box->upper ? "userxattr,volatile,workdir=" : "userxattr,workdir="), box, work);
     at = put_source(put_text(at, ",upperdir="), box, part_path);
     at = put_text(at, ",lowerdir=");
     for (unsigned i = box->n_layers; i--;) {
@@ -492,12 +542,15 @@ static int make_place(int root, const struct box *box, const struct plan *plan, 
         put_source(at, box, base);
     else
         at[-1] = '\0';
-    r = mount_at(root, "rollbox", path, "overlay", MS_NOSUID | MS_NODEV, options, op->grant || box->template >= 0);
-    return r == -EINVAL && box->n_layers ? -EOPNOTSUPP : r;    /* before 6.15 the kernel takes no detached mount */
+    r = mount_at(root, "rollbox", path, "overlay", MS_NOSUID | MS_NODEV, options,
+        op->grant || box->template >= 0);
+    return r == -EINVAL && box->n_layers ? -EOPNOTSUPP
+                                         : r; /* before 6.15 the kernel takes no detached mount */
 }
 
 /* Binds something of the new root over `path`, which may be gone where the plan says "if". */
-static int cover_place(int root, const struct box *box, const struct plan *plan, const struct plan_op *op, bool strictly) {
+static int cover_place(int root, const struct box *box, const struct plan *plan,
+    const struct plan_op *op, bool strictly) {
     const char *path = plan_text(plan, op->path), *source = plan_text(plan, op->source);
     struct mount_attr attributes = { .attr_set = op->mode };
     char name[4096 + 40];
@@ -508,23 +561,29 @@ static int cover_place(int root, const struct box *box, const struct plan *plan,
         put_source(name, box, source);
         source = name;
     }
-    int r = mount_at(root, source, path, NULL, op->value & PLAN_COVER_ALONE ? MS_BIND : MS_BIND | MS_REC, NULL, strictly);
+    int r = mount_at(root, source, path, NULL,
+        op->value & PLAN_COVER_ALONE ? MS_BIND : MS_BIND | MS_REC, NULL, strictly);
     if (r == -ENOENT && op->value & PLAN_COVER_OR_GONE)
         return 0;
-    if (r < 0)      /* in an image it may be a link, too */
-        return op->kind == PLAN_OP_COVER_IF && (r == -ENOENT || r == -ELOOP || r == -ENOTDIR) ? 0 : r;
+    if (r < 0) /* in an image it may be a link, too */
+        return op->kind == PLAN_OP_COVER_IF && (r == -ENOENT || r == -ELOOP || r == -ENOTDIR) ? 0
+                                                                                              : r;
     return op->mode ? sys_mount_setattr(AT_FDCWD, path, 0, &attributes) : 0;
 }
 
 /*
- * A mount hangs on a directory entry of the file system below it, in every namespace: when the host renames a file over /etc/passwd, whatever covers that
- * name in a bind of /etc is gone. The entries of an overlay are its own, so what covers them stays. The kernel wants two directories for one: the second is empty.
- * Without userxattr: a directory whose attributes the sandbox may not read could not even be looked up.
- * EINVAL: something is mounted in s that an ordinary user may not look below, or its file system cannot be the base of an overlay. Then it is a bind after all.
+ * A mount hangs on a directory entry of the file system below it, in every namespace: when the host
+ * renames a file over /etc/passwd, whatever covers that name in a bind of /etc is gone. The entries
+ * of an overlay are its own, so what covers them stays. The kernel wants two directories for one:
+ * the second is empty. Without userxattr: a directory whose attributes the sandbox may not read
+ * could not even be looked up. EINVAL: something is mounted in s that an ordinary user may not look
+ * below, or its file system cannot be the base of an overlay. Then it is a bind after all.
  */
-static int make_overlay(int root, const struct box *box, const struct plan *plan, const struct plan_op *op, bool strictly) {
+static int make_overlay(int root, const struct box *box, const struct plan *plan,
+    const struct plan_op *op, bool strictly) {
     const char *path = plan_text(plan, op->path), *source = plan_text(plan, op->source);
-    char options[256], from[128], *at = put_text(options, "redirect_dir=nofollow,metacopy=off,lowerdir=");
+    char options[256], from[128],
+        *at = put_text(options, "redirect_dir=nofollow,metacopy=off,lowerdir=");
 
     if (strlen(source) >= 64)
         return -ENAMETOOLONG;
@@ -537,23 +596,26 @@ static int make_overlay(int root, const struct box *box, const struct plan *plan
         put_source(at, box, PLAN_HIDDEN "/hollow");
     else
         put_text(at, PLAN_HIDDEN "/hollow");
-    int r = mount_at(root, "rollbox", path, "overlay", MS_RDONLY | MS_NOSUID | MS_NODEV, options, strictly);
+    int r = mount_at(
+        root, "rollbox", path, "overlay", MS_RDONLY | MS_NOSUID | MS_NODEV, options, strictly);
     if (r == -EINVAL)
         r = mount_at(root, from, path, NULL, MS_BIND | MS_REC, NULL, strictly);
     return r == 0 && !op->value && umount2(from, MNT_DETACH) < 0 ? -errno : r;
 }
 
 /* Beside the parts, where no snapshot looks. It keeps its length's room from its first text on. */
-static int cover_uptime(int root, const struct box *box, const struct plan *plan, const struct plan_op *op, bool strictly) {
+static int cover_uptime(int root, const struct box *box, const struct plan *plan,
+    const struct plan_op *op, bool strictly) {
     int fd = create_file(template_of(box, root), plan_text(plan, op->source), 0444, false);
     int r = fd < 0 ? fd : vtime_take_uptime(fd);
 
     return r < 0 ? r : cover_place(root, box, plan, op, strictly);
 }
 
-/* ---- all of them ---------------------------------------------------------------------------------------------------- */
+/* ---- all of them ---- */
 
-static int run_one(const struct plan *plan, struct box *box, const struct plan_op *op, int root, int host) {
+static int run_one(
+    const struct plan *plan, struct box *box, const struct plan_op *op, int root, int host) {
     const char *path = plan_text(plan, op->path), *source = plan_text(plan, op->source);
     bool strictly = box && (op->grant || box->template >= 0);
     int r;
@@ -563,7 +625,9 @@ static int run_one(const struct plan *plan, struct box *box, const struct plan_o
         return make_directories(root, path, op->mode, strictly);
     case PLAN_OP_FILE:
         r = make_file(root, path, source, op->value, op->mode, strictly);
-        return r == -EEXIST && !op->value ? 0 : r;     /* a place to mount on, which the grant around it may have already */
+        return r == -EEXIST && !op->value
+                   ? 0
+                   : r; /* a place to mount on, which the grant around it may have already */
     case PLAN_OP_CHANCE:
         return make_chance(root, plan, op);
     case PLAN_OP_SYMLINK:
@@ -578,7 +642,10 @@ static int run_one(const struct plan *plan, struct box *box, const struct plan_o
     case PLAN_OP_UPPER:
         return bind_upper(box, path);
     case PLAN_OP_PRIVATE:
-        return op->grant && box->n_layers ? 0 : make_private(root, box, path, op->mode, strictly);   /* it is in the layers, or the guest has removed it */
+        return op->grant && box->n_layers
+                   ? 0
+                   : make_private(root, box, path, op->mode,
+                         strictly); /* it is in the layers, or the guest has removed it */
     case PLAN_OP_PLACE:
         return make_place(root, box, plan, op);
     case PLAN_OP_PIVOT:
@@ -596,7 +663,8 @@ static int run_one(const struct plan *plan, struct box *box, const struct plan_o
     return -EINVAL;
 }
 
-int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host, struct guest_fault *fault) {
+int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host,
+    struct guest_fault *fault) {
     const struct plan_op *ops = (const void *)((const char *)plan + which.offset);
     uint32_t begun = 0;
     int r = 0;

@@ -2,16 +2,21 @@
 /*
  * Isolation process: a sandbox without namespaces.
  *
- * Its init is what pid 1 of a namespace would be. As a subreaper it inherits every descendant, whatever became of the parents between. It is itself in a Landlock domain with the
- * sandbox's rules, and each command in one more, below it: from within a command nothing outside of its own domain can be signalled or traced, init above included, while init's
- * own signals reach what is in its domain, which is all processes of the sandbox and no other. So kill(-1) by init is what the death of pid 1 is in a namespace: every process at
- * once, under a lock that keeps any from forking past it.
+ * Its init is what pid 1 of a namespace would be. As a subreaper it inherits every descendant,
+ * whatever became of the parents between. It is itself in a Landlock domain with the sandbox's
+ * rules, and each command in one more, below it: from within a command nothing outside of its own
+ * domain can be signalled or traced, init above included, while init's own signals reach what is in
+ * its domain, which is all processes of the sandbox and no other. So kill(-1) by init is what the
+ * death of pid 1 is in a namespace: every process at once, under a lock that keeps any from forking
+ * past it.
  *
- * As root, a sandbox has two ids of its own besides. Commands run with the first. init has the second as its real and saved id, which is what signals to it are
- * checked against, and the first as its effective one, which is what its own signals and file accesses are checked by. Where Landlock has no
- * scopes, that alone separates them.
+ * As root, a sandbox has two ids of its own besides. Commands run with the first. init has the
+ * second as its real and saved id, which is what signals to it are checked against, and the first
+ * as its effective one, which is what its own signals and file accesses are checked by. Where
+ * Landlock has no scopes, that alone separates them.
  *
- * init has no seccomp filter: it puts modes right that the filter would keep, so that what was made unreadable can be removed. Each command gets it before it executes.
+ * init has no seccomp filter: it puts modes right that the filter would keep, so that what was made
+ * unreadable can be removed. Each command gets it before it executes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +41,8 @@ static char environment[2][4096 + 8];
 
 static int add_rule(struct box *box, const struct plan_rule *rule) {
     const char *path = plan_text(box->plan, rule->path);
-    struct landlock_path_beneath_attr attributes = { .allowed_access = rule->access, .parent_fd = box->home };
+    struct landlock_path_beneath_attr attributes = { .allowed_access = rule->access,
+        .parent_fd = box->home };
     struct open_how how = { .flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS };
 
     if (rule->kind == PLAN_RULE_PRIVATE)
@@ -56,7 +62,8 @@ static int add_rule(struct box *box, const struct plan_rule *rule) {
 static int build_ruleset(struct box *box, struct guest_fault *fault) {
     const struct plan *plan = box->plan;
     const struct plan_rule *rules = plan_items(plan, rules, struct plan_rule);
-    struct uapi_landlock_ruleset attributes = { plan->landlock_fs, plan->landlock_net, plan->landlock_scoped };
+    struct uapi_landlock_ruleset attributes = { plan->landlock_fs, plan->landlock_net,
+        plan->landlock_scoped };
     size_t size = attributes.scoped ? 24 : attributes.handled_access_net ? 16 : 8;
 
     box->ruleset = sys_landlock_create_ruleset(&attributes, size, 0);
@@ -75,12 +82,14 @@ static int drop_privileges(const struct box *box) {
     struct __user_cap_data_struct none[2] = { 0 };
     uint32_t id = box->outer_id;
 
-    /* Before all else: from here on no exec gains anything, so it does not matter who may not empty the bounding set. */
+    /* Before all else: from here on no exec gains anything, so it does not matter who may not empty
+     * the bounding set. */
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         return -errno;
     for (int capability = 0; prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0; capability++)
         ;
-    if (box->plan->flags & PLAN_AS_ROOT && (setgroups(0, NULL) < 0 || setresgid(id, id, id) < 0 || setresuid(id + 1, id, id + 1) < 0))
+    if (box->plan->flags & PLAN_AS_ROOT &&
+        (setgroups(0, NULL) < 0 || setresgid(id, id, id) < 0 || setresuid(id + 1, id, id + 1) < 0))
         return -errno;
     if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 && errno != EINVAL)
         return -errno;
@@ -90,11 +99,13 @@ static int drop_privileges(const struct box *box) {
     return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 ? -errno : 0;
 }
 
-/* Everything rests on this: nothing here can signal what is outside, so kill(-1) reaches the sandbox alone. The engine, our parent, is outside. */
+/* Everything rests on this: nothing here can signal what is outside, so kill(-1) reaches the
+ * sandbox alone. The engine, our parent, is outside. */
 static int check_scope(const struct box *box) {
     uid_t real, effective, saved;
 
-    if (box->plan->flags & PLAN_AS_ROOT && (getresuid(&real, &effective, &saved) < 0 || !real || !effective || !saved || effective == real))
+    if (box->plan->flags & PLAN_AS_ROOT && (getresuid(&real, &effective, &saved) < 0 || !real ||
+                                               !effective || !saved || effective == real))
         return -EPERM;
     return kill(getppid(), 0) == 0 || errno != EPERM ? -EPERM : 0;
 }
@@ -123,12 +134,14 @@ int process_setup(struct box *box, struct guest_fault *fault) {
     prctl(PR_SET_NAME, "rollbox-init", 0, 0, 0);
     if ((r = box_enter_cgroups(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_CGROUP, 0, r);
-    if (!*home || box->plan->rules.n > MAX_RULES || (box->plan->flags & PLAN_AS_ROOT && !box->outer_id))
+    if (!*home || box->plan->rules.n > MAX_RULES ||
+        (box->plan->flags & PLAN_AS_ROOT && !box->outer_id))
         return guest_fault(fault, GUEST_STAGE_REQUEST, 0, -EBADMSG);
     box->home = open(home, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (box->home < 0)
         return guest_fault(fault, GUEST_STAGE_BOX, 0, -errno);
-    if (chdir("/") < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0 || prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0) < 0)
+    if (chdir("/") < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0 ||
+        prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0) < 0)
         return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, -errno);
     if ((r = build_ruleset(box, fault)) < 0)
         return r;
@@ -155,7 +168,8 @@ void process_end(const struct box *box) {
     kill(-1, SIGKILL);
     while (waitpid(-1, NULL, __WALL) > 0 || errno == EINTR)
         ;
-    /* What cannot be removed here (there should be nothing) is seen and dealt with by the engine. */
+    /* What cannot be removed here (there should be nothing) is seen and dealt with by the engine.
+     */
     (void)tree_empty(box->home);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a process of a sandbox gives up: its rights, and the cgroups and the Landlock domain that it enters for good. */
+/* What a process of a sandbox gives up: its rights, and the cgroups and the Landlock domain that it
+ * enters for good. */
 #include <errno.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
@@ -11,7 +12,8 @@
 #include "guest/internal.h"
 #include "sys/syscalls.h"
 
-/* A single thread that moves itself ("0", tasks) is the one move that the kernel makes without waiting for a grace period, milliseconds, under a global lock. */
+/* A single thread that moves itself ("0", tasks) is the one move that the kernel makes without
+ * waiting for a grace period, milliseconds, under a global lock. */
 int box_enter_cgroups(struct box *box) {
     for (; box->n_tasks; box->n_tasks--)
         if (write(*box->tasks++, "0", 1) != 1)
@@ -40,16 +42,19 @@ int box_drop_privileges(void) {
 
     if (r < 0)
         return r;
-    if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 || sys_capset(&header, none) < 0)
+    if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 ||
+        sys_capset(&header, none) < 0)
         return -errno;
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
         return -errno;
-    /* The second string: init ends when its socket closes; this one holds even while init could not read it. */
+    /* The second string: init ends when its socket closes; this one holds even while init could not
+     * read it. */
     return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 ? -errno : 0;
 }
 
 int box_install_filter(const struct plan *plan) {
-    struct sock_fprog program = { .len = (unsigned short)plan->filter.n, .filter = (void *)(uintptr_t)((const char *)plan + plan->filter.offset) };
+    struct sock_fprog program = { .len = (unsigned short)plan->filter.n,
+        .filter = (void *)(uintptr_t)((const char *)plan + plan->filter.offset) };
 
     return sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program);
 }

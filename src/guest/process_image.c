@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Is an image sound? Whoever loads one, or looks into it, asks this first, and reads nothing past its end after. */
+/* Is an image sound? Whoever loads one, or looks into it, asks this first, and reads nothing past
+ * its end after. */
 #include "guest/process_image.h"
 
 #include <stddef.h>
 
-#define XSTATE_LEAST 576u       /* the legacy area and the header */
+#define XSTATE_LEAST 576u /* the legacy area and the header */
 
 static bool is_memory(const struct image_area *area) {
     return area->kind == IMAGE_ANONYMOUS || area->kind == IMAGE_STACK;
@@ -27,13 +28,24 @@ static bool are_tables(const struct image *it) {
         struct image_part part;
         uint64_t size, most;
     } tables[] = {
-        { it->processes, sizeof(struct image_process), IMAGE_MAX_PROCESSES }, { it->threads, sizeof(struct image_thread), IMAGE_MAX_THREADS }, { it->areas, sizeof(struct image_area), IMAGE_MAX_AREAS },
-        { it->runs, sizeof(struct image_run), IMAGE_MAX_RUNS },               { it->actions, sizeof(struct image_action), IMAGE_MAX_ACTIONS },          { it->pending, sizeof(struct image_pending), IMAGE_MAX_PENDING },
-        { it->timers, sizeof(struct image_timer), IMAGE_MAX_TIMERS },                  { it->locks, sizeof(struct image_lock), IMAGE_MAX_LOCKS },
-        { it->files, sizeof(struct image_file), IMAGE_MAX_FILES },            { it->pipes, sizeof(struct image_pipe), IMAGE_MAX_FILES },      { it->targets, sizeof(struct image_target), IMAGE_MAX_TARGETS },
-        { it->fds, sizeof(struct image_fd), IMAGE_MAX_FDS },                  { it->terminals, sizeof(struct image_terminal), IMAGE_MAX_TERMINALS },
-        { it->watches, sizeof(struct image_watch), IMAGE_MAX_WATCHES },       { it->waits, sizeof(struct image_wait), IMAGE_MAX_WAITS },      { it->alarms, sizeof(struct image_alarm), IMAGE_MAX_ALARMS },
-        { it->guards, sizeof(struct image_guard), IMAGE_MAX_GUARDS },         { it->kept, sizeof(struct image_kept), IMAGE_MAX_KEPT },
+        { it->processes, sizeof(struct image_process), IMAGE_MAX_PROCESSES },
+        { it->threads, sizeof(struct image_thread), IMAGE_MAX_THREADS },
+        { it->areas, sizeof(struct image_area), IMAGE_MAX_AREAS },
+        { it->runs, sizeof(struct image_run), IMAGE_MAX_RUNS },
+        { it->actions, sizeof(struct image_action), IMAGE_MAX_ACTIONS },
+        { it->pending, sizeof(struct image_pending), IMAGE_MAX_PENDING },
+        { it->timers, sizeof(struct image_timer), IMAGE_MAX_TIMERS },
+        { it->locks, sizeof(struct image_lock), IMAGE_MAX_LOCKS },
+        { it->files, sizeof(struct image_file), IMAGE_MAX_FILES },
+        { it->pipes, sizeof(struct image_pipe), IMAGE_MAX_FILES },
+        { it->targets, sizeof(struct image_target), IMAGE_MAX_TARGETS },
+        { it->fds, sizeof(struct image_fd), IMAGE_MAX_FDS },
+        { it->terminals, sizeof(struct image_terminal), IMAGE_MAX_TERMINALS },
+        { it->watches, sizeof(struct image_watch), IMAGE_MAX_WATCHES },
+        { it->waits, sizeof(struct image_wait), IMAGE_MAX_WAITS },
+        { it->alarms, sizeof(struct image_alarm), IMAGE_MAX_ALARMS },
+        { it->guards, sizeof(struct image_guard), IMAGE_MAX_GUARDS },
+        { it->kept, sizeof(struct image_kept), IMAGE_MAX_KEPT },
     };
 
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
@@ -51,17 +63,24 @@ static bool is_area(const struct image *it, const char *base, const struct image
     const struct image_run *runs = image_table(it, base, runs, struct image_run);
     const struct image_guard *guards = image_table(it, base, guards, struct image_guard);
 
-    if (area->start < IMAGE_LOWEST || area->end <= area->start || area->end > IMAGE_HIGHEST || (area->start | area->end | area->offset) % IMAGE_PAGE || area->kind < IMAGE_ANONYMOUS || area->kind > IMAGE_VDSO)
+    if (area->start < IMAGE_LOWEST || area->end <= area->start || area->end > IMAGE_HIGHEST ||
+        (area->start | area->end | area->offset) % IMAGE_PAGE || area->kind < IMAGE_ANONYMOUS ||
+        area->kind > IMAGE_VDSO)
         return false;
-    if ((area->kind == IMAGE_FILE && !is_text(it, area->path)) || (area->kind == IMAGE_MEMORY && area->path >= it->files.n) || !is_range(area->runs, it->runs) || !is_range(area->guards, it->guards))
+    if ((area->kind == IMAGE_FILE && !is_text(it, area->path)) ||
+        (area->kind == IMAGE_MEMORY && area->path >= it->files.n) ||
+        !is_range(area->runs, it->runs) || !is_range(area->guards, it->guards))
         return false;
     for (uint32_t i = area->guards.first; i < area->guards.first + area->guards.n; i++)
-        if (guards[i].address < area->start || guards[i].address > area->end || guards[i].length > area->end - guards[i].address || (guards[i].address | guards[i].length) % IMAGE_PAGE)
+        if (guards[i].address < area->start || guards[i].address > area->end ||
+            guards[i].length > area->end - guards[i].address ||
+            (guards[i].address | guards[i].length) % IMAGE_PAGE)
             return false;
     for (uint32_t i = 0; is_memory(area) && i < area->runs.n; i++) {
         const struct image_run *run = &runs[area->runs.first + i];
 
-        if (run->address < area->start || run->address > area->end || run->length > area->end - run->address)
+        if (run->address < area->start || run->address > area->end ||
+            run->length > area->end - run->address)
             return false;
     }
     return true;
@@ -70,11 +89,17 @@ static bool is_area(const struct image *it, const char *base, const struct image
 static bool are_threads(const struct image *it, const char *base, const struct image_process *p) {
     const struct image_thread *threads = image_table(it, base, threads, struct image_thread);
 
-    if (!is_range(p->threads, it->threads) || p->threads.n < 1 || p->threads.n > IMAGE_MAX_OWN_THREADS || threads[p->threads.first].tid != p->pid)
+    if (!is_range(p->threads, it->threads) || p->threads.n < 1 ||
+        p->threads.n > IMAGE_MAX_OWN_THREADS || threads[p->threads.first].tid != p->pid)
         return false;
     for (uint32_t i = p->threads.first; i < p->threads.first + p->threads.n; i++)
-        if (threads[i].xstate_length < XSTATE_LEAST || threads[i].xstate_length > IMAGE_MAX_XSTATE || !is_within(threads[i].xstate, threads[i].xstate_length, it->length) || !is_range(threads[i].pending, it->pending) ||
-            (threads[i].rseq && (threads[i].rseq_length < 24 || threads[i].rseq % 8 || threads[i].rseq < IMAGE_LOWEST || threads[i].rseq >= IMAGE_HIGHEST)))
+        if (threads[i].xstate_length < XSTATE_LEAST ||
+            threads[i].xstate_length > IMAGE_MAX_XSTATE ||
+            !is_within(threads[i].xstate, threads[i].xstate_length, it->length) ||
+            !is_range(threads[i].pending, it->pending) ||
+            (threads[i].rseq &&
+                (threads[i].rseq_length < 24 || threads[i].rseq % 8 ||
+                    threads[i].rseq < IMAGE_LOWEST || threads[i].rseq >= IMAGE_HIGHEST)))
             return false;
     return true;
 }
@@ -87,9 +112,13 @@ static bool is_process(const struct image *it, const char *base, uint32_t index)
         return false;
     /* Who is dead has nothing: whoever loads an image goes through what all have. */
     if (p->kind == IMAGE_DEAD_LEADER || p->kind == IMAGE_ZOMBIE)
-        return !p->areas.n && !p->threads.n && !p->actions.n && !p->pending.n && !p->posix_timers.n && !p->locks.n && !p->fds.n;
-    if (p->kind != IMAGE_LIVING || !is_range(p->areas, it->areas) || !are_threads(it, base, p) || !is_range(p->actions, it->actions) || !is_range(p->posix_timers, it->timers) || !is_range(p->locks, it->locks) || !is_range(p->pending, it->pending) || !is_range(p->fds, it->fds) ||
-        !is_within(p->auxv, p->auxv_length, it->length) || p->auxv_length > 4096 || !is_text(it, p->executable) || !is_text(it, p->directory))
+        return !p->areas.n && !p->threads.n && !p->actions.n && !p->pending.n &&
+               !p->posix_timers.n && !p->locks.n && !p->fds.n;
+    if (p->kind != IMAGE_LIVING || !is_range(p->areas, it->areas) || !are_threads(it, base, p) ||
+        !is_range(p->actions, it->actions) || !is_range(p->posix_timers, it->timers) ||
+        !is_range(p->locks, it->locks) || !is_range(p->pending, it->pending) ||
+        !is_range(p->fds, it->fds) || !is_within(p->auxv, p->auxv_length, it->length) ||
+        p->auxv_length > 4096 || !is_text(it, p->executable) || !is_text(it, p->directory))
         return false;
     for (uint32_t i = p->areas.first; i < p->areas.first + p->areas.n; i++) {
         const struct image_area *area = image_table(it, base, areas, struct image_area) + i;
@@ -105,7 +134,8 @@ static bool are_watches(const struct image *it, const char *base) {
     const struct image_watch *watches = image_table(it, base, watches, struct image_watch);
 
     for (uint64_t i = 0; i < it->watches.n; i++)
-        if (watches[i].number < 1 || watches[i].number > IMAGE_MAX_WATCHES || !is_text(it, watches[i].path))
+        if (watches[i].number < 1 || watches[i].number > IMAGE_MAX_WATCHES ||
+            !is_text(it, watches[i].path))
             return false;
     return true;
 }
@@ -119,11 +149,18 @@ static bool are_files(const struct image *it, const char *base) {
     for (uint64_t i = 0; i < it->files.n; i++) {
         const struct image_file *f = &files[i];
 
-        if (!is_text(it, f->path) || !is_range(f->runs, it->runs) || !is_range(f->targets, f->kind == IMAGE_FILE_NOTIFY ? it->watches : it->targets) || !is_within(f->data, f->data_length, it->length) || !is_within(f->name, f->name_length, it->length) || f->name_length > 128 || !is_within(f->remote, f->remote_length, it->length) || f->remote_length > 128 || f->peer > it->files.n ||
-            (f->kind == IMAGE_FILE_PIPE && f->value >= it->pipes.n) || (f->kind == IMAGE_FILE_EXTERNAL && f->value >= it->n_externals) ||
-            ((f->kind == IMAGE_FILE_MASTER || f->kind == IMAGE_FILE_TERMINAL) && f->value >= it->terminals.n))
+        if (!is_text(it, f->path) || !is_range(f->runs, it->runs) ||
+            !is_range(f->targets, f->kind == IMAGE_FILE_NOTIFY ? it->watches : it->targets) ||
+            !is_within(f->data, f->data_length, it->length) ||
+            !is_within(f->name, f->name_length, it->length) || f->name_length > 128 ||
+            !is_within(f->remote, f->remote_length, it->length) || f->remote_length > 128 ||
+            f->peer > it->files.n || (f->kind == IMAGE_FILE_PIPE && f->value >= it->pipes.n) ||
+            (f->kind == IMAGE_FILE_EXTERNAL && f->value >= it->n_externals) ||
+            ((f->kind == IMAGE_FILE_MASTER || f->kind == IMAGE_FILE_TERMINAL) &&
+                f->value >= it->terminals.n))
             return false;
-        for (uint32_t k = f->targets.first + 1; f->kind == IMAGE_FILE_NOTIFY && k < f->targets.first + f->targets.n; k++)
+        for (uint32_t k = f->targets.first + 1;
+             f->kind == IMAGE_FILE_NOTIFY && k < f->targets.first + f->targets.n; k++)
             if (watches[k].number <= watches[k - 1].number)
                 return false;
     }
@@ -138,17 +175,22 @@ static bool are_files(const struct image *it, const char *base) {
 
 /* Numbers go up, and each command has one. */
 static bool are_terminals(const struct image *it, const char *base) {
-    const struct image_terminal *terminals = image_table(it, base, terminals, struct image_terminal);
+    const struct image_terminal *terminals =
+        image_table(it, base, terminals, struct image_terminal);
     uint64_t lent = 0;
 
     for (uint64_t i = 0; i < it->terminals.n && it->n_lent <= it->terminals.n; i++) {
         const struct image_terminal *t = &terminals[i];
 
-        if (t->number >= IMAGE_MAX_TERMINALS || (i && t->number <= t[-1].number) || t->lent > it->n_lent || !is_within(t->output, t->output_length, it->length) || !is_within(t->input, t->input_length, it->length) || (t->lent && lent >> (t->lent - 1) & 1))
+        if (t->number >= IMAGE_MAX_TERMINALS || (i && t->number <= t[-1].number) ||
+            t->lent > it->n_lent || !is_within(t->output, t->output_length, it->length) ||
+            !is_within(t->input, t->input_length, it->length) ||
+            (t->lent && lent >> (t->lent - 1) & 1))
             return false;
         lent |= t->lent ? 1ull << (t->lent - 1) : 0;
     }
-    return it->n_lent <= it->terminals.n && lent == (it->n_lent < 64 ? (1ull << it->n_lent) - 1 : ~0ull);
+    return it->n_lent <= it->terminals.n &&
+           lent == (it->n_lent < 64 ? (1ull << it->n_lent) - 1 : ~0ull);
 }
 
 /* Times of a virtual clock are up to IMAGE_NEVER. */
@@ -159,16 +201,22 @@ static bool is_time(int64_t time, bool may_be_past) {
 static bool is_alarm(const struct image *it, const char *base, const struct image_alarm *alarm) {
     const struct image_file *files = image_table(it, base, files, struct image_file);
 
-    if (alarm->kind < IMAGE_ALARM_INTERVAL || alarm->kind > IMAGE_ALARM_DESCRIPTOR || alarm->number >= IMAGE_MAX_ALARMS || alarm->signal > IMAGE_SIGNALS || !is_time(alarm->deadline, true) || !is_time(alarm->interval, false))
+    if (alarm->kind < IMAGE_ALARM_INTERVAL || alarm->kind > IMAGE_ALARM_DESCRIPTOR ||
+        alarm->number >= IMAGE_MAX_ALARMS || alarm->signal > IMAGE_SIGNALS ||
+        !is_time(alarm->deadline, true) || !is_time(alarm->interval, false))
         return false;
-    return alarm->kind != IMAGE_ALARM_DESCRIPTOR ? alarm->pid > 1 : alarm->file && alarm->file <= it->files.n && files[alarm->file - 1].kind == IMAGE_FILE_TIMER;
+    return alarm->kind != IMAGE_ALARM_DESCRIPTOR
+               ? alarm->pid > 1
+               : alarm->file && alarm->file <= it->files.n &&
+                     files[alarm->file - 1].kind == IMAGE_FILE_TIMER;
 }
 
 static bool is_determinism(const struct image *it, const char *base) {
     const struct image_wait *waits = image_table(it, base, waits, struct image_wait);
     const struct image_alarm *alarms = image_table(it, base, alarms, struct image_alarm);
 
-    if (it->determinism.ticks > IMAGE_NEVER || it->determinism.jumped > IMAGE_NEVER || it->determinism.last_pid > INT32_MAX)
+    if (it->determinism.ticks > IMAGE_NEVER || it->determinism.jumped > IMAGE_NEVER ||
+        it->determinism.last_pid > INT32_MAX)
         return false;
     for (uint64_t i = 0; i < it->waits.n; i++)
         if (!is_time(waits[i].deadline, true))
@@ -183,7 +231,8 @@ static bool are_apart(struct image_range a, struct image_range b) {
     return !a.n || !b.n || a.first + a.n <= b.first || b.first + b.n <= a.first;
 }
 
-/* What is one's is no other's, and each area is somebody's: room is reckoned by areas and taken by processes, and the other way round. */
+/* What is one's is no other's, and each area is somebody's: room is reckoned by areas and taken by
+ * processes, and the other way round. */
 static bool are_own(const struct image *it, const char *base) {
     const struct image_process *processes = image_table(it, base, processes, struct image_process);
     uint64_t n_areas = 0;
@@ -191,7 +240,8 @@ static bool are_own(const struct image *it, const char *base) {
     for (uint64_t i = 0; i < it->processes.n; i++) {
         n_areas += processes[i].areas.n;
         for (uint64_t k = 0; k < i; k++)
-            if (!are_apart(processes[i].areas, processes[k].areas) || !are_apart(processes[i].threads, processes[k].threads))
+            if (!are_apart(processes[i].areas, processes[k].areas) ||
+                !are_apart(processes[i].threads, processes[k].threads))
                 return false;
     }
     return n_areas == it->areas.n;
@@ -209,7 +259,8 @@ static uint64_t bytes_of(const struct image_run *runs, struct image_range range)
     return bytes;
 }
 
-/* No byte is there for two runs, and all areas and files together have as many as there are at most: what is loaded has no more pages than the image, and looking at it takes no longer. */
+/* No byte is there for two runs, and all areas and files together have as many as there are at
+ * most: what is loaded has no more pages than the image, and looking at it takes no longer. */
 static bool are_once(const struct image *it, const char *base) {
     const struct image_run *runs = image_table(it, base, runs, struct image_run);
     const struct image_area *areas = image_table(it, base, areas, struct image_area);
@@ -239,8 +290,10 @@ static bool is_consistent(const void *base, uint64_t length) {
     const struct image *it = image_header(base, length);
     const char *bytes = base;
 
-    if (length < sizeof *it || length % 8 || it->magic != IMAGE_MAGIC || it->length != length || !are_tables(it) || bytes[it->texts_end - 1] || !are_once(it, base) || !are_terminals(it, base) || !are_watches(it, base) || !are_files(it, base) || !is_determinism(it, base) || !it->processes.n ||
-        (it->is_command && it->processes.n != 1))
+    if (length < sizeof *it || length % 8 || it->magic != IMAGE_MAGIC || it->length != length ||
+        !are_tables(it) || bytes[it->texts_end - 1] || !are_once(it, base) ||
+        !are_terminals(it, base) || !are_watches(it, base) || !are_files(it, base) ||
+        !is_determinism(it, base) || !it->processes.n || (it->is_command && it->processes.n != 1))
         return false;
     for (uint64_t i = 0; i < it->areas.n; i++)
         if (!is_area(it, base, image_table(it, base, areas, struct image_area) + i))
@@ -257,7 +310,7 @@ bool image_is_sound(const void *base, uint64_t length) {
     return is_consistent(base, length) && !it->is_incremental && !it->kept.n;
 }
 
-/* ---- additions ---------------------------------------------------------------------------------------------------------- */
+/* ---- additions ---- */
 
 static bool is_same_text(const char *a, const char *b) {
     for (; *a && *a == *b; a++, b++)
@@ -265,13 +318,18 @@ static bool is_same_text(const char *a, const char *b) {
     return *a == *b;
 }
 
-static bool is_same_file(const struct image_area *was, const char *base, const struct image_area *now, const char *found) {
-    return was->end == now->end && was->protection == now->protection && was->offset == now->offset && was->is_shared == now->is_shared && was->is_written == now->is_written && was->inode == now->inode && was->size == now->size && was->mtime_s == now->mtime_s &&
+static bool is_same_file(const struct image_area *was, const char *base,
+    const struct image_area *now, const char *found) {
+    return was->end == now->end && was->protection == now->protection &&
+           was->offset == now->offset && was->is_shared == now->is_shared &&
+           was->is_written == now->is_written && was->inode == now->inode &&
+           was->size == now->size && was->mtime_s == now->mtime_s &&
            was->mtime_ns == now->mtime_ns && is_same_text(base + was->path, found + now->path);
 }
 
 /* Those that begin there or, what grows downwards, end there. */
-const struct image_area *image_area_before(const struct image_area *areas, uint32_t n, const char *base, const struct image_area *area, const char *found) {
+const struct image_area *image_area_before(const struct image_area *areas, uint32_t n,
+    const char *base, const struct image_area *area, const char *found) {
     uint32_t low = 0, high = n;
 
     while (low < high) {
@@ -283,19 +341,26 @@ const struct image_area *image_area_before(const struct image_area *areas, uint3
             high = middle;
     }
     const struct image_area *was = &areas[low];
-    if (low == n || was->kind != area->kind || was->flags != area->flags || was->forgets || area->forgets)
+    if (low == n || was->kind != area->kind || was->flags != area->flags || was->forgets ||
+        area->forgets)
         return NULL;
-    bool resumes = was->start == area->start || (area->kind == IMAGE_STACK && was->end == area->end);
-    return resumes && (is_memory(area) || (area->kind == IMAGE_FILE && is_same_file(was, base, area, found))) ? was : NULL;
+    bool resumes =
+        was->start == area->start || (area->kind == IMAGE_STACK && was->end == area->end);
+    return resumes && (is_memory(area) ||
+                          (area->kind == IMAGE_FILE && is_same_file(was, base, area, found)))
+               ? was
+               : NULL;
 }
 
-static const struct image_area *next_part(const struct image_area **at, const struct image_area *end) {
+static const struct image_area *next_part(
+    const struct image_area **at, const struct image_area *end) {
     while (*at < end && (*at)->kind != IMAGE_VVAR && (*at)->kind != IMAGE_VDSO)
         (*at)++;
     return *at < end ? (*at)++ : NULL;
 }
 
-bool image_has_same_parts(const struct image_area *was, uint32_t n, const struct image_area *now, uint32_t n_now) {
+bool image_has_same_parts(
+    const struct image_area *was, uint32_t n, const struct image_area *now, uint32_t n_now) {
     const struct image_area *end = was + n, *now_end = now + n_now;
 
     for (;;) {
@@ -308,13 +373,15 @@ bool image_has_same_parts(const struct image_area *was, uint32_t n, const struct
     }
 }
 
-bool image_has_same_tree(const struct image *was, const char *base, const struct image_process *processes, uint64_t n) {
+bool image_has_same_tree(
+    const struct image *was, const char *base, const struct image_process *processes, uint64_t n) {
     const struct image_process *before = image_table(was, base, processes, struct image_process);
 
     for (uint64_t i = 0; i < n && n == was->processes.n; i++) {
         const struct image_process *a = &before[i], *b = &processes[i];
 
-        if (a->kind != b->kind || a->pid != b->pid || a->session != b->session || a->group != b->group || a->parent != b->parent || a->status != b->status)
+        if (a->kind != b->kind || a->pid != b->pid || a->session != b->session ||
+            a->group != b->group || a->parent != b->parent || a->status != b->status)
             return false;
     }
     return n == was->processes.n;
@@ -329,25 +396,34 @@ static uint32_t max_threads(const struct image *it, const struct image_process *
     return most;
 }
 
-bool image_is_of_same(const struct image *was, const char *base, const struct image *now, const struct image_process *processes, const char *texts) {
+bool image_is_of_same(const struct image *was, const char *base, const struct image *now,
+    const struct image_process *processes, const char *texts) {
     const struct image_process *before = image_table(was, base, processes, struct image_process);
     bool is_alone = was->processes.n == 1 && was->threads.n == 1;
 
-    if (!image_has_same_tree(was, base, processes, now->processes.n) || was->is_command || now->is_command || was->terminals.n || now->terminals.n || was->determinism.is_there || now->determinism.is_there || was->n_externals != now->n_externals || (is_alone && now->threads.n != 1) ||
-        max_threads(now, processes) > max_threads(was, before))
+    if (!image_has_same_tree(was, base, processes, now->processes.n) || was->is_command ||
+        now->is_command || was->terminals.n || now->terminals.n || was->determinism.is_there ||
+        now->determinism.is_there || was->n_externals != now->n_externals ||
+        (is_alone && now->threads.n != 1) || max_threads(now, processes) > max_threads(was, before))
         return false;
     for (uint64_t i = 0; i < was->processes.n; i++) {
         const struct image_process *a = &before[i], *b = &processes[i];
 
-        if (a->kind == IMAGE_LIVING && (a->goodbye != b->goodbye || a->is_subreaper != b->is_subreaper || a->barriers != b->barriers || !is_same_text(base + a->executable, texts + b->executable)))
+        if (a->kind == IMAGE_LIVING &&
+            (a->goodbye != b->goodbye || a->is_subreaper != b->is_subreaper ||
+                a->barriers != b->barriers ||
+                !is_same_text(base + a->executable, texts + b->executable)))
             return false;
     }
     return true;
 }
 
-/* Each page of memory is said once, and those that are kept lie in an area that goes on, among pages of the base's of the same process and address. */
-static bool is_kept(const struct image *it, const char *found, const struct image_area *area, const struct image *was, const char *base, const struct image_area *before) {
-    const struct image_kept *kept = image_table(it, found, kept, struct image_kept) + area->kept.first;
+/* Each page of memory is said once, and those that are kept lie in an area that goes on, among
+ * pages of the base's of the same process and address. */
+static bool is_kept(const struct image *it, const char *found, const struct image_area *area,
+    const struct image *was, const char *base, const struct image_area *before) {
+    const struct image_kept *kept =
+        image_table(it, found, kept, struct image_kept) + area->kept.first;
     const struct image_run *runs = image_table(was, base, runs, struct image_run);
     uint64_t end = area->start;
     uint32_t k = 0;
@@ -355,35 +431,49 @@ static bool is_kept(const struct image *it, const char *found, const struct imag
     if (area->kept.n && !before)
         return false;
     for (uint32_t i = 0; i < area->kept.n; i++) {
-        if (!kept[i].length || (kept[i].address | kept[i].length) % IMAGE_PAGE || kept[i].address < end || kept[i].length > area->end - kept[i].address || kept[i].address > area->end)
+        if (!kept[i].length || (kept[i].address | kept[i].length) % IMAGE_PAGE ||
+            kept[i].address < end || kept[i].length > area->end - kept[i].address ||
+            kept[i].address > area->end)
             return false;
         end = kept[i].address + kept[i].length;
-        while (k < before->runs.n && runs[before->runs.first + k].address + runs[before->runs.first + k].length < end)
+        while (k < before->runs.n &&
+               runs[before->runs.first + k].address + runs[before->runs.first + k].length < end)
             k++;
         const struct image_run *run = &runs[before->runs.first + k];
-        if (k == before->runs.n || run->address > kept[i].address || kept[i].at != run->at + (kept[i].address - run->address))
+        if (k == before->runs.n || run->address > kept[i].address ||
+            kept[i].at != run->at + (kept[i].address - run->address))
             return false;
     }
     return true;
 }
 
-bool image_is_incremental(const void *found, uint64_t length, const void *base, uint64_t base_length) {
+bool image_is_incremental(
+    const void *found, uint64_t length, const void *base, uint64_t base_length) {
     const struct image *it = image_header(found, length), *was = image_header(base, base_length);
     uint64_t n_kept = 0;
 
-    if (!is_consistent(found, length) || !it->is_incremental || !image_is_of_same(was, base, it, image_table(it, (const char *)found, processes, struct image_process), found))
+    if (!is_consistent(found, length) || !it->is_incremental ||
+        !image_is_of_same(was, base, it,
+            image_table(it, (const char *)found, processes, struct image_process), found))
         return false;
     for (uint64_t i = 0; i < it->processes.n; i++) {
-        const struct image_process *p = image_table(it, found, processes, struct image_process) + i, *q = image_table(was, base, processes, struct image_process) + i;
+        const struct image_process *p = image_table(it, found, processes, struct image_process) + i,
+                                   *q = image_table(was, base, processes, struct image_process) + i;
 
-        if (!image_has_same_parts(image_table(was, base, areas, struct image_area) + q->areas.first, q->areas.n, image_table(it, found, areas, struct image_area) + p->areas.first, p->areas.n))
+        if (!image_has_same_parts(image_table(was, base, areas, struct image_area) + q->areas.first,
+                q->areas.n, image_table(it, found, areas, struct image_area) + p->areas.first,
+                p->areas.n))
             return false;
         for (uint32_t k = p->areas.first; k < p->areas.first + p->areas.n; k++) {
             const struct image_area *area = image_table(it, found, areas, struct image_area) + k;
 
             n_kept += area->kept.n;
-            if (n_kept > it->kept.n || !is_range(area->kept, it->kept) || (area->kept.n && !is_memory(area)) ||
-                !is_kept(it, found, area, was, base, image_area_before(image_table(was, base, areas, struct image_area) + q->areas.first, q->areas.n, base, area, found)))
+            if (n_kept > it->kept.n || !is_range(area->kept, it->kept) ||
+                (area->kept.n && !is_memory(area)) ||
+                !is_kept(it, found, area, was, base,
+                    image_area_before(
+                        image_table(was, base, areas, struct image_area) + q->areas.first,
+                        q->areas.n, base, area, found)))
                 return false;
         }
     }

@@ -2,8 +2,11 @@
 /*
  * Standing still, and going on: determinism in snapshots of running processes.
  *
- * A capturer stops the processes and makes calls in them; what it needs of init for that, and what init knows, it asks for on a socket (quiesce.h). init does nothing else until the calls are made, which takes as long as reading their memory.
- * In the copy, another init begins with what this one knew, before any process goes on: the clock, what was to end when, timers, the numbers of commands to come. Streams of chance need nothing: a process has its own among its limits.
+ * A capturer stops the processes and makes calls in them; what it needs of init for that, and what
+ * init knows, it asks for on a socket (quiesce.h). init does nothing else until the calls are made,
+ * which takes as long as reading their memory. In the copy, another init begins with what this one
+ * knew, before any process goes on: the clock, what was to end when, timers, the numbers of
+ * commands to come. Streams of chance need nothing: a process has its own among its limits.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,9 +29,9 @@
 #include "guest/vtime.h"
 #include "sys/syscalls.h"
 
-static int64_t began_ns;        /* when that began, by the real clock */
+static int64_t began_ns; /* when that began, by the real clock */
 
-/* ---- what init knows ------------------------------------------------------------------------------------------------------ */
+/* ---- what init knows ---- */
 
 /* "0.00 0.00 0.00 1/50 LAST", in a /proc that is not covered. */
 static uint32_t last_pid(void) {
@@ -55,7 +58,8 @@ static int send_entries(const void *entries, uint32_t n, size_t size) {
     for (uint32_t i = 0; i < n && r >= 0; i += QUIESCE_AT_ONCE) {
         uint32_t left = n - i;
 
-        r = fd_send(state_capturer, (const char *)entries + i * size, (left < QUIESCE_AT_ONCE ? left : QUIESCE_AT_ONCE) * size, NULL, 0);
+        r = fd_send(state_capturer, (const char *)entries + i * size,
+            (left < QUIESCE_AT_ONCE ? left : QUIESCE_AT_ONCE) * size, NULL, 0);
     }
     return r;
 }
@@ -79,7 +83,7 @@ static int send_state(const struct plan *plan) {
     return r < 0 ? r : send_entries(alarms, state.n_alarms, sizeof alarms[0]);
 }
 
-/* ---- a capturer ----------------------------------------------------------------------------------------------------------------- */
+/* ---- a capturer ---- */
 
 static void end_quiesce(void) {
     timer_unmark();
@@ -97,7 +101,8 @@ static bool receive_message(struct quiesce_message *message) {
     return n == sizeof *message && message->n <= QUIESCE_MAX_THREADS;
 }
 
-/* Until the next message: what is asked is let pass, once nobody but the capturer can have asked. */
+/* Until the next message: what is asked is let pass, once nobody but the capturer can have asked.
+ */
 static void await_orders(bool passes) {
     static struct pollfd events[1 + DETERMINISM_MAX_LISTENERS];
 
@@ -177,7 +182,7 @@ int quiesce_begin(const struct plan *plan, int take_socket) {
     return 0;
 }
 
-/* ---- going on ------------------------------------------------------------------------------------------------------------- */
+/* ---- going on ---- */
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
 
@@ -191,22 +196,26 @@ int quiesce_resume(const struct box *box) {
         return -EBADMSG;
     if (flags)
         vtime_resume(knew);
-    return determinism_resume(box->plan, knew, restored.header->clocks[2] - restored.header->clocks[0] + determinism_uptime_ahead_ns);
+    return determinism_resume(box->plan, knew,
+        restored.header->clocks[2] - restored.header->clocks[0] + determinism_uptime_ahead_ns);
 }
 
 /* Where it has the page of the clock; 0: nowhere yet. */
 static uint64_t page_of(const struct image_process *process) {
-    const struct image_area *areas = restored_table(areas, struct image_area) + process->areas.first;
+    const struct image_area *areas =
+        restored_table(areas, struct image_area) + process->areas.first;
     const struct image_file *files = restored_table(files, struct image_file);
 
     for (uint32_t i = 0; i < process->areas.n; i++)
-        if (areas[i].kind == IMAGE_MEMORY && files[areas[i].path].kind == IMAGE_FILE_CLOCK && !areas[i].offset)
+        if (areas[i].kind == IMAGE_MEMORY && files[areas[i].path].kind == IMAGE_FILE_CLOCK &&
+            !areas[i].offset)
             return areas[i].start;
     return 0;
 }
 
 static uint64_t vdso_of(const struct image_process *process) {
-    const struct image_area *areas = restored_table(areas, struct image_area) + process->areas.first;
+    const struct image_area *areas =
+        restored_table(areas, struct image_area) + process->areas.first;
 
     for (uint32_t i = 0; i < process->areas.n; i++)
         if (areas[i].kind == IMAGE_VDSO)
@@ -222,11 +231,13 @@ int quiesce_adopt(const struct image_process *process, int take_listener) {
     return r < 0 || process->is_fresh || !vdso ? r : vdso_patch((pid_t)process->pid, vdso, page, 0);
 }
 
-/* Its clock starts now, as with any first command, and is then where it stood; it is the one that was numbered. */
+/* Its clock starts now, as with any first command, and is then where it stood; it is the one that
+ * was numbered. */
 int quiesce_begin_command(const struct plan *plan, int take_listener) {
     const struct image_determinism *knew = &restored.header->determinism;
     const uint32_t flags = plan->flags & PLAN_VIRTUAL ? IMAGE_VIRTUAL : 0;
-    int r = !knew->is_there || knew->flags != flags ? -EBADMSG : determinism_begin_command(plan, knew);
+    int r =
+        !knew->is_there || knew->flags != flags ? -EBADMSG : determinism_begin_command(plan, knew);
 
     if (r < 0)
         close(take_listener);
@@ -237,7 +248,8 @@ void quiesce_continue(const int *files, const int *externals, size_t n_externals
     if (!(restored.header->determinism.flags & IMAGE_VIRTUAL))
         return;
     wait_resume(restored_table(waits, struct image_wait), (uint32_t)restored.header->waits.n);
-    timer_resume(restored_table(alarms, struct image_alarm), (uint32_t)restored.header->alarms.n, files);
+    timer_resume(
+        restored_table(alarms, struct image_alarm), (uint32_t)restored.header->alarms.n, files);
     for (size_t i = 0; i < n_externals; i++)
         idle_add_external(externals[i]);
     vtime_disturb();

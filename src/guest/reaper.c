@@ -2,16 +2,24 @@
 /*
  * Trees of processes: signals to all of one, and a sandbox that stands still.
  *
- * All of it is looking into /proc, which is no picture of one moment: while it is read, processes come and go, and whom it concerns may be trying not to be found. What makes an end of that:
+ * All of it is looking into /proc, which is no picture of one moment: while it is read, processes
+ * come and go, and whom it concerns may be trying not to be found. What makes an end of that:
  *
- * - A process that has a SIGKILL or SIGSTOP pending creates no other one, from the moment that kill() returns. So once everything that is found has been sent one, whatever is
- *   not found yet is the child of something that was not found either; when no process is there that the last census has not seen, that is the end.
- * - A tree does not leave its top while that lives: the main process of a command is a subreaper (exec.c), and the filter keeps it so and refuses CLONE_PARENT. So the top is stopped first and killed last.
+ * - A process that has a SIGKILL or SIGSTOP pending creates no other one, from the moment that
+ * kill() returns. So once everything that is found has been sent one, whatever is not found yet is
+ * the child of something that was not found either; when no process is there that the last census
+ * has not seen, that is the end.
+ * - A tree does not leave its top while that lives: the main process of a command is a subreaper
+ * (exec.c), and the filter keeps it so and refuses CLONE_PARENT. So the top is stopped first and
+ * killed last.
  * - Who kills the stopped top sets its tree free; then everything in the sandbox is killed.
- * - Where that comes to no end (bombs that fork faster than they are found, another command that sends SIGCONT), everything in the sandbox is stopped by one kill(-1), which the kernel
- *   does under the lock that forks need. It is the last resort as it is felt by those who are not meant.
+ * - Where that comes to no end (bombs that fork faster than they are found, another command that
+ * sends SIGCONT), everything in the sandbox is stopped by one kill(-1), which the kernel does under
+ * the lock that forks need. It is the last resort as it is felt by those who are not meant.
  *
- * Who waits for an answer of init's (determinism.h) stands as still as who is stopped. Standing still is done by SIGSTOP, parents first, and undone by SIGCONT, children first: a shell with job control that sees a child stop takes it for the terminal's ^Z.
+ * Who waits for an answer of init's (determinism.h) stands as still as who is stopped. Standing
+ * still is done by SIGSTOP, parents first, and undone by SIGCONT, children first: a shell with job
+ * control that sees a child stop takes it for the terminal's ^Z.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,45 +37,47 @@
 #include "guest/state.h"
 #include "sys/syscalls.h"
 
-#define MAX_PROCESSES 32768     /* in one census; what is more is found when these are dead */
-#define MAX_ROUNDS 24           /* before everything is stopped at once */
-#define LATE_ROUND 60           /* of standing still: the better part of 10 ms */
+#define MAX_PROCESSES 32768 /* in one census; what is more is found when these are dead */
+#define MAX_ROUNDS 24       /* before everything is stopped at once */
+#define LATE_ROUND 60       /* of standing still: the better part of 10 ms */
 #define TICK_NS 100000
-#define FREEZE_NS 2000000000ll  /* after all were told */
-#define POLITE_NS 100000000ll   /* who is kept from the processors by guests that run, in rounds that take a tenth of a second each, has to stop them all first */
+#define FREEZE_NS 2000000000ll /* after all were told */
+#define POLITE_NS                                                                                  \
+    100000000ll /* who is kept from the processors by guests that run, in rounds that take a tenth \
+                   of a second each, has to stop them all first */
 #define MAX_THEIRS 1024
-#define MAX_LOOKS 4096          /* beside the census itself */
+#define MAX_LOOKS 4096 /* beside the census itself */
 
 enum place { UNKNOWN, INSIDE, OUTSIDE };
 
 struct process {
-    uint64_t started;           /* with the pid, a name that is not used again */
-    uint64_t size, resident;    /* of its memory */
+    uint64_t started;        /* with the pid, a name that is not used again */
+    uint64_t size, resident; /* of its memory */
     pid_t pid, parent, group, foreground;
     pid_t restless; /* one of its threads that does not stand still */
     uint32_t threads;
-    uint32_t depth;             /* below init; 0: not worked out */
+    uint32_t depth; /* below init; 0: not worked out */
     char state;
-    uint8_t place;              /* enum place */
-    bool told;                  /* has been sent its signal */
+    uint8_t place; /* enum place */
+    bool told;     /* has been sent its signal */
     bool still;
-    bool stopping;              /* one of its threads has stopped */
+    bool stopping; /* one of its threads has stopped */
 };
 
 struct census {
-    struct process *list;       /* by pid, rising, as the kernel lists them */
+    struct process *list; /* by pid, rising, as the kernel lists them */
     size_t n;
     int proc;
     unsigned looks;
-    bool unsure;                /* some could not be placed, or counted */
+    bool unsure; /* some could not be placed, or counted */
 };
 
 static int freeze_processes(bool at_once);
 
-static pid_t theirs[MAX_THEIRS];        /* stopped by others when we froze: not ours to continue */
+static pid_t theirs[MAX_THEIRS]; /* stopped by others when we froze: not ours to continue */
 static size_t n_theirs;
 
-/* ---- looking -------------------------------------------------------------------------------------------------------- */
+/* ---- looking ---- */
 
 static const char *skip_fields(const char *at, unsigned n) {
     while (n--) {
@@ -124,7 +134,8 @@ static bool read_process(int proc, pid_t pid, struct process *ret_process) {
     return look_at(proc, path, ret_process);
 }
 
-/* Dead are those of whom nothing runs any more: a process whose first thread has ended looks like a zombie, too. */
+/* Dead are those of whom nothing runs any more: a process whose first thread has ended looks like a
+ * zombie, too. */
 static bool is_dead(const struct process *p) {
     return p->state == 'X' || (p->state == 'Z' && p->threads <= 1);
 }
@@ -162,7 +173,8 @@ static void census_close(struct census *census) {
 }
 
 static int census_init(struct census *census) {
-    void *list = mmap(NULL, MAX_PROCESSES * sizeof(struct process), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *list = mmap(NULL, MAX_PROCESSES * sizeof(struct process), PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
     *census = (struct census){ .list = list, .proc = -1 };
     return list == MAP_FAILED ? -errno : 0;
@@ -189,14 +201,15 @@ static struct process *census_find(const struct census *census, pid_t pid) {
     return NULL;
 }
 
-/* The parent as the census saw it; NULL if it did not, or if that is another process that has got the pid. */
+/* The parent as the census saw it; NULL if it did not, or if that is another process that has got
+ * the pid. */
 static struct process *census_parent(const struct census *census, const struct process *p) {
     struct process *parent = census_find(census, p->parent);
 
     return parent && parent->started <= p->started ? parent : NULL;
 }
 
-/* ---- whose is it? --------------------------------------------------------------------------------------------------- */
+/* ---- whose is it? ---- */
 
 /* The census saw a process, but its parent no more (or not yet): asks again, upwards. */
 static enum place trace_ancestry(struct census *census, const struct process *p, pid_t top) {
@@ -206,8 +219,8 @@ static enum place trace_ancestry(struct census *census, const struct process *p,
         census->looks++;
         if (!read_process(census->proc, pid, &now)) {
             if (pid == p->pid)
-                return OUTSIDE;         /* it has ended */
-            now.parent = p->pid;        /* one above it has: its child has another parent now */
+                return OUTSIDE;  /* it has ended */
+            now.parent = p->pid; /* one above it has: its child has another parent now */
             continue;
         }
         if (now.parent == top)
@@ -221,25 +234,28 @@ static enum place trace_ancestry(struct census *census, const struct process *p,
 
 struct late {
     struct census *census;
-    pid_t top;                  /* whose tree it is about; 0: all */
+    pid_t top; /* whose tree it is about; 0: all */
 };
 
 static bool is_no_news(void *data, pid_t pid) {
     const struct late *late = data;
     struct process p;
 
-    if (pid == 1 || census_find(late->census, pid) || !read_process(late->census->proc, pid, &p) || is_dead(&p))
+    if (pid == 1 || census_find(late->census, pid) || !read_process(late->census->proc, pid, &p) ||
+        is_dead(&p))
         return true;
     return late->top && trace_ancestry(late->census, &p, late->top) == OUTSIDE;
 }
 
-/* Whether there are processes that concern us and that the census did not see. To list them costs little beside looking at each, so it is done twice: what got a pid behind the reader's back
- * has to do it again. */
+/* Whether there are processes that concern us and that the census did not see. To list them costs
+ * little beside looking at each, so it is done twice: what got a pid behind the reader's back has
+ * to do it again. */
 static bool census_is_old(struct census *census, pid_t top) {
     struct late late = { census, top };
 
     for (int i = 0; i < 2; i++)
-        if (lseek(census->proc, 0, SEEK_SET) < 0 || tree_each_number(census->proc, is_no_news, &late) != 0)
+        if (lseek(census->proc, 0, SEEK_SET) < 0 ||
+            tree_each_number(census->proc, is_no_news, &late) != 0)
             return true;
     return census->unsure;
 }
@@ -271,41 +287,48 @@ static enum place place_of(struct census *census, struct process *p, pid_t top) 
 }
 
 static void wait_a_little(void) {
-    struct timespec tick = { .tv_nsec = TICK_NS };      /* the kernel puts there what is left of it */
+    struct timespec tick = { .tv_nsec = TICK_NS }; /* the kernel puts there what is left of it */
 
     (void)sys_call5(__NR_ppoll, NULL, 0, &tick, NULL, 0);
 }
 
-/* A SIGSTOP takes effect when its process next looks. Who told of one is to find the process stopped: a freeze that follows must not take it for its own doing. True if it stands, and is not dead. */
+/* A SIGSTOP takes effect when its process next looks. Who told of one is to find the process
+ * stopped: a freeze that follows must not take it for its own doing. True if it stands, and is not
+ * dead. */
 static bool await_stop(pid_t pid) {
     int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     struct process p = { .state = 'X' };
 
-    for (int ticks = 0; ticks < MAX_ROUNDS && read_process(proc, pid, &p) && !is_stopped(p.state); ticks++)
+    for (int ticks = 0; ticks < MAX_ROUNDS && read_process(proc, pid, &p) && !is_stopped(p.state);
+         ticks++)
         wait_a_little();
     if (proc >= 0)
         close(proc);
     return is_stopped(p.state) && !is_dead(&p);
 }
 
-/* Whether a child of ours, which we do not reap meanwhile, was killed, or has ended though it stood. */
+/* Whether a child of ours, which we do not reap meanwhile, was killed, or has ended though it
+ * stood. */
 static bool was_freed(pid_t pid, bool stood) {
     siginfo_t ended = { 0 };
 
-    return sys_call5(__NR_waitid, P_PID, pid, &ended, WEXITED | WNOHANG | WNOWAIT, NULL) == 0 && ended.si_pid && (stood || (ended.si_code == CLD_KILLED && ended.si_status == SIGKILL));
+    return sys_call5(__NR_waitid, P_PID, pid, &ended, WEXITED | WNOHANG | WNOWAIT, NULL) == 0 &&
+           ended.si_pid && (stood || (ended.si_code == CLD_KILLED && ended.si_status == SIGKILL));
 }
 
-/* ---- signals -------------------------------------------------------------------------------------------------------- */
+/* ---- signals ---- */
 
 /* Sends the signal to all that is below the top and was not sent it yet. How many. */
-static int signal_processes(struct census *census, const struct census *before, pid_t top, int number) {
+static int signal_processes(
+    struct census *census, const struct census *before, pid_t top, int number) {
     int n = 0;
 
     for (size_t i = 0; i < census->n; i++) {
         struct process *p = &census->list[i];
         const struct process *known = before ? census_find(before, p->pid) : NULL;
 
-        if (p->pid == top || is_dead(p) || command_is_agent(p->pid) || place_of(census, p, top) != INSIDE)
+        if (p->pid == top || is_dead(p) || command_is_agent(p->pid) ||
+            place_of(census, p, top) != INSIDE)
             continue;
         p->told = known && known->told && known->started == p->started;
         if (p->told)
@@ -316,7 +339,8 @@ static int signal_processes(struct census *census, const struct census *before, 
     return n;
 }
 
-/* SIGKILL or SIGSTOP to all below the top, however they try to be missed. -EAGAIN: there was no end to them; -EXDEV: somebody has killed the stopped top, and what was left below it is anywhere. */
+/* SIGKILL or SIGSTOP to all below the top, however they try to be missed. -EAGAIN: there was no end
+ * to them; -EXDEV: somebody has killed the stopped top, and what was left below it is anywhere. */
 static int signal_until_done(pid_t top, int number) {
     struct census two[2];
     bool done = false, stood = false;
@@ -338,7 +362,7 @@ static int signal_until_done(pid_t top, int number) {
         r = census_take(now);
         if (r < 0)
             break;
-        (void)kill(top, SIGSTOP);       /* again, each time: another command may have let it go on */
+        (void)kill(top, SIGSTOP); /* again, each time: another command may have let it go on */
         total += signal_processes(now, before, top, number);
         stood = stood || await_stop(top);
         done = !census_is_old(now, top);
@@ -369,7 +393,8 @@ static int tell_once(pid_t top, int number) {
 
 static int signal_below(pid_t top, int number) {
     bool was_frozen = state_is_frozen;
-    int r = number == SIGKILL || number == SIGSTOP ? signal_until_done(top, number) : tell_once(top, number);
+    int r = number == SIGKILL || number == SIGSTOP ? signal_until_done(top, number)
+                                                   : tell_once(top, number);
 
     /* Nobody kills what stands still by accident: it is a try to get away, so nobody does. */
     if (r == -EXDEV && number == SIGKILL)
@@ -409,7 +434,7 @@ int tree_signal(pid_t top, int number, uint64_t scope) {
     if (!exists)
         return -ESRCH;
     if (is_dead(&main))
-        return -ESRCH;          /* about to be reaped, and nobody is below it */
+        return -ESRCH; /* about to be reaped, and nobody is below it */
     if (state_is_frozen && number == SIGCONT)
         return -EBUSY;
     if (scope == GUEST_SCOPE_GROUP)
@@ -431,14 +456,17 @@ int tree_signal(pid_t top, int number, uint64_t scope) {
     int r = signal_below(top, number);
     if (all && number == SIGKILL)
         (void)kill(top, SIGKILL);
-    else if (!all && (number == SIGKILL || number == SIGSTOP) && !state_is_frozen && main.state != 'T')
+    else if (!all && (number == SIGKILL || number == SIGSTOP) && !state_is_frozen &&
+             main.state != 'T')
         (void)kill(top, SIGCONT);
     else if (number == SIGSTOP)
         await_stop(top);
     return r < 0 ? r : r + all;
 }
 
-/* What stops makes no other, so one more look finds all who were made before; who is not found then goes with all others. Agents are stopped like them, as nobody could leave them out of it, and go on. */
+/* What stops makes no other, so one more look finds all who were made before; who is not found then
+ * goes with all others. Agents are stopped like them, as nobody could leave them out of it, and go
+ * on. */
 int tree_kill_guests(void) {
     struct census census;
     bool done = false;
@@ -463,12 +491,12 @@ int tree_kill_guests(void) {
     return 0;
 }
 
-/* ---- standing still ------------------------------------------------------------------------------------------------- */
+/* ---- standing still ---- */
 
 struct threads {
     int directory;
-    bool vfork;                 /* it waits for a child that shares its memory */
-    pid_t restless;             /* 0: all stand still */
+    bool vfork;     /* it waits for a child that shares its memory */
+    pid_t restless; /* 0: all stand still */
     bool stopping;
 };
 
@@ -481,30 +509,36 @@ static bool look_at_thread(void *data, pid_t thread) {
     if (!look_at(threads->directory, path, &p))
         return true;
     threads->stopping |= p.state == 'T';
-    if (!is_stopped(p.state) && !(p.state == 'D' && threads->vfork) && !determinism_holds_surely(thread))
+    if (!is_stopped(p.state) && !(p.state == 'D' && threads->vfork) &&
+        !determinism_holds_surely(thread))
         threads->restless = thread;
     return true;
 }
 
-/* A process that has called vfork waits in the kernel, where no signal stops it, until the child has executed; with the child stopped (or waiting likewise) it stands as still. It is told by the memory that
- * both share; or, as there are ways to wait so with memory of one's own, by waiting on and on. */
+/* A process that has called vfork waits in the kernel, where no signal stops it, until the child
+ * has executed; with the child stopped (or waiting likewise) it stands as still. It is told by the
+ * memory that both share; or, as there are ways to wait so with memory of one's own, by waiting on
+ * and on. */
 static bool waits_for_vfork(const struct census *census, const struct process *p, bool late) {
     for (size_t i = 0; i < census->n; i++) {
         const struct process *child = &census->list[i];
 
-        if (child->parent == p->pid && (child->state == 'T' || child->state == 'D') && (late || (child->size == p->size && child->resident == p->resident)))
+        if (child->parent == p->pid && (child->state == 'T' || child->state == 'D') &&
+            (late || (child->size == p->size && child->resident == p->resident)))
             return true;
     }
     return false;
 }
 
 static bool is_still(const struct census *census, struct process *p, bool late) {
-    struct threads threads = { .vfork = (p->state == 'D' || p->threads > 1) && waits_for_vfork(census, p, late) };
+    struct threads threads = { .vfork = (p->state == 'D' || p->threads > 1) &&
+                                        waits_for_vfork(census, p, late) };
     char path[32];
 
     if (is_dead(p))
         return true;
-    if (!is_stopped(p->state) && !(p->state == 'D' && threads.vfork) && !determinism_holds_surely(p->pid))
+    if (!is_stopped(p->state) && !(p->state == 'D' && threads.vfork) &&
+        !determinism_holds_surely(p->pid))
         p->restless = p->pid;
     p->stopping = p->state == 'T';
     if (p->threads <= 1)
@@ -528,7 +562,9 @@ static bool is_theirs(pid_t pid) {
     return false;
 }
 
-/* Has somebody told it to stop, who has not been undone meanwhile? The thread that takes the signal stops in the same moment: so who had neither stopped nor has it pending by now is looked at once more. */
+/* Has somebody told it to stop, who has not been undone meanwhile? The thread that takes the signal
+ * stops in the same moment: so who had neither stopped nor has it pending by now is looked at once
+ * more. */
 static bool is_told(const struct census *census, const struct process *p, bool surely) {
     struct process now = *p;
 
@@ -540,7 +576,8 @@ static bool is_told(const struct census *census, const struct process *p, bool s
     return now.stopping;
 }
 
-/* A signal to a process is one thread's to take, the first one's if it may; and who waits for init takes none. So one that does not is told, too, which stops all others. */
+/* A signal to a process is one thread's to take, the first one's if it may; and who waits for init
+ * takes none. So one that does not is told, too, which stops all others. */
 static void stop_process(const struct census *census, const struct process *p) {
     if (!is_theirs(p->pid) || !is_told(census, p, true)) {
         for (size_t i = 0; i < n_theirs; i++)
@@ -567,11 +604,14 @@ static int count_restless(struct census *census, int round, int *ret_n) {
     return restless;
 }
 
-/* Who has stopped, or been told to, before we told anybody. A process that is told while it sleeps is woken for it: it runs until it has taken the signal, unless init holds it or it waits for the kernel alone; its other threads follow later. */
+/* Who has stopped, or been told to, before we told anybody. A process that is told while it sleeps
+ * is woken for it: it runs until it has taken the signal, unless init holds it or it waits for the
+ * kernel alone; its other threads follow later. */
 static void note_theirs(const struct census *census) {
     for (size_t i = 0; i < census->n && n_theirs < MAX_THEIRS; i++) {
         const struct process *p = &census->list[i];
-        bool may_be = p->stopping || p->still || strchr("RD", p->state) || determinism_holds_surely(p->pid);
+        bool may_be =
+            p->stopping || p->still || strchr("RD", p->state) || determinism_holds_surely(p->pid);
 
         if (!is_dead(p) && may_be && is_told(census, p, false))
             theirs[n_theirs++] = p->pid;

@@ -12,14 +12,22 @@
 int record_send(int socket, const struct guest_record *record, const int *fds, size_t n_fds) {
     int r;
 
-    for (unsigned tries = 0; (r = fd_send(socket, record, sizeof *record, fds, n_fds)) == -ETOOMANYREFS && tries < FDS_TRIES; tries++)
+    for (unsigned tries = 0;
+         (r = fd_send(socket, record, sizeof *record, fds, n_fds)) == -ETOOMANYREFS &&
+         tries < FDS_TRIES;
+         tries++)
         (void)poll(NULL, 0, FDS_AGAIN_MS);
     return r;
 }
 
-void record_fault(int socket, uint32_t kind, uint64_t serial, const struct guest_fault *fault, int negative_errno) {
+void record_fault(int socket, uint32_t kind, uint64_t serial, const struct guest_fault *fault,
+    int negative_errno) {
     struct guest_record record = {
-        .kind = kind, .stage = fault->stage, .operation = fault->operation, .error = -negative_errno, .serial = serial,
+        .kind = kind,
+        .stage = fault->stage,
+        .operation = fault->operation,
+        .error = -negative_errno,
+        .serial = serial,
     };
 
     record_send(socket, &record, NULL, 0);
@@ -65,7 +73,8 @@ static int map_one(int proc_self, const char *file, uint32_t inner, uint32_t out
     return guest_write(proc_self, file, line);
 }
 
-int guest_map_one(int proc_self, uint32_t inner_uid, uint32_t outer_uid, uint32_t inner_gid, uint32_t outer_gid) {
+int guest_map_one(
+    int proc_self, uint32_t inner_uid, uint32_t outer_uid, uint32_t inner_gid, uint32_t outer_gid) {
     int r = guest_write(proc_self, "setgroups", "deny");
 
     if (r == 0)

@@ -2,10 +2,14 @@
 /*
  * Restoring, from init's side: restore.h has the model.
  *
- * init tells each process what to do, step by step, and hears how it went; no code of a guest's runs before all have said that nothing can fail any more.
+ * init tells each process what to do, step by step, and hears how it went; no code of a guest's
+ * runs before all have said that nothing can fail any more.
  *
- * Pids. Processes and threads get those that they had. Whoever may choose a pid has rights over the user namespace that the pid namespace belongs to, which is U0, and the processes are born in the sandbox's own. So init, while it is
- * U0's root, makes a child that stays so, and does one thing: it says what the next pid is to be. It ends before any of the processes goes on. For a process that is alone, init says so itself, once.
+ * Pids. Processes and threads get those that they had. Whoever may choose a pid has rights over the
+ * user namespace that the pid namespace belongs to, which is U0, and the processes are born in the
+ * sandbox's own. So init, while it is U0's root, makes a child that stays so, and does one thing:
+ * it says what the next pid is to be. It ends before any of the processes goes on. For a process
+ * that is alone, init says so itself, once.
  */
 #include "guest/restore.h"
 
@@ -29,20 +33,22 @@
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
 
-#define STREAMS 4
-#define FDS_AT_ONCE 32
-#define REST_NS 120000000ll     /* by then, of a hundred that are made at once, the last has answered; and before the engine looks (CHECKPOINT_REST_NS) */
+#    define STREAMS 4
+#    define FDS_AT_ONCE 32
+#    define REST_NS                                                                                \
+        120000000ll /* by then, of a hundred that are made at once, the last has answered; and     \
+                       before the engine looks (CHECKPOINT_REST_NS) */
 
-static pid_t keeper;            /* of the pids */
-static pid_t command;           /* the one process, of a command to be; 0: none, or it goes on by now */
+static pid_t keeper;  /* of the pids */
+static pid_t command; /* the one process, of a command to be; 0: none, or it goes on by now */
 
 static uint32_t n_processes(void) {
     return (uint32_t)restored.header->processes.n;
 }
 
-/* ---- pids --------------------------------------------------------------------------------------------------------------- */
+/* ---- pids ---- */
 
-static int kept_socket, kept_file;     /* of who keeps the pids, until it has begun */
+static int kept_socket, kept_file; /* of who keeps the pids, until it has begun */
 
 /* Writes which pid is the last one that was given, as if it were this one's turn. */
 static int put_next_pid(int file, uint32_t next) {
@@ -52,13 +58,15 @@ static int put_next_pid(int file, uint32_t next) {
     return r < 0 ? (int)r : 0;
 }
 
-/* In init's memory, errno included, on a stack of its own: nothing here may touch what init uses. */
+/* In init's memory, errno included, on a stack of its own: nothing here may touch what init uses.
+ */
 static int keep_pids(void *unused) {
     uint32_t next;
     int32_t result;
 
     (void)unused;
-    if (sys_call3(__NR_dup3, kept_file, 1, 0) < 0 || sys_call3(__NR_dup3, kept_socket, 0, 0) < 0 || sys_close_range(2, ~0u, 0) < 0)
+    if (sys_call3(__NR_dup3, kept_file, 1, 0) < 0 || sys_call3(__NR_dup3, kept_socket, 0, 0) < 0 ||
+        sys_close_range(2, ~0u, 0) < 0)
         sys_exit_group(1);
     while (sys_call3(__NR_read, 0, &next, sizeof next) == sizeof next && next) {
         result = put_next_pid(1, next);
@@ -80,7 +88,8 @@ static bool is_taken(uint32_t pid) {
     return false;
 }
 
-/* A fork of init would write down all its memory for this, and the first thing that init did afterwards would be to give that up. */
+/* A fork of init would write down all its memory for this, and the first thing that init did
+ * afterwards would be to give that up. */
 static int start_keeper(int file) {
     static _Alignas(GUEST_STACK_ALIGN) char stack[4096];
     uint32_t pid = 2;
@@ -96,7 +105,7 @@ static int start_keeper(int file) {
     if (r == 0 && (keeper = clone(keep_pids, stack + sizeof stack, CLONE_VM | SIGCHLD, NULL)) < 0)
         r = -errno;
     if (r == 0 && (uint32_t)keeper != pid)
-        r = -EEXIST;            /* and init's end is its end */
+        r = -EEXIST; /* and init's end is its end */
     close(pair[1]);
     if (r < 0)
         close(pair[0]);
@@ -106,7 +115,8 @@ static int start_keeper(int file) {
 }
 
 static bool is_alone(void) {
-    return n_processes() == 1 && restored.header->threads.n == 1 && restored.header->determinism.last_pid < 2;
+    return n_processes() == 1 && restored.header->threads.n == 1 &&
+           restored.header->determinism.last_pid < 2;
 }
 
 int restore_keep_pids(int proc_sys) {
@@ -125,18 +135,19 @@ static void end_keeper(void) {
 
     if (restore_pids < 0)
         return;
-    /* Processes may have its socket still, and it has rights that we have not any more: it cannot be killed. */
+    /* Processes may have its socket still, and it has rights that we have not any more: it cannot
+     * be killed. */
     (void)!write(restore_pids, &none, sizeof none);
     close(restore_pids);
     restore_pids = -1;
     (void)waitpid(keeper, NULL, __WALL);
 }
 
-/* ---- the tree ----------------------------------------------------------------------------------------------------------- */
+/* ---- the tree ---- */
 
 static struct restore_failure failure;
 
-static bool goes_unasked;       /* the one process, when it has all */
+static bool goes_unasked; /* the one process, when it has all */
 
 /* A listener may come with it: it is the caller's, who expects it (ret_listener). */
 static int hear_with(uint32_t index, int *ret_listener) {
@@ -149,7 +160,8 @@ static int hear_with(uint32_t index, int *ret_listener) {
         *ret_listener = n_fds ? fds[0] : -1;
         return 0;
     }
-    failure = (struct restore_failure){ n == sizeof word ? -word.error : 0, n == sizeof word ? word.step : 0, restored_process(index)->pid };
+    failure = (struct restore_failure){ n == sizeof word ? -word.error : 0,
+        n == sizeof word ? word.step : 0, restored_process(index)->pid };
     return n == sizeof word && word.error < 0 ? word.error : -ECHILD;
 }
 
@@ -159,7 +171,8 @@ static int receive_reply(uint32_t index) {
     return hear_with(index, &none);
 }
 
-static int order_more(uint32_t index, enum restore_order_kind kind, uint32_t argument, bool is_last, const int *fds, size_t n_fds) {
+static int order_more(uint32_t index, enum restore_order_kind kind, uint32_t argument, bool is_last,
+    const int *fds, size_t n_fds) {
     struct restore_order message = { kind, argument, is_last, is_last && goes_unasked };
     int r = fd_send(restore_ends[index].ours, &message, sizeof message, fds, n_fds);
 
@@ -178,7 +191,8 @@ static int notify_process(uint32_t index, enum restore_order_kind kind, uint32_t
     return r < 0 ? r : receive_reply(index);
 }
 
-static bool owes_word;          /* each of them, of how it was prepared, or amended; one that is by itself says nothing unasked */
+static bool owes_word; /* each of them, of how it was prepared, or amended; one that is by itself
+                          says nothing unasked */
 static int trackers[IMAGE_MAX_NOTED];
 static size_t n_trackers;
 
@@ -264,7 +278,8 @@ static int hear_begin(uint32_t index) {
     return receive_reply(index);
 }
 
-static bool has_several_tops;   /* processes without a parent among the others: each is kept from the forks that make the others */
+static bool has_several_tops; /* processes without a parent among the others: each is kept from the
+                                 forks that make the others */
 
 static void keep_from_each_other(void) {
     unsigned n = 0;
@@ -277,19 +292,24 @@ static void keep_from_each_other(void) {
             restore_keep_from_forks(i);
 }
 
-static bool keeps_memory;       /* what is for the one process, until it has gone on for a while */
-static const struct image *rests;       /* that image; NULL: nothing is left of one */
+static bool keeps_memory; /* what is for the one process, until it has gone on for a while */
+static const struct image *rests; /* that image; NULL: nothing is left of one */
 static int64_t rests_until_ns;
 
-/* Removing what init had for it takes as long as all else between its fork and its answer, and others wait for the processor. It writes no fewer copies of pages meanwhile: those that a holder has, its own forks have, too. */
+/* Removing what init had for it takes as long as all else between its fork and its answer, and
+ * others wait for the processor. It writes no fewer copies of pages meanwhile: those that a holder
+ * has, its own forks have, too. */
 static bool may_keep_memory(const struct box *box) {
     return box->keeps && restored_is_by_itself() && !determinism_wanted(box->plan);
 }
 
 /* Nobody else is made meanwhile, so the one after the last that was made comes by itself. */
 static int make_one(const struct box *box, uint32_t index) {
-    uint32_t parent = restored_process(index)->parent, pid_before = index ? restored_process(index - 1)->pid : 0;
-    int r = pid_before && restored_process(index)->pid == pid_before + 1 ? 0 : restore_next_pid(restored_process(index)->pid);
+    uint32_t parent = restored_process(index)->parent,
+             pid_before = index ? restored_process(index - 1)->pid : 0;
+    int r = pid_before && restored_process(index)->pid == pid_before + 1
+                ? 0
+                : restore_next_pid(restored_process(index)->pid);
 
     if (r < 0)
         return r;
@@ -305,11 +325,12 @@ static int make_one(const struct box *box, uint32_t index) {
     command = (pid_t)pid;
     keeps_memory = may_keep_memory(box);
     if (!keeps_memory)
-        restore_give_up(index);   /* init has no use for it, and would be counted for it */
+        restore_give_up(index); /* init has no use for it, and would be counted for it */
     return pid < 0 ? (int)pid : 0;
 }
 
-/* The group that it has from its birth, until groups are joined: that of who leads a session at the head of its line. 0: one that is none of theirs. */
+/* The group that it has from its birth, until groups are joined: that of who leads a session at the
+ * head of its line. 0: one that is none of theirs. */
 static uint32_t group_at_birth(uint32_t index) {
     const struct image_process *p = restored_process(index);
 
@@ -321,7 +342,8 @@ static uint32_t group_at_birth(uint32_t index) {
 static bool joins_as(uint32_t index, bool leader) {
     const struct image_process *p = restored_process(index);
 
-    return p->session != p->pid && (p->group == p->pid) == leader && p->group != group_at_birth(index);
+    return p->session != p->pid && (p->group == p->pid) == leader &&
+           p->group != group_at_birth(index);
 }
 
 /* Whoever led a group, and then who joined it; a leader of a session is in its own already. */
@@ -343,7 +365,8 @@ static int set_foregrounds(void) {
     int r = 0;
 
     for (uint32_t i = 0; i < n_processes() && r == 0; i++)
-        if (restored_process(i)->terminal && restored_process(i)->session == restored_process(i)->pid)
+        if (restored_process(i)->terminal &&
+            restored_process(i)->session == restored_process(i)->pid)
             r = notify_process(i, RESTORE_SET_FOREGROUND, 0);
     return r;
 }
@@ -397,7 +420,7 @@ int restore_fork(const struct box *box) {
     return r < 0 || restored.header->is_command || restored_is_by_itself() ? r : order_tree();
 }
 
-/* ---- a tree goes on ----------------------------------------------------------------------------------------------------- */
+/* ---- a tree goes on ---- */
 
 static const struct image_area *areas_of(uint32_t index) {
     return restored_table(areas, struct image_area) + restored_process(index)->areas.first;
@@ -416,7 +439,8 @@ static int give_area(uint32_t index, uint32_t first, bool is_last, const int *fi
     const struct image_area *area = &areas_of(index)[first];
     int file = files[area->path], fd = -EACCES;
 
-    if (area->flags & IMAGE_READ_ONLY && restored_table(files, struct image_file)[area->path].kind == IMAGE_FILE_MEMORY &&
+    if (area->flags & IMAGE_READ_ONLY &&
+        restored_table(files, struct image_file)[area->path].kind == IMAGE_FILE_MEMORY &&
         (fd = restore_read_only(file)) < 0 && fd != -EACCES) {
         failure = (struct restore_failure){ -fd, RESTORE_MEMORY, restored_process(index)->pid };
         return fd;
@@ -427,7 +451,8 @@ static int give_area(uint32_t index, uint32_t first, bool is_last, const int *fi
     return r;
 }
 
-/* The next of what it is to get, one order; with the last, or where there is none, it completes itself. */
+/* The next of what it is to get, one order; with the last, or where there is none, it completes
+ * itself. */
 static int give_files(uint32_t index, const int *files) {
     const struct image_process *p = restored_process(index);
     const struct image_fd *fds = restored_table(fds, struct image_fd) + p->fds.first;
@@ -444,7 +469,8 @@ static int give_files(uint32_t index, const int *files) {
         return give_area(index, first, has->completes, files);
     }
     has->completes = !has_more(index);
-    return n ? order_more(index, RESTORE_TAKE_FDS, first, has->completes, batch, n) : order_more(index, RESTORE_COMPLETE, 0, true, NULL, 0);
+    return n ? order_more(index, RESTORE_TAKE_FDS, first, has->completes, batch, n)
+             : order_more(index, RESTORE_COMPLETE, 0, true, NULL, 0);
 }
 
 /* And what it asks from then on is asked of us. */
@@ -459,12 +485,14 @@ static int has_threads(const struct box *box, uint32_t index) {
     return r;
 }
 
-/* Only who makes more than the one that it is asks for pids, and so takes turns with the others; a single one is made when all else is. */
+/* Only who makes more than the one that it is asks for pids, and so takes turns with the others; a
+ * single one is made when all else is. */
 static bool takes_turns(uint32_t index) {
     return restored_process(index)->threads.n != 1;
 }
 
-/* All of them at a time, each its next: of more than one order for a process neither side could be sure to have room for what the other says. */
+/* All of them at a time, each its next: of more than one order for a process neither side could be
+ * sure to have room for what the other says. */
 static int give_all(const struct box *box, const int *files) {
     bool is_more = true;
     int r = 0;
@@ -478,7 +506,8 @@ static int give_all(const struct box *box, const int *files) {
             if (restore_ends[i].waits) {
                 is_more |= !restore_ends[i].completes;
                 restore_ends[i].waits = false;
-                r = restore_ends[i].completes && !takes_turns(i) ? has_threads(box, i) : receive_reply(i);
+                r = restore_ends[i].completes && !takes_turns(i) ? has_threads(box, i)
+                                                                 : receive_reply(i);
             }
     }
     return r;
@@ -488,12 +517,14 @@ static int make_threads(const struct box *box) {
     int r = 0;
 
     for (uint32_t i = 0; i < n_processes() && r == 0; i++)
-        if (restored_process(i)->kind == IMAGE_LIVING && takes_turns(i) && (r = send_order(i, RESTORE_MAKE_THREADS, 0)) == 0)
+        if (restored_process(i)->kind == IMAGE_LIVING && takes_turns(i) &&
+            (r = send_order(i, RESTORE_MAKE_THREADS, 0)) == 0)
             r = has_threads(box, i);
     return r;
 }
 
-int restore_incremental(const struct box *box, int incremental, struct restore_failure *ret_failure) {
+int restore_incremental(
+    const struct box *box, int incremental, struct restore_failure *ret_failure) {
     int r = hear_prepared(box);
 
     if (r == 0 && (r = restore_take_incremental(incremental, true)) < 0)
@@ -513,7 +544,7 @@ static int resume(const struct box *box, const int *externals, size_t n_external
     if (r < 0)
         failure = (struct restore_failure){ -r, RESTORE_FILES, 0 };
     if (r == 0)
-        r = restored.before ? hear_owed() : hear_prepared(box);     /* they are amended, or prepared */
+        r = restored.before ? hear_owed() : hear_prepared(box); /* they are amended, or prepared */
     if (r == 0)
         r = give_all(box, files);
     if (r == 0)
@@ -528,14 +559,18 @@ static int resume(const struct box *box, const int *externals, size_t n_external
     return r;
 }
 
-/* Nothing is left to do, and could fail, between its having all and its going on. Nor has init a file open with it, which one that closes it would find locked, or without an end, for a moment longer. */
+/* Nothing is left to do, and could fail, between its having all and its going on. Nor has init a
+ * file open with it, which one that closes it would find locked, or without an end, for a moment
+ * longer. */
 static bool may_go_unasked(const struct box *box) {
-    return restored_is_by_itself() && !takes_turns(0) && !determinism_wanted(box->plan) && restored.header->determinism.last_pid < 2 && !restore_makes_files();
+    return restored_is_by_itself() && !takes_turns(0) && !determinism_wanted(box->plan) &&
+           restored.header->determinism.last_pid < 2 && !restore_makes_files();
 }
 
 static bool has_wait(const struct image_process *p) {
     const struct image_wait *waits = restored_table(waits, struct image_wait);
-    const struct image_thread *threads = restored_table(threads, struct image_thread) + p->threads.first;
+    const struct image_thread *threads =
+        restored_table(threads, struct image_thread) + p->threads.first;
 
     for (uint64_t i = 0; i < restored.header->waits.n; i++)
         for (uint32_t k = 0; k < p->threads.n; k++)
@@ -546,7 +581,8 @@ static bool has_wait(const struct image_process *p) {
 
 static void let_go_those(bool with_waits) {
     for (uint32_t i = 0; i < n_processes(); i++)
-        if (restored_process(i)->kind == IMAGE_LIVING && has_wait(restored_process(i)) == with_waits)
+        if (restored_process(i)->kind == IMAGE_LIVING &&
+            has_wait(restored_process(i)) == with_waits)
             (void)send_order(i, RESTORE_GO, 0);
 }
 
@@ -558,10 +594,13 @@ static void let_go(const struct box *box) {
     let_go_those(false);
 }
 
-int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_dry_run, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
+int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_dry_run,
+    int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
     size_t n = (size_t)restored.header->files.n, length = (n + 1) * sizeof(int);
     int *files = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    int r = files == MAP_FAILED ? -errno : n_externals != restored.header->n_externals ? -EBADMSG : 0;
+    int r = files == MAP_FAILED                           ? -errno
+            : n_externals != restored.header->n_externals ? -EBADMSG
+                                                          : 0;
 
     for (size_t i = 0; i < n && files != MAP_FAILED; i++)
         files[i] = -1;
@@ -573,7 +612,8 @@ int restore_finish(const struct box *box, const int *externals, size_t n_externa
         if (files[i] >= 0)
             close(files[i]);
     *ret_n_masters = restore_leave_terminals(ret_masters);
-    /* Nothing can fail any more. Those that go on may end the others, and be none the worse for it than elsewhere. */
+    /* Nothing can fail any more. Those that go on may end the others, and be none the worse for it
+     * than elsewhere. */
     if (r == 0 && !is_dry_run && !goes_unasked)
         let_go(box);
     for (uint32_t i = 0; i < n_processes(); i++)
@@ -594,7 +634,7 @@ void restore_forget(void) {
         forget_region();
         return;
     }
-    if (restored.before) {      /* that is what init has */
+    if (restored.before) { /* that is what init has */
         restored.header = restored.before;
         restored.base = restored.before_base;
         restored.before = NULL;
@@ -617,7 +657,7 @@ void restore_forget_rest(void) {
     rests = NULL;
 }
 
-/* ---- a command to be ---------------------------------------------------------------------------------------------------- */
+/* ---- a command to be ---- */
 
 void restore_cancel(void) {
     if (command <= 0 || !restored.header || !restored.header->is_command)
@@ -628,7 +668,8 @@ void restore_cancel(void) {
     command = 0;
 }
 
-/* Under random_seed or time_start: it is prepared, and what it asks is asked of us, from here on. */
+/* Under random_seed or time_start: it is prepared, and what it asks is asked of us, from here on.
+ */
 static int begin_serving(const struct box *box, int *ret_listener) {
     int listener = -1, r = determinism_wanted(box->plan) ? hear_with(0, &listener) : 0;
 
@@ -641,7 +682,8 @@ static int begin_serving(const struct box *box, int *ret_listener) {
     return r;
 }
 
-pid_t restore_resume(const struct box *box, const struct exec_request *request, struct restore_failure *ret_failure) {
+pid_t restore_resume(const struct box *box, const struct exec_request *request,
+    struct restore_failure *ret_failure) {
     pid_t pid = command;
 
     if (pid <= 0 || !restored.header || !restored.header->is_command || request->n_fds < STREAMS)
@@ -649,7 +691,8 @@ pid_t restore_resume(const struct box *box, const struct exec_request *request, 
     int listener, r = begin_serving(box, &listener);
     /* If it has ended, it has left word of why. */
     if (r == 0)
-        (void)fd_send(restore_ends[0].ours, request->cwd, strlen(request->cwd) + 1, request->fds, STREAMS);
+        (void)fd_send(
+            restore_ends[0].ours, request->cwd, strlen(request->cwd) + 1, request->fds, STREAMS);
     if (r == 0 && receive_reply(0) == 0) {
         close(restore_ends[0].ours);
         command = 0;
@@ -675,7 +718,8 @@ int restore_fork(const struct box *box) {
     return 0;
 }
 
-pid_t restore_resume(const struct box *box, const struct exec_request *request, struct restore_failure *ret_failure) {
+pid_t restore_resume(const struct box *box, const struct exec_request *request,
+    struct restore_failure *ret_failure) {
     (void)box, (void)request, (void)ret_failure;
     return -ENOENT;
 }
@@ -683,13 +727,16 @@ pid_t restore_resume(const struct box *box, const struct exec_request *request, 
 void restore_cancel(void) {
 }
 
-int restore_incremental(const struct box *box, int incremental, struct restore_failure *ret_failure) {
+int restore_incremental(
+    const struct box *box, int incremental, struct restore_failure *ret_failure) {
     (void)box, (void)incremental, (void)ret_failure;
     return -EOPNOTSUPP;
 }
 
-int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_dry_run, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
-    (void)box, (void)externals, (void)n_externals, (void)is_dry_run, (void)ret_masters, (void)ret_n_masters, (void)ret_failure;
+int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_dry_run,
+    int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
+    (void)box, (void)externals, (void)n_externals, (void)is_dry_run, (void)ret_masters,
+        (void)ret_n_masters, (void)ret_failure;
     return -EOPNOTSUPP;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The open files of an image, each made once, in init: it has the guest's ids, root, Landlock domain and filter, so what it opens by a guest's paths the guest could open. */
+/* The open files of an image, each made once, in init: it has the guest's ids, root, Landlock
+ * domain and filter, so what it opens by a guest's paths the guest could open. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -20,20 +21,20 @@
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
 
-#define CREATING (O_CREAT | O_EXCL | O_TRUNC | O_NOCTTY | O_CLOEXEC)
-#define SETTABLE (O_APPEND | O_NONBLOCK | O_ASYNC | O_DIRECT | O_NOATIME)
-#define WATCH_MASK (IN_ALL_EVENTS | IN_ONESHOT | IN_EXCL_UNLINK)
-#define SET_TICKS 0x40085400u   /* TFD_IOC_SET_TICKS */
-#define OWN_FDS "/proc/self/fd/"
-#define OWN_PATH 32             /* with a number behind that */
-#define NAMELESS_MODE 0600u
-#define BUFFER_LOCK 72          /* SO_BUF_LOCK */
-#define SET_PIPE_SIZE 1031      /* F_SETPIPE_SZ */
-#define ADD_SEALS 1033          /* F_ADD_SEALS */
-#define MEMORY_FLAGS 3u         /* MFD_CLOEXEC, MFD_ALLOW_SEALING */
-#define SEAL_SEAL 1u
-#define SEAL_WRITE 8u
-#define SEAL_FUTURE_WRITE 16u
+#    define CREATING (O_CREAT | O_EXCL | O_TRUNC | O_NOCTTY | O_CLOEXEC)
+#    define SETTABLE (O_APPEND | O_NONBLOCK | O_ASYNC | O_DIRECT | O_NOATIME)
+#    define WATCH_MASK (IN_ALL_EVENTS | IN_ONESHOT | IN_EXCL_UNLINK)
+#    define SET_TICKS 0x40085400u /* TFD_IOC_SET_TICKS */
+#    define OWN_FDS "/proc/self/fd/"
+#    define OWN_PATH 32 /* with a number behind that */
+#    define NAMELESS_MODE 0600u
+#    define BUFFER_LOCK 72     /* SO_BUF_LOCK */
+#    define SET_PIPE_SIZE 1031 /* F_SETPIPE_SZ */
+#    define ADD_SEALS 1033     /* F_ADD_SEALS */
+#    define MEMORY_FLAGS 3u    /* MFD_CLOEXEC, MFD_ALLOW_SEALING */
+#    define SEAL_SEAL 1u
+#    define SEAL_WRITE 8u
+#    define SEAL_FUTURE_WRITE 16u
 
 static int set_flags(int fd, uint32_t flags) {
     return flags & SETTABLE && fcntl(fd, F_SETFL, flags) < 0 ? -errno : 0;
@@ -48,12 +49,17 @@ static int set_mode(const struct image_file *file, uint32_t mode) {
     return (int)sys_call3(__NR_fchmodat, AT_FDCWD, restored_text(file->path), mode & 07777);
 }
 
-/* What its owner opened and then closed to itself, its owner can open to itself again, for a moment. The mode is the one that it has now: of a file that is the host's, too, somebody else may have changed it since. */
+/* What its owner opened and then closed to itself, its owner can open to itself again, for a
+ * moment. The mode is the one that it has now: of a file that is the host's, too, somebody else may
+ * have changed it since. */
 static int open_as_it_was(const struct image_file *file, int flags) {
     int fd = open(restored_text(file->path), flags), r = fd < 0 ? -errno : 0;
     struct stat st;
 
-    if (r != -EACCES || fstatat(AT_FDCWD, restored_text(file->path), &st, AT_SYMLINK_NOFOLLOW) < 0 || (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) || set_mode(file, st.st_mode | S_IRUSR | S_IWUSR) < 0)
+    if (r != -EACCES ||
+        fstatat(AT_FDCWD, restored_text(file->path), &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+        (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) ||
+        set_mode(file, st.st_mode | S_IRUSR | S_IWUSR) < 0)
         return r < 0 ? r : fd;
     fd = open(restored_text(file->path), flags);
     r = fd < 0 ? -errno : 0;
@@ -66,10 +72,15 @@ static int open_as_it_was(const struct image_file *file, int flags) {
 static int open_path(const struct image_file *file) {
     struct stat st;
     /* A FIFO has another end, if only for a moment. */
-    int other = S_ISFIFO(file->mode) ? open(restored_text(file->path), O_RDWR | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK | O_CLOEXEC) : -1;
-    int fd = open_as_it_was(file, (int)(file->flags & ~(uint32_t)CREATING) | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK | O_CLOEXEC), r = fd < 0 ? fd : 0;
+    int other = S_ISFIFO(file->mode) ? open(restored_text(file->path),
+                                           O_RDWR | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
+                                     : -1;
+    int fd = open_as_it_was(file, (int)(file->flags & ~(uint32_t)CREATING) | O_NOFOLLOW | O_NOCTTY |
+                                      O_NONBLOCK | O_CLOEXEC),
+        r = fd < 0 ? fd : 0;
 
-    if (r == 0 && other >= 0 && file->data_length && write(other, restored.base + file->data, file->data_length) != (ssize_t)file->data_length)
+    if (r == 0 && other >= 0 && file->data_length &&
+        write(other, restored.base + file->data, file->data_length) != (ssize_t)file->data_length)
         r = -EIO;
     if (other >= 0)
         close(other);
@@ -79,7 +90,8 @@ static int open_path(const struct image_file *file) {
         return fail_file(fd, -errno);
     if ((st.st_mode & S_IFMT) != (file->mode & S_IFMT))
         return fail_file(fd, -ESTALE);
-    if ((S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) && lseek(fd, (off_t)file->offset, SEEK_SET) < 0)
+    if ((S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) &&
+        lseek(fd, (off_t)file->offset, SEEK_SET) < 0)
         return fail_file(fd, -errno);
     /* Opened without waiting, whatever it was. */
     return fcntl(fd, F_SETFL, file->flags & SETTABLE) < 0 ? fail_file(fd, -errno) : fd;
@@ -95,7 +107,8 @@ static int fill_file(int fd, const struct image_file *file) {
 
         length = length < runs[i].length ? length : runs[i].length;
         for (uint64_t done = 0; done < length;) {
-            long n = sys_call4(__NR_pwrite64, fd, restored.base + runs[i].at + done, length - done, runs[i].address + done);
+            long n = sys_call4(__NR_pwrite64, fd, restored.base + runs[i].at + done, length - done,
+                runs[i].address + done);
             if (n <= 0)
                 return n < 0 ? (int)n : -EIO;
             done += (uint64_t)n;
@@ -115,12 +128,17 @@ static int give_mode(int fd, uint32_t mode) {
 
     if (fstat(fd, &st) < 0)
         return -errno;
-    return (st.st_mode & 07777) == (mode & 07777) ? 0 : (int)sys_call2(__NR_fchmod, fd, mode & 07777);
+    return (st.st_mode & 07777) == (mode & 07777) ? 0
+                                                  : (int)sys_call2(__NR_fchmod, fd, mode & 07777);
 }
 
-/* F_SEAL_FUTURE_WRITE lets those write who mapped it before, and so comes when they have; F_SEAL_WRITE would find who maps it now to read as one who may write. */
+/* F_SEAL_FUTURE_WRITE lets those write who mapped it before, and so comes when they have;
+ * F_SEAL_WRITE would find who maps it now to read as one who may write. */
 static uint64_t late_seals(const struct image_file *file) {
-    return file->kind == IMAGE_FILE_MEMORY && (file->seals & (SEAL_WRITE | SEAL_FUTURE_WRITE)) == SEAL_FUTURE_WRITE ? file->seals & (SEAL_FUTURE_WRITE | SEAL_SEAL) : 0;
+    return file->kind == IMAGE_FILE_MEMORY &&
+                   (file->seals & (SEAL_WRITE | SEAL_FUTURE_WRITE)) == SEAL_FUTURE_WRITE
+               ? file->seals & (SEAL_FUTURE_WRITE | SEAL_SEAL)
+               : 0;
 }
 
 /* A file that is there in place of a memory file has none. */
@@ -139,16 +157,19 @@ int restore_seal(const int *fds, uint32_t *ret_file) {
     return r;
 }
 
-/* Its mode and seals come later, so it is not to have those that the host has for all by default (vm.memfd_noexec); where it has them for all without exception, there is no other. */
+/* Its mode and seals come later, so it is not to have those that the host has for all by default
+ * (vm.memfd_noexec); where it has them for all without exception, there is no other. */
 static int create_memory(const char *name) {
     int fd = (int)sys_call2(__NR_memfd_create, name, MEMORY_FLAGS | 16 /* MFD_EXEC */);
 
     if (fd == -EACCES)
         fd = (int)sys_call2(__NR_memfd_create, name, MEMORY_FLAGS | 8 /* MFD_NOEXEC_SEAL */);
-    return fd == -EINVAL ? (int)sys_call2(__NR_memfd_create, name, MEMORY_FLAGS) : fd;     /* before Linux 6.3 */
+    return fd == -EINVAL ? (int)sys_call2(__NR_memfd_create, name, MEMORY_FLAGS)
+                         : fd; /* before Linux 6.3 */
 }
 
-/* Where the memory of a sandbox is not counted by a cgroup, its filter knows no memory files: such are files of the private ones, which are counted. */
+/* Where the memory of a sandbox is not counted by a cgroup, its filter knows no memory files: such
+ * are files of the private ones, which are counted. */
 static int make_memory(const struct image_file *file) {
     int fd = file->is_nameless ? open_nameless() : create_memory(restored_text(file->path));
 
@@ -158,7 +179,8 @@ static int make_memory(const struct image_file *file) {
         return fd;
     int r = fill_file(fd, file);
     if (r == 0)
-        r = give_mode(fd, file->mode);  /* before F_SEAL_EXEC: of a file that can be executed it seals all else */
+        r = give_mode(fd,
+            file->mode); /* before F_SEAL_EXEC: of a file that can be executed it seals all else */
     if (r == 0 && lseek(fd, (off_t)file->offset, SEEK_SET) < 0)
         r = -errno;
     if (r == 0)
@@ -182,7 +204,8 @@ int restore_read_only(int fd) {
     return r < 0 ? -errno : r;
 }
 
-/* Both ends of a pipe at once: for the files that are its ends. An end may have been opened several times (/dev/stdout), and has flags of its own each time. */
+/* Both ends of a pipe at once: for the files that are its ends. An end may have been opened several
+ * times (/dev/stdout), and has flags of its own each time. */
 static int make_pipe(uint64_t number, int *fds) {
     const struct image_file *files = restored_table(files, struct image_file);
     const struct image_pipe *pipe = restored_table(pipes, struct image_pipe) + number;
@@ -195,7 +218,9 @@ static int make_pipe(uint64_t number, int *fds) {
     if (pipe->capacity)
         (void)fcntl(ends[1], SET_PIPE_SIZE, (int)pipe->capacity);
     for (uint64_t done = 0; done < pipe->length && r == 0;) {
-        ssize_t n = fcntl(ends[1], F_SETFL, O_NONBLOCK) < 0 ? -1 : write(ends[1], restored.base + pipe->data + done, pipe->length - done);
+        ssize_t n = fcntl(ends[1], F_SETFL, O_NONBLOCK) < 0
+                        ? -1
+                        : write(ends[1], restored.base + pipe->data + done, pipe->length - done);
 
         if (n <= 0)
             r = n < 0 ? -errno : -EIO;
@@ -207,8 +232,11 @@ static int make_pipe(uint64_t number, int *fds) {
 
         if (files[i].kind != IMAGE_FILE_PIPE || files[i].value != number)
             continue;
-        fds[i] = is_taken[writes] ? open_own(ends[writes], writes ? O_WRONLY : O_RDONLY) : fcntl(ends[writes], F_DUPFD_CLOEXEC, 3);
-        r = fds[i] < 0 ? -errno : fcntl(fds[i], F_SETFL, files[i].flags & SETTABLE) < 0 ? -errno : 0;
+        fds[i] = is_taken[writes] ? open_own(ends[writes], writes ? O_WRONLY : O_RDONLY)
+                                  : fcntl(ends[writes], F_DUPFD_CLOEXEC, 3);
+        r = fds[i] < 0                                              ? -errno
+            : fcntl(fds[i], F_SETFL, files[i].flags & SETTABLE) < 0 ? -errno
+                                                                    : 0;
         is_taken[writes] = true;
     }
     close(ends[0]);
@@ -216,10 +244,12 @@ static int make_pipe(uint64_t number, int *fds) {
     return r;
 }
 
-/* One that has expired, and that nobody has read, goes on when somebody does: it expires again, at once, and has the ticks that it had. */
+/* One that has expired, and that nobody has read, goes on when somebody does: it expires again, at
+ * once, and has the ticks that it had. */
 static int make_timer(const struct image_file *file) {
     uint64_t time[4] = { file->timer[0], file->timer[1], file->timer[2], file->timer[3] };
-    int fd = (int)sys_call2(__NR_timerfd_create, file->value, (file->flags & O_NONBLOCK) | O_CLOEXEC);
+    int fd =
+        (int)sys_call2(__NR_timerfd_create, file->value, (file->flags & O_NONBLOCK) | O_CLOEXEC);
     long r = fd;
 
     if (file->offset) {
@@ -236,13 +266,15 @@ static int make_timer(const struct image_file *file) {
 
 /* What it begins with is 32 bits; what it may come to is 64. */
 static int make_event(const struct image_file *file) {
-    int fd = (int)sys_call2(__NR_eventfd2, 0, (file->flags & O_NONBLOCK) | O_CLOEXEC | (file->ticks ? 1u : 0u));
-    long n = fd < 0 || !file->value ? (long)sizeof file->value : sys_call3(__NR_write, fd, &file->value, sizeof file->value);
+    int fd = (int)sys_call2(
+        __NR_eventfd2, 0, (file->flags & O_NONBLOCK) | O_CLOEXEC | (file->ticks ? 1u : 0u));
+    long n = fd < 0 || !file->value ? (long)sizeof file->value
+                                    : sys_call3(__NR_write, fd, &file->value, sizeof file->value);
 
     return n == (long)sizeof file->value ? fd : fail_file(fd, n < 0 ? (int)n : -EIO);
 }
 
-/* ---- sockets ------------------------------------------------------------------------------------------------------------ */
+/* ---- sockets ---- */
 
 static int set_option_of(int fd, int level, int name, uint64_t value) {
     int number = (int)value;
@@ -255,9 +287,11 @@ static int set_option(int fd, int name, uint64_t value) {
 }
 
 static int set_patience(int fd, int name, uint64_t patience_us) {
-    struct timeval time = { .tv_sec = (time_t)(patience_us / 1000000u), .tv_usec = (suseconds_t)(patience_us % 1000000u) };
+    struct timeval time = { .tv_sec = (time_t)(patience_us / 1000000u),
+        .tv_usec = (suseconds_t)(patience_us % 1000000u) };
 
-    return patience_us ? (int)sys_call5(__NR_setsockopt, fd, SOL_SOCKET, name, &time, sizeof time) : 0;
+    return patience_us ? (int)sys_call5(__NR_setsockopt, fd, SOL_SOCKET, name, &time, sizeof time)
+                       : 0;
 }
 
 /* When it is connected: that may take longer than its process would have waited. */
@@ -290,19 +324,22 @@ static int set_options(int fd, const struct image_file *file) {
     return r;
 }
 
-/* A path is there as it was, or is not, for the files are; but what lies there belongs to nobody any more. */
+/* A path is there as it was, or is not, for the files are; but what lies there belongs to nobody
+ * any more. */
 static int bind_to(int fd, const struct image_file *file) {
     const struct sockaddr_un *name = (const void *)(restored.base + file->name);
-    const struct sockaddr_in *internet = (const void *)name;   /* IPv6's begins the same way */
+    const struct sockaddr_in *internet = (const void *)name; /* IPv6's begins the same way */
     char path[sizeof name->sun_path + 1] = "";
     struct stat st;
     long r;
 
-    if (file->name_length <= sizeof name->sun_family || file->name_length > sizeof *name || (file->domain != AF_UNIX && !internet->sin_port))
+    if (file->name_length <= sizeof name->sun_family || file->name_length > sizeof *name ||
+        (file->domain != AF_UNIX && !internet->sin_port))
         return 0;
     if (file->domain == AF_UNIX && name->sun_path[0])
         memcpy(path, name->sun_path, file->name_length - sizeof name->sun_family);
-    bool is_file = *path && fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(st.st_mode);
+    bool is_file =
+        *path && fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(st.st_mode);
     if (is_file && unlinkat(AT_FDCWD, path, 0) < 0)
         return -errno;
     bool is_removed = *path && !is_file && errno == ENOENT;
@@ -326,7 +363,8 @@ static int send_data(int from, const struct image_file *to) {
         if (length > (uint64_t)(end - at))
             return -EBADMSG;
         for (uint64_t done = 0; done < length || !length;) {
-            long n = sys_call6(__NR_sendto, from, SYS_ARG(at + done), (long)(length - done), MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
+            long n = sys_call6(__NR_sendto, from, SYS_ARG(at + done), (long)(length - done),
+                MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
 
             if (n < 0)
                 return (int)n;
@@ -345,31 +383,42 @@ static int set_room(const int *ends, uint64_t first, uint64_t second) {
     return r < 0 ? r : set_option(ends[1], SO_SNDBUF, second);
 }
 
-/* The last message is taken while there is any room, so what waits may be more than a buffer of that size takes again, in other messages. The kernel makes of that number the most that it allows. */
-static int send_waiting(const int *ends, const struct image_file *file, const struct image_file *other) {
-    const bool needs_room = file->domain == AF_UNIX && (file->data_length || (other && other->data_length));
+/* The last message is taken while there is any room, so what waits may be more than a buffer of
+ * that size takes again, in other messages. The kernel makes of that number the most that it
+ * allows. */
+static int send_waiting(
+    const int *ends, const struct image_file *file, const struct image_file *other) {
+    const bool needs_room =
+        file->domain == AF_UNIX && (file->data_length || (other && other->data_length));
     int r = needs_room ? set_room(ends, INT32_MAX, INT32_MAX) : 0;
 
     if (r == 0)
         r = send_data(ends[1], file);
     if (r == 0 && other)
         r = send_data(ends[0], other);
-    return r == 0 && needs_room ? set_room(ends, file->buffers[0] / 2, other ? other->buffers[0] / 2 : 0) : r;
+    return r == 0 && needs_room
+               ? set_room(ends, file->buffers[0] / 2, other ? other->buffers[0] / 2 : 0)
+               : r;
 }
 
 static int shut_socket(int fd, const struct image_file *file) {
     return file->is_shut ? (int)sys_call2(__NR_shutdown, fd, file->is_shut - 1) : 0;
 }
 
-/* So that connections may be of a port that is listened at, whichever is made first; what it was comes last. */
+/* So that connections may be of a port that is listened at, whichever is made first; what it was
+ * comes last. */
 static int share_port(int fd, const struct image_file *file) {
     return file->domain == AF_UNIX ? 0 : set_option(fd, SO_REUSEADDR, 1);
 }
 
-static int set_address_of(int fd, const struct image_file *file, long call, uint64_t address, uint64_t length) {
+static int set_address_of(
+    int fd, const struct image_file *file, long call, uint64_t address, uint64_t length) {
     const struct sockaddr_in *name = (const void *)(restored.base + address);
 
-    return length >= sizeof *name && length <= sizeof(struct sockaddr_in6) && name->sin_family == file->domain ? (int)sys_call3(call, fd, name, length) : -EBADMSG;
+    return length >= sizeof *name && length <= sizeof(struct sockaddr_in6) &&
+                   name->sin_family == file->domain
+               ? (int)sys_call3(call, fd, name, length)
+               : -EBADMSG;
 }
 
 static int make_alone(const struct image_file *file) {
@@ -390,7 +439,8 @@ static int make_alone(const struct image_file *file) {
     return r < 0 && fd >= 0 ? fail_file(fd, r) : r < 0 ? r : fd;
 }
 
-static int bound_range(const struct image_file *like, const struct image_file *of, uint64_t address, uint64_t length) {
+static int bound_range(
+    const struct image_file *like, const struct image_file *of, uint64_t address, uint64_t length) {
     int fd = (int)sys_call3(__NR_socket, of->domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
     int r = fd < 0 ? fd : set_options(fd, like);
 
@@ -410,16 +460,22 @@ static int connect_to(int fd, int listening) {
     return r < 0 ? (int)r : (int)sys_call3(__NR_connect, fd, &name, length);
 }
 
-/* As any two come to be connected: one listens for a moment. Which of them did, nobody can tell after. */
-static int connect_ends(const struct image_file *file, const struct image_file *other, int *ret_ends) {
-    int ends[2] = { -1, -1 }, r = 0, listening = other ? bound_range(other, other, other->name, other->name_length) : bound_range(file, file, file->remote, file->remote_length);
+/* As any two come to be connected: one listens for a moment. Which of them did, nobody can tell
+ * after. */
+static int connect_ends(
+    const struct image_file *file, const struct image_file *other, int *ret_ends) {
+    int ends[2] = { -1, -1 }, r = 0,
+        listening = other ? bound_range(other, other, other->name, other->name_length)
+                          : bound_range(file, file, file->remote, file->remote_length);
 
     if (listening < 0)
         return listening;
-    if ((r = (int)sys_call2(__NR_listen, listening, 1)) == 0 && (ends[0] = bound_range(file, file, file->name, file->name_length)) < 0)
+    if ((r = (int)sys_call2(__NR_listen, listening, 1)) == 0 &&
+        (ends[0] = bound_range(file, file, file->name, file->name_length)) < 0)
         r = ends[0];
     if (r == 0)
-        r = other ? set_address_of(ends[0], file, __NR_connect, file->remote, file->remote_length) : connect_to(ends[0], listening);
+        r = other ? set_address_of(ends[0], file, __NR_connect, file->remote, file->remote_length)
+                  : connect_to(ends[0], listening);
     if (r == 0 && (ends[1] = (int)sys_call4(__NR_accept4, listening, NULL, NULL, SOCK_CLOEXEC)) < 0)
         r = ends[1];
     close(listening);
@@ -432,14 +488,19 @@ static int connect_ends(const struct image_file *file, const struct image_file *
 
 /* Both ends at once, unless the other one was closed. */
 static int make_socket(const struct image_file *file, int *fds) {
-    const struct image_file *files = restored_table(files, struct image_file), *other = file->peer ? &files[file->peer - 1] : NULL;
+    const struct image_file *files = restored_table(files, struct image_file),
+                            *other = file->peer ? &files[file->peer - 1] : NULL;
     int ends[2], r;
 
     if (file->is_alone)
         return make_alone(file);
-    if (other && (other->kind != IMAGE_FILE_SOCKET || other->is_alone || (other->domain == AF_UNIX) != (file->domain == AF_UNIX) || other->peer != (uint32_t)(file - files) + 1 || fds[other - files] >= 0))
+    if (other && (other->kind != IMAGE_FILE_SOCKET || other->is_alone ||
+                     (other->domain == AF_UNIX) != (file->domain == AF_UNIX) ||
+                     other->peer != (uint32_t)(file - files) + 1 || fds[other - files] >= 0))
         return -EBADMSG;
-    r = file->domain == AF_UNIX ? (int)sys_call4(__NR_socketpair, AF_UNIX, file->type | SOCK_CLOEXEC, 0, ends) : connect_ends(file, other, ends);
+    r = file->domain == AF_UNIX
+            ? (int)sys_call4(__NR_socketpair, AF_UNIX, file->type | SOCK_CLOEXEC, 0, ends)
+            : connect_ends(file, other, ends);
     if (r < 0)
         return r;
     /* Before anything is sent: who it comes from is noted with it if one of them wants that. */
@@ -472,7 +533,9 @@ static int make_one(const struct image_file *file, const int *externals, int *fd
         return open_path(file);
     case IMAGE_FILE_EXTERNAL:
         fd = sys_dup_above(externals[file->value], 3);
-        return fd < 0 ? fd : fcntl(fd, F_SETFL, file->flags & SETTABLE) < 0 ? fail_file(fd, -errno) : fd;
+        return fd < 0                                           ? fd
+               : fcntl(fd, F_SETFL, file->flags & SETTABLE) < 0 ? fail_file(fd, -errno)
+                                                                : fd;
     case IMAGE_FILE_PIPE:
         return make_pipe(file->value, fds);
     case IMAGE_FILE_MEMORY:
@@ -484,7 +547,8 @@ static int make_one(const struct image_file *file, const int *externals, int *fd
     case IMAGE_FILE_TIMER:
         return make_timer(file);
     case IMAGE_FILE_SIGNAL:
-        return (int)sys_call4(__NR_signalfd4, -1, &file->value, 8, (file->flags & O_NONBLOCK) | O_CLOEXEC);
+        return (int)sys_call4(
+            __NR_signalfd4, -1, &file->value, 8, (file->flags & O_NONBLOCK) | O_CLOEXEC);
     case IMAGE_FILE_PIDFD:
         return (int)sys_call2(__NR_pidfd_open, file->value, file->flags & O_NONBLOCK);
     case IMAGE_FILE_SOCKET:
@@ -508,7 +572,7 @@ static int set_last_options(int fd, const struct image_file *file) {
     struct linger lingers = { 1, (int)linger - 1 };
     int r = set_option(fd, SO_REUSEADDR, file->options & IMAGE_REUSE_ADDRESS ? 1 : 0);
 
-    (void)set_option(fd, BUFFER_LOCK, file->fixed);     /* before Linux 5.14 they stay as they are */
+    (void)set_option(fd, BUFFER_LOCK, file->fixed); /* before Linux 5.14 they stay as they are */
     for (size_t i = 0; i < IMAGE_TUNING - 1 && r == 0 && file->protocol == IPPROTO_TCP; i++)
         if (file->tuning[i])
             r = set_option_of(fd, IPPROTO_TCP, names[i], file->tuning[i]);
@@ -539,12 +603,17 @@ static int make_all(const int *externals, int *fds, bool connections, uint32_t *
 
 /* Of datagrams that go one way: to what is there by now. */
 static int send_to_other(const struct image_file *files, const int *fds, uint64_t index) {
-    const struct image_file *file = &files[index], *other = file->peer ? &files[file->peer - 1] : NULL;
+    const struct image_file *file = &files[index],
+                            *other = file->peer ? &files[file->peer - 1] : NULL;
 
     if (file->kind != IMAGE_FILE_SOCKET || file->domain != AF_UNIX || !file->is_alone || !other)
         return 0;
     /* A stream would wait to be accepted. */
-    return file->type == SOCK_DGRAM && other->kind == IMAGE_FILE_SOCKET && other->domain == AF_UNIX && other->name_length <= sizeof(struct sockaddr_un) ? (int)sys_call3(__NR_connect, fds[index], restored.base + other->name, other->name_length) : -EBADMSG;
+    return file->type == SOCK_DGRAM && other->kind == IMAGE_FILE_SOCKET &&
+                   other->domain == AF_UNIX && other->name_length <= sizeof(struct sockaddr_un)
+               ? (int)sys_call3(
+                     __NR_connect, fds[index], restored.base + other->name, other->name_length)
+               : -EBADMSG;
 }
 
 /* Connections first: nobody can listen for a moment where somebody listens already. */
@@ -552,7 +621,7 @@ int restore_open_files(const int *externals, size_t n_externals, int *fds, uint3
     const struct image_file *files = restored_table(files, struct image_file);
     int r = make_all(externals, fds, true, ret_file);
 
-    (void)n_externals;          /* as many as the image has, whose files were checked against that */
+    (void)n_externals; /* as many as the image has, whose files were checked against that */
     if (r == 0)
         r = make_all(externals, fds, false, ret_file);
     for (uint64_t i = 0; i < restored.header->files.n && r == 0; i++) {
@@ -578,9 +647,10 @@ bool restore_makes_files(void) {
     return makes;
 }
 
-/* ---- inotify ------------------------------------------------------------------------------------------------------------ */
+/* ---- inotify ---- */
 
-/* Numbers are given one after another, so what is nobody's is watched, for those in between; of a pipe, which no guest watches. */
+/* Numbers are given one after another, so what is nobody's is watched, for those in between; of a
+ * pipe, which no guest watches. */
 static int watch_to(int fd, const char *nothing, uint32_t from, uint32_t to) {
     for (; from < to; from++) {
         long number = sys_call3(__NR_inotify_add_watch, fd, nothing, IN_ATTRIB);
@@ -593,7 +663,8 @@ static int watch_to(int fd, const char *nothing, uint32_t from, uint32_t to) {
 }
 
 static int add_watches(int fd, const struct image_file *file, const char *nothing) {
-    const struct image_watch *watches = restored_table(watches, struct image_watch) + file->targets.first;
+    const struct image_watch *watches =
+        restored_table(watches, struct image_watch) + file->targets.first;
     char events[4096];
     int waiting = 0;
 
@@ -601,7 +672,8 @@ static int add_watches(int fd, const struct image_file *file, const char *nothin
         int r = watch_to(fd, nothing, i ? watches[i - 1].number + 1 : 1, watches[i].number);
         if (r < 0)
             return r;
-        long made = sys_call3(__NR_inotify_add_watch, fd, restored_text(watches[i].path), (watches[i].mask & WATCH_MASK) | IN_DONT_FOLLOW);
+        long made = sys_call3(__NR_inotify_add_watch, fd, restored_text(watches[i].path),
+            (watches[i].mask & WATCH_MASK) | IN_DONT_FOLLOW);
         if (made != (long)watches[i].number)
             return made < 0 ? (int)made : -EEXIST;
     }
@@ -639,9 +711,12 @@ int restore_fill_epoll(const struct image_process *process) {
 
     for (uint32_t i = 0; i < process->fds.n; i++) {
         const struct image_file *file = &files[own[i].file];
-        const struct image_target *targets = restored_table(targets, struct image_target) + file->targets.first;
+        const struct image_target *targets =
+            restored_table(targets, struct image_target) + file->targets.first;
 
-        for (uint32_t k = 0; file->kind == IMAGE_FILE_EPOLL && file->value == process->pid && k < file->targets.n; k++) {
+        for (uint32_t k = 0;
+             file->kind == IMAGE_FILE_EPOLL && file->value == process->pid && k < file->targets.n;
+             k++) {
             struct epoll_event event = { .events = targets[k].events, .data.u64 = targets[k].data };
             long r = sys_call4(__NR_epoll_ctl, own[i].number, EPOLL_CTL_ADD, targets[k].fd, &event);
 

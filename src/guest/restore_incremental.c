@@ -2,10 +2,15 @@
 /*
  * A process goes on from an addition (process_image.h).
  *
- * A sandbox that is made of an image while that is captured anew is most of the way when the addition is there: its processes are forked, in their places, and as they were the first time. They make themselves what they have become since. Their
- * descriptors and threads, which come last in any case, are those of the addition; what they have of memory they go through once, area by area. A page is written to only if it is said anew, or if it was there and is nothing now.
+ * A sandbox that is made of an image while that is captured anew is most of the way when the
+ * addition is there: its processes are forked, in their places, and as they were the first time.
+ * They make themselves what they have become since. Their descriptors and threads, which come last
+ * in any case, are those of the addition; what they have of memory they go through once, area by
+ * area. A page is written to only if it is said anew, or if it was there and is nothing now.
  *
- * The addition lies after the region, and goes with it. What the two have in common was looked at in init (image_is_incremental), and no capturer makes an addition whose areas lie where a region may be.
+ * The addition lies after the region, and goes with it. What the two have in common was looked at
+ * in init (image_is_incremental), and no capturer makes an addition whose areas lie where a region
+ * may be.
  */
 #include <errno.h>
 #include <string.h>
@@ -18,19 +23,23 @@
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
 
-#define ALIGNMENT 0x200000ull
-#define MAP_POPULATED 0x8000    /* MAP_POPULATE */
+#    define ALIGNMENT 0x200000ull
+#    define MAP_POPULATED 0x8000 /* MAP_POPULATE */
 
 static const struct image_process *process_before(uint32_t index) {
-    return image_table(restored.before, restored.before_base, processes, struct image_process) + index;
+    return image_table(restored.before, restored.before_base, processes, struct image_process) +
+           index;
 }
 
 static const struct image_area *areas_before(uint32_t index) {
-    return image_table(restored.before, restored.before_base, areas, struct image_area) + process_before(index)->areas.first;
+    return image_table(restored.before, restored.before_base, areas, struct image_area) +
+           process_before(index)->areas.first;
 }
 
 const struct image_area *restore_before(uint32_t index, const struct image_area *area) {
-    return restored.before ? image_area_before(areas_before(index), process_before(index)->areas.n, restored.before_base, area, restored.base) : NULL;
+    return restored.before ? image_area_before(areas_before(index), process_before(index)->areas.n,
+                                 restored.before_base, area, restored.base)
+                           : NULL;
 }
 
 /* Nothing of a process lies where the addition is to. */
@@ -54,11 +63,13 @@ int restore_take_incremental(int fd, bool is_init) {
     if (st.st_size < (off_t)sizeof(struct image))
         return -EBADMSG;
     const uint64_t length = (uint64_t)st.st_size;
-    const char *found = mmap((void *)at, length, PROT_READ, MAP_PRIVATE | MAP_FIXED_NOREPLACE | MAP_POPULATED, fd, 0);
+    const char *found = mmap(
+        (void *)at, length, PROT_READ, MAP_PRIVATE | MAP_FIXED_NOREPLACE | MAP_POPULATED, fd, 0);
     if (found == MAP_FAILED)
         return -errno;
     const struct image *it = image_header(found, length);
-    if (is_init && (!image_is_incremental(found, length, restored.base, restored.header->length) || !is_clear(it, found, restored.region, at + length))) {
+    if (is_init && (!image_is_incremental(found, length, restored.base, restored.header->length) ||
+                       !is_clear(it, found, restored.region, at + length))) {
         (void)munmap((void *)at, length);
         return -EBADMSG;
     }
@@ -72,7 +83,7 @@ int restore_take_incremental(int fd, bool is_init) {
     return 0;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ---- */
 
 static bool is_mapped_by_now(const struct image_area *area) {
     return restored_is_memory(area) || area->kind == IMAGE_FILE;
@@ -85,7 +96,8 @@ static long unmap_range(uint64_t start, uint64_t end) {
 /* What is not gone on with goes, whole areas and ends of others. */
 static long drop_areas(uint32_t index) {
     const struct image_process *p = restored_process(index);
-    const struct image_area *areas = restored_table(areas, struct image_area) + p->areas.first, *was = areas_before(index), *end = was + process_before(index)->areas.n;
+    const struct image_area *areas = restored_table(areas, struct image_area) + p->areas.first,
+                            *was = areas_before(index), *end = was + process_before(index)->areas.n;
     long r = 0;
 
     for (uint32_t i = 0; i <= p->areas.n && r == 0; i++) {
@@ -112,14 +124,17 @@ static long add_area(const struct image_area *area, uint64_t start, uint64_t end
     return start < end ? restore_make_memory(&part) : 0;
 }
 
-/* As it grew: as one mapping. What is mapped beside it is another, of a process that was forked, and would be so for good. The kernel lets a stack grow that it writes to, here the nothing that a timer has. */
+/* As it grew: as one mapping. What is mapped beside it is another, of a process that was forked,
+ * and would be so for good. The kernel lets a stack grow that it writes to, here the nothing that a
+ * timer has. */
 static long grow_area(const struct image_area *area, const struct image_area *before) {
     const uint64_t start = before->start > area->start ? before->start : area->start;
     long r = 0;
 
     if (area->start < before->start && sys_call2(__NR_getitimer, ITIMER_VIRTUAL, area->start) < 0)
         r = add_area(area, area->start, before->start);
-    if (r == 0 && area->end > before->end && sys_call4(__NR_mremap, start, before->end - start, area->end - start, 0) < 0)
+    if (r == 0 && area->end > before->end &&
+        sys_call4(__NR_mremap, start, before->end - start, area->end - start, 0) < 0)
         r = add_area(area, before->end, area->end);
     return r;
 }
@@ -135,24 +150,33 @@ static uint64_t end_of_said(struct said *said, uint64_t at, uint64_t *ret_start)
         said->runs++;
     while (said->kept < said->kept_end && said->kept->address + said->kept->length <= at)
         said->kept++;
-    uint64_t run = said->runs < said->runs_end ? said->runs->address : UINT64_MAX, kept = said->kept < said->kept_end ? said->kept->address : UINT64_MAX;
+    uint64_t run = said->runs < said->runs_end ? said->runs->address : UINT64_MAX,
+             kept = said->kept < said->kept_end ? said->kept->address : UINT64_MAX;
 
     *ret_start = run < kept ? run : kept;
-    return *ret_start == UINT64_MAX ? UINT64_MAX : run < kept ? run + said->runs->length : kept + said->kept->length;
+    return *ret_start == UINT64_MAX ? UINT64_MAX
+           : run < kept             ? run + said->runs->length
+                                    : kept + said->kept->length;
 }
 
 /* Pages that were there, and of which nothing is said: zeros. */
 static long forget_range(const struct image_area *area, const struct image_area *before) {
-    const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first, *was = image_table(restored.before, restored.before_base, runs, struct image_run) + before->runs.first;
+    const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first,
+                           *was = image_table(restored.before, restored.before_base, runs,
+                                      struct image_run) +
+                                  before->runs.first;
     const struct image_kept *kept = restored_table(kept, struct image_kept) + area->kept.first;
     struct said said = { runs, runs + area->runs.n, kept, kept + area->kept.n };
     long r = 0;
 
     for (uint32_t i = 0; i < before->runs.n; i++) {
-        uint64_t at = was[i].address > area->start ? was[i].address : area->start, end = was[i].address + was[i].length < area->end ? was[i].address + was[i].length : area->end;
+        uint64_t at = was[i].address > area->start ? was[i].address : area->start,
+                 end = was[i].address + was[i].length < area->end ? was[i].address + was[i].length
+                                                                  : area->end;
 
         while (at < end && r == 0) {
-            uint64_t start, past = end_of_said(&said, at, &start), until = start < end ? start : end;
+            uint64_t start, past = end_of_said(&said, at, &start),
+                            until = start < end ? start : end;
 
             if (until > at)
                 r = sys_call3(__NR_madvise, at, until - at, MADV_DONTNEED);
@@ -180,7 +204,10 @@ static long apply_incremental_area(const struct image_area *area, const struct i
     if (!before)
         r = restore_make_memory(&open);
     else if (before->protection != protection)
-        r = sys_call3(__NR_mprotect, before->start > area->start ? before->start : area->start, (before->end < area->end ? before->end : area->end) - (before->start > area->start ? before->start : area->start), protection);
+        r = sys_call3(__NR_mprotect, before->start > area->start ? before->start : area->start,
+            (before->end < area->end ? before->end : area->end) -
+                (before->start > area->start ? before->start : area->start),
+            protection);
     if (before && r == 0)
         r = grow_area(&open, before);
     if (before && r == 0)

@@ -2,8 +2,10 @@
 /*
  * Loading an image into a launcher (restore_image.h has the picture).
  *
- * Everything that the image says of itself is checked first, once (process_image.c): what comes after reads no table past its end and maps nothing where it must not. The launcher's own text is copied into memory without a file, for the kernel lets a
- * process change what /proc/PID/exe names only when nothing of the old program is mapped.
+ * Everything that the image says of itself is checked first, once (process_image.c): what comes
+ * after reads no table past its end and maps nothing where it must not. The launcher's own text is
+ * copied into memory without a file, for the kernel lets a process change what /proc/PID/exe names
+ * only when nothing of the old program is mapped.
  */
 #include <elf.h>
 #include <errno.h>
@@ -23,16 +25,22 @@
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
 
-#define REGION_ALIGNMENT 0x40000000ull
-#define N_PARTS 0x20000u        /* up to IMAGE_HIGHEST */
-#define VDSO_ROOM 0x20000ull
-#define TOUCHES_ROOM ((IMAGE_MAX_TOUCHES * sizeof(struct image_touch) + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1))
-#define HUGE 0x200000ull
-#define LEAST_PACKED 0x10000ull /* less is not worth its move */
-#define MAX_GAPS 8             /* an eighth of what has no whole large page, for that much more is there in each copy */
-#define GUARD 0x200000ull       /* below what grows downwards */
-#define COMMANDS_BESIDES 32     /* the policy's processes: as many as INIT_PROCESSES of engine/cgroup_lease.c */
-#define STACK_ROOM 0x4000000ull /* around the launcher's own: nothing of a guest's is to be in its way */
+#    define REGION_ALIGNMENT 0x40000000ull
+#    define N_PARTS 0x20000u /* up to IMAGE_HIGHEST */
+#    define VDSO_ROOM 0x20000ull
+#    define TOUCHES_ROOM                                                                           \
+        ((IMAGE_MAX_TOUCHES * sizeof(struct image_touch) + IMAGE_PAGE - 1) &                       \
+            ~(uint64_t)(IMAGE_PAGE - 1))
+#    define HUGE 0x200000ull
+#    define LEAST_PACKED 0x10000ull /* less is not worth its move */
+#    define MAX_GAPS                                                                               \
+        8 /* an eighth of what has no whole large page, for that much more is there in each copy   \
+           */
+#    define GUARD 0x200000ull /* below what grows downwards */
+#    define COMMANDS_BESIDES                                                                       \
+        32 /* the policy's processes: as many as INIT_PROCESSES of engine/cgroup_lease.c */
+#    define STACK_ROOM                                                                             \
+        0x4000000ull /* around the launcher's own: nothing of a guest's is to be in its way */
 
 extern const char __ehdr_start[];
 
@@ -49,14 +57,15 @@ bool restore_clocks(int64_t *ret_monotonic_ns, int64_t *ret_boottime_ns) {
 }
 
 bool restore_are_noted(const struct box *box) {
-    return box->notes && restore_is_tree() && restored.header->processes.n <= IMAGE_MAX_NOTED && !restored.header->terminals.n && !determinism_wanted(box->plan);
+    return box->notes && restore_is_tree() && restored.header->processes.n <= IMAGE_MAX_NOTED &&
+           !restored.header->terminals.n && !determinism_wanted(box->plan);
 }
 
 static uint64_t pages_of(uint64_t bytes) {
     return image_up_to(bytes, IMAGE_PAGE);
 }
 
-/* ---- the region --------------------------------------------------------------------------------------------------------- */
+/* ---- the region ---- */
 
 static uint64_t park_room(const struct image_area *area) {
     return area->end - area->start + (area->kind == IMAGE_STACK ? GUARD : 0) + HUGE;
@@ -67,8 +76,10 @@ static bool is_staged(const struct image_area *area) {
 }
 
 /*
- * Memory that is mostly there is filled where the kernel gives large pages (the *pack*), whatever lies beside it, and moved from there to where it is parked: whole tables where it is large enough, else the entries of small pages. Those
- * are still pages of a large one, and so the kernel writes down many at once in a fork, and at an end, at a tenth of the cost.
+ * Memory that is mostly there is filled where the kernel gives large pages (the *pack*), whatever
+ * lies beside it, and moved from there to where it is parked: whole tables where it is large
+ * enough, else the entries of small pages. Those are still pages of a large one, and so the kernel
+ * writes down many at once in a fork, and at an end, at a tenth of the cost.
  */
 static bool is_packed(const struct image_area *area, const struct image_run *runs) {
     const uint64_t length = area->end - area->start;
@@ -78,24 +89,30 @@ static bool is_packed(const struct image_area *area, const struct image_run *run
         return false;
     for (uint32_t i = 0; i < area->runs.n; i++)
         filled += runs[area->runs.first + i].length;
-    return filled >= LEAST_PACKED && filled >= (length < HUGE ? length - length / MAX_GAPS : length / 2);
+    return filled >= LEAST_PACKED &&
+           filled >= (length < HUGE ? length - length / MAX_GAPS : length / 2);
 }
 
-/* The place of an area in the pack, after what ends at `at`: of one that has whole large pages, its own address modulo their size. */
+/* The place of an area in the pack, after what ends at `at`: of one that has whole large pages, its
+ * own address modulo their size. */
 static uint64_t pack_place(const struct image_area *area, uint64_t at) {
     return area->end - area->start >= HUGE ? at + ((area->start - at) & (HUGE - 1)) : at;
 }
 
-/* The lowest place above IMAGE_REGIONS in which none of them has anything; 0: there is none. A guest chooses where it has what, so each is looked at once: one bit for each part of the address space, of REGION_ALIGNMENT bytes. */
+/* The lowest place above IMAGE_REGIONS in which none of them has anything; 0: there is none. A
+ * guest chooses where it has what, so each is looked at once: one bit for each part of the address
+ * space, of REGION_ALIGNMENT bytes. */
 static uint64_t find_region(const struct image *it, const char *base, uint64_t length) {
     static uint64_t taken[N_PARTS / 64];
     const struct image_area *areas = image_table(it, base, areas, struct image_area);
     const uint64_t needed = (length + REGION_ALIGNMENT - 1) / REGION_ALIGNMENT;
 
     for (uint64_t i = 0; i < it->areas.n; i++)
-        for (uint64_t part = areas[i].start / REGION_ALIGNMENT; part <= (areas[i].end - 1) / REGION_ALIGNMENT; part++)
+        for (uint64_t part = areas[i].start / REGION_ALIGNMENT;
+             part <= (areas[i].end - 1) / REGION_ALIGNMENT; part++)
             taken[part / 64] |= 1ull << part % 64;
-    for (uint64_t part = IMAGE_REGIONS / REGION_ALIGNMENT, n = 0; part < IMAGE_HIGHEST / REGION_ALIGNMENT; part++) {
+    for (uint64_t part = IMAGE_REGIONS / REGION_ALIGNMENT, n = 0;
+         part < IMAGE_HIGHEST / REGION_ALIGNMENT; part++) {
         n = taken[part / 64] >> part % 64 & 1 ? 0 : n + 1;
         if (n == needed)
             return (part + 1 - n) * REGION_ALIGNMENT;
@@ -103,10 +120,10 @@ static uint64_t find_region(const struct image *it, const char *base, uint64_t l
     return 0;
 }
 
-/* ---- its pages ---------------------------------------------------------------------------------------------------------- */
+/* ---- its pages ---- */
 
-static uint64_t written = UINT64_MAX;   /* of the image: pages before this offset are there */
-static int writer = -1;         /* tells of more */
+static uint64_t written = UINT64_MAX; /* of the image: pages before this offset are there */
+static int writer = -1;               /* tells of more */
 
 static int hear_writer(void) {
     struct image_progress word;
@@ -140,10 +157,11 @@ static int copy_pages(uint64_t to, uint64_t at, uint64_t length) {
 }
 
 static bool map_at(uint64_t at, uint64_t length, int protection, int flags, int fd) {
-    return mmap((void *)at, length, protection, MAP_PRIVATE | MAP_FIXED_NOREPLACE | flags, fd, 0) != MAP_FAILED;
+    return mmap((void *)at, length, protection, MAP_PRIVATE | MAP_FIXED_NOREPLACE | flags, fd, 0) !=
+           MAP_FAILED;
 }
 
-static uint64_t pack_at, pack_length;   /* at the end of the region; the next place in it */
+static uint64_t pack_at, pack_length; /* at the end of the region; the next place in it */
 
 /* In the order in which they take it (restore_fill, make_all_room). */
 static uint64_t pack_room(const struct image *it, const char *base) {
@@ -153,17 +171,19 @@ static uint64_t pack_room(const struct image *it, const char *base) {
     uint64_t at = 0;
 
     for (uint64_t i = 0; i < it->processes.n; i++)
-        for (uint32_t k = processes[i].areas.first; k < processes[i].areas.first + processes[i].areas.n && at < IMAGE_HIGHEST; k++)
+        for (uint32_t k = processes[i].areas.first;
+             k < processes[i].areas.first + processes[i].areas.n && at < IMAGE_HIGHEST; k++)
             if (is_packed(&areas[k], runs))
                 at = pack_place(&areas[k], at) + (areas[k].end - areas[k].start);
-    return at ? at + 2 * HUGE : 0;      /* it begins at a large page, and ends at one */
+    return at ? at + 2 * HUGE : 0; /* it begins at a large page, and ends at one */
 }
 
 /* Everything but the parked memory. */
 static int make_region(const char *found, uint64_t length, int fd) {
     const struct image *it = image_header(found, length);
     const struct image_area *areas = image_table(it, found, areas, struct image_area);
-    uint64_t n_threads = 0, tables = pages_of(2 * it->areas.n * sizeof(uint64_t)), room = pages_of(length) + VDSO_ROOM + TOUCHES_ROOM + tables;
+    uint64_t n_threads = 0, tables = pages_of(2 * it->areas.n * sizeof(uint64_t)),
+             room = pages_of(length) + VDSO_ROOM + TOUCHES_ROOM + tables;
 
     for (uint64_t i = 0; i < it->processes.n; i++) {
         uint64_t n = image_table(it, found, processes, struct image_process)[i].threads.n;
@@ -200,14 +220,16 @@ static int make_region(const char *found, uint64_t length, int fd) {
 }
 
 static bool map_for(const struct image_area *area, uint64_t to) {
-    return map_at(to, area->end - area->start, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_NORESERVE | (area->kind == IMAGE_STACK ? MAP_GROWSDOWN : 0), -1);
+    return map_at(to, area->end - area->start, PROT_READ | PROT_WRITE,
+        MAP_ANONYMOUS | MAP_NORESERVE | (area->kind == IMAGE_STACK ? MAP_GROWSDOWN : 0), -1);
 }
 
 /* Several processes have theirs at the same addresses. */
 static bool may_be_in_place(uint64_t start, uint64_t end) {
     uint64_t stack = (uint64_t)(uintptr_t)__builtin_frame_address(0);
 
-    return restored.header->processes.n == 1 && (end + STACK_ROOM < stack || start > stack + STACK_ROOM);
+    return restored.header->processes.n == 1 &&
+           (end + STACK_ROOM < stack || start > stack + STACK_ROOM);
 }
 
 static bool map_in_place(const struct image_area *area) {
@@ -219,25 +241,33 @@ static bool has_whole_large_page(uint64_t start, uint64_t end) {
 }
 
 /*
- * Libraries have their data between their code, some pages here and there. Each mapping costs both forks and init's munmap, so those that are near each other are one, from the first to the last, until the process takes away what is
- * between them (clear), which it does anyhow. Where a whole large page would fit in, the kernel may give one. `k` is the first. Returns where they end; 0: it is by itself.
+ * Libraries have their data between their code, some pages here and there. Each mapping costs both
+ * forks and init's munmap, so those that are near each other are one, from the first to the last,
+ * until the process takes away what is between them (clear), which it does anyhow. Where a whole
+ * large page would fit in, the kernel may give one. `k` is the first. Returns where they end; 0: it
+ * is by itself.
  */
 static uint64_t map_together(const struct image_range *own, uint32_t k) {
     const struct image_area *areas = restored_table(areas, struct image_area);
     const struct image_run *runs = restored_table(runs, struct image_run);
     uint32_t last = k;
 
-    /* Also because a guest can have ten thousands, of which each would be asked about a thousand others. */
-    if (restored.header->processes.n != 1 || areas[k].kind == IMAGE_STACK || is_packed(&areas[k], runs))
+    /* Also because a guest can have ten thousands, of which each would be asked about a thousand
+     * others. */
+    if (restored.header->processes.n != 1 || areas[k].kind == IMAGE_STACK ||
+        is_packed(&areas[k], runs))
         return 0;
-    for (uint32_t i = k + 1; i < own->first + own->n && !has_whole_large_page(areas[k].start, areas[i].end); i++) {
+    for (uint32_t i = k + 1;
+         i < own->first + own->n && !has_whole_large_page(areas[k].start, areas[i].end); i++) {
         if (!is_staged(&areas[i]))
             continue;
         if (areas[i].kind == IMAGE_STACK || is_packed(&areas[i], runs))
             break;
         last = i;
     }
-    if (last == k || !may_be_in_place(areas[k].start, areas[last].end) || !map_at(areas[k].start, areas[last].end - areas[k].start, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_NORESERVE, -1))
+    if (last == k || !may_be_in_place(areas[k].start, areas[last].end) ||
+        !map_at(areas[k].start, areas[last].end - areas[k].start, PROT_READ | PROT_WRITE,
+            MAP_ANONYMOUS | MAP_NORESERVE, -1))
         return 0;
     return restored.together[k] = areas[last].end;
 }
@@ -247,7 +277,8 @@ static void populate_area(const struct image_area *area, uint64_t to) {
     const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first;
 
     for (uint32_t i = 0; i < area->runs.n; i++)
-        (void)sys_call3(__NR_madvise, to + (runs[i].address - area->start), runs[i].length, UAPI_MADV_POPULATE_WRITE);
+        (void)sys_call3(__NR_madvise, to + (runs[i].address - area->start), runs[i].length,
+            UAPI_MADV_POPULATE_WRITE);
 }
 
 /* Its runs, from the image to where it is now. */
@@ -260,7 +291,8 @@ static int fill_area(const struct image_area *area, uint64_t to) {
     return r;
 }
 
-/* What lies between the runs came with a large page. A little of that stays, and all where a large page would have to be taken apart for it: zeros, as there would be. */
+/* What lies between the runs came with a large page. A little of that stays, and all where a large
+ * page would have to be taken apart for it: zeros, as there would be. */
 static void forget_gaps(const struct image_area *area, uint64_t at) {
     const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first;
     uint64_t end = area->start;
@@ -294,10 +326,13 @@ static int fill_packed(const struct image_area *area, uint64_t to) {
     if (r < 0)
         return r;
     forget_gaps(area, at);
-    return sys_call5(__NR_mremap, at, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, to) < 0 ? -ENOMEM : 0;
+    return sys_call5(__NR_mremap, at, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, to) < 0
+               ? -ENOMEM
+               : 0;
 }
 
-/* Where it belongs; else at an address that is the area's modulo the size of a huge page, so that whole tables are moved: of its process' room, which goes from `*at` to `end`. */
+/* Where it belongs; else at an address that is the area's modulo the size of a huge page, so that
+ * whole tables are moved: of its process' room, which goes from `*at` to `end`. */
 static int make_room(const struct image_area *area, bool is_mapped, uint64_t *at, uint64_t end) {
     uint64_t to = *at + (area->kind == IMAGE_STACK ? GUARD : 0), pages;
     int r = 0;
@@ -320,19 +355,22 @@ static int make_room(const struct image_area *area, bool is_mapped, uint64_t *at
 
 static int stage_area(const struct image_area *area, bool is_together) {
     const uint64_t to = restored.staged[area - restored_table(areas, struct image_area)];
-    int r = is_packed(area, restored_table(runs, struct image_run)) ? fill_packed(area, to) : fill_area(area, to);
+    int r = is_packed(area, restored_table(runs, struct image_run)) ? fill_packed(area, to)
+                                                                    : fill_area(area, to);
 
     if (r < 0)
         return r;
     /* Of those that are mapped together the process protects its own. */
     if (!is_together && area->protection != (PROT_READ | PROT_WRITE) &&
-        sys_call3(__NR_mprotect, to, area->end - area->start, area->protection & (PROT_READ | PROT_WRITE | PROT_EXEC)) < 0)
+        sys_call3(__NR_mprotect, to, area->end - area->start,
+            area->protection & (PROT_READ | PROT_WRITE | PROT_EXEC)) < 0)
         return -ENOMEM;
     return 0;
 }
 
 static uint64_t room_of(const struct image_process *process) {
-    const struct image_area *areas = restored_table(areas, struct image_area) + process->areas.first;
+    const struct image_area *areas =
+        restored_table(areas, struct image_area) + process->areas.first;
     uint64_t room = 0;
 
     for (uint32_t i = 0; i < process->areas.n; i++)
@@ -340,14 +378,16 @@ static uint64_t room_of(const struct image_process *process) {
     return room;
 }
 
-/* Each process' own is followed by that of its children, and each child's by that of its own. Parents come before their children. */
+/* Each process' own is followed by that of its children, and each child's by that of its own.
+ * Parents come before their children. */
 static void share_out(uint64_t at) {
-    static uint64_t next[IMAGE_MAX_PROCESSES];          /* where the next child's begins */
+    static uint64_t next[IMAGE_MAX_PROCESSES]; /* where the next child's begins */
     struct restored_range *memory = restored.memory;
     const uint32_t n = (uint32_t)restored.header->processes.n;
 
     for (uint32_t i = n; i-- > 0;) {
-        memory[i].end += room_of(restored_process(i));  /* its length, until it is known where it begins */
+        memory[i].end +=
+            room_of(restored_process(i)); /* its length, until it is known where it begins */
         if (restored_process(i)->parent)
             memory[restored_process(i)->parent - 1].end += memory[i].end;
     }
@@ -368,7 +408,8 @@ static int make_pack(void) {
     pack_at = pack_start();
     if (!pack_length)
         return 0;
-    if (!map_at(pack_at, restored.region_end - pack_at, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_NORESERVE, -1))
+    if (!map_at(pack_at, restored.region_end - pack_at, PROT_READ | PROT_WRITE,
+            MAP_ANONYMOUS | MAP_NORESERVE, -1))
         return -errno;
     (void)sys_call3(__NR_madvise, pack_at, restored.region_end - pack_at, UAPI_MADV_HUGEPAGE);
     return 0;
@@ -398,12 +439,16 @@ static int make_second_half(void *unused) {
     sys_exit_group(0);
 }
 
-/* Runs wait for a command to be, and most of that is for large pages where a hypervisor has taken them back: 7 ms each, so two are made at a time. 0 or less: by ourselves. */
+/* Runs wait for a command to be, and most of that is for large pages where a hypervisor has taken
+ * them back: 7 ms each, so two are made at a time. 0 or less: by ourselves. */
 static pid_t begin_second_half(char *stack_end) {
-    return restored.header->is_command && pack_length >= 4 * HUGE ? clone(make_second_half, stack_end, CLONE_VM | SIGCHLD, NULL) : 0;
+    return restored.header->is_command && pack_length >= 4 * HUGE
+               ? clone(make_second_half, stack_end, CLONE_VM | SIGCHLD, NULL)
+               : 0;
 }
 
-/* To make pages takes about as long as to copy what they are for, and needs no more than the tables. */
+/* To make pages takes about as long as to copy what they are for, and needs no more than the
+ * tables. */
 static int make_all_room(void) {
     _Alignas(GUEST_STACK_ALIGN) char stack[4096];
     const struct image_area *areas = restored_table(areas, struct image_area);
@@ -412,7 +457,8 @@ static int make_all_room(void) {
     pid_t other = r == 0 ? begin_second_half(stack + sizeof stack) : 0;
 
     for (uint32_t i = 0; i < restored.header->processes.n; i++)
-        n_threads = n_threads > restored_process(i)->threads.n ? n_threads : restored_process(i)->threads.n;
+        n_threads =
+            n_threads > restored_process(i)->threads.n ? n_threads : restored_process(i)->threads.n;
     share_out(restored.stacks + n_threads * RESTORE_STACK);
     for (uint32_t i = 0; i < restored.header->processes.n; i++) {
         const struct image_range *own = &restored_process(i)->areas;
@@ -449,16 +495,18 @@ int restore_fill(void) {
         }
     }
     restored.region_end -= pack_length;
-    return r < 0 || !pack_length ? r : (int)sys_call2(__NR_munmap, restored.region_end, pack_length);
+    return r < 0 || !pack_length ? r
+                                 : (int)sys_call2(__NR_munmap, restored.region_end, pack_length);
 }
 
-/* ---- handing it on ------------------------------------------------------------------------------------------------------ */
+/* ---- handing it on ---- */
 
 /* What nothing is parked in is passed over. */
 static void advise_areas(uint32_t index, int advice) {
     const struct restored_range *range = &restored.memory[index];
     const struct image_process *process = restored_process(index);
-    const struct image_area *areas = restored_table(areas, struct image_area) + process->areas.first;
+    const struct image_area *areas =
+        restored_table(areas, struct image_area) + process->areas.first;
 
     (void)sys_call3(__NR_madvise, range->start, range->end - range->start, advice);
     for (uint32_t i = 0; i < process->areas.n; i++)
@@ -477,7 +525,8 @@ void restore_take_to_forks(uint32_t index) {
 void restore_give_up(uint32_t index) {
     const struct restored_range *range = &restored.memory[index];
     const struct image_process *process = restored_process(index);
-    const struct image_area *areas = restored_table(areas, struct image_area) + process->areas.first;
+    const struct image_area *areas =
+        restored_table(areas, struct image_area) + process->areas.first;
 
     uint64_t start = 0, end = 0;
 
@@ -497,16 +546,20 @@ void restore_give_up(uint32_t index) {
         (void)sys_call2(__NR_munmap, start, end - start);
 }
 
-/* ---- the program -------------------------------------------------------------------------------------------------------- */
+/* ---- the program ---- */
 
-/* A copy of what is mapped of our program's file takes the file's place, segment by segment, while it runs. Nothing is written to these variables meanwhile. */
+/* A copy of what is mapped of our program's file takes the file's place, segment by segment, while
+ * it runs. Nothing is written to these variables meanwhile. */
 static int leave_file(void) {
     const Elf64_Ehdr *header = (const void *)__ehdr_start;
     const Elf64_Phdr *segments = (const void *)(__ehdr_start + header->e_phoff);
 
     for (unsigned i = 0; i < header->e_phnum; i++) {
-        uint64_t start = segments[i].p_vaddr & ~(uint64_t)(IMAGE_PAGE - 1), length = pages_of(segments[i].p_vaddr + segments[i].p_filesz) - start;
-        int protection = (segments[i].p_flags & PF_R ? PROT_READ : 0) | (segments[i].p_flags & PF_W ? PROT_WRITE : 0) | (segments[i].p_flags & PF_X ? PROT_EXEC : 0);
+        uint64_t start = segments[i].p_vaddr & ~(uint64_t)(IMAGE_PAGE - 1),
+                 length = pages_of(segments[i].p_vaddr + segments[i].p_filesz) - start;
+        int protection = (segments[i].p_flags & PF_R ? PROT_READ : 0) |
+                         (segments[i].p_flags & PF_W ? PROT_WRITE : 0) |
+                         (segments[i].p_flags & PF_X ? PROT_EXEC : 0);
 
         if (segments[i].p_type != PT_LOAD || !segments[i].p_filesz)
             continue;
@@ -514,14 +567,16 @@ static int leave_file(void) {
         if (copy == MAP_FAILED)
             return -errno;
         memcpy(copy, (const void *)start, length);
-        if (sys_call3(__NR_mprotect, copy, length, protection) < 0 || sys_call5(__NR_mremap, copy, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, start) < 0)
+        if (sys_call3(__NR_mprotect, copy, length, protection) < 0 ||
+            sys_call5(__NR_mremap, copy, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, start) < 0)
             return -EPERM;
     }
     return 0;
 }
 
-/* Of the policy's processes, init being one: who restores them is not held to that, as a fork would be. Nor are the commands that init starts, for which the group has a little more room (engine/cgroup_lease.c). The dead that are
- * made for their number alone are not there for long. */
+/* Of the policy's processes, init being one: who restores them is not held to that, as a fork would
+ * be. Nor are the commands that init starts, for which the group has a little more room
+ * (engine/cgroup_lease.c). The dead that are made for their number alone are not there for long. */
 static bool are_too_many(const struct image *it, const char *base, const struct plan *plan) {
     const struct image_process *processes = image_table(it, base, processes, struct image_process);
     const struct plan_rlimit *limits = plan_items(plan, rlimits, struct plan_rlimit);
@@ -533,7 +588,8 @@ static bool are_too_many(const struct image *it, const char *base, const struct 
     }
     for (uint32_t i = 0; i < plan->rlimits.n; i++)
         if (limits[i].resource == RLIMIT_NPROC)
-            return n > limits[i].value + (commands < COMMANDS_BESIDES ? commands : COMMANDS_BESIDES);
+            return n >
+                   limits[i].value + (commands < COMMANDS_BESIDES ? commands : COMMANDS_BESIDES);
     return false;
 }
 
@@ -547,7 +603,7 @@ int restore_load(int fd, int progress, const struct plan *plan) {
         return left;
     writer = progress;
     written = progress < 0 ? UINT64_MAX : 0;
-    int heard = progress < 0 ? 0 : hear_writer();       /* all but pages is there */
+    int heard = progress < 0 ? 0 : hear_writer(); /* all but pages is there */
     if (heard < 0)
         return heard;
     if (fstat(fd, &st) < 0)
@@ -558,7 +614,9 @@ int restore_load(int fd, int progress, const struct plan *plan) {
     if (found == MAP_FAILED)
         return -errno;
     const struct image *it = image_header(found, st.st_size);
-    int r = !image_is_sound(found, (uint64_t)st.st_size) ? -EBADMSG : are_too_many(it, found, plan) ? -E2BIG : make_region(found, (uint64_t)st.st_size, fd);
+    int r = !image_is_sound(found, (uint64_t)st.st_size) ? -EBADMSG
+            : are_too_many(it, found, plan)              ? -E2BIG
+                                            : make_region(found, (uint64_t)st.st_size, fd);
     (void)munmap((void *)(uintptr_t)found, (size_t)st.st_size);
     if (r == 0)
         r = make_all_room();
@@ -568,7 +626,9 @@ int restore_load(int fd, int progress, const struct plan *plan) {
 void restore_expect(int fd) {
     struct stat st;
 
-    if (!restored.header || fstat(fd, &st) < 0 || st.st_size < (off_t)sizeof(struct image_touch) || st.st_size > (off_t)TOUCHES_ROOM || !map_at(restored.vdso_at + VDSO_ROOM, (uint64_t)st.st_size, PROT_READ, 0, fd))
+    if (!restored.header || fstat(fd, &st) < 0 || st.st_size < (off_t)sizeof(struct image_touch) ||
+        st.st_size > (off_t)TOUCHES_ROOM ||
+        !map_at(restored.vdso_at + VDSO_ROOM, (uint64_t)st.st_size, PROT_READ, 0, fd))
         return;
     restored.touches = (const void *)(restored.vdso_at + VDSO_ROOM);
     restored.n_touches = (size_t)st.st_size / sizeof(struct image_touch);

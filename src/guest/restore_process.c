@@ -2,9 +2,12 @@
 /*
  * From a fork of init to a process of the image.
  *
- * It has the memory of all processes, and runs this program, on a stack in its static memory. It makes its children while init says which; then moves its own memory to where it belongs, maps files again from the sandbox's own mounts, and only
- * if they are those that the process had; moves the kernel's vDSO to where the process had it; becomes, for the kernel, the other program; gives up its rights as init does. Descriptors come from init. Threads begin last, and
- * with them all goes on (restore_trampoline.c).
+ * It has the memory of all processes, and runs this program, on a stack in its static memory. It
+ * makes its children while init says which; then moves its own memory to where it belongs, maps
+ * files again from the sandbox's own mounts, and only if they are those that the process had; moves
+ * the kernel's vDSO to where the process had it; becomes, for the kernel, the other program; gives
+ * up its rights as init does. Descriptors come from init. Threads begin last, and with them all
+ * goes on (restore_trampoline.c).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,43 +34,55 @@
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
 
-#define STREAMS 4
-#define OFD_SETLK 37            /* F_OFD_SETLK */
-#define COMMAND_SOCKET 10       /* of a command to be: out of the way of its streams, and not so high that the table of descriptors grows, which /proc would tell */
-#define HIGH 32
-#define FAULT_AROUND 65536u     /* what a read fault maps of a file at most, by the kernel's default (fault_around_bytes) */
-#define KEPT 4
-#define MAX_TIMER_IDS 100000
-#define MAX_ASKED 256           /* instructions: as many as policy/determinism.c ever makes */
+#    define STREAMS 4
+#    define OFD_SETLK 37 /* F_OFD_SETLK */
+#    define COMMAND_SOCKET                                                                         \
+        10 /* of a command to be: out of the way of its streams, and not so high that the table of \
+              descriptors grows, which /proc would tell */
+#    define HIGH 32
+#    define FAULT_AROUND                                                                           \
+        65536u /* what a read fault maps of a file at most, by the kernel's default                \
+                  (fault_around_bytes) */
+#    define KEPT 4
+#    define MAX_TIMER_IDS 100000
+#    define MAX_ASKED 256 /* instructions: as many as policy/determinism.c ever makes */
 
-/* The kernel's struct ucontext and what is in it, as rt_sigreturn reads them (arch/x86/include/uapi/asm/sigcontext.h). */
+/* The kernel's struct ucontext and what is in it, as rt_sigreturn reads them
+ * (arch/x86/include/uapi/asm/sigcontext.h). */
 struct frame {
     uint64_t flags, link, stack[3];
-    uint64_t r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags;
+    uint64_t r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip,
+        eflags;
     uint16_t cs, gs, fs, ss;
     uint64_t error, trap, old_mask, cr2, xstate, unused[8];
     uint64_t mask;
 };
 
-_Static_assert(offsetof(struct frame, link) == RESTORE_FRAME_SIGNALS && offsetof(struct frame, rax) == RESTORE_FRAME_RAX && offsetof(struct frame, rip) == RESTORE_FRAME_RIP, "where restore_trampoline.c has them");
+_Static_assert(offsetof(struct frame, link) == RESTORE_FRAME_SIGNALS &&
+                   offsetof(struct frame, rax) == RESTORE_FRAME_RAX &&
+                   offsetof(struct frame, rip) == RESTORE_FRAME_RIP,
+    "where restore_trampoline.c has them");
 
-#define FRAME_FLAGS 7u          /* UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS */
-#define XSTATE_SOFTWARE 464u    /* where the kernel keeps struct _fpx_sw_bytes */
-#define XSTATE_MAGIC1 0x46505853u
-#define XSTATE_MAGIC2 0x46505845u
-#define XSTATE_PLACE 512u       /* in the frame's page */
+#    define FRAME_FLAGS 7u       /* UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS */
+#    define XSTATE_SOFTWARE 464u /* where the kernel keeps struct _fpx_sw_bytes */
+#    define XSTATE_MAGIC1 0x46505853u
+#    define XSTATE_MAGIC2 0x46505845u
+#    define XSTATE_PLACE 512u /* in the frame's page */
 
-_Static_assert(sizeof(struct frame) <= XSTATE_PLACE && XSTATE_PLACE + IMAGE_MAX_XSTATE + 8 <= IMAGE_FRAME, "a frame has its page");
+_Static_assert(
+    sizeof(struct frame) <= XSTATE_PLACE && XSTATE_PLACE + IMAGE_MAX_XSTATE + 8 <= IMAGE_FRAME,
+    "a frame has its page");
 
-static const struct box *box;   /* on init's stack, and its plan where processes have theirs: gone once memory is in its place */
+static const struct box *box; /* on init's stack, and its plan where processes have theirs: gone
+                                 once memory is in its place */
 static struct plan_rlimit limits[RLIM_NLIMITS];
 static size_t n_limits;
-static struct sock_filter asked[MAX_ASKED];  /* what init is asked about; none: n_asked is 0 */
+static struct sock_filter asked[MAX_ASKED]; /* what init is asked about; none: n_asked is 0 */
 static size_t n_asked;
-static int listener = -1;       /* or another descriptor that goes with the next word to init */
+static int listener = -1; /* or another descriptor that goes with the next word to init */
 static const struct image_process *self;
-static bool has_forked;         /* and so its memory is kept from its forks */
-static int to_init, ruleset, clock_page;  /* the last: of a command to be, under virtual time; -1 */
+static bool has_forked;                  /* and so its memory is kept from its forks */
+static int to_init, ruleset, clock_page; /* the last: of a command to be, under virtual time; -1 */
 static uint32_t step;
 static struct restore_trampoline lasts[IMAGE_MAX_OWN_THREADS];
 static const struct image_action by_default;
@@ -80,9 +95,10 @@ static const struct image_area *own_areas(void) {
     return restored_table(areas, struct image_area) + self->areas.first;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ---- */
 
-/* Ours, of the same kernel, has the same parts in the same order: [vvar], perhaps [vvar_vclock], [vdso]. `from` and `to` are where the last of them is. */
+/* Ours, of the same kernel, has the same parts in the same order: [vvar], perhaps [vvar_vclock],
+ * [vdso]. `from` and `to` are where the last of them is. */
 static int move_kernel_parts(uint64_t from, uint64_t to) {
     uint64_t vdso = 0, first = 0;
 
@@ -98,7 +114,8 @@ static int move_kernel_parts(uint64_t from, uint64_t to) {
         if (first && area->start != first)
             return -EOPNOTSUPP;
         first = area->end;
-        long r = sys_call5(__NR_mremap, area->start - vdso + from, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, area->start - vdso + to);
+        long r = sys_call5(__NR_mremap, area->start - vdso + from, length, length,
+            MREMAP_MAYMOVE | MREMAP_FIXED, area->start - vdso + to);
         if (r < 0)
             return (int)r;
     }
@@ -112,9 +129,13 @@ static uint64_t own_vdso(void) {
     return 0;
 }
 
-/* What was mapped with others could be written to; by itself, it is protected from the beginning. */
+/* What was mapped with others could be written to; by itself, it is protected from the beginning.
+ */
 static long protect_area(const struct image_area *area, bool is_together) {
-    return is_together && area->protection != (PROT_READ | PROT_WRITE) ? sys_call3(__NR_mprotect, area->start, area->end - area->start, area->protection & (PROT_READ | PROT_WRITE | PROT_EXEC)) : 0;
+    return is_together && area->protection != (PROT_READ | PROT_WRITE)
+               ? sys_call3(__NR_mprotect, area->start, area->end - area->start,
+                     area->protection & (PROT_READ | PROT_WRITE | PROT_EXEC))
+               : 0;
 }
 
 /* From the region to where it belongs; what has no pages is made there. */
@@ -129,7 +150,10 @@ static int place_memory(void) {
             continue;
         if (restored_are_together(area))
             together = restored_are_together(area);
-        long r = restored_is_in_place(area) ? protect_area(area, area->start < together) : staged ? sys_call5(__NR_mremap, staged, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, area->start) : restore_make_memory(area);
+        long r = restored_is_in_place(area) ? protect_area(area, area->start < together)
+                 : staged                   ? sys_call5(__NR_mremap, staged, length, length,
+                                                  MREMAP_MAYMOVE | MREMAP_FIXED, area->start)
+                                            : restore_make_memory(area);
         if (r >= 0 && area->forgets == IMAGE_WIPED)
             r = sys_call3(__NR_madvise, area->start, length, UAPI_MADV_WIPEONFORK);
         if (r >= 0 && area->flags & IMAGE_NOT_FORKED)
@@ -143,18 +167,23 @@ static int place_memory(void) {
 /* Not by its number: what was written in the sandbox is copied for a snapshot, times included. */
 static int open_same(const struct image_area *area) {
     struct stat st;
-    int fd = openat(AT_FDCWD, restored_text(area->path), (area->is_written ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);  /* musl sets the flag once more after open() */
+    int fd = openat(AT_FDCWD, restored_text(area->path),
+        (area->is_written ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK |
+            O_CLOEXEC); /* musl sets the flag once more after open() */
 
     if (fd < 0)
         return -errno;
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
-        (area->is_written || ((uint64_t)st.st_size == area->size && st.st_mtim.tv_sec == area->mtime_s && st.st_mtim.tv_nsec == area->mtime_ns)))
+        (area->is_written ||
+            ((uint64_t)st.st_size == area->size && st.st_mtim.tv_sec == area->mtime_s &&
+                st.st_mtim.tv_nsec == area->mtime_ns)))
         return fd;
     close(fd);
     return -ESTALE;
 }
 
-/* Where it is among memory that was mapped together with what is between: there it takes the place of that at once. `*end`: of the memory, as areas are gone through by address. */
+/* Where it is among memory that was mapped together with what is between: there it takes the place
+ * of that at once. `*end`: of the memory, as areas are gone through by address. */
 static bool is_between(const struct image_area *area, uint64_t *end) {
     if (restored_is_memory(area) && !restored.before && restored_are_together(area))
         *end = restored_are_together(area);
@@ -171,7 +200,7 @@ static int map_files(void) {
         const int place = is_between(area, &together) ? MAP_FIXED : MAP_FIXED_NOREPLACE;
 
         if (area->kind != IMAGE_FILE || restore_before(own_index(), area))
-            continue;           /* or it is mapped */
+            continue; /* or it is mapped */
         if (!last || last->path != area->path || last->is_written != area->is_written) {
             if (fd >= 0)
                 close(fd);
@@ -180,7 +209,9 @@ static int map_files(void) {
         }
         if (fd < 0)
             r = fd;
-        else if (mmap((void *)area->start, area->end - area->start, (int)area->protection, (area->is_shared ? MAP_SHARED : MAP_PRIVATE) | place, fd, (off_t)area->offset) == MAP_FAILED)
+        else if (mmap((void *)area->start, area->end - area->start, (int)area->protection,
+                     (area->is_shared ? MAP_SHARED : MAP_PRIVATE) | place, fd,
+                     (off_t)area->offset) == MAP_FAILED)
             r = -errno;
     }
     if (fd >= 0)
@@ -190,12 +221,15 @@ static int map_files(void) {
 
 static bool is_own(uint64_t address, uint64_t length) {
     for (uint32_t i = 0; i < self->areas.n; i++)
-        if (address >= own_areas()[i].start && length <= own_areas()[i].end - own_areas()[i].start && address <= own_areas()[i].end - length)
+        if (address >= own_areas()[i].start &&
+            length <= own_areas()[i].end - own_areas()[i].start &&
+            address <= own_areas()[i].end - length)
             return true;
     return false;
 }
 
-/* Ahead of need: a fault is quicker than to ask for a page, which besides passes the filter. One that reads maps all of a file's block that is in memory. Areas and touches come by address. */
+/* Ahead of need: a fault is quicker than to ask for a page, which besides passes the filter. One
+ * that reads maps all of a file's block that is in memory. Areas and touches come by address. */
 static void touch_pages(void) {
     const struct image_area *area = own_areas(), *end = area + self->areas.n;
 
@@ -207,20 +241,24 @@ static void touch_pages(void) {
             area++;
         if (area == end)
             return;
-        if (touch->address < area->start || touch->length > area->end - touch->address || !(area->protection & (touch->is_written ? PROT_WRITE : PROT_READ)))
+        if (touch->address < area->start || touch->length > area->end - touch->address ||
+            !(area->protection & (touch->is_written ? PROT_WRITE : PROT_READ)))
             continue;
-        for (uint64_t at = touch->address; at < touch->address + touch->length; at = (at | (block - 1)) + 1) {
+        for (uint64_t at = touch->address; at < touch->address + touch->length;
+             at = (at | (block - 1)) + 1) {
             volatile unsigned char *byte = (volatile unsigned char *)at;
 
             if (touch->is_written)
-                (void)__atomic_fetch_or(byte, 0, __ATOMIC_RELAXED);     /* at once, and not first to be read */
+                (void)__atomic_fetch_or(
+                    byte, 0, __ATOMIC_RELAXED); /* at once, and not first to be read */
             else
                 (void)*byte;
         }
     }
 }
 
-/* But for what lies where it belongs, and what something takes the place of. Areas come by address. */
+/* But for what lies where it belongs, and what something takes the place of. Areas come by address.
+ */
 static int clear_range(uint64_t from, uint64_t to) {
     uint64_t together = 0;
     int r = 0;
@@ -239,7 +277,8 @@ static int clear_range(uint64_t from, uint64_t to) {
     return r < 0 || from >= to ? r : (int)sys_call2(__NR_munmap, from, to - from);
 }
 
-/* Where the kernel's parts are, or are to be, if the last of them is at `vdso`. Nowhere for a process that has none. */
+/* Where the kernel's parts are, or are to be, if the last of them is at `vdso`. Nowhere for a
+ * process that has none. */
 static struct restored_range kernel_parts(uint64_t vdso) {
     const uint64_t own = own_vdso();
     struct restored_range range = { 0 };
@@ -263,7 +302,9 @@ static int clear_but(uint64_t from, uint64_t to, struct restored_range kept) {
     return r < 0 ? r : clear_range(kept.end, to);
 }
 
-/* Everything that is neither this program nor the region goes, init's stack included. The kernel's parts go to where the process has them, or wait in the region where that is in part where they are. */
+/* Everything that is neither this program nor the region goes, init's stack included. The kernel's
+ * parts go to where the process has them, or wait in the region where that is in part where they
+ * are. */
 static int clear_place(bool *ret_vdso_waits) {
     const uint64_t vdso = getauxval(AT_SYSINFO_EHDR);
     const struct restored_range now = kernel_parts(vdso), later = kernel_parts(own_vdso());
@@ -273,19 +314,30 @@ static int clear_place(bool *ret_vdso_waits) {
     if (r == 0)
         r = clear_but(IMAGE_LOWEST, restored.region, waits ? (struct restored_range){ 0 } : now);
     if (r == 0)
-        r = clear_but(restored.region_end, IMAGE_HIGHEST, waits ? (struct restored_range){ 0 } : now);
+        r = clear_but(
+            restored.region_end, IMAGE_HIGHEST, waits ? (struct restored_range){ 0 } : now);
     *ret_vdso_waits = waits;
     return r < 0 || waits ? r : move_kernel_parts(vdso, own_vdso());
 }
 
-/* ---- the process -------------------------------------------------------------------------------------------------------- */
+/* ---- the process ---- */
 
 static int set_layout(int program) {
     const struct image_layout *layout = &self->layout;
     struct prctl_mm_map map = {
-        .start_code = layout->start_code, .end_code = layout->end_code, .start_data = layout->start_data, .end_data = layout->end_data, .start_brk = layout->start_brk, .brk = layout->brk,
-        .start_stack = layout->start_stack, .arg_start = layout->arg_start, .arg_end = layout->arg_end, .env_start = layout->env_start, .env_end = layout->env_end,
-        .auxv = (void *)(uintptr_t)(restored.base + self->auxv), .auxv_size = (uint32_t)self->auxv_length,
+        .start_code = layout->start_code,
+        .end_code = layout->end_code,
+        .start_data = layout->start_data,
+        .end_data = layout->end_data,
+        .start_brk = layout->start_brk,
+        .brk = layout->brk,
+        .start_stack = layout->start_stack,
+        .arg_start = layout->arg_start,
+        .arg_end = layout->arg_end,
+        .env_start = layout->env_start,
+        .env_end = layout->env_end,
+        .auxv = (void *)(uintptr_t)(restored.base + self->auxv),
+        .auxv_size = (uint32_t)self->auxv_length,
         .exe_fd = (uint32_t)program,
     };
 
@@ -293,7 +345,8 @@ static int set_layout(int program) {
 }
 
 static int become_program(void) {
-    int fd = openat(AT_FDCWD, restored_text(self->executable), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int fd = openat(
+        AT_FDCWD, restored_text(self->executable), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 
     if (fd < 0)
         return -errno;
@@ -302,15 +355,18 @@ static int become_program(void) {
     return r;
 }
 
-/* As they are at the start of a process, all but a few are, and one that init has for itself (timed_syscall.c); and nobody may change these two. */
+/* As they are at the start of a process, all but a few are, and one that init has for itself
+ * (timed_syscall.c); and nobody may change these two. */
 static int set_actions(void) {
-    const struct image_action *actions = restored_table(actions, struct image_action) + self->actions.first;
+    const struct image_action *actions =
+        restored_table(actions, struct image_action) + self->actions.first;
 
     (void)sys_call4(__NR_rt_sigaction, SIGALRM, &by_default.handler, NULL, sizeof by_default.mask);
     for (uint32_t i = 0; i < self->actions.n; i++) {
         if (actions[i].number == SIGKILL || actions[i].number == SIGSTOP)
             continue;
-        int r = (int)sys_call4(__NR_rt_sigaction, actions[i].number, &actions[i].handler, NULL, sizeof actions[i].mask);
+        int r = (int)sys_call4(__NR_rt_sigaction, actions[i].number, &actions[i].handler, NULL,
+            sizeof actions[i].mask);
         if (r < 0)
             return r;
     }
@@ -327,9 +383,13 @@ static int set_own_limit(int resource) {
     const uint64_t *own = self->limits[resource];
     struct rlimit now;
 
-    if (own[0] == RLIM_INFINITY || getrlimit(resource, &now) < 0 || (own[1] >= now.rlim_max && own[0] >= now.rlim_cur))
+    if (own[0] == RLIM_INFINITY || getrlimit(resource, &now) < 0 ||
+        (own[1] >= now.rlim_max && own[0] >= now.rlim_cur))
         return 0;
-    return setrlimit(resource, &(struct rlimit){ own[0] < now.rlim_max ? own[0] : now.rlim_max, own[1] < now.rlim_max ? own[1] : now.rlim_max }) < 0 ? -errno : 0;
+    return setrlimit(resource, &(struct rlimit){ own[0] < now.rlim_max ? own[0] : now.rlim_max,
+                                   own[1] < now.rlim_max ? own[1] : now.rlim_max }) < 0
+               ? -errno
+               : 0;
 }
 
 /* But for its own of descriptors. A command to be has set none. */
@@ -337,7 +397,10 @@ static int set_limits(void) {
     int r = 0;
 
     for (size_t i = 0; i < n_limits && r == 0; i++)
-        r = setrlimit((int)limits[i].resource, &(struct rlimit){ limits[i].value, limits[i].value }) < 0 ? -errno : 0;
+        r = setrlimit(
+                (int)limits[i].resource, &(struct rlimit){ limits[i].value, limits[i].value }) < 0
+                ? -errno
+                : 0;
     for (int i = 0; i < IMAGE_RLIMITS && r == 0; i++)
         if (restored.header->is_command ? is_streams(i) : i != RLIMIT_NOFILE)
             r = set_own_limit(i);
@@ -349,19 +412,21 @@ static int prepare_process(void) {
     int r;
 
     if (restore_are_noted(box)) {
-        listener = restore_make_tracker();      /* if there is none, it is captured whole */
+        listener = restore_make_tracker(); /* if there is none, it is captured whole */
         step = RESTORE_RESTRICT;
         if (box->plan->flags & PLAN_SECCOMP && (r = box_install_filter(box->plan)) < 0)
             return r;
     }
-    /* The one step that needs a right, and then none is left: what follows opens and maps what a guest has named. */
+    /* The one step that needs a right, and then none is left: what follows opens and maps what a
+     * guest has named. */
     step = RESTORE_PROGRAM;
     if ((r = become_program()) < 0)
         return r;
     step = RESTORE_PRIVILEGE;
     if ((r = box_drop_privileges()) < 0)
         return r;
-    if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0 || prctl(PR_SET_PDEATHSIG, self->death_signal, 0, 0, 0) < 0)
+    if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0 ||
+        prctl(PR_SET_PDEATHSIG, self->death_signal, 0, 0, 0) < 0)
         return -errno;
     step = RESTORE_RESTRICT;
     if (ruleset >= 0 && (r = sys_landlock_restrict_self(ruleset, 0)) < 0)
@@ -392,17 +457,21 @@ static int prepare_process(void) {
     return 0;
 }
 
-/* ---- threads ------------------------------------------------------------------------------------------------------------ */
+/* ---- threads ---- */
 
-/* By which its call ends, if one of them is pending when it goes on (restore_trampoline.c): made again after the signal was handled, it would wait for what has come already. What is pending for the process the first thread takes, if it may. */
+/* By which its call ends, if one of them is pending when it goes on (restore_trampoline.c): made
+ * again after the signal was handled, it would wait for what has come already. What is pending for
+ * the process the first thread takes, if it may. */
 static uint64_t ending_signals(const struct image_thread *thread, uint32_t index) {
-    const struct image_action *actions = restored_table(actions, struct image_action) + self->actions.first;
+    const struct image_action *actions =
+        restored_table(actions, struct image_action) + self->actions.first;
     uint64_t may = ~thread->signal_mask, signals = 0;
 
     if (index)
         may &= (restored_table(threads, struct image_thread) + self->threads.first)->signal_mask;
     for (uint32_t i = 0; i < self->actions.n && thread->interruption != IMAGE_GOES_ON; i++)
-        if (actions[i].number - 1 < IMAGE_SIGNALS && actions[i].handler > (uintptr_t)SIG_IGN && (thread->interruption == IMAGE_ENDS || !(actions[i].flags & SA_RESTART)))
+        if (actions[i].number - 1 < IMAGE_SIGNALS && actions[i].handler > (uintptr_t)SIG_IGN &&
+            (thread->interruption == IMAGE_ENDS || !(actions[i].flags & SA_RESTART)))
             signals |= 1ull << (actions[i].number - 1);
     return signals & may;
 }
@@ -410,13 +479,37 @@ static uint64_t ending_signals(const struct image_thread *thread, uint32_t index
 static void put_frame(const struct image_thread *thread, uint32_t index) {
     const struct image_registers *r = &thread->registers;
     uint64_t page = IMAGE_FRAMES + index * IMAGE_FRAME, xstate = page + XSTATE_PLACE;
-    uint32_t magic1 = XSTATE_MAGIC1, magic2 = XSTATE_MAGIC2, size = (uint32_t)thread->xstate_length, extended = size + (uint32_t)sizeof magic2;
+    uint32_t magic1 = XSTATE_MAGIC1, magic2 = XSTATE_MAGIC2, size = (uint32_t)thread->xstate_length,
+             extended = size + (uint32_t)sizeof magic2;
     char *to = (char *)xstate;
 
     *(struct frame *)page = (struct frame){
-        .flags = FRAME_FLAGS, .link = ending_signals(thread, index), .stack = { thread->alternate_stack[0], thread->alternate_stack[1], thread->alternate_stack[2] },
-        .r8 = r->r8, .r9 = r->r9, .r10 = r->r10, .r11 = r->r11, .r12 = r->r12, .r13 = r->r13, .r14 = r->r14, .r15 = r->r15, .rdi = r->rdi, .rsi = r->rsi, .rbp = r->rbp, .rbx = r->rbx, .rdx = r->rdx,
-        .rax = r->rax, .rcx = r->rcx, .rsp = r->rsp, .rip = r->rip, .eflags = r->eflags, .cs = (uint16_t)r->cs, .ss = (uint16_t)r->ss, .xstate = xstate, .mask = thread->signal_mask,
+        .flags = FRAME_FLAGS,
+        .link = ending_signals(thread, index),
+        .stack = { thread->alternate_stack[0], thread->alternate_stack[1],
+            thread->alternate_stack[2] },
+        .r8 = r->r8,
+        .r9 = r->r9,
+        .r10 = r->r10,
+        .r11 = r->r11,
+        .r12 = r->r12,
+        .r13 = r->r13,
+        .r14 = r->r14,
+        .r15 = r->r15,
+        .rdi = r->rdi,
+        .rsi = r->rsi,
+        .rbp = r->rbp,
+        .rbx = r->rbx,
+        .rdx = r->rdx,
+        .rax = r->rax,
+        .rcx = r->rcx,
+        .rsp = r->rsp,
+        .rip = r->rip,
+        .eflags = r->eflags,
+        .cs = (uint16_t)r->cs,
+        .ss = (uint16_t)r->ss,
+        .xstate = xstate,
+        .mask = thread->signal_mask,
     };
     memcpy(to, restored.base + thread->xstate, size);
     memset(to + XSTATE_SOFTWARE, 0, 48);
@@ -425,16 +518,19 @@ static void put_frame(const struct image_thread *thread, uint32_t index) {
     memcpy(to + XSTATE_SOFTWARE + 8, &thread->xstate_features, sizeof thread->xstate_features);
     memcpy(to + XSTATE_SOFTWARE + 16, &size, sizeof size);
     memcpy(to + size, &magic2, sizeof magic2);
-    lasts[index] = (struct restore_trampoline){ page, r->fs_base, r->gs_base, thread->rseq, thread->rseq_length, thread->rseq_signature };
+    lasts[index] = (struct restore_trampoline){ page, r->fs_base, r->gs_base, thread->rseq,
+        thread->rseq_length, thread->rseq_signature };
 }
 
 static int queue_signals(struct image_range range, pid_t pid, pid_t tid) {
-    const struct image_pending *pending = restored_table(pending, struct image_pending) + range.first;
+    const struct image_pending *pending =
+        restored_table(pending, struct image_pending) + range.first;
 
     for (uint32_t i = 0; i < range.n; i++) {
         int32_t number;
         memcpy(&number, pending[i].info, sizeof number);
-        long r = tid ? sys_call4(__NR_rt_tgsigqueueinfo, pid, tid, number, pending[i].info) : sys_call3(__NR_rt_sigqueueinfo, pid, number, pending[i].info);
+        long r = tid ? sys_call4(__NR_rt_tgsigqueueinfo, pid, tid, number, pending[i].info)
+                     : sys_call3(__NR_rt_sigqueueinfo, pid, number, pending[i].info);
 
         if (r < 0)
             return (int)r;
@@ -455,7 +551,8 @@ static long set_thread(const struct image_thread *thread) {
 
 static int thread_main(void *argument) {
     uint32_t index = (uint32_t)(uintptr_t)argument;
-    const struct image_thread *thread = restored_table(threads, struct image_thread) + self->threads.first + index;
+    const struct image_thread *thread =
+        restored_table(threads, struct image_thread) + self->threads.first + index;
 
     /* init counts on all of them, so one that fails takes the process along. */
     if (set_thread(thread) < 0)
@@ -463,19 +560,27 @@ static int thread_main(void *argument) {
     restore_leave_thread(&lasts[index]);
 }
 
-/* With the ids that they had: the kernel gives the next one, where it cannot be told which (before Linux 6.15). */
+/* With the ids that they had: the kernel gives the next one, where it cannot be told which (before
+ * Linux 6.15). */
 static int make_timers(void) {
-    const struct image_timer *timers = restored_table(timers, struct image_timer) + self->posix_timers.first;
-    bool told = self->posix_timers.n && sys_prctl(UAPI_PR_TIMER_CREATE_RESTORE_IDS, 1, 0, 0, 0) == 0;
+    const struct image_timer *timers =
+        restored_table(timers, struct image_timer) + self->posix_timers.first;
+    bool told =
+        self->posix_timers.n && sys_prctl(UAPI_PR_TIMER_CREATE_RESTORE_IDS, 1, 0, 0, 0) == 0;
     long r = 0;
 
     for (uint32_t i = 0; i < self->posix_timers.n && r == 0; i++) {
-        struct sigevent event = { .sigev_notify = (int)timers[i].notify, .sigev_signo = (int)timers[i].signal };
+        struct sigevent event = { .sigev_notify = (int)timers[i].notify,
+            .sigev_signo = (int)timers[i].signal };
         int id = (int)timers[i].id;
 
         memcpy(&event.sigev_value, &timers[i].value, sizeof event.sigev_value);
-        memcpy((char *)&event + 16, &timers[i].tid, sizeof timers[i].tid);      /* sigev_notify_thread_id */
-        for (unsigned tries = 0; (r = sys_call3(__NR_timer_create, timers[i].clock, &event, &id)) == 0 && id != (int)timers[i].id; tries++) {
+        memcpy(
+            (char *)&event + 16, &timers[i].tid, sizeof timers[i].tid); /* sigev_notify_thread_id */
+        for (unsigned tries = 0;
+             (r = sys_call3(__NR_timer_create, timers[i].clock, &event, &id)) == 0 &&
+             id != (int)timers[i].id;
+             tries++) {
             (void)sys_call1(__NR_timer_delete, id);
             if (told || tries == MAX_TIMER_IDS || id > (int)timers[i].id)
                 return -EEXIST;
@@ -489,14 +594,18 @@ static int make_timers(void) {
 }
 
 static int make_threads(void) {
-    const struct image_thread *threads = restored_table(threads, struct image_thread) + self->threads.first;
-    const int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+    const struct image_thread *threads =
+        restored_table(threads, struct image_thread) + self->threads.first;
+    const int flags =
+        CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
 
     step = RESTORE_THREADS;
-    if (mmap((void *)IMAGE_FRAMES, self->threads.n * IMAGE_FRAME, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED)
+    if (mmap((void *)IMAGE_FRAMES, self->threads.n * IMAGE_FRAME, PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED)
         return -errno;
     for (uint32_t i = 0; i < self->threads.n; i++) {
-        /* No sequence is under way, whatever was saved; where it is must be memory of the process'. */
+        /* No sequence is under way, whatever was saved; where it is must be memory of the process'.
+         */
         if (threads[i].rseq && !is_own(threads[i].rseq, threads[i].rseq_length))
             return -EOPNOTSUPP;
         put_frame(&threads[i], i);
@@ -517,19 +626,22 @@ static int make_threads(void) {
     return r < 0 ? r : make_timers();
 }
 
-/* They may be below what it has by now: of memory, of threads, of signals that wait. But for timers its threads are the last to take any of that. A command to be has them. */
+/* They may be below what it has by now: of memory, of threads, of signals that wait. But for timers
+ * its threads are the last to take any of that. A command to be has them. */
 static int begin_limits(void) {
     struct rlimit now;
 
     step = RESTORE_LIMITS;
     if (restored.header->is_command)
         return 0;
-    if (self->threads.n > 1 && getrlimit(RLIMIT_SIGPENDING, &now) == 0 && self->limits[RLIMIT_SIGPENDING][0] < now.rlim_cur)
+    if (self->threads.n > 1 && getrlimit(RLIMIT_SIGPENDING, &now) == 0 &&
+        self->limits[RLIMIT_SIGPENDING][0] < now.rlim_cur)
         restore_await_threads(self->threads.n - 1);
     return set_limits();
 }
 
-/* For all its threads, which do nothing yet that is asked about. The listener goes to init with the next word. */
+/* For all its threads, which do nothing yet that is asked about. The listener goes to init with the
+ * next word. */
 static int begin_asking(void) {
     step = RESTORE_ASK;
     if (n_asked > MAX_ASKED)
@@ -547,21 +659,26 @@ static int begin_threads(void) {
     return r < 0 ? r : begin_asking();
 }
 
-/* ---- descriptors -------------------------------------------------------------------------------------------------------- */
+/* ---- descriptors ---- */
 
 /*
- * Of all that init has, a process keeps these: the socket to it, the one to who keeps the pids, the rules, the page of a clock. They lie above all that it is to have, and those that come lie in between until all are there:
+ * Of all that init has, a process keeps these: the socket to it, the one to who keeps the pids, the
+ * rules, the page of a clock. They lie above all that it is to have, and those that come lie in
+ * between until all are there:
  *
  *     0 ... highest | its descriptors as they come, in their order | kept
  */
 static int first_high(void) {
     const struct image_fd *fds = restored_table(fds, struct image_fd) + self->fds.first;
 
-    return restored.header->is_command ? HIGH : self->fds.n ? (int)fds[self->fds.n - 1].number + 1 : 3;
+    return restored.header->is_command ? HIGH
+           : self->fds.n               ? (int)fds[self->fds.n - 1].number + 1
+                                       : 3;
 }
 
 static int keep_descriptors(void) {
-    int *kept[] = { &to_init, &restore_pids, &ruleset, &clock_page }, first = first_high() + (int)self->fds.n, last = first - 1, fds[KEPT], r = 0;
+    int *kept[] = { &to_init, &restore_pids, &ruleset, &clock_page },
+        first = first_high() + (int)self->fds.n, last = first - 1, fds[KEPT], r = 0;
 
     /* They may lie where they are to go. */
     for (size_t i = 0; i < KEPT; i++)
@@ -599,7 +716,8 @@ static int place_fds(void) {
 
     step = RESTORE_DESCRIPTORS;
     for (uint32_t i = 0; i < self->fds.n; i++) {
-        long r = sys_call3(__NR_dup3, high + (int)i, fds[i].number, fds[i].is_closed_on_exec ? O_CLOEXEC : 0);
+        long r = sys_call3(
+            __NR_dup3, high + (int)i, fds[i].number, fds[i].is_closed_on_exec ? O_CLOEXEC : 0);
         if (r < 0)
             return (int)r;
     }
@@ -612,7 +730,10 @@ static int take_memory(uint32_t index, const int *fds, size_t n) {
     step = RESTORE_MEMORY;
     if (index >= self->areas.n || n != 1)
         return -EBADMSG;
-    int r = mmap((void *)area->start, area->end - area->start, (int)area->protection, MAP_SHARED | MAP_FIXED_NOREPLACE, fds[0], (off_t)area->offset) == MAP_FAILED ? -errno : 0;
+    int r = mmap((void *)area->start, area->end - area->start, (int)area->protection,
+                MAP_SHARED | MAP_FIXED_NOREPLACE, fds[0], (off_t)area->offset) == MAP_FAILED
+                ? -errno
+                : 0;
     close(fds[0]);
     return r;
 }
@@ -621,9 +742,15 @@ static int take_locks(void) {
     const struct image_lock *locks = restored_table(locks, struct image_lock) + self->locks.first;
 
     for (uint32_t i = 0; i < self->locks.n; i++) {
-        struct flock range = { .l_type = locks[i].is_write ? F_WRLCK : F_RDLCK, .l_whence = SEEK_SET, .l_start = (off_t)locks[i].start, .l_len = (off_t)locks[i].length };
-        long r = locks[i].kind == IMAGE_LOCK_FLOCK ? sys_call2(__NR_flock, locks[i].fd, (locks[i].is_write ? LOCK_EX : LOCK_SH) | LOCK_NB)
-                                                   : sys_call3(__NR_fcntl, locks[i].fd, locks[i].kind == IMAGE_LOCK_OFD ? OFD_SETLK : F_SETLK, &range);
+        struct flock range = { .l_type = locks[i].is_write ? F_WRLCK : F_RDLCK,
+            .l_whence = SEEK_SET,
+            .l_start = (off_t)locks[i].start,
+            .l_len = (off_t)locks[i].length };
+        long r = locks[i].kind == IMAGE_LOCK_FLOCK
+                     ? sys_call2(__NR_flock, locks[i].fd,
+                           (locks[i].is_write ? LOCK_EX : LOCK_SH) | LOCK_NB)
+                     : sys_call3(__NR_fcntl, locks[i].fd,
+                           locks[i].kind == IMAGE_LOCK_OFD ? OFD_SETLK : F_SETLK, &range);
 
         if (r < 0)
             return (int)r;
@@ -638,8 +765,10 @@ static int put_guards(void) {
 
     step = RESTORE_MEMORY;
     for (uint32_t i = 0; i < self->areas.n; i++)
-        for (uint32_t k = own_areas()[i].guards.first; k < own_areas()[i].guards.first + own_areas()[i].guards.n && r == 0; k++)
-            r = sys_call3(__NR_madvise, guards[k].address, guards[k].length, UAPI_MADV_GUARD_INSTALL);
+        for (uint32_t k = own_areas()[i].guards.first;
+             k < own_areas()[i].guards.first + own_areas()[i].guards.n && r == 0; k++)
+            r = sys_call3(
+                __NR_madvise, guards[k].address, guards[k].length, UAPI_MADV_GUARD_INSTALL);
     return (int)r;
 }
 
@@ -661,14 +790,14 @@ static int complete_process(void) {
     return queue_signals(self->pending, (pid_t)self->pid, 0);
 }
 
-/* ---- orders ------------------------------------------------------------------------------------------------------------- */
+/* ---- orders ---- */
 
 static void send_result(int error) {
     struct restore_word word = { error, error ? step : 0 };
 
     int r = fd_send(to_init, &word, sizeof word, &listener, listener >= 0);
     if (r == -ETOOMANYREFS && !n_asked)
-        r = fd_send(to_init, &word, sizeof word, NULL, 0);      /* nothing is noted, then */
+        r = fd_send(to_init, &word, sizeof word, NULL, 0); /* nothing is noted, then */
     if (r < 0)
         _exit(1);
     if (listener >= 0)
@@ -676,7 +805,8 @@ static void send_result(int error) {
     listener = -1;
 }
 
-/* The limit of descriptors is the last: by it the kernel also reckons how many of its user's may be on their way, and the listener was one. */
+/* The limit of descriptors is the last: by it the kernel also reckons how many of its user's may be
+ * on their way, and the listener was one. */
 _Noreturn static void enter_program(void) {
     if (!restored.header->is_command && set_own_limit(RLIMIT_NOFILE) < 0)
         _exit(1);
@@ -689,13 +819,16 @@ _Noreturn static void enter_program(void) {
 
 /* signal(7) */
 static bool dumps_core(int number) {
-    const uint64_t those = 1ull << SIGQUIT | 1ull << SIGILL | 1ull << SIGTRAP | 1ull << SIGABRT | 1ull << SIGBUS | 1ull << SIGFPE |
-                           1ull << SIGSEGV | 1ull << SIGXCPU | 1ull << SIGXFSZ | 1ull << SIGSYS;
+    const uint64_t those = 1ull << SIGQUIT | 1ull << SIGILL | 1ull << SIGTRAP | 1ull << SIGABRT |
+                           1ull << SIGBUS | 1ull << SIGFPE | 1ull << SIGSEGV | 1ull << SIGXCPU |
+                           1ull << SIGXFSZ | 1ull << SIGSYS;
 
     return number < 64 && those >> number & 1;
 }
 
-/* As it ended, or without a trace of it. No core, of us, for whoever collects them; but of who could not be dumped at its end an ordinary user is not told how it ended, and so could not capture it again. */
+/* As it ended, or without a trace of it. No core, of us, for whoever collects them; but of who
+ * could not be dumped at its end an ordinary user is not told how it ended, and so could not
+ * capture it again. */
 _Noreturn static void end_process(void) {
     int number = self->kind == IMAGE_ZOMBIE ? (int)(self->status & 127) : 0;
     sigset_t none;
@@ -704,7 +837,8 @@ _Noreturn static void end_process(void) {
         if (dumps_core(number))
             (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
         (void)setrlimit(RLIMIT_CORE, &(struct rlimit){ 0, 0 });
-        (void)sys_call4(__NR_rt_sigaction, number, &by_default.handler, NULL, sizeof by_default.mask);
+        (void)sys_call4(
+            __NR_rt_sigaction, number, &by_default.handler, NULL, sizeof by_default.mask);
         sigemptyset(&none);
         sigprocmask(SIG_SETMASK, &none, NULL);
         (void)kill(sys_getpid(), number);
@@ -720,7 +854,8 @@ static int await_end(uint32_t index, int options) {
     long r;
 
     do
-        r = sys_call5(__NR_waitid, P_PID, restored_process(index)->pid, info, WEXITED | __WALL | options, NULL);
+        r = sys_call5(__NR_waitid, P_PID, restored_process(index)->pid, info,
+            WEXITED | __WALL | options, NULL);
     while (r == -EINTR);
     (void)sys_call4(__NR_rt_sigtimedwait, &children, NULL, &none, sizeof children);
     return (int)r;
@@ -747,10 +882,12 @@ static int make_child(uint32_t index) {
     return pid < 0 ? (int)pid : 0;
 }
 
-/* What it has become since the image that it was prepared from. The program is the same, so no right is needed. */
+/* What it has become since the image that it was prepared from. The program is the same, so no
+ * right is needed. */
 static int apply_incremental(const int *fds, size_t n_fds) {
     const struct image_process *before = self;
-    const struct image_action *actions = restored_table(actions, struct image_action) + before->actions.first;
+    const struct image_action *actions =
+        restored_table(actions, struct image_action) + before->actions.first;
     const uint32_t index = own_index();
     int r;
 
@@ -768,7 +905,8 @@ static int apply_incremental(const int *fds, size_t n_fds) {
         return r;
     step = RESTORE_SIGNALS;
     for (uint32_t i = 0; i < before->actions.n; i++)
-        (void)sys_call4(__NR_rt_sigaction, actions[i].number, &by_default.handler, NULL, sizeof by_default.mask);
+        (void)sys_call4(__NR_rt_sigaction, actions[i].number, &by_default.handler, NULL,
+            sizeof by_default.mask);
     if ((r = set_actions()) < 0)
         return r;
     umask(self->umask);
@@ -788,7 +926,9 @@ static int keep_and_prepare(void) {
 static int obey_order(const struct restore_order *order, const int *fds, size_t n_fds) {
     int r = -EBADMSG;
 
-    if ((order->kind == RESTORE_MAKE_CHILD || order->kind == RESTORE_REAP || order->kind == RESTORE_AWAIT_END) && order->index >= restored.header->processes.n)
+    if ((order->kind == RESTORE_MAKE_CHILD || order->kind == RESTORE_REAP ||
+            order->kind == RESTORE_AWAIT_END) &&
+        order->index >= restored.header->processes.n)
         return -EBADMSG;
     switch ((enum restore_order_kind)order->kind) {
     case RESTORE_MAKE_CHILD:
@@ -838,7 +978,8 @@ static int begin_process(uint32_t index) {
     step = RESTORE_FORK;
     self = restored_process(index);
     to_init = restore_ends[index].its;
-    /* Those, too, that a C library keeps for itself and leaves out of all: a guest's handler would be run in the middle of this. */
+    /* Those, too, that a C library keeps for itself and leaves out of all: a guest's handler would
+     * be run in the middle of this. */
     int r = (int)sys_call4(__NR_rt_sigprocmask, SIG_SETMASK, &all, NULL, sizeof all);
     if (r < 0)
         return r;
@@ -855,7 +996,7 @@ static int begin_process(uint32_t index) {
     return self->is_subreaper ? sys_prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) : 0;
 }
 
-/* ---- a command to be ---------------------------------------------------------------------------------------------------- */
+/* ---- a command to be ---- */
 
 static int take_command(void) {
     static char cwd[4096];
@@ -864,7 +1005,7 @@ static int take_command(void) {
     ssize_t n = fd_receive(to_init, cwd, sizeof cwd, fds, &n_fds);
 
     if (n <= 0 || n_fds != STREAMS || cwd[n - 1])
-        _exit(1);               /* init is gone, or has no use for us */
+        _exit(1); /* init is gone, or has no use for us */
     step = RESTORE_CWD;
     if (chdir(cwd) < 0)
         return -errno;
@@ -887,16 +1028,20 @@ static int move_socket(void) {
 }
 
 static bool is_clock(const struct image_area *area) {
-    return area->kind == IMAGE_MEMORY && restored_table(files, struct image_file)[area->path].kind == IMAGE_FILE_CLOCK;
+    return area->kind == IMAGE_MEMORY &&
+           restored_table(files, struct image_file)[area->path].kind == IMAGE_FILE_CLOCK;
 }
 
-/* The one thing that it shares with others: the page of the sandbox's clock, where it had that of its own. */
+/* The one thing that it shares with others: the page of the sandbox's clock, where it had that of
+ * its own. */
 static int take_clock(void) {
     int r = 0;
 
     for (uint32_t i = 0; i < self->areas.n && r == 0; i++)
         if (own_areas()[i].kind == IMAGE_MEMORY)
-            r = is_clock(&own_areas()[i]) && clock_page >= 0 ? take_memory(i, &(int){ fcntl(clock_page, F_DUPFD_CLOEXEC, 0) }, 1) : -EBADMSG;
+            r = is_clock(&own_areas()[i]) && clock_page >= 0
+                    ? take_memory(i, &(int){ fcntl(clock_page, F_DUPFD_CLOEXEC, 0) }, 1)
+                    : -EBADMSG;
     return r;
 }
 
@@ -964,12 +1109,14 @@ _Noreturn void restore_become(const struct box *of, uint32_t index) {
     clock_page = -1;
     if (determinism_wanted(of->plan))
         (void)sys_call1(__NR_personality, DETERMINISM_NO_RANDOM_ADDRESSES);
+    /* clang-format off */
     __asm__ volatile("mov %[stack], %%rsp\n"
                      "xor %%ebp, %%ebp\n"
                      "call *%[serve_orders]\n"
                      :
                      : [stack] "r"(stack + sizeof stack), [serve_orders] "r"(serve_orders), "D"((uint64_t)index)
                      : "memory");
+    /* clang-format on */
     __builtin_unreachable();
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is known of a loaded image while its processes are made, and what several of the files of restoring do with it. */
+/* What is known of a loaded image while its processes are made, and what several of the files of
+ * restoring do with it. */
 #include <errno.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -18,15 +19,21 @@ int restore_next_pid(uint32_t pid) {
 
     if (restore_pids < 0)
         return 0;
-    if (write(restore_pids, &pid, sizeof pid) != sizeof pid || read(restore_pids, &result, sizeof result) != sizeof result)
+    if (write(restore_pids, &pid, sizeof pid) != sizeof pid ||
+        read(restore_pids, &result, sizeof result) != sizeof result)
         return -ESRCH;
     return result;
 }
 
 long restore_make_memory(const struct image_area *area) {
-    int flags = MAP_ANONYMOUS | MAP_FIXED_NOREPLACE | MAP_NORESERVE | (area->kind == IMAGE_STACK ? MAP_GROWSDOWN : 0) | (area->forgets == IMAGE_DROPPABLE ? UAPI_MAP_DROPPABLE : MAP_PRIVATE);
+    int flags = MAP_ANONYMOUS | MAP_FIXED_NOREPLACE | MAP_NORESERVE |
+                (area->kind == IMAGE_STACK ? MAP_GROWSDOWN : 0) |
+                (area->forgets == IMAGE_DROPPABLE ? UAPI_MAP_DROPPABLE : MAP_PRIVATE);
 
-    return mmap((void *)area->start, area->end - area->start, (int)area->protection, flags, -1, 0) == MAP_FAILED ? -errno : 0;
+    return mmap((void *)area->start, area->end - area->start, (int)area->protection, flags, -1,
+               0) == MAP_FAILED
+               ? -errno
+               : 0;
 }
 
 #endif

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The terminals of an image, in init: made before the processes are, for a session's leader has to have its terminal before it has children, who get it from it and in no other way.
+ * The terminals of an image, in init: made before the processes are, for a session's leader has to
+ * have its terminal before it has children, who get it from it and in no other way.
  *
- * The kernel gives the lowest number that is free, so those in between are taken meanwhile. Until all files are there init has both ends of each; then it lets go of them, but for the masters of commands, which their new owner gets.
+ * The kernel gives the lowest number that is free, so those in between are taken meanwhile. Until
+ * all files are there init has both ends of each; then it lets go of them, but for the masters of
+ * commands, which their new owner gets.
  */
 #include <asm/termbits.h>
 #include <errno.h>
@@ -18,18 +21,16 @@
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
 
-#define OPEN_PEER _IO('T', 0x41)        /* TIOCGPTPEER */
-#define SET_MODES 0x402c542b    /* TCSETS2 */
-#define SET_PACKETS 0x5420      /* TIOCPKT */
-#define SET_LOCK 0x40045431     /* TIOCSPTLCK */
-#define SET_EXCLUSIVE 0x540c    /* TIOCEXCL */
-#define LEAVE 0x5422            /* TIOCNOTTY */
-#define SETTABLE (O_APPEND | O_NONBLOCK | O_ASYNC | O_DIRECT | O_NOATIME)
+#    define OPEN_PEER _IO('T', 0x41) /* TIOCGPTPEER */
+#    define SET_MODES 0x402c542b     /* TCSETS2 */
+#    define SET_PACKETS 0x5420       /* TIOCPKT */
+#    define SET_LOCK 0x40045431      /* TIOCSPTLCK */
+#    define SET_EXCLUSIVE 0x540c     /* TIOCEXCL */
+#    define LEAVE 0x5422             /* TIOCNOTTY */
+#    define SETTABLE (O_APPEND | O_NONBLOCK | O_ASYNC | O_DIRECT | O_NOATIME)
 
-static struct {
-    int master, terminal;       /* -1: it is not open */
-} ends[IMAGE_MAX_TERMINALS];
-static int between[IMAGE_MAX_TERMINALS];        /* masters of numbers that the image has not */
+static struct { int master, terminal; /* -1: it is not open */ } ends[IMAGE_MAX_TERMINALS];
+static int between[IMAGE_MAX_TERMINALS]; /* masters of numbers that the image has not */
 
 static uint32_t n_terminals(void) {
     return (uint32_t)restored.header->terminals.n;
@@ -66,17 +67,22 @@ static int open_terminal(int master, uint32_t flags) {
 
 static int set_up(uint32_t index) {
     const struct image_terminal *t = find_terminal(index);
-    struct winsize size = { .ws_row = t->rows, .ws_col = t->columns, .ws_xpixel = t->width, .ws_ypixel = t->height };
+    struct winsize size = {
+        .ws_row = t->rows, .ws_col = t->columns, .ws_xpixel = t->width, .ws_ypixel = t->height
+    };
     struct termios2 modes;
     int on = 1, r = 0, master = ends[index].master;
 
     memcpy(&modes, &t->modes, sizeof modes);
-    if (!(t->state & IMAGE_TERMINAL_UNOPENED) && (ends[index].terminal = open_terminal(master, O_RDWR | O_NONBLOCK)) < 0)
+    if (!(t->state & IMAGE_TERMINAL_UNOPENED) &&
+        (ends[index].terminal = open_terminal(master, O_RDWR | O_NONBLOCK)) < 0)
         return ends[index].terminal;
     if (ioctl(master, SET_MODES, &modes) < 0 || ioctl(master, (int)TIOCSWINSZ, &size) < 0)
         return -errno;
     if (t->output_length || t->input_length)
-        r = ends[index].terminal >= 0 ? tty_put_input(master, ends[index].terminal, restored.base + t->input, t->input_length) : -EBADMSG;
+        r = ends[index].terminal >= 0 ? tty_put_input(master, ends[index].terminal,
+                                            restored.base + t->input, t->input_length)
+                                      : -EBADMSG;
     if (r == 0)
         r = tty_put_output(ends[index].terminal, restored.base + t->output, t->output_length);
     if (r < 0)
@@ -111,7 +117,8 @@ int restore_make_terminals(void) {
     return 0;
 }
 
-/* A session's leader, before it has children; or who has left the terminal that it was born with. */
+/* A session's leader, before it has children; or who has left the terminal that it was born with.
+ */
 int restore_enter_terminal(const struct image_process *process) {
     if (process->pid != process->session) {
         for (uint32_t i = 0; i < n_terminals() && !process->terminal; i++)
@@ -125,11 +132,15 @@ int restore_enter_terminal(const struct image_process *process) {
     return terminal < 0 ? -EBADMSG : ioctl(terminal, (int)TIOCSCTTY, 0) < 0 ? -errno : 0;
 }
 
-/* Of its leader, when all are in their groups. A group that is not there any more has nobody in the foreground. */
+/* Of its leader, when all are in their groups. A group that is not there any more has nobody in the
+ * foreground. */
 int restore_set_foreground(const struct image_process *process) {
     pid_t group = process->terminal ? (pid_t)find_terminal(process->terminal - 1)->foreground : 0;
 
-    return group && ioctl(ends[process->terminal - 1].terminal, (int)TIOCSPGRP, &group) < 0 && errno != ESRCH ? -errno : 0;
+    return group && ioctl(ends[process->terminal - 1].terminal, (int)TIOCSPGRP, &group) < 0 &&
+                   errno != ESRCH
+               ? -errno
+               : 0;
 }
 
 int restore_open_terminal(const struct image_file *file) {
@@ -162,7 +173,8 @@ size_t restore_leave_terminals(int *ret_masters) {
         if (t->state & IMAGE_TERMINAL_LOCKED)
             (void)ioctl(ends[i].master, (int)SET_LOCK, &locked);
         if (ends[i].terminal >= 0 && t->lent)
-            idle_add_external(ends[i].terminal);        /* its other end is a client's: a virtual clock waits for that */
+            idle_add_external(
+                ends[i].terminal); /* its other end is a client's: a virtual clock waits for that */
         if (ends[i].terminal >= 0)
             close(ends[i].terminal);
         if (t->lent) {

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A process whose writes are noted from its start on (dump/dirty_pages.c has how), so that its first fork is what has changed since: against the image that it is prepared from. What it is amended by afterwards it writes itself, and is noted like all else.
+ * A process whose writes are noted from its start on (dump/dirty_pages.c has how), so that its
+ * first fork is what has changed since: against the image that it is prepared from. What it is
+ * amended by afterwards it writes itself, and is noted like all else.
  *
- * It makes its userfaultfd itself, before it has its filter, by which only a tracer can let it do that; so it gets that by itself, and not from init.
+ * It makes its userfaultfd itself, before it has its filter, by which only a tracer can let it do
+ * that; so it gets that by itself, and not from init.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +28,9 @@ static void cover_areas(int fd, const struct image_area *areas, uint32_t n) {
             continue;
         while (i + 1 < n && restored_is_memory(&areas[i + 1]) && areas[i + 1].start == areas[i].end)
             i++;
-        (void)ioctl(fd, UFFDIO_REGISTER, &(struct uffdio_register){ .range = { start, areas[i].end - start }, .mode = UFFDIO_REGISTER_MODE_WP });
+        (void)ioctl(fd, UFFDIO_REGISTER,
+            &(struct uffdio_register){
+                .range = { start, areas[i].end - start }, .mode = UFFDIO_REGISTER_MODE_WP });
     }
 }
 
@@ -34,7 +39,9 @@ static void protect_area(int fd, const struct image_area *area) {
     const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first;
 
     for (uint32_t i = 0; i < area->runs.n; i++)
-        (void)ioctl(fd, UFFDIO_WRITEPROTECT, &(struct uffdio_writeprotect){ .range = { runs[i].address, runs[i].length }, .mode = UFFDIO_WRITEPROTECT_MODE_WP });
+        (void)ioctl(fd, UFFDIO_WRITEPROTECT,
+            &(struct uffdio_writeprotect){ .range = { runs[i].address, runs[i].length },
+                .mode = UFFDIO_WRITEPROTECT_MODE_WP });
 }
 
 int restore_make_tracker(void) {
@@ -49,7 +56,8 @@ int restore_make_tracker(void) {
 }
 
 void restore_note(int tracker, const struct image_process *process) {
-    const struct image_area *areas = restored_table(areas, struct image_area) + process->areas.first;
+    const struct image_area *areas =
+        restored_table(areas, struct image_area) + process->areas.first;
 
     cover_areas(tracker, areas, process->areas.n);
     for (uint32_t i = 0; i < process->areas.n; i++)

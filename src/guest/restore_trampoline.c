@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The last steps of restoring, which nothing of ours may come after: this program and the region are removed; only then is the memory known to the kernel where restartable sequences are described, which could name an address to go on at; and each
- * thread returns from a signal that never was.
+ * The last steps of restoring, which nothing of ours may come after: this program and the region
+ * are removed; only then is the memory known to the kernel where restartable sequences are
+ * described, which could name an address to go on at; and each thread returns from a signal that
+ * never was.
  *
- * It is a page of code without a program, at IMAGE_TRAMPOLINE, and one of words, the *gate*, at which a process' threads meet: its first thread removes the memory that the others came from once they are all here, and lets them go.
+ * It is a page of code without a program, at IMAGE_TRAMPOLINE, and one of words, the *gate*, at
+ * which a process' threads meet: its first thread removes the memory that the others came from once
+ * they are all here, and lets them go.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -16,10 +20,12 @@
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
 
-#define HWCAP2_BASES 2          /* HWCAP2_FSGSBASE: programs may set the bases of FS and GS themselves, which is nothing that a filter asks init about */
+#    define HWCAP2_BASES                                                                           \
+        2 /* HWCAP2_FSGSBASE: programs may set the bases of FS and GS themselves, which is nothing \
+             that a filter asks init about */
 
-#define TEXT(x) #x
-#define PLACE(x) TEXT(x)
+#    define TEXT(x) #    x
+#    define PLACE(x) TEXT(x)
 
 struct thread_barrier {
     uint32_t arrived, open;
@@ -29,7 +35,10 @@ struct thread_barrier {
 
 extern const char __ehdr_start[], _end[];
 
-/* rbx: the frame, which has a set of signals where the kernel looks for nothing; r12: FS; r13, r14, r15: the restartable sequences'; rbp: GS; r9: how many others there are, of the first thread. The gate's page is the one before this one. */
+/* rbx: the frame, which has a set of signals where the kernel looks for nothing; r12: FS; r13, r14,
+ * r15: the restartable sequences'; rbp: GS; r9: how many others there are, of the first thread. The
+ * gate's page is the one before this one. */
+/* clang-format off */
 __asm__(".pushsection .rodata\n"
         "restore_code:\n"
         "restore_first:\n"
@@ -119,13 +128,16 @@ __asm__(".pushsection .rodata\n"
         "8: hlt\n"
         "restore_code_end:\n"
         ".popsection\n");
+/* clang-format on */
 
 extern const char restore_code[], restore_code_end[], restore_first[], restore_other[];
 
 /* What comes with threads is told to each process' own copy of the gate. */
 int restore_put_last(void) {
-    char *code = mmap((void *)IMAGE_TRAMPOLINE, IMAGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-    struct thread_barrier *thread_barrier = mmap((void *)IMAGE_THREAD_BARRIER, IMAGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    char *code = mmap((void *)IMAGE_TRAMPOLINE, IMAGE_PAGE, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    struct thread_barrier *thread_barrier = mmap((void *)IMAGE_THREAD_BARRIER, IMAGE_PAGE,
+        PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 
     if (code == MAP_FAILED || thread_barrier == MAP_FAILED)
         return -errno;
@@ -133,14 +145,19 @@ int restore_put_last(void) {
         return -EOPNOTSUPP;
     memcpy(code, restore_code, (size_t)(restore_code_end - restore_code));
     *thread_barrier = (struct thread_barrier){
-        .program = (uintptr_t)__ehdr_start, .program_length = (((uintptr_t)_end + IMAGE_PAGE - 1) & ~(uintptr_t)(IMAGE_PAGE - 1)) - (uintptr_t)__ehdr_start,
-        .region = restored.region, .region_length = restored.region_end - restored.region, .sets_bases = getauxval(AT_HWCAP2) & HWCAP2_BASES,
+        .program = (uintptr_t)__ehdr_start,
+        .program_length = (((uintptr_t)_end + IMAGE_PAGE - 1) & ~(uintptr_t)(IMAGE_PAGE - 1)) -
+                          (uintptr_t)__ehdr_start,
+        .region = restored.region,
+        .region_length = restored.region_end - restored.region,
+        .sets_bases = getauxval(AT_HWCAP2) & HWCAP2_BASES,
     };
     return (int)sys_call3(__NR_mprotect, code, IMAGE_PAGE, PROT_READ | PROT_EXEC);
 }
 
 void restore_put_region(void) {
-    ((struct thread_barrier *)IMAGE_THREAD_BARRIER)->region_length = restored.region_end - restored.region;
+    ((struct thread_barrier *)IMAGE_THREAD_BARRIER)->region_length =
+        restored.region_end - restored.region;
 }
 
 void restore_await_threads(uint32_t n) {
@@ -151,8 +168,11 @@ void restore_await_threads(uint32_t n) {
         (void)sys_call4(__NR_futex, &thread_barrier->arrived, FUTEX_WAIT, arrived, NULL);
 }
 
-/* The compiler may use rbp for the frame of its function; nothing of that is needed any more once it is loaded last. */
-_Noreturn static void leave_restorer(const struct restore_trampoline *last, uint64_t n_others, uint64_t to) {
+/* The compiler may use rbp for the frame of its function; nothing of that is needed any more once
+ * it is loaded last. */
+_Noreturn static void leave_restorer(
+    const struct restore_trampoline *last, uint64_t n_others, uint64_t to) {
+    /* clang-format off */
     __asm__ volatile("mov %[n], %%r9\n"
                      "mov %[to], %%rax\n"
                      "mov %[last], %%rdx\n"
@@ -166,6 +186,7 @@ _Noreturn static void leave_restorer(const struct restore_trampoline *last, uint
                      :
                      : [n] "r"(n_others), [to] "r"(to), [last] "r"(last)
                      : "memory");
+    /* clang-format on */
     __builtin_unreachable();
 }
 

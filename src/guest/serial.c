@@ -2,16 +2,24 @@
 /*
  * serial: the threads of a sandbox take turns.
  *
- * Under this level nearly every system call is a question (policy/determinism.c), and who has asked stands still. So the sandbox comes to rest again and again: each of its threads waits in the kernel, is held by init, or has asked. Then, and not before,
- * one of those that have asked gets its answer. Which one follows from their ids and from whose turn it was: the same again until it waits for something, or has had some dozens of calls; then the next by id. What happens until the sandbox rests again are the
- * doings of that one, and of those that its call has woken, up to their next call each: between these the order is the CPU's, of which there is one.
+ * Under this level nearly every system call is a question (policy/determinism.c), and who has asked
+ * stands still. So the sandbox comes to rest again and again: each of its threads waits in the
+ * kernel, is held by init, or has asked. Then, and not before, one of those that have asked gets
+ * its answer. Which one follows from their ids and from whose turn it was: the same again until it
+ * waits for something, or has had some dozens of calls; then the next by id. What happens until the
+ * sandbox rests again are the doings of that one, and of those that its call has woken, up to their
+ * next call each: between these the order is the CPU's, of which there is one.
  *
- * Rest is looked for in /proc (vtime_idle.c), which takes longer than a call. So it is not, where a call cannot have woken or made anybody: when the same thread asks again, it is the only one that has moved.
+ * Rest is looked for in /proc (vtime_idle.c), which takes longer than a call. So it is not, where a
+ * call cannot have woken or made anybody: when the same thread asks again, it is the only one that
+ * has moved.
  *
- * Futexes and waits for descriptors are held (vtime_wait.c), and their ends are turns like others: no thread goes on beside one whose memory it shares, and none for a time-out of the kernel's.
+ * Futexes and waits for descriptors are held (vtime_wait.c), and their ends are turns like others:
+ * no thread goes on beside one whose memory it shares, and none for a time-out of the kernel's.
  *
- * A thread that computes on and on, and others that wait for their turn: after SERIAL_PATIENCE_NS these go on beside it, one at a time, so that who waits for them in a loop, or is stopped, traced or starved, holds up nobody for ever. What is seen after that is not
- * the same from run to run.
+ * A thread that computes on and on, and others that wait for their turn: after SERIAL_PATIENCE_NS
+ * these go on beside it, one at a time, so that who waits for them in a loop, or is stopped, traced
+ * or starved, holds up nobody for ever. What is seen after that is not the same from run to run.
  */
 #include "guest/serial.h"
 
@@ -33,15 +41,18 @@
 #include "sys/syscalls.h"
 
 #define MAX_ASKED 2048
-#define MARKS 65536             /* of processes, by the ends of their ids: one too many does no harm */
-/* Calls of a turn: from SHORTEST on, another number each time, for a loop whose length divides it would be left at the same place again and again, with a lock that the others try. */
+#define MARKS 65536 /* of processes, by the ends of their ids: one too many does no harm */
+/* Calls of a turn: from SHORTEST on, another number each time, for a loop whose length divides it
+ * would be left at the same place again and again, with a lock that the others try. */
 #define SHORTEST_TURN 40
 #define TURN_STEP 61
 #define TURN_RANGE 127
-#define FIRST_PAUSE_NS 20000            /* between looks: doubled each time */
+#define FIRST_PAUSE_NS 20000 /* between looks: doubled each time */
 #define LAST_PAUSE_NS 2000000
 #define PAUSE_BY_COST 2
-#define BUSY_STEP_NS 50000000ll         /* with somebody who does not ask: how long another one may take to its next call; and how often it is looked whether that is over */
+#define BUSY_STEP_NS                                                                               \
+    50000000ll /* with somebody who does not ask: how long another one may take to its next call;  \
+                  and how often it is looked whether that is over */
 #define MAX_CPUS 1024
 #define THREAD_FLAG 0x00010000
 
@@ -50,17 +61,17 @@ _Static_assert(IMAGE_LOWEST == PLAN_PROGRAMS_FROM, "where programs begin");
 enum action { QUESTION, END, PASS };
 
 struct asked {
-    struct seccomp_notif question;      /* of an END and a PASS: id and pid alone */
+    struct seccomp_notif question; /* of an END and a PASS: id and pid alone */
     int listener;
-    int result;                 /* of an END */
+    int result; /* of an END */
     enum action action;
 };
 
 /* What a call may do to others. */
 enum effect {
     NONE,
-    WAKES,                      /* those who wait for anything but processes */
-    SIGNALS,                    /* those who sleep, too */
+    WAKES,   /* those who wait for anything but processes */
+    SIGNALS, /* those who sleep, too */
     FORKS,
 };
 
@@ -68,19 +79,19 @@ static serial_serve *serve_question;
 static struct asked asked[MAX_ASKED];
 static size_t n_asked;
 static uint64_t has_threads[MARKS / 64];
-static pid_t owner;             /* whose turn it is, or was last */
-static unsigned n_calls, n_turns;       /* of that turn; all of them */
-static bool is_moving;          /* since it was last known to rest */
-static bool must_look;          /* others than the owner may move */
+static pid_t owner;               /* whose turn it is, or was last */
+static unsigned n_calls, n_turns; /* of that turn; all of them */
+static bool is_moving;            /* since it was last known to rest */
+static bool must_look;            /* others than the owner may move */
 static bool in_turn;
-static bool has_woken, has_signalled;   /* since init looked for the ends of what it holds */
-static bool is_busy;            /* somebody has not asked for too long */
-static unsigned waiting;        /* at the last rest: enum idle_waits */
-static int64_t since_ns;        /* it has not rested since */
-static int64_t since_lost_ns;   /* what was lost before that */
+static bool has_woken, has_signalled; /* since init looked for the ends of what it holds */
+static bool is_busy;                  /* somebody has not asked for too long */
+static unsigned waiting;              /* at the last rest: enum idle_waits */
+static int64_t since_ns;              /* it has not rested since */
+static int64_t since_lost_ns;         /* what was lost before that */
 static int64_t look_ns, pause_ns, busy_look_ns;
 
-/* ---- who has asked -------------------------------------------------------------------------------------------------- */
+/* ---- who has asked ---- */
 
 static void mark_threads(pid_t process) {
     has_threads[process % MARKS / 64] |= 1ull << process % 64;
@@ -98,13 +109,15 @@ bool serial_is_asking(pid_t thread) {
 
     for (size_t i = 0; i < n_asked && !is_asking; i++)
         is_asking =
-            (pid_t)asked[i].question.pid == thread && ioctl(asked[i].listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &asked[i].question.id) == 0;
+            (pid_t)asked[i].question.pid == thread &&
+            ioctl(asked[i].listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &asked[i].question.id) == 0;
     return is_asking;
 }
 
 /* A first thread has its process' id. */
 static bool threads_of(pid_t thread) {
-    return has_threads[thread % MARKS / 64] >> thread % 64 & 1 || sys_call3(__NR_tgkill, thread, thread, 0) < 0;
+    return has_threads[thread % MARKS / 64] >> thread % 64 & 1 ||
+           sys_call3(__NR_tgkill, thread, thread, 0) < 0;
 }
 
 static struct asked *add_asked(int listener) {
@@ -175,7 +188,8 @@ static size_t choose_asked(void) {
     for (size_t i = 0; i < n_asked; i++) {
         pid_t thread = (pid_t)asked[i].question.pid;
 
-        if (thread == owner && n_calls < SHORTEST_TURN + n_turns * TURN_STEP % TURN_RANGE && !(asked[i].action == QUESTION && asked[i].question.data.nr == __NR_sched_yield))
+        if (thread == owner && n_calls < SHORTEST_TURN + n_turns * TURN_STEP % TURN_RANGE &&
+            !(asked[i].action == QUESTION && asked[i].question.data.nr == __NR_sched_yield))
             return i;
         if (is_later((pid_t)asked[best].question.pid, thread))
             best = i;
@@ -183,7 +197,7 @@ static size_t choose_asked(void) {
     return best;
 }
 
-/* ---- what calls do to others ---------------------------------------------------------------------------------------- */
+/* ---- what calls do to others ---- */
 
 /* Nobody waits for a file, a directory or /dev/null. */
 static bool is_plain(pid_t thread, uint64_t fd) {
@@ -256,7 +270,7 @@ static enum effect effect_of(const struct seccomp_notif *question) {
     case __NR_epoll_pwait:
     case __NR_epoll_pwait2:
     case __NR_wait4:
-    case __NR_futex:            /* whom it wakes is init's doing */
+    case __NR_futex: /* whom it wakes is init's doing */
         return NONE;
     case __NR_read:
     case __NR_write:
@@ -266,7 +280,8 @@ static enum effect effect_of(const struct seccomp_notif *question) {
     case __NR_ioctl:
     case __NR_fcntl:
         /* What is closed may have been locked. */
-        if ((waiting || wait_count()) && !(waiting & IDLE_WAITS_LOCK) && is_plain((pid_t)question->pid, question->data.args[0]))
+        if ((waiting || wait_count()) && !(waiting & IDLE_WAITS_LOCK) &&
+            is_plain((pid_t)question->pid, question->data.args[0]))
             return NONE;
         return WAKES;
     default:
@@ -274,7 +289,7 @@ static enum effect effect_of(const struct seccomp_notif *question) {
     }
 }
 
-/* ---- a turn --------------------------------------------------------------------------------------------------------- */
+/* ---- a turn ---- */
 
 static void turn_of(pid_t thread) {
     owner = thread;
@@ -284,7 +299,8 @@ static void turn_of(pid_t thread) {
     look_ns = clock_now_ns() + FIRST_PAUSE_NS;
 }
 
-/* Those who wait are held by init, so it is init that wakes them. What does more than that wakes too many, as a futex may. */
+/* Those who wait are held by init, so it is init that wakes them. What does more than that wakes
+ * too many, as a futex may. */
 static void do_futex(const struct plan *plan, int listener, const struct seccomp_notif *question) {
     const uint64_t *a = (const uint64_t *)question->data.args;
     pid_t thread = (pid_t)question->pid;
@@ -319,7 +335,9 @@ static void answer_affinity(int listener, const struct seccomp_notif *question) 
     if (question->data.args[1] < sizeof one || question->data.args[1] % sizeof one)
         determinism_let_pass(listener, question->id);
     else
-        determinism_answer_written(listener, question->id, determinism_write((pid_t)question->pid, question->data.args[2], &one, sizeof one), sizeof one);
+        determinism_answer_written(listener, question->id,
+            determinism_write((pid_t)question->pid, question->data.args[2], &one, sizeof one),
+            sizeof one);
 }
 
 static void reply_to_asked(const struct plan *plan, const struct asked *a) {
@@ -343,7 +361,7 @@ static void give_turn(const struct plan *plan, size_t i) {
     uint64_t id = a.question.id;
 
     if (ioctl(a.listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &id) < 0)
-        return;                 /* killed meanwhile */
+        return; /* killed meanwhile */
     n_turns += (pid_t)a.question.pid != owner;
     n_calls = (pid_t)a.question.pid != owner ? 0 : n_calls + 1;
     owner = (pid_t)a.question.pid;
@@ -361,9 +379,10 @@ static void give_turn(const struct plan *plan, size_t i) {
     vtime_disturb();
 }
 
-/* ---- rest ----------------------------------------------------------------------------------------------------------- */
+/* ---- rest ---- */
 
-/* Whatever has come to its end by what was done since is one of those who ask; or moves. True if nobody does. */
+/* Whatever has come to its end by what was done since is one of those who ask; or moves. True if
+ * nobody does. */
 static bool has_settled(void) {
     is_moving = must_look = false;
     if (has_signalled)
@@ -384,7 +403,8 @@ static void look_later(int64_t now, int64_t cost) {
     if (pause_ns > LAST_PAUSE_NS)
         pause_ns = LAST_PAUSE_NS;
     look_ns = now + (pause_ns > cost * PAUSE_BY_COST ? pause_ns : cost * PAUSE_BY_COST);
-    if (now - since_ns - idle_lost_of_ns(now - since_ns, since_lost_ns) > SERIAL_PATIENCE_NS && !is_busy) {
+    if (now - since_ns - idle_lost_of_ns(now - since_ns, since_lost_ns) > SERIAL_PATIENCE_NS &&
+        !is_busy) {
         is_busy = true;
         busy_look_ns = now + BUSY_STEP_NS;
     }
@@ -397,7 +417,7 @@ static bool is_at_rest(int64_t now) {
     }
     is_busy = false;
     has_woken = true;
-    has_signalled |= idle_has_ended(owner);     /* of which its parent is told */
+    has_signalled |= idle_has_ended(owner); /* of which its parent is told */
     waiting = idle_waits();
     return has_settled();
 }
@@ -465,7 +485,13 @@ static size_t count(void) {
 }
 
 static const struct serial_ops ops = {
-    .is_moving = get_is_moving, .moves = moves, .has_asked = is_asked_by, .has_threads = threads_of, .count = count, .ask_end = ask_end, .turn_of = turn_of,
+    .is_moving = get_is_moving,
+    .moves = moves,
+    .has_asked = is_asked_by,
+    .has_threads = threads_of,
+    .count = count,
+    .ask_end = ask_end,
+    .turn_of = turn_of,
 };
 
 void serial_begin(serial_serve *serve) {

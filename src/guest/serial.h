@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serial inside a sandbox: one thread goes on at a time, in an order that repeats. serial.c has the model. */
+/* serial inside a sandbox: one thread goes on at a time, in an order that repeats. serial.c has the
+ * model. */
 #ifndef ROLLBOX_GUEST_SERIAL_H
 #define ROLLBOX_GUEST_SERIAL_H
 
@@ -10,12 +11,15 @@
 
 #include "guest/internal.h"
 
-#define SERIAL_PATIENCE_NS 10000000000ll        /* how long somebody may go on without asking, before others do beside it: by the real clock */
+#define SERIAL_PATIENCE_NS                                                                         \
+    10000000000ll /* how long somebody may go on without asking, before others do beside it: by    \
+                     the real clock */
 
 struct seccomp_notif;
 
 /* How a question is answered whose turn has come: det_random.c, which is above. */
-typedef void serial_serve(const struct plan *plan, int listener, const struct seccomp_notif *question);
+typedef void serial_serve(
+    const struct plan *plan, int listener, const struct seccomp_notif *question);
 /* With the first command: init, and whatever it starts, on one CPU. */
 void serial_begin(serial_serve *serve);
 
@@ -28,12 +32,13 @@ extern const struct serial_ops {
     size_t (*count)(void);
     void (*ask_end)(int listener, uint64_t id, pid_t thread, int result, bool passes);
     void (*turn_of)(pid_t thread);
-} *serial_ops;
+} * serial_ops;
 bool serial_is_on(void);
 bool serial_is_moving(void);
 /* Takes a question: it is answered when its turn comes. */
 void serial_ask(int listener, const struct seccomp_notif *question);
-/* A wait that init held is over: when its turn comes it returns `result`, or, with `passes`, is the kernel's. */
+/* A wait that init held is over: when its turn comes it returns `result`, or, with `passes`, is the
+ * kernel's. */
 void serial_ask_end(int listener, uint64_t id, pid_t thread, int result, bool passes);
 /* Whether the process of a thread has, or had, more than that one. */
 bool serial_has_threads(pid_t thread);

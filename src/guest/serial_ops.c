@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files below serial.c ask of it, where it is on: without it the answers are those of a sandbox whose threads take no turns. */
+/* What the files below serial.c ask of it, where it is on: without it the answers are those of a
+ * sandbox whose threads take no turns. */
 #include "guest/serial.h"
 
 const struct serial_ops *serial_ops;

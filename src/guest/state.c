@@ -60,7 +60,8 @@ int tree_each_number(int directory, bool (*call)(void *data, pid_t number), void
             const struct entry *entry = (const void *)(buffer + at);
 
             at += entry->length;
-            if (entry->name[0] >= '0' && entry->name[0] <= '9' && !call(data, (pid_t)strtoul(entry->name, NULL, 10)))
+            if (entry->name[0] >= '0' && entry->name[0] <= '9' &&
+                !call(data, (pid_t)strtoul(entry->name, NULL, 10)))
                 return 1;
         }
     return (int)n;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What init knows of the sandbox without looking: what runs, and what stands still. Plain state, below all that acts on it; the file that
- * sets it is named beside it. Other files ask by the functions.
+ * What init knows of the sandbox without looking: what runs, and what stands still. Plain state,
+ * below all that acts on it; the file that sets it is named beside it. Other files ask by the
+ * functions.
  */
 #ifndef ROLLBOX_GUEST_STATE_H
 #define ROLLBOX_GUEST_STATE_H
@@ -28,9 +29,10 @@ bool tree_is_frozen(void);
 /* quiesce.c: the socket of a capturer, while processes stand for it; -1. */
 extern int state_capturer;
 bool quiesce_is(void);
-int quiesce_socket(void);         /* -1: there is none */
+int quiesce_socket(void); /* -1: there is none */
 
-/* Calls back for each entry of a directory, one of /proc, whose name is a number, until that returns false. 0 (1 if it did) or -errno. */
+/* Calls back for each entry of a directory, one of /proc, whose name is a number, until that
+ * returns false. 0 (1 if it did) or -errno. */
 int tree_each_number(int directory, bool (*call)(void *data, pid_t number), void *data);
 
 #endif

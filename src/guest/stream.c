@@ -9,11 +9,12 @@
 #include "guest/determinism.h"
 #include "sys/syscalls.h"
 
-#define STATE_BIT (1ull << 62)          /* so that whoever takes the limit seriously finds it enormous */
+#define STATE_BIT (1ull << 62) /* so that whoever takes the limit seriously finds it enormous */
 
 static int limit_of(pid_t pid, int resource, const uint64_t *value, uint64_t *ret_value) {
     uint64_t now[2], after[2] = { value ? *value | STATE_BIT : 0, RLIM64_INFINITY };
-    int r = (int)sys_call4(__NR_prlimit64, pid, resource, value ? after : NULL, ret_value ? now : NULL);
+    int r =
+        (int)sys_call4(__NR_prlimit64, pid, resource, value ? after : NULL, ret_value ? now : NULL);
 
     if (r == 0 && ret_value)
         *ret_value = now[0] & ~STATE_BIT;
@@ -42,7 +43,8 @@ static int stream_load(uint64_t seed, pid_t pid, struct stream *ret_stream) {
         return r;
     ret_stream->owner = (pid_t)owner;
     if (ret_stream->owner != pid && !determinism_is_thread_of(ret_stream->owner, pid)) {
-        ret_stream->state = stream_derive(seed, ret_stream->state, PURPOSE_CHILD);     /* a child that asks for the first time */
+        ret_stream->state = stream_derive(
+            seed, ret_stream->state, PURPOSE_CHILD); /* a child that asks for the first time */
         ret_stream->owner = determinism_process_of(pid);
     }
     return 0;
@@ -66,7 +68,8 @@ long stream_draw(uint64_t seed, pid_t pid, uint64_t to, size_t length) {
         size_t n = length - done < sizeof bytes ? length - done : sizeof bytes;
 
         for (size_t at = 0; at < n; at += CHACHA_BLOCK)
-            chacha_block(seed, stream.state, PURPOSE_BYTES, (uint32_t)((done + at) / CHACHA_BLOCK), bytes + at);
+            chacha_block(seed, stream.state, PURPOSE_BYTES, (uint32_t)((done + at) / CHACHA_BLOCK),
+                bytes + at);
         long written = determinism_write(pid, to + done, bytes, n);
         if (written <= 0 && !done)
             return written < 0 ? written : -EFAULT;

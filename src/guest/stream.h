@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams of randomness, one a process: det_random.c has the model. Their state is kept by the kernel, with the process. */
+/* Streams of randomness, one a process: det_random.c has the model. Their state is kept by the
+ * kernel, with the process. */
 #ifndef ROLLBOX_GUEST_STREAM_H
 #define ROLLBOX_GUEST_STREAM_H
 

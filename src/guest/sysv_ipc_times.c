@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When System V queues, segments and semaphores were made and used, as the clock of the sandbox has it.
+ * When System V queues, segments and semaphores were made and used, as the clock of the sandbox has
+ * it.
  *
- * The kernel keeps whole seconds of its own time of day. init, which is in the same namespace as the same user, asks for what a guest has asked for, and tells it with other times. At the real rate that is what the clock showed then, to the second, and
- * no earlier than its start. Under virtual time it is the start: what a second of the kernel's is of that clock nobody knows, and to notice each use would be to be asked about it.
+ * The kernel keeps whole seconds of its own time of day. init, which is in the same namespace as
+ * the same user, asks for what a guest has asked for, and tells it with other times. At the real
+ * rate that is what the clock showed then, to the second, and no earlier than its start. Under
+ * virtual time it is the start: what a second of the kernel's is of that clock nobody knows, and to
+ * notice each use would be to be asked about it.
  *
- * A segment of shared memory outlives the processes that mapped it, and only a memory cgroup counts it then. Without one, init
- * bounds the segments of the whole sandbox by kernel.shmall of its IPC namespace. Newer kernels let the root of the owning user
- * namespace write that (6.18 does, 6.1 does not). The guest may not: it sees a read-only /proc, with /proc/sys covered. Where
- * init cannot write it, a filter refuses the calls, as on a kernel without System V IPC.
+ * A segment of shared memory outlives the processes that mapped it, and only a memory cgroup counts
+ * it then. Without one, init bounds the segments of the whole sandbox by kernel.shmall of its IPC
+ * namespace. Newer kernels let the root of the owning user namespace write that (6.18 does, 6.1
+ * does not). The guest may not: it sees a read-only /proc, with /proc/sys covered. Where init
+ * cannot write it, a filter refuses the calls, as on a kernel without System V IPC.
  */
 #include "guest/sysv_ipc_times.h"
 
@@ -36,7 +41,7 @@
 /* What the kernel's structs are, in words of eight bytes, and which of these are times. */
 static const struct kind {
     int number;
-    unsigned command, buffer;   /* arguments */
+    unsigned command, buffer; /* arguments */
     int commands[3];
     size_t words, times[MAX_TIMES];
 } kinds[] = {
@@ -53,7 +58,9 @@ bool sysv_ipc_bound_segments(const struct plan *plan, int proc_sys) {
         return true;
     *end++ = '\n';
     *end = '\0';
-    int file = proc_sys < 0 || guest_write(proc_sys, "kernel/shmall", wanted) < 0 ? -1 : openat(proc_sys, "kernel/shmall", O_RDONLY | O_CLOEXEC);
+    int file = proc_sys < 0 || guest_write(proc_sys, "kernel/shmall", wanted) < 0
+                   ? -1
+                   : openat(proc_sys, "kernel/shmall", O_RDONLY | O_CLOEXEC);
     if (file < 0)
         return false;
     ssize_t n = read(file, found, sizeof found);
@@ -87,12 +94,13 @@ static const struct kind *find_kind(const struct seccomp_notif *question) {
 static int64_t shown_time(const struct plan *plan, int64_t ahead_ns, int64_t kernels) {
     int64_t ahead_s = ahead_ns / NS - (ahead_ns % NS < 0), then = kernels + ahead_s;
 
-    if (!kernels)       /* never */
+    if (!kernels) /* never */
         return 0;
     return plan->flags & PLAN_VIRTUAL || then < plan->clock_seconds ? plan->clock_seconds : then;
 }
 
-bool sysv_ipc_answer(const struct plan *plan, int listener, const struct seccomp_notif *question, int64_t ahead_ns) {
+bool sysv_ipc_answer(
+    const struct plan *plan, int listener, const struct seccomp_notif *question, int64_t ahead_ns) {
     const uint64_t *a = (const uint64_t *)question->data.args;
     const struct kind *kind = plan->flags & PLAN_CLOCK ? find_kind(question) : NULL;
     int64_t words[MAX_WORDS];
@@ -102,12 +110,14 @@ bool sysv_ipc_answer(const struct plan *plan, int listener, const struct seccomp
         return false;
     for (size_t i = 0; i < 4; i++)
         arguments[i] = i == kind->buffer ? (uint64_t)(uintptr_t)words : a[i];
-    long value = sys_call4(kind->number, arguments[0], arguments[1], arguments[2], arguments[3]), r = value;
+    long value = sys_call4(kind->number, arguments[0], arguments[1], arguments[2], arguments[3]),
+         r = value;
     for (size_t i = 0; value >= 0 && i < MAX_TIMES; i++)
         if (kind->times[i])
             words[kind->times[i]] = shown_time(plan, ahead_ns, words[kind->times[i]]);
     if (value >= 0)
-        r = determinism_write((pid_t)question->pid, a[kind->buffer], words, kind->words * sizeof words[0]);
+        r = determinism_write(
+            (pid_t)question->pid, a[kind->buffer], words, kind->words * sizeof words[0]);
     determinism_answer_written(listener, question->id, r, value);
     return true;
 }

@@ -2,11 +2,15 @@
 /*
  * System calls that wait for a guest, for a bounded time.
  *
- * PTRACE_SEIZE takes a lock that a process holds throughout an execve, and that lasts for as long as a dead thread of it has a tracer that does not look. To give a process a descriptor is to wait until it has run, which one of the idle class among busy
- * ones does not for minutes. Both waits end for a signal, so init has itself sent one: an alarm, again and again until the call is over. The kernel would begin the first of the two anew afterwards, whatever the handler asked for:
- * so the handler, finding that the call's own instruction is what comes next, steps over it.
+ * PTRACE_SEIZE takes a lock that a process holds throughout an execve, and that lasts for as long
+ * as a dead thread of it has a tracer that does not look. To give a process a descriptor is to wait
+ * until it has run, which one of the idle class among busy ones does not for minutes. Both waits
+ * end for a signal, so init has itself sent one: an alarm, again and again until the call is over.
+ * The kernel would begin the first of the two anew afterwards, whatever the handler asked for: so
+ * the handler, finding that the call's own instruction is what comes next, steps over it.
  *
- * The alarm is unblocked here alone. As process 1 has a handler for it, guests may send it, too: that makes a call fail early, no more.
+ * The alarm is unblocked here alone. As process 1 has a handler for it, guests may send it, too:
+ * that makes a call fail early, no more.
  */
 #include "guest/timed_syscall.h"
 
@@ -24,14 +28,15 @@
 
 #if defined(__x86_64__)
 
-#define AGAIN_US 1000           /* for one that came before the call began */
-#define INSTRUCTION_BYTES 2
-#define SEIZE_LIMIT_US 10000
-#define TICK_NS 100000
+#    define AGAIN_US 1000 /* for one that came before the call began */
+#    define INSTRUCTION_BYTES 2
+#    define SEIZE_LIMIT_US 10000
+#    define TICK_NS 100000
 
 long timed_syscall_enter(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d);
 extern const char timed_syscall_instruction[];
 
+/* clang-format off */
 __asm__(".pushsection .text\n"
         ".type timed_syscall_enter, @function\n"
         "timed_syscall_enter:\n"
@@ -45,6 +50,7 @@ __asm__(".pushsection .text\n"
         "   ret\n"
         ".size timed_syscall_enter, . - timed_syscall_enter\n"
         ".popsection\n");
+/* clang-format on */
 
 static void on_alarm(int number, siginfo_t *info, void *data) {
     greg_t *registers = ((ucontext_t *)data)->uc_mcontext.gregs;
@@ -63,8 +69,10 @@ int timed_syscall_begin(void) {
     return sigaction(SIGALRM, &action, NULL) < 0 ? -errno : 0;
 }
 
-long timed_syscall_call(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint32_t limit_us) {
-    struct itimerval alarm = { .it_interval.tv_usec = AGAIN_US, .it_value.tv_usec = limit_us }, never = { 0 };
+long timed_syscall_call(
+    long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint32_t limit_us) {
+    struct itimerval alarm = { .it_interval.tv_usec = AGAIN_US, .it_value.tv_usec = limit_us },
+                     never = { 0 };
     sigset_t only;
 
     sigemptyset(&only);
@@ -78,7 +86,8 @@ long timed_syscall_call(long number, uint64_t a, uint64_t b, uint64_t c, uint64_
 }
 
 bool timed_syscall_stop(pid_t thread) {
-    return timed_syscall_call(__NR_ptrace, PTRACE_SEIZE, (uint64_t)thread, 0, 0, SEIZE_LIMIT_US) >= 0 &&
+    return timed_syscall_call(__NR_ptrace, PTRACE_SEIZE, (uint64_t)thread, 0, 0, SEIZE_LIMIT_US) >=
+               0 &&
            sys_call4(__NR_ptrace, PTRACE_INTERRUPT, thread, NULL, NULL) >= 0;
 }
 
@@ -89,7 +98,8 @@ int timed_syscall_has_stopped(pid_t thread, bool (*stopped)(pid_t thread, int st
     if (r < 0 || !info.si_pid)
         return r;
     if (!stopped(thread, info.si_status << 8))
-        (void)sys_call4(__NR_ptrace, PTRACE_DETACH, thread, NULL, info.si_status >> 8 ? 0 : info.si_status);
+        (void)sys_call4(
+            __NR_ptrace, PTRACE_DETACH, thread, NULL, info.si_status >> 8 ? 0 : info.si_status);
     return 1;
 }
 
@@ -105,7 +115,8 @@ int timed_syscall_begin(void) {
     return -EOPNOTSUPP;
 }
 
-long timed_syscall_call(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint32_t limit_us) {
+long timed_syscall_call(
+    long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint32_t limit_us) {
     (void)number, (void)a, (void)b, (void)c, (void)d, (void)limit_us;
     return -EOPNOTSUPP;
 }

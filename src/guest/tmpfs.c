@@ -14,7 +14,9 @@ static int set_option(int fs, const char *key, const char *value) {
 static int create_mount(int fs, unsigned attributes) {
     int r = sys_fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0);
 
-    return r < 0 ? r : sys_fsmount(fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | attributes);
+    return r < 0 ? r
+                 : sys_fsmount(
+                       fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | attributes);
 }
 
 int guest_new_tmpfs_of(const char *options) {

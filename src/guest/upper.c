@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the sandbox's own files lie: in a directory among the launcher's uppers, or over nothing. */
+/* Where the sandbox's own files lie: in a directory among the launcher's uppers, or over nothing.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes of /dev/urandom under a random_seed, which are made where they are written: a plan does not carry them. And a fork's own random_seed, in place of the plan's.
+ * The bytes of /dev/urandom under a random_seed, which are made where they are written: a plan does
+ * not carry them. And a fork's own random_seed, in place of the plan's.
  *
- * All forks have the plan of what they were forked from. What init answers follows from the plan's seed, so that is changed, in this process' own copy of the page. What is a file in the template, for all sandboxes of the plan, is covered
- * by one of the sandbox's own, which begins with the same bytes as it would under a policy with that seed.
+ * All forks have the plan of what they were forked from. What init answers follows from the plan's
+ * seed, so that is changed, in this process' own copy of the page. What is a file in the template,
+ * for all sandboxes of the plan, is covered by one of the sandbox's own, which begins with the same
+ * bytes as it would under a policy with that seed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +31,8 @@ static int change_plan(const struct plan *plan, uint64_t seed) {
     struct plan *own = (struct plan *)(uintptr_t)plan;
 
     /* It is mapped privately, from its beginning. */
-    _Static_assert(offsetof(struct plan, seed) + sizeof own->seed <= PAGE, "the seed is in the first page");
+    _Static_assert(
+        offsetof(struct plan, seed) + sizeof own->seed <= PAGE, "the seed is in the first page");
     long r = sys_call3(__NR_mprotect, own, PAGE, PROT_READ | PROT_WRITE);
     if (r == 0) {
         own->seed = seed;
@@ -53,9 +57,10 @@ static int write_chance(int file, uint64_t seed, uint64_t length) {
     return 0;
 }
 
-/* The plan's own takes as long to make as all else in its template, so it is made beside that: by a child in our memory, with our descriptors, on another processor if there is one. */
+/* The plan's own takes as long to make as all else in its template, so it is made beside that: by a
+ * child in our memory, with our descriptors, on another processor if there is one. */
 static struct {
-    pid_t maker;                /* 0: none */
+    pid_t maker; /* 0: none */
     int file, error;
     uint64_t seed, length;
 } making;
@@ -70,7 +75,7 @@ void urandom_file_begin(int file, uint64_t seed, uint64_t length) {
     static _Alignas(GUEST_STACK_ALIGN) char stack[4 * PAGE];
 
     making.file = file;
-    making.error = -ECHILD;     /* it may be killed */
+    making.error = -ECHILD; /* it may be killed */
     making.seed = seed;
     making.length = length;
     pid_t pid = clone(make_files, stack + sizeof stack, CLONE_VM | CLONE_FILES | SIGCHLD, NULL);
@@ -93,9 +98,11 @@ int urandom_file_end(void) {
 
 /* Over `path`, read-only; the mount of `directory` is not reached from anywhere. */
 static int cover_device(int directory, const char *name, const char *path) {
-    const struct open_how how = { .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS };
+    const struct open_how how = { .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC,
+        .resolve = RESOLVE_NO_SYMLINKS };
     struct mount_attr read_only = { .attr_set = MOUNT_ATTR_RDONLY };
-    int tree = sys_open_tree(directory, name, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC), target = -EBADF, r = tree;
+    int tree = sys_open_tree(directory, name, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC), target = -EBADF,
+        r = tree;
 
     if (r >= 0)
         r = sys_mount_setattr(tree, "", AT_EMPTY_PATH, &read_only);
@@ -115,7 +122,8 @@ int urandom_file_setup(const struct box *box) {
 
     if (r < 0)
         return r;
-    directory = guest_new_tmpfs(&(struct guest_tmpfs){ .mode = "0755", .attributes = MOUNT_ATTR_NOEXEC });
+    directory =
+        guest_new_tmpfs(&(struct guest_tmpfs){ .mode = "0755", .attributes = MOUNT_ATTR_NOEXEC });
     if (directory < 0)
         return directory;
     file = openat(directory, "urandom", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The virtual clock itself: the page that all processes share, what init has jumped, and /proc/uptime. vtime.c has the model. */
+/* The virtual clock itself: the page that all processes share, what init has jumped, and
+ * /proc/uptime. vtime.c has the model. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/seccomp.h>
@@ -18,24 +19,26 @@
 #define GIVE_LIMIT_US 100000
 
 struct page {
-    uint64_t ticks;             /* added to by queries */
-    uint64_t jumped;            /* written by init */
+    uint64_t ticks;  /* added to by queries */
+    uint64_t jumped; /* written by init */
 };
 
 static struct page *page;
 int vtime_page_fd = -1;
 static int uptime_fd = -1;
-static int64_t uptime_told = -1;        /* hundredths of a second */
+static int64_t uptime_told = -1; /* hundredths of a second */
 static int64_t jumped, start_ns;
 static uint64_t last_sequence, seed;
 static bool is_seeded;
 
 /* Sealed: whoever gets its descriptor could else cut it off under init. */
 int vtime_make_page(void) {
-    vtime_page_fd = (int)sys_call2(__NR_memfd_create, "rollbox-clock", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    vtime_page_fd =
+        (int)sys_call2(__NR_memfd_create, "rollbox-clock", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (vtime_page_fd < 0)
         return vtime_page_fd;
-    if (ftruncate(vtime_page_fd, PAGE) < 0 || fcntl(vtime_page_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+    if (ftruncate(vtime_page_fd, PAGE) < 0 ||
+        fcntl(vtime_page_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
         return -errno;
     void *mapped = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, vtime_page_fd, 0);
     if (mapped == MAP_FAILED)
@@ -44,11 +47,14 @@ int vtime_make_page(void) {
     return timed_syscall_begin();
 }
 
-/* ---- /proc/uptime --------------------------------------------------------------------------------------------------- */
+/* ---- /proc/uptime ---- */
 
-/* As the kernel has it: hundredths of a second, behind it the time that CPUs were idle, of which there is none. Only ever longer, but for a clock that begins anew, which has that in a file of its own. */
+/* As the kernel has it: hundredths of a second, behind it the time that CPUs were idle, of which
+ * there is none. Only ever longer, but for a clock that begins anew, which has that in a file of
+ * its own. */
 int vtime_tell_uptime(void) {
-    int64_t hundredths = (PLAN_VIRTUAL_UPTIME_S * VIRTUAL_NS + vtime_now()) / (VIRTUAL_NS / 100), rest = hundredths % 100;
+    int64_t hundredths = (PLAN_VIRTUAL_UPTIME_S * VIRTUAL_NS + vtime_now()) / (VIRTUAL_NS / 100),
+            rest = hundredths % 100;
     char text[40], *at = text;
 
     if (uptime_fd < 0 || hundredths == uptime_told)
@@ -140,9 +146,11 @@ bool vtime_base(clockid_t clock, int64_t *ret_ns) {
 bool vtime_read_time(pid_t pid, uint64_t address, bool micro, int64_t *ret_ns) {
     int64_t time[2], unit = micro ? 1000 : 1;
 
-    if (determinism_read(pid, address, time, sizeof time) != (long)sizeof time || time[0] < 0 || time[1] < 0 || time[1] >= VIRTUAL_NS / unit)
+    if (determinism_read(pid, address, time, sizeof time) != (long)sizeof time || time[0] < 0 ||
+        time[1] < 0 || time[1] >= VIRTUAL_NS / unit)
         return false;
-    *ret_ns = time[0] >= VIRTUAL_NEVER * 3 / VIRTUAL_NS ? VIRTUAL_NEVER * 3 : time[0] * VIRTUAL_NS + time[1] * unit;
+    *ret_ns = time[0] >= VIRTUAL_NEVER * 3 / VIRTUAL_NS ? VIRTUAL_NEVER * 3
+                                                        : time[0] * VIRTUAL_NS + time[1] * unit;
     return true;
 }
 
@@ -154,7 +162,10 @@ long vtime_write_time(pid_t pid, uint64_t address, bool micro, int64_t ns) {
 }
 
 struct virtual_event vtime_event(pid_t thread, int64_t deadline) {
-    return (struct virtual_event){ .deadline = deadline, .stream = is_seeded ? determinism_stream_of(seed, thread) : 0, .sequence = ++last_sequence, .thread = thread };
+    return (struct virtual_event){ .deadline = deadline,
+        .stream = is_seeded ? determinism_stream_of(seed, thread) : 0,
+        .sequence = ++last_sequence,
+        .thread = thread };
 }
 
 bool vtime_is_before(const struct virtual_event *a, const struct virtual_event *b) {
@@ -182,10 +193,11 @@ int64_t vtime_query_cpu(void) {
 }
 
 long vtime_give(int listener, const struct seccomp_notif_addfd *give) {
-    return timed_syscall_call(__NR_ioctl, (uint64_t)listener, SECCOMP_IOCTL_NOTIF_ADDFD, (uint64_t)(uintptr_t)give, 0, GIVE_LIMIT_US);
+    return timed_syscall_call(__NR_ioctl, (uint64_t)listener, SECCOMP_IOCTL_NOTIF_ADDFD,
+        (uint64_t)(uintptr_t)give, 0, GIVE_LIMIT_US);
 }
 
-/* ---- snapshots of what runs (quiesce.c) ------------------------------------------------------------------------------- */
+/* ---- snapshots of what runs (quiesce.c) ---- */
 
 _Static_assert(IMAGE_NEVER == VIRTUAL_NEVER, "the end of the clock is the same in images");
 

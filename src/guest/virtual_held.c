@@ -4,8 +4,9 @@
 #include "guest/serial.h"
 #include "guest/vtime.h"
 
-static uint64_t held[WAIT_MAX_THREADS / 64];    /* a bit for each: touched as it is needed */
-static uint64_t alone[WAIT_MAX_THREADS / 64];   /* and which of these have no other thread beside them */
+static uint64_t held[WAIT_MAX_THREADS / 64]; /* a bit for each: touched as it is needed */
+static uint64_t
+    alone[WAIT_MAX_THREADS / 64]; /* and which of these have no other thread beside them */
 
 void wait_mark(pid_t marked, bool is_held) {
     uint64_t thread = (uint64_t)marked, bit = 1ull << thread % 64;

@@ -2,16 +2,25 @@
 /*
  * Virtual time: the clock of a sandbox moves by what its processes do.
  *
- * It is the sum of two numbers on a page that all processes share: ticks, one for each query, which the queries themselves add (det_vdso_patch.c); and what init has jumped. All clocks are that sum and a constant. init jumps
- * when everybody in the sandbox waits (vtime_idle.c): to the earliest of what lies ahead, time-outs (vtime_wait.c) and timers (vtime_timer.c). It ends that one alone, and looks again when all is at rest once more; so what was
- * to happen at one time happens in an order that does not depend on CPUs.
+ * It is the sum of two numbers on a page that all processes share: ticks, one for each query, which
+ * the queries themselves add (det_vdso_patch.c); and what init has jumped. All clocks are that sum
+ * and a constant. init jumps when everybody in the sandbox waits (vtime_idle.c): to the earliest of
+ * what lies ahead, time-outs (vtime_wait.c) and timers (vtime_timer.c). It ends that one alone, and
+ * looks again when all is at rest once more; so what was to happen at one time happens in an order
+ * that does not depend on CPUs.
  *
- * The clock stands while somebody computes. So that none waits for ever for what never rests, each wait ends by the real clock, too: those that the kernel does when they would have without us, those that init holds GRACE_NS later; but not while
- * the clock jumps from one thing to the next, if slowly, as on a machine that has too much to do: then each comes in its turn. And so that who computes until time has passed comes to an end, the clock goes at the real rate while a sandbox has not
- * rested for BUSY_NS.
- * Nor does it move while no command runs, however long that is by the real clock, or while somebody waits for input from outside: between what an agent does no time passes.
+ * The clock stands while somebody computes. So that none waits for ever for what never rests, each
+ * wait ends by the real clock, too: those that the kernel does when they would have without us,
+ * those that init holds GRACE_NS later; but not while the clock jumps from one thing to the next,
+ * if slowly, as on a machine that has too much to do: then each comes in its turn. And so that who
+ * computes until time has passed comes to an end, the clock goes at the real rate while a sandbox
+ * has not rested for BUSY_NS. Nor does it move while no command runs, however long that is by the
+ * real clock, or while somebody waits for input from outside: between what an agent does no time
+ * passes.
  *
- * The page is the guests' to write. init reads the ticks from it, and whatever they are is a time; what it has jumped it knows itself. Tables are bounded: what does not fit is the kernel's, and waits in real time.
+ * The page is the guests' to write. init reads the ticks from it, and whatever they are is a time;
+ * what it has jumped it knows itself. Tables are bounded: what does not fit is the kernel's, and
+ * waits in real time.
  */
 #include "guest/vtime.h"
 
@@ -33,26 +42,35 @@
 
 /* Of the kernel's structs: those of a C library have room at their ends. */
 #define RUSAGE_BYTES 144
-#define SLOT_NS 1000000ll       /* what is as near to each other as this is at the same time */
+#define SLOT_NS 1000000ll /* what is as near to each other as this is at the same time */
 #define LAST_PAUSE_NS 2000000ll
 #define LAST_PAUSE_OUTSIDE_NS 100000000ll
-#define PAUSE_BY_COST 20        /* and never so short that looking takes more than a twentieth */
-#define MANY_JUMPS 200000       /* of a sandbox that nobody has asked anything of meanwhile; from there on a pause goes with each */
+#define PAUSE_BY_COST 20 /* and never so short that looking takes more than a twentieth */
+#define MANY_JUMPS                                                                                 \
+    200000 /* of a sandbox that nobody has asked anything of meanwhile; from there on a pause goes \
+              with each */
 #define PAUSE_OF_MANY_NS 1000000ll
-#define BUSY_NS 5000000000ll    /* so often it is looked whether somebody runs; who is found running all the time for as long as that is busy, */
-#define BUSY_STEP_NS 50000000ll /* when found by looks that are so far apart; then the clock is moved with each */
+#define BUSY_NS                                                                                    \
+    5000000000ll /* so often it is looked whether somebody runs; who is found running all the time \
+                    for as long as that is busy, */
+#define BUSY_STEP_NS                                                                               \
+    50000000ll /* when found by looks that are so far apart; then the clock is moved with each */
 
-static int64_t due_ns;                  /* the next that is due by the real clock */
+static int64_t due_ns; /* the next that is due by the real clock */
 static uint64_t n_jumps;
-static int64_t busy_look_ns;    /* when to look next whether it is busy */
-static bool has_stood;          /* still, and has not gone on yet */
-static int64_t busy_from_ns, busy_found_ns;     /* since when it has not rested, 0: it has; and when that was last seen */
-static int64_t busy_lost_ns;    /* what was lost before that began */
+static int64_t busy_look_ns; /* when to look next whether it is busy */
+static bool has_stood;       /* still, and has not gone on yet */
+static int64_t busy_from_ns,
+    busy_found_ns; /* since when it has not rested, 0: it has; and when that was last seen */
+static int64_t busy_lost_ns; /* what was lost before that began */
 
-/* ---- answers -------------------------------------------------------------------------------------------------------- */
+/* ---- answers ---- */
 
 static void give_page(int listener, const struct seccomp_notif *question) {
-    struct seccomp_notif_addfd give = { .id = question->id, .flags = SECCOMP_ADDFD_FLAG_SEND, .srcfd = (uint32_t)vtime_page_fd, .newfd_flags = O_CLOEXEC };
+    struct seccomp_notif_addfd give = { .id = question->id,
+        .flags = SECCOMP_ADDFD_FLAG_SEND,
+        .srcfd = (uint32_t)vtime_page_fd,
+        .newfd_flags = O_CLOEXEC };
 
     if (vtime_give(listener, &give) < 0)
         determinism_answer(listener, question->id, 0, -EMFILE);
@@ -60,18 +78,21 @@ static void give_page(int listener, const struct seccomp_notif *question) {
 
 static void answer_clock(int listener, const struct seccomp_notif *question) {
     const uint64_t *arguments = (const uint64_t *)question->data.args;
-    clockid_t clock = question->data.nr == __NR_clock_gettime ? (clockid_t)(int)arguments[0] : CLOCK_REALTIME;
+    clockid_t clock =
+        question->data.nr == __NR_clock_gettime ? (clockid_t)(int)arguments[0] : CLOCK_REALTIME;
     uint64_t vdso;
     int64_t base;
 
     if (clock == VIRTUAL_ASK_PAGE || clock == VIRTUAL_TELL_PAGE) {
-        bool ours = determinism_vdso_of((pid_t)question->pid, &vdso) && vdso_contains(vdso, question->data.instruction_pointer);
+        bool ours = determinism_vdso_of((pid_t)question->pid, &vdso) &&
+                    vdso_contains(vdso, question->data.instruction_pointer);
 
         if (ours && clock == VIRTUAL_ASK_PAGE) {
             give_page(listener, question);
             return;
         }
-        determinism_answer(listener, question->id, 0, ours ? vdso_tell_page((pid_t)question->pid, vdso, arguments[1]) : -EINVAL);
+        determinism_answer(listener, question->id, 0,
+            ours ? vdso_tell_page((pid_t)question->pid, vdso, arguments[1]) : -EINVAL);
         return;
     }
     if (vtime_base(clock, &base))
@@ -89,7 +110,8 @@ static void answer_resolution(int listener, const struct seccomp_notif *question
     uint64_t to = question->data.args[1];
 
     if (clock == CLOCK_REALTIME_ALARM || clock == CLOCK_BOOTTIME_ALARM)
-        determinism_answer_written(listener, question->id, to ? determinism_write((pid_t)question->pid, to, resolution, sizeof resolution) : 0, 0);
+        determinism_answer_written(listener, question->id,
+            to ? determinism_write((pid_t)question->pid, to, resolution, sizeof resolution) : 0, 0);
     else
         determinism_let_pass(listener, question->id);
 }
@@ -99,7 +121,8 @@ static void answer_times(int listener, const struct seccomp_notif *question) {
     uint64_t to = question->data.args[0];
     long r = to ? determinism_write((pid_t)question->pid, to, &times, sizeof times) : 0;
 
-    determinism_answer_written(listener, question->id, r, (long)((PLAN_VIRTUAL_UPTIME_S * VIRTUAL_NS + vtime_now()) / (VIRTUAL_NS / 100)));
+    determinism_answer_written(listener, question->id, r,
+        (long)((PLAN_VIRTUAL_UPTIME_S * VIRTUAL_NS + vtime_now()) / (VIRTUAL_NS / 100)));
 }
 
 /* What else is in it no two runs have in common. */
@@ -115,7 +138,8 @@ static void answer_rusage(int listener, const struct seccomp_notif *question) {
         }
         usage.ru_utime = (struct timeval){ 0 };
     }
-    determinism_answer_written(listener, question->id, determinism_write((pid_t)question->pid, question->data.args[1], &usage, RUSAGE_BYTES), 0);
+    determinism_answer_written(listener, question->id,
+        determinism_write((pid_t)question->pid, question->data.args[1], &usage, RUSAGE_BYTES), 0);
 }
 
 static void answer_sysinfo(int listener, const struct seccomp_notif *question) {
@@ -135,7 +159,8 @@ static enum idle check_idle(bool delivers) {
     enum idle idle = idle_look(delivers);
 
     vtime_pace.looked_ns = clock_now_ns();
-    vtime_pace.cost_ns = vtime_pace.looked_ns - begun - kernel_spent_ns();    /* that is seldom, and no reason to look less often */
+    vtime_pace.cost_ns = vtime_pace.looked_ns - begun -
+                         kernel_spent_ns(); /* that is seldom, and no reason to look less often */
     return idle;
 }
 
@@ -143,7 +168,7 @@ bool vtime_answer(int listener, const struct seccomp_notif *asked) {
     struct seccomp_notif of = *asked, *question = &of;
 
     vtime_disturb();
-    (void)vtime_tell_uptime();        /* who counts the time by asking for it need not jump */
+    (void)vtime_tell_uptime(); /* who counts the time by asking for it need not jump */
     wait_asked(question);
     switch (question->data.nr) {
     case __NR_clock_gettime:
@@ -168,7 +193,7 @@ bool vtime_answer(int listener, const struct seccomp_notif *asked) {
     }
 }
 
-/* ---- the loop ------------------------------------------------------------------------------------------------------- */
+/* ---- the loop ---- */
 
 static int64_t earliest_deadline(void) {
     int64_t waits = wait_earliest(), timers = timer_earliest();
@@ -179,7 +204,8 @@ static int64_t earliest_deadline(void) {
 /* Of what is nearly at the same time as the earliest of all. */
 static bool first_of_all(bool *ret_is_timer) {
     struct virtual_event wait, timer;
-    int64_t first = earliest_deadline(), until = first < VIRTUAL_NEVER - SLOT_NS ? first + SLOT_NS : VIRTUAL_NEVER - 1;
+    int64_t first = earliest_deadline(),
+            until = first < VIRTUAL_NEVER - SLOT_NS ? first + SLOT_NS : VIRTUAL_NEVER - 1;
     bool waits = wait_first(until, &wait), timers = timer_first(until, &timer);
 
     *ret_is_timer = timers && (!waits || vtime_is_before(&timer, &wait));
@@ -217,7 +243,8 @@ int64_t vtime_next_ns(void) {
         return wait_cutting_until();
     if (due_ns < next)
         next = due_ns;
-    return command_count() && !serial_count() && vtime_pace.look_ns < next ? vtime_pace.look_ns : next;
+    return command_count() && !serial_count() && vtime_pace.look_ns < next ? vtime_pace.look_ns
+                                                                           : next;
 }
 
 static int64_t busy_ns(void) {
@@ -257,10 +284,11 @@ static void resume(int64_t now) {
     wait_stood(now, INT64_MAX);
     timer_stood(now, INT64_MAX);
     busy_from_ns = 0;
-    busy_look_ns = now + BUSY_STEP_NS;  /* not before most programs are over */
+    busy_look_ns = now + BUSY_STEP_NS; /* not before most programs are over */
 }
 
-/* No rest: where one capture follows the other, who computes until time has passed still comes to an end. */
+/* No rest: where one capture follows the other, who computes until time has passed still comes to
+ * an end. */
 void vtime_stood(int64_t ns) {
     int64_t now = clock_now_ns();
 
@@ -277,8 +305,10 @@ void vtime_stood(int64_t ns) {
 static void rest_until(int64_t at_most_ns) {
     int64_t cost = vtime_pace.cost_ns * PAUSE_BY_COST;
 
-    vtime_pace.look_ns = vtime_pace.looked_ns + (cost > vtime_pace.pause_ns ? cost : vtime_pace.pause_ns);
-    vtime_pace.pause_ns = vtime_pace.pause_ns * 2 < at_most_ns ? vtime_pace.pause_ns * 2 : at_most_ns;
+    vtime_pace.look_ns =
+        vtime_pace.looked_ns + (cost > vtime_pace.pause_ns ? cost : vtime_pace.pause_ns);
+    vtime_pace.pause_ns =
+        vtime_pace.pause_ns * 2 < at_most_ns ? vtime_pace.pause_ns * 2 : at_most_ns;
 }
 
 void vtime_step(bool quiet) {
@@ -293,7 +323,8 @@ void vtime_step(bool quiet) {
         return;
     int64_t waits = wait_look(now), timers = timer_look(now);
     due_ns = waits < timers ? waits : timers;
-    if (wait_cutting_until() || !command_count() || now < vtime_pace.look_ns || (first = earliest_deadline()) == VIRTUAL_NEVER) {
+    if (wait_cutting_until() || !command_count() || now < vtime_pace.look_ns ||
+        (first = earliest_deadline()) == VIRTUAL_NEVER) {
         if (now >= vtime_pace.look_ns)
             vtime_pace.look_ns = now + LAST_PAUSE_OUTSIDE_NS;
         return;
@@ -324,7 +355,7 @@ void vtime_step(bool quiet) {
         vtime_disturb();
         return;
     }
-    wait_take_back();           /* all wait, and can be seen */
+    wait_take_back(); /* all wait, and can be seen */
     if (!end_one()) {
         rest_until(LAST_PAUSE_NS);
         return;

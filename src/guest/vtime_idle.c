@@ -2,15 +2,22 @@
 /*
  * Does everybody in the sandbox wait?
  *
- * /proc shows one thread after the other, and what waits while it is looked at may have been woken when the last one is. So all are looked at twice, with the number of times that each has got a CPU. A thread that is off its CPU the first time, waits the
- * second time and has got none in between has waited from its first look to its second; and all of these spans have the moment between the two rounds in common.
+ * /proc shows one thread after the other, and what waits while it is looked at may have been woken
+ * when the last one is. So all are looked at twice, with the number of times that each has got a
+ * CPU. A thread that is off its CPU the first time, waits the second time and has got none in
+ * between has waited from its first look to its second; and all of these spans have the moment
+ * between the two rounds in common.
  *
- * A thread that is about to wait shows as waiting already, while it still runs. So the first time it is asked for its system call: the kernel tells that of a thread only when it is off its CPU.
+ * A thread that is about to wait shows as waiting already, while it still runs. So the first time
+ * it is asked for its system call: the kernel tells that of a thread only when it is off its CPU.
  *
- * Threads whose calls init holds are known to wait. The parent of a vfork shows as in a wait of the kernel's own (D), and its child is looked at itself; all others that show so will go on by themselves. Who has asked init something seems to wait as well: so in
- * the end there must be no question.
+ * Threads whose calls init holds are known to wait. The parent of a vfork shows as in a wait of the
+ * kernel's own (D), and its child is looked at itself; all others that show so will go on by
+ * themselves. Who has asked init something seems to wait as well: so in the end there must be no
+ * question.
  *
- * The files of the threads that were looked at last are kept open: a look at one costs a quarter then.
+ * The files of the threads that were looked at last are kept open: a look at one costs a quarter
+ * then.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,21 +39,21 @@
 #include "sys/syscalls.h"
 
 #define NEVER_BLOCKED (1ul << (SIGKILL - 1) | 1ul << (SIGSTOP - 1))
-#define MAX_SEEN 2048           /* threads; with more there is no rest to be seen */
-#define MAX_OUTSIDE 4096        /* more than the streams of all listeners, and what an image has */
+#define MAX_SEEN 2048    /* threads; with more there is no rest to be seen */
+#define MAX_OUTSIDE 4096 /* more than the streams of all listeners, and what an image has */
 #define MAX_POLLED 16
 #define VFORK_FLAG 0x4000
-#define MAX_KEPT 61             /* threads whose files are kept open */
+#define MAX_KEPT 61 /* threads whose files are kept open */
 #define KEPT_FILES 3
-#define MAX_LOST 20            /* all but this part of a time is lost at the most; */
-#define MAX_LOST_OF_TURN 4     /* where it is ten times as long anyhow, but this; */
-#define SHORTEST_NS 1000000     /* of a shorter one nothing */
-#define MOSTLY 0.9              /* who has had so much of it has lost nothing that matters */
+#define MAX_LOST 20         /* all but this part of a time is lost at the most; */
+#define MAX_LOST_OF_TURN 4  /* where it is ten times as long anyhow, but this; */
+#define SHORTEST_NS 1000000 /* of a shorter one nothing */
+#define MOSTLY 0.9          /* who has had so much of it has lost nothing that matters */
 
 struct seen {
     pid_t thread;
     uint64_t runs;
-    int call;                   /* that it waits in, or -errno: none */
+    int call; /* that it waits in, or -errno: none */
     uint64_t arguments[6];
 };
 
@@ -57,7 +64,9 @@ struct kept {
 };
 
 enum kept_file { STAT, SCHEDSTAT, SYSCALL };
-static const char *const kept_names[KEPT_FILES] = { [STAT] = "/stat", [SCHEDSTAT] = "/schedstat", [SYSCALL] = "/syscall" };
+static const char *const kept_names[KEPT_FILES] = {
+    [STAT] = "/stat", [SCHEDSTAT] = "/schedstat", [SYSCALL] = "/syscall"
+};
 
 static struct seen seen[MAX_SEEN];
 static struct kept kept[MAX_KEPT];
@@ -69,34 +78,37 @@ struct share {
     uint64_t ran, waited;
 };
 
-static pid_t runner;            /* who was found running by the look; 0: nobody */
-static struct share runners, ours;      /* as of the last look that took its time */
-static double part_lost;        /* of the time, by who was found running last */
-static int64_t lost_ns, counted_ns;     /* in all, until then */
-static int64_t rest_lost_ns;    /* of that, before the last rest */
+static pid_t runner;                /* who was found running by the look; 0: nobody */
+static struct share runners, ours;  /* as of the last look that took its time */
+static double part_lost;            /* of the time, by who was found running last */
+static int64_t lost_ns, counted_ns; /* in all, until then */
+static int64_t rest_lost_ns;        /* of that, before the last rest */
 
 /* What comes from outside and what goes there. */
 enum way { IN = 1, OUT = 2 };
 
-#define NO_LISTENER (-1)        /* it came with an image, and stays */
+#define NO_LISTENER (-1) /* it came with an image, and stays */
 #define GONE (-2)
 
-/* A stream of a command, whose listener is there as long as the command itself, or what it has left behind. Another command's process may have been given it: so it is known beyond that, until there is no room. A terminal is not: its other end goes with the command, and
- * its number is another's then. */
+/* A stream of a command, whose listener is there as long as the command itself, or what it has left
+ * behind. Another command's process may have been given it: so it is known beyond that, until there
+ * is no room. A terminal is not: its other end goes with the command, and its number is another's
+ * then. */
 struct outside {
     uint64_t inode;
-    uint32_t device;            /* as the kernel counts them */
+    uint32_t device; /* as the kernel counts them */
     unsigned ways;
     int listener;
     bool is_terminal;
 };
 
-static struct outside outside[MAX_OUTSIDE];     /* the first n_outside: memory is touched as it is needed */
+static struct outside
+    outside[MAX_OUTSIDE]; /* the first n_outside: memory is touched as it is needed */
 static size_t n_outside;
 
 struct round {
     size_t n;
-    bool again;                 /* the second */
+    bool again; /* the second */
 };
 
 static void forget_kept(struct kept *k) {
@@ -106,7 +118,8 @@ static void forget_kept(struct kept *k) {
     *k = (struct kept){ 0 };
 }
 
-/* A text of a thread: its length, or -errno. A file that is kept may be that of one which has ended and has left its id to another. */
+/* A text of a thread: its length, or -errno. A file that is kept may be that of one which has ended
+ * and has left its id to another. */
 static ssize_t read_file(pid_t thread, enum kept_file which, char *text, size_t size) {
     struct kept *k = &kept[(size_t)thread % MAX_KEPT];
 
@@ -156,14 +169,18 @@ static const char *after_fields(const char *at, unsigned n) {
 static uint64_t runs_of(pid_t thread) {
     char text[128];
 
-    return read_file(thread, SCHEDSTAT, text, sizeof text) > 0 ? strtoul(after_fields(text, 2), NULL, 10) : 0;
+    return read_file(thread, SCHEDSTAT, text, sizeof text) > 0
+               ? strtoul(after_fields(text, 2), NULL, 10)
+               : 0;
 }
 
 /* The letter of its state and how many threads its process has. */
 static ssize_t state_of(pid_t thread, char *ret_state, uint64_t *ret_threads) {
     char text[1024];
     ssize_t n = read_file(thread, STAT, text, sizeof text);
-    const char *at = n > 0 ? strrchr(text, ')') : NULL;         /* the name may hold anything; nothing after it holds a bracket */
+    const char *at = n > 0
+                         ? strrchr(text, ')')
+                         : NULL; /* the name may hold anything; nothing after it holds a bracket */
 
     if (!at || strlen(at) < 4)
         return n < 0 ? n : -EIO;
@@ -188,7 +205,7 @@ static int each_process(bool (*each)(void *data, pid_t process), void *data) {
     return each_of(openat(determinism_proc, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), each, data);
 }
 
-/* ---- what others have of the machine -------------------------------------------------------------------------------- */
+/* ---- what others have of the machine ---- */
 
 static struct share share_of(pid_t thread) {
     struct share share = { .thread = thread };
@@ -232,10 +249,13 @@ static unsigned n_runners(void) {
     return n ? n : 1;
 }
 
-/* What part of the time is lost: what one who runs has had of it, since it was last seen or was born, times how many they are; for what they keep from each other is the sandbox's own. */
+/* What part of the time is lost: what one who runs has had of it, since it was last seen or was
+ * born, times how many they are; for what they keep from each other is the sandbox's own. */
 static void estimate_share(const struct share *before, const struct share *now) {
-    bool is_same = before->thread == now->thread && now->ran >= before->ran && now->waited >= before->waited;      /* its id may be another's meanwhile */
-    uint64_t ran = now->ran - (is_same ? before->ran : 0), waited = now->waited - (is_same ? before->waited : 0);
+    bool is_same = before->thread == now->thread && now->ran >= before->ran &&
+                   now->waited >= before->waited; /* its id may be another's meanwhile */
+    uint64_t ran = now->ran - (is_same ? before->ran : 0),
+             waited = now->waited - (is_same ? before->waited : 0);
 
     if (!now->thread || !(ran + waited))
         return;
@@ -260,7 +280,9 @@ static void count_lost(void) {
     struct share theirs = share_of(runner), mine = share_of(1);
     estimate_share(&runners, &theirs);
     if (counted_ns) {
-        int64_t lost = (int64_t)((double)span * part_lost), kept_waiting = ours.thread ? (int64_t)(mine.waited - ours.waited) : 0, most = most_lost_of(span);
+        int64_t lost = (int64_t)((double)span * part_lost),
+                kept_waiting = ours.thread ? (int64_t)(mine.waited - ours.waited) : 0,
+                most = most_lost_of(span);
 
         lost = lost > kept_waiting ? lost : kept_waiting;
         lost_ns += lost < most ? lost : most;
@@ -275,7 +297,8 @@ int64_t idle_lost_ns(void) {
 }
 
 int64_t idle_lost_of_ns(int64_t span_ns, int64_t before_ns) {
-    int64_t lost = lost_ns - (before_ns > rest_lost_ns ? before_ns : rest_lost_ns), most = most_lost_of(span_ns);
+    int64_t lost = lost_ns - (before_ns > rest_lost_ns ? before_ns : rest_lost_ns),
+            most = most_lost_of(span_ns);
 
     return lost < most ? lost : most;
 }
@@ -284,7 +307,7 @@ void idle_stand(void) {
     counted_ns = 0;
 }
 
-/* ---- the looks ------------------------------------------------------------------------------------------------------ */
+/* ---- the looks ---- */
 
 static bool is_running(pid_t thread) {
     runner = thread;
@@ -304,7 +327,7 @@ static bool look_first(struct round *round, pid_t thread) {
     ssize_t n = read_file(thread, SYSCALL, text, sizeof text);
     if (n < 0)
         return is_missing(n);
-    if ((text[0] == 'r' && is_running(thread)) || !now->runs)         /* "running" */
+    if ((text[0] == 'r' && is_running(thread)) || !now->runs) /* "running" */
         return false;
     now->call = vtime_parse_call(text, now->arguments);
     round->n++;
@@ -315,13 +338,16 @@ static bool look_first(struct round *round, pid_t thread) {
 static bool look_again(struct round *round, pid_t thread, char state) {
     struct seen *then = &seen[round->n];
 
-    if (then->thread != thread || (state == 'S' ? then->call < 0 : !waits_for_child(then)) || runs_of(thread) != then->runs)
+    if (then->thread != thread || (state == 'S' ? then->call < 0 : !waits_for_child(then)) ||
+        runs_of(thread) != then->runs)
         return false;
     round->n++;
     return true;
 }
 
-/* A capturer has stopped it wherever it was, and lets it go on in a moment; processes of the sandbox that trace others are seen from here. But a twin (dump/cow_fork.c), which has all signals blocked, never goes on. */
+/* A capturer has stopped it wherever it was, and lets it go on in a moment; processes of the
+ * sandbox that trace others are seen from here. But a twin (dump/cow_fork.c), which has all signals
+ * blocked, never goes on. */
 static bool is_about_to_resume(pid_t thread) {
     char text[4096];
     int fd = determinism_open(thread, "/status", O_RDONLY);
@@ -332,7 +358,8 @@ static bool is_about_to_resume(pid_t thread) {
     text[n > 0 ? n : 0] = '\0';
     const char *tracer = find_heading(text, "TracerPid:");
     const char *blocked = find_heading(text, "SigBlk:");
-    return tracer && blocked && strtoul(tracer, NULL, 10) == 0 && (strtoul(blocked, NULL, 16) | NEVER_BLOCKED) != ~0ul;
+    return tracer && blocked && strtoul(tracer, NULL, 10) == 0 &&
+           (strtoul(blocked, NULL, 16) | NEVER_BLOCKED) != ~0ul;
 }
 
 static bool read_thread(struct round *round, pid_t thread, uint64_t *ret_threads) {
@@ -343,7 +370,7 @@ static bool read_thread(struct round *round, pid_t thread, uint64_t *ret_threads
         return is_missing(r);
     if (state == 't' && is_about_to_resume(thread))
         return false;
-    if (determinism_holds(thread) || strchr("TtZX", state))          /* these do nothing of themselves */
+    if (determinism_holds(thread) || strchr("TtZX", state)) /* these do nothing of themselves */
         return true;
     if ((state != 'S' && state != 'D' && is_running(thread)) || round->n == MAX_SEEN)
         return false;
@@ -386,7 +413,7 @@ bool idle_is_on_its_way(pid_t thread) {
     return state_of(thread, &state, &threads) >= 0 && !strchr("TtZX", state);
 }
 
-/* ---- the outside ---------------------------------------------------------------------------------------------------- */
+/* ---- the outside ---- */
 
 static bool is_file(const struct outside *o, const struct stat *st) {
     return o->inode == st->st_ino && o->device == (uint32_t)st->st_dev;
@@ -397,7 +424,8 @@ static void add_file(int listener, struct stat st, enum way way) {
 
     if (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
         return;
-    if (S_ISCHR(st.st_mode) && (fstatat(AT_FDCWD, "/dev/null", &null, 0) < 0 || null.st_rdev == st.st_rdev))
+    if (S_ISCHR(st.st_mode) &&
+        (fstatat(AT_FDCWD, "/dev/null", &null, 0) < 0 || null.st_rdev == st.st_rdev))
         return;
     for (size_t i = 0; i < n_outside; i++)
         if (outside[i].listener == listener && is_file(&outside[i], &st)) {
@@ -411,7 +439,11 @@ static void add_file(int listener, struct stat st, enum way way) {
         for (at = 0; at < MAX_OUTSIDE && outside[at].listener != GONE; at++)
             ;
     if (at < MAX_OUTSIDE)
-        outside[at] = (struct outside){ .inode = st.st_ino, .device = (uint32_t)st.st_dev, .ways = way, .listener = listener, .is_terminal = S_ISCHR(st.st_mode) };
+        outside[at] = (struct outside){ .inode = st.st_ino,
+            .device = (uint32_t)st.st_dev,
+            .ways = way,
+            .listener = listener,
+            .is_terminal = S_ISCHR(st.st_mode) };
 }
 
 void idle_add_external(int fd) {
@@ -483,7 +515,8 @@ static bool polls_outside(const struct seen *who) {
     struct pollfd polled[MAX_POLLED];
     const uint64_t *a = who->arguments;
 
-    if (a[1] > MAX_POLLED || determinism_read(who->thread, a[0], polled, a[1] * sizeof polled[0]) != (long)(a[1] * sizeof polled[0]))
+    if (a[1] > MAX_POLLED || determinism_read(who->thread, a[0], polled, a[1] * sizeof polled[0]) !=
+                                 (long)(a[1] * sizeof polled[0]))
         return false;
     for (size_t i = 0; i < a[1]; i++)
         if (is_outside(who->thread, (uint64_t)polled[i].fd, ways_of((uint64_t)polled[i].events)))
@@ -538,11 +571,15 @@ static bool waits_outside(const struct seen *who) {
     }
 }
 
-/* Who shows as dead may still be about to wake its parent, under a lock of the kernel's that this call takes, too. True: a child of ours is dead, and with it perhaps the last command, of which we have not heard yet. */
+/* Who shows as dead may still be about to wake its parent, under a lock of the kernel's that this
+ * call takes, too. True: a child of ours is dead, and with it perhaps the last command, of which we
+ * have not heard yet. */
 static bool await_ends(void) {
     siginfo_t info = { 0 };
 
-    return sys_call5(__NR_waitid, P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL, NULL) == 0 && info.si_pid;
+    return sys_call5(__NR_waitid, P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL, NULL) ==
+               0 &&
+           info.si_pid;
 }
 
 /* What the kernel delivers between the rounds wakes somebody, who has run by the second. */
@@ -550,7 +587,8 @@ static bool do_all_rest(bool delivers) {
     struct round first = { 0 }, second = { .again = true };
 
     runner = 0;
-    if (!do_all_wait(&first) || await_ends() || !kernel_has_settled(delivers) || !do_all_wait(&second) || first.n != second.n || determinism_is_asked())
+    if (!do_all_wait(&first) || await_ends() || !kernel_has_settled(delivers) ||
+        !do_all_wait(&second) || first.n != second.n || determinism_is_asked())
         return false;
     n_seen = first.n;
     return true;

@@ -2,19 +2,22 @@
 /*
  * Is the kernel itself still at work for the sandbox?
  *
- * All threads may wait while something is on its way to one of them. Two parts of the kernel deliver later than the
- * call that sends:
+ * All threads may wait while something is on its way to one of them. Two parts of the kernel
+ * deliver later than the call that sends:
  *
- * - Terminals. A write to one end of a pseudo-terminal only queues the bytes; a kernel worker takes them to the other
- *   end, echoes them and raises signals. poll(2) on an end waits for the worker of that end. So init polls a copy of
- *   each end that a process has: slaves first, because a slave's echo is then on its way to its master.
- * - TCP. A segment may wait in a queue of the network, for an acknowledgement (Nagle's algorithm), or for a
- *   retransmission. /proc/net/tcp shows the retransmission timer of each such connection. Init waits until no timer
- *   runs, but not for ever: a connection to a full backlog, or one that its listener defers, keeps its timer running.
- *   Sockets acknowledge without delay here (loopback.c), so a running timer means that something is under way. The
- *   tables are the host's and reading them takes a millisecond, so they are read only if a segment was sent since.
+ * - Terminals. A write to one end of a pseudo-terminal only queues the bytes; a kernel worker takes
+ * them to the other end, echoes them and raises signals. poll(2) on an end waits for the worker of
+ * that end. So init polls a copy of each end that a process has: slaves first, because a slave's
+ * echo is then on its way to its master.
+ * - TCP. A segment may wait in a queue of the network, for an acknowledgement (Nagle's algorithm),
+ * or for a retransmission. /proc/net/tcp shows the retransmission timer of each such connection.
+ * Init waits until no timer runs, but not for ever: a connection to a full backlog, or one that its
+ * listener defers, keeps its timer running. Sockets acknowledge without delay here (loopback.c), so
+ * a running timer means that something is under way. The tables are the host's and reading them
+ * takes a millisecond, so they are read only if a segment was sent since.
  *
- * Pipes, Unix sockets, futexes and signals are delivered within the call that sends. UDP has no timer to be seen.
+ * Pipes, Unix sockets, futexes and signals are delivered within the call that sends. UDP has no
+ * timer to be seen.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,13 +35,14 @@
 #include "guest/vtime.h"
 #include "sys/syscalls.h"
 
-#define LONGEST_NS 2000000000ll /* for the same segments; the kernel tries a lost SYN again after a second */
-#define TTY_MAJOR_NUMBER 5      /* /dev/tty and /dev/ptmx */
+#define LONGEST_NS                                                                                 \
+    2000000000ll /* for the same segments; the kernel tries a lost SYN again after a second */
+#define TTY_MAJOR_NUMBER 5 /* /dev/tty and /dev/ptmx */
 #define PTMX_MINOR 2
 #define FIRST_SLAVE_MAJOR 136
 #define LAST_SLAVE_MAJOR 143
-#define GET_NUMBER 0x80045430u  /* TIOCGPTN: of a master */
-#define MAX_NUMBERS 64          /* the most that a sandbox's devpts has */
+#define GET_NUMBER 0x80045430u /* TIOCGPTN: of a master */
+#define MAX_NUMBERS 64         /* the most that a sandbox's devpts has */
 
 enum end { SLAVE, MASTER };
 
@@ -46,19 +50,19 @@ struct flush {
     enum end end;
     pid_t process;
     int pidfd;
-    uint64_t done;              /* a bit for each terminal */
+    uint64_t done; /* a bit for each terminal */
 };
 
 struct counted {
     const char *summary, *heading, *table;
-    int fd;                     /* of the summary, once it was opened */
+    int fd; /* of the summary, once it was opened */
 };
 
 static bool has_network;
-static int terminals = -1;      /* /dev/pts */
+static int terminals = -1; /* /dev/pts */
 static int64_t spent_ns;
-static int statistics = -1;     /* net/snmp */
-static uint64_t statistics_clean;       /* of TCP when nothing was under way */
+static int statistics = -1;       /* net/snmp */
+static uint64_t statistics_clean; /* of TCP when nothing was under way */
 static uint64_t segments_before;
 static int64_t segments_since_ns;
 static struct counted counted[] = {
@@ -70,7 +74,7 @@ void kernel_begin(const struct plan *plan) {
     has_network = plan->flags & PLAN_NET_LOOPBACK;
 }
 
-/* ---- terminals ------------------------------------------------------------------------------------------------------ */
+/* ---- terminals ---- */
 
 static bool is_there(void *data, pid_t number) {
     (void)number;
@@ -115,7 +119,7 @@ static bool flush_end(void *data, pid_t fd) {
         flush->pidfd = sys_pidfd_open(flush->process, 0);
     int copy = flush->pidfd < 0 ? flush->pidfd : sys_pidfd_getfd(flush->pidfd, fd, 0);
     if (copy < 0)
-        return true;            /* it is gone, or not ours to look at */
+        return true; /* it is gone, or not ours to look at */
     if (flush->end == MASTER)
         (void)sys_call3(__NR_ioctl, copy, GET_NUMBER, &number);
     if (number >= MAX_NUMBERS || !(flush->done >> number & 1)) {
@@ -131,7 +135,9 @@ static bool flush_end(void *data, pid_t fd) {
 
 static bool flush_process(void *data, pid_t pid) {
     struct flush *flush = data;
-    int directory = pid == 1 || command_is_agent(pid) ? -1 : determinism_open(pid, "/fd", O_RDONLY | O_DIRECTORY);
+    int directory = pid == 1 || command_is_agent(pid)
+                        ? -1
+                        : determinism_open(pid, "/fd", O_RDONLY | O_DIRECTORY);
 
     if (directory < 0)
         return true;
@@ -156,7 +162,7 @@ static void flush_terminals(void) {
     }
 }
 
-/* ---- TCP ------------------------------------------------------------------------------------------------------------ */
+/* ---- TCP ---- */
 
 /* How many sockets this network namespace has. */
 static bool has_sockets(struct counted *of) {
@@ -181,7 +187,8 @@ static uint64_t hash_of(const char *at, const char *end) {
     return hash | 1;
 }
 
-/* How many segments this network namespace has sent and received, among others, as a number; 0: not known. */
+/* How many segments this network namespace has sent and received, among others, as a number; 0: not
+ * known. */
 static uint64_t statistics_of_tcp(void) {
     static const char heading[] = "\nTcp: ";
     const size_t length = sizeof heading - 1;
@@ -200,7 +207,8 @@ static uint64_t statistics_of_tcp(void) {
     return 0;
 }
 
-/* "sl local remote state tx:rx timer:when ...": adds the connection to `sum` if its retransmission timer runs. */
+/* "sl local remote state tx:rx timer:when ...": adds the connection to `sum` if its retransmission
+ * timer runs. */
 static uint64_t add_segments(uint64_t sum, const char *at, const char *end) {
     const char *fields[6] = { at };
 
@@ -253,7 +261,8 @@ static bool is_sending(void) {
         segments_since_ns = clock_now_ns();
     }
     if (!segments)
-        statistics_clean = now; /* what was sent after that counts, so the tables need not be read again before */
+        statistics_clean =
+            now; /* what was sent after that counts, so the tables need not be read again before */
     return segments && clock_now_ns() - segments_since_ns < LONGEST_NS;
 }
 

@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Timers under a virtual clock: alarm, setitimer(ITIMER_REAL), timer_create and its kin, timerfd. The kernel has none of them: init keeps them, and when one is due sends the signal, or makes the descriptor readable.
+ * Timers under a virtual clock: alarm, setitimer(ITIMER_REAL), timer_create and its kin, timerfd.
+ * The kernel has none of them: init keeps them, and when one is due sends the signal, or makes the
+ * descriptor readable.
  *
- * A timerfd is made by init, which keeps a descriptor of the same open file, and tells it how often it has expired (TFD_IOC_SET_TICKS). A descriptor that a guest names is told by a status flag of that file, which init turns over and looks for.
+ * A timerfd is made by init, which keeps a descriptor of the same open file, and tells it how often
+ * it has expired (TFD_IOC_SET_TICKS). A descriptor that a guest names is told by a status flag of
+ * that file, which init turns over and looks for.
  *
- * An expiration that nobody has taken notice of (the signal is pending, the descriptor unread) makes those that follow no events: where all else rests, a timer alone would go on for ever. They are counted when the clock has passed them for another reason, and the next one
- * that is noticed comes in its phase, as the kernel has it.
- * init does not learn that guests have closed theirs, so when the table is full, timers are the kernel's own and run in real time.
+ * An expiration that nobody has taken notice of (the signal is pending, the descriptor unread)
+ * makes those that follow no events: where all else rests, a timer alone would go on for ever. They
+ * are counted when the clock has passed them for another reason, and the next one that is noticed
+ * comes in its phase, as the kernel has it. init does not learn that guests have closed theirs, so
+ * when the table is full, timers are the kernel's own and run in real time.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,35 +37,35 @@
 #include "sys/syscalls.h"
 
 #define MAX_TIMERS 256
-#define FIRST_ID 0x10000000             /* of timer_create; the kernel's, of CPU clocks, count from 0 */
+#define FIRST_ID 0x10000000 /* of timer_create; the kernel's, of CPU clocks, count from 0 */
 #define NOTIFY_THREAD_ID 4
-#define CODE_TIMER (-2)                 /* SI_TIMER */
+#define CODE_TIMER (-2) /* SI_TIMER */
 #define APPEND_FLAG 02000
-#define SET_TICKS 0x40085400u   /* TFD_IOC_SET_TICKS */
+#define SET_TICKS 0x40085400u /* TFD_IOC_SET_TICKS */
 
 enum kind { FREE, INTERVAL, POSIX, DESCRIPTOR };
 
 struct timer {
-    struct virtual_event event;         /* the next expiration; VIRTUAL_NEVER: not armed */
+    struct virtual_event event; /* the next expiration; VIRTUAL_NEVER: not armed */
     int64_t interval, length_ns;
-    int64_t over_ns, due_ns;            /* by the real clock; and when it is fired by that */
-    int64_t lost_ns;                    /* idle_lost_ns() when it began */
-    uint64_t value;                     /* for the signal */
-    uint64_t overrun;                   /* of the last signal that was taken */
-    uint64_t missed;                    /* those that went by unnoticed, behind the first */
-    pid_t pid;                          /* the process; of a descriptor that made it */
-    pid_t thread;                       /* that gets the signal; 0: any of the process */
-    int fd;                             /* of the process; or the timer itself */
-    int signal;                         /* 0: none */
+    int64_t over_ns, due_ns; /* by the real clock; and when it is fired by that */
+    int64_t lost_ns;         /* idle_lost_ns() when it began */
+    uint64_t value;          /* for the signal */
+    uint64_t overrun;        /* of the last signal that was taken */
+    uint64_t missed;         /* those that went by unnoticed, behind the first */
+    pid_t pid;               /* the process; of a descriptor that made it */
+    pid_t thread;            /* that gets the signal; 0: any of the process */
+    int fd;                  /* of the process; or the timer itself */
+    int signal;              /* 0: none */
     clockid_t clock;
-    uint8_t kind;                       /* enum kind */
-    bool has_fired;                     /* since it was set */
-    bool is_marked, was_ready;  /* for a capturer; and, of a descriptor, it was to be read then */
-    bool is_due;                        /* at the last look for the earliest: it may be fired */
+    uint8_t kind;              /* enum kind */
+    bool has_fired;            /* since it was set */
+    bool is_marked, was_ready; /* for a capturer; and, of a descriptor, it was to be read then */
+    bool is_due;               /* at the last look for the earliest: it may be fired */
 };
 
 static struct timer timers[MAX_TIMERS];
-static size_t n_used;                   /* the first ones: there is none behind */
+static size_t n_used; /* the first ones: there is none behind */
 static size_t first;
 
 static void release_timer(struct timer *t) {
@@ -92,12 +98,16 @@ static struct timer *add_timer(enum kind kind, pid_t pid, int take_fd) {
     }
     if (i == n_used)
         n_used++;
-    timers[i] = (struct timer){ .event = vtime_event(pid, VIRTUAL_NEVER), .kind = (uint8_t)kind, .pid = pid, .fd = take_fd };
+    timers[i] = (struct timer){
+        .event = vtime_event(pid, VIRTUAL_NEVER), .kind = (uint8_t)kind, .pid = pid, .fd = take_fd
+    };
     return &timers[i];
 }
 
-/* One of the asker's process, which is known by a descriptor: its id may be another's later, and is not if the question is still there. NULL: there is no room, or nobody to have it. */
-static struct timer *add_of_process(enum kind kind, pid_t pid, int listener, const struct seccomp_notif *question) {
+/* One of the asker's process, which is known by a descriptor: its id may be another's later, and is
+ * not if the question is still there. NULL: there is no room, or nobody to have it. */
+static struct timer *add_of_process(
+    enum kind kind, pid_t pid, int listener, const struct seccomp_notif *question) {
     uint64_t id = question->id;
     int fd = sys_pidfd_open(pid, 0);
 
@@ -135,7 +145,7 @@ static void arm_timer(struct timer *t, int64_t deadline, int64_t interval) {
     t->has_fired = false;
 }
 
-/* ---- expirations ---------------------------------------------------------------------------------------------------- */
+/* ---- expirations ---- */
 
 static bool is_readable(const struct timer *t) {
     struct pollfd ready = { t->fd, POLLIN, 0 };
@@ -146,7 +156,7 @@ static bool is_readable(const struct timer *t) {
 
 /* Of the thread that was asked for last: most timers are one's. */
 struct asked {
-    pid_t thread;               /* 0: none, or it is gone */
+    pid_t thread; /* 0: none, or it is gone */
     struct determinism_signals signals;
 };
 
@@ -187,7 +197,8 @@ static uint64_t pass_expirations(struct timer *t) {
 
 /* What the clock has passed and nobody notices. */
 static void pass_unnoticed(struct timer *t, struct asked *asked) {
-    if (t->kind == FREE || !t->has_fired || t->event.deadline > vtime_now() || !is_unnoticed(t, asked))
+    if (t->kind == FREE || !t->has_fired || t->event.deadline > vtime_now() ||
+        !is_unnoticed(t, asked))
         return;
     t->missed += pass_expirations(t);
     if (t->kind == DESCRIPTOR)
@@ -212,14 +223,18 @@ static int64_t left_of(struct timer *t) {
 
     if (t)
         pass_unnoticed(t, &asked);
-    if (!t || t->event.deadline == VIRTUAL_NEVER || (t->kind == INTERVAL && is_unnoticed(t, &asked)))
+    if (!t || t->event.deadline == VIRTUAL_NEVER ||
+        (t->kind == INTERVAL && is_unnoticed(t, &asked)))
         return 0;
     int64_t left = vtime_left(t->event.deadline);
     return left ? left : 1000;
 }
 
 static void send_signal(const struct timer *t) {
-    union { siginfo_t info; char bytes[128]; } of = { 0 };
+    union {
+        siginfo_t info;
+        char bytes[128];
+    } of = { 0 };
 
     if (t->kind == DESCRIPTOR) {
         serial_moves();
@@ -256,7 +271,7 @@ static void fire_timer(struct timer *t) {
     t->has_fired = true;
 }
 
-/* ---- questions ------------------------------------------------------------------------------------------------------ */
+/* ---- questions ---- */
 
 /* An itimerspec or itimerval: the interval, then the value. */
 static long write_pair(pid_t pid, uint64_t to, bool micro, struct timer *t) {
@@ -265,14 +280,17 @@ static long write_pair(pid_t pid, uint64_t to, bool micro, struct timer *t) {
     return r < 0 ? r : vtime_write_time(pid, to + 16, micro, left_of(t));
 }
 
-static bool read_pair(pid_t pid, uint64_t from, bool micro, int64_t *ret_interval, int64_t *ret_value) {
-    return vtime_read_time(pid, from, micro, ret_interval) && vtime_read_time(pid, from + 16, micro, ret_value);
+static bool read_pair(
+    pid_t pid, uint64_t from, bool micro, int64_t *ret_interval, int64_t *ret_value) {
+    return vtime_read_time(pid, from, micro, ret_interval) &&
+           vtime_read_time(pid, from + 16, micro, ret_value);
 }
 
 static void answer_alarm(int listener, const struct seccomp_notif *question) {
     pid_t pid = determinism_process_of((pid_t)question->pid);
     struct timer *t = find_timer(INTERVAL, pid);
-    int64_t seconds = (int64_t)(uint32_t)question->data.args[0], left = (left_of(t) + VIRTUAL_NS / 2) / VIRTUAL_NS;
+    int64_t seconds = (int64_t)(uint32_t)question->data.args[0],
+            left = (left_of(t) + VIRTUAL_NS / 2) / VIRTUAL_NS;
 
     if (t && left_of(t) && !left)
         left = 1;
@@ -313,14 +331,20 @@ static void answer_itimer(int listener, const struct seccomp_notif *question) {
 
 static void answer_create(int listener, const struct seccomp_notif *question) {
     const uint64_t *a = (const uint64_t *)question->data.args;
-    struct { uint64_t value; int signal, notify, thread; } event = { 0, SIGALRM, SIGEV_SIGNAL, 0 };
+    struct {
+        uint64_t value;
+        int signal, notify, thread;
+    } event = { 0, SIGALRM, SIGEV_SIGNAL, 0 };
     pid_t asker = (pid_t)question->pid, pid = determinism_process_of(asker);
     struct timer *t;
     int64_t base;
 
     /* Clocks that are no virtual ones, and what is wrong, are the kernel's. */
-    if (!vtime_base((clockid_t)(int)a[0], &base) || (a[1] && determinism_read(asker, a[1], &event, 20) != 20) ||
-        (event.notify != SIGEV_SIGNAL && event.notify != SIGEV_NONE && event.notify != NOTIFY_THREAD_ID) || (event.notify != SIGEV_NONE && (event.signal < 1 || event.signal > 64)) ||
+    if (!vtime_base((clockid_t)(int)a[0], &base) ||
+        (a[1] && determinism_read(asker, a[1], &event, 20) != 20) ||
+        (event.notify != SIGEV_SIGNAL && event.notify != SIGEV_NONE &&
+            event.notify != NOTIFY_THREAD_ID) ||
+        (event.notify != SIGEV_NONE && (event.signal < 1 || event.signal > 64)) ||
         (event.notify == NOTIFY_THREAD_ID && !determinism_is_thread_of(pid, event.thread))) {
         determinism_let_pass(listener, question->id);
         return;
@@ -346,7 +370,8 @@ static void answer_settime(int listener, const struct seccomp_notif *question, s
     pid_t asker = (pid_t)question->pid;
     int64_t interval, value, base = 0;
 
-    if (a[1] & ~3u || !read_pair(asker, a[2], false, &interval, &value) || !vtime_base(t->clock, &base)) {
+    if (a[1] & ~3u || !read_pair(asker, a[2], false, &interval, &value) ||
+        !vtime_base(t->clock, &base)) {
         determinism_answer(listener, question->id, 0, -EINVAL);
         return;
     }
@@ -354,12 +379,16 @@ static void answer_settime(int listener, const struct seccomp_notif *question, s
     if (r >= 0) {
         struct itimerspec never = { 0 };
 
-        if (t->kind == DESCRIPTOR)              /* what it has counted is gone */
+        if (t->kind == DESCRIPTOR) /* what it has counted is gone */
             (void)sys_call4(__NR_timerfd_settime, t->fd, 0, &never, NULL);
-        arm_timer(t, !value ? VIRTUAL_NEVER : a[1] & TIMER_ABSTIME ? value - base : vtime_after(value < VIRTUAL_NEVER ? value : VIRTUAL_NEVER), interval);
+        arm_timer(t,
+            !value                 ? VIRTUAL_NEVER
+            : a[1] & TIMER_ABSTIME ? value - base
+                                   : vtime_after(value < VIRTUAL_NEVER ? value : VIRTUAL_NEVER),
+            interval);
         if (t->event.deadline > VIRTUAL_NEVER)
             t->event.deadline = VIRTUAL_NEVER;
-        if (t->kind == DESCRIPTOR && t->event.deadline <= vtime_now())        /* to be read at once */
+        if (t->kind == DESCRIPTOR && t->event.deadline <= vtime_now()) /* to be read at once */
             fire_timer(t);
     }
     determinism_answer(listener, question->id, 0, r < 0 ? (int)r : 0);
@@ -369,7 +398,10 @@ static void answer_posix(int listener, const struct seccomp_notif *question) {
     const uint64_t *a = (const uint64_t *)question->data.args;
     size_t i = (size_t)(int)a[0] - FIRST_ID;
     struct asked asked = { 0 };
-    struct timer *t = i < n_used && timers[i].kind == POSIX && timers[i].pid == determinism_process_of((pid_t)question->pid) ? &timers[i] : NULL;
+    struct timer *t = i < n_used && timers[i].kind == POSIX &&
+                              timers[i].pid == determinism_process_of((pid_t)question->pid)
+                          ? &timers[i]
+                          : NULL;
 
     if (!t) {
         determinism_let_pass(listener, question->id);
@@ -380,13 +412,15 @@ static void answer_posix(int listener, const struct seccomp_notif *question) {
         answer_settime(listener, question, t);
         return;
     case __NR_timer_gettime:
-        determinism_answer_written(listener, question->id, write_pair((pid_t)question->pid, a[1], false, t), 0);
+        determinism_answer_written(
+            listener, question->id, write_pair((pid_t)question->pid, a[1], false, t), 0);
         return;
     case __NR_timer_getoverrun:
         pass_unnoticed(t, &asked);
         if (!is_unnoticed(t, &asked))
             t->overrun = t->missed;
-        determinism_answer(listener, question->id, (long)(t->overrun < INT32_MAX ? t->overrun : INT32_MAX), 0);
+        determinism_answer(
+            listener, question->id, (long)(t->overrun < INT32_MAX ? t->overrun : INT32_MAX), 0);
         return;
     default:
         release_timer(t);
@@ -394,20 +428,26 @@ static void answer_posix(int listener, const struct seccomp_notif *question) {
     }
 }
 
-/* ---- descriptors ---------------------------------------------------------------------------------------------------- */
+/* ---- descriptors ---- */
 
 static void answer_make_descriptor(int listener, const struct seccomp_notif *question) {
     const uint64_t *a = (const uint64_t *)question->data.args;
     clockid_t clock = (clockid_t)(int)a[0];
     int64_t base;
-    int fd = vtime_base(clock, &base) && clock != CLOCK_REALTIME_ALARM && clock != CLOCK_BOOTTIME_ALARM ? (int)sys_call2(__NR_timerfd_create, clock, a[1] | TFD_CLOEXEC) : -EINVAL;
+    int fd =
+        vtime_base(clock, &base) && clock != CLOCK_REALTIME_ALARM && clock != CLOCK_BOOTTIME_ALARM
+            ? (int)sys_call2(__NR_timerfd_create, clock, a[1] | TFD_CLOEXEC)
+            : -EINVAL;
     struct timer *t = fd < 0 ? NULL : add_timer(DESCRIPTOR, (pid_t)question->pid, fd);
 
     if (!t) {
         determinism_let_pass(listener, question->id);
         return;
     }
-    struct seccomp_notif_addfd give = { .id = question->id, .flags = SECCOMP_ADDFD_FLAG_SEND, .srcfd = (uint32_t)fd, .newfd_flags = a[1] & TFD_CLOEXEC };
+    struct seccomp_notif_addfd give = { .id = question->id,
+        .flags = SECCOMP_ADDFD_FLAG_SEND,
+        .srcfd = (uint32_t)fd,
+        .newfd_flags = a[1] & TFD_CLOEXEC };
     t->clock = clock;
     long r = vtime_give(listener, &give);
     if (r < 0) {
@@ -423,7 +463,9 @@ static bool is_timer(pid_t pid, uint64_t fd) {
 
     memcpy(at, "/fd/", 4);
     *guest_put_number(at + 4, fd) = '\0';
-    return sys_call4(__NR_readlinkat, determinism_proc, path, target, sizeof target) == (long)sizeof kind - 1 && !memcmp(target, kind, sizeof kind - 1);
+    return sys_call4(__NR_readlinkat, determinism_proc, path, target, sizeof target) ==
+               (long)sizeof kind - 1 &&
+           !memcmp(target, kind, sizeof kind - 1);
 }
 
 static bool shows_flag(pid_t pid, uint64_t fd) {
@@ -447,7 +489,8 @@ static bool shows_flag(pid_t pid, uint64_t fd) {
     return strtoul(at, NULL, 8) & APPEND_FLAG;
 }
 
-/* Which of ours a guest's descriptor is. It may have come by any way, so its number says nothing. */
+/* Which of ours a guest's descriptor is. It may have come by any way, so its number says nothing.
+ */
 static struct timer *find_descriptor(pid_t pid, uint64_t fd) {
     if (fd > INT32_MAX || !is_timer(pid, fd))
         return NULL;
@@ -474,7 +517,8 @@ static void answer_descriptor(int listener, const struct seccomp_notif *question
     else if (question->data.nr == __NR_timerfd_settime)
         answer_settime(listener, question, t);
     else
-        determinism_answer_written(listener, question->id, write_pair((pid_t)question->pid, question->data.args[1], false, t), 0);
+        determinism_answer_written(listener, question->id,
+            write_pair((pid_t)question->pid, question->data.args[1], false, t), 0);
 }
 
 bool timer_answer(int listener, const struct seccomp_notif *question) {
@@ -484,7 +528,7 @@ bool timer_answer(int listener, const struct seccomp_notif *question) {
         return true;
     case __NR_setitimer:
     case __NR_getitimer:
-        if ((int)question->data.args[0])        /* ITIMER_VIRTUAL, ITIMER_PROF */
+        if ((int)question->data.args[0]) /* ITIMER_VIRTUAL, ITIMER_PROF */
             return false;
         answer_itimer(listener, question);
         return true;
@@ -509,14 +553,15 @@ bool timer_answer(int listener, const struct seccomp_notif *question) {
     }
 }
 
-/* ---- whose turn it is ----------------------------------------------------------------------------------------------- */
+/* ---- whose turn it is ---- */
 
 int64_t timer_earliest(void) {
     struct asked asked = { 0 };
     int64_t earliest = VIRTUAL_NEVER;
 
     for (size_t i = 0; i < n_used; i++) {
-        timers[i].is_due = timers[i].kind != FREE && timers[i].event.deadline < VIRTUAL_NEVER && !is_unnoticed(&timers[i], &asked);
+        timers[i].is_due = timers[i].kind != FREE && timers[i].event.deadline < VIRTUAL_NEVER &&
+                           !is_unnoticed(&timers[i], &asked);
         if (timers[i].is_due && timers[i].event.deadline < earliest)
             earliest = timers[i].event.deadline;
     }
@@ -527,7 +572,8 @@ bool timer_first(int64_t until, struct virtual_event *ret_event) {
     bool found = false;
 
     for (size_t i = 0; i < n_used; i++)
-        if (timers[i].is_due && timers[i].event.deadline <= until && (!found || vtime_is_before(&timers[i].event, &timers[first].event))) {
+        if (timers[i].is_due && timers[i].event.deadline <= until &&
+            (!found || vtime_is_before(&timers[i].event, &timers[first].event))) {
             first = i;
             found = true;
         }
@@ -558,7 +604,8 @@ int64_t timer_look(int64_t now_ns) {
                 release_timer(t);
                 continue;
             }
-            int64_t later = vtime_put_off(now_ns, t->over_ns, t->length_ns, t->event.deadline, t->lost_ns);
+            int64_t later =
+                vtime_put_off(now_ns, t->over_ns, t->length_ns, t->event.deadline, t->lost_ns);
             if (later)
                 t->due_ns = later;
             else
@@ -599,9 +646,11 @@ void timer_executed(pid_t pid) {
             release_timer(&timers[i]);
 }
 
-/* ---- snapshots of what runs (quiesce.c) ------------------------------------------------------------------------------- */
+/* ---- snapshots of what runs (quiesce.c) ---- */
 
-_Static_assert(MAX_TIMERS == IMAGE_MAX_ALARMS && (int)INTERVAL == IMAGE_ALARM_INTERVAL && (int)POSIX == IMAGE_ALARM_POSIX && (int)DESCRIPTOR == IMAGE_ALARM_DESCRIPTOR, "timers are the same in images");
+_Static_assert(MAX_TIMERS == IMAGE_MAX_ALARMS && (int)INTERVAL == IMAGE_ALARM_INTERVAL &&
+                   (int)POSIX == IMAGE_ALARM_POSIX && (int)DESCRIPTOR == IMAGE_ALARM_DESCRIPTOR,
+    "timers are the same in images");
 
 void timer_mark(void) {
     for (size_t i = 0; i < n_used; i++) {
@@ -636,8 +685,21 @@ uint32_t timer_tell(struct image_alarm *to) {
 
         if (t->kind != FREE && !is_gone(t))
             to[n++] = (struct image_alarm){
-                .kind = t->kind, .number = (uint32_t)i, .pid = (uint32_t)t->pid, .thread = (uint32_t)t->thread, .signal = (uint32_t)t->signal, .clock = (uint32_t)t->clock, .has_fired = t->has_fired, .is_ready = t->was_ready, .missed = t->missed < UINT32_MAX ? (uint32_t)t->missed : UINT32_MAX,
-                .deadline = t->event.deadline, .interval = t->interval, .value = t->value, .overrun = t->overrun, .stream = t->event.stream, .sequence = t->event.sequence,
+                .kind = t->kind,
+                .number = (uint32_t)i,
+                .pid = (uint32_t)t->pid,
+                .thread = (uint32_t)t->thread,
+                .signal = (uint32_t)t->signal,
+                .clock = (uint32_t)t->clock,
+                .has_fired = t->has_fired,
+                .is_ready = t->was_ready,
+                .missed = t->missed < UINT32_MAX ? (uint32_t)t->missed : UINT32_MAX,
+                .deadline = t->event.deadline,
+                .interval = t->interval,
+                .value = t->value,
+                .overrun = t->overrun,
+                .stream = t->event.stream,
+                .sequence = t->event.sequence,
             };
     }
     return n;
@@ -649,11 +711,20 @@ void timer_resume(const struct image_alarm *from, uint32_t n, const int *files) 
         const struct image_alarm *a = &from[i];
         struct timer *t = &timers[a->number];
         int64_t base;
-        int fd = t->kind != FREE || !vtime_base((clockid_t)a->clock, &base) ? -EINVAL : a->kind == IMAGE_ALARM_DESCRIPTOR ? fcntl(files[a->file - 1], F_DUPFD_CLOEXEC, 3) : sys_pidfd_open((pid_t)a->pid, 0);
+        int fd = t->kind != FREE || !vtime_base((clockid_t)a->clock, &base) ? -EINVAL
+                 : a->kind == IMAGE_ALARM_DESCRIPTOR ? fcntl(files[a->file - 1], F_DUPFD_CLOEXEC, 3)
+                                                     : sys_pidfd_open((pid_t)a->pid, 0);
 
         if (fd < 0)
             continue;
-        *t = (struct timer){ .event = vtime_event((pid_t)a->pid, a->deadline), .kind = (uint8_t)a->kind, .pid = (pid_t)a->pid, .thread = (pid_t)a->thread, .fd = fd, .signal = (int)a->signal, .clock = (clockid_t)a->clock, .value = a->value };
+        *t = (struct timer){ .event = vtime_event((pid_t)a->pid, a->deadline),
+            .kind = (uint8_t)a->kind,
+            .pid = (pid_t)a->pid,
+            .thread = (pid_t)a->thread,
+            .fd = fd,
+            .signal = (int)a->signal,
+            .clock = (clockid_t)a->clock,
+            .value = a->value };
         t->event.stream = a->stream;
         arm_timer(t, a->deadline, a->interval);
         t->overrun = a->overrun;

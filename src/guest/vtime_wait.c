@@ -2,13 +2,19 @@
 /*
  * Waits with a time-out, under a virtual clock. There are two ways to wait.
  *
- * A wait for the time alone (a sleep, a poll of nothing) is *held*: its question is answered when its time has come. Signals do not reach who waits like that, so init looks for them.
+ * A wait for the time alone (a sleep, a poll of nothing) is *held*: its question is answered when
+ * its time has come. Signals do not reach who waits like that, so init looks for them.
  *
- * A wait for something else as well is the *kernel's*: init notes it and lets the call pass, so descriptors, wakers and signals end it as they always do. When its time has come first, init cuts it short: it stops the thread (ptrace), makes the result
- * of its interrupted call that of a time-out, and lets go of it. CLOCK_MONOTONIC being far ahead of the kernel's (PLAN_VIRTUAL_UPTIME_S), absolute times are never reached there. The exception is futexes until a time of day, which may be long past for the
- * kernel: they are held, in slices, at the end of which the one who waits looks for itself.
+ * A wait for something else as well is the *kernel's*: init notes it and lets the call pass, so
+ * descriptors, wakers and signals end it as they always do. When its time has come first, init cuts
+ * it short: it stops the thread (ptrace), makes the result of its interrupted call that of a
+ * time-out, and lets go of it. CLOCK_MONOTONIC being far ahead of the kernel's
+ * (PLAN_VIRTUAL_UPTIME_S), absolute times are never reached there. The exception is futexes until a
+ * time of day, which may be long past for the kernel: they are held, in slices, at the end of which
+ * the one who waits looks for itself.
  *
- * select, pselect6 and ppoll tell how much of their time is left, and the kernel would tell that by its own clock: where init holds them, and where it ends them, it is init that does.
+ * select, pselect6 and ppoll tell how much of their time is left, and the kernel would tell that by
+ * its own clock: where init holds them, and where it ends them, it is init that does.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,19 +42,22 @@
 
 #define MAX_WAITS 4096
 #define FUTEX_SLICE_NS 2000000
-#define SIGNAL_TICK_NS 5000000          /* doubled each time, */
+#define SIGNAL_TICK_NS 5000000 /* doubled each time, */
 #define LAST_SIGNAL_TICK_NS 80000000
 #define POLL_TICK_NS 1000000000ll
 #define LOOKS_A_TICK 64
 #define LOOKS_AT_REST 128
 #define CUT_LIMIT_NS 100000000ll
 #define PURGE_TICK_NS 100000000ll
-#define FIRST_ASIDE_NS 50000            /* until the next look at a thread that was seen running: doubled each time */
-#define SHORT_NS 20000000ll             /* what waits less than this and sees no rest in that time is a hint to a scheduler: the clock does not move for it */
-#define SAME_NS 1000000ll               /* deadlines that are no further apart are one */
+#define FIRST_ASIDE_NS                                                                             \
+    50000 /* until the next look at a thread that was seen running: doubled each time */
+#define SHORT_NS                                                                                   \
+    20000000ll /* what waits less than this and sees no rest in that time is a hint to a           \
+                  scheduler: the clock does not move for it */
+#define SAME_NS 1000000ll /* deadlines that are no further apart are one */
 #define MS_NS 1000000ll
-#define MAX_POLLED 32           /* descriptors of a wait that is held for them */
-#define MAX_SET 8192                    /* bytes of a set of select's */
+#define MAX_POLLED 32 /* descriptors of a wait that is held for them */
+#define MAX_SET 8192  /* bytes of a set of select's */
 #define FUTEX_WAITV_CALL 449
 #define FUTEX_WAIT_CALL 455
 #define RESTART_CALL 219
@@ -58,31 +67,32 @@ enum form { MILLISECONDS, TIMESPEC, TIMEVAL };
 
 struct wait {
     struct virtual_event event;
-    uint64_t id;                /* held: the question */
+    uint64_t id; /* held: the question */
     uint64_t arguments[6];
-    int64_t due_ns;             /* by the real clock; INT64_MAX: the kernel knows */
-    int64_t over_ns;            /* when the kernel ends it, at the earliest */
-    int64_t look_ns;            /* held: for signals, or the end of the slice; set aside: until then */
-    int64_t tick_ns;            /* from one such look to the next */
+    int64_t due_ns;  /* by the real clock; INT64_MAX: the kernel knows */
+    int64_t over_ns; /* when the kernel ends it, at the earliest */
+    int64_t look_ns; /* held: for signals, or the end of the slice; set aside: until then */
+    int64_t tick_ns; /* from one such look to the next */
     int64_t length_ns;
     int listener;
-    int result;                 /* of a time-out */
+    int result; /* of a time-out */
     uint16_t number;
-    uint8_t state;              /* enum state */
-    bool time_of_day;           /* the kernel's clock is another */
+    uint8_t state;    /* enum state */
+    bool time_of_day; /* the kernel's clock is another */
     bool absolute;
-    bool shared;                /* a futex' */
-    bool polls;                 /* held, for descriptors */
-    bool is_aside;              /* the kernel's, and not known to be still there: its turn comes when it is seen */
-    bool is_stopping;           /* the kernel's, and cut: the stop of its thread is late */
-    bool is_restarted;          /* held, and begun anew by restart_syscall: the kernel knows nothing of it */
-    pid_t process;              /* of a futex' and of one that polls */
-    uint32_t lost_ms;           /* idle_lost_ns() when it began */
+    bool shared;   /* a futex' */
+    bool polls;    /* held, for descriptors */
+    bool is_aside; /* the kernel's, and not known to be still there: its turn comes when it is seen
+                    */
+    bool is_stopping;  /* the kernel's, and cut: the stop of its thread is late */
+    bool is_restarted; /* held, and begun anew by restart_syscall: the kernel knows nothing of it */
+    pid_t process;     /* of a futex' and of one that polls */
+    uint32_t lost_ms;  /* idle_lost_ns() when it began */
 };
 
 static const struct call {
     uint16_t number;
-    uint8_t time;               /* which argument */
+    uint8_t time; /* which argument */
     uint8_t form;
     int result;
 } calls[] = {
@@ -106,13 +116,17 @@ static struct wait waits[MAX_WAITS];
 static size_t n_waits, first;
 static int64_t cut_until_ns, purged_ns;
 /*
- * Calls that threads make anew when they go on, and when these were to end. Where a signal comes first, its thread may well make the same call with the same arguments next, which is another wait. What init has held is given back so that the kernel makes
- * restart_syscall of it, which does not follow a signal. What the kernel itself begins anew as a whole, and what is restored from an image, does not tell the two apart; and a handler with SA_RESTART that runs before a question is taken up does not end the call. So
- * who begins a wait anew goes on first, and others, who could signal it, when it has asked (wait_count_left).
+ * Calls that threads make anew when they go on, and when these were to end. Where a signal comes
+ * first, its thread may well make the same call with the same arguments next, which is another
+ * wait. What init has held is given back so that the kernel makes restart_syscall of it, which does
+ * not follow a signal. What the kernel itself begins anew as a whole, and what is restored from an
+ * image, does not tell the two apart; and a handler with SA_RESTART that runs before a question is
+ * taken up does not end the call. So who begins a wait anew goes on first, and others, who could
+ * signal it, when it has asked (wait_count_left).
  */
 static struct again {
     struct image_wait wait;
-    bool restarts;              /* by restart_syscall */
+    bool restarts; /* by restart_syscall */
 } again[IMAGE_MAX_WAITS];
 static uint32_t n_again;
 
@@ -127,7 +141,8 @@ static void drop_wait(size_t i) {
 }
 
 bool wait_is_asking(pid_t thread) {
-    for (size_t i = (uint64_t)thread < WAIT_MAX_THREADS && !wait_is_held(thread) ? n_waits : 0; i < n_waits; i++)
+    for (size_t i = (uint64_t)thread < WAIT_MAX_THREADS && !wait_is_held(thread) ? n_waits : 0;
+         i < n_waits; i++)
         if (waits[i].state == HELD && waits[i].event.thread == thread)
             return ioctl(waits[i].listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &waits[i].id) == 0;
     return false;
@@ -152,12 +167,14 @@ static int call_of(pid_t thread, uint64_t *ret_arguments) {
 enum sight { GONE, UNSEEN, THERE };
 
 /*
- * Whether a thread is still in a wait that is the kernel's. A call with another time-out, or none, is another one.
+ * Whether a thread is still in a wait that is the kernel's. A call with another time-out, or none,
+ * is another one.
  *
- * The kernel tells the call of a thread only while the thread is off its CPU. A thread that runs may have come back
- * from its wait, but it may also be on its way there: init has just let its call pass, or something has interrupted
- * the wait and the kernel begins it anew without a question. A thread that a tracer has stopped shows whatever call
- * the tracer makes in it. Such a wait has to be kept: nobody but init ends one that is absolute.
+ * The kernel tells the call of a thread only while the thread is off its CPU. A thread that runs
+ * may have come back from its wait, but it may also be on its way there: init has just let its call
+ * pass, or something has interrupted the wait and the kernel begins it anew without a question. A
+ * thread that a tracer has stopped shows whatever call the tracer makes in it. Such a wait has to
+ * be kept: nobody but init ends one that is absolute.
  */
 static enum sight sight_of(const struct wait *wait) {
     uint64_t arguments[6];
@@ -179,7 +196,7 @@ static void set_aside(struct wait *wait) {
     wait->tick_ns = wait->tick_ns < LAST_SIGNAL_TICK_NS ? wait->tick_ns * 2 : wait->tick_ns;
 }
 
-/* ---- the beginning -------------------------------------------------------------------------------------------------- */
+/* ---- the beginning ---- */
 
 /* Whether a call waits for the time alone. */
 static bool is_sleep(const struct seccomp_notif *question) {
@@ -199,7 +216,9 @@ static bool is_sleep(const struct seccomp_notif *question) {
     case __NR_pselect6:
         if ((int)a[0] && (a[1] | a[2] | a[3]))
             return false;
-        return !a[5] || (determinism_read((pid_t)question->pid, a[5], &mask, sizeof mask) == (long)sizeof mask && !mask);
+        return !a[5] || (determinism_read((pid_t)question->pid, a[5], &mask, sizeof mask) ==
+                                (long)sizeof mask &&
+                            !mask);
     default:
         return false;
     }
@@ -229,7 +248,8 @@ static bool clock_of(const struct seccomp_notif *question, clockid_t *ret_clock)
     }
 }
 
-/* Whether the word of a futex is still what the caller takes it for: 0 or what the call is to return. */
+/* Whether the word of a futex is still what the caller takes it for: 0 or what the call is to
+ * return. */
 static int check_word(pid_t pid, const uint64_t *a) {
     uint32_t word;
     long r = determinism_read(pid, a[0], &word, sizeof word);
@@ -239,12 +259,14 @@ static int check_word(pid_t pid, const uint64_t *a) {
 
 /* Of the kinds that init can keep, and not one that the kernel refuses. */
 static bool is_futex_wait(const uint64_t *a) {
-    return !(a[0] % sizeof(uint32_t)) && ((a[1] & 0x7f) == FUTEX_WAIT || ((a[1] & 0x7f) == FUTEX_WAIT_BITSET && (uint32_t)a[5]));
+    return !(a[0] % sizeof(uint32_t)) &&
+           ((a[1] & 0x7f) == FUTEX_WAIT || ((a[1] & 0x7f) == FUTEX_WAIT_BITSET && (uint32_t)a[5]));
 }
 
-/* ---- descriptors that are waited for -------------------------------------------------------------------------------- */
+/* ---- descriptors that are waited for ---- */
 
-/* What poll would be asked. Their number, or -errno: it is too much, or not to be understood; the kernel's, then. */
+/* What poll would be asked. Their number, or -errno: it is too much, or not to be understood; the
+ * kernel's, then. */
 static int descriptors_of(const struct wait *w, struct pollfd *ret_polled) {
     static const short events[] = { POLLIN | POLLHUP, POLLOUT, POLLPRI };
     const uint64_t *a = w->arguments;
@@ -259,7 +281,9 @@ static int descriptors_of(const struct wait *w, struct pollfd *ret_polled) {
         return w->number != __NR_epoll_wait && a[4] ? -ENOTSUP : 1;
     case __NR_poll:
     case __NR_ppoll:
-        if (a[1] > MAX_POLLED || (w->number == __NR_ppoll && a[3]) || determinism_read(w->event.thread, a[0], ret_polled, a[1] * sizeof *ret_polled) != (long)(a[1] * sizeof *ret_polled))
+        if (a[1] > MAX_POLLED || (w->number == __NR_ppoll && a[3]) ||
+            determinism_read(w->event.thread, a[0], ret_polled, a[1] * sizeof *ret_polled) !=
+                (long)(a[1] * sizeof *ret_polled))
             return -ENOTSUP;
         return (int)a[1];
     case __NR_nanosleep:
@@ -271,10 +295,14 @@ static int descriptors_of(const struct wait *w, struct pollfd *ret_polled) {
         return -ENOTSUP;
     case __NR_select:
     case __NR_pselect6:
-        if (a[0] > 64 || (w->number == __NR_pselect6 && a[5] && (determinism_read(w->event.thread, a[5], &set, sizeof set) != (long)sizeof set || set)))
+        if (a[0] > 64 ||
+            (w->number == __NR_pselect6 && a[5] &&
+                (determinism_read(w->event.thread, a[5], &set, sizeof set) != (long)sizeof set ||
+                    set)))
             return -ENOTSUP;
         for (int kind = 0; kind < 3; kind++) {
-            if (a[1 + kind] && determinism_read(w->event.thread, a[1 + kind], &set, sizeof set) != (long)sizeof set)
+            if (a[1 + kind] && determinism_read(w->event.thread, a[1 + kind], &set, sizeof set) !=
+                                   (long)sizeof set)
                 return -ENOTSUP;
             for (int fd = 0; a[1 + kind] && fd < (int)a[0]; fd++) {
                 if (!(set >> fd & 1))
@@ -291,7 +319,8 @@ static int descriptors_of(const struct wait *w, struct pollfd *ret_polled) {
     }
 }
 
-/* What poll would return at once, by copies of the descriptors; or -errno. While all stand still, nobody notices these. */
+/* What poll would return at once, by copies of the descriptors; or -errno. While all stand still,
+ * nobody notices these. */
 static long poll_copies(const struct wait *w, struct pollfd *polled, int n) {
     struct pollfd copies[MAX_POLLED];
     struct timespec now = { 0 };
@@ -325,7 +354,7 @@ static bool is_ready(const struct wait *w) {
     return n < 0 || poll_copies(w, polled, n) != 0;
 }
 
-/* ---- calls that tell how much of their time is left ------------------------------------------------------------------ */
+/* ---- calls that tell how much of their time is left ---- */
 
 static bool is_select(const struct wait *w) {
     return w->number == __NR_select || w->number == __NR_pselect6;
@@ -344,7 +373,9 @@ static void write_rest(const struct wait *w, int64_t ns) {
 
 /* What a call leaves behind that is interrupted. */
 static void write_left(const struct wait *w) {
-    uint64_t to = w->number == __NR_nanosleep ? w->arguments[1] : w->number == __NR_clock_nanosleep && !w->absolute ? w->arguments[3] : 0;
+    uint64_t to = w->number == __NR_nanosleep                         ? w->arguments[1]
+                  : w->number == __NR_clock_nanosleep && !w->absolute ? w->arguments[3]
+                                                                      : 0;
 
     if (to)
         (void)vtime_write_time(w->event.thread, to, false, vtime_left(w->event.deadline));
@@ -358,18 +389,22 @@ static int show_sets(const struct wait *w, const struct pollfd *polled, int n) {
 
     for (int i = 0; i < n; i++) {
         int kind = polled[i].events & POLLIN ? 0 : polled[i].events & POLLOUT ? 1 : 2;
-        if (!(polled[i].revents & (kind == 0 ? POLLIN | POLLHUP | POLLERR : kind == 1 ? POLLOUT | POLLERR : POLLPRI)))
+        if (!(polled[i].revents & (kind == 0      ? POLLIN | POLLHUP | POLLERR
+                                      : kind == 1 ? POLLOUT | POLLERR
+                                                  : POLLPRI)))
             continue;
         sets[kind] |= 1ull << polled[i].fd;
         count++;
     }
     for (int kind = 0; count && kind < 3; kind++)
         if (w->arguments[1 + kind])
-            (void)determinism_write(w->event.thread, w->arguments[1 + kind], &sets[kind], sizeof sets[kind]);
+            (void)determinism_write(
+                w->event.thread, w->arguments[1 + kind], &sets[kind], sizeof sets[kind]);
     return count;
 }
 
-/* Whether a wait that polls is over: what it returns, with the rest written; 0: it is not; or -errno: the kernel is to say. */
+/* Whether a wait that polls is over: what it returns, with the rest written; 0: it is not; or
+ * -errno: the kernel is to say. */
 static int poll_wait(const struct wait *w) {
     struct pollfd polled[MAX_POLLED];
 
@@ -382,7 +417,8 @@ static int poll_wait(const struct wait *w) {
     if (count > 0 && is_select(w))
         count = show_sets(w, polled, n);
     else if (count > 0)
-        (void)determinism_write(w->event.thread, w->arguments[0], polled, (size_t)n * sizeof polled[0]);
+        (void)determinism_write(
+            w->event.thread, w->arguments[0], polled, (size_t)n * sizeof polled[0]);
     if (count > 0)
         write_rest(w, vtime_left(w->event.deadline));
     return count;
@@ -392,15 +428,18 @@ static int poll_wait(const struct wait *w) {
 static bool is_blocking(const struct wait *w) {
     struct timeval limit = { 0 };
     uint32_t length = sizeof limit;
-    auto_close int process = sys_pidfd_open(w->process, 0), fd = process < 0 ? process : sys_pidfd_getfd(process, (int)w->arguments[0], 0);
+    auto_close int process = sys_pidfd_open(w->process, 0),
+                   fd = process < 0 ? process : sys_pidfd_getfd(process, (int)w->arguments[0], 0);
     long flags = fd < 0 ? O_NONBLOCK : fcntl(fd, F_GETFL);
 
-    if (fd >= 0 && sys_call5(__NR_getsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &length) == 0 && (limit.tv_sec || limit.tv_usec))
+    if (fd >= 0 && sys_call5(__NR_getsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &length) == 0 &&
+        (limit.tv_sec || limit.tv_usec))
         flags = O_NONBLOCK;
     return !(flags & O_NONBLOCK);
 }
 
-/* serial: calls without a time-out that wait, of processes with several threads: whoever comes back from the kernel beside the one that has woken him shares his memory. */
+/* serial: calls without a time-out that wait, of processes with several threads: whoever comes back
+ * from the kernel beside the one that has woken him shares his memory. */
 static bool is_plain_wait(const struct seccomp_notif *question) {
     const uint64_t *a = (const uint64_t *)question->data.args;
 
@@ -426,7 +465,9 @@ static void hold_in_turn(struct wait *wait) {
     struct pollfd polled[MAX_POLLED];
     bool futex = wait->number == __NR_futex;
 
-    if (!futex && ((wait->state == HELD && wait->event.deadline != VIRTUAL_NEVER) || descriptors_of(wait, polled) < 0 || idle_is_outside(wait->event.thread, wait->number, wait->arguments)))
+    if (!futex && ((wait->state == HELD && wait->event.deadline != VIRTUAL_NEVER) ||
+                      descriptors_of(wait, polled) < 0 ||
+                      idle_is_outside(wait->event.thread, wait->number, wait->arguments)))
         return;
     wait->state = HELD;
     wait->polls = !futex;
@@ -434,7 +475,8 @@ static void hold_in_turn(struct wait *wait) {
     wait->process = determinism_process_of(wait->event.thread);
 }
 
-/* The deadline of the wait that is begun anew by the question under way, and whether by restart_syscall. */
+/* The deadline of the wait that is begun anew by the question under way, and whether by
+ * restart_syscall. */
 static int64_t begun_deadline = VIRTUAL_NEVER;
 static bool begun_by_restart;
 
@@ -447,7 +489,7 @@ void wait_asked(struct seccomp_notif *question) {
 
     begun_deadline = VIRTUAL_NEVER;
     begun_by_restart = false;
-    if (question->data.nr == __NR_arch_prctl)           /* of one that is restored, on its way there */
+    if (question->data.nr == __NR_arch_prctl) /* of one that is restored, on its way there */
         return;
     for (uint32_t i = n_again; i-- > 0;) {
         const struct again one = again[i];
@@ -455,7 +497,9 @@ void wait_asked(struct seccomp_notif *question) {
         if (one.wait.thread != question->pid)
             continue;
         forget_again(i);
-        if (one.restarts != restarts || (!restarts && one.wait.number != (uint32_t)question->data.nr) || memcmp(one.wait.arguments, question->data.args, sizeof one.wait.arguments) != 0)
+        if (one.restarts != restarts ||
+            (!restarts && one.wait.number != (uint32_t)question->data.nr) ||
+            memcmp(one.wait.arguments, question->data.args, sizeof one.wait.arguments) != 0)
             continue;
         begun_deadline = one.wait.deadline;
         begun_by_restart = restarts;
@@ -464,22 +508,28 @@ void wait_asked(struct seccomp_notif *question) {
 }
 
 /* Fills in what a wait is. False: it is none of ours. */
-static bool describe_wait(const struct seccomp_notif *question, const struct call *call, struct wait *ret_wait) {
+static bool describe_wait(
+    const struct seccomp_notif *question, const struct call *call, struct wait *ret_wait) {
     const uint64_t *a = (const uint64_t *)question->data.args;
     pid_t pid = (pid_t)question->pid;
     int64_t base = 0, time = 0;
     clockid_t clock;
 
-    *ret_wait = (struct wait){ .event = vtime_event(pid, VIRTUAL_NEVER), .id = question->id, .arguments = { a[0], a[1], a[2], a[3], a[4], a[5] }, .result = call->result, .number = call->number };
+    *ret_wait = (struct wait){ .event = vtime_event(pid, VIRTUAL_NEVER),
+        .id = question->id,
+        .arguments = { a[0], a[1], a[2], a[3], a[4], a[5] },
+        .result = call->result,
+        .number = call->number };
     if (serial_is_on() && call->number == __NR_futex && !is_futex_wait(a))
         return false;
     if (serial_is_on() && (call->form == MILLISECONDS ? (int)a[call->time] < 0 : !a[call->time])) {
-        hold_in_turn(ret_wait);         /* for ever */
+        hold_in_turn(ret_wait); /* for ever */
         return ret_wait->process;
     }
     if (call->form == MILLISECONDS)
         time = (int64_t)(int)a[call->time] * 1000000;
-    else if (!begun_by_restart && !vtime_read_time(pid, a[call->time], call->form == TIMEVAL, &time))
+    else if (!begun_by_restart &&
+             !vtime_read_time(pid, a[call->time], call->form == TIMEVAL, &time))
         return false;
     ret_wait->absolute = clock_of(question, &clock);
     if (!vtime_base(clock, &base))
@@ -502,7 +552,10 @@ static bool describe_wait(const struct seccomp_notif *question, const struct cal
             ret_wait->is_restarted = begun_by_restart;
         }
     }
-    ret_wait->state = begun_by_restart || is_sleep(question) || (call->number == __NR_futex && ret_wait->time_of_day) ? HELD : KERNEL;
+    ret_wait->state = begun_by_restart || is_sleep(question) ||
+                              (call->number == __NR_futex && ret_wait->time_of_day)
+                          ? HELD
+                          : KERNEL;
     if (serial_is_on())
         hold_in_turn(ret_wait);
     return ret_wait->length_ns || ret_wait->absolute;
@@ -518,11 +571,17 @@ static void purge_waits(int64_t now) {
     purged_ns = clock_now_ns() + PURGE_TICK_NS;
 }
 
-/* A loop of events, while it or anybody else waits for the outside, has waited long enough by the real clock, finds that it is not yet time by its own, and waits for that again: it would for ever, as nothing else moves the clock. When it is to end, or INT64_MAX. */
+/* A loop of events, while it or anybody else waits for the outside, has waited long enough by the
+ * real clock, finds that it is not yet time by its own, and waits for that again: it would for
+ * ever, as nothing else moves the clock. When it is to end, or INT64_MAX. */
 static int64_t due_again(const struct wait *before, const struct wait *wait, int64_t now) {
-    bool same = before->state == KERNEL && wait->state == KERNEL && !before->absolute && !wait->absolute && before->number == wait->number && wait->event.deadline <= before->event.deadline + SAME_NS;
+    bool same = before->state == KERNEL && wait->state == KERNEL && !before->absolute &&
+                !wait->absolute && before->number == wait->number &&
+                wait->event.deadline <= before->event.deadline + SAME_NS;
 
-    if (!same || now < before->over_ns || !command_count() || !(vtime_awaits_outside() || idle_is_outside(wait->event.thread, wait->number, wait->arguments)))
+    if (!same || now < before->over_ns || !command_count() ||
+        !(vtime_awaits_outside() ||
+            idle_is_outside(wait->event.thread, wait->number, wait->arguments)))
         return INT64_MAX;
     return before->due_ns != INT64_MAX ? before->due_ns : before->over_ns + vtime_grace_ns();
 }
@@ -532,7 +591,7 @@ static void begin_wait(int listener, const struct seccomp_notif *question, struc
     bool futex = wait->number == __NR_futex;
     int64_t now = clock_now_ns(), length = wait->length_ns, due = INT64_MAX;
 
-    for (size_t i = n_waits; i-- > 0;)          /* what it waited for before is over */
+    for (size_t i = n_waits; i-- > 0;) /* what it waited for before is over */
         if (waits[i].event.thread == wait->event.thread && waits[i].state != CUTTING) {
             due = due_again(&waits[i], wait, now);
             drop_wait(i);
@@ -548,8 +607,13 @@ static void begin_wait(int listener, const struct seccomp_notif *question, struc
         determinism_answer(listener, question->id, 0, wait->result);
         return;
     }
-    /* By a clock that is not the virtual one it would end at once, or not at all; or it never ends by any. */
-    int ready = (wait->time_of_day && wait->state == KERNEL) || (wait->event.deadline == VIRTUAL_NEVER && !wait->process) ? -ENOTSUP : wait->polls ? poll_wait(wait) : 0;
+    /* By a clock that is not the virtual one it would end at once, or not at all; or it never ends
+     * by any. */
+    int ready = (wait->time_of_day && wait->state == KERNEL) ||
+                        (wait->event.deadline == VIRTUAL_NEVER && !wait->process)
+                    ? -ENOTSUP
+                : wait->polls ? poll_wait(wait)
+                              : 0;
     if (ready > 0)
         determinism_answer(listener, question->id, ready, 0);
     else if (ready < 0)
@@ -567,11 +631,18 @@ static void begin_wait(int listener, const struct seccomp_notif *question, struc
         return;
     }
     wait->listener = listener;
-    wait->tick_ns = wait->state == KERNEL ? FIRST_ASIDE_NS : wait->polls ? POLL_TICK_NS : serial_is_on() ? SERIAL_PATIENCE_NS : futex ? FUTEX_SLICE_NS : SIGNAL_TICK_NS;
+    wait->tick_ns = wait->state == KERNEL ? FIRST_ASIDE_NS
+                    : wait->polls         ? POLL_TICK_NS
+                    : serial_is_on()      ? SERIAL_PATIENCE_NS
+                    : futex               ? FUTEX_SLICE_NS
+                                          : SIGNAL_TICK_NS;
     wait->look_ns = now + wait->tick_ns;
     wait->over_ns = now + length;
     wait->lost_ms = (uint32_t)(idle_lost_ns() / MS_NS);
-    wait->due_ns = (wait->state == KERNEL && !wait->absolute) || wait->event.deadline == VIRTUAL_NEVER ? due : now + length + (length < SHORT_NS && futex && !serial_is_on() ? 0 : vtime_grace_ns());
+    wait->due_ns =
+        (wait->state == KERNEL && !wait->absolute) || wait->event.deadline == VIRTUAL_NEVER
+            ? due
+            : now + length + (length < SHORT_NS && futex && !serial_is_on() ? 0 : vtime_grace_ns());
     waits[n_waits++] = *wait;
     mark_wait(wait, true);
     if (wait->state == KERNEL)
@@ -581,12 +652,18 @@ static void begin_wait(int listener, const struct seccomp_notif *question, struc
 static bool answer_plain_wait(int listener, const struct seccomp_notif *question) {
     const uint64_t *a = (const uint64_t *)question->data.args;
     pid_t thread = (pid_t)question->pid;
-    struct wait wait = { .event = vtime_event(thread, VIRTUAL_NEVER), .id = question->id, .arguments = { a[0], a[1], a[2], a[3], a[4], a[5] }, .number = (uint16_t)question->data.nr, .state = HELD, .polls = true };
+    struct wait wait = { .event = vtime_event(thread, VIRTUAL_NEVER),
+        .id = question->id,
+        .arguments = { a[0], a[1], a[2], a[3], a[4], a[5] },
+        .number = (uint16_t)question->data.nr,
+        .state = HELD,
+        .polls = true };
 
     if (!is_plain_wait(question) || !serial_has_threads(thread))
         return false;
     wait.process = determinism_process_of(thread);
-    if (wait.number != __NR_wait4 && (idle_is_outside(thread, wait.number, wait.arguments) || !is_blocking(&wait)))
+    if (wait.number != __NR_wait4 &&
+        (idle_is_outside(thread, wait.number, wait.arguments) || !is_blocking(&wait)))
         return false;
     begin_wait(listener, question, &wait);
     return true;
@@ -601,13 +678,14 @@ bool wait_answer(int listener, const struct seccomp_notif *question) {
         if (describe_wait(question, &calls[i], &wait))
             begin_wait(listener, question, &wait);
         else
-            determinism_let_pass(listener, question->id);       /* the kernel says what is wrong with it */
+            determinism_let_pass(
+                listener, question->id); /* the kernel says what is wrong with it */
         return true;
     }
     return serial_is_on() && answer_plain_wait(listener, question);
 }
 
-/* ---- the end -------------------------------------------------------------------------------------------------------- */
+/* ---- the end ---- */
 
 /* A call of select's that times out leaves nothing in its sets. */
 static void clear_sets(pid_t pid, const uint64_t *arguments) {
@@ -616,7 +694,8 @@ static void clear_sets(pid_t pid, const uint64_t *arguments) {
 
     for (size_t i = 1; i <= 3; i++)
         if (arguments[i])
-            (void)determinism_write(pid, arguments[i], nothing, length < MAX_SET ? length : MAX_SET);
+            (void)determinism_write(
+                pid, arguments[i], nothing, length < MAX_SET ? length : MAX_SET);
 }
 
 /* What the kernel would leave behind. */
@@ -629,7 +708,8 @@ static void clear_polled(const struct wait *w) {
     for (int i = 0; i < n; i++)
         polled[i].revents = 0;
     if (n > 0)
-        (void)determinism_write(w->event.thread, w->arguments[0], polled, (size_t)n * sizeof polled[0]);
+        (void)determinism_write(
+            w->event.thread, w->arguments[0], polled, (size_t)n * sizeof polled[0]);
 }
 
 static void reply_to_wait(size_t i, int result) {
@@ -638,7 +718,9 @@ static void reply_to_wait(size_t i, int result) {
 }
 
 static struct image_wait saved_wait(const struct wait *w) {
-    struct image_wait to = { .thread = (uint32_t)w->event.thread, .number = w->number, .deadline = w->event.deadline };
+    struct image_wait to = {
+        .thread = (uint32_t)w->event.thread, .number = w->number, .deadline = w->event.deadline
+    };
 
     memcpy(to.arguments, w->arguments, sizeof to.arguments);
     return to;
@@ -672,7 +754,7 @@ static void break_off(size_t i) {
         reply_to_wait(i, DETERMINISM_BROKEN_OFF);
         return;
     }
-    write_left(w);              /* as the kernel does, which does not know yet what comes of it */
+    write_left(w); /* as the kernel does, which does not know yet what comes of it */
     reply_to_wait(i, add_again(w, true) ? DETERMINISM_RESTARTED : -EINTR);
 }
 
@@ -697,7 +779,9 @@ static void hand_over(size_t i) {
     determinism_let_pass(w->listener, w->id);
 }
 
-/* The thread is stopped; the rest is done when that is told (vtime_stopped). One that has a tracer of its own, or whose process is in an execve, waits in real time; of what the kernel would never end we try that again. */
+/* The thread is stopped; the rest is done when that is told (vtime_stopped). One that has a tracer
+ * of its own, or whose process is in an execve, waits in real time; of what the kernel would never
+ * end we try that again. */
 static bool cut_wait(size_t i) {
     pid_t thread = waits[i].event.thread;
 
@@ -750,34 +834,35 @@ static bool end_wait(size_t i, bool moves_clock) {
     return ended;
 }
 
-
 /* Interrupted: the kernel would do the call again, or say so. */
 static bool is_interrupted(long long result) {
     return result == -EINTR || (result <= -512 && result >= -516);
 }
 
 /*
- * False: not now. The thread may have been woken. It may also be about to make its call again: the kernel has set that
- * up already, and found another signal, or our stop, on the way out.
+ * False: not now. The thread may have been woken. It may also be about to make its call again: the
+ * kernel has set that up already, and found another signal, or our stop, on the way out.
  */
 static bool finish_cut(const struct wait *wait) {
     struct user_regs_struct registers;
     pid_t thread = wait->event.thread;
 
-    if (sys_call4(__NR_ptrace, PTRACE_GETREGS, thread, NULL, &registers) < 0 || !is_interrupted((long long)registers.rax))
+    if (sys_call4(__NR_ptrace, PTRACE_GETREGS, thread, NULL, &registers) < 0 ||
+        !is_interrupted((long long)registers.rax))
         return false;
     /* A capturer has left something in the upper half (dump/syscall_restart.c). */
-    if ((long long)registers.orig_rax != wait->number && (uint32_t)registers.orig_rax != RESTART_CALL)
+    if ((long long)registers.orig_rax != wait->number &&
+        (uint32_t)registers.orig_rax != RESTART_CALL)
         return false;
-    const uint64_t arguments[6] = { registers.rdi, registers.rsi, registers.rdx,
-                                    registers.r10, registers.r8,  registers.r9 };
+    const uint64_t arguments[6] = { registers.rdi, registers.rsi, registers.rdx, registers.r10,
+        registers.r8, registers.r9 };
     if (memcmp(arguments, wait->arguments, sizeof arguments) != 0)
-        return false;           /* it was woken, and is in the next call already */
+        return false; /* it was woken, and is in the next call already */
     if (is_select(wait))
         clear_sets(thread, arguments);
     write_rest(wait, 0);
     registers.rax = (unsigned long long)wait->result;
-    registers.orig_rax = (unsigned long long)-1;        /* so that it is not done again */
+    registers.orig_rax = (unsigned long long)-1; /* so that it is not done again */
     return sys_call4(__NR_ptrace, PTRACE_SETREGS, thread, NULL, &registers) >= 0;
 }
 
@@ -796,7 +881,8 @@ bool vtime_stopped(pid_t thread, int status) {
             cut_until_ns = 0;
         vtime_disturb();
         if (status >> 16 != BOUNDED_STOP_EVENT) {
-            /* A signal came first. The thread gets it, and goes on with its wait if nothing handles it. */
+            /* A signal came first. The thread gets it, and goes on with its wait if nothing handles
+             * it. */
             keep_uncut(i, false);
             return false;
         }
@@ -814,7 +900,8 @@ int64_t wait_cutting_until(void) {
     return cut_until_ns;
 }
 
-/* So that others have their turn. The stop still comes, when the thread gets a CPU or its control group is thawed. */
+/* So that others have their turn. The stop still comes, when the thread gets a CPU or its control
+ * group is thawed. */
 static void give_up_cutting(void) {
     for (size_t i = n_waits; i-- > 0;)
         if (waits[i].state == CUTTING)
@@ -822,7 +909,7 @@ static void give_up_cutting(void) {
     cut_until_ns = 0;
 }
 
-/* ---- whose turn it is ----------------------------------------------------------------------------------------------- */
+/* ---- whose turn it is ---- */
 
 static bool has_turn(const struct wait *w) {
     return w->state != CUTTING && !w->is_aside;
@@ -846,7 +933,8 @@ bool wait_first(int64_t until, struct virtual_event *ret_event) {
     bool found = false;
 
     for (size_t i = 0; i < n_waits; i++)
-        if (has_turn(&waits[i]) && waits[i].event.deadline <= until && (!found || vtime_is_before(&waits[i].event, &waits[first].event))) {
+        if (has_turn(&waits[i]) && waits[i].event.deadline <= until &&
+            (!found || vtime_is_before(&waits[i].event, &waits[first].event))) {
             first = i;
             found = true;
         }
@@ -864,7 +952,8 @@ bool wait_end_first(void) {
     return ended;
 }
 
-/* Signals that its thread would be interrupted by: an end of a sleep; what only stops it is the kernel's to do. True if it is held no more. */
+/* Signals that its thread would be interrupted by: an end of a sleep; what only stops it is the
+ * kernel's to do. True if it is held no more. */
 static bool end_for_signal(size_t i) {
     struct wait *w = &waits[i];
     struct determinism_signals signals;
@@ -875,8 +964,9 @@ static bool end_for_signal(size_t i) {
     }
     if (w->number == __NR_futex) {
         int r = check_word(w->event.thread, w->arguments);
-        if (r == 0 && w->process && determinism_signals_of(w->event.thread, &signals) && signals.pending & ~signals.blocked)
-            r = -EAGAIN;        /* which leads to its signal, and there again */
+        if (r == 0 && w->process && determinism_signals_of(w->event.thread, &signals) &&
+            signals.pending & ~signals.blocked)
+            r = -EAGAIN; /* which leads to its signal, and there again */
         if (r < 0)
             reply_to_wait(i, r);
         return r < 0;
@@ -884,7 +974,7 @@ static bool end_for_signal(size_t i) {
     if (!determinism_signals_of(w->event.thread, &signals) || !(signals.pending & ~signals.blocked))
         return false;
     if (!(signals.pending & ~signals.blocked & signals.caught) || (w->polls && !tells_rest(w))) {
-        hand_over(i);           /* who knows what comes of it */
+        hand_over(i); /* who knows what comes of it */
         return true;
     }
     write_left(w);
@@ -915,7 +1005,9 @@ size_t wait_end_changed(void) {
 }
 
 static bool is_woken(const struct wait *w, pid_t waker, uint64_t address, bool shared) {
-    return w->state == HELD && w->number == __NR_futex && w->process && w->shared == shared && (!address || w->arguments[0] == address) && (shared || determinism_is_thread_of(w->process, waker));
+    return w->state == HELD && w->number == __NR_futex && w->process && w->shared == shared &&
+           (!address || w->arguments[0] == address) &&
+           (shared || determinism_is_thread_of(w->process, waker));
 }
 
 /* In the order in which they came. */
@@ -926,17 +1018,20 @@ static size_t wake_waiters(pid_t waker, uint64_t address, bool shared, uint32_t 
         size_t oldest = n_waits;
 
         for (size_t i = 0; i < n_waits; i++)
-            if (is_woken(&waits[i], waker, address, shared) && (oldest == n_waits || waits[i].event.sequence < waits[oldest].event.sequence))
+            if (is_woken(&waits[i], waker, address, shared) &&
+                (oldest == n_waits || waits[i].event.sequence < waits[oldest].event.sequence))
                 oldest = i;
         if (oldest == n_waits)
             break;
-        serial_ask_end(waits[oldest].listener, waits[oldest].id, waits[oldest].event.thread, 0, false);
+        serial_ask_end(
+            waits[oldest].listener, waits[oldest].id, waits[oldest].event.thread, 0, false);
         drop_wait(oldest);
     }
     return n;
 }
 
-/* Memory that is shared may be anywhere in another process: where nobody waits at that address, all are woken that it could be. */
+/* Memory that is shared may be anywhere in another process: where nobody waits at that address, all
+ * are woken that it could be. */
 size_t wait_wake(pid_t waker, uint64_t address, bool shared, uint32_t most) {
     size_t n = wake_waiters(waker, address, shared, most);
 
@@ -955,7 +1050,10 @@ static bool is_ours_to_end(const struct wait *w) {
 
 /* What has no grace, or is the kernel's to end, is not. */
 static bool put_off(struct wait *w, int64_t now_ns) {
-    int64_t later = w->due_ns > w->over_ns && is_ours_to_end(w) ? vtime_put_off(now_ns, w->over_ns, w->length_ns, w->event.deadline, w->lost_ms * MS_NS) : 0;
+    int64_t later =
+        w->due_ns > w->over_ns && is_ours_to_end(w)
+            ? vtime_put_off(now_ns, w->over_ns, w->length_ns, w->event.deadline, w->lost_ms * MS_NS)
+            : 0;
 
     w->due_ns = later ? later : w->due_ns;
     return later;
@@ -976,17 +1074,20 @@ int64_t wait_look(int64_t now_ns) {
             w->is_aside = false;
             vtime_disturb();
         }
-        if (may_end && now_ns >= w->due_ns && !w->is_aside && (w->state == HELD || (w->state == KERNEL && !cut_until_ns)) && !put_off(w, now_ns)) {
-            (void)end_wait(i, w->length_ns >= SHORT_NS || (w->state == KERNEL && !w->absolute) || vtime_awaits_outside());
+        if (may_end && now_ns >= w->due_ns && !w->is_aside &&
+            (w->state == HELD || (w->state == KERNEL && !cut_until_ns)) && !put_off(w, now_ns)) {
+            (void)end_wait(i, w->length_ns >= SHORT_NS || (w->state == KERNEL && !w->absolute) ||
+                                  vtime_awaits_outside());
             continue;
         }
         if (w->state == HELD && now_ns >= w->look_ns && looks < LOOKS_A_TICK) {
             looks++;
-            if (end_if_ready(i))        /* by what is not seen from here */
+            if (end_if_ready(i)) /* by what is not seen from here */
                 continue;
             if (end_for_signal(i))
                 continue;
-            if (w->number == __NR_futex && !w->process) {       /* a waker need not have changed the word */
+            if (w->number == __NR_futex &&
+                !w->process) { /* a waker need not have changed the word */
                 reply_to_wait(i, -EAGAIN);
                 continue;
             }
@@ -1024,7 +1125,9 @@ void wait_stood(int64_t now_ns, int64_t max_ns) {
 
 /* By the real clock; of what the kernel would end, only what has begun anew (due_again). */
 static int64_t over_of(const struct wait *w) {
-    return w->due_ns == INT64_MAX || w->state == CUTTING ? INT64_MAX : w->state == KERNEL && !w->absolute ? w->due_ns - vtime_grace_ns() : w->over_ns;
+    return w->due_ns == INT64_MAX || w->state == CUTTING ? INT64_MAX
+           : w->state == KERNEL && !w->absolute          ? w->due_ns - vtime_grace_ns()
+                                                         : w->over_ns;
 }
 
 int64_t wait_end_over(int64_t now_ns) {
@@ -1051,7 +1154,8 @@ void wait_forget(int listener) {
 static void await_cut(void) {
     for (int ticks = 0; cut_until_ns && ticks < 100; ticks++) {
         for (size_t i = 0; i < n_waits; i++)
-            if (waits[i].state == CUTTING && timed_syscall_has_stopped(waits[i].event.thread, vtime_stopped) > 0)
+            if (waits[i].state == CUTTING &&
+                timed_syscall_has_stopped(waits[i].event.thread, vtime_stopped) > 0)
                 return;
         timed_syscall_pause();
     }
@@ -1064,7 +1168,7 @@ void vtime_release(void) {
     await_cut();
 }
 
-/* ---- snapshots of what runs (quiesce.c) ------------------------------------------------------------------------------- */
+/* ---- snapshots of what runs (quiesce.c) ---- */
 
 void wait_give_back(pid_t thread) {
     for (size_t i = n_waits; i-- > 0;)
@@ -1091,7 +1195,8 @@ uint32_t wait_count_left(void) {
     return n;
 }
 
-/* Interrupted, these are done again as a whole even where they were; the others go on with what is left, of which init learns nothing. */
+/* Interrupted, these are done again as a whole even where they were; the others go on with what is
+ * left, of which init learns nothing. */
 static bool is_done_again(const struct wait *w) {
     return tells_rest(w);
 }
@@ -1102,7 +1207,8 @@ uint32_t wait_tell(struct image_wait *to, uint32_t *ret_again) {
     for (; n < n_given_back; n++)
         to[n] = again[n].wait;
     for (size_t i = n_waits; i-- > 0;) {
-        if (waits[i].state != KERNEL || waits[i].absolute || n == IMAGE_MAX_WAITS || idle_is_on_its_way(waits[i].event.thread))
+        if (waits[i].state != KERNEL || waits[i].absolute || n == IMAGE_MAX_WAITS ||
+            idle_is_on_its_way(waits[i].event.thread))
             continue;
         to[n++] = saved_wait(&waits[i]);
         if (is_done_again(&waits[i])) {

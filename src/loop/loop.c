@@ -15,10 +15,11 @@ struct loop {
     int epoll;
     bool stopped;
     struct epoll_event batch[BATCH];
-    int n_batch, current;       /* events current+1..n_batch-1 are fetched but not handled */
-    struct loop_timer **heap;   /* heap[1..n]: the root is the earliest */
+    int n_batch, current;     /* events current+1..n_batch-1 are fetched but not handled */
+    struct loop_timer **heap; /* heap[1..n]: the root is the earliest */
     size_t n, capacity;
-    struct list tasks, round_end;       /* what is deferred; the end of the round that runs, in that list */
+    struct list tasks,
+        round_end; /* what is deferred; the end of the round that runs, in that list */
 };
 
 int loop_new(struct loop **ret_loop) {
@@ -47,7 +48,8 @@ struct loop *loop_free(struct loop *loop) {
     return NULL;
 }
 
-int loop_add(struct loop *loop, struct loop_source *source, int fd, uint32_t events, void (*callback)(struct loop_source *, uint32_t)) {
+int loop_add(struct loop *loop, struct loop_source *source, int fd, uint32_t events,
+    void (*callback)(struct loop_source *, uint32_t)) {
     struct epoll_event event = { .events = events, .data.ptr = source };
 
     if (epoll_ctl(loop->epoll, EPOLL_CTL_ADD, fd, &event) < 0)
@@ -100,7 +102,8 @@ static void sift_down(struct loop *loop, size_t position) {
     place_timer(loop, position, timer);
 }
 
-int loop_timer_set(struct loop *loop, struct loop_timer *timer, int64_t at_ns, void (*callback)(struct loop_timer *)) {
+int loop_timer_set(struct loop *loop, struct loop_timer *timer, int64_t at_ns,
+    void (*callback)(struct loop_timer *)) {
     if (!timer->position) {
         if (loop->n + 1 >= loop->capacity) {
             size_t capacity = loop->capacity ? 2 * loop->capacity : 64;
@@ -174,7 +177,8 @@ static int milliseconds_to_wait(const struct loop *loop) {
     return left <= 0 ? 0 : (int)MIN((left + 999999) / 1000000, (int64_t)1 << 30);
 }
 
-/* Those that are due now. One that is set meanwhile comes after the descriptors have had their turn. */
+/* Those that are due now. One that is set meanwhile comes after the descriptors have had their
+ * turn. */
 static void fire_timers(struct loop *loop) {
     int64_t now = clock_now_ns() - 1;
 

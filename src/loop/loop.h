@@ -2,12 +2,13 @@
 /*
  * The event loop: descriptors by epoll, timers by a heap. One thread.
  *
- * Sources and timers are embedded in their owners, who may remove any of them, themselves included, from any callback: an event that is already fetched for a removed
- * source is dropped.
+ * Sources and timers are embedded in their owners, who may remove any of them, themselves included,
+ * from any callback: an event that is already fetched for a removed source is dropped.
  *
- * A module that calls back into its user does not do so from inside a call of that user: it defers a task. Tasks run in
- * the order in which they were deferred, after the callback that is under way returns. What a task defers in turn runs
- * after descriptors and timers have had their turn, so tasks that defer each other starve nobody.
+ * A module that calls back into its user does not do so from inside a call of that user: it defers
+ * a task. Tasks run in the order in which they were deferred, after the callback that is under way
+ * returns. What a task defers in turn runs after descriptors and timers have had their turn, so
+ * tasks that defer each other starve nobody.
  */
 #ifndef ROLLBOX_LOOP_LOOP_H
 #define ROLLBOX_LOOP_LOOP_H
@@ -21,19 +22,19 @@
 struct loop;
 
 struct loop_source {
-    int fd;                     /* borrowed; -1 while not added */
+    int fd; /* borrowed; -1 while not added */
     void (*callback)(struct loop_source *source, uint32_t events);
 };
 
 struct loop_timer {
-    int64_t at_ns;              /* CLOCK_MONOTONIC */
-    size_t position;            /* in the heap, from 1; 0: not armed */
+    int64_t at_ns;   /* CLOCK_MONOTONIC */
+    size_t position; /* in the heap, from 1; 0: not armed */
     void (*callback)(struct loop_timer *timer);
 };
 
 /* Embedded in its owner, who cancels it before it frees it. */
 struct loop_task {
-    struct list node;           /* linked while it is deferred */
+    struct list node; /* linked while it is deferred */
     void (*run)(struct loop_task *task);
 };
 
@@ -42,13 +43,15 @@ int loop_new(struct loop **ret_loop);
 struct loop *loop_free(struct loop *loop);
 
 /* Level-triggered; events are EPOLL*. 0 or -errno. */
-int loop_add(struct loop *loop, struct loop_source *source, int fd, uint32_t events, void (*callback)(struct loop_source *, uint32_t));
+int loop_add(struct loop *loop, struct loop_source *source, int fd, uint32_t events,
+    void (*callback)(struct loop_source *, uint32_t));
 int loop_modify(struct loop *loop, struct loop_source *source, uint32_t events);
 /* Before the descriptor is closed. Does nothing if it is not added. */
 void loop_remove(struct loop *loop, struct loop_source *source);
 
 /* Arms (again). 0 or -ENOMEM, which cannot happen to a timer that is armed already. */
-int loop_timer_set(struct loop *loop, struct loop_timer *timer, int64_t at_ns, void (*callback)(struct loop_timer *));
+int loop_timer_set(struct loop *loop, struct loop_timer *timer, int64_t at_ns,
+    void (*callback)(struct loop_timer *));
 void loop_timer_clear(struct loop *loop, struct loop_timer *timer);
 
 /* Runs task->run once, soon. Does nothing if it is deferred already. */

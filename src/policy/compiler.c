@@ -17,7 +17,9 @@ uint32_t compiler_text(struct compiler *c, const char *value) {
 }
 
 void compiler_rule(struct compiler *c, const char *path, uint64_t access, uint32_t kind) {
-    struct plan_rule r = { .access = access & c->plan.landlock_fs, .path = compiler_text(c, path), .kind = kind };
+    struct plan_rule r = {
+        .access = access & c->plan.landlock_fs, .path = compiler_text(c, path), .kind = kind
+    };
 
     if (r.access)
         buf_add(&c->rules, &r, sizeof r);
@@ -35,18 +37,22 @@ bool compiler_is_below(const char *path, const char *parent) {
     return !strncmp(path, parent, n) && (path[n] == '/' || path[n] == '\0' || !strcmp(parent, "/"));
 }
 
-int compiler_denied(const struct compiler *c, const char *key, const struct policy_path *grant, const char *real, struct rollbox_error *error) {
+int compiler_denied(const struct compiler *c, const char *key, const struct policy_path *grant,
+    const char *real, struct rollbox_error *error) {
     const struct policy_paths *list = &c->policy->fs_denied;
 
     for (size_t i = 0; i < list->n; i++) {
-        const char *path = list->items[i].path, *denied = c->host->denied[i].real ? c->host->denied[i].real : path;
+        const char *path = list->items[i].path,
+                   *denied = c->host->denied[i].real ? c->host->denied[i].real : path;
 
         if (!compiler_is_below(real, denied))
             continue;
         if (grant->optional)
             return 1;
-        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "%s: %s: leads to %s, and %s is denied%s; grant another path or %s", key, grant->path, real, path,
-                         list->items[i].optional ? " by default" : " (fs_denied)", list->items[i].optional ? "name that one in a list of grants, too" : "deny less");
+        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
+            "%s: %s: leads to %s, and %s is denied%s; grant another path or %s", key, grant->path,
+            real, path, list->items[i].optional ? " by default" : " (fs_denied)",
+            list->items[i].optional ? "name that one in a list of grants, too" : "deny less");
     }
     return 0;
 }

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What random_seed and time_start add to a plan: a second, small seccomp program whose verdict is "ask init", and the contents of files that stand in for the kernel's chance.
+ * What random_seed and time_start add to a plan: a second, small seccomp program whose verdict is
+ * "ask init", and the contents of files that stand in for the kernel's chance.
  *
- * The program is installed below the plan's own filter by each command, just before it executes. Of two filters the stricter verdict holds, so this one can take nothing back that the other refuses. It allows
- * whatever it does not name, a foreign architecture included: that is the other's to kill.
+ * The program is installed below the plan's own filter by each command, just before it executes. Of
+ * two filters the stricter verdict holds, so this one can take nothing back that the other refuses.
+ * It allows whatever it does not name, a foreign architecture included: that is the other's to
+ * kill.
  */
 #include "policy/determinism.h"
 
@@ -31,29 +34,43 @@
 
 #if defined(__x86_64__)
 
-#define ARGUMENT(i) ((uint32_t)offsetof(struct seccomp_data, args) + 8u * (i))      /* its low half */
-#define ARCH_SET_FS_CODE 0x1002u
-#define CLONE_THREAD_FLAG 0x00010000u
-#define FUTEX_WAITV_NUMBER 449          /* newer than the headers */
-#define FUTEX_WAIT_NUMBER 455
-#define PIDFD_GETFD_NUMBER 438
+#    define ARGUMENT(i)                                                                            \
+        ((uint32_t)offsetof(struct seccomp_data, args) + 8u * (i)) /* its low half */
+#    define ARCH_SET_FS_CODE 0x1002u
+#    define CLONE_THREAD_FLAG 0x00010000u
+#    define FUTEX_WAITV_NUMBER 449 /* newer than the headers */
+#    define FUTEX_WAIT_NUMBER 455
+#    define PIDFD_GETFD_NUMBER 438
 
 /* At the real rate: those of the time of day, and one that has a time of its own. */
-static const uint32_t clocks[] = { CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_TAI, CLOCK_REALTIME_ALARM, CLOCK_MONOTONIC_RAW };
+static const uint32_t clocks[] = { CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_TAI,
+    CLOCK_REALTIME_ALARM, CLOCK_MONOTONIC_RAW };
 
-#define MAX_CALLS 96
-#define MAX_OF_CALLS 256        /* instructions */
-#define MAX_JUMPS 256           /* to verdicts */
-#define MAX_LEAF 3
-#define N_NUMBERS 463           /* of system calls, that the kernel tries */
+#    define MAX_CALLS 96
+#    define MAX_OF_CALLS 256 /* instructions */
+#    define MAX_JUMPS 256    /* to verdicts */
+#    define MAX_LEAF 3
+#    define N_NUMBERS 463 /* of system calls, that the kernel tries */
 
-/* Where a branch goes: on to the next instruction, over so many, or to a verdict. These are at the program's end, once each: it is compiled for each command, and that takes the longer the more there is of it. */
-enum { NEXT, FIRST_VERDICT = 0x80, ALLOW = FIRST_VERDICT, ASK, FORGED, NO_RIGHT, NO_ENTRY, OTHERWISE, N_VERDICTS = OTHERWISE - FIRST_VERDICT };
+/* Where a branch goes: on to the next instruction, over so many, or to a verdict. These are at the
+ * program's end, once each: it is compiled for each command, and that takes the longer the more
+ * there is of it. */
+enum {
+    NEXT,
+    FIRST_VERDICT = 0x80,
+    ALLOW = FIRST_VERDICT,
+    ASK,
+    FORGED,
+    NO_RIGHT,
+    NO_ENTRY,
+    OTHERWISE,
+    N_VERDICTS = OTHERWISE - FIRST_VERDICT
+};
 
 static const uint32_t verdicts[N_VERDICTS] = {
     [ALLOW - FIRST_VERDICT] = SECCOMP_RET_ALLOW,
     [ASK - FIRST_VERDICT] = SECCOMP_RET_USER_NOTIF,
-    [FORGED - FIRST_VERDICT] = SECCOMP_RET_ERRNO | 0,   /* returns 0 and does nothing */
+    [FORGED - FIRST_VERDICT] = SECCOMP_RET_ERRNO | 0, /* returns 0 and does nothing */
     [NO_RIGHT - FIRST_VERDICT] = SECCOMP_RET_ERRNO | EPERM,
     [NO_ENTRY - FIRST_VERDICT] = SECCOMP_RET_ERRNO | ENOENT,
 };
@@ -61,7 +78,11 @@ static const uint32_t verdicts[N_VERDICTS] = {
 struct program {
     struct sock_filter *instructions;
     size_t n, capacity;
-    struct jump { size_t from; bool if_true; unsigned verdict; } jumps[MAX_JUMPS];
+    struct jump {
+        size_t from;
+        bool if_true;
+        unsigned verdict;
+    } jumps[MAX_JUMPS];
     size_t n_jumps;
 };
 
@@ -69,14 +90,21 @@ struct program {
 struct calls {
     struct sock_filter instructions[MAX_OF_CALLS];
     size_t n_instructions;
-    struct call { unsigned first, last, verdict; size_t at, length, from; } calls[MAX_CALLS];      /* by their numbers; `from`: where the tree has the jump to their instructions */
+    struct call {
+        unsigned first, last, verdict;
+        size_t at, length, from;
+    } calls[MAX_CALLS]; /* by their numbers; `from`: where the tree has the jump to their
+                           instructions */
     size_t n;
-    unsigned otherwise;         /* of what is not named: ALLOW or ASK */
+    unsigned otherwise; /* of what is not named: ALLOW or ASK */
 };
 
-static void emit_instruction(struct calls *c, unsigned code, unsigned if_true, unsigned if_false, uint32_t k) {
+static void emit_instruction(
+    struct calls *c, unsigned code, unsigned if_true, unsigned if_false, uint32_t k) {
     if (c->n_instructions < MAX_OF_CALLS)
-        c->instructions[c->n_instructions] = (struct sock_filter){ (uint16_t)code, (uint8_t)(if_true == OTHERWISE ? c->otherwise : if_true), (uint8_t)(if_false == OTHERWISE ? c->otherwise : if_false), k };
+        c->instructions[c->n_instructions] = (struct sock_filter){ (uint16_t)code,
+            (uint8_t)(if_true == OTHERWISE ? c->otherwise : if_true),
+            (uint8_t)(if_false == OTHERWISE ? c->otherwise : if_false), k };
     c->n_instructions++;
 }
 
@@ -88,7 +116,7 @@ static void add_call(struct calls *c, const struct call *call) {
     size_t i = c->n;
 
     if (c->n == MAX_CALLS) {
-        c->n_instructions = MAX_OF_CALLS;       /* there is no room */
+        c->n_instructions = MAX_OF_CALLS; /* there is no room */
         return;
     }
     for (; i > 0 && c->calls[i - 1].first > call->first; i--)
@@ -97,9 +125,11 @@ static void add_call(struct calls *c, const struct call *call) {
     c->n++;
 }
 
-/* The next `length` instructions are for this call alone; they must end with a verdict in either case. A holds the call's number before. */
+/* The next `length` instructions are for this call alone; they must end with a verdict in either
+ * case. A holds the call's number before. */
 static void emit_call(struct calls *c, unsigned number, unsigned length) {
-    add_call(c, &(struct call){ .first = number, .last = number, .at = c->n_instructions, .length = length });
+    add_call(c, &(struct call){
+                    .first = number, .last = number, .at = c->n_instructions, .length = length });
 }
 
 static void add_always(struct calls *c, unsigned number, unsigned verdict) {
@@ -111,33 +141,40 @@ static void add_notify(struct calls *c, unsigned number) {
 }
 
 /* The verdict on the call if an argument is `value`. */
-static void if_equal(struct calls *c, unsigned number, unsigned argument, uint32_t value, unsigned verdict) {
+static void if_equal(
+    struct calls *c, unsigned number, unsigned argument, uint32_t value, unsigned verdict) {
     emit_call(c, number, 2);
     load_field(c, ARGUMENT(argument));
     emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, verdict, ALLOW, value);
 }
 
-/* The verdict if an argument is one of the values, else what goes for calls that are not named; in n + 1 instructions. */
-static void if_any(struct calls *c, unsigned argument, const uint32_t *values, size_t n, unsigned verdict) {
+/* The verdict if an argument is one of the values, else what goes for calls that are not named; in
+ * n + 1 instructions. */
+static void if_any(
+    struct calls *c, unsigned argument, const uint32_t *values, size_t n, unsigned verdict) {
     load_field(c, ARGUMENT(argument));
     for (size_t i = 0; i < n; i++)
-        emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, verdict, i + 1 < n ? NEXT : OTHERWISE, values[i]);
+        emit_instruction(
+            c, BPF_JMP | BPF_JEQ | BPF_K, verdict, i + 1 < n ? NEXT : OTHERWISE, values[i]);
 }
 
-static void ask_if_any(struct calls *c, unsigned number, unsigned argument, const uint32_t *values, size_t n) {
+static void ask_if_any(
+    struct calls *c, unsigned number, unsigned argument, const uint32_t *values, size_t n) {
     emit_call(c, number, (unsigned)n + 1);
     if_any(c, argument, values, n, ASK);
 }
 
 /* One verdict if an argument, 64 bits wide, is `value`, another if not; in four instructions. */
-static void compare_argument(struct calls *c, unsigned argument, uint64_t value, unsigned if_equal, unsigned if_not) {
+static void compare_argument(
+    struct calls *c, unsigned argument, uint64_t value, unsigned if_equal, unsigned if_not) {
     load_field(c, ARGUMENT(argument));
     emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, NEXT, if_not, (uint32_t)value);
     load_field(c, ARGUMENT(argument) + 4);
     emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, if_equal, if_not, (uint32_t)(value >> 32));
 }
 
-/* The state of a process' stream is in two limits that the kernel does not use: what sets them does nothing. */
+/* The state of a process' stream is in two limits that the kernel does not use: what sets them does
+ * nothing. */
 static void guard_limits(struct calls *c) {
     emit_call(c, __NR_setrlimit, 3);
     load_field(c, ARGUMENT(0));
@@ -147,10 +184,11 @@ static void guard_limits(struct calls *c) {
     load_field(c, ARGUMENT(1));
     emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, 1, NEXT, RLIMIT_RSS);
     emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, NEXT, ALLOW, RLIMIT_LOCKS);
-    compare_argument(c, 2, 0, ALLOW, FORGED);    /* where there is no new value, it is a question */
+    compare_argument(c, 2, 0, ALLOW, FORGED); /* where there is no new value, it is a question */
 }
 
-/* The thread's pointer is set once in an image. Where that is by a loader that has been seen to ask for the break first, init knows of the image. (With serial each call is a turn.) */
+/* The thread's pointer is set once in an image. Where that is by a loader that has been seen to ask
+ * for the break first, init knows of the image. (With serial each call is a turn.) */
 static void ask_arch_prctl(struct calls *c, enum determinism_clock clock) {
     bool is_asked_before = clock == DETERMINISM_CLOCK_OFFSET || clock == DETERMINISM_CLOCK_VIRTUAL;
 
@@ -248,8 +286,31 @@ static void filter_stamps(struct calls *c) {
 /* And who changes files, or may: what is stamped anew is to be seen before the clock moves on. */
 static void filter_changes(struct calls *c) {
     static const unsigned asked[] = {
-        __NR_stat, __NR_fstat, __NR_lstat, __NR_statx, __NR_utimensat, __NR_utimes, __NR_utime, __NR_futimesat, __NR_creat, __NR_openat2, __NR_truncate,
-        __NR_mkdir, __NR_mkdirat, __NR_mknod, __NR_mknodat, __NR_unlink, __NR_unlinkat, __NR_rmdir, __NR_symlink, __NR_symlinkat, __NR_link, __NR_linkat, __NR_rename, __NR_renameat, __NR_renameat2,
+        __NR_stat,
+        __NR_fstat,
+        __NR_lstat,
+        __NR_statx,
+        __NR_utimensat,
+        __NR_utimes,
+        __NR_utime,
+        __NR_futimesat,
+        __NR_creat,
+        __NR_openat2,
+        __NR_truncate,
+        __NR_mkdir,
+        __NR_mkdirat,
+        __NR_mknod,
+        __NR_mknodat,
+        __NR_unlink,
+        __NR_unlinkat,
+        __NR_rmdir,
+        __NR_symlink,
+        __NR_symlinkat,
+        __NR_link,
+        __NR_linkat,
+        __NR_rename,
+        __NR_renameat,
+        __NR_renameat2,
     };
 
     ask_newfstatat(c);
@@ -259,12 +320,14 @@ static void filter_changes(struct calls *c) {
     ask_if_set(c, __NR_open, 1, O_WRONLY | O_RDWR | O_CREAT | O_TRUNC);
 }
 
-/* Whatever tells the time, and whatever waits with a time-out: what has none is no matter of the clock's. */
+/* Whatever tells the time, and whatever waits with a time-out: what has none is no matter of the
+ * clock's. */
 static void filter_virtual(struct calls *c) {
     static const unsigned asked[] = {
-        __NR_clock_gettime, __NR_gettimeofday, __NR_time, __NR_times, __NR_getrusage, __NR_sysinfo, __NR_nanosleep, __NR_clock_nanosleep, __NR_alarm,
-        __NR_timer_create, __NR_timer_settime, __NR_timer_gettime, __NR_timer_getoverrun, __NR_timer_delete, __NR_timerfd_create, __NR_timerfd_settime, __NR_timerfd_gettime,
-        __NR_restart_syscall, /* of what was held */
+        __NR_clock_gettime, __NR_gettimeofday, __NR_time, __NR_times, __NR_getrusage, __NR_sysinfo,
+        __NR_nanosleep, __NR_clock_nanosleep, __NR_alarm, __NR_timer_create, __NR_timer_settime,
+        __NR_timer_gettime, __NR_timer_getoverrun, __NR_timer_delete, __NR_timerfd_create,
+        __NR_timerfd_settime, __NR_timerfd_gettime, __NR_restart_syscall, /* of what was held */
     };
 
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)
@@ -272,7 +335,8 @@ static void filter_virtual(struct calls *c) {
     /* Init's, to see what terminals have; the policy's filter leaves it to it. */
     add_always(c, PIDFD_GETFD_NUMBER, NO_RIGHT);
     /* The clocks of alarms are told whether the machine has them or not. */
-    ask_if_any(c, __NR_clock_getres, 0, (const uint32_t[]){ CLOCK_REALTIME_ALARM, CLOCK_BOOTTIME_ALARM }, 2);
+    ask_if_any(c, __NR_clock_getres, 0,
+        (const uint32_t[]){ CLOCK_REALTIME_ALARM, CLOCK_BOOTTIME_ALARM }, 2);
     if_equal(c, __NR_setitimer, 0, 0 /* ITIMER_REAL */, ASK);
     if_equal(c, __NR_getitimer, 0, 0, ASK);
     ask_if_positive(c, __NR_poll, 2);
@@ -301,11 +365,15 @@ static void filter_ipc(struct calls *c) {
     ask_if_any(c, __NR_semctl, 2, (const uint32_t[]){ IPC_STAT, SEM_STAT, SEM_STAT_ANY }, 3);
 }
 
-/* When a packet came is told by the kernel's time, beside what is read. So none has a stamp: to ask for them does nothing. */
+/* When a packet came is told by the kernel's time, beside what is read. So none has a stamp: to ask
+ * for them does nothing. */
 static void filter_packets(struct calls *c) {
-    static const uint32_t options[] = { SO_TIMESTAMP_OLD, SO_TIMESTAMPNS_OLD, SO_TIMESTAMPING_OLD, SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW };
-    static const uint32_t requests[] = { SIOCGSTAMP_OLD, SIOCGSTAMPNS_OLD, (uint32_t)SIOCGSTAMP_NEW, (uint32_t)SIOCGSTAMPNS_NEW };
-    const unsigned n_options = sizeof options / sizeof options[0], n_requests = sizeof requests / sizeof requests[0];
+    static const uint32_t options[] = { SO_TIMESTAMP_OLD, SO_TIMESTAMPNS_OLD, SO_TIMESTAMPING_OLD,
+        SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW };
+    static const uint32_t requests[] = { SIOCGSTAMP_OLD, SIOCGSTAMPNS_OLD, (uint32_t)SIOCGSTAMP_NEW,
+        (uint32_t)SIOCGSTAMPNS_NEW };
+    const unsigned n_options = sizeof options / sizeof options[0],
+                   n_requests = sizeof requests / sizeof requests[0];
 
     emit_call(c, __NR_setsockopt, n_options + 3);
     load_field(c, ARGUMENT(1));
@@ -315,11 +383,32 @@ static void filter_packets(struct calls *c) {
     if_any(c, 1, requests, n_requests, NO_ENTRY);
 }
 
-/* Whatever another thread could tell, or be told by, or go on for: that is, all but a few. A thread that is new asks before it does anything of its own (set_robust_list, rt_sigprocmask), so these are not among the few. */
+/* Whatever another thread could tell, or be told by, or go on for: that is, all but a few. A thread
+ * that is new asks before it does anything of its own (set_robust_list, rt_sigprocmask), so these
+ * are not among the few. */
 static void filter_serial(struct calls *c) {
     static const unsigned alone[] = {
-        __NR_rt_sigreturn, __NR_restart_syscall, __NR_getpid, __NR_gettid, __NR_getuid, __NR_geteuid, __NR_getgid, __NR_getegid, __NR_getresuid, __NR_getresgid, __NR_getgroups, __NR_getpgrp,
-        __NR_rt_sigaction, __NR_sigaltstack, __NR_uname, __NR_mprotect, __NR_madvise, __NR_getrlimit, __NR_sched_getparam, __NR_sched_getscheduler, __NR_membarrier,
+        __NR_rt_sigreturn,
+        __NR_restart_syscall,
+        __NR_getpid,
+        __NR_gettid,
+        __NR_getuid,
+        __NR_geteuid,
+        __NR_getgid,
+        __NR_getegid,
+        __NR_getresuid,
+        __NR_getresgid,
+        __NR_getgroups,
+        __NR_getpgrp,
+        __NR_rt_sigaction,
+        __NR_sigaltstack,
+        __NR_uname,
+        __NR_mprotect,
+        __NR_madvise,
+        __NR_getrlimit,
+        __NR_sched_getparam,
+        __NR_sched_getscheduler,
+        __NR_membarrier,
     };
 
     for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
@@ -328,7 +417,8 @@ static void filter_serial(struct calls *c) {
     add_always(c, __NR_sched_setaffinity, FORGED);
 }
 
-static void put_instruction(struct program *p, unsigned code, unsigned jt, unsigned jf, uint32_t k) {
+static void put_instruction(
+    struct program *p, unsigned code, unsigned jt, unsigned jf, uint32_t k) {
     if (p->n < p->capacity)
         p->instructions[p->n] = (struct sock_filter){ (uint16_t)code, (uint8_t)jt, (uint8_t)jf, k };
     p->n++;
@@ -337,7 +427,7 @@ static void put_instruction(struct program *p, unsigned code, unsigned jt, unsig
 /* A branch of the next instruction. */
 static void jump_to(struct program *p, bool if_true, unsigned verdict) {
     if (p->n_jumps == MAX_JUMPS)
-        p->n += p->capacity;    /* there is no room */
+        p->n += p->capacity; /* there is no room */
     else
         p->jumps[p->n_jumps++] = (struct jump){ p->n, if_true, verdict };
 }
@@ -352,20 +442,25 @@ static void jump_here(struct program *p, size_t from, bool if_true) {
         p->instructions[from].jf = (uint8_t)(p->n - from - 1);
 }
 
-/* Not what init's own code calls, before a command's execve; but from there, too, not what the policy's filter leaves to init itself. */
+/* Not what init's own code calls, before a command's execve; but from there, too, not what the
+ * policy's filter leaves to init itself. */
 static void skip_init(struct program *p) {
     put_instruction(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr));
     jump_to(p, true, NO_RIGHT);
     put_instruction(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, PIDFD_GETFD_NUMBER);
-    put_instruction(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, instruction_pointer) + 4);
+    put_instruction(
+        p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, instruction_pointer) + 4);
     put_instruction(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 0);
-    put_instruction(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, instruction_pointer));
+    put_instruction(
+        p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, instruction_pointer));
     jump_to(p, false, ALLOW);
     put_instruction(p, BPF_JMP | BPF_JGE | BPF_K, 0, 0, PLAN_PROGRAMS_FROM);
 }
 
 static bool are_alike(const struct calls *c, const struct call *a, const struct call *b) {
-    return a->length == b->length && a->verdict == b->verdict && !memcmp(c->instructions + a->at, c->instructions + b->at, a->length * sizeof c->instructions[0]);
+    return a->length == b->length && a->verdict == b->verdict &&
+           !memcmp(c->instructions + a->at, c->instructions + b->at,
+               a->length * sizeof c->instructions[0]);
 }
 
 /* Calls that follow each other and have the same verdict, whatever their arguments, are one. */
@@ -373,7 +468,8 @@ static void merge_calls(struct calls *c) {
     size_t n = 0;
 
     for (size_t i = 0; i < c->n; i++) {
-        if (n && c->calls[n - 1].last + 1 == c->calls[i].first && !c->calls[i].length && are_alike(c, &c->calls[n - 1], &c->calls[i]))
+        if (n && c->calls[n - 1].last + 1 == c->calls[i].first && !c->calls[i].length &&
+            are_alike(c, &c->calls[n - 1], &c->calls[i]))
             c->calls[n - 1].last = c->calls[i].last;
         else
             c->calls[n++] = c->calls[i];
@@ -381,9 +477,11 @@ static void merge_calls(struct calls *c) {
     c->n = n;
 }
 
-/* A tree over the call's number, which is in A: of calls[low..high), for numbers from `first` up to `end`. The kernel runs it for each number when it is installed, so that each half has half of these; and again at each call that is not
- * always allowed. */
-static void search_calls(struct program *p, struct calls *c, size_t low, size_t high, unsigned first, unsigned end) {
+/* A tree over the call's number, which is in A: of calls[low..high), for numbers from `first` up to
+ * `end`. The kernel runs it for each number when it is installed, so that each half has half of
+ * these; and again at each call that is not always allowed. */
+static void search_calls(
+    struct program *p, struct calls *c, size_t low, size_t high, unsigned first, unsigned end) {
     if (high - low > MAX_LEAF) {
         size_t middle = low + 1, from = p->n;
 
@@ -425,7 +523,8 @@ static void put_calls(struct program *p, const struct calls *c) {
         for (size_t j = i; j < c->n; j++)
             if (are_alike(c, call, &c->calls[j]))
                 jump_here(p, c->calls[j].from, true);
-        for (const struct sock_filter *one = c->instructions + call->at; one < c->instructions + call->at + call->length; one++) {
+        for (const struct sock_filter *one = c->instructions + call->at;
+             one < c->instructions + call->at + call->length; one++) {
             if (one->jt >= FIRST_VERDICT)
                 jump_to(p, true, one->jt);
             if (one->jf >= FIRST_VERDICT)
@@ -450,11 +549,15 @@ static void put_verdicts(struct program *p) {
     p->n_jumps = 0;
 }
 
-int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity) {
-    struct calls calls = { .otherwise = clock == DETERMINISM_CLOCK_SERIAL ? ASK : ALLOW }, *c = &calls;
+int determinism_filter(
+    bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity) {
+    struct calls calls = { .otherwise = clock == DETERMINISM_CLOCK_SERIAL ? ASK : ALLOW },
+                 *c = &calls;
     struct program p = { .instructions = program, .capacity = capacity };
 
-    /* The first that a C library does in a new image: init puts its clocks and its chance in order. Where glibc's loader asks for the break, it is yet to look for clocks; chance is needed after arch_prctl alone. */
+    /* The first that a C library does in a new image: init puts its clocks and its chance in order.
+     * Where glibc's loader asks for the break, it is yet to look for clocks; chance is needed after
+     * arch_prctl alone. */
     if (clock != DETERMINISM_CLOCK_REAL)
         if_equal(c, __NR_brk, 0, 0, ASK);
     ask_arch_prctl(c, clock);
@@ -496,7 +599,8 @@ int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filt
 
 #else
 
-int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity) {
+int determinism_filter(
+    bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity) {
     (void)seed, (void)clock, (void)program, (void)capacity;
     return -ENOTSUP;
 }
@@ -511,7 +615,8 @@ static int64_t parse_digits(const char **at, unsigned digits) {
     return value;
 }
 
-/* Days since 1970 of a date of the calendar, years counted from March, so that the odd day is a year's last. */
+/* Days since 1970 of a date of the calendar, years counted from March, so that the odd day is a
+ * year's last. */
 static int64_t days_of(int64_t year, int64_t month, int64_t day) {
     year -= month <= 2;
     int64_t of_year = (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day - 1;
@@ -560,5 +665,7 @@ void determinism_uuid(uint64_t seed, char *ret_text) {
     chacha_block(seed, 0, SEEDED_RANDOM_UUID, 0, b);
     b[6] = (b[6] & 0x0f) | 0x40;
     b[8] = (b[8] & 0x3f) | 0x80;
-    snprintf(ret_text, SEEDED_RANDOM_UUID_BYTES, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x\n", b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+    snprintf(ret_text, SEEDED_RANDOM_UUID_BYTES,
+        "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x\n", b[0], b[1], b[2],
+        b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What random_seed and time_start add to a plan. The guest's half, and the model: guest/det_random.c. */
+/* What random_seed and time_start add to a plan. The guest's half, and the model:
+ * guest/det_random.c. */
 #ifndef ROLLBOX_POLICY_DETERMINISM_H
 #define ROLLBOX_POLICY_DETERMINISM_H
 
@@ -12,10 +13,17 @@
 
 #define DETERMINISM_URANDOM_BYTES (1u << 20)
 
-enum determinism_clock { DETERMINISM_CLOCK_REAL, DETERMINISM_CLOCK_OFFSET, DETERMINISM_CLOCK_VIRTUAL, DETERMINISM_CLOCK_SERIAL };
+enum determinism_clock {
+    DETERMINISM_CLOCK_REAL,
+    DETERMINISM_CLOCK_OFFSET,
+    DETERMINISM_CLOCK_VIRTUAL,
+    DETERMINISM_CLOCK_SERIAL
+};
 
-/* The program that each command gets besides the plan's filter: what init is asked about. The number of instructions, or -ENOTSUP on an architecture for which there is none. */
-int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity);
+/* The program that each command gets besides the plan's filter: what init is asked about. The
+ * number of instructions, or -ENOTSUP on an architecture for which there is none. */
+int determinism_filter(
+    bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity);
 
 /* A time that policy_parse has taken, as seconds and nanoseconds of CLOCK_REALTIME. */
 void determinism_time(const char *text, int64_t *ret_seconds, uint32_t *ret_nanoseconds);

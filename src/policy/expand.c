@@ -82,15 +82,19 @@ static int expand_path(const struct expansion *e, const char *path, bool directo
     if (r == 0 && entries.n)
         qsort(entries.items, entries.n, sizeof *entries.items, compare_paths);
     for (size_t i = 0; r == 0 && i < entries.n; i++) {
-        int n = snprintf(inner, sizeof inner, "%s%s%s", path, path[strlen(path) - 1] == '/' ? "" : "/", entries.items[i].name);
-        r = n < 0 || (size_t)n >= sizeof inner ? -ENAMETOOLONG : expand_path(e, inner, entries.items[i].directory, false);
+        int n = snprintf(inner, sizeof inner, "%s%s%s", path,
+            path[strlen(path) - 1] == '/' ? "" : "/", entries.items[i].name);
+        r = n < 0 || (size_t)n >= sizeof inner
+                ? -ENAMETOOLONG
+                : expand_path(e, inner, entries.items[i].directory, false);
     }
     expand_entries_done(&entries);
     return r;
 }
 
-int expand_grant(const char *path, bool directory, const char *const *denied, size_t n_denied, const struct expand_lister *lister, size_t *budget,
-                 int (*emit)(void *data, const char *path, bool directory, bool whole), void *emit_data) {
+int expand_grant(const char *path, bool directory, const char *const *denied, size_t n_denied,
+    const struct expand_lister *lister, size_t *budget,
+    int (*emit)(void *data, const char *path, bool directory, bool whole), void *emit_data) {
     struct expansion e = { denied, n_denied, budget, lister, emit, emit_data };
 
     return expand_path(&e, path, directory, true);

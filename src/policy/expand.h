@@ -2,9 +2,10 @@
 /*
  * Grants without what is denied in them, for Landlock.
  *
- * A Landlock rule allows a directory with all below it, and nothing below it can be taken away again. So a grant that contains something denied becomes a rule for each
- * of its entries that contains nothing denied, and the same again for those that do, level by level. The directories on the way get no rule, so they cannot be listed, and
- * what is put there later is not granted.
+ * A Landlock rule allows a directory with all below it, and nothing below it can be taken away
+ * again. So a grant that contains something denied becomes a rule for each of its entries that
+ * contains nothing denied, and the same again for those that do, level by level. The directories on
+ * the way get no rule, so they cannot be listed, and what is put there later is not granted.
  */
 #ifndef ROLLBOX_POLICY_EXPAND_H
 #define ROLLBOX_POLICY_EXPAND_H
@@ -25,7 +26,8 @@ struct expand_entries {
     size_t n, capacity;
 };
 
-/* How to look into a directory of the host: appends its entries but links (what they lead to has a rule of its own, or none). 0 or -errno. */
+/* How to look into a directory of the host: appends its entries but links (what they lead to has a
+ * rule of its own, or none). 0 or -errno. */
 struct expand_lister {
     int (*list)(void *data, const char *directory, struct expand_entries *to);
     void *data;
@@ -34,9 +36,12 @@ struct expand_lister {
 int expand_entries_add(struct expand_entries *entries, const char *name, bool directory);
 void expand_entries_done(struct expand_entries *entries);
 
-/* Calls `emit` for each path that is to have a rule. `whole`: it is the grant itself. `denied`: real paths, existing or not, of which only those inside the grant count. 0, or -errno: -E2BIG
- * for more than `*budget` rules (which is lowered by those used), -ENAMETOOLONG, -ENOMEM, or what listing or `emit` returned. */
-int expand_grant(const char *path, bool directory, const char *const *denied, size_t n_denied, const struct expand_lister *lister, size_t *budget,
-                 int (*emit)(void *data, const char *path, bool directory, bool whole), void *emit_data);
+/* Calls `emit` for each path that is to have a rule. `whole`: it is the grant itself. `denied`:
+ * real paths, existing or not, of which only those inside the grant count. 0, or -errno: -E2BIG for
+ * more than `*budget` rules (which is lowered by those used), -ENAMETOOLONG, -ENOMEM, or what
+ * listing or `emit` returned. */
+int expand_grant(const char *path, bool directory, const char *const *denied, size_t n_denied,
+    const struct expand_lister *lister, size_t *budget,
+    int (*emit)(void *data, const char *path, bool directory, bool whole), void *emit_data);
 
 #endif

@@ -2,16 +2,21 @@
 /*
  * Generating the seccomp program (see filter.h).
  *
- * A jump of classic BPF goes forward only, and a conditional one at most 255 instructions. The program is therefore written back to front: whatever an instruction
- * jumps to is already there and its distance known, and where it is too far, a copy of the RET or a long jump is put next to the jump.
- * A "place" is an instruction's number counted from the end of the program.
+ * A jump of classic BPF goes forward only, and a conditional one at most 255 instructions. The
+ * program is therefore written back to front: whatever an instruction jumps to is already there and
+ * its distance known, and where it is too far, a copy of the RET or a long jump is put next to the
+ * jump. A "place" is an instruction's number counted from the end of the program.
  *
- * Its shape, in the order of execution: is it our architecture; a search tree over the call's number; the checks of arguments. The kernel runs the
- * program for every number once when it is installed and afterwards lets calls that are always allowed pass without it, so the depth of the tree is paid at
- * installation: it is balanced by how many numbers a range has, and neighbours with the same rule are one range.
+ * Its shape, in the order of execution: is it our architecture; a search tree over the call's
+ * number; the checks of arguments. The kernel runs the program for every number once when it is
+ * installed and afterwards lets calls that are always allowed pass without it, so the depth of the
+ * tree is paid at installation: it is balanced by how many numbers a range has, and neighbours with
+ * the same rule are one range.
  *
- * Arguments are compared by their low 32 bits where the kernel itself looks at no more (int and unsigned int arguments): comparing all 64 would let a
- * guest hide a value behind a high bit that the kernel ignores. Memory that an argument points to is never looked at: the guest could change it meanwhile.
+ * Arguments are compared by their low 32 bits where the kernel itself looks at no more (int and
+ * unsigned int arguments): comparing all 64 would let a guest hide a value behind a high bit that
+ * the kernel ignores. Memory that an argument points to is never looked at: the guest could change
+ * it meanwhile.
  */
 #include "policy/filter.h"
 
@@ -26,14 +31,15 @@
 #include "base/cleanup.h"
 
 #if defined(__x86_64__)
-#include "policy/syscalls_x86_64.h"
-#define FILTER_ARCH AUDIT_ARCH_X86_64
-#define FILTER_X32_BIT 0x40000000u
+#    include "policy/syscalls_x86_64.h"
+#    define FILTER_ARCH AUDIT_ARCH_X86_64
+#    define FILTER_X32_BIT 0x40000000u
 #endif
 
-/* What is done with a call. Those up to FILTER_TRACED are verdicts; the others are worked out from the options or the arguments. */
+/* What is done with a call. Those up to FILTER_TRACED are verdicts; the others are worked out from
+ * the options or the arguments. */
 enum filter_rule {
-    FILTER_ENOSYS,      /* not there; also the rule of numbers without a row */
+    FILTER_ENOSYS, /* not there; also the rule of numbers without a row */
     FILTER_ALLOW,
     FILTER_EPERM,
     FILTER_EACCES,
@@ -44,9 +50,10 @@ enum filter_rule {
     FILTER_ESOCKTNOSUPPORT,
     FILTER_ENOPROTOOPT,
     FILTER_E2BIG,
-    FILTER_DONE,        /* returns 0 and does nothing */
+    FILTER_DONE, /* returns 0 and does nothing */
     FILTER_KILL,
-    FILTER_TRACED,      /* a tracer that asked to be asked decides, which guests cannot; without one: ENOSYS */
+    FILTER_TRACED, /* a tracer that asked to be asked decides, which guests cannot; without one:
+                      ENOSYS */
     /* by argument */
     FILTER_CLONE,
     FILTER_UNSHARE,
@@ -61,18 +68,18 @@ enum filter_rule {
     FILTER_MKNOD,
     FILTER_MKNODAT,
     FILTER_RENAME,
-    FILTER_CHECK_RESERVE,       /* argument 1 is no mode but one that punches a hole */
-    FILTER_CHECK_SELF,          /* the pid argument must be 0 */
+    FILTER_CHECK_RESERVE, /* argument 1 is no mode but one that punches a hole */
+    FILTER_CHECK_SELF,    /* the pid argument must be 0 */
     FILTER_CHECK_PRIORITY,
     FILTER_CHECK_IOPRIO,
-    FILTER_CHECK_MODE1,         /* no set-id bits in argument 1 */
+    FILTER_CHECK_MODE1, /* no set-id bits in argument 1 */
     FILTER_CHECK_MODE2,
-    FILTER_CHECK_OPEN,          /* no set-id bits in the mode, if the flags say that there is one */
+    FILTER_CHECK_OPEN, /* no set-id bits in the mode, if the flags say that there is one */
     FILTER_CHECK_OPENAT,
     FILTER_CHECK_PTRACE,
     FILTER_CHECK_FAULTS,
-    FILTER_CHECK_NOT_INIT,      /* argument 0 is not pid 1 */
-    FILTER_CHECK_ATTRIBUTE,     /* argument 3, a length, is not that of a long access control list */
+    FILTER_CHECK_NOT_INIT,  /* argument 0 is not pid 1 */
+    FILTER_CHECK_ATTRIBUTE, /* argument 3, a length, is not that of a long access control list */
     /* by option: one of the above */
     FILTER_RESERVE,
     FILTER_MEMFD,
@@ -105,31 +112,39 @@ enum filter_rule {
 };
 
 /* Of the kernel's interface, spelled out where a header is too old or would clash with libc's. */
-#define NAMESPACE_FLAGS 0x7e020000u             /* CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; CLONE_NEWTIME is no flag of clone */
-#define PARENT_FLAG 0x00008000u                 /* CLONE_PARENT: a process that leaves the tree of its command */
-#define UNSHARE_ALLOWED 0x00050f00u             /* CLONE_VM, FS, FILES, SIGHAND, THREAD, SYSVSEM: of the process itself */
-#define PERSONALITY_ALLOWED 0x00060008u         /* PER_LINUX32, UNAME26, ADDR_NO_RANDOMIZE: setarch and gdb */
+#define NAMESPACE_FLAGS                                                                            \
+    0x7e020000u /* CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; CLONE_NEWTIME  \
+                   is no flag of clone */
+#define PARENT_FLAG 0x00008000u /* CLONE_PARENT: a process that leaves the tree of its command */
+#define UNSHARE_ALLOWED                                                                            \
+    0x00050f00u /* CLONE_VM, FS, FILES, SIGHAND, THREAD, SYSVSEM: of the process itself */
+#define PERSONALITY_ALLOWED                                                                        \
+    0x00060008u /* PER_LINUX32, UNAME26, ADDR_NO_RANDOMIZE: setarch and gdb */
 #define SOCKET_TYPE_MASK 0xfu
 #define NEW_LISTENER 8u
-#define OPEN_CREATES 0x00400040u                /* O_CREAT, __O_TMPFILE */
+#define OPEN_CREATES 0x00400040u /* O_CREAT, __O_TMPFILE */
 #define SETID_BITS (S_ISUID | S_ISGID)
 #define RENAME_WHITEOUT_FLAG 4u
 
-#define ARGUMENT(i) ((uint32_t)offsetof(struct seccomp_data, args) + 8u * (i))   /* its low half: little endian only */
-#define REACH 250u                                                          /* of a conditional jump, with room for what make_near() adds */
+#define ARGUMENT(i)                                                                                \
+    ((uint32_t)offsetof(struct seccomp_data, args) +                                               \
+        8u * (i))  /* its low half: little endian only */
+#define REACH 250u /* of a conditional jump, with room for what make_near() adds */
 
 struct program {
-    struct sock_filter *instructions;           /* filled from the end */
+    struct sock_filter *instructions; /* filled from the end */
     unsigned capacity, n;
     bool full;
-    unsigned places[FILTER_CHECK_ATTRIBUTE + 1];   /* of the checks of arguments; 0 (always a RET) if not written yet */
+    unsigned places[FILTER_CHECK_ATTRIBUTE +
+                    1]; /* of the checks of arguments; 0 (always a RET) if not written yet */
 };
 
 static struct sock_filter *instruction_at(const struct program *p, unsigned place) {
     return &p->instructions[p->capacity - 1 - place];
 }
 
-static unsigned emit_instruction(struct program *p, unsigned code, unsigned jt, unsigned jf, uint32_t k) {
+static unsigned emit_instruction(
+    struct program *p, unsigned code, unsigned jt, unsigned jf, uint32_t k) {
     if (p->n == p->capacity) {
         p->full = true;
         return 0;
@@ -147,7 +162,8 @@ static unsigned make_near(struct program *p, unsigned place) {
     return emit_instruction(p, BPF_JMP | BPF_JA, 0, 0, p->n - place - 1);
 }
 
-static unsigned emit_test(struct program *p, unsigned operation, uint32_t k, unsigned yes, unsigned no) {
+static unsigned emit_test(
+    struct program *p, unsigned operation, uint32_t k, unsigned yes, unsigned no) {
     yes = make_near(p, yes);
     no = make_near(p, no);
     return emit_instruction(p, BPF_JMP | operation | BPF_K, p->n - yes - 1, p->n - no - 1, k);
@@ -170,7 +186,8 @@ static unsigned mask_bits(struct program *p, uint32_t bits, unsigned next) {
 }
 
 /* To `yes` if A is one of the values, else to `no`. */
-static unsigned one_of(struct program *p, const uint32_t *values, size_t n, unsigned yes, unsigned no) {
+static unsigned one_of(
+    struct program *p, const uint32_t *values, size_t n, unsigned yes, unsigned no) {
     for (size_t i = n; i-- > 0;)
         no = emit_test(p, BPF_JEQ, values[i], yes, no);
     return no;
@@ -201,74 +218,98 @@ static unsigned emit_verdict(struct program *p, enum filter_rule rule) {
     uint32_t action = action_of(rule);
 
     for (unsigned place = p->n; place-- > 0 && p->n - place < REACH;)
-        if (instruction_at(p, place)->code == (BPF_RET | BPF_K) && instruction_at(p, place)->k == action)
+        if (instruction_at(p, place)->code == (BPF_RET | BPF_K) &&
+            instruction_at(p, place)->k == action)
             return place;
     return emit_instruction(p, BPF_RET | BPF_K, 0, 0, action);
 }
 
-static unsigned check_bits(struct program *p, unsigned argument, uint32_t bits, enum filter_rule found) {
-    return load_field(p, ARGUMENT(argument), emit_test(p, BPF_JSET, bits, emit_verdict(p, found), emit_verdict(p, FILTER_ALLOW)));
+static unsigned check_bits(
+    struct program *p, unsigned argument, uint32_t bits, enum filter_rule found) {
+    return load_field(p, ARGUMENT(argument),
+        emit_test(p, BPF_JSET, bits, emit_verdict(p, found), emit_verdict(p, FILTER_ALLOW)));
 }
 
 static unsigned check_personality(struct program *p) {
-    unsigned flags = emit_test(p, BPF_JSET, ~PERSONALITY_ALLOWED, emit_verdict(p, FILTER_EPERM), emit_verdict(p, FILTER_ALLOW));
+    unsigned flags = emit_test(p, BPF_JSET, ~PERSONALITY_ALLOWED, emit_verdict(p, FILTER_EPERM),
+        emit_verdict(p, FILTER_ALLOW));
 
-    return load_field(p, ARGUMENT(0), emit_test(p, BPF_JEQ, 0xffffffffu, emit_verdict(p, FILTER_ALLOW), flags));     /* -1 only asks */
+    return load_field(p, ARGUMENT(0),
+        emit_test(
+            p, BPF_JEQ, 0xffffffffu, emit_verdict(p, FILTER_ALLOW), flags)); /* -1 only asks */
 }
 
-/* What lets a guest type into, or change, a terminal that it was given as a stream, or tell the kernel that it has not written to what it has; with keep_metadata also what changes a file by its inode. */
+/* What lets a guest type into, or change, a terminal that it was given as a stream, or tell the
+ * kernel that it has not written to what it has; with keep_metadata also what changes a file by its
+ * inode. */
 static unsigned check_ioctl(struct program *p, const struct filter_options *options) {
-    static const uint32_t terminal[] = { TIOCSTI, TIOCLINUX, TIOCSETD, TIOCCONS, 0xc0606610u /* PAGEMAP_SCAN (dump/dirty_pages.c) */ };
+    static const uint32_t terminal[] = { TIOCSTI, TIOCLINUX, TIOCSETD, TIOCCONS,
+        0xc0606610u /* PAGEMAP_SCAN (dump/dirty_pages.c) */ };
     static const uint32_t inode[] = {
-        0x40086602u,            /* FS_IOC_SETFLAGS */
-        0x40046602u,            /* FS_IOC32_SETFLAGS: some file systems take it from 64-bit callers too */
-        0x40087602u,            /* FS_IOC_SETVERSION */
-        0x401c5820u,            /* FS_IOC_FSSETXATTR */
-        0x40806685u,            /* FS_IOC_ENABLE_VERITY */
+        0x40086602u, /* FS_IOC_SETFLAGS */
+        0x40046602u, /* FS_IOC32_SETFLAGS: some file systems take it from 64-bit callers too */
+        0x40087602u, /* FS_IOC_SETVERSION */
+        0x401c5820u, /* FS_IOC_FSSETXATTR */
+        0x40806685u, /* FS_IOC_ENABLE_VERITY */
     };
     /* What file systems other than XFS had from it: fallocate by another name. */
     static const uint32_t reserve[] = {
-        0x40305828u,            /* FS_IOC_RESVSP */
-        0x4030582au,            /* FS_IOC_RESVSP64 */
-        0x40305839u,            /* FS_IOC_ZERO_RANGE */
-        0x401c5820u,            /* FS_IOC_FSSETXATTR: with an extent size hint, XFS reserves as much as that says for each byte that is written */
+        0x40305828u, /* FS_IOC_RESVSP */
+        0x4030582au, /* FS_IOC_RESVSP64 */
+        0x40305839u, /* FS_IOC_ZERO_RANGE */
+        0x401c5820u, /* FS_IOC_FSSETXATTR: with an extent size hint, XFS reserves as much as that
+                        says for each byte that is written */
     };
-    /* What cannot be removed as other directories are: nothing is renamed out of it, or all of it may be read-only. */
+    /* What cannot be removed as other directories are: nothing is renamed out of it, or all of it
+     * may be read-only. */
     static const uint32_t apart[] = {
-        0x50009401u,            /* BTRFS_IOC_SNAP_CREATE */
-        0x50009417u,            /* BTRFS_IOC_SNAP_CREATE_V2 */
-        0x5000940eu,            /* BTRFS_IOC_SUBVOL_CREATE */
-        0x50009418u,            /* BTRFS_IOC_SUBVOL_CREATE_V2 */
-        0x4008941au,            /* BTRFS_IOC_SUBVOL_SETFLAGS */
-        0x800c6613u,            /* FS_IOC_SET_ENCRYPTION_POLICY */
+        0x50009401u, /* BTRFS_IOC_SNAP_CREATE */
+        0x50009417u, /* BTRFS_IOC_SNAP_CREATE_V2 */
+        0x5000940eu, /* BTRFS_IOC_SUBVOL_CREATE */
+        0x50009418u, /* BTRFS_IOC_SUBVOL_CREATE_V2 */
+        0x4008941au, /* BTRFS_IOC_SUBVOL_SETFLAGS */
+        0x800c6613u, /* FS_IOC_SET_ENCRYPTION_POLICY */
     };
     unsigned rest = emit_verdict(p, FILTER_ALLOW);
 
     if (options->deny_reserve) {
-        rest = one_of(p, apart, sizeof(apart) / sizeof(apart[0]), emit_verdict(p, FILTER_EOPNOTSUPP), rest);
-        rest = one_of(p, reserve, sizeof(reserve) / sizeof(reserve[0]), emit_verdict(p, FILTER_EOPNOTSUPP), rest);
+        rest = one_of(
+            p, apart, sizeof(apart) / sizeof(apart[0]), emit_verdict(p, FILTER_EOPNOTSUPP), rest);
+        rest = one_of(p, reserve, sizeof(reserve) / sizeof(reserve[0]),
+            emit_verdict(p, FILTER_EOPNOTSUPP), rest);
     }
     if (options->keep_metadata)
-        rest = one_of(p, inode, sizeof(inode) / sizeof(inode[0]), emit_verdict(p, FILTER_EPERM), rest);
-    return load_field(p, ARGUMENT(1), one_of(p, terminal, sizeof(terminal) / sizeof(terminal[0]), emit_verdict(p, FILTER_EPERM), rest));
+        rest =
+            one_of(p, inode, sizeof(inode) / sizeof(inode[0]), emit_verdict(p, FILTER_EPERM), rest);
+    return load_field(p, ARGUMENT(1),
+        one_of(p, terminal, sizeof(terminal) / sizeof(terminal[0]), emit_verdict(p, FILTER_EPERM),
+            rest));
 }
 
-/* No leases: with one on a file that it may only read, the owner's sandbox would hold up whoever on the host opens that file for writing, for 45 seconds. EINVAL is what a
- * file system without leases says. */
+/* No leases: with one on a file that it may only read, the owner's sandbox would hold up whoever on
+ * the host opens that file for writing, for 45 seconds. EINVAL is what a file system without leases
+ * says. */
 static unsigned check_fcntl(struct program *p) {
     static const uint32_t leases[] = { 1024 /* F_SETLEASE */, 1040 /* F_SETDELEG */ };
 
-    return load_field(p, ARGUMENT(1), one_of(p, leases, sizeof(leases) / sizeof(leases[0]), emit_verdict(p, FILTER_EINVAL), emit_verdict(p, FILTER_ALLOW)));
+    return load_field(p, ARGUMENT(1),
+        one_of(p, leases, sizeof(leases) / sizeof(leases[0]), emit_verdict(p, FILTER_EINVAL),
+            emit_verdict(p, FILTER_ALLOW)));
 }
 
-/* TCP, UDP and ping sockets only, by name: protocol 0 of another type would be SCTP or DCCP, 262 is TCP past a rule for TCP. SOCK_PACKET (10) of AF_INET would be AF_PACKET. */
+/* TCP, UDP and ping sockets only, by name: protocol 0 of another type would be SCTP or DCCP, 262 is
+ * TCP past a rule for TCP. SOCK_PACKET (10) of AF_INET would be AF_PACKET. */
 static unsigned check_inet(struct program *p) {
     static const uint32_t stream[] = { 0, 6 /* TCP */ };
     static const uint32_t datagram[] = { 0, 17 /* UDP */, 1 /* ICMP */, 58 /* ICMPv6 */ };
-    unsigned allow = emit_verdict(p, FILTER_ALLOW), refuse = emit_verdict(p, FILTER_EPROTONOSUPPORT);
-    unsigned on_datagram = load_field(p, ARGUMENT(2), one_of(p, datagram, sizeof(datagram) / sizeof(datagram[0]), allow, refuse));
-    unsigned on_stream = load_field(p, ARGUMENT(2), one_of(p, stream, sizeof(stream) / sizeof(stream[0]), allow, refuse));
-    unsigned type = emit_test(p, BPF_JEQ, SOCK_RAW, emit_verdict(p, FILTER_EPERM), emit_verdict(p, FILTER_ESOCKTNOSUPPORT));
+    unsigned allow = emit_verdict(p, FILTER_ALLOW),
+             refuse = emit_verdict(p, FILTER_EPROTONOSUPPORT);
+    unsigned on_datagram = load_field(
+        p, ARGUMENT(2), one_of(p, datagram, sizeof(datagram) / sizeof(datagram[0]), allow, refuse));
+    unsigned on_stream = load_field(
+        p, ARGUMENT(2), one_of(p, stream, sizeof(stream) / sizeof(stream[0]), allow, refuse));
+    unsigned type = emit_test(p, BPF_JEQ, SOCK_RAW, emit_verdict(p, FILTER_EPERM),
+        emit_verdict(p, FILTER_ESOCKTNOSUPPORT));
 
     type = emit_test(p, BPF_JEQ, SOCK_DGRAM, on_datagram, type);
     type = emit_test(p, BPF_JEQ, SOCK_STREAM, on_stream, type);
@@ -278,112 +319,157 @@ static unsigned check_inet(struct program *p) {
 static unsigned check_socket(struct program *p, const struct filter_options *options) {
     bool net = options->process_isolation ? options->net_host : !options->no_inet;
     unsigned denied = emit_verdict(p, FILTER_EACCES);
-    unsigned route = net ? load_field(p, ARGUMENT(2), emit_test(p, BPF_JEQ, 0 /* NETLINK_ROUTE */, emit_verdict(p, FILTER_ALLOW), emit_verdict(p, FILTER_EPROTONOSUPPORT))) : denied;
+    unsigned route =
+        net ? load_field(p, ARGUMENT(2),
+                  emit_test(p, BPF_JEQ, 0 /* NETLINK_ROUTE */, emit_verdict(p, FILTER_ALLOW),
+                      emit_verdict(p, FILTER_EPROTONOSUPPORT)))
+            : denied;
     unsigned inet = net ? check_inet(p) : denied;
-    unsigned family = emit_test(p, BPF_JEQ, AF_NETLINK, route, emit_verdict(p, FILTER_EAFNOSUPPORT));
+    unsigned family =
+        emit_test(p, BPF_JEQ, AF_NETLINK, route, emit_verdict(p, FILTER_EAFNOSUPPORT));
 
     family = emit_test(p, BPF_JEQ, AF_INET6, inet, family);
     family = emit_test(p, BPF_JEQ, AF_INET, inet, family);
-    family = emit_test(p, BPF_JEQ, AF_UNIX, options->process_isolation ? denied : emit_verdict(p, FILTER_ALLOW), family);
+    family = emit_test(p, BPF_JEQ, AF_UNIX,
+        options->process_isolation ? denied : emit_verdict(p, FILTER_ALLOW), family);
     return load_field(p, ARGUMENT(0), family);
 }
 
-/* A datagram socket of a pair can be connected again, to a socket of the host; a stream or seqpacket one cannot. */
+/* A datagram socket of a pair can be connected again, to a socket of the host; a stream or
+ * seqpacket one cannot. */
 static unsigned check_socketpair(struct program *p, const struct filter_options *options) {
     static const uint32_t connected[] = { SOCK_STREAM, SOCK_SEQPACKET };
     unsigned local = emit_verdict(p, FILTER_ALLOW);
 
     if (options->process_isolation)
-        local = load_field(p, ARGUMENT(1), mask_bits(p, SOCKET_TYPE_MASK, one_of(p, connected, 2, local, emit_verdict(p, FILTER_EACCES))));
-    return load_field(p, ARGUMENT(0), emit_test(p, BPF_JEQ, AF_UNIX, local, emit_verdict(p, FILTER_EOPNOTSUPP)));
+        local = load_field(p, ARGUMENT(1),
+            mask_bits(p, SOCKET_TYPE_MASK,
+                one_of(p, connected, 2, local, emit_verdict(p, FILTER_EACCES))));
+    return load_field(
+        p, ARGUMENT(0), emit_test(p, BPF_JEQ, AF_UNIX, local, emit_verdict(p, FILTER_EOPNOTSUPP)));
 }
 
-static unsigned check_mknod(struct program *p, const struct filter_options *options, unsigned argument) {
+static unsigned check_mknod(
+    struct program *p, const struct filter_options *options, unsigned argument) {
     static const uint32_t kinds[] = { 0, S_IFREG, S_IFIFO, S_IFSOCK };
     unsigned denied = emit_verdict(p, FILTER_EPERM);
-    unsigned kind = mask_bits(p, S_IFMT, one_of(p, kinds, sizeof(kinds) / sizeof(kinds[0]), emit_verdict(p, FILTER_ALLOW), denied));
+    unsigned kind = mask_bits(p, S_IFMT,
+        one_of(p, kinds, sizeof(kinds) / sizeof(kinds[0]), emit_verdict(p, FILTER_ALLOW), denied));
 
     if (options->deny_setid_bits)
         kind = emit_test(p, BPF_JSET, SETID_BITS, denied, kind);
     return load_field(p, ARGUMENT(argument), kind);
 }
 
-/* setpriority and ioprio_set: the caller itself or its process group, not all processes of the user (the host's are among them). */
+/* setpriority and ioprio_set: the caller itself or its process group, not all processes of the user
+ * (the host's are among them). */
 static unsigned check_own(struct program *p, uint32_t user) {
     unsigned denied = emit_verdict(p, FILTER_EPERM);
-    unsigned who = load_field(p, ARGUMENT(1), emit_test(p, BPF_JEQ, 0, emit_verdict(p, FILTER_ALLOW), denied));
+    unsigned who =
+        load_field(p, ARGUMENT(1), emit_test(p, BPF_JEQ, 0, emit_verdict(p, FILTER_ALLOW), denied));
 
     return load_field(p, ARGUMENT(0), emit_test(p, BPF_JEQ, user, denied, who));
 }
 
-/* The same where the sandbox has pids of its own: not its init, which has the guest's id, so that the kernel would let a guest starve it and be told an infrastructure failure. */
+/* The same where the sandbox has pids of its own: not its init, which has the guest's id, so that
+ * the kernel would let a guest starve it and be told an infrastructure failure. */
 static unsigned check_not_init(struct program *p, unsigned argument) {
-    return load_field(p, ARGUMENT(argument), emit_test(p, BPF_JEQ, 1, emit_verdict(p, FILTER_EPERM), emit_verdict(p, FILTER_ALLOW)));
+    return load_field(p, ARGUMENT(argument),
+        emit_test(p, BPF_JEQ, 1, emit_verdict(p, FILTER_EPERM), emit_verdict(p, FILTER_ALLOW)));
 }
 
-/* Nor does a guest, as a tracer, decide what a filter leaves to tracers (check_faults): EINVAL is what kernels without that option say. */
+/* Nor does a guest, as a tracer, decide what a filter leaves to tracers (check_faults): EINVAL is
+ * what kernels without that option say. */
 static unsigned check_ptrace(struct program *p, const struct filter_options *options) {
-    static const uint32_t sets_options[] = { 0x4200 /* PTRACE_SETOPTIONS */, 0x4206 /* PTRACE_SEIZE */, 21 /* PTRACE_OLDSETOPTIONS */ };
+    static const uint32_t sets_options[] = { 0x4200 /* PTRACE_SETOPTIONS */,
+        0x4206 /* PTRACE_SEIZE */, 21 /* PTRACE_OLDSETOPTIONS */ };
     unsigned allow = emit_verdict(p, FILTER_ALLOW);
-    unsigned set = load_field(p, ARGUMENT(3), emit_test(p, BPF_JSET, 0x80 /* PTRACE_O_TRACESECCOMP */, emit_verdict(p, FILTER_EINVAL), allow));
-    unsigned request = load_field(p, ARGUMENT(0), one_of(p, sets_options, sizeof(sets_options) / sizeof(sets_options[0]), set, allow));
+    unsigned set = load_field(p, ARGUMENT(3),
+        emit_test(
+            p, BPF_JSET, 0x80 /* PTRACE_O_TRACESECCOMP */, emit_verdict(p, FILTER_EINVAL), allow));
+    unsigned request = load_field(p, ARGUMENT(0),
+        one_of(p, sets_options, sizeof(sets_options) / sizeof(sets_options[0]), set, allow));
 
-    return options->process_isolation ? request : load_field(p, ARGUMENT(1), emit_test(p, BPF_JEQ, 1, emit_verdict(p, FILTER_EPERM), request));
+    return options->process_isolation
+               ? request
+               : load_field(p, ARGUMENT(1),
+                     emit_test(p, BPF_JEQ, 1, emit_verdict(p, FILTER_EPERM), request));
 }
 
-/* A guest has none. The process that takes snapshots makes one in it, to be told which pages were written to (dump/dirty_pages.c); and one that handles no fault of the kernel's. */
+/* A guest has none. The process that takes snapshots makes one in it, to be told which pages were
+ * written to (dump/dirty_pages.c); and one that handles no fault of the kernel's. */
 static unsigned check_faults(struct program *p) {
-    return load_field(p, ARGUMENT(0), emit_test(p, BPF_JEQ, 0x80001 /* O_CLOEXEC, UFFD_USER_MODE_ONLY */, emit_verdict(p, FILTER_TRACED), emit_verdict(p, FILTER_EPERM)));
+    return load_field(p, ARGUMENT(0),
+        emit_test(p, BPF_JEQ, 0x80001 /* O_CLOEXEC, UFFD_USER_MODE_ONLY */,
+            emit_verdict(p, FILTER_TRACED), emit_verdict(p, FILTER_EPERM)));
 }
 
 static unsigned check_not_user(struct program *p, uint32_t user) {
-    return load_field(p, ARGUMENT(0), emit_test(p, BPF_JEQ, user, emit_verdict(p, FILTER_EPERM), check_not_init(p, 1)));
+    return load_field(p, ARGUMENT(0),
+        emit_test(p, BPF_JEQ, user, emit_verdict(p, FILTER_EPERM), check_not_init(p, 1)));
 }
 
 static unsigned check_open(struct program *p, unsigned flags_argument) {
     unsigned mode = check_bits(p, flags_argument + 1, SETID_BITS, FILTER_EPERM);
 
-    return load_field(p, ARGUMENT(flags_argument), emit_test(p, BPF_JSET, OPEN_CREATES, mode, emit_verdict(p, FILTER_ALLOW)));
+    return load_field(p, ARGUMENT(flags_argument),
+        emit_test(p, BPF_JSET, OPEN_CREATES, mode, emit_verdict(p, FILTER_ALLOW)));
 }
 
-/* A command is the subreaper of its tree, and stays it: else what it orphans would go to init, and no time-out would find it. And no table of futexes of its own choosing, which takes
- * gigabytes in one call (Linux 6.16): EINVAL is what kernels before say. Nor names of mappings (PR_SET_VMA), up to 96 bytes for each
- * that no group is charged with: EINVAL is what kernels without them say. */
+/* A command is the subreaper of its tree, and stays it: else what it orphans would go to init, and
+ * no time-out would find it. And no table of futexes of its own choosing, which takes gigabytes in
+ * one call (Linux 6.16): EINVAL is what kernels before say. Nor names of mappings (PR_SET_VMA), up
+ * to 96 bytes for each that no group is charged with: EINVAL is what kernels without them say. */
 static unsigned check_prctl(struct program *p) {
     unsigned allow = emit_verdict(p, FILTER_ALLOW);
-    unsigned to = load_field(p, ARGUMENT(1), emit_test(p, BPF_JEQ, 0, emit_verdict(p, FILTER_EPERM), allow));
-    unsigned hash = emit_test(p, BPF_JEQ, 78 /* PR_FUTEX_HASH */, emit_verdict(p, FILTER_EINVAL), allow);
+    unsigned to =
+        load_field(p, ARGUMENT(1), emit_test(p, BPF_JEQ, 0, emit_verdict(p, FILTER_EPERM), allow));
+    unsigned hash =
+        emit_test(p, BPF_JEQ, 78 /* PR_FUTEX_HASH */, emit_verdict(p, FILTER_EINVAL), allow);
 
-    hash = emit_test(p, BPF_JEQ, 0x53564d41u /* PR_SET_VMA */, emit_verdict(p, FILTER_EINVAL), hash);
+    hash =
+        emit_test(p, BPF_JEQ, 0x53564d41u /* PR_SET_VMA */, emit_verdict(p, FILTER_EINVAL), hash);
 
-    return load_field(p, ARGUMENT(0), emit_test(p, BPF_JEQ, 36 /* PR_SET_CHILD_SUBREAPER */, to, hash));
+    return load_field(
+        p, ARGUMENT(0), emit_test(p, BPF_JEQ, 36 /* PR_SET_CHILD_SUBREAPER */, to, hash));
 }
 
-/* Options whose memory the kernel charges to nobody, and of which a socket, or a network, takes any number or large ones. ENOPROTOOPT is what a kernel without the option says.
+/* Options whose memory the kernel charges to nobody, and of which a socket, or a network, takes any
+ * number or large ones. ENOPROTOOPT is what a kernel without the option says.
  *
- * - Filters: their machine code is nobody's memory, and its sum has a bound for the whole host (net.core.bpf_jit_limit), past which no other sandbox would get its own filter. EPERM.
- * - Keys that sign segments (TCP_MD5SIG, TCP-AO): 4,000 a socket. Upper layers (TCP_ULP) and their ciphers.
- * - Groups of IPv6, and sources of groups: each is an entry of the network's, 4,000 a socket. Groups of IPv4 without sources are bounded by igmp_max_memberships (guest/init_setup.c).
+ * - Filters: their machine code is nobody's memory, and its sum has a bound for the whole host
+ * (net.core.bpf_jit_limit), past which no other sandbox would get its own filter. EPERM.
+ * - Keys that sign segments (TCP_MD5SIG, TCP-AO): 4,000 a socket. Upper layers (TCP_ULP) and their
+ * ciphers.
+ * - Groups of IPv6, and sources of groups: each is an entry of the network's, 4,000 a socket.
+ * Groups of IPv4 without sources are bounded by igmp_max_memberships (guest/init_setup.c).
  * - Headers of IPv6 that are sent with each packet: up to 128 KiB a socket. */
 static unsigned check_sockopt(struct program *p) {
     static const uint32_t programs[] = { SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF };
     unsigned allow = emit_verdict(p, FILTER_ALLOW), absent = emit_verdict(p, FILTER_ENOPROTOOPT);
 
-    /* TCP_MD5SIG; from TCP_ULP on TCP_MD5SIG_EXT and TCP_FASTOPEN_KEY; TCP_AO_ADD_KEY, _DEL_KEY, _INFO */
+    /* TCP_MD5SIG; from TCP_ULP on TCP_MD5SIG_EXT and TCP_FASTOPEN_KEY; TCP_AO_ADD_KEY, _DEL_KEY,
+     * _INFO */
     unsigned tcp = emit_test(p, BPF_JGE, 31, absent, emit_test(p, BPF_JEQ, 14, absent, allow));
-    tcp = load_field(p, ARGUMENT(2), emit_test(p, BPF_JGE, 41, allow, emit_test(p, BPF_JGE, 38, absent, emit_test(p, BPF_JGE, 34, allow, tcp))));
+    tcp = load_field(p, ARGUMENT(2),
+        emit_test(p, BPF_JGE, 41, allow,
+            emit_test(p, BPF_JGE, 38, absent, emit_test(p, BPF_JGE, 34, allow, tcp))));
 
-    /* IPV6_2292PKTOPTIONS, IPV6_JOIN_GROUP, IPV6_RTHDR; MCAST_JOIN_GROUP to MCAST_MSFILTER. Other headers, and anycast, take a capability. */
+    /* IPV6_2292PKTOPTIONS, IPV6_JOIN_GROUP, IPV6_RTHDR; MCAST_JOIN_GROUP to MCAST_MSFILTER. Other
+     * headers, and anycast, take a capability. */
     static const uint32_t of_ipv6[] = { 6, 20, 57 };
     unsigned ipv6 = one_of(p, of_ipv6, ARRAY_SIZE(of_ipv6), absent, allow);
-    ipv6 = load_field(p, ARGUMENT(2), emit_test(p, BPF_JGE, 49, ipv6, emit_test(p, BPF_JGE, 42, absent, ipv6)));
+    ipv6 = load_field(
+        p, ARGUMENT(2), emit_test(p, BPF_JGE, 49, ipv6, emit_test(p, BPF_JGE, 42, absent, ipv6)));
 
     /* IP_BLOCK_SOURCE to MCAST_MSFILTER, but for MCAST_JOIN_GROUP and MCAST_LEAVE_GROUP */
     static const uint32_t whole_groups[] = { 42, 45 };
-    unsigned ip = emit_test(p, BPF_JGE, 38, one_of(p, whole_groups, ARRAY_SIZE(whole_groups), allow, absent), allow);
+    unsigned ip = emit_test(
+        p, BPF_JGE, 38, one_of(p, whole_groups, ARRAY_SIZE(whole_groups), allow, absent), allow);
     ip = load_field(p, ARGUMENT(2), emit_test(p, BPF_JGE, 49, allow, ip));
 
-    unsigned socket = load_field(p, ARGUMENT(2), one_of(p, programs, ARRAY_SIZE(programs), emit_verdict(p, FILTER_EPERM), allow));
+    unsigned socket = load_field(p, ARGUMENT(2),
+        one_of(p, programs, ARRAY_SIZE(programs), emit_verdict(p, FILTER_EPERM), allow));
     unsigned level = emit_test(p, BPF_JEQ, 6 /* SOL_TCP */, tcp, allow);
 
     level = emit_test(p, BPF_JEQ, 41 /* SOL_IPV6 */, ipv6, level);
@@ -391,16 +477,22 @@ static unsigned check_sockopt(struct program *p) {
     return load_field(p, ARGUMENT(1), emit_test(p, BPF_JEQ, SOL_SOCKET, socket, level));
 }
 
-/* An access control list (POSIX ACL) of a file in memory is charged to nobody, and one of 64 KiB can hang on each file, two on each directory. An attribute's name cannot be seen here, its
- * length can: such a list has 4 bytes and 8 for each entry, so of what is longer than FILTER_ATTRIBUTE_BYTES every eighth length is refused, as too long. Other attributes are charged. */
+/* An access control list (POSIX ACL) of a file in memory is charged to nobody, and one of 64 KiB
+ * can hang on each file, two on each directory. An attribute's name cannot be seen here, its length
+ * can: such a list has 4 bytes and 8 for each entry, so of what is longer than
+ * FILTER_ATTRIBUTE_BYTES every eighth length is refused, as too long. Other attributes are charged.
+ */
 static unsigned check_attribute(struct program *p) {
     unsigned allow = emit_verdict(p, FILTER_ALLOW);
-    unsigned remainder = mask_bits(p, 7, emit_test(p, BPF_JEQ, 4, emit_verdict(p, FILTER_E2BIG), allow));
+    unsigned remainder =
+        mask_bits(p, 7, emit_test(p, BPF_JEQ, 4, emit_verdict(p, FILTER_E2BIG), allow));
 
-    return load_field(p, ARGUMENT(3), emit_test(p, BPF_JGE, FILTER_ATTRIBUTE_BYTES + 1, remainder, allow));
+    return load_field(
+        p, ARGUMENT(3), emit_test(p, BPF_JGE, FILTER_ATTRIBUTE_BYTES + 1, remainder, allow));
 }
 
-static unsigned emit_check(struct program *p, const struct filter_options *options, enum filter_rule rule) {
+static unsigned emit_check(
+    struct program *p, const struct filter_options *options, enum filter_rule rule) {
     switch ((int)rule) {
     case FILTER_CLONE:
         return check_bits(p, 0, NAMESPACE_FLAGS | PARENT_FLAG, FILTER_EPERM);
@@ -417,8 +509,10 @@ static unsigned emit_check(struct program *p, const struct filter_options *optio
     case FILTER_SOCKETPAIR:
         return check_socketpair(p, options);
     case FILTER_SECCOMP:
-        /* A listener holds its own processes in the kernel until it answers, and no snapshot can hold it; EINVAL is what a kernel without listeners says. */
-        return options->allow_listener ? emit_verdict(p, FILTER_ALLOW) : check_bits(p, 1, NEW_LISTENER, FILTER_EINVAL);
+        /* A listener holds its own processes in the kernel until it answers, and no snapshot can
+         * hold it; EINVAL is what a kernel without listeners says. */
+        return options->allow_listener ? emit_verdict(p, FILTER_ALLOW)
+                                       : check_bits(p, 1, NEW_LISTENER, FILTER_EINVAL);
     case FILTER_PRCTL:
         return check_prctl(p);
     case FILTER_SOCKOPT:
@@ -428,15 +522,20 @@ static unsigned emit_check(struct program *p, const struct filter_options *optio
     case FILTER_MKNODAT:
         return check_mknod(p, options, 2);
     case FILTER_RENAME:
-        return check_bits(p, 4, RENAME_WHITEOUT_FLAG, FILTER_EINVAL);       /* a whiteout is a device node, and layers give it a meaning */
+        return check_bits(p, 4, RENAME_WHITEOUT_FLAG,
+            FILTER_EINVAL); /* a whiteout is a device node, and layers give it a meaning */
     case FILTER_CHECK_RESERVE:
-        return load_field(p, ARGUMENT(1), emit_test(p, BPF_JSET, 2 /* FALLOC_FL_PUNCH_HOLE */, emit_verdict(p, FILTER_ALLOW), emit_verdict(p, FILTER_EOPNOTSUPP)));
+        return load_field(p, ARGUMENT(1),
+            emit_test(p, BPF_JSET, 2 /* FALLOC_FL_PUNCH_HOLE */, emit_verdict(p, FILTER_ALLOW),
+                emit_verdict(p, FILTER_EOPNOTSUPP)));
     case FILTER_CHECK_SELF:
-        return load_field(p, ARGUMENT(0), emit_test(p, BPF_JEQ, 0, emit_verdict(p, FILTER_ALLOW), emit_verdict(p, FILTER_EPERM)));
+        return load_field(p, ARGUMENT(0),
+            emit_test(p, BPF_JEQ, 0, emit_verdict(p, FILTER_ALLOW), emit_verdict(p, FILTER_EPERM)));
     case FILTER_CHECK_PRIORITY:
         return options->process_isolation ? check_own(p, 2 /* PRIO_USER */) : check_not_user(p, 2);
     case FILTER_CHECK_IOPRIO:
-        return options->process_isolation ? check_own(p, 3 /* IOPRIO_WHO_USER */) : check_not_user(p, 3);
+        return options->process_isolation ? check_own(p, 3 /* IOPRIO_WHO_USER */)
+                                          : check_not_user(p, 3);
     case FILTER_CHECK_MODE1:
         return check_bits(p, 1, SETID_BITS, FILTER_EPERM);
     case FILTER_CHECK_MODE2:
@@ -470,13 +569,19 @@ static enum filter_rule resolve_rule(const struct filter_options *o, enum filter
     case FILTER_SYSVIPC:
         return o->process_isolation || o->deny_uncharged ? FILTER_ENOSYS : FILTER_ALLOW;
     case FILTER_SEGMENTS:
-        return o->process_isolation || (o->deny_uncharged && !o->allow_segments) ? FILTER_ENOSYS : FILTER_ALLOW;
+        return o->process_isolation || (o->deny_uncharged && !o->allow_segments) ? FILTER_ENOSYS
+                                                                                 : FILTER_ALLOW;
     case FILTER_RULESET:
         return o->deny_uncharged ? FILTER_EOPNOTSUPP : FILTER_ALLOW;
     case FILTER_AFFINITY:
-        /* Each hop to another CPU is made by the kernel's own thread for that, ahead of everybody and charged to nobody: eight processes that hop take both CPUs of a host, whatever their weight or limit. And
-         * where max_cpu is held by affinity, it is the limit. Programs that pin themselves do so to be quicker and many end when it is refused, so it is a hint that nobody follows. */
-        return !o->allow_affinity ? FILTER_DONE : o->process_isolation ? FILTER_CHECK_SELF : FILTER_CHECK_NOT_INIT;
+        /* Each hop to another CPU is made by the kernel's own thread for that, ahead of everybody
+         * and charged to nobody: eight processes that hop take both CPUs of a host, whatever their
+         * weight or limit. And where max_cpu is held by affinity, it is the limit. Programs that
+         * pin themselves do so to be quicker and many end when it is refused, so it is a hint that
+         * nobody follows. */
+        return !o->allow_affinity     ? FILTER_DONE
+               : o->process_isolation ? FILTER_CHECK_SELF
+                                      : FILTER_CHECK_NOT_INIT;
     case FILTER_OTHERS:
         return o->process_isolation ? FILTER_CHECK_SELF : FILTER_CHECK_NOT_INIT;
     case FILTER_GETFD:
@@ -494,9 +599,13 @@ static enum filter_rule resolve_rule(const struct filter_options *o, enum filter
     case FILTER_WATCH:
         return o->process_isolation ? FILTER_EACCES : FILTER_ALLOW;
     case FILTER_CHMOD:
-        return o->keep_metadata ? FILTER_DONE : o->deny_setid_bits ? FILTER_CHECK_MODE1 : FILTER_ALLOW;
+        return o->keep_metadata     ? FILTER_DONE
+               : o->deny_setid_bits ? FILTER_CHECK_MODE1
+                                    : FILTER_ALLOW;
     case FILTER_CHMODAT:
-        return o->keep_metadata ? FILTER_DONE : o->deny_setid_bits ? FILTER_CHECK_MODE2 : FILTER_ALLOW;
+        return o->keep_metadata     ? FILTER_DONE
+               : o->deny_setid_bits ? FILTER_CHECK_MODE2
+                                    : FILTER_ALLOW;
     case FILTER_CREAT:
         return o->deny_setid_bits ? FILTER_CHECK_MODE1 : FILTER_ALLOW;
     case FILTER_OPEN:
@@ -504,7 +613,7 @@ static enum filter_rule resolve_rule(const struct filter_options *o, enum filter
     case FILTER_OPENAT:
         return o->deny_setid_bits ? FILTER_CHECK_OPENAT : FILTER_ALLOW;
     case FILTER_OPENAT2:
-        return o->deny_setid_bits ? FILTER_ENOSYS : FILTER_ALLOW;       /* its mode is in memory */
+        return o->deny_setid_bits ? FILTER_ENOSYS : FILTER_ALLOW; /* its mode is in memory */
     case FILTER_OWNER:
         return o->keep_metadata ? FILTER_EPERM : FILTER_ALLOW;
     case FILTER_TIMES:
@@ -514,7 +623,7 @@ static enum filter_rule resolve_rule(const struct filter_options *o, enum filter
     case FILTER_XATTR_SET:
         return o->keep_metadata ? FILTER_EOPNOTSUPP : FILTER_CHECK_ATTRIBUTE;
     case FILTER_XATTR_SET_AT:
-        return o->keep_metadata ? FILTER_EOPNOTSUPP : FILTER_ENOSYS;        /* its length is in memory */
+        return o->keep_metadata ? FILTER_EOPNOTSUPP : FILTER_ENOSYS; /* its length is in memory */
     case FILTER_NOTES:
         return o->process_isolation ? FILTER_EOPNOTSUPP : FILTER_ALLOW;
     case FILTER_SYNC:
@@ -526,15 +635,15 @@ static enum filter_rule resolve_rule(const struct filter_options *o, enum filter
 
 #ifdef FILTER_ARCH
 
-#define FILTER_COUNT_ROW(number, name, rule) +1
-#define FILTER_ROW(number, name, rule) { number, FILTER_##rule, #name },
-#define FILTER_N_SYSCALLS (0 FILTER_SYSCALLS(FILTER_COUNT_ROW))
+#    define FILTER_COUNT_ROW(number, name, rule) +1
+#    define FILTER_ROW(number, name, rule) { number, FILTER_##rule, #    name },
+#    define FILTER_N_SYSCALLS (0 FILTER_SYSCALLS(FILTER_COUNT_ROW))
 
 static const struct filter_syscall {
     uint16_t number;
     uint8_t rule;
     const char *name;
-} filter_syscalls[] = { FILTER_SYSCALLS(FILTER_ROW) };      /* in the order of their numbers */
+} filter_syscalls[] = { FILTER_SYSCALLS(FILTER_ROW) }; /* in the order of their numbers */
 
 struct range {
     uint32_t first;
@@ -562,7 +671,8 @@ static size_t make_ranges(const struct filter_options *options, struct range *ra
     }
     add_range(ranges, &n, next, FILTER_ENOSYS);
     add_range(ranges, &n, FILTER_X32_BIT, FILTER_KILL);
-    add_range(ranges, &n, 0xffffffffu, FILTER_ENOSYS);      /* -1: a call that a tracer has taken away; the kernel runs none */
+    add_range(ranges, &n, 0xffffffffu,
+        FILTER_ENOSYS); /* -1: a call that a tracer has taken away; the kernel runs none */
     return n;
 }
 
@@ -578,19 +688,24 @@ static unsigned emit_leaf(struct program *p, const struct range *range) {
     return range->rule <= FILTER_TRACED ? emit_verdict(p, range->rule) : p->places[range->rule];
 }
 
-/* How many of ranges[low..high) one leaf of the tree takes: a range, and with it up to MAX_SINGLES single numbers inside it that have rules of their own. A
- * single number costs one comparison there instead of the two that cut it out, and compiling the program is most of what installing it costs. */
-#define MAX_SINGLES 2
+/* How many of ranges[low..high) one leaf of the tree takes: a range, and with it up to MAX_SINGLES
+ * single numbers inside it that have rules of their own. A single number costs one comparison there
+ * instead of the two that cut it out, and compiling the program is most of what installing it
+ * costs. */
+#    define MAX_SINGLES 2
 static size_t find_group(const struct range *ranges, size_t low, size_t high) {
     size_t end = low + 1;
 
-    while (end + 1 < high && end - low < 2 * MAX_SINGLES && ranges[end + 1].rule == ranges[low].rule && ranges[end + 1].first == ranges[end].first + 1)
+    while (end + 1 < high && end - low < 2 * MAX_SINGLES &&
+           ranges[end + 1].rule == ranges[low].rule &&
+           ranges[end + 1].first == ranges[end].first + 1)
         end += 2;
     return end - low;
 }
 
 /* The search among ranges[low..high), which starts with a whole group and ends with one. */
-static unsigned emit_search(struct program *p, const struct range *ranges, size_t low, size_t high) {
+static unsigned emit_search(
+    struct program *p, const struct range *ranges, size_t low, size_t high) {
     size_t middle = low + find_group(ranges, low, high);
 
     if (middle >= high) {
@@ -601,7 +716,8 @@ static unsigned emit_search(struct program *p, const struct range *ranges, size_
     }
     for (;;) {
         size_t next = middle + find_group(ranges, middle, high);
-        if (next >= high || 2 * range_weight(&ranges[low], &ranges[middle]) >= range_weight(&ranges[low], &ranges[high]))
+        if (next >= high || 2 * range_weight(&ranges[low], &ranges[middle]) >=
+                                range_weight(&ranges[low], &ranges[high]))
             break;
         middle = next;
     }
@@ -611,20 +727,26 @@ static unsigned emit_search(struct program *p, const struct range *ranges, size_
     return emit_test(p, BPF_JGE, ranges[middle].first, right, left);
 }
 
-int filter_build(const struct filter_options *options, struct sock_filter *program, size_t capacity) {
-    struct program p = { .instructions = program, .capacity = (unsigned)(capacity < FILTER_MAX_INSTRUCTIONS ? capacity : FILTER_MAX_INSTRUCTIONS) };
+int filter_build(
+    const struct filter_options *options, struct sock_filter *program, size_t capacity) {
+    struct program p = { .instructions = program,
+        .capacity =
+            (unsigned)(capacity < FILTER_MAX_INSTRUCTIONS ? capacity : FILTER_MAX_INSTRUCTIONS) };
     struct range ranges[2 * FILTER_N_SYSCALLS + 4];
     size_t n_ranges = make_ranges(options, ranges);
 
     ranges[n_ranges].first = 0xffffffffu;
 
-    emit_instruction(&p, BPF_RET | BPF_K, 0, 0, SECCOMP_RET_KILL_PROCESS);      /* place 0, so that 0 means "not written" below */
+    emit_instruction(&p, BPF_RET | BPF_K, 0, 0,
+        SECCOMP_RET_KILL_PROCESS); /* place 0, so that 0 means "not written" below */
     for (size_t i = 0; i < n_ranges; i++)
         if (ranges[i].rule > FILTER_TRACED && p.places[ranges[i].rule] == 0)
             p.places[ranges[i].rule] = emit_check(&p, options, ranges[i].rule);
 
-    unsigned tree = load_field(&p, offsetof(struct seccomp_data, nr), emit_search(&p, ranges, 0, n_ranges));
-    load_field(&p, offsetof(struct seccomp_data, arch), emit_test(&p, BPF_JEQ, FILTER_ARCH, tree, emit_verdict(&p, FILTER_KILL)));
+    unsigned tree =
+        load_field(&p, offsetof(struct seccomp_data, nr), emit_search(&p, ranges, 0, n_ranges));
+    load_field(&p, offsetof(struct seccomp_data, arch),
+        emit_test(&p, BPF_JEQ, FILTER_ARCH, tree, emit_verdict(&p, FILTER_KILL)));
     if (p.full)
         return -ENOBUFS;
 
@@ -649,7 +771,8 @@ const char *filter_syscall_name(unsigned number) {
 
 #else
 
-int filter_build(const struct filter_options *options, struct sock_filter *program, size_t capacity) {
+int filter_build(
+    const struct filter_options *options, struct sock_filter *program, size_t capacity) {
     (void)options, (void)program, (void)capacity;
     return -ENOTSUP;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A seccomp program as text. Jumps go forward only, so one pass in the order of the instructions knows at each of them what the accumulator
- * holds (which field of seccomp_data, on every path that leads there) and whether anything jumps to it.
+ * A seccomp program as text. Jumps go forward only, so one pass in the order of the instructions
+ * knows at each of them what the accumulator holds (which field of seccomp_data, on every path that
+ * leads there) and whether anything jumps to it.
  */
 #include "policy/filter.h"
 
@@ -13,7 +14,8 @@
 
 #include "base/cleanup.h"
 
-/* What the accumulator holds at an instruction: nothing known yet (no path so far), a field by its offset + 1, or one thing or another. */
+/* What the accumulator holds at an instruction: nothing known yet (no path so far), a field by its
+ * offset + 1, or one thing or another. */
 enum { HOLDS_NOTHING = 0, HOLDS_MASKED = 1u << 8, HOLDS_VARIOUS = 1u << 9 };
 
 struct line {
@@ -34,8 +36,11 @@ static void add_field(struct buf *to, uint32_t offset) {
         buf_add_text(to, "nr");
     else if (offset == offsetof(struct seccomp_data, arch))
         buf_add_text(to, "arch");
-    else if (offset >= offsetof(struct seccomp_data, args) && offset < sizeof(struct seccomp_data) && offset % 4 == 0)
-        buf_printf(to, "args[%u].%s", (unsigned)((offset - offsetof(struct seccomp_data, args)) / 8), offset % 8 == 0 ? "low" : "high");
+    else if (offset >= offsetof(struct seccomp_data, args) &&
+             offset < sizeof(struct seccomp_data) && offset % 4 == 0)
+        buf_printf(to, "args[%u].%s",
+            (unsigned)((offset - offsetof(struct seccomp_data, args)) / 8),
+            offset % 8 == 0 ? "low" : "high");
     else
         buf_printf(to, "data[%u]", (unsigned)offset);
 }
@@ -87,7 +92,8 @@ static void add_jump(struct buf *to, size_t from, unsigned distance) {
 
 /* The value an instruction compares with: as a call's name where it compares the call's number. */
 static void add_value(struct buf *to, unsigned holds, uint32_t value, bool bits) {
-    const char *name = holds == offsetof(struct seccomp_data, nr) + 1 ? filter_syscall_name(value) : NULL;
+    const char *name =
+        holds == offsetof(struct seccomp_data, nr) + 1 ? filter_syscall_name(value) : NULL;
 
     if (holds == offsetof(struct seccomp_data, arch) + 1 && value == AUDIT_ARCH_X86_64)
         name = "x86-64";
@@ -99,7 +105,8 @@ static void add_value(struct buf *to, unsigned holds, uint32_t value, bool bits)
         buf_printf(to, " (%s)", name);
 }
 
-static void add_condition(struct buf *to, size_t i, const struct sock_filter *instruction, const char *relation, unsigned holds) {
+static void add_condition(struct buf *to, size_t i, const struct sock_filter *instruction,
+    const char *relation, unsigned holds) {
     buf_add_text(to, "if ");
     if (holds == HOLDS_NOTHING || (holds & (HOLDS_VARIOUS | HOLDS_MASKED)) != 0)
         buf_add_text(to, "A");
@@ -125,7 +132,9 @@ int filter_disassemble(const struct sock_filter *program, size_t n, struct buf *
         bool jumps = BPF_CLASS(instruction->code) == BPF_JMP;
         size_t left = n - i - 1;
 
-        if (jumps && (BPF_OP(instruction->code) == BPF_JA ? instruction->k >= left : instruction->jt >= left || instruction->jf >= left))
+        if (jumps && (BPF_OP(instruction->code) == BPF_JA
+                             ? instruction->k >= left
+                             : instruction->jt >= left || instruction->jf >= left))
             return -EINVAL;
         if (lines[i].target)
             buf_printf(to, "L%zu:\n", i);

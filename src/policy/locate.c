@@ -5,7 +5,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* A place in the text. It never moves past the end, so a text that is not valid after all gives a wrong line and nothing worse. */
+/* A place in the text. It never moves past the end, so a text that is not valid after all gives a
+ * wrong line and nothing worse. */
 struct cursor {
     const char *p, *end;
     unsigned line;
@@ -21,7 +22,8 @@ static void step_char(struct cursor *c) {
 }
 
 static void skip_space(struct cursor *c) {
-    while (peek_char(c) == ' ' || peek_char(c) == '\t' || peek_char(c) == '\n' || peek_char(c) == '\r')
+    while (
+        peek_char(c) == ' ' || peek_char(c) == '\t' || peek_char(c) == '\n' || peek_char(c) == '\r')
         step_char(c);
 }
 
@@ -58,7 +60,7 @@ static void skip_value(struct cursor *c) {
         default:
             step_char(c);
         }
-        if (depth == 0)         /* the rest of a number or a word */
+        if (depth == 0) /* the rest of a number or a word */
             while (c->p < c->end && strchr(",]} \t\r\n:", *c->p) == NULL)
                 step_char(c);
     } while (depth > 0 && c->p < c->end);
@@ -70,14 +72,16 @@ static bool is_key(const char *from, const char *to, const char *key) {
 
     if (memchr(from, '\\', (size_t)(to - from)) != NULL) {
         json_t *decoded = json_loadb(from, (size_t)(to - from), JSON_DECODE_ANY, NULL);
-        bool same = decoded != NULL && json_string_length(decoded) == length && memcmp(json_string_value(decoded), key, length) == 0;
+        bool same = decoded != NULL && json_string_length(decoded) == length &&
+                    memcmp(json_string_value(decoded), key, length) == 0;
         json_decref(decoded);
         return same;
     }
     return (size_t)(to - from) == length + 2 && memcmp(from + 1, key, length) == 0;
 }
 
-/* Moves into the object at the cursor, to the value of `key`, and returns the key's line; 0 (and the cursor anywhere) if it is not there. */
+/* Moves into the object at the cursor, to the value of `key`, and returns the key's line; 0 (and
+ * the cursor anywhere) if it is not there. */
 static unsigned find_key(struct cursor *c, const char *key) {
     skip_space(c);
     if (peek_char(c) != '{')
@@ -93,7 +97,7 @@ static unsigned find_key(struct cursor *c, const char *key) {
         skip_string(c);
         bool found = is_key(from, c->p, key);
         skip_space(c);
-        step_char(c);        /* : */
+        step_char(c); /* : */
         skip_space(c);
         if (found)
             return line;
@@ -117,7 +121,8 @@ static unsigned find_element(struct cursor *c, long index) {
     return 0;
 }
 
-unsigned locate_line(const char *text, size_t length, const char *key, long index, const char *member) {
+unsigned locate_line(
+    const char *text, size_t length, const char *key, long index, const char *member) {
     struct cursor c = { text, text + length, 1 };
     unsigned line = find_key(&c, key), deeper = 0;
 

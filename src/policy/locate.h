@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where in a policy's text something is: jansson tells lines of syntax errors only, so a second, small scanner walks the text that jansson has accepted. */
+/* Where in a policy's text something is: jansson tells lines of syntax errors only, so a second,
+ * small scanner walks the text that jansson has accepted. */
 #ifndef ROLLBOX_POLICY_LOCATE_H
 #define ROLLBOX_POLICY_LOCATE_H
 
 #include <stddef.h>
 
-/* The line (from 1) of `key` in the object that is the text; of its element `index` if that is not -1, or of its member `member` if that is not NULL (as far
- * down as there is such a thing). 0 if the text has no such key. The text must be valid JSON. */
-unsigned locate_line(const char *text, size_t length, const char *key, long index, const char *member);
+/* The line (from 1) of `key` in the object that is the text; of its element `index` if that is not
+ * -1, or of its member `member` if that is not NULL (as far down as there is such a thing). 0 if
+ * the text has no such key. The text must be valid JSON. */
+unsigned locate_line(
+    const char *text, size_t length, const char *key, long index, const char *member);
 
 #endif

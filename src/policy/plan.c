@@ -2,13 +2,17 @@
 /*
  * Compiling a policy into a plan.
  *
- * Where things go. The template holds what is the same for every sandbox: read-only and shared grants, /dev, /etc's own files, and below PLAN_HIDDEN the
- * sources of what box operations bind: faked files of /proc, lower directories of copy-on-write grants, and grants that lie below a place that is each sandbox'
- * own ("late" ones: they can be put in place only after that). A sandbox adds one tmpfs, whose parts become its writable places
- * and /dev/shm, so one size holds for all that it writes; its own /proc and /dev/pts; and the late grants.
+ * Where things go. The template holds what is the same for every sandbox: read-only and shared
+ * grants, /dev, /etc's own files, and below PLAN_HIDDEN the sources of what box operations bind:
+ * faked files of /proc, lower directories of copy-on-write grants, and grants that lie below a
+ * place that is each sandbox' own ("late" ones: they can be put in place only after that). A
+ * sandbox adds one tmpfs, whose parts become its writable places and /dev/shm, so one size holds
+ * for all that it writes; its own /proc and /dev/pts; and the late grants.
  *
- * With an image the root is itself such a place: an overlay over the image's layers, which the sandbox makes first and then enters. Everything else is put into it from the template, which it leaves
- * at the end; so all grants are late ones. What the image holds is as untrusted as what a guest wrote: no link in it is followed.
+ * With an image the root is itself such a place: an overlay over the image's layers, which the
+ * sandbox makes first and then enters. Everything else is put into it from the template, which it
+ * leaves at the end; so all grants are late ones. What the image holds is as untrusted as what a
+ * guest wrote: no link in it is followed.
  */
 #include "policy/plan.h"
 
@@ -31,52 +35,107 @@
 #define MASK (READ_ONLY | MOUNT_ATTR_NOEXEC)
 #define MAX_GRANTS 1000
 #define NOBODY 65534u
-/* Without a memory cgroup nothing counts a System V segment that no process has mapped, so all of them together get a small
- * share on top of max_memory. PostgreSQL wants 56 bytes, an X client a picture. */
+/* Without a memory cgroup nothing counts a System V segment that no process has mapped, so all of
+ * them together get a small share on top of max_memory. PostgreSQL wants 56 bytes, an X client a
+ * picture. */
 #define SEGMENT_SHARE 16
 #define MAX_SEGMENT_BYTES (16ull << 20)
-#define PAGE_BYTES 4096         /* of the one architecture that has a filter */
-#define GUESTS_LAYERS 64        /* of a snapshot of the store: what fits beside a sandbox's own into the options of a mount */
+#define PAGE_BYTES 4096 /* of the one architecture that has a filter */
+#define GUESTS_LAYERS                                                                              \
+    64 /* of a snapshot of the store: what fits beside a sandbox's own into the options of a mount \
+        */
 
 const char *const plan_sysctl_names[] = {
-    "fs/file-max", "fs/inotify/max_user_watches", "fs/nr_open", "fs/pipe-max-size", "kernel/cap_last_cap", "kernel/ngroups_max", "kernel/osrelease", "kernel/ostype", "kernel/overflowgid",
-    "kernel/overflowuid", "kernel/pid_max", "kernel/sem", "kernel/shmall", "kernel/shmmax", "kernel/shmmni", "kernel/threads-max", "kernel/version", "net/core/somaxconn", "vm/max_map_count",
-    "vm/overcommit_memory", NULL,
+    "fs/file-max",
+    "fs/inotify/max_user_watches",
+    "fs/nr_open",
+    "fs/pipe-max-size",
+    "kernel/cap_last_cap",
+    "kernel/ngroups_max",
+    "kernel/osrelease",
+    "kernel/ostype",
+    "kernel/overflowgid",
+    "kernel/overflowuid",
+    "kernel/pid_max",
+    "kernel/sem",
+    "kernel/shmall",
+    "kernel/shmmax",
+    "kernel/shmmni",
+    "kernel/threads-max",
+    "kernel/version",
+    "net/core/somaxconn",
+    "vm/max_map_count",
+    "vm/overcommit_memory",
+    NULL,
 };
 
-/* What the kernel gives to root alone is not here, as no guest is the host's root; nor what tells only of the kernel's build (kallsyms has no addresses for a guest). cpuinfo, loadavg, meminfo,
- * stat and vmstat are replaced by ones that tell of the sandbox, /proc/sys by a choice of it. Each costs every sandbox a mount, about 10 us. */
+/* What the kernel gives to root alone is not here, as no guest is the host's root; nor what tells
+ * only of the kernel's build (kallsyms has no addresses for a guest). cpuinfo, loadavg, meminfo,
+ * stat and vmstat are replaced by ones that tell of the sandbox, /proc/sys by a choice of it. Each
+ * costs every sandbox a mount, about 10 us. */
 const char *const plan_proc_masked[] = {
-    "buddyinfo", "bus/", "cgroups", "cmdline", "diskstats", "fs/", "interrupts", "irq/", "key-users", "keys", "latency_stats", "locks", "mdstat", "partitions", "pressure/", "sched_debug", "schedstat",
-    "scsi/", "softirqs", "swaps", "timer_stats", "zoneinfo", NULL,
+    "buddyinfo",
+    "bus/",
+    "cgroups",
+    "cmdline",
+    "diskstats",
+    "fs/",
+    "interrupts",
+    "irq/",
+    "key-users",
+    "keys",
+    "latency_stats",
+    "locks",
+    "mdstat",
+    "partitions",
+    "pressure/",
+    "sched_debug",
+    "schedstat",
+    "scsi/",
+    "softirqs",
+    "swaps",
+    "timer_stats",
+    "zoneinfo",
+    NULL,
 };
 
-/* ---- pieces --------------------------------------------------------------------------------------------------------- */
+/* ---- pieces ---- */
 
-static void op_add(struct compiler *c, struct buf *to, enum plan_op_kind kind, const char *path, const char *source, uint64_t mode, uint16_t grant) {
-    struct plan_op op = { .kind = (uint16_t)kind, .grant = grant, .mode = (uint32_t)mode, .path = compiler_text(c, path), .source = compiler_text(c, source) };
+static void op_add(struct compiler *c, struct buf *to, enum plan_op_kind kind, const char *path,
+    const char *source, uint64_t mode, uint16_t grant) {
+    struct plan_op op = { .kind = (uint16_t)kind,
+        .grant = grant,
+        .mode = (uint32_t)mode,
+        .path = compiler_text(c, path),
+        .source = compiler_text(c, source) };
 
     buf_add(to, &op, sizeof op);
 }
 
-static void add_template_op(struct compiler *c, enum plan_op_kind kind, const char *path, const char *source, uint64_t mode) {
+static void add_template_op(struct compiler *c, enum plan_op_kind kind, const char *path,
+    const char *source, uint64_t mode) {
     op_add(c, &c->template_ops, kind, path, source, mode, 0);
 }
 
-static void add_box_op(struct compiler *c, enum plan_op_kind kind, const char *path, const char *source, uint64_t mode) {
+static void add_box_op(struct compiler *c, enum plan_op_kind kind, const char *path,
+    const char *source, uint64_t mode) {
     op_add(c, &c->box_ops, kind, path, source, mode, 0);
 }
 
 /* What the snapshot that the policy names has for a place. */
-static const struct plan_image_place *stored_place(const struct compiler *c, const char *path, bool is_file) {
+static const struct plan_image_place *stored_place(
+    const struct compiler *c, const char *path, bool is_file) {
     for (size_t i = 0; c->host->snapshot && i < c->host->snapshot->n_places; i++)
-        if (!strcmp(c->host->snapshot->places[i].path, path) && c->host->snapshot->places[i].is_file == is_file)
+        if (!strcmp(c->host->snapshot->places[i].path, path) &&
+            c->host->snapshot->places[i].is_file == is_file)
             return &c->host->snapshot->places[i];
     return NULL;
 }
 
-/* Where a sandbox may write. Its number is part of what layers are: the order in which places are added must depend on the policy and the host's files alone. */
-static void writable_place(struct compiler *c, const char *path, const char *base, uint32_t mode, uint32_t flags, uint16_t grant) {
+/* Where a sandbox may write. Its number is part of what layers are: the order in which places are
+ * added must depend on the policy and the host's files alone. */
+static void writable_place(struct compiler *c, const char *path, const char *base, uint32_t mode,
+    uint32_t flags, uint16_t grant) {
     const struct plan_image_place *stored = stored_place(c, path, flags & PLAN_PLACE_FILE);
     struct buf under = BUF_INIT;
 
@@ -86,19 +145,28 @@ static void writable_place(struct compiler *c, const char *path, const char *bas
             buf_printf(&under, ":%s", base);
         c->texts.failed |= buf_failed(&under);
     }
-    struct plan_op op = { .kind = PLAN_OP_PLACE, .grant = grant, .mode = mode, .path = compiler_text(c, path), .source = compiler_text(c, stored ? under.data : base), .value = c->n_places++ | flags };
+    struct plan_op op = { .kind = PLAN_OP_PLACE,
+        .grant = grant,
+        .mode = mode,
+        .path = compiler_text(c, path),
+        .source = compiler_text(c, stored ? under.data : base),
+        .value = c->n_places++ | flags };
 
     buf_add(&c->box_ops, &op, sizeof op);
     buf_done(&under);
 }
 
 static void add_file(struct compiler *c, const char *path, const char *content, uint32_t mode) {
-    struct plan_op op = { .kind = PLAN_OP_FILE, .mode = mode, .path = compiler_text(c, path), .source = compiler_text(c, content), .value = strlen(content) };
+    struct plan_op op = { .kind = PLAN_OP_FILE,
+        .mode = mode,
+        .path = compiler_text(c, path),
+        .source = compiler_text(c, content),
+        .value = strlen(content) };
 
     buf_add(&c->template_ops, &op, sizeof op);
 }
 
-/* ---- the grants ----------------------------------------------------------------------------------------------------- */
+/* ---- the grants ---- */
 
 struct grant {
     const char *path, *real;
@@ -107,7 +175,11 @@ struct grant {
     unsigned index;
     bool late;
     bool optional;
-    enum plan_covered { COVERED_NOT, COVERED_BY_DEFAULT, COVERED } covered; /* readable: something in it is covered */
+    enum plan_covered {
+        COVERED_NOT,
+        COVERED_BY_DEFAULT,
+        COVERED
+    } covered; /* readable: something in it is covered */
 };
 
 static int compare_grants(const void *left, const void *right) {
@@ -117,53 +189,81 @@ static int compare_grants(const void *left, const void *right) {
     return order ? order : (int)a->kind - (int)b->kind;
 }
 
-static const char *const grant_keys[] = { "", "fs_readable", "fs_writable", "fs_shared", "fs_denied" };
+static const char *const grant_keys[] = { "", "fs_readable", "fs_writable", "fs_shared",
+    "fs_denied" };
 
 static bool in_private_place(const struct compiler *c, const char *path) {
     return c->host->image || compiler_is_below(path, "/tmp") || compiler_is_below(path, "/var/tmp");
 }
 
-/* Adds the usable paths of one list. A missing path is an error unless it is one of the defaults, or a copy-on-write one in a private place: that starts empty. */
-static int gather_grants(struct compiler *c, const struct policy_paths *paths, const struct plan_host_path *found, enum plan_grant kind, struct grant *grants, size_t *n,
-                  struct rollbox_error *error) {
+/* Adds the usable paths of one list. A missing path is an error unless it is one of the defaults,
+ * or a copy-on-write one in a private place: that starts empty. */
+static int gather_grants(struct compiler *c, const struct policy_paths *paths,
+    const struct plan_host_path *found, enum plan_grant kind, struct grant *grants, size_t *n,
+    struct rollbox_error *error) {
     for (size_t i = 0; i < paths->n; i++) {
         const char *path = paths->items[i].path, *key = grant_keys[kind];
 
         if (c->host->image && paths->items[i].optional && kind != PLAN_GRANT_DENIED)
-            continue;           /* the system is the image's; of the host's, what is granted by name has secrets all the same */
+            continue; /* the system is the image's; of the host's, what is granted by name has
+                         secrets all the same */
         if (found[i].type == PLAN_PATH_MISSING || found[i].error) {
-            if (paths->items[i].optional || (kind == PLAN_GRANT_DENIED && (found[i].error == ENOENT || found[i].error == ENOTDIR)))
+            if (paths->items[i].optional ||
+                (kind == PLAN_GRANT_DENIED &&
+                    (found[i].error == ENOENT || found[i].error == ENOTDIR)))
                 continue;
-            if (kind == PLAN_GRANT_WRITABLE && found[i].error == ENOENT && in_private_place(c, path)) {
+            if (kind == PLAN_GRANT_WRITABLE && found[i].error == ENOENT &&
+                in_private_place(c, path)) {
                 op_add(c, &c->box_ops, PLAN_OP_PRIVATE, path, NULL, 0755, plan_grant(kind, i));
                 continue;
             }
             if (found[i].error == EACCES || found[i].error == EPERM)
-                return error_set(error, ROLLBOX_ERR_PATH_DENIED, found[i].error, "policy", "%s: %s: you may not look there yourself, so no sandbox of yours may", key, path);
-            return error_set(error, ROLLBOX_ERR_PATH_NOT_FOUND, found[i].error ? found[i].error : ENOENT, "policy", "%s: %s: %s; create it or take it out of the policy", key, path,
-                             strerror(found[i].error ? found[i].error : ENOENT));
+                return error_set(error, ROLLBOX_ERR_PATH_DENIED, found[i].error, "policy",
+                    "%s: %s: you may not look there yourself, so no sandbox of yours may", key,
+                    path);
+            return error_set(error, ROLLBOX_ERR_PATH_NOT_FOUND,
+                found[i].error ? found[i].error : ENOENT, "policy",
+                "%s: %s: %s; create it or take it out of the policy", key, path,
+                strerror(found[i].error ? found[i].error : ENOENT));
         }
         const char *real = found[i].real;
-        int denied = kind == PLAN_GRANT_DENIED ? 0 : compiler_denied(c, key, &paths->items[i], real, error);
+        int denied =
+            kind == PLAN_GRANT_DENIED ? 0 : compiler_denied(c, key, &paths->items[i], real, error);
         if (denied < 0)
             return denied;
         if (denied)
             continue;
-        if (compiler_is_below(real, "/proc") || compiler_is_below(real, "/sys") || !strcmp(real, "/dev") || compiler_is_below(real, "/dev/shm") || compiler_is_below(real, "/dev/pts") || compiler_is_below(real, PLAN_HIDDEN) ||
+        if (compiler_is_below(real, "/proc") || compiler_is_below(real, "/sys") ||
+            !strcmp(real, "/dev") || compiler_is_below(real, "/dev/shm") ||
+            compiler_is_below(real, "/dev/pts") || compiler_is_below(real, PLAN_HIDDEN) ||
             (compiler_is_below(real, "/dev") && kind == PLAN_GRANT_WRITABLE)) {
             if (kind == PLAN_GRANT_DENIED)
                 continue;
-            return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "%s: %s: every sandbox has %s of its own; grant single devices with fs_shared", key, path,
-                             compiler_is_below(real, "/proc") ? "a /proc" : compiler_is_below(real, "/sys") ? "a /sys" : "a /dev");
+            return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
+                "%s: %s: every sandbox has %s of its own; grant single devices with fs_shared", key,
+                path,
+                compiler_is_below(real, "/proc")  ? "a /proc"
+                : compiler_is_below(real, "/sys") ? "a /sys"
+                                                  : "a /dev");
         }
         if (!strcmp(real, "/")) {
             if (kind == PLAN_GRANT_READABLE)
-                return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "%s: the whole of / would grant every secret of the host; name the directories that are needed", key);
-            return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "%s: / itself cannot be granted or denied; name directories", key);
+                return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
+                    "%s: the whole of / would grant every secret of the host; name the directories "
+                    "that are needed",
+                    key);
+            return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
+                "%s: / itself cannot be granted or denied; name directories", key);
         }
         if (*n == MAX_GRANTS)
-            return error_set(error, ROLLBOX_ERR_POLICY_INVALID, E2BIG, "policy", "more than %d paths; grant their parents instead", MAX_GRANTS);
-        grants[(*n)++] = (struct grant){ .path = path, .real = real, .kind = kind, .type = found[i].type, .index = (unsigned)i, .optional = paths->items[i].optional };
+            return error_set(error, ROLLBOX_ERR_POLICY_INVALID, E2BIG, "policy",
+                "more than %d paths; grant their parents instead", MAX_GRANTS);
+        grants[(*n)++] = (struct grant){ .path = path,
+            .real = real,
+            .kind = kind,
+            .type = found[i].type,
+            .index = (unsigned)i,
+            .optional = paths->items[i].optional };
     }
     return 0;
 }
@@ -175,7 +275,9 @@ static void hidden_name(struct compiler *c, char *name, size_t size) {
 
 static void grant_bind(struct compiler *c, const struct grant *g, uint16_t tag) {
     bool device = compiler_is_below(g->real, "/dev");
-    uint64_t attributes = g->kind == PLAN_GRANT_SHARED ? MOUNT_ATTR_NOSUID | (device ? MOUNT_ATTR_NOEXEC : MOUNT_ATTR_NODEV) : READ_ONLY;
+    uint64_t attributes = g->kind == PLAN_GRANT_SHARED
+                              ? MOUNT_ATTR_NOSUID | (device ? MOUNT_ATTR_NOEXEC : MOUNT_ATTR_NODEV)
+                              : READ_ONLY;
     uint64_t access = g->kind == PLAN_GRANT_SHARED ? c->access_write : c->access_read;
     char hidden[64];
     const char *at = g->real;
@@ -187,14 +289,19 @@ static void grant_bind(struct compiler *c, const struct grant *g, uint16_t tag) 
         at = hidden;
     }
     struct plan_op op = {
-        .kind = PLAN_OP_BIND, .grant = tag, .mode = (uint32_t)attributes, .path = compiler_text(c, at), .source = compiler_text(c, g->real),
+        .kind = PLAN_OP_BIND,
+        .grant = tag,
+        .mode = (uint32_t)attributes,
+        .path = compiler_text(c, at),
+        .source = compiler_text(c, g->real),
         .value = g->kind == PLAN_GRANT_SHARED && !device ? PLAN_BIND_IDMAP : 0,
     };
     buf_add(&c->template_ops, &op, sizeof op);
     compiler_rule(c, at, access, PLAN_RULE_STATIC);
     if (g->late) {
         if (in_private_place(c, g->real))
-            op_add(c, &c->box_ops, g->type == PLAN_PATH_DIRECTORY ? PLAN_OP_MKDIR : PLAN_OP_FILE, g->real, g->type == PLAN_PATH_DIRECTORY ? NULL : "", 0755, tag);
+            op_add(c, &c->box_ops, g->type == PLAN_PATH_DIRECTORY ? PLAN_OP_MKDIR : PLAN_OP_FILE,
+                g->real, g->type == PLAN_PATH_DIRECTORY ? NULL : "", 0755, tag);
         op_add(c, &c->box_ops, PLAN_OP_COVER, g->real, at, 0, tag);
     }
 }
@@ -204,20 +311,31 @@ static void grant_writable(struct compiler *c, const struct grant *g, uint16_t t
     char lower[64];
 
     hidden_name(c, lower, sizeof lower);
-    struct plan_op op = { .kind = PLAN_OP_BIND_ONE, .grant = tag, .mode = READ_ONLY, .path = compiler_text(c, lower), .source = compiler_text(c, g->real), .value = PLAN_BIND_IDMAP };
+    struct plan_op op = { .kind = PLAN_OP_BIND_ONE,
+        .grant = tag,
+        .mode = READ_ONLY,
+        .path = compiler_text(c, lower),
+        .source = compiler_text(c, g->real),
+        .value = PLAN_BIND_IDMAP };
     buf_add(&c->template_ops, &op, sizeof op);
     if (!g->late || in_private_place(c, g->real))
-        op_add(c, g->late ? &c->box_ops : &c->template_ops, directory ? PLAN_OP_MKDIR : PLAN_OP_FILE, g->real, directory ? NULL : "", 0755, tag);
+        op_add(c, g->late ? &c->box_ops : &c->template_ops,
+            directory ? PLAN_OP_MKDIR : PLAN_OP_FILE, g->real, directory ? NULL : "", 0755, tag);
     writable_place(c, g->real, lower, 0755, directory ? 0 : PLAN_PLACE_FILE, tag);
-    compiler_rule(c, g->real, directory ? c->access_write : c->access_write & c->access_file, PLAN_RULE_OWN);
+    compiler_rule(
+        c, g->real, directory ? c->access_write : c->access_write & c->access_file, PLAN_RULE_OWN);
 }
 
-/* What is mounted in a directory on the host: an overlay does not show it by itself. An ordinary user has no overlay there (guest/mount_ops.c). */
-static void add_mounts_below(struct compiler *c, const struct grant *g, const char *hidden, uint16_t tag) {
+/* What is mounted in a directory on the host: an overlay does not show it by itself. An ordinary
+ * user has no overlay there (guest/mount_ops.c). */
+static void add_mounts_below(
+    struct compiler *c, const struct grant *g, const char *hidden, uint16_t tag) {
     for (const char *const *mount = c->host->mounts; mount && *mount; mount++) {
         char from[4096];
 
-        if (!compiler_is_below(*mount, g->real) || !strcmp(*mount, g->real) || (size_t)snprintf(from, sizeof from, "%s%s", hidden, *mount + strlen(g->real)) >= sizeof from)
+        if (!compiler_is_below(*mount, g->real) || !strcmp(*mount, g->real) ||
+            (size_t)snprintf(from, sizeof from, "%s%s", hidden, *mount + strlen(g->real)) >=
+                sizeof from)
             continue;
         if (g->covered == COVERED)
             op_add(c, &c->box_ops, PLAN_OP_COVER_IF, *mount, from, 0, tag);
@@ -226,8 +344,11 @@ static void add_mounts_below(struct compiler *c, const struct grant *g, const ch
     }
 }
 
-/* A readable directory in which something is covered. Where that is by default alone (/etc), one overlay serves all sandboxes of the template. An overlay remembers names that were looked up, and so may show an
- * older file than the host has by now. What a policy's author denies lies beside files that are being worked on, so there each sandbox has an overlay of its own, which is made with it. */
+/* A readable directory in which something is covered. Where that is by default alone (/etc), one
+ * overlay serves all sandboxes of the template. An overlay remembers names that were looked up, and
+ * so may show an older file than the host has by now. What a policy's author denies lies beside
+ * files that are being worked on, so there each sandbox has an overlay of its own, which is made
+ * with it. */
 static void grant_covered(struct compiler *c, const struct grant *g, uint16_t tag) {
     bool each = g->covered == COVERED;
     char hidden[64] = PLAN_HIDDEN "/base";
@@ -235,8 +356,13 @@ static void grant_covered(struct compiler *c, const struct grant *g, uint16_t ta
     if (each)
         hidden_name(c, hidden, sizeof hidden);
     op_add(c, &c->template_ops, PLAN_OP_BIND, hidden, g->real, READ_ONLY, tag);
-    op_add(c, in_private_place(c, g->real) ? &c->box_ops : &c->template_ops, PLAN_OP_MKDIR, g->real, NULL, 0755, tag);
-    struct plan_op op = { .kind = PLAN_OP_OVERLAY, .grant = tag, .path = compiler_text(c, g->real), .source = compiler_text(c, hidden), .value = each };
+    op_add(c, in_private_place(c, g->real) ? &c->box_ops : &c->template_ops, PLAN_OP_MKDIR, g->real,
+        NULL, 0755, tag);
+    struct plan_op op = { .kind = PLAN_OP_OVERLAY,
+        .grant = tag,
+        .path = compiler_text(c, g->real),
+        .source = compiler_text(c, hidden),
+        .value = each };
     buf_add(each ? &c->box_ops : &c->template_ops, &op, sizeof op);
     add_mounts_below(c, g, hidden, tag);
     compiler_rule(c, g->real, c->access_read, each ? PLAN_RULE_OWN : PLAN_RULE_STATIC);
@@ -246,16 +372,20 @@ static bool is_etc(const struct grant *g) {
     return !strcmp(g->real, "/etc");
 }
 
-/* Whether something is covered in a readable directory. Files that are granted for writing besides have an overlay anyway. */
-static enum plan_covered look_for_covers(const struct compiler *c, const struct grant *grants, size_t n, const struct grant *g) {
+/* Whether something is covered in a readable directory. Files that are granted for writing besides
+ * have an overlay anyway. */
+static enum plan_covered look_for_covers(
+    const struct compiler *c, const struct grant *grants, size_t n, const struct grant *g) {
     enum plan_covered covered = is_etc(g) ? COVERED_BY_DEFAULT : COVERED_NOT;
 
     if (!c->host->overlay || g->kind != PLAN_GRANT_READABLE || g->type != PLAN_PATH_DIRECTORY)
         return COVERED_NOT;
     for (const struct grant *other = grants; other < grants + n; other++) {
-        if ((other->kind == PLAN_GRANT_WRITABLE || other->kind == PLAN_GRANT_SHARED) && !strcmp(other->real, g->real))
+        if ((other->kind == PLAN_GRANT_WRITABLE || other->kind == PLAN_GRANT_SHARED) &&
+            !strcmp(other->real, g->real))
             return COVERED_NOT;
-        if (other->kind == PLAN_GRANT_DENIED && compiler_is_below(other->real, g->real) && covered != COVERED)
+        if (other->kind == PLAN_GRANT_DENIED && compiler_is_below(other->real, g->real) &&
+            covered != COVERED)
             covered = other->optional ? COVERED_BY_DEFAULT : COVERED;
     }
     return covered && (g->late || in_private_place(c, g->real)) ? COVERED : covered;
@@ -263,20 +393,28 @@ static enum plan_covered look_for_covers(const struct compiler *c, const struct 
 
 static void deny_grant(struct compiler *c, const struct grant *g, bool is_in_shared, uint16_t tag) {
     struct plan_op op = {
-        .kind = PLAN_OP_COVER, .grant = tag, .mode = MASK, .path = compiler_text(c, g->real), .source = compiler_text(c, g->type == PLAN_PATH_DIRECTORY ? PLAN_HIDDEN "/void" : PLAN_HIDDEN "/none"),
+        .kind = PLAN_OP_COVER,
+        .grant = tag,
+        .mode = MASK,
+        .path = compiler_text(c, g->real),
+        .source = compiler_text(
+            c, g->type == PLAN_PATH_DIRECTORY ? PLAN_HIDDEN "/void" : PLAN_HIDDEN "/none"),
         .value = is_in_shared ? PLAN_COVER_OR_GONE : 0,
     };
 
     buf_add(g->late ? &c->box_ops : &c->template_ops, &op, sizeof op);
 }
 
-/* The directories between a shared grant and what lies in it become mounts of their own, which cannot be renamed: else a guest would move one aside, with what is denied or read-only in it, and
- * find that open by another name in the next run, or put something else where the caller looks for it. */
+/* The directories between a shared grant and what lies in it become mounts of their own, which
+ * cannot be renamed: else a guest would move one aside, with what is denied or read-only in it, and
+ * find that open by another name in the next run, or put something else where the caller looks for
+ * it. */
 static void pin_parents(struct compiler *c, const struct grant *grants, size_t i, uint16_t tag) {
     const struct grant *g = &grants[i], *shared = grants;
     char parent[4096];
 
-    while (shared < g && (shared->kind != PLAN_GRANT_SHARED || !compiler_is_below(g->real, shared->real)))
+    while (shared < g &&
+           (shared->kind != PLAN_GRANT_SHARED || !compiler_is_below(g->real, shared->real)))
         shared++;
     if (shared == g || strlen(g->real) >= sizeof parent)
         return;
@@ -289,7 +427,10 @@ static void pin_parents(struct compiler *c, const struct grant *grants, size_t i
         parent[length] = '\0';
         for (const struct grant *other = shared; other < g; other++)
             pinned |= compiler_is_below(other->real, parent);
-        struct plan_op op = { .kind = PLAN_OP_COVER, .grant = tag, .path = compiler_text(c, parent), .value = PLAN_COVER_HERE };
+        struct plan_op op = { .kind = PLAN_OP_COVER,
+            .grant = tag,
+            .path = compiler_text(c, parent),
+            .value = PLAN_COVER_HERE };
         op.source = op.path;
         if (!pinned)
             buf_add(g->late ? &c->box_ops : &c->template_ops, &op, sizeof op);
@@ -306,9 +447,12 @@ static int add_grants(struct compiler *c, struct rollbox_error *error) {
 
     if (!grants)
         return -ENOMEM;
-    if ((r = gather_grants(c, &p->fs_readable, h->readable, PLAN_GRANT_READABLE, grants, &n, error)) < 0 ||
-        (r = gather_grants(c, &p->fs_writable, h->writable, PLAN_GRANT_WRITABLE, grants, &n, error)) < 0 ||
-        (r = gather_grants(c, &p->fs_shared, h->shared, PLAN_GRANT_SHARED, grants, &n, error)) < 0 ||
+    if ((r = gather_grants(
+             c, &p->fs_readable, h->readable, PLAN_GRANT_READABLE, grants, &n, error)) < 0 ||
+        (r = gather_grants(
+             c, &p->fs_writable, h->writable, PLAN_GRANT_WRITABLE, grants, &n, error)) < 0 ||
+        (r = gather_grants(c, &p->fs_shared, h->shared, PLAN_GRANT_SHARED, grants, &n, error)) <
+            0 ||
         (r = gather_grants(c, &p->fs_denied, h->denied, PLAN_GRANT_DENIED, grants, &n, error)) < 0)
         return r;
     qsort(grants, n, sizeof *grants, compare_grants);
@@ -321,49 +465,61 @@ static int add_grants(struct compiler *c, struct rollbox_error *error) {
             if (!compiler_is_below(g->real, grants[j].real) || grants[j].kind == PLAN_GRANT_DENIED)
                 continue;
             inside = &grants[j];
-            below_late |= inside->kind == PLAN_GRANT_WRITABLE || inside->late || inside->covered == COVERED;
+            below_late |=
+                inside->kind == PLAN_GRANT_WRITABLE || inside->late || inside->covered == COVERED;
         }
-        /* In a shared directory a cover goes when the host replaces what is under it: each sandbox makes its own, so that those that start later have one. */
-        bool is_in_shared = g->kind == PLAN_GRANT_DENIED && inside && inside->kind == PLAN_GRANT_SHARED;
+        /* In a shared directory a cover goes when the host replaces what is under it: each sandbox
+         * makes its own, so that those that start later have one. */
+        bool is_in_shared =
+            g->kind == PLAN_GRANT_DENIED && inside && inside->kind == PLAN_GRANT_SHARED;
         g->late = below_late || is_in_shared || in_private_place(c, g->real);
         uint16_t tag = plan_grant(g->kind, g->index);
         pin_parents(c, grants, i, tag);
         if (g->kind == PLAN_GRANT_DENIED) {
-            if (inside)         /* what is not granted needs no denying */
+            if (inside) /* what is not granted needs no denying */
                 deny_grant(c, g, is_in_shared, tag);
         } else if (g->kind == PLAN_GRANT_WRITABLE) {
             grant_writable(c, g, tag);
-        } else if (!(g->kind == PLAN_GRANT_READABLE && inside && inside->kind == PLAN_GRANT_READABLE)) {
+        } else if (!(g->kind == PLAN_GRANT_READABLE && inside &&
+                       inside->kind == PLAN_GRANT_READABLE)) {
             g->covered = look_for_covers(c, grants, n, g);
             if (g->covered)
                 grant_covered(c, g, tag);
             else
                 grant_bind(c, g, tag);
         }
-        if (g->kind != PLAN_GRANT_DENIED && strcmp(g->path, g->real) && !compiler_is_below(g->path, g->real))
-            op_add(c, in_private_place(c, g->path) ? &c->box_ops : &c->template_ops, PLAN_OP_SYMLINK, g->path, g->real, 0, tag);
+        if (g->kind != PLAN_GRANT_DENIED && strcmp(g->path, g->real) &&
+            !compiler_is_below(g->path, g->real))
+            op_add(c, in_private_place(c, g->path) ? &c->box_ops : &c->template_ops,
+                PLAN_OP_SYMLINK, g->path, g->real, 0, tag);
     }
     return 0;
 }
 
-/* ---- what every sandbox has ----------------------------------------------------------------------------------------- */
+/* ---- what every sandbox has ---- */
 
 static bool is_granted_below(const struct compiler *c, const char *path) {
-    const struct policy_paths *lists[] = { &c->policy->fs_readable, &c->policy->fs_writable, &c->policy->fs_shared };
-    const struct plan_host_path *found[] = { c->host->readable, c->host->writable, c->host->shared };
+    const struct policy_paths *lists[] = { &c->policy->fs_readable, &c->policy->fs_writable,
+        &c->policy->fs_shared };
+    const struct plan_host_path *found[] = { c->host->readable, c->host->writable,
+        c->host->shared };
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
         for (size_t k = 0; k < lists[i]->n; k++)
-            if (compiler_is_below(lists[i]->items[k].path, path) || (found[i][k].real && compiler_is_below(found[i][k].real, path)))
+            if (compiler_is_below(lists[i]->items[k].path, path) ||
+                (found[i][k].real && compiler_is_below(found[i][k].real, path)))
                 return true;
     return false;
 }
 
 static void add_skeleton(struct compiler *c) {
-    static const char *const directories[] = { "/proc", "/dev/pts", "/dev/shm", "/tmp", "/var/tmp", "/sys", "/home", "/mnt" };
-    static const char *const devices[] = { "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty" };
-    static const char *const links[] = { "/dev/fd", "/proc/self/fd", "/dev/stdin", "/proc/self/fd/0", "/dev/stdout", "/proc/self/fd/1", "/dev/stderr", "/proc/self/fd/2",
-                                         "/dev/ptmx", "pts/ptmx", "/var/run", "/run", "/etc/mtab", "/proc/self/mounts" };
+    static const char *const directories[] = { "/proc", "/dev/pts", "/dev/shm", "/tmp", "/var/tmp",
+        "/sys", "/home", "/mnt" };
+    static const char *const devices[] = { "/dev/null", "/dev/zero", "/dev/full", "/dev/random",
+        "/dev/urandom", "/dev/tty" };
+    static const char *const links[] = { "/dev/fd", "/proc/self/fd", "/dev/stdin",
+        "/proc/self/fd/0", "/dev/stdout", "/proc/self/fd/1", "/dev/stderr", "/proc/self/fd/2",
+        "/dev/ptmx", "pts/ptmx", "/var/run", "/run", "/etc/mtab", "/proc/self/mounts" };
 
     add_template_op(c, PLAN_OP_MKDIR, PLAN_HIDDEN, NULL, 0755);
     add_file(c, PLAN_HIDDEN "/none", "", 0);
@@ -372,21 +528,26 @@ static void add_skeleton(struct compiler *c) {
     add_template_op(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/hollow", NULL, 0555);
     for (size_t i = 0; i < ARRAY_SIZE(directories); i++)
         add_template_op(c, PLAN_OP_MKDIR, directories[i], NULL, 0755);
-    /* Servers put sockets and process ids there. It is another name for a place that every sandbox has, as one more would cost each a mount. */
+    /* Servers put sockets and process ids there. It is another name for a place that every sandbox
+     * has, as one more would cost each a mount. */
     if (is_granted_below(c, "/run") || is_granted_below(c, "/var/run"))
         add_template_op(c, PLAN_OP_MKDIR, "/run", NULL, 0755);
     else
         add_template_op(c, PLAN_OP_SYMLINK, "/run", "/dev/shm", 0);
     for (size_t i = 0; i < ARRAY_SIZE(devices); i++)
         if (!(c->plan.flags & PLAN_SEED) || !strstr(devices[i], "random"))
-            add_template_op(c, PLAN_OP_BIND, devices[i], devices[i], MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_RDONLY);
+            add_template_op(c, PLAN_OP_BIND, devices[i], devices[i],
+                MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_RDONLY);
     for (const char *const *link = c->host->root_links; *link; link += 2)
         add_template_op(c, PLAN_OP_SYMLINK, link[0], link[1], 0);
-    /* Fully visible and never seen: the kernel lets a user namespace mount a proc of its own only where there is one. Each sandbox's own lies over it. */
+    /* Fully visible and never seen: the kernel lets a user namespace mount a proc of its own only
+     * where there is one. Each sandbox's own lies over it. */
     add_template_op(c, PLAN_OP_BIND, "/proc", "/proc", 0);
-    compiler_rule(c, "/", c->host->image ? c->access_write : LANDLOCK_ACCESS_FS_READ_DIR, c->host->image ? PLAN_RULE_OWN : PLAN_RULE_STATIC);
+    compiler_rule(c, "/", c->host->image ? c->access_write : LANDLOCK_ACCESS_FS_READ_DIR,
+        c->host->image ? PLAN_RULE_OWN : PLAN_RULE_STATIC);
     compiler_rule(c, "/dev", c->access_file | LANDLOCK_ACCESS_FS_READ_DIR, PLAN_RULE_STATIC);
-    /* By itself, too: a standard input that is empty is the host's /dev/null, which is not below the sandbox's /dev. */
+    /* By itself, too: a standard input that is empty is the host's /dev/null, which is not below
+     * the sandbox's /dev. */
     compiler_rule(c, "/dev/null", c->access_file, PLAN_RULE_STATIC);
     compiler_rule(c, "/sys", c->access_read, PLAN_RULE_STATIC);
     for (size_t i = 0; i < ARRAY_SIZE(links) - 2; i += 2)
@@ -397,7 +558,8 @@ static bool has_etc(const struct compiler *c) {
     if (c->host->image)
         return true;
     for (size_t i = 0; i < c->policy->fs_readable.n; i++)
-        if (!strcmp(c->policy->fs_readable.items[i].path, "/etc") && c->host->readable[i].type == PLAN_PATH_DIRECTORY)
+        if (!strcmp(c->policy->fs_readable.items[i].path, "/etc") &&
+            c->host->readable[i].type == PLAN_PATH_DIRECTORY)
             return true;
     return false;
 }
@@ -425,13 +587,15 @@ static void add_etc(struct compiler *c) {
 
         snprintf(at, sizeof at, "/etc/%s", names[i]);
         snprintf(path, sizeof path, over ? PLAN_HIDDEN "/%s" : "/etc/%s", names[i]);
-        if (c->host->image ? i == 3 || (i == 2 && !host_net) : !over || !host_net || i < 2 || i == 3) {
+        if (c->host->image ? i == 3 || (i == 2 && !host_net)
+                           : !over || !host_net || i < 2 || i == 3) {
             if (contents[i]->data)
                 add_file(c, path, contents[i]->data, 0444);
             else
                 c->texts.failed = true;
             if (over)
-                op_add(c, c->host->image ? &c->box_ops : &c->template_ops, PLAN_OP_COVER_IF, at, path, READ_ONLY | MOUNT_ATTR_NOEXEC, 0);
+                op_add(c, c->host->image ? &c->box_ops : &c->template_ops, PLAN_OP_COVER_IF, at,
+                    path, READ_ONLY | MOUNT_ATTR_NOEXEC, 0);
         }
         buf_done(contents[i]);
     }
@@ -455,8 +619,9 @@ static void add_cpus(struct compiler *c) {
     }
 }
 
-/* The limits as cgroup v2 tells of them, for runtimes that size themselves by these files (/proc/self/cgroup names the
- * root of the hierarchy). They do not change; what is used is not told. */
+/* The limits as cgroup v2 tells of them, for runtimes that size themselves by these files
+ * (/proc/self/cgroup names the root of the hierarchy). They do not change; what is used is not
+ * told. */
 static void add_cgroup(struct compiler *c) {
     const struct policy *p = c->policy;
     char memory[24] = "max\n", cpu[40] = "max 100000\n", processes[16];
@@ -478,7 +643,10 @@ static void cover_proc(struct compiler *c, const char *name, const char *source,
     char path[80];
 
     snprintf(path, sizeof path, "/proc/%s", name);
-    struct plan_op op = { .kind = PLAN_OP_COVER, .path = compiler_text(c, path), .source = compiler_text(c, source), .value = value };
+    struct plan_op op = { .kind = PLAN_OP_COVER,
+        .path = compiler_text(c, path),
+        .source = compiler_text(c, source),
+        .value = value };
     buf_add(&c->box_ops, &op, sizeof op);
 }
 
@@ -489,7 +657,10 @@ static void add_stat(struct compiler *c, const char *path) {
     struct buf text = BUF_INIT;
 
     if (at)
-        buf_printf(&text, "%.*s%lld%s", before, stat, (long long)c->plan.clock_seconds - (c->plan.flags & PLAN_VIRTUAL ? PLAN_VIRTUAL_UPTIME_S : 0), at + 6 + strspn(at + 6, "0123456789"));
+        buf_printf(&text, "%.*s%lld%s", before, stat,
+            (long long)c->plan.clock_seconds -
+                (c->plan.flags & PLAN_VIRTUAL ? PLAN_VIRTUAL_UPTIME_S : 0),
+            at + 6 + strspn(at + 6, "0123456789"));
     else
         buf_add_text(&text, stat);
     if (buf_failed(&text))
@@ -499,9 +670,13 @@ static void add_stat(struct compiler *c, const char *path) {
     buf_done(&text);
 }
 
-/* With a seed: files in the place of what the kernel makes up at each reading. Whoever opens one reads the same from its beginning. */
+/* With a seed: files in the place of what the kernel makes up at each reading. Whoever opens one
+ * reads the same from its beginning. */
 static void add_seeded_random(struct compiler *c) {
-    struct plan_op op = { .kind = PLAN_OP_CHANCE, .mode = 0444, .path = compiler_text(c, "/dev/urandom"), .value = DETERMINISM_URANDOM_BYTES };
+    struct plan_op op = { .kind = PLAN_OP_CHANCE,
+        .mode = 0444,
+        .path = compiler_text(c, "/dev/urandom"),
+        .value = DETERMINISM_URANDOM_BYTES };
     char uuid[40];
 
     determinism_uuid(c->plan.seed, uuid);
@@ -511,13 +686,18 @@ static void add_seeded_random(struct compiler *c) {
 }
 
 static void add_proc(struct compiler *c) {
-    const char *const fakes[] = { "cpuinfo", c->host->cpuinfo, "stat", c->host->stat, "meminfo", c->host->meminfo, "loadavg", c->host->loadavg, "vmstat", c->host->vmstat };
+    const char *const fakes[] = { "cpuinfo", c->host->cpuinfo, "stat", c->host->stat, "meminfo",
+        c->host->meminfo, "loadavg", c->host->loadavg, "vmstat", c->host->vmstat };
     char path[128], pages[24];
 
     if (!c->host->image)
         add_box_op(c, PLAN_OP_PROC, "/proc", NULL, 0);
-    /* With a seed or a clock init, which in a session is in the commands' domain, writes to memory of guests there. What guests see is mounted read-only. */
-    compiler_rule(c, "/proc", LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR | (c->plan.flags & (PLAN_SEED | PLAN_CLOCK) ? LANDLOCK_ACCESS_FS_WRITE_FILE : 0), PLAN_RULE_OWN);
+    /* With a seed or a clock init, which in a session is in the commands' domain, writes to memory
+     * of guests there. What guests see is mounted read-only. */
+    compiler_rule(c, "/proc",
+        LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR |
+            (c->plan.flags & (PLAN_SEED | PLAN_CLOCK) ? LANDLOCK_ACCESS_FS_WRITE_FILE : 0),
+        PLAN_RULE_OWN);
     for (size_t i = 0; i < ARRAY_SIZE(fakes); i += 2) {
         snprintf(path, sizeof path, PLAN_HIDDEN "/proc/%s", fakes[i]);
         if (c->plan.flags & PLAN_CLOCK && !strcmp(fakes[i], "stat"))
@@ -532,10 +712,15 @@ static void add_proc(struct compiler *c) {
     for (size_t i = 0; plan_sysctl_names[i]; i++)
         if (c->host->sysctls[i]) {
             snprintf(path, sizeof path, PLAN_HIDDEN "/proc/sys/%s", plan_sysctl_names[i]);
-            add_file(c, path, strcmp(plan_sysctl_names[i], "kernel/shmall") || !c->plan.segment_bytes ? c->host->sysctls[i] : pages, 0444);
+            add_file(c, path,
+                strcmp(plan_sysctl_names[i], "kernel/shmall") || !c->plan.segment_bytes
+                    ? c->host->sysctls[i]
+                    : pages,
+                0444);
         }
     if (!(c->plan.flags & PLAN_SEED))
-        add_template_op(c, PLAN_OP_BIND, PLAN_HIDDEN "/proc/sys/kernel/random/uuid", "/proc/sys/kernel/random/uuid", MASK);
+        add_template_op(c, PLAN_OP_BIND, PLAN_HIDDEN "/proc/sys/kernel/random/uuid",
+            "/proc/sys/kernel/random/uuid", MASK);
     cover_proc(c, "sys", PLAN_HIDDEN "/proc/sys", 0);
     for (size_t i = 0; plan_proc_masked[i]; i++) {
         size_t length = strlen(plan_proc_masked[i]);
@@ -544,14 +729,22 @@ static void add_proc(struct compiler *c) {
 
         snprintf(name, sizeof name, "%.*s", (int)(length - directory), plan_proc_masked[i]);
         if (c->host->proc_exists[i])
-            cover_proc(c, name, directory ? PLAN_HIDDEN "/hollow" : PLAN_HIDDEN "/empty", PLAN_COVER_ALONE);
+            cover_proc(c, name, directory ? PLAN_HIDDEN "/hollow" : PLAN_HIDDEN "/empty",
+                PLAN_COVER_ALONE);
     }
 }
 
-/* The layers of an image or a snapshot, by short names, as there is little room where an overlay's layers are told; those as a list, topmost first, if `layers` is given. What belongs to `owner` on the disk is the guest's. */
-static void add_store(struct compiler *c, const struct plan_image *image, uint32_t owner, struct buf *layers) {
+/* The layers of an image or a snapshot, by short names, as there is little room where an overlay's
+ * layers are told; those as a list, topmost first, if `layers` is given. What belongs to `owner` on
+ * the disk is the guest's. */
+static void add_store(
+    struct compiler *c, const struct plan_image *image, uint32_t owner, struct buf *layers) {
     char path[64], target[128];
-    struct plan_op op = { .kind = PLAN_OP_BIND_ONE, .mode = READ_ONLY, .path = compiler_text(c, PLAN_HIDDEN "/store"), .source = compiler_text(c, image->directory), .value = plan_bind_owned(owner) };
+    struct plan_op op = { .kind = PLAN_OP_BIND_ONE,
+        .mode = READ_ONLY,
+        .path = compiler_text(c, PLAN_HIDDEN "/store"),
+        .source = compiler_text(c, image->directory),
+        .value = plan_bind_owned(owner) };
 
     buf_add(&c->template_ops, &op, sizeof op);
     for (size_t i = image->n; i--;) {
@@ -583,13 +776,17 @@ static void add_image(struct compiler *c) {
 }
 
 static void add_private(struct compiler *c) {
-    /* A file that holds anything takes a page, so more than one for each page of memory would serve nobody but who has the kernel keep what hangs on files without being charged. */
-    uint64_t inodes = MIN(c->policy->max_disk_bytes / 16384 + 1024, MAX(c->policy->max_memory_bytes / 4096, (uint64_t)1024));
+    /* A file that holds anything takes a page, so more than one for each page of memory would serve
+     * nobody but who has the kernel keep what hangs on files without being charged. */
+    uint64_t inodes = MIN(c->policy->max_disk_bytes / 16384 + 1024,
+        MAX(c->policy->max_memory_bytes / 4096, (uint64_t)1024));
     char options[128];
 
-    snprintf(options, sizeof options, "mode=0755,size=%llu,nr_inodes=%llu", (unsigned long long)c->policy->max_disk_bytes, (unsigned long long)inodes);
+    snprintf(options, sizeof options, "mode=0755,size=%llu,nr_inodes=%llu",
+        (unsigned long long)c->policy->max_disk_bytes, (unsigned long long)inodes);
     if (c->host->uppers) {
-        add_template_op(c, PLAN_OP_BIND_ONE, PLAN_UPPERS, c->host->uppers, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+        add_template_op(c, PLAN_OP_BIND_ONE, PLAN_UPPERS, c->host->uppers,
+            MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
         add_box_op(c, PLAN_OP_UPPER, PLAN_PRIVATE, PLAN_UPPERS, 0);
     } else {
         add_box_op(c, PLAN_OP_TMPFS, PLAN_PRIVATE, options, 0);
@@ -597,7 +794,8 @@ static void add_private(struct compiler *c) {
     if (c->host->image) {
         add_image(c);
     } else {
-        if (c->host->snapshot)  /* an export knows no owner but nobody where the guest's id was of a range */
+        if (c->host->snapshot) /* an export knows no owner but nobody where the guest's id was of a
+                                  range */
             add_store(c, c->host->snapshot, NOBODY, NULL);
         writable_place(c, "/tmp", NULL, 01777, 0, 0);
         writable_place(c, "/var/tmp", NULL, 01777, 0, 0);
@@ -609,14 +807,17 @@ static void add_private(struct compiler *c) {
     compiler_rule(c, "/dev/pts", c->access_file, PLAN_RULE_OWN);
 }
 
-/* ---- rights and limits ---------------------------------------------------------------------------------------------- */
+/* ---- rights and limits ---- */
 
 static void user_ids(struct compiler *c) {
     const char *user = c->policy->user;
-    uint32_t id = !user || !strcmp(user, "box") ? 1000 : !strcmp(user, "root") ? 0 : (uint32_t)strtoul(user, NULL, 10);
+    uint32_t id = !user || !strcmp(user, "box") ? 1000
+                  : !strcmp(user, "root")       ? 0
+                                                : (uint32_t)strtoul(user, NULL, 10);
 
     c->plan.inner_uid = c->plan.inner_gid = id;
-    /* As root U0 has a range of ids, and the guest is not the one that owns the template. An ordinary user has one id to map. */
+    /* As root U0 has a range of ids, and the guest is not the one that owns the template. An
+     * ordinary user has one id to map. */
     c->plan.outer_uid = c->host->is_root ? 1 : 0;
 }
 
@@ -637,14 +838,19 @@ static void landlock_rights(struct compiler *c) {
     bool process = c->policy->isolation == POLICY_ISOLATION_PROCESS;
     if (abi >= 4 && c->policy->net == POLICY_NET_NONE)
         c->plan.landlock_net = LANDLOCK_ACCESS_NET_BIND_TCP | LANDLOCK_ACCESS_NET_CONNECT_TCP;
-    /* The host's abstract sockets are out of reach in a network namespace of one's own; on the host's, only by this. */
+    /* The host's abstract sockets are out of reach in a network namespace of one's own; on the
+     * host's, only by this. */
     if (abi >= 6 && c->policy->net == POLICY_NET_HOST)
         c->plan.landlock_scoped = LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET;
     if (abi >= 6 && process)
         c->plan.landlock_scoped = LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | LANDLOCK_SCOPE_SIGNAL;
-    c->access_read = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR;
-    c->access_write = all & ~(uint64_t)(LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_BLOCK);
-    c->access_file = all & (LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_TRUNCATE | LANDLOCK_ACCESS_FS_IOCTL_DEV);
+    c->access_read =
+        LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR;
+    c->access_write =
+        all & ~(uint64_t)(LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_BLOCK);
+    c->access_file = all & (LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE |
+                               LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_TRUNCATE |
+                               LANDLOCK_ACCESS_FS_IOCTL_DEV);
 }
 
 static int compile_limits(struct compiler *c, struct rollbox_error *error) {
@@ -655,14 +861,17 @@ static int compile_limits(struct compiler *c, struct rollbox_error *error) {
     if (p->isolation == POLICY_ISOLATION_NAMESPACE && !h->memory_cgroup)
         c->plan.segment_bytes = MIN(p->max_memory_bytes / SEGMENT_SHARE, MAX_SEGMENT_BYTES);
     if (p->isolation == POLICY_ISOLATION_NAMESPACE)
-        compiler_limit(c, RLIMIT_NPROC, MIN((uint64_t)p->max_processes + 1, h->processes_max));  /* init counts */
+        compiler_limit(c, RLIMIT_NPROC,
+            MIN((uint64_t)p->max_processes + 1, h->processes_max)); /* init counts */
     compiler_limit(c, RLIMIT_NOFILE, MIN((uint64_t)p->max_open_files, h->open_files_max));
-    compiler_limit(c, RLIMIT_CORE, 1);              /* not 0: where core_pattern is a pipe, only 1 keeps the kernel from starting the host's handler, as root */
+    compiler_limit(c, RLIMIT_CORE, 1); /* not 0: where core_pattern is a pipe, only 1 keeps the
+                                          kernel from starting the host's handler, as root */
     compiler_limit(c, RLIMIT_MEMLOCK, MIN(p->max_memory_bytes / 8, 8ull << 20));
     compiler_limit(c, RLIMIT_MSGQUEUE, 819200);
     compiler_limit(c, RLIMIT_SIGPENDING, 4096);
     if (c->plan.flags & PLAN_ON_DISK)
-        compiler_limit(c, RLIMIT_FSIZE, p->max_disk_bytes);     /* the sum is measured now and then; this bounds a single file at once */
+        compiler_limit(c, RLIMIT_FSIZE, p->max_disk_bytes); /* the sum is measured now and then;
+                                                               this bounds a single file at once */
     compiler_limit(c, RLIMIT_RTPRIO, 0);
     compiler_limit(c, RLIMIT_NICE, 0);
     if (!p->max_cpu_milli)
@@ -670,58 +879,91 @@ static int compile_limits(struct compiler *c, struct rollbox_error *error) {
     uint64_t cpus = (p->max_cpu_milli + 999) / 1000;
     if (!h->cpu_cgroup && p->max_cpu_milli % 1000)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
-                         "max_cpu: a fraction of a CPU (%g) needs a cpu cgroup, which this user does not have here; ask for a whole number of CPUs, or delegate a cgroup", p->max_cpu_milli / 1000.0);
+            "max_cpu: a fraction of a CPU (%g) needs a cpu cgroup, which this user does not have "
+            "here; ask for a whole number of CPUs, or delegate a cgroup",
+            p->max_cpu_milli / 1000.0);
     if (cpus < h->cpus)
         c->plan.affinity = cpus;
     return 0;
 }
 
-static int compile_filter(struct compiler *c, struct sock_filter *program, struct rollbox_error *error) {
+static int compile_filter(
+    struct compiler *c, struct sock_filter *program, struct rollbox_error *error) {
     struct filter_options options = {
-        .process_isolation = c->policy->isolation == POLICY_ISOLATION_PROCESS, .net_host = c->policy->net == POLICY_NET_HOST,
-        .no_inet = c->policy->net == POLICY_NET_NONE, .deny_uncharged = !c->host->memory_cgroup, .allow_segments = c->plan.segment_bytes > 0,
-        .allow_affinity = c->plan.flags & PLAN_SERIAL && (!c->plan.affinity || c->host->cpu_cgroup), .deny_setid_bits = c->policy->fs_shared.n > 0,
-        .keep_metadata = c->policy->isolation == POLICY_ISOLATION_PROCESS && !c->host->own_ids, .allow_listener = c->plan.flags & (PLAN_SEED | PLAN_CLOCK), .allow_getfd = c->plan.flags & PLAN_CLOCK,
-        .deny_reserve = c->plan.flags & PLAN_ON_DISK, .no_sync = !c->policy->fs_shared.n,
+        .process_isolation = c->policy->isolation == POLICY_ISOLATION_PROCESS,
+        .net_host = c->policy->net == POLICY_NET_HOST,
+        .no_inet = c->policy->net == POLICY_NET_NONE,
+        .deny_uncharged = !c->host->memory_cgroup,
+        .allow_segments = c->plan.segment_bytes > 0,
+        .allow_affinity = c->plan.flags & PLAN_SERIAL && (!c->plan.affinity || c->host->cpu_cgroup),
+        .deny_setid_bits = c->policy->fs_shared.n > 0,
+        .keep_metadata = c->policy->isolation == POLICY_ISOLATION_PROCESS && !c->host->own_ids,
+        .allow_listener = c->plan.flags & (PLAN_SEED | PLAN_CLOCK),
+        .allow_getfd = c->plan.flags & PLAN_CLOCK,
+        .deny_reserve = c->plan.flags & PLAN_ON_DISK,
+        .no_sync = !c->policy->fs_shared.n,
     };
     int n = filter_build(&options, program, FILTER_MAX_INSTRUCTIONS);
 
     if (n < 0)
-        return error_set(error, ROLLBOX_ERR_INTERNAL, -n, "policy", "the seccomp filter cannot be built: %s", strerror(-n));
+        return error_set(error, ROLLBOX_ERR_INTERNAL, -n, "policy",
+            "the seccomp filter cannot be built: %s", strerror(-n));
     c->plan.filter.n = (uint32_t)n;
     c->plan.flags |= PLAN_SECCOMP;
     return 0;
 }
 
-/* What is in the contract of policies but not in this version is refused: nothing that was asked for is left out in silence. */
+/* What is in the contract of policies but not in this version is refused: nothing that was asked
+ * for is left out in silence. */
 static int refuse_missing(const struct compiler *c, struct rollbox_error *error) {
     const struct policy *p = c->policy;
     bool is_virtual = p->time_mode == POLICY_TIME_VIRTUAL;
 
     if (p->serial && (!is_virtual || !p->time_start))
-        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "serial: threads cannot take turns by a clock that runs while they wait; set time_mode to virtual, and time_start");
+        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
+            "serial: threads cannot take turns by a clock that runs while they wait; set time_mode "
+            "to virtual, and time_start");
     if (is_virtual && !p->time_start)
-        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "time_mode virtual: it has no time to start at; set time_start, such as 2025-01-01T00:00:00");
+        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
+            "time_mode virtual: it has no time to start at; set time_start, such as "
+            "2025-01-01T00:00:00");
     if (is_virtual && p->net == POLICY_NET_HOST)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "time_mode virtual: with net host it would jump over waits for others, who keep the real time; use net none or loopback");
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "time_mode virtual: with net host it would jump over waits for others, who keep the "
+            "real time; use net none or loopback");
     if (is_virtual && p->isolation != POLICY_ISOLATION_PROCESS && !c->host->timens)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "time_mode virtual: timens is missing (Linux 6.3 or later with CONFIG_TIME_NS); use offset");
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "time_mode virtual: timens is missing (Linux 6.3 or later with CONFIG_TIME_NS); use "
+            "offset");
     if ((p->have_seed || p->time_start) && p->isolation == POLICY_ISOLATION_PROCESS)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "%s: isolation process has process ids and devices of the host; use isolation namespace", p->have_seed ? "random_seed" : "time_start");
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "%s: isolation process has process ids and devices of the host; use isolation "
+            "namespace",
+            p->have_seed ? "random_seed" : "time_start");
     if (p->disk_at == POLICY_DISK_STORE && p->isolation == POLICY_ISOLATION_PROCESS)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "disk_at store: isolation process keeps private files in $TMPDIR, /tmp or /var/tmp; leave disk_at out, or use isolation namespace");
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "disk_at store: isolation process keeps private files in $TMPDIR, /tmp or /var/tmp; "
+            "leave disk_at out, or use isolation namespace");
     if (p->image && p->isolation == POLICY_ISOLATION_PROCESS)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "image: isolation process has no root file system of its own; use isolation namespace");
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "image: isolation process has no root file system of its own; use isolation namespace");
     if (c->host->snapshot && c->host->snapshot->n > GUESTS_LAYERS)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "image: a snapshot of %zu layers is more than the %d that a sandbox can stand on; export it again from a fork", c->host->snapshot->n, GUESTS_LAYERS);
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "image: a snapshot of %zu layers is more than the %d that a sandbox can stand on; "
+            "export it again from a fork",
+            c->host->snapshot->n, GUESTS_LAYERS);
     if (c->host->image && c->host->image->n > PLAN_MAX_IMAGE_LAYERS)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "image: %zu layers are more than the %d that a sandbox can have; flatten the image", c->host->image->n, PLAN_MAX_IMAGE_LAYERS);
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "image: %zu layers are more than the %d that a sandbox can have; flatten the image",
+            c->host->image->n, PLAN_MAX_IMAGE_LAYERS);
     if (!c->host->seccomp)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "seccomp: the kernel has no system call filters, and nothing runs without them; use a kernel with CONFIG_SECCOMP_FILTER");
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "seccomp: the kernel has no system call filters, and nothing runs without them; use a "
+            "kernel with CONFIG_SECCOMP_FILTER");
     return 0;
 }
 
-/* ---- the block ------------------------------------------------------------------------------------------------------ */
+/* ---- the block ---- */
 
 static struct plan_array place_array(struct buf *block, const void *items, size_t n, size_t size) {
     static const char zeros[8];
@@ -732,18 +974,24 @@ static struct plan_array place_array(struct buf *block, const void *items, size_
     return array;
 }
 
-static int assemble_plan(struct compiler *c, const struct sock_filter *program, const struct sock_filter *asked, struct plan **ret_plan) {
+static int assemble_plan(struct compiler *c, const struct sock_filter *program,
+    const struct sock_filter *asked, struct plan **ret_plan) {
     struct buf block = BUF_INIT;
     struct plan head = c->plan;
 
-    if (buf_failed(&c->texts) || buf_failed(&c->template_ops) || buf_failed(&c->box_ops) || buf_failed(&c->rules) || buf_failed(&c->rlimits))
+    if (buf_failed(&c->texts) || buf_failed(&c->template_ops) || buf_failed(&c->box_ops) ||
+        buf_failed(&c->rules) || buf_failed(&c->rlimits))
         return -ENOMEM;
     buf_add(&block, &head, sizeof head);
     buf_add(&block, c->texts.data, c->texts.length);
-    head.template_ops = place_array(&block, c->template_ops.data, c->template_ops.length / sizeof(struct plan_op), sizeof(struct plan_op));
-    head.box_ops = place_array(&block, c->box_ops.data, c->box_ops.length / sizeof(struct plan_op), sizeof(struct plan_op));
-    head.rules = place_array(&block, c->rules.data, c->rules.length / sizeof(struct plan_rule), sizeof(struct plan_rule));
-    head.rlimits = place_array(&block, c->rlimits.data, c->rlimits.length / sizeof(struct plan_rlimit), sizeof(struct plan_rlimit));
+    head.template_ops = place_array(&block, c->template_ops.data,
+        c->template_ops.length / sizeof(struct plan_op), sizeof(struct plan_op));
+    head.box_ops = place_array(&block, c->box_ops.data, c->box_ops.length / sizeof(struct plan_op),
+        sizeof(struct plan_op));
+    head.rules = place_array(&block, c->rules.data, c->rules.length / sizeof(struct plan_rule),
+        sizeof(struct plan_rule));
+    head.rlimits = place_array(&block, c->rlimits.data,
+        c->rlimits.length / sizeof(struct plan_rlimit), sizeof(struct plan_rlimit));
     head.filter = place_array(&block, program, c->plan.filter.n, sizeof *program);
     head.notify = place_array(&block, asked, c->plan.notify.n, sizeof *asked);
     if (buf_failed(&block)) {
@@ -758,33 +1006,47 @@ static int assemble_plan(struct compiler *c, const struct sock_filter *program, 
 }
 
 /* The program of determinism, if anything of that is asked for. */
-static int compile_notify(struct compiler *c, struct sock_filter *program, struct rollbox_error *error) {
+static int compile_notify(
+    struct compiler *c, struct sock_filter *program, struct rollbox_error *error) {
     const struct policy *p = c->policy;
 
     if (!p->have_seed && !p->time_start)
         return 0;
     bool is_virtual = p->time_start && p->time_mode == POLICY_TIME_VIRTUAL;
 
-    c->plan.flags |= (p->have_seed ? PLAN_SEED : 0) | (p->time_start ? PLAN_CLOCK : 0) | (is_virtual ? PLAN_VIRTUAL : 0) | (is_virtual && p->serial ? PLAN_SERIAL : 0);
+    c->plan.flags |= (p->have_seed ? PLAN_SEED : 0) | (p->time_start ? PLAN_CLOCK : 0) |
+                     (is_virtual ? PLAN_VIRTUAL : 0) | (is_virtual && p->serial ? PLAN_SERIAL : 0);
     c->plan.seed = p->random_seed;
     if (p->time_start)
         determinism_time(p->time_start, &c->plan.clock_seconds, &c->plan.clock_nanoseconds);
-    enum determinism_clock clock = !p->time_start ? DETERMINISM_CLOCK_REAL : !is_virtual ? DETERMINISM_CLOCK_OFFSET : p->serial ? DETERMINISM_CLOCK_SERIAL : DETERMINISM_CLOCK_VIRTUAL;
+    enum determinism_clock clock = !p->time_start ? DETERMINISM_CLOCK_REAL
+                                   : !is_virtual  ? DETERMINISM_CLOCK_OFFSET
+                                   : p->serial    ? DETERMINISM_CLOCK_SERIAL
+                                                  : DETERMINISM_CLOCK_VIRTUAL;
     int n = determinism_filter(p->have_seed, clock, program, PLAN_MAX_QUESTIONS);
     if (n < 0)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, -n, "policy", "%s: not available on this architecture; take it out of the policy", p->have_seed ? "random_seed" : "time_start");
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, -n, "policy",
+            "%s: not available on this architecture; take it out of the policy",
+            p->have_seed ? "random_seed" : "time_start");
     c->plan.notify.n = (uint32_t)n;
     return 0;
 }
 
-static int compile_plan(struct compiler *c, struct sock_filter *program, struct sock_filter *asked, struct rollbox_error *error) {
+static int compile_plan(struct compiler *c, struct sock_filter *program, struct sock_filter *asked,
+    struct rollbox_error *error) {
     int r = refuse_missing(c, error);
 
     if (r < 0)
         return r;
-    c->plan.flags = (c->host->is_root ? PLAN_AS_ROOT : 0) | (c->policy->net != POLICY_NET_HOST ? PLAN_NET_OWN : 0) | (c->policy->net == POLICY_NET_LOOPBACK ? PLAN_NET_LOOPBACK : 0) |
-                    (c->host->timens ? PLAN_TIMENS : 0) | (c->host->cgroupns ? PLAN_CGROUPNS : 0) | (c->host->uppers ? PLAN_ON_DISK : c->host->memory_cgroup ? 0 : PLAN_REPORT_DISK);
-    if (c->host->is_root && !c->policy->fs_writable.n && !c->policy->fs_shared.n && !c->host->image && !c->host->snapshot)
+    c->plan.flags = (c->host->is_root ? PLAN_AS_ROOT : 0) |
+                    (c->policy->net != POLICY_NET_HOST ? PLAN_NET_OWN : 0) |
+                    (c->policy->net == POLICY_NET_LOOPBACK ? PLAN_NET_LOOPBACK : 0) |
+                    (c->host->timens ? PLAN_TIMENS : 0) | (c->host->cgroupns ? PLAN_CGROUPNS : 0) |
+                    (c->host->uppers             ? PLAN_ON_DISK
+                        : c->host->memory_cgroup ? 0
+                                                 : PLAN_REPORT_DISK);
+    if (c->host->is_root && !c->policy->fs_writable.n && !c->policy->fs_shared.n &&
+        !c->host->image && !c->host->snapshot)
         c->plan.flags |= PLAN_OWN_ID;
     if ((r = compile_notify(c, asked, error)) < 0)
         return r;
@@ -797,7 +1059,7 @@ static int compile_plan(struct compiler *c, struct sock_filter *program, struct 
         return (r = plan_process(c, error)) < 0 ? r : compile_filter(c, program, error);
     add_skeleton(c);
     if (c->plan.flags & PLAN_SEED)
-        add_seeded_random(c);          /* early: it is made beside what follows */
+        add_seeded_random(c); /* early: it is made beside what follows */
     add_cpus(c);
     add_cgroup(c);
     add_private(c);
@@ -805,20 +1067,23 @@ static int compile_plan(struct compiler *c, struct sock_filter *program, struct 
         return r;
     add_etc(c);
     add_proc(c);
-    /* Last: from here on nothing can be reached in the tmpfs' root any more; nor the late grants where they were kept, which nothing denied covers there. */
+    /* Last: from here on nothing can be reached in the tmpfs' root any more; nor the late grants
+     * where they were kept, which nothing denied covers there. */
     writable_place(c, "/dev/shm", NULL, 01777, 0, 0);
     if ((c->n_hidden || c->host->snapshot || c->host->uppers) && !c->host->image)
         add_box_op(c, PLAN_OP_COVER, PLAN_HIDDEN, PLAN_HIDDEN "/void", 0);
     return compile_filter(c, program, error);
 }
 
-int plan_compile(const struct policy *policy, const struct plan_host *host, struct plan **ret_plan, struct rollbox_error *error) {
+int plan_compile(const struct policy *policy, const struct plan_host *host, struct plan **ret_plan,
+    struct rollbox_error *error) {
     struct compiler c = { .policy = policy, .host = host };
     struct sock_filter program[FILTER_MAX_INSTRUCTIONS], asked[PLAN_MAX_QUESTIONS];
     int r = compile_plan(&c, program, asked, error);
 
     if (r == 0 && (r = assemble_plan(&c, program, asked, ret_plan)) == -ENOMEM)
-        error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory while compiling the policy");
+        error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy",
+            "out of memory while compiling the policy");
     buf_done(&c.texts);
     buf_done(&c.template_ops);
     buf_done(&c.box_ops);
@@ -838,20 +1103,26 @@ static bool lists_path(const struct policy_paths *paths, const char *path) {
 }
 
 /*
- * Whether a variable of the caller names a place to write to that is not in the sandbox. Programs trust these variables: with the caller's home, git and pip fail, and mktemp with his TMPDIR.
+ * Whether a variable of the caller names a place to write to that is not in the sandbox. Programs
+ * trust these variables: with the caller's home, git and pip fail, and mktemp with his TMPDIR.
  * Without them they find the sandbox's own.
  */
 static bool is_place_elsewhere(const struct policy *policy, const char *entry) {
-    static const char *const names[] = { "HOME", "TMPDIR", "TMP", "TEMP", "TEMPDIR", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "PWD", "OLDPWD" };
+    static const char *const names[] = { "HOME", "TMPDIR", "TMP", "TEMP", "TEMPDIR",
+        "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME",
+        "PWD", "OLDPWD" };
     const char *path = strchr(entry, '=');
 
     for (size_t i = 0; path && i < ARRAY_SIZE(names); i++)
-        if (strlen(names[i]) == (size_t)(path - entry) && !strncmp(entry, names[i], strlen(names[i])))
-            return !lists_path(&policy->fs_writable, path + 1) && !lists_path(&policy->fs_shared, path + 1);
+        if (strlen(names[i]) == (size_t)(path - entry) &&
+            !strncmp(entry, names[i], strlen(names[i])))
+            return !lists_path(&policy->fs_writable, path + 1) &&
+                   !lists_path(&policy->fs_shared, path + 1);
     return false;
 }
 
-/* The programs beside the policy's own interpreter go first: python3, pip and what is installed there. */
+/* The programs beside the policy's own interpreter go first: python3, pip and what is installed
+ * there. */
 static void add_variable(const struct policy *policy, const char *entry, struct buf *to) {
     if (policy->python && !strncmp(entry, "PATH=", 5)) {
         const size_t length = (size_t)(strrchr(policy->python, '/') - policy->python);
@@ -864,10 +1135,14 @@ static void add_variable(const struct policy *policy, const char *entry, struct 
     buf_add(to, entry, strlen(entry) + 1);
 }
 
-/* Later entries replace earlier ones of the same name, so `caller`, base and policy are added in that order and the last counts. */
+/* Later entries replace earlier ones of the same name, so `caller`, base and policy are added in
+ * that order and the last counts. */
 void plan_environment(const struct policy *policy, const char *const *caller, struct buf *to) {
     static const char home[] = "HOME=/tmp";
-    static const char *const base[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", home, "LANG=C.UTF-8", "USER=box", "LOGNAME=box", "SHELL=/bin/sh", "TERM=dumb", NULL };
+    static const char *const base[] = {
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", home, "LANG=C.UTF-8",
+        "USER=box", "LOGNAME=box", "SHELL=/bin/sh", "TERM=dumb", NULL
+    };
 
     bool is_base = policy->clean_env || !caller;
     if (is_base)
@@ -875,8 +1150,10 @@ void plan_environment(const struct policy *policy, const char *const *caller, st
     else if (policy->isolation != POLICY_ISOLATION_PROCESS)
         buf_add(to, home, strlen(home) + 1);
     for (; *caller; caller++)
-        /* Under isolation process each sandbox's home is a directory of its own, whose name only its init knows. */
-        if (is_base ? policy->isolation != POLICY_ISOLATION_PROCESS || strcmp(*caller, home) : !is_place_elsewhere(policy, *caller))
+        /* Under isolation process each sandbox's home is a directory of its own, whose name only
+         * its init knows. */
+        if (is_base ? policy->isolation != POLICY_ISOLATION_PROCESS || strcmp(*caller, home)
+                    : !is_place_elsewhere(policy, *caller))
             add_variable(policy, *caller, to);
     for (size_t i = 0; i < policy->env.n; i++)
         buf_add(to, policy->env.items[i], strlen(policy->env.items[i]) + 1);

@@ -2,13 +2,14 @@
 /*
  * The plan: a policy compiled against one host, once, for any number of sandboxes.
  *
- * It is one block of memory without pointers, handed to a launcher as a sealed memory file. A launcher carries out the template operations once, at
- * its start, which leaves it in a mount namespace that holds everything the sandboxes of that plan have in common. Each sandbox is cloned from
- * there and carries out the box operations: what must be its own. Everything that needs memory, formatting or decisions has been done
- * here; the guest layer only obeys.
+ * It is one block of memory without pointers, handed to a launcher as a sealed memory file. A
+ * launcher carries out the template operations once, at its start, which leaves it in a mount
+ * namespace that holds everything the sandboxes of that plan have in common. Each sandbox is cloned
+ * from there and carries out the box operations: what must be its own. Everything that needs
+ * memory, formatting or decisions has been done here; the guest layer only obeys.
  *
- * Names: the launcher lives in a user namespace U0, in which the template is owned; each sandbox ends in a user namespace of its own below it,
- * and so has no rights over any mount it can see.
+ * Names: the launcher lives in a user namespace U0, in which the template is owned; each sandbox
+ * ends in a user namespace of its own below it, and so has no rights over any mount it can see.
  */
 #ifndef ROLLBOX_POLICY_PLAN_H
 #define ROLLBOX_POLICY_PLAN_H
@@ -23,12 +24,19 @@
 #include "policy/expand.h"
 #include "policy/policy.h"
 
-#define PLAN_MAGIC 0x6e6c7072u          /* "rpln" */
-#define PLAN_HIDDEN "/.rollbox"         /* where the template keeps what box operations bind from; not readable by guests (Landlock) */
-#define PLAN_UPPERS PLAN_HIDDEN "/uppers"       /* disk_at store: where the template has the engine's directory of the store, with one for each sandbox and layer */
-#define PLAN_PRIVATE "/dev/shm"         /* where a sandbox's own tmpfs, or that directory, is mounted while it is set up: "p<number>" the parts of places, "w" what their overlays need, "uptime" */
+#define PLAN_MAGIC 0x6e6c7072u /* "rpln" */
+#define PLAN_HIDDEN                                                                                \
+    "/.rollbox" /* where the template keeps what box operations bind from; not readable by guests  \
+                   (Landlock) */
+#define PLAN_UPPERS                                                                                \
+    PLAN_HIDDEN "/uppers" /* disk_at store: where the template has the engine's directory of the   \
+                             store, with one for each sandbox and layer */
+#define PLAN_PRIVATE                                                                               \
+    "/dev/shm" /* where a sandbox's own tmpfs, or that directory, is mounted while it is set up:   \
+                  "p<number>" the parts of places, "w" what their overlays need, "uptime" */
 
 /* kind, what it does with path (p), source (s), mode (m) and value (v) */
+/* clang-format off */
 #define PLAN_OPS(X) \
     X(MKDIR,    "make the directory p, with parents, mode m") \
     X(FILE,     "make the file p with content s of v bytes, mode m") \
@@ -47,6 +55,7 @@
     X(PROC,     "mount proc at p, read-only") \
     X(UPTIME,   "cover p by the file s of the sandbox' own, attributes m, in which init writes the virtual clock") \
     X(DEVPTS,   "mount devpts at p, options s")
+/* clang-format on */
 
 enum plan_op_kind {
 #define PLAN_OP_ENUM(name, text) PLAN_OP_##name,
@@ -54,10 +63,16 @@ enum plan_op_kind {
 #undef PLAN_OP_ENUM
 };
 
-enum plan_grant { PLAN_GRANT_READABLE = 1, PLAN_GRANT_WRITABLE, PLAN_GRANT_SHARED, PLAN_GRANT_DENIED };
+enum plan_grant {
+    PLAN_GRANT_READABLE = 1,
+    PLAN_GRANT_WRITABLE,
+    PLAN_GRANT_SHARED,
+    PLAN_GRANT_DENIED
+};
 #define plan_grant(kind, index) ((uint16_t)((kind) << 12 | (index)))
 
-/* `value` of BIND and BIND_ONE, under PLAN_AS_ROOT: an idmapped mount, on which what belongs to the owner of s is the guest's; or, with an owner, what belongs to that id. */
+/* `value` of BIND and BIND_ONE, under PLAN_AS_ROOT: an idmapped mount, on which what belongs to the
+ * owner of s is the guest's; or, with an owner, what belongs to that id. */
 #define PLAN_BIND_IDMAP 1
 #define PLAN_BIND_OWNER 2
 #define plan_bind_owned(id) (PLAN_BIND_IDMAP | PLAN_BIND_OWNER | (uint64_t)(id) << 32)
@@ -70,35 +85,41 @@ enum plan_grant { PLAN_GRANT_READABLE = 1, PLAN_GRANT_WRITABLE, PLAN_GRANT_SHARE
 /* The host may have removed what is to be covered. */
 #define PLAN_COVER_OR_GONE 4
 
-/* `value` of PLACE: the number of its part "p<number>" of the private tmpfs, which is the same in every sandbox of the plan and in layers; and whether it is a single file, a private copy of s. */
+/* `value` of PLACE: the number of its part "p<number>" of the private tmpfs, which is the same in
+ * every sandbox of the plan and in layers; and whether it is a single file, a private copy of s. */
 #define PLAN_PLACE_FILE (1u << 16)
-#define PLAN_MAX_IMAGE_LAYERS 128       /* so that their names fit into the options of a mount */
+#define PLAN_MAX_IMAGE_LAYERS 128 /* so that their names fit into the options of a mount */
 #define plan_place_part(op) ((unsigned)(op)->value & 0xffff)
 
 struct plan_op {
     uint16_t kind;
-    uint16_t grant;             /* what policy path caused it, for messages: enum plan_grant and its index; 0: none */
-    uint32_t mode;              /* permission bits, or MOUNT_ATTR_* */
-    uint32_t path;              /* offset of a text in the plan */
-    uint32_t source;            /* offset of a text, or 0 */
+    uint16_t grant;  /* what policy path caused it, for messages: enum plan_grant and its index; 0:
+                        none */
+    uint32_t mode;   /* permission bits, or MOUNT_ATTR_* */
+    uint32_t path;   /* offset of a text in the plan */
+    uint32_t source; /* offset of a text, or 0 */
     uint64_t value;
-    uint64_t device, inode;             /* of BIND and BIND_ONE: what s was when the engine looked, which fills it in; inode 0: it may be anything */
+    uint64_t device, inode; /* of BIND and BIND_ONE: what s was when the engine looked, which fills
+                               it in; inode 0: it may be anything */
 };
 
 /* Where the path of a Landlock rule is. */
 enum plan_rule_kind {
-    PLAN_RULE_OWN,              /* the sandbox's own: opened for each */
-    PLAN_RULE_STATIC,           /* in the template: opened once */
-    PLAN_RULE_HOST,             /* isolation process: on the host, opened for each sandbox: files are replaced there; no link is followed */
-    PLAN_RULE_HOST_OPTIONAL,    /* the same, and skipped when it is gone: one of many that a grant was expanded to */
-    PLAN_RULE_PRIVATE,          /* isolation process: the directory of the sandbox's own files, whatever its name */
+    PLAN_RULE_OWN,    /* the sandbox's own: opened for each */
+    PLAN_RULE_STATIC, /* in the template: opened once */
+    PLAN_RULE_HOST,   /* isolation process: on the host, opened for each sandbox: files are replaced
+                         there; no link is followed */
+    PLAN_RULE_HOST_OPTIONAL, /* the same, and skipped when it is gone: one of many that a grant was
+                                expanded to */
+    PLAN_RULE_PRIVATE, /* isolation process: the directory of the sandbox's own files, whatever its
+                          name */
 };
 
 /* A Landlock rule: `access` is allowed at and below `path`. */
 struct plan_rule {
     uint64_t access;
     uint32_t path;
-    uint32_t kind;              /* enum plan_rule_kind */
+    uint32_t kind; /* enum plan_rule_kind */
 };
 
 /* A resource limit, soft and hard. */
@@ -109,31 +130,42 @@ struct plan_rlimit {
 };
 
 enum plan_flag {
-    PLAN_AS_ROOT = 1 << 0,      /* the launcher starts as the host's root: real mounts first, then U0 with a range of ids of its own */
-    PLAN_NET_OWN = 1 << 1,      /* a network namespace of its own, from the engine's pool or new */
+    PLAN_AS_ROOT = 1 << 0, /* the launcher starts as the host's root: real mounts first, then U0
+                              with a range of ids of its own */
+    PLAN_NET_OWN = 1 << 1, /* a network namespace of its own, from the engine's pool or new */
     PLAN_NET_LOOPBACK = 1 << 2, /* with its loopback interface up */
     PLAN_TIMENS = 1 << 3,       /* boottime and monotonic clocks start at zero */
     PLAN_CGROUPNS = 1 << 4,
-    PLAN_PROCESS = 1 << 5,      /* isolation "process": no namespaces */
-    PLAN_REPORT_DISK = 1 << 6,  /* send the engine a descriptor of the private tmpfs */
+    PLAN_PROCESS = 1 << 5,     /* isolation "process": no namespaces */
+    PLAN_REPORT_DISK = 1 << 6, /* send the engine a descriptor of the private tmpfs */
     PLAN_LANDLOCK = 1 << 7,
     PLAN_SECCOMP = 1 << 8,
-    PLAN_OWN_ID = 1 << 9,       /* each sandbox may have an id of its own in U0: nothing is idmapped to a fixed one */
-    PLAN_SEED = 1 << 10,        /* random_seed: chance comes from `seed` */
-    PLAN_CLOCK = 1 << 11,       /* time_start: the time of day is `clock_*` when the first command starts */
-    PLAN_VIRTUAL = 1 << 12,     /* time_mode virtual: and it moves with what the guest does (guest/vtime.h) */
-    PLAN_ON_DISK = 1 << 14,     /* disk_at store: what is private lies in a directory of PLAN_UPPERS, not in a tmpfs */
-    PLAN_SERIAL = 1 << 13,      /* serial: and one thread goes on at a time (guest/serial.h) */
+    PLAN_OWN_ID =
+        1
+        << 9, /* each sandbox may have an id of its own in U0: nothing is idmapped to a fixed one */
+    PLAN_SEED = 1 << 10, /* random_seed: chance comes from `seed` */
+    PLAN_CLOCK =
+        1 << 11, /* time_start: the time of day is `clock_*` when the first command starts */
+    PLAN_VIRTUAL =
+        1 << 12, /* time_mode virtual: and it moves with what the guest does (guest/vtime.h) */
+    PLAN_ON_DISK = 1 << 14, /* disk_at store: what is private lies in a directory of PLAN_UPPERS,
+                               not in a tmpfs */
+    PLAN_SERIAL = 1 << 13,  /* serial: and one thread goes on at a time (guest/serial.h) */
 };
 
-/* With PLAN_VIRTUAL: what CLOCK_MONOTONIC and CLOCK_BOOTTIME show at the start. Further than the kernel's own, which is at 0 then, ever gets: so no time-out until one of their times ends by itself. */
+/* With PLAN_VIRTUAL: what CLOCK_MONOTONIC and CLOCK_BOOTTIME show at the start. Further than the
+ * kernel's own, which is at 0 then, ever gets: so no time-out until one of their times ends by
+ * itself. */
 #define PLAN_VIRTUAL_UPTIME_S 10000000
-/* init's own code is below, that of programs above: what is called from there on the way to execve is nobody's question. */
+/* init's own code is below, that of programs above: what is called from there on the way to execve
+ * is nobody's question. */
 #define PLAN_PROGRAMS_FROM 0x400000u
-/* With PLAN_CLOCK: the sixth argument of a newfstatat that is not asked about, which has four. The patched vDSO's text has it, so it is a plain number. */
+/* With PLAN_CLOCK: the sixth argument of a newfstatat that is not asked about, which has four. The
+ * patched vDSO's text has it, so it is a plain number. */
 #define PLAN_STAT_UNASKED 0x726f6c6c73746174
-#define PLAN_MAX_QUESTIONS 256         /* instructions of the program of questions */
-/* In it, in place of the low half of an address: where glibc's loader calls arch_prctl from, which need not be asked about again. Init puts it there when it knows. */
+#define PLAN_MAX_QUESTIONS 256 /* instructions of the program of questions */
+/* In it, in place of the low half of an address: where glibc's loader calls arch_prctl from, which
+ * need not be asked about again. Init puts it there when it knows. */
 #define PLAN_LOADER_UNKNOWN 0xffffffffu
 /* Likewise of a timer_settime. */
 #define PLAN_SETTIME_UNASKED 0x726f6c6c74696d65
@@ -147,89 +179,107 @@ struct plan_array {
 struct plan {
     uint32_t magic;
     uint32_t length;
-    uint32_t flags;             /* enum plan_flag */
+    uint32_t flags; /* enum plan_flag */
     uint32_t hostname;
     struct plan_array template_ops; /* struct plan_op */
     struct plan_array box_ops;      /* struct plan_op */
     struct plan_array rules;        /* struct plan_rule */
     struct plan_array rlimits;      /* struct plan_rlimit */
     struct plan_array filter;       /* struct sock_filter */
-    struct plan_array notify;       /* struct sock_filter: what commands ask init about (policy/determinism.c); none without PLAN_SEED or PLAN_CLOCK */
+    struct plan_array notify;       /* struct sock_filter: what commands ask init about
+                                       (policy/determinism.c); none without PLAN_SEED or PLAN_CLOCK */
     uint32_t inner_uid, inner_gid;  /* the guest's, as it sees them */
     uint32_t outer_uid;             /* the guest's in U0, uid and gid */
     uint32_t clock_nanoseconds;
     int64_t clock_seconds;
     uint64_t seed;
-    uint64_t landlock_fs;       /* access rights handled (all that the kernel knows) */
+    uint64_t landlock_fs; /* access rights handled (all that the kernel knows) */
     uint64_t landlock_net;
     uint64_t landlock_scoped;
-    uint64_t affinity;          /* number of CPUs to pin to; 0: none */
-    uint64_t memory_bytes;      /* the limit, as the sandbox is told of it; 0: none */
-    uint64_t segment_bytes;     /* bound of all System V shared memory together; 0: the kernel's own, as a cgroup counts it */
+    uint64_t affinity;      /* number of CPUs to pin to; 0: none */
+    uint64_t memory_bytes;  /* the limit, as the sandbox is told of it; 0: none */
+    uint64_t segment_bytes; /* bound of all System V shared memory together; 0: the kernel's own, as
+                               a cgroup counts it */
 };
 
 #define plan_text(plan, at) ((const char *)(plan) + (at))
-#define plan_items(plan, array, type) ((const type *)(const void *)((const char *)(plan) + (plan)->array.offset))
+#define plan_items(plan, array, type)                                                              \
+    ((const type *)(const void *)((const char *)(plan) + (plan)->array.offset))
 
 /* What plan_compile must know of the host; the caller gathers it (no I/O here). */
 enum plan_path_type { PLAN_PATH_MISSING, PLAN_PATH_DIRECTORY, PLAN_PATH_OTHER };
 
 struct plan_host_path {
-    const char *real;           /* with every symbolic link resolved */
+    const char *real; /* with every symbolic link resolved */
     enum plan_path_type type;
-    int error;                  /* errno of looking it up; ENOENT goes with MISSING */
-    bool others_write;          /* its mode lets everybody write (and, for a directory, enter and list) */
+    int error;         /* errno of looking it up; ENOENT goes with MISSING */
+    bool others_write; /* its mode lets everybody write (and, for a directory, enter and list) */
 };
 
 /* An image as root file system. */
 struct plan_image {
-    const char *directory;      /* of all layers of the store: DIRECTORY/ID/fs */
+    const char *directory; /* of all layers of the store: DIRECTORY/ID/fs */
     size_t n;
-    char *const *ids;           /* bottom first */
+    char *const *ids; /* bottom first */
     /* Of a snapshot, no root file system: its places, and what lies under each now. */
-    const struct plan_image_place *places;      /* NULL: an image */
+    const struct plan_image_place *places; /* NULL: an image */
     size_t n_places;
 };
 
 struct plan_image_place {
     const char *path;
     bool is_file;
-    const char *under;          /* directories PLAN_HIDDEN "/i/INDEX/PART", topmost first, with colons between; of a file: the topmost, below PLAN_HIDDEN "/store" */
+    const char *under; /* directories PLAN_HIDDEN "/i/INDEX/PART", topmost first, with colons
+                          between; of a file: the topmost, below PLAN_HIDDEN "/store" */
 };
 
 struct plan_host {
-    const struct plan_image *image;     /* NULL: the policy names none */
-    const struct plan_image *snapshot;  /* likewise; image or snapshot */
+    const struct plan_image *image;    /* NULL: the policy names none */
+    const struct plan_image *snapshot; /* likewise; image or snapshot */
     bool is_root;
-    bool overlay;               /* OVERLAY operations are possible */
-    const char *const *mounts;  /* mount points of the host, parents before what is mounted in them; NULL-terminated, or NULL */
-    bool own_ids;               /* isolation process: each sandbox gets user ids of its own; else it runs as the caller */
-    const struct expand_lister *lister;     /* isolation process: looks into directories that contain something denied */
-    const char *const *private_places;      /* isolation process, as the caller: real paths of the directories that private files may be in; NULL-terminated, or NULL */
-    int landlock_abi;           /* 0: none */
+    bool overlay;              /* OVERLAY operations are possible */
+    const char *const *mounts; /* mount points of the host, parents before what is mounted in them;
+                                  NULL-terminated, or NULL */
+    bool own_ids; /* isolation process: each sandbox gets user ids of its own; else it runs as the
+                     caller */
+    const struct expand_lister
+        *lister; /* isolation process: looks into directories that contain something denied */
+    const char *const
+        *private_places; /* isolation process, as the caller: real paths of the directories that
+                            private files may be in; NULL-terminated, or NULL */
+    int landlock_abi;    /* 0: none */
     bool seccomp;
-    const char *uppers;         /* disk_at store: the host's directory for PLAN_UPPERS */
+    const char *uppers; /* disk_at store: the host's directory for PLAN_UPPERS */
     bool timens, cgroupns;
     bool memory_cgroup, processes_cgroup, cpu_cgroup;
-    unsigned cpus;              /* usable by us */
+    unsigned cpus;                          /* usable by us */
     uint64_t open_files_max, processes_max; /* our hard limits */
-    struct plan_host_path *readable, *writable, *shared, *denied;  /* parallel to the policy's lists */
-    const char *const *root_links;      /* name, target, name, target, ..., NULL: the host's top-level symbolic links (merged /usr) */
-    const char *cpuinfo, *stat, *meminfo, *loadavg, *vmstat;     /* contents of the faked files of /proc */
-    const char *const *sysctls;         /* values of plan_sysctl_names, in order; NULL: the host has none such */
-    const bool *proc_exists;            /* parallel to plan_proc_masked: does the host have it? */
+    struct plan_host_path *readable, *writable, *shared,
+        *denied;                   /* parallel to the policy's lists */
+    const char *const *root_links; /* name, target, name, target, ..., NULL: the host's top-level
+                                      symbolic links (merged /usr) */
+    const char *cpuinfo, *stat, *meminfo, *loadavg,
+        *vmstat; /* contents of the faked files of /proc */
+    const char *const
+        *sysctls; /* values of plan_sysctl_names, in order; NULL: the host has none such */
+    const bool *proc_exists; /* parallel to plan_proc_masked: does the host have it? */
 };
 
-/* The files below /proc/sys that a sandbox sees (copies made when the plan is), NULL-terminated. All else there is the host's business. */
+/* The files below /proc/sys that a sandbox sees (copies made when the plan is), NULL-terminated.
+ * All else there is the host's business. */
 extern const char *const plan_sysctl_names[];
 
-/* Files of /proc that tell of the host or of other sandboxes, replaced by an empty one; with a trailing '/', directories. NULL-terminated. */
+/* Files of /proc that tell of the host or of other sandboxes, replaced by an empty one; with a
+ * trailing '/', directories. NULL-terminated. */
 extern const char *const plan_proc_masked[];
 
-/* Compiles. 0 and the block, for the caller to free(); or -errno and the error: PATH_NOT_FOUND, PATH_DENIED, FEATURE_MISSING, POLICY_INVALID. */
-int plan_compile(const struct policy *policy, const struct plan_host *host, struct plan **ret_plan, struct rollbox_error *error);
+/* Compiles. 0 and the block, for the caller to free(); or -errno and the error: PATH_NOT_FOUND,
+ * PATH_DENIED, FEATURE_MISSING, POLICY_INVALID. */
+int plan_compile(const struct policy *policy, const struct plan_host *host, struct plan **ret_plan,
+    struct rollbox_error *error);
 
-/* The environment every command starts from: base values, then the policy's. One "K=V" NUL each, appended to `to`. */
+/* The environment every command starts from: base values, then the policy's. One "K=V" NUL each,
+ * appended to `to`. */
 void plan_environment(const struct policy *policy, const char *const *caller, struct buf *to);
 
 /* The plan as text: operations, rules, limits, the filter disassembled. */
@@ -237,9 +287,11 @@ void plan_explain(const struct plan *plan, struct buf *to);
 
 /* In two texts: plan_process.c. */
 void plan_process_explain(const struct plan *plan, struct buf *to);
-void plan_process_isolation(const struct plan *plan, const struct plan_host *host, const struct policy *policy, const char *cgroup, struct buf *to);
+void plan_process_isolation(const struct plan *plan, const struct plan_host *host,
+    const struct policy *policy, const char *cgroup, struct buf *to);
 
 /* What the plan applies, as JSON: {"level": "namespace", "user": ..., "landlock_abi": 7, ...} */
-void plan_isolation(const struct plan *plan, const struct plan_host *host, const struct policy *policy, const char *cgroup, struct buf *to);
+void plan_isolation(const struct plan *plan, const struct plan_host *host,
+    const struct policy *policy, const char *cgroup, struct buf *to);
 
 #endif

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans of isolation process: no namespaces, so no template and nothing to mount. What is left of a plan is Landlock rules on the host's own paths, limits and the filter.
+ * Plans of isolation process: no namespaces, so no template and nothing to mount. What is left of a
+ * plan is Landlock rules on the host's own paths, limits and the filter.
  *
- * Two layers hold each process where there are two. Run by root, every sandbox has user ids of its own, and ordinary permissions separate it from the host and from others; run by an ordinary user, who has one id, the
- * Landlock domain's scope does, and without a kernel that has it there is no such sandbox.
+ * Two layers hold each process where there are two. Run by root, every sandbox has user ids of its
+ * own, and ordinary permissions separate it from the host and from others; run by an ordinary user,
+ * who has one id, the Landlock domain's scope does, and without a kernel that has it there is no
+ * such sandbox.
  */
 #include <errno.h>
 #include <string.h>
@@ -15,15 +18,27 @@
 #include "policy/expand.h"
 #include "sys/uapi.h"
 
-/* Of /proc only what says nothing of processes: rules are about files, and which directory is the reader's own is not known beforehand. */
+/* Of /proc only what says nothing of processes: rules are about files, and which directory is the
+ * reader's own is not known beforehand. */
 static const char *const proc_files[] = {
-    "/proc/cpuinfo", "/proc/meminfo", "/proc/filesystems", "/proc/version", "/proc/sys/kernel/osrelease", "/proc/sys/kernel/pid_max", "/proc/sys/kernel/cap_last_cap",
-    "/proc/sys/kernel/ngroups_max", "/proc/sys/kernel/random/uuid", "/proc/sys/vm/overcommit_memory", "/proc/sys/vm/max_map_count",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/filesystems",
+    "/proc/version",
+    "/proc/sys/kernel/osrelease",
+    "/proc/sys/kernel/pid_max",
+    "/proc/sys/kernel/cap_last_cap",
+    "/proc/sys/kernel/ngroups_max",
+    "/proc/sys/kernel/random/uuid",
+    "/proc/sys/vm/overcommit_memory",
+    "/proc/sys/vm/max_map_count",
 };
 
-static const char *const devices[] = { "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty" };
+static const char *const devices[] = { "/dev/null", "/dev/zero", "/dev/full", "/dev/random",
+    "/dev/urandom", "/dev/tty" };
 
-static const char *const grant_keys[] = { "", "fs_readable", "fs_writable", "fs_shared", "fs_denied" };
+static const char *const grant_keys[] = { "", "fs_readable", "fs_writable", "fs_shared",
+    "fs_denied" };
 
 /* Is `path` the other or below it? */
 static bool is_below(const char *path, const char *other) {
@@ -33,7 +48,8 @@ static bool is_below(const char *path, const char *other) {
 }
 
 static int fail_missing(struct rollbox_error *error, const char *what) {
-    return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "isolation process: %s; use isolation namespace, or take it out of the policy", what);
+    return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+        "isolation process: %s; use isolation namespace, or take it out of the policy", what);
 }
 
 static int refuse_policy(const struct compiler *c, struct rollbox_error *error) {
@@ -48,30 +64,36 @@ static int refuse_policy(const struct compiler *c, struct rollbox_error *error) 
     if (p->user && strcmp(p->user, "box"))
         return fail_missing(error, "user needs a user namespace");
     if (!(c->plan.flags & PLAN_LANDLOCK))
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "isolation process: landlock is missing, which is what it consists of; `rollbox doctor` tells how to get it");
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "isolation process: landlock is missing, which is what it consists of; `rollbox "
+            "doctor` tells how to get it");
     if (!c->host->own_ids && !(c->plan.landlock_scoped & LANDLOCK_SCOPE_SIGNAL))
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
-                         "isolation process: landlock_scope is missing (Linux 6.12 or later has it), so a sandbox could signal every process of yours; run rollbox as root, which gives each sandbox a user id of its own");
+            "isolation process: landlock_scope is missing (Linux 6.12 or later has it), so a "
+            "sandbox could signal every process of yours; run rollbox as root, which gives each "
+            "sandbox a user id of its own");
     return 0;
 }
 
-/* ---- the grants ----------------------------------------------------------------------------------------------------- */
+/* ---- the grants ---- */
 
 struct grants {
     struct compiler *c;
     const char **denied;
     size_t n_denied, budget;
-    uint64_t access;            /* of the grant being expanded */
+    uint64_t access; /* of the grant being expanded */
 };
 
 static int emit_grant(void *data, const char *path, bool directory, bool whole) {
     struct grants *g = data;
 
-    compiler_rule(g->c, path, directory ? g->access : g->access & g->c->access_file, whole ? PLAN_RULE_HOST : PLAN_RULE_HOST_OPTIONAL);
+    compiler_rule(g->c, path, directory ? g->access : g->access & g->c->access_file,
+        whole ? PLAN_RULE_HOST : PLAN_RULE_HOST_OPTIONAL);
     return 0;
 }
 
-/* The directory with private files of sandboxes that the grant would open, for they all have the caller's id; NULL: none. */
+/* The directory with private files of sandboxes that the grant would open, for they all have the
+ * caller's id; NULL: none. */
 static const char *is_opened(const struct grants *g, const char *real) {
     for (const char *const *place = g->c->host->private_places; place && *place; place++) {
         bool denied = !is_below(*place, real);
@@ -84,7 +106,8 @@ static const char *is_opened(const struct grants *g, const char *real) {
     return NULL;
 }
 
-static int add_grant(struct grants *g, const struct policy_path *grant, const struct plan_host_path *found, enum plan_grant kind, struct rollbox_error *error) {
+static int add_grant(struct grants *g, const struct policy_path *grant,
+    const struct plan_host_path *found, enum plan_grant kind, struct rollbox_error *error) {
     const char *key = grant_keys[kind], *path = grant->path;
 
     if (found->type == PLAN_PATH_MISSING || found->error) {
@@ -93,30 +116,46 @@ static int add_grant(struct grants *g, const struct policy_path *grant, const st
         if (grant->optional)
             return 0;
         if (e == EACCES || e == EPERM)
-            return error_set(error, ROLLBOX_ERR_PATH_DENIED, e, "policy", "%s: %s: you may not look there yourself, so no sandbox of yours may", key, path);
-        return error_set(error, ROLLBOX_ERR_PATH_NOT_FOUND, e, "policy", "%s: %s: %s; create it or take it out of the policy", key, path, strerror(e));
+            return error_set(error, ROLLBOX_ERR_PATH_DENIED, e, "policy",
+                "%s: %s: you may not look there yourself, so no sandbox of yours may", key, path);
+        return error_set(error, ROLLBOX_ERR_PATH_NOT_FOUND, e, "policy",
+            "%s: %s: %s; create it or take it out of the policy", key, path, strerror(e));
     }
     int r = compiler_denied(g->c, key, grant, found->real, error);
     if (r)
         return MIN(r, 0);
-    if (!strcmp(found->real, "/") || is_below(found->real, "/proc") || is_below(found->real, "/sys") || !strcmp(found->real, "/dev") || is_below(found->real, "/dev/shm") || is_below(found->real, "/dev/pts"))
-        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "%s: %s: under isolation process this would be the host's own, with what it tells of every process; name the files or directories that are needed",
-                         key, path);
+    if (!strcmp(found->real, "/") || is_below(found->real, "/proc") ||
+        is_below(found->real, "/sys") || !strcmp(found->real, "/dev") ||
+        is_below(found->real, "/dev/shm") || is_below(found->real, "/dev/pts"))
+        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
+            "%s: %s: under isolation process this would be the host's own, with what it tells of "
+            "every process; name the files or directories that are needed",
+            key, path);
     const char *private = is_opened(g, found->real);
     if (private)
         return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
-                         "%s: %s: under isolation process, run by an ordinary user, private files of all sandboxes are below %s, and this would open them to each other; grant what is needed of it, or use isolation namespace", key, path,
-                         private);
+            "%s: %s: under isolation process, run by an ordinary user, private files of all "
+            "sandboxes are below %s, and this would open them to each other; grant what is needed "
+            "of it, or use isolation namespace",
+            key, path, private);
     if (kind == PLAN_GRANT_SHARED && g->c->host->own_ids && !found->others_write)
         return error_set(error, ROLLBOX_ERR_PATH_DENIED, EACCES, "policy",
-                         "fs_shared: %s: under isolation process, run by root, a sandbox has a user id of its own, and its mode does not let others write there; allow it (chmod o+rwx), use isolation namespace, or run rollbox as its owner", path);
+            "fs_shared: %s: under isolation process, run by root, a sandbox has a user id of its "
+            "own, and its mode does not let others write there; allow it (chmod o+rwx), use "
+            "isolation namespace, or run rollbox as its owner",
+            path);
     g->access = kind == PLAN_GRANT_SHARED ? g->c->access_write : g->c->access_read;
-    r = expand_grant(found->real, found->type == PLAN_PATH_DIRECTORY, g->denied, g->n_denied, g->c->host->lister, &g->budget, emit_grant, g);
+    r = expand_grant(found->real, found->type == PLAN_PATH_DIRECTORY, g->denied, g->n_denied,
+        g->c->host->lister, &g->budget, emit_grant, g);
     if (r == -E2BIG)
         return error_set(error, ROLLBOX_ERR_POLICY_INVALID, E2BIG, "policy",
-                         "%s: %s: too many entries (over %d) lie beside what is denied in it, and Landlock takes a rule for each; grant what is needed of it instead", key, path, EXPAND_MAX);
+            "%s: %s: too many entries (over %d) lie beside what is denied in it, and Landlock "
+            "takes a rule for each; grant what is needed of it instead",
+            key, path, EXPAND_MAX);
     if (r < 0 && r != -ENOMEM)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_PATH_DENIED), -r, "policy", "%s: %s: contains something denied, and looking for what lies beside it failed: %s", key, path, strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_PATH_DENIED), -r, "policy",
+            "%s: %s: contains something denied, and looking for what lies beside it failed: %s",
+            key, path, strerror(-r));
     return r;
 }
 
@@ -127,7 +166,8 @@ static int add_grants(struct compiler *c, struct rollbox_error *error) {
     struct grants g = { c, denied, 0, EXPAND_MAX, 0 };
     int r = denied ? 0 : -ENOMEM;
 
-    /* What does not exist yet is denied all the same: the directories around it get no rule, so it stays out of reach when it comes. */
+    /* What does not exist yet is denied all the same: the directories around it get no rule, so it
+     * stays out of reach when it comes. */
     for (size_t i = 0; r == 0 && i < p->fs_denied.n; i++)
         denied[g.n_denied++] = h->denied[i].real ? h->denied[i].real : p->fs_denied.items[i].path;
     for (size_t i = 0; r == 0 && i < p->fs_readable.n; i++)
@@ -143,38 +183,57 @@ int plan_process(struct compiler *c, struct rollbox_error *error) {
     if (r < 0)
         return r;
     /* The network is shared unless refused by the filter; nothing else is the sandbox's own. */
-    c->plan.flags = (c->plan.flags & (PLAN_LANDLOCK | PLAN_SECCOMP)) | PLAN_PROCESS | (c->host->own_ids ? PLAN_AS_ROOT | PLAN_OWN_ID : 0);
-    /* With an id of its own a sandbox's processes are counted by themselves; else with all of the caller's, see run.c. */
+    c->plan.flags = (c->plan.flags & (PLAN_LANDLOCK | PLAN_SECCOMP)) | PLAN_PROCESS |
+                    (c->host->own_ids ? PLAN_AS_ROOT | PLAN_OWN_ID : 0);
+    /* With an id of its own a sandbox's processes are counted by themselves; else with all of the
+     * caller's, see run.c. */
     if (c->host->own_ids)
-        compiler_limit(c, RLIMIT_NPROC, MIN((uint64_t)c->policy->max_processes, c->host->processes_max));
+        compiler_limit(
+            c, RLIMIT_NPROC, MIN((uint64_t)c->policy->max_processes, c->host->processes_max));
     compiler_limit(c, RLIMIT_FSIZE, c->policy->max_disk_bytes);
     compiler_rule(c, "(private files)", c->access_write, PLAN_RULE_PRIVATE);
     for (size_t i = 0; i < ARRAY_SIZE(devices); i++)
-        compiler_rule(c, devices[i], c->access_file & ~(uint64_t)LANDLOCK_ACCESS_FS_EXECUTE, PLAN_RULE_HOST_OPTIONAL);
+        compiler_rule(c, devices[i], c->access_file & ~(uint64_t)LANDLOCK_ACCESS_FS_EXECUTE,
+            PLAN_RULE_HOST_OPTIONAL);
     for (size_t i = 0; i < ARRAY_SIZE(proc_files); i++)
         compiler_rule(c, proc_files[i], LANDLOCK_ACCESS_FS_READ_FILE, PLAN_RULE_HOST_OPTIONAL);
     return add_grants(c, error);
 }
 
-/* ---- in words ------------------------------------------------------------------------------------------------------- */
+/* ---- in words ---- */
 
 void plan_process_explain(const struct plan *plan, struct buf *to) {
-    buf_add_text(to, "# sandbox: processes of the host without namespaces; private files in a directory that is removed with it\n");
+    buf_add_text(to, "# sandbox: processes of the host without namespaces; private files in a "
+                     "directory that is removed with it\n");
     if (plan->flags & PLAN_AS_ROOT)
-        buf_add_text(to, "\n# then: two unprivileged user ids of its own, one for its init and one for what it runs, all capabilities dropped, no_new_privs\n");
+        buf_add_text(to, "\n# then: two unprivileged user ids of its own, one for its init and one "
+                         "for what it runs, all capabilities dropped, no_new_privs\n");
     else
         buf_add_text(to, "\n# then: as the caller, all capabilities dropped, no_new_privs\n");
 }
 
-void plan_process_isolation(const struct plan *plan, const struct plan_host *host, const struct policy *policy, const char *cgroup, struct buf *to) {
+void plan_process_isolation(const struct plan *plan, const struct plan_host *host,
+    const struct policy *policy, const char *cgroup, struct buf *to) {
     static const char *const nets[] = { "none", "loopback", "host" };
     bool own_ids = plan->flags & PLAN_AS_ROOT;
 
-    buf_printf(to, "{\"level\": \"process\", \"namespaces\": [], \"landlock_abi\": %d, \"seccomp\": %s, \"no_new_privs\": true, \"capabilities\": [], ", host->landlock_abi,
-               plan->flags & PLAN_SECCOMP ? "true" : "false");
-    buf_printf(to, "\"net\": \"%s\", \"host_user\": \"%s\", \"signal_scope\": %s, ", nets[policy->net], own_ids ? "unprivileged range" : "caller",
-               plan->landlock_scoped & LANDLOCK_SCOPE_SIGNAL ? "true" : "false");
-    buf_add_text(to, "\"not_isolated\": [\"process ids\", \"file names\", \"hostname\", \"uptime\"], ");
-    buf_printf(to, "\"limits\": {\"memory\": \"%s\", \"processes\": \"%s\", \"cpu\": \"%s\", \"disk\": \"rlimit and watcher\", \"open_files\": \"rlimit\"}}", host->memory_cgroup ? cgroup : "watcher",
-               host->processes_cgroup ? cgroup : own_ids ? "rlimit" : "rlimit and watcher", !policy->max_cpu_milli ? "none" : host->cpu_cgroup ? cgroup : "affinity");
+    buf_printf(to,
+        "{\"level\": \"process\", \"namespaces\": [], \"landlock_abi\": %d, \"seccomp\": %s, "
+        "\"no_new_privs\": true, \"capabilities\": [], ",
+        host->landlock_abi, plan->flags & PLAN_SECCOMP ? "true" : "false");
+    buf_printf(to, "\"net\": \"%s\", \"host_user\": \"%s\", \"signal_scope\": %s, ",
+        nets[policy->net], own_ids ? "unprivileged range" : "caller",
+        plan->landlock_scoped & LANDLOCK_SCOPE_SIGNAL ? "true" : "false");
+    buf_add_text(
+        to, "\"not_isolated\": [\"process ids\", \"file names\", \"hostname\", \"uptime\"], ");
+    buf_printf(to,
+        "\"limits\": {\"memory\": \"%s\", \"processes\": \"%s\", \"cpu\": \"%s\", \"disk\": "
+        "\"rlimit and watcher\", \"open_files\": \"rlimit\"}}",
+        host->memory_cgroup ? cgroup : "watcher",
+        host->processes_cgroup ? cgroup
+        : own_ids              ? "rlimit"
+                               : "rlimit and watcher",
+        !policy->max_cpu_milli ? "none"
+        : host->cpu_cgroup     ? cgroup
+                               : "affinity");
 }

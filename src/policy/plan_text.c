@@ -17,14 +17,25 @@ static const char *const op_names[] = {
 #undef NAME
 };
 
-static const struct { uint64_t bit; const char *name; } rights[] = {
-    { LANDLOCK_ACCESS_FS_EXECUTE, "execute" }, { LANDLOCK_ACCESS_FS_READ_FILE, "read" }, { LANDLOCK_ACCESS_FS_READ_DIR, "list" }, { LANDLOCK_ACCESS_FS_WRITE_FILE, "write" },
-    { LANDLOCK_ACCESS_FS_TRUNCATE, "truncate" }, { LANDLOCK_ACCESS_FS_REMOVE_DIR | LANDLOCK_ACCESS_FS_REMOVE_FILE, "remove" },
-    { LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_MAKE_SYM | LANDLOCK_ACCESS_FS_MAKE_FIFO | LANDLOCK_ACCESS_FS_MAKE_SOCK, "make" },
-    { LANDLOCK_ACCESS_FS_REFER, "rename-across" }, { LANDLOCK_ACCESS_FS_IOCTL_DEV, "ioctl" },
+static const struct {
+    uint64_t bit;
+    const char *name;
+} rights[] = {
+    { LANDLOCK_ACCESS_FS_EXECUTE, "execute" },
+    { LANDLOCK_ACCESS_FS_READ_FILE, "read" },
+    { LANDLOCK_ACCESS_FS_READ_DIR, "list" },
+    { LANDLOCK_ACCESS_FS_WRITE_FILE, "write" },
+    { LANDLOCK_ACCESS_FS_TRUNCATE, "truncate" },
+    { LANDLOCK_ACCESS_FS_REMOVE_DIR | LANDLOCK_ACCESS_FS_REMOVE_FILE, "remove" },
+    { LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_MAKE_SYM |
+            LANDLOCK_ACCESS_FS_MAKE_FIFO | LANDLOCK_ACCESS_FS_MAKE_SOCK,
+        "make" },
+    { LANDLOCK_ACCESS_FS_REFER, "rename-across" },
+    { LANDLOCK_ACCESS_FS_IOCTL_DEV, "ioctl" },
 };
 
-/* A path may come from somebody else's policy: it neither ends its line nor speaks to the terminal. */
+/* A path may come from somebody else's policy: it neither ends its line nor speaks to the terminal.
+ */
 static void add_path(struct buf *to, const char *path) {
     utf8_shown(to, path, strlen(path), "");
 }
@@ -53,11 +64,15 @@ static void explain_ops(const struct plan *plan, struct plan_array array, struct
         case PLAN_OP_COVER:
         case PLAN_OP_COVER_IF:
         case PLAN_OP_UPTIME:
-            buf_printf(to, "%s%s%s%s%s", ops[i].mode & MOUNT_ATTR_RDONLY ? " ro" : "", ops[i].mode & MOUNT_ATTR_NOSUID ? " nosuid" : "", ops[i].mode & MOUNT_ATTR_NODEV ? " nodev" : "",
-                       ops[i].mode & MOUNT_ATTR_NOEXEC ? " noexec" : "", ops[i].value & PLAN_BIND_IDMAP && plan->flags & PLAN_AS_ROOT ? " idmapped" : "");
+            buf_printf(to, "%s%s%s%s%s", ops[i].mode & MOUNT_ATTR_RDONLY ? " ro" : "",
+                ops[i].mode & MOUNT_ATTR_NOSUID ? " nosuid" : "",
+                ops[i].mode & MOUNT_ATTR_NODEV ? " nodev" : "",
+                ops[i].mode & MOUNT_ATTR_NOEXEC ? " noexec" : "",
+                ops[i].value & PLAN_BIND_IDMAP && plan->flags & PLAN_AS_ROOT ? " idmapped" : "");
             break;
         case PLAN_OP_PLACE:
-            buf_printf(to, " part %u%s", plan_place_part(&ops[i]), ops[i].value & PLAN_PLACE_FILE ? " (a copy of the file)" : "");
+            buf_printf(to, " part %u%s", plan_place_part(&ops[i]),
+                ops[i].value & PLAN_PLACE_FILE ? " (a copy of the file)" : "");
             break;
         case PLAN_OP_SYMLINK:
         case PLAN_OP_PIVOT:
@@ -88,16 +103,26 @@ static void explain_rules(const struct plan *plan, struct buf *to) {
 
 static const char *rlimit_name(uint32_t resource) {
     switch (resource) {
-    case RLIMIT_NPROC: return "processes";
-    case RLIMIT_NOFILE: return "open files";
-    case RLIMIT_CORE: return "core size";
-    case RLIMIT_MEMLOCK: return "locked memory";
-    case RLIMIT_MSGQUEUE: return "message queues";
-    case RLIMIT_SIGPENDING: return "pending signals";
-    case RLIMIT_RTPRIO: return "real-time priority";
-    case RLIMIT_NICE: return "nice";
-    case RLIMIT_FSIZE: return "file size";
-    default: return "?";
+    case RLIMIT_NPROC:
+        return "processes";
+    case RLIMIT_NOFILE:
+        return "open files";
+    case RLIMIT_CORE:
+        return "core size";
+    case RLIMIT_MEMLOCK:
+        return "locked memory";
+    case RLIMIT_MSGQUEUE:
+        return "message queues";
+    case RLIMIT_SIGPENDING:
+        return "pending signals";
+    case RLIMIT_RTPRIO:
+        return "real-time priority";
+    case RLIMIT_NICE:
+        return "nice";
+    case RLIMIT_FSIZE:
+        return "file size";
+    default:
+        return "?";
     }
 }
 
@@ -107,16 +132,26 @@ void plan_explain(const struct plan *plan, struct buf *to) {
     if (plan->flags & PLAN_PROCESS) {
         plan_process_explain(plan, to);
     } else {
-        buf_printf(to, "# template: once for all sandboxes of the policy%s\n", plan->flags & PLAN_AS_ROOT ? ", as root; then in a user namespace of unprivileged ids" : ", in a user namespace");
+        buf_printf(to, "# template: once for all sandboxes of the policy%s\n",
+            plan->flags & PLAN_AS_ROOT ? ", as root; then in a user namespace of unprivileged ids"
+                                       : ", in a user namespace");
         explain_ops(plan, plan->template_ops, to);
-        buf_printf(to, "\n# sandbox: cloned from the template into new pid, mount, ipc and uts namespaces%s%s%s\n", plan->flags & PLAN_CGROUPNS ? ", cgroup" : "",
-                   plan->flags & PLAN_NET_OWN ? ", net (from a pool)" : "", plan->flags & PLAN_TIMENS ? ", time" : "");
+        buf_printf(to,
+            "\n# sandbox: cloned from the template into new pid, mount, ipc and uts "
+            "namespaces%s%s%s\n",
+            plan->flags & PLAN_CGROUPNS ? ", cgroup" : "",
+            plan->flags & PLAN_NET_OWN ? ", net (from a pool)" : "",
+            plan->flags & PLAN_TIMENS ? ", time" : "");
         explain_ops(plan, plan->box_ops, to);
-        buf_printf(to, "\n# then: user namespace of its own (uid %u, gid %u), all capabilities dropped, no_new_privs\n", plan->inner_uid, plan->inner_gid);
+        buf_printf(to,
+            "\n# then: user namespace of its own (uid %u, gid %u), all capabilities dropped, "
+            "no_new_privs\n",
+            plan->inner_uid, plan->inner_gid);
     }
     buf_add_text(to, "\n# limits of every process\n");
     for (uint32_t i = 0; i < plan->rlimits.n; i++)
-        buf_printf(to, "     %s %llu\n", rlimit_name(limits[i].resource), (unsigned long long)limits[i].value);
+        buf_printf(to, "     %s %llu\n", rlimit_name(limits[i].resource),
+            (unsigned long long)limits[i].value);
     if (plan->affinity)
         buf_printf(to, "     CPUs %llu\n", (unsigned long long)plan->affinity);
     buf_printf(to, "\n# Landlock%s\n", plan->flags & PLAN_LANDLOCK ? "" : ": the kernel has none");
@@ -124,36 +159,58 @@ void plan_explain(const struct plan *plan, struct buf *to) {
     if (plan->landlock_net)
         buf_add_text(to, "     no TCP bind or connect\n");
     if (plan->landlock_scoped)
-        buf_printf(to, "     no abstract Unix sockets%s of others\n", plan->landlock_scoped & LANDLOCK_SCOPE_SIGNAL ? " and no signals to processes" : "");
+        buf_printf(to, "     no abstract Unix sockets%s of others\n",
+            plan->landlock_scoped & LANDLOCK_SCOPE_SIGNAL ? " and no signals to processes" : "");
     buf_add_text(to, "\n# seccomp\n");
     if (filter_disassemble(plan_items(plan, filter, struct sock_filter), plan->filter.n, to) < 0)
         buf_add_text(to, "# (cannot be shown)\n");
     if (plan->notify.n) {
         buf_add_text(to, "\n# seccomp, besides: what commands ask init about\n");
-        if (filter_disassemble(plan_items(plan, notify, struct sock_filter), plan->notify.n, to) < 0)
+        if (filter_disassemble(plan_items(plan, notify, struct sock_filter), plan->notify.n, to) <
+            0)
             buf_add_text(to, "# (cannot be shown)\n");
     }
 }
 
-void plan_isolation(const struct plan *plan, const struct plan_host *host, const struct policy *policy, const char *cgroup, struct buf *to) {
+void plan_isolation(const struct plan *plan, const struct plan_host *host,
+    const struct policy *policy, const char *cgroup, struct buf *to) {
     static const char *const nets[] = { "none", "loopback", "host" };
 
     if (plan->flags & PLAN_PROCESS) {
         plan_process_isolation(plan, host, policy, cgroup, to);
         return;
     }
-    buf_printf(to, "{\"level\": \"namespace\", \"namespaces\": [\"user\", \"pid\", \"mount\", \"ipc\", \"uts\"%s%s%s], ", plan->flags & PLAN_NET_OWN ? ", \"net\"" : "",
-               plan->flags & PLAN_TIMENS ? ", \"time\"" : "", plan->flags & PLAN_CGROUPNS ? ", \"cgroup\"" : "");
-    buf_printf(to, "\"landlock_abi\": %d, \"seccomp\": %s, \"no_new_privs\": true, \"capabilities\": [], ", plan->flags & PLAN_LANDLOCK ? host->landlock_abi : 0, plan->flags & PLAN_SECCOMP ? "true" : "false");
-    buf_printf(to, "\"net\": \"%s\", \"host_user\": \"%s\", ", nets[policy->net], host->is_root ? "unprivileged range" : "caller");
+    buf_printf(to,
+        "{\"level\": \"namespace\", \"namespaces\": [\"user\", \"pid\", \"mount\", \"ipc\", "
+        "\"uts\"%s%s%s], ",
+        plan->flags & PLAN_NET_OWN ? ", \"net\"" : "",
+        plan->flags & PLAN_TIMENS ? ", \"time\"" : "",
+        plan->flags & PLAN_CGROUPNS ? ", \"cgroup\"" : "");
+    buf_printf(to,
+        "\"landlock_abi\": %d, \"seccomp\": %s, \"no_new_privs\": true, \"capabilities\": [], ",
+        plan->flags & PLAN_LANDLOCK ? host->landlock_abi : 0,
+        plan->flags & PLAN_SECCOMP ? "true" : "false");
+    buf_printf(to, "\"net\": \"%s\", \"host_user\": \"%s\", ", nets[policy->net],
+        host->is_root ? "unprivileged range" : "caller");
     if (plan->flags & (PLAN_SEED | PLAN_CLOCK)) {
-        buf_printf(to, "\"determinism\": {\"level\": \"%s\"", plan->flags & PLAN_SERIAL ? "serial" : plan->flags & PLAN_VIRTUAL ? "virtual" : plan->flags & PLAN_SEED ? "seeded" : "offset");
+        buf_printf(to, "\"determinism\": {\"level\": \"%s\"",
+            plan->flags & PLAN_SERIAL    ? "serial"
+            : plan->flags & PLAN_VIRTUAL ? "virtual"
+            : plan->flags & PLAN_SEED    ? "seeded"
+                                         : "offset");
         if (plan->flags & PLAN_SEED)
             buf_printf(to, ", \"random_seed\": \"%llu\"", (unsigned long long)plan->seed);
         if (plan->flags & PLAN_CLOCK)
-            buf_printf(to, ", \"time_start\": \"%s\", \"time_mode\": \"%s\"", policy->time_start, plan->flags & PLAN_VIRTUAL ? "virtual" : "offset");
+            buf_printf(to, ", \"time_start\": \"%s\", \"time_mode\": \"%s\"", policy->time_start,
+                plan->flags & PLAN_VIRTUAL ? "virtual" : "offset");
         buf_add_text(to, "}, ");
     }
-    buf_printf(to, "\"limits\": {\"memory\": \"%s\", \"processes\": \"%s\", \"cpu\": \"%s\", \"disk\": \"%s\", \"open_files\": \"rlimit\"}}", host->memory_cgroup ? cgroup : "watcher",
-               host->processes_cgroup ? cgroup : "rlimit", !policy->max_cpu_milli ? "none" : host->cpu_cgroup ? cgroup : "affinity", plan->flags & PLAN_ON_DISK ? "watcher" : "tmpfs");
+    buf_printf(to,
+        "\"limits\": {\"memory\": \"%s\", \"processes\": \"%s\", \"cpu\": \"%s\", \"disk\": "
+        "\"%s\", \"open_files\": \"rlimit\"}}",
+        host->memory_cgroup ? cgroup : "watcher", host->processes_cgroup ? cgroup : "rlimit",
+        !policy->max_cpu_milli ? "none"
+        : host->cpu_cgroup     ? cgroup
+                               : "affinity",
+        plan->flags & PLAN_ON_DISK ? "watcher" : "tmpfs");
 }

@@ -2,10 +2,12 @@
 /*
  * Reading a policy (see policy.h).
  *
- * jansson turns the text into values; a table has one row a key with the function that checks its value and stores it. A function that finds a problem
- * notes it and goes on, so that one reading tells everything that is wrong. Only a text that is not JSON at all ends the reading at once.
+ * jansson turns the text into values; a table has one row a key with the function that checks its
+ * value and stores it. A function that finds a problem notes it and goes on, so that one reading
+ * tells everything that is wrong. Only a text that is not JSON at all ends the reading at once.
  *
- * Texts are the caller's and may be hostile: their length, their depth (jansson's own limit) and the number of elements and of problems are bounded.
+ * Texts are the caller's and may be hostile: their length, their depth (jansson's own limit) and
+ * the number of elements and of problems are bounded.
  */
 #include "policy/policy.h"
 
@@ -24,25 +26,87 @@
 #define MAX_TEXT (1u << 20)
 #define MAX_PATHS 1024u
 #define MAX_ENV 4096u
-#define MAX_ENV_BYTES (128u * 1024 - 1)     /* MAX_ARG_STRLEN of execve(2), with the NUL */
+#define MAX_ENV_BYTES (128u * 1024 - 1) /* MAX_ARG_STRLEN of execve(2), with the NUL */
 #define MAX_TIMEOUT_S 1e9
 
-/* The known secrets of a Linux system's /etc: keys, password hashes, credentials of daemons and clusters, and what identifies the machine. */
+/* The known secrets of a Linux system's /etc: keys, password hashes, credentials of daemons and
+ * clusters, and what identifies the machine. */
 static const char *const default_denied[] = {
-    "/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/.pwd.lock", "/etc/security/opasswd", "/etc/sudoers", "/etc/sudoers.d", "/etc/sudo.conf",
-    "/etc/doas.conf", "/etc/polkit-1", "/etc/ssh", "/etc/ssl/private", "/etc/pki/tls/private", "/etc/letsencrypt", "/etc/krb5.keytab", "/etc/machine-id",
-    "/etc/hostid", "/etc/NetworkManager/system-connections", "/etc/netplan", "/etc/wpa_supplicant", "/etc/iwd", "/etc/wireguard", "/etc/openvpn",
-    "/etc/ipsec.secrets", "/etc/ipsec.d/private", "/etc/strongswan", "/etc/swanctl", "/etc/ppp", "/etc/crypttab", "/etc/cryptsetup-keys.d", "/etc/luks", "/etc/credstore",
-    "/etc/credstore.encrypted", "/etc/docker", "/etc/containers/auth.json", "/etc/kubernetes", "/etc/rancher", "/etc/cni", "/etc/ceph", "/etc/samba/smbpasswd",
-    "/etc/samba/private", "/etc/exim4/passwd.client", "/etc/postfix/sasl_passwd", "/etc/postfix/sasl_passwd.db", "/etc/dovecot/private", "/etc/mysql/debian.cnf",
-    "/etc/ldap.secret", "/etc/pam_ldap.secret", "/etc/libnss-ldap.secret", "/etc/nslcd.conf", "/etc/sssd", "/etc/apt/auth.conf", "/etc/apt/auth.conf.d",
-    "/etc/boto.cfg", "/etc/s3cmd", "/etc/davfs2/secrets", "/etc/cifs-credentials", "/etc/rsyncd.secrets", "/etc/snmp", "/etc/munge", "/etc/slurm", "/etc/vault.d",
-    "/etc/consul.d", "/etc/nomad.d", "/etc/grub.d", "/etc/ansible", "/etc/puppetlabs", "/etc/cloud",
+    "/etc/shadow",
+    "/etc/shadow-",
+    "/etc/gshadow",
+    "/etc/gshadow-",
+    "/etc/.pwd.lock",
+    "/etc/security/opasswd",
+    "/etc/sudoers",
+    "/etc/sudoers.d",
+    "/etc/sudo.conf",
+    "/etc/doas.conf",
+    "/etc/polkit-1",
+    "/etc/ssh",
+    "/etc/ssl/private",
+    "/etc/pki/tls/private",
+    "/etc/letsencrypt",
+    "/etc/krb5.keytab",
+    "/etc/machine-id",
+    "/etc/hostid",
+    "/etc/NetworkManager/system-connections",
+    "/etc/netplan",
+    "/etc/wpa_supplicant",
+    "/etc/iwd",
+    "/etc/wireguard",
+    "/etc/openvpn",
+    "/etc/ipsec.secrets",
+    "/etc/ipsec.d/private",
+    "/etc/strongswan",
+    "/etc/swanctl",
+    "/etc/ppp",
+    "/etc/crypttab",
+    "/etc/cryptsetup-keys.d",
+    "/etc/luks",
+    "/etc/credstore",
+    "/etc/credstore.encrypted",
+    "/etc/docker",
+    "/etc/containers/auth.json",
+    "/etc/kubernetes",
+    "/etc/rancher",
+    "/etc/cni",
+    "/etc/ceph",
+    "/etc/samba/smbpasswd",
+    "/etc/samba/private",
+    "/etc/exim4/passwd.client",
+    "/etc/postfix/sasl_passwd",
+    "/etc/postfix/sasl_passwd.db",
+    "/etc/dovecot/private",
+    "/etc/mysql/debian.cnf",
+    "/etc/ldap.secret",
+    "/etc/pam_ldap.secret",
+    "/etc/libnss-ldap.secret",
+    "/etc/nslcd.conf",
+    "/etc/sssd",
+    "/etc/apt/auth.conf",
+    "/etc/apt/auth.conf.d",
+    "/etc/boto.cfg",
+    "/etc/s3cmd",
+    "/etc/davfs2/secrets",
+    "/etc/cifs-credentials",
+    "/etc/rsyncd.secrets",
+    "/etc/snmp",
+    "/etc/munge",
+    "/etc/slurm",
+    "/etc/vault.d",
+    "/etc/consul.d",
+    "/etc/nomad.d",
+    "/etc/grub.d",
+    "/etc/ansible",
+    "/etc/puppetlabs",
+    "/etc/cloud",
 };
 
-static const char *const default_readable[] = { "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt" };
+static const char *const default_readable[] = { "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64",
+    "/libx32", "/etc", "/opt" };
 
-/* ---- paths -------------------------------------------------------------------------------------------------------- */
+/* ---- paths ---- */
 
 static void free_paths(struct policy_paths *paths) {
     for (size_t i = 0; i < paths->n; i++)
@@ -59,7 +123,8 @@ static bool is_below(const char *path, const char *parent) {
 }
 
 static bool add_path(struct reader *r, struct policy_paths *paths, char *take_path, bool optional) {
-    struct policy_path *items = take_path == NULL ? NULL : reallocarray(paths->items, paths->n + 1, sizeof(*items));
+    struct policy_path *items =
+        take_path == NULL ? NULL : reallocarray(paths->items, paths->n + 1, sizeof(*items));
 
     if (items == NULL) {
         free(take_path);
@@ -78,7 +143,8 @@ static void remove_path(struct policy_paths *paths, size_t i) {
 }
 
 /* NULL if this list may hold the path; else why not. */
-static const char *refusal_of_path(const char *path, const struct policy_paths *list, const struct policy *policy, const char **ret_hint) {
+static const char *refusal_of_path(const char *path, const struct policy_paths *list,
+    const struct policy *policy, const char **ret_hint) {
     bool is_root = strcmp(path, "/") == 0;
 
     *ret_hint = "";
@@ -105,11 +171,13 @@ static void read_paths(struct reader *r, const json_t *value, struct policy_path
     size_t given = paths->n;
 
     if (!json_is_array(value)) {
-        read_bad(r, json_is_string(value) ? "put it between [ and ]" : "", "must be a list of paths, not %s", read_type(value));
+        read_bad(r, json_is_string(value) ? "put it between [ and ]" : "",
+            "must be a list of paths, not %s", read_type(value));
         return;
     }
     if (json_array_size(value) > MAX_PATHS) {
-        read_bad(r, "grant a directory above them", "has %zu paths: at most %u", json_array_size(value), MAX_PATHS);
+        read_bad(r, "grant a directory above them", "has %zu paths: at most %u",
+            json_array_size(value), MAX_PATHS);
         return;
     }
     for (size_t i = 0; i < json_array_size(value); i++) {
@@ -135,14 +203,15 @@ static void read_paths(struct reader *r, const json_t *value, struct policy_path
     r->index = -1;
 }
 
-static bool add_defaults(struct reader *r, struct policy_paths *paths, const char *const *defaults, size_t n) {
+static bool add_defaults(
+    struct reader *r, struct policy_paths *paths, const char *const *defaults, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (!add_path(r, paths, read_copy(r, defaults[i]), true))
             return false;
     return true;
 }
 
-/* ---- environment ------------------------------------------------------------------------------------------------- */
+/* ---- environment ---- */
 
 /* Puts name=value into the environment, in the place of an earlier one of that name. */
 static void add_env(struct reader *r, const char *name, size_t name_length, const char *value) {
@@ -178,12 +247,14 @@ static bool valid_env(struct reader *r, const char *name, size_t name_length, co
     }
     for (size_t i = 0; i < name_length; i++) {
         if (name[i] == '=' || !isgraph((unsigned char)name[i])) {
-            read_bad(r, "use letters, digits and _", "\"%.*s\" is not a name for a variable", (int)MIN(name_length, (size_t)40), name);
+            read_bad(r, "use letters, digits and _", "\"%.*s\" is not a name for a variable",
+                (int)MIN(name_length, (size_t)40), name);
             return false;
         }
     }
     if (name_length + 1 + strlen(value) > MAX_ENV_BYTES) {
-        read_bad(r, "put it into a file", "has %zu bytes: a variable has at most %u", name_length + 1 + strlen(value), MAX_ENV_BYTES);
+        read_bad(r, "put it into a file", "has %zu bytes: a variable has at most %u",
+            name_length + 1 + strlen(value), MAX_ENV_BYTES);
         return false;
     }
     return true;
@@ -196,7 +267,10 @@ static void read_env_object(struct reader *r, json_t *value) {
     json_object_foreach(value, name, member) {
         r->member = name;
         if (!json_is_string(member))
-            read_bad(r, json_is_object(member) || json_is_array(member) ? "" : "put the value between \" and \"", "must be a string, not %s", read_type(member));
+            read_bad(r,
+                json_is_object(member) || json_is_array(member) ? ""
+                                                                : "put the value between \" and \"",
+                "must be a string, not %s", read_type(member));
         else if (strlen(json_string_value(member)) != json_string_length(member))
             read_bad(r, "", "must not contain a NUL character");
         else if (valid_env(r, name, strlen(name), json_string_value(member)))
@@ -220,7 +294,7 @@ static void read_env_list(struct reader *r, const json_t *value) {
     r->index = -1;
 }
 
-/* ---- keys, in the order of docs/policy.md ------------------------------------------------------------------------- */
+/* ---- keys, in the order of docs/policy.md ---- */
 
 static void key_fs_readable(struct reader *r, json_t *value) {
     r->readable_given = true;
@@ -294,7 +368,8 @@ static void key_user(struct reader *r, json_t *value) {
             uid = ULONG_MAX;
     }
     if (uid > 65534) {
-        read_bad(r, "the host's users have no names in a sandbox", "must be \"box\", \"root\" or a number from 0 to 65534");
+        read_bad(r, "the host's users have no names in a sandbox",
+            "must be \"box\", \"root\" or a number from 0 to 65534");
         return;
     }
     if (uid == 0)
@@ -326,7 +401,8 @@ static void key_hostname(struct reader *r, json_t *value) {
         }
         label = ends ? 0 : label + 1;
     }
-    read_bad(r, "use letters, digits, - inside a name and . between names; at most 64 bytes", "\"%.64s\" is not a host name", text);
+    read_bad(r, "use letters, digits, - inside a name and . between names; at most 64 bytes",
+        "\"%.64s\" is not a host name", text);
 }
 
 static void key_max_memory(struct reader *r, json_t *value) {
@@ -344,7 +420,8 @@ static void key_max_cpu(struct reader *r, json_t *value) {
     if (!json_is_number(value))
         read_bad(r, "", "must be a number of CPUs, not %s", read_type(value));
     else if (!(cpus >= 0.01 && cpus <= 65536))
-        read_bad(r, cpus == 0 ? "leave it out for no limit" : "", "is %.6g: must be from 0.01 to 65536", cpus);
+        read_bad(r, cpus == 0 ? "leave it out for no limit" : "",
+            "is %.6g: must be from 0.01 to 65536", cpus);
     else
         r->policy->max_cpu_milli = (uint32_t)lround(cpus * 1000);
 }
@@ -355,7 +432,9 @@ static void key_max_disk(struct reader *r, json_t *value) {
 }
 
 static void key_disk_at(struct reader *r, json_t *value) {
-    static const char *const words[] = { [POLICY_DISK_MEMORY] = "memory", [POLICY_DISK_STORE] = "store" };
+    static const char *const words[] = {
+        [POLICY_DISK_MEMORY] = "memory", [POLICY_DISK_STORE] = "store"
+    };
     int found = read_word(r, value, words, ARRAY_SIZE(words));
 
     if (found >= 0)
@@ -373,20 +452,30 @@ static void key_max_output(struct reader *r, json_t *value) {
 static void key_timeout(struct reader *r, json_t *value) {
     double seconds = json_number_value(value);
 
-    if (json_is_string(value) && json_string_length(value) == 4 && strcmp(json_string_value(value), "none") == 0)
+    if (json_is_string(value) && json_string_length(value) == 4 &&
+        strcmp(json_string_value(value), "none") == 0)
         r->policy->timeout_ms = 0;
     else if (!json_is_number(value))
-        read_bad(r, json_is_string(value) ? "write it without quotes and unit: 10 or 0.5; \"none\" is no limit" : "", "must be a number of seconds, not %s", read_type(value));
+        read_bad(r,
+            json_is_string(value)
+                ? "write it without quotes and unit: 10 or 0.5; \"none\" is no limit"
+                : "",
+            "must be a number of seconds, not %s", read_type(value));
     else if (!(seconds > 0))
-        read_bad(r, "leave it out for the default; \"none\" is no limit", "is %.6g: must be more than 0", seconds);
+        read_bad(r, "leave it out for the default; \"none\" is no limit",
+            "is %.6g: must be more than 0", seconds);
     else if (seconds > MAX_TIMEOUT_S)
-        read_bad(r, "\"none\" is no limit", "is %.6g: must be at most %.0f", seconds, MAX_TIMEOUT_S);
+        read_bad(
+            r, "\"none\" is no limit", "is %.6g: must be at most %.0f", seconds, MAX_TIMEOUT_S);
     else
-        r->policy->timeout_ms = MAX((int64_t)ceil(seconds * 1000 - 1e-6), (int64_t)1);       /* 1.1 * 1000 is a little more than 1100 */
+        r->policy->timeout_ms = MAX((int64_t)ceil(seconds * 1000 - 1e-6),
+            (int64_t)1); /* 1.1 * 1000 is a little more than 1100 */
 }
 
 static void key_net(struct reader *r, json_t *value) {
-    static const char *const words[] = { [POLICY_NET_NONE] = "none", [POLICY_NET_LOOPBACK] = "loopback", [POLICY_NET_HOST] = "host" };
+    static const char *const words[] = {
+        [POLICY_NET_NONE] = "none", [POLICY_NET_LOOPBACK] = "loopback", [POLICY_NET_HOST] = "host"
+    };
     int found = read_word(r, value, words, ARRAY_SIZE(words));
 
     if (found >= 0)
@@ -397,14 +486,16 @@ static void key_net_allow_hosts(struct reader *r, json_t *value) {
     if (!json_is_array(value))
         read_bad(r, "write []", "must be a list, not %s", read_type(value));
     else if (json_array_size(value) > 0)
-        read_bad(r, "use \"net\": \"none\" or, for the whole network, \"net\": \"host\"", "allowing single hosts is not supported yet: must be an empty list");
+        read_bad(r, "use \"net\": \"none\" or, for the whole network, \"net\": \"host\"",
+            "allowing single hosts is not supported yet: must be an empty list");
 }
 
 static void key_random_seed(struct reader *r, json_t *value) {
     const char *text = json_is_string(value) ? json_string_value(value) : NULL;
     char *end = NULL;
 
-    if (text != NULL && isdigit((unsigned char)*text) && strlen(text) == json_string_length(value)) {
+    if (text != NULL && isdigit((unsigned char)*text) &&
+        strlen(text) == json_string_length(value)) {
         errno = 0;
         r->policy->random_seed = strtoull(text, &end, 10);
         if (*end == 0 && errno == 0) {
@@ -416,7 +507,8 @@ static void key_random_seed(struct reader *r, json_t *value) {
         r->policy->have_seed = true;
         return;
     }
-    read_bad(r, json_is_integer(value) || text != NULL ? "" : "write 42", "must be a whole number from 0 to 2^64 - 1 (from 2^63 on as a string)");
+    read_bad(r, json_is_integer(value) || text != NULL ? "" : "write 42",
+        "must be a whole number from 0 to 2^64 - 1 (from 2^63 on as a string)");
 }
 
 /* Reads `digits` digits; -1 if they are not there. */
@@ -463,7 +555,8 @@ static bool valid_time(const char *p) {
     if (month < 1 || month > 12 || !skip_character(&p, "-"))
         return false;
     day = read_digits(&p, 2);
-    if (day < 1 || day > days[month - 1] + (month == 2 && year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)))
+    if (day < 1 || day > days[month - 1] +
+                             (month == 2 && year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)))
         return false;
     if (*p == 0)
         return true;
@@ -497,11 +590,16 @@ static void key_time_start(struct reader *r, json_t *value) {
     if (valid_time(text))
         r->policy->time_start = read_copy(r, text);
     else
-        read_bad(r, "write \"2025-01-01T00:00:00\", with Z or +01:00 after it if it is not UTC; years 1970 to 2199", "\"%.40s\" is not a time of ISO 8601", text);
+        read_bad(r,
+            "write \"2025-01-01T00:00:00\", with Z or +01:00 after it if it is not UTC; years 1970 "
+            "to 2199",
+            "\"%.40s\" is not a time of ISO 8601", text);
 }
 
 static void key_time_mode(struct reader *r, json_t *value) {
-    static const char *const words[] = { [POLICY_TIME_OFFSET] = "offset", [POLICY_TIME_VIRTUAL] = "virtual" };
+    static const char *const words[] = {
+        [POLICY_TIME_OFFSET] = "offset", [POLICY_TIME_VIRTUAL] = "virtual"
+    };
     int found = read_word(r, value, words, ARRAY_SIZE(words));
 
     if (found >= 0)
@@ -513,7 +611,9 @@ static void key_serial(struct reader *r, json_t *value) {
 }
 
 static void key_isolation(struct reader *r, json_t *value) {
-    static const char *const words[] = { [POLICY_ISOLATION_NAMESPACE] = "namespace", [POLICY_ISOLATION_PROCESS] = "process" };
+    static const char *const words[] = {
+        [POLICY_ISOLATION_NAMESPACE] = "namespace", [POLICY_ISOLATION_PROCESS] = "process"
+    };
     const char *text = json_is_string(value) ? json_string_value(value) : "";
     int found;
 
@@ -526,10 +626,12 @@ static void key_isolation(struct reader *r, json_t *value) {
         r->policy->isolation = (enum policy_isolation)found;
 }
 
+/* clang-format off */
 #define KEYS(X) \
     X(fs_readable) X(fs_readable_extra) X(fs_writable) X(fs_shared) X(fs_denied) X(image) X(cwd) X(python) X(env) X(clean_env) X(user) X(hostname) \
     X(max_memory) X(max_processes) X(max_cpu) X(max_disk) X(disk_at) X(max_open_files) X(max_output) X(timeout) \
     X(net) X(net_allow_hosts) X(random_seed) X(time_start) X(time_mode) X(serial) X(isolation)
+/* clang-format on */
 
 static const char *const key_names[] = {
 #define KEY_NAME(name) #name,
@@ -543,12 +645,18 @@ static void (*const key_readers[])(struct reader *r, json_t *value) = {
 #undef KEY_READER
 };
 
-/* ---- the whole ---------------------------------------------------------------------------------------------------- */
+/* ---- the whole ---- */
 
-/* The key that was meant: by what other tools and our own options call it, by a part of its name, by its spelling. */
+/* The key that was meant: by what other tools and our own options call it, by a part of its name,
+ * by its spelling. */
 static const char *meant_key(const char *key) {
     static const char *const aliases[][2] = {
-        { "cpus", "max_cpu" }, { "output_limit", "max_output" }, { "memory_limit", "max_memory" }, { "cwd_dir", "cwd" }, { "workdir", "cwd" }, { "readonly", "fs_readable" },
+        { "cpus", "max_cpu" },
+        { "output_limit", "max_output" },
+        { "memory_limit", "max_memory" },
+        { "cwd_dir", "cwd" },
+        { "workdir", "cwd" },
+        { "readonly", "fs_readable" },
     };
     const char *near = read_nearest(key, key_names, ARRAY_SIZE(key_names));
 
@@ -556,7 +664,8 @@ static const char *meant_key(const char *key) {
         if (strcmp(key, aliases[i][0]) == 0)
             return aliases[i][1];
     for (size_t i = 0; near == NULL && i < ARRAY_SIZE(key_names); i++)
-        if (strlen(key) >= 3 && (strstr(key_names[i], key) != NULL || strstr(key, key_names[i]) != NULL))
+        if (strlen(key) >= 3 &&
+            (strstr(key_names[i], key) != NULL || strstr(key, key_names[i]) != NULL))
             near = key_names[i];
     return near;
 }
@@ -567,7 +676,8 @@ static void unknown_key(struct reader *r) {
 
     if (meant != NULL)
         snprintf(hint, sizeof(hint), "did you mean \"%s\"?", meant);
-    read_bad(r, meant != NULL ? hint : "docs/policy.md lists the keys", "unknown key \"%.80s\"", r->key);
+    read_bad(
+        r, meant != NULL ? hint : "docs/policy.md lists the keys", "unknown key \"%.80s\"", r->key);
 }
 
 static void read_keys(struct reader *r, json_t *root) {
@@ -589,9 +699,11 @@ static void read_keys(struct reader *r, json_t *root) {
     }
 }
 
-/* The default denial that the path lies below, unless that is granted by name and so is none; NULL if there is none. */
+/* The default denial that the path lies below, unless that is granted by name and so is none; NULL
+ * if there is none. */
 static const char *denied_above(const struct policy *policy, const char *path) {
-    const struct policy_paths *granted[] = { &policy->fs_readable, &policy->fs_readable_extra, &policy->fs_writable, &policy->fs_shared };
+    const struct policy_paths *granted[] = { &policy->fs_readable, &policy->fs_readable_extra,
+        &policy->fs_writable, &policy->fs_shared };
 
     for (size_t d = 0; d < ARRAY_SIZE(default_denied); d++) {
         bool lifted = false;
@@ -607,11 +719,18 @@ static const char *denied_above(const struct policy *policy, const char *path) {
     return NULL;
 }
 
-/* Paths that are in two lists that exclude each other. Only for a text without problems so far: then the i-th path of a list is its i-th element. */
+/* Paths that are in two lists that exclude each other. Only for a text without problems so far:
+ * then the i-th path of a list is its i-th element. */
 static void check_conflicts(struct reader *r) {
     struct policy *policy = r->policy;
-    const struct { const char *key; const struct policy_paths *paths; } granted[] = {
-        { "fs_readable", &policy->fs_readable }, { "fs_readable_extra", &policy->fs_readable_extra }, { "fs_writable", &policy->fs_writable }, { "fs_shared", &policy->fs_shared },
+    const struct {
+        const char *key;
+        const struct policy_paths *paths;
+    } granted[] = {
+        { "fs_readable", &policy->fs_readable },
+        { "fs_readable_extra", &policy->fs_readable_extra },
+        { "fs_writable", &policy->fs_writable },
+        { "fs_shared", &policy->fs_shared },
     };
 
     r->member = NULL;
@@ -620,7 +739,10 @@ static void check_conflicts(struct reader *r) {
         for (size_t j = 0; j < policy->fs_writable.n; j++)
             if (strcmp(policy->fs_shared.items[i].path, policy->fs_writable.items[j].path) == 0) {
                 r->index = (long)i;
-                read_bad(r, "writable keeps what is written private, shared writes through to the host: choose one", "\"%.80s\" is also in fs_writable", policy->fs_shared.items[i].path);
+                read_bad(r,
+                    "writable keeps what is written private, shared writes through to the host: "
+                    "choose one",
+                    "\"%.80s\" is also in fs_writable", policy->fs_shared.items[i].path);
             }
 
     for (size_t g = 0; g < ARRAY_SIZE(granted); g++) {
@@ -634,10 +756,13 @@ static void check_conflicts(struct reader *r) {
                 if (strcmp(path, denied) == 0)
                     read_bad(r, "leave it out of one list", "\"%.80s\" is also in fs_denied", path);
                 else if (is_below(path, denied))
-                    read_bad(r, "grant another path or deny less", "\"%.80s\" is below \"%.80s\", which is in fs_denied", path, denied);
+                    read_bad(r, "grant another path or deny less",
+                        "\"%.80s\" is below \"%.80s\", which is in fs_denied", path, denied);
             }
             if (denied_above(policy, path) != NULL)
-                read_bad(r, "grant that directory by name to lift its denial", "\"%.80s\" is below \"%s\", which is denied by default", path, denied_above(policy, path));
+                read_bad(r, "grant that directory by name to lift its denial",
+                    "\"%.80s\" is below \"%s\", which is denied by default", path,
+                    denied_above(policy, path));
         }
     }
     r->index = -1;
@@ -655,10 +780,12 @@ int policy_grant(struct policy *policy, const char *path) {
     return add_path(&r, &policy->fs_readable, strdup(path), false) ? 0 : -ENOMEM;
 }
 
-/* What is given wins over the defaults: a default grant that is denied by name or lies below what is denied goes, and so does a default denial of a path that is granted by name. */
+/* What is given wins over the defaults: a default grant that is denied by name or lies below what
+ * is denied goes, and so does a default denial of a path that is granted by name. */
 static void complete_policy(struct reader *r) {
     struct policy *policy = r->policy;
-    const struct policy_paths *granted[] = { &policy->fs_readable, &policy->fs_readable_extra, &policy->fs_writable, &policy->fs_shared };
+    const struct policy_paths *granted[] = { &policy->fs_readable, &policy->fs_readable_extra,
+        &policy->fs_writable, &policy->fs_shared };
     struct policy_paths denied = { NULL, 0 };
 
     if (add_defaults(r, &denied, default_denied, ARRAY_SIZE(default_denied))) {
@@ -677,12 +804,14 @@ static void complete_policy(struct reader *r) {
     free_paths(&policy->fs_denied);
     policy->fs_denied = denied;
 
-    if (!r->readable_given && !add_defaults(r, &policy->fs_readable, default_readable, ARRAY_SIZE(default_readable)))
+    if (!r->readable_given &&
+        !add_defaults(r, &policy->fs_readable, default_readable, ARRAY_SIZE(default_readable)))
         return;
     for (size_t i = policy->fs_readable.n; !r->readable_given && i-- > 0;) {
         bool gone = false;
         for (size_t j = 0; j < denied.n && !gone; j++)
-            gone = strcmp(policy->fs_readable.items[i].path, denied.items[j].path) == 0 || is_below(policy->fs_readable.items[i].path, denied.items[j].path);
+            gone = strcmp(policy->fs_readable.items[i].path, denied.items[j].path) == 0 ||
+                   is_below(policy->fs_readable.items[i].path, denied.items[j].path);
         if (gone)
             remove_path(&policy->fs_readable, i);
     }
@@ -700,7 +829,8 @@ static void bad_syntax(struct reader *r, const json_error_t *error) {
         r->out_of_memory = true;
         break;
     case json_error_numeric_overflow:
-        read_bad_text(r, line, "write a random_seed of 2^63 or more as a string", "a number is too large for 64 bits");
+        read_bad_text(r, line, "write a random_seed of 2^63 or more as a string",
+            "a number is too large for 64 bits");
         break;
     case json_error_duplicate_key:
         read_bad_text(r, line, "leave one out", "a key is given twice: %.100s", error->text);
@@ -712,7 +842,8 @@ static void bad_syntax(struct reader *r, const json_error_t *error) {
         read_bad_text(r, line, "", "is not valid UTF-8");
         break;
     default:
-        read_bad_text(r, line, "", "is not valid JSON: %.120s (column %d)", error->text, error->column);
+        read_bad_text(
+            r, line, "", "is not valid JSON: %.120s (column %d)", error->text, error->column);
     }
 }
 
@@ -734,18 +865,21 @@ static json_t *parse_policy(struct reader *r) {
     root = json_loadb(r->text, r->length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (root == NULL) {
         bad_syntax(r, &error);
-        if (json_error_code(&error) == json_error_duplicate_key)       /* the other problems can still be told */
+        if (json_error_code(&error) ==
+            json_error_duplicate_key) /* the other problems can still be told */
             root = json_loadb(r->text, r->length, JSON_ALLOW_NUL, &error);
     }
     if (root != NULL && !json_is_object(root)) {
-        read_bad_text(r, 1, "{} is the default policy", "must be an object, not %s", read_type(root));
+        read_bad_text(
+            r, 1, "{} is the default policy", "must be an object, not %s", read_type(root));
         json_decref(root);
         return NULL;
     }
     return root;
 }
 
-int policy_parse(const char *text, size_t length, struct policy **ret_policy, struct policy_problems *problems) {
+int policy_parse(
+    const char *text, size_t length, struct policy **ret_policy, struct policy_problems *problems) {
     struct reader r = { .text = text, .length = length, .problems = problems, .index = -1 };
     json_t *root;
 
@@ -786,16 +920,20 @@ int policy_parse(const char *text, size_t length, struct policy **ret_policy, st
 void policy_fit(struct policy *policy, unsigned cpus) {
     if (!policy->max_processes_given)
         policy->max_processes = MAX(policy->max_processes, MIN(4 * cpus, 32768u));
-    if (!policy->max_disk_given && policy->disk_at == POLICY_DISK_MEMORY && policy->isolation == POLICY_ISOLATION_NAMESPACE)
+    if (!policy->max_disk_given && policy->disk_at == POLICY_DISK_MEMORY &&
+        policy->isolation == POLICY_ISOLATION_NAMESPACE)
         policy->max_disk_bytes = MIN(policy->max_disk_bytes, policy->max_memory_bytes / 4 * 3);
 }
 
 int64_t policy_run_timeout_ms(const struct policy *policy) {
-    return policy->timeout_ms < 0 ? POLICY_RUN_TIMEOUT_MS : policy->timeout_ms ? policy->timeout_ms : -1;
+    return policy->timeout_ms < 0 ? POLICY_RUN_TIMEOUT_MS
+           : policy->timeout_ms   ? policy->timeout_ms
+                                  : -1;
 }
 
 int policy_deny(struct policy *policy, const char *path) {
-    const struct policy_paths *named[] = { &policy->fs_readable, &policy->fs_writable, &policy->fs_shared, &policy->fs_denied };
+    const struct policy_paths *named[] = { &policy->fs_readable, &policy->fs_writable,
+        &policy->fs_shared, &policy->fs_denied };
     struct reader r = { .policy = policy };
 
     for (size_t i = 0; i < ARRAY_SIZE(named); i++)

@@ -2,8 +2,9 @@
 /*
  * The policy: what a sandbox may see and use.
  *
- * JSON text -> policy_parse -> struct policy, checked in itself (types, ranges, unknown keys, contradictions) but not against the
- * host: this layer does no I/O. All problems are gathered, each with its line. docs/policy.md documents every key and default.
+ * JSON text -> policy_parse -> struct policy, checked in itself (types, ranges, unknown keys,
+ * contradictions) but not against the host: this layer does no I/O. All problems are gathered, each
+ * with its line. docs/policy.md documents every key and default.
  */
 #ifndef ROLLBOX_POLICY_POLICY_H
 #define ROLLBOX_POLICY_POLICY_H
@@ -20,7 +21,7 @@ enum policy_time_mode { POLICY_TIME_OFFSET, POLICY_TIME_VIRTUAL };
 /* An absolute, normalised path (no ".", "..", "//" or trailing "/"). */
 struct policy_path {
     char *path;
-    bool optional;              /* from the defaults: skipped if the host has no such path */
+    bool optional; /* from the defaults: skipped if the host has no such path */
 };
 
 struct policy_paths {
@@ -29,46 +30,50 @@ struct policy_paths {
 };
 
 struct policy_strings {
-    char **items;               /* NULL-terminated */
+    char **items; /* NULL-terminated */
     size_t n;
 };
 
 struct policy {
-    struct policy_paths fs_readable;    /* default /usr /bin /sbin /lib /lib32 /lib64 /libx32 /etc /opt, all optional */
-    struct policy_paths fs_readable_extra;      /* as given; policy_parse has put them into fs_readable, too */
-    struct policy_paths fs_writable;    /* private copy-on-write */
-    struct policy_paths fs_shared;      /* writes through */
-    struct policy_paths fs_denied;      /* default: the known secrets below /etc, all optional; a given list is added to them */
-    char *image;                        /* NULL: none */
-    char *cwd;                          /* NULL: /tmp */
-    char *python;                       /* the interpreter that python3 is in the sandbox; NULL: that of its PATH */
-    struct policy_strings env;          /* "K=V", in the order given, a later one replaces an earlier */
-    bool clean_env;                     /* true: only the documented base environment + env; false: the caller's environment is kept under it */
-    char *user;                         /* NULL: "box" (uid 1000); else "root" or a number 0..65534 */
-    char *hostname;                     /* NULL: "rollbox" */
-    uint64_t max_memory_bytes;          /* 512 MiB */
-    uint32_t max_processes;             /* 64, see policy_fit */
+    struct policy_paths fs_readable; /* default /usr /bin /sbin /lib /lib32 /lib64 /libx32 /etc
+                                        /opt, all optional */
+    struct policy_paths
+        fs_readable_extra;           /* as given; policy_parse has put them into fs_readable, too */
+    struct policy_paths fs_writable; /* private copy-on-write */
+    struct policy_paths fs_shared;   /* writes through */
+    struct policy_paths fs_denied;   /* default: the known secrets below /etc, all optional; a given
+                                        list is added to them */
+    char *image;                     /* NULL: none */
+    char *cwd;                       /* NULL: /tmp */
+    char *python; /* the interpreter that python3 is in the sandbox; NULL: that of its PATH */
+    struct policy_strings env; /* "K=V", in the order given, a later one replaces an earlier */
+    bool clean_env; /* true: only the documented base environment + env; false: the caller's
+                       environment is kept under it */
+    char *user;     /* NULL: "box" (uid 1000); else "root" or a number 0..65534 */
+    char *hostname; /* NULL: "rollbox" */
+    uint64_t max_memory_bytes; /* 512 MiB */
+    uint32_t max_processes;    /* 64, see policy_fit */
     bool max_processes_given, max_disk_given;
-    uint32_t max_cpu_milli;             /* thousandths of a CPU; 0: no limit */
-    uint64_t max_disk_bytes;            /* 1 GiB, see policy_fit */
-    enum policy_disk_at disk_at;        /* where private writes are kept: memory */
-    uint32_t max_open_files;            /* 4096 */
-    uint64_t max_output_bytes;          /* 10 MiB a stream */
-    int64_t timeout_ms;                 /* -1: not said (policy_run_timeout_ms); 0: "none" */
+    uint32_t max_cpu_milli;      /* thousandths of a CPU; 0: no limit */
+    uint64_t max_disk_bytes;     /* 1 GiB, see policy_fit */
+    enum policy_disk_at disk_at; /* where private writes are kept: memory */
+    uint32_t max_open_files;     /* 4096 */
+    uint64_t max_output_bytes;   /* 10 MiB a stream */
+    int64_t timeout_ms;          /* -1: not said (policy_run_timeout_ms); 0: "none" */
     enum policy_net net;
     enum policy_isolation isolation;
     bool have_seed;
     uint64_t random_seed;
-    char *time_start;                   /* NULL: the real clock */
+    char *time_start; /* NULL: the real clock */
     enum policy_time_mode time_mode;
     bool serial;
 };
 
 struct policy_problem {
-    unsigned line;              /* from 1; 0 if it has no place in the text */
-    char *key;                  /* "fs_readable[2]"; "" for the text as a whole */
-    char *message;              /* what is wrong */
-    char *hint;                 /* how to mend it; may be "" */
+    unsigned line; /* from 1; 0 if it has no place in the text */
+    char *key;     /* "fs_readable[2]"; "" for the text as a whole */
+    char *message; /* what is wrong */
+    char *hint;    /* how to mend it; may be "" */
 };
 
 struct policy_problems {
@@ -76,35 +81,42 @@ struct policy_problems {
     size_t n;
 };
 
-/* Parses text[0..length). 0 and a policy for the caller to free; -EINVAL with at least one problem in *problems (the caller's, cleared
- * first, freed with policy_problems_done); -ENOMEM. */
-int policy_parse(const char *text, size_t length, struct policy **ret_policy, struct policy_problems *problems);
+/* Parses text[0..length). 0 and a policy for the caller to free; -EINVAL with at least one problem
+ * in *problems (the caller's, cleared first, freed with policy_problems_done); -ENOMEM. */
+int policy_parse(
+    const char *text, size_t length, struct policy **ret_policy, struct policy_problems *problems);
 struct policy *policy_free(struct policy *policy);
-/* Denies one more path by default: what is granted by name, or denied already, stays so. `path` as of struct policy_path. 0 or -ENOMEM. */
+/* Denies one more path by default: what is granted by name, or denied already, stays so. `path` as
+ * of struct policy_path. 0 or -ENOMEM. */
 int policy_deny(struct policy *policy, const char *path);
 
 /*
  * Makes defaults that do not go together on this host ones that do; what was given stays.
  *
- * Files in memory count as memory, so a disk that is larger than the memory is never full: a program that fills it is ended as out_of_memory, where it could have handled ENOSPC. By default it
- * has at most three quarters of the memory, which leaves the rest to the program that writes. Programs start a thread for each CPU, and several pools of them (BLAS, OpenMP, a JVM's
- * collector and compiler), so there are at least four processes and threads a CPU.
+ * Files in memory count as memory, so a disk that is larger than the memory is never full: a
+ * program that fills it is ended as out_of_memory, where it could have handled ENOSPC. By default
+ * it has at most three quarters of the memory, which leaves the rest to the program that writes.
+ * Programs start a thread for each CPU, and several pools of them (BLAS, OpenMP, a JVM's collector
+ * and compiler), so there are at least four processes and threads a CPU.
  */
 void policy_fit(struct policy *policy, unsigned cpus);
 /* Grants one more path to be read, unless it is there already. 0 or -ENOMEM. */
 int policy_grant(struct policy *policy, const char *path);
 
 /*
- * How long a run may take, in milliseconds; -1: as long as it likes. Code that nobody has read does not end by itself, and its caller waits: without a default one looping answer holds a
- * trainer for ever. 300 s is far above what judging an answer takes, and short beside a night. Commands of sandboxes that live have no such default: builds take longer, servers never end, and
- * the sandbox has limits of its own life.
+ * How long a run may take, in milliseconds; -1: as long as it likes. Code that nobody has read does
+ * not end by itself, and its caller waits: without a default one looping answer holds a trainer for
+ * ever. 300 s is far above what judging an answer takes, and short beside a night. Commands of
+ * sandboxes that live have no such default: builds take longer, servers never end, and the sandbox
+ * has limits of its own life.
  */
 #define POLICY_RUN_TIMEOUT_MS 300000
 int64_t policy_run_timeout_ms(const struct policy *policy);
 
 void policy_problems_done(struct policy_problems *problems);
 
-/* "512M" -> bytes (K, M, G, T are powers of 1024; a bare number is bytes), exact, no overflow. 0 or -EINVAL / -ERANGE. */
+/* "512M" -> bytes (K, M, G, T are powers of 1024; a bare number is bytes), exact, no overflow. 0 or
+ * -EINVAL / -ERANGE. */
 int policy_parse_size(const char *text, uint64_t *ret_bytes);
 
 #endif

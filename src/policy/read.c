@@ -15,9 +15,10 @@
 #include "base/utf8.h"
 #include "policy/locate.h"
 
-/* ---- problems ----------------------------------------------------------------------------------------------------- */
+/* ---- problems ---- */
 
-/* The text as one line that a terminal shows as text (utf8_shown), for the caller to free; NULL when out of memory. */
+/* The text as one line that a terminal shows as text (utf8_shown), for the caller to free; NULL
+ * when out of memory. */
 static char *one_line(const char *text) {
     struct buf buf = BUF_INIT;
 
@@ -26,8 +27,8 @@ static char *one_line(const char *text) {
     return buf_take(&buf);
 }
 
-__attribute__((format(printf, 5, 0)))
-static void add_problem(struct reader *r, unsigned line, const char *key, const char *hint, const char *format, va_list arguments) {
+__attribute__((format(printf, 5, 0))) static void add_problem(struct reader *r, unsigned line,
+    const char *key, const char *hint, const char *format, va_list arguments) {
     struct policy_problems *problems = r->problems;
     auto_free char *message = NULL;
     struct policy_problem problem = { .line = line };
@@ -38,12 +39,14 @@ static void add_problem(struct reader *r, unsigned line, const char *key, const 
     if (problems->n == READ_MAX_PROBLEMS) {
         line = problem.line = 0;
         key = hint = "";
-        if (asprintf(&message, "there are more than %u problems; the others are not listed", READ_MAX_PROBLEMS) < 0)
+        if (asprintf(&message, "there are more than %u problems; the others are not listed",
+                READ_MAX_PROBLEMS) < 0)
             message = NULL;
     } else if (vasprintf(&message, format, arguments) < 0)
         message = NULL;
 
-    struct policy_problem *items = message == NULL ? NULL : reallocarray(problems->items, problems->n + 1, sizeof(*items));
+    struct policy_problem *items =
+        message == NULL ? NULL : reallocarray(problems->items, problems->n + 1, sizeof(*items));
     if (items == NULL) {
         r->out_of_memory = true;
         return;
@@ -67,7 +70,9 @@ void read_bad_text(struct reader *r, unsigned line, const char *hint, const char
 
 void read_bad(struct reader *r, const char *hint, const char *format, ...) {
     struct buf key = BUF_INIT;
-    unsigned line = r->problems->n <= READ_MAX_PROBLEMS ? locate_line(r->text, r->length, r->key, r->index, r->member) : 0;
+    unsigned line = r->problems->n <= READ_MAX_PROBLEMS
+                        ? locate_line(r->text, r->length, r->key, r->index, r->member)
+                        : 0;
     va_list arguments;
 
     buf_printf(&key, "%.100s", r->key);
@@ -81,7 +86,7 @@ void read_bad(struct reader *r, const char *hint, const char *format, ...) {
     buf_done(&key);
 }
 
-/* ---- values ------------------------------------------------------------------------------------------------------- */
+/* ---- values ---- */
 
 const char *read_type(const json_t *value) {
     switch (json_typeof(value)) {
@@ -135,7 +140,8 @@ void read_bool(struct reader *r, const json_t *value, bool *ret) {
 }
 
 /* A whole number, written as one or as 20.0; false after noting what is wrong. */
-static bool read_integer(struct reader *r, const json_t *value, uint64_t min, uint64_t max, uint64_t *ret) {
+static bool read_integer(
+    struct reader *r, const json_t *value, uint64_t min, uint64_t max, uint64_t *ret) {
     double number = json_number_value(value);
 
     if (!json_is_number(value)) {
@@ -161,7 +167,8 @@ void read_count(struct reader *r, const json_t *value, uint32_t min, uint32_t ma
         *ret = (uint32_t)number;
 }
 
-void read_size(struct reader *r, const json_t *value, uint64_t min, const char *min_text, uint64_t *ret) {
+void read_size(
+    struct reader *r, const json_t *value, uint64_t min, const char *min_text, uint64_t *ret) {
     uint64_t bytes = 0;
     int result = 0;
 
@@ -171,7 +178,11 @@ void read_size(struct reader *r, const json_t *value, uint64_t min, const char *
             return;
         result = policy_parse_size(text, &bytes);
         if (result == -EINVAL) {
-            read_bad(r, *text == '-' ? "" : strchr(text, '.') != NULL ? "write a fraction in the next smaller unit: \"1536M\" for 1.5G" : "write \"512M\"; the units are K, M, G and T, powers of 1024",
+            read_bad(r,
+                *text == '-' ? ""
+                : strchr(text, '.') != NULL
+                    ? "write a fraction in the next smaller unit: \"1536M\" for 1.5G"
+                    : "write \"512M\"; the units are K, M, G and T, powers of 1024",
                 "\"%.40s\" is not a size", text);
             return;
         }
@@ -181,21 +192,24 @@ void read_size(struct reader *r, const json_t *value, uint64_t min, const char *
         }
     } else if (json_is_integer(value)) {
         if (json_integer_value(value) < 0) {
-            read_bad(r, "", "is %" JSON_INTEGER_FORMAT ": a size cannot be negative", json_integer_value(value));
+            read_bad(r, "", "is %" JSON_INTEGER_FORMAT ": a size cannot be negative",
+                json_integer_value(value));
             return;
         }
         bytes = (uint64_t)json_integer_value(value);
     } else {
-        read_bad(r, "write \"512M\" or a whole number of bytes", "must be a size, not %s", json_is_real(value) ? "a fraction" : read_type(value));
+        read_bad(r, "write \"512M\" or a whole number of bytes", "must be a size, not %s",
+            json_is_real(value) ? "a fraction" : read_type(value));
         return;
     }
     if (bytes < min)
-        read_bad(r, "a bare number is bytes; write \"512M\" for mebibytes", "is %" PRIu64 " bytes: must be at least %s", bytes, min_text);
+        read_bad(r, "a bare number is bytes; write \"512M\" for mebibytes",
+            "is %" PRIu64 " bytes: must be at least %s", bytes, min_text);
     else
         *ret = bytes;
 }
 
-/* ---- the nearest word --------------------------------------------------------------------------------------------- */
+/* ---- the nearest word ---- */
 
 #define MAX_WORD 32u
 
@@ -241,7 +255,8 @@ int read_word(struct reader *r, const json_t *value, const char *const *words, s
 
     for (size_t i = 0; i < n; i++) {
         buf_printf(&all, "%s\"%s\"", i == 0 ? "" : i + 1 == n ? " or " : ", ", words[i]);
-        if (text != NULL && strcmp(text, words[i]) == 0 && json_string_length(value) == strlen(text))
+        if (text != NULL && strcmp(text, words[i]) == 0 &&
+            json_string_length(value) == strlen(text))
             found = (int)i;
     }
     if (buf_failed(&all))
@@ -252,14 +267,15 @@ int read_word(struct reader *r, const json_t *value, const char *const *words, s
         near = read_nearest(text, words, n);
         if (near != NULL)
             buf_printf(&hint, "did you mean \"%s\"?", near);
-        read_bad(r, near != NULL && !buf_failed(&hint) ? hint.data : "", "\"%.40s\" is none of its values: must be %s", text, all.data);
+        read_bad(r, near != NULL && !buf_failed(&hint) ? hint.data : "",
+            "\"%.40s\" is none of its values: must be %s", text, all.data);
     }
     buf_done(&all);
     buf_done(&hint);
     return found;
 }
 
-/* ---- paths -------------------------------------------------------------------------------------------------------- */
+/* ---- paths ---- */
 char *read_path(struct reader *r, const json_t *value) {
     const char *text = read_text(r, value, "a path");
     char *path;
@@ -268,7 +284,10 @@ char *read_path(struct reader *r, const json_t *value) {
     if (text == NULL)
         return NULL;
     if (*text != '/') {
-        read_bad(r, *text == '~' ? "~ is not expanded: write the home directory out" : *text == '$' ? "variables are not expanded: write the path out" : "write it from / on",
+        read_bad(r,
+            *text == '~'   ? "~ is not expanded: write the home directory out"
+            : *text == '$' ? "variables are not expanded: write the path out"
+                           : "write it from / on",
             "\"%.80s\" is not an absolute path", text);
         return NULL;
     }
@@ -290,7 +309,8 @@ char *read_path(struct reader *r, const json_t *value) {
             return NULL;
         }
         if (length > 255) {
-            read_bad(r, "", "\"%.80s...\" has a name of %zu bytes: a name has at most 255", text, length);
+            read_bad(r, "", "\"%.80s...\" has a name of %zu bytes: a name has at most 255", text,
+                length);
             free(path);
             return NULL;
         }

@@ -2,8 +2,9 @@
 /*
  * Reading one value of a policy: the kinds of values there are, and noting what is wrong with one.
  *
- * A reader knows where the reading is, so that a problem has its key and line. Each read_ function takes a value of any type; for one that is not what it
- * should be it notes a problem and leaves its output alone.
+ * A reader knows where the reading is, so that a problem has its key and line. Each read_ function
+ * takes a value of any type; for one that is not what it should be it notes a problem and leaves
+ * its output alone.
  */
 #ifndef ROLLBOX_POLICY_READ_H
 #define ROLLBOX_POLICY_READ_H
@@ -23,17 +24,20 @@ struct reader {
     size_t length;
     struct policy *policy;
     struct policy_problems *problems;
-    const char *key;                /* where the reading is: the key, ... */
-    long index;                     /* ... the element of its list or -1, ... */
-    const char *member;             /* ... or the member of its object or NULL */
+    const char *key;    /* where the reading is: the key, ... */
+    long index;         /* ... the element of its list or -1, ... */
+    const char *member; /* ... or the member of its object or NULL */
     bool readable_given;
     bool out_of_memory;
     bool bad;
 };
 
-/* Notes a problem with the value that is being read, or (line 0: no place) with the text as a whole. `hint` may be "". */
-__attribute__((format(printf, 3, 4))) void read_bad(struct reader *r, const char *hint, const char *format, ...);
-__attribute__((format(printf, 4, 5))) void read_bad_text(struct reader *r, unsigned line, const char *hint, const char *format, ...);
+/* Notes a problem with the value that is being read, or (line 0: no place) with the text as a
+ * whole. `hint` may be "". */
+__attribute__((format(printf, 3, 4))) void read_bad(
+    struct reader *r, const char *hint, const char *format, ...);
+__attribute__((format(printf, 4, 5))) void read_bad_text(
+    struct reader *r, unsigned line, const char *hint, const char *format, ...);
 
 /* "a list", "a string", ... */
 const char *read_type(const json_t *value);
@@ -41,11 +45,12 @@ const char *read_type(const json_t *value);
 /* A copy for the caller to free; NULL after noting that memory is out. */
 char *read_copy(struct reader *r, const char *text);
 
-/* The text of a string that is not empty and has no NUL, owned by the value; NULL after noting what is wrong. `what` it should be: "a path". */
+/* The text of a string that is not empty and has no NUL, owned by the value; NULL after noting what
+ * is wrong. `what` it should be: "a path". */
 const char *read_text(struct reader *r, const json_t *value, const char *what);
 
-/* The absolute path without "//", "/./" and a "/" at its end, for the caller to free; NULL after noting what is wrong. ".." is refused: what it
- * means depends on symbolic links. */
+/* The absolute path without "//", "/./" and a "/" at its end, for the caller to free; NULL after
+ * noting what is wrong. ".." is refused: what it means depends on symbolic links. */
 char *read_path(struct reader *r, const json_t *value);
 
 void read_bool(struct reader *r, const json_t *value, bool *ret);
@@ -54,7 +59,8 @@ void read_bool(struct reader *r, const json_t *value, bool *ret);
 void read_count(struct reader *r, const json_t *value, uint32_t min, uint32_t max, uint32_t *ret);
 
 /* "512M" or a number of bytes. */
-void read_size(struct reader *r, const json_t *value, uint64_t min, const char *min_text, uint64_t *ret);
+void read_size(
+    struct reader *r, const json_t *value, uint64_t min, const char *min_text, uint64_t *ret);
 
 /* The index of the word that the value is, or -1 after noting what is wrong. */
 int read_word(struct reader *r, const json_t *value, const char *const *words, size_t n);

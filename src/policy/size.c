@@ -6,7 +6,8 @@
 
 #include "policy/policy.h"
 
-/* 0 for "", "B"; 10 for "K", "k", "KiB"; ...; -EINVAL for what is no unit. "KB" is none: half the world means 1000 by it. */
+/* 0 for "", "B"; 10 for "K", "k", "KiB"; ...; -EINVAL for what is no unit. "KB" is none: half the
+ * world means 1000 by it. */
 static int unit_shift(const char *unit) {
     static const char letters[] = "KMGT";
     const char *letter;
@@ -27,7 +28,8 @@ int policy_parse_size(const char *text, uint64_t *ret_bytes) {
     if (!isdigit((unsigned char)*text))
         return -EINVAL;
     for (; isdigit((unsigned char)*text); text++)
-        over |= __builtin_mul_overflow(value, (uint64_t)10, &value) || __builtin_add_overflow(value, (uint64_t)(*text - '0'), &value);
+        over |= __builtin_mul_overflow(value, (uint64_t)10, &value) ||
+                __builtin_add_overflow(value, (uint64_t)(*text - '0'), &value);
 
     shift = unit_shift(text);
     if (shift < 0)

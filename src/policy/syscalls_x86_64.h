@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every x86-64 system call up to Linux 6.18 and its rule (enum filter_rule in filter.c). The numbers are spelled out because the kernel headers to
- * build with are older than the kernels to run on. A number that has no row is ENOSYS, as on a kernel that does not know it.
+ * Every x86-64 system call up to Linux 6.18 and its rule (enum filter_rule in filter.c). The
+ * numbers are spelled out because the kernel headers to build with are older than the kernels to
+ * run on. A number that has no row is ENOSYS, as on a kernel that does not know it.
  */
 #ifndef ROLLBOX_POLICY_SYSCALLS_X86_64_H
 #define ROLLBOX_POLICY_SYSCALLS_X86_64_H
 
+/* clang-format off */
 #define FILTER_SYSCALLS(X) \
     X(0, read, ALLOW) \
     X(1, write, ALLOW) \
@@ -390,5 +392,6 @@
     X(467, open_tree_attr, EPERM) \
     X(468, file_getattr, ALLOW) \
     X(469, file_setattr, XATTR)
+/* clang-format on */
 
 #endif

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Comparing steps. Actions and observations are walked in the order in which they are written, contents byte by byte as far as they were kept and by their digests beyond.
+ * Comparing steps. Actions and observations are walked in the order in which they are written,
+ * contents byte by byte as far as they were kept and by their digests beyond.
  *
- * The guess at the source looks at the two values, at the words around the first difference, and at what the policy leaves to chance. It is a guess: a counter can look like a process id, and a random number like a time.
+ * The guess at the source looks at the two values, at the words around the first difference, and at
+ * what the policy leaves to chance. It is a guess: a counter can look like a process id, and a
+ * random number like a time.
  */
 #include "record/compare.h"
 
@@ -28,7 +31,7 @@ void divergence_done(struct divergence *divergence) {
     buf_done(&divergence->path);
 }
 
-/* ---- the guess -------------------------------------------------------------------------------------------------------- */
+/* ---- the guess ---- */
 
 struct bytes {
     const char *data;
@@ -137,7 +140,7 @@ static struct bytes phrase_around(struct bytes line, struct bytes word) {
     static const char ends[] = ",;(){}[]";
 
     if (word.data < line.data || word.data + word.length > line.data + line.length)
-        return line;            /* a word longer than what is looked at of a line */
+        return line; /* a word longer than what is looked at of a line */
     size_t begin = (size_t)(word.data - line.data), end = begin + word.length;
 
     while (begin && !memchr(ends, line.data[begin - 1], sizeof ends - 1))
@@ -152,15 +155,20 @@ static bool begins_with_date(struct bytes word) {
     static const char shape[] = "dddd-dd-dd";
 
     for (size_t i = 0; i < sizeof shape - 1; i++)
-        if (i >= word.length || (shape[i] == 'd' ? !isdigit((unsigned char)word.data[i]) : word.data[i] != shape[i]))
+        if (i >= word.length ||
+            (shape[i] == 'd' ? !isdigit((unsigned char)word.data[i]) : word.data[i] != shape[i]))
             return false;
-    return (word.data[0] == '1' && word.data[1] == '9') || (word.data[0] == '2' && word.data[1] == '0');
+    return (word.data[0] == '1' && word.data[1] == '9') ||
+           (word.data[0] == '2' && word.data[1] == '0');
 }
 
-/* 0.12s, 12.1 nsec, 3 ms, 1m3.5s: a number and a unit, behind at most a blank. Not of minutes alone, which could be metres. */
+/* 0.12s, 12.1 nsec, 3 ms, 1m3.5s: a number and a unit, behind at most a blank. Not of minutes
+ * alone, which could be metres. */
 static bool is_duration(struct bytes word, struct bytes phrase) {
-    static const char *const units[] = { "s", "ms", "us", "\xc2\xb5s", "ns", "sec", "secs", "second", "msec", "usec", "nsec" };
-    const char *phrase_end = phrase.data + phrase.length, *at = word.data, *word_end = word.data + word.length;
+    static const char *const units[] = { "s", "ms", "us", "\xc2\xb5s", "ns", "sec", "secs",
+        "second", "msec", "usec", "nsec" };
+    const char *phrase_end = phrase.data + phrase.length, *at = word.data,
+               *word_end = word.data + word.length;
 
     if (word.data < phrase.data || word_end > phrase_end)
         return false;
@@ -175,22 +183,27 @@ static bool is_duration(struct bytes word, struct bytes phrase) {
     for (size_t i = 0; i < ARRAY_SIZE(units); i++) {
         size_t length = strlen(units[i]);
 
-        if ((size_t)(phrase_end - at) >= length && !memcmp(at, units[i], length) && (at + length == phrase_end || !(isalnum((unsigned char)at[length]) || strchr("_-/+", at[length]))))
+        if ((size_t)(phrase_end - at) >= length && !memcmp(at, units[i], length) &&
+            (at + length == phrase_end ||
+                !(isalnum((unsigned char)at[length]) || strchr("_-/+", at[length]))))
             return true;
     }
     return false;
 }
 
 static bool looks_like_time(struct bytes word, struct bytes phrase) {
-    static const char *const words[] = { "time", "date", "elapsed", "seconds", " ms", "took", "UTC", "GMT", "real\t", NULL };
+    static const char *const words[] = { "time", "date", "elapsed", "seconds", " ms", "took", "UTC",
+        "GMT", "real\t", NULL };
     size_t digits = count_characters(word, isdigit), colons = 0;
 
     for (size_t i = 1; i + 1 < word.length; i++)
-        colons += word.data[i] == ':' && isdigit((unsigned char)word.data[i - 1]) && isdigit((unsigned char)word.data[i + 1]);
+        colons += word.data[i] == ':' && isdigit((unsigned char)word.data[i - 1]) &&
+                  isdigit((unsigned char)word.data[i + 1]);
     if (begins_with_date(word) || (colons && digits >= 3 && digits + colons + 8 >= word.length))
-        return true;            /* 12:34:56, 2025-01-01T12:34:56Z */
+        return true; /* 12:34:56, 2025-01-01T12:34:56Z */
     /* Seconds, milliseconds, ... since 1970, of the decades around now. */
-    if (digits >= 10 && digits + 1 >= word.length && (word.data[0] == '1' || word.data[0] == '2') && (digits == word.length ? digits <= 19 : true))
+    if (digits >= 10 && digits + 1 >= word.length && (word.data[0] == '1' || word.data[0] == '2') &&
+        (digits == word.length ? digits <= 19 : true))
         return true;
     return digits && (holds_any(phrase, words) || is_duration(word, phrase));
 }
@@ -204,10 +217,14 @@ static bool is_hex(struct bytes word) {
 }
 
 static int class_of(char c) {
-    return isdigit((unsigned char)c) ? 'd' : isupper((unsigned char)c) ? 'u' : isalpha((unsigned char)c) ? 'l' : 0;
+    return isdigit((unsigned char)c)   ? 'd'
+           : isupper((unsigned char)c) ? 'u'
+           : isalpha((unsigned char)c) ? 'l'
+                                       : 0;
 }
 
-/* How often small and capital letters and digits follow each other in it as in no word that people make: a capital before small letters is one of these. */
+/* How often small and capital letters and digits follow each other in it as in no word that people
+ * make: a capital before small letters is one of these. */
 static size_t count_turns(struct bytes word) {
     size_t n = 0;
 
@@ -219,7 +236,8 @@ static size_t count_turns(struct bytes word) {
     return n;
 }
 
-/* Names of temporary files, tokens: what differs is as long in both, differs nearly everywhere, and is no word. */
+/* Names of temporary files, tokens: what differs is as long in both, differs nearly everywhere, and
+ * is no word. */
 static bool look_random(struct bytes a, struct bytes b) {
     size_t begin = 0, end = a.length, others = 0;
 
@@ -234,16 +252,21 @@ static bool look_random(struct bytes a, struct bytes b) {
         others += x.data[i] != y.data[i];
     if (x.length < 5 || others * 4 < x.length * 3)
         return false;
-    return contains_word(a, "tmp") || (count_turns(x) + count_turns(y) >= 4 && count_characters(x, isdigit) + count_characters(y, isdigit));
+    return contains_word(a, "tmp") ||
+           (count_turns(x) + count_turns(y) >= 4 &&
+               count_characters(x, isdigit) + count_characters(y, isdigit));
 }
 
 /* Of two words that differ, in their lines; NULL: they say nothing. */
-static const char *guess_words(struct bytes a, struct bytes b, struct bytes line, struct bytes other, const char **ret_why) {
+static const char *guess_words(
+    struct bytes a, struct bytes b, struct bytes line, struct bytes other, const char **ret_why) {
     static const char *const pids[] = { "pid", "process", "thread", "tid", "job ", NULL };
     const struct bytes phrase = phrase_around(line, a);
-    bool numbers = a.length && b.length && count_characters(a, isdigit) == a.length && count_characters(b, isdigit) == b.length;
+    bool numbers = a.length && b.length && count_characters(a, isdigit) == a.length &&
+                   count_characters(b, isdigit) == b.length;
 
-    if (numbers && a.length <= 7 && b.length <= 7 && (holds_any(phrase, pids) || (a.data > line.data && a.data[-1] == '['))) {
+    if (numbers && a.length <= 7 && b.length <= 7 &&
+        (holds_any(phrase, pids) || (a.data > line.data && a.data[-1] == '['))) {
         *ret_why = "a small number where the line speaks of a process";
         return "pid";
     }
@@ -252,14 +275,17 @@ static const char *guess_words(struct bytes a, struct bytes b, struct bytes line
         return "time";
     }
     if ((contains_word(phrase, "0x") && is_hex(a)) || (a.length > 2 && contains_word(a, "0x"))) {
-        *ret_why = "the difference is in what looks like an address (where things lie in memory is random)";
+        *ret_why = "the difference is in what looks like an address (where things lie in memory is "
+                   "random)";
         return "randomness";
     }
-    if (look_random(a, b) || (is_hex(a) && is_hex(b) && a.length >= 8 && count_characters(a, isalpha) + count_characters(b, isalpha))) {
+    if (look_random(a, b) || (is_hex(a) && is_hex(b) && a.length >= 8 &&
+                                 count_characters(a, isalpha) + count_characters(b, isalpha))) {
         *ret_why = "the difference is in what looks like random letters and digits";
         return "randomness";
     }
-    if (count_characters(a, isdigit) && count_characters(b, isdigit) && (!count_characters(phrase, isalpha) || count_characters(a, isdigit) >= 12)) {
+    if (count_characters(a, isdigit) && count_characters(b, isdigit) &&
+        (!count_characters(phrase, isalpha) || count_characters(a, isdigit) >= 12)) {
         *ret_why = LONE_NUMBERS;
         return "randomness";
     }
@@ -308,9 +334,12 @@ static bool look_raw(struct bytes a, struct bytes b, size_t at) {
     return n >= FEWEST && others * 4 >= n * 3 && !is_text(a, at, n) && !is_text(b, at, n);
 }
 
-static const char *guess_values(struct bytes a, struct bytes b, size_t at, bool has_net, const char **ret_why) {
-    static const char *const nets[] = { "connect", "resolve", "http", "socket", "network", "timed out", "refused", "unreachable", NULL };
-    struct bytes line = line_around(a, MIN(at, a.length)), other = line_around(b, MIN(at, b.length));
+static const char *guess_values(
+    struct bytes a, struct bytes b, size_t at, bool has_net, const char **ret_why) {
+    static const char *const nets[] = { "connect", "resolve", "http", "socket", "network",
+        "timed out", "refused", "unreachable", NULL };
+    struct bytes line = line_around(a, MIN(at, a.length)),
+                 other = line_around(b, MIN(at, b.length));
 
     if (same_parts(a, b, ends_line) || same_parts(a, b, ends_item)) {
         *ret_why = "both have the same parts in another order";
@@ -324,7 +353,8 @@ static const char *guess_values(struct bytes a, struct bytes b, size_t at, bool 
         *ret_why = "the line speaks of a connection";
         return "network";
     }
-    const char *found = guess_words(word_at(a, MIN(at, a.length)), word_at(b, MIN(at, b.length)), line, other, ret_why);
+    const char *found = guess_words(
+        word_at(a, MIN(at, a.length)), word_at(b, MIN(at, b.length)), line, other, ret_why);
     return found ? found : guess_line(line, other, ret_why);
 }
 
@@ -333,17 +363,24 @@ static bool is_port(struct bytes word) {
 }
 
 /* The values, and what the policy leaves to chance. */
-static const char *guess_text(struct bytes a, struct bytes b, size_t at, const json_t *header, const char **ret_why) {
-    const char *net = json_string_value(json_object_get(json_object_get(header, "isolation"), "net"));
+static const char *guess_text(
+    struct bytes a, struct bytes b, size_t at, const json_t *header, const char **ret_why) {
+    const char *net =
+        json_string_value(json_object_get(json_object_get(header, "isolation"), "net"));
     const json_t *seed = json_object_get(header, "random_seed");
-    const bool has_net = !net || strcmp(net, "none"), is_host = net && !strcmp(net, "host"), seeded = seed && !json_is_null(seed);
+    const bool has_net = !net || strcmp(net, "none"), is_host = net && !strcmp(net, "host"),
+               seeded = seed && !json_is_null(seed);
     const char *found = guess_values(a, b, at, has_net, ret_why);
-    const bool random = found && !strcmp(found, "randomness"), lone = random && !strcmp(*ret_why, LONE_NUMBERS);
+    const bool random = found && !strcmp(found, "randomness"),
+               lone = random && !strcmp(*ret_why, LONE_NUMBERS);
     const struct bytes word = word_at(a, MIN(at, a.length)), twin = word_at(b, MIN(at, b.length));
 
-    /* What is fetched is text. A number that is no port says no more of a network than of anything else. */
-    if (is_host && ((!found && count_characters(word, isalpha) + count_characters(twin, isalpha)) || (random && seeded && !lone))) {
-        *ret_why = "the values do not tell, but the policy gives the host's network, whose ports and answers do not repeat";
+    /* What is fetched is text. A number that is no port says no more of a network than of anything
+     * else. */
+    if (is_host && ((!found && count_characters(word, isalpha) + count_characters(twin, isalpha)) ||
+                       (random && seeded && !lone))) {
+        *ret_why = "the values do not tell, but the policy gives the host's network, whose ports "
+                   "and answers do not repeat";
         return "network";
     }
     if (net && has_net && (!found || lone) && is_port(word) && is_port(twin)) {
@@ -364,9 +401,10 @@ static bool is_same_value(const json_t *a, const json_t *b) {
     return a == b || json_equal(a, b);
 }
 
-/* ---- differences ------------------------------------------------------------------------------------------------------ */
+/* ---- differences ---- */
 
-static int add_divergence(struct divergence *divergence, const char *where, const json_t *a, const json_t *b) {
+static int add_divergence(
+    struct divergence *divergence, const char *where, const json_t *a, const json_t *b) {
     const json_t *values[2] = { a, b };
 
     snprintf(divergence->where, sizeof divergence->where, "%s", where);
@@ -374,7 +412,10 @@ static int add_divergence(struct divergence *divergence, const char *where, cons
     divergence->source = "unknown";
     divergence->why = "the values themselves do not tell";
     for (int i = 0; i < 2; i++) {
-        auto_free char *text = values[i] ? json_dumps(values[i], JSON_COMPACT | JSON_ENSURE_ASCII | JSON_ENCODE_ANY | JSON_SORT_KEYS) : NULL;
+        auto_free char *text = values[i]
+                                   ? json_dumps(values[i], JSON_COMPACT | JSON_ENSURE_ASCII |
+                                                               JSON_ENCODE_ANY | JSON_SORT_KEYS)
+                                   : NULL;
 
         if (!text)
             buf_add_text(&divergence->values[i], "null");
@@ -387,15 +428,18 @@ static int add_divergence(struct divergence *divergence, const char *where, cons
 }
 
 static void add_excerpt(struct buf *to, struct bytes text, size_t at) {
-    size_t begin = at > EXCERPT_BEFORE ? at - EXCERPT_BEFORE : 0, n = MIN((size_t)EXCERPT, text.length - MIN(begin, text.length));
+    size_t begin = at > EXCERPT_BEFORE ? at - EXCERPT_BEFORE : 0,
+           n = MIN((size_t)EXCERPT, text.length - MIN(begin, text.length));
     auto_buf struct buf clean = BUF_INIT;
 
     /* Not in the middle of a character, as far as it is text at all. */
-    while (begin && begin < text.length && begin > at - MIN(at, (size_t)EXCERPT_BEFORE + 3) && ((unsigned char)text.data[begin] & 0xc0) == 0x80)
+    while (begin && begin < text.length && begin > at - MIN(at, (size_t)EXCERPT_BEFORE + 3) &&
+           ((unsigned char)text.data[begin] & 0xc0) == 0x80)
         begin--;
     n = MIN(n, text.length - MIN(begin, text.length));
     utf8_replace(&clean, text.data + begin, n);
-    json_t *string = buf_failed(&clean) ? NULL : json_stringn(clean.length ? clean.data : "", clean.length);
+    json_t *string =
+        buf_failed(&clean) ? NULL : json_stringn(clean.length ? clean.data : "", clean.length);
     auto_free char *json = string ? json_dumps(string, JSON_ENCODE_ANY | JSON_ENSURE_ASCII) : NULL;
     json_decref(string);
     if (json)
@@ -405,7 +449,8 @@ static void add_excerpt(struct buf *to, struct bytes text, size_t at) {
 }
 
 /* Two texts that differ at a byte. */
-static int note_texts(struct divergence *divergence, const char *where, struct bytes a, struct bytes b, size_t at) {
+static int note_texts(
+    struct divergence *divergence, const char *where, struct bytes a, struct bytes b, size_t at) {
     snprintf(divergence->where, sizeof divergence->where, "%s", where);
     divergence->offset = (int64_t)at;
     divergence->bytes[0] = at < a.length ? (unsigned char)a.data[at] : -1;
@@ -424,13 +469,16 @@ static size_t first_difference(struct bytes a, struct bytes b) {
     return at;
 }
 
-static int compare_contents(const json_t *a, const json_t *b, const char *where, struct divergence *divergence) {
+static int compare_contents(
+    const json_t *a, const json_t *b, const char *where, struct divergence *divergence) {
     const json_t *da = json_object_get(a, "sha256"), *db = json_object_get(b, "sha256");
     auto_buf struct buf ta = BUF_INIT;
     auto_buf struct buf tb = BUF_INIT;
     bool have_a = read_bytes(a, &ta) == 0, have_b = read_bytes(b, &tb) == 0;
-    bool whole = have_a && have_b && !json_is_true(json_object_get(a, "truncated")) && !json_is_true(json_object_get(b, "truncated"));
-    struct bytes xa = { ta.length ? ta.data : "", ta.length }, xb = { tb.length ? tb.data : "", tb.length };
+    bool whole = have_a && have_b && !json_is_true(json_object_get(a, "truncated")) &&
+                 !json_is_true(json_object_get(b, "truncated"));
+    struct bytes xa = { ta.length ? ta.data : "", ta.length },
+                 xb = { tb.length ? tb.data : "", tb.length };
     size_t at = have_a && have_b ? first_difference(xa, xb) : 0;
 
     if (buf_failed(&ta) || buf_failed(&tb))
@@ -439,11 +487,15 @@ static int compare_contents(const json_t *a, const json_t *b, const char *where,
         return note_texts(divergence, where, xa, xb, at);
     if (whole && da && db && is_same_value(json_object_get(a, "cut"), json_object_get(b, "cut")))
         return 0;
-    if (!is_same_value(da, db) || !is_same_value(json_object_get(a, "bytes"), json_object_get(b, "bytes")) || !is_same_value(json_object_get(a, "cut"), json_object_get(b, "cut"))) {
-        json_t *sa = json_pack("{s:O?, s:O?}", "bytes", json_object_get(a, "bytes"), "sha256", da), *sb = json_pack("{s:O?, s:O?}", "bytes", json_object_get(b, "bytes"), "sha256", db);
+    if (!is_same_value(da, db) ||
+        !is_same_value(json_object_get(a, "bytes"), json_object_get(b, "bytes")) ||
+        !is_same_value(json_object_get(a, "cut"), json_object_get(b, "cut"))) {
+        json_t *sa = json_pack("{s:O?, s:O?}", "bytes", json_object_get(a, "bytes"), "sha256", da),
+               *sb = json_pack("{s:O?, s:O?}", "bytes", json_object_get(b, "bytes"), "sha256", db);
 
         add_divergence(divergence, where, sa, sb);
-        divergence->why = "they differ beyond what was kept of them: record with a larger limit to see where";
+        divergence->why =
+            "they differ beyond what was kept of them: record with a larger limit to see where";
         json_decref(sa);
         json_decref(sb);
         return 1;
@@ -452,10 +504,12 @@ static int compare_contents(const json_t *a, const json_t *b, const char *where,
 }
 
 static bool is_content(const json_t *value) {
-    return json_is_integer(json_object_get(value, "bytes")) && (json_object_get(value, "sha256") || json_object_get(value, "withheld"));
+    return json_is_integer(json_object_get(value, "bytes")) &&
+           (json_object_get(value, "sha256") || json_object_get(value, "withheld"));
 }
 
-static int compare_values(const json_t *a, const json_t *b, const char *where, struct divergence *divergence);
+static int compare_values(
+    const json_t *a, const json_t *b, const char *where, struct divergence *divergence);
 
 /* Keys may be others' words, of any length: what is no plain character is '?'. */
 static void add_plain(char *to, size_t size, const char *text) {
@@ -475,24 +529,27 @@ static const char *path_below(const char *where, const char *key, char *path, si
     return path;
 }
 
-static int compare_objects(const json_t *a, const json_t *b, const char *where, struct divergence *divergence) {
+static int compare_objects(
+    const json_t *a, const json_t *b, const char *where, struct divergence *divergence) {
     char path[sizeof divergence->where];
     const char *key;
     json_t *value;
     int r = 0;
 
     json_object_foreach((json_t *)a, key, value) {
-        r = compare_values(value, json_object_get(b, key), path_below(where, key, path, sizeof path), divergence);
+        r = compare_values(
+            value, json_object_get(b, key), path_below(where, key, path, sizeof path), divergence);
         if (r)
             return r;
     }
-    json_object_foreach((json_t *)b, key, value)
-        if (!json_object_get(a, key))
-            return add_divergence(divergence, path_below(where, key, path, sizeof path), NULL, value);
+    json_object_foreach(
+        (json_t *)b, key, value) if (!json_object_get(a, key)) return add_divergence(divergence,
+        path_below(where, key, path, sizeof path), NULL, value);
     return 0;
 }
 
-static int compare_values(const json_t *a, const json_t *b, const char *where, struct divergence *divergence) {
+static int compare_values(
+    const json_t *a, const json_t *b, const char *where, struct divergence *divergence) {
     if (is_content(a) && is_content(b))
         return compare_contents(a, b, where, divergence);
     if (json_is_object(a) && json_is_object(b))
@@ -510,11 +567,12 @@ static int compare_values(const json_t *a, const json_t *b, const char *where, s
     return 0;
 }
 
-/* ---- files ------------------------------------------------------------------------------------------------------------ */
+/* ---- files ---- */
 
 static void note_path(struct divergence *divergence, const json_t *change) {
     const json_t *path = json_object_get(change, "path");
-    auto_free char *text = path ? json_dumps(path, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_ENCODE_ANY) : NULL;
+    auto_free char *text =
+        path ? json_dumps(path, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_ENCODE_ANY) : NULL;
 
     if (text && !divergence->path.length && strlen(text) <= MAX_PATH)
         buf_add_text(&divergence->path, text);
@@ -522,22 +580,31 @@ static void note_path(struct divergence *divergence, const json_t *change) {
 
 /* What is known of a file; with what it begins with, if that is. */
 static json_t *file_of(const json_t *change, bool have, struct bytes text) {
-    json_t *object = json_pack("{s:O?, s:O?}", "bytes", json_object_get(change, "size"), "sha256", json_object_get(change, "sha256"));
+    json_t *object = json_pack("{s:O?, s:O?}", "bytes", json_object_get(change, "size"), "sha256",
+        json_object_get(change, "sha256"));
     auto_buf struct buf clean = BUF_INIT;
 
     utf8_replace(&clean, text.data, MIN(text.length, (size_t)EXCERPT));
     if (have && !buf_failed(&clean))
-        json_object_set_new(object, "begins", json_stringn(clean.length ? clean.data : "", clean.length));
+        json_object_set_new(
+            object, "begins", json_stringn(clean.length ? clean.data : "", clean.length));
     return object;
 }
 
-/* Records have files' digests alone. What was in one is known of sandboxes that were there a moment ago. */
-static int note_file(const struct step *a, const struct step *b, const json_t *change, const json_t *other, const char *where, struct divergence *divergence) {
+/* Records have files' digests alone. What was in one is known of sandboxes that were there a moment
+ * ago. */
+static int note_file(const struct step *a, const struct step *b, const json_t *change,
+    const json_t *other, const char *where, struct divergence *divergence) {
     auto_buf struct buf ta = BUF_INIT;
     auto_buf struct buf tb = BUF_INIT;
-    bool have_a = read_bytes(json_object_get(a->contents, json_string_value(json_object_get(change, "sha256"))), &ta) == 0;
-    bool have_b = read_bytes(json_object_get(b->contents, json_string_value(json_object_get(other, "sha256"))), &tb) == 0;
-    struct bytes xa = { ta.length ? ta.data : "", ta.length }, xb = { tb.length ? tb.data : "", tb.length };
+    bool have_a = read_bytes(json_object_get(
+                                 a->contents, json_string_value(json_object_get(change, "sha256"))),
+                      &ta) == 0;
+    bool have_b = read_bytes(json_object_get(
+                                 b->contents, json_string_value(json_object_get(other, "sha256"))),
+                      &tb) == 0;
+    struct bytes xa = { ta.length ? ta.data : "", ta.length },
+                 xb = { tb.length ? tb.data : "", tb.length };
 
     if (buf_failed(&ta) || buf_failed(&tb))
         return -ENOMEM;
@@ -545,32 +612,40 @@ static int note_file(const struct step *a, const struct step *b, const json_t *c
         return note_texts(divergence, where, xa, xb, first_difference(xa, xb));
     json_t *sa = file_of(change, have_a, xa), *sb = file_of(other, have_b, xb);
     add_divergence(divergence, where, sa, sb);
-    divergence->why = have_a || have_b ? "what is in one of the two is not known, only its digest" : "what is in the two is not known, only their digests";
+    divergence->why = have_a || have_b ? "what is in one of the two is not known, only its digest"
+                                       : "what is in the two is not known, only their digests";
     json_decref(sa);
     json_decref(sb);
     return 1;
 }
 
-static int compare_paths(const json_t *a, const json_t *b, const char *where, struct divergence *divergence) {
-    struct bytes xa = { json_string_value(a), json_string_length(a) }, xb = { json_string_value(b), json_string_length(b) };
+static int compare_paths(
+    const json_t *a, const json_t *b, const char *where, struct divergence *divergence) {
+    struct bytes xa = { json_string_value(a), json_string_length(a) },
+                 xb = { json_string_value(b), json_string_length(b) };
 
     if (is_same_value(a, b))
         return 0;
     add_divergence(divergence, where, a, b);
     if (xa.data && xb.data)
-        divergence->source = guess_text(xa, xb, first_difference(xa, xb), divergence->header, &divergence->why);
+        divergence->source =
+            guess_text(xa, xb, first_difference(xa, xb), divergence->header, &divergence->why);
     return 1;
 }
 
 static bool differs_inside(const json_t *a, const json_t *b) {
     const json_t *da = json_object_get(a, "sha256"), *db = json_object_get(b, "sha256");
 
-    return json_is_string(da) && json_is_string(db) && !json_equal(da, db) && is_same_value(json_object_get(a, "type"), json_object_get(b, "type")) && is_same_value(json_object_get(a, "change"), json_object_get(b, "change"));
+    return json_is_string(da) && json_is_string(db) && !json_equal(da, db) &&
+           is_same_value(json_object_get(a, "type"), json_object_get(b, "type")) &&
+           is_same_value(json_object_get(a, "change"), json_object_get(b, "change"));
 }
 
 /* Changed files, which both have in the order of their paths. */
-static int compare_changes(const struct step *a, const struct step *b, struct divergence *divergence) {
-    const json_t *changes = json_object_get(a->observation, "changes"), *others = json_object_get(b->observation, "changes");
+static int compare_changes(
+    const struct step *a, const struct step *b, struct divergence *divergence) {
+    const json_t *changes = json_object_get(a->observation, "changes"),
+                 *others = json_object_get(b->observation, "changes");
     int r = 0;
 
     for (size_t i = 0; i < MAX(json_array_size(changes), json_array_size(others)) && r == 0; i++) {
@@ -579,10 +654,14 @@ static int compare_changes(const struct step *a, const struct step *b, struct di
 
         snprintf(where, sizeof where, "changes[%zu]", i);
         if (change && other)
-            r = compare_paths(json_object_get(change, "path"), json_object_get(other, "path"), path_below(where, "path", key, sizeof key), divergence);
+            r = compare_paths(json_object_get(change, "path"), json_object_get(other, "path"),
+                path_below(where, "path", key, sizeof key), divergence);
         if (r)
             return r;
-        r = differs_inside(change, other) ? note_file(a, b, change, other, path_below(where, "sha256", key, sizeof key), divergence) : compare_values(change, other, where, divergence);
+        r = differs_inside(change, other)
+                ? note_file(
+                      a, b, change, other, path_below(where, "sha256", key, sizeof key), divergence)
+                : compare_values(change, other, where, divergence);
         if (r > 0)
             note_path(divergence, change ? change : other);
     }
@@ -595,7 +674,7 @@ static void name_file(const struct step *step, struct divergence *divergence) {
         note_path(divergence, json_array_get(json_object_get(step->observation, "changes"), 0));
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------------------ */
+/* ---- steps ---- */
 
 /* What was left out: a secret's digest, files too large for one, or too many to be told of. */
 static bool holds_unseen(const json_t *value) {
@@ -603,35 +682,38 @@ static bool holds_unseen(const json_t *value) {
     json_t *item;
     size_t i;
 
-    if (json_is_true(json_object_get(value, "withheld")) || json_is_true(json_object_get(value, "too_large")) || json_integer_value(json_object_get(value, "omitted")))
+    if (json_is_true(json_object_get(value, "withheld")) ||
+        json_is_true(json_object_get(value, "too_large")) ||
+        json_integer_value(json_object_get(value, "omitted")))
         return true;
-    json_object_foreach((json_t *)value, key, item)
-        if (holds_unseen(item))
-            return true;
-    json_array_foreach(value, i, item)
-        if (holds_unseen(item))
-            return true;
+    json_object_foreach((json_t *)value, key, item) if (holds_unseen(item)) return true;
+    json_array_foreach(value, i, item) if (holds_unseen(item)) return true;
     return false;
 }
 
 /* Files that could not be looked at: that both could not makes them no more alike. */
 static bool lacks_files(const struct step *step) {
-    return !strcmp(step->kind, "files") && json_object_get(step->observation, "error") && !json_is_null(json_object_get(step->observation, "error"));
+    return !strcmp(step->kind, "files") && json_object_get(step->observation, "error") &&
+           !json_is_null(json_object_get(step->observation, "error"));
 }
 
 bool compare_is_partial(const struct step *step) {
-    return step && (holds_unseen(step->action) || holds_unseen(step->observation) || lacks_files(step));
+    return step &&
+           (holds_unseen(step->action) || holds_unseen(step->observation) || lacks_files(step));
 }
 
 static bool is_cancelled(const struct step *step) {
-    const char *code = json_string_value(json_object_get(json_object_get(step->observation, "error"), "code"));
+    const char *code =
+        json_string_value(json_object_get(json_object_get(step->observation, "error"), "code"));
 
     return code && !strcmp(code, "cancelled");
 }
 
 /* A time-out or a lack of memory is said of the program, but often comes from the machine. */
-static void blame_machine(const struct step *a, const struct step *b, struct divergence *divergence) {
-    const char *outcomes[2] = { json_string_value(json_object_get(a->observation, "outcome")), json_string_value(json_object_get(b->observation, "outcome")) };
+static void blame_machine(
+    const struct step *a, const struct step *b, struct divergence *divergence) {
+    const char *outcomes[2] = { json_string_value(json_object_get(a->observation, "outcome")),
+        json_string_value(json_object_get(b->observation, "outcome")) };
 
     for (int i = 0; i < 2; i++)
         if (outcomes[i] && !strcmp(outcomes[i], "timeout")) {
@@ -641,22 +723,26 @@ static void blame_machine(const struct step *a, const struct step *b, struct div
 }
 
 int compare_steps(const struct step *a, const struct step *b, struct divergence *ret_divergence) {
-    struct divergence divergence = { .step = a ? a->number : b->number, .header = a ? a->header : b->header };
+    struct divergence divergence = { .step = a ? a->number : b->number,
+        .header = a ? a->header : b->header };
     int r;
 
     add_plain(divergence.kind, sizeof divergence.kind, a ? a->kind : b->kind);
     if (!a || !b)
         r = add_divergence(&divergence, "step", a ? a->action : NULL, b ? b->action : NULL);
     else if (a->number != b->number)
-        r = add_divergence(&divergence, "step", json_object_get(a->json, "step"), json_object_get(b->json, "step"));
+        r = add_divergence(&divergence, "step", json_object_get(a->json, "step"),
+            json_object_get(b->json, "step"));
     else
         r = compare_objects(a->action, b->action, "action", &divergence);
     if (r == 0 && is_cancelled(a) && is_cancelled(b))
-        return 0;               /* by who used the sandbox, at some moment: how far they had come is not theirs to repeat */
+        return 0; /* by who used the sandbox, at some moment: how far they had come is not theirs to
+                     repeat */
     /* What a stream says tells more than the status that came of it. */
     static const char *const first[] = { "stdout", "stderr" };
     for (size_t i = 0; i < ARRAY_SIZE(first) && r == 0; i++)
-        r = compare_values(json_object_get(a->observation, first[i]), json_object_get(b->observation, first[i]), first[i], &divergence);
+        r = compare_values(json_object_get(a->observation, first[i]),
+            json_object_get(b->observation, first[i]), first[i], &divergence);
     if (r == 0)
         r = compare_changes(a, b, &divergence);
     if (r == 0)
@@ -667,7 +753,8 @@ int compare_steps(const struct step *a, const struct step *b, struct divergence 
         name_file(a, &divergence);
         name_file(b, &divergence);
     }
-    if (r > 0 && (buf_failed(&divergence.path) || buf_failed(&divergence.values[0]) || buf_failed(&divergence.values[1])))
+    if (r > 0 && (buf_failed(&divergence.path) || buf_failed(&divergence.values[0]) ||
+                     buf_failed(&divergence.values[1])))
         r = -ENOMEM;
     if (r > 0)
         *ret_divergence = divergence;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Digests of lines. A value is hashed as its kind and its content with its length, objects by sorted keys, so that it does not matter how a line is spaced or escaped. Of a content (an object with "sha256") what was kept of it is left
- * out: how much that is is a matter of limits, not of history.
+ * Digests of lines. A value is hashed as its kind and its content with its length, objects by
+ * sorted keys, so that it does not matter how a line is spaced or escaped. Of a content (an object
+ * with "sha256") what was kept of it is left out: how much that is is a matter of limits, not of
+ * history.
  */
 #include <nettle/sha2.h>
 #include <stdio.h>
@@ -63,13 +65,12 @@ static void add_object(struct sha256_ctx *context, const json_t *object) {
     const char *key;
     size_t n = 0;
 
-    if (!keys) {                /* a digest that cannot be made is that of nothing */
+    if (!keys) { /* a digest that cannot be made is that of nothing */
         add_mark(context, '?', 0);
         return;
     }
-    json_object_foreach((json_t *)object, key, value)
-        if (!is_content || !is_kept_part(key))
-            keys[n++] = key;
+    json_object_foreach((json_t *)object, key, value) if (!is_content || !is_kept_part(key))
+        keys[n++] = key;
     qsort(keys, n, sizeof *keys, compare_keys);
     add_mark(context, 'o', (long long)n);
     for (size_t i = 0; i < n; i++) {
@@ -107,14 +108,16 @@ static void add_value(struct sha256_ctx *context, const json_t *value) {
     }
 }
 
-void chain_begin(struct chain *chain, const char *policy_digest, const char *image_digest, const char *parent_digest) {
+void chain_begin(struct chain *chain, const char *policy_digest, const char *image_digest,
+    const char *parent_digest) {
     struct sha256_ctx context;
 
     sha256_init(&context);
     add_string(&context, RECORD_FORMAT, strlen(RECORD_FORMAT));
     add_string(&context, policy_digest, strlen(policy_digest));
     add_string(&context, image_digest ? image_digest : "", image_digest ? strlen(image_digest) : 0);
-    add_string(&context, parent_digest ? parent_digest : "", parent_digest ? strlen(parent_digest) : 0);
+    add_string(
+        &context, parent_digest ? parent_digest : "", parent_digest ? strlen(parent_digest) : 0);
     digest_end(&context, chain->hex);
 }
 

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A message becomes a line. What is others' words (arguments, paths, streams) goes through the rules before anything else is done with it, its digest included: a digest of a secret would tell it to whoever can guess.
+ * A message becomes a line. What is others' words (arguments, paths, streams) goes through the
+ * rules before anything else is done with it, its digest included: a digest of a secret would tell
+ * it to whoever can guess.
  *
- * A content is {"bytes", "sha256", "text" or "base64"}, with "truncated" where more came than is kept, and "withheld" instead of the rest where rules could not be applied to it.
+ * A content is {"bytes", "sha256", "text" or "base64"}, with "truncated" where more came than is
+ * kept, and "withheld" instead of the rest where rules could not be applied to it.
  */
 #include <errno.h>
 #include <nettle/sha2.h>
@@ -40,12 +43,14 @@ static json_t *others_text(const struct line_options *options, const char *data,
     return r < 0 || buf_failed(&clean) ? NULL : text_or_base64(clean.data, clean.length);
 }
 
-/* UTF-8 that does not take more room as text, with its control characters escaped, than in base64. */
+/* UTF-8 that does not take more room as text, with its control characters escaped, than in base64.
+ */
 static bool is_mostly_text(const char *data, size_t length) {
     size_t escaped = 0;
 
     for (size_t i = 0; i < length; i++)
-        escaped += ((unsigned char)data[i] < ' ' && data[i] != '\n' && data[i] != '\t') || data[i] == 127;
+        escaped +=
+            ((unsigned char)data[i] < ' ' && data[i] != '\n' && data[i] != '\t') || data[i] == 127;
     return escaped * 16 <= length + 64 && utf8_valid(data, length);
 }
 
@@ -62,7 +67,8 @@ static void add_kept(json_t *content, const char *data, size_t length, bool trun
         json_object_set_new(content, "text", json_stringn_nocheck(length ? data : "", length));
     } else {
         base64_encode(&encoded, data, length);
-        json_object_set_new(content, "base64", buf_failed(&encoded) ? NULL : json_string(encoded.data));
+        json_object_set_new(
+            content, "base64", buf_failed(&encoded) ? NULL : json_string(encoded.data));
     }
     if (truncated)
         json_object_set_new(content, "truncated", json_true());
@@ -81,22 +87,26 @@ static json_t *content_of(const struct line_options *options, const char *data, 
 }
 
 static json_t *withheld_value(uint64_t length) {
-    return json_pack("{s:I, s:b}", "bytes", (json_int_t)MIN(length, (uint64_t)INT64_MAX), "withheld", 1);
+    return json_pack(
+        "{s:I, s:b}", "bytes", (json_int_t)MIN(length, (uint64_t)INT64_MAX), "withheld", 1);
 }
 
-static json_t *clean_content(const struct line_options *options, const char *data, size_t length, bool is_cut) {
+static json_t *clean_content(
+    const struct line_options *options, const char *data, size_t length, bool is_cut) {
     auto_buf struct buf clean = BUF_INIT;
 
     if (!rules_any(options->rules))
         return content_of(options, data, length);
-    int r = length > MAX_REDACT ? -EFBIG : rules_apply(options->rules, data, length, is_cut, &clean);
+    int r =
+        length > MAX_REDACT ? -EFBIG : rules_apply(options->rules, data, length, is_cut, &clean);
     if (r == -EFBIG)
         return withheld_value(length);
     return r < 0 || buf_failed(&clean) ? NULL : content_of(options, clean.data, clean.length);
 }
 
 /* By pread: whoever else holds the descriptor has its offset, and may make the file shorter. */
-static json_t *content_of_fd(const struct line_options *options, int fd, uint64_t length, bool is_cut) {
+static json_t *content_of_fd(
+    const struct line_options *options, int fd, uint64_t length, bool is_cut) {
     auto_buf struct buf head = BUF_INIT;
     struct sha256_ctx context;
     char hex[RECORD_DIGEST_HEX + 1];
@@ -105,7 +115,8 @@ static json_t *content_of_fd(const struct line_options *options, int fd, uint64_
     ssize_t n = 0;
 
     sha256_init(&context);
-    while (done < length && done < MAX_HASH && (n = pread(fd, chunk, (size_t)MIN(length - done, (uint64_t)CHUNK), (off_t)done)) > 0) {
+    while (done < length && done < MAX_HASH &&
+           (n = pread(fd, chunk, (size_t)MIN(length - done, (uint64_t)CHUNK), (off_t)done)) > 0) {
         sha256_update(&context, (size_t)n, (const uint8_t *)chunk);
         if (done < most)
             buf_add(&head, chunk, (size_t)MIN((uint64_t)n, most - done));
@@ -131,10 +142,13 @@ static json_t *clean_object(const struct line_options *options, json_t *object) 
     const char *key;
 
     json_object_foreach(object, key, item) {
-        json_t *name = others_text(options, key, strlen(key)), *value = line_clean(options, json_incref(item));
+        json_t *name = others_text(options, key, strlen(key)),
+               *value = line_clean(options, json_incref(item));
 
         /* What is no text any more, or was withheld, is not told as a key. */
-        if (!clean || !name || !value || json_object_set_new(clean, json_string_value(name) ? json_string_value(name) : "[redacted]", value) < 0) {
+        if (!clean || !name || !value ||
+            json_object_set_new(clean,
+                json_string_value(name) ? json_string_value(name) : "[redacted]", value) < 0) {
             json_decref(clean);
             clean = NULL;
         }
@@ -149,11 +163,12 @@ static json_t *clean_array(const struct line_options *options, const json_t *arr
     json_t *clean = json_array(), *item;
     size_t i;
 
-    json_array_foreach(array, i, item)
-        if (clean && json_array_append_new(clean, line_clean(options, json_incref(item))) < 0) {
-            json_decref(clean);
-            clean = NULL;
-        }
+    json_array_foreach(array, i,
+        item) if (clean &&
+                  json_array_append_new(clean, line_clean(options, json_incref(item))) < 0) {
+        json_decref(clean);
+        clean = NULL;
+    }
     return clean;
 }
 
@@ -180,22 +195,21 @@ void line_shorten(json_t *line) {
     json_t *item;
     size_t i;
 
-    if (json_object_get(line, "sha256") && json_object_get(line, "bytes") && (json_object_get(line, "text") || json_object_get(line, "base64"))) {
+    if (json_object_get(line, "sha256") && json_object_get(line, "bytes") &&
+        (json_object_get(line, "text") || json_object_get(line, "base64"))) {
         json_object_set_new(line, "text", json_string(""));
         json_object_del(line, "base64");
         json_object_set_new(line, "truncated", json_true());
     }
-    json_object_foreach(line, key, item)
-        line_shorten(item);
-    json_array_foreach(line, i, item)
-        line_shorten(item);
+    json_object_foreach(line, key, item) line_shorten(item);
+    json_array_foreach(line, i, item) line_shorten(item);
 }
 
 /* Where values go: into an object under the last key, or to the end of a list. */
 struct tree {
     json_t *open[MAX_DEPTH];
     size_t depth;
-    struct buf key;             /* of the value that comes next */
+    struct buf key; /* of the value that comes next */
     bool has_key, is_cut;
 };
 
@@ -252,7 +266,8 @@ static int put_number(struct tree *tree, const struct wire_field *field) {
     }
 }
 
-static int put_field(const struct line_options *options, struct tree *tree, const struct wire_field *field, const int *fds, size_t n_fds, size_t *next_fd) {
+static int put_field(const struct line_options *options, struct tree *tree,
+    const struct wire_field *field, const int *fds, size_t n_fds, size_t *next_fd) {
     const char *text = wire_text(field);
     const bool is_cut = tree->is_cut;
     uint64_t number;
@@ -264,9 +279,12 @@ static int put_field(const struct line_options *options, struct tree *tree, cons
     case RECORD_WORD:
         return text ? put_value(tree, json_string(text)) : -EBADMSG;
     case RECORD_JSON:
-        return text ? put_value(tree, json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)) : -EBADMSG;
+        return text ? put_value(tree, json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL))
+                    : -EBADMSG;
     case RECORD_DATA:
-        return text ? put_value(tree, line_clean(options, json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL))) : -EBADMSG;
+        return text ? put_value(tree, line_clean(options,
+                                          json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)))
+                    : -EBADMSG;
     case RECORD_TEXT:
         return put_value(tree, others_text(options, field->data, field->length));
     case RECORD_NUMBER:
@@ -291,11 +309,12 @@ static int put_field(const struct line_options *options, struct tree *tree, cons
             return -EBADMSG;
         return put_value(tree, content_of_fd(options, fds[(*next_fd)++], number, is_cut));
     default:
-        return 0;               /* of the message, not of the line */
+        return 0; /* of the message, not of the line */
     }
 }
 
-int line_build(const struct line_options *options, const void *data, size_t length, const int *fds, size_t n_fds, json_t **ret_line) {
+int line_build(const struct line_options *options, const void *data, size_t length, const int *fds,
+    size_t n_fds, json_t **ret_line) {
     struct tree tree = { .open = { json_object() } };
     struct wire_field field;
     size_t position = 0, next_fd = 0;
@@ -313,11 +332,12 @@ int line_build(const struct line_options *options, const void *data, size_t leng
     return r;
 }
 
-/* ---- as text ---------------------------------------------------------------------------------------------------------- */
+/* ---- as text ---- */
 
 static void write_escape(uint32_t unit, struct buf *to) {
     static const char digits[] = "0123456789abcdef";
-    const char escape[6] = { '\\', 'u', digits[unit >> 12 & 15], digits[unit >> 8 & 15], digits[unit >> 4 & 15], digits[unit & 15] };
+    const char escape[6] = { '\\', 'u', digits[unit >> 12 & 15], digits[unit >> 8 & 15],
+        digits[unit >> 4 & 15], digits[unit & 15] };
 
     buf_add(to, escape, sizeof escape);
 }
@@ -338,7 +358,8 @@ static size_t write_character(const unsigned char *at, struct buf *to) {
     return length;
 }
 
-/* jansson takes seventy nanoseconds for each character that it escapes, and guests choose how many those are. */
+/* jansson takes seventy nanoseconds for each character that it escapes, and guests choose how many
+ * those are. */
 static void write_string(const char *text, size_t length, struct buf *to) {
     size_t run = 0, i = 0;
 
@@ -404,7 +425,8 @@ static void write_value(const json_t *value, struct buf *to) {
     case JSON_NULL:
         break;
     }
-    auto_free char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(RECORD_REAL_DIGITS));
+    auto_free char *text =
+        json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(RECORD_REAL_DIGITS));
     to->failed |= !text;
     buf_add_text(to, text ? text : "");
 }

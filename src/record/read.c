@@ -32,17 +32,21 @@ void reader_done(struct reader *reader) {
 }
 
 static int fail_reader(const struct reader *reader, struct rollbox_error *error, const char *what) {
-    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "arguments", "%s:%llu: %s", reader->name, (unsigned long long)reader->line, what);
+    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "arguments", "%s:%llu: %s",
+        reader->name, (unsigned long long)reader->line, what);
 }
 
-/* ---- lines ------------------------------------------------------------------------------------------------------------ */
+/* ---- lines ---- */
 
 /* 1 and a line that ends with a newline; 0 at the end (`torn`: something without one was there). */
-static int next_line(struct reader *reader, const char **ret_line, size_t *ret_length, struct rollbox_error *error) {
+static int next_line(
+    struct reader *reader, const char **ret_line, size_t *ret_length, struct rollbox_error *error) {
     size_t seen = reader->at;
 
     for (;;) {
-        const char *newline = reader->buf.length > seen ? memchr(reader->buf.data + seen, '\n', reader->buf.length - seen) : NULL;
+        const char *newline = reader->buf.length > seen
+                                  ? memchr(reader->buf.data + seen, '\n', reader->buf.length - seen)
+                                  : NULL;
 
         if (newline) {
             *ret_line = reader->buf.data + reader->at;
@@ -56,7 +60,8 @@ static int next_line(struct reader *reader, const char **ret_line, size_t *ret_l
             return 0;
         }
         if (reader->at) {
-            memmove(reader->buf.data, reader->buf.data + reader->at, reader->buf.length - reader->at);
+            memmove(
+                reader->buf.data, reader->buf.data + reader->at, reader->buf.length - reader->at);
             reader->buf.length -= reader->at;
             reader->at = 0;
         }
@@ -68,7 +73,9 @@ static int next_line(struct reader *reader, const char **ret_line, size_t *ret_l
         char *room = buf_reserve(&reader->buf, CHUNK);
         ssize_t n = room ? read(reader->fd, room, CHUNK) : -1;
         if (!room || (n < 0 && errno != EINTR))
-            return error_set(error, error_code_of(room ? errno : ENOMEM, ROLLBOX_ERR_IO), room ? errno : ENOMEM, "arguments", "cannot read %s: %s", reader->name, strerror(room ? errno : ENOMEM));
+            return error_set(error, error_code_of(room ? errno : ENOMEM, ROLLBOX_ERR_IO),
+                room ? errno : ENOMEM, "arguments", "cannot read %s: %s", reader->name,
+                strerror(room ? errno : ENOMEM));
         reader->eof = n == 0;
         reader->buf.length += n > 0 ? (size_t)n : 0;
     }
@@ -107,10 +114,11 @@ static int next_object(struct reader *reader, json_t **ret_object, struct rollbo
     return 1;
 }
 
-/* ---- what lines say --------------------------------------------------------------------------------------------------- */
+/* ---- what lines say ---- */
 
 static bool is_digest(const char *text) {
-    return text && strlen(text) == RECORD_DIGEST_HEX && strspn(text, "0123456789abcdef") == RECORD_DIGEST_HEX;
+    return text && strlen(text) == RECORD_DIGEST_HEX &&
+           strspn(text, "0123456789abcdef") == RECORD_DIGEST_HEX;
 }
 
 static void check_chain(struct reader *reader, const char *digest) {
@@ -125,39 +133,55 @@ int reader_open(struct reader *reader, int fd, const char *name, struct rollbox_
     *reader = (struct reader){ .fd = fd, .buf = BUF_INIT, .name = strdup(name), .next_step = 1 };
     list_init(&reader->pending);
     if (!reader->name)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+        return error_set(
+            error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     int r = next_object(reader, &reader->header, error);
     if (r < 0)
         return r;
-    const char *format = json_string_value(json_object_get(reader->header, "format")), *digest = json_string_value(json_object_get(reader->header, "digest"));
+    const char *format = json_string_value(json_object_get(reader->header, "format")),
+               *digest = json_string_value(json_object_get(reader->header, "digest"));
     const char *policy = json_string_value(json_object_get(reader->header, "policy_sha256"));
-    if (r == 0 || !format || strncmp(format, "rollbox-trajectory/", strlen("rollbox-trajectory/"))) {
+    if (r == 0 || !format ||
+        strncmp(format, "rollbox-trajectory/", strlen("rollbox-trajectory/"))) {
         reader->line = MAX(reader->line, (uint64_t)1);
-        return fail_reader(reader, error, r == 0 ? "there is no whole line in it: it is empty, or was cut off at its very beginning" : "is no trajectory: its first line must have \"format\"");
+        return fail_reader(reader, error,
+            r == 0
+                ? "there is no whole line in it: it is empty, or was cut off at its very beginning"
+                : "is no trajectory: its first line must have \"format\"");
     }
     if (strcmp(format, RECORD_FORMAT))
-        return fail_reader(reader, error, "is of another version of the format than " RECORD_FORMAT);
-    if (!is_digest(digest) || !is_digest(policy) || !json_is_object(json_object_get(reader->header, "policy")))
-        return fail_reader(reader, error, "the header must have \"policy\", \"policy_sha256\" and \"digest\"");
-    chain_begin(&reader->chain, policy, json_string_value(json_object_get(json_object_get(reader->header, "image"), "sha256")),
-                json_string_value(json_object_get(json_object_get(reader->header, "parent"), "digest")));
+        return fail_reader(
+            reader, error, "is of another version of the format than " RECORD_FORMAT);
+    if (!is_digest(digest) || !is_digest(policy) ||
+        !json_is_object(json_object_get(reader->header, "policy")))
+        return fail_reader(
+            reader, error, "the header must have \"policy\", \"policy_sha256\" and \"digest\"");
+    chain_begin(&reader->chain, policy,
+        json_string_value(json_object_get(json_object_get(reader->header, "image"), "sha256")),
+        json_string_value(json_object_get(json_object_get(reader->header, "parent"), "digest")));
     check_chain(reader, digest);
     return 0;
 }
 
 static int take_end(struct reader *reader, const json_t *object, struct rollbox_error *error) {
-    const char *reason = json_string_value(json_object_get(json_object_get(object, "end"), "reason")), *digest = json_string_value(json_object_get(object, "digest"));
+    const char *reason =
+                   json_string_value(json_object_get(json_object_get(object, "end"), "reason")),
+               *digest = json_string_value(json_object_get(object, "digest"));
 
     if (!reason || !is_digest(digest))
-        return fail_reader(reader, error, "the last line must have \"end\": {\"reason\"} and \"digest\"");
+        return fail_reader(
+            reader, error, "the last line must have \"end\": {\"reason\"} and \"digest\"");
     check_chain(reader, digest);
     free(reader->end_reason);
     reader->end_reason = strdup(reason);
-    return reader->end_reason ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+    return reader->end_reason ? 0
+                              : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM,
+                                    "arguments", "out of memory");
 }
 
 static struct step *of_object(const struct reader *reader, json_t *object) {
-    const json_t *number = json_object_get(object, "step"), *begun_at = json_object_get(object, "begun_at");
+    const json_t *number = json_object_get(object, "step"),
+                 *begun_at = json_object_get(object, "begun_at");
     struct step step = {
         .number = (uint64_t)json_integer_value(number),
         .begun_at = (uint64_t)json_integer_value(begun_at),
@@ -169,7 +193,9 @@ static struct step *of_object(const struct reader *reader, json_t *object) {
         .digest = json_string_value(json_object_get(object, "digest")),
     };
     step.kind = json_string_value(json_object_get(step.action, "kind"));
-    if (json_integer_value(number) < 1 || !json_is_integer(begun_at) || json_integer_value(begun_at) < 0 || !step.kind || !json_is_object(step.observation) || !is_digest(step.digest) || step.begun_at >= step.ended)
+    if (json_integer_value(number) < 1 || !json_is_integer(begun_at) ||
+        json_integer_value(begun_at) < 0 || !step.kind || !json_is_object(step.observation) ||
+        !is_digest(step.digest) || step.begun_at >= step.ended)
         return NULL;
     struct step *made = malloc(sizeof *made);
     if (made) {
@@ -187,23 +213,29 @@ static int read_step(struct reader *reader, struct rollbox_error *error) {
     if (r <= 0)
         return r;
     if (reader->end_reason || json_object_get(object, "end")) {
-        r = reader->end_reason ? fail_reader(reader, error, "comes after the end of the trajectory") : take_end(reader, object, error);
+        r = reader->end_reason ? fail_reader(reader, error, "comes after the end of the trajectory")
+                               : take_end(reader, object, error);
         json_decref(object);
         return r < 0 ? r : read_step(reader, error);
     }
     struct step *step = of_object(reader, object);
     if (!step) {
         json_decref(object);
-        return fail_reader(reader, error, "a step must have \"step\", \"begun_at\", \"action\": {\"kind\"}, \"observation\" and \"digest\"");
+        return fail_reader(reader, error,
+            "a step must have \"step\", \"begun_at\", \"action\": {\"kind\"}, \"observation\" and "
+            "\"digest\"");
     }
     reader->n_steps++;
     chain_add(&reader->chain, step->action, step->observation);
     check_chain(reader, step->digest);
     struct list *at = reader->pending.prev;
     unsigned n = 0;
-    for (; at != &reader->pending && container_of(at, struct step, node)->number > step->number; n++)
+    for (; at != &reader->pending && container_of(at, struct step, node)->number > step->number;
+         n++)
         at = at->prev;
-    if (step->number < reader->next_step || (at != &reader->pending && container_of(at, struct step, node)->number == step->number) || n > MAX_PENDING) {
+    if (step->number < reader->next_step ||
+        (at != &reader->pending && container_of(at, struct step, node)->number == step->number) ||
+        n > MAX_PENDING) {
         step_free(step);
         return fail_reader(reader, error, "a step has the number of another");
     }
@@ -213,9 +245,12 @@ static int read_step(struct reader *reader, struct rollbox_error *error) {
 
 int reader_next(struct reader *reader, struct step **ret_step, struct rollbox_error *error) {
     for (;;) {
-        struct step *first = list_empty(&reader->pending) ? NULL : container_of(reader->pending.next, struct step, node);
+        struct step *first = list_empty(&reader->pending)
+                                 ? NULL
+                                 : container_of(reader->pending.next, struct step, node);
 
-        /* One that never ended is not there: those after it are given at the end of the file, or once nobody can wait for it any more. */
+        /* One that never ended is not there: those after it are given at the end of the file, or
+         * once nobody can wait for it any more. */
         if (first && (first->number == reader->next_step || reader->read_all)) {
             list_remove(&first->node);
             reader->next_step = first->number + 1;
@@ -231,7 +266,7 @@ int reader_next(struct reader *reader, struct step **ret_step, struct rollbox_er
     }
 }
 
-/* ---- values ----------------------------------------------------------------------------------------------------------- */
+/* ---- values ---- */
 
 static int digit_value(char c) {
     if (c >= 'A' && c <= 'Z')
@@ -259,18 +294,22 @@ static int decode_base64(const char *text, size_t length, struct buf *to) {
                 return -EBADMSG;
             bits = bits << 6 | (uint32_t)value;
         }
-        const unsigned char bytes[3] = { (unsigned char)(bits >> 16), (unsigned char)(bits >> 8), (unsigned char)bits };
+        const unsigned char bytes[3] = { (unsigned char)(bits >> 16), (unsigned char)(bits >> 8),
+            (unsigned char)bits };
         buf_add(to, bytes, 3 - padding);
     }
     return buf_failed(to) ? -ENOMEM : 0;
 }
 
 int read_bytes(const json_t *value, struct buf *to) {
-    const json_t *text = json_is_string(value) ? value : json_object_get(value, "text"), *encoded = json_object_get(value, "base64");
+    const json_t *text = json_is_string(value) ? value : json_object_get(value, "text"),
+                 *encoded = json_object_get(value, "base64");
 
     if (json_is_string(text)) {
         buf_add(to, json_string_value(text), json_string_length(text));
         return buf_failed(to) ? -ENOMEM : 0;
     }
-    return json_is_string(encoded) ? decode_base64(json_string_value(encoded), json_string_length(encoded), to) : -ENODATA;
+    return json_is_string(encoded)
+               ? decode_base64(json_string_value(encoded), json_string_length(encoded), to)
+               : -ENODATA;
 }

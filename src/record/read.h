@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading trajectories. A file is others' words until it is checked: it may be cut off anywhere, edited, or no trajectory at all. What is whole is given, in the order in which steps began; what is wrong is said.
+ * Reading trajectories. A file is others' words until it is checked: it may be cut off anywhere,
+ * edited, or no trajectory at all. What is whole is given, in the order in which steps began; what
+ * is wrong is said.
  */
 #ifndef ROLLBOX_RECORD_READ_H
 #define ROLLBOX_RECORD_READ_H
@@ -8,35 +10,38 @@
 #include "base/list.h"
 #include "record/record.h"
 
-#define READ_MAX_VALUES (4u << 20)     /* of a line: some hundred bytes of memory each */
+#define READ_MAX_VALUES (4u << 20) /* of a line: some hundred bytes of memory each */
 
 struct step {
     struct list node;
-    uint64_t number, begun_at;  /* begun_at: how many steps had ended when it began */
-    uint64_t line;              /* of the file, from 1; the header is 1 */
-    uint64_t ended;             /* it was the n-th to end */
-    json_t *json;               /* the whole line; a reference */
-    json_t *action, *observation;       /* in it */
-    const char *kind, *digest;  /* in it */
-    const json_t *header;       /* borrowed, of who compares: of its record; NULL: not known */
-    const json_t *contents;     /* borrowed, of who compares: what files had in them, by digest; NULL: not known */
+    uint64_t number, begun_at;    /* begun_at: how many steps had ended when it began */
+    uint64_t line;                /* of the file, from 1; the header is 1 */
+    uint64_t ended;               /* it was the n-th to end */
+    json_t *json;                 /* the whole line; a reference */
+    json_t *action, *observation; /* in it */
+    const char *kind, *digest;    /* in it */
+    const json_t *header;         /* borrowed, of who compares: of its record; NULL: not known */
+    const json_t *contents; /* borrowed, of who compares: what files had in them, by digest; NULL:
+                               not known */
 };
 
 struct reader {
-    int fd;                     /* borrowed */
-    char *name;                 /* for messages */
+    int fd;     /* borrowed */
+    char *name; /* for messages */
     struct buf buf;
     size_t at;
     bool eof, torn, read_all;
     json_t *header;
-    char *end_reason;           /* NULL: there is no last line, so more may have happened */
+    char *end_reason; /* NULL: there is no last line, so more may have happened */
     uint64_t line, n_steps, next_step;
-    uint64_t changed_line;      /* the first whose digest is not that of what it says: it was changed, or one before it; 0: none */
+    uint64_t changed_line; /* the first whose digest is not that of what it says: it was changed, or
+                              one before it; 0: none */
     struct chain chain;
-    struct list pending;        /* steps that have ended before one that began earlier */
+    struct list pending; /* steps that have ended before one that began earlier */
 };
 
-/* Reads the header. `name` is what messages call it. reader_done also on failure. INVALID_ARGUMENT: no trajectory, or of another version; IO. */
+/* Reads the header. `name` is what messages call it. reader_done also on failure. INVALID_ARGUMENT:
+ * no trajectory, or of another version; IO. */
 int reader_open(struct reader *reader, int fd, const char *name, struct rollbox_error *error);
 void reader_done(struct reader *reader);
 
@@ -44,7 +49,8 @@ void reader_done(struct reader *reader);
 int reader_next(struct reader *reader, struct step **ret_step, struct rollbox_error *error);
 struct step *step_free(struct step *step);
 
-/* What was kept of a content, or a text that may be {"base64"}. 0; -ENODATA: nothing was kept; -EBADMSG. */
+/* What was kept of a content, or a text that may be {"base64"}. 0; -ENODATA: nothing was kept;
+ * -EBADMSG. */
 int read_bytes(const json_t *value, struct buf *to);
 
 #endif

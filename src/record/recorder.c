@@ -2,10 +2,14 @@
 /*
  * The recorder: writes trajectories, line by line, for one engine.
  *
- * A line is written whole or is the last of its file: who could not write one writes no more, so what is there is a beginning of what happened, and a last line that says "end" is there only if all is. Regular files are written at
- * once; whatever else it is (a pipe, a terminal, a socket) gets as much as it takes, and the rest waits here, up to MAX_QUEUE for each. The engine is told of every failure.
+ * A line is written whole or is the last of its file: who could not write one writes no more, so
+ * what is there is a beginning of what happened, and a last line that says "end" is there only if
+ * all is. Regular files are written at once; whatever else it is (a pipe, a terminal, a socket)
+ * gets as much as it takes, and the rest waits here, up to MAX_QUEUE for each. The engine is told
+ * of every failure.
  *
- * Should the engine die, lines that it had sent are still written, and an end that says so; readers that do not read are waited for PATIENCE_MS then.
+ * Should the engine die, lines that it had sent are still written, and an end that says so; readers
+ * that do not read are waited for PATIENCE_MS then.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,13 +30,16 @@
 #include "record/record.h"
 
 #define MAX_QUEUE (64u << 20)
-#define END_ROOM 512u           /* of the file's limit, for its last line */
+#define END_ROOM 512u /* of the file's limit, for its last line */
 #define PATIENCE_MS 5000
 #define FORKS_KEPT 4096
 #define TELL_EVERY 32u
 #define IDLE_MS 20
-#define MESSAGES_AT_ONCE 32     /* then the engine is told how far we are, and slow readers are looked after */
-#define SLICE_NS 100000000      /* or after so long: whoever closes a sandbox waits only for a recorder of which he hears */
+#define MESSAGES_AT_ONCE                                                                           \
+    32 /* then the engine is told how far we are, and slow readers are looked after */
+#define SLICE_NS                                                                                   \
+    100000000 /* or after so long: whoever closes a sandbox waits only for a recorder of which he  \
+                 hears */
 
 /* What a fork's children begin their chains with. */
 struct fork {
@@ -46,17 +53,17 @@ struct trajectory {
     struct line_options line;
     bool env_values, is_regular, is_socket, is_full, ended, told;
     int fd;
-    int error;                  /* errno; 0 */
+    int error; /* errno; 0 */
     char message[160];
     struct chain chain;
     struct fork *forks;
     size_t n_forks;
-    struct buf queue;           /* not written yet */
+    struct buf queue; /* not written yet */
     size_t at;
 };
 
 struct recorder {
-    int socket;                 /* -EBADF: the engine is gone */
+    int socket; /* -EBADF: the engine is gone */
     int bell;
     struct list trajectories;
 };
@@ -87,16 +94,19 @@ static void stop_trajectory(struct trajectory *trajectory, int error_number, con
     if (trajectory->error)
         return;
     trajectory->error = error_number;
-    snprintf(trajectory->message, sizeof trajectory->message, "%s: %s", message, strerror(error_number));
+    snprintf(
+        trajectory->message, sizeof trajectory->message, "%s: %s", message, strerror(error_number));
 }
 
-/* ---- writing ---------------------------------------------------------------------------------------------------------- */
+/* ---- writing ---- */
 
-/* Of a regular file, half a line is taken back, if the file is so far ours alone that its end is ours; else it stays, torn, and the last. */
+/* Of a regular file, half a line is taken back, if the file is so far ours alone that its end is
+ * ours; else it stays, torn, and the last. */
 static void take_back(const struct trajectory *trajectory, off_t before) {
     struct stat st;
 
-    if (trajectory->is_regular && before >= 0 && fstat(trajectory->fd, &st) == 0 && st.st_size > before)
+    if (trajectory->is_regular && before >= 0 && fstat(trajectory->fd, &st) == 0 &&
+        st.st_size > before)
         (void)!ftruncate(trajectory->fd, before);
 }
 
@@ -107,7 +117,9 @@ static void flush_trajectory(struct trajectory *trajectory) {
     while (trajectory->at < trajectory->queue.length) {
         const char *data = trajectory->queue.data + trajectory->at;
         size_t left = trajectory->queue.length - trajectory->at;
-        ssize_t n = trajectory->is_socket ? send(trajectory->fd, data, left, MSG_DONTWAIT | MSG_NOSIGNAL) : write(trajectory->fd, data, left);
+        ssize_t n = trajectory->is_socket
+                        ? send(trajectory->fd, data, left, MSG_DONTWAIT | MSG_NOSIGNAL)
+                        : write(trajectory->fd, data, left);
 
         if (n < 0 && errno == EINTR)
             continue;
@@ -130,7 +142,8 @@ static void flush_trajectory(struct trajectory *trajectory) {
 static void make_room(struct trajectory *trajectory) {
     if (!trajectory->at)
         return;
-    memmove(trajectory->queue.data, trajectory->queue.data + trajectory->at, trajectory->queue.length - trajectory->at);
+    memmove(trajectory->queue.data, trajectory->queue.data + trajectory->at,
+        trajectory->queue.length - trajectory->at);
     trajectory->queue.length -= trajectory->at;
     trajectory->at = 0;
 }
@@ -172,13 +185,15 @@ static void write_line(struct trajectory *trajectory, json_t *take_line, bool is
         trajectory->is_full = true;
         trajectory->error = EFBIG;
         trajectory->told = false;
-        snprintf(trajectory->message, sizeof trajectory->message, "the record is as large as it may become");
+        snprintf(trajectory->message, sizeof trajectory->message,
+            "the record is as large as it may become");
     } else
         enqueue_line(trajectory, &text);
 }
 
 static void write_end(struct trajectory *trajectory, const char *reason) {
-    json_t *line = json_pack("{s:{s:s, s:I}}", "end", "reason", reason, "steps", (json_int_t)trajectory->steps);
+    json_t *line = json_pack(
+        "{s:{s:s, s:I}}", "end", "reason", reason, "steps", (json_int_t)trajectory->steps);
 
     trajectory->ended = true;
     if (line && (!trajectory->error || trajectory->is_full))
@@ -187,7 +202,7 @@ static void write_end(struct trajectory *trajectory, const char *reason) {
         json_decref(line);
 }
 
-/* ---- messages --------------------------------------------------------------------------------------------------------- */
+/* ---- messages ---- */
 
 static void notify_engine(const struct recorder *recorder, struct trajectory *trajectory) {
     auto_buf struct buf message = BUF_INIT;
@@ -212,7 +227,8 @@ static json_t *variables_of(json_t *list) {
         auto_free char *name = strndup(text, strcspn(text, "="));
 
         if (name)
-            json_object_set_new(object, name, json_string(text + strlen(name) + (text[strlen(name)] == '=')));
+            json_object_set_new(
+                object, name, json_string(text + strlen(name) + (text[strlen(name)] == '=')));
     }
     return object;
 }
@@ -229,7 +245,8 @@ static json_t *shown_policy(const struct trajectory *trajectory, const char *tex
     json_object_foreach_safe(env, next, key, value) {
         auto_free char *variable = NULL;
 
-        if (trajectory->line.rules && json_is_string(value) && asprintf(&variable, "%s=%s", key, json_string_value(value)) < 0)
+        if (trajectory->line.rules && json_is_string(value) &&
+            asprintf(&variable, "%s=%s", key, json_string_value(value)) < 0)
             variable = NULL;
         if (variable && rules_learn(trajectory->line.rules, variable) < 0) {
             json_decref(policy);
@@ -241,7 +258,8 @@ static json_t *shown_policy(const struct trajectory *trajectory, const char *tex
     return line_clean(&trajectory->line, policy);
 }
 
-static const struct chain *chain_of_parent(struct recorder *recorder, uint64_t number, uint64_t step) {
+static const struct chain *chain_of_parent(
+    struct recorder *recorder, uint64_t number, uint64_t step) {
     const struct trajectory *parent = find_trajectory(recorder, number);
 
     for (size_t i = parent ? parent->n_forks : 0; i-- > 0;)
@@ -250,8 +268,10 @@ static const struct chain *chain_of_parent(struct recorder *recorder, uint64_t n
     return NULL;
 }
 
-static void begin_line(struct recorder *recorder, struct trajectory *trajectory, json_t *line, const char *policy_text, uint64_t parent, uint64_t parent_step) {
-    json_t *policy = shown_policy(trajectory, policy_text), *of_parent = json_object_get(line, "parent");
+static void begin_line(struct recorder *recorder, struct trajectory *trajectory, json_t *line,
+    const char *policy_text, uint64_t parent, uint64_t parent_step) {
+    json_t *policy = shown_policy(trajectory, policy_text),
+           *of_parent = json_object_get(line, "parent");
     auto_free char *text = policy ? json_dumps(policy, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     const struct chain *before = parent ? chain_of_parent(recorder, parent, parent_step) : NULL;
     char hex[RECORD_DIGEST_HEX + 1];
@@ -267,11 +287,14 @@ static void begin_line(struct recorder *recorder, struct trajectory *trajectory,
     json_object_set_new(line, "policy_sha256", json_string(hex));
     if (json_is_object(of_parent))
         json_object_set_new(of_parent, "digest", before ? json_string(before->hex) : json_null());
-    chain_begin(&trajectory->chain, hex, json_string_value(json_object_get(json_object_get(line, "image"), "sha256")), before ? before->hex : NULL);
+    chain_begin(&trajectory->chain, hex,
+        json_string_value(json_object_get(json_object_get(line, "image"), "sha256")),
+        before ? before->hex : NULL);
     write_line(trajectory, line, false);
 }
 
-/* Not blocking, without that being so for all who hold the same descriptor: a terminal is others', too. */
+/* Not blocking, without that being so for all who hold the same descriptor: a terminal is others',
+ * too. */
 static int open_again(int take_fd, struct trajectory *trajectory) {
     auto_close int fd = take_fd;
     struct stat st;
@@ -299,7 +322,8 @@ static void on_wait(void *data) {
     (void)wire_send(recorder->socket, &message, NULL, 0);
 }
 
-static int take_rule(struct recorder *recorder, struct trajectory *trajectory, const struct wire_field *field) {
+static int take_rule(
+    struct recorder *recorder, struct trajectory *trajectory, const struct wire_field *field) {
     const char *text = wire_text(field);
 
     if (!text)
@@ -307,7 +331,8 @@ static int take_rule(struct recorder *recorder, struct trajectory *trajectory, c
     if (!trajectory->line.rules && rules_new(&trajectory->line.rules) < 0)
         return -ENOMEM;
     rules_on_wait(trajectory->line.rules, on_wait, recorder);
-    return field->tag == RECORD_RULE_NAME ? rules_add_name(trajectory->line.rules, text) : rules_add_pattern(trajectory->line.rules, text, NULL);
+    return field->tag == RECORD_RULE_NAME ? rules_add_name(trajectory->line.rules, text)
+                                          : rules_add_pattern(trajectory->line.rules, text, NULL);
 }
 
 static void on_begin(struct recorder *recorder, struct wire_message *message) {
@@ -320,7 +345,7 @@ static void on_begin(struct recorder *recorder, struct wire_message *message) {
     int r = 0;
 
     if (!trajectory)
-        return;                 /* the engine hears of it at the next step, whose trajectory is not known */
+        return; /* the engine hears of it at the next step, whose trajectory is not known */
     list_init(&trajectory->node);
     list_add_tail(&recorder->trajectories, &trajectory->node);
     trajectory->number = message->header.serial;
@@ -329,16 +354,33 @@ static void on_begin(struct recorder *recorder, struct wire_message *message) {
     while (r == 0 && wire_next(message->data, message->length, &position, &field) > 0) {
         (void)wire_u64(&field, &number);
         switch (field.tag) {
-        case RECORD_POLICY: policy = wire_text(&field); break;
-        case MAX_RECORD: trajectory->line.most = number; break;
-        case RECORD_MAX_FILE: trajectory->most = number; break;
-        case RECORD_ENV_VALUES: trajectory->env_values = number; break;
-        case RECORD_PARENT: parent = number; break;
-        case RECORD_PARENT_STEP: parent_step = number; break;
-        case RECORD_KIN: kin = number; break;
+        case RECORD_POLICY:
+            policy = wire_text(&field);
+            break;
+        case MAX_RECORD:
+            trajectory->line.most = number;
+            break;
+        case RECORD_MAX_FILE:
+            trajectory->most = number;
+            break;
+        case RECORD_ENV_VALUES:
+            trajectory->env_values = number;
+            break;
+        case RECORD_PARENT:
+            parent = number;
+            break;
+        case RECORD_PARENT_STEP:
+            parent_step = number;
+            break;
+        case RECORD_KIN:
+            kin = number;
+            break;
         case RECORD_RULE_NAME:
-        case RECORD_RULE_PATTERN: r = take_rule(recorder, trajectory, &field); break;
-        default: break;
+        case RECORD_RULE_PATTERN:
+            r = take_rule(recorder, trajectory, &field);
+            break;
+        default:
+            break;
         }
     }
     /* What a fork has in its files and memory was its parent's. */
@@ -349,7 +391,8 @@ static void on_begin(struct recorder *recorder, struct wire_message *message) {
     if (r == 0 && trajectory->fd < 0)
         r = trajectory->fd;
     if (r == 0)
-        r = line_build(&(struct line_options){ .most = trajectory->line.most }, message->data, message->length, NULL, 0, &line);
+        r = line_build(&(struct line_options){ .most = trajectory->line.most }, message->data,
+            message->length, NULL, 0, &line);
     if (r < 0)
         stop_trajectory(trajectory, -r, "the record cannot be begun");
     else
@@ -361,7 +404,8 @@ static void learn_rules(struct trajectory *trajectory, const struct wire_message
     size_t position = 0;
 
     while (wire_next(message->data, message->length, &position, &field) > 0)
-        if (field.tag == RECORD_SECRET && wire_text(&field) && rules_learn(trajectory->line.rules, wire_text(&field)) < 0)
+        if (field.tag == RECORD_SECRET && wire_text(&field) &&
+            rules_learn(trajectory->line.rules, wire_text(&field)) < 0)
             stop_trajectory(trajectory, E2BIG, "there are more secrets than can be looked for");
 }
 
@@ -372,9 +416,11 @@ static void remember_fork(struct trajectory *trajectory, const json_t *line) {
         return;
     struct fork *grown = realloc(trajectory->forks, (trajectory->n_forks + 1) * sizeof *grown);
     if (!grown)
-        return;                 /* its children begin without a parent's digest, and say so */
+        return; /* its children begin without a parent's digest, and say so */
     trajectory->forks = grown;
-    grown[trajectory->n_forks++] = (struct fork){ (uint64_t)json_integer_value(json_object_get(line, "step")), trajectory->chain };
+    grown[trajectory->n_forks++] =
+        (struct fork){ (uint64_t)json_integer_value(json_object_get(line, "step")),
+            trajectory->chain };
 }
 
 static void on_step(struct trajectory *trajectory, const struct wire_message *message) {
@@ -383,17 +429,20 @@ static void on_step(struct trajectory *trajectory, const struct wire_message *me
     if (trajectory->error || trajectory->ended)
         return;
     learn_rules(trajectory, message);
-    int r = trajectory->error ? 0 : line_build(&trajectory->line, message->data, message->length, message->fds, message->n_fds, &line);
+    int r = trajectory->error ? 0
+                              : line_build(&trajectory->line, message->data, message->length,
+                                    message->fds, message->n_fds, &line);
     if (r < 0)
         stop_trajectory(trajectory, -r, "a step cannot be recorded");
     if (trajectory->error)
         return;
     const struct chain before = trajectory->chain;
-    chain_add(&trajectory->chain, json_object_get(line, "action"), json_object_get(line, "observation"));
+    chain_add(
+        &trajectory->chain, json_object_get(line, "action"), json_object_get(line, "observation"));
     remember_fork(trajectory, line);
     write_line(trajectory, line, false);
     if (trajectory->error)
-        trajectory->chain = before;     /* of what is there */
+        trajectory->chain = before; /* of what is there */
     else
         trajectory->steps++;
 }
@@ -410,22 +459,28 @@ static void on_end(struct trajectory *trajectory, const struct wire_message *mes
         write_end(trajectory, trajectory->is_full ? "file_limit" : reason);
 }
 
-/* A message that came without its descriptors, or not whole, was somebody's step: nobody's record goes on as if it had none. */
+/* A message that came without its descriptors, or not whole, was somebody's step: nobody's record
+ * goes on as if it had none. */
 static void lose_message(struct recorder *recorder, int error_number) {
     list_for_each(node, &recorder->trajectories)
-        stop_trajectory(container_of(node, struct trajectory, node), error_number, "a step was lost on its way to the record");
+        stop_trajectory(container_of(node, struct trajectory, node), error_number,
+            "a step was lost on its way to the record");
 }
 
-/* The next messages, as far as they are there. False when the engine is gone. *ret_slow: they took long. *ret_more: there may be others. */
+/* The next messages, as far as they are there. False when the engine is gone. *ret_slow: they took
+ * long. *ret_more: there may be others. */
 static bool receive_message(struct recorder *recorder, bool *ret_slow, bool *ret_more) {
     static struct wire_message message;
     const int64_t until_ns = clock_now_ns() + SLICE_NS;
     eventfd_t rung;
     int r = 1;
 
-    (void)eventfd_read(recorder->bell, &rung);     /* before what it was rung for is looked for: the next may be rung for already */
+    (void)eventfd_read(recorder->bell,
+        &rung); /* before what it was rung for is looked for: the next may be rung for already */
     *ret_slow = false;
-    for (int i = 0; i < MESSAGES_AT_ONCE && !*ret_slow && (r = wire_receive(recorder->socket, &message)) == 1; i++) {
+    for (int i = 0;
+         i < MESSAGES_AT_ONCE && !*ret_slow && (r = wire_receive(recorder->socket, &message)) == 1;
+         i++) {
         struct trajectory *trajectory = find_trajectory(recorder, message.header.serial);
 
         if (message.header.type == RECORD_BEGIN)
@@ -445,17 +500,21 @@ static bool receive_message(struct recorder *recorder, bool *ret_slow, bool *ret
     return r != 0 && r != -ECONNRESET && r != -EPIPE;
 }
 
-/* ---- its life --------------------------------------------------------------------------------------------------------- */
+/* ---- its life ---- */
 
-/* How far we are is told now and then, or at once: when nothing is to do, for it wakes the engine; when there is very much; and what matters. What is over goes. */
+/* How far we are is told now and then, or at once: when nothing is to do, for it wakes the engine;
+ * when there is very much; and what matters. What is over goes. */
 static void settle_trajectories(struct recorder *recorder, bool at_once) {
     list_for_each(node, &recorder->trajectories) {
         struct trajectory *trajectory = container_of(node, struct trajectory, node);
         bool over = trajectory->ended && !trajectory->queue.length;
 
         if (over)
-            close_fd(&trajectory->fd);      /* before its end is told: who hears of it may record to the same file, and finds it locked as long as it is open */
-        if (recorder->socket >= 0 && !trajectory->told && (at_once || over || trajectory->error || trajectory->steps >= trajectory->told_steps + TELL_EVERY))
+            close_fd(&trajectory->fd); /* before its end is told: who hears of it may record to the
+                                          same file, and finds it locked as long as it is open */
+        if (recorder->socket >= 0 && !trajectory->told &&
+            (at_once || over || trajectory->error ||
+                trajectory->steps >= trajectory->told_steps + TELL_EVERY))
             notify_engine(recorder, trajectory);
         if (over && (trajectory->told || recorder->socket < 0))
             trajectory_free(trajectory);
@@ -472,7 +531,8 @@ static void lose_engine(struct recorder *recorder) {
     }
 }
 
-/* 1: there is more to do; 0: nothing, or nobody takes it; -ENOMEM. *ret_idle: nothing came. `more`: it is not waited for. */
+/* 1: there is more to do; 0: nothing, or nobody takes it; -ENOMEM. *ret_idle: nothing came. `more`:
+ * it is not waited for. */
 static int run_turn(struct recorder *recorder, int64_t until_ns, bool more, bool *ret_idle) {
     size_t n = 2, most = 2;
 
@@ -484,7 +544,8 @@ static int run_turn(struct recorder *recorder, int64_t until_ns, bool more, bool
         return -ENOMEM;
     /* Of the socket it is only heard when the engine is gone. */
     polls[0] = (struct pollfd){ .fd = recorder->socket };
-    polls[1] = (struct pollfd){ .fd = recorder->socket >= 0 ? recorder->bell : -1, .events = POLLIN };
+    polls[1] =
+        (struct pollfd){ .fd = recorder->socket >= 0 ? recorder->bell : -1, .events = POLLIN };
     bool untold = false;
     list_for_each(node, &recorder->trajectories) {
         of[n] = container_of(node, struct trajectory, node);
@@ -496,7 +557,8 @@ static int run_turn(struct recorder *recorder, int64_t until_ns, bool more, bool
     }
     if (recorder->socket < 0 && n == 2)
         return 0;
-    int64_t left_ms = recorder->socket >= 0 ? untold ? IDLE_MS : -1 : (until_ns - clock_now_ns()) / 1000000;
+    int64_t left_ms =
+        recorder->socket >= 0 ? untold ? IDLE_MS : -1 : (until_ns - clock_now_ns()) / 1000000;
     if (recorder->socket < 0 && left_ms <= 0)
         return 0;
     int ready = poll(polls, n, more ? 0 : (int)left_ms);
@@ -519,7 +581,7 @@ int recorder_run(int take_socket, int take_bell) {
 
     list_init(&recorder.trajectories);
     (void)fcntl(recorder.socket, F_SETFL, O_NONBLOCK);
-    signal(SIGCHLD, SIG_DFL);   /* children that are ignored cannot be waited for */
+    signal(SIGCHLD, SIG_DFL); /* children that are ignored cannot be waited for */
     do {
         if (recorder.socket >= 0 && !receive_message(&recorder, &slow, &more)) {
             lose_engine(&recorder);

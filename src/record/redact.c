@@ -2,11 +2,16 @@
 /*
  * Rules by which secrets are taken out before anything is hashed or written.
  *
- * A name stands for the value that a variable of that name has in any command: wherever the same bytes occur, "[redacted:NAME]" takes their place. A pattern is an extended regular expression over bytes, matched line by line as grep
- * does. What encodes a secret (base64, one character a line) is not found.
+ * A name stands for the value that a variable of that name has in any command: wherever the same
+ * bytes occur, "[redacted:NAME]" takes their place. A pattern is an extended regular expression
+ * over bytes, matched line by line as grep does. What encodes a secret (base64, one character a
+ * line) is not found.
  *
- * The text is the guest's, and glibc's matcher tries every place of a line to its end: "a.*b" takes the square of a line of a's, and its states, which it never forgets, take memory. So what is longer than MAX_DIRECT is looked
- * through by a child, with processor time and memory that suffice for any text which is not made to take more, and withheld if they do not; and what is shorter cannot have collected many states when the patterns are compiled anew.
+ * The text is the guest's, and glibc's matcher tries every place of a line to its end: "a.*b" takes
+ * the square of a line of a's, and its states, which it never forgets, take memory. So what is
+ * longer than MAX_DIRECT is looked through by a child, with processor time and memory that suffice
+ * for any text which is not made to take more, and withheld if they do not; and what is shorter
+ * cannot have collected many states when the patterns are compiled anew.
  */
 #include <errno.h>
 #include <poll.h>
@@ -29,17 +34,18 @@
 #include "record/record.h"
 #include "sys/syscalls.h"
 
-#define SECRET_LEAST 4          /* bytes: shorter ones are everywhere */
+#define SECRET_LEAST 4 /* bytes: shorter ones are everywhere */
 #define MAX_SECRETS 256
 #define MAX_LINE (1u << 20)
 #define MAX_DIRECT 1024u
-#define AGAIN_AFTER 16384u      /* bytes that patterns were matched with here */
+#define AGAIN_AFTER 16384u /* bytes that patterns were matched with here */
 #define WAIT_MS 100
-#define CHILD_US 300000u        /* of processor time, and besides: */
-#define CHILD_NS_A_BYTE 50u     /* of each pattern: several times what matching takes */
+#define CHILD_US 300000u    /* of processor time, and besides: */
+#define CHILD_NS_A_BYTE 50u /* of each pattern: several times what matching takes */
 #define CHILD_MEMORY (512u << 20)
 
-#define MARK_PATTERN 255        /* else a byte that is taken out has the number of the variable's name, from 1 */
+#define MARK_PATTERN                                                                               \
+    255 /* else a byte that is taken out has the number of the variable's name, from 1 */
 
 struct secret {
     size_t name;
@@ -95,13 +101,16 @@ int rules_add_pattern(struct rules *rules, const char *pattern, struct rollbox_e
     char why[PATTERN_WHY];
 
     if (rules->n_patterns == ARRAY_SIZE(rules->patterns) || strlen(pattern) > RECORD_MAX_RULE)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments", "redaction: at most %d patterns of %d bytes", RECORD_MAX_RULES, RECORD_MAX_RULE);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments",
+            "redaction: at most %d patterns of %d bytes", RECORD_MAX_RULES, RECORD_MAX_RULE);
     if (pattern_check(pattern, why) < 0)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "redaction: \"%.100s\" %s", pattern, why);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "redaction: \"%.100s\" %s", pattern, why);
     char *source = strdup(pattern);
     if (!source || regcomp(&rules->patterns[rules->n_patterns], pattern, REG_EXTENDED)) {
         free(source);
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+        return error_set(
+            error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     }
     rules->sources[rules->n_patterns++] = source;
     return 0;
@@ -153,11 +162,12 @@ bool rules_any(const struct rules *rules) {
     return rules && (rules->n_secrets || rules->n_patterns);
 }
 
-/* All rules look at the text as it was: what one takes out must not hide from another what is around it. */
+/* All rules look at the text as it was: what one takes out must not hide from another what is
+ * around it. */
 struct marked {
     const char *text;
     size_t length;
-    uint8_t *marks;             /* of each byte; 0: it stays */
+    uint8_t *marks; /* of each byte; 0: it stays */
 };
 
 static void mark_range(const struct marked *marked, size_t start, size_t end, uint8_t with) {
@@ -179,14 +189,19 @@ static void find_secret(const struct secret *secret, const struct marked *marked
     const uint8_t with = (uint8_t)(secret->name + 1);
     size_t length = strlen(secret->value), at = 0;
 
-    for (const char *found; (found = memmem(marked->text + at, marked->length - at, secret->value, length)); at = (size_t)(found - marked->text) + length)
-        mark_range(marked, (size_t)(found - marked->text), (size_t)(found - marked->text) + length, with);
+    for (const char *found;
+         (found = memmem(marked->text + at, marked->length - at, secret->value, length));
+         at = (size_t)(found - marked->text) + length)
+        mark_range(
+            marked, (size_t)(found - marked->text), (size_t)(found - marked->text) + length, with);
     if (is_cut)
-        mark_range(marked, marked->length - begun_at_end(secret->value, length, marked), marked->length, with);
+        mark_range(marked, marked->length - begun_at_end(secret->value, length, marked),
+            marked->length, with);
 }
 
 /* 0; -ENOMEM, which is not to be taken for no match. */
-static int match_line(const regex_t *pattern, const struct marked *marked, size_t start, size_t length) {
+static int match_line(
+    const regex_t *pattern, const struct marked *marked, size_t start, size_t length) {
     const char *line = marked->text + start;
 
     for (size_t at = 0; at < length;) {
@@ -236,9 +251,12 @@ static int compile_again(struct rules *rules) {
     return 0;
 }
 
-_Noreturn static void be_child(const struct rules *rules, const struct marked *marked, pid_t parent) {
-    const uint64_t us = CHILD_US + (uint64_t)marked->length * rules->n_patterns * CHILD_NS_A_BYTE / 1000;
-    const struct itimerval until = { .it_value = { .tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000) } };
+_Noreturn static void be_child(
+    const struct rules *rules, const struct marked *marked, pid_t parent) {
+    const uint64_t us =
+        CHILD_US + (uint64_t)marked->length * rules->n_patterns * CHILD_NS_A_BYTE / 1000;
+    const struct itimerval until = { .it_value = { .tv_sec = (time_t)(us / 1000000),
+                                         .tv_usec = (suseconds_t)(us % 1000000) } };
     auto_buf struct buf statm = BUF_INIT;
     sigset_t none;
 
@@ -246,8 +264,11 @@ _Noreturn static void be_child(const struct rules *rules, const struct marked *m
     sigemptyset(&none);
     if (fd_read_file("/proc/self/statm", 4096, &statm) < 0)
         _exit(1);
-    const rlim_t memory = (rlim_t)(strtoull(statm.data, NULL, 10) * (unsigned long long)sysconf(_SC_PAGESIZE) + CHILD_MEMORY);
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent || sigprocmask(SIG_SETMASK, &none, NULL) < 0 || setitimer(ITIMER_PROF, &until, NULL) < 0 ||
+    const rlim_t memory =
+        (rlim_t)(strtoull(statm.data, NULL, 10) * (unsigned long long)sysconf(_SC_PAGESIZE) +
+                 CHILD_MEMORY);
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent ||
+        sigprocmask(SIG_SETMASK, &none, NULL) < 0 || setitimer(ITIMER_PROF, &until, NULL) < 0 ||
         setrlimit(RLIMIT_AS, &(struct rlimit){ memory, memory }) < 0)
         _exit(1);
     _exit(match_here(rules, marked) < 0);
@@ -310,12 +331,14 @@ int rules_apply(struct rules *rules, const char *data, size_t length, bool is_cu
     uint8_t few[MAX_DIRECT] = { 0 };
     auto_buf struct buf text = BUF_INIT;
 
-    buf_add(&text, length ? data : "", length);     /* what regexec gets is a string by its manual, and whoever watches it reads on to a NUL */
+    buf_add(&text, length ? data : "", length); /* what regexec gets is a string by its manual, and
+                                                   whoever watches it reads on to a NUL */
     struct marked marked = { .text = text.data ? text.data : "", .length = length, .marks = few };
     if (buf_failed(&text))
         return -ENOMEM;
     if (length > sizeof few)
-        marked.marks = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        marked.marks =
+            mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (marked.marks == MAP_FAILED)
         return -ENOMEM;
     int r = find_all(rules, &marked, is_cut);

@@ -2,8 +2,10 @@
 /*
  * What layers change.
  *
- * Two stacks of directories are gone through together: what the upper layers show, and what is below them. Only names that the upper layers have can differ, unless a directory of theirs is opaque: then
- * everything that is below it and not in them is gone. A file that was copied up and is the same as before, byte for byte, is no change.
+ * Two stacks of directories are gone through together: what the upper layers show, and what is
+ * below them. Only names that the upper layers have can differ, unless a directory of theirs is
+ * opaque: then everything that is below it and not in them is gone. A file that was copied up and
+ * is the same as before, byte for byte, is no change.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,9 +24,11 @@
 #include "store/digest.h"
 #include "store/textdiff.h"
 
-#define MAX_DIFF_TOTAL (64u << 20)      /* bytes of text diffs in one answer */
-#define MAX_DIGEST ((off_t)1 << 30)     /* bytes of a file: holes cost a guest nothing, but reading them us */
-#define MAX_PATHS_TOTAL (64u << 20)     /* and of paths: a guest can make these long, and many, at no cost of its own */
+#define MAX_DIFF_TOTAL (64u << 20) /* bytes of text diffs in one answer */
+#define MAX_DIGEST                                                                                 \
+    ((off_t)1 << 30) /* bytes of a file: holes cost a guest nothing, but reading them us */
+#define MAX_PATHS_TOTAL                                                                            \
+    (64u << 20) /* and of paths: a guest can make these long, and many, at no cost of its own */
 
 struct comparing {
     change_visitor visit;
@@ -37,22 +41,26 @@ struct comparing {
 };
 
 static int fail_comparing(struct comparing *comparing, int r) {
-    return error_set(comparing->error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "cannot compare %s: %s", comparing->path.length ? files_printable(comparing->path.data) : "the top directory",
-                     strerror(-r));
+    return error_set(comparing->error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
+        "cannot compare %s: %s",
+        comparing->path.length ? files_printable(comparing->path.data) : "the top directory",
+        strerror(-r));
 }
 
 static int parent_of(const struct stack *stack, const struct found *found) {
     return found->there ? stack->fds[found->source] : -EBADF;
 }
 
-static int report_change(struct comparing *comparing, char kind, const char *name, const struct stack *below, const struct found *old, const struct stack *upper, const struct found *new, bool vanished) {
+static int report_change(struct comparing *comparing, char kind, const char *name,
+    const struct stack *below, const struct found *old, const struct stack *upper,
+    const struct found *new, bool vanished) {
     struct change change = {
         .kind = kind,
         .path = comparing->path.data ? comparing->path.data : "",
         .name = name,
         .old_name = name,
         .old = old && old->there ? &old->st : NULL,
-        .new = new && new->there ? &new->st : NULL,
+        .new = new &&new->there ? &new->st : NULL,
         .old_parent = old ? parent_of(below, old) : -EBADF,
         .new_parent = new ? parent_of(upper, new) : -EBADF,
         .old_is_host = old && old->there && below->with_base && old->source == below->n - 1,
@@ -62,8 +70,9 @@ static int report_change(struct comparing *comparing, char kind, const char *nam
     return comparing->visit(comparing->context, &change, comparing->error);
 }
 
-int changes_differ(const char *name, int old_parent, const struct stat *old, int new_parent, const struct stat *new) {
-    if ((old->st_mode & S_IFMT) != (new->st_mode & S_IFMT))
+int changes_differ(const char *name, int old_parent, const struct stat *old, int new_parent,
+    const struct stat *new) {
+    if ((old->st_mode & S_IFMT) != (new->st_mode &S_IFMT))
         return 1;
     if (S_ISLNK(new->st_mode)) {
         auto_free char *a = files_link(old_parent, name, old);
@@ -74,7 +83,9 @@ int changes_differ(const char *name, int old_parent, const struct stat *old, int
     if ((old->st_mode & 07777) != (new->st_mode & 07777))
         return 1;
     if (!S_ISREG(new->st_mode))
-        return S_ISDIR(new->st_mode) || S_ISFIFO(new->st_mode) || S_ISSOCK(new->st_mode) ? 0 : old->st_rdev != new->st_rdev;
+        return S_ISDIR(new->st_mode) || S_ISFIFO(new->st_mode) || S_ISSOCK(new->st_mode)
+                   ? 0
+                   : old->st_rdev != new->st_rdev;
     if (old->st_size != new->st_size)
         return 1;
     if (old->st_ino == new->st_ino && old->st_dev == new->st_dev)
@@ -85,13 +96,15 @@ int changes_differ(const char *name, int old_parent, const struct stat *old, int
     auto_close int b = files_open(new_parent, name, 0);
     if (b < 0)
         return b;
-    int r = content_same(a, b, (uint64_t)new->st_size);
+    int r = content_same(a, b, (uint64_t) new->st_size);
     return r < 0 ? r : !r;
 }
 
-static int compare_directories(struct comparing *comparing, const struct stack *upper, const struct stack *below, bool full);
+static int compare_directories(
+    struct comparing *comparing, const struct stack *upper, const struct stack *below, bool full);
 
-static int compare_name(struct comparing *comparing, const char *name, const struct stack *upper, const struct stack *below, bool full) {
+static int compare_name(struct comparing *comparing, const char *name, const struct stack *upper,
+    const struct stack *below, bool full) {
     static const struct stack nothing = { 0 };
     struct found new = { 0 }, old = { 0 };
     int r = stack_find(upper, name, &new);
@@ -103,7 +116,8 @@ static int compare_name(struct comparing *comparing, const char *name, const str
         goto out;
     }
     bool gone = !new.there && (new.whiteout || full);
-    bool new_directory = new.there && S_ISDIR(new.st.st_mode), old_directory = old.there && S_ISDIR(old.st.st_mode);
+    bool new_directory = new.there &&S_ISDIR(new.st.st_mode),
+         old_directory = old.there &&S_ISDIR(old.st.st_mode);
     if (gone && old.there)
         r = report_change(comparing, 'D', name, below, &old, upper, NULL, false);
     else if (gone && new.whiteout && comparing->vanished)
@@ -111,7 +125,8 @@ static int compare_name(struct comparing *comparing, const char *name, const str
     else if (new.there && !old.there)
         r = report_change(comparing, 'A', name, below, NULL, upper, &new, false);
     else if (new.there) {
-        int different = changes_differ(name, parent_of(below, &old), &old.st, parent_of(upper, &new), &new.st);
+        int different =
+            changes_differ(name, parent_of(below, &old), &old.st, parent_of(upper, &new), &new.st);
 
         if (different < 0)
             r = fail_comparing(comparing, different);
@@ -121,9 +136,12 @@ static int compare_name(struct comparing *comparing, const char *name, const str
     /* Into directories: both, one that is new, one that is gone. */
     if (r == 0 && (new_directory || (old_directory && (gone || new.there)))) {
         if (++comparing->depth > FILES_MAX_DEPTH)
-            r = error_set(comparing->error, ROLLBOX_ERR_INVALID_ARGUMENT, ELOOP, "store", "%s: the tree is deeper than %d directories", files_printable(comparing->path.data), FILES_MAX_DEPTH);
+            r = error_set(comparing->error, ROLLBOX_ERR_INVALID_ARGUMENT, ELOOP, "store",
+                "%s: the tree is deeper than %d directories", files_printable(comparing->path.data),
+                FILES_MAX_DEPTH);
         else
-            r = compare_directories(comparing, new_directory ? &new.below : &nothing, old_directory ? &old.below : &nothing, full || new.closed || !new_directory);
+            r = compare_directories(comparing, new_directory ? &new.below : &nothing,
+                old_directory ? &old.below : &nothing, full || new.closed || !new_directory);
         comparing->depth--;
     }
 out:
@@ -135,12 +153,14 @@ out:
 /* The same directories: what states that are beside each other share. */
 static bool are_same(const struct stack *upper, const struct stack *below) {
     for (size_t i = 0; i < upper->n && upper->n == below->n; i++)
-        if (upper->stats[i].st_ino != below->stats[i].st_ino || upper->stats[i].st_dev != below->stats[i].st_dev)
+        if (upper->stats[i].st_ino != below->stats[i].st_ino ||
+            upper->stats[i].st_dev != below->stats[i].st_dev)
             return false;
     return upper->n == below->n;
 }
 
-static int compare_directories(struct comparing *comparing, const struct stack *upper, const struct stack *below, bool full) {
+static int compare_directories(
+    struct comparing *comparing, const struct stack *upper, const struct stack *below, bool full) {
     size_t base = comparing->path.length;
     struct names names = { 0 }, more = { 0 };
 
@@ -160,13 +180,17 @@ static int compare_directories(struct comparing *comparing, const struct stack *
         i += order <= 0;
         j += order >= 0;
         if (++comparing->entries > FILES_MAX_ENTRIES) {
-            r = error_set(comparing->error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "store", "there are more than %d entries to compare", FILES_MAX_ENTRIES);
+            r = error_set(comparing->error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "store",
+                "there are more than %d entries to compare", FILES_MAX_ENTRIES);
             break;
         }
         if (base)
             buf_add(&comparing->path, "/", 1);
         buf_add_text(&comparing->path, name);
-        r = buf_failed(&comparing->path) ? error_set(comparing->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory") : compare_name(comparing, name, upper, below, full);
+        r = buf_failed(&comparing->path)
+                ? error_set(comparing->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store",
+                      "out of memory")
+                : compare_name(comparing, name, upper, below, full);
         comparing->path.length = base;
         if (comparing->path.data)
             comparing->path.data[base] = '\0';
@@ -176,9 +200,11 @@ static int compare_directories(struct comparing *comparing, const struct stack *
     return r;
 }
 
-/* A place that is a single file: a layer has it as a regular file, or as a directory with a file of its name in it. Looks from the top down; *ret_parent is its directory, *ret_closed its descriptor to
- * close. 1: there. */
-static int file_in(const int *layers, size_t n, const struct job_place *place, int *ret_parent, const char **ret_name, int *ret_opened, struct stat *ret_st) {
+/* A place that is a single file: a layer has it as a regular file, or as a directory with a file of
+ * its name in it. Looks from the top down; *ret_parent is its directory, *ret_closed its descriptor
+ * to close. 1: there. */
+static int file_in(const int *layers, size_t n, const struct job_place *place, int *ret_parent,
+    const char **ret_name, int *ret_opened, struct stat *ret_st) {
     const char *name = strrchr(place->path, '/') + 1;
 
     for (size_t i = n; i-- > 0;) {
@@ -226,7 +252,8 @@ static const char *below_file(const struct job_place *place, bool *ret_is_host) 
     return place->base;
 }
 
-static int changes_of_file(const struct job *job, const struct job_place *place, change_visitor visit, void *context, struct rollbox_error *error) {
+static int changes_of_file(const struct job *job, const struct job_place *place,
+    change_visitor visit, void *context, struct rollbox_error *error) {
     auto_close int opened_old = -EBADF;
     auto_close int opened_new = -EBADF;
     auto_close int root = -EBADF;
@@ -235,16 +262,24 @@ static int changes_of_file(const struct job *job, const struct job_place *place,
     const char *old_name = NULL, *new_name = NULL;
     struct change change = { .kind = 'A', .path = "", .old_parent = -EBADF, .new_parent = -EBADF };
     struct stat old_st, new_st;
-    int r = file_in(job->upper, job->n_upper, place, &change.new_parent, &new_name, &opened_new, &new_st);
+    int r = file_in(
+        job->upper, job->n_upper, place, &change.new_parent, &new_name, &opened_new, &new_st);
 
     if (r == 0 && job->beside)
-        r = file_in(job->lower, job->n_shared, place, &change.new_parent, &new_name, &opened_new, &new_st);
-    if (r == 0 && job->beside && file_in(job->lower, job->n_lower, place, &change.old_parent, &old_name, &opened_old, &old_st) > 0)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "store", "%s: a file that is granted by itself was changed in the one state and is the host's in the other: these two cannot be compared", files_printable(place->path));
+        r = file_in(
+            job->lower, job->n_shared, place, &change.new_parent, &new_name, &opened_new, &new_st);
+    if (r == 0 && job->beside &&
+        file_in(job->lower, job->n_lower, place, &change.old_parent, &old_name, &opened_old,
+            &old_st) > 0)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "store",
+            "%s: a file that is granted by itself was changed in the one state and is the host's "
+            "in the other: these two cannot be compared",
+            files_printable(place->path));
     if (r == 0)
         return 0;
     if (r > 0)
-        r = file_in(job->lower, job->n_lower, place, &change.old_parent, &old_name, &opened_old, &old_st);
+        r = file_in(
+            job->lower, job->n_lower, place, &change.old_parent, &old_name, &opened_old, &old_st);
     bool is_host;
     const char *base = below_file(place, &is_host);
     if (r == 0 && base) {
@@ -264,7 +299,10 @@ static int changes_of_file(const struct job *job, const struct job_place *place,
         r = new < 0 ? new : 0;
     }
     if (r == 0 && there) {
-        int same = S_ISREG(old_st.st_mode) && old_st.st_size == new_st.st_size && (old_st.st_mode & 07777) == (new_st.st_mode & 07777) ? content_same(old, new, (uint64_t)new_st.st_size) : 0;
+        int same = S_ISREG(old_st.st_mode) && old_st.st_size == new_st.st_size &&
+                           (old_st.st_mode & 07777) == (new_st.st_mode & 07777)
+                       ? content_same(old, new, (uint64_t)new_st.st_size)
+                       : 0;
 
         if (same == 1)
             return 0;
@@ -273,15 +311,19 @@ static int changes_of_file(const struct job *job, const struct job_place *place,
         change.old = &old_st;
     }
     if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "cannot compare %s: %s", files_printable(place->path), strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
+            "cannot compare %s: %s", files_printable(place->path), strerror(-r));
     change.new = &new_st;
     change.name = new_name;
     change.old_name = old_name;
     return visit(context, &change, error);
 }
 
-int changes_of_place(const struct job *job, const struct job_place *place, bool vanished, change_visitor visit, void *context, struct rollbox_error *error) {
-    struct comparing comparing = { .visit = visit, .context = context, .error = error, .path = BUF_INIT, .vanished = vanished };
+int changes_of_place(const struct job *job, const struct job_place *place, bool vanished,
+    change_visitor visit, void *context, struct rollbox_error *error) {
+    struct comparing comparing = {
+        .visit = visit, .context = context, .error = error, .path = BUF_INIT, .vanished = vanished
+    };
     struct stack upper, below;
     bool closed;
 
@@ -298,7 +340,7 @@ int changes_of_place(const struct job *job, const struct job_place *place, bool 
     return r;
 }
 
-/* ---- as JSON -------------------------------------------------------------------------------------------------------- */
+/* ---- as JSON ---- */
 
 struct listing {
     const struct job *job;
@@ -320,7 +362,8 @@ static int read_text(int parent, const char *name, const struct stat *st, struct
     return textdiff_is_text(to->data, to->length);
 }
 
-static int add_diff(struct listing *listing, const struct change *change, const char *shown, json_t *row) {
+static int add_diff(
+    struct listing *listing, const struct change *change, const char *shown, json_t *row) {
     auto_buf struct buf old = BUF_INIT;
     auto_buf struct buf new = BUF_INIT;
     auto_buf struct buf a = BUF_INIT;
@@ -328,7 +371,8 @@ static int add_diff(struct listing *listing, const struct change *change, const 
     auto_buf struct buf text = BUF_INIT;
     const struct stat *either = change->new ? change->new : change->old;
 
-    if ((change->old && !S_ISREG(change->old->st_mode)) || (change->new && !S_ISREG(change->new->st_mode)))
+    if ((change->old && !S_ISREG(change->old->st_mode)) ||
+        (change->new && !S_ISREG(change->new->st_mode)))
         return 0;
     if (change->old && change->new && change->old->st_size == 0 && change->new->st_size == 0)
         return 0;
@@ -338,19 +382,27 @@ static int add_diff(struct listing *listing, const struct change *change, const 
     if (r < 0)
         return r;
     if (r == 0)
-        return json_object_set_new(row, MAX(either->st_size, change->old ? change->old->st_size : 0) > TEXTDIFF_MAX_BYTES ? "too_large" : "binary", json_true());
+        return json_object_set_new(row,
+            MAX(either->st_size, change->old ? change->old->st_size : 0) > TEXTDIFF_MAX_BYTES
+                ? "too_large"
+                : "binary",
+            json_true());
     if (listing->diff_bytes > MAX_DIFF_TOTAL)
         return json_object_set_new(row, "too_large", json_true());
     buf_printf(&a, "a%s", shown);
     buf_printf(&b, "b%s", shown);
     if (buf_failed(&a) || buf_failed(&b))
         return -ENOMEM;
-    r = textdiff(change->old ? a.data : "/dev/null", old.data ? old.data : "", old.length, change->new ? b.data : "/dev/null", new.data ? new.data : "", new.length, &text);
+    r = textdiff(change->old ? a.data : "/dev/null", old.data ? old.data : "", old.length,
+        change->new ? b.data : "/dev/null", new.data ? new.data : "", new.length, &text);
     listing->diff_bytes += text.length;
-    return r < 0 ? r : json_object_set_new(row, "diff", json_stringn(text.data ? text.data : "", text.length));
+    return r < 0 ? r
+                 : json_object_set_new(
+                       row, "diff", json_stringn(text.data ? text.data : "", text.length));
 }
 
-/* SHA-256 of a file's bytes, holes read as zeros, or of where a link leads: what `sha256sum` would say. */
+/* SHA-256 of a file's bytes, holes read as zeros, or of where a link leads: what `sha256sum` would
+ * say. */
 static int add_digest(struct listing *listing, const struct change *change, json_t *row) {
     char chunk[65536], hex[DIGEST_HEX + 1];
     struct digest digest;
@@ -359,7 +411,8 @@ static int add_digest(struct listing *listing, const struct change *change, json
     if (!change->new || (!S_ISREG(change->new->st_mode) && !S_ISLNK(change->new->st_mode)))
         return 0;
     const uint64_t most = listing->job->max_digested;
-    if (change->new->st_size > MAX_DIGEST || (most && (uint64_t)change->new->st_size > most - MIN(listing->digested, most)))
+    if (change->new->st_size > MAX_DIGEST ||
+        (most && (uint64_t)change->new->st_size > most - MIN(listing->digested, most)))
         return json_object_set_new(row, "too_large", json_true());
     listing->digested += (uint64_t)change->new->st_size;
     digest_init(&digest);
@@ -387,7 +440,8 @@ static bool leads_to_place(const struct job *job, const char *path) {
     size_t length = strlen(path);
 
     for (size_t i = 0; i < job->n_places; i++)
-        if (strncmp(job->places[i].path, path, length) == 0 && (job->places[i].path[length] == '/' || !job->places[i].path[length]))
+        if (strncmp(job->places[i].path, path, length) == 0 &&
+            (job->places[i].path[length] == '/' || !job->places[i].path[length]))
             return true;
     return false;
 }
@@ -404,30 +458,40 @@ static int list_change(void *context, const struct change *change, struct rollbo
             buf_add(&path, "/", 1);
         buf_add_text(&path, change->path);
     }
-    if (!buf_failed(&path) && change->kind == 'A' && S_ISDIR(st->st_mode) && leads_to_place(listing->job, path.data))
+    if (!buf_failed(&path) && change->kind == 'A' && S_ISDIR(st->st_mode) &&
+        leads_to_place(listing->job, path.data))
         return 0;
-    if (listing->job->max_changes && json_array_size(listing->changes) >= listing->job->max_changes) {
+    if (listing->job->max_changes &&
+        json_array_size(listing->changes) >= listing->job->max_changes) {
         listing->omitted++;
         return 0;
     }
     listing->path_bytes += path.length;
     if (listing->path_bytes > MAX_PATHS_TOTAL)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "store", "the changes have paths of more than %u MiB in all; remove files, or look into the sandbox", MAX_PATHS_TOTAL >> 20);
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "store",
+            "the changes have paths of more than %u MiB in all; remove files, or look into the "
+            "sandbox",
+            MAX_PATHS_TOTAL >> 20);
     if (!buf_failed(&path))
         utf8_replace(&shown, path.data, path.length);
-    json_t *row = buf_failed(&path) || buf_failed(&shown) ? NULL
-                  : json_pack("{s:s%, s:s%, s:s, s:I}", "path", shown.data, shown.length, "change", &change->kind, (size_t)1, "type", files_type(st), "size",
-                              (json_int_t)(change->new && S_ISREG(st->st_mode) ? st->st_size : 0));
+    json_t *row = buf_failed(&path) || buf_failed(&shown)
+                      ? NULL
+                      : json_pack("{s:s%, s:s%, s:s, s:I}", "path", shown.data, shown.length,
+                            "change", &change->kind, (size_t)1, "type", files_type(st), "size",
+                            (json_int_t)(change->new &&S_ISREG(st->st_mode) ? st->st_size : 0));
     int r = row ? 0 : -ENOMEM;
     if (r == 0 && change->old && (change->kind == 'M' || S_ISREG(change->old->st_mode)))
-        r = json_object_set_new(row, "old_size", json_integer(S_ISREG(change->old->st_mode) ? change->old->st_size : 0));
-    if (r == 0 && change->kind == 'M' && (change->old->st_mode & S_IFMT) != (change->new->st_mode & S_IFMT))
+        r = json_object_set_new(row, "old_size",
+            json_integer(S_ISREG(change->old->st_mode) ? change->old->st_size : 0));
+    if (r == 0 && change->kind == 'M' &&
+        (change->old->st_mode & S_IFMT) != (change->new->st_mode &S_IFMT))
         r = json_object_set_new(row, "old_type", json_string(files_type(change->old)));
     if (r == 0 && !utf8_valid(path.data, path.length)) {
         auto_buf struct buf base64 = BUF_INIT;
 
         base64_encode(&base64, path.data, path.length);
-        r = buf_failed(&base64) ? -ENOMEM : json_object_set_new(row, "path_base64", json_string(base64.data));
+        r = buf_failed(&base64) ? -ENOMEM
+                                : json_object_set_new(row, "path_base64", json_string(base64.data));
     }
     if (r == 0 && listing->job->text)
         r = add_diff(listing, change, shown.data, row);
@@ -440,18 +504,23 @@ static int list_change(void *context, const struct change *change, struct rollbo
     json_decref(row);
     if (r == -1 || r == -ENOMEM)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
-    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "cannot read %s: %s", files_printable(path.data), strerror(-r)) : 0;
+    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
+                       "cannot read %s: %s", files_printable(path.data), strerror(-r))
+                 : 0;
 }
 
 static int compare_rows(const void *a, const void *b) {
     const json_t *const *x = a, *const *y = b;
 
-    return strcmp(json_string_value(json_object_get(*x, "path")), json_string_value(json_object_get(*y, "path")));
+    return strcmp(json_string_value(json_object_get(*x, "path")),
+        json_string_value(json_object_get(*y, "path")));
 }
 
 int changes_json(const struct job *job, json_t **ret_json, struct rollbox_error *error) {
     struct listing listing = { .job = job, .changes = json_array() };
-    int r = listing.changes ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
+    int r = listing.changes ? 0
+                            : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store",
+                                  "out of memory");
 
     for (size_t i = 0; r == 0 && i < job->n_places; i++) {
         listing.place = &job->places[i];
@@ -471,8 +540,12 @@ int changes_json(const struct job *job, json_t **ret_json, struct rollbox_error 
         json_array_append(sorted, rows[i]);
     json_decref(listing.changes);
     if (r == 0)
-        *ret_json = listing.omitted ? json_pack("{s:o, s:I}", "changes", sorted, "omitted", (json_int_t)listing.omitted) : json_pack("{s:o}", "changes", sorted);
+        *ret_json = listing.omitted ? json_pack("{s:o, s:I}", "changes", sorted, "omitted",
+                                          (json_int_t)listing.omitted)
+                                    : json_pack("{s:o}", "changes", sorted);
     else
         json_decref(sorted);
-    return r == 0 && !*ret_json ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory") : r;
+    return r == 0 && !*ret_json
+               ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory")
+               : r;
 }

@@ -2,11 +2,16 @@
 /*
  * Publishing what a sandbox made of a host directory.
  *
- * The new version is built beside the old one, in a directory of ours (.rollbox-commit-XXXX): what did not change is a hard link to the host's own file, what did is copied out of the layers. When it is
- * on the disk, renameat2(RENAME_EXCHANGE) puts it into the old one's place: there is no moment in which neither is there. The old one is removed last. A crash leaves the old or the new version, and
- * perhaps our directory, which the engine, or its janitor, has swept (rollbox-store sweep), and the next commit sweeps besides: its lock is free then, and the mark in it can have been made by nobody else.
+ * The new version is built beside the old one, in a directory of ours (.rollbox-commit-XXXX): what
+ * did not change is a hard link to the host's own file, what did is copied out of the layers. When
+ * it is on the disk, renameat2(RENAME_EXCHANGE) puts it into the old one's place: there is no
+ * moment in which neither is there. The old one is removed last. A crash leaves the old or the new
+ * version, and perhaps our directory, which the engine, or its janitor, has swept (rollbox-store
+ * sweep), and the next commit sweeps besides: its lock is free then, and the mark in it can have
+ * been made by nobody else.
  *
- * The layers were written by a guest: set-user-id bits and devices are not published, and every file gets the owner that the host's file, or else the host's directory, had.
+ * The layers were written by a guest: set-user-id bits and devices are not published, and every
+ * file gets the owner that the host's file, or else the host's directory, had.
  */
 #include "store/commit.h"
 
@@ -34,7 +39,7 @@
 
 #define MARK "rollbox commit 1\n"
 #define TRIES 16
-#define MAX_NAMED 5             /* paths in the message about conflicts */
+#define MAX_NAMED 5 /* paths in the message about conflicts */
 
 /* A host directory as it was when it was read. */
 struct seen {
@@ -46,11 +51,11 @@ struct commit {
     const struct job *job;
     const struct job_place *place;
     struct rollbox_error *error;
-    char *path;                 /* the base, resolved */
-    const char *name;           /* its last component */
-    int parent, base, stage;    /* descriptors; base -EBADF for a place that is a file */
+    char *path;              /* the base, resolved */
+    const char *name;        /* its last component */
+    int parent, base, stage; /* descriptors; base -EBADF for a place that is a file */
     char stage_name[40];
-    struct stat base_st, new_st;        /* what is there, and, of a directory, what is put there */
+    struct stat base_st, new_st; /* what is there, and, of a directory, what is put there */
     /* Changes. */
     uint64_t n_changes, n_conflicts;
     struct buf conflicts;
@@ -60,22 +65,28 @@ struct commit {
     uint64_t n_built;
     struct seen *seen;
     size_t n_seen, seen_capacity;
-    struct inodes copied;       /* layers' files with several names -> the first in the new tree */
+    struct inodes copied; /* layers' files with several names -> the first in the new tree */
 };
 
 static int fail_commit(struct commit *commit, int r, const char *doing, const char *what) {
     r = -r;
-    return error_set(commit->error, r == EACCES || r == EPERM || r == EROFS ? ROLLBOX_ERR_PATH_DENIED : error_code_of(r, ROLLBOX_ERR_IO), r, "commit", "cannot %s %s: %s%s", doing, files_printable(what),
-                     strerror(r), r == EXDEV ? " (another file system is mounted in it)" : r == ENOSPC ? "; nothing was changed" : "");
+    return error_set(commit->error,
+        r == EACCES || r == EPERM || r == EROFS ? ROLLBOX_ERR_PATH_DENIED
+                                                : error_code_of(r, ROLLBOX_ERR_IO),
+        r, "commit", "cannot %s %s: %s%s", doing, files_printable(what), strerror(r),
+        r == EXDEV    ? " (another file system is mounted in it)"
+        : r == ENOSPC ? "; nothing was changed"
+                      : "");
 }
 
 static int64_t timespec_ns(const struct timespec *t) {
     return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec;
 }
 
-/* ---- leftovers ------------------------------------------------------------------------------------------------------ */
+/* ---- leftovers ---- */
 
-/* Only we could have put that mark there: a regular file of ours in a directory of ours that nobody else may enter. */
+/* Only we could have put that mark there: a regular file of ours in a directory of ours that nobody
+ * else may enter. */
 static bool is_ours(int directory) {
     auto_buf struct buf text = BUF_INIT;
     struct stat st;
@@ -90,7 +101,8 @@ static bool is_ours(int directory) {
         names_done(&names);
         return empty;
     }
-    return fstat(mark, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && fd_read_all(mark, 64, &text) == 0 && text.data && strcmp(text.data, MARK) == 0;
+    return fstat(mark, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+           fd_read_all(mark, 64, &text) == 0 && text.data && strcmp(text.data, MARK) == 0;
 }
 
 /* The mark goes last, so that an interrupted removal is gone on with. */
@@ -120,7 +132,8 @@ static void sweep_leftovers(int parent) {
     for (size_t i = 0; i < names.n; i++) {
         if (strncmp(names.list[i], COMMIT_PREFIX, strlen(COMMIT_PREFIX)) != 0)
             continue;
-        auto_close int stage = openat(parent, names.list[i], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        auto_close int stage =
+            openat(parent, names.list[i], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (stage >= 0 && flock(stage, LOCK_EX | LOCK_NB) == 0 && is_ours(stage))
             (void)remove_stage(parent, names.list[i], stage);
     }
@@ -132,18 +145,24 @@ int commit_sweep(const char *path, struct rollbox_error *error) {
     char *slash = copy ? strrchr(copy, '/') : NULL;
 
     if (!slash)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s must be an absolute path", files_printable(path));
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "%s must be an absolute path", files_printable(path));
     slash[slash == copy] = '\0';
     auto_close int parent = open(copy, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (parent < 0)
-        return errno == ENOENT ? 0 : error_set(error, ROLLBOX_ERR_PATH_DENIED, errno, "commit", "%s cannot be opened: %s", files_printable(copy), strerror(errno));
+        return errno == ENOENT
+                   ? 0
+                   : error_set(error, ROLLBOX_ERR_PATH_DENIED, errno, "commit",
+                         "%s cannot be opened: %s", files_printable(copy), strerror(errno));
     sweep_leftovers(parent);
     return 0;
 }
 
-/* Sandboxes go on to see the directory that was replaced, and must not lose it: whoever holds the socket gets its lock, and has it swept when they are gone. With the descriptor. */
+/* Sandboxes go on to see the directory that was replaced, and must not lose it: whoever holds the
+ * socket gets its lock, and has it swept when they are gone. With the descriptor. */
 static bool hand_over(const struct commit *commit) {
-    const struct commit_exchange exchange = { commit->base_st.st_dev, commit->base_st.st_ino, commit->new_st.st_dev, commit->new_st.st_ino };
+    const struct commit_exchange exchange = { commit->base_st.st_dev, commit->base_st.st_ino,
+        commit->new_st.st_dev, commit->new_st.st_ino };
     auto_buf struct buf text = BUF_INIT;
     const char *slash = strrchr(commit->path, '/');
 
@@ -151,7 +170,8 @@ static bool hand_over(const struct commit *commit) {
     buf_add(&text, commit->path, strlen(commit->path) + 1);
     buf_add(&text, commit->path, (size_t)(slash - commit->path) + 1);
     buf_add(&text, commit->stage_name, strlen(commit->stage_name) + 1);
-    return !buf_failed(&text) && fd_send(commit->job->kept, text.data, text.length, &commit->stage, 1) == 0;
+    return !buf_failed(&text) &&
+           fd_send(commit->job->kept, text.data, text.length, &commit->stage, 1) == 0;
 }
 
 /* One that was just made belongs to nobody for a moment, in which somebody else may sweep it. */
@@ -165,8 +185,10 @@ static int make_stage(struct commit *commit) {
         layer_random(commit->stage_name + strlen(commit->stage_name), 12);
         if (mkdirat(commit->parent, commit->stage_name, 0700) < 0)
             return fail_commit(commit, -errno, "write beside", commit->path);
-        auto_close int stage = openat(commit->parent, commit->stage_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (stage < 0 || fchmod(stage, 0700) < 0 || flock(stage, LOCK_EX | LOCK_NB) < 0 || fstat(stage, &ours) < 0 ||
+        auto_close int stage = openat(
+            commit->parent, commit->stage_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (stage < 0 || fchmod(stage, 0700) < 0 || flock(stage, LOCK_EX | LOCK_NB) < 0 ||
+            fstat(stage, &ours) < 0 ||
             fstatat(commit->parent, commit->stage_name, &there, AT_SYMLINK_NOFOLLOW) < 0)
             r = errno == EWOULDBLOCK ? -EBUSY : -errno;
         else if (ours.st_ino != there.st_ino)
@@ -182,11 +204,13 @@ static int make_stage(struct commit *commit) {
     return fail_commit(commit, r, "write beside", commit->path);
 }
 
-/* ---- conflicts ------------------------------------------------------------------------------------------------------ */
+/* ---- conflicts ---- */
 
-/* What an earlier commit of the sandbox put there is what it takes for the present state: is it still there? */
+/* What an earlier commit of the sandbox put there is what it takes for the present state: is it
+ * still there? */
 static bool host_differs(const struct commit *commit, const struct change *change) {
-    struct open_how how = { .flags = O_PATH | O_DIRECTORY | O_CLOEXEC, .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS };
+    struct open_how how = { .flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
+        .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS };
     auto_free char *parent_path = strdup(change->path);
     char *slash = parent_path ? strrchr(parent_path, '/') : NULL;
     struct stat st;
@@ -196,8 +220,10 @@ static bool host_differs(const struct commit *commit, const struct change *chang
     if (slash)
         *slash = '\0';
     auto_close int parent = sys_openat2(commit->base, slash ? parent_path : ".", &how);
-    return parent < 0 || fstatat(parent, change->name, &st, AT_SYMLINK_NOFOLLOW) < 0 || (st.st_mode & S_IFMT) != (change->old->st_mode & S_IFMT) ||
-           (!S_ISDIR(st.st_mode) && changes_differ(change->name, parent, &st, change->old_parent, change->old) != 0);
+    return parent < 0 || fstatat(parent, change->name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+           (st.st_mode & S_IFMT) != (change->old->st_mode & S_IFMT) ||
+           (!S_ISDIR(st.st_mode) &&
+               changes_differ(change->name, parent, &st, change->old_parent, change->old) != 0);
 }
 
 static int count_change(void *context, const struct change *change, struct rollbox_error *error) {
@@ -206,28 +232,39 @@ static int count_change(void *context, const struct change *change, struct rollb
 
     (void)error;
     commit->n_changes++;
-    bool conflict = change->vanished || (since && change->old && (change->old_is_host ? timespec_ns(&change->old->st_ctim) > since : host_differs(commit, change)));
+    bool conflict =
+        change->vanished || (since && change->old &&
+                                (change->old_is_host ? timespec_ns(&change->old->st_ctim) > since
+                                                     : host_differs(commit, change)));
     if (!conflict)
         return 0;
     if (commit->n_conflicts++ < MAX_NAMED)
-        buf_printf(&commit->conflicts, "%s%s%s", commit->conflicts.length ? ", " : "", change->path[0] ? files_printable(change->path) : commit->name, change->vanished ? " (removed)" : "");
+        buf_printf(&commit->conflicts, "%s%s%s", commit->conflicts.length ? ", " : "",
+            change->path[0] ? files_printable(change->path) : commit->name,
+            change->vanished ? " (removed)" : "");
     return 0;
 }
 
 static int changed_meanwhile(struct commit *commit, const char *path) {
-    return error_set(commit->error, ROLLBOX_ERR_CONFLICT, EBUSY, "commit", "%s was changed on the host while it was being committed; nothing was changed, try again", files_printable(path));
+    return error_set(commit->error, ROLLBOX_ERR_CONFLICT, EBUSY, "commit",
+        "%s was changed on the host while it was being committed; nothing was changed, try again",
+        files_printable(path));
 }
 
 static int check_conflicts(struct commit *commit) {
-    int r = changes_of_place(commit->job, commit->place, commit->job->since_ns != 0, count_change, commit, commit->error);
+    int r = changes_of_place(commit->job, commit->place, commit->job->since_ns != 0, count_change,
+        commit, commit->error);
 
     if (r < 0 || !commit->n_conflicts || commit->job->force)
         return r;
-    return error_set(commit->error, ROLLBOX_ERR_CONFLICT, EBUSY, "commit", "the host changed what is to be committed to %s: %s%s; nothing was changed (force overrides)", files_printable(commit->path),
-                     commit->conflicts.data ? commit->conflicts.data : "?", commit->n_conflicts > MAX_NAMED ? ", ..." : "");
+    return error_set(commit->error, ROLLBOX_ERR_CONFLICT, EBUSY, "commit",
+        "the host changed what is to be committed to %s: %s%s; nothing was changed (force "
+        "overrides)",
+        files_printable(commit->path), commit->conflicts.data ? commit->conflicts.data : "?",
+        commit->n_conflicts > MAX_NAMED ? ", ..." : "");
 }
 
-/* ---- building ------------------------------------------------------------------------------------------------------- */
+/* ---- building ---- */
 
 static int note_seen(struct commit *commit, const struct stat *st) {
     if (commit->n_seen == commit->seen_capacity) {
@@ -248,7 +285,8 @@ static int note_seen(struct commit *commit, const struct stat *st) {
     return 0;
 }
 
-/* All attributes of a directory of the host's, access control lists among them, as far as the caller may. */
+/* All attributes of a directory of the host's, access control lists among them, as far as the
+ * caller may. */
 static void copy_host_attributes(int from, int to) {
     char names[4096], value[4096];
     ssize_t n = flistxattr(from, names, sizeof names);
@@ -271,13 +309,16 @@ static int set_owner(int fd, uid_t uid, gid_t gid, mode_t mode) {
     return fchmod(fd, mode) < 0 ? -errno : 0;
 }
 
-/* The host's entry of a name, if there is one: `below` of the last source, when that is the host. */
+/* The host's entry of a name, if there is one: `below` of the last source, when that is the host.
+ */
 static bool host_has(const struct stack *stack, const char *name, struct stat *ret_st) {
-    return stack->with_base && fstatat(stack->fds[stack->n - 1], name, ret_st, AT_SYMLINK_NOFOLLOW) == 0;
+    return stack->with_base &&
+           fstatat(stack->fds[stack->n - 1], name, ret_st, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 /* A file or link out of a layer. `host`: what the host has there; NULL: nothing. */
-static int build_from_layer(struct commit *commit, int layer, const char *name, const struct stat *st, const struct stat *host, int to) {
+static int build_from_layer(struct commit *commit, int layer, const char *name,
+    const struct stat *st, const struct stat *host, int to) {
     uid_t uid = host ? host->st_uid : commit->base_st.st_uid;
     gid_t gid = host ? host->st_gid : commit->base_st.st_gid;
 
@@ -294,7 +335,7 @@ static int build_from_layer(struct commit *commit, int layer, const char *name, 
         return fchmodat(to, name, st->st_mode & 0777, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
     }
     if (!S_ISREG(st->st_mode))
-        return 0;               /* sockets and devices are nothing to publish */
+        return 0; /* sockets and devices are nothing to publish */
     if (st->st_nlink > 1) {
         struct inode *first;
         bool found;
@@ -314,7 +355,8 @@ static int build_from_layer(struct commit *commit, int layer, const char *name, 
     auto_close int from = files_open(layer, name, 0);
     if (from < 0)
         return from;
-    auto_close int file = openat(to, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    auto_close int file =
+        openat(to, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file < 0)
         return -errno;
     int r = files_copy_data(from, file, (uint64_t)st->st_size);
@@ -341,11 +383,14 @@ static int build_name(struct commit *commit, const struct stack *stack, const ch
         r = r < 0 ? fail_commit(commit, r, "read", commit->at.data) : 0;
         goto out;
     }
-    bool has_host = host_has(stack, name, &host), from_host = has_host && found.source == stack->n - 1;
+    bool has_host = host_has(stack, name, &host),
+         from_host = has_host && found.source == stack->n - 1;
     commit->n_built++;
     if (!S_ISDIR(found.st.st_mode)) {
         /* A layer's copy that is as the host's is the host's. */
-        if (!from_host && has_host && S_ISREG(found.st.st_mode) && S_ISREG(host.st_mode) && host.st_size == found.st.st_size && (host.st_mode & 07777) == (found.st.st_mode & 07777)) {
+        if (!from_host && has_host && S_ISREG(found.st.st_mode) && S_ISREG(host.st_mode) &&
+            host.st_size == found.st.st_size &&
+            (host.st_mode & 07777) == (found.st.st_mode & 07777)) {
             auto_close int a = files_open(stack->fds[found.source], name, 0);
             auto_close int b = files_open(stack->fds[stack->n - 1], name, 0);
             from_host = a >= 0 && b >= 0 && content_same(a, b, (uint64_t)host.st_size) == 1;
@@ -353,17 +398,23 @@ static int build_name(struct commit *commit, const struct stack *stack, const ch
         if (from_host)
             r = linkat(stack->fds[stack->n - 1], name, to, name, 0) < 0 ? -errno : 0;
         else
-            r = build_from_layer(commit, stack->fds[found.source], name, &found.st, has_host ? &host : NULL, to);
+            r = build_from_layer(
+                commit, stack->fds[found.source], name, &found.st, has_host ? &host : NULL, to);
         if (r < 0)
             r = fail_commit(commit, r, from_host ? "keep" : "write", commit->at.data);
         goto out;
     }
     if (++commit->depth > FILES_MAX_DEPTH) {
-        r = error_set(commit->error, ROLLBOX_ERR_INVALID_ARGUMENT, ELOOP, "commit", "%s: the tree is deeper than %d directories", files_printable(commit->at.data), FILES_MAX_DEPTH);
+        r = error_set(commit->error, ROLLBOX_ERR_INVALID_ARGUMENT, ELOOP, "commit",
+            "%s: the tree is deeper than %d directories", files_printable(commit->at.data),
+            FILES_MAX_DEPTH);
         goto out;
     }
-    made = mkdirat(to, name, 0700) < 0 ? -errno : openat(to, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    r = made < 0 ? fail_commit(commit, -errno, "make", commit->at.data) : build_directory(commit, &found.below, made);
+    made = mkdirat(to, name, 0700) < 0
+               ? -errno
+               : openat(to, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    r = made < 0 ? fail_commit(commit, -errno, "make", commit->at.data)
+                 : build_directory(commit, &found.below, made);
     commit->depth--;
     /* Its attributes last: it may not be writable. */
     has_host = has_host && S_ISDIR(host.st_mode);
@@ -375,8 +426,10 @@ static int build_name(struct commit *commit, const struct stack *stack, const ch
         if (!from_host)
             r = files_copy_xattrs(found.below.fds[0], made, false);
         if (r == 0)
-            r = set_owner(made, has_host ? host.st_uid : commit->base_st.st_uid, has_host ? host.st_gid : commit->base_st.st_gid,
-                    from_host ? host.st_mode & 07777 : (found.st.st_mode & 01777) | (has_host ? host.st_mode & 02000 : 0));
+            r = set_owner(made, has_host ? host.st_uid : commit->base_st.st_uid,
+                has_host ? host.st_gid : commit->base_st.st_gid,
+                from_host ? host.st_mode & 07777
+                          : (found.st.st_mode & 01777) | (has_host ? host.st_mode & 02000 : 0));
         if (r == 0 && futimens(made, times) < 0)
             r = -errno;
         if (r < 0)
@@ -403,7 +456,8 @@ static int build_directory(struct commit *commit, const struct stack *stack, int
         if (base)
             buf_add(&commit->at, "/", 1);
         buf_add_text(&commit->at, names.list[i]);
-        r = buf_failed(&commit->at) ? fail_commit(commit, -ENOMEM, "write", commit->path) : build_name(commit, stack, names.list[i], to);
+        r = buf_failed(&commit->at) ? fail_commit(commit, -ENOMEM, "write", commit->path)
+                                    : build_name(commit, stack, names.list[i], to);
         commit->at.length = base;
         if (commit->at.data)
             commit->at.data[base] = '\0';
@@ -420,7 +474,9 @@ static int check_seen(struct commit *commit) {
         struct stat st;
 
         auto_close int parent = files_parent(commit->base, seen->path, &leaf);
-        if (parent < 0 || fstatat(parent, leaf, &st, AT_SYMLINK_NOFOLLOW) < 0 || st.st_ino != seen->st.st_ino || timespec_ns(&st.st_mtim) != timespec_ns(&seen->st.st_mtim) ||
+        if (parent < 0 || fstatat(parent, leaf, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+            st.st_ino != seen->st.st_ino ||
+            timespec_ns(&st.st_mtim) != timespec_ns(&seen->st.st_mtim) ||
             timespec_ns(&st.st_ctim) != timespec_ns(&seen->st.st_ctim))
             return changed_meanwhile(commit, seen->path[0] ? seen->path : commit->path);
     }
@@ -448,7 +504,9 @@ static int build_tree(struct commit *commit) {
         stats[i] = i < upper.n ? upper.stats[i] : below.stats[i - upper.n];
     }
     all = (struct stack){ fds, stats, n, n > upper.n && below.with_base };
-    made = mkdirat(commit->stage, "new", 0700) < 0 ? -errno : openat(commit->stage, "new", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    made = mkdirat(commit->stage, "new", 0700) < 0
+               ? -errno
+               : openat(commit->stage, "new", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (made < 0) {
         r = fail_commit(commit, -errno, "write beside", commit->path);
         goto out;
@@ -457,7 +515,8 @@ static int build_tree(struct commit *commit) {
     if (r == 0) {
         copy_host_attributes(commit->base, made);
         /* The top's mode is the host's: it is the host that decides who may enter. */
-        r = set_owner(made, commit->base_st.st_uid, commit->base_st.st_gid, commit->base_st.st_mode & 07777);
+        r = set_owner(
+            made, commit->base_st.st_uid, commit->base_st.st_gid, commit->base_st.st_mode & 07777);
         if (r < 0)
             r = fail_commit(commit, r, "set the owner of", commit->path);
     }
@@ -467,7 +526,7 @@ out:
     return r;
 }
 
-/* ---- the two kinds of place ----------------------------------------------------------------------------------------- */
+/* ---- the two kinds of place ---- */
 
 static int check_base(struct commit *commit, int fd) {
     const struct job_place *place = commit->place;
@@ -477,8 +536,10 @@ static int check_base(struct commit *commit, int fd) {
     if (commit->job->force || (!place->base_ino && !place->base_dev))
         return 0;
     if (commit->base_st.st_ino != place->base_ino || commit->base_st.st_dev != place->base_dev)
-        return error_set(commit->error, ROLLBOX_ERR_CONFLICT, ESTALE, "commit", "%s is not the %s that the sandbox was made from: it was replaced; nothing was changed (force overrides)",
-                         files_printable(commit->path), place->is_file ? "file" : "directory");
+        return error_set(commit->error, ROLLBOX_ERR_CONFLICT, ESTALE, "commit",
+            "%s is not the %s that the sandbox was made from: it was replaced; nothing was changed "
+            "(force overrides)",
+            files_printable(commit->path), place->is_file ? "file" : "directory");
     return 0;
 }
 
@@ -495,12 +556,16 @@ static int publish_directory(struct commit *commit) {
     r = check_seen(commit);
     if (r < 0)
         return r;
-    if (fstatat(commit->parent, commit->name, &now, AT_SYMLINK_NOFOLLOW) < 0 || now.st_ino != commit->base_st.st_ino || now.st_dev != commit->base_st.st_dev)
+    if (fstatat(commit->parent, commit->name, &now, AT_SYMLINK_NOFOLLOW) < 0 ||
+        now.st_ino != commit->base_st.st_ino || now.st_dev != commit->base_st.st_dev)
         return changed_meanwhile(commit, commit->path);
     if (fstatat(commit->stage, "new", &commit->new_st, AT_SYMLINK_NOFOLLOW) < 0)
         return fail_commit(commit, -errno, "look at", commit->path);
     if (renameat2(commit->parent, commit->name, commit->stage, "new", RENAME_EXCHANGE) < 0)
-        return errno == EBUSY ? error_set(commit->error, ROLLBOX_ERR_PATH_DENIED, EBUSY, "commit", "%s is a mount point, which cannot be exchanged; grant a directory in it instead", files_printable(commit->path))
+        return errno == EBUSY ? error_set(commit->error, ROLLBOX_ERR_PATH_DENIED, EBUSY, "commit",
+                                    "%s is a mount point, which cannot be exchanged; grant a "
+                                    "directory in it instead",
+                                    files_printable(commit->path))
                               : fail_commit(commit, -errno, "exchange", commit->path);
     (void)fsync(commit->parent);
     fault_point(FAULT_commit_exchanged);
@@ -514,13 +579,17 @@ static int copy_file(void *context, const struct change *change, struct rollbox_
     (void)error;
     auto_close int from = files_open(change->new_parent, change->name, 0);
     if (from >= 0)
-        made = openat(commit->stage, "new", O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        made =
+            openat(commit->stage, "new", O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     auto_close int to = made;
-    int r = from < 0 ? from : to < 0 ? -errno : files_copy_data(from, to, (uint64_t)change->new->st_size);
+    int r = from < 0 ? from
+            : to < 0 ? -errno
+                     : files_copy_data(from, to, (uint64_t)change->new->st_size);
     if (r == 0)
         r = files_copy_xattrs(from, to, false);
     if (r == 0)
-        r = set_owner(to, commit->base_st.st_uid, commit->base_st.st_gid, change->new->st_mode & 01777);
+        r = set_owner(
+            to, commit->base_st.st_uid, commit->base_st.st_gid, change->new->st_mode & 01777);
     if (r == 0 && fsync(to) < 0)
         r = -errno;
     return r < 0 ? fail_commit(commit, r, "write", commit->path) : 0;
@@ -544,21 +613,28 @@ static int publish_commit(struct commit *commit, struct stat *ret_now) {
 
     commit->path = realpath(commit->place->base, NULL);
     if (!commit->path)
-        return error_set(commit->error, errno == ENOENT || errno == ENOTDIR ? ROLLBOX_ERR_CONFLICT : ROLLBOX_ERR_PATH_DENIED, errno, "commit", "%s cannot be found on the host any more: %s",
-                         files_printable(commit->place->base), strerror(errno));
+        return error_set(commit->error,
+            errno == ENOENT || errno == ENOTDIR ? ROLLBOX_ERR_CONFLICT : ROLLBOX_ERR_PATH_DENIED,
+            errno, "commit", "%s cannot be found on the host any more: %s",
+            files_printable(commit->place->base), strerror(errno));
     char *slash = strrchr(commit->path, '/');
     if (!slash[1])
-        return error_set(commit->error, ROLLBOX_ERR_PATH_DENIED, EBUSY, "commit", "the root directory cannot be committed to; grant a directory in it instead");
+        return error_set(commit->error, ROLLBOX_ERR_PATH_DENIED, EBUSY, "commit",
+            "the root directory cannot be committed to; grant a directory in it instead");
     commit->name = slash + 1;
     *slash = '\0';
-    commit->parent = open(slash == commit->path ? "/" : commit->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    commit->parent =
+        open(slash == commit->path ? "/" : commit->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     *slash = '/';
     if (commit->parent < 0)
         return fail_commit(commit, -errno, "open the directory of", commit->path);
-    commit->base = openat(commit->parent, commit->name, (commit->place->is_file ? O_NONBLOCK : O_DIRECTORY) | O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    commit->base = openat(commit->parent, commit->name,
+        (commit->place->is_file ? O_NONBLOCK : O_DIRECTORY) | O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (commit->base < 0)
-        return error_set(commit->error, errno == ENOENT || errno == ENOTDIR ? ROLLBOX_ERR_CONFLICT : ROLLBOX_ERR_PATH_DENIED, errno, "commit", "%s cannot be opened: %s", files_printable(commit->path),
-                         strerror(errno));
+        return error_set(commit->error,
+            errno == ENOENT || errno == ENOTDIR ? ROLLBOX_ERR_CONFLICT : ROLLBOX_ERR_PATH_DENIED,
+            errno, "commit", "%s cannot be opened: %s", files_printable(commit->path),
+            strerror(errno));
     r = check_base(commit, commit->base);
     if (r == 0)
         r = check_conflicts(commit);
@@ -569,7 +645,8 @@ static int publish_commit(struct commit *commit, struct stat *ret_now) {
         r = make_stage(commit);
         if (r == 0)
             r = commit->place->is_file ? publish_file(commit) : publish_directory(commit);
-        bool kept = r == 0 && commit->job->kept >= 0 && !commit->place->is_file && hand_over(commit);
+        bool kept =
+            r == 0 && commit->job->kept >= 0 && !commit->place->is_file && hand_over(commit);
         if (commit->stage >= 0 && !kept) {
             int removed = remove_stage(commit->parent, commit->stage_name, commit->stage);
             /* It is published; what is left goes with the next commit. */
@@ -581,13 +658,23 @@ static int publish_commit(struct commit *commit, struct stat *ret_now) {
     return r;
 }
 
-static int publish_place(const struct job *job, const struct job_place *place, json_t *committed, struct rollbox_error *error) {
-    struct commit commit = { .job = job, .place = place, .error = error, .parent = -EBADF, .base = -EBADF, .stage = -EBADF, .conflicts = BUF_INIT, .at = BUF_INIT };
+static int publish_place(const struct job *job, const struct job_place *place, json_t *committed,
+    struct rollbox_error *error) {
+    struct commit commit = { .job = job,
+        .place = place,
+        .error = error,
+        .parent = -EBADF,
+        .base = -EBADF,
+        .stage = -EBADF,
+        .conflicts = BUF_INIT,
+        .at = BUF_INIT };
     struct stat st;
     int r = publish_commit(&commit, &st);
 
-    if (r == 0 && json_array_append_new(committed, json_pack("{s:s, s:I, s:I, s:I}", "path", place->path, "changes", (json_int_t)commit.n_changes, "base_dev", (json_int_t)st.st_dev, "base_ino",
-                                                              (json_int_t)st.st_ino)) < 0)
+    if (r == 0 && json_array_append_new(
+                      committed, json_pack("{s:s, s:I, s:I, s:I}", "path", place->path, "changes",
+                                     (json_int_t)commit.n_changes, "base_dev",
+                                     (json_int_t)st.st_dev, "base_ino", (json_int_t)st.st_ino)) < 0)
         r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "commit", "out of memory");
     for (size_t i = 0; i < commit.n_seen; i++)
         free(commit.seen[i].path);
@@ -602,7 +689,8 @@ static int publish_place(const struct job *job, const struct job_place *place, j
     return r;
 }
 
-int commit_places(const struct job *job, const char *part, json_t **ret_json, struct rollbox_error *error) {
+int commit_places(
+    const struct job *job, const char *part, json_t **ret_json, struct rollbox_error *error) {
     json_t *committed = json_array();
     struct timespec now;
     bool found = false;
@@ -617,9 +705,12 @@ int commit_places(const struct job *job, const char *part, json_t **ret_json, st
         r = publish_place(job, place, committed, error);
     }
     if (r == 0 && !found)
-        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s%s has no directory on the host to commit to", part ? "the place " : "the sandbox", part ? part : "");
+        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "%s%s has no directory on the host to commit to", part ? "the place " : "the sandbox",
+            part ? part : "");
     clock_gettime(CLOCK_REALTIME, &now);
-    if (r == 0 && !(*ret_json = json_pack("{s:O, s:I}", "committed", committed, "since_ns", (json_int_t)timespec_ns(&now))))
+    if (r == 0 && !(*ret_json = json_pack("{s:O, s:I}", "committed", committed, "since_ns",
+                        (json_int_t)timespec_ns(&now))))
         r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "commit", "out of memory");
     json_decref(committed);
     return r;

@@ -8,15 +8,18 @@
 
 #define COMMIT_PREFIX ".rollbox-commit-"
 
-/* Publishes the places of the job that have a base on the host, one after the other; `part` NULL: all. *ret_json: {"committed": [{"path", "changes", "base_dev", "base_ino"}], "since_ns"}. Errors: CONFLICT (the host
- * changed), PATH_DENIED, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, IO; after each, the
- * host's directory of that place is as it was; those before it are published. */
-int commit_places(const struct job *job, const char *part, json_t **ret_json, struct rollbox_error *error);
+/* Publishes the places of the job that have a base on the host, one after the other; `part` NULL:
+ * all. *ret_json: {"committed": [{"path", "changes", "base_dev", "base_ino"}], "since_ns"}. Errors:
+ * CONFLICT (the host changed), PATH_DENIED, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, IO; after each,
+ * the host's directory of that place is as it was; those before it are published. */
+int commit_places(
+    const struct job *job, const char *part, json_t **ret_json, struct rollbox_error *error);
 
-/* What is sent for each directory that was exchanged, with the old one's lock, when the job has `kept`: this, then "PLACE\0STAGE\0". */
+/* What is sent for each directory that was exchanged, with the old one's lock, when the job has
+ * `kept`: this, then "PLACE\0STAGE\0". */
 struct commit_exchange {
-    uint64_t old_device, old_inode;     /* the directory that was there, now new/ in STAGE */
-    uint64_t device, inode;             /* what was put there, whatever may have been since */
+    uint64_t old_device, old_inode; /* the directory that was there, now new/ in STAGE */
+    uint64_t device, inode;         /* what was put there, whatever may have been since */
 };
 
 /* Removes what commits have left beside `path`, unless somebody holds its lock. */

@@ -19,32 +19,103 @@
 #include "base/error.h"
 #include "sys/syscalls.h"
 
-#define MEMORY_BYTES (4ull << 30)       /* address space: xz and zstd may ask for windows of hundreds of megabytes */
+#define MEMORY_BYTES                                                                               \
+    (4ull << 30) /* address space: xz and zstd may ask for windows of hundreds of megabytes */
 
 #define READ_FILE LANDLOCK_ACCESS_FS_READ_FILE
 #define READ_ALL (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
 
 #if defined(__x86_64__)
-#define OUR_ARCH AUDIT_ARCH_X86_64
+#    define OUR_ARCH AUDIT_ARCH_X86_64
 #elif defined(__aarch64__)
-#define OUR_ARCH AUDIT_ARCH_AARCH64
+#    define OUR_ARCH AUDIT_ARCH_AARCH64
 #else
-#error "the system calls of this architecture are not known yet"
+#    error "the system calls of this architecture are not known yet"
 #endif
 
 /* What unpacking needs none of. */
 static const int forbidden[] = {
-    __NR_execve, __NR_execveat, __NR_clone, __NR_clone3, __NR_socket, __NR_socketpair, __NR_connect, __NR_bind, __NR_listen, __NR_accept, __NR_accept4, __NR_sendto, __NR_sendmsg, __NR_ptrace,
-    __NR_process_vm_readv, __NR_process_vm_writev, __NR_pidfd_open, __NR_pidfd_getfd, __NR_pidfd_send_signal, __NR_mount, __NR_umount2, __NR_pivot_root, __NR_chroot, __NR_unshare, __NR_setns,
-    __NR_open_tree, __NR_move_mount, __NR_fsopen, __NR_fsconfig, __NR_fsmount, __NR_mount_setattr, __NR_bpf, __NR_perf_event_open, __NR_userfaultfd, __NR_io_uring_setup, __NR_io_uring_enter,
-    __NR_io_uring_register, __NR_add_key, __NR_request_key, __NR_keyctl, __NR_init_module, __NR_finit_module, __NR_delete_module, __NR_kexec_load, __NR_kexec_file_load, __NR_reboot,
-    __NR_open_by_handle_at, __NR_name_to_handle_at, __NR_swapon, __NR_swapoff, __NR_setuid, __NR_setgid, __NR_setresuid, __NR_setresgid, __NR_setgroups, __NR_capset, __NR_personality, __NR_prlimit64,
-    __NR_sethostname, __NR_settimeofday, __NR_clock_settime, __NR_acct, __NR_quotactl, __NR_memfd_create, __NR_kill, __NR_tkill, __NR_tgkill, __NR_rt_sigqueueinfo, __NR_rt_tgsigqueueinfo, __NR_shmget, __NR_msgget, __NR_semget, __NR_mq_open, __NR_ioctl,
+    __NR_execve,
+    __NR_execveat,
+    __NR_clone,
+    __NR_clone3,
+    __NR_socket,
+    __NR_socketpair,
+    __NR_connect,
+    __NR_bind,
+    __NR_listen,
+    __NR_accept,
+    __NR_accept4,
+    __NR_sendto,
+    __NR_sendmsg,
+    __NR_ptrace,
+    __NR_process_vm_readv,
+    __NR_process_vm_writev,
+    __NR_pidfd_open,
+    __NR_pidfd_getfd,
+    __NR_pidfd_send_signal,
+    __NR_mount,
+    __NR_umount2,
+    __NR_pivot_root,
+    __NR_chroot,
+    __NR_unshare,
+    __NR_setns,
+    __NR_open_tree,
+    __NR_move_mount,
+    __NR_fsopen,
+    __NR_fsconfig,
+    __NR_fsmount,
+    __NR_mount_setattr,
+    __NR_bpf,
+    __NR_perf_event_open,
+    __NR_userfaultfd,
+    __NR_io_uring_setup,
+    __NR_io_uring_enter,
+    __NR_io_uring_register,
+    __NR_add_key,
+    __NR_request_key,
+    __NR_keyctl,
+    __NR_init_module,
+    __NR_finit_module,
+    __NR_delete_module,
+    __NR_kexec_load,
+    __NR_kexec_file_load,
+    __NR_reboot,
+    __NR_open_by_handle_at,
+    __NR_name_to_handle_at,
+    __NR_swapon,
+    __NR_swapoff,
+    __NR_setuid,
+    __NR_setgid,
+    __NR_setresuid,
+    __NR_setresgid,
+    __NR_setgroups,
+    __NR_capset,
+    __NR_personality,
+    __NR_prlimit64,
+    __NR_sethostname,
+    __NR_settimeofday,
+    __NR_clock_settime,
+    __NR_acct,
+    __NR_quotactl,
+    __NR_memfd_create,
+    __NR_kill,
+    __NR_tkill,
+    __NR_tgkill,
+    __NR_rt_sigqueueinfo,
+    __NR_rt_tgsigqueueinfo,
+    __NR_shmget,
+    __NR_msgget,
+    __NR_semget,
+    __NR_mq_open,
+    __NR_ioctl,
 #ifdef __NR_fork
-    __NR_fork, __NR_vfork,
+    __NR_fork,
+    __NR_vfork,
 #endif
 #ifdef __NR_iopl
-    __NR_iopl, __NR_ioperm,
+    __NR_iopl,
+    __NR_ioperm,
 #endif
 };
 
@@ -52,16 +123,20 @@ static int filter_system_calls(void) {
     struct sock_filter program[2 * ARRAY_SIZE(forbidden) + 16];
     unsigned short n = 0;
 
-    program[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
+    program[n++] =
+        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
     program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, OUR_ARCH, 1, 0);
     program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
-    program[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    program[n++] =
+        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
 #if defined(__x86_64__)
-    program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1);      /* x32 */
+    program[n++] =
+        (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1); /* x32 */
     program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
 #endif
     for (size_t i = 0; i < ARRAY_SIZE(forbidden); i++) {
-        program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)forbidden[i], 0, 1);
+        program[n++] =
+            (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)forbidden[i], 0, 1);
         program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
     }
     program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
@@ -89,13 +164,16 @@ static int allow_access(int ruleset, int fd, uint64_t access) {
     if (fstat(fd, &st) < 0)
         return -errno;
     if (!S_ISDIR(st.st_mode))
-        rule.allowed_access &= READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_TRUNCATE;
+        rule.allowed_access &=
+            READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_TRUNCATE;
     return sys_landlock_add_rule(ruleset, UAPI_LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
 }
 
 static int enter_landlock(const struct confine *confine, bool *ret_landlock) {
     const char *masked = secure_getenv("ROLLBOX_KFEAT");
-    int abi = masked && strstr(masked, "-landlock") ? 0 : sys_landlock_create_ruleset(NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
+    int abi = masked && strstr(masked, "-landlock")
+                  ? 0
+                  : sys_landlock_create_ruleset(NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
 
     if (abi < 1)
         return 0;
@@ -104,10 +182,14 @@ static int enter_landlock(const struct confine *confine, bool *ret_landlock) {
     all |= abi >= 3 ? LANDLOCK_ACCESS_FS_TRUNCATE : 0;
     all |= abi >= 5 ? LANDLOCK_ACCESS_FS_IOCTL_DEV : 0;
     struct uapi_landlock_ruleset attributes = { .handled_access_fs = all,
-                                                .handled_access_net = abi >= 4 ? LANDLOCK_ACCESS_NET_BIND_TCP | LANDLOCK_ACCESS_NET_CONNECT_TCP : 0,
-                                                .scoped = abi >= 6 ? LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET : 0 };
-    auto_close int ruleset = sys_landlock_create_ruleset(&attributes, uapi_landlock_ruleset_size(abi), 0);
-    int r = ruleset < 0 ? ruleset : allow_access(ruleset, confine->writable, all & ~(LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_IOCTL_DEV));
+        .handled_access_net =
+            abi >= 4 ? LANDLOCK_ACCESS_NET_BIND_TCP | LANDLOCK_ACCESS_NET_CONNECT_TCP : 0,
+        .scoped = abi >= 6 ? LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET : 0 };
+    auto_close int ruleset =
+        sys_landlock_create_ruleset(&attributes, uapi_landlock_ruleset_size(abi), 0);
+    int r = ruleset < 0 ? ruleset
+                        : allow_access(ruleset, confine->writable,
+                              all & ~(LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_IOCTL_DEV));
     for (size_t i = 0; r == 0 && i < confine->n_readable; i++)
         r = allow_access(ruleset, confine->readable[i], READ_ALL);
     if (r == 0)
@@ -120,7 +202,8 @@ int confine_enter(const struct confine *confine, bool *ret_landlock, struct roll
 #if !defined(__SANITIZE_ADDRESS__)
     struct rlimit memory = { MEMORY_BYTES, MEMORY_BYTES };
     if (setrlimit(RLIMIT_AS, &memory) < 0)
-        return error_set(error, ROLLBOX_ERR_SETUP_FAILED, errno, "setup", "cannot limit the memory of the process that unpacks: %s", strerror(errno));
+        return error_set(error, ROLLBOX_ERR_SETUP_FAILED, errno, "setup",
+            "cannot limit the memory of the process that unpacks: %s", strerror(errno));
 #endif
     struct rlimit none = { 0, 0 };
     (void)setrlimit(RLIMIT_CORE, &none);
@@ -132,5 +215,7 @@ int confine_enter(const struct confine *confine, bool *ret_landlock, struct roll
         r = enter_landlock(confine, ret_landlock);
     if (r == 0)
         r = filter_system_calls();
-    return r < 0 ? error_set(error, ROLLBOX_ERR_SETUP_FAILED, -r, "setup", "cannot confine the process that unpacks: %s", strerror(-r)) : 0;
+    return r < 0 ? error_set(error, ROLLBOX_ERR_SETUP_FAILED, -r, "setup",
+                       "cannot confine the process that unpacks: %s", strerror(-r))
+                 : 0;
 }

@@ -17,14 +17,16 @@
 #include "store/fault.h"
 #include "store/pack.h"
 
-#define LEAST_GAIN (64u << 10)          /* for a small image a file more is not worth it */
+#define LEAST_GAIN (64u << 10) /* for a small image a file more is not worth it */
 #define PORTION (256u << 10)
-#define WRITEBACK (8u << 20)            /* after so much the disk begins */
-#define MAX_WASTE 2u                   /* files may be so many times as long as what is needed of them */
+#define WRITEBACK (8u << 20) /* after so much the disk begins */
+#define MAX_WASTE 2u         /* files may be so many times as long as what is needed of them */
 
 static int io_error(struct rollbox_error *error, int error_number, const char *doing) {
-    return error_set(error, error_code_of(error_number, ROLLBOX_ERR_IO), error_number, "hibernate", "%s: %s%s", doing, strerror(error_number),
-                     error_number == ENOSPC || error_number == EDQUOT ? "; make room on the store's file system" : "");
+    return error_set(error, error_code_of(error_number, ROLLBOX_ERR_IO), error_number, "hibernate",
+        "%s: %s%s", doing, strerror(error_number),
+        error_number == ENOSPC || error_number == EDQUOT ? "; make room on the store's file system"
+                                                         : "");
 }
 
 static int no_memory(struct rollbox_error *error) {
@@ -32,7 +34,11 @@ static int no_memory(struct rollbox_error *error) {
 }
 
 int stage_init(struct stage *stage, int store, int fd, struct rollbox_error *error) {
-    *stage = (struct stage){ .store = store, .fd = fd, .layers = json_array(), .images = json_array(), .bases = json_array() };
+    *stage = (struct stage){ .store = store,
+        .fd = fd,
+        .layers = json_array(),
+        .images = json_array(),
+        .bases = json_array() };
     return stage->layers && stage->images && stage->bases ? 0 : no_memory(error);
 }
 
@@ -47,7 +53,7 @@ void stage_done(struct stage *stage) {
     free(stage->linked);
 }
 
-/* ---- images in parts -------------------------------------------------------------------------------------------------- */
+/* ---- images in parts ---- */
 
 /* An image of a directory and its record, mapped, with what it lies over. */
 struct stored_image {
@@ -76,8 +82,10 @@ static int map_file(int fd, struct delta_file *ret_file) {
     return 0;
 }
 
-static int image_open(int directory, const json_t *record, size_t i, struct stored_image *ret_image) {
-    const json_t *over = json_object_get(json_array_get(json_object_get(record, "images"), i), "over");
+static int image_open(
+    int directory, const json_t *record, size_t i, struct stored_image *ret_image) {
+    const json_t *over =
+        json_object_get(json_array_get(json_object_get(record, "images"), i), "over");
     size_t n = 1 + json_array_size(over);
     struct stored_image image = { .files = calloc(n, sizeof *image.files) };
     int r = image.files ? 0 : -ENOMEM;
@@ -85,7 +93,9 @@ static int image_open(int directory, const json_t *record, size_t i, struct stor
     for (; r == 0 && image.n_files < n; image.n_files += r == 0) {
         char name[HIBERNATED_FILE_NAME];
 
-        hibernated_file_name(name, image.n_files ? HIBERNATED_BASE : HIBERNATED_IMAGE, image.n_files ? (size_t)json_integer_value(json_array_get(over, image.n_files - 1)) : i);
+        hibernated_file_name(name, image.n_files ? HIBERNATED_BASE : HIBERNATED_IMAGE,
+            image.n_files ? (size_t)json_integer_value(json_array_get(over, image.n_files - 1))
+                          : i);
         auto_close int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
         r = map_file(fd, &image.files[image.n_files]);
     }
@@ -97,15 +107,19 @@ static int image_open(int directory, const json_t *record, size_t i, struct stor
 }
 
 /* `whole` is for an image that is one file. */
-static int image_view(const struct stored_image *image, struct delta_run *whole, struct delta_view *ret_view) {
+static int image_view(
+    const struct stored_image *image, struct delta_run *whole, struct delta_view *ret_view) {
     if (image->n_files > 1)
         return delta_view(image->files, image->n_files, ret_view) ? 0 : -EBADMSG;
     *whole = (struct delta_run){ .length = image->files[0].length };
-    *ret_view = (struct delta_view){ .files = image->files, .n_files = 1, .runs = whole, .n_runs = 1, .length = whole->length };
+    *ret_view = (struct delta_view){
+        .files = image->files, .n_files = 1, .runs = whole, .n_runs = 1, .length = whole->length
+    };
     return 0;
 }
 
-int stored_image_each(int directory, const json_t *record, size_t i, int (*call)(void *context, const char *data, uint64_t length), void *context) {
+int stored_image_each(int directory, const json_t *record, size_t i,
+    int (*call)(void *context, const char *data, uint64_t length), void *context) {
     struct stored_image image = { 0 };
     struct delta_view view;
     struct delta_run whole;
@@ -114,7 +128,8 @@ int stored_image_each(int directory, const json_t *record, size_t i, int (*call)
     if (r == 0)
         r = image_view(&image, &whole, &view);
     for (size_t k = 0; r == 0 && k < view.n_runs; k++)
-        r = call(context, view.files[view.runs[k].file].data + view.runs[k].offset, view.runs[k].length);
+        r = call(
+            context, view.files[view.runs[k].file].data + view.runs[k].offset, view.runs[k].length);
     image_done(&image);
     return r;
 }
@@ -125,15 +140,19 @@ static int write_part(void *context, const char *data, uint64_t length) {
     return fd_write_all(*to, data, length);
 }
 
-int stored_image_write(int directory, const json_t *record, size_t i, int to, struct rollbox_error *error) {
+int stored_image_write(
+    int directory, const json_t *record, size_t i, int to, struct rollbox_error *error) {
     int r = stored_image_each(directory, record, i, write_part, &to);
 
     if (r == -EBADMSG)
-        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "image-%zu of the sleeping sandbox is damaged: it does not fit what it lies over", i);
-    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "wake", "the image of the processes cannot be put together: %s", strerror(-r)) : 0;
+        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake",
+            "image-%zu of the sleeping sandbox is damaged: it does not fit what it lies over", i);
+    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "wake",
+                       "the image of the processes cannot be put together: %s", strerror(-r))
+                 : 0;
 }
 
-/* ---- what is there already -------------------------------------------------------------------------------------------- */
+/* ---- what is there already ---- */
 
 /* NULL: it cannot be used, and nothing depends on it. */
 static const struct kept *kept_of(struct stage *stage, const json_t *from) {
@@ -148,8 +167,11 @@ static const struct kept *kept_of(struct stage *stage, const json_t *from) {
     if (stage->n_kept == STAGE_MAX_KEPT)
         return NULL;
     snprintf(path, sizeof path, WOKEN_DIRECTORY "/%s", id);
-    auto_close int directory = openat(stage->store, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    auto_close int file = directory < 0 ? -EBADF : openat(directory, "record.json", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    auto_close int directory =
+        openat(stage->store, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    auto_close int file = directory < 0
+                              ? -EBADF
+                              : openat(directory, "record.json", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     json_t *record;
     if (file < 0 || hibernated_read(file, &record, NULL) < 0)
         return NULL;
@@ -165,8 +187,10 @@ static int index_of(const json_t *from, size_t n) {
     return json_is_integer(json_object_get(from, "index")) && i >= 0 && (size_t)i < n ? (int)i : -1;
 }
 
-/* A file of an earlier sleep becomes this one's base-N, unless it is that already. Its number, or -errno. */
-static int link_base(struct stage *stage, const struct kept *kept, enum hibernated_kind kind, size_t i) {
+/* A file of an earlier sleep becomes this one's base-N, unless it is that already. Its number, or
+ * -errno. */
+static int link_base(
+    struct stage *stage, const struct kept *kept, enum hibernated_kind kind, size_t i) {
     const json_t *row = json_array_get(json_object_get(kept->record, hibernated_list(kind)), i);
     size_t n = json_array_size(stage->bases);
     char from[HIBERNATED_FILE_NAME], to[HIBERNATED_FILE_NAME];
@@ -186,7 +210,8 @@ static int link_base(struct stage *stage, const struct kept *kept, enum hibernat
     stage->linked[n].inode = st.st_ino;
     if (linkat(kept->directory, from, stage->fd, to, 0) < 0)
         return -errno;
-    json_t *copy = json_pack("{s:O, s:O}", "bytes", json_object_get(row, "bytes"), "sha256", json_object_get(row, "sha256"));
+    json_t *copy = json_pack("{s:O, s:O}", "bytes", json_object_get(row, "bytes"), "sha256",
+        json_object_get(row, "sha256"));
     if (!copy || json_array_append_new(stage->bases, copy) < 0)
         return -ENOMEM;
     stage->bytes += (uint64_t)st.st_size;
@@ -194,7 +219,8 @@ static int link_base(struct stage *stage, const struct kept *kept, enum hibernat
 }
 
 /* Whole or not at all, what it lies over included: what was linked for nothing is no harm. */
-static int link_same(struct stage *stage, const struct kept *kept, enum hibernated_kind kind, const json_t *from, json_t *rows) {
+static int link_same(struct stage *stage, const struct kept *kept, enum hibernated_kind kind,
+    const json_t *from, json_t *rows) {
     const json_t *all = json_object_get(kept->record, hibernated_list(kind)), *number;
     int i = index_of(from, json_array_size(all)), r = i < 0 ? -EINVAL : 0;
     json_t *row = r == 0 ? json_deep_copy(json_array_get(all, (size_t)i)) : NULL;
@@ -203,7 +229,8 @@ static int link_same(struct stage *stage, const struct kept *kept, enum hibernat
     size_t k;
 
     json_array_foreach(json_object_get(row, "over"), k, number) {
-        int base = r < 0 ? r : link_base(stage, kept, HIBERNATED_BASE, (size_t)json_integer_value(number));
+        int base =
+            r < 0 ? r : link_base(stage, kept, HIBERNATED_BASE, (size_t)json_integer_value(number));
 
         r = MIN(base, 0);
         if (r == 0)
@@ -214,7 +241,8 @@ static int link_same(struct stage *stage, const struct kept *kept, enum hibernat
         hibernated_file_name(here, kind, json_array_size(rows));
         r = linkat(kept->directory, there, stage->fd, here, 0) < 0 ? -errno : 0;
     }
-    if (r == 0 && ((over && json_object_set(row, "over", over) < 0) || json_array_append(rows, row) < 0))
+    if (r == 0 &&
+        ((over && json_object_set(row, "over", over) < 0) || json_array_append(rows, row) < 0))
         r = -ENOMEM;
     if (r == 0)
         stage->bytes += (uint64_t)json_integer_value(json_object_get(row, "bytes"));
@@ -224,9 +252,10 @@ static int link_same(struct stage *stage, const struct kept *kept, enum hibernat
     return r;
 }
 
-/* ---- what is written -------------------------------------------------------------------------------------------------- */
+/* ---- what is written ---- */
 
-static int make_file(struct stage *stage, enum hibernated_kind kind, size_t i, struct rollbox_error *error) {
+static int make_file(
+    struct stage *stage, enum hibernated_kind kind, size_t i, struct rollbox_error *error) {
     char name[HIBERNATED_FILE_NAME];
 
     hibernated_file_name(name, kind, i);
@@ -235,13 +264,16 @@ static int make_file(struct stage *stage, enum hibernated_kind kind, size_t i, s
 }
 
 /* `over`, NULL for none, is taken. */
-static int add_row(struct stage *stage, json_t *rows, int fd, uint64_t bytes, const char *digest, json_t *over, struct rollbox_error *error) {
-    json_t *row = json_pack("{s:I, s:s, s:o*}", "bytes", (json_int_t)bytes, "sha256", digest, "over", over);
+static int add_row(struct stage *stage, json_t *rows, int fd, uint64_t bytes, const char *digest,
+    json_t *over, struct rollbox_error *error) {
+    json_t *row =
+        json_pack("{s:I, s:s, s:o*}", "bytes", (json_int_t)bytes, "sha256", digest, "over", over);
 
     fault_point(FAULT_sleep_packed);
     stage->bytes += bytes;
     stage->written += bytes;
-    /* The disk begins with it while the next is made; hibernate_publish waits for all of them together. */
+    /* The disk begins with it while the next is made; hibernate_publish waits for all of them
+     * together. */
     (void)sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
     return row && json_array_append_new(rows, row) == 0 ? 0 : no_memory(error);
 }
@@ -270,7 +302,8 @@ static int hash_data(struct hashing *out, const void *data, size_t length) {
     return r;
 }
 
-static int write_whole(struct stage *stage, const struct delta_file *image, struct rollbox_error *error) {
+static int write_whole(
+    struct stage *stage, const struct delta_file *image, struct rollbox_error *error) {
     auto_close int to = make_file(stage, HIBERNATED_IMAGE, json_array_size(stage->images), error);
     struct hashing out = { .to = to };
     char digest[DIGEST_HEX + 1];
@@ -280,11 +313,15 @@ static int write_whole(struct stage *stage, const struct delta_file *image, stru
     digest_init(&out.digest);
     int r = hash_data(&out, image->data, image->length);
     digest_end_hex(&out.digest, digest);
-    return r < 0 ? io_error(error, -r, "the processes cannot be written to the store") : add_row(stage, stage->images, to, out.bytes, digest, NULL, error);
+    return r < 0 ? io_error(error, -r, "the processes cannot be written to the store")
+                 : add_row(stage, stage->images, to, out.bytes, digest, NULL, error);
 }
 
-static int put_difference(struct hashing *out, const struct delta_file *image, const struct delta_run *runs, size_t n_runs, uint64_t fresh) {
-    const struct delta_end end = { .n_runs = n_runs, .fresh = fresh, .length = image->length, .magic = DELTA_MAGIC };
+static int put_difference(struct hashing *out, const struct delta_file *image,
+    const struct delta_run *runs, size_t n_runs, uint64_t fresh) {
+    const struct delta_end end = {
+        .n_runs = n_runs, .fresh = fresh, .length = image->length, .magic = DELTA_MAGIC
+    };
     const char zeros[8] = { 0 };
     uint64_t at = 0;
     int r = 0;
@@ -299,8 +336,10 @@ static int put_difference(struct hashing *out, const struct delta_file *image, c
     return r == 0 ? hash_data(out, &end, sizeof end) : r;
 }
 
-/* Which of the base's files are worth it. Too many: the one with most of it alone, so that all others become one. False: none. */
-static bool choose_runs(const struct delta_run *runs, size_t n_runs, const struct stored_image *base, uint64_t length, bool *keeps) {
+/* Which of the base's files are worth it. Too many: the one with most of it alone, so that all
+ * others become one. False: none. */
+static bool choose_runs(const struct delta_run *runs, size_t n_runs,
+    const struct stored_image *base, uint64_t length, bool *keeps) {
     auto_free uint64_t *used = calloc(base->n_files, sizeof *used);
     uint64_t kept = 0, files = 0;
     size_t n = 0, best = 0;
@@ -319,12 +358,15 @@ static bool choose_runs(const struct delta_run *runs, size_t n_runs, const struc
         kept += keeps[i] ? used[i] : 0;
         files += keeps[i] ? base->files[i].length : 0;
     }
-    return kept >= length / 2 && kept >= LEAST_GAIN && files + (length - kept) <= MAX_WASTE * length;
+    return kept >= length / 2 && kept >= LEAST_GAIN &&
+           files + (length - kept) <= MAX_WASTE * length;
 }
 
 /* 1: written; 0: it is to be written whole; -errno with the error. */
-static int write_difference(struct stage *stage, const struct kept *kept, size_t i, const struct delta_file *image, struct rollbox_error *error) {
-    const json_t *before = json_object_get(json_array_get(json_object_get(kept->record, "images"), i), "over");
+static int write_difference(struct stage *stage, const struct kept *kept, size_t i,
+    const struct delta_file *image, struct rollbox_error *error) {
+    const json_t *before =
+        json_object_get(json_array_get(json_object_get(kept->record, "images"), i), "over");
     struct stored_image base = { 0 };
     struct delta_run whole, *runs = NULL;
     struct delta_view view;
@@ -340,14 +382,18 @@ static int write_difference(struct stage *stage, const struct kept *kept, size_t
     if (r == 0)
         r = choose_runs(runs, n_runs, &base, image->length, keeps);
     for (size_t k = 0; r == 1 && k < base.n_files; k++) {
-        int number = !keeps[k] ? 0 : link_base(stage, kept, k ? HIBERNATED_BASE : HIBERNATED_IMAGE, k ? (size_t)json_integer_value(json_array_get(before, k - 1)) : i);
+        int number = !keeps[k]
+                         ? 0
+                         : link_base(stage, kept, k ? HIBERNATED_BASE : HIBERNATED_IMAGE,
+                               k ? (size_t)json_integer_value(json_array_get(before, k - 1)) : i);
 
         r = number < 0 ? number : 1;
         if (r == 1 && keeps[k])
             json_array_append_new(over, json_integer(number));
     }
     if (r == 1) {
-        auto_close int to = make_file(stage, HIBERNATED_IMAGE, json_array_size(stage->images), error);
+        auto_close int to =
+            make_file(stage, HIBERNATED_IMAGE, json_array_size(stage->images), error);
         struct hashing out = { .to = to };
         char digest[DIGEST_HEX + 1];
 
@@ -362,7 +408,7 @@ static int write_difference(struct stage *stage, const struct kept *kept, size_t
             r = add_row(stage, stage->images, to, out.bytes, digest, TAKE_PTR(over), error);
         r = r < 0 ? r : 1;
     } else {
-        r = 0;                  /* what cannot be used is not needed */
+        r = 0; /* what cannot be used is not needed */
     }
     json_decref(over);
     free(runs);
@@ -373,11 +419,13 @@ static int write_difference(struct stage *stage, const struct kept *kept, size_t
 int stage_image(struct stage *stage, const json_t *from, struct rollbox_error *error) {
     const struct kept *kept = kept_of(stage, from);
     struct stored_image image = { .files = calloc(1, sizeof *image.files) };
-    int i = kept ? index_of(from, json_array_size(json_object_get(kept->record, "images"))) : -1, r = 0;
+    int i = kept ? index_of(from, json_array_size(json_object_get(kept->record, "images"))) : -1,
+        r = 0;
 
     if (!image.files)
         return no_memory(error);
-    if (i >= 0 && json_is_true(json_object_get(from, "same")) && link_same(stage, kept, HIBERNATED_IMAGE, from, stage->images) == 0) {
+    if (i >= 0 && json_is_true(json_object_get(from, "same")) &&
+        link_same(stage, kept, HIBERNATED_IMAGE, from, stage->images) == 0) {
         free(image.files);
         return 0;
     }
@@ -399,11 +447,13 @@ int stage_layer(struct stage *stage, const json_t *from, struct rollbox_error *e
     char digest[DIGEST_HEX + 1];
     uint64_t bytes = 0;
 
-    if (kept && json_is_true(json_object_get(from, "same")) && link_same(stage, kept, HIBERNATED_LAYER, from, stage->layers) == 0)
+    if (kept && json_is_true(json_object_get(from, "same")) &&
+        link_same(stage, kept, HIBERNATED_LAYER, from, stage->layers) == 0)
         return 0;
     auto_close int to = make_file(stage, HIBERNATED_LAYER, json_array_size(stage->layers), error);
     if (to < 0)
         return to;
-    int r = pack_write((int)json_integer_value(json_object_get(from, "fd")), to, digest, &bytes, error);
+    int r =
+        pack_write((int)json_integer_value(json_object_get(from, "fd")), to, digest, &bytes, error);
     return r < 0 ? r : add_row(stage, stage->layers, to, bytes, digest, NULL, error);
 }

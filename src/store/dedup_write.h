@@ -2,10 +2,14 @@
 /*
  * Writing what sleeps, without what is there already.
  *
- * Of a sandbox that has slept before, woken/ID still has the files (hibernated_read.h). A layer or image that is the same is linked, and an image that came of one is written as a difference over that one's files (delta.h), which are linked, too: so each
- * directory has all that it needs, the file system counts who needs what, and whichever goes first takes nothing from the others.
+ * Of a sandbox that has slept before, woken/ID still has the files (hibernated_read.h). A layer or
+ * image that is the same is linked, and an image that came of one is written as a difference over
+ * that one's files (delta.h), which are linked, too: so each directory has all that it needs, the
+ * file system counts who needs what, and whichever goes first takes nothing from the others.
  *
- * A difference lies over DELTA_MAX_FILES at most. When there would be more, those with little in them are written anew; when most of it is new, or the files have more that is not needed than what is, the image is written whole.
+ * A difference lies over DELTA_MAX_FILES at most. When there would be more, those with little in
+ * them are written anew; when most of it is new, or the files have more that is not needed than
+ * what is, the image is written whole.
  */
 #ifndef ROLLBOX_STORE_KEPT_H
 #define ROLLBOX_STORE_KEPT_H
@@ -19,13 +23,15 @@
 #include "store/hibernated_read.h"
 #include "store/delta.h"
 
-#define STAGE_MAX_KEPT 16               /* directories that are looked into; what is of others is written anew */
+#define STAGE_MAX_KEPT                                                                             \
+    16 /* directories that are looked into; what is of others is written anew                      \
+        */
 
 /* The directory of one that is on its way to sleep. */
 struct stage {
-    int store, fd;              /* both borrowed */
-    json_t *layers, *images, *bases;    /* of its record */
-    uint64_t bytes, written;    /* of all files; of those that were not linked */
+    int store, fd;                   /* both borrowed */
+    json_t *layers, *images, *bases; /* of its record */
+    uint64_t bytes, written;         /* of all files; of those that were not linked */
     struct kept {
         char id[HIBERNATED_ID_LENGTH + 1];
         int directory;
@@ -34,20 +40,24 @@ struct stage {
     size_t n_kept;
     struct stage_base {
         uint64_t inode;
-    } *linked;                  /* bases, in order */
+    } * linked; /* bases, in order */
 };
 
 int stage_init(struct stage *stage, int store, int fd, struct rollbox_error *error);
 void stage_done(struct stage *stage);
 
-/* `from`: {"fd"}, or {"fd", "kept": ID, "index": N, "same": bool}: the next layer or image; if `same`, it is layer-N or image-N of woken/ID, else an image that has come of that. */
+/* `from`: {"fd"}, or {"fd", "kept": ID, "index": N, "same": bool}: the next layer or image; if
+ * `same`, it is layer-N or image-N of woken/ID, else an image that has come of that. */
 int stage_layer(struct stage *stage, const json_t *from, struct rollbox_error *error);
 int stage_image(struct stage *stage, const json_t *from, struct rollbox_error *error);
 
-/* Each part of image `i` of a directory and its record, with what it lies over, in turn, as long as the call returns 0. What that returned, or -errno; -EBADMSG: it is damaged. No error is set. */
-int stored_image_each(int directory, const json_t *record, size_t i, int (*call)(void *context, const char *data, uint64_t length), void *context);
+/* Each part of image `i` of a directory and its record, with what it lies over, in turn, as long as
+ * the call returns 0. What that returned, or -errno; -EBADMSG: it is damaged. No error is set. */
+int stored_image_each(int directory, const json_t *record, size_t i,
+    int (*call)(void *context, const char *data, uint64_t length), void *context);
 
 /* Writes such an image, whole, to an empty file. DAMAGED, IO. */
-int stored_image_write(int directory, const json_t *record, size_t i, int to, struct rollbox_error *error);
+int stored_image_write(
+    int directory, const json_t *record, size_t i, int to, struct rollbox_error *error);
 
 #endif

@@ -7,11 +7,12 @@
 
 #include "base/cleanup.h"
 
-#define PROBES 8u               /* blocks that look alike */
+#define PROBES 8u /* blocks that look alike */
 
-/* ---- reading ---------------------------------------------------------------------------------------------------------- */
+/* ---- reading ---- */
 
-static bool run_is_sound(const struct delta_run *run, const struct delta_file *files, size_t n_files, uint64_t fresh) {
+static bool run_is_sound(
+    const struct delta_run *run, const struct delta_file *files, size_t n_files, uint64_t fresh) {
     if (run->file >= n_files || !run->length || run->offset % DELTA_BLOCK)
         return false;
     uint64_t most = run->file ? files[run->file].length : fresh;
@@ -27,11 +28,13 @@ bool delta_view(const struct delta_file *files, size_t n_files, struct delta_vie
         return false;
     memcpy(&end, own->data + own->length - sizeof end, sizeof end);
     const uint64_t room = own->length - sizeof end;
-    if (end.magic != DELTA_MAGIC || end.n_runs > room / sizeof(struct delta_run) || end.fresh > room || (end.fresh + 7) / 8 * 8 + end.n_runs * sizeof(struct delta_run) != room)
+    if (end.magic != DELTA_MAGIC || end.n_runs > room / sizeof(struct delta_run) ||
+        end.fresh > room || (end.fresh + 7) / 8 * 8 + end.n_runs * sizeof(struct delta_run) != room)
         return false;
     const struct delta_run *runs = (const void *)(own->data + (end.fresh + 7) / 8 * 8);
     for (uint64_t i = 0; i < end.n_runs; i++) {
-        if (!run_is_sound(&runs[i], files, n_files, end.fresh) || runs[i].length > end.length - covered)
+        if (!run_is_sound(&runs[i], files, n_files, end.fresh) ||
+            runs[i].length > end.length - covered)
             return false;
         covered += runs[i].length;
         if (runs[i].length % DELTA_BLOCK && i + 1 < end.n_runs)
@@ -39,11 +42,13 @@ bool delta_view(const struct delta_file *files, size_t n_files, struct delta_vie
     }
     if (covered != end.length)
         return false;
-    *ret_view = (struct delta_view){ .files = files, .n_files = n_files, .runs = runs, .n_runs = end.n_runs, .length = end.length };
+    *ret_view = (struct delta_view){
+        .files = files, .n_files = n_files, .runs = runs, .n_runs = end.n_runs, .length = end.length
+    };
     return true;
 }
 
-/* ---- finding ---------------------------------------------------------------------------------------------------------- */
+/* ---- finding ---- */
 
 struct place {
     uint64_t offset;
@@ -52,8 +57,8 @@ struct place {
 
 struct finding {
     const struct delta_view *base;
-    struct place *places;       /* of each block of the base */
-    uint32_t *table;            /* 1 + the number of a block, by its looks; NULL: not needed yet */
+    struct place *places; /* of each block of the base */
+    uint32_t *table;      /* 1 + the number of a block, by its looks; NULL: not needed yet */
     size_t n, mask;
 };
 
@@ -61,7 +66,8 @@ static const char *block_at(const struct finding *finding, size_t i) {
     return finding->base->files[finding->places[i].file].data + finding->places[i].offset;
 }
 
-/* Some words of each quarter KiB: enough to tell most pages apart, and a quarter of the memory to read. */
+/* Some words of each quarter KiB: enough to tell most pages apart, and a quarter of the memory to
+ * read. */
 static uint64_t looks_of(const char *block) {
     uint64_t looks = 0, word;
 
@@ -81,7 +87,8 @@ static int make_places(struct finding *finding) {
         return -ENOMEM;
     for (size_t i = 0; i < base->n_runs; i++)
         for (uint64_t done = 0; done + DELTA_BLOCK <= base->runs[i].length; done += DELTA_BLOCK)
-            finding->places[finding->n++] = (struct place){ .offset = base->runs[i].offset + done, .file = base->runs[i].file };
+            finding->places[finding->n++] =
+                (struct place){ .offset = base->runs[i].offset + done, .file = base->runs[i].file };
     return finding->n < UINT32_MAX ? 0 : -E2BIG;
 }
 
@@ -152,7 +159,8 @@ static int add_run(struct runs *runs, uint32_t file, uint64_t offset, uint64_t l
     return 0;
 }
 
-int delta_find(const struct delta_file *image, const struct delta_view *base, struct delta_run **ret_runs, size_t *ret_n) {
+int delta_find(const struct delta_file *image, const struct delta_view *base,
+    struct delta_run **ret_runs, size_t *ret_n) {
     struct finding finding = { .base = base };
     struct runs runs = { 0 };
     uint64_t fresh = 0, done = 0;
@@ -163,12 +171,13 @@ int delta_find(const struct delta_file *image, const struct delta_view *base, st
         int same = find_block(&finding, image->data + done, &found);
 
         if (same > 0) {
-            r = add_run(&runs, finding.places[found].file + 1, finding.places[found].offset, DELTA_BLOCK);
+            r = add_run(
+                &runs, finding.places[found].file + 1, finding.places[found].offset, DELTA_BLOCK);
         } else {
             r = same < 0 ? same : add_run(&runs, 0, fresh, DELTA_BLOCK);
             fresh += DELTA_BLOCK;
         }
-        found++;                /* what was changed is followed by what was not */
+        found++; /* what was changed is followed by what was not */
     }
     if (r == 0 && done < image->length)
         r = add_run(&runs, 0, fresh, image->length - done);
@@ -191,14 +200,16 @@ uint64_t delta_settle(struct delta_run *runs, size_t *n_runs, const bool *keeps,
         struct delta_run run = runs[i];
         uint32_t number = 0;
 
-        for (size_t k = 0; run.file && run.file <= n_files && keeps[run.file - 1] && k < run.file; k++)
+        for (size_t k = 0; run.file && run.file <= n_files && keeps[run.file - 1] && k < run.file;
+             k++)
             number += keeps[k];
         run.file = number;
         if (!number) {
             run.offset = fresh;
             fresh += run.length;
         }
-        if (n && runs[n - 1].file == run.file && runs[n - 1].offset + runs[n - 1].length == run.offset)
+        if (n && runs[n - 1].file == run.file &&
+            runs[n - 1].offset + runs[n - 1].length == run.offset)
             runs[n - 1].length += run.length;
         else
             runs[n++] = run;

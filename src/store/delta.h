@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Differences: an image of processes as one file with what is new in it, and others that have the rest (docs/store-format.md, "Sandboxes that sleep").
+ * Differences: an image of processes as one file with what is new in it, and others that have the
+ * rest (docs/store-format.md, "Sandboxes that sleep").
  *
- * Blocks of a page's size are compared byte for byte with those of the image that the processes came from, first with the one that follows where the last was found, then with some that look alike. So a page that has moved is found as
- * well as one that has not, no digest decides what is the same, and whoever makes pages look alike only makes more of them be written.
+ * Blocks of a page's size are compared byte for byte with those of the image that the processes
+ * came from, first with the one that follows where the last was found, then with some that look
+ * alike. So a page that has moved is found as well as one that has not, no digest decides what is
+ * the same, and whoever makes pages look alike only makes more of them be written.
  *
  * A file is new blocks, then runs in the image's order, at the very end a struct delta_end.
  */
@@ -15,21 +18,21 @@
 #include <stdint.h>
 
 #define DELTA_BLOCK 4096u
-#define DELTA_MAX_FILES 8u              /* that a difference lies over: as hibernated_read.h has it */
+#define DELTA_MAX_FILES 8u /* that a difference lies over: as hibernated_read.h has it */
 #define DELTA_MAGIC 0x316574656c646252ull
 
 /* Bytes that follow each other in the image and in a file. */
 struct delta_run {
-    uint64_t length, offset;    /* multiples of DELTA_BLOCK, but for the last run's length */
-    uint32_t file;              /* 0: the difference itself, else 1 + which of those that it lies over */
+    uint64_t length, offset; /* multiples of DELTA_BLOCK, but for the last run's length */
+    uint32_t file; /* 0: the difference itself, else 1 + which of those that it lies over */
     uint32_t unused;
 };
 
 struct delta_end {
     uint64_t n_runs;
-    uint64_t fresh;             /* bytes of new blocks, at the beginning */
-    uint64_t length;            /* of the image */
-    uint64_t magic;             /* the last thing */
+    uint64_t fresh;  /* bytes of new blocks, at the beginning */
+    uint64_t length; /* of the image */
+    uint64_t magic;  /* the last thing */
 };
 
 /* A file that is mapped. */
@@ -47,13 +50,17 @@ struct delta_view {
     uint64_t length;
 };
 
-/* A difference's runs, whose file 0 is itself, if each lies within what it names. files[0] is the difference; the view borrows all. */
+/* A difference's runs, whose file 0 is itself, if each lies within what it names. files[0] is the
+ * difference; the view borrows all. */
 bool delta_view(const struct delta_file *files, size_t n_files, struct delta_view *ret_view);
 
-/* Runs of `image`: of file 0 what is new, in its order, and of 1 + n what file n of `base` has. *ret_runs: for free(). -ENOMEM. */
-int delta_find(const struct delta_file *image, const struct delta_view *base, struct delta_run **ret_runs, size_t *ret_n);
+/* Runs of `image`: of file 0 what is new, in its order, and of 1 + n what file n of `base` has.
+ * *ret_runs: for free(). -ENOMEM. */
+int delta_find(const struct delta_file *image, const struct delta_view *base,
+    struct delta_run **ret_runs, size_t *ret_n);
 
-/* What is new, or of a file that `keeps` (of base->n_files) does not have, becomes file 0's; the others get the numbers 1, 2, ... in order. In place; returns the bytes of file 0. */
+/* What is new, or of a file that `keeps` (of base->n_files) does not have, becomes file 0's; the
+ * others get the numbers 1, 2, ... in order. In place; returns the bytes of file 0. */
 uint64_t delta_settle(struct delta_run *runs, size_t *n_runs, const bool *keeps, size_t n_files);
 
 #endif

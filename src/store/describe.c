@@ -17,9 +17,9 @@
 #include "guest/process_image.h"
 #include "store/hibernate.h"
 
-#define MAX_COMMAND 4096u      /* bytes of a command line */
+#define MAX_COMMAND 4096u /* bytes of a command line */
 
-/* ---- processes -------------------------------------------------------------------------------------------------------- */
+/* ---- processes ---- */
 
 struct view {
     const char *base;
@@ -56,7 +56,8 @@ static uint64_t bytes_of(const struct view *view, struct image_range runs) {
 }
 
 /* What of the process' memory the image has; the rest is left as it is. */
-static void read_memory(const struct view *view, const struct image_process *p, uint64_t address, char *to, uint64_t length) {
+static void read_memory(const struct view *view, const struct image_process *p, uint64_t address,
+    char *to, uint64_t length) {
     const struct image_area *areas = TABLE(view, areas, struct image_area) + p->areas.first;
 
     for (uint32_t i = 0; i < p->areas.n; i++) {
@@ -65,10 +66,12 @@ static void read_memory(const struct view *view, const struct image_process *p, 
         if (!has_pages(&areas[i]) || address >= areas[i].end || areas[i].start >= address + length)
             continue;
         for (uint32_t k = 0; k < areas[i].runs.n; k++) {
-            uint64_t from = MAX(runs[k].address, address), end = MIN(runs[k].address + runs[k].length, address + length);
+            uint64_t from = MAX(runs[k].address, address),
+                     end = MIN(runs[k].address + runs[k].length, address + length);
 
             if (from < end)
-                memcpy(to + (from - address), view->base + runs[k].at + (from - runs[k].address), end - from);
+                memcpy(to + (from - address), view->base + runs[k].at + (from - runs[k].address),
+                    end - from);
         }
     }
 }
@@ -92,21 +95,41 @@ static json_t *command_of(const struct view *view, const struct image_process *p
 
 static const char *kind_of(const struct image_file *file) {
     switch ((enum image_file_kind)file->kind) {
-    case IMAGE_FILE_PATH: return S_ISREG(file->mode) ? "file" : S_ISDIR(file->mode) ? "directory" : S_ISFIFO(file->mode) ? "fifo" : "device";
-    case IMAGE_FILE_EXTERNAL: return "client";
-    case IMAGE_FILE_PIPE: return "pipe";
-    case IMAGE_FILE_MEMORY: return file->is_nameless ? "deleted" : "memory";
-    case IMAGE_FILE_EVENT: return "eventfd";
-    case IMAGE_FILE_EPOLL: return "epoll";
-    case IMAGE_FILE_TIMER: return "timerfd";
-    case IMAGE_FILE_SIGNAL: return "signalfd";
-    case IMAGE_FILE_SOCKET: return file->backlog ? "listening" : file->domain == AF_UNIX || file->is_alone ? "socket" : "connection";
-    case IMAGE_FILE_PIDFD: return "pidfd";
-    case IMAGE_FILE_MASTER: return "master";
-    case IMAGE_FILE_TERMINAL: return "terminal";
-    case IMAGE_FILE_HUNG_UP: return "hung up";
-    case IMAGE_FILE_NOTIFY: return "inotify";
-    case IMAGE_FILE_CLOCK: return "clock";
+    case IMAGE_FILE_PATH:
+        return S_ISREG(file->mode)    ? "file"
+               : S_ISDIR(file->mode)  ? "directory"
+               : S_ISFIFO(file->mode) ? "fifo"
+                                      : "device";
+    case IMAGE_FILE_EXTERNAL:
+        return "client";
+    case IMAGE_FILE_PIPE:
+        return "pipe";
+    case IMAGE_FILE_MEMORY:
+        return file->is_nameless ? "deleted" : "memory";
+    case IMAGE_FILE_EVENT:
+        return "eventfd";
+    case IMAGE_FILE_EPOLL:
+        return "epoll";
+    case IMAGE_FILE_TIMER:
+        return "timerfd";
+    case IMAGE_FILE_SIGNAL:
+        return "signalfd";
+    case IMAGE_FILE_SOCKET:
+        return file->backlog                               ? "listening"
+               : file->domain == AF_UNIX || file->is_alone ? "socket"
+                                                           : "connection";
+    case IMAGE_FILE_PIDFD:
+        return "pidfd";
+    case IMAGE_FILE_MASTER:
+        return "master";
+    case IMAGE_FILE_TERMINAL:
+        return "terminal";
+    case IMAGE_FILE_HUNG_UP:
+        return "hung up";
+    case IMAGE_FILE_NOTIFY:
+        return "inotify";
+    case IMAGE_FILE_CLOCK:
+        return "clock";
     }
     return "other";
 }
@@ -119,7 +142,8 @@ static json_t *descriptors_of(const struct view *view, const struct image_proces
     for (uint32_t i = 0; i < p->fds.n; i++) {
         const char *kind = kind_of(&files[fds[i].file]);
 
-        if (json_object_set_new(kinds, kind, json_integer(json_integer_value(json_object_get(kinds, kind)) + 1)) < 0) {
+        if (json_object_set_new(kinds, kind,
+                json_integer(json_integer_value(json_object_get(kinds, kind)) + 1)) < 0) {
             json_decref(kinds);
             return NULL;
         }
@@ -128,18 +152,23 @@ static json_t *descriptors_of(const struct view *view, const struct image_proces
 }
 
 static json_t *threads_of(const struct view *view, const struct image_process *p) {
-    const struct image_thread *threads = TABLE(view, threads, struct image_thread) + p->threads.first;
+    const struct image_thread *threads =
+        TABLE(view, threads, struct image_thread) + p->threads.first;
     json_t *rows = json_array();
 
     for (uint32_t i = 0; i < p->threads.n; i++)
-        if (json_array_append_new(rows, json_pack("{s:I, s:o}", "tid", (json_int_t)threads[i].tid, "name", text_of(threads[i].name, strnlen(threads[i].name, sizeof threads[i].name)))) < 0) {
+        if (json_array_append_new(rows,
+                json_pack("{s:I, s:o}", "tid", (json_int_t)threads[i].tid, "name",
+                    text_of(threads[i].name, strnlen(threads[i].name, sizeof threads[i].name)))) <
+            0) {
             json_decref(rows);
             return NULL;
         }
     return rows;
 }
 
-static json_t *describe_process(const struct view *view, const struct image_process *p, json_int_t parent) {
+static json_t *describe_process(
+    const struct view *view, const struct image_process *p, json_int_t parent) {
     const struct image_area *areas = TABLE(view, areas, struct image_area) + p->areas.first;
     const struct image_thread *first = TABLE(view, threads, struct image_thread) + p->threads.first;
     const struct image_guard *guards = TABLE(view, guards, struct image_guard);
@@ -151,39 +180,51 @@ static json_t *describe_process(const struct view *view, const struct image_proc
         for (uint32_t k = 0; k < areas[i].guards.n; k++)
             guarded += guards[areas[i].guards.first + k].length;
     }
-    return json_pack("{s:I, s:I, s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:o}", "pid", (json_int_t)p->pid, "parent", parent, "session", (json_int_t)p->session, "group", (json_int_t)p->group, "state", "living",
-                     "name", text_of(first->name, strnlen(first->name, sizeof first->name)), "command", command_of(view, p), "executable", path_of(view, p->executable), "directory", path_of(view, p->directory),
-                     "memory_bytes", (json_int_t)memory, "mapped_bytes", (json_int_t)mapped, "guarded_bytes", (json_int_t)guarded, "threads", threads_of(view, p), "descriptors", descriptors_of(view, p));
+    return json_pack("{s:I, s:I, s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:o}",
+        "pid", (json_int_t)p->pid, "parent", parent, "session", (json_int_t)p->session, "group",
+        (json_int_t)p->group, "state", "living", "name",
+        text_of(first->name, strnlen(first->name, sizeof first->name)), "command",
+        command_of(view, p), "executable", path_of(view, p->executable), "directory",
+        path_of(view, p->directory), "memory_bytes", (json_int_t)memory, "mapped_bytes",
+        (json_int_t)mapped, "guarded_bytes", (json_int_t)guarded, "threads", threads_of(view, p),
+        "descriptors", descriptors_of(view, p));
 }
 
 json_t *describe_processes(const void *base, uint64_t length) {
-    const struct view view = { base, (const void *)((const char *)base + length - sizeof(struct image)) };
+    const struct view view = { base,
+        (const void *)((const char *)base + length - sizeof(struct image)) };
     const struct image_process *processes = TABLE(&view, processes, struct image_process);
     json_t *rows = json_array();
 
     for (uint64_t i = 0; rows && i < view.it->processes.n; i++) {
         const struct image_process *p = &processes[i];
         json_int_t parent = p->parent ? (json_int_t)processes[p->parent - 1].pid : 1;
-        json_t *row = p->kind == IMAGE_LIVING ? describe_process(&view, p, parent)
-                                              : json_pack("{s:I, s:I, s:I, s:I, s:s}", "pid", (json_int_t)p->pid, "parent", parent, "session", (json_int_t)p->session, "group", (json_int_t)p->group, "state",
-                                                          p->kind == IMAGE_ZOMBIE ? "zombie" : "gone");
+        json_t *row =
+            p->kind == IMAGE_LIVING
+                ? describe_process(&view, p, parent)
+                : json_pack("{s:I, s:I, s:I, s:I, s:s}", "pid", (json_int_t)p->pid, "parent",
+                      parent, "session", (json_int_t)p->session, "group", (json_int_t)p->group,
+                      "state", p->kind == IMAGE_ZOMBIE ? "zombie" : "gone");
 
         if (json_array_append_new(rows, row) < 0) {
             json_decref(rows);
             return NULL;
         }
     }
-    return json_pack("{s:o, s:o}", "kernel", text_of(view.it->release, strnlen(view.it->release, sizeof view.it->release)), "processes", rows);
+    return json_pack("{s:o, s:o}", "kernel",
+        text_of(view.it->release, strnlen(view.it->release, sizeof view.it->release)), "processes",
+        rows);
 }
 
-/* ---- what would refuse it --------------------------------------------------------------------------------------------- */
+/* ---- what would refuse it ---- */
 
 /* `why`: NULL if nothing would. */
 static void add_check(json_t *state, const char *what, const char *why) {
     json_t *checks = json_object_get(state, "checks");
 
     if (checks)
-        json_array_append_new(checks, json_pack("{s:s, s:b, s:o}", "what", what, "ok", why == NULL, "why", why ? text_of(why, strlen(why)) : json_null()));
+        json_array_append_new(checks, json_pack("{s:s, s:b, s:o}", "what", what, "ok", why == NULL,
+                                          "why", why ? text_of(why, strlen(why)) : json_null()));
 }
 
 /* How long the longest of these is that a path lies in. */
@@ -195,15 +236,18 @@ static size_t depth_in(const char *path, const json_t *directories) {
         const char *directory = json_string_value(item);
         size_t length = directory ? strlen(directory) : 0;
 
-        if (length && !strncmp(path, directory, length) && (!path[length] || path[length] == '/' || directory[length - 1] == '/'))
+        if (length && !strncmp(path, directory, length) &&
+            (!path[length] || path[length] == '/' || directory[length - 1] == '/'))
             deepest = MAX(deepest, length);
     }
     return deepest;
 }
 
-/* Programs and libraries are mapped from the host again, and are to be what they were. Those of the sandbox's own places are in its layers, and what is granted below these is the host's. */
+/* Programs and libraries are mapped from the host again, and are to be what they were. Those of the
+ * sandbox's own places are in its layers, and what is granted below these is the host's. */
 static void check_mapped(const struct view *view, const json_t *places, json_t *state) {
-    const json_t *own = json_object_get(places, "own"), *granted = json_object_get(places, "granted");
+    const json_t *own = json_object_get(places, "own"),
+                 *granted = json_object_get(places, "granted");
     const struct image_area *areas = TABLE(view, areas, struct image_area);
     auto_buf struct buf why = BUF_INIT;
 
@@ -215,21 +259,29 @@ static void check_mapped(const struct view *view, const json_t *places, json_t *
             continue;
         if (stat(path, &st) < 0)
             buf_printf(&why, "%s, which a process has mapped: %s", path, strerror(errno));
-        else if ((uint64_t)st.st_size != areas[i].size || st.st_mtim.tv_sec != areas[i].mtime_s || st.st_mtim.tv_nsec != areas[i].mtime_ns)
-            buf_printf(&why, "%s, which a process has mapped, is another file now (by its size or time of change)", path);
+        else if ((uint64_t)st.st_size != areas[i].size || st.st_mtim.tv_sec != areas[i].mtime_s ||
+                 st.st_mtim.tv_nsec != areas[i].mtime_ns)
+            buf_printf(&why,
+                "%s, which a process has mapped, is another file now (by its size or time of "
+                "change)",
+                path);
     }
     add_check(state, "mapped files", why.length ? why.data : NULL);
 }
 
-static int describe_image(int fd, const json_t *places, json_t *state, struct rollbox_error *error) {
+static int describe_image(
+    int fd, const json_t *places, json_t *state, struct rollbox_error *error) {
     struct utsname kernel;
     struct stat st;
 
     if (fstat(fd, &st) < 0)
-        return error_set(error, ROLLBOX_ERR_IO, errno, "store", "the image of the processes cannot be read: %s", strerror(errno));
-    void *base = st.st_size ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+        return error_set(error, ROLLBOX_ERR_IO, errno, "store",
+            "the image of the processes cannot be read: %s", strerror(errno));
+    void *base =
+        st.st_size ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
     if (base == MAP_FAILED)
-        return error_set(error, ROLLBOX_ERR_IO, st.st_size ? errno : EINVAL, "store", "the image of the processes cannot be read");
+        return error_set(error, ROLLBOX_ERR_IO, st.st_size ? errno : EINVAL, "store",
+            "the image of the processes cannot be read");
     bool is_sound = image_is_sound(base, (uint64_t)st.st_size);
     json_t *found = is_sound ? describe_processes(base, (uint64_t)st.st_size) : NULL;
     int r = found ? json_object_update(state, found) : 0;
@@ -239,12 +291,18 @@ static int describe_image(int fd, const json_t *places, json_t *state, struct ro
         munmap(base, (size_t)st.st_size);
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
     }
-    add_check(state, "tables", is_sound ? NULL : "the image of the processes is not sound: a table, range or address in it leads out of it, or it is of another version");
+    add_check(state, "tables",
+        is_sound ? NULL
+                 : "the image of the processes is not sound: a table, range or address in it leads "
+                   "out of it, or it is of another version");
     if (is_sound) {
-        const struct view view = { base, (const void *)((const char *)base + st.st_size - (off_t)sizeof(struct image)) };
-        bool same = uname(&kernel) == 0 && !strncmp(kernel.release, view.it->release, sizeof view.it->release - 1);
+        const struct view view = { base,
+            (const void *)((const char *)base + st.st_size - (off_t)sizeof(struct image)) };
+        bool same = uname(&kernel) == 0 &&
+                    !strncmp(kernel.release, view.it->release, sizeof view.it->release - 1);
 
-        add_check(state, "kernel", same ? NULL : "the processes are of another kernel than runs here");
+        add_check(
+            state, "kernel", same ? NULL : "the processes are of another kernel than runs here");
         if (places)
             check_mapped(&view, places, state);
     }
@@ -252,14 +310,15 @@ static int describe_image(int fd, const json_t *places, json_t *state, struct ro
     return 0;
 }
 
-/* ---- jobs ------------------------------------------------------------------------------------------------------------- */
+/* ---- jobs ---- */
 
 static json_t *begin_description(const json_t *root, struct rollbox_error *error) {
     json_t *state = json_deep_copy(json_object_get(root, "state"));
 
     if (!json_is_object(state)) {
         json_decref(state);
-        error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job's \"state\" is missing or not valid");
+        error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "the job's \"state\" is missing or not valid");
         return NULL;
     }
     return state;
@@ -271,8 +330,7 @@ static void settle_description(json_t *state) {
     bool is_sound = true;
     size_t i;
 
-    json_array_foreach(checks, i, check)
-        is_sound &= !json_is_false(json_object_get(check, "ok"));
+    json_array_foreach(checks, i, check) is_sound &= !json_is_false(json_object_get(check, "ok"));
     if (checks)
         json_object_set_new(state, "sound", json_boolean(is_sound));
 }
@@ -284,7 +342,9 @@ int describe_state(const struct job *job, json_t **ret_json, struct rollbox_erro
 
     if (!state)
         return -EINVAL;
-    int r = json_is_integer(image) ? describe_image((int)json_integer_value(image), NULL, state, error) : 0;
+    int r = json_is_integer(image)
+                ? describe_image((int)json_integer_value(image), NULL, state, error)
+                : 0;
     bool verifies = json_object_get(state, "checks");
     if (r == 0)
         r = changes_json(job, &changes, verifies ? &unreadable : error);
@@ -315,10 +375,12 @@ int describe_hibernated(int store, int fd, json_t **ret_json, struct rollbox_err
     struct rollbox_error damage;
     r = state ? 0 : -EINVAL;
     if (r == 0 && json_object_get(state, "checks"))
-        add_check(state, "digests", hibernate_verify(store, job.id, &damage) < 0 ? damage.message : NULL);
+        add_check(
+            state, "digests", hibernate_verify(store, job.id, &damage) < 0 ? damage.message : NULL);
     if (r == 0 && json_is_integer(index)) {
         image = hibernate_open_image(store, job.id, (size_t)json_integer_value(index));
-        r = image < 0 ? error_set(error, ROLLBOX_ERR_IO, -image, "store", "the image of the processes cannot be read: %s", strerror(-image))
+        r = image < 0 ? error_set(error, ROLLBOX_ERR_IO, -image, "store",
+                            "the image of the processes cannot be read: %s", strerror(-image))
                       : describe_image(image, json_object_get(job.root, "places"), state, error);
     }
     hibernate_job_done(&job);

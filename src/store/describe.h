@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a state of a sandbox holds, in JSON: the processes of its image (guest/process_image.h), its files' changes. And whether it is what was kept: what would refuse it is told in words.
+ * What a state of a sandbox holds, in JSON: the processes of its image (guest/process_image.h), its
+ * files' changes. And whether it is what was kept: what would refuse it is told in words.
  *
- * Jobs of the engine's (docs/store-format.md, "Jobs"): it knows the states, this process reads what guests have chosen.
+ * Jobs of the engine's (docs/store-format.md, "Jobs"): it knows the states, this process reads what
+ * guests have chosen.
  */
 #ifndef ROLLBOX_STORE_DESCRIBE_H
 #define ROLLBOX_STORE_DESCRIBE_H
@@ -18,7 +20,8 @@ json_t *describe_processes(const void *base, uint64_t length);
 /* The job's "state" with what its image and layers have; with "verify", its "checks" with ours. */
 int describe_state(const struct job *job, json_t **ret_json, struct rollbox_error *error);
 
-/* The same of one that sleeps: what the job on `fd` names is in the store, and every digest is taken anew to verify it. */
+/* The same of one that sleeps: what the job on `fd` names is in the store, and every digest is
+ * taken anew to verify it. */
 int describe_hibernated(int store, int fd, json_t **ret_json, struct rollbox_error *error);
 
 #endif

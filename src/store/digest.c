@@ -12,7 +12,8 @@
 #define MAX_SEGMENTS (1u << 20)
 #define CHUNK (256u << 10)
 
-/* One thread: the program's one pair of buffers. Smaller files are read as a whole, which costs less than asking for their holes. */
+/* One thread: the program's one pair of buffers. Smaller files are read as a whole, which costs
+ * less than asking for their holes. */
 static uint8_t chunks[2][CHUNK];
 
 void digest_init(struct digest *digest) {
@@ -68,11 +69,12 @@ int segments_of(int fd, uint64_t size, struct segment **ret_segments, size_t *re
         if (hole < 0) {
             if (errno != EINVAL)
                 return -errno;
-            data = (off_t)at;           /* a file system that knows no holes */
+            data = (off_t)at; /* a file system that knows no holes */
             hole = (off_t)size;
         }
         uint64_t start = (uint64_t)data / SEGMENT_BLOCK * SEGMENT_BLOCK;
-        uint64_t end = MIN(((uint64_t)hole + SEGMENT_BLOCK - 1) / SEGMENT_BLOCK * SEGMENT_BLOCK, size);
+        uint64_t end =
+            MIN(((uint64_t)hole + SEGMENT_BLOCK - 1) / SEGMENT_BLOCK * SEGMENT_BLOCK, size);
         if (start >= size)
             break;
         start = MAX(start, at);
@@ -108,7 +110,8 @@ void content_init(struct content *content, uint64_t size) {
     content->held = 0;
 }
 
-static void block_done(struct content *content, uint64_t offset, const uint8_t *data, size_t length) {
+static void block_done(
+    struct content *content, uint64_t offset, const uint8_t *data, size_t length) {
     if (all_zero(data, length))
         return;
     digest_add_u64(&content->digest, offset);
@@ -217,7 +220,8 @@ int content_same(int a, int b, uint64_t size) {
     }
     if (r < 0)
         return r;
-    /* What is a hole in both is the same: on from one end of a segment to the next, over the union of both lists. */
+    /* What is a hole in both is the same: on from one end of a segment to the next, over the union
+     * of both lists. */
     for (uint64_t at = 0; at < size;) {
         while (i < n_a && of_a[i].offset + of_a[i].length <= at)
             i++;

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SHA-256, from nettle: small, no initialisation, uses the processor's own instructions, and libarchive has loaded it already.
+ * SHA-256, from nettle: small, no initialisation, uses the processor's own instructions, and
+ * libarchive has loaded it already.
  *
- * The digest of a file's content does not read its holes: it is over the size and, for every block of 4 KiB that has a byte other than 0, its offset and its bytes. So it does not depend on how a
+ * The digest of a file's content does not read its holes: it is over the size and, for every block
+ * of 4 KiB that has a byte other than 0, its offset and its bytes. So it does not depend on how a
  * file system keeps the file, and a guest's file of 8 EiB of nothing costs nothing.
  */
 #ifndef ROLLBOX_STORE_DIGEST_H
@@ -28,20 +30,22 @@ void digest_end(struct digest *digest, uint8_t ret_bytes[DIGEST_BYTES]);
 void digest_hex(const uint8_t bytes[DIGEST_BYTES], char ret_hex[DIGEST_HEX + 1]);
 void digest_end_hex(struct digest *digest, char ret_hex[DIGEST_HEX + 1]);
 
-/* The parts of a file that are not holes, in order, aligned to blocks, ending at `size` at the latest. */
+/* The parts of a file that are not holes, in order, aligned to blocks, ending at `size` at the
+ * latest. */
 struct segment {
     uint64_t offset, length;
 };
 
 #define SEGMENT_BLOCK 4096
 
-/* For free(). *ret_n is 0 for a file of holes. 0 or -errno; -EFBIG for more than a million segments. */
+/* For free(). *ret_n is 0 for a file of holes. 0 or -errno; -EFBIG for more than a million
+ * segments. */
 int segments_of(int fd, uint64_t size, struct segment **ret_segments, size_t *ret_n);
 
 /* Takes data in order, in any portions. */
 struct content {
     struct digest digest;
-    uint64_t offset;            /* of the block below */
+    uint64_t offset; /* of the block below */
     size_t held;
     uint8_t block[SEGMENT_BLOCK];
 };

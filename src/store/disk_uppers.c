@@ -19,14 +19,16 @@ typedef int (*box_visitor)(int store, const char *name, int directory, void *con
 static int each_box(int store, box_visitor visit, void *context) {
     struct names names;
 
-    auto_close int boxes = openat(store, BOXES_DIRECTORY, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    auto_close int boxes =
+        openat(store, BOXES_DIRECTORY, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (boxes < 0)
         return errno == ENOENT ? 0 : -errno;
     int r = names_read(boxes, &names);
     if (r < 0)
         return r;
     for (size_t i = 0; r == 0 && i < names.n; i++) {
-        auto_close int fd = openat(boxes, names.list[i], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        auto_close int fd =
+            openat(boxes, names.list[i], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
         if (fd >= 0)
             r = visit(store, names.list[i], fd, context);
@@ -50,7 +52,9 @@ int disk_uppers_collect(int store, uint64_t *ret_removed, struct rollbox_error *
     int r = each_box(store, collect_one, &removed);
 
     if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "cannot remove what engines that are gone have left in " BOXES_DIRECTORY ": %s", strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
+            "cannot remove what engines that are gone have left in " BOXES_DIRECTORY ": %s",
+            strerror(-r));
     *ret_removed = removed;
     return 0;
 }
@@ -74,12 +78,14 @@ static int measure_one(int store, const char *name, int directory, void *context
     return 0;
 }
 
-int disk_uppers_measure(int store, uint64_t *ret_engines, uint64_t *ret_bytes, struct rollbox_error *error) {
+int disk_uppers_measure(
+    int store, uint64_t *ret_engines, uint64_t *ret_bytes, struct rollbox_error *error) {
     struct total total = { .measure = { .max_bytes = UINT64_MAX, .max_entries = UINT64_MAX } };
     int r = each_box(store, measure_one, &total);
 
     if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "cannot add up " BOXES_DIRECTORY " of the store: %s", strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
+            "cannot add up " BOXES_DIRECTORY " of the store: %s", strerror(-r));
     *ret_engines = total.engines;
     *ret_bytes = total.measure.bytes;
     return 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private files of sandboxes that live (disk_at store), as gc and df see them: boxes/, with a directory for each engine that has some, which that engine has flocked. What is in it is no part of the store, and no business of fsck's: it
- * goes with its engine.
+ * Private files of sandboxes that live (disk_at store), as gc and df see them: boxes/, with a
+ * directory for each engine that has some, which that engine has flocked. What is in it is no part
+ * of the store, and no business of fsck's: it goes with its engine.
  */
 #ifndef ROLLBOX_STORE_BOXES_H
 #define ROLLBOX_STORE_BOXES_H
@@ -15,7 +16,9 @@
 /* Moves to the trash what is nobody's any more. */
 int disk_uppers_collect(int store, uint64_t *ret_removed, struct rollbox_error *error);
 
-/* How many engines have some, and how much they take; what a guest of an ordinary user's has shut is not seen. */
-int disk_uppers_measure(int store, uint64_t *ret_engines, uint64_t *ret_bytes, struct rollbox_error *error);
+/* How many engines have some, and how much they take; what a guest of an ordinary user's has shut
+ * is not seen. */
+int disk_uppers_measure(
+    int store, uint64_t *ret_engines, uint64_t *ret_bytes, struct rollbox_error *error);
 
 #endif

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fault points: places where ROLLBOX_FAULT=name makes rollbox-store kill itself with SIGKILL, as a power cut or the OOM killer might. A test tries every row (tests/integration/test_store.py) and finds
- * the store and the host's directory as they were before, or as they should be after, never between. The process that unpacks may not send
- * signals: it ends with FAULT_EXIT, and its parent dies for it.
+ * Fault points: places where ROLLBOX_FAULT=name makes rollbox-store kill itself with SIGKILL, as a
+ * power cut or the OOM killer might. A test tries every row (tests/integration/test_store.py) and
+ * finds the store and the host's directory as they were before, or as they should be after, never
+ * between. The process that unpacks may not send signals: it ends with FAULT_EXIT, and its parent
+ * dies for it.
  */
 #ifndef ROLLBOX_STORE_FAULT_H
 #define ROLLBOX_STORE_FAULT_H
@@ -10,6 +12,7 @@
 #include <stdbool.h>
 
 /* Name; the command it is in; true if what the command does is done by then. */
+/* clang-format off */
 #define FAULTS(X) \
     X(store_created, "import", false)           /* directories made, no version yet */ \
     X(work_made, "import", false)               /* a directory in tmp/ */ \
@@ -47,12 +50,13 @@
     X(wake_half, "wake", false)                 /* a file made again */ \
     X(wake_made, "wake", false) \
     X(wake_joined, "wake-again", false)         /* an image made of a difference and what it lies over */
+/* clang-format on */
 
 enum fault {
 #define FAULT_ENUM(name, command, done) FAULT_##name,
     FAULTS(FAULT_ENUM)
 #undef FAULT_ENUM
-    FAULT_COUNT
+        FAULT_COUNT
 };
 
 #define FAULT_EXIT 199

@@ -46,7 +46,8 @@ int names_read(int directory, struct names *ret_names) {
             r = -errno;
             break;
         }
-        if (entry->d_name[0] == '.' && (!entry->d_name[1] || (entry->d_name[1] == '.' && !entry->d_name[2])))
+        if (entry->d_name[0] == '.' &&
+            (!entry->d_name[1] || (entry->d_name[1] == '.' && !entry->d_name[2])))
             continue;
         if (names.n == FILES_MAX_ENTRIES) {
             r = -E2BIG;
@@ -108,9 +109,11 @@ static int open_unreadable(int at, const char *name, int flags) {
     return r;
 }
 
-/* A directory must be searched, too, for as long as it is being looked through; files_left_as_it_was takes that back. */
+/* A directory must be searched, too, for as long as it is being looked through;
+ * files_left_as_it_was takes that back. */
 static bool is_closed(const struct stat *st) {
-    return S_ISDIR(st->st_mode) && (st->st_mode & 0500) != 0500 && geteuid() != 0 && st->st_uid == geteuid();
+    return S_ISDIR(st->st_mode) && (st->st_mode & 0500) != 0500 && geteuid() != 0 &&
+           st->st_uid == geteuid();
 }
 
 void files_left_as_it_was(int fd, const struct stat *before) {
@@ -126,7 +129,7 @@ int files_open(int at, const char *name, int flags) {
     if (fd < 0 && errno == EACCES)
         fd = open_unreadable(at, name, flags);
     else if (fd < 0)
-        return errno == ENXIO ? -EINVAL : -errno;       /* ENXIO: a socket */
+        return errno == ENXIO ? -EINVAL : -errno; /* ENXIO: a socket */
     if (fd < 0)
         return fd;
     if (fstat(fd, &st) < 0)
@@ -138,9 +141,11 @@ int files_open(int at, const char *name, int flags) {
     return TAKE_FD(fd);
 }
 
-/* Opens a directory below `at` by a path without leading slash, in steps that the kernel takes: a tree may be deeper than PATH_MAX. */
+/* Opens a directory below `at` by a path without leading slash, in steps that the kernel takes: a
+ * tree may be deeper than PATH_MAX. */
 static int open_below(int at, const char *path, size_t length) {
-    struct open_how how = { .flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC, .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS };
+    struct open_how how = { .flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC,
+        .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS };
     char step[4000];
     auto_close int fd = -EBADF;
 
@@ -219,10 +224,12 @@ char *files_link(int at, const char *name, const struct stat *st) {
 }
 
 bool files_xattr_kept(const char *name) {
-    return strncmp(name, "user.", 5) == 0 && (strncmp(name, "user.overlay.", 13) != 0 || strcmp(name, XATTR_OPAQUE) == 0);
+    return strncmp(name, "user.", 5) == 0 &&
+           (strncmp(name, "user.overlay.", 13) != 0 || strcmp(name, XATTR_OPAQUE) == 0);
 }
 
-int files_xattrs(int fd, int (*each)(void *context, const char *name, const void *value, size_t length), void *context) {
+int files_xattrs(int fd,
+    int (*each)(void *context, const char *name, const void *value, size_t length), void *context) {
     auto_free char *list = NULL;
     auto_free char *value = NULL;
     auto_free char **names = NULL;
@@ -270,7 +277,8 @@ struct copying {
 static int copy_one(void *context, const char *name, const void *value, size_t length) {
     const struct copying *copying = context;
 
-    if (!copying->with_overlay && (strcmp(name, XATTR_OPAQUE) == 0 || strcmp(name, XATTR_OWNER) == 0))
+    if (!copying->with_overlay &&
+        (strcmp(name, XATTR_OPAQUE) == 0 || strcmp(name, XATTR_OWNER) == 0))
         return 0;
     return fsetxattr(copying->to, name, value, length, 0) < 0 && errno != EOPNOTSUPP ? -errno : 0;
 }
@@ -287,10 +295,11 @@ static bool cannot_give(int error_number) {
 }
 
 int files_set_owner(int fd, const struct owner *owner, bool is_directory) {
-    uint32_t uid = MIN(owner->uid, 65534u), gid = MIN(owner->gid, 65534u), mode = owner->mode & 01777;
+    uint32_t uid = MIN(owner->uid, 65534u), gid = MIN(owner->gid, 65534u),
+             mode = owner->mode & 01777;
 
     if (geteuid() != 0) {
-        uid = gid = 0;                  /* what the absence of the attribute stands for */
+        uid = gid = 0; /* what the absence of the attribute stands for */
         mode |= is_directory ? 0500 : 0400;
     } else if (fchown(fd, uid, gid) < 0) {
         if (!cannot_give(errno))
@@ -299,7 +308,8 @@ int files_set_owner(int fd, const struct owner *owner, bool is_directory) {
     }
     if (uid != owner->uid || gid != owner->gid || mode != (owner->mode & 07777)) {
         char text[64];
-        int n = snprintf(text, sizeof text, "%" PRIu32 ":%" PRIu32 ":%" PRIo32, owner->uid, owner->gid, owner->mode & 07777);
+        int n = snprintf(text, sizeof text, "%" PRIu32 ":%" PRIu32 ":%" PRIo32, owner->uid,
+            owner->gid, owner->mode & 07777);
 
         if (fsetxattr(fd, XATTR_OWNER, text, (size_t)n, 0) < 0)
             return -errno;
@@ -308,7 +318,9 @@ int files_set_owner(int fd, const struct owner *owner, bool is_directory) {
 }
 
 int files_give(int at, const char *name, uint32_t uid, uint32_t gid) {
-    if (geteuid() != 0 || fchownat(at, name, MIN(uid, 65534u), MIN(gid, 65534u), AT_SYMLINK_NOFOLLOW) == 0 || cannot_give(errno))
+    if (geteuid() != 0 ||
+        fchownat(at, name, MIN(uid, 65534u), MIN(gid, 65534u), AT_SYMLINK_NOFOLLOW) == 0 ||
+        cannot_give(errno))
         return 0;
     return -errno;
 }
@@ -351,8 +363,10 @@ int files_copy_data(int from, int to, uint64_t size) {
             ssize_t done = -1;
 
             if (by_kernel) {
-                done = copy_file_range(from, &in, to, &out, (size_t)MIN(left, (uint64_t)1 << 30), 0);
-                if (done < 0 && errno != EINTR && errno != ENOSPC && errno != EDQUOT && errno != EFBIG && errno != EIO) {
+                done =
+                    copy_file_range(from, &in, to, &out, (size_t)MIN(left, (uint64_t)1 << 30), 0);
+                if (done < 0 && errno != EINTR && errno != ENOSPC && errno != EDQUOT &&
+                    errno != EFBIG && errno != EIO) {
                     by_kernel = false;
                     continue;
                 }
@@ -361,7 +375,8 @@ int files_copy_data(int from, int to, uint64_t size) {
                     return -ENOMEM;
                 done = pread(from, buffer, (size_t)MIN(left, (uint64_t)COPY_BYTES), in);
                 for (ssize_t written = 0; done > 0 && written < done;) {
-                    ssize_t w = pwrite(to, buffer + written, (size_t)(done - written), out + written);
+                    ssize_t w =
+                        pwrite(to, buffer + written, (size_t)(done - written), out + written);
                     if (w < 0 && errno != EINTR)
                         return -errno;
                     written += MAX(w, 0);
@@ -399,7 +414,11 @@ int files_open_archive(const char *path, struct stat *ret_st, struct rollbox_err
     auto_close int archive = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 
     if (archive < 0 || fstat(archive, ret_st) < 0)
-        return error_set(error, errno == ENOENT ? ROLLBOX_ERR_NOT_FOUND : errno == EACCES ? ROLLBOX_ERR_PATH_DENIED : ROLLBOX_ERR_IO, errno, "import", "%s cannot be opened: %s", files_printable(path), strerror(errno));
+        return error_set(error,
+            errno == ENOENT   ? ROLLBOX_ERR_NOT_FOUND
+            : errno == EACCES ? ROLLBOX_ERR_PATH_DENIED
+                              : ROLLBOX_ERR_IO,
+            errno, "import", "%s cannot be opened: %s", files_printable(path), strerror(errno));
     return TAKE_FD(archive);
 }
 
@@ -413,8 +432,10 @@ struct walk {
 };
 
 static int walk_fail(struct walk *walk, int r, const char *what) {
-    return error_set(walk->error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "cannot %s %s: %s", what, walk->path.length ? files_printable(walk->path.data) : "the top directory",
-                     r == -E2BIG ? "too many entries" : strerror(-r));
+    return error_set(walk->error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
+        "cannot %s %s: %s", what,
+        walk->path.length ? files_printable(walk->path.data) : "the top directory",
+        r == -E2BIG ? "too many entries" : strerror(-r));
 }
 
 static int walk_directory(struct walk *walk, int directory);
@@ -426,7 +447,8 @@ static int walk_one(struct walk *walk, int parent, const char *name) {
     if (fstatat(parent, name, &entry.st, AT_SYMLINK_NOFOLLOW) < 0)
         return errno == ENOENT ? 0 : walk_fail(walk, -errno, "look at");
     if (++walk->entries > FILES_MAX_ENTRIES)
-        return error_set(walk->error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "store", "the tree has more than %d entries", FILES_MAX_ENTRIES);
+        return error_set(walk->error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "store",
+            "the tree has more than %d entries", FILES_MAX_ENTRIES);
     if (S_ISDIR(entry.st.st_mode)) {
         fd = files_open(parent, name, O_DIRECTORY);
         if (fd < 0)
@@ -438,7 +460,9 @@ static int walk_one(struct walk *walk, int parent, const char *name) {
     int r = walk->visit(walk->context, &entry, walk->error);
     if (r == 0 && fd >= 0) {
         if (walk->depth >= FILES_MAX_DEPTH) {
-            r = error_set(walk->error, ROLLBOX_ERR_INVALID_ARGUMENT, ELOOP, "store", "%s: the tree is deeper than %d directories", files_printable(walk->path.data), FILES_MAX_DEPTH);
+            r = error_set(walk->error, ROLLBOX_ERR_INVALID_ARGUMENT, ELOOP, "store",
+                "%s: the tree is deeper than %d directories", files_printable(walk->path.data),
+                FILES_MAX_DEPTH);
         } else {
             walk->depth++;
             r = walk_directory(walk, fd);
@@ -462,7 +486,8 @@ static int walk_directory(struct walk *walk, int directory) {
             buf_add(&walk->path, "/", 1);
         buf_add_text(&walk->path, names.list[i]);
         if (buf_failed(&walk->path))
-            r = error_set(walk->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
+            r = error_set(
+                walk->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
         else
             r = walk_one(walk, directory, names.list[i]);
         walk->path.length = base;
@@ -489,12 +514,14 @@ int files_walk(int root, files_visitor visit, void *context, struct rollbox_erro
 static size_t inode_slot(const struct inodes *inodes, uint64_t device, uint64_t number) {
     size_t i = (size_t)((number * 0x9e3779b97f4a7c15u) ^ device) & (inodes->capacity - 1);
 
-    while (inodes->table[i].path && (inodes->table[i].number != number || inodes->table[i].device != device))
+    while (inodes->table[i].path &&
+           (inodes->table[i].number != number || inodes->table[i].device != device))
         i = (i + 1) & (inodes->capacity - 1);
     return i;
 }
 
-int inodes_note(struct inodes *inodes, const struct stat *st, const char *path, struct inode **ret_inode, bool *ret_found) {
+int inodes_note(struct inodes *inodes, const struct stat *st, const char *path,
+    struct inode **ret_inode, bool *ret_found) {
     if (2 * inodes->n >= inodes->capacity) {
         struct inodes bigger = { .capacity = inodes->capacity ? 2 * inodes->capacity : 64 };
 
@@ -503,7 +530,9 @@ int inodes_note(struct inodes *inodes, const struct stat *st, const char *path, 
             return -ENOMEM;
         for (size_t i = 0; i < inodes->capacity; i++)
             if (inodes->table[i].path)
-                bigger.table[inode_slot(&bigger, inodes->table[i].device, inodes->table[i].number)] = inodes->table[i];
+                bigger
+                    .table[inode_slot(&bigger, inodes->table[i].device, inodes->table[i].number)] =
+                    inodes->table[i];
         bigger.n = inodes->n;
         free(inodes->table);
         *inodes = bigger;
@@ -543,7 +572,8 @@ static int digest_xattr(void *context, const char *name, const void *value, size
     return 0;
 }
 
-int tree_digest_entry(struct digest *digest, const struct files_entry *entry, int fd, const uint8_t *content, const char *target) {
+int tree_digest_entry(struct digest *digest, const struct files_entry *entry, int fd,
+    const uint8_t *content, const char *target) {
     struct owner owner;
 
     digest_add_sized(digest, entry->path, entry->path_length);
@@ -570,7 +600,8 @@ struct digesting {
     struct tree_digest found;
 };
 
-static int digest_visit(void *context, const struct files_entry *entry, struct rollbox_error *error) {
+static int digest_visit(
+    void *context, const struct files_entry *entry, struct rollbox_error *error) {
     struct digesting *digesting = context;
     auto_free char *target = NULL;
     auto_close int fd = -EBADF;
@@ -580,7 +611,8 @@ static int digest_visit(void *context, const struct files_entry *entry, struct r
 
     if (files_is_left_out(&entry->st))
         return 0;
-    if (digesting->keep && entry->path_length && !strchr(entry->path, '/') && !digesting->keep(digesting->keep_context, entry->name))
+    if (digesting->keep && entry->path_length && !strchr(entry->path, '/') &&
+        !digesting->keep(digesting->keep_context, entry->name))
         return FILES_SKIP;
     if (regular) {
         struct inode *inode = NULL;
@@ -603,9 +635,11 @@ static int digest_visit(void *context, const struct files_entry *entry, struct r
         r = target ? 0 : -errno;
     }
     if (r == 0)
-        r = tree_digest_entry(&digesting->digest, entry, regular ? fd : entry->fd, regular ? content : NULL, target);
+        r = tree_digest_entry(
+            &digesting->digest, entry, regular ? fd : entry->fd, regular ? content : NULL, target);
     if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "cannot read %s: %s", files_printable(entry->path), strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
+            "cannot read %s: %s", files_printable(entry->path), strerror(-r));
     if (entry->path_length)
         digesting->found.files++;
     digesting->found.whiteouts += files_is_whiteout(&entry->st);
@@ -616,7 +650,8 @@ int tree_digest(int root, struct tree_digest *ret_digest, struct rollbox_error *
     return tree_digest_some(root, NULL, NULL, ret_digest, error);
 }
 
-int tree_digest_some(int root, files_filter keep, const void *context, struct tree_digest *ret_digest, struct rollbox_error *error) {
+int tree_digest_some(int root, files_filter keep, const void *context,
+    struct tree_digest *ret_digest, struct rollbox_error *error) {
     struct digesting digesting = { .keep = keep, .keep_context = context };
 
     tree_digest_begin(&digesting.digest);

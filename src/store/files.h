@@ -2,7 +2,8 @@
 /*
  * Walking trees that somebody hostile has made, and the attributes of what is in them.
  *
- * Everything is reached from its parent's descriptor by one name, and no link is followed. What the caller owns and its maker has made unreadable is read all the same, and left as it was.
+ * Everything is reached from its parent's descriptor by one name, and no link is followed. What the
+ * caller owns and its maker has made unreadable is read all the same, and left as it was.
  */
 #ifndef ROLLBOX_STORE_FILES_H
 #define ROLLBOX_STORE_FILES_H
@@ -21,7 +22,7 @@
 
 #define XATTR_OPAQUE "user.overlay.opaque"
 #define XATTR_OWNER "user.rollbox.owner"
-#define XATTR_SPARSE "user.rollbox.sparse"      /* in snapshot files only */
+#define XATTR_SPARSE "user.rollbox.sparse" /* in snapshot files only */
 
 /* The names in a directory (but . and ..), sorted by their bytes. */
 struct names {
@@ -32,22 +33,27 @@ struct names {
 int names_read(int directory, struct names *ret_names);
 void names_done(struct names *names);
 
-/* Opens a regular file or directory, no link, for reading. -ELOOP for a link, -EINVAL for anything else that is neither. A directory that its owner, the caller, may not search is made searchable. */
+/* Opens a regular file or directory, no link, for reading. -ELOOP for a link, -EINVAL for anything
+ * else that is neither. A directory that its owner, the caller, may not search is made searchable.
+ */
 int files_open(int at, const char *name, int flags);
 
 /* Gives a directory back the mode that it had before files_open. */
 void files_left_as_it_was(int fd, const struct stat *before);
 
-/* Resolves `path` below `root` through no link: its parent's descriptor (the caller's) and, in *ret_name, its last component (pointing into path; "." for the root itself). */
+/* Resolves `path` below `root` through no link: its parent's descriptor (the caller's) and, in
+ * *ret_name, its last component (pointing into path; "." for the root itself). */
 int files_parent(int root, const char *path, const char **ret_name);
 
 static inline bool files_is_whiteout(const struct stat *st) {
     return S_ISCHR(st->st_mode) && st->st_rdev == 0;
 }
 
-/* Sockets live with processes, and devices are nothing that a layer may have: no digest counts them, no export has them. */
+/* Sockets live with processes, and devices are nothing that a layer may have: no digest counts
+ * them, no export has them. */
 static inline bool files_is_left_out(const struct stat *st) {
-    return S_ISSOCK(st->st_mode) || S_ISBLK(st->st_mode) || (S_ISCHR(st->st_mode) && st->st_rdev != 0);
+    return S_ISSOCK(st->st_mode) || S_ISBLK(st->st_mode) ||
+           (S_ISCHR(st->st_mode) && st->st_rdev != 0);
 }
 
 /* True for a directory (by descriptor) that hides what is below it. */
@@ -59,11 +65,13 @@ const char *files_type(const struct stat *st);
 /* The target of a link, for free(); NULL with errno. */
 char *files_link(int at, const char *name, const struct stat *st);
 
-/* Attributes that belong to a file's state: user.*, but of the overlay's own only its mark of an opaque directory. */
+/* Attributes that belong to a file's state: user.*, but of the overlay's own only its mark of an
+ * opaque directory. */
 bool files_xattr_kept(const char *name);
 
 /* Calls `each` for every kept attribute, sorted by name. 0 or what `each` returned, or -errno. */
-int files_xattrs(int fd, int (*each)(void *context, const char *name, const void *value, size_t length), void *context);
+int files_xattrs(int fd,
+    int (*each)(void *context, const char *name, const void *value, size_t length), void *context);
 int files_copy_xattrs(int from, int to, bool with_overlay);
 
 /* Owner and mode as the file's maker wanted them; see files_set_owner. */
@@ -71,7 +79,8 @@ struct owner {
     uint32_t uid, gid, mode;
 };
 
-/* Gives a new file or directory its owner and mode as far as the caller may and should: root sets ids up to 65535; nobody sets setuid and setgid bits; a caller that is not root keeps the right to
+/* Gives a new file or directory its owner and mode as far as the caller may and should: root sets
+ * ids up to 65535; nobody sets setuid and setgid bits; a caller that is not root keeps the right to
  * read. What is lost is kept in the attribute user.rollbox.owner. Not for links. */
 int files_set_owner(int fd, const struct owner *owner, bool is_directory);
 
@@ -85,24 +94,27 @@ void files_owner(int fd, const struct stat *st, struct owner *ret_owner);
 int files_copy_data(int from, int to, uint64_t size);
 
 struct files_entry {
-    const char *path;           /* from the root of the walk, no slash in front; "" is the root itself */
+    const char *path; /* from the root of the walk, no slash in front; "" is the root itself */
     size_t path_length;
     const char *name;
     int parent;
-    int fd;                     /* of a directory: itself; else -EBADF */
+    int fd; /* of a directory: itself; else -EBADF */
     struct stat st;
 };
 
-/* Parents before their entries, names in the order of their bytes. A directory that is entered counts one level. The visitor returns 0, FILES_SKIP (do not enter), or -errno after setting the error. */
+/* Parents before their entries, names in the order of their bytes. A directory that is entered
+ * counts one level. The visitor returns 0, FILES_SKIP (do not enter), or -errno after setting the
+ * error. */
 #define FILES_SKIP 1
-typedef int (*files_visitor)(void *context, const struct files_entry *entry, struct rollbox_error *error);
+typedef int (*files_visitor)(
+    void *context, const struct files_entry *entry, struct rollbox_error *error);
 int files_walk(int root, files_visitor visit, void *context, struct rollbox_error *error);
 
 /* What a tree is: the digest of docs/store-format.md, and how much there is in it. */
 struct tree_digest {
     char hex[65];
-    uint64_t bytes;             /* of regular files, each inode once */
-    uint64_t files;             /* entries, the root not counted */
+    uint64_t bytes; /* of regular files, each inode once */
+    uint64_t files; /* entries, the root not counted */
     uint64_t whiteouts;
 };
 
@@ -110,12 +122,15 @@ int tree_digest(int root, struct tree_digest *ret_digest, struct rollbox_error *
 
 /* Of the entries of the top directory only those that `keep` wants. */
 typedef bool (*files_filter)(const void *context, const char *name);
-int tree_digest_some(int root, files_filter keep, const void *context, struct tree_digest *ret_digest, struct rollbox_error *error);
+int tree_digest_some(int root, files_filter keep, const void *context,
+    struct tree_digest *ret_digest, struct rollbox_error *error);
 
-/* One entry at a time, for who walks by itself. `content` is the content digest of a regular file; `target` a link's. */
+/* One entry at a time, for who walks by itself. `content` is the content digest of a regular file;
+ * `target` a link's. */
 struct digest;
 void tree_digest_begin(struct digest *digest);
-int tree_digest_entry(struct digest *digest, const struct files_entry *entry, int fd, const uint8_t *content, const char *target);
+int tree_digest_entry(struct digest *digest, const struct files_entry *entry, int fd,
+    const uint8_t *content, const char *target);
 
 /* Inodes with several names, and what was noted for the first. */
 struct inodes {
@@ -130,13 +145,16 @@ struct inode {
 };
 
 /* *ret_found: it was there. -ENOMEM. */
-int inodes_note(struct inodes *inodes, const struct stat *st, const char *path, struct inode **ret_inode, bool *ret_found);
+int inodes_note(struct inodes *inodes, const struct stat *st, const char *path,
+    struct inode **ret_inode, bool *ret_found);
 void inodes_done(struct inodes *inodes);
 
-/* "name" for a message: at most about 200 bytes, with what a terminal would take as a command replaced. Static, of a few turns. */
+/* "name" for a message: at most about 200 bytes, with what a terminal would take as a command
+ * replaced. Static, of a few turns. */
 const char *files_printable(const char *path);
 
-/* What is to be imported, for reading, and what it is: a descriptor, or negative with *error filled. */
+/* What is to be imported, for reading, and what it is: a descriptor, or negative with *error
+ * filled. */
 int files_open_archive(const char *path, struct stat *ret_st, struct rollbox_error *error);
 
 #endif

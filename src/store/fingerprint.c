@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What processes that were captured cannot go on without: the kernel whose calls they were in, the code that it maps into them, and a processor that has all that they have found theirs to have.
+ * What processes that were captured cannot go on without: the kernel whose calls they were in, the
+ * code that it maps into them, and a processor that has all that they have found theirs to have.
  */
 #include "store/fingerprint.h"
 
@@ -16,21 +17,22 @@
 #include "store/hibernated_read.h"
 
 #if defined(__x86_64__)
-#include <cpuid.h>
+#    include <cpuid.h>
 
 static void add_processor(struct buf *to) {
-    static const unsigned leaves[][2] = { { 0, 0 }, { 7, 0 }, { 7, 1 }, { 13, 0 }, { 13, 1 }, { 0x80000001, 0 } };
+    static const unsigned leaves[][2] = { { 0, 0 }, { 7, 0 }, { 7, 1 }, { 13, 0 }, { 13, 1 },
+        { 0x80000001, 0 } };
     unsigned a, b, c, d;
 
     for (size_t i = 0; i < ARRAY_SIZE(leaves); i++) {
         if (!__get_cpuid_count(leaves[i][0], leaves[i][1], &a, &b, &c, &d))
             continue;
         if (leaves[i][0] == 13)
-            b = 0;              /* sizes for what is in use now */
+            b = 0; /* sizes for what is in use now */
         buf_printf(to, "%x.%x:%08x%08x%08x%08x\n", leaves[i][0], leaves[i][1], a, b, c, d);
     }
     if (__get_cpuid(1, &a, &b, &c, &d)) {
-        buf_printf(to, "1:%08x%08x%08x\n", a, c, d);    /* ebx tells which processor this is */
+        buf_printf(to, "1:%08x%08x%08x\n", a, c, d); /* ebx tells which processor this is */
         if (c & bit_OSXSAVE) {
             __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
             buf_printf(to, "xcr0:%08x%08x\n", d, a);
@@ -77,24 +79,36 @@ json_t *fingerprint_now(void) {
         return NULL;
     add_vdso(&vdso);
     add_processor(&processor);
-    return json_pack("{s:o, s:o, s:o}", "kernel", json_sprintf("%s %s %s", kernel.release, kernel.version, kernel.machine), "vdso", digest_of(&vdso), "processor", digest_of(&processor));
+    return json_pack("{s:o, s:o, s:o}", "kernel",
+        json_sprintf("%s %s %s", kernel.release, kernel.version, kernel.machine), "vdso",
+        digest_of(&vdso), "processor", digest_of(&processor));
 }
 
-int fingerprint_check(const json_t *then, const char *stage, const char *hint, struct rollbox_error *error) {
-    static const struct { const char *key, *words; } parts[] = {
-        { "kernel", "another kernel" }, { "vdso", "a kernel that maps another vDSO into processes" }, { "processor", "a processor with other features" },
+int fingerprint_check(
+    const json_t *then, const char *stage, const char *hint, struct rollbox_error *error) {
+    static const struct {
+        const char *key, *words;
+    } parts[] = {
+        { "kernel", "another kernel" },
+        { "vdso", "a kernel that maps another vDSO into processes" },
+        { "processor", "a processor with other features" },
     };
     json_t *now = fingerprint_now();
-    int r = now ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, stage, "out of memory");
+    int r =
+        now ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, stage, "out of memory");
 
     for (size_t i = 0; r == 0 && i < ARRAY_SIZE(parts); i++) {
-        const char *was = json_string_value(json_object_get(then, parts[i].key)), *is = json_string_value(json_object_get(now, parts[i].key));
+        const char *was = json_string_value(json_object_get(then, parts[i].key)),
+                   *is = json_string_value(json_object_get(now, parts[i].key));
 
         if (was && is && !strcmp(was, is))
             continue;
         bool is_kernel = !strcmp(parts[i].key, "kernel");
-        r = error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, stage, "the sandbox' processes were put to sleep under %s (%.100s; this is %.100s), and cannot go on here; %s", parts[i].words,
-                      is_kernel && was ? was : "digests differ", is_kernel && is ? is : "another one", hint);
+        r = error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, stage,
+            "the sandbox' processes were put to sleep under %s (%.100s; this is %.100s), and "
+            "cannot go on here; %s",
+            parts[i].words, is_kernel && was ? was : "digests differ",
+            is_kernel && is ? is : "another one", hint);
     }
     json_decref(now);
     return r;

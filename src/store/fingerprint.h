@@ -11,6 +11,7 @@
 json_t *fingerprint_now(void);
 
 /* FEATURE_MISSING, in words, if they are not the same; `hint` is their end. */
-int fingerprint_check(const json_t *then, const char *stage, const char *hint, struct rollbox_error *error);
+int fingerprint_check(
+    const json_t *then, const char *stage, const char *hint, struct rollbox_error *error);
 
 #endif

@@ -51,35 +51,45 @@ static int descriptor_of(const json_t *list, size_t i) {
 int hibernate_job_read(int fd, struct hibernate_job *ret_job, struct rollbox_error *error) {
     auto_buf struct buf text = BUF_INIT;
     int r = fd_read_all(fd, HIBERNATED_MAX_BYTES, &text);
-    json_t *root = r < 0 ? NULL : json_loadb(text.data ? text.data : "", text.length, JSON_REJECT_DUPLICATES, NULL);
-    struct hibernate_job job = { .root = root, .id = json_string_value(json_object_get(root, "id")), .layers = json_object_get(root, "layers"), .images = json_object_get(root, "images") };
+    json_t *root =
+        r < 0 ? NULL
+              : json_loadb(text.data ? text.data : "", text.length, JSON_REJECT_DUPLICATES, NULL);
+    struct hibernate_job job = { .root = root,
+        .id = json_string_value(json_object_get(root, "id")),
+        .layers = json_object_get(root, "layers"),
+        .images = json_object_get(root, "images") };
 
-    if (!job.id || !hibernated_id_ok(job.id) || !are_descriptors(job.layers) || !are_descriptors(job.images)) {
+    if (!job.id || !hibernated_id_ok(job.id) || !are_descriptors(job.layers) ||
+        !are_descriptors(job.images)) {
         json_decref(root);
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job on standard input is not valid");
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "the job on standard input is not valid");
     }
     *ret_job = job;
     return 0;
 }
 
-static int io_error(struct rollbox_error *error, int error_number, const char *stage, const char *doing) {
-    return error_set(error, error_code_of(error_number, ROLLBOX_ERR_IO), error_number, stage, "%s: %s%s", doing, strerror(error_number),
-                     error_number == ENOSPC || error_number == EDQUOT ? "; make room on the store's file system" : "");
+static int io_error(
+    struct rollbox_error *error, int error_number, const char *stage, const char *doing) {
+    return error_set(error, error_code_of(error_number, ROLLBOX_ERR_IO), error_number, stage,
+        "%s: %s%s", doing, strerror(error_number),
+        error_number == ENOSPC || error_number == EDQUOT ? "; make room on the store's file system"
+                                                         : "");
 }
 
-/* ---- to sleep --------------------------------------------------------------------------------------------------------- */
+/* ---- to sleep ---- */
 
-int hibernate_stage(const struct hibernate_job *job, struct stage *stage, struct rollbox_error *error) {
+int hibernate_stage(
+    const struct hibernate_job *job, struct stage *stage, struct rollbox_error *error) {
     const json_t *from;
     size_t i;
     int r = 0;
 
-    json_array_foreach(job->layers, i, from)
-        r = r < 0 ? r : stage_layer(stage, from, error);
-    json_array_foreach(job->images, i, from)
-        r = r < 0 ? r : stage_image(stage, from, error);
+    json_array_foreach(job->layers, i, from) r = r < 0 ? r : stage_layer(stage, from, error);
+    json_array_foreach(job->images, i, from) r = r < 0 ? r : stage_image(stage, from, error);
     if (r == 0 && json_array_size(stage->bases) > HIBERNATED_MAX_FILES)
-        r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "hibernate", "the sandbox' images lie over too many others: drop snapshots");
+        r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "hibernate",
+            "the sandbox' images lie over too many others: drop snapshots");
     return r;
 }
 
@@ -87,25 +97,32 @@ static int sync_fd(int fd) {
     return fd < 0 || fsync(fd) < 0 ? -errno : 0;
 }
 
-int hibernate_check_record(const struct hibernate_job *job, const json_t *whole, struct rollbox_error *error) {
+int hibernate_check_record(
+    const struct hibernate_job *job, const json_t *whole, struct rollbox_error *error) {
     int r = hibernated_check(whole, error);
 
     for (size_t i = 0; r == 0 && i < json_array_size(job->images); i++)
-        r = hibernated_image_check(json_object_get(whole, "record"), i, descriptor_of(job->images, i), "hibernate", error);
+        r = hibernated_image_check(
+            json_object_get(whole, "record"), i, descriptor_of(job->images, i), "hibernate", error);
     return r;
 }
 
-json_t *hibernate_whole(const char *id, json_t *record, json_t *layers, json_t *images, json_t *bases) {
-    return json_pack("{s:i, s:s, s:I, s:O, s:O, s:O, s:O}", "version", 1, "id", id, "created", (json_int_t)time(NULL), "record", record, "layers", layers, "images", images, "bases", bases);
+json_t *hibernate_whole(
+    const char *id, json_t *record, json_t *layers, json_t *images, json_t *bases) {
+    return json_pack("{s:i, s:s, s:I, s:O, s:O, s:O, s:O}", "version", 1, "id", id, "created",
+        (json_int_t)time(NULL), "record", record, "layers", layers, "images", images, "bases",
+        bases);
 }
 
 static int write_record(int stage, const char *text) {
-    auto_close int fd = openat(stage, "record.json", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    auto_close int fd =
+        openat(stage, "record.json", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 
     return fd < 0 ? -errno : fd_write_all(fd, text, strlen(text));
 }
 
-/* Everything is written by now, so what the first of these waits for is most of what the others would. What is linked is on the disk, and takes nothing. */
+/* Everything is written by now, so what the first of these waits for is most of what the others
+ * would. What is linked is on the disk, and takes nothing. */
 static int sync_files(int stage, const json_t *record) {
     char name[HIBERNATED_FILE_NAME];
 
@@ -119,7 +136,8 @@ static int sync_files(int stage, const json_t *record) {
 }
 
 /* The rename is what makes it sleep. Its owner has the lock before anybody can find it. */
-int hibernate_publish(const struct work *work, int stage, const json_t *record, int owner, struct rollbox_error *error) {
+int hibernate_publish(const struct work *work, int stage, const json_t *record, int owner,
+    struct rollbox_error *error) {
     auto_free char *text = hibernated_text(record);
     char target[sizeof HIBERNATED_DIRECTORY + HIBERNATED_ID_LENGTH + 1];
     const char *id = json_string_value(json_object_get(record, "id"));
@@ -146,7 +164,8 @@ int hibernate_publish(const struct work *work, int stage, const json_t *record, 
     snprintf(target, sizeof target, HIBERNATED_DIRECTORY "/%s", id);
     if (renameat(work->fd, SLEEP_STAGE, work->store, target) < 0)
         return io_error(error, errno, "hibernate", "the store cannot be written to");
-    auto_close int all = openat(work->store, HIBERNATED_DIRECTORY, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    auto_close int all =
+        openat(work->store, HIBERNATED_DIRECTORY, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     r = sync_fd(all);
     if (r == 0 && is_new)
         r = sync_fd(work->store);
@@ -161,7 +180,10 @@ int hibernate_begin(int store, struct work *ret_work, int *ret_stage, struct rol
 
     if (r < 0)
         return r;
-    int fd = mkdirat(ret_work->fd, SLEEP_STAGE, 0700) < 0 ? -1 : openat(ret_work->fd, SLEEP_STAGE, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd =
+        mkdirat(ret_work->fd, SLEEP_STAGE, 0700) < 0
+            ? -1
+            : openat(ret_work->fd, SLEEP_STAGE, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return io_error(error, errno, "hibernate", "a directory cannot be made in the store");
     *ret_stage = fd;
@@ -182,12 +204,19 @@ int hibernate_write(int store, int fd, json_t **ret_json, struct rollbox_error *
         r = stage_init(&stage, store, directory, error);
     if (r == 0)
         r = hibernate_stage(&job, &stage, error);
-    json_t *record = r < 0 ? NULL : hibernate_whole(job.id, json_object_get(job.root, "record"), stage.layers, stage.images, stage.bases);
+    json_t *record = r < 0 ? NULL
+                           : hibernate_whole(job.id, json_object_get(job.root, "record"),
+                                 stage.layers, stage.images, stage.bases);
     if (record)
         r = hibernate_check_record(&job, record, error);
     if (r == 0)
-        r = record ? hibernate_publish(&work, directory, record, (int)json_integer_value(json_object_get(job.root, "owner")), error) : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has no record");
-    *ret_json = r < 0 ? NULL : json_pack("{s:I, s:I}", "bytes", (json_int_t)stage.bytes, "written", (json_int_t)stage.written);
+        r = record ? hibernate_publish(&work, directory, record,
+                         (int)json_integer_value(json_object_get(job.root, "owner")), error)
+                   : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+                         "the job has no record");
+    *ret_json = r < 0 ? NULL
+                      : json_pack("{s:I, s:I}", "bytes", (json_int_t)stage.bytes, "written",
+                            (json_int_t)stage.written);
     json_decref(record);
     stage_done(&stage);
     work_done(&work);
@@ -195,9 +224,10 @@ int hibernate_write(int store, int fd, json_t **ret_json, struct rollbox_error *
     return r;
 }
 
-/* ---- awake ------------------------------------------------------------------------------------------------------------ */
+/* ---- awake ---- */
 
-int hibernate_check_file(int directory, const char *name, const json_t *row, const char **ret_reason) {
+int hibernate_check_file(
+    int directory, const char *name, const json_t *row, const char **ret_reason) {
     char found[DIGEST_HEX + 1];
     struct digest digest;
     struct stat st;
@@ -239,12 +269,16 @@ int hibernate_check_files(int directory, const json_t *record, struct rollbox_er
         if (r < 0)
             return io_error(error, -r, "wake", "a file of the sleeping sandbox cannot be read");
         if (reason)
-            return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "%s of the sleeping sandbox is damaged: %s; it cannot be woken (rollbox rm gives its place back)", name, reason);
+            return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake",
+                "%s of the sleeping sandbox is damaged: %s; it cannot be woken (rollbox rm gives "
+                "its place back)",
+                name, reason);
     }
     return 0;
 }
 
-static int read_layers(int directory, const struct hibernate_job *job, struct rollbox_error *error) {
+static int read_layers(
+    int directory, const struct hibernate_job *job, struct rollbox_error *error) {
     int r = 0;
 
     for (size_t i = 0; r == 0 && i < json_array_size(job->layers); i++) {
@@ -252,13 +286,15 @@ static int read_layers(int directory, const struct hibernate_job *job, struct ro
 
         hibernated_file_name(name, HIBERNATED_LAYER, i);
         auto_close int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-        r = fd < 0 ? io_error(error, errno, "wake", "a file of the sleeping sandbox cannot be read") : pack_read(fd, descriptor_of(job->layers, i), error);
+        r = fd < 0 ? io_error(error, errno, "wake", "a file of the sleeping sandbox cannot be read")
+                   : pack_read(fd, descriptor_of(job->layers, i), error);
     }
     return r;
 }
 
 /* Those that are differences, each into the next of the job's. */
-static int join_images(int directory, const json_t *record, const struct hibernate_job *job, struct rollbox_error *error) {
+static int join_images(int directory, const json_t *record, const struct hibernate_job *job,
+    struct rollbox_error *error) {
     const json_t *row;
     size_t i, n = 0;
     int r = 0;
@@ -266,15 +302,18 @@ static int join_images(int directory, const json_t *record, const struct hiberna
     json_array_foreach(json_object_get(record, "images"), i, row) {
         if (r < 0 || !json_object_get(row, "over"))
             continue;
-        r = n == json_array_size(job->images) ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has not as many images as the record has differences")
-                                              : stored_image_write(directory, record, i, descriptor_of(job->images, n++), error);
+        r = n == json_array_size(job->images)
+                ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+                      "the job has not as many images as the record has differences")
+                : stored_image_write(directory, record, i, descriptor_of(job->images, n++), error);
         fault_point(FAULT_wake_joined);
     }
     return r;
 }
 
 /* Each image, as it will be restored, is what the record says. */
-static int match_images(int directory, const json_t *whole, const struct hibernate_job *job, struct rollbox_error *error) {
+static int match_images(int directory, const json_t *whole, const struct hibernate_job *job,
+    struct rollbox_error *error) {
     const json_t *row;
     size_t i, n = 0;
     int r = 0;
@@ -283,7 +322,9 @@ static int match_images(int directory, const json_t *whole, const struct hiberna
         char name[HIBERNATED_FILE_NAME];
 
         hibernated_file_name(name, HIBERNATED_IMAGE, i);
-        auto_close int own = json_object_get(row, "over") ? -EBADF : openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+        auto_close int own = json_object_get(row, "over")
+                                 ? -EBADF
+                                 : openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
         const int fd = json_object_get(row, "over") ? descriptor_of(job->images, n++) : own;
         if (r == 0)
             r = hibernated_image_check(json_object_get(whole, "record"), i, fd, "wake", error);
@@ -300,10 +341,15 @@ static int open_sleeper(int store, const char *id) {
 }
 
 /* The directory of one that sleeps, and its record. */
-static int open_record(int store, const char *id, int *ret_directory, json_t **ret_record, struct rollbox_error *error) {
+static int open_record(int store, const char *id, int *ret_directory, json_t **ret_record,
+    struct rollbox_error *error) {
     auto_close int directory = open_sleeper(store, id);
-    auto_close int file = directory < 0 ? -EBADF : openat(directory, "record.json", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    int r = file < 0 ? io_error(error, directory < 0 ? -directory : errno, "wake", "the sleeping sandbox is not in the store any more") : hibernated_read(file, ret_record, error);
+    auto_close int file = directory < 0
+                              ? -EBADF
+                              : openat(directory, "record.json", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    int r = file < 0 ? io_error(error, directory < 0 ? -directory : errno, "wake",
+                           "the sleeping sandbox is not in the store any more")
+                     : hibernated_read(file, ret_record, error);
 
     if (r == 0)
         *ret_directory = TAKE_FD(directory);
@@ -315,11 +361,13 @@ int hibernate_open_image(int store, const char *id, size_t i) {
     char name[HIBERNATED_FILE_NAME];
     json_t *record = NULL;
     int r = open_record(store, id, &directory, &record, NULL);
-    bool is_difference = r == 0 && json_object_get(json_array_get(json_object_get(record, "images"), i), "over");
+    bool is_difference =
+        r == 0 && json_object_get(json_array_get(json_object_get(record, "images"), i), "over");
     int fd = r < 0 ? r : -EBADF;
 
     hibernated_file_name(name, HIBERNATED_IMAGE, i);
-    if (r == 0 && !is_difference && (fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)) < 0)
+    if (r == 0 && !is_difference &&
+        (fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)) < 0)
         fd = -errno;
     if (is_difference && (fd = memfd_create("rollbox-image", MFD_CLOEXEC)) < 0)
         fd = -errno;
@@ -352,7 +400,8 @@ int hibernate_read(int store, int fd, json_t **ret_json, struct rollbox_error *e
         return r;
     r = open_record(store, job.id, &directory, &record, error);
     if (r == 0 && json_array_size(json_object_get(record, "layers")) != json_array_size(job.layers))
-        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has not as many layers as the record");
+        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "the job has not as many layers as the record");
     if (r == 0)
         r = hibernate_check_files(directory, record, error);
     if (r == 0) {

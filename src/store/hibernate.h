@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Putting a sandbox's files and processes on the disk, and getting them back: the work of rollbox-store for `hibernate` and `wake`.
+ * Putting a sandbox's files and processes on the disk, and getting them back: the work of
+ * rollbox-store for `hibernate` and `wake`.
  *
- * Both are jobs of the engine (docs/store-format.md, "Jobs"). What sleeps appears by rename when all of it has reached the disk, and is taken back only once every digest was found right.
+ * Both are jobs of the engine (docs/store-format.md, "Jobs"). What sleeps appears by rename when
+ * all of it has reached the disk, and is taken back only once every digest was found right.
  */
 #ifndef ROLLBOX_STORE_HIBERNATE_H
 #define ROLLBOX_STORE_HIBERNATE_H
@@ -14,7 +16,7 @@
 #include "store/dedup_write.h"
 #include "store/layer.h"
 
-#define SLEEP_STAGE "asleep"            /* in the directory of work */
+#define SLEEP_STAGE "asleep" /* in the directory of work */
 
 /* What the engine has put on standard input. */
 struct hibernate_job {
@@ -30,30 +32,42 @@ void hibernate_job_done(struct hibernate_job *job);
 int hibernate_begin(int store, struct work *ret_work, int *ret_stage, struct rollbox_error *error);
 
 /* The job's layers and images, into that. */
-int hibernate_stage(const struct hibernate_job *job, struct stage *stage, struct rollbox_error *error);
+int hibernate_stage(
+    const struct hibernate_job *job, struct stage *stage, struct rollbox_error *error);
 
-/* What goes to record.json; `record` is the engine's part. New references. NULL: out of memory, or `record` is. */
-json_t *hibernate_whole(const char *id, json_t *record, json_t *layers, json_t *images, json_t *bases);
+/* What goes to record.json; `record` is the engine's part. New references. NULL: out of memory, or
+ * `record` is. */
+json_t *hibernate_whole(
+    const char *id, json_t *record, json_t *layers, json_t *images, json_t *bases);
 
-/* What could not be woken is not written: that would be found out when what ran is gone. DAMAGED. */
-int hibernate_check_record(const struct hibernate_job *job, const json_t *whole, struct rollbox_error *error);
+/* What could not be woken is not written: that would be found out when what ran is gone. DAMAGED.
+ */
+int hibernate_check_record(
+    const struct hibernate_job *job, const json_t *whole, struct rollbox_error *error);
 
-/* Brings everything to the disk, then publishes it. The lock goes to `owner`, a socket; -1: to nobody. */
-int hibernate_publish(const struct work *work, int stage, const json_t *record, int owner, struct rollbox_error *error);
+/* Brings everything to the disk, then publishes it. The lock goes to `owner`, a socket; -1: to
+ * nobody. */
+int hibernate_publish(const struct work *work, int stage, const json_t *record, int owner,
+    struct rollbox_error *error);
 
-/* {"id", "layers": [...], "images": [...], "owner": fd, "detached", "record": {...}} on `fd`; dedup_write.h has what an element of the lists is. The lock on what was written goes to the socket `owner`.
- * *ret_json: {"bytes", "written"}: of what sleeps, and how much of that was not there already. */
+/* {"id", "layers": [...], "images": [...], "owner": fd, "detached", "record": {...}} on `fd`;
+ * dedup_write.h has what an element of the lists is. The lock on what was written goes to the
+ * socket `owner`. *ret_json: {"bytes", "written"}: of what sleeps, and how much of that was not
+ * there already. */
 int hibernate_write(int store, int fd, json_t **ret_json, struct rollbox_error *error);
 
-/* {"id", "layers": [{"fd"}], "images": [{"fd"}], "drops"}: empty directories, one a layer, and empty files, one an image that is a difference. `drops`: what ran is not wanted, so the images may be of
- * another version. */
+/* {"id", "layers": [{"fd"}], "images": [{"fd"}], "drops"}: empty directories, one a layer, and
+ * empty files, one an image that is a difference. `drops`: what ran is not wanted, so the images
+ * may be of another version. */
 int hibernate_read(int store, int fd, json_t **ret_json, struct rollbox_error *error);
 
 /* All of a record's. DAMAGED, by name. */
 int hibernate_check_files(int directory, const json_t *record, struct rollbox_error *error);
 
-/* Is a file what its row ({"bytes", "sha256"}) says? *ret_reason, static: what is wrong with it; NULL: nothing. -errno if that cannot be found out. */
-int hibernate_check_file(int directory, const char *name, const json_t *row, const char **ret_reason);
+/* Is a file what its row ({"bytes", "sha256"}) says? *ret_reason, static: what is wrong with it;
+ * NULL: nothing. -errno if that cannot be found out. */
+int hibernate_check_file(
+    int directory, const char *name, const json_t *row, const char **ret_reason);
 /* Are all files of asleep/ID what was written? 0; DAMAGED, with the first that is not. */
 int hibernate_verify(int store, const char *id, struct rollbox_error *error);
 

@@ -29,13 +29,13 @@
 
 #define MAX_NAME 64
 #define MAX_FINGERPRINT 400
-#define MAX_PID 4194304                         /* the kernel's own limit (PID_MAX_LIMIT) */
-#define MAX_TIMEOUT_MS (INT64_MAX / 2 / 1000000)        /* as the engine takes from clients */
+#define MAX_PID 4194304                          /* the kernel's own limit (PID_MAX_LIMIT) */
+#define MAX_TIMEOUT_MS (INT64_MAX / 2 / 1000000) /* as the engine takes from clients */
 #define MAX_SPAN_MS (INT64_MAX / 4000000)
 #define MAX_TIME_NS (INT64_MAX / 2)
 #define MAX_LAYER_BYTES (1ll << 50)
-#define MAX_LAYER_ENTRIES (1ll << 28)           /* a launcher makes no larger file system */
-#define MAX_OUTCOME 4                           /* all that end a command, but `error` */
+#define MAX_LAYER_ENTRIES (1ll << 28) /* a launcher makes no larger file system */
+#define MAX_OUTCOME 4                 /* all that end a command, but `error` */
 
 struct walk {
     struct rollbox_error *error;
@@ -43,14 +43,14 @@ struct walk {
     size_t n_layers, n_lives, n_nodes;
 };
 
-/* ---- words -------------------------------------------------------------------------------------- */
+/* ---- words ---- */
 
 /* `at` is the path of the object, `key` the field in it (NULL: the object itself). */
-static int refuse_value(const struct walk *walk, const char *at, const char *key, const json_t *value,
-               const char *format, ...) __attribute__((format(printf, 5, 6)));
+static int refuse_value(const struct walk *walk, const char *at, const char *key,
+    const json_t *value, const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-static int refuse_value(const struct walk *walk, const char *at, const char *key, const json_t *value,
-               const char *format, ...) {
+static int refuse_value(const struct walk *walk, const char *at, const char *key,
+    const json_t *value, const char *format, ...) {
     auto_free char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
     const bool is_long = text && strlen(text) > 60;
     char why[160];
@@ -60,9 +60,8 @@ static int refuse_value(const struct walk *walk, const char *at, const char *key
     (void)vsnprintf(why, sizeof why, format, arguments);
     va_end(arguments);
     return error_set(walk->error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake",
-                     "the record of the sleeping sandbox is not valid: %s%s%s is %.60s%s: %s", at,
-                     *at && key ? "." : "", key ? key : "", text ? text : "missing",
-                     is_long ? "..." : "", why);
+        "the record of the sleeping sandbox is not valid: %s%s%s is %.60s%s: %s", at,
+        *at && key ? "." : "", key ? key : "", text ? text : "missing", is_long ? "..." : "", why);
 }
 
 static int no_memory(const struct walk *walk) {
@@ -76,13 +75,12 @@ static const char *path_of(char to[PATH_MAX_LENGTH], const char *at, const char 
     return to;
 }
 
-/* ---- fields ------------------------------------------------------------------------------------- */
+/* ---- fields ---- */
 
 enum presence { OPTIONAL, REQUIRED };
 
 static int check_integer(const struct walk *walk, const char *at, const json_t *object,
-                         const char *key, json_int_t least, json_int_t most,
-                         enum presence presence) {
+    const char *key, json_int_t least, json_int_t most, enum presence presence) {
     const json_t *value = json_object_get(object, key);
 
     if (!value && presence == OPTIONAL)
@@ -91,17 +89,17 @@ static int check_integer(const struct walk *walk, const char *at, const json_t *
         return refuse_value(walk, at, key, value, "it must be a whole number");
     if (json_integer_value(value) < least || json_integer_value(value) > most)
         return refuse_value(walk, at, key, value, "it must be from %lld to %lld", (long long)least,
-                   (long long)most);
+            (long long)most);
     return 0;
 }
 
 static int check_flag(const struct walk *walk, const char *at, const json_t *object,
-                      const char *key, enum presence presence) {
+    const char *key, enum presence presence) {
     const json_t *value = json_object_get(object, key);
 
-    return json_is_boolean(value) || (!value && presence == OPTIONAL) ?
-               0 :
-               refuse_value(walk, at, key, value, "it must be true or false");
+    return json_is_boolean(value) || (!value && presence == OPTIONAL)
+               ? 0
+               : refuse_value(walk, at, key, value, "it must be true or false");
 }
 
 static bool is_hex(const char *text, size_t length) {
@@ -116,8 +114,8 @@ static bool has_nul(const char *hex, size_t length) {
 }
 
 /* Bytes in hex, at most `most` of them. */
-static int check_bytes(const struct walk *walk, const char *at, const char *key,
-                       const json_t *value, size_t most) {
+static int check_bytes(
+    const struct walk *walk, const char *at, const char *key, const json_t *value, size_t most) {
     const char *hex = json_string_value(value);
     const size_t length = json_string_length(value);
 
@@ -130,7 +128,7 @@ static int check_bytes(const struct walk *walk, const char *at, const char *key,
 
 /* A text in hex. */
 static int check_text(const struct walk *walk, const char *at, const char *key, const json_t *value,
-                      bool may_be_null) {
+    bool may_be_null) {
     if (may_be_null && (!value || json_is_null(value)))
         return 0;
     int r = check_bytes(walk, at, key, value, HIBERNATED_MAX_BYTES);
@@ -140,14 +138,14 @@ static int check_text(const struct walk *walk, const char *at, const char *key, 
 }
 
 static int check_list(const struct walk *walk, const char *at, const json_t *object,
-                      const char *key, size_t least, size_t most) {
+    const char *key, size_t least, size_t most) {
     const json_t *value = json_object_get(object, key);
 
     if (!json_is_array(value))
         return refuse_value(walk, at, key, value, "it must be a list");
     if (json_array_size(value) < least || json_array_size(value) > most)
         return refuse_value(walk, at, key, value, "it has %zu items, and must have from %zu to %zu",
-                   json_array_size(value), least, most);
+            json_array_size(value), least, most);
     return 0;
 }
 
@@ -157,22 +155,23 @@ static int check_object(const struct walk *walk, const char *at, const json_t *v
 
 /* Null, or an index below `n`. */
 static int check_index(const struct walk *walk, const char *at, const json_t *object,
-                       const char *key, size_t n, bool may_be_null) {
+    const char *key, size_t n, bool may_be_null) {
     const json_t *value = json_object_get(object, key);
     const json_int_t i = json_integer_value(value);
 
     if (may_be_null && json_is_null(value))
         return 0;
     if (!json_is_integer(value) || i < 0 || (size_t)i >= n)
-        return refuse_value(walk, at, key, value, "it must name one of the %zu items that it may", n);
+        return refuse_value(
+            walk, at, key, value, "it must name one of the %zu items that it may", n);
     return 0;
 }
 
-/* ---- what must be there once -------------------------------------------------------------------- */
+/* ---- what must be there once ---- */
 
 /* Notes `key`; DAMAGED if it is noted already. `seen` maps keys to where they were found. */
 static int check_once(const struct walk *walk, json_t *seen, const char *at, const char *key,
-                      const json_t *value, const char *noted) {
+    const json_t *value, const char *noted) {
     const char *before = json_string_value(json_object_get(seen, noted));
 
     if (before)
@@ -180,10 +179,10 @@ static int check_once(const struct walk *walk, json_t *seen, const char *at, con
     return json_object_set_new(seen, noted, json_string(at)) < 0 ? no_memory(walk) : 0;
 }
 
-/* ---- lives -------------------------------------------------------------------------------------- */
+/* ---- lives ---- */
 
-static int check_command(const struct walk *walk, const char *at, const json_t *row, json_t *pids,
-                         json_t *operations) {
+static int check_command(
+    const struct walk *walk, const char *at, const json_t *row, json_t *pids, json_t *operations) {
     const json_t *operation = json_object_get(row, "operation"), *pid = json_object_get(row, "pid");
     char number[32];
     int r = check_object(walk, at, row);
@@ -213,9 +212,10 @@ static bool has_terminal(const json_t *commands, json_int_t i) {
     return json_is_true(json_object_get(json_array_get(commands, (size_t)i), "terminal"));
 }
 
-/* The engine makes one new pipe for each, in the place of a descriptor that the command began with. */
+/* The engine makes one new pipe for each, in the place of a descriptor that the command began with.
+ */
 static int check_pipe(const struct walk *walk, const char *at, const json_t *row,
-                      const json_t *commands, json_t *seen) {
+    const json_t *commands, json_t *seen) {
     const json_t *written = json_object_get(row, "written");
     const json_int_t command = json_integer_value(json_object_get(row, "command"));
     const json_int_t slot = json_integer_value(json_object_get(row, "slot"));
@@ -223,32 +223,32 @@ static int check_pipe(const struct walk *walk, const char *at, const json_t *row
     int r = check_object(walk, at, row);
 
     if (r == 0)
-        r = check_integer(walk, at, row, "command", -1, (json_int_t)json_array_size(commands) - 1,
-                          REQUIRED);
+        r = check_integer(
+            walk, at, row, "command", -1, (json_int_t)json_array_size(commands) - 1, REQUIRED);
     if (r == 0)
         r = check_integer(walk, at, row, "slot", 0, HIBERNATED_MAX_SLOTS - 1, REQUIRED);
     if (r == 0)
         r = check_flag(walk, at, row, "written", REQUIRED);
     if (r < 0 || command < 0)
-        return r;               /* one of a command that has ended: nobody asks for it */
+        return r; /* one of a command that has ended: nobody asks for it */
     if (has_terminal(commands, command))
         return refuse_value(walk, at, "command", json_object_get(row, "command"),
-                   "that command has a terminal, and so no pipes");
+            "that command has a terminal, and so no pipes");
     if (slot <= 2 && json_is_true(written) != (slot != 0))
-        return refuse_value(walk, at, "written", written, "slot 0 is read, and slots 1 and 2 are written");
+        return refuse_value(
+            walk, at, "written", written, "slot 0 is read, and slots 1 and 2 are written");
     (void)snprintf(noted, sizeof noted, "%lld %lld", (long long)command, (long long)slot);
     return check_once(walk, seen, at, "slot", json_object_get(row, "slot"), noted);
 }
 
 static int check_terminal(const struct walk *walk, const char *at, const json_t *value,
-                          const json_t *commands, json_t *seen) {
+    const json_t *commands, json_t *seen) {
     const json_int_t command = json_integer_value(value);
     char noted[32];
 
-    if (!json_is_integer(value) || command < -1 ||
-        command >= (json_int_t)json_array_size(commands))
+    if (!json_is_integer(value) || command < -1 || command >= (json_int_t)json_array_size(commands))
         return refuse_value(walk, at, NULL, value, "it must be -1, or name one of the %zu commands",
-                   json_array_size(commands));
+            json_array_size(commands));
     if (command < 0)
         return 0;
     if (!has_terminal(commands, command))
@@ -258,22 +258,19 @@ static int check_terminal(const struct walk *walk, const char *at, const json_t 
 }
 
 /* `seen` has objects for pids, operations, pipes and terminals. */
-static int check_live_items(const struct walk *walk, const char *at, const json_t *row,
-                            json_t *const seen[4]) {
+static int check_live_items(
+    const struct walk *walk, const char *at, const json_t *row, json_t *const seen[4]) {
     const json_t *commands = json_object_get(row, "commands"), *item;
     char path[PATH_MAX_LENGTH];
     size_t i;
     int r = 0;
 
-    json_array_foreach(commands, i, item)
-        if (r == 0)
-            r = check_command(walk, path_of(path, at, "commands", i), item, seen[0], seen[1]);
-    json_array_foreach(json_object_get(row, "pipes"), i, item)
-        if (r == 0)
-            r = check_pipe(walk, path_of(path, at, "pipes", i), item, commands, seen[2]);
-    json_array_foreach(json_object_get(row, "terminals"), i, item)
-        if (r == 0)
-            r = check_terminal(walk, path_of(path, at, "terminals", i), item, commands, seen[3]);
+    json_array_foreach(commands, i, item) if (r == 0) r =
+        check_command(walk, path_of(path, at, "commands", i), item, seen[0], seen[1]);
+    json_array_foreach(json_object_get(row, "pipes"), i, item) if (r == 0) r =
+        check_pipe(walk, path_of(path, at, "pipes", i), item, commands, seen[2]);
+    json_array_foreach(json_object_get(row, "terminals"), i, item) if (r == 0) r =
+        check_terminal(walk, path_of(path, at, "terminals", i), item, commands, seen[3]);
     return r;
 }
 
@@ -306,13 +303,12 @@ static int check_lives(const struct walk *walk) {
     size_t i;
     int r = check_list(walk, "", walk->record, "lives", walk->n_lives, walk->n_lives);
 
-    json_array_foreach(json_object_get(walk->record, "lives"), i, row)
-        if (r == 0)
-            r = check_live(walk, path_of(path, "", "lives", i), row);
+    json_array_foreach(json_object_get(walk->record, "lives"), i, row) if (r == 0) r =
+        check_live(walk, path_of(path, "", "lives", i), row);
     return r;
 }
 
-/* ---- layers, places, nodes ---------------------------------------------------------------------- */
+/* ---- layers, places, nodes ---- */
 
 static int check_layers(const struct walk *walk) {
     const json_t *row;
@@ -361,8 +357,9 @@ static bool is_state_id(const char *id, json_int_t *ret_number) {
 }
 
 static int check_node(const struct walk *walk, const char *at, const json_t *row, size_t i,
-                      json_t *ids, json_t *names) {
-    static const char *const flags[] = { "was_live", "asked_for", "of_fork", "automatic", "hidden" };
+    json_t *ids, json_t *names) {
+    static const char *const flags[] = { "was_live", "asked_for", "of_fork", "automatic",
+        "hidden" };
     const json_t *id = json_object_get(row, "id"), *name = json_object_get(row, "name");
     json_int_t number = 0;
     int r = check_object(walk, at, row);
@@ -401,7 +398,7 @@ static int check_node(const struct walk *walk, const char *at, const json_t *row
     const bool is_hidden = json_is_true(json_object_get(row, "hidden"));
     if (json_is_null(parent) != is_hidden)
         return refuse_value(walk, at, "parent", parent,
-                   is_hidden ? "a state that is hidden has none" : "the first state alone has none");
+            is_hidden ? "a state that is hidden has none" : "the first state alone has none");
     const json_t *nodes = json_object_get(walk->record, "nodes");
     const size_t p = (size_t)json_integer_value(parent);
     if (p && json_is_true(json_object_get(json_array_get(nodes, p), "hidden")))
@@ -418,21 +415,20 @@ static int check_nodes(const struct walk *walk) {
 
     if (r == 0)
         r = check_integer(walk, "", walk->record, "next_name", 1, UINT32_MAX, REQUIRED);
-    json_array_foreach(json_object_get(walk->record, "nodes"), i, row)
-        if (r == 0)
-            r = check_node(walk, path_of(path, "", "nodes", i), row, i, ids, names);
+    json_array_foreach(json_object_get(walk->record, "nodes"), i, row) if (r == 0) r =
+        check_node(walk, path_of(path, "", "nodes", i), row, i, ids, names);
     json_decref(ids);
     json_decref(names);
     return r;
 }
 
-/* ---- the rest ----------------------------------------------------------------------------------- */
+/* ---- the rest ---- */
 
 /* What ran where the sandbox stands cannot be over as well. */
 static int note_running(const struct walk *walk, json_t *seen) {
     const json_t *nodes = json_object_get(walk->record, "nodes"), *row;
-    const json_t *at = json_array_get(
-        nodes, (size_t)json_integer_value(json_object_get(walk->record, "at")));
+    const json_t *at =
+        json_array_get(nodes, (size_t)json_integer_value(json_object_get(walk->record, "at")));
     const json_t *live = json_object_get(at, "live"), *commands;
     char path[PATH_MAX_LENGTH], list[PATH_MAX_LENGTH];
     size_t i;
@@ -440,21 +436,21 @@ static int note_running(const struct walk *walk, json_t *seen) {
     if (!json_is_integer(live))
         return 0;
     path_of(list, "", "lives", (size_t)json_integer_value(live));
-    commands = json_object_get(json_array_get(json_object_get(walk->record, "lives"),
-                                              (size_t)json_integer_value(live)),
-                               "commands");
+    commands = json_object_get(
+        json_array_get(json_object_get(walk->record, "lives"), (size_t)json_integer_value(live)),
+        "commands");
     json_array_foreach(commands, i, row) {
         const char *operation = json_string_value(json_object_get(row, "operation"));
 
-        if (*operation && json_object_set_new(seen, operation,
-                                              json_string(path_of(path, list, "commands", i))) < 0)
+        if (*operation && json_object_set_new(
+                              seen, operation, json_string(path_of(path, list, "commands", i))) < 0)
             return no_memory(walk);
     }
     return 0;
 }
 
-static int check_ended_row(const struct walk *walk, const char *at, const json_t *row, json_t *seen,
-                           size_t *room) {
+static int check_ended_row(
+    const struct walk *walk, const char *at, const json_t *row, json_t *seen, size_t *room) {
     static const char *const streams[] = { "stdout", "stderr" };
     const json_t *operation = json_object_get(row, "operation");
     int r = check_object(walk, at, row);
@@ -493,15 +489,14 @@ static int check_ended(const struct walk *walk) {
     const json_t *row;
     char path[PATH_MAX_LENGTH];
     size_t i, room = HIBERNATED_MAX_OUTPUT;
-    int r = json_object_get(walk->record, "ended") ?
-                check_list(walk, "", walk->record, "ended", 0, SIZE_MAX) :
-                0;
+    int r = json_object_get(walk->record, "ended")
+                ? check_list(walk, "", walk->record, "ended", 0, SIZE_MAX)
+                : 0;
 
     if (r == 0)
         r = note_running(walk, seen);
-    json_array_foreach(json_object_get(walk->record, "ended"), i, row)
-        if (r == 0)
-            r = check_ended_row(walk, path_of(path, "", "ended", i), row, seen, &room);
+    json_array_foreach(json_object_get(walk->record, "ended"), i, row) if (r == 0) r =
+        check_ended_row(walk, path_of(path, "", "ended", i), row, seen, &room);
     json_decref(seen);
     return r;
 }
@@ -512,9 +507,8 @@ static int check_environment(const struct walk *walk) {
     size_t i;
     int r = list ? check_list(walk, "", walk->record, "environment", 0, SIZE_MAX) : 0;
 
-    json_array_foreach(list, i, entry)
-        if (r == 0)
-            r = check_text(walk, path_of(path, "", "environment", i), NULL, entry, false);
+    json_array_foreach(list, i, entry) if (r == 0) r =
+        check_text(walk, path_of(path, "", "environment", i), NULL, entry, false);
     return r;
 }
 
@@ -532,11 +526,16 @@ static int check_session(const struct walk *walk) {
         const char *key;
         json_int_t least, most;
     } numbers[] = {
-        { "made_ns", 0, MAX_TIME_NS },    { "since_ns", 0, MAX_TIME_NS },
-        { "idle_ms", 0, MAX_SPAN_MS },    { "ttl_ms", 0, MAX_SPAN_MS },
-        { "lifetime_ms", 0, MAX_SPAN_MS }, { "hibernate_ms", 0, MAX_SPAN_MS },
-        { "seed", INT64_MIN, INT64_MAX }, { "n_forked", 0, INT64_MAX },
-        { "clone_id", -1, INT64_MAX },    { "checkpoints", 0, INT32_MAX },
+        { "made_ns", 0, MAX_TIME_NS },
+        { "since_ns", 0, MAX_TIME_NS },
+        { "idle_ms", 0, MAX_SPAN_MS },
+        { "ttl_ms", 0, MAX_SPAN_MS },
+        { "lifetime_ms", 0, MAX_SPAN_MS },
+        { "hibernate_ms", 0, MAX_SPAN_MS },
+        { "seed", INT64_MIN, INT64_MAX },
+        { "n_forked", 0, INT64_MAX },
+        { "clone_id", -1, INT64_MAX },
+        { "checkpoints", 0, INT32_MAX },
     };
     static const char *const flags[] = { "detached", "has_own_seed", "was_used" };
     const json_t *record = walk->record, *name = json_object_get(record, "name");
@@ -545,12 +544,12 @@ static int check_session(const struct walk *walk) {
 
     if (!is_name(name))
         return refuse_value(walk, "", "name", name,
-                   "1 to %d letters, digits, '_', '.' and '-', the first no '.' or '-'", MAX_NAME);
+            "1 to %d letters, digits, '_', '.' and '-', the first no '.' or '-'", MAX_NAME);
     if (!json_is_string(policy))
         return refuse_value(walk, "", "policy", policy, "it must be a text");
     for (size_t i = 0; r == 0 && i < ARRAY_SIZE(numbers); i++)
-        r = check_integer(walk, "", record, numbers[i].key, numbers[i].least, numbers[i].most,
-                          OPTIONAL);
+        r = check_integer(
+            walk, "", record, numbers[i].key, numbers[i].least, numbers[i].most, OPTIONAL);
     for (size_t i = 0; r == 0 && i < ARRAY_SIZE(flags); i++)
         r = check_flag(walk, "", record, flags[i], OPTIONAL);
     if (r == 0)
@@ -558,8 +557,8 @@ static int check_session(const struct walk *walk) {
     if (r == 0)
         r = check_text(walk, "", "committed_path", json_object_get(record, "committed_path"), true);
     if (r == 0 && json_object_get(record, "operation"))
-        r = check_bytes(walk, "", "operation", json_object_get(record, "operation"),
-                        HIBERNATED_MAX_OPERATION);
+        r = check_bytes(
+            walk, "", "operation", json_object_get(record, "operation"), HIBERNATED_MAX_OPERATION);
     if (r == 0 && json_object_get(record, "rules"))
         r = check_bytes(walk, "", "rules", json_object_get(record, "rules"), HIBERNATED_MAX_BYTES);
     return r == 0 ? check_environment(walk) : r;
@@ -576,7 +575,8 @@ static int check_fingerprint(const struct walk *walk) {
         const char *text = json_string_value(value);
 
         if (!text || strlen(text) > MAX_FINGERPRINT)
-            return refuse_value(walk, "", "fingerprint", value, "each of its values must be a short text");
+            return refuse_value(
+                walk, "", "fingerprint", value, "each of its values must be a short text");
         for (const char *c = text; *c; c++)
             if (*c < ' ' || *c > '~')
                 return refuse_value(walk, "", "fingerprint", value, "it must be printable ASCII");
@@ -587,9 +587,9 @@ static int check_fingerprint(const struct walk *walk) {
 static int check_ends(const struct walk *walk) {
     int r = check_index(walk, "", walk->record, "at", walk->n_nodes, false);
 
-    return r == 0 && json_object_get(walk->record, "committed") ?
-               check_index(walk, "", walk->record, "committed", walk->n_nodes, true) :
-               r;
+    return r == 0 && json_object_get(walk->record, "committed")
+               ? check_index(walk, "", walk->record, "committed", walk->n_nodes, true)
+               : r;
 }
 
 int hibernated_check(const json_t *whole, struct rollbox_error *error) {
@@ -601,7 +601,14 @@ int hibernated_check(const json_t *whole, struct rollbox_error *error) {
         .n_nodes = json_array_size(json_object_get(json_object_get(whole, "record"), "nodes")),
     };
     static int (*const checks[])(const struct walk *) = {
-        check_session, check_fingerprint, check_places, check_layers, check_lives, check_nodes, check_ends, check_ended,
+        check_session,
+        check_fingerprint,
+        check_places,
+        check_layers,
+        check_lives,
+        check_nodes,
+        check_ends,
+        check_ended,
     };
     int r = check_object(&walk, "record", walk.record);
 

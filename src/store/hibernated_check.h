@@ -16,12 +16,12 @@
 
 /* The same numbers have names in other layers; static assertions there hold them together. */
 #define HIBERNATED_MAX_STATES 100000
-#define HIBERNATED_MAX_PROCESSES 512        /* IMAGE_MAX_PROCESSES */
-#define HIBERNATED_MAX_PIPES 199            /* FD_MESSAGE_MAX_FDS - 1 */
-#define HIBERNATED_MAX_TERMINALS 64         /* IMAGE_MAX_TERMINALS */
-#define HIBERNATED_MAX_SLOTS 11             /* descriptors of a command that are noted */
-#define HIBERNATED_MAX_OPERATION 64         /* bytes */
-#define HIBERNATED_MAX_OUTPUT (1u << 20)    /* bytes of all ended commands */
+#define HIBERNATED_MAX_PROCESSES 512     /* IMAGE_MAX_PROCESSES */
+#define HIBERNATED_MAX_PIPES 199         /* FD_MESSAGE_MAX_FDS - 1 */
+#define HIBERNATED_MAX_TERMINALS 64      /* IMAGE_MAX_TERMINALS */
+#define HIBERNATED_MAX_SLOTS 11          /* descriptors of a command that are noted */
+#define HIBERNATED_MAX_OPERATION 64      /* bytes */
+#define HIBERNATED_MAX_OUTPUT (1u << 20) /* bytes of all ended commands */
 
 /*
  * `whole` is what hibernated_parse returned. Checked: type and range of every field, that each id,

@@ -17,7 +17,8 @@
 #include "store/hibernate.h"
 
 static int fail_gc(struct rollbox_error *error, int r, const char *what) {
-    return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "cannot %s: %s", what, strerror(-r));
+    return error_set(
+        error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "cannot %s: %s", what, strerror(-r));
 }
 
 static int open_sleeper(int store, const char *directory, const char *id) {
@@ -28,7 +29,7 @@ static int open_sleeper(int store, const char *directory, const char *id) {
     return fd < 0 ? -errno : fd;
 }
 
-/* ---- df --------------------------------------------------------------------------------------------------------------- */
+/* ---- df ---- */
 
 /* A file that several have is counted once. */
 struct measuring {
@@ -53,7 +54,8 @@ static int measure_one(void *context, const char *id) {
 
         if (fstatat(directory, names.list[i], &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
             continue;
-        r = st.st_nlink > 1 ? inodes_note(&measuring->inodes, &st, names.list[i], &inode, &found) : 0;
+        r = st.st_nlink > 1 ? inodes_note(&measuring->inodes, &st, names.list[i], &inode, &found)
+                            : 0;
         measuring->bytes += found ? 0 : (uint64_t)st.st_size;
     }
     names_done(&names);
@@ -61,7 +63,8 @@ static int measure_one(void *context, const char *id) {
     return r;
 }
 
-int hibernated_gc_measure(int store, struct hibernated_usage *ret_hibernated, struct hibernated_usage *ret_woken, struct rollbox_error *error) {
+int hibernated_gc_measure(int store, struct hibernated_usage *ret_hibernated,
+    struct hibernated_usage *ret_woken, struct rollbox_error *error) {
     struct measuring measuring = { .store = store, .directory = HIBERNATED_DIRECTORY };
     int r = hibernated_each(store, measuring.directory, measure_one, &measuring);
     struct hibernated_usage asleep = { measuring.sleepers, measuring.bytes };
@@ -73,17 +76,18 @@ int hibernated_gc_measure(int store, struct hibernated_usage *ret_hibernated, st
     if (r < 0)
         return fail_gc(error, r, "look at the sandboxes that sleep");
     *ret_hibernated = asleep;
-    *ret_woken = (struct hibernated_usage){ measuring.sleepers - asleep.n, measuring.bytes - asleep.bytes };
+    *ret_woken =
+        (struct hibernated_usage){ measuring.sleepers - asleep.n, measuring.bytes - asleep.bytes };
     return 0;
 }
 
-/* ---- gc --------------------------------------------------------------------------------------------------------------- */
+/* ---- gc ---- */
 
 struct collecting {
     int store;
     const char *directory;
     uint64_t removed, freed;
-    json_t *kept;               /* what could not be read; as a row of fsck's */
+    json_t *kept; /* what could not be read; as a row of fsck's */
 };
 
 /* Of files that nobody else has. */
@@ -96,16 +100,19 @@ static uint64_t bytes_in(int directory) {
     for (size_t i = 0; i < names.n; i++) {
         struct stat st;
 
-        if (fstatat(directory, names.list[i], &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 1)
+        if (fstatat(directory, names.list[i], &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISREG(st.st_mode) && st.st_nlink == 1)
             bytes += (uint64_t)st.st_size;
     }
     names_done(&names);
     return bytes;
 }
 
-static int add_row(json_t *list, const char *id, const json_t *whole, const char *file, const char *reason) {
+static int add_row(
+    json_t *list, const char *id, const json_t *whole, const char *file, const char *reason) {
     const char *name = json_string_value(json_object_get(json_object_get(whole, "record"), "name"));
-    json_t *row = json_pack("{s:s, s:s?, s:s, s:s}", "asleep", id, "sandbox", name, "file", file, "reason", reason);
+    json_t *row = json_pack(
+        "{s:s, s:s?, s:s, s:s}", "asleep", id, "sandbox", name, "file", file, "reason", reason);
 
     return row && json_array_append_new(list, row) == 0 ? 0 : -ENOMEM;
 }
@@ -114,14 +121,18 @@ static int add_row(json_t *list, const char *id, const json_t *whole, const char
  * It was to end with its engine. One whose record cannot be read is kept: a bit that flipped, or a
  * newer rollbox that wrote it, does not say that nobody wants it.
  */
-static int is_left_over(const struct collecting *collecting, const char *id, int lock, bool *ret_is) {
+static int is_left_over(
+    const struct collecting *collecting, const char *id, int lock, bool *ret_is) {
     struct rollbox_error inner = { 0 };
     json_t *whole = NULL;
     int r = hibernated_read_unchecked(lock, &whole, &inner);
 
-    *ret_is = r == 0 && json_is_false(json_object_get(json_object_get(whole, "record"), "detached"));
+    *ret_is =
+        r == 0 && json_is_false(json_object_get(json_object_get(whole, "record"), "detached"));
     if (r < 0)
-        r = add_row(collecting->kept, id, NULL, "record.json", inner.code == ROLLBOX_ERR_DAMAGED ? "it was changed, or is of another version" : strerror(inner.error_number));
+        r = add_row(collecting->kept, id, NULL, "record.json",
+            inner.code == ROLLBOX_ERR_DAMAGED ? "it was changed, or is of another version"
+                                              : strerror(inner.error_number));
     json_decref(whole);
     return r;
 }
@@ -132,7 +143,7 @@ static int collect_one(void *context, const char *id) {
     auto_close int lock = -EBADF;
 
     if (hibernated_lock(collecting->store, collecting->directory, id, &lock) < 0)
-        return 0;               /* somebody has it, or it has no record, of which fsck tells */
+        return 0; /* somebody has it, or it has no record, of which fsck tells */
     int r = sleeps ? is_left_over(collecting, id, lock, &is_removed) : 0;
     if (r < 0 || !is_removed)
         return r;
@@ -147,8 +158,11 @@ static int collect_one(void *context, const char *id) {
     return 0;
 }
 
-int hibernated_gc_collect(int store, json_t *kept, uint64_t *ret_removed, uint64_t *freed, struct rollbox_error *error) {
-    struct collecting collecting = { .store = store, .directory = HIBERNATED_DIRECTORY, .kept = kept };
+int hibernated_gc_collect(
+    int store, json_t *kept, uint64_t *ret_removed, uint64_t *freed, struct rollbox_error *error) {
+    struct collecting collecting = {
+        .store = store, .directory = HIBERNATED_DIRECTORY, .kept = kept
+    };
     int r = hibernated_each(store, collecting.directory, collect_one, &collecting);
 
     collecting.directory = WOKEN_DIRECTORY;
@@ -161,7 +175,7 @@ int hibernated_gc_collect(int store, json_t *kept, uint64_t *ret_removed, uint64
     return 0;
 }
 
-/* ---- fsck ------------------------------------------------------------------------------------------------------------- */
+/* ---- fsck ---- */
 
 struct checking {
     int store;
@@ -174,14 +188,17 @@ static bool is_still_there(const struct checking *checking, const char *id, int 
     auto_close int now = open_sleeper(checking->store, HIBERNATED_DIRECTORY, id);
     struct stat was, is;
 
-    return now >= 0 && fstat(directory, &was) == 0 && fstat(now, &is) == 0 && was.st_ino == is.st_ino && was.st_dev == is.st_dev;
+    return now >= 0 && fstat(directory, &was) == 0 && fstat(now, &is) == 0 &&
+           was.st_ino == is.st_ino && was.st_dev == is.st_dev;
 }
 
-static int record_damage(const struct checking *checking, const char *id, const json_t *whole, const char *file, const char *reason) {
+static int record_damage(const struct checking *checking, const char *id, const json_t *whole,
+    const char *file, const char *reason) {
     return add_row(checking->damaged, id, whole, file, reason);
 }
 
-static int check_files(const struct checking *checking, const char *id, int directory, const json_t *whole) {
+static int check_files(
+    const struct checking *checking, const char *id, int directory, const json_t *whole) {
     char file[HIBERNATED_FILE_NAME];
     const json_t *row;
     int r = 0;
@@ -199,7 +216,9 @@ static int check_files(const struct checking *checking, const char *id, int dire
 static int check_one(void *context, const char *id) {
     struct checking *checking = context;
     auto_close int directory = open_sleeper(checking->store, HIBERNATED_DIRECTORY, id);
-    auto_close int file = directory < 0 ? directory : openat(directory, "record.json", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    auto_close int file = directory < 0
+                              ? directory
+                              : openat(directory, "record.json", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     struct rollbox_error inner = { 0 };
     json_t *whole = NULL;
     int r = 0;
@@ -210,18 +229,28 @@ static int check_one(void *context, const char *id) {
         return directory;
     checking->checked++;
     if (file < 0)
-        r = errno == ENOENT ? (is_still_there(checking, id, directory) ? record_damage(checking, id, NULL, "record.json", "it is missing") : 0) : -errno;
+        r = errno == ENOENT
+                ? (is_still_there(checking, id, directory)
+                          ? record_damage(checking, id, NULL, "record.json", "it is missing")
+                          : 0)
+                : -errno;
     else if (hibernated_read_unchecked(file, &whole, &inner) < 0)
-        r = inner.code == ROLLBOX_ERR_DAMAGED ? record_damage(checking, id, NULL, "record.json", "it is not what was written, or of another version") : -inner.error_number;
+        r = inner.code == ROLLBOX_ERR_DAMAGED
+                ? record_damage(checking, id, NULL, "record.json",
+                      "it is not what was written, or of another version")
+                : -inner.error_number;
     else if (hibernated_check(whole, &inner) < 0)
-        r = inner.code == ROLLBOX_ERR_DAMAGED ? record_damage(checking, id, whole, "record.json", inner.message) : -inner.error_number;
+        r = inner.code == ROLLBOX_ERR_DAMAGED
+                ? record_damage(checking, id, whole, "record.json", inner.message)
+                : -inner.error_number;
     else
         r = check_files(checking, id, directory, whole);
     json_decref(whole);
     return r;
 }
 
-int hibernated_gc_check(int store, json_t *damaged, uint64_t *ret_checked, struct rollbox_error *error) {
+int hibernated_gc_check(
+    int store, json_t *damaged, uint64_t *ret_checked, struct rollbox_error *error) {
     struct checking checking = { .store = store, .damaged = damaged };
     int r = hibernated_each(store, HIBERNATED_DIRECTORY, check_one, &checking);
 

@@ -2,7 +2,8 @@
 /*
  * What sleeps, as gc, fsck and df see it.
  *
- * A sandbox may be woken, and with that be gone, at any moment: what is missing then is no damage. None of these waits for anybody, nor keeps an engine from what it does.
+ * A sandbox may be woken, and with that be gone, at any moment: what is missing then is no damage.
+ * None of these waits for anybody, nor keeps an engine from what it does.
  */
 #ifndef ROLLBOX_STORE_HIBERNATED_GC_H
 #define ROLLBOX_STORE_HIBERNATED_GC_H
@@ -12,18 +13,24 @@
 
 #include <rollbox/rollbox.h>
 
-/* Moves to the trash those that were to end with an engine that is gone, and what is left of those that were awake when their engine died. What cannot be read is never removed: a row of `kept`, as of
- * hibernated_gc_check. Under the store's exclusive lock. *freed: bytes of that are added. */
-int hibernated_gc_collect(int store, json_t *kept, uint64_t *ret_removed, uint64_t *freed, struct rollbox_error *error);
+/* Moves to the trash those that were to end with an engine that is gone, and what is left of those
+ * that were awake when their engine died. What cannot be read is never removed: a row of `kept`, as
+ * of hibernated_gc_check. Under the store's exclusive lock. *freed: bytes of that are added. */
+int hibernated_gc_collect(
+    int store, json_t *kept, uint64_t *ret_removed, uint64_t *freed, struct rollbox_error *error);
 
-/* Compares every file with what was written. Adds {"asleep", "sandbox", "file", "reason"} to `damaged` for each that differs. */
-int hibernated_gc_check(int store, json_t *damaged, uint64_t *ret_checked, struct rollbox_error *error);
+/* Compares every file with what was written. Adds {"asleep", "sandbox", "file", "reason"} to
+ * `damaged` for each that differs. */
+int hibernated_gc_check(
+    int store, json_t *damaged, uint64_t *ret_checked, struct rollbox_error *error);
 
 struct hibernated_usage {
     uint64_t n, bytes;
 };
 
-/* How many there are, and what their files take; of those that were woken, what they have beside that. */
-int hibernated_gc_measure(int store, struct hibernated_usage *ret_hibernated, struct hibernated_usage *ret_woken, struct rollbox_error *error);
+/* How many there are, and what their files take; of those that were woken, what they have beside
+ * that. */
+int hibernated_gc_measure(int store, struct hibernated_usage *ret_hibernated,
+    struct hibernated_usage *ret_woken, struct rollbox_error *error);
 
 #endif

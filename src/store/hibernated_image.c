@@ -20,7 +20,7 @@ _Static_assert(HIBERNATED_MAX_PIPES == FD_MESSAGE_MAX_FDS - 1, "one message brin
 
 struct comparison {
     const char *stage;
-    size_t i;                   /* number of the image and of its row in `lives` */
+    size_t i; /* number of the image and of its row in `lives` */
     struct rollbox_error *error;
 };
 
@@ -35,8 +35,8 @@ static int fail_comparison(const struct comparison *comparison, const char *form
     (void)vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
     return error_set(comparison->error, ROLLBOX_ERR_DAMAGED, EBADMSG, comparison->stage,
-                     "image-%zu of the sleeping sandbox and lives[%zu] of its record do not agree: %s",
-                     comparison->i, comparison->i, what);
+        "image-%zu of the sleeping sandbox and lives[%zu] of its record do not agree: %s",
+        comparison->i, comparison->i, what);
 }
 
 static uint64_t get_number(const json_t *row, const char *key) {
@@ -70,7 +70,8 @@ static uint64_t n_living(const struct hibernated_image *image) {
     return n;
 }
 
-static int compare_row(const struct comparison *c, const json_t *row, const struct hibernated_image *image) {
+static int compare_row(
+    const struct comparison *c, const json_t *row, const struct hibernated_image *image) {
     const json_t *command;
     size_t i;
     const struct {
@@ -88,33 +89,33 @@ static int compare_row(const struct comparison *c, const json_t *row, const stru
     for (i = 0; i < ARRAY_SIZE(counts); i++)
         if (counts[i].of_record != counts[i].of_image)
             return fail_comparison(c, "%s: %llu in the record, %llu in the image", counts[i].field,
-                          (unsigned long long)counts[i].of_record,
-                          (unsigned long long)counts[i].of_image);
-    json_array_foreach(json_object_get(row, "commands"), i, command)
-        if (!has_command(image, get_number(command, "pid")))
-            return fail_comparison(c, "commands[%zu].pid is %llu, which is no command's process in the image",
-                          i, (unsigned long long)get_number(command, "pid"));
+                (unsigned long long)counts[i].of_record, (unsigned long long)counts[i].of_image);
+    json_array_foreach(json_object_get(row, "commands"), i,
+        command) if (!has_command(image, get_number(command, "pid"))) return fail_comparison(c,
+        "commands[%zu].pid is %llu, which is no command's process in the image", i,
+        (unsigned long long)get_number(command, "pid"));
     return 0;
 }
 
 int hibernated_image_open(const json_t *record, size_t i, int fd, const char *stage,
-                      struct hibernated_image *ret_image, struct rollbox_error *error) {
+    struct hibernated_image *ret_image, struct rollbox_error *error) {
     const struct comparison comparison = { stage, i, error };
     struct hibernated_image image;
     struct stat st;
 
-    void *data = fstat(fd, &st) == 0 && st.st_size > 0 ?
-                     mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0) :
-                     MAP_FAILED;
+    void *data = fstat(fd, &st) == 0 && st.st_size > 0
+                     ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0)
+                     : MAP_FAILED;
     if (data == MAP_FAILED || !image_is_sound(data, (uint64_t)st.st_size)) {
         if (data != MAP_FAILED)
             (void)munmap(data, (size_t)st.st_size);
         return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, stage,
-                         "image-%zu is no image of processes, or one of another version of rollbox; "
-                         "its files alone can be had with --drop-processes", i);
+            "image-%zu is no image of processes, or one of another version of rollbox; "
+            "its files alone can be had with --drop-processes",
+            i);
     }
     image = (struct hibernated_image){ data, (size_t)st.st_size,
-                                   image_header(data, (size_t)st.st_size) };
+        image_header(data, (size_t)st.st_size) };
     int r = compare_row(&comparison, json_array_get(json_object_get(record, "lives"), i), &image);
     if (r < 0)
         hibernated_image_done(&image);
@@ -128,8 +129,8 @@ void hibernated_image_done(struct hibernated_image *image) {
     *image = (struct hibernated_image){ 0 };
 }
 
-int hibernated_image_check(const json_t *record, size_t i, int fd, const char *stage,
-                       struct rollbox_error *error) {
+int hibernated_image_check(
+    const json_t *record, size_t i, int fd, const char *stage, struct rollbox_error *error) {
     struct hibernated_image image;
     int r = hibernated_image_open(record, i, fd, stage, &image, error);
 

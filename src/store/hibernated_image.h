@@ -17,21 +17,21 @@
 
 /* An image that was opened: it is sound. */
 struct hibernated_image {
-    const void *data;           /* mapped */
+    const void *data; /* mapped */
     size_t length;
     const struct image *header; /* within that */
 };
 
 /*
- * Maps image `i` of `record` (the engine's part) from `fd`, and compares the two. `stage` is for the
- * error: DAMAGED, with the field and both values.
+ * Maps image `i` of `record` (the engine's part) from `fd`, and compares the two. `stage` is for
+ * the error: DAMAGED, with the field and both values.
  */
 int hibernated_image_open(const json_t *record, size_t i, int fd, const char *stage,
-                      struct hibernated_image *ret_image, struct rollbox_error *error);
+    struct hibernated_image *ret_image, struct rollbox_error *error);
 void hibernated_image_done(struct hibernated_image *image);
 
 /* The same, and closes it again. */
-int hibernated_image_check(const json_t *record, size_t i, int fd, const char *stage,
-                       struct rollbox_error *error);
+int hibernated_image_check(
+    const json_t *record, size_t i, int fd, const char *stage, struct rollbox_error *error);
 
 #endif

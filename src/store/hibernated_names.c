@@ -4,9 +4,14 @@
 
 #include "store/hibernated_read.h"
 
-static const struct { const char *list, *file; } kinds[] = { [HIBERNATED_LAYER] = { "layers", "layer" }, [HIBERNATED_IMAGE] = { "images", "image" }, [HIBERNATED_BASE] = { "bases", "base" } };
+static const struct {
+    const char *list, *file;
+} kinds[] = { [HIBERNATED_LAYER] = { "layers", "layer" },
+    [HIBERNATED_IMAGE] = { "images", "image" },
+    [HIBERNATED_BASE] = { "bases", "base" } };
 
-void hibernated_file_name(char ret_name[HIBERNATED_FILE_NAME], enum hibernated_kind kind, size_t i) {
+void hibernated_file_name(
+    char ret_name[HIBERNATED_FILE_NAME], enum hibernated_kind kind, size_t i) {
     (void)snprintf(ret_name, HIBERNATED_FILE_NAME, "%s-%zu", kinds[kind].file, i);
 }
 

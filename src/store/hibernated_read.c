@@ -57,9 +57,9 @@ static bool over_is_sound(const json_t *over, size_t n_bases) {
     const json_t *number;
     size_t i;
 
-    json_array_foreach(over, i, number)
-        if (!json_is_integer(number) || json_integer_value(number) < 0 || (uint64_t)json_integer_value(number) >= n_bases)
-            return false;
+    json_array_foreach(
+        over, i, number) if (!json_is_integer(number) || json_integer_value(number) < 0 ||
+                             (uint64_t)json_integer_value(number) >= n_bases) return false;
     return json_array_size(over) > 0 && json_array_size(over) <= HIBERNATED_MAX_OVER;
 }
 
@@ -71,29 +71,37 @@ static bool files_are_sound(const json_t *root, enum hibernated_kind kind) {
         const char *digest = json_string_value(json_object_get(file, "sha256"));
         const json_t *over = json_object_get(file, "over");
 
-        if (!digest || !is_hex(digest, HEX) || json_integer_value(json_object_get(file, "bytes")) < 0)
+        if (!digest || !is_hex(digest, HEX) ||
+            json_integer_value(json_object_get(file, "bytes")) < 0)
             return false;
-        if (over && (kind != HIBERNATED_IMAGE || !over_is_sound(over, json_array_size(json_object_get(root, hibernated_list(HIBERNATED_BASE))))))
+        if (over && (kind != HIBERNATED_IMAGE ||
+                        !over_is_sound(over, json_array_size(json_object_get(
+                                                 root, hibernated_list(HIBERNATED_BASE))))))
             return false;
     }
     return json_is_array(list) && json_array_size(list) <= HIBERNATED_MAX_FILES;
 }
 
-int hibernated_parse(const char *text, size_t length, json_t **ret_record, struct rollbox_error *error) {
+int hibernated_parse(
+    const char *text, size_t length, json_t **ret_record, struct rollbox_error *error) {
     const char *end = text && length ? memrchr(text, '\n', length - 1) : NULL;
     char found[HEX + 1];
     json_t *root = NULL;
 
     if (!end || text[length - 1] != '\n' || (size_t)(text + length - 1 - end) != HEX + 1)
-        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "the record of the sleeping sandbox is cut off");
+        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake",
+            "the record of the sleeping sandbox is cut off");
     hibernated_digest(text, (size_t)(end - text), found);
     if (memcmp(found, end + 1, HEX) == 0)
         root = json_loadb(text, (size_t)(end - text), JSON_REJECT_DUPLICATES, NULL);
     const char *id = json_string_value(json_object_get(root, "id"));
-    if (json_integer_value(json_object_get(root, "version")) != 1 || !id || !hibernated_id_ok(id) || !json_is_object(json_object_get(root, "record")) || !files_are_sound(root, HIBERNATED_LAYER) ||
-        !files_are_sound(root, HIBERNATED_IMAGE) || !files_are_sound(root, HIBERNATED_BASE)) {
+    if (json_integer_value(json_object_get(root, "version")) != 1 || !id || !hibernated_id_ok(id) ||
+        !json_is_object(json_object_get(root, "record")) ||
+        !files_are_sound(root, HIBERNATED_LAYER) || !files_are_sound(root, HIBERNATED_IMAGE) ||
+        !files_are_sound(root, HIBERNATED_BASE)) {
         json_decref(root);
-        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "the record of the sleeping sandbox was changed, or is of another version");
+        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake",
+            "the record of the sleeping sandbox was changed, or is of another version");
     }
     *ret_record = root;
     return 0;
@@ -114,7 +122,8 @@ int hibernated_read_unchecked(int fd, json_t **ret_record, struct rollbox_error 
     int r = fd_read_again(fd, HIBERNATED_MAX_BYTES, &text);
 
     if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "wake", "the record of the sleeping sandbox cannot be read: %s", strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "wake",
+            "the record of the sleeping sandbox cannot be read: %s", strerror(-r));
     return hibernated_parse(text.data, text.length, ret_record, error);
 }
 
@@ -143,7 +152,8 @@ const json_t *hibernated_file(const json_t *record, size_t i, char ret_name[HIBE
 }
 
 int hibernated_scan(int store, const char *directory, const char *id, json_t **ret_record) {
-    auto_close int fd = openat(store, path_of(directory, id, "/record.json").text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    auto_close int fd = openat(
+        store, path_of(directory, id, "/record.json").text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 
     return fd < 0 ? -errno : hibernated_read_unchecked(fd, ret_record, NULL);
 }
@@ -166,7 +176,8 @@ int hibernated_lock(int store, const char *directory, const char *id, int *ret_l
     return 0;
 }
 
-int hibernated_each(int store, const char *directory, int (*each)(void *context, const char *id), void *context) {
+int hibernated_each(
+    int store, const char *directory, int (*each)(void *context, const char *id), void *context) {
     int fd = openat(store, directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), r = 0;
 
     if (fd < 0)
@@ -193,9 +204,15 @@ int hibernated_remove(int store, const char *directory, const char *id) {
 int hibernated_keep(int store, const char *id) {
     if (mkdirat(store, WOKEN_DIRECTORY, 0700) < 0 && errno != EEXIST)
         return -errno;
-    return renameat(store, path_of(HIBERNATED_DIRECTORY, id, "").text, store, path_of(WOKEN_DIRECTORY, id, "").text) < 0 ? -errno : 0;
+    return renameat(store, path_of(HIBERNATED_DIRECTORY, id, "").text, store,
+               path_of(WOKEN_DIRECTORY, id, "").text) < 0
+               ? -errno
+               : 0;
 }
 
 int hibernated_forget_kept(int store, const char *id) {
-    return renameat(store, path_of(WOKEN_DIRECTORY, id, "").text, store, path_of(HIBERNATED_DIRECTORY, id, "").text) < 0 ? -errno : 0;
+    return renameat(store, path_of(WOKEN_DIRECTORY, id, "").text, store,
+               path_of(HIBERNATED_DIRECTORY, id, "").text) < 0
+               ? -errno
+               : 0;
 }

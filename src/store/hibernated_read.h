@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sandboxes that sleep, as the store has them (docs/store-format.md, "Sandboxes that sleep"): what reads them, without writing anything.
+ * Sandboxes that sleep, as the store has them (docs/store-format.md, "Sandboxes that sleep"): what
+ * reads them, without writing anything.
  *
- * asleep/ID/ has `record.json`, `layer-N`, `image-N` and, if an image is a difference, `base-N`. Whose the sandbox is holds an exclusive lock on record.json; the kernel takes it back when the process dies. When it has been woken it is
- * woken/ID, with the same lock, for as long as something could be written over what is in it (dedup_write.h).
+ * asleep/ID/ has `record.json`, `layer-N`, `image-N` and, if an image is a difference, `base-N`.
+ * Whose the sandbox is holds an exclusive lock on record.json; the kernel takes it back when the
+ * process dies. When it has been woken it is woken/ID, with the same lock, for as long as something
+ * could be written over what is in it (dedup_write.h).
  */
 #ifndef ROLLBOX_STORE_HIBERNATED_READ_H
 #define ROLLBOX_STORE_HIBERNATED_READ_H
@@ -15,11 +18,11 @@
 #include <rollbox/rollbox.h>
 
 #define HIBERNATED_DIRECTORY "asleep"
-#define WOKEN_DIRECTORY "woken"         /* of the same length */
-#define HIBERNATED_ID_LENGTH 32             /* lower-case hex digits */
+#define WOKEN_DIRECTORY "woken" /* of the same length */
+#define HIBERNATED_ID_LENGTH 32 /* lower-case hex digits */
 #define HIBERNATED_DIGEST_HEX 64
-#define HIBERNATED_MAX_BYTES (64u << 20)    /* of a record */
-#define HIBERNATED_MAX_FILES 900            /* layers and images of one sandbox; also bases */
+#define HIBERNATED_MAX_BYTES (64u << 20) /* of a record */
+#define HIBERNATED_MAX_FILES 900         /* layers and images of one sandbox; also bases */
 #define HIBERNATED_MAX_OVER 8
 
 bool hibernated_id_ok(const char *id);
@@ -32,9 +35,11 @@ enum hibernated_kind { HIBERNATED_LAYER, HIBERNATED_IMAGE, HIBERNATED_BASE };
 void hibernated_file_name(char ret_name[HIBERNATED_FILE_NAME], enum hibernated_kind kind, size_t i);
 const char *hibernated_list(enum hibernated_kind kind);
 
-/* Reads a record's text: JSON, a line with its SHA-256. *ret_record is the caller's: {"version", "id", "record": {...}, "layers": [{"bytes", "sha256"}], "images": [the same, and perhaps "over": [numbers of bases]], "bases": [as layers]}.
- * DAMAGED. */
-int hibernated_parse(const char *text, size_t length, json_t **ret_record, struct rollbox_error *error);
+/* Reads a record's text: JSON, a line with its SHA-256. *ret_record is the caller's: {"version",
+ * "id", "record": {...}, "layers": [{"bytes", "sha256"}], "images": [the same, and perhaps "over":
+ * [numbers of bases]], "bases": [as layers]}. DAMAGED. */
+int hibernated_parse(
+    const char *text, size_t length, json_t **ret_record, struct rollbox_error *error);
 
 /* SHA-256. */
 void hibernated_digest(const void *data, size_t length, char ret_hex[HIBERNATED_DIGEST_HEX + 1]);
@@ -47,18 +52,21 @@ int hibernated_read(int fd, json_t **ret_record, struct rollbox_error *error);
 /* The same without that check: for whoever only asks whose it is. */
 int hibernated_read_unchecked(int fd, json_t **ret_record, struct rollbox_error *error);
 
-/* What a record says of its i-th file, {"bytes", "sha256"}, and how that is called; NULL after the last. Borrowed. */
+/* What a record says of its i-th file, {"bytes", "sha256"}, and how that is called; NULL after the
+ * last. Borrowed. */
 const json_t *hibernated_file(const json_t *record, size_t i, char ret_name[HIBERNATED_FILE_NAME]);
 
 /* `directory` is HIBERNATED_DIRECTORY or WOKEN_DIRECTORY. */
 
-/* Opens ID/record.json, locked: *ret_lock, the caller's. -EBUSY: another's, -ENOENT: no such; no error is set then, nor otherwise. */
+/* Opens ID/record.json, locked: *ret_lock, the caller's. -EBUSY: another's, -ENOENT: no such; no
+ * error is set then, nor otherwise. */
 int hibernated_lock(int store, const char *directory, const char *id, int *ret_lock);
 /* Reads ID/record.json, whoever has it locked; unchecked. */
 int hibernated_scan(int store, const char *directory, const char *id, json_t **ret_record);
 
 /* Calls with the id of each; 0, or what `each` returned if that was not 0, or -errno. */
-int hibernated_each(int store, const char *directory, int (*each)(void *context, const char *id), void *context);
+int hibernated_each(
+    int store, const char *directory, int (*each)(void *context, const char *id), void *context);
 
 /* It is no more, whatever comes: what is left of it lies in the trash. 0 or -errno. */
 int hibernated_remove(int store, const char *directory, const char *id);

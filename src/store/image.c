@@ -21,7 +21,7 @@
 
 #define BAR_TICK_NS 100000000
 
-/* ---- the bar -------------------------------------------------------------------------------------------------------- */
+/* ---- the bar ---- */
 
 struct bar {
     uint64_t done, total;
@@ -36,7 +36,8 @@ static void bar_draw(const struct bar *bar) {
     memset(cells, ' ', 30);
     memset(cells, '#', full);
     cells[30] = '\0';
-    fprintf(stderr, "\r\033[Kimporting [%s] %.1f of %.1f MB", cells, (double)bar->done / 1e6, (double)bar->total / 1e6);
+    fprintf(stderr, "\r\033[Kimporting [%s] %.1f of %.1f MB", cells, (double)bar->done / 1e6,
+        (double)bar->total / 1e6);
     fflush(stderr);
 }
 
@@ -59,20 +60,21 @@ static void bar_clear(const struct bar *bar) {
     }
 }
 
-/* ---- in the child --------------------------------------------------------------------------------------------------- */
+/* ---- in the child ---- */
 
 struct child {
     const struct import_options *options;
     int store, work, archive;
     struct image_plan plan;
-    struct stack below;         /* the topmost first */
-    char chain[LAYER_ID_LENGTH + 1];    /* of the layers so far, as OCI counts */
+    struct stack below;              /* the topmost first */
+    char chain[LAYER_ID_LENGTH + 1]; /* of the layers so far, as OCI counts */
     struct unpack_totals totals;
     json_t *layers;
     struct rollbox_error *error;
 };
 
-/* The name of a layer that holds what it holds only over these layers: not the same as any diff id. */
+/* The name of a layer that holds what it holds only over these layers: not the same as any diff id.
+ */
 static void dependent_id(const char *chain, char ret_id[LAYER_ID_LENGTH + 1]) {
     struct digest digest;
 
@@ -118,7 +120,8 @@ static int push_fd(struct child *child, int take_fd) {
 
     auto_close int fd = take_fd;
     if (fstat(fd, &st) < 0)
-        return error_set(child->error, ROLLBOX_ERR_IO, errno, "import", "cannot look at a layer: %s", strerror(errno));
+        return error_set(child->error, ROLLBOX_ERR_IO, errno, "import",
+            "cannot look at a layer: %s", strerror(errno));
     memmove(below->fds + 1, below->fds, below->n * sizeof *below->fds);
     memmove(below->stats + 1, below->stats, below->n * sizeof *below->stats);
     below->stats[0] = st;
@@ -127,21 +130,30 @@ static int push_fd(struct child *child, int take_fd) {
     return 0;
 }
 
-static int report_layer(struct child *child, const char *id, const char *diff_id, const char *directory) {
-    json_t *row = json_pack("{s:s, s:s, s:s}", "id", id, "diff_id", diff_id, "directory", directory);
+static int report_layer(
+    struct child *child, const char *id, const char *diff_id, const char *directory) {
+    json_t *row =
+        json_pack("{s:s, s:s, s:s}", "id", id, "diff_id", diff_id, "directory", directory);
 
-    return row && json_array_append_new(child->layers, row) == 0 ? 0 : error_set(child->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
+    return row && json_array_append_new(child->layers, row) == 0
+               ? 0
+               : error_set(child->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import",
+                     "out of memory");
 }
 
 static int check_digests(struct child *child, size_t i, const struct unpacked *unpacked) {
     const char *packed = child->plan.packed[i], *diff_id = child->plan.diff_ids[i];
 
     if (packed[0] && strcmp(packed, unpacked->packed) != 0)
-        return error_set(child->error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import", "layer %zu (%s) has the digest %.16s..., not %.16s...: the archive is damaged; the image is refused", i + 1,
-                         files_printable(child->plan.members[i]), unpacked->packed, packed);
+        return error_set(child->error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import",
+            "layer %zu (%s) has the digest %.16s..., not %.16s...: the archive is damaged; the "
+            "image is refused",
+            i + 1, files_printable(child->plan.members[i]), unpacked->packed, packed);
     if (strcmp(diff_id, unpacked->diff_id) != 0)
-        return error_set(child->error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import", "layer %zu (%s) unpacks to the digest %.16s..., not %.16s... as its configuration says; the image is refused", i + 1,
-                         files_printable(child->plan.members[i]), unpacked->diff_id, diff_id);
+        return error_set(child->error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import",
+            "layer %zu (%s) unpacks to the digest %.16s..., not %.16s... as its configuration "
+            "says; the image is refused",
+            i + 1, files_printable(child->plan.members[i]), unpacked->diff_id, diff_id);
     return 0;
 }
 
@@ -162,25 +174,31 @@ static int do_layer(struct child *child, struct image_source *source, size_t i) 
     }
     if (known >= 0) {
         if (source->progress)
-            source->progress(source->progress_context, image_source_size(source, child->plan.members[i]));
+            source->progress(
+                source->progress_context, image_source_size(source, child->plan.members[i]));
         int r = push_fd(child, known);
         return r < 0 ? r : report_layer(child, id, diff_id, "");
     }
     snprintf(directory, sizeof directory, "L%zu", i);
     snprintf(path, sizeof path, "%s/fs", directory);
     if (mkdirat(child->work, directory, 0700) < 0 || mkdirat(child->work, path, 0700) < 0)
-        return error_set(child->error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "import", "cannot write to the store: %s", strerror(errno));
-    auto_close int root = openat(child->work, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        return error_set(child->error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "import",
+            "cannot write to the store: %s", strerror(errno));
+    auto_close int root =
+        openat(child->work, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (root < 0)
-        return error_set(child->error, ROLLBOX_ERR_IO, errno, "import", "cannot write to the store: %s", strerror(errno));
-    int r = unpack_layer(source, child->plan.members[i], root, &child->below, &child->options->limits, &child->totals, &unpacked, child->error);
+        return error_set(child->error, ROLLBOX_ERR_IO, errno, "import",
+            "cannot write to the store: %s", strerror(errno));
+    int r = unpack_layer(source, child->plan.members[i], root, &child->below,
+        &child->options->limits, &child->totals, &unpacked, child->error);
     if (r == 0)
         r = check_digests(child, i, &unpacked);
     if (r < 0)
         return r;
     fault_point(FAULT_layer_unpacked);
     /* A layer that says nothing is none: an overlay has room for so many. */
-    if (names_read(root, &names) == 0 && names.n == 0 && (child->below.n || i + 1 < child->plan.n_layers))
+    if (names_read(root, &names) == 0 && names.n == 0 &&
+        (child->below.n || i + 1 < child->plan.n_layers))
         return 0;
     names_done(&names);
     r = report_layer(child, unpacked.depends ? dependent : diff_id, diff_id, directory);
@@ -188,8 +206,10 @@ static int do_layer(struct child *child, struct image_source *source, size_t i) 
 }
 
 static json_t *report_of(struct child *child, bool landlock) {
-    return json_pack("{s:O, s:O, s:{s:I, s:I, s:I, s:I}, s:b}", "layers", child->layers, "config", child->plan.config, "totals", "devices", (json_int_t)child->totals.devices, "setid",
-                     (json_int_t)child->totals.setid, "attributes", (json_int_t)child->totals.attributes, "dropped", (json_int_t)child->totals.dropped, "landlock", landlock);
+    return json_pack("{s:O, s:O, s:{s:I, s:I, s:I, s:I}, s:b}", "layers", child->layers, "config",
+        child->plan.config, "totals", "devices", (json_int_t)child->totals.devices, "setid",
+        (json_int_t)child->totals.setid, "attributes", (json_int_t)child->totals.attributes,
+        "dropped", (json_int_t)child->totals.dropped, "landlock", landlock);
 }
 
 /* Reads the archive; the report is JSON. */
@@ -200,7 +220,8 @@ static int read_archive(struct child *child, json_t **ret_report) {
 
     auto_close int layers = openat(child->store, "layers", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (layers < 0)
-        return error_set(child->error, ROLLBOX_ERR_IO, errno, "import", "cannot open the store's layers: %s", strerror(errno));
+        return error_set(child->error, ROLLBOX_ERR_IO, errno, "import",
+            "cannot open the store's layers: %s", strerror(errno));
     const int readable[] = { layers, child->archive };
     const struct confine confine = { readable, ARRAY_SIZE(readable), child->work };
     int r = confine_enter(&confine, &landlock, child->error);
@@ -215,7 +236,8 @@ static int read_archive(struct child *child, json_t **ret_report) {
     child->below.fds = calloc(n + 1, sizeof *child->below.fds);
     child->below.stats = calloc(n + 1, sizeof *child->below.stats);
     if (r == 0 && (!child->layers || !child->below.fds || !child->below.stats))
-        r = error_set(child->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
+        r = error_set(
+            child->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
     if (r == 0 && child->options->progress) {
         for (size_t i = 0; i < n; i++)
             bar.total += image_source_size(&source, child->plan.members[i]);
@@ -226,7 +248,8 @@ static int read_archive(struct child *child, json_t **ret_report) {
         r = do_layer(child, &source, i);
     bar_clear(&bar);
     if (r == 0 && !(*ret_report = report_of(child, landlock)))
-        r = error_set(child->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
+        r = error_set(
+            child->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
     image_source_done(&source);
     return r;
 }
@@ -238,28 +261,36 @@ static int read_in_child(void *context, json_t **ret_report, struct rollbox_erro
     return read_archive(child, ret_report);
 }
 
-/* ---- in the parent -------------------------------------------------------------------------------------------------- */
+/* ---- in the parent ---- */
 
 /* A layer that the child found or made, published and locked. */
-static int take_layer(const struct work *work, const json_t *row, int *ret_lock, struct layer_meta *ret_meta, bool *ret_new, struct rollbox_error *error) {
-    const char *id = json_string_value(json_object_get(row, "id")), *diff_id = json_string_value(json_object_get(row, "diff_id")), *directory = json_string_value(json_object_get(row, "directory"));
+static int take_layer(const struct work *work, const json_t *row, int *ret_lock,
+    struct layer_meta *ret_meta, bool *ret_new, struct rollbox_error *error) {
+    const char *id = json_string_value(json_object_get(row, "id")),
+               *diff_id = json_string_value(json_object_get(row, "diff_id")),
+               *directory = json_string_value(json_object_get(row, "directory"));
     struct layer_meta meta = { .kind = "image", .created_s = time(NULL) };
     auto_free char *path = NULL;
     int r;
 
-    if (!id || !layer_id_ok(id) || !diff_id || !layer_id_ok(diff_id) || !directory || strspn(directory, "L0123456789") != strlen(directory))
-        return error_set(error, ROLLBOX_ERR_INTERNAL, EBADMSG, "import", "the process that reads the archive reported nonsense");
+    if (!id || !layer_id_ok(id) || !diff_id || !layer_id_ok(diff_id) || !directory ||
+        strspn(directory, "L0123456789") != strlen(directory))
+        return error_set(error, ROLLBOX_ERR_INTERNAL, EBADMSG, "import",
+            "the process that reads the archive reported nonsense");
     if (!directory[0]) {
         r = store_layer_lock(work->store, id, ret_lock);
         if (r == 0)
             r = layer_meta_read(work->store, id, ret_meta);
-        return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "import", "layer %.12s was removed meanwhile; try again", id) : 0;
+        return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "import",
+                           "layer %.12s was removed meanwhile; try again", id)
+                     : 0;
     }
     if (asprintf(&path, "%s/fs", directory) < 0)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
     auto_close int root = openat(work->fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (root < 0)
-        return error_set(error, ROLLBOX_ERR_IO, errno, "import", "cannot open an unpacked layer: %s", strerror(errno));
+        return error_set(error, ROLLBOX_ERR_IO, errno, "import",
+            "cannot open an unpacked layer: %s", strerror(errno));
     snprintf(meta.id, sizeof meta.id, "%s", id);
     snprintf(meta.diff_id, sizeof meta.diff_id, "%s", diff_id);
     r = tree_digest(root, &meta.tree, error);
@@ -271,9 +302,11 @@ static int take_layer(const struct work *work, const json_t *row, int *ret_lock,
 }
 
 /* What an image says about its programs. */
-static int fill_config(const json_t *config, struct manifest *manifest, struct rollbox_error *error) {
+static int fill_config(
+    const json_t *config, struct manifest *manifest, struct rollbox_error *error) {
     const json_t *run = json_object_get(config, "config");
-    const char *cwd = json_string_value(json_object_get(run, "WorkingDir")), *user = json_string_value(json_object_get(run, "User")),
+    const char *cwd = json_string_value(json_object_get(run, "WorkingDir")),
+               *user = json_string_value(json_object_get(run, "User")),
                *architecture = json_string_value(json_object_get(config, "architecture"));
     json_t *env = json_array(), *variable;
     size_t i;
@@ -292,11 +325,15 @@ static int fill_config(const json_t *config, struct manifest *manifest, struct r
         r = manifest_strings(json_object_get(run, "Cmd"), &manifest->cmd);
     manifest->user = strdup(user ? user : "");
     manifest->architecture = strdup(architecture ? architecture : "");
-    if (asprintf(&manifest->cwd, "%s%s", cwd && cwd[0] && cwd[0] != '/' ? "/" : "", cwd ? cwd : "") < 0)
+    if (asprintf(
+            &manifest->cwd, "%s%s", cwd && cwd[0] && cwd[0] != '/' ? "/" : "", cwd ? cwd : "") < 0)
         manifest->cwd = NULL;
     if (r == -EINVAL)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import", "the image's configuration has no valid Env, Entrypoint or Cmd");
-    return r < 0 || !manifest->user || !manifest->cwd || !manifest->architecture ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory") : 0;
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",
+            "the image's configuration has no valid Env, Entrypoint or Cmd");
+    return r < 0 || !manifest->user || !manifest->cwd || !manifest->architecture
+               ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory")
+               : 0;
 }
 
 static void add_note(json_t *notes, json_int_t count, const char *text) {
@@ -306,28 +343,39 @@ static void add_note(json_t *notes, json_int_t count, const char *text) {
         json_array_append_new(notes, json_string(line));
 }
 
-static json_t *describe_import(const struct manifest *manifest, size_t n_new, uint64_t bytes, uint64_t files, const json_t *report) {
+static json_t *describe_import(const struct manifest *manifest, size_t n_new, uint64_t bytes,
+    uint64_t files, const json_t *report) {
     const json_t *totals = json_object_get(report, "totals");
     json_t *notes = json_array();
 
-    add_note(notes, json_integer_value(json_object_get(totals, "devices")), "device files were left out");
-    add_note(notes, json_integer_value(json_object_get(totals, "setid")), "files lost their setuid or setgid bit");
-    add_note(notes, json_integer_value(json_object_get(totals, "attributes")), "extended attributes were left out");
+    add_note(notes, json_integer_value(json_object_get(totals, "devices")),
+        "device files were left out");
+    add_note(notes, json_integer_value(json_object_get(totals, "setid")),
+        "files lost their setuid or setgid bit");
+    add_note(notes, json_integer_value(json_object_get(totals, "attributes")),
+        "extended attributes were left out");
     if (manifest->architecture[0] && strcmp(manifest->architecture, image_architecture()) != 0) {
         auto_free char *line = NULL;
 
-        if (asprintf(&line, "it is for %s and this machine is %s: its programs will not run here", files_printable(manifest->architecture), image_architecture()) >= 0)
+        if (asprintf(&line, "it is for %s and this machine is %s: its programs will not run here",
+                files_printable(manifest->architecture), image_architecture()) >= 0)
             json_array_append_new(notes, json_string(line));
     }
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:{s:b, s:b}}", "name", manifest->name, "layers", (json_int_t)manifest->n_layers, "new_layers", (json_int_t)n_new, "bytes", (json_int_t)bytes, "files",
-                     (json_int_t)files, "architecture", manifest->architecture, "notes", notes, "isolation", "landlock", json_is_true(json_object_get(report, "landlock")), "seccomp", 1);
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:{s:b, s:b}}", "name", manifest->name,
+        "layers", (json_int_t)manifest->n_layers, "new_layers", (json_int_t)n_new, "bytes",
+        (json_int_t)bytes, "files", (json_int_t)files, "architecture", manifest->architecture,
+        "notes", notes, "isolation", "landlock", json_is_true(json_object_get(report, "landlock")),
+        "seccomp", 1);
 }
 
 /* Publishes what the report lists. */
-static int publish_import(const struct work *work, const struct import_options *options, const json_t *report, json_t **ret_json, struct rollbox_error *error) {
+static int publish_import(const struct work *work, const struct import_options *options,
+    const json_t *report, json_t **ret_json, struct rollbox_error *error) {
     const json_t *rows = json_object_get(report, "layers");
     size_t n = json_array_size(rows), n_new = 0;
-    struct manifest manifest = { .kind = MANIFEST_IMAGE, .name = strdup(options->name), .created_s = time(NULL) };
+    struct manifest manifest = {
+        .kind = MANIFEST_IMAGE, .name = strdup(options->name), .created_s = time(NULL)
+    };
     auto_free int *locks = calloc(n + 1, sizeof *locks);
     uint64_t bytes = 0, files = 0;
     int r = 0;
@@ -336,7 +384,8 @@ static int publish_import(const struct work *work, const struct import_options *
     if (!manifest.name || !manifest.layers || !locks)
         r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
     else if (!n || n > MANIFEST_MAX_LAYERS)
-        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import", "the image has no layers with files");
+        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",
+            "the image has no layers with files");
     size_t n_locks = 0;
     for (size_t i = 0; r == 0 && i < n; i++) {
         struct layer_meta meta;
@@ -347,11 +396,13 @@ static int publish_import(const struct work *work, const struct import_options *
         r = take_layer(work, json_array_get(rows, i), &locks[i], &meta, &is_new, error);
         if (r < 0)
             break;
-        /* The same layer twice: all that the lower one has is under the upper one, and an overlay takes no directory twice. */
+        /* The same layer twice: all that the lower one has is under the upper one, and an overlay
+         * takes no directory twice. */
         for (size_t j = 0; j < manifest.n_layers; j++)
             if (strcmp(manifest.layers[j], meta.id) == 0) {
                 free(manifest.layers[j]);
-                memmove(manifest.layers + j, manifest.layers + j + 1, (manifest.n_layers - j) * sizeof *manifest.layers);
+                memmove(manifest.layers + j, manifest.layers + j + 1,
+                    (manifest.n_layers - j) * sizeof *manifest.layers);
                 manifest.n_layers--;
                 bytes -= meta.tree.bytes;
                 files -= meta.tree.files;
@@ -381,20 +432,26 @@ static int publish_import(const struct work *work, const struct import_options *
     return r;
 }
 
-int image_import(int store, const struct import_options *options, json_t **ret_json, struct rollbox_error *error) {
+int image_import(int store, const struct import_options *options, json_t **ret_json,
+    struct rollbox_error *error) {
     struct child child = { .options = options, .store = store };
     struct parser_process worker = WORKER_NONE;
     struct work work = WORK_NONE;
     json_t *report = NULL;
 
     if (!manifest_name_ok(options->name))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%.200s is no name of an image: letters, digits and . _ : @ / + -, beginning with a letter or digit", options->name);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "%.200s is no name of an image: letters, digits and . _ : @ / + -, beginning with a "
+            "letter or digit",
+            options->name);
     struct stat st;
     auto_close int archive = files_open_archive(options->path, &st, error);
     if (archive < 0)
         return archive;
     if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import", "%s is neither a file nor a directory; write the archive to a file first", files_printable(options->path));
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",
+            "%s is neither a file nor a directory; write the archive to a file first",
+            files_printable(options->path));
     int r = work_begin(store, &work, error);
     if (r < 0)
         return r;

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Importing an image: which of an archive's images is meant, what its configuration says, its layers into the store.
+ * Importing an image: which of an archive's images is meant, what its configuration says, its
+ * layers into the store.
  *
- * A child process reads the archive, confined (confine.h), and writes what it unpacks below tmp/; the parent believes it nothing but that: it computes the trees' digests, publishes the layers and writes
- * the manifest. What a child that was taken over by an archive could still do is lie about that archive.
+ * A child process reads the archive, confined (confine.h), and writes what it unpacks below tmp/;
+ * the parent believes it nothing but that: it computes the trees' digests, publishes the layers and
+ * writes the manifest. What a child that was taken over by an archive could still do is lie about
+ * that archive.
  */
 #ifndef ROLLBOX_STORE_IMAGE_H
 #define ROLLBOX_STORE_IMAGE_H
@@ -20,14 +23,15 @@
 /* What an archive says about one image. */
 struct image_plan {
     size_t n_layers;
-    char **members;             /* bottom first */
-    char **packed;              /* the digest that the member must have; "" if none is known */
+    char **members; /* bottom first */
+    char **packed;  /* the digest that the member must have; "" if none is known */
     char **diff_ids;
-    json_t *config;             /* the image's configuration */
+    json_t *config; /* the image's configuration */
 };
 
 /* `tag` NULL: the only one, or the only one for this machine. */
-int oci_manifest_choose(struct image_source *source, const char *tag, struct image_plan *ret_plan, struct rollbox_error *error);
+int oci_manifest_choose(struct image_source *source, const char *tag, struct image_plan *ret_plan,
+    struct rollbox_error *error);
 void image_plan_done(struct image_plan *plan);
 
 /* "amd64", "arm64": this machine in the words of images. */
@@ -36,10 +40,12 @@ const char *image_architecture(void);
 struct import_options {
     const char *name, *path, *tag;
     struct unpack_limits limits;
-    bool progress;              /* a bar on standard error */
+    bool progress; /* a bar on standard error */
 };
 
-/* *ret_json: {"name", "layers", "new_layers", "bytes", "files", "architecture", "notes", "isolation"}. */
-int image_import(int store, const struct import_options *options, json_t **ret_json, struct rollbox_error *error);
+/* *ret_json: {"name", "layers", "new_layers", "bytes", "files", "architecture", "notes",
+ * "isolation"}. */
+int image_import(int store, const struct import_options *options, json_t **ret_json,
+    struct rollbox_error *error);
 
 #endif

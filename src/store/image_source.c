@@ -33,17 +33,21 @@ static int out_of_memory(struct rollbox_error *error) {
 static int bad_archive(struct archive *archive, struct rollbox_error *error) {
     const char *text = archive_error_string(archive);
 
-    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import", "the archive cannot be read: %s; it may be truncated, or no tar", text ? files_printable(text) : "unknown format");
+    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import",
+        "the archive cannot be read: %s; it may be truncated, or no tar",
+        text ? files_printable(text) : "unknown format");
 }
 
-static int open_tar(const struct image_source *source, struct archive **ret_archive, struct rollbox_error *error) {
+static int open_tar(
+    const struct image_source *source, struct archive **ret_archive, struct rollbox_error *error) {
     struct archive *archive = archive_read_new();
 
     if (!archive)
         return out_of_memory(error);
     image_source_filters(archive);
     archive_read_support_format_tar(archive);
-    if (lseek(source->fd, 0, SEEK_SET) < 0 || archive_read_open_fd(archive, source->fd, BLOCK) != ARCHIVE_OK) {
+    if (lseek(source->fd, 0, SEEK_SET) < 0 ||
+        archive_read_open_fd(archive, source->fd, BLOCK) != ARCHIVE_OK) {
         int r = bad_archive(archive, error);
         archive_read_free(archive);
         return r;
@@ -56,12 +60,15 @@ static int open_tar(const struct image_source *source, struct archive **ret_arch
 static const char *plain_name(const char *name) {
     while (name && name[0] == '.' && name[1] == '/')
         name += 2;
-    if (!name || !name[0] || name[0] == '/' || strcmp(name, "..") == 0 || strncmp(name, "../", 3) == 0 || strstr(name, "/../") || (strlen(name) > 3 && strcmp(name + strlen(name) - 3, "/..") == 0))
+    if (!name || !name[0] || name[0] == '/' || strcmp(name, "..") == 0 ||
+        strncmp(name, "../", 3) == 0 || strstr(name, "/../") ||
+        (strlen(name) > 3 && strcmp(name + strlen(name) - 3, "/..") == 0))
         return NULL;
     return name;
 }
 
-/* docker save writes a layer that it has already as "../ID/layer.tar": relative to the link's own directory. */
+/* docker save writes a layer that it has already as "../ID/layer.tar": relative to the link's own
+ * directory. */
 static char *resolve_link(const char *name, const char *target) {
     const char *slash = strrchr(name, '/');
     size_t base = slash ? (size_t)(slash - name) : 0;
@@ -92,22 +99,28 @@ static char *resolve_link(const char *name, const char *target) {
 }
 
 static int compare_members(const void *a, const void *b) {
-    return strcmp(((const struct image_source_member *)a)->name, ((const struct image_source_member *)b)->name);
+    return strcmp(((const struct image_source_member *)a)->name,
+        ((const struct image_source_member *)b)->name);
 }
 
-static int list_members(struct image_source *source, struct archive *archive, struct rollbox_error *error) {
+static int list_members(
+    struct image_source *source, struct archive *archive, struct rollbox_error *error) {
     struct archive_entry *entry;
     size_t capacity = 0;
     int r;
 
     while ((r = archive_read_next_header(archive, &entry)) == ARCHIVE_OK || r == ARCHIVE_WARN) {
-        const char *name = plain_name(archive_entry_pathname(entry)), *link = archive_entry_symlink(entry), *hard = archive_entry_hardlink(entry);
-        struct image_source_member member = { .size = archive_entry_size(entry) > 0 ? (uint64_t)archive_entry_size(entry) : 0 };
+        const char *name = plain_name(archive_entry_pathname(entry)),
+                   *link = archive_entry_symlink(entry), *hard = archive_entry_hardlink(entry);
+        struct image_source_member member = {
+            .size = archive_entry_size(entry) > 0 ? (uint64_t)archive_entry_size(entry) : 0
+        };
 
         if (!name || (!hard && !link && archive_entry_filetype(entry) != AE_IFREG))
             continue;
         if (source->n_members == SOURCE_MAX_MEMBERS)
-            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "import", "the archive has more than %d members; it is no image", SOURCE_MAX_MEMBERS);
+            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "import",
+                "the archive has more than %d members; it is no image", SOURCE_MAX_MEMBERS);
         if (source->n_members == capacity) {
             capacity = capacity ? 2 * capacity : 64;
             struct image_source_member *more = realloc(source->members, capacity * sizeof *more);
@@ -116,7 +129,8 @@ static int list_members(struct image_source *source, struct archive *archive, st
             source->members = more;
         }
         if (hard || link) {
-            member.target = hard ? (plain_name(hard) ? strdup(plain_name(hard)) : NULL) : resolve_link(name, link);
+            member.target = hard ? (plain_name(hard) ? strdup(plain_name(hard)) : NULL)
+                                 : resolve_link(name, link);
             if (!member.target)
                 continue;
         }
@@ -138,7 +152,8 @@ int image_source_open(int fd, struct image_source *ret_source, struct rollbox_er
     struct stat st;
 
     if (fstat(fd, &st) < 0)
-        return error_set(error, ROLLBOX_ERR_IO, errno, "import", "cannot look at the archive: %s", strerror(errno));
+        return error_set(error, ROLLBOX_ERR_IO, errno, "import", "cannot look at the archive: %s",
+            strerror(errno));
     source.is_directory = S_ISDIR(st.st_mode);
     if (!source.is_directory) {
         int r = open_tar(&source, &archive, error);
@@ -166,10 +181,12 @@ void image_source_done(struct image_source *source) {
 }
 
 /* Through links. NULL: not there, or they go round. */
-static const struct image_source_member *find_member(const struct image_source *source, const char *name) {
+static const struct image_source_member *find_member(
+    const struct image_source *source, const char *name) {
     for (int i = 0; i < MAX_LINKS && source->n_members; i++) {
         const struct image_source_member key = { .name = (char *)(uintptr_t)name };
-        const struct image_source_member *member = bsearch(&key, source->members, source->n_members, sizeof key, compare_members);
+        const struct image_source_member *member =
+            bsearch(&key, source->members, source->n_members, sizeof key, compare_members);
 
         if (!member || !member->target)
             return member;
@@ -179,7 +196,8 @@ static const struct image_source_member *find_member(const struct image_source *
 }
 
 static int open_file(const struct image_source *source, const char *name) {
-    struct open_how how = { .flags = O_RDONLY | O_NONBLOCK | O_CLOEXEC, .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS };
+    struct open_how how = { .flags = O_RDONLY | O_NONBLOCK | O_CLOEXEC,
+        .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS };
     struct stat st;
 
     auto_close int fd = sys_openat2(source->fd, name, &how);
@@ -209,10 +227,13 @@ uint64_t image_source_size(const struct image_source *source, const char *name) 
 }
 
 static int fail_missing(const char *name, int error_number, struct rollbox_error *error) {
-    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, error_number, "import", "the image is not complete: %s is missing or cannot be read (%s)", files_printable(name), strerror(error_number));
+    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, error_number, "import",
+        "the image is not complete: %s is missing or cannot be read (%s)", files_printable(name),
+        strerror(error_number));
 }
 
-int stream_open(struct image_source *source, const char *name, struct stream *ret_stream, struct rollbox_error *error) {
+int stream_open(struct image_source *source, const char *name, struct stream *ret_stream,
+    struct rollbox_error *error) {
     struct stream stream = { .source = source, .fd = -EBADF };
     struct archive_entry *entry;
     int r;
@@ -236,10 +257,12 @@ int stream_open(struct image_source *source, const char *name, struct stream *re
     r = open_tar(source, &stream.archive, error);
     if (r < 0)
         return r;
-    while ((r = archive_read_next_header(stream.archive, &entry)) == ARCHIVE_OK || r == ARCHIVE_WARN) {
+    while (
+        (r = archive_read_next_header(stream.archive, &entry)) == ARCHIVE_OK || r == ARCHIVE_WARN) {
         const char *there = plain_name(archive_entry_pathname(entry));
 
-        if (there && archive_entry_filetype(entry) == AE_IFREG && !archive_entry_hardlink(entry) && strcmp(there, member->name) == 0) {
+        if (there && archive_entry_filetype(entry) == AE_IFREG && !archive_entry_hardlink(entry) &&
+            strcmp(there, member->name) == 0) {
             *ret_stream = stream;
             return 0;
         }
@@ -289,7 +312,8 @@ void stream_close(struct stream *stream) {
     stream->archive = NULL;
 }
 
-int image_source_text(struct image_source *source, const char *name, struct buf *to, struct rollbox_error *error) {
+int image_source_text(
+    struct image_source *source, const char *name, struct buf *to, struct rollbox_error *error) {
     struct stream stream;
     const void *data;
     ssize_t n;
@@ -308,7 +332,8 @@ int image_source_text(struct image_source *source, const char *name, struct buf 
     if (buf_failed(to))
         return out_of_memory(error);
     if (to->length > SOURCE_MAX_TEXT)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "import", "%s of the image has more than %u bytes", files_printable(name), SOURCE_MAX_TEXT);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "import",
+            "%s of the image has more than %u bytes", files_printable(name), SOURCE_MAX_TEXT);
     buf_add(to, "", 0);
     return 0;
 }

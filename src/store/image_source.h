@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where an image comes from: a directory in OCI layout, or a tar file (an OCI layout or a docker-archive, compressed or not) whose members are read in place.
+ * Where an image comes from: a directory in OCI layout, or a tar file (an OCI layout or a
+ * docker-archive, compressed or not) whose members are read in place.
  *
- * Nothing is unpacked to look at it: a member of a tar is found by reading the headers, and then streamed. libarchive reads the formats; only its own filters are enabled, none that starts a program.
+ * Nothing is unpacked to look at it: a member of a tar is found by reading the headers, and then
+ * streamed. libarchive reads the formats; only its own filters are enabled, none that starts a
+ * program.
  */
 #ifndef ROLLBOX_STORE_SOURCE_H
 #define ROLLBOX_STORE_SOURCE_H
@@ -16,18 +19,18 @@
 #include "store/digest.h"
 
 #define SOURCE_MAX_MEMBERS 100000
-#define SOURCE_MAX_TEXT (16u << 20)     /* an index, manifest or configuration */
+#define SOURCE_MAX_TEXT (16u << 20) /* an index, manifest or configuration */
 
 struct image_source_member {
-    char *name;                 /* without leading "./" */
-    char *target;               /* of a link inside the tar, resolved to a name; NULL */
+    char *name;   /* without leading "./" */
+    char *target; /* of a link inside the tar, resolved to a name; NULL */
     uint64_t size;
 };
 
 struct image_source {
-    int fd;                     /* borrowed */
+    int fd; /* borrowed */
     bool is_directory;
-    struct image_source_member *members;      /* of a tar */
+    struct image_source_member *members; /* of a tar */
     size_t n_members;
     void (*progress)(void *context, uint64_t bytes);
     void *progress_context;
@@ -40,19 +43,21 @@ void image_source_done(struct image_source *source);
 bool image_source_has(const struct image_source *source, const char *name);
 
 /* A small member as a whole. */
-int image_source_text(struct image_source *source, const char *name, struct buf *to, struct rollbox_error *error);
+int image_source_text(
+    struct image_source *source, const char *name, struct buf *to, struct rollbox_error *error);
 
 /* A member as a stream. One at a time. */
 struct stream {
     struct image_source *source;
-    int fd;                     /* of a file in a directory */
-    struct archive *archive;    /* of the tar */
-    struct digest digest;       /* of what was read */
+    int fd;                  /* of a file in a directory */
+    struct archive *archive; /* of the tar */
+    struct digest digest;    /* of what was read */
     uint64_t bytes;
     char *buffer;
 };
 
-int stream_open(struct image_source *source, const char *name, struct stream *ret_stream, struct rollbox_error *error);
+int stream_open(struct image_source *source, const char *name, struct stream *ret_stream,
+    struct rollbox_error *error);
 /* The next part, valid until the next call. Its length, 0 at the end, or -errno. */
 ssize_t stream_read(struct stream *stream, const void **ret_data);
 void stream_close(struct stream *stream);

@@ -14,10 +14,12 @@
 #include "store/files.h"
 
 static int refuse_key(struct rollbox_error *error, const char *key) {
-    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job's \"%s\" is missing or not valid", key);
+    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+        "the job's \"%s\" is missing or not valid", key);
 }
 
-static int read_fds(const json_t *root, const char *key, int **ret_fds, size_t *ret_n, struct rollbox_error *error) {
+static int read_fds(const json_t *root, const char *key, int **ret_fds, size_t *ret_n,
+    struct rollbox_error *error) {
     const json_t *array = json_object_get(root, key);
     size_t n = json_array_size(array);
 
@@ -25,14 +27,19 @@ static int read_fds(const json_t *root, const char *key, int **ret_fds, size_t *
         return refuse_key(error, key);
     int *fds = calloc(n + 1, sizeof *fds);
     if (!fds)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+        return error_set(
+            error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     *ret_fds = fds;
     for (size_t i = 0; i < n; i++) {
-        json_int_t number = json_is_integer(json_array_get(array, i)) ? json_integer_value(json_array_get(array, i)) : -1;
+        json_int_t number = json_is_integer(json_array_get(array, i))
+                                ? json_integer_value(json_array_get(array, i))
+                                : -1;
         struct stat st;
 
         if (number < 3 || number > 1 << 20 || fstat((int)number, &st) < 0 || !S_ISDIR(st.st_mode))
-            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADF, "arguments", "the job's \"%s\" names descriptor %lld, which is no directory", key, (long long)number);
+            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADF, "arguments",
+                "the job's \"%s\" names descriptor %lld, which is no directory", key,
+                (long long)number);
         fds[i] = (int)number;
         *ret_n = i + 1;
         (void)fcntl(fds[i], F_SETFD, FD_CLOEXEC);
@@ -49,7 +56,8 @@ static int read_places(const json_t *root, struct job *job, struct rollbox_error
         return refuse_key(error, "places");
     job->places = calloc(json_array_size(array) + 1, sizeof *job->places);
     if (!job->places)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+        return error_set(
+            error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     json_array_foreach(array, i, item) {
         struct job_place *place = &job->places[i];
         const char *kind = json_string_value(json_object_get(item, "kind"));
@@ -65,9 +73,11 @@ static int read_places(const json_t *root, struct job *job, struct rollbox_error
             return refuse_key(error, "part");
         if (!place->path || place->path[0] != '/')
             return refuse_key(error, "path");
-        if ((base && !json_is_null(base) && !json_is_string(base)) || (place->base && place->base[0] != '/'))
+        if ((base && !json_is_null(base) && !json_is_string(base)) ||
+            (place->base && place->base[0] != '/'))
             return refuse_key(error, "base");
-        if (place->under && (!json_is_array(place->under) || json_array_size(place->under) > JOB_MAX_SOURCES))
+        if (place->under &&
+            (!json_is_array(place->under) || json_array_size(place->under) > JOB_MAX_SOURCES))
             return refuse_key(error, "under");
         if (!kind || (strcmp(kind, "directory") != 0 && strcmp(kind, "file") != 0))
             return refuse_key(error, "kind");
@@ -84,16 +94,22 @@ int job_read(int fd, struct job *ret_job, struct rollbox_error *error) {
     int r = fd_read_all(fd, JOB_MAX_BYTES, &text);
 
     if (r < 0)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, -r, "arguments", "the job cannot be read from standard input: %s", strerror(-r));
-    job.root = json_loadb(text.data ? text.data : "", text.length, JSON_REJECT_DUPLICATES, &problem);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, -r, "arguments",
+            "the job cannot be read from standard input: %s", strerror(-r));
+    job.root =
+        json_loadb(text.data ? text.data : "", text.length, JSON_REJECT_DUPLICATES, &problem);
     if (!json_is_object(job.root)) {
         json_decref(job.root);
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job on standard input is not a JSON object (line %d: %s)", problem.line, problem.text);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "the job on standard input is not a JSON object (line %d: %s)", problem.line,
+            problem.text);
     }
     job.text = json_is_true(json_object_get(job.root, "text"));
     job.digests = json_is_true(json_object_get(job.root, "digests"));
     job.force = json_is_true(json_object_get(job.root, "force"));
-    job.kept = json_is_integer(json_object_get(job.root, "kept")) ? (int)json_integer_value(json_object_get(job.root, "kept")) : -EBADF;
+    job.kept = json_is_integer(json_object_get(job.root, "kept"))
+                   ? (int)json_integer_value(json_object_get(job.root, "kept"))
+                   : -EBADF;
     job.max_changes = (uint64_t)json_integer_value(json_object_get(job.root, "most_changes"));
     job.max_digested = (uint64_t)json_integer_value(json_object_get(job.root, "most_digested"));
     job.since_ns = json_integer_value(json_object_get(job.root, "since_ns"));
@@ -105,7 +121,8 @@ int job_read(int fd, struct job *ret_job, struct rollbox_error *error) {
         job.beside = true;
         job.n_shared = json_is_integer(shared) ? (size_t)json_integer_value(shared) : SIZE_MAX;
         if (job.n_shared > job.n_lower)
-            r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job's \"shared\" is not a number of its lower layers");
+            r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+                "the job's \"shared\" is not a number of its lower layers");
     }
     if (r == 0)
         r = read_places(job.root, &job, error);
@@ -250,7 +267,8 @@ int stack_names(const struct stack *stack, struct names *ret_names) {
     return 0;
 }
 
-/* Adds one layer's subtree of a place to a stack, lowest priority yet. 1: nothing further down shows. */
+/* Adds one layer's subtree of a place to a stack, lowest priority yet. 1: nothing further down
+ * shows. */
 static int push_part(struct stack *stack, size_t room, int layer, const struct job_place *place) {
     struct stat st;
 
@@ -273,7 +291,7 @@ static int push_under(struct stack *stack, size_t room, const struct job_place *
 
         auto_close int fd = path ? open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -EINVAL;
         if (fd < 0 && errno == ENOENT)
-            continue;           /* a snapshot's layer may have no such part */
+            continue; /* a snapshot's layer may have no such part */
         if (fd < 0 || fstat(fd, &st) < 0)
             return path ? -errno : -EINVAL;
         int r = stack_push(stack, room, TAKE_FD(fd), &st);
@@ -284,11 +302,13 @@ static int push_under(struct stack *stack, size_t room, const struct job_place *
 }
 
 static int bad_layers(const struct job_place *place, int r, struct rollbox_error *error) {
-    return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "the layers of %s cannot be read: %s", files_printable(place->path), strerror(-r));
+    return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
+        "the layers of %s cannot be read: %s", files_printable(place->path), strerror(-r));
 }
 
 /* 1: nothing further down shows. */
-static int push_parts(struct stack *stack, size_t room, const int *layers, size_t n, const struct job_place *place) {
+static int push_parts(
+    struct stack *stack, size_t room, const int *layers, size_t n, const struct job_place *place) {
     int r = 0;
 
     for (size_t i = n; r == 0 && i-- > 0;)
@@ -297,7 +317,8 @@ static int push_parts(struct stack *stack, size_t room, const int *layers, size_
 }
 
 /* What these layers lie on besides each other: of a stored snapshot, and the host's. */
-static int push_base(struct stack *stack, size_t room, const struct job_place *place, struct rollbox_error *error) {
+static int push_base(
+    struct stack *stack, size_t room, const struct job_place *place, struct rollbox_error *error) {
     struct stat st;
     int r = push_under(stack, room, place);
 
@@ -311,22 +332,30 @@ static int push_base(struct stack *stack, size_t room, const struct job_place *p
     if (r == 0)
         r = stack_push(stack, room, TAKE_FD(fd), &st);
     stack->with_base = r == 0;
-    return r < 0 ? error_set(error, r == -ENOENT || r == -ENOTDIR ? ROLLBOX_ERR_CONFLICT : error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "the host's directory %s cannot be opened: %s",
-                             files_printable(place->base), strerror(-r))
+    return r < 0 ? error_set(error,
+                       r == -ENOENT || r == -ENOTDIR ? ROLLBOX_ERR_CONFLICT
+                                                     : error_code_of(-r, ROLLBOX_ERR_IO),
+                       -r, "store", "the host's directory %s cannot be opened: %s",
+                       files_printable(place->base), strerror(-r))
                  : 0;
 }
 
-int place_open(const struct job *job, const struct job_place *place, struct stack *ret_upper, struct stack *ret_below, bool *ret_closed, struct rollbox_error *error) {
+int place_open(const struct job *job, const struct job_place *place, struct stack *ret_upper,
+    struct stack *ret_below, bool *ret_closed, struct rollbox_error *error) {
     size_t room = job->n_lower + job->n_upper + json_array_size(place->under) + 1;
     struct stack upper = { 0 }, below = { 0 };
     int hides = push_parts(&below, room, job->lower, job->n_lower, place);
-    int r = hides < 0 ? bad_layers(place, hides, error) : hides ? 0 : push_base(&below, room, place, error);
+    int r = hides < 0 ? bad_layers(place, hides, error)
+            : hides   ? 0
+                      : push_base(&below, room, place, error);
 
     if (r == 0) {
         hides = push_parts(&upper, room, job->upper, job->n_upper, place);
         if (hides == 0 && job->beside)
             hides = push_parts(&upper, room, job->lower, job->n_shared, place);
-        r = hides < 0 ? bad_layers(place, hides, error) : !hides && job->beside ? push_base(&upper, room, place, error) : 0;
+        r = hides < 0               ? bad_layers(place, hides, error)
+            : !hides && job->beside ? push_base(&upper, room, place, error)
+                                    : 0;
     }
     if (r < 0) {
         stack_done(&upper);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A job that the engine hands over: layers by descriptor, described by a JSON object on standard input (docs/store-format.md, "Jobs").
+ * A job that the engine hands over: layers by descriptor, described by a JSON object on standard
+ * input (docs/store-format.md, "Jobs").
  *
- * Each descriptor is the root of one layer, in the format of an overlay's upper directory, with one subtree a place (p0, p1, ...). A layer may have none for a place: then it changes nothing there.
+ * Each descriptor is the root of one layer, in the format of an overlay's upper directory, with one
+ * subtree a place (p0, p1, ...). A layer may have none for a place: then it changes nothing there.
  * What is in the layers was written by guests.
  */
 #ifndef ROLLBOX_STORE_JOB_H
@@ -21,49 +23,52 @@
 #define JOB_MAX_SOURCES 1024
 
 struct job_place {
-    const char *part;           /* "p2" */
-    const char *path;           /* inside the sandbox, and on the host */
-    const char *base;           /* host directory or file below the layers; NULL: none */
-    const json_t *under;        /* host paths of layers that are this place as a whole (of an image, a snapshot of the store), bottom first; NULL: none */
+    const char *part;    /* "p2" */
+    const char *path;    /* inside the sandbox, and on the host */
+    const char *base;    /* host directory or file below the layers; NULL: none */
+    const json_t *under; /* host paths of layers that are this place as a whole (of an image, a
+                            snapshot of the store), bottom first; NULL: none */
     bool is_file;
-    uint64_t base_dev, base_ino;        /* 0: not checked */
+    uint64_t base_dev, base_ino; /* 0: not checked */
 };
 
 struct job {
-    json_t *root;               /* what the texts below point into */
+    json_t *root; /* what the texts below point into */
     struct job_place *places;
     size_t n_places;
-    int *lower, *upper;         /* descriptors, bottom first; ours now */
+    int *lower, *upper; /* descriptors, bottom first; ours now */
     size_t n_lower, n_upper;
-    bool beside;                /* the upper ones lie on the first n_shared of the lower ones */
+    bool beside; /* the upper ones lie on the first n_shared of the lower ones */
     size_t n_shared;
     bool text, force, digests;
-    int kept;                   /* commit: a socket that gets the directories that were replaced, instead of their being removed; -EBADF */
-    uint64_t max_changes, max_digested;       /* diff: how many are listed, and bytes of files read for digests in all; 0: no limit */
-    int64_t since_ns;           /* commit: host files changed later (ctime) are conflicts; 0: not checked */
+    int kept; /* commit: a socket that gets the directories that were replaced, instead of their
+                 being removed; -EBADF */
+    uint64_t max_changes, max_digested; /* diff: how many are listed, and bytes of files read for
+                                           digests in all; 0: no limit */
+    int64_t since_ns; /* commit: host files changed later (ctime) are conflicts; 0: not checked */
 };
 
 int job_read(int fd, struct job *ret_job, struct rollbox_error *error);
 void job_done(struct job *job);
 
-/* ---- what layers over one another show ----------------------------------------------------------------------------- */
+/* ---- what layers over one another show ---- */
 
 /* Directories of one path, the topmost first: what an overlay would merge. */
 struct stack {
-    int *fds;                   /* the structure's own */
+    int *fds; /* the structure's own */
     struct stat *stats;
     size_t n;
-    bool with_base;             /* the last one is the host's */
+    bool with_base; /* the last one is the host's */
 };
 
 /* What is found under a name in a stack. */
 struct found {
     bool there;
-    bool whiteout;              /* something hides it: nothing is there, and the layers below do not count */
-    bool closed;                /* the layers below do not count */
-    size_t source;              /* index in the stack that has it */
-    struct stat st;             /* of the topmost */
-    struct stack below;         /* for a directory: the ones that merge */
+    bool whiteout;  /* something hides it: nothing is there, and the layers below do not count */
+    bool closed;    /* the layers below do not count */
+    size_t source;  /* index in the stack that has it */
+    struct stat st; /* of the topmost */
+    struct stack below; /* for a directory: the ones that merge */
 };
 
 int stack_find(const struct stack *stack, const char *name, struct found *ret_found);
@@ -74,29 +79,37 @@ void stack_done(struct stack *stack);
 struct names;
 int stack_names(const struct stack *stack, struct names *ret_names);
 
-/* ---- differences ---------------------------------------------------------------------------------------------------- */
+/* ---- differences ---- */
 
-/* One change. The descriptors of the parent directories are valid during the call; -EBADF where there is nothing. */
+/* One change. The descriptors of the parent directories are valid during the call; -EBADF where
+ * there is nothing. */
 struct change {
-    char kind;                  /* 'A', 'M', 'D' */
-    const char *path;           /* below the place, no slash in front; "" is the place itself */
-    const char *name, *old_name;        /* in new_parent, in old_parent */
-    const struct stat *old, *new;       /* NULL: not there */
+    char kind;                    /* 'A', 'M', 'D' */
+    const char *path;             /* below the place, no slash in front; "" is the place itself */
+    const char *name, *old_name;  /* in new_parent, in old_parent */
+    const struct stat *old, *new; /* NULL: not there */
     int old_parent, new_parent;
-    bool old_is_host;           /* no layer's, but the base's own */
-    bool vanished;              /* a D of something that is not there below: the host has removed it meanwhile */
+    bool old_is_host; /* no layer's, but the base's own */
+    bool vanished; /* a D of something that is not there below: the host has removed it meanwhile */
 };
 
-typedef int (*change_visitor)(void *context, const struct change *change, struct rollbox_error *error);
+typedef int (*change_visitor)(
+    void *context, const struct change *change, struct rollbox_error *error);
 
 /* Whether what two directories have by a name differs. 1, 0, or -errno. */
-int changes_differ(const char *name, int old_parent, const struct stat *old, int new_parent, const struct stat *new);
+int changes_differ(const char *name, int old_parent, const struct stat *old, int new_parent,
+    const struct stat *new);
 
-/* Calls for every difference between (base +) lower and what `upper` over it (over what they share, if they are beside each other) shows, parents before what is in them, names sorted. With `vanished`, calls for these, too. */
-int changes_of_place(const struct job *job, const struct job_place *place, bool vanished, change_visitor visit, void *context, struct rollbox_error *error);
+/* Calls for every difference between (base +) lower and what `upper` over it (over what they share,
+ * if they are beside each other) shows, parents before what is in them, names sorted. With
+ * `vanished`, calls for these, too. */
+int changes_of_place(const struct job *job, const struct job_place *place, bool vanished,
+    change_visitor visit, void *context, struct rollbox_error *error);
 
-/* The stacks of a place: what `upper` alone shows (beside: with all that it lies on), and what is below it. `*ret_closed`: nothing below shows through at the top. */
-int place_open(const struct job *job, const struct job_place *place, struct stack *ret_upper, struct stack *ret_below, bool *ret_closed, struct rollbox_error *error);
+/* The stacks of a place: what `upper` alone shows (beside: with all that it lies on), and what is
+ * below it. `*ret_closed`: nothing below shows through at the top. */
+int place_open(const struct job *job, const struct job_place *place, struct stack *ret_upper,
+    struct stack *ret_below, bool *ret_closed, struct rollbox_error *error);
 
 /* The command: all places as one JSON object. */
 int changes_json(const struct job *job, json_t **ret_json, struct rollbox_error *error);

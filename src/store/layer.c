@@ -23,9 +23,13 @@
 
 #define META_MAX_BYTES 65536
 
-static int io_error(struct rollbox_error *error, int error_number, const char *doing, const char *what) {
-    return error_set(error, error_code_of(error_number, ROLLBOX_ERR_IO), error_number, "store", "cannot %s %s: %s%s", doing, what, strerror(error_number),
-                     error_number == ENOSPC || error_number == EDQUOT ? "; make room on the store's file system, or run rollbox store gc" : "");
+static int io_error(
+    struct rollbox_error *error, int error_number, const char *doing, const char *what) {
+    return error_set(error, error_code_of(error_number, ROLLBOX_ERR_IO), error_number, "store",
+        "cannot %s %s: %s%s", doing, what, strerror(error_number),
+        error_number == ENOSPC || error_number == EDQUOT
+            ? "; make room on the store's file system, or run rollbox store gc"
+            : "");
 }
 
 void layer_random(char *ret_text, size_t digits) {
@@ -68,7 +72,8 @@ static int try_overlay(int store, struct rollbox_error *error) {
     if (mkdirat(store, name, 0700) < 0)
         return io_error(error, errno, "write to", "the store");
     auto_close int fd = openat(store, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    good = fd >= 0 && fsetxattr(fd, XATTR_OPAQUE, "y", 1, 0) == 0 && mknodat(fd, "w", S_IFCHR, makedev(0, 0)) == 0;
+    good = fd >= 0 && fsetxattr(fd, XATTR_OPAQUE, "y", 1, 0) == 0 &&
+           mknodat(fd, "w", S_IFCHR, makedev(0, 0)) == 0;
     int saved = errno;
     if (fd >= 0)
         (void)unlinkat(fd, "w", 0);
@@ -78,7 +83,10 @@ static int try_overlay(int store, struct rollbox_error *error) {
     if (error_code_of(saved, ROLLBOX_ERR_IO) != ROLLBOX_ERR_IO)
         return io_error(error, saved, "write to", "the store");
     return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, saved, "store",
-                     "the store's file system cannot keep layers: it has no user attributes or no device files (%s); set ROLLBOX_STORE to a directory on ext4, xfs or btrfs (in a container: to a volume)", strerror(saved));
+        "the store's file system cannot keep layers: it has no user attributes or no device files "
+        "(%s); set ROLLBOX_STORE to a directory on ext4, xfs or btrfs (in a container: to a "
+        "volume)",
+        strerror(saved));
 }
 
 static int create_directory(const char *path, struct rollbox_error *error) {
@@ -92,7 +100,9 @@ static int create_directory(const char *path, struct rollbox_error *error) {
         return io_error(error, errno, "open", path);
     struct stat st;
     if (fstat(fd, &st) < 0 || st.st_uid != geteuid() || st.st_mode & 077)
-        return error_set(error, ROLLBOX_ERR_PATH_DENIED, EPERM, "store", "%s is not a private directory of the caller (mode 0700); set ROLLBOX_STORE to another", path);
+        return error_set(error, ROLLBOX_ERR_PATH_DENIED, EPERM, "store",
+            "%s is not a private directory of the caller (mode 0700); set ROLLBOX_STORE to another",
+            path);
     for (size_t i = 0; i < ARRAY_SIZE(directories); i++)
         if (mkdirat(fd, directories[i], 0700) < 0 && errno != EEXIST)
             return io_error(error, errno, "make a directory in", path);
@@ -125,7 +135,8 @@ int layer_store_open(const char *path, bool create_it, int *ret_fd, struct rollb
         return r;
     path = path ? path : found;
     r = store_open(path, ret_fd, &inner);
-    if (r == 0 || !create_it || inner.code != ROLLBOX_ERR_NOT_FOUND || inner.error_number == EPROTONOSUPPORT) {
+    if (r == 0 || !create_it || inner.code != ROLLBOX_ERR_NOT_FOUND ||
+        inner.error_number == EPROTONOSUPPORT) {
         if (r < 0 && error)
             *error = inner;
         return r;
@@ -133,13 +144,19 @@ int layer_store_open(const char *path, bool create_it, int *ret_fd, struct rollb
     /* Only what is empty, or a store that was being made, becomes one. */
     auto_close int there = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     struct names names = { 0 };
-    if (there >= 0 && names_read(there, &names) == 0 && names.n && fstatat(there, "trash", &st, AT_SYMLINK_NOFOLLOW) < 0) {
+    if (there >= 0 && names_read(there, &names) == 0 && names.n &&
+        fstatat(there, "trash", &st, AT_SYMLINK_NOFOLLOW) < 0) {
         bool ours = names.n <= 4;
         for (size_t i = 0; i < names.n; i++)
-            ours = ours && (!strcmp(names.list[i], "layers") || !strcmp(names.list[i], "images") || !strcmp(names.list[i], "snapshots") || !strcmp(names.list[i], "tmp"));
+            ours =
+                ours && (!strcmp(names.list[i], "layers") || !strcmp(names.list[i], "images") ||
+                            !strcmp(names.list[i], "snapshots") || !strcmp(names.list[i], "tmp"));
         if (!ours) {
             names_done(&names);
-            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENOTEMPTY, "store", "%s has other files in it; set ROLLBOX_STORE to an empty directory or one that is not there yet", path);
+            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENOTEMPTY, "store",
+                "%s has other files in it; set ROLLBOX_STORE to an empty directory or one that is "
+                "not there yet",
+                path);
         }
     }
     names_done(&names);
@@ -147,8 +164,10 @@ int layer_store_open(const char *path, bool create_it, int *ret_fd, struct rollb
     return r < 0 ? r : store_open(path, ret_fd, error);
 }
 
-int layer_write_file(int directory, const char *name, const char *text, struct rollbox_error *error) {
-    auto_close int fd = openat(directory, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+int layer_write_file(
+    int directory, const char *name, const char *text, struct rollbox_error *error) {
+    auto_close int fd =
+        openat(directory, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     int r = fd < 0 ? -errno : fd_write_all(fd, text, strlen(text));
 
     if (r == 0 && fsync(fd) < 0)
@@ -282,8 +301,10 @@ void work_done(struct work *work) {
 }
 
 static char *meta_text(const struct layer_meta *meta) {
-    json_t *root = json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:s}", "version", 1, "id", meta->id, "kind", meta->kind, "bytes", (json_int_t)meta->tree.bytes, "files", (json_int_t)meta->tree.files,
-                             "created", (json_int_t)meta->created_s, "tree", meta->tree.hex);
+    json_t *root = json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:s}", "version", 1, "id", meta->id,
+        "kind", meta->kind, "bytes", (json_int_t)meta->tree.bytes, "files",
+        (json_int_t)meta->tree.files, "created", (json_int_t)meta->created_s, "tree",
+        meta->tree.hex);
 
     if (root && meta->diff_id[0])
         json_object_set_new(root, "diff_id", json_string(meta->diff_id));
@@ -303,12 +324,18 @@ int layer_meta_read(int store, const char *id, struct layer_meta *ret_meta) {
     int r = fd < 0 ? -errno : fd_read_all(fd, META_MAX_BYTES, &text);
     if (r < 0)
         return r == -EFBIG ? -EBADMSG : r;
-    json_t *root = json_loadb(text.data ? text.data : "", text.length, JSON_REJECT_DUPLICATES, NULL);
-    const char *said = json_string_value(json_object_get(root, "id")), *tree = json_string_value(json_object_get(root, "tree"));
-    const char *kind = json_string_value(json_object_get(root, "kind")), *diff_id = json_string_value(json_object_get(root, "diff_id"));
-    json_int_t bytes = json_integer_value(json_object_get(root, "bytes")), files = json_integer_value(json_object_get(root, "files"));
+    json_t *root =
+        json_loadb(text.data ? text.data : "", text.length, JSON_REJECT_DUPLICATES, NULL);
+    const char *said = json_string_value(json_object_get(root, "id")),
+               *tree = json_string_value(json_object_get(root, "tree"));
+    const char *kind = json_string_value(json_object_get(root, "kind")),
+               *diff_id = json_string_value(json_object_get(root, "diff_id"));
+    json_int_t bytes = json_integer_value(json_object_get(root, "bytes")),
+               files = json_integer_value(json_object_get(root, "files"));
 
-    if (json_integer_value(json_object_get(root, "version")) != 1 || !said || strcmp(said, id) != 0 || !tree || !layer_id_ok(tree) || !kind || strlen(kind) >= sizeof meta.kind || bytes < 0 || files < 0 ||
+    if (json_integer_value(json_object_get(root, "version")) != 1 || !said ||
+        strcmp(said, id) != 0 || !tree || !layer_id_ok(tree) || !kind ||
+        strlen(kind) >= sizeof meta.kind || bytes < 0 || files < 0 ||
         (diff_id && !layer_id_ok(diff_id))) {
         json_decref(root);
         return -EBADMSG;
@@ -325,8 +352,10 @@ int layer_meta_read(int store, const char *id, struct layer_meta *ret_meta) {
     return 0;
 }
 
-/* The name is taken: by another import, which was faster, or by a layer that is damaged, which this one replaces unless somebody is using it. */
-static int take_place(const struct work *work, const char *directory, const char *id, const char *target, int *lock, struct rollbox_error *error) {
+/* The name is taken: by another import, which was faster, or by a layer that is damaged, which this
+ * one replaces unless somebody is using it. */
+static int take_place(const struct work *work, const char *directory, const char *id,
+    const char *target, int *lock, struct rollbox_error *error) {
     auto_free char *damage = store_layer_damage(work->store, id);
     struct layer_meta there;
     auto_close int other = -EBADF;
@@ -338,21 +367,27 @@ static int take_place(const struct work *work, const char *directory, const char
         return 0;
     }
     if (r == 0 && flock(other, LOCK_EX | LOCK_NB) < 0)
-        return error_set(error, ROLLBOX_ERR_DAMAGED, EBUSY, "store", "layer %.12s of the store is damaged and in use; end the sandboxes that use it and import again", id);
+        return error_set(error, ROLLBOX_ERR_DAMAGED, EBUSY, "store",
+            "layer %.12s of the store is damaged and in use; end the sandboxes that use it and "
+            "import again",
+            id);
     r = layer_to_trash(work->store, "layers", id);
     if (r == 0 && renameat(work->fd, directory, work->store, target) < 0)
         r = -errno;
     return r < 0 ? io_error(error, -r, "replace the damaged layer", id) : 0;
 }
 
-int layer_publish(const struct work *work, const char *directory, const struct layer_meta *meta, int *ret_lock, struct rollbox_error *error) {
+int layer_publish(const struct work *work, const char *directory, const struct layer_meta *meta,
+    int *ret_lock, struct rollbox_error *error) {
     auto_free char *text = meta_text(meta);
     auto_free char *path = NULL;
     auto_free char *target = NULL;
 
-    if (!text || asprintf(&path, "%s/meta.json", directory) < 0 || asprintf(&target, "layers/%s", meta->id) < 0)
+    if (!text || asprintf(&path, "%s/meta.json", directory) < 0 ||
+        asprintf(&target, "layers/%s", meta->id) < 0)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
-    /* Everything that was written before, in one go; then meta.json, which says that it is there. */
+    /* Everything that was written before, in one go; then meta.json, which says that it is there.
+     */
     if (syncfs(work->fd) < 0)
         return io_error(error, errno, "sync", "the store");
     int r = layer_write_file(work->fd, path, text, error);
@@ -360,7 +395,8 @@ int layer_publish(const struct work *work, const char *directory, const struct l
         return r;
     fault_point(FAULT_meta_written);
     auto_close int lock = openat(work->fd, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    auto_close int there = openat(work->fd, directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    auto_close int there =
+        openat(work->fd, directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     /* Locked before it is anybody's to collect. */
     if (lock < 0 || there < 0 || fsync(there) < 0 || flock(lock, LOCK_SH) < 0)
         return io_error(error, errno, "write to", "the store");
@@ -382,7 +418,8 @@ int layer_publish(const struct work *work, const char *directory, const struct l
     return 0;
 }
 
-int layer_publish_manifest(const struct work *work, const struct manifest *manifest, struct rollbox_error *error) {
+int layer_publish_manifest(
+    const struct work *work, const struct manifest *manifest, struct rollbox_error *error) {
     const char *directory = store_manifest_directory(manifest->kind);
     auto_free char *text = manifest_text(manifest);
     auto_free char *file = manifest_file_name(manifest->name);

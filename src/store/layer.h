@@ -2,9 +2,11 @@
 /*
  * Writing to the store: directories of work in progress, publishing layers and manifests, sweeping.
  *
- * Work in progress lies in tmp/NAME, flocked by its process. It becomes part of the store by rename, after everything in it has reached the disk. The file `lock` orders what looks at the whole store
- * (gc: exclusive) against what adds to it (shared): a manifest is published, and a work directory made, under the shared lock, both short; layers on their way into a manifest are held by their own
- * locks, which gc respects.
+ * Work in progress lies in tmp/NAME, flocked by its process. It becomes part of the store by
+ * rename, after everything in it has reached the disk. The file `lock` orders what looks at the
+ * whole store (gc: exclusive) against what adds to it (shared): a manifest is published, and a work
+ * directory made, under the shared lock, both short; layers on their way into a manifest are held
+ * by their own locks, which gc respects.
  */
 #ifndef ROLLBOX_STORE_LAYER_H
 #define ROLLBOX_STORE_LAYER_H
@@ -12,12 +14,13 @@
 #include "store/files.h"
 #include "store/store.h"
 
-/* Opens the store at `path` (NULL: the default), made if it is not there. Raises no limits. The caller owns *ret_fd. */
+/* Opens the store at `path` (NULL: the default), made if it is not there. Raises no limits. The
+ * caller owns *ret_fd. */
 int layer_store_open(const char *path, bool create, int *ret_fd, struct rollbox_error *error);
 
 struct work {
-    int store;                  /* borrowed */
-    int fd;                     /* tmp/NAME, which its lock hangs on */
+    int store; /* borrowed */
+    int fd;    /* tmp/NAME, which its lock hangs on */
     char name[48];
 };
 
@@ -29,8 +32,8 @@ void work_done(struct work *work);
 
 struct layer_meta {
     char id[LAYER_ID_LENGTH + 1];
-    char kind[16];              /* "image", "snapshot" */
-    char diff_id[LAYER_ID_LENGTH + 1];  /* images: of the uncompressed tar; else "" */
+    char kind[16];                     /* "image", "snapshot" */
+    char diff_id[LAYER_ID_LENGTH + 1]; /* images: of the uncompressed tar; else "" */
     int64_t created_s;
     struct tree_digest tree;
 };
@@ -38,21 +41,28 @@ struct layer_meta {
 /* Reads a layer's meta.json. -EBADMSG if it is not valid, -ENOENT, other -errno; sets no error. */
 int layer_meta_read(int store, const char *id, struct layer_meta *ret_meta);
 
-/* Makes tmp/WORK/DIRECTORY, which has the files in fs/, the layer meta->id, whose tree digest has been filled in. If that layer is there already, uses it. *ret_lock is a shared lock on it. */
-int layer_publish(const struct work *work, const char *directory, const struct layer_meta *meta, int *ret_lock, struct rollbox_error *error);
+/* Makes tmp/WORK/DIRECTORY, which has the files in fs/, the layer meta->id, whose tree digest has
+ * been filled in. If that layer is there already, uses it. *ret_lock is a shared lock on it. */
+int layer_publish(const struct work *work, const char *directory, const struct layer_meta *meta,
+    int *ret_lock, struct rollbox_error *error);
 
 /* Publishes a manifest in place of one of the same name. Its layers are locked by the caller. */
-int layer_publish_manifest(const struct work *work, const struct manifest *manifest, struct rollbox_error *error);
+int layer_publish_manifest(
+    const struct work *work, const struct manifest *manifest, struct rollbox_error *error);
 
 /* Writes a file below a directory and waits for the disk. */
-int layer_write_file(int directory, const char *name, const char *text, struct rollbox_error *error);
+int layer_write_file(
+    int directory, const char *name, const char *text, struct rollbox_error *error);
 
-/* Takes the store's lock: LOCK_SH or LOCK_EX, perhaps with LOCK_NB. Returns a descriptor or -errno. */
+/* Takes the store's lock: LOCK_SH or LOCK_EX, perhaps with LOCK_NB. Returns a descriptor or -errno.
+ */
 int layer_store_lock(int store, int operation);
 
-/* Removes what is in tmp/ and not locked, and all of trash/. Under the exclusive lock; *ret_removed entries were there. */
+/* Removes what is in tmp/ and not locked, and all of trash/. Under the exclusive lock; *ret_removed
+ * entries were there. */
 int layer_sweep_work(int store, unsigned *ret_removed);
-int layer_sweep_leftovers(int store);       /* the same, if nobody else is at work; else somebody does the next time: -errno */
+int layer_sweep_leftovers(
+    int store); /* the same, if nobody else is at work; else somebody does the next time: -errno */
 /* Moves an entry to trash/. */
 int layer_to_trash(int store, const char *directory, const char *name);
 /* Empties trash/; others may do the same. */

@@ -35,7 +35,7 @@
 #define MAX_POLICY (4u << 20)
 #define MAX_NAME 64
 
-/* ---- export ----------------------------------------------------------------------------------------------------------- */
+/* ---- export ---- */
 
 struct writing {
     struct archive *archive;
@@ -46,14 +46,17 @@ static int bad_write(struct writing *w, const char *name) {
     const char *text = archive_error_string(w->archive);
     int number = archive_errno(w->archive);
 
-    return error_set(w->error, error_code_of(number, ROLLBOX_ERR_IO), number > 0 ? number : EIO, "export", "cannot write %s to the file: %s", name, text ? files_printable(text) : "unknown");
+    return error_set(w->error, error_code_of(number, ROLLBOX_ERR_IO), number > 0 ? number : EIO,
+        "export", "cannot write %s to the file: %s", name,
+        text ? files_printable(text) : "unknown");
 }
 
 static int begin_member(struct writing *w, const char *name, uint64_t size) {
     struct archive_entry *entry = archive_entry_new();
 
     if (!entry)
-        return error_set(w->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
+        return error_set(
+            w->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
     archive_entry_copy_pathname(entry, name);
     archive_entry_set_filetype(entry, AE_IFREG);
     archive_entry_set_perm(entry, 0600);
@@ -79,13 +82,18 @@ static int put_file(struct writing *w, const char *name, const void *data, uint6
 static int put_layer(struct writing *w, int directory, const char *name, const json_t *row) {
     auto_free char *chunk = malloc(CHUNK);
     auto_close int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    int r = fd < 0 || !chunk ? error_set(w->error, ROLLBOX_ERR_IO, fd < 0 ? errno : ENOMEM, "export", "%s cannot be read: %s", name, strerror(fd < 0 ? errno : ENOMEM)) :
-                               begin_member(w, name, (uint64_t)json_integer_value(json_object_get(row, "bytes")));
+    int r =
+        fd < 0 || !chunk
+            ? error_set(w->error, ROLLBOX_ERR_IO, fd < 0 ? errno : ENOMEM, "export",
+                  "%s cannot be read: %s", name, strerror(fd < 0 ? errno : ENOMEM))
+            : begin_member(w, name, (uint64_t)json_integer_value(json_object_get(row, "bytes")));
     ssize_t n = 0;
 
     while (r == 0 && ((n = read(fd, chunk, CHUNK)) > 0 || (n < 0 && errno == EINTR)))
         r = n < 0 ? 0 : put_file(w, name, chunk, (uint64_t)n);
-    return r == 0 && n < 0 ? error_set(w->error, ROLLBOX_ERR_IO, errno, "export", "%s cannot be read: %s", name, strerror(errno)) : r;
+    return r == 0 && n < 0 ? error_set(w->error, ROLLBOX_ERR_IO, errno, "export",
+                                 "%s cannot be read: %s", name, strerror(errno))
+                           : r;
 }
 
 struct summing {
@@ -108,7 +116,8 @@ static int put_part(void *context, const char *data, uint64_t length) {
 /* As the file has it: nothing lies over anything. What is the engine's own business is not told. */
 static json_t *carried_record(int directory, const json_t *whole, struct rollbox_error *error) {
     static const char *const private[] = { "socket", "operation", "grounds" };
-    json_t *images = json_array(), *row, *bases = json_array(), *record = json_deep_copy(json_object_get(whole, "record")), *carried = NULL;
+    json_t *images = json_array(), *row, *bases = json_array(),
+           *record = json_deep_copy(json_object_get(whole, "record")), *carried = NULL;
     int r = 0;
     size_t i;
 
@@ -125,24 +134,32 @@ static json_t *carried_record(int directory, const json_t *whole, struct rollbox
         digest_init(&summing.digest);
         r = stored_image_each(directory, whole, i, sum_part, &summing);
         digest_end_hex(&summing.digest, hex);
-        json_array_append_new(images, json_pack("{s:I, s:s}", "bytes", (json_int_t)summing.bytes, "sha256", hex));
+        json_array_append_new(
+            images, json_pack("{s:I, s:s}", "bytes", (json_int_t)summing.bytes, "sha256", hex));
     }
     if (r == 0)
-        carried = hibernate_whole(json_string_value(json_object_get(whole, "id")), record, json_object_get(whole, "layers"), images, bases);
+        carried = hibernate_whole(json_string_value(json_object_get(whole, "id")), record,
+            json_object_get(whole, "layers"), images, bases);
     if (!carried)
-        error_set(error, r < 0 ? ROLLBOX_ERR_DAMAGED : ROLLBOX_ERR_RESOURCE_EXHAUSTED, r < 0 ? -r : ENOMEM, "export", r < 0 ? "the images of the processes cannot be read: %s" : "out of memory", strerror(-r));
+        error_set(error, r < 0 ? ROLLBOX_ERR_DAMAGED : ROLLBOX_ERR_RESOURCE_EXHAUSTED,
+            r < 0 ? -r : ENOMEM, "export",
+            r < 0 ? "the images of the processes cannot be read: %s" : "out of memory",
+            strerror(-r));
     json_decref(images);
     json_decref(bases);
     json_decref(record);
     return carried;
 }
 
-static int write_members(struct writing *w, int directory, const json_t *whole, const json_t *carried) {
+static int write_members(
+    struct writing *w, int directory, const json_t *whole, const json_t *carried) {
     auto_free char *text = hibernated_text(carried);
     char name[HIBERNATED_FILE_NAME];
     const json_t *row;
     size_t i;
-    int r = text ? begin_member(w, RECORD, strlen(text)) : error_set(w->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
+    int r = text ? begin_member(w, RECORD, strlen(text))
+                 : error_set(
+                       w->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
 
     if (r == 0)
         r = put_file(w, RECORD, text, strlen(text));
@@ -154,13 +171,16 @@ static int write_members(struct writing *w, int directory, const json_t *whole, 
         hibernated_file_name(name, HIBERNATED_IMAGE, i);
         if (r == 0)
             r = begin_member(w, name, (uint64_t)json_integer_value(json_object_get(row, "bytes")));
-        if (r == 0 && (r = stored_image_each(directory, whole, i, put_part, w)) < 0 && w->error && !w->error->code)
-            error_set(w->error, ROLLBOX_ERR_IO, -r, "export", "%s cannot be read: %s", name, strerror(-r));
+        if (r == 0 && (r = stored_image_each(directory, whole, i, put_part, w)) < 0 && w->error &&
+            !w->error->code)
+            error_set(w->error, ROLLBOX_ERR_IO, -r, "export", "%s cannot be read: %s", name,
+                strerror(-r));
     }
     return r;
 }
 
-static int write_archive(int to, int directory, const json_t *whole, const json_t *carried, struct rollbox_error *error) {
+static int write_archive(int to, int directory, const json_t *whole, const json_t *carried,
+    struct rollbox_error *error) {
     struct rollbox_error own = { 0 };
     struct writing w = { .archive = archive_write_new(), .error = &own };
     int r = w.archive ? fd_write_all(to, LIVE_ARCHIVE_MAGIC, sizeof LIVE_ARCHIVE_MAGIC) : -ENOMEM;
@@ -168,7 +188,8 @@ static int write_archive(int to, int directory, const json_t *whole, const json_
     if (r < 0) {
         if (w.archive)
             archive_write_free(w.archive);
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "export", "the file cannot be written: %s", strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "export",
+            "the file cannot be written: %s", strerror(-r));
     }
     archive_write_set_format_pax(w.archive);
     if (archive_write_add_filter_zstd(w.archive) != ARCHIVE_OK)
@@ -189,33 +210,45 @@ static int write_archive(int to, int directory, const json_t *whole, const json_
 
 /* Of the state that it is in. */
 static json_int_t processes_of(const json_t *record) {
-    const json_t *node = json_array_get(json_object_get(record, "nodes"), (size_t)json_integer_value(json_object_get(record, "at"))), *live = json_object_get(node, "live");
+    const json_t *node = json_array_get(json_object_get(record, "nodes"),
+                     (size_t)json_integer_value(json_object_get(record, "at"))),
+                 *live = json_object_get(node, "live");
 
-    return json_is_integer(live) ? json_integer_value(json_object_get(json_array_get(json_object_get(record, "lives"), (size_t)json_integer_value(live)), "processes")) : 0;
+    return json_is_integer(live)
+               ? json_integer_value(json_object_get(json_array_get(json_object_get(record, "lives"),
+                                                        (size_t)json_integer_value(live)),
+                     "processes"))
+               : 0;
 }
 
-static int export_directory(int to, int directory, const json_t *whole, json_t **ret_json, struct rollbox_error *error) {
+static int export_directory(
+    int to, int directory, const json_t *whole, json_t **ret_json, struct rollbox_error *error) {
     json_t *carried = carried_record(directory, whole, error);
     struct stat st = { 0 };
     int r = carried ? write_archive(to, directory, whole, carried, error) : -EIO;
 
     if (r == 0 && fstat(to, &st) < 0)
-        r = error_set(error, ROLLBOX_ERR_IO, errno, "export", "the file cannot be looked at: %s", strerror(errno));
+        r = error_set(error, ROLLBOX_ERR_IO, errno, "export", "the file cannot be looked at: %s",
+            strerror(errno));
     if (r == 0)
-        *ret_json = json_pack("{s:I, s:I}", "bytes", (json_int_t)st.st_size, "processes", processes_of(json_object_get(carried, "record")));
+        *ret_json = json_pack("{s:I, s:I}", "bytes", (json_int_t)st.st_size, "processes",
+            processes_of(json_object_get(carried, "record")));
     json_decref(carried);
     return r;
 }
 
-static int export_hibernated(int store, const char *id, int to, json_t **ret_json, struct rollbox_error *error) {
+static int export_hibernated(
+    int store, const char *id, int to, json_t **ret_json, struct rollbox_error *error) {
     char path[sizeof HIBERNATED_DIRECTORY + HIBERNATED_ID_LENGTH + 1];
     json_t *whole = NULL;
 
     snprintf(path, sizeof path, HIBERNATED_DIRECTORY "/%s", id);
     auto_close int directory = openat(store, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    auto_close int file = directory < 0 ? -EBADF : openat(directory, RECORD, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    auto_close int file =
+        directory < 0 ? -EBADF : openat(directory, RECORD, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (file < 0)
-        return error_set(error, ROLLBOX_ERR_IO, errno, "export", "the sleeping sandbox cannot be read: %s", strerror(errno));
+        return error_set(error, ROLLBOX_ERR_IO, errno, "export",
+            "the sleeping sandbox cannot be read: %s", strerror(errno));
     int r = hibernated_read(file, &whole, error);
     /* What is damaged is not given on. */
     if (r == 0)
@@ -226,7 +259,8 @@ static int export_hibernated(int store, const char *id, int to, json_t **ret_jso
     return r;
 }
 
-static int export_live(int store, const struct hibernate_job *job, int to, json_t **ret_json, struct rollbox_error *error) {
+static int export_live(int store, const struct hibernate_job *job, int to, json_t **ret_json,
+    struct rollbox_error *error) {
     struct work work = WORK_NONE;
     struct stage stage = { 0 };
     auto_close int directory = -EBADF;
@@ -237,8 +271,10 @@ static int export_live(int store, const struct hibernate_job *job, int to, json_
         r = stage_init(&stage, store, directory, error);
     if (r == 0)
         r = hibernate_stage(job, &stage, error);
-    if (r == 0 && !(whole = hibernate_whole(job->id, json_object_get(job->root, "record"), stage.layers, stage.images, stage.bases)))
-        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has no record");
+    if (r == 0 && !(whole = hibernate_whole(job->id, json_object_get(job->root, "record"),
+                        stage.layers, stage.images, stage.bases)))
+        r = error_set(
+            error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has no record");
     if (r == 0)
         r = hibernate_check_record(job, whole, error);
     if (r == 0)
@@ -257,7 +293,8 @@ int live_archive_export(int store, int fd, json_t **ret_json, struct rollbox_err
         return r;
     int to = (int)json_integer_value(json_object_get(job.root, "to"));
     if (to <= STDERR_FILENO)
-        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job does not say where to write");
+        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "the job does not say where to write");
     else if (json_is_true(json_object_get(job.root, "asleep")))
         r = export_hibernated(store, job.id, to, ret_json, error);
     else
@@ -266,24 +303,26 @@ int live_archive_export(int store, int fd, json_t **ret_json, struct rollbox_err
     return r;
 }
 
-/* ---- import: what the child does -------------------------------------------------------------------------------------- */
+/* ---- import: what the child does ---- */
 
 bool live_archive_is_live(const char *path) {
     char found[sizeof LIVE_ARCHIVE_MAGIC];
     auto_close int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 
-    return fd >= 0 && read(fd, found, sizeof found) == (ssize_t)sizeof found && memcmp(found, LIVE_ARCHIVE_MAGIC, sizeof found) == 0;
+    return fd >= 0 && read(fd, found, sizeof found) == (ssize_t)sizeof found &&
+           memcmp(found, LIVE_ARCHIVE_MAGIC, sizeof found) == 0;
 }
 
 struct importing {
     int archive, stage;
-    uint64_t room;              /* bytes that may still be unpacked */
+    uint64_t room; /* bytes that may still be unpacked */
     struct archive *tar;
     struct rollbox_error *error;
 };
 
 static int refuse_archive(struct importing *in, const char *why) {
-    return error_set(in->error, ROLLBOX_ERR_DAMAGED, EBADMSG, "import", "the file is no whole live state: %s; it is refused", why);
+    return error_set(in->error, ROLLBOX_ERR_DAMAGED, EBADMSG, "import",
+        "the file is no whole live state: %s; it is refused", why);
 }
 
 /* The next member, which must be this one; its size. */
@@ -292,7 +331,9 @@ static int next_member(struct importing *in, const char *name, uint64_t *ret_siz
     int r = archive_read_next_header(in->tar, &entry);
     const char *found = r == ARCHIVE_OK || r == ARCHIVE_WARN ? archive_entry_pathname(entry) : NULL;
 
-    if (!found || strcmp(found, name) != 0 || archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry) || !archive_entry_size_is_set(entry) || archive_entry_size(entry) < 0) {
+    if (!found || strcmp(found, name) != 0 || archive_entry_filetype(entry) != AE_IFREG ||
+        archive_entry_hardlink(entry) || !archive_entry_size_is_set(entry) ||
+        archive_entry_size(entry) < 0) {
         char why[128];
 
         snprintf(why, sizeof why, "%s is not where it should be", name);
@@ -300,7 +341,8 @@ static int next_member(struct importing *in, const char *name, uint64_t *ret_siz
     }
     *ret_size = (uint64_t)archive_entry_size(entry);
     if (*ret_size > in->room)
-        return error_set(in->error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "import", "the file unpacks to more than --max-bytes allows; it is refused");
+        return error_set(in->error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "import",
+            "the file unpacks to more than --max-bytes allows; it is refused");
     in->room -= *ret_size;
     return 0;
 }
@@ -339,9 +381,11 @@ static int read_file(struct importing *in, const char *name, const json_t *row) 
 
     if (r < 0)
         return r;
-    auto_close int to = openat(in->stage, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    auto_close int to =
+        openat(in->stage, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (to < 0)
-        return error_set(in->error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "import", "a file cannot be made in the store: %s", strerror(errno));
+        return error_set(in->error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "import",
+            "a file cannot be made in the store: %s", strerror(errno));
     digest_init(&digest);
     for (la_ssize_t n = 1; done < size && n > 0; done += n > 0 ? (uint64_t)n : 0) {
         n = archive_read_data(in->tar, chunk, CHUNK);
@@ -350,12 +394,16 @@ static int read_file(struct importing *in, const char *name, const json_t *row) 
         digest_add(&digest, chunk, (size_t)n);
         r = fd_write_all(to, chunk, (size_t)n);
         if (r < 0)
-            return error_set(in->error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "import", "%s cannot be written to the store: %s", name, strerror(-r));
+            return error_set(in->error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "import",
+                "%s cannot be written to the store: %s", name, strerror(-r));
         fault_point(FAULT_carried_half);
     }
     digest_end_hex(&digest, hex);
     snprintf(why, sizeof why, "%s is not what its record says", name);
-    return done < size || json_integer_value(json_object_get(row, "bytes")) != (json_int_t)size || strcmp(hex, json_string_value(json_object_get(row, "sha256"))) != 0 ? refuse_archive(in, why) : 0;
+    return done < size || json_integer_value(json_object_get(row, "bytes")) != (json_int_t)size ||
+                   strcmp(hex, json_string_value(json_object_get(row, "sha256"))) != 0
+               ? refuse_archive(in, why)
+               : 0;
 }
 
 static int check_layers(struct importing *in, const json_t *whole) {
@@ -383,9 +431,9 @@ static int read_members(struct importing *in, json_t **ret_whole) {
         return r;
     if (json_array_size(json_object_get(whole, "bases")))
         r = refuse_archive(in, "it has parts alone");
-    json_array_foreach(json_object_get(whole, "images"), i, row)
-        if (r == 0 && json_object_get(row, "over"))
-            r = refuse_archive(in, "it has parts alone");
+    json_array_foreach(
+        json_object_get(whole, "images"), i, row) if (r == 0 && json_object_get(row, "over")) r =
+        refuse_archive(in, "it has parts alone");
     for (i = 0; r == 0 && (row = hibernated_file(whole, i, name)); i++)
         r = read_file(in, name, row);
     if (r == 0 && archive_read_next_header(in->tar, &entry) != ARCHIVE_EOF)
@@ -413,19 +461,23 @@ static int read_in_child(void *context, json_t **ret_report, struct rollbox_erro
     if (r == 0) {
         image_source_filters(in->tar);
         archive_read_support_format_tar(in->tar);
-        r = archive_read_open_fd(in->tar, in->archive, 1u << 18) != ARCHIVE_OK ? refuse_archive(in, "it cannot be unpacked") : read_members(in, ret_report);
+        r = archive_read_open_fd(in->tar, in->archive, 1u << 18) != ARCHIVE_OK
+                ? refuse_archive(in, "it cannot be unpacked")
+                : read_members(in, ret_report);
     }
     if (in->tar)
         archive_read_free(in->tar);
     return r;
 }
 
-/* ---- import: what becomes of it --------------------------------------------------------------------------------------- */
+/* ---- import: what becomes of it ---- */
 
 /* For free(); NULL for what is no hex. */
 static char *text_of(const char *hex) {
     size_t n = hex ? strlen(hex) / 2 : 0;
-    char *text = hex && strlen(hex) % 2 == 0 && strspn(hex, "0123456789abcdef") == 2 * n ? malloc(n + 1) : NULL;
+    char *text = hex && strlen(hex) % 2 == 0 && strspn(hex, "0123456789abcdef") == 2 * n
+                     ? malloc(n + 1)
+                     : NULL;
 
     for (size_t i = 0; text && i < n; i++) {
         const char pair[3] = { hex[2 * i], hex[2 * i + 1], '\0' };
@@ -447,7 +499,8 @@ static json_t *hex_of(const char *text) {
     return hex ? json_string(hex) : NULL;
 }
 
-/* What lies in a writable place, or in an image, may be the sandbox's own: that is found out when it is woken. */
+/* What lies in a writable place, or in an image, may be the sandbox's own: that is found out when
+ * it is woken. */
 static bool is_own(const json_t *record, const char *path) {
     const json_t *place;
     size_t i;
@@ -456,13 +509,15 @@ static bool is_own(const json_t *record, const char *path) {
         auto_free char *at = text_of(json_string_value(json_object_get(place, "path")));
         size_t n = at ? strlen(at) : 0;
 
-        if (!at || strncmp(at, PLAN_HIDDEN, strlen(PLAN_HIDDEN)) == 0 || (strncmp(path, at, n) == 0 && (path[n] == '/' || !path[n])))
+        if (!at || strncmp(at, PLAN_HIDDEN, strlen(PLAN_HIDDEN)) == 0 ||
+            (strncmp(path, at, n) == 0 && (path[n] == '/' || !path[n])))
             return true;
     }
     return false;
 }
 
-static int check_mapped(const json_t *record, const struct image_area *area, const char *path, struct rollbox_error *error) {
+static int check_mapped(const json_t *record, const struct image_area *area, const char *path,
+    struct rollbox_error *error) {
     const char *what = NULL;
     struct stat st;
 
@@ -470,9 +525,14 @@ static int check_mapped(const json_t *record, const struct image_area *area, con
         return 0;
     if (stat(path, &st) < 0)
         what = errno == ENOENT || errno == ENOTDIR ? "is not there on this machine" : NULL;
-    else if ((uint64_t)st.st_size != area->size || st.st_mtim.tv_sec != area->mtime_s || st.st_mtim.tv_nsec != area->mtime_ns)
+    else if ((uint64_t)st.st_size != area->size || st.st_mtim.tv_sec != area->mtime_s ||
+             st.st_mtim.tv_nsec != area->mtime_ns)
         what = "is another file on this machine";
-    return what ? error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOENT, "import", "the sandbox' processes have %.300s mapped, which %s; they cannot go on here; rollbox import --drop-processes takes its files alone", files_printable(path), what) : 0;
+    return what ? error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOENT, "import",
+                      "the sandbox' processes have %.300s mapped, which %s; they cannot go on "
+                      "here; rollbox import --drop-processes takes its files alone",
+                      files_printable(path), what)
+                : 0;
 }
 
 static int check_image(int stage, size_t i, const json_t *record, struct rollbox_error *error) {
@@ -483,11 +543,14 @@ static int check_image(int stage, size_t i, const json_t *record, struct rollbox
     auto_close int fd = openat(stage, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     struct rollbox_error why;
     if (hibernated_image_open(record, i, fd, "import", &image, &why) < 0)
-        return error_set(error, why.code, EBADMSG, "import", "the file is no whole live state: %.800s; it is refused", why.message);
-    const struct image_area *areas = image_table(image.header, image.data, areas, struct image_area);
+        return error_set(error, why.code, EBADMSG, "import",
+            "the file is no whole live state: %.800s; it is refused", why.message);
+    const struct image_area *areas =
+        image_table(image.header, image.data, areas, struct image_area);
     int r = 0;
     for (uint64_t k = 0; r == 0 && k < image.header->areas.n; k++)
-        r = check_mapped(record, &areas[k], areas[k].kind == IMAGE_FILE ? (const char *)image.data + areas[k].path : "", error);
+        r = check_mapped(record, &areas[k],
+            areas[k].kind == IMAGE_FILE ? (const char *)image.data + areas[k].path : "", error);
     hibernated_image_done(&image);
     return r;
 }
@@ -514,15 +577,21 @@ static int read_policy(const char *path, struct buf *to, struct rollbox_error *e
     int r = fd_read_file(path, MAX_POLICY, to);
 
     if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INVALID_ARGUMENT), -r, "policy", "cannot read %s: %s", files_printable(path), strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INVALID_ARGUMENT), -r, "policy",
+            "cannot read %s: %s", files_printable(path), strerror(-r));
     r = policy_parse(to->data ? to->data : "", to->length, &policy, &problems);
     policy_problems_done(&problems);
     policy_free(policy);
-    return r < 0 ? error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "%s is no valid policy; rollbox policy check tells what is wrong", files_printable(path)) : 0;
+    return r < 0 ? error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
+                       "%s is no valid policy; rollbox policy check tells what is wrong",
+                       files_printable(path))
+                 : 0;
 }
 
-/* Under its new owner's policy, or its own as far as that grants no more than the default one or is trusted. */
-static int choose_policy(json_t *record, const struct live_archive_options *options, struct rollbox_error *error) {
+/* Under its new owner's policy, or its own as far as that grants no more than the default one or is
+ * trusted. */
+static int choose_policy(
+    json_t *record, const struct live_archive_options *options, struct rollbox_error *error) {
     auto_buf struct buf text = BUF_INIT;
     const json_t *own = json_object_get(record, "policy");
 
@@ -533,15 +602,24 @@ static int choose_policy(json_t *record, const struct live_archive_options *opti
         if (r < 0)
             return r;
         json_object_set_new(record, "environment", json_array());
-        return given && json_object_set_new(record, "policy", given) == 0 ? 0 : error_set(error, ROLLBOX_ERR_POLICY_INVALID, EILSEQ, "policy", "%s is not UTF-8", files_printable(options->policy));
+        return given && json_object_set_new(record, "policy", given) == 0
+                   ? 0
+                   : error_set(error, ROLLBOX_ERR_POLICY_INVALID, EILSEQ, "policy",
+                         "%s is not UTF-8", files_printable(options->policy));
     }
     if (!json_is_string(own))
-        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "import", "the file is no whole live state: it has no policy; it is refused");
+        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "import",
+            "the file is no whole live state: it has no policy; it is refused");
     if (options->trusts)
         return 0;
     if (policy_excess_text(json_string_value(own), json_string_length(own), &text) < 0)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
-    return text.length ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EPERM, "policy", "the sandbox' policy grants more than the default one does: %.500s; use --trust if that is meant, or --policy FILE to say what may be used", text.data) : 0;
+    return text.length
+               ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EPERM, "policy",
+                     "the sandbox' policy grants more than the default one does: %.500s; use "
+                     "--trust if that is meant, or --policy FILE to say what may be used",
+                     text.data)
+               : 0;
 }
 
 struct naming {
@@ -561,17 +639,22 @@ static int has_name(void *context, const char *id) {
     const json_t *record = json_object_get(whole, "record");
     const char *name = json_string_value(json_object_get(record, "name"));
     auto_free char *socket = text_of(json_string_value(json_object_get(record, "socket")));
-    int same = name && socket && strcmp(name, naming->name) == 0 && strcmp(socket, naming->socket) == 0;
+    int same =
+        name && socket && strcmp(name, naming->name) == 0 && strcmp(socket, naming->socket) == 0;
     json_decref(whole);
     return same;
 }
 
 /* Nothing of what the old engine had on its mind goes on here but what is needed. */
 static json_t *new_record(const json_t *from, const struct live_archive_options *options) {
-    static const char *const kept[] = { "policy", "environment", "fingerprint", "places", "nodes", "layers", "lives", "at", "next_name", "seed", "has_own_seed" };
+    static const char *const kept[] = { "policy", "environment", "fingerprint", "places", "nodes",
+        "layers", "lives", "at", "next_name", "seed", "has_own_seed" };
     const json_int_t now = (json_int_t)time(NULL) * 1000000000;
-    json_t *record = json_pack("{s:s, s:b, s:o, s:n, s:n, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:b, s:s}", "name", options->name, "detached", true, "socket", hex_of(options->socket), "committed", "committed_path", "made_ns", now, "since_ns", now,
-                               "idle_ms", 0, "ttl_ms", 0, "lifetime_ms", 0, "hibernate_ms", 0, "n_forked", 0, "was_used", true, "operation", "");
+    json_t *record =
+        json_pack("{s:s, s:b, s:o, s:n, s:n, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:b, s:s}", "name",
+            options->name, "detached", true, "socket", hex_of(options->socket), "committed",
+            "committed_path", "made_ns", now, "since_ns", now, "idle_ms", 0, "ttl_ms", 0,
+            "lifetime_ms", 0, "hibernate_ms", 0, "n_forked", 0, "was_used", true, "operation", "");
 
     for (size_t i = 0; record && i < ARRAY_SIZE(kept); i++)
         if (json_object_get(from, kept[i]))
@@ -579,20 +662,23 @@ static json_t *new_record(const json_t *from, const struct live_archive_options 
     return record;
 }
 
-static int check_archive(json_t *whole, const struct live_archive_options *options, int stage, struct rollbox_error *error) {
+static int check_archive(json_t *whole, const struct live_archive_options *options, int stage,
+    struct rollbox_error *error) {
     json_t *record = json_object_get(whole, "record");
     int r = choose_policy(record, options, error);
 
     if (r == 0 && options->drops)
         drop_processes(whole, stage);
     if (r == 0 && json_array_size(json_object_get(whole, "images")))
-        r = fingerprint_check(json_object_get(record, "fingerprint"), "import", "rollbox import --drop-processes takes its files alone", error);
+        r = fingerprint_check(json_object_get(record, "fingerprint"), "import",
+            "rollbox import --drop-processes takes its files alone", error);
     for (size_t i = 0; r == 0 && i < json_array_size(json_object_get(whole, "images")); i++)
         r = check_image(stage, i, record, error);
     return r;
 }
 
-static int publish_import(const struct work *work, int stage, json_t *whole, const struct live_archive_options *options, json_t **ret_json, struct rollbox_error *error) {
+static int publish_import(const struct work *work, int stage, json_t *whole,
+    const struct live_archive_options *options, json_t **ret_json, struct rollbox_error *error) {
     struct naming naming = { work->store, options->name, options->socket };
     json_t *record = new_record(json_object_get(whole, "record"), options), *bases = json_array();
     char id[HIBERNATED_ID_LENGTH + 1], name[HIBERNATED_FILE_NAME];
@@ -600,10 +686,15 @@ static int publish_import(const struct work *work, int stage, json_t *whole, con
     const json_t *row;
 
     layer_random(id, HIBERNATED_ID_LENGTH);
-    json_t *now = hibernate_whole(id, record, json_object_get(whole, "layers"), json_object_get(whole, "images"), bases);
+    json_t *now = hibernate_whole(
+        id, record, json_object_get(whole, "layers"), json_object_get(whole, "images"), bases);
     int r = now ? hibernated_each(work->store, HIBERNATED_DIRECTORY, has_name, &naming) : -ENOMEM;
     if (r != 0)
-        error_set(error, r > 0 ? ROLLBOX_ERR_CONFLICT : error_code_of(-r, ROLLBOX_ERR_IO), r > 0 ? EEXIST : -r, "import", r > 0 ? "a sandbox %s of that engine sleeps already; choose another --name" : "%s cannot be imported", options->name);
+        error_set(error, r > 0 ? ROLLBOX_ERR_CONFLICT : error_code_of(-r, ROLLBOX_ERR_IO),
+            r > 0 ? EEXIST : -r, "import",
+            r > 0 ? "a sandbox %s of that engine sleeps already; choose another --name"
+                  : "%s cannot be imported",
+            options->name);
     for (size_t i = 0; r == 0 && (row = hibernated_file(now, i, name)); i++)
         bytes += json_integer_value(json_object_get(row, "bytes"));
     if (r == 0) {
@@ -611,7 +702,9 @@ static int publish_import(const struct work *work, int stage, json_t *whole, con
         r = hibernate_publish(work, stage, now, -1, error);
     }
     if (r == 0)
-        *ret_json = json_pack("{s:s, s:s, s:I, s:I, s:s, s:O}", "name", options->name, "asleep", id, "bytes", bytes, "processes", processes_of(record), "socket", options->socket, "policy", json_object_get(record, "policy"));
+        *ret_json = json_pack("{s:s, s:s, s:I, s:I, s:s, s:O}", "name", options->name, "asleep", id,
+            "bytes", bytes, "processes", processes_of(record), "socket", options->socket, "policy",
+            json_object_get(record, "policy"));
     json_decref(now);
     json_decref(record);
     json_decref(bases);
@@ -621,10 +714,12 @@ static int publish_import(const struct work *work, int stage, json_t *whole, con
 static bool is_name(const char *name) {
     size_t n = strlen(name);
 
-    return n && n <= MAX_NAME && strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-") == n;
+    return n && n <= MAX_NAME &&
+           strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-") == n;
 }
 
-int live_archive_import(int store, const char *path, const struct live_archive_options *options, json_t **ret_json, struct rollbox_error *error) {
+int live_archive_import(int store, const char *path, const struct live_archive_options *options,
+    json_t **ret_json, struct rollbox_error *error) {
     struct importing in = { .room = options->max_bytes };
     struct parser_process worker = WORKER_NONE;
     struct work work = WORK_NONE;
@@ -633,14 +728,18 @@ int live_archive_import(int store, const char *path, const struct live_archive_o
     struct stat st;
 
     if (!is_name(options->name))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%.200s is no name of a sandbox: 1 to 64 of A-Z a-z 0-9 _ . -", files_printable(options->name));
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "%.200s is no name of a sandbox: 1 to 64 of A-Z a-z 0-9 _ . -",
+            files_printable(options->name));
     if (!options->socket)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "a live state is for an engine: add --socket PATH");
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "a live state is for an engine: add --socket PATH");
     auto_close int archive = files_open_archive(path, &st, error);
     if (archive < 0)
         return archive;
     if (lseek(archive, sizeof LIVE_ARCHIVE_MAGIC, SEEK_SET) < 0)
-        return error_set(error, ROLLBOX_ERR_IO, errno, "import", "%s cannot be read: %s", files_printable(path), strerror(errno));
+        return error_set(error, ROLLBOX_ERR_IO, errno, "import", "%s cannot be read: %s",
+            files_printable(path), strerror(errno));
     int r = hibernate_begin(store, &work, &stage, error);
     in.archive = archive;
     in.stage = stage;

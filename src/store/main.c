@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox-store: the slow work on files and layers, outside of every sandbox. The engine and the command line start one for each job; it is no daemon.
+ * rollbox-store: the slow work on files and layers, outside of every sandbox. The engine and the
+ * command line start one for each job; it is no daemon.
  *
- * With --json it answers with one object on standard output, and with one {"error": {"code", "stage", "message"}} on standard error if it fails; without, in words, under the name that it was called by.
- * Exit status: 0 done; 1 for fsck that found damage; 125 failed.
+ * With --json it answers with one object on standard output, and with one {"error": {"code",
+ * "stage", "message"}} on standard error if it fails; without, in words, under the name that it was
+ * called by. Exit status: 0 done; 1 for fsck that found damage; 125 failed.
  *
- * setlocale is never called: names of files are bytes, and only in the C locale does libarchive leave them as they are. In a UTF-8 one it composes characters, and two names become one.
+ * setlocale is never called: names of files are bytes, and only in the C locale does libarchive
+ * leave them as they are. In a UTF-8 one it composes characters, and two names become one.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -45,10 +48,11 @@ struct arguments {
 
 struct command {
     const char *name;
-    const char *operand;        /* NULL: none */
+    const char *operand; /* NULL: none */
     const char *summary;
-    bool opens, creates;        /* the store */
-    int (*call)(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error);
+    bool opens, creates; /* the store */
+    int (*call)(int store, const struct arguments *arguments, json_t **ret_json,
+        struct rollbox_error *error);
     void (*tell)(const json_t *json);
 };
 
@@ -87,14 +91,18 @@ static const char *size_text(json_int_t bytes) {
     return to;
 }
 
-/* ---- commands ------------------------------------------------------------------------------------------------------- */
+/* ---- commands ---- */
 
 static int needs_name(const struct arguments *arguments, struct rollbox_error *error) {
-    return arguments->name ? 0 : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "what shall it be called? add --name NAME");
+    return arguments->name ? 0
+                           : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+                                 "what shall it be called? add --name NAME");
 }
 
-static int call_import(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
-    struct import_options options = { arguments->name, arguments->operand, arguments->tag, arguments->limits, !arguments->no_progress && isatty(STDERR_FILENO) };
+static int call_import(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    struct import_options options = { arguments->name, arguments->operand, arguments->tag,
+        arguments->limits, !arguments->no_progress && isatty(STDERR_FILENO) };
     int r = needs_name(arguments, error);
 
     return r < 0 ? r : image_import(store, &options, ret_json, error);
@@ -105,27 +113,38 @@ static void print_import(const json_t *json) {
     size_t i;
 
     if (json_object_get(json, "asleep")) {
-        printf("%s: asleep, %s, %" JSON_INTEGER_FORMAT " processes, for the engine on %s\n", get_text(json, "name"), size_text(get_number(json, "bytes")), get_number(json, "processes"), get_text(json, "socket"));
+        printf("%s: asleep, %s, %" JSON_INTEGER_FORMAT " processes, for the engine on %s\n",
+            get_text(json, "name"), size_text(get_number(json, "bytes")),
+            get_number(json, "processes"), get_text(json, "socket"));
         return;
     }
-    printf("%s: %" JSON_INTEGER_FORMAT " layers (%" JSON_INTEGER_FORMAT " new), %s in %" JSON_INTEGER_FORMAT " files\n", get_text(json, "name"), get_number(json, "layers"), get_number(json, "new_layers"),
-           size_text(get_number(json, "bytes")), get_number(json, "files"));
+    printf("%s: %" JSON_INTEGER_FORMAT " layers (%" JSON_INTEGER_FORMAT
+           " new), %s in %" JSON_INTEGER_FORMAT " files\n",
+        get_text(json, "name"), get_number(json, "layers"), get_number(json, "new_layers"),
+        size_text(get_number(json, "bytes")), get_number(json, "files"));
     json_array_foreach(json_object_get(json, "notes"), i, note)
         printf("note: %s\n", shown_value(json_string_value(note), ""));
 }
 
-static int call_import_snapshot(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
-    const struct live_archive_options live = { arguments->name, arguments->socket, arguments->policy, arguments->trusts, arguments->drops, arguments->limits.max_bytes };
+static int call_import_snapshot(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    const struct live_archive_options live = { arguments->name, arguments->socket,
+        arguments->policy, arguments->trusts, arguments->drops, arguments->limits.max_bytes };
     int r = needs_name(arguments, error);
 
     if (r == 0 && live_archive_is_live(arguments->operand))
         return live_archive_import(store, arguments->operand, &live, ret_json, error);
     if (r == 0 && (arguments->policy || arguments->trusts || arguments->drops))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s has files alone: --policy, --trust and --drop-processes are about live states", files_printable(arguments->operand));
-    return r < 0 ? r : snapshot_import(store, arguments->operand, arguments->name, &arguments->limits, ret_json, error);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "%s has files alone: --policy, --trust and --drop-processes are about live states",
+            files_printable(arguments->operand));
+    return r < 0 ? r
+                 : snapshot_import(store, arguments->operand, arguments->name, &arguments->limits,
+                       ret_json, error);
 }
 
-static int call_list(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_list(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)arguments;
     return maintenance_list(store, ret_json, error);
 }
@@ -141,8 +160,10 @@ static void print_rows(const json_t *rows, const char *prefix) {
 
         if (localtime_r(&created, &tm))
             strftime(date, sizeof date, "%Y-%m-%d %H:%M", &tm);
-        printf("%s%-*s %3" JSON_INTEGER_FORMAT " layers  %9s  %s%s%s\n", prefix, (int)(40 - strlen(prefix)), get_text(row, "name"), get_number(row, "layers"), size_text(get_number(row, "bytes")), date,
-               get_text(row, "problem")[0] ? "  DAMAGED: " : "", get_text(row, "problem"));
+        printf("%s%-*s %3" JSON_INTEGER_FORMAT " layers  %9s  %s%s%s\n", prefix,
+            (int)(40 - strlen(prefix)), get_text(row, "name"), get_number(row, "layers"),
+            size_text(get_number(row, "bytes")), date,
+            get_text(row, "problem")[0] ? "  DAMAGED: " : "", get_text(row, "problem"));
     }
 }
 
@@ -151,7 +172,8 @@ static void print_list(const json_t *json) {
     print_rows(json_object_get(json, "snapshots"), KEEP_SNAPSHOT_PREFIX);
 }
 
-static int call_show(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_show(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     return maintenance_show(store, arguments->operand, ret_json, error);
 }
 
@@ -182,12 +204,14 @@ static void print_show(const json_t *json) {
         printf("%-13s%s\n", "env", files_printable(json_string_value(variable)));
     json_array_foreach(json_object_get(json, "places"), i, place)
         printf("%-13s%s (%s)\n", "place", get_text(place, "path"), get_text(place, "kind"));
-    json_array_foreach(json_object_get(json, "layers"), i, layer)
-        printf("%-13s%.12s  %9s  %6" JSON_INTEGER_FORMAT " files%s%s\n", "layer", get_text(layer, "id"), size_text(get_number(layer, "bytes")), get_number(layer, "files"), get_text(layer, "problem")[0] ? "  DAMAGED: " : "",
-               get_text(layer, "problem"));
+    json_array_foreach(json_object_get(json, "layers"), i, layer) printf(
+        "%-13s%.12s  %9s  %6" JSON_INTEGER_FORMAT " files%s%s\n", "layer", get_text(layer, "id"),
+        size_text(get_number(layer, "bytes")), get_number(layer, "files"),
+        get_text(layer, "problem")[0] ? "  DAMAGED: " : "", get_text(layer, "problem"));
 }
 
-static int call_remove(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_remove(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     return maintenance_remove(store, arguments->operand, ret_json, error);
 }
 
@@ -195,7 +219,8 @@ static void tell_nothing(const json_t *json) {
     (void)json;
 }
 
-static int call_path(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_path(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     auto_free char *path = NULL;
     int r = arguments->store ? 0 : store_default_path(&path, error);
 
@@ -203,14 +228,17 @@ static int call_path(int store, const struct arguments *arguments, json_t **ret_
     if (r < 0)
         return r;
     *ret_json = json_pack("{s:s}", "path", arguments->store ? arguments->store : path);
-    return *ret_json ? 0 : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EILSEQ, "store", "the store's path is not UTF-8");
+    return *ret_json ? 0
+                     : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EILSEQ, "store",
+                           "the store's path is not UTF-8");
 }
 
 static void tell_path(const json_t *json) {
     printf("%s\n", get_text(json, "path"));
 }
 
-static int call_collect(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_collect(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)arguments;
     return maintenance_collect(store, ret_json, error);
 }
@@ -221,21 +249,23 @@ static void print_collect(const json_t *json) {
 
     printf("%" JSON_INTEGER_FORMAT " layers", get_number(json, "removed_layers"));
     if (get_number(json, "removed_asleep"))
-        printf(" and %" JSON_INTEGER_FORMAT " sandboxes that slept", get_number(json, "removed_asleep"));
+        printf(" and %" JSON_INTEGER_FORMAT " sandboxes that slept",
+            get_number(json, "removed_asleep"));
     if (get_number(json, "removed_boxes"))
-        printf(", and the private files of %" JSON_INTEGER_FORMAT " engines that are gone,", get_number(json, "removed_boxes"));
+        printf(", and the private files of %" JSON_INTEGER_FORMAT " engines that are gone,",
+            get_number(json, "removed_boxes"));
     printf(" removed, %s freed", size_text(get_number(json, "freed_bytes")));
     if (get_number(json, "in_use"))
         printf("; %" JSON_INTEGER_FORMAT " are in use", get_number(json, "in_use"));
     putchar('\n');
-    json_array_foreach(json_object_get(json, "damaged"), i, row)
-        if (json_object_get(row, "layer"))
-            printf("layers/%s is kept: %s\n", get_text(row, "layer"), get_text(row, "reason"));
-        else
-            printf("asleep/%.12s cannot be read, and is kept: %s: %s\n", get_text(row, "asleep"), get_text(row, "file"), get_text(row, "reason"));
+    json_array_foreach(json_object_get(json, "damaged"), i, row) if (json_object_get(row, "layer"))
+        printf("layers/%s is kept: %s\n", get_text(row, "layer"), get_text(row, "reason"));
+    else printf("asleep/%.12s cannot be read, and is kept: %s: %s\n", get_text(row, "asleep"),
+        get_text(row, "file"), get_text(row, "reason"));
 }
 
-static int call_check(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_check(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)arguments;
     return maintenance_check(store, ret_json, error);
 }
@@ -243,7 +273,9 @@ static int call_check(int store, const struct arguments *arguments, json_t **ret
 static void print_hibernated(const json_t *row) {
     const char *name = get_text(row, "sandbox");
 
-    printf("%s%s(asleep, %.12s): %s is damaged: %s; it cannot be woken\n", files_printable(name), name[0] ? " " : "", get_text(row, "asleep"), get_text(row, "file"), get_text(row, "reason"));
+    printf("%s%s(asleep, %.12s): %s is damaged: %s; it cannot be woken\n", files_printable(name),
+        name[0] ? " " : "", get_text(row, "asleep"), get_text(row, "file"),
+        get_text(row, "reason"));
 }
 
 static void print_check(const json_t *json) {
@@ -268,23 +300,31 @@ static void print_check(const json_t *json) {
     printf("; %zu damaged\n", json_array_size(json_object_get(json, "damaged")));
 }
 
-static int call_usage(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_usage(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)arguments;
     return maintenance_usage(store, ret_json, error);
 }
 
 static void print_usage(const json_t *json) {
-    printf("%" JSON_INTEGER_FORMAT " images, %" JSON_INTEGER_FORMAT " snapshots\n", get_number(json, "images"), get_number(json, "snapshots"));
-    printf("%" JSON_INTEGER_FORMAT " layers, %s\n", get_number(json, "layers"), size_text(get_number(json, "bytes")));
-    printf("%" JSON_INTEGER_FORMAT " of them unused, %s (rollbox store gc removes them)\n", get_number(json, "unused_layers"), size_text(get_number(json, "unused_bytes")));
-    printf("%" JSON_INTEGER_FORMAT " sandboxes asleep, %s\n", get_number(json, "asleep"), size_text(get_number(json, "asleep_bytes")));
-    printf("%" JSON_INTEGER_FORMAT " that were woken, %s to sleep on again\n", get_number(json, "woken"), size_text(get_number(json, "woken_bytes")));
-    printf("%" JSON_INTEGER_FORMAT " engines have private files here, %s\n", get_number(json, "engines"), size_text(get_number(json, "boxes_bytes")));
+    printf("%" JSON_INTEGER_FORMAT " images, %" JSON_INTEGER_FORMAT " snapshots\n",
+        get_number(json, "images"), get_number(json, "snapshots"));
+    printf("%" JSON_INTEGER_FORMAT " layers, %s\n", get_number(json, "layers"),
+        size_text(get_number(json, "bytes")));
+    printf("%" JSON_INTEGER_FORMAT " of them unused, %s (rollbox store gc removes them)\n",
+        get_number(json, "unused_layers"), size_text(get_number(json, "unused_bytes")));
+    printf("%" JSON_INTEGER_FORMAT " sandboxes asleep, %s\n", get_number(json, "asleep"),
+        size_text(get_number(json, "asleep_bytes")));
+    printf("%" JSON_INTEGER_FORMAT " that were woken, %s to sleep on again\n",
+        get_number(json, "woken"), size_text(get_number(json, "woken_bytes")));
+    printf("%" JSON_INTEGER_FORMAT " engines have private files here, %s\n",
+        get_number(json, "engines"), size_text(get_number(json, "boxes_bytes")));
     printf("%s free\n", size_text(get_number(json, "free_bytes")));
 }
 
-static int with_job(int (*call)(const struct job *job, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error), const struct arguments *arguments, json_t **ret_json,
-                    struct rollbox_error *error) {
+static int with_job(int (*call)(const struct job *job, const struct arguments *arguments,
+                        json_t **ret_json, struct rollbox_error *error),
+    const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     struct job job;
     int r = job_read(STDIN_FILENO, &job, error);
 
@@ -295,30 +335,36 @@ static int with_job(int (*call)(const struct job *job, const struct arguments *a
     return r;
 }
 
-static int diff_job(const struct job *job, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int diff_job(const struct job *job, const struct arguments *arguments, json_t **ret_json,
+    struct rollbox_error *error) {
     (void)arguments;
     return changes_json(job, ret_json, error);
 }
 
-static int export_job(const struct job *job, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int export_job(const struct job *job, const struct arguments *arguments, json_t **ret_json,
+    struct rollbox_error *error) {
     return snapshot_export(job, arguments->operand, ret_json, error);
 }
 
-static int commit_job(const struct job *job, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int commit_job(const struct job *job, const struct arguments *arguments, json_t **ret_json,
+    struct rollbox_error *error) {
     return commit_places(job, arguments->part, ret_json, error);
 }
 
-static int call_diff(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_diff(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)store;
     return with_job(diff_job, arguments, ret_json, error);
 }
 
-static int call_export(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_export(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)store;
     return with_job(export_job, arguments, ret_json, error);
 }
 
-static int call_sweep(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_sweep(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     int r = commit_sweep(arguments->operand, error);
 
     (void)store;
@@ -326,48 +372,58 @@ static int call_sweep(int store, const struct arguments *arguments, json_t **ret
     return r;
 }
 
-static int call_commit(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_commit(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)store;
     return with_job(commit_job, arguments, ret_json, error);
 }
 
-static int call_hibernate(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_hibernate(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)arguments;
     return hibernate_write(store, STDIN_FILENO, ret_json, error);
 }
 
-static int call_wake(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_wake(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)arguments;
     return hibernate_read(store, STDIN_FILENO, ret_json, error);
 }
 
-static int call_export_live(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_export_live(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)arguments;
     return live_archive_export(store, STDIN_FILENO, ret_json, error);
 }
 
-static int describe_job(const struct job *job, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int describe_job(const struct job *job, const struct arguments *arguments, json_t **ret_json,
+    struct rollbox_error *error) {
     (void)arguments;
     return describe_state(job, ret_json, error);
 }
 
-static int call_describe(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_describe(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)store;
     return with_job(describe_job, arguments, ret_json, error);
 }
 
-static int call_describe_hibernated(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_describe_hibernated(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)arguments;
     return describe_hibernated(store, STDIN_FILENO, ret_json, error);
 }
 
-static int call_forget(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_forget(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)layer_sweep_leftovers(store);
     int r = layer_empty_trash(store);
 
     (void)arguments;
     *ret_json = json_object();
-    return r < 0 ? error_set(error, ROLLBOX_ERR_IO, -r, "store", "the trash cannot be emptied: %s", strerror(-r)) : 0;
+    return r < 0 ? error_set(error, ROLLBOX_ERR_IO, -r, "store", "the trash cannot be emptied: %s",
+                       strerror(-r))
+                 : 0;
 }
 
 static void tell_diff(const json_t *json) {
@@ -375,18 +431,24 @@ static void tell_diff(const json_t *json) {
     size_t i;
 
     json_array_foreach(json_object_get(json, "changes"), i, row)
-        printf("%s %s\n%s", get_text(row, "change"), get_text(row, "path"), shown_value(json_string_value(json_object_get(row, "diff")), "\n\t"));
+        printf("%s %s\n%s", get_text(row, "change"), get_text(row, "path"),
+            shown_value(json_string_value(json_object_get(row, "diff")), "\n\t"));
 }
 
-static int call_faults(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+static int call_faults(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     json_t *list = json_array();
 
     (void)store;
     (void)arguments;
     for (int i = 0; i < FAULT_COUNT; i++)
-        json_array_append_new(list, json_pack("{s:s, s:s, s:b}", "name", fault_name((enum fault)i), "command", fault_command((enum fault)i), "done", fault_is_done((enum fault)i)));
+        json_array_append_new(
+            list, json_pack("{s:s, s:s, s:b}", "name", fault_name((enum fault)i), "command",
+                      fault_command((enum fault)i), "done", fault_is_done((enum fault)i)));
     *ret_json = json_pack("{s:o}", "faults", list);
-    return *ret_json ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
+    return *ret_json
+               ? 0
+               : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
 }
 
 static void tell_faults(const json_t *json) {
@@ -398,36 +460,55 @@ static void tell_faults(const json_t *json) {
 }
 
 static const struct command commands[] = {
-    { "import", "PATH", "an image: an OCI layout, or a tar of one or of docker save; --name NAME", true, true, call_import, print_import },
-    { "import-snapshot", "FILE", "a snapshot or live state that was exported; --name NAME", true, true, call_import_snapshot, print_import },
+    { "import", "PATH", "an image: an OCI layout, or a tar of one or of docker save; --name NAME",
+        true, true, call_import, print_import },
+    { "import-snapshot", "FILE", "a snapshot or live state that was exported; --name NAME", true,
+        true, call_import_snapshot, print_import },
     { "ls", NULL, "list images and snapshots", true, true, call_list, print_list },
     { "show", "NAME", "what an image is made of", true, false, call_show, print_show },
     { "rm", "NAME", "remove an image, or snapshot:NAME", true, false, call_remove, tell_nothing },
     { "path", NULL, "where the store is", false, false, call_path, tell_path },
     { "gc", NULL, "remove what nothing needs", true, true, call_collect, print_collect },
-    { "fsck", NULL, "read every layer, and all that sleeps, and tell what is damaged", true, true, call_check, print_check },
+    { "fsck", NULL, "read every layer, and all that sleeps, and tell what is damaged", true, true,
+        call_check, print_check },
     { "df", NULL, "how much there is", true, true, call_usage, print_usage },
-    { "diff", NULL, "what the layers of the job on standard input change", false, false, call_diff, tell_diff },
-    { "export", "FILE", "the layers of a job as one file", false, false, call_export, tell_nothing },
-    { "commit", NULL, "publish the places of a job on the host; --part PART: one of them", false, false, call_commit, tell_nothing },
-    { "sweep", "PATH", "remove what commits beside it have left", false, false, call_sweep, tell_nothing },
-    { "hibernate", NULL, "keep the sandbox of the job on standard input", true, true, call_hibernate, tell_nothing },
-    { "wake", NULL, "give the files of the job's sandbox back", true, false, call_wake, tell_nothing },
-    { "export-live", NULL, "the sandbox of the job on standard input, with what runs, as one file", true, true, call_export_live, tell_nothing },
-    { "describe", NULL, "what the state of the job on standard input holds", false, false, call_describe, tell_nothing },
-    { "describe-asleep", NULL, "the same of a sandbox that sleeps", true, false, call_describe_hibernated, tell_nothing },
-    { "forget", NULL, "empty the trash, and take away what others left unfinished", true, false, call_forget, tell_nothing },
-    { "faults", NULL, "list the fault points (see ROLLBOX_FAULT)", false, false, call_faults, tell_faults },
+    { "diff", NULL, "what the layers of the job on standard input change", false, false, call_diff,
+        tell_diff },
+    { "export", "FILE", "the layers of a job as one file", false, false, call_export,
+        tell_nothing },
+    { "commit", NULL, "publish the places of a job on the host; --part PART: one of them", false,
+        false, call_commit, tell_nothing },
+    { "sweep", "PATH", "remove what commits beside it have left", false, false, call_sweep,
+        tell_nothing },
+    { "hibernate", NULL, "keep the sandbox of the job on standard input", true, true,
+        call_hibernate, tell_nothing },
+    { "wake", NULL, "give the files of the job's sandbox back", true, false, call_wake,
+        tell_nothing },
+    { "export-live", NULL, "the sandbox of the job on standard input, with what runs, as one file",
+        true, true, call_export_live, tell_nothing },
+    { "describe", NULL, "what the state of the job on standard input holds", false, false,
+        call_describe, tell_nothing },
+    { "describe-asleep", NULL, "the same of a sandbox that sleeps", true, false,
+        call_describe_hibernated, tell_nothing },
+    { "forget", NULL, "empty the trash, and take away what others left unfinished", true, false,
+        call_forget, tell_nothing },
+    { "faults", NULL, "list the fault points (see ROLLBOX_FAULT)", false, false, call_faults,
+        tell_faults },
 };
 
-/* ---- arguments ------------------------------------------------------------------------------------------------------ */
+/* ---- arguments ---- */
 
 static int print_failure(const struct arguments *arguments, const struct rollbox_error *error) {
     if (arguments->json) {
-        json_t *object = json_pack("{s:{s:s, s:s, s:s, s:i}}", "error", "code", rollbox_error_name(error->code), "stage", error->stage, "message", error->message, "errno", error->error_number);
+        json_t *object =
+            json_pack("{s:{s:s, s:s, s:s, s:i}}", "error", "code", rollbox_error_name(error->code),
+                "stage", error->stage, "message", error->message, "errno", error->error_number);
         auto_free char *line = object ? json_dumps(object, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
 
-        fprintf(stderr, "%s\n", line ? line : "{\"error\": {\"code\": \"internal\", \"stage\": \"store\", \"message\": \"the error cannot be told\"}}");
+        fprintf(stderr, "%s\n",
+            line ? line
+                 : "{\"error\": {\"code\": \"internal\", \"stage\": \"store\", \"message\": \"the "
+                   "error cannot be told\"}}");
         json_decref(object);
     } else {
         fprintf(stderr, "%s: %s\n", arguments->program, error->message);
@@ -436,24 +517,31 @@ static int print_failure(const struct arguments *arguments, const struct rollbox
 }
 
 static void print_help(void) {
-    printf("Usage: rollbox-store COMMAND [OPTION...] [ARGUMENT]\n\nImages, snapshots and layers on disk. rollbox(1) and rollbox-engine start it.\n\n");
+    printf("Usage: rollbox-store COMMAND [OPTION...] [ARGUMENT]\n\nImages, snapshots and layers on "
+           "disk. rollbox(1) and rollbox-engine start it.\n\n");
     for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
-        printf("  %-16s %-5s %s\n", commands[i].name, commands[i].operand ? commands[i].operand : "", commands[i].summary);
-    printf("\nOptions: --json, --store PATH, --name NAME, --tag-of-archive TAG, --max-entries N, --max-bytes N, --max-depth N, --max-ratio N, --no-progress, --part PART, --socket PATH, --policy FILE, --trust, --drop-processes\n");
+        printf("  %-16s %-5s %s\n", commands[i].name,
+            commands[i].operand ? commands[i].operand : "", commands[i].summary);
+    printf("\nOptions: --json, --store PATH, --name NAME, --tag-of-archive TAG, --max-entries N, "
+           "--max-bytes N, --max-depth N, --max-ratio N, --no-progress, --part PART, --socket "
+           "PATH, --policy FILE, --trust, --drop-processes\n");
 }
 
-static int parse_number(const char *name, const char *value, uint64_t most, uint64_t *ret, struct rollbox_error *error) {
+static int parse_number(const char *name, const char *value, uint64_t most, uint64_t *ret,
+    struct rollbox_error *error) {
     char *end;
 
     errno = 0;
     uint64_t found = strtoull(value, &end, 10);
     if (value[0] < '0' || value[0] > '9' || *end || errno || !found || found > most)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "--%s %s: must be a whole number from 1 to %" PRIu64, name, value, most);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "--%s %s: must be a whole number from 1 to %" PRIu64, name, value, most);
     *ret = found;
     return 0;
 }
 
-static int set_option(struct arguments *arguments, const char *name, const char *value, struct rollbox_error *error) {
+static int set_option(
+    struct arguments *arguments, const char *name, const char *value, struct rollbox_error *error) {
     uint64_t found = 0;
     int r = 0;
 
@@ -470,7 +558,8 @@ static int set_option(struct arguments *arguments, const char *name, const char 
     else if (strcmp(name, "policy") == 0)
         arguments->policy = value;
     else if (strcmp(name, "max-entries") == 0)
-        r = parse_number(name, value, FILES_MAX_ENTRIES * 10ull, &arguments->limits.max_entries, error);
+        r = parse_number(
+            name, value, FILES_MAX_ENTRIES * 10ull, &arguments->limits.max_entries, error);
     else if (strcmp(name, "max-bytes") == 0)
         r = parse_number(name, value, 1ull << 60, &arguments->limits.max_bytes, error);
     else if (strcmp(name, "max-depth") == 0) {
@@ -480,11 +569,13 @@ static int set_option(struct arguments *arguments, const char *name, const char 
         r = parse_number(name, value, 1000000, &found, error);
         arguments->limits.max_ratio = (unsigned)found;
     } else
-        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "unknown option --%s; see rollbox-store --help", name);
+        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "unknown option --%s; see rollbox-store --help", name);
     return r;
 }
 
-static int parse_arguments(int argc, char **argv, struct arguments *arguments, struct rollbox_error *error) {
+static int parse_arguments(
+    int argc, char **argv, struct arguments *arguments, struct rollbox_error *error) {
     int r = 0;
 
     /* First, so that an error in the others is told in the right form. */
@@ -509,10 +600,12 @@ static int parse_arguments(int argc, char **argv, struct arguments *arguments, s
             if (equals)
                 *equals = '\0';
             else if (i + 1 >= argc)
-                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s needs a value, or is unknown; see rollbox-store --help", word);
+                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+                    "%s needs a value, or is unknown; see rollbox-store --help", word);
             r = set_option(arguments, word + 2, equals ? equals + 1 : argv[++i], error);
         } else if (arguments->operand) {
-            r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "unexpected argument '%s'", files_printable(word));
+            r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+                "unexpected argument '%s'", files_printable(word));
         } else {
             arguments->operand = word;
         }
@@ -527,16 +620,22 @@ static int run_command(const struct command *command, const struct arguments *ar
     int r = 0;
 
     if (command->operand && !arguments->operand)
-        r = error_set(&error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s is missing: %s %s", command->operand, command->name, command->operand);
+        r = error_set(&error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "%s is missing: %s %s", command->operand, command->name, command->operand);
     else if (!command->operand && arguments->operand)
-        r = error_set(&error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "unexpected argument '%s'", files_printable(arguments->operand));
+        r = error_set(&error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "unexpected argument '%s'", files_printable(arguments->operand));
     if (r == 0 && command->opens)
         r = layer_store_open(arguments->store, command->creates, &store, &error);
     if (r == 0)
         r = command->call(store, arguments, &json, &error);
     if (r < 0)
         return print_failure(arguments, &error);
-    int status = command->call == call_check && (json_array_size(json_object_get(json, "damaged")) || json_array_size(json_object_get(json, "manifests"))) ? EXIT_DAMAGE : 0;
+    int status =
+        command->call == call_check && (json_array_size(json_object_get(json, "damaged")) ||
+                                           json_array_size(json_object_get(json, "manifests")))
+            ? EXIT_DAMAGE
+            : 0;
     if (arguments->json) {
         json_dumpf(json, stdout, JSON_COMPACT | (isatty(STDOUT_FILENO) ? JSON_ENSURE_ASCII : 0));
         putchar('\n');
@@ -545,14 +644,16 @@ static int run_command(const struct command *command, const struct arguments *ar
     }
     json_decref(json);
     if (fflush(stdout) < 0 || ferror(stdout)) {
-        error_set(&error, ROLLBOX_ERR_IO, errno, "store", "cannot write to standard output: %s", strerror(errno));
+        error_set(&error, ROLLBOX_ERR_IO, errno, "store", "cannot write to standard output: %s",
+            strerror(errno));
         return print_failure(arguments, &error);
     }
     return status;
 }
 
 int main(int argc, char **argv) {
-    struct arguments arguments = { .program = argc > 0 ? argv[0] : "rollbox-store", .limits = UNPACK_DEFAULTS };
+    struct arguments arguments = { .program = argc > 0 ? argv[0] : "rollbox-store",
+        .limits = UNPACK_DEFAULTS };
     struct rollbox_error error = { 0 };
     struct rlimit files;
 
@@ -572,6 +673,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return run_command(&commands[i], &arguments);
-    error_set(&error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "unknown command '%s'; see rollbox-store --help", files_printable(argv[1]));
+    error_set(&error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+        "unknown command '%s'; see rollbox-store --help", files_printable(argv[1]));
     return print_failure(&arguments, &error);
 }

@@ -25,20 +25,26 @@ static int out_of_memory(struct rollbox_error *error) {
 }
 
 static int fail_maintenance(struct rollbox_error *error, int r, const char *what) {
-    return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "cannot %s: %s", what, strerror(-r));
+    return error_set(
+        error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "cannot %s: %s", what, strerror(-r));
 }
 
-static int names_in(int store, const char *directory, struct names *ret_names, struct rollbox_error *error) {
+static int names_in(
+    int store, const char *directory, struct names *ret_names, struct rollbox_error *error) {
     auto_close int fd = openat(store, directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     int r = fd < 0 ? -errno : names_read(fd, ret_names);
 
-    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "cannot read %s of the store: %s", directory, strerror(-r)) : 0;
+    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
+                       "cannot read %s of the store: %s", directory, strerror(-r))
+                 : 0;
 }
 
 /* Calls for each manifest of a kind; with `problem` if it cannot be used. */
-typedef int (*manifest_visitor)(void *context, const char *name, const struct manifest *manifest, const char *problem);
+typedef int (*manifest_visitor)(
+    void *context, const char *name, const struct manifest *manifest, const char *problem);
 
-static int each_manifest(int store, enum manifest_kind kind, manifest_visitor visit, void *context, struct rollbox_error *error) {
+static int each_manifest(int store, enum manifest_kind kind, manifest_visitor visit, void *context,
+    struct rollbox_error *error) {
     struct names names;
     int r = names_in(store, store_manifest_directory(kind), &names, error);
 
@@ -55,7 +61,7 @@ static int each_manifest(int store, enum manifest_kind kind, manifest_visitor vi
         }
         int found = store_manifest(store, kind, name, &manifest, &inner);
         if (found == -ENOENT)
-            continue;           /* removed meanwhile */
+            continue; /* removed meanwhile */
         r = visit(context, name, found < 0 ? NULL : &manifest, found < 0 ? inner.message : NULL);
         manifest_done(&manifest);
     }
@@ -65,7 +71,7 @@ static int each_manifest(int store, enum manifest_kind kind, manifest_visitor vi
     return r;
 }
 
-/* ---- ls, show, rm --------------------------------------------------------------------------------------------------- */
+/* ---- ls, show, rm ---- */
 
 struct listing {
     int store;
@@ -76,12 +82,14 @@ static char *layer_problem(int store, const char *id, struct layer_meta *ret_met
     char *text = store_layer_damage(store, id);
     int r = layer_meta_read(store, id, ret_meta);
 
-    if (!text && r < 0 && asprintf(&text, "%s", r == -ENOENT ? "missing" : "meta.json is not valid") < 0)
+    if (!text && r < 0 &&
+        asprintf(&text, "%s", r == -ENOENT ? "missing" : "meta.json is not valid") < 0)
         text = NULL;
     return text;
 }
 
-static int list_one(void *context, const char *name, const struct manifest *manifest, const char *problem) {
+static int list_one(
+    void *context, const char *name, const struct manifest *manifest, const char *problem) {
     struct listing *listing = context;
     auto_free char *found = NULL;
     uint64_t bytes = 0, files = 0;
@@ -96,8 +104,9 @@ static int list_one(void *context, const char *name, const struct manifest *mani
         files += meta.tree.files;
     }
     problem = problem ? problem : found;
-    json_t *row = json_pack("{s:s, s:I, s:I, s:I, s:I}", "name", name, "layers", (json_int_t)(manifest ? manifest->n_layers : 0), "bytes", (json_int_t)bytes, "files", (json_int_t)files, "created",
-                            (json_int_t)(manifest ? manifest->created_s : 0));
+    json_t *row = json_pack("{s:s, s:I, s:I, s:I, s:I}", "name", name, "layers",
+        (json_int_t)(manifest ? manifest->n_layers : 0), "bytes", (json_int_t)bytes, "files",
+        (json_int_t)files, "created", (json_int_t)(manifest ? manifest->created_s : 0));
     if (row && problem)
         json_object_set_new(row, "problem", json_string(files_printable(problem)));
     return row && json_array_append_new(listing->list, row) == 0 ? 0 : -ENOMEM;
@@ -137,7 +146,8 @@ int maintenance_show(int store, const char *name, json_t **ret_json, struct roll
     for (size_t i = 0; root && i < manifest.n_layers; i++) {
         struct layer_meta meta = { 0 };
         auto_free char *problem = layer_problem(store, manifest.layers[i], &meta);
-        json_t *row = json_pack("{s:s, s:I, s:I}", "id", manifest.layers[i], "bytes", (json_int_t)meta.tree.bytes, "files", (json_int_t)meta.tree.files);
+        json_t *row = json_pack("{s:s, s:I, s:I}", "id", manifest.layers[i], "bytes",
+            (json_int_t)meta.tree.bytes, "files", (json_int_t)meta.tree.files);
 
         if (meta.diff_id[0])
             json_object_set_new(row, "diff_id", json_string(meta.diff_id));
@@ -154,20 +164,25 @@ int maintenance_show(int store, const char *name, json_t **ret_json, struct roll
     return 0;
 }
 
-int maintenance_remove(int store, const char *name, json_t **ret_json, struct rollbox_error *error) {
+int maintenance_remove(
+    int store, const char *name, json_t **ret_json, struct rollbox_error *error) {
     enum manifest_kind kind = kind_of(&name);
     auto_free char *file = NULL;
     auto_free char *path = NULL;
 
     if (!manifest_name_ok(name))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "store", "%.200s is no name of an image", files_printable(name));
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "store",
+            "%.200s is no name of an image", files_printable(name));
     file = manifest_file_name(name);
     if (!file || asprintf(&path, "%s/%s", store_manifest_directory(kind), file) < 0)
         return out_of_memory(error);
     if (unlinkat(store, path, 0) < 0)
-        return errno == ENOENT ? error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "store", "there is no %s %s; rollbox image ls lists what there is", kind == MANIFEST_IMAGE ? "image" : "snapshot", name)
+        return errno == ENOENT ? error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "store",
+                                     "there is no %s %s; rollbox image ls lists what there is",
+                                     kind == MANIFEST_IMAGE ? "image" : "snapshot", name)
                                : fail_maintenance(error, -errno, "remove the manifest");
-    auto_close int directory = openat(store, store_manifest_directory(kind), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    auto_close int directory =
+        openat(store, store_manifest_directory(kind), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (directory >= 0)
         (void)fsync(directory);
     fault_point(FAULT_manifest_removed);
@@ -175,34 +190,42 @@ int maintenance_remove(int store, const char *name, json_t **ret_json, struct ro
     return *ret_json ? 0 : out_of_memory(error);
 }
 
-/* ---- gc ------------------------------------------------------------------------------------------------------------- */
+/* ---- gc ---- */
 
 struct references {
-    json_t *ids;                /* an object used as a set */
-    char *problem;              /* a manifest whose references are not known */
+    json_t *ids;   /* an object used as a set */
+    char *problem; /* a manifest whose references are not known */
     uint64_t images;
 };
 
-static int add_references(void *context, const char *name, const struct manifest *manifest, const char *problem) {
+static int add_references(
+    void *context, const char *name, const struct manifest *manifest, const char *problem) {
     struct references *references = context;
 
     references->images++;
-    if (problem && !references->problem && asprintf(&references->problem, "%s: %s", name, problem) < 0)
+    if (problem && !references->problem &&
+        asprintf(&references->problem, "%s: %s", name, problem) < 0)
         return -ENOMEM;
     for (size_t i = 0; manifest && i < manifest->n_layers; i++) {
         json_t *users = json_object_get(references->ids, manifest->layers[i]);
 
-        if (!users && json_object_set_new(references->ids, manifest->layers[i], users = json_array()) < 0)
+        if (!users &&
+            json_object_set_new(references->ids, manifest->layers[i], users = json_array()) < 0)
             return -ENOMEM;
-        if (json_array_append_new(users, json_sprintf("%s%s", manifest->kind == MANIFEST_SNAPSHOT ? KEEP_SNAPSHOT_PREFIX : "", name)) < 0)
+        if (json_array_append_new(users,
+                json_sprintf("%s%s",
+                    manifest->kind == MANIFEST_SNAPSHOT ? KEEP_SNAPSHOT_PREFIX : "", name)) < 0)
             return -ENOMEM;
     }
     return 0;
 }
 
-static int find_references(int store, struct references *ret_references, uint64_t *ret_images, struct rollbox_error *error) {
+static int find_references(int store, struct references *ret_references, uint64_t *ret_images,
+    struct rollbox_error *error) {
     struct references references = { .ids = json_object() };
-    int r = references.ids ? each_manifest(store, MANIFEST_IMAGE, add_references, &references, error) : out_of_memory(error);
+    int r = references.ids
+                ? each_manifest(store, MANIFEST_IMAGE, add_references, &references, error)
+                : out_of_memory(error);
 
     if (ret_images)
         *ret_images = references.images;
@@ -234,7 +257,7 @@ static int collect_layer(int store, const char *id, uint64_t *freed) {
     (void)layer_meta_read(store, id, &meta);
     fd = openat(store, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && errno != ENOENT)
-        return -errno;          /* whether somebody uses it cannot be told */
+        return -errno; /* whether somebody uses it cannot be told */
     if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0)
         return errno == EWOULDBLOCK ? 0 : -errno;
     r = layer_to_trash(store, "layers", id);
@@ -245,7 +268,8 @@ static int collect_layer(int store, const char *id, uint64_t *freed) {
     return 1;
 }
 
-static int collect_garbage(int store, json_t *kept, json_t **ret_json, struct rollbox_error *error) {
+static int collect_garbage(
+    int store, json_t *kept, json_t **ret_json, struct rollbox_error *error) {
     struct references references;
     unsigned removed_work = 0;
     uint64_t freed = 0, removed = 0, in_use = 0, sleepers = 0, boxes = 0;
@@ -258,7 +282,10 @@ static int collect_garbage(int store, json_t *kept, json_t **ret_json, struct ro
     if (r < 0)
         return r;
     if (references.problem) {
-        r = error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "store", "which layers are needed cannot be told: %s; remove it with rollbox image rm, or import it again", references.problem);
+        r = error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "store",
+            "which layers are needed cannot be told: %s; remove it with rollbox image rm, or "
+            "import it again",
+            references.problem);
         references_done(&references);
         return r;
     }
@@ -266,8 +293,11 @@ static int collect_garbage(int store, json_t *kept, json_t **ret_json, struct ro
     for (size_t i = 0; r == 0 && i < names.n; i++) {
         if (json_object_get(references.ids, names.list[i]))
             continue;
-        if (!layer_id_ok(names.list[i])) {      /* of a newer version, perhaps, whose manifests we cannot see */
-            json_array_append_new(kept, json_pack("{s:s, s:s}", "layer", files_printable(names.list[i]), "reason", "it has no name of a layer"));
+        if (!layer_id_ok(
+                names.list[i])) { /* of a newer version, perhaps, whose manifests we cannot see */
+            json_array_append_new(
+                kept, json_pack("{s:s, s:s}", "layer", files_printable(names.list[i]), "reason",
+                          "it has no name of a layer"));
             continue;
         }
         int gone = collect_layer(store, names.list[i], &freed);
@@ -284,7 +314,8 @@ static int collect_garbage(int store, json_t *kept, json_t **ret_json, struct ro
     if (r == 0)
         r = disk_uppers_collect(store, &boxes, error);
     if (r == 0)
-        r = layer_sweep_work(store, &removed_work) < 0 ? fail_maintenance(error, -EIO, "sweep tmp") : 0;
+        r = layer_sweep_work(store, &removed_work) < 0 ? fail_maintenance(error, -EIO, "sweep tmp")
+                                                       : 0;
     close_fd(&lock);
     if (r < 0)
         return r;
@@ -292,8 +323,10 @@ static int collect_garbage(int store, json_t *kept, json_t **ret_json, struct ro
     r = layer_empty_trash(store);
     if (r < 0)
         return fail_maintenance(error, r, "empty the trash");
-    *ret_json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:O*}", "removed_layers", (json_int_t)removed, "freed_bytes", (json_int_t)freed, "in_use", (json_int_t)in_use, "removed_work", (json_int_t)removed_work, "removed_asleep",
-                          (json_int_t)sleepers, "removed_boxes", (json_int_t)boxes, "damaged", json_array_size(kept) ? kept : NULL);
+    *ret_json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:O*}", "removed_layers",
+        (json_int_t)removed, "freed_bytes", (json_int_t)freed, "in_use", (json_int_t)in_use,
+        "removed_work", (json_int_t)removed_work, "removed_asleep", (json_int_t)sleepers,
+        "removed_boxes", (json_int_t)boxes, "damaged", json_array_size(kept) ? kept : NULL);
     return *ret_json ? 0 : out_of_memory(error);
 }
 
@@ -305,9 +338,10 @@ int maintenance_collect(int store, json_t **ret_json, struct rollbox_error *erro
     return r;
 }
 
-/* ---- fsck ----------------------------------------------------------------------------------------------------------- */
+/* ---- fsck ---- */
 
-/* What is wrong with a layer, for free(); NULL: nothing, or it could not be found out for want of memory or descriptors: then the error is set. */
+/* What is wrong with a layer, for free(); NULL: nothing, or it could not be found out for want of
+ * memory or descriptors: then the error is set. */
 static char *examine_snapshot(int store, const char *id, struct rollbox_error *error) {
     struct layer_meta meta;
     struct tree_digest found;
@@ -322,7 +356,9 @@ static char *examine_snapshot(int store, const char *id, struct rollbox_error *e
         return strdup("out of memory");
     auto_close int fd = openat(store, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
-        return asprintf(&reason, "its files cannot be opened: %s", strerror(errno)) < 0 ? strdup("?") : reason;
+        return asprintf(&reason, "its files cannot be opened: %s", strerror(errno)) < 0
+                   ? strdup("?")
+                   : reason;
     if (tree_digest(fd, &found, &inner) < 0) {
         if (inner.code != ROLLBOX_ERR_RESOURCE_EXHAUSTED)
             return strdup(inner.message);
@@ -330,21 +366,28 @@ static char *examine_snapshot(int store, const char *id, struct rollbox_error *e
         return NULL;
     }
     if (strcmp(found.hex, meta.tree.hex) != 0)
-        return asprintf(&reason, "its files were changed: %llu files and %llu bytes instead of %llu and %llu, digest %.12s instead of %.12s", (unsigned long long)found.files,
-                        (unsigned long long)found.bytes, (unsigned long long)meta.tree.files, (unsigned long long)meta.tree.bytes, found.hex, meta.tree.hex) < 0
+        return asprintf(&reason,
+                   "its files were changed: %llu files and %llu bytes instead of %llu and %llu, "
+                   "digest %.12s instead of %.12s",
+                   (unsigned long long)found.files, (unsigned long long)found.bytes,
+                   (unsigned long long)meta.tree.files, (unsigned long long)meta.tree.bytes,
+                   found.hex, meta.tree.hex) < 0
                    ? strdup("?")
                    : reason;
     return NULL;
 }
 
-static int mark_damaged(int store, const char *id, const char *reason, struct rollbox_error *error) {
+static int mark_damaged(
+    int store, const char *id, const char *reason, struct rollbox_error *error) {
     auto_free char *path = NULL;
     struct work work = WORK_NONE;
 
     if (asprintf(&path, "layers/%s/damaged", id) < 0)
         return out_of_memory(error);
     if (!reason)
-        return unlinkat(store, path, 0) < 0 && errno != ENOENT ? fail_maintenance(error, -errno, "take the mark from a layer") : 0;
+        return unlinkat(store, path, 0) < 0 && errno != ENOENT
+                   ? fail_maintenance(error, -errno, "take the mark from a layer")
+                   : 0;
     int r = work_begin(store, &work, error);
     if (r == 0)
         r = layer_write_file(work.fd, "damaged", reason, error);
@@ -359,16 +402,20 @@ struct manifests {
     json_t *list;
 };
 
-static int check_manifest(void *context, const char *name, const struct manifest *manifest, const char *problem) {
+static int check_manifest(
+    void *context, const char *name, const struct manifest *manifest, const char *problem) {
     struct manifests *manifests = context;
 
     (void)manifest;
     if (!problem)
         return 0;
-    return json_array_append_new(manifests->list, json_pack("{s:s, s:s}", "name", files_printable(name), "problem", files_printable(problem)));
+    return json_array_append_new(
+        manifests->list, json_pack("{s:s, s:s}", "name", files_printable(name), "problem",
+                             files_printable(problem)));
 }
 
-static int check_layers(int store, const struct references *references, json_t *damaged, uint64_t *ret_layers, struct rollbox_error *error) {
+static int check_layers(int store, const struct references *references, json_t *damaged,
+    uint64_t *ret_layers, struct rollbox_error *error) {
     struct names names;
     int r = names_in(store, "layers", &names, error);
 
@@ -378,13 +425,16 @@ static int check_layers(int store, const struct references *references, json_t *
         json_t *users = json_object_get(references->ids, id);
 
         if (!layer_id_ok(id) || store_layer_lock(store, id, &lock) == -ENOENT)
-            continue;           /* none, or on its way out: gc's work */
+            continue; /* none, or on its way out: gc's work */
         ++*ret_layers;
         struct rollbox_error unknown = { 0 };
         auto_free char *reason = examine_snapshot(store, id, &unknown);
-        r = unknown.code ? error_set(error, unknown.code, unknown.error_number, unknown.stage, "%s", unknown.message) : mark_damaged(store, id, reason, error);
+        r = unknown.code ? error_set(error, unknown.code, unknown.error_number, unknown.stage, "%s",
+                               unknown.message)
+                         : mark_damaged(store, id, reason, error);
         if (r == 0 && reason) {
-            json_t *row = json_pack("{s:s, s:s, s:o}", "layer", id, "reason", reason, "used_by", users ? json_incref(users) : json_array());
+            json_t *row = json_pack("{s:s, s:s, s:o}", "layer", id, "reason", reason, "used_by",
+                users ? json_incref(users) : json_array());
             if (!row || json_array_append_new(damaged, row) < 0)
                 r = out_of_memory(error);
         }
@@ -413,12 +463,14 @@ int maintenance_check(int store, json_t **ret_json, struct rollbox_error *error)
             struct layer_meta meta;
 
             if (layer_meta_read(store, id, &meta) == -ENOENT)
-                json_array_append_new(damaged, json_pack("{s:s, s:s, s:O}", "layer", id, "reason", "it is missing", "used_by", users));
+                json_array_append_new(damaged, json_pack("{s:s, s:s, s:O}", "layer", id, "reason",
+                                                   "it is missing", "used_by", users));
         }
     references_done(&references);
     if (r == 0)
         r = hibernated_gc_check(store, damaged, &sleepers, error);
-    json_t *both = json_pack("{s:I, s:I, s:o, s:o}", "layers", (json_int_t)layers, "asleep", (json_int_t)sleepers, "damaged", damaged, "manifests", manifests.list);
+    json_t *both = json_pack("{s:I, s:I, s:o, s:o}", "layers", (json_int_t)layers, "asleep",
+        (json_int_t)sleepers, "damaged", damaged, "manifests", manifests.list);
     if (r < 0) {
         json_decref(both);
         return r;
@@ -427,7 +479,7 @@ int maintenance_check(int store, json_t **ret_json, struct rollbox_error *error)
     return both ? 0 : out_of_memory(error);
 }
 
-/* ---- df ------------------------------------------------------------------------------------------------------------- */
+/* ---- df ---- */
 
 int maintenance_usage(int store, json_t **ret_json, struct rollbox_error *error) {
     struct references references;
@@ -465,8 +517,12 @@ int maintenance_usage(int store, json_t **ret_json, struct rollbox_error *error)
         r = fail_maintenance(error, -errno, "ask the store's file system");
     if (r < 0)
         return r;
-    *ret_json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "images", (json_int_t)images, "snapshots", (json_int_t)snapshots, "layers", (json_int_t)layers, "bytes", (json_int_t)bytes, "unused_layers",
-                          (json_int_t)unused, "unused_bytes", (json_int_t)unused_bytes, "asleep", (json_int_t)asleep.n, "asleep_bytes", (json_int_t)asleep.bytes, "woken", (json_int_t)woken.n, "woken_bytes", (json_int_t)woken.bytes,
-                          "engines", (json_int_t)engines, "boxes_bytes", (json_int_t)box_bytes, "free_bytes", (json_int_t)(room.f_bavail * room.f_frsize));
+    *ret_json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+        "images", (json_int_t)images, "snapshots", (json_int_t)snapshots, "layers",
+        (json_int_t)layers, "bytes", (json_int_t)bytes, "unused_layers", (json_int_t)unused,
+        "unused_bytes", (json_int_t)unused_bytes, "asleep", (json_int_t)asleep.n, "asleep_bytes",
+        (json_int_t)asleep.bytes, "woken", (json_int_t)woken.n, "woken_bytes",
+        (json_int_t)woken.bytes, "engines", (json_int_t)engines, "boxes_bytes",
+        (json_int_t)box_bytes, "free_bytes", (json_int_t)(room.f_bavail * room.f_frsize));
     return *ret_json ? 0 : out_of_memory(error);
 }

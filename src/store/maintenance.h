@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looking at a store and keeping it in order. Every function answers with one JSON object, which is the caller's. */
+/* Looking at a store and keeping it in order. Every function answers with one JSON object, which is
+ * the caller's. */
 #ifndef ROLLBOX_STORE_KEEP_H
 #define ROLLBOX_STORE_KEEP_H
 
@@ -12,20 +13,26 @@
 /* {"images": [{"name", "layers", "bytes", "files", "created", "problem"}], "snapshots": [...]} */
 int maintenance_list(int store, json_t **ret_json, struct rollbox_error *error);
 
-/* `name` is an image's, or "snapshot:" and a snapshot's. {"name", "kind", "layers": [...], "config" or "places", ...} */
+/* `name` is an image's, or "snapshot:" and a snapshot's. {"name", "kind", "layers": [...], "config"
+ * or "places", ...} */
 int maintenance_show(int store, const char *name, json_t **ret_json, struct rollbox_error *error);
 
 /* Removes a manifest; its layers go with the next gc. {"removed"} */
 int maintenance_remove(int store, const char *name, json_t **ret_json, struct rollbox_error *error);
 
-/* Removes layers that no manifest names and nobody uses, sandboxes that sleep and that nobody can wake, and what dead processes left. {"removed_layers", "freed_bytes", "in_use", "removed_work", "removed_asleep"} */
+/* Removes layers that no manifest names and nobody uses, sandboxes that sleep and that nobody can
+ * wake, and what dead processes left. {"removed_layers", "freed_bytes", "in_use", "removed_work",
+ * "removed_asleep"} */
 int maintenance_collect(int store, json_t **ret_json, struct rollbox_error *error);
 
-/* Reads every layer anew; marks those that are damaged, and takes the mark from those that are not; and what sleeps.
- * {"layers", "asleep", "damaged": [{"layer", "reason", "used_by"} or {"asleep", "sandbox", "file", "reason"}], "manifests": [{"name", "problem"}]} */
+/* Reads every layer anew; marks those that are damaged, and takes the mark from those that are not;
+ * and what sleeps.
+ * {"layers", "asleep", "damaged": [{"layer", "reason", "used_by"} or {"asleep", "sandbox", "file",
+ * "reason"}], "manifests": [{"name", "problem"}]} */
 int maintenance_check(int store, json_t **ret_json, struct rollbox_error *error);
 
-/* {"images", "snapshots", "layers", "bytes", "unused_layers", "unused_bytes", "asleep", "hibernated_bytes", "woken", "woken_bytes", "free_bytes"} */
+/* {"images", "snapshots", "layers", "bytes", "unused_layers", "unused_bytes", "asleep",
+ * "hibernated_bytes", "woken", "woken_bytes", "free_bytes"} */
 int maintenance_usage(int store, json_t **ret_json, struct rollbox_error *error);
 
 #endif

@@ -9,7 +9,8 @@
 #include "base/error.h"
 
 static bool name_character(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || (c && strchr("._:@/+-", c));
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           (c && strchr("._:@/+-", c));
 }
 
 bool manifest_name_ok(const char *name) {
@@ -107,10 +108,14 @@ static int places_check(const json_t *places) {
     if (!json_is_array(places) || json_array_size(places) > MANIFEST_MAX_STRINGS)
         return -EINVAL;
     json_array_foreach(places, i, place) {
-        const char *path = json_string_value(json_object_get(place, "path")), *kind = json_string_value(json_object_get(place, "kind")), *part = json_string_value(json_object_get(place, "part"));
+        const char *path = json_string_value(json_object_get(place, "path")),
+                   *kind = json_string_value(json_object_get(place, "kind")),
+                   *part = json_string_value(json_object_get(place, "part"));
 
         /* It becomes a file name: a snapshot's file may come from anybody. */
-        if (!part || part[0] != 'p' || !part[1] || strlen(part) > 11 || strspn(part + 1, "0123456789") != strlen(part + 1) || !path || path[0] != '/' || !kind || (strcmp(kind, "directory") != 0 && strcmp(kind, "file") != 0))
+        if (!part || part[0] != 'p' || !part[1] || strlen(part) > 11 ||
+            strspn(part + 1, "0123456789") != strlen(part + 1) || !path || path[0] != '/' ||
+            !kind || (strcmp(kind, "directory") != 0 && strcmp(kind, "file") != 0))
             return -EINVAL;
     }
     return 0;
@@ -146,7 +151,8 @@ static int read_keys(const json_t *root, struct manifest *manifest, const char *
     for (; manifest->layers[manifest->n_layers]; manifest->n_layers++)
         if (!layer_id_ok(manifest->layers[manifest->n_layers]))
             return -EINVAL;
-    if (manifest->n_layers > MANIFEST_MAX_LAYERS || (manifest->kind == MANIFEST_IMAGE && !manifest->n_layers))
+    if (manifest->n_layers > MANIFEST_MAX_LAYERS ||
+        (manifest->kind == MANIFEST_IMAGE && !manifest->n_layers))
         return -EINVAL;
     *ret_bad = "config";
     if (config && !json_is_object(config))
@@ -179,22 +185,26 @@ static int read_keys(const json_t *root, struct manifest *manifest, const char *
     return 0;
 }
 
-int manifest_parse(const char *text, size_t length, enum manifest_kind kind, struct manifest *ret_manifest, struct rollbox_error *error) {
+int manifest_parse(const char *text, size_t length, enum manifest_kind kind,
+    struct manifest *ret_manifest, struct rollbox_error *error) {
     struct manifest manifest = { .kind = kind };
     const char *bad = NULL;
     json_error_t problem;
 
     if (length > MANIFEST_MAX_BYTES)
-        return error_set(error, ROLLBOX_ERR_DAMAGED, EFBIG, "store", "the manifest has more than %u bytes", MANIFEST_MAX_BYTES);
+        return error_set(error, ROLLBOX_ERR_DAMAGED, EFBIG, "store",
+            "the manifest has more than %u bytes", MANIFEST_MAX_BYTES);
     json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &problem);
     if (!root)
-        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "store", "the manifest is not valid JSON (line %d: %s)", problem.line, problem.text);
+        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "store",
+            "the manifest is not valid JSON (line %d: %s)", problem.line, problem.text);
     int r = read_keys(root, &manifest, &bad);
     json_decref(root);
     if (r == -ENOMEM)
         error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
     else if (r < 0)
-        r = error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "store", "the manifest's \"%s\" is missing or not valid", bad);
+        r = error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "store",
+            "the manifest's \"%s\" is missing or not valid", bad);
     if (r < 0) {
         manifest_done(&manifest);
         return r;
@@ -216,14 +226,19 @@ static json_t *array_of(char **list) {
 
 char *manifest_text(const struct manifest *manifest) {
     bool image = manifest->kind == MANIFEST_IMAGE;
-    json_t *root = json_pack("{s:i, s:s, s:s, s:I, s:o}", "version", 1, "kind", image ? "image" : "snapshot", "name", manifest->name, "created",
-                             (json_int_t)manifest->created_s, "layers", array_of(manifest->layers));
+    json_t *root = json_pack("{s:i, s:s, s:s, s:I, s:o}", "version", 1, "kind",
+        image ? "image" : "snapshot", "name", manifest->name, "created",
+        (json_int_t)manifest->created_s, "layers", array_of(manifest->layers));
     json_t *more = !root ? NULL
-                   : image ? json_pack("{s:{s:o, s:s, s:s, s:o, s:o, s:s}}", "config", "env", array_of(manifest->env), "cwd", manifest->cwd ? manifest->cwd : "", "user",
-                                       manifest->user ? manifest->user : "", "entrypoint", array_of(manifest->entrypoint), "cmd", array_of(manifest->cmd), "architecture",
-                                       manifest->architecture ? manifest->architecture : "")
-                           : json_pack("{s:O}", "places", manifest->places);
-    char *text = more && json_object_update(root, more) == 0 ? json_dumps(root, JSON_COMPACT) : NULL;
+                   : image
+                       ? json_pack("{s:{s:o, s:s, s:s, s:o, s:o, s:s}}", "config", "env",
+                             array_of(manifest->env), "cwd", manifest->cwd ? manifest->cwd : "",
+                             "user", manifest->user ? manifest->user : "", "entrypoint",
+                             array_of(manifest->entrypoint), "cmd", array_of(manifest->cmd),
+                             "architecture", manifest->architecture ? manifest->architecture : "")
+                       : json_pack("{s:O}", "places", manifest->places);
+    char *text =
+        more && json_object_update(root, more) == 0 ? json_dumps(root, JSON_COMPACT) : NULL;
 
     json_decref(more);
     json_decref(root);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The texts of an image archive: OCI index, manifest and configuration (opencontainers/image-spec), or docker's manifest.json. */
+/* The texts of an image archive: OCI index, manifest and configuration (opencontainers/image-spec),
+ * or docker's manifest.json. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,14 +12,16 @@
 #include "store/image.h"
 #include "store/manifest.h"
 
-#define MAX_INDEXES 4           /* one in another */
+#define MAX_INDEXES 4 /* one in another */
 
 const char *image_architecture(void) {
     static struct utsname machine;
 
     if (uname(&machine) < 0)
         return "unknown";
-    return strcmp(machine.machine, "x86_64") == 0 ? "amd64" : strcmp(machine.machine, "aarch64") == 0 ? "arm64" : machine.machine;
+    return strcmp(machine.machine, "x86_64") == 0    ? "amd64"
+           : strcmp(machine.machine, "aarch64") == 0 ? "arm64"
+                                                     : machine.machine;
 }
 
 static int out_of_memory(struct rollbox_error *error) {
@@ -26,7 +29,8 @@ static int out_of_memory(struct rollbox_error *error) {
 }
 
 static int not_valid(const char *what, struct rollbox_error *error) {
-    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import", "the archive's %s is missing or not valid", what);
+    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import",
+        "the archive's %s is missing or not valid", what);
 }
 
 static const char *text_of(const json_t *object, const char *key) {
@@ -35,11 +39,13 @@ static const char *text_of(const json_t *object, const char *key) {
 
 /* The hex digits of "sha256:...". */
 static const char *hex_of(const char *digest) {
-    return digest && strncmp(digest, "sha256:", 7) == 0 && layer_id_ok(digest + 7) ? digest + 7 : NULL;
+    return digest && strncmp(digest, "sha256:", 7) == 0 && layer_id_ok(digest + 7) ? digest + 7
+                                                                                   : NULL;
 }
 
 /* Reads a member as JSON; `hex` NULL or what its SHA-256 must be. */
-static int read_json(struct image_source *source, const char *name, const char *hex, json_t **ret_json, struct rollbox_error *error) {
+static int read_json(struct image_source *source, const char *name, const char *hex,
+    json_t **ret_json, struct rollbox_error *error) {
     auto_buf struct buf text = BUF_INIT;
     json_error_t problem;
     struct digest digest;
@@ -52,20 +58,28 @@ static int read_json(struct image_source *source, const char *name, const char *
     digest_add(&digest, text.data ? text.data : "", text.length);
     digest_end_hex(&digest, got);
     if (hex && strcmp(got, hex) != 0)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import", "%s has the digest %.16s..., not %.16s...: the archive is damaged", files_printable(name), got, hex);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import",
+            "%s has the digest %.16s..., not %.16s...: the archive is damaged",
+            files_printable(name), got, hex);
     *ret_json = json_loadb(text.data ? text.data : "", text.length, 0, &problem);
-    return *ret_json ? 0 : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import", "%s of the archive is not valid JSON: line %d: %s", files_printable(name), problem.line, files_printable(problem.text));
+    return *ret_json ? 0
+                     : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import",
+                           "%s of the archive is not valid JSON: line %d: %s",
+                           files_printable(name), problem.line, files_printable(problem.text));
 }
 
-static int read_blob(struct image_source *source, const json_t *descriptor, json_t **ret_json, struct rollbox_error *error) {
+static int read_blob(struct image_source *source, const json_t *descriptor, json_t **ret_json,
+    struct rollbox_error *error) {
     const char *hex = hex_of(text_of(descriptor, "digest"));
     auto_buf struct buf name = BUF_INIT;
 
     if (!hex)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import", "the archive names a blob by \"%s\"; only sha256 digests are known",
-                         text_of(descriptor, "digest") ? files_printable(text_of(descriptor, "digest")) : "");
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",
+            "the archive names a blob by \"%s\"; only sha256 digests are known",
+            text_of(descriptor, "digest") ? files_printable(text_of(descriptor, "digest")) : "");
     buf_printf(&name, "blobs/sha256/%s", hex);
-    return buf_failed(&name) ? out_of_memory(error) : read_json(source, name.data, hex, ret_json, error);
+    return buf_failed(&name) ? out_of_memory(error)
+                             : read_json(source, name.data, hex, ret_json, error);
 }
 
 static int plan_init(struct image_plan *plan, size_t n) {
@@ -84,7 +98,8 @@ void image_plan_done(struct image_plan *plan) {
 }
 
 /* One more layer: its member and the digests that it must have. */
-static int plan_add(struct image_plan *plan, const char *member, const char *packed, const char *diff_id) {
+static int plan_add(
+    struct image_plan *plan, const char *member, const char *packed, const char *diff_id) {
     size_t i = plan->n_layers;
 
     plan->members[i] = strdup(member);
@@ -100,19 +115,25 @@ static int plan_add(struct image_plan *plan, const char *member, const char *pac
 static int check_layers(const json_t *config, const json_t *layers, struct rollbox_error *error) {
     const json_t *diff_ids = json_object_get(json_object_get(config, "rootfs"), "diff_ids");
 
-    if (!json_is_array(layers) || !json_is_array(diff_ids) || json_array_size(layers) != json_array_size(diff_ids) || !json_array_size(layers))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import", "the image's manifest lists %zu layers and its configuration %zu; it is no image with files, or damaged", json_array_size(layers),
-                         json_array_size(diff_ids));
+    if (!json_is_array(layers) || !json_is_array(diff_ids) ||
+        json_array_size(layers) != json_array_size(diff_ids) || !json_array_size(layers))
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import",
+            "the image's manifest lists %zu layers and its configuration %zu; it is no image with "
+            "files, or damaged",
+            json_array_size(layers), json_array_size(diff_ids));
     if (json_array_size(layers) > MANIFEST_MAX_LAYERS)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "import", "the image has %zu layers; an overlay takes %d at most", json_array_size(layers), MANIFEST_MAX_LAYERS);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "import",
+            "the image has %zu layers; an overlay takes %d at most", json_array_size(layers),
+            MANIFEST_MAX_LAYERS);
     return 0;
 }
 
 static const char *diff_id_at(const json_t *config, size_t i) {
-    return hex_of(json_string_value(json_array_get(json_object_get(json_object_get(config, "rootfs"), "diff_ids"), i)));
+    return hex_of(json_string_value(
+        json_array_get(json_object_get(json_object_get(config, "rootfs"), "diff_ids"), i)));
 }
 
-/* ---- OCI ------------------------------------------------------------------------------------------------------------ */
+/* ---- OCI ---- */
 
 static bool is_index(const json_t *object) {
     const char *type = text_of(object, "mediaType");
@@ -122,7 +143,8 @@ static bool is_index(const json_t *object) {
 
 static bool has_tag(const json_t *descriptor, const char *tag) {
     const json_t *annotations = json_object_get(descriptor, "annotations");
-    const char *ref = text_of(annotations, "org.opencontainers.image.ref.name"), *name = text_of(annotations, "io.containerd.image.name");
+    const char *ref = text_of(annotations, "org.opencontainers.image.ref.name"),
+               *name = text_of(annotations, "io.containerd.image.name");
 
     return (ref && strcmp(ref, tag) == 0) || (name && strcmp(name, tag) == 0);
 }
@@ -132,10 +154,12 @@ static bool is_for_us(const json_t *descriptor) {
     const json_t *platform = json_object_get(descriptor, "platform");
     const char *os = text_of(platform, "os"), *architecture = text_of(platform, "architecture");
 
-    return !platform || ((!os || strcmp(os, "linux") == 0) && (!architecture || strcmp(architecture, image_architecture()) == 0));
+    return !platform || ((!os || strcmp(os, "linux") == 0) &&
+                            (!architecture || strcmp(architecture, image_architecture()) == 0));
 }
 
-static int choose_descriptor(const json_t *index, const char *tag, json_t **ret_descriptor, struct rollbox_error *error) {
+static int choose_descriptor(
+    const json_t *index, const char *tag, json_t **ret_descriptor, struct rollbox_error *error) {
     const json_t *manifests = json_object_get(index, "manifests");
     auto_buf struct buf there = BUF_INIT;
     json_t *descriptor, *chosen = NULL;
@@ -144,12 +168,16 @@ static int choose_descriptor(const json_t *index, const char *tag, json_t **ret_
     if (!json_is_array(manifests))
         return not_valid("index", error);
     json_array_foreach(manifests, i, descriptor) {
-        const char *ref = text_of(json_object_get(descriptor, "annotations"), "org.opencontainers.image.ref.name");
+        const char *ref = text_of(
+            json_object_get(descriptor, "annotations"), "org.opencontainers.image.ref.name");
         const json_t *platform = json_object_get(descriptor, "platform");
 
         if (there.length < 400)
-            buf_printf(&there, "%s%s%s%s", there.length ? ", " : "", ref ? files_printable(ref) : "untagged", platform ? " for " : "",
-                       platform && text_of(platform, "architecture") ? files_printable(text_of(platform, "architecture")) : "");
+            buf_printf(&there, "%s%s%s%s", there.length ? ", " : "",
+                ref ? files_printable(ref) : "untagged", platform ? " for " : "",
+                platform && text_of(platform, "architecture")
+                    ? files_printable(text_of(platform, "architecture"))
+                    : "");
         if (tag && !has_tag(descriptor, tag))
             continue;
         n_tagged++;
@@ -162,13 +190,20 @@ static int choose_descriptor(const json_t *index, const char *tag, json_t **ret_
         return 0;
     }
     if (tag && !n_tagged)
-        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "import", "the archive has no image tagged %s; it has: %s", files_printable(tag), there.data ? there.data : "none");
+        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "import",
+            "the archive has no image tagged %s; it has: %s", files_printable(tag),
+            there.data ? there.data : "none");
     if (!n)
-        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "import", "the archive has no image for linux/%s; it has: %s", image_architecture(), there.data ? there.data : "none");
-    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import", "the archive has several images: %s; --tag-of-archive says which", there.data ? there.data : "?");
+        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "import",
+            "the archive has no image for linux/%s; it has: %s", image_architecture(),
+            there.data ? there.data : "none");
+    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",
+        "the archive has several images: %s; --tag-of-archive says which",
+        there.data ? there.data : "?");
 }
 
-static int plan_oci_manifest(struct image_source *source, const json_t *manifest, struct image_plan *plan, struct rollbox_error *error) {
+static int plan_oci_manifest(struct image_source *source, const json_t *manifest,
+    struct image_plan *plan, struct rollbox_error *error) {
     const json_t *layers = json_object_get(manifest, "layers");
     json_t *layer;
     size_t i;
@@ -193,7 +228,8 @@ static int plan_oci_manifest(struct image_source *source, const json_t *manifest
     return 0;
 }
 
-static int plan_oci(struct image_source *source, const char *tag, struct image_plan *plan, struct rollbox_error *error) {
+static int plan_oci(struct image_source *source, const char *tag, struct image_plan *plan,
+    struct rollbox_error *error) {
     json_t *index = NULL;
     int r = read_json(source, "index.json", NULL, &index, error);
 
@@ -203,7 +239,8 @@ static int plan_oci(struct image_source *source, const char *tag, struct image_p
         r = choose_descriptor(index, depth ? NULL : tag, &descriptor, error);
         if (r == 0)
             r = read_blob(source, descriptor, &next, error);
-        bool more = r == 0 && (is_index(descriptor) || is_index(next) || json_is_array(json_object_get(next, "manifests")));
+        bool more = r == 0 && (is_index(descriptor) || is_index(next) ||
+                                  json_is_array(json_object_get(next, "manifests")));
         json_decref(index);
         index = next;
         if (r == 0 && more && depth >= MAX_INDEXES)
@@ -217,9 +254,10 @@ static int plan_oci(struct image_source *source, const char *tag, struct image_p
     return r;
 }
 
-/* ---- docker save ---------------------------------------------------------------------------------------------------- */
+/* ---- docker save ---- */
 
-static int choose_docker(const json_t *list, const char *tag, json_t **ret_image, struct rollbox_error *error) {
+static int choose_docker(
+    const json_t *list, const char *tag, json_t **ret_image, struct rollbox_error *error) {
     auto_buf struct buf there = BUF_INIT;
     json_t *image, *name, *chosen = NULL;
     size_t i, j, n = 0;
@@ -238,11 +276,15 @@ static int choose_docker(const json_t *list, const char *tag, json_t **ret_image
             chosen = n++ ? chosen : image;
     }
     if (!n && tag)
-        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "import", "the archive has no image tagged %s; it has: %s", files_printable(tag), there.data ? there.data : "none with a tag");
+        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "import",
+            "the archive has no image tagged %s; it has: %s", files_printable(tag),
+            there.data ? there.data : "none with a tag");
     if (!n)
         return not_valid("manifest.json", error);
     if (n > 1)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import", "the archive has %zu images: %s; --tag-of-archive says which", n, there.data ? there.data : "none with a tag");
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",
+            "the archive has %zu images: %s; --tag-of-archive says which", n,
+            there.data ? there.data : "none with a tag");
     *ret_image = chosen;
     return 0;
 }
@@ -259,7 +301,8 @@ static const char *hex_in_name(const char *name, char buffer[DIGEST_HEX + 1]) {
     return buffer;
 }
 
-static int plan_docker(struct image_source *source, const char *tag, struct image_plan *plan, struct rollbox_error *error) {
+static int plan_docker(struct image_source *source, const char *tag, struct image_plan *plan,
+    struct rollbox_error *error) {
     json_t *list = NULL, *image = NULL, *layer;
     char hex[DIGEST_HEX + 1];
     const char *config;
@@ -293,7 +336,8 @@ static int plan_docker(struct image_source *source, const char *tag, struct imag
     return r;
 }
 
-int oci_manifest_choose(struct image_source *source, const char *tag, struct image_plan *ret_plan, struct rollbox_error *error) {
+int oci_manifest_choose(struct image_source *source, const char *tag, struct image_plan *ret_plan,
+    struct rollbox_error *error) {
     struct image_plan plan = { 0 };
     int r;
 
@@ -303,10 +347,12 @@ int oci_manifest_choose(struct image_source *source, const char *tag, struct ima
         r = plan_docker(source, tag, &plan, error);
     else
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",
-                         "this is no image: neither index.json (OCI layout) nor manifest.json (docker save) is in it; make one with docker save, podman save, skopeo copy or buildah push");
+            "this is no image: neither index.json (OCI layout) nor manifest.json (docker save) is "
+            "in it; make one with docker save, podman save, skopeo copy or buildah push");
     const char *os = text_of(plan.config, "os");
     if (r == 0 && os && os[0] && strcmp(os, "linux") != 0)
-        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import", "the image is for %s, not for linux", files_printable(os));
+        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",
+            "the image is for %s, not for linux", files_printable(os));
     if (r < 0) {
         image_plan_done(&plan);
         return r;

@@ -23,18 +23,21 @@
 #define CHUNK (256u << 10)
 #define ATTRIBUTE_BYTES 65536u
 #define OVERLAY "user.overlay."
-#define ESCAPED OVERLAY "overlay."      /* an overlay's name for the guest's own "user.overlay.*" */
+#define ESCAPED OVERLAY "overlay." /* an overlay's name for the guest's own "user.overlay.*" */
 #define ORIGIN OVERLAY "origin"
-#define NUMBER OVERLAY "number"         /* of a file, in packs alone: the uint64_t that it keeps, of those in the list that the first part has */
+#define NUMBER                                                                                     \
+    OVERLAY "number" /* of a file, in packs alone: the uint64_t that it keeps, of those in the     \
+                        list that the first part has */
 #define ACCESS_LIST "system.posix_acl_"
 #define MAX_IDS GUEST_ID_RANGE
-#define NO_SETUID_FIXUP 4               /* SECBIT_NO_SETUID_FIXUP */
+#define NO_SETUID_FIXUP 4 /* SECBIT_NO_SETUID_FIXUP */
 
 static const char magic[16] = "rollbox layer 1\n";
 
-/* ---- what both sides know --------------------------------------------------------------------------------------------- */
+/* ---- what both sides know ---- */
 
-/* Where the range of ids of the layer's user namespace begins on the host: its root belongs to that one's root. An ordinary user has no range: all is the caller's. */
+/* Where the range of ids of the layer's user namespace begins on the host: its root belongs to that
+ * one's root. An ordinary user has no range: all is the caller's. */
 static int base_of(int layer, uint32_t *ret_base) {
     struct stat st;
 
@@ -58,7 +61,7 @@ static void shift_access(const char *name, char *value, size_t length, int64_t b
         struct access access;
 
         memcpy(&access, value + at, sizeof access);
-        if (access.tag != 0x02 && access.tag != 0x08)       /* ACL_USER, ACL_GROUP */
+        if (access.tag != 0x02 && access.tag != 0x08) /* ACL_USER, ACL_GROUP */
             continue;
         access.id = (uint32_t)(access.id + by);
         memcpy(value + at, &access, sizeof access);
@@ -84,7 +87,8 @@ static bool is_path(const char *path) {
     }
 }
 
-/* Ours: a guest whose private files are in no overlay yet can give files attributes of these names, which say nothing. */
+/* Ours: a guest whose private files are in no overlay yet can give files attributes of these names,
+ * which say nothing. */
 static bool is_of_numbers(const char *name) {
     return strcmp(name, NUMBERS_LIST) == 0 || strcmp(name, NUMBER) == 0;
 }
@@ -92,8 +96,10 @@ static bool is_of_numbers(const char *name) {
 /* Those of the guest, and what an overlay needs to see of its own. */
 static bool is_attribute(const char *name) {
     if (strncmp(name, OVERLAY, sizeof OVERLAY - 1) == 0)
-        return strncmp(name, ESCAPED, sizeof ESCAPED - 1) == 0 || strcmp(name, ORIGIN) == 0 || strcmp(name, XATTR_OPAQUE) == 0 || is_of_numbers(name);
-    return strncmp(name, "user.", 5) == 0 || strncmp(name, ACCESS_LIST, sizeof ACCESS_LIST - 1) == 0;
+        return strncmp(name, ESCAPED, sizeof ESCAPED - 1) == 0 || strcmp(name, ORIGIN) == 0 ||
+               strcmp(name, XATTR_OPAQUE) == 0 || is_of_numbers(name);
+    return strncmp(name, "user.", 5) == 0 ||
+           strncmp(name, ACCESS_LIST, sizeof ACCESS_LIST - 1) == 0;
 }
 
 static bool attributes_are_sound(const char *at, size_t length) {
@@ -112,36 +118,43 @@ static bool attributes_are_sound(const char *at, size_t length) {
 }
 
 bool pack_is_sound(const struct pack_entry *entry, const char *texts, size_t length) {
-    bool has_target = entry->kind == PACK_SYMLINK || entry->kind == PACK_LINK, is_file = entry->kind == PACK_FILE;
+    bool has_target = entry->kind == PACK_SYMLINK || entry->kind == PACK_LINK,
+         is_file = entry->kind == PACK_FILE;
 
     if (entry->kind == PACK_END)
         return !entry->path && !entry->target && !entry->attributes && !entry->n_segments;
-    if (entry->kind < PACK_FILE || entry->kind > PACK_LINK || entry->mode & ~07777u || entry->uid >= MAX_IDS || entry->gid >= MAX_IDS)
+    if (entry->kind < PACK_FILE || entry->kind > PACK_LINK || entry->mode & ~07777u ||
+        entry->uid >= MAX_IDS || entry->gid >= MAX_IDS)
         return false;
-    if (entry->size > INT64_MAX || (entry->n_segments && !is_file) || entry->n_segments > PACK_MAX_SEGMENTS)
+    if (entry->size > INT64_MAX || (entry->n_segments && !is_file) ||
+        entry->n_segments > PACK_MAX_SEGMENTS)
         return false;
-    if ((entry->attributes && !is_file && entry->kind != PACK_DIRECTORY) || (entry->target != 0) != has_target)
+    if ((entry->attributes && !is_file && entry->kind != PACK_DIRECTORY) ||
+        (entry->target != 0) != has_target)
         return false;
-    if ((uint64_t)entry->path + entry->target + entry->attributes != length || entry->path < 2 || texts[entry->path - 1] || memchr(texts, '\0', entry->path - 1) || !is_path(texts))
+    if ((uint64_t)entry->path + entry->target + entry->attributes != length || entry->path < 2 ||
+        texts[entry->path - 1] || memchr(texts, '\0', entry->path - 1) || !is_path(texts))
         return false;
     const char *target = texts + entry->path;
-    if (has_target && (entry->target < 2 || target[entry->target - 1] || memchr(target, '\0', entry->target - 1) || (entry->kind == PACK_LINK && !is_path(target))))
+    if (has_target && (entry->target < 2 || target[entry->target - 1] ||
+                          memchr(target, '\0', entry->target - 1) ||
+                          (entry->kind == PACK_LINK && !is_path(target))))
         return false;
     return attributes_are_sound(target + entry->target, entry->attributes);
 }
 
-/* ---- writing ---------------------------------------------------------------------------------------------------------- */
+/* ---- writing ---- */
 
 struct writing {
     int to;
     uint32_t id_base;
     struct digest digest;
     struct inodes inodes;
-    struct inode_numbers numbers;     /* the layer's */
+    struct inode_numbers numbers; /* the layer's */
     bool has_part;
     uint64_t bytes;
     size_t used;
-    char *chunk;                /* CHUNK, what is to be written; then as much for reading into */
+    char *chunk; /* CHUNK, what is to be written; then as much for reading into */
 };
 
 static int flush_segment(struct writing *w) {
@@ -173,7 +186,8 @@ static int put_data(struct writing *w, int fd, const struct segment *segments, s
 
     for (size_t i = 0; i < n; i++)
         for (uint64_t done = 0; done < segments[i].length;) {
-            ssize_t got = pread(fd, into, (size_t)MIN(segments[i].length - done, (uint64_t)CHUNK), (off_t)(segments[i].offset + done));
+            ssize_t got = pread(fd, into, (size_t)MIN(segments[i].length - done, (uint64_t)CHUNK),
+                (off_t)(segments[i].offset + done));
             int r = got < 0 ? -errno : got ? write_bytes(w, into, (size_t)got) : -ESTALE;
 
             if (r < 0 && r != -EINTR)
@@ -221,7 +235,8 @@ static void add_number(struct buf *to, const char *name, const void *value, size
 }
 
 /* What keeps its number says so; all such numbers are known before the first file. */
-static int add_numbers(struct writing *w, const struct files_entry *entry, uint32_t kind, struct buf *to) {
+static int add_numbers(
+    struct writing *w, const struct files_entry *entry, uint32_t kind, struct buf *to) {
     const struct inode_numbers *numbers = &w->numbers;
 
     if (kind == PACK_DIRECTORY && !w->has_part) {
@@ -236,19 +251,28 @@ static int add_numbers(struct writing *w, const struct files_entry *entry, uint3
 
 static uint32_t kind_of(mode_t mode) {
     switch (mode & S_IFMT) {
-    case S_IFREG: return PACK_FILE;
-    case S_IFDIR: return PACK_DIRECTORY;
-    case S_IFLNK: return PACK_SYMLINK;
-    case S_IFIFO: return PACK_FIFO;
-    case S_IFSOCK: return PACK_SOCKET;
-    default: return PACK_WHITEOUT;
+    case S_IFREG:
+        return PACK_FILE;
+    case S_IFDIR:
+        return PACK_DIRECTORY;
+    case S_IFLNK:
+        return PACK_SYMLINK;
+    case S_IFIFO:
+        return PACK_FIFO;
+    case S_IFSOCK:
+        return PACK_SOCKET;
+    default:
+        return PACK_WHITEOUT;
     }
 }
 
 static int put_entry(struct writing *w, const struct files_entry *entry) {
     struct pack_entry head = {
-        .kind = kind_of(entry->st.st_mode), .mode = entry->st.st_mode & 07777, .path = (uint32_t)entry->path_length + 1,
-        .times = { entry->st.st_atim.tv_sec, entry->st.st_atim.tv_nsec, entry->st.st_mtim.tv_sec, entry->st.st_mtim.tv_nsec },
+        .kind = kind_of(entry->st.st_mode),
+        .mode = entry->st.st_mode & 07777,
+        .path = (uint32_t)entry->path_length + 1,
+        .times = { entry->st.st_atim.tv_sec, entry->st.st_atim.tv_nsec, entry->st.st_mtim.tv_sec,
+            entry->st.st_mtim.tv_nsec },
     };
     auto_free struct segment *segments = NULL;
     auto_free char *target = NULL;
@@ -305,16 +329,20 @@ static int put_entry(struct writing *w, const struct files_entry *entry) {
     return r;
 }
 
-static int pack_visited(void *context, const struct files_entry *entry, struct rollbox_error *error) {
+static int pack_visited(
+    void *context, const struct files_entry *entry, struct rollbox_error *error) {
     if (!entry->path_length)
         return 0;
     if (!is_in_part(entry->path))
         return FILES_SKIP;
     int r = entry->path_length + 1 > PACK_MAX_TEXT ? -ENAMETOOLONG : put_entry(context, entry);
-    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "hibernate", "cannot keep %s: %s", files_printable(entry->path), strerror(-r)) : 0;
+    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "hibernate",
+                       "cannot keep %s: %s", files_printable(entry->path), strerror(-r))
+                 : 0;
 }
 
-int pack_write(int layer, int to, char ret_digest[DIGEST_HEX + 1], uint64_t *ret_bytes, struct rollbox_error *error) {
+int pack_write(int layer, int to, char ret_digest[DIGEST_HEX + 1], uint64_t *ret_bytes,
+    struct rollbox_error *error) {
     const struct pack_entry end = { .kind = PACK_END };
     struct rollbox_error inner = { 0 };
     struct writing w = { .to = to, .chunk = malloc(2 * CHUNK) };
@@ -339,12 +367,15 @@ int pack_write(int layer, int to, char ret_digest[DIGEST_HEX + 1], uint64_t *ret
             *error = inner;
         return r;
     }
-    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "hibernate", "cannot write the files of the sandbox to the store: %s", strerror(-r)) : 0;
+    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "hibernate",
+                       "cannot write the files of the sandbox to the store: %s", strerror(-r))
+                 : 0;
 }
 
-/* ---- reading ---------------------------------------------------------------------------------------------------------- */
+/* ---- reading ---- */
 
-/* A directory gets its mode and times when everything is in it, and its attributes: one of them is what new files in it get. */
+/* A directory gets its mode and times when everything is in it, and its attributes: one of them is
+ * what new files in it get. */
 struct made {
     char *path, *attributes;
     struct pack_entry entry;
@@ -356,10 +387,10 @@ struct reading {
     size_t at, held;
     char *chunk, *texts;
     size_t texts_room;
-    struct inode_numbers numbers;     /* for which files wait */
+    struct inode_numbers numbers; /* for which files wait */
     struct made *made;
     size_t n_made, made_room;
-    char *parent_path;          /* of the descriptor below */
+    char *parent_path; /* of the descriptor below */
     int parent;
 };
 
@@ -384,13 +415,15 @@ static int read_bytes(struct reading *in, void *to, size_t length) {
     return 0;
 }
 
-/* The directory that a path ends in, which stays open for the next one in it, and its name there. */
+/* The directory that a path ends in, which stays open for the next one in it, and its name there.
+ */
 static int enter_parent(struct reading *in, const char *path, const char **ret_name) {
     const char *slash = strrchr(path, '/');
     size_t length = slash ? (size_t)(slash - path) : 0;
 
     *ret_name = slash ? slash + 1 : path;
-    if (in->parent >= 0 && in->parent_path && strlen(in->parent_path) == length && memcmp(in->parent_path, path, length) == 0)
+    if (in->parent >= 0 && in->parent_path && strlen(in->parent_path) == length &&
+        memcmp(in->parent_path, path, length) == 0)
         return in->parent;
     close_fd(&in->parent);
     free(in->parent_path);
@@ -421,7 +454,8 @@ static int set_attributes(const struct reading *in, int fd, char *at, size_t len
     for (char *end = at + length; at < end;) {
         at = next_attribute(at, &attribute);
         shift_access(attribute.name, attribute.value, attribute.length, in->id_base);
-        if (!is_of_numbers(attribute.name) && fsetxattr(fd, attribute.name, attribute.value, attribute.length, 0) < 0)
+        if (!is_of_numbers(attribute.name) &&
+            fsetxattr(fd, attribute.name, attribute.value, attribute.length, 0) < 0)
             return -errno;
     }
     return 0;
@@ -447,32 +481,41 @@ static void reserve_numbers(struct reading *in, const struct pack_entry *entry, 
 }
 
 /* The file that has waited with the number of this one, if one has: opened, with that name. */
-static int take_number(struct reading *in, int parent, const char *name, const struct pack_entry *entry, char *attributes) {
+static int take_number(struct reading *in, int parent, const char *name,
+    const struct pack_entry *entry, char *attributes) {
     struct attribute number = find_attribute(attributes, entry->attributes, NUMBER);
     uint64_t wanted = 0;
 
     if (number.length == sizeof wanted)
         memcpy(&wanted, number.value, sizeof wanted);
-    if (!inode_numbers_has(&in->numbers, wanted) || inode_numbers_take(in->layer, wanted, parent, name) < 0)
+    if (!inode_numbers_has(&in->numbers, wanted) ||
+        inode_numbers_take(in->layer, wanted, parent, name) < 0)
         return -ENOENT;
     int fd = openat(parent, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     return fd < 0 ? -errno : fd;
 }
 
 static int set_times(int fd, int directory, const char *name, const struct pack_entry *entry) {
-    const struct timespec times[] = { { entry->times[0], (long)entry->times[1] }, { entry->times[2], (long)entry->times[3] } };
+    const struct timespec times[] = { { entry->times[0], (long)entry->times[1] },
+        { entry->times[2], (long)entry->times[3] } };
 
-    return (name ? utimensat(directory, name, times, AT_SYMLINK_NOFOLLOW) : futimens(fd, times)) < 0 ? -errno : 0;
+    return (name ? utimensat(directory, name, times, AT_SYMLINK_NOFOLLOW) : futimens(fd, times)) < 0
+               ? -errno
+               : 0;
 }
 
 /* An ordinary user's sandboxes have one id, which all of it belongs to already. */
-static int restore_attributes(const struct reading *in, int fd, int directory, const char *name, const struct pack_entry *entry) {
+static int restore_attributes(const struct reading *in, int fd, int directory, const char *name,
+    const struct pack_entry *entry) {
     uid_t uid = in->id_base + entry->uid;
     gid_t gid = in->id_base + entry->gid;
 
     if (!in->id_base)
         return 0;
-    return (name ? fchownat(directory, name, uid, gid, AT_SYMLINK_NOFOLLOW) : fchown(fd, uid, gid)) < 0 ? -errno : 0;
+    return (name ? fchownat(directory, name, uid, gid, AT_SYMLINK_NOFOLLOW)
+                 : fchown(fd, uid, gid)) < 0
+               ? -errno
+               : 0;
 }
 
 static int write_at(int fd, const char *data, size_t length, uint64_t offset) {
@@ -495,7 +538,8 @@ static int get_data(struct reading *in, int fd, const struct pack_entry *entry) 
     int r = segments ? read_bytes(in, segments, entry->n_segments * sizeof *segments) : -ENOMEM;
 
     for (uint32_t i = 0; r == 0 && i < entry->n_segments; i++) {
-        if (segments[i].offset < reached || segments[i].offset > entry->size || segments[i].length > entry->size - segments[i].offset)
+        if (segments[i].offset < reached || segments[i].offset > entry->size ||
+            segments[i].length > entry->size - segments[i].offset)
             return -EBADMSG;
         reached = segments[i].offset + segments[i].length;
         for (uint64_t done = 0; r == 0 && done < segments[i].length;) {
@@ -510,7 +554,8 @@ static int get_data(struct reading *in, int fd, const struct pack_entry *entry) 
     return r == 0 && fd >= 0 && ftruncate(fd, (off_t)entry->size) < 0 ? -errno : r;
 }
 
-static int make_file(struct reading *in, int parent, const char *name, const struct pack_entry *entry, char *attributes) {
+static int make_file(struct reading *in, int parent, const char *name,
+    const struct pack_entry *entry, char *attributes) {
     auto_close int fd = take_number(in, parent, name, entry, attributes);
 
     if (fd == -ENOENT)
@@ -527,7 +572,8 @@ static int make_file(struct reading *in, int parent, const char *name, const str
     return r == 0 ? set_times(fd, -EBADF, NULL, entry) : r;
 }
 
-static int make_directory(struct reading *in, int parent, const char *name, const struct pack_entry *entry, char *attributes) {
+static int make_directory(struct reading *in, int parent, const char *name,
+    const struct pack_entry *entry, char *attributes) {
     if (!in->n_made)
         reserve_numbers(in, entry, attributes);
     if (mkdirat(parent, name, 0700) < 0)
@@ -552,8 +598,11 @@ static int make_directory(struct reading *in, int parent, const char *name, cons
     return restore_attributes(in, fd, -EBADF, NULL, entry);
 }
 
-static int make_other(struct reading *in, int parent, const char *name, const struct pack_entry *entry, const char *target) {
-    static const mode_t types[] = { [PACK_FIFO] = S_IFIFO, [PACK_SOCKET] = S_IFSOCK, [PACK_WHITEOUT] = S_IFCHR };
+static int make_other(struct reading *in, int parent, const char *name,
+    const struct pack_entry *entry, const char *target) {
+    static const mode_t types[] = {
+        [PACK_FIFO] = S_IFIFO, [PACK_SOCKET] = S_IFSOCK, [PACK_WHITEOUT] = S_IFCHR
+    };
     int r = 0;
 
     if (entry->kind == PACK_SYMLINK)
@@ -563,7 +612,8 @@ static int make_other(struct reading *in, int parent, const char *name, const st
     if (r < 0)
         return -errno;
     r = restore_attributes(in, -EBADF, parent, name, entry);
-    if (r == 0 && (entry->kind == PACK_FIFO || entry->kind == PACK_SOCKET) && fchmodat(parent, name, entry->mode, 0) < 0)
+    if (r == 0 && (entry->kind == PACK_FIFO || entry->kind == PACK_SOCKET) &&
+        fchmodat(parent, name, entry->mode, 0) < 0)
         r = -errno;
     return r == 0 ? set_times(-EBADF, parent, name, entry) : r;
 }
@@ -585,14 +635,19 @@ static int make_entry(struct reading *in, const struct pack_entry *entry) {
     if (parent < 0)
         return parent;
     switch ((enum pack_kind)entry->kind) {
-    case PACK_FILE: return make_file(in, parent, name, entry, attributes);
-    case PACK_DIRECTORY: return make_directory(in, parent, name, entry, attributes);
-    case PACK_LINK: return make_link(in, parent, name, target);
+    case PACK_FILE:
+        return make_file(in, parent, name, entry, attributes);
+    case PACK_DIRECTORY:
+        return make_directory(in, parent, name, entry, attributes);
+    case PACK_LINK:
+        return make_link(in, parent, name, target);
     case PACK_SYMLINK:
     case PACK_FIFO:
     case PACK_SOCKET:
-    case PACK_WHITEOUT: return make_other(in, parent, name, entry, target);
-    case PACK_END: break;
+    case PACK_WHITEOUT:
+        return make_other(in, parent, name, entry, target);
+    case PACK_END:
+        break;
     }
     return 0;
 }
@@ -602,20 +657,25 @@ static int finish_directories(struct reading *in) {
     for (size_t i = in->n_made; i--;) {
         const char *name;
         auto_close int parent = files_parent(in->layer, in->made[i].path, &name);
-        auto_close int fd = parent < 0 ? parent : openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        auto_close int fd =
+            parent < 0 ? parent
+                       : openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
         if (fd < 0)
             return parent < 0 ? parent : -errno;
         int r = set_attributes(in, fd, in->made[i].attributes, in->made[i].entry.attributes);
         if (r == 0)
-            r = fchmod(fd, in->made[i].entry.mode) < 0 ? -errno : set_times(fd, -EBADF, NULL, &in->made[i].entry);
+            r = fchmod(fd, in->made[i].entry.mode) < 0
+                    ? -errno
+                    : set_times(fd, -EBADF, NULL, &in->made[i].entry);
         if (r < 0)
             return r;
     }
     return 0;
 }
 
-static int read_all(struct reading *in, int (*take)(struct reading *in, const struct pack_entry *entry)) {
+static int read_all(
+    struct reading *in, int (*take)(struct reading *in, const struct pack_entry *entry)) {
     char found[sizeof magic];
     int r = read_bytes(in, found, sizeof found);
 
@@ -627,7 +687,8 @@ static int read_all(struct reading *in, int (*take)(struct reading *in, const st
         r = read_bytes(in, &entry, sizeof entry);
         if (r < 0)
             return r;
-        if (entry.path > PACK_MAX_TEXT || entry.target > PACK_MAX_TEXT || entry.attributes > PACK_MAX_ATTRIBUTES)
+        if (entry.path > PACK_MAX_TEXT || entry.target > PACK_MAX_TEXT ||
+            entry.attributes > PACK_MAX_ATTRIBUTES)
             return -EBADMSG;
         size_t length = (size_t)entry.path + entry.target + entry.attributes;
         in->texts[0] = '\0';
@@ -647,7 +708,11 @@ static int skip_entry(struct reading *in, const struct pack_entry *entry) {
 }
 
 int pack_check(int from) {
-    struct reading in = { .from = from, .layer = -EBADF, .chunk = malloc(2 * CHUNK), .texts = malloc(2 * PACK_MAX_TEXT + PACK_MAX_ATTRIBUTES), .parent = -EBADF };
+    struct reading in = { .from = from,
+        .layer = -EBADF,
+        .chunk = malloc(2 * CHUNK),
+        .texts = malloc(2 * PACK_MAX_TEXT + PACK_MAX_ATTRIBUTES),
+        .parent = -EBADF };
     int r = in.chunk && in.texts ? read_all(&in, skip_entry) : -ENOMEM;
     char more;
 
@@ -664,11 +729,16 @@ static void free_made(struct made *made) {
 }
 
 int pack_read(int from, int layer, struct rollbox_error *error) {
-    struct reading in = { .from = from, .layer = layer, .chunk = malloc(2 * CHUNK), .texts = malloc(2 * PACK_MAX_TEXT + PACK_MAX_ATTRIBUTES), .parent = -EBADF };
+    struct reading in = { .from = from,
+        .layer = layer,
+        .chunk = malloc(2 * CHUNK),
+        .texts = malloc(2 * PACK_MAX_TEXT + PACK_MAX_ATTRIBUTES),
+        .parent = -EBADF };
     int r = in.chunk && in.texts ? base_of(layer, &in.id_base) : -ENOMEM;
 
     umask(0);
-    /* New files must have an id that the layer's user namespace knows. The rights over them stay. */
+    /* New files must have an id that the layer's user namespace knows. The rights over them stay.
+     */
     if (r == 0 && in.id_base) {
         r = prctl(PR_SET_SECUREBITS, NO_SETUID_FIXUP, 0, 0, 0) < 0 ? -errno : 0;
         (void)setfsgid(in.id_base);
@@ -690,6 +760,9 @@ int pack_read(int from, int layer, struct rollbox_error *error) {
     free(in.chunk);
     free(in.texts);
     if (r == -EBADMSG)
-        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "the files of the sandbox in the store are damaged");
-    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "wake", "the files of the sandbox cannot be made again: %s", strerror(-r)) : 0;
+        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake",
+            "the files of the sandbox in the store are damaged");
+    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "wake",
+                       "the files of the sandbox cannot be made again: %s", strerror(-r))
+                 : 0;
 }

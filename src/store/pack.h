@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A layer as one file: what a sandbox that sleeps has of its private files (docs/store-format.md, "Sandboxes that sleep").
+ * A layer as one file: what a sandbox that sleeps has of its private files (docs/store-format.md,
+ * "Sandboxes that sleep").
  *
- * Unlike a snapshot file it is for the machine it was made on, and leaves nothing out: sockets, ids of the whole range, access lists, times, holes, names of one file. It is entries one after the other, parents before what is in them:
- * a struct pack_entry, its texts, its segments, its data.
+ * Unlike a snapshot file it is for the machine it was made on, and leaves nothing out: sockets, ids
+ * of the whole range, access lists, times, holes, names of one file. It is entries one after the
+ * other, parents before what is in them: a struct pack_entry, its texts, its segments, its data.
  */
 #ifndef ROLLBOX_STORE_PACK_H
 #define ROLLBOX_STORE_PACK_H
@@ -16,27 +18,39 @@
 
 #include "store/digest.h"
 
-enum pack_kind { PACK_FILE = 1, PACK_DIRECTORY, PACK_SYMLINK, PACK_FIFO, PACK_SOCKET, PACK_WHITEOUT, PACK_LINK, PACK_END };
+enum pack_kind {
+    PACK_FILE = 1,
+    PACK_DIRECTORY,
+    PACK_SYMLINK,
+    PACK_FIFO,
+    PACK_SOCKET,
+    PACK_WHITEOUT,
+    PACK_LINK,
+    PACK_END
+};
 
-#define PACK_MAX_TEXT 65536u           /* a path: 1000 levels may be longer than PATH_MAX */
+#define PACK_MAX_TEXT 65536u /* a path: 1000 levels may be longer than PATH_MAX */
 #define PACK_MAX_ATTRIBUTES (1u << 20)
 #define PACK_MAX_SEGMENTS (1u << 20)
 
 struct pack_entry {
-    uint32_t kind, mode;        /* 07777 */
-    uint32_t uid, gid;          /* in the sandbox's user namespace */
-    uint64_t size;              /* FILE: with its holes */
-    int64_t times[4];           /* access and change of content: seconds, nanoseconds */
-    uint32_t path, target;      /* bytes with their NUL; target: of SYMLINK, and the earlier path of LINK */
-    uint32_t attributes;        /* bytes: name NUL, length (u32), value */
-    uint32_t n_segments;        /* struct segment, then their data */
+    uint32_t kind, mode; /* 07777 */
+    uint32_t uid, gid;   /* in the sandbox's user namespace */
+    uint64_t size;       /* FILE: with its holes */
+    int64_t times[4];    /* access and change of content: seconds, nanoseconds */
+    uint32_t path,
+        target; /* bytes with their NUL; target: of SYMLINK, and the earlier path of LINK */
+    uint32_t attributes; /* bytes: name NUL, length (u32), value */
+    uint32_t n_segments; /* struct segment, then their data */
 };
 
-/* What follows an entry is what it says: a path of components that are neither empty nor "." nor "..", below one of a layer's parts. `texts` has path, target and attributes. */
+/* What follows an entry is what it says: a path of components that are neither empty nor "." nor
+ * "..", below one of a layer's parts. `texts` has path, target and attributes. */
 bool pack_is_sound(const struct pack_entry *entry, const char *texts, size_t length);
 
 /* Writes what the layer (a directory's descriptor) holds to `to`, with its digest. */
-int pack_write(int layer, int to, char ret_digest[DIGEST_HEX + 1], uint64_t *ret_bytes, struct rollbox_error *error);
+int pack_write(int layer, int to, char ret_digest[DIGEST_HEX + 1], uint64_t *ret_bytes,
+    struct rollbox_error *error);
 
 /* Is it a whole one, and nothing behind it? -EBADMSG. */
 int pack_check(int from);

@@ -18,7 +18,9 @@
 
 #define MAX_REPORT (32u << 20)
 
-static __attribute__((noreturn)) void child_main(int (*work)(void *context, json_t **ret_report, struct rollbox_error *error), void *context, int report_fd, int go_fd) {
+static __attribute__((noreturn)) void child_main(
+    int (*work)(void *context, json_t **ret_report, struct rollbox_error *error), void *context,
+    int report_fd, int go_fd) {
     struct rollbox_error error = { 0 };
     json_t *report = NULL;
     char byte;
@@ -26,7 +28,8 @@ static __attribute__((noreturn)) void child_main(int (*work)(void *context, json
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     fault_in_worker();
     if (work(context, &report, &error) < 0)
-        report = json_pack("{s:{s:i, s:i, s:s, s:s}}", "error", "code", (int)error.code, "errno", error.error_number, "stage", error.stage, "message", error.message);
+        report = json_pack("{s:{s:i, s:i, s:s, s:s}}", "error", "code", (int)error.code, "errno",
+            error.error_number, "stage", error.stage, "message", error.message);
     char *text = report ? json_dumps(report, JSON_COMPACT) : NULL;
     if (!text || fd_write_all(report_fd, text, strlen(text)) < 0)
         _exit(1);
@@ -36,32 +39,40 @@ static __attribute__((noreturn)) void child_main(int (*work)(void *context, json
 }
 
 static int report_error(const json_t *problem, struct rollbox_error *error) {
-    json_int_t code = json_integer_value(json_object_get(problem, "code")), number = json_integer_value(json_object_get(problem, "errno"));
-    const char *stage = json_string_value(json_object_get(problem, "stage")), *message = json_string_value(json_object_get(problem, "message"));
+    json_int_t code = json_integer_value(json_object_get(problem, "code")),
+               number = json_integer_value(json_object_get(problem, "errno"));
+    const char *stage = json_string_value(json_object_get(problem, "stage")),
+               *message = json_string_value(json_object_get(problem, "message"));
 
     if (code < 1 || code > ROLLBOX_ERR_DAMAGED || number < 0 || number > 4095) {
         code = ROLLBOX_ERR_INTERNAL;
         number = EBADMSG;
     }
-    return error_set(error, (enum rollbox_error_code)code, (int)number, stage ? stage : "import", "%s", message ? message : "the archive could not be read");
+    return error_set(error, (enum rollbox_error_code)code, (int)number, stage ? stage : "import",
+        "%s", message ? message : "the archive could not be read");
 }
 
-int parser_process_start(int (*work)(void *context, json_t **ret_report, struct rollbox_error *error), void *context, struct parser_process *ret_worker, json_t **ret_report, struct rollbox_error *error) {
+int parser_process_start(
+    int (*work)(void *context, json_t **ret_report, struct rollbox_error *error), void *context,
+    struct parser_process *ret_worker, json_t **ret_report, struct rollbox_error *error) {
     auto_buf struct buf text = BUF_INIT;
     int report[2], go[2];
 
     if (pipe2(report, O_CLOEXEC) < 0)
-        return error_set(error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "import", "cannot make a pipe: %s", strerror(errno));
+        return error_set(error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "import",
+            "cannot make a pipe: %s", strerror(errno));
     auto_close int report_in = report[0];
     auto_close int report_out = report[1];
     if (pipe2(go, O_CLOEXEC) < 0)
-        return error_set(error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "import", "cannot make a pipe: %s", strerror(errno));
+        return error_set(error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "import",
+            "cannot make a pipe: %s", strerror(errno));
     auto_close int go_in = go[0];
     auto_close int go_out = go[1];
     fflush(NULL);
     pid_t pid = fork();
     if (pid < 0)
-        return error_set(error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "import", "cannot start a process: %s", strerror(errno));
+        return error_set(error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "import",
+            "cannot start a process: %s", strerror(errno));
     if (pid == 0) {
         close_fd(&report_in);
         close_fd(&go_out);
@@ -74,7 +85,8 @@ int parser_process_start(int (*work)(void *context, json_t **ret_report, struct 
     if (!json_is_object(found)) {
         json_decref(found);
         kill(pid, SIGKILL);
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EPIPE, "import", "the process that reads the archive ended before its time: out of memory, or killed");
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EPIPE, "import",
+            "the process that reads the archive ended before its time: out of memory, or killed");
     }
     const json_t *problem = json_object_get(found, "error");
     if (problem) {

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A child process that reads what nobody vouches for and reports in JSON; its parent believes it no more than its archive.
+ * A child process that reads what nobody vouches for and reports in JSON; its parent believes it no
+ * more than its archive.
  *
- * The child stays, with what it has open, until parser_process_end: so that what it found can be locked before anybody removes it.
+ * The child stays, with what it has open, until parser_process_end: so that what it found can be
+ * locked before anybody removes it.
  */
 #ifndef ROLLBOX_STORE_WORKER_H
 #define ROLLBOX_STORE_WORKER_H
@@ -20,8 +22,11 @@ struct parser_process {
 
 #define WORKER_NONE ((struct parser_process){ .pid = -1, .go = -EBADF })
 
-/* Runs `work` in a child until it has reported. Its error is the caller's. parser_process_end in any case. */
-int parser_process_start(int (*work)(void *context, json_t **ret_report, struct rollbox_error *error), void *context, struct parser_process *ret_worker, json_t **ret_report, struct rollbox_error *error);
+/* Runs `work` in a child until it has reported. Its error is the caller's. parser_process_end in
+ * any case. */
+int parser_process_start(
+    int (*work)(void *context, json_t **ret_report, struct rollbox_error *error), void *context,
+    struct parser_process *ret_worker, json_t **ret_report, struct rollbox_error *error);
 void parser_process_end(struct parser_process *worker);
 
 #endif

@@ -17,7 +17,8 @@ static inline void cleanup_policy(struct policy **policy) {
 }
 #define auto_policy __attribute__((cleanup(cleanup_policy)))
 
-__attribute__((format(printf, 2, 3))) static void add_line(struct buf *to, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void add_line(
+    struct buf *to, const char *format, ...) {
     char text[PATH_MAX + 64];
     va_list args;
 
@@ -35,7 +36,8 @@ static bool is_within(const char *path, const char *directory) {
     return !strncmp(path, directory, length) && (!path[length] || path[length] == '/');
 }
 
-/* As the host has it: what is granted is where links lead, and below a default directory there may be one to somewhere else. */
+/* As the host has it: what is granted is where links lead, and below a default directory there may
+ * be one to somewhere else. */
 static bool is_in_any(const char *real, const struct policy_paths *paths) {
     for (size_t i = 0; i < paths->n; i++) {
         auto_free char *directory = realpath(paths->items[i].path, NULL);
@@ -46,13 +48,16 @@ static bool is_in_any(const char *real, const struct policy_paths *paths) {
     return false;
 }
 
-static void add_paths(const char *key, const struct policy_paths *paths, const struct policy *defaults, struct buf *to) {
+static void add_paths(const char *key, const struct policy_paths *paths,
+    const struct policy *defaults, struct buf *to) {
     for (size_t i = 0; i < paths->n; i++) {
         const char *path = paths->items[i].path;
         auto_free char *real = realpath(path, NULL);
 
         /* To name one of the secrets that the defaults hide is to grant it. */
-        if (!paths->items[i].optional && (!real || !is_in_any(real, &defaults->fs_readable) || is_in_any(real, &defaults->fs_denied) || is_in_any(path, &defaults->fs_denied)))
+        if (!paths->items[i].optional &&
+            (!real || !is_in_any(real, &defaults->fs_readable) ||
+                is_in_any(real, &defaults->fs_denied) || is_in_any(path, &defaults->fs_denied)))
             add_line(to, "%s %s", key, path);
     }
 }

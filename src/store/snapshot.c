@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Snapshot files: a tar (zstd) whose first member is manifest.json with the digest of each layer's tree, and then the layers' trees, bottom first, under 0/, 1/, ...
+ * Snapshot files: a tar (zstd) whose first member is manifest.json with the digest of each layer's
+ * tree, and then the layers' trees, bottom first, under 0/, 1/, ...
  *
- * A whiteout is a character device 0:0 and an opaque directory has the attribute user.overlay.opaque, as on disk. A file with holes is a member of its data alone, with the attribute
- * user.rollbox.sparse="SIZE;OFFSET,LENGTH;...": tar's own way makes the writer go through the holes, and a guest can make those as large as it likes.
+ * A whiteout is a character device 0:0 and an opaque directory has the attribute
+ * user.overlay.opaque, as on disk. A file with holes is a member of its data alone, with the
+ * attribute user.rollbox.sparse="SIZE;OFFSET,LENGTH;...": tar's own way makes the writer go through
+ * the holes, and a guest can make those as large as it likes.
  *
- * Digests are taken in a first pass and again while writing; if they differ, somebody has changed a layer meanwhile and the file does not appear. An import unpacks, confined as an image's is, and takes
- * the digests anew.
+ * Digests are taken in a first pass and again while writing; if they differ, somebody has changed a
+ * layer meanwhile and the file does not appear. An import unpacks, confined as an image's is, and
+ * takes the digests anew.
  */
 #include "store/snapshot.h"
 
@@ -33,10 +37,11 @@
 #include "store/parser_process.h"
 
 #define DESCRIPTOR "/proc/self/fd/"
-#define MAX_SPARSE_SEGMENTS 1500        /* what fits into an attribute; a file with more is written with its holes as zeros */
+#define MAX_SPARSE_SEGMENTS                                                                        \
+    1500 /* what fits into an attribute; a file with more is written with its holes as zeros */
 #define CHUNK (256u << 10)
 
-/* ---- export --------------------------------------------------------------------------------------------------------- */
+/* ---- export ---- */
 
 struct export {
     const struct job *job;
@@ -53,11 +58,14 @@ static int bad_write(struct export *export, const char *path) {
     const char *text = archive_error_string(export->archive);
     int number = archive_errno(export->archive);
 
-    return error_set(export->error, error_code_of(number, ROLLBOX_ERR_IO), number > 0 ? number : EIO, "export", "cannot write %s to the snapshot: %s", files_printable(path), text ? files_printable(text) : "unknown");
+    return error_set(export->error, error_code_of(number, ROLLBOX_ERR_IO),
+        number > 0 ? number : EIO, "export", "cannot write %s to the snapshot: %s",
+        files_printable(path), text ? files_printable(text) : "unknown");
 }
 
 static int bad_read(struct export *export, int r, const char *path) {
-    return error_set(export->error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "export", "cannot read %s of the snapshot: %s", files_printable(path), strerror(-r));
+    return error_set(export->error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "export",
+        "cannot read %s of the snapshot: %s", files_printable(path), strerror(-r));
 }
 
 static int add_attribute(void *context, const char *name, const void *value, size_t length) {
@@ -66,7 +74,8 @@ static int add_attribute(void *context, const char *name, const void *value, siz
 }
 
 /* The data of a file, and its digest. `dense`: with its holes as zeros. */
-static int write_content(struct export *export, int fd, const struct files_entry *entry, const struct segment *segments, size_t n, bool dense, uint8_t digest[DIGEST_BYTES]) {
+static int write_content(struct export *export, int fd, const struct files_entry *entry,
+    const struct segment *segments, size_t n, bool dense, uint8_t digest[DIGEST_BYTES]) {
     const struct segment whole = { 0, (uint64_t)entry->st.st_size };
     struct content content;
 
@@ -95,7 +104,8 @@ static int write_content(struct export *export, int fd, const struct files_entry
     return 0;
 }
 
-static int write_file(struct export *export, struct archive_entry *to, const struct files_entry *entry, int fd, uint8_t digest[DIGEST_BYTES]) {
+static int write_file(struct export *export, struct archive_entry *to,
+    const struct files_entry *entry, int fd, uint8_t digest[DIGEST_BYTES]) {
     auto_free struct segment *segments = NULL;
     auto_buf struct buf sparse = BUF_INIT;
     uint64_t data = 0, size = (uint64_t)entry->st.st_size;
@@ -108,7 +118,9 @@ static int write_file(struct export *export, struct archive_entry *to, const str
         data += segments[i].length;
     bool dense = data == size || n > MAX_SPARSE_SEGMENTS;
     if (dense && size > 2 * data + (1ull << 30))
-        return error_set(export->error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "export", "%s has too many holes to be exported; copy it densely inside the sandbox or remove it", files_printable(entry->path));
+        return error_set(export->error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "export",
+            "%s has too many holes to be exported; copy it densely inside the sandbox or remove it",
+            files_printable(entry->path));
     if (!dense) {
         buf_printf(&sparse, "%" PRIu64, size);
         for (size_t i = 0; i < n; i++)
@@ -133,7 +145,8 @@ static bool is_part(const void *context, const char *name) {
     return false;
 }
 
-static int export_visit(void *context, const struct files_entry *entry, struct rollbox_error *error) {
+static int export_visit(
+    void *context, const struct files_entry *entry, struct rollbox_error *error) {
     struct export *export = context;
     auto_buf struct buf name = BUF_INIT;
     auto_free char *target = NULL;
@@ -190,13 +203,17 @@ static int export_visit(void *context, const struct files_entry *entry, struct r
     } else if (found) {
         archive_entry_copy_hardlink(to, inode->path);
         memcpy(digest, inode->content, sizeof digest);
-        r = archive_write_header(export->archive, to) < ARCHIVE_WARN ? bad_write(export, entry->path) : 0;
+        r = archive_write_header(export->archive, to) < ARCHIVE_WARN
+                ? bad_write(export, entry->path)
+                : 0;
     } else if (regular) {
         r = write_file(export, to, entry, fd, digest);
         if (r == 0 && inode)
             memcpy(inode->content, digest, sizeof digest);
     } else {
-        r = archive_write_header(export->archive, to) < ARCHIVE_WARN ? bad_write(export, entry->path) : 0;
+        r = archive_write_header(export->archive, to) < ARCHIVE_WARN
+                ? bad_write(export, entry->path)
+                : 0;
     }
     archive_entry_free(to);
     if (r == 0) {
@@ -223,7 +240,8 @@ static int write_manifest(struct export *export, const json_t *manifest) {
     archive_entry_set_filetype(to, AE_IFREG);
     archive_entry_set_perm(to, 0644);
     archive_entry_set_size(to, (la_int64_t)strlen(text));
-    if (archive_write_header(export->archive, to) < ARCHIVE_WARN || archive_write_data(export->archive, text, strlen(text)) != (la_ssize_t)strlen(text))
+    if (archive_write_header(export->archive, to) < ARCHIVE_WARN ||
+        archive_write_data(export->archive, text, strlen(text)) != (la_ssize_t)strlen(text))
         r = bad_write(export, "manifest.json");
     archive_entry_free(to);
     return r;
@@ -233,13 +251,19 @@ static json_t *manifest_of(const struct job *job, struct tree_digest *digests, s
     json_t *layers = json_array(), *places = json_array();
 
     for (size_t i = 0; i < n; i++)
-        json_array_append_new(layers, json_pack("{s:s, s:I, s:I}", "tree", digests[i].hex, "bytes", (json_int_t)digests[i].bytes, "files", (json_int_t)digests[i].files));
+        json_array_append_new(
+            layers, json_pack("{s:s, s:I, s:I}", "tree", digests[i].hex, "bytes",
+                        (json_int_t)digests[i].bytes, "files", (json_int_t)digests[i].files));
     for (size_t i = 0; i < job->n_places; i++)
-        json_array_append_new(places, json_pack("{s:s, s:s, s:s}", "part", job->places[i].part, "path", job->places[i].path, "kind", job->places[i].is_file ? "file" : "directory"));
-    return json_pack("{s:s, s:i, s:I, s:o, s:o}", "format", "rollbox-snapshot", "version", 1, "created", (json_int_t)time(NULL), "places", places, "layers", layers);
+        json_array_append_new(places,
+            json_pack("{s:s, s:s, s:s}", "part", job->places[i].part, "path", job->places[i].path,
+                "kind", job->places[i].is_file ? "file" : "directory"));
+    return json_pack("{s:s, s:i, s:I, s:o, s:o}", "format", "rollbox-snapshot", "version", 1,
+        "created", (json_int_t)time(NULL), "places", places, "layers", layers);
 }
 
-static int write_layers(struct export *export, const struct job *job, const struct tree_digest *digests, size_t n) {
+static int write_layers(
+    struct export *export, const struct job *job, const struct tree_digest *digests, size_t n) {
     int r = 0;
 
     for (size_t i = 0; r == 0 && i < n; i++) {
@@ -251,17 +275,24 @@ static int write_layers(struct export *export, const struct job *job, const stru
         inodes_done(&export->inodes);
         digest_end_hex(&export->digest, hex);
         if (r == 0 && strcmp(hex, digests[i].hex) != 0)
-            r = error_set(export->error, ROLLBOX_ERR_CONFLICT, EAGAIN, "export", "layer %zu was changed while it was being exported; try again", i);
+            r = error_set(export->error, ROLLBOX_ERR_CONFLICT, EAGAIN, "export",
+                "layer %zu was changed while it was being exported; try again", i);
     }
     return r;
 }
 
-static int write_archive(const struct job *job, int fd, uint64_t *ret_files, struct rollbox_error *error) {
+static int write_archive(
+    const struct job *job, int fd, uint64_t *ret_files, struct rollbox_error *error) {
     size_t n = job->n_lower + job->n_upper;
-    struct export export = { .job = job, .archive = archive_write_new(), .error = error, .chunk = malloc(CHUNK) };
+    struct export export = {
+        .job = job, .archive = archive_write_new(), .error = error, .chunk = malloc(CHUNK)
+    };
     auto_free struct tree_digest *digests = calloc(n + 1, sizeof *digests);
     json_t *manifest = NULL;
-    int r = export.archive && export.chunk && digests ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
+    int r =
+        export.archive && export.chunk && digests
+            ? 0
+            : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
 
     for (size_t i = 0; r == 0 && i < n; i++)
         r = tree_digest_some(layer_at(job, i), is_part, job, &digests[i], error);
@@ -272,7 +303,9 @@ static int write_archive(const struct job *job, int fd, uint64_t *ret_files, str
         archive_write_set_options(export.archive, "hdrcharset=BINARY");
         if (archive_write_add_filter_zstd(export.archive) != ARCHIVE_OK)
             archive_write_add_filter_gzip(export.archive);
-        r = archive_write_open_fd(export.archive, fd) == ARCHIVE_OK ? 0 : bad_write(&export, "the file");
+        r = archive_write_open_fd(export.archive, fd) == ARCHIVE_OK
+                ? 0
+                : bad_write(&export, "the file");
     }
     if (r == 0)
         r = write_manifest(&export, manifest);
@@ -291,23 +324,30 @@ static int write_archive(const struct job *job, int fd, uint64_t *ret_files, str
 }
 
 /* A file that whoever handed it over makes whole or removes. */
-static int export_to_descriptor(const struct job *job, const char *path, json_t **ret_json, struct rollbox_error *error) {
+static int export_to_descriptor(
+    const struct job *job, const char *path, json_t **ret_json, struct rollbox_error *error) {
     uint64_t files = 0;
     struct stat st;
 
     auto_close int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
-        return error_set(error, ROLLBOX_ERR_IO, errno, "export", "cannot write %s: %s", files_printable(path), strerror(errno));
+        return error_set(error, ROLLBOX_ERR_IO, errno, "export", "cannot write %s: %s",
+            files_printable(path), strerror(errno));
     int r = write_archive(job, fd, &files, error);
     if (r < 0)
         return r;
     if (fstat(fd, &st) < 0)
-        return error_set(error, ROLLBOX_ERR_IO, errno, "export", "cannot look at %s: %s", files_printable(path), strerror(errno));
-    *ret_json = json_pack("{s:I, s:I, s:I}", "bytes", (json_int_t)st.st_size, "layers", (json_int_t)(job->n_lower + job->n_upper), "files", (json_int_t)files);
-    return *ret_json ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
+        return error_set(error, ROLLBOX_ERR_IO, errno, "export", "cannot look at %s: %s",
+            files_printable(path), strerror(errno));
+    *ret_json = json_pack("{s:I, s:I, s:I}", "bytes", (json_int_t)st.st_size, "layers",
+        (json_int_t)(job->n_lower + job->n_upper), "files", (json_int_t)files);
+    return *ret_json ? 0
+                     : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export",
+                           "out of memory");
 }
 
-int snapshot_export(const struct job *job, const char *path, json_t **ret_json, struct rollbox_error *error) {
+int snapshot_export(
+    const struct job *job, const char *path, json_t **ret_json, struct rollbox_error *error) {
     auto_free char *copy = strdup(path);
     char *slash = copy ? strrchr(copy, '/') : NULL;
     const char *leaf = slash ? slash + 1 : path;
@@ -318,34 +358,48 @@ int snapshot_export(const struct job *job, const char *path, json_t **ret_json, 
     if (!copy)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
     if (!leaf[0])
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EISDIR, "export", "%s is no file's name", files_printable(path));
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EISDIR, "export",
+            "%s is no file's name", files_printable(path));
     if (strncmp(path, DESCRIPTOR, strlen(DESCRIPTOR)) == 0)
         return export_to_descriptor(job, path, ret_json, error);
     if (slash)
         *slash = '\0';
-    auto_close int parent = open(!slash ? "." : copy[0] ? copy : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    auto_close int parent = open(!slash    ? "."
+                                 : copy[0] ? copy
+                                           : "/",
+        O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     layer_random(temporary + strlen(temporary), 12);
-    auto_close int fd = parent < 0 ? -EBADF : openat(parent, temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    auto_close int fd = parent < 0 ? -EBADF
+                                   : openat(parent, temporary,
+                                         O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
-        return error_set(error, errno == ENOENT ? ROLLBOX_ERR_NOT_FOUND : errno == EACCES ? ROLLBOX_ERR_PATH_DENIED : error_code_of(errno, ROLLBOX_ERR_IO), errno, "export", "cannot write %s: %s",
-                         files_printable(path), strerror(errno));
+        return error_set(error,
+            errno == ENOENT   ? ROLLBOX_ERR_NOT_FOUND
+            : errno == EACCES ? ROLLBOX_ERR_PATH_DENIED
+                              : error_code_of(errno, ROLLBOX_ERR_IO),
+            errno, "export", "cannot write %s: %s", files_printable(path), strerror(errno));
     int r = write_archive(job, fd, &files, error);
     if (r == 0 && (fsync(fd) < 0 || fstat(fd, &st) < 0))
-        r = error_set(error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "export", "cannot write %s: %s", files_printable(path), strerror(errno));
+        r = error_set(error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "export",
+            "cannot write %s: %s", files_printable(path), strerror(errno));
     if (r == 0)
         fault_point(FAULT_export_written);
     if (r == 0 && renameat(parent, temporary, parent, leaf) < 0)
-        r = error_set(error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "export", "cannot write %s: %s", files_printable(path), strerror(errno));
+        r = error_set(error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "export",
+            "cannot write %s: %s", files_printable(path), strerror(errno));
     if (r < 0) {
         (void)unlinkat(parent, temporary, 0);
         return r;
     }
     (void)fsync(parent);
-    *ret_json = json_pack("{s:s, s:I, s:I, s:I}", "path", path, "bytes", (json_int_t)st.st_size, "layers", (json_int_t)(job->n_lower + job->n_upper), "files", (json_int_t)files);
-    return *ret_json ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
+    *ret_json = json_pack("{s:s, s:I, s:I, s:I}", "path", path, "bytes", (json_int_t)st.st_size,
+        "layers", (json_int_t)(job->n_lower + job->n_upper), "files", (json_int_t)files);
+    return *ret_json ? 0
+                     : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export",
+                           "out of memory");
 }
 
-/* ---- import --------------------------------------------------------------------------------------------------------- */
+/* ---- import ---- */
 
 struct importing {
     const struct unpack_limits *limits;
@@ -362,15 +416,19 @@ static int read_in_child(void *context, json_t **ret_report, struct rollbox_erro
     int r = confine_enter(&confine, &landlock, error);
 
     if (r == 0)
-        r = unpack_snapshot(importing->archive, importing->work, importing->limits, &totals, &manifest, error);
+        r = unpack_snapshot(
+            importing->archive, importing->work, importing->limits, &totals, &manifest, error);
     if (r < 0)
         return r;
     *ret_report = json_pack("{s:o, s:b}", "manifest", manifest, "landlock", landlock);
-    return *ret_report ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
+    return *ret_report ? 0
+                       : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import",
+                             "out of memory");
 }
 
 /* One layer that was unpacked, if its tree is what the manifest says. */
-static int take_layer(const struct work *work, size_t i, const json_t *row, char **ret_id, int *ret_lock, struct layer_meta *ret_meta, bool *ret_new, struct rollbox_error *error) {
+static int take_layer(const struct work *work, size_t i, const json_t *row, char **ret_id,
+    int *ret_lock, struct layer_meta *ret_meta, bool *ret_new, struct rollbox_error *error) {
     struct layer_meta meta = { .kind = "snapshot", .created_s = time(NULL) };
     const char *wanted = json_string_value(json_object_get(row, "tree"));
     char directory[24], path[32];
@@ -379,12 +437,16 @@ static int take_layer(const struct work *work, size_t i, const json_t *row, char
     snprintf(path, sizeof path, "%s/fs", directory);
     auto_close int root = openat(work->fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (root < 0)
-        return error_set(error, ROLLBOX_ERR_IO, errno, "import", "cannot open an unpacked layer: %s", strerror(errno));
+        return error_set(error, ROLLBOX_ERR_IO, errno, "import",
+            "cannot open an unpacked layer: %s", strerror(errno));
     int r = tree_digest(root, &meta.tree, error);
     if (r < 0)
         return r;
     if (!wanted || strcmp(wanted, meta.tree.hex) != 0)
-        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "import", "layer %zu of the snapshot has the digest %.16s..., not %.16s...: the file is damaged; it is refused", i, meta.tree.hex, wanted ? wanted : "?");
+        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "import",
+            "layer %zu of the snapshot has the digest %.16s..., not %.16s...: the file is damaged; "
+            "it is refused",
+            i, meta.tree.hex, wanted ? wanted : "?");
     /* Its id is its tree's digest: the same layer of two snapshots is there once. */
     snprintf(meta.id, sizeof meta.id, "%s", meta.tree.hex);
     *ret_id = strdup(meta.id);
@@ -397,10 +459,15 @@ static int take_layer(const struct work *work, size_t i, const json_t *row, char
     return layer_publish(work, directory, &meta, ret_lock, error);
 }
 
-static int publish_snapshot(const struct work *work, const char *name, const json_t *report, json_t **ret_json, struct rollbox_error *error) {
-    const json_t *from = json_object_get(report, "manifest"), *rows = json_object_get(from, "layers");
+static int publish_snapshot(const struct work *work, const char *name, const json_t *report,
+    json_t **ret_json, struct rollbox_error *error) {
+    const json_t *from = json_object_get(report, "manifest"),
+                 *rows = json_object_get(from, "layers");
     size_t n = json_array_size(rows), n_locks = 0, n_new = 0;
-    struct manifest manifest = { .kind = MANIFEST_SNAPSHOT, .name = strdup(name), .created_s = time(NULL), .places = json_incref(json_object_get(from, "places")) };
+    struct manifest manifest = { .kind = MANIFEST_SNAPSHOT,
+        .name = strdup(name),
+        .created_s = time(NULL),
+        .places = json_incref(json_object_get(from, "places")) };
     auto_free int *locks = calloc(n + 1, sizeof *locks);
     uint64_t bytes = 0, files = 0;
     int r = 0;
@@ -414,7 +481,8 @@ static int publish_snapshot(const struct work *work, const char *name, const jso
 
         locks[i] = -EBADF;
         n_locks = i + 1;
-        r = take_layer(work, i, json_array_get(rows, i), &manifest.layers[i], &locks[i], &meta, &is_new, error);
+        r = take_layer(work, i, json_array_get(rows, i), &manifest.layers[i], &locks[i], &meta,
+            &is_new, error);
         manifest.n_layers = i + (manifest.layers[i] != NULL);
         n_new += is_new;
         bytes += meta.tree.bytes;
@@ -425,7 +493,8 @@ static int publish_snapshot(const struct work *work, const char *name, const jso
         for (size_t j = i + 1; j < manifest.n_layers; j++)
             if (strcmp(manifest.layers[i], manifest.layers[j]) == 0) {
                 free(manifest.layers[i]);
-                memmove(manifest.layers + i, manifest.layers + i + 1, (manifest.n_layers - i) * sizeof *manifest.layers);
+                memmove(manifest.layers + i, manifest.layers + i + 1,
+                    (manifest.n_layers - i) * sizeof *manifest.layers);
                 manifest.n_layers--;
                 i--;
                 break;
@@ -435,8 +504,10 @@ static int publish_snapshot(const struct work *work, const char *name, const jso
         r = layer_publish_manifest(work, &manifest, error);
     }
     if (r == 0) {
-        *ret_json = json_pack("{s:s, s:I, s:I, s:I, s:I, s:{s:b, s:b}}", "name", name, "layers", (json_int_t)manifest.n_layers, "new_layers", (json_int_t)n_new, "bytes", (json_int_t)bytes, "files", (json_int_t)files,
-                              "isolation", "landlock", json_is_true(json_object_get(report, "landlock")), "seccomp", 1);
+        *ret_json = json_pack("{s:s, s:I, s:I, s:I, s:I, s:{s:b, s:b}}", "name", name, "layers",
+            (json_int_t)manifest.n_layers, "new_layers", (json_int_t)n_new, "bytes",
+            (json_int_t)bytes, "files", (json_int_t)files, "isolation", "landlock",
+            json_is_true(json_object_get(report, "landlock")), "seccomp", 1);
         if (!*ret_json)
             r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
     }
@@ -446,7 +517,8 @@ static int publish_snapshot(const struct work *work, const char *name, const jso
     return r;
 }
 
-int snapshot_import(int store, const char *path, const char *name, const struct unpack_limits *limits, json_t **ret_json, struct rollbox_error *error) {
+int snapshot_import(int store, const char *path, const char *name,
+    const struct unpack_limits *limits, json_t **ret_json, struct rollbox_error *error) {
     struct importing importing = { .limits = limits };
     struct work work = WORK_NONE;
     struct parser_process worker = WORKER_NONE;
@@ -454,12 +526,16 @@ int snapshot_import(int store, const char *path, const char *name, const struct 
     struct stat st;
 
     if (!manifest_name_ok(name))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%.200s is no name of a snapshot: letters, digits and . _ : @ / + -, beginning with a letter or digit", name);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "%.200s is no name of a snapshot: letters, digits and . _ : @ / + -, beginning with a "
+            "letter or digit",
+            name);
     auto_close int archive = files_open_archive(path, &st, error);
     if (archive < 0)
         return archive;
     if (!S_ISREG(st.st_mode))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import", "%s is no file", files_printable(path));
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import", "%s is no file",
+            files_printable(path));
     int r = work_begin(store, &work, error);
     if (r < 0)
         return r;

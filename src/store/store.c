@@ -18,7 +18,8 @@
 #define META_MAX_BYTES 65536
 #define DAMAGE_MAX_BYTES 400
 
-/* The home directory; the engine has no HOME in its environment. fgetpwent reads that one file: unlike getpwuid it loads no name service, which a static program could not. */
+/* The home directory; the engine has no HOME in its environment. fgetpwent reads that one file:
+ * unlike getpwuid it loads no name service, which a static program could not. */
 static char *home_directory(void) {
     const char *home = secure_getenv("HOME");
     char *found = NULL;
@@ -40,7 +41,8 @@ int store_default_path(char **ret_path, struct rollbox_error *error) {
 
     if (named && named[0]) {
         if (named[0] != '/')
-            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "store", "ROLLBOX_STORE is %s: it must be an absolute path", named);
+            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "store",
+                "ROLLBOX_STORE is %s: it must be an absolute path", named);
         path = strdup(named);
     } else if (geteuid() == 0) {
         path = strdup("/var/lib/rollbox/store");
@@ -51,7 +53,8 @@ int store_default_path(char **ret_path, struct rollbox_error *error) {
         auto_free char *home = home_directory();
 
         if (!home)
-            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENOENT, "store", "no home directory to keep the store in; set ROLLBOX_STORE to a directory");
+            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENOENT, "store",
+                "no home directory to keep the store in; set ROLLBOX_STORE to a directory");
         if (asprintf(&path, "%s/.local/share/rollbox/store", home) < 0)
             path = NULL;
     }
@@ -67,22 +70,38 @@ int store_open(const char *path, int *ret_fd, struct rollbox_error *error) {
 
     auto_close int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT)
-        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "store", "there is no store at %s yet; import an image first, or set ROLLBOX_STORE", path);
+        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "store",
+            "there is no store at %s yet; import an image first, or set ROLLBOX_STORE", path);
     if (fd < 0)
-        return error_set(error, errno == ELOOP || errno == ENOTDIR || errno == EACCES ? ROLLBOX_ERR_PATH_DENIED : error_code_of(errno, ROLLBOX_ERR_IO), errno, "store",
-                         "the store %s cannot be opened: %s%s", path, strerror(errno), errno == ELOOP || errno == ENOTDIR ? " (it must be a directory, not a link)" : "");
+        return error_set(error,
+            errno == ELOOP || errno == ENOTDIR || errno == EACCES
+                ? ROLLBOX_ERR_PATH_DENIED
+                : error_code_of(errno, ROLLBOX_ERR_IO),
+            errno, "store", "the store %s cannot be opened: %s%s", path, strerror(errno),
+            errno == ELOOP || errno == ENOTDIR ? " (it must be a directory, not a link)" : "");
     if (fstat(fd, &st) < 0)
-        return error_set(error, ROLLBOX_ERR_IO, errno, "store", "the store %s cannot be looked at: %s", path, strerror(errno));
+        return error_set(error, ROLLBOX_ERR_IO, errno, "store",
+            "the store %s cannot be looked at: %s", path, strerror(errno));
     if (st.st_uid != geteuid())
-        return error_set(error, ROLLBOX_ERR_PATH_DENIED, EPERM, "store", "the store %s belongs to user %u, not to the caller; set ROLLBOX_STORE to a directory of your own", path, st.st_uid);
+        return error_set(error, ROLLBOX_ERR_PATH_DENIED, EPERM, "store",
+            "the store %s belongs to user %u, not to the caller; set ROLLBOX_STORE to a directory "
+            "of your own",
+            path, st.st_uid);
     if (st.st_mode & 077)
-        return error_set(error, ROLLBOX_ERR_PATH_DENIED, EPERM, "store", "the store %s is open to other users; chmod 700 it after making sure that nobody has changed it", path);
+        return error_set(error, ROLLBOX_ERR_PATH_DENIED, EPERM, "store",
+            "the store %s is open to other users; chmod 700 it after making sure that nobody has "
+            "changed it",
+            path);
     auto_close int file = openat(fd, "version", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     int r = file < 0 ? -errno : fd_read_all(file, 64, &version);
     if (r < 0)
-        return error_set(error, ROLLBOX_ERR_NOT_FOUND, -r, "store", "%s is no store: its file \"version\" cannot be read: %s", path, strerror(-r));
+        return error_set(error, ROLLBOX_ERR_NOT_FOUND, -r, "store",
+            "%s is no store: its file \"version\" cannot be read: %s", path, strerror(-r));
     if (!version.data || strcmp(version.data, STORE_VERSION_TEXT) != 0)
-        return error_set(error, ROLLBOX_ERR_NOT_FOUND, EPROTONOSUPPORT, "store", "the store %s is not of version %d, which this rollbox knows; set ROLLBOX_STORE to another directory", path, STORE_VERSION);
+        return error_set(error, ROLLBOX_ERR_NOT_FOUND, EPROTONOSUPPORT, "store",
+            "the store %s is not of version %d, which this rollbox knows; set ROLLBOX_STORE to "
+            "another directory",
+            path, STORE_VERSION);
     *ret_fd = TAKE_FD(fd);
     return 0;
 }
@@ -110,7 +129,8 @@ int store_layer_lock(int store, const char *id, int *ret_lock) {
     auto_close int fd = openat(store, path.text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return -errno;
-    /* Only who is about to remove it holds the exclusive lock; and once it was removed the name leads elsewhere. */
+    /* Only who is about to remove it holds the exclusive lock; and once it was removed the name
+     * leads elsewhere. */
     if (flock(fd, LOCK_SH | LOCK_NB) < 0)
         return errno == EWOULDBLOCK ? -ENOENT : -errno;
     if (fstat(fd, &held) < 0)
@@ -125,7 +145,8 @@ int store_layer_lock(int store, const char *id, int *ret_lock) {
 
 char *store_layer_damage(int store, const char *id) {
     auto_buf struct buf text = BUF_INIT;
-    auto_close int fd = openat(store, layer_path(id, "damaged").text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    auto_close int fd =
+        openat(store, layer_path(id, "damaged").text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 
     if (fd < 0 && errno == ENOENT)
         return NULL;
@@ -137,7 +158,8 @@ char *store_layer_damage(int store, const char *id) {
     return buf_take(&text);
 }
 
-int store_manifest(int store, enum manifest_kind kind, const char *name, struct manifest *ret_manifest, struct rollbox_error *error) {
+int store_manifest(int store, enum manifest_kind kind, const char *name,
+    struct manifest *ret_manifest, struct rollbox_error *error) {
     auto_buf struct buf text = BUF_INIT;
     auto_free char *file = NULL;
     auto_free char *path = NULL;
@@ -145,23 +167,31 @@ int store_manifest(int store, enum manifest_kind kind, const char *name, struct 
     struct rollbox_error inner = { 0 };
 
     if (!manifest_name_ok(name))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "store", "%.200s is no name of an %s: letters, digits and . _ : @ / + -, beginning with a letter or digit", name, what);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "store",
+            "%.200s is no name of an %s: letters, digits and . _ : @ / + -, beginning with a "
+            "letter or digit",
+            name, what);
     file = manifest_file_name(name);
     if (!file || asprintf(&path, "%s/%s", store_manifest_directory(kind), file) < 0)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
     auto_close int fd = openat(store, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT)
-        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "store", "there is no %s %s; rollbox image ls lists what there is", what, name);
+        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "store",
+            "there is no %s %s; rollbox image ls lists what there is", what, name);
     int r = fd < 0 ? -errno : fd_read_all(fd, MANIFEST_MAX_BYTES, &text);
     if (r < 0)
-        return error_set(error, error_code_of(-r, r == -EFBIG ? ROLLBOX_ERR_DAMAGED : ROLLBOX_ERR_IO), -r, "store", "the manifest of %s %s cannot be read: %s", what, name, strerror(-r));
+        return error_set(error,
+            error_code_of(-r, r == -EFBIG ? ROLLBOX_ERR_DAMAGED : ROLLBOX_ERR_IO), -r, "store",
+            "the manifest of %s %s cannot be read: %s", what, name, strerror(-r));
     r = manifest_parse(text.data ? text.data : "", text.length, kind, ret_manifest, &inner);
     if (r == 0 && strcmp(ret_manifest->name, name) != 0) {
-        r = error_set(&inner, ROLLBOX_ERR_DAMAGED, EBADMSG, "store", "it names %s", ret_manifest->name);
+        r = error_set(
+            &inner, ROLLBOX_ERR_DAMAGED, EBADMSG, "store", "it names %s", ret_manifest->name);
         manifest_done(ret_manifest);
     }
     if (r < 0)
-        return error_set(error, inner.code, inner.error_number, "store", "%s %s is damaged: %s; import it again", what, name, inner.message);
+        return error_set(error, inner.code, inner.error_number, "store",
+            "%s %s is damaged: %s; import it again", what, name, inner.message);
     return 0;
 }
 
@@ -171,35 +201,48 @@ static int layer_check_meta(int lock, const char *id) {
 
     if (r < 0)
         return r == -EFBIG ? -EBADMSG : r;
-    json_t *meta = json_loadb(text.data ? text.data : "", text.length, JSON_REJECT_DUPLICATES, NULL);
+    json_t *meta =
+        json_loadb(text.data ? text.data : "", text.length, JSON_REJECT_DUPLICATES, NULL);
     const char *said = json_string_value(json_object_get(meta, "id"));
-    bool good = said && strcmp(said, id) == 0 && json_integer_value(json_object_get(meta, "version")) == 1;
+    bool good =
+        said && strcmp(said, id) == 0 && json_integer_value(json_object_get(meta, "version")) == 1;
     json_decref(meta);
     return good ? 0 : -EBADMSG;
 }
 
-static int take_layer(int store, struct store_image *image, size_t i, const char *what, struct rollbox_error *error) {
+static int take_layer(
+    int store, struct store_image *image, size_t i, const char *what, struct rollbox_error *error) {
     const char *id = image->manifest.layers[i], *name = image->manifest.name;
     int r = store_layer_lock(store, id, &image->lock_fds[i]);
 
     if (r == -ENOENT)
-        return error_set(error, ROLLBOX_ERR_DAMAGED, ENOENT, "store", "layer %.12s of %s %s is missing; import it again", id, what, name);
+        return error_set(error, ROLLBOX_ERR_DAMAGED, ENOENT, "store",
+            "layer %.12s of %s %s is missing; import it again", id, what, name);
     if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "layer %.12s of %s %s cannot be locked: %s", id, what, name, strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
+            "layer %.12s of %s %s cannot be locked: %s", id, what, name, strerror(-r));
     auto_free char *damage = store_layer_damage(store, id);
     if (damage)
-        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "store", "layer %.12s of %s %s is damaged: %s; remove it and import it again", id, what, name, damage);
+        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "store",
+            "layer %.12s of %s %s is damaged: %s; remove it and import it again", id, what, name,
+            damage);
     r = layer_check_meta(image->lock_fds[i], id);
     if (r < 0)
-        return error_set(error, r == -EBADMSG ? ROLLBOX_ERR_DAMAGED : error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "meta.json of layer %.12s of %s %s is not valid: %s; import it again", id, what,
-                         name, strerror(-r));
-    image->fs_fds[i] = openat(store, layer_path(id, "fs").text, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        return error_set(error,
+            r == -EBADMSG ? ROLLBOX_ERR_DAMAGED : error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
+            "meta.json of layer %.12s of %s %s is not valid: %s; import it again", id, what, name,
+            strerror(-r));
+    image->fs_fds[i] =
+        openat(store, layer_path(id, "fs").text, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (image->fs_fds[i] < 0)
-        return error_set(error, error_code_of(errno, ROLLBOX_ERR_DAMAGED), errno, "store", "the files of layer %.12s of %s %s cannot be opened: %s", id, what, name, strerror(errno));
+        return error_set(error, error_code_of(errno, ROLLBOX_ERR_DAMAGED), errno, "store",
+            "the files of layer %.12s of %s %s cannot be opened: %s", id, what, name,
+            strerror(errno));
     return 0;
 }
 
-static int look_up(const char *store_path, enum manifest_kind kind, const char *name, struct store_image **ret_image, struct rollbox_error *error) {
+static int look_up(const char *store_path, enum manifest_kind kind, const char *name,
+    struct store_image **ret_image, struct rollbox_error *error) {
     auto_free char *path = NULL;
     auto_close int store = -EBADF;
     int r = store_path ? 0 : store_default_path(&path, error);
@@ -231,11 +274,13 @@ static int look_up(const char *store_path, enum manifest_kind kind, const char *
     return 0;
 }
 
-int store_image(const char *store_path, const char *name, struct store_image **ret_image, struct rollbox_error *error) {
+int store_image(const char *store_path, const char *name, struct store_image **ret_image,
+    struct rollbox_error *error) {
     return look_up(store_path, MANIFEST_IMAGE, name, ret_image, error);
 }
 
-int store_snapshot(const char *store_path, const char *name, struct store_image **ret_snapshot, struct rollbox_error *error) {
+int store_snapshot(const char *store_path, const char *name, struct store_image **ret_snapshot,
+    struct rollbox_error *error) {
     return look_up(store_path, MANIFEST_SNAPSHOT, name, ret_snapshot, error);
 }
 

@@ -2,12 +2,15 @@
 /*
  * The store: layers of files and the manifests that name them (docs/store-format.md).
  *
- * The model: a store is one directory, private to its owner. A layer is there once its meta.json is, an image or snapshot once its manifest is; both appear by rename and never change. Who uses a
- * layer holds a shared flock on its meta.json, which the kernel takes back when the process dies: nothing is counted, so no count can be wrong. Who removes one needs the exclusive lock and looks
+ * The model: a store is one directory, private to its owner. A layer is there once its meta.json
+ * is, an image or snapshot once its manifest is; both appear by rename and never change. Who uses a
+ * layer holds a shared flock on its meta.json, which the kernel takes back when the process dies:
+ * nothing is counted, so no count can be wrong. Who removes one needs the exclusive lock and looks
  * through the manifests first.
  *
- * This part of the layer only reads, and calls nothing but jansson and the kernel: the engine links it. What writes, walks trees or parses archives is in rollbox-store.
- * No function waits for another process.
+ * This part of the layer only reads, and calls nothing but jansson and the kernel: the engine links
+ * it. What writes, walks trees or parses archives is in rollbox-store. No function waits for
+ * another process.
  */
 #ifndef ROLLBOX_STORE_STORE_H
 #define ROLLBOX_STORE_STORE_H
@@ -23,39 +26,50 @@
 #define STORE_VERSION 1
 #define STORE_VERSION_TEXT "rollbox store 1\n"
 
-/* Where the store is: $ROLLBOX_STORE; for root /var/lib/rollbox/store; else $XDG_DATA_HOME/rollbox/store or ~/.local/share/rollbox/store (the home directory as in the environment, or in /etc/passwd).
- * The caller frees *ret_path. Errors: INVALID_ARGUMENT (not absolute, or nothing says where), RESOURCE_EXHAUSTED. */
+/* Where the store is: $ROLLBOX_STORE; for root /var/lib/rollbox/store; else
+ * $XDG_DATA_HOME/rollbox/store or ~/.local/share/rollbox/store (the home directory as in the
+ * environment, or in /etc/passwd). The caller frees *ret_path. Errors: INVALID_ARGUMENT (not
+ * absolute, or nothing says where), RESOURCE_EXHAUSTED. */
 int store_default_path(char **ret_path, struct rollbox_error *error);
 
-/* Opens a store's directory after checking that it is the caller's own, private (0700), no symbolic link, and of this version. The caller owns *ret_fd. Errors: NOT_FOUND (there is none), PATH_DENIED,
- * IO. */
+/* Opens a store's directory after checking that it is the caller's own, private (0700), no symbolic
+ * link, and of this version. The caller owns *ret_fd. Errors: NOT_FOUND (there is none),
+ * PATH_DENIED, IO. */
 int store_open(const char *path, int *ret_fd, struct rollbox_error *error);
 
-/* Takes a shared lock on a layer. *ret_lock, the caller's, is its meta.json: while it is open the layer stays. -ENOENT: no such layer, or it is just being removed; no error is set then. */
+/* Takes a shared lock on a layer. *ret_lock, the caller's, is its meta.json: while it is open the
+ * layer stays. -ENOENT: no such layer, or it is just being removed; no error is set then. */
 int store_layer_lock(int store, const char *id, int *ret_lock);
 
-/* What is wrong with a layer that fsck has marked, for the caller to free; NULL if it is not marked. */
+/* What is wrong with a layer that fsck has marked, for the caller to free; NULL if it is not
+ * marked. */
 char *store_layer_damage(int store, const char *id);
 
-/* An image (or snapshot) in use. Everything belongs to the structure; free it with store_image_free, which also gives the locks back. */
+/* An image (or snapshot) in use. Everything belongs to the structure; free it with
+ * store_image_free, which also gives the locks back. */
 struct store_image {
-    struct manifest manifest;   /* name, layers bottom first, env, cwd, user, entrypoint, cmd, places */
-    int *fs_fds;                /* one a layer, in the same order: O_PATH descriptors of layers/ID/fs */
-    int *lock_fds;              /* one a layer: the shared locks */
+    struct manifest
+        manifest;  /* name, layers bottom first, env, cwd, user, entrypoint, cmd, places */
+    int *fs_fds;   /* one a layer, in the same order: O_PATH descriptors of layers/ID/fs */
+    int *lock_fds; /* one a layer: the shared locks */
 };
 
-/* Looks an image up and locks its layers. `store_path` NULL: store_default_path. The caller owns *ret_image. Errors: NOT_FOUND (no such store, image or layer), DAMAGED (the manifest is not valid, or
- * fsck has marked a layer; both are named), PATH_DENIED, RESOURCE_EXHAUSTED, IO. */
-int store_image(const char *store_path, const char *name, struct store_image **ret_image, struct rollbox_error *error);
+/* Looks an image up and locks its layers. `store_path` NULL: store_default_path. The caller owns
+ * *ret_image. Errors: NOT_FOUND (no such store, image or layer), DAMAGED (the manifest is not
+ * valid, or fsck has marked a layer; both are named), PATH_DENIED, RESOURCE_EXHAUSTED, IO. */
+int store_image(const char *store_path, const char *name, struct store_image **ret_image,
+    struct rollbox_error *error);
 
 /* The same for a snapshot that was imported. */
-int store_snapshot(const char *store_path, const char *name, struct store_image **ret_snapshot, struct rollbox_error *error);
+int store_snapshot(const char *store_path, const char *name, struct store_image **ret_snapshot,
+    struct rollbox_error *error);
 
 /* Takes and returns NULL. */
 struct store_image *store_image_free(struct store_image *image);
 
 /* Reads a manifest without touching its layers. *ret_manifest: manifest_done. */
-int store_manifest(int store, enum manifest_kind kind, const char *name, struct manifest *ret_manifest, struct rollbox_error *error);
+int store_manifest(int store, enum manifest_kind kind, const char *name,
+    struct manifest *ret_manifest, struct rollbox_error *error);
 
 /* "images" or "snapshots". */
 const char *store_manifest_directory(enum manifest_kind kind);

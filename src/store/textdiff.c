@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Myers' greedy algorithm ("An O(ND) difference algorithm and its variations", 1986) over whole lines.
+ * Myers' greedy algorithm ("An O(ND) difference algorithm and its variations", 1986) over whole
+ * lines.
  *
- * Lines that both texts begin and end with are taken off first. What is left is searched with a bound on the number of edits: the trace of a search takes its square in memory. Texts that
- * differ by more are shown as all of the old middle gone and all of the new one added: still right, only longer than it need be.
+ * Lines that both texts begin and end with are taken off first. What is left is searched with a
+ * bound on the number of edits: the trace of a search takes its square in memory. Texts that differ
+ * by more are shown as all of the old middle gone and all of the new one added: still right, only
+ * longer than it need be.
  */
 #include "store/textdiff.h"
 
@@ -20,7 +23,7 @@
 
 struct line {
     const char *text;
-    size_t length;              /* with its newline */
+    size_t length; /* with its newline */
     uint64_t hash;
 };
 
@@ -59,8 +62,10 @@ static bool is_same_line(const struct line *a, const struct line *b) {
     return a->hash == b->hash && a->length == b->length && memcmp(a->text, b->text, a->length) == 0;
 }
 
-/* Marks in `gone` and `added` the lines of a and b that are not in the longest common part found. 0, -E2BIG for too many edits, -ENOMEM. */
-static int search_edits(const struct line *a, int n, const struct line *b, int m, bool *gone, bool *added) {
+/* Marks in `gone` and `added` the lines of a and b that are not in the longest common part found.
+ * 0, -E2BIG for too many edits, -ENOMEM. */
+static int search_edits(
+    const struct line *a, int n, const struct line *b, int m, bool *gone, bool *added) {
     int most = MIN(n + m, MAX_EDITS), d = 0;
     bool found = false;
     auto_free int *v = calloc(2 * (size_t)most + 3, sizeof *v);
@@ -80,7 +85,8 @@ static int search_edits(const struct line *a, int n, const struct line *b, int m
         }
         memcpy(trace[d], middle - d - 1, (2 * (size_t)d + 3) * sizeof **trace);
         for (int k = -d; k <= d && !found; k += 2) {
-            int x = k == -d || (k != d && middle[k - 1] < middle[k + 1]) ? middle[k + 1] : middle[k - 1] + 1;
+            int x = k == -d || (k != d && middle[k - 1] < middle[k + 1]) ? middle[k + 1]
+                                                                         : middle[k - 1] + 1;
             int y = x - k;
 
             while (x < n && y < m && is_same_line(&a[x], &b[y])) {
@@ -100,7 +106,8 @@ static int search_edits(const struct line *a, int n, const struct line *b, int m
         int from = k == -d || (k != d && before[k - 1] < before[k + 1]) ? k + 1 : k - 1;
         int px = before[from], py = px - from;
 
-        /* One edit led from (px, py) to the beginning of a run of equal lines, at whose end we are. */
+        /* One edit led from (px, py) to the beginning of a run of equal lines, at whose end we are.
+         */
         if (from == k + 1)
             added[py] = true;
         else
@@ -125,8 +132,10 @@ static void add_range(struct buf *to, char mark, size_t start, size_t n) {
     buf_printf(to, n == 1 ? "%c%zu" : "%c%zu,%zu", mark, start + (n > 0), n);
 }
 
-/* Hunks from the marks: i and j go through both texts together; lines that are in both stand at the same time. */
-static void write_hunks(const struct lines *a, const bool *gone, const struct lines *b, const bool *added, struct buf *to) {
+/* Hunks from the marks: i and j go through both texts together; lines that are in both stand at the
+ * same time. */
+static void write_hunks(const struct lines *a, const bool *gone, const struct lines *b,
+    const bool *added, struct buf *to) {
     size_t i = 0, j = 0;
 
     while (i < a->n || j < b->n) {
@@ -136,7 +145,8 @@ static void write_hunks(const struct lines *a, const bool *gone, const struct li
         }
         if (i >= a->n && j >= b->n)
             return;
-        size_t lead = MIN(MIN(i, j), (size_t)CONTEXT), start_a = i - lead, start_b = j - lead, end_a = i, end_b = j, quiet = 0;
+        size_t lead = MIN(MIN(i, j), (size_t)CONTEXT), start_a = i - lead, start_b = j - lead,
+               end_a = i, end_b = j, quiet = 0;
         /* As far as changes are at most twice the context apart. */
         for (size_t x = i, y = j; x < a->n || y < b->n;) {
             if (x < a->n && gone[x]) {
@@ -175,7 +185,8 @@ static void write_hunks(const struct lines *a, const bool *gone, const struct li
     }
 }
 
-int textdiff(const char *old_name, const void *old_data, size_t old_length, const char *new_name, const void *new_data, size_t new_length, struct buf *to) {
+int textdiff(const char *old_name, const void *old_data, size_t old_length, const char *new_name,
+    const void *new_data, size_t new_length, struct buf *to) {
     struct lines a = { 0 }, b = { 0 };
     auto_free bool *gone = NULL;
     auto_free bool *added = NULL;
@@ -192,11 +203,14 @@ int textdiff(const char *old_name, const void *old_data, size_t old_length, cons
 
         while (head < a.n && head < b.n && is_same_line(&a.list[head], &b.list[head]))
             head++;
-        while (tail < a.n - head && tail < b.n - head && is_same_line(&a.list[a.n - 1 - tail], &b.list[b.n - 1 - tail]))
+        while (tail < a.n - head && tail < b.n - head &&
+               is_same_line(&a.list[a.n - 1 - tail], &b.list[b.n - 1 - tail]))
             tail++;
         size_t n = a.n - head - tail, m = b.n - head - tail;
         if (n || m) {
-            r = n && m ? search_edits(a.list + head, (int)n, b.list + head, (int)m, gone + head, added + head) : -E2BIG;
+            r = n && m ? search_edits(a.list + head, (int)n, b.list + head, (int)m, gone + head,
+                             added + head)
+                       : -E2BIG;
             if (r == -E2BIG) {
                 memset(gone + head, true, n);
                 memset(added + head, true, m);

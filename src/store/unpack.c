@@ -28,8 +28,8 @@ struct pending {
     char *path;
     struct owner owner;
     struct timespec mtime;
-    uint64_t number;            /* the later entry of one name counts */
-    bool implied;               /* it has no entry of its own */
+    uint64_t number; /* the later entry of one name counts */
+    bool implied;    /* it has no entry of its own */
 };
 
 struct texts {
@@ -50,12 +50,12 @@ struct unpack {
     struct archive *filtered, *tar;
     struct digest digest;
     uint64_t unpacked;
-    int read_error;             /* negative errno; the archives in between know no errno */
+    int read_error; /* negative errno; the archives in between know no errno */
     bool too_much, ended;
-    size_t layer;               /* of a snapshot file */
-    bool exact;                 /* a snapshot file: whiteouts, opaque directories and holes as the layer had them */
+    size_t layer; /* of a snapshot file */
+    bool exact; /* a snapshot file: whiteouts, opaque directories and holes as the layer had them */
     /* Writing. */
-    char *parent_path;          /* of parent_fd; NULL: none is open */
+    char *parent_path; /* of parent_fd; NULL: none is open */
     int parent_fd;
     struct pending *pending;
     size_t n_pending, pending_capacity;
@@ -64,18 +64,21 @@ struct unpack {
     bool depends;
 };
 
-static int refuse_entry(struct unpack *unpack, int error_number, const char *path, const char *why) {
-    return error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, error_number, "import", "%s: entry %s %s; the image is refused", unpack->member, files_printable(path), why);
+static int refuse_entry(
+    struct unpack *unpack, int error_number, const char *path, const char *why) {
+    return error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, error_number, "import",
+        "%s: entry %s %s; the image is refused", unpack->member, files_printable(path), why);
 }
 
 static int fail_unpack(struct unpack *unpack, int r, const char *path) {
     if (r == -ENAMETOOLONG)
         return refuse_entry(unpack, ENAMETOOLONG, path, "has a name that is too long");
-    return error_set(unpack->error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "import", "cannot unpack %s: %s%s", path[0] ? files_printable(path) : "the layer", strerror(-r),
-                     r == -ENOSPC || r == -EDQUOT ? "; make room on the store's file system" : "");
+    return error_set(unpack->error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "import",
+        "cannot unpack %s: %s%s", path[0] ? files_printable(path) : "the layer", strerror(-r),
+        r == -ENOSPC || r == -EDQUOT ? "; make room on the store's file system" : "");
 }
 
-/* ---- reading -------------------------------------------------------------------------------------------------------- */
+/* ---- reading ---- */
 
 static la_ssize_t read_member(struct archive *archive, void *context, const void **ret_data) {
     struct unpack *unpack = context;
@@ -112,7 +115,8 @@ static la_ssize_t read_filtered(struct archive *archive, void *context, const vo
     unpack->unpacked += length;
     /* The tar itself is a little larger than what is in it. */
     if (unpack->unpacked > unpack->limits->max_bytes + unpack->limits->max_bytes / 4 + RATIO_FROM ||
-        (unpack->unpacked > RATIO_FROM && unpack->unpacked / unpack->limits->max_ratio > unpack->stream.bytes)) {
+        (unpack->unpacked > RATIO_FROM &&
+            unpack->unpacked / unpack->limits->max_ratio > unpack->stream.bytes)) {
         unpack->too_much = true;
         archive_set_error(archive, EFBIG, "it unpacks to too much");
         return -1;
@@ -124,11 +128,15 @@ static int bad_tar(struct unpack *unpack, struct archive *archive) {
     const char *text = archive_error_string(archive);
 
     if (unpack->too_much)
-        return error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "import", "%s unpacks to more than %u times its size or more than the limit; the image is refused (--max-ratio and --max-bytes set the limits)",
-                         unpack->member, unpack->limits->max_ratio);
+        return error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "import",
+            "%s unpacks to more than %u times its size or more than the limit; the image is "
+            "refused (--max-ratio and --max-bytes set the limits)",
+            unpack->member, unpack->limits->max_ratio);
     if (unpack->read_error && unpack->read_error != -EBADMSG)
         return fail_unpack(unpack, unpack->read_error, unpack->member);
-    return error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import", "%s cannot be unpacked: %s; it is truncated or no tar", unpack->member, text ? files_printable(text) : "unknown format");
+    return error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import",
+        "%s cannot be unpacked: %s; it is truncated or no tar", unpack->member,
+        text ? files_printable(text) : "unknown format");
 }
 
 static int open_member(struct unpack *unpack) {
@@ -143,7 +151,8 @@ static int open_member(struct unpack *unpack) {
         return fail_unpack(unpack, -ENOMEM, "");
     image_source_filters(unpack->filtered);
     archive_read_support_format_raw(unpack->filtered);
-    if (archive_read_open(unpack->filtered, unpack, NULL, read_member, NULL) != ARCHIVE_OK || archive_read_next_header(unpack->filtered, &entry) != ARCHIVE_OK)
+    if (archive_read_open(unpack->filtered, unpack, NULL, read_member, NULL) != ARCHIVE_OK ||
+        archive_read_next_header(unpack->filtered, &entry) != ARCHIVE_OK)
         return bad_tar(unpack, unpack->filtered);
     archive_read_support_format_tar(unpack->tar);
     if (archive_read_open(unpack->tar, unpack, NULL, read_filtered, NULL) != ARCHIVE_OK)
@@ -164,7 +173,7 @@ static int read_to_end(struct unpack *unpack) {
     return n < 0 ? fail_unpack(unpack, (int)n, unpack->member) : 0;
 }
 
-/* ---- names ---------------------------------------------------------------------------------------------------------- */
+/* ---- names ---- */
 
 char *unpack_name(const char *name) {
     char *plain = malloc(strlen(name) + 1), *to = plain;
@@ -215,7 +224,8 @@ static void forget_parent(struct unpack *unpack) {
     unpack->parent_path = NULL;
 }
 
-static int add_pending(struct unpack *unpack, const char *path, const struct owner *owner, struct timespec mtime, bool implied) {
+static int add_pending(struct unpack *unpack, const char *path, const struct owner *owner,
+    struct timespec mtime, bool implied) {
     if (unpack->n_pending == unpack->pending_capacity) {
         size_t capacity = unpack->pending_capacity ? 2 * unpack->pending_capacity : 64;
         struct pending *more = realloc(unpack->pending, capacity * sizeof *more);
@@ -225,7 +235,8 @@ static int add_pending(struct unpack *unpack, const char *path, const struct own
         unpack->pending = more;
         unpack->pending_capacity = capacity;
     }
-    unpack->pending[unpack->n_pending] = (struct pending){ strdup(path), *owner, mtime, unpack->n_pending, implied };
+    unpack->pending[unpack->n_pending] =
+        (struct pending){ strdup(path), *owner, mtime, unpack->n_pending, implied };
     return unpack->pending[unpack->n_pending++].path ? 0 : -ENOMEM;
 }
 
@@ -260,7 +271,8 @@ static int open_parent(struct unpack *unpack, const char *path, const char **ret
     size_t length = slash ? (size_t)(slash - path) : 0;
 
     *ret_leaf = slash ? slash + 1 : path;
-    if (unpack->parent_path && strlen(unpack->parent_path) == length && memcmp(unpack->parent_path, path, length) == 0)
+    if (unpack->parent_path && strlen(unpack->parent_path) == length &&
+        memcmp(unpack->parent_path, path, length) == 0)
         return unpack->parent_fd;
     forget_parent(unpack);
     int fd = files_parent(unpack->root, path, ret_leaf);
@@ -275,7 +287,7 @@ static int open_parent(struct unpack *unpack, const char *path, const char **ret
     return unpack->parent_path ? fd : -ENOMEM;
 }
 
-/* ---- entries -------------------------------------------------------------------------------------------------------- */
+/* ---- entries ---- */
 
 /* A later entry replaces an earlier one of its name. */
 static int clear_way(struct unpack *unpack, int at, const char *leaf) {
@@ -304,8 +316,10 @@ static int set_attributes(struct unpack *unpack, struct archive_entry *entry, in
 
     archive_entry_xattr_reset(entry);
     while (archive_entry_xattr_next(entry, &name, &value, &length) == ARCHIVE_OK) {
-        if (strncmp(name, "user.", 5) != 0 || strncmp(name, "user.overlay.", 13) == 0 || strncmp(name, "user.rollbox.", 13) == 0) {
-            bool opaque = unpack->exact && strcmp(name, XATTR_OPAQUE) == 0 && length == 1 && *(const char *)value == 'y';
+        if (strncmp(name, "user.", 5) != 0 || strncmp(name, "user.overlay.", 13) == 0 ||
+            strncmp(name, "user.rollbox.", 13) == 0) {
+            bool opaque = unpack->exact && strcmp(name, XATTR_OPAQUE) == 0 && length == 1 &&
+                          *(const char *)value == 'y';
 
             unpack->totals->attributes += !opaque;
             if (!opaque)
@@ -313,7 +327,8 @@ static int set_attributes(struct unpack *unpack, struct archive_entry *entry, in
         }
         if (fsetxattr(fd, name, value, length, 0) < 0) {
             /* One that is too large for the file system is no reason to do without the image. */
-            if (errno != ENOSPC && errno != E2BIG && errno != ERANGE && errno != EOPNOTSUPP && errno != EINVAL)
+            if (errno != ENOSPC && errno != E2BIG && errno != ERANGE && errno != EOPNOTSUPP &&
+                errno != EINVAL)
                 return -errno;
             unpack->totals->attributes++;
         }
@@ -324,13 +339,15 @@ static int set_attributes(struct unpack *unpack, struct archive_entry *entry, in
 static struct timespec mtime_of(struct archive_entry *entry) {
     long nanoseconds = archive_entry_mtime_is_set(entry) ? archive_entry_mtime_nsec(entry) : 0;
 
-    return (struct timespec){ archive_entry_mtime_is_set(entry) ? archive_entry_mtime(entry) : 0, nanoseconds >= 0 && nanoseconds < 1000000000 ? nanoseconds : 0 };
+    return (struct timespec){ archive_entry_mtime_is_set(entry) ? archive_entry_mtime(entry) : 0,
+        nanoseconds >= 0 && nanoseconds < 1000000000 ? nanoseconds : 0 };
 }
 
 static struct owner owner_of(struct archive_entry *entry) {
     la_int64_t uid = archive_entry_uid(entry), gid = archive_entry_gid(entry);
 
-    return (struct owner){ uid >= 0 && uid < UINT32_MAX ? (uint32_t)uid : 65534, gid >= 0 && gid < UINT32_MAX ? (uint32_t)gid : 65534, archive_entry_perm(entry) & 07777 };
+    return (struct owner){ uid >= 0 && uid < UINT32_MAX ? (uint32_t)uid : 65534,
+        gid >= 0 && gid < UINT32_MAX ? (uint32_t)gid : 65534, archive_entry_perm(entry) & 07777 };
 }
 
 static int write_data(struct unpack *unpack, const char *path, int fd, uint64_t size) {
@@ -339,7 +356,8 @@ static int write_data(struct unpack *unpack, const char *path, int fd, uint64_t 
     size_t length;
     int r;
 
-    while ((r = archive_read_data_block(unpack->tar, &data, &length, &offset)) == ARCHIVE_OK || r == ARCHIVE_WARN) {
+    while ((r = archive_read_data_block(unpack->tar, &data, &length, &offset)) == ARCHIVE_OK ||
+           r == ARCHIVE_WARN) {
         if (offset < 0 || (uint64_t)offset > size || length > size - (uint64_t)offset)
             return refuse_entry(unpack, EFBIG, path, "is longer than it says");
         for (const char *p = data; length;) {
@@ -360,7 +378,8 @@ static int write_data(struct unpack *unpack, const char *path, int fd, uint64_t 
 }
 
 /* "SIZE;OFFSET,LENGTH;...": where the member's data belongs. The text is not terminated. */
-static int parse_sparse(const char *text, size_t length, uint64_t member_size, uint64_t *ret_size, struct segment **ret_segments, size_t *ret_n) {
+static int parse_sparse(const char *text, size_t length, uint64_t member_size, uint64_t *ret_size,
+    struct segment **ret_segments, size_t *ret_n) {
     auto_free char *copy = strndup(text, MIN(length, (size_t)65536));
     auto_free struct segment *list = calloc(length / 4 + 1, sizeof *list);
     uint64_t data = 0, end = 0;
@@ -389,17 +408,20 @@ static int parse_sparse(const char *text, size_t length, uint64_t member_size, u
     return 0;
 }
 
-static int write_segments(struct unpack *unpack, const char *path, int fd, uint64_t size, const struct segment *segments, size_t n) {
+static int write_segments(struct unpack *unpack, const char *path, int fd, uint64_t size,
+    const struct segment *segments, size_t n) {
     char data[16384];
 
     for (size_t i = 0; i < n; i++)
         for (uint64_t done = 0; done < segments[i].length;) {
-            la_ssize_t got = archive_read_data(unpack->tar, data, (size_t)MIN(segments[i].length - done, (uint64_t)sizeof data));
+            la_ssize_t got = archive_read_data(
+                unpack->tar, data, (size_t)MIN(segments[i].length - done, (uint64_t)sizeof data));
 
             if (got <= 0)
                 return bad_tar(unpack, unpack->tar);
             for (la_ssize_t written = 0; written < got;) {
-                ssize_t w = pwrite(fd, data + written, (size_t)(got - written), (off_t)(segments[i].offset + done) + written);
+                ssize_t w = pwrite(fd, data + written, (size_t)(got - written),
+                    (off_t)(segments[i].offset + done) + written);
 
                 if (w < 0 && errno != EINTR)
                     return fail_unpack(unpack, -errno, path);
@@ -411,7 +433,8 @@ static int write_segments(struct unpack *unpack, const char *path, int fd, uint6
 }
 
 /* 1: the file was one with holes, and is written. */
-static int write_sparse(struct unpack *unpack, struct archive_entry *entry, const char *path, int fd) {
+static int write_sparse(
+    struct unpack *unpack, struct archive_entry *entry, const char *path, int fd) {
     auto_free struct segment *segments = NULL;
     const char *name;
     const void *value;
@@ -422,7 +445,8 @@ static int write_sparse(struct unpack *unpack, struct archive_entry *entry, cons
     while (archive_entry_xattr_next(entry, &name, &value, &length) == ARCHIVE_OK) {
         if (strcmp(name, XATTR_SPARSE) != 0)
             continue;
-        int r = parse_sparse(value, length, (uint64_t)archive_entry_size(entry), &size, &segments, &n);
+        int r =
+            parse_sparse(value, length, (uint64_t)archive_entry_size(entry), &size, &segments, &n);
         if (r == -EINVAL)
             return refuse_entry(unpack, EINVAL, path, "has a list of holes that is not valid");
         if (r < 0)
@@ -433,14 +457,16 @@ static int write_sparse(struct unpack *unpack, struct archive_entry *entry, cons
     return 0;
 }
 
-static int unpack_file(struct unpack *unpack, struct archive_entry *entry, const char *path, int at, const char *leaf) {
+static int unpack_file(struct unpack *unpack, struct archive_entry *entry, const char *path, int at,
+    const char *leaf) {
     struct timespec times[2] = { mtime_of(entry), mtime_of(entry) };
     struct owner owner = owner_of(entry);
     la_int64_t size = archive_entry_size(entry);
 
     if (size < 0 || (uint64_t)size > unpack->limits->max_bytes - unpack->totals->bytes)
-        return error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "import", "the image unpacks to more than %llu bytes; it is refused (--max-bytes sets the limit)",
-                         (unsigned long long)unpack->limits->max_bytes);
+        return error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "import",
+            "the image unpacks to more than %llu bytes; it is refused (--max-bytes sets the limit)",
+            (unsigned long long)unpack->limits->max_bytes);
     unpack->totals->bytes += (uint64_t)size;
     int made = openat(at, leaf, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (made < 0 && errno == EEXIST) {
@@ -480,7 +506,8 @@ static const char *split_layer(const char *name, size_t *ret_layer) {
     return end + 1;
 }
 
-static int unpack_hard_link(struct unpack *unpack, struct archive_entry *entry, const char *path, int at, const char *leaf) {
+static int unpack_hard_link(struct unpack *unpack, struct archive_entry *entry, const char *path,
+    int at, const char *leaf) {
     const char *named = archive_entry_hardlink(entry), *target_leaf;
     struct stat st;
     size_t layer = 0;
@@ -502,16 +529,22 @@ static int unpack_hard_link(struct unpack *unpack, struct archive_entry *entry, 
     if (from == -ELOOP || from == -ENOTDIR)
         return refuse_entry(unpack, -from, path, "is a hard link through a symbolic link");
     if (from < 0 || fstatat(from, target_leaf, &st, AT_SYMLINK_NOFOLLOW) < 0)
-        return refuse_entry(unpack, ENOENT, path, "is a hard link to a file that is not in its layer");
+        return refuse_entry(
+            unpack, ENOENT, path, "is a hard link to a file that is not in its layer");
     if (S_ISDIR(st.st_mode))
         return refuse_entry(unpack, EISDIR, path, "is a hard link to a directory");
     int r = clear_way(unpack, at, leaf);
     if (r == 0 && linkat(from, target_leaf, at, leaf, 0) < 0)
         r = -errno;
-    return r < 0 ? (r == -ENOENT ? refuse_entry(unpack, ENOENT, path, "is a hard link to what it replaces") : fail_unpack(unpack, r, path)) : 0;
+    return r < 0
+               ? (r == -ENOENT
+                         ? refuse_entry(unpack, ENOENT, path, "is a hard link to what it replaces")
+                         : fail_unpack(unpack, r, path))
+               : 0;
 }
 
-static int unpack_other(struct unpack *unpack, struct archive_entry *entry, const char *path, int at, const char *leaf) {
+static int unpack_other(struct unpack *unpack, struct archive_entry *entry, const char *path,
+    int at, const char *leaf) {
     struct timespec times[2] = { mtime_of(entry), mtime_of(entry) };
     struct owner owner = owner_of(entry);
     const char *target = archive_entry_symlink(entry);
@@ -522,7 +555,8 @@ static int unpack_other(struct unpack *unpack, struct archive_entry *entry, cons
             return refuse_entry(unpack, EINVAL, path, "is a symbolic link to nothing");
         r = symlinkat(target, at, leaf) < 0 ? -errno : 0;
     } else {
-        r = mkfifoat(at, leaf, 0600) < 0 || fchmodat(at, leaf, owner.mode & 0777, 0) < 0 ? -errno : 0;
+        r = mkfifoat(at, leaf, 0600) < 0 || fchmodat(at, leaf, owner.mode & 0777, 0) < 0 ? -errno
+                                                                                         : 0;
     }
     if (r == 0)
         r = files_give(at, leaf, owner.uid, owner.gid);
@@ -531,7 +565,8 @@ static int unpack_other(struct unpack *unpack, struct archive_entry *entry, cons
     return r < 0 ? fail_unpack(unpack, r, path) : 0;
 }
 
-static int unpack_directory(struct unpack *unpack, struct archive_entry *entry, const char *path, int at, const char *leaf) {
+static int unpack_directory(struct unpack *unpack, struct archive_entry *entry, const char *path,
+    int at, const char *leaf) {
     struct owner owner = owner_of(entry);
     struct stat st;
     int r = 0;
@@ -547,7 +582,9 @@ static int unpack_directory(struct unpack *unpack, struct archive_entry *entry, 
     }
     if (r == 0)
         r = add_pending(unpack, path, &owner, mtime_of(entry), false);
-    auto_close int fd = r < 0 ? r : openat(path[0] ? at : unpack->root, path[0] ? leaf : ".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    auto_close int fd = r < 0 ? r
+                              : openat(path[0] ? at : unpack->root, path[0] ? leaf : ".",
+                                    O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (r == 0)
         r = fd < 0 ? -errno : set_attributes(unpack, entry, fd);
     return r < 0 ? fail_unpack(unpack, r, path) : 0;
@@ -568,7 +605,7 @@ static int note_deletion(struct unpack *unpack, const char *path) {
         deleted[base ? base - 1 : 0] = '\0';
         r = texts_add(&unpack->opaques, deleted);
     } else if (strncmp(leaf, WHITEOUT WHITEOUT, 2 * strlen(WHITEOUT)) == 0) {
-        return 1;               /* what other union file systems keep for themselves */
+        return 1; /* what other union file systems keep for themselves */
     } else {
         const char *name = leaf + strlen(WHITEOUT);
 
@@ -590,11 +627,14 @@ static int unpack_entry(struct unpack *unpack, struct archive_entry *entry, cons
         return refuse_entry(unpack, EINVAL, "?", "has no name");
     auto_free char *path = unpack_name(name);
     if (!path)
-        return errno == ENOMEM ? fail_unpack(unpack, -ENOMEM, name) : refuse_entry(unpack, EINVAL, name, "leads out of the layer by \"..\"");
+        return errno == ENOMEM
+                   ? fail_unpack(unpack, -ENOMEM, name)
+                   : refuse_entry(unpack, EINVAL, name, "leads out of the layer by \"..\"");
     for (const char *p = path; *p; p++)
         depth += *p == '/';
     if (depth > unpack->limits->max_depth)
-        return refuse_entry(unpack, ELOOP, path, "is in too many directories (--max-depth sets the limit)");
+        return refuse_entry(
+            unpack, ELOOP, path, "is in too many directories (--max-depth sets the limit)");
     r = unpack->exact ? 0 : note_deletion(unpack, path);
     if (r)
         return MIN(r, 0);
@@ -605,7 +645,8 @@ static int unpack_entry(struct unpack *unpack, struct archive_entry *entry, cons
         unpack->totals->devices++;
         return 0;
     }
-    if (!hard && !whiteout && type != AE_IFREG && type != AE_IFLNK && type != AE_IFIFO && type != AE_IFDIR)
+    if (!hard && !whiteout && type != AE_IFREG && type != AE_IFLNK && type != AE_IFIFO &&
+        type != AE_IFDIR)
         return refuse_entry(unpack, EINVAL, path, "is of a kind that is not known");
     if (!path[0] && (hard || type != AE_IFDIR))
         return refuse_entry(unpack, EINVAL, name, "takes the place of the layer's top directory");
@@ -633,7 +674,7 @@ static int unpack_entry(struct unpack *unpack, struct archive_entry *entry, cons
     return whiteout ? 0 : unpack_other(unpack, entry, path, at, leaf);
 }
 
-/* ---- what comes at the end ------------------------------------------------------------------------------------------ */
+/* ---- what comes at the end ---- */
 
 /* What the layers below show at a path. `ret_found` is to be freed if it is there. */
 static int find_below(const struct stack *below, const char *path, struct found *ret_found) {
@@ -683,7 +724,8 @@ static int apply_deletion(struct unpack *unpack, const char *path, bool opaque) 
 
     if (r < 0)
         return fail_unpack(unpack, r, path);
-    bool there = path[0] ? found.there : unpack->below->n > 0, directory = path[0] ? found.there && S_ISDIR(found.st.st_mode) : there;
+    bool there = path[0] ? found.there : unpack->below->n > 0,
+         directory = path[0] ? found.there && S_ISDIR(found.st.st_mode) : there;
     found_done(&found);
     if (!there || (opaque && !directory)) {
         unpack->totals->dropped++;
@@ -703,7 +745,9 @@ static int apply_deletion(struct unpack *unpack, const char *path, bool opaque) 
     if (opaque && !ours) {
         const struct owner owner = { 0, 0, 0755 };
 
-        r = mkdirat(at, leaf, 0700) < 0 ? -errno : add_pending(unpack, path, &owner, (struct timespec){ 0, 0 }, true);
+        r = mkdirat(at, leaf, 0700) < 0
+                ? -errno
+                : add_pending(unpack, path, &owner, (struct timespec){ 0, 0 }, true);
         if (r < 0)
             return fail_unpack(unpack, r, path);
         ours = true;
@@ -713,7 +757,9 @@ static int apply_deletion(struct unpack *unpack, const char *path, bool opaque) 
         if (!S_ISDIR(st.st_mode) || !directory)
             return 0;
         auto_close int fd = openat(at, leaf, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        return fd < 0 || fsetxattr(fd, XATTR_OPAQUE, "y", 1, 0) < 0 ? fail_unpack(unpack, -errno, path) : 0;
+        return fd < 0 || fsetxattr(fd, XATTR_OPAQUE, "y", 1, 0) < 0
+                   ? fail_unpack(unpack, -errno, path)
+                   : 0;
     }
     /* Inside a directory that hides everything there is nothing left to hide. */
     auto_free char *up = strdup(path);
@@ -727,7 +773,9 @@ static int apply_deletion(struct unpack *unpack, const char *path, bool opaque) 
         else
             up[0] = '\0';
         auto_close int parent = files_parent(unpack->root, up, &name);
-        auto_close int fd = parent < 0 ? parent : openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        auto_close int fd =
+            parent < 0 ? parent
+                       : openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (fd >= 0 && files_is_opaque(fd)) {
             unpack->totals->dropped++;
             return 0;
@@ -753,9 +801,10 @@ static int set_directory(struct unpack *unpack, struct pending *pending) {
     struct found found = { 0 };
 
     auto_close int at = files_parent(unpack->root, pending->path, &leaf);
-    auto_close int fd = at < 0 ? at : openat(at, leaf, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    auto_close int fd =
+        at < 0 ? at : openat(at, leaf, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
-        return 0;               /* a later entry took its place */
+        return 0; /* a later entry took its place */
     if (pending->implied && !unpack->exact) {
         /* It must not hide the owner and mode that the directory has below. */
         int r = pending->path[0] ? find_below(unpack->below, pending->path, &found) : 0;
@@ -804,8 +853,10 @@ static int unpack_entries(struct unpack *unpack) {
 
     while ((r = archive_read_next_header(unpack->tar, &entry)) == ARCHIVE_OK || r == ARCHIVE_WARN) {
         if (++unpack->totals->entries > unpack->limits->max_entries)
-            return error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "import", "the image has more than %llu entries; it is refused (--max-entries sets the limit)",
-                             (unsigned long long)unpack->limits->max_entries);
+            return error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "import",
+                "the image has more than %llu entries; it is refused (--max-entries sets the "
+                "limit)",
+                (unsigned long long)unpack->limits->max_entries);
         r = unpack_entry(unpack, entry, archive_entry_pathname(entry));
         if (r < 0)
             return r;
@@ -815,9 +866,18 @@ static int unpack_entries(struct unpack *unpack) {
     return r == ARCHIVE_EOF ? 0 : bad_tar(unpack, unpack->tar);
 }
 
-int unpack_layer(struct image_source *source, const char *name, int root, const struct stack *below, const struct unpack_limits *limits, struct unpack_totals *totals, struct unpacked *ret_unpacked,
-                 struct rollbox_error *error) {
-    struct unpack unpack = { .source = source, .member = name, .root = root, .below = below, .limits = limits, .totals = totals, .error = error, .stream.fd = -EBADF, .parent_fd = -EBADF };
+int unpack_layer(struct image_source *source, const char *name, int root, const struct stack *below,
+    const struct unpack_limits *limits, struct unpack_totals *totals, struct unpacked *ret_unpacked,
+    struct rollbox_error *error) {
+    struct unpack unpack = { .source = source,
+        .member = name,
+        .root = root,
+        .below = below,
+        .limits = limits,
+        .totals = totals,
+        .error = error,
+        .stream.fd = -EBADF,
+        .parent_fd = -EBADF };
     int r;
 
     digest_init(&unpack.digest);
@@ -853,10 +913,11 @@ int unpack_layer(struct image_source *source, const char *name, int root, const 
     return r;
 }
 
-/* ---- snapshot files -------------------------------------------------------------------------------------------------- */
+/* ---- snapshot files ---- */
 
 static int bad_snapshot(struct rollbox_error *error, const char *what) {
-    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import", "this is no snapshot that rollbox exported: %s", what);
+    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import",
+        "this is no snapshot that rollbox exported: %s", what);
 }
 
 static int read_snapshot_manifest(struct unpack *unpack, json_t **ret_manifest) {
@@ -867,7 +928,8 @@ static int read_snapshot_manifest(struct unpack *unpack, json_t **ret_manifest) 
         return bad_tar(unpack, unpack->tar);
     const char *name = archive_entry_pathname(entry);
     la_int64_t size = archive_entry_size(entry);
-    if (!name || strcmp(name, "manifest.json") != 0 || archive_entry_filetype(entry) != AE_IFREG || size <= 0 || size > MANIFEST_MAX_BYTES)
+    if (!name || strcmp(name, "manifest.json") != 0 || archive_entry_filetype(entry) != AE_IFREG ||
+        size <= 0 || size > MANIFEST_MAX_BYTES)
         return bad_snapshot(unpack->error, "it does not begin with manifest.json");
     text = malloc((size_t)size);
     if (!text)
@@ -877,12 +939,16 @@ static int read_snapshot_manifest(struct unpack *unpack, json_t **ret_manifest) 
     json_t *manifest = json_loadb(text, (size_t)size, JSON_REJECT_DUPLICATES, NULL);
     const char *format = json_string_value(json_object_get(manifest, "format"));
     json_int_t version = json_integer_value(json_object_get(manifest, "version"));
-    bool good = format && strcmp(format, "rollbox-snapshot") == 0 && json_is_array(json_object_get(manifest, "layers")) && json_is_array(json_object_get(manifest, "places"));
+    bool good = format && strcmp(format, "rollbox-snapshot") == 0 &&
+                json_is_array(json_object_get(manifest, "layers")) &&
+                json_is_array(json_object_get(manifest, "places"));
     int r = 0;
     if (!good)
         r = bad_snapshot(unpack->error, "its manifest.json is not valid");
     else if (version != 1)
-        r = error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, EPROTONOSUPPORT, "import", "the snapshot has version %lld of its format; this rollbox knows version 1", (long long)version);
+        r = error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, EPROTONOSUPPORT, "import",
+            "the snapshot has version %lld of its format; this rollbox knows version 1",
+            (long long)version);
     else if (json_array_size(json_object_get(manifest, "layers")) > MANIFEST_MAX_LAYERS)
         r = bad_snapshot(unpack->error, "it has too many layers");
     if (r < 0)
@@ -915,7 +981,9 @@ static int next_layer(struct unpack *unpack, int work, int *root, size_t layer) 
     unpack->layer = layer;
     if (*root < 0)
         return fail_unpack(unpack, -errno, "");
-    return add_pending(unpack, "", &owner, (struct timespec){ 0, 0 }, true) < 0 ? fail_unpack(unpack, -ENOMEM, "") : 0;
+    return add_pending(unpack, "", &owner, (struct timespec){ 0, 0 }, true) < 0
+               ? fail_unpack(unpack, -ENOMEM, "")
+               : 0;
 }
 
 static int unpack_layers(struct unpack *unpack, int work, size_t n) {
@@ -929,11 +997,14 @@ static int unpack_layers(struct unpack *unpack, int work, size_t n) {
         size_t layer;
 
         if (++unpack->totals->entries > unpack->limits->max_entries)
-            return error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "import", "the snapshot has more than %llu entries; it is refused (--max-entries sets the limit)",
-                             (unsigned long long)unpack->limits->max_entries);
+            return error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "import",
+                "the snapshot has more than %llu entries; it is refused (--max-entries sets the "
+                "limit)",
+                (unsigned long long)unpack->limits->max_entries);
         name = name ? split_layer(name, &layer) : NULL;
         if (!name || layer >= n || layer + 1 < begun)
-            return bad_snapshot(unpack->error, "an entry belongs to no layer, or its layers are not in order");
+            return bad_snapshot(
+                unpack->error, "an entry belongs to no layer, or its layers are not in order");
         while (begun <= layer) {
             r = next_layer(unpack, work, &root, begun++);
             if (r < 0)
@@ -955,9 +1026,18 @@ static int unpack_layers(struct unpack *unpack, int work, size_t n) {
     return unpack->root >= 0 ? finish_unpack(unpack) : 0;
 }
 
-int unpack_snapshot(int archive, int work, const struct unpack_limits *limits, struct unpack_totals *totals, json_t **ret_manifest, struct rollbox_error *error) {
+int unpack_snapshot(int archive, int work, const struct unpack_limits *limits,
+    struct unpack_totals *totals, json_t **ret_manifest, struct rollbox_error *error) {
     static const struct stack nothing = { 0 };
-    struct unpack unpack = { .member = "the snapshot", .root = -EBADF, .below = &nothing, .limits = limits, .totals = totals, .error = error, .stream.fd = -EBADF, .parent_fd = -EBADF, .exact = true };
+    struct unpack unpack = { .member = "the snapshot",
+        .root = -EBADF,
+        .below = &nothing,
+        .limits = limits,
+        .totals = totals,
+        .error = error,
+        .stream.fd = -EBADF,
+        .parent_fd = -EBADF,
+        .exact = true };
     json_t *manifest = NULL;
     int r = 0;
 

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A layer's tar, unpacked into a directory of its own in the format of an overlay's upper directory.
+ * A layer's tar, unpacked into a directory of its own in the format of an overlay's upper
+ * directory.
  *
- * Nothing in the tar is trusted. Names are taken apart here; every directory is reached from the layer's descriptor through no link (openat2), so neither "..", nor absolute names, nor links that an
- * earlier entry made lead out. Devices are left out, setuid bits are noted and not set, hard links lead to files of the same layer only.
+ * Nothing in the tar is trusted. Names are taken apart here; every directory is reached from the
+ * layer's descriptor through no link (openat2), so neither "..", nor absolute names, nor links that
+ * an earlier entry made lead out. Devices are left out, setuid bits are noted and not set, hard
+ * links lead to files of the same layer only.
  *
- * Deletions (.wh.NAME, .wh..wh..opq) are carried out when everything else is there: they are about the layers below, whatever their place in the tar. One of something that is not below is dropped: it
- * would show up in the sandbox as a name that cannot be looked at.
+ * Deletions (.wh.NAME, .wh..wh..opq) are carried out when everything else is there: they are about
+ * the layers below, whatever their place in the tar. One of something that is not below is dropped:
+ * it would show up in the sandbox as a name that cannot be looked at.
  */
 #ifndef ROLLBOX_STORE_UNPACK_H
 #define ROLLBOX_STORE_UNPACK_H
@@ -21,38 +25,47 @@
 #include "store/image_source.h"
 
 struct unpack_limits {
-    uint64_t max_entries;       /* of all layers together, as the next */
-    uint64_t max_bytes;         /* unpacked */
+    uint64_t max_entries; /* of all layers together, as the next */
+    uint64_t max_bytes;   /* unpacked */
     unsigned max_depth;
-    unsigned max_ratio;         /* unpacked to packed; past the first 256 MiB of a layer */
+    unsigned max_ratio; /* unpacked to packed; past the first 256 MiB of a layer */
 };
 
-#define UNPACK_DEFAULTS ((struct unpack_limits){ .max_entries = 2000000, .max_bytes = 64ull << 30, .max_depth = 1000, .max_ratio = 500 })
+#define UNPACK_DEFAULTS                                                                            \
+    ((struct unpack_limits){                                                                       \
+        .max_entries = 2000000, .max_bytes = 64ull << 30, .max_depth = 1000, .max_ratio = 500 })
 
 /* Counted over all layers of an image. */
 struct unpack_totals {
     uint64_t entries, bytes;
-    uint64_t devices;           /* left out */
-    uint64_t setid;             /* files whose setuid or setgid bit is only noted */
-    uint64_t attributes;        /* extended attributes that were left out */
-    uint64_t dropped;           /* deletions of what is not there */
+    uint64_t devices;    /* left out */
+    uint64_t setid;      /* files whose setuid or setgid bit is only noted */
+    uint64_t attributes; /* extended attributes that were left out */
+    uint64_t dropped;    /* deletions of what is not there */
 };
 
 struct unpacked {
-    char packed[DIGEST_HEX + 1];        /* SHA-256 of the member as it is */
-    char diff_id[DIGEST_HEX + 1];       /* of the tar in it */
-    uint64_t entries;           /* that are in the layer */
-    bool depends;               /* what the layer holds depends on what is below it: deletions, directories without an entry of their own */
+    char packed[DIGEST_HEX + 1];  /* SHA-256 of the member as it is */
+    char diff_id[DIGEST_HEX + 1]; /* of the tar in it */
+    uint64_t entries;             /* that are in the layer */
+    bool depends; /* what the layer holds depends on what is below it: deletions, directories
+                     without an entry of their own */
 };
 
-/* Unpacks the member `name` into the empty directory `root`. `below`: the layers below, the topmost first. */
-int unpack_layer(struct image_source *source, const char *name, int root, const struct stack *below, const struct unpack_limits *limits, struct unpack_totals *totals, struct unpacked *ret_unpacked,
-                 struct rollbox_error *error);
+/* Unpacks the member `name` into the empty directory `root`. `below`: the layers below, the topmost
+ * first. */
+int unpack_layer(struct image_source *source, const char *name, int root, const struct stack *below,
+    const struct unpack_limits *limits, struct unpack_totals *totals, struct unpacked *ret_unpacked,
+    struct rollbox_error *error);
 
-/* Unpacks a snapshot file (snapshot.c) into WORK/L0/fs, WORK/L1/fs, ..., just as it says. *ret_manifest is its manifest.json, checked as far as its format goes; digests are the caller's to check. */
-int unpack_snapshot(int archive, int work, const struct unpack_limits *limits, struct unpack_totals *totals, json_t **ret_manifest, struct rollbox_error *error);
+/* Unpacks a snapshot file (snapshot.c) into WORK/L0/fs, WORK/L1/fs, ..., just as it says.
+ * *ret_manifest is its manifest.json, checked as far as its format goes; digests are the caller's
+ * to check. */
+int unpack_snapshot(int archive, int work, const struct unpack_limits *limits,
+    struct unpack_totals *totals, json_t **ret_manifest, struct rollbox_error *error);
 
-/* The parts of a tar entry's name without "." and empty ones, for free(); NULL with EINVAL for one that has "..", ENOMEM. "" is the root. */
+/* The parts of a tar entry's name without "." and empty ones, for free(); NULL with EINVAL for one
+ * that has "..", ENOMEM. "" is the root. */
 char *unpack_name(const char *name);
 
 #endif

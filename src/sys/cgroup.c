@@ -2,9 +2,10 @@
 /*
  * cgroups: see cgroup.h for the model.
  *
- * One `hierarchy` is a mounted tree: on v1 there is one for each controller (or several share one: cpu,cpuacct), on v2 there is one
- * in all. Everything is done relative to directory descriptors: `parent_fd` is the group that was found, `engine_fd` our directory
- * in it. What v1 and v2 call differently is in the `files` table and in the few functions that ask for the backend.
+ * One `hierarchy` is a mounted tree: on v1 there is one for each controller (or several share one:
+ * cpu,cpuacct), on v2 there is one in all. Everything is done relative to directory descriptors:
+ * `parent_fd` is the group that was found, `engine_fd` our directory in it. What v1 and v2 call
+ * differently is in the `files` table and in the few functions that ask for the backend.
  *
  * Documentation/admin-guide/cgroup-v1/{memory,pids,freezer-subsystem}.rst, cgroup-v2.rst.
  */
@@ -32,29 +33,42 @@
 #include "sys/uapi.h"
 
 #define MOUNT "/sys/fs/cgroup"
-#define LAUNCHERS "launchers"   /* v2, run by root: the group that launchers are in */
+#define LAUNCHERS "launchers" /* v2, run by root: the group that launchers are in */
 #define MAX_PATH 2112
 #define MAX_HIERARCHIES 5
-#define MEMORY_MAX (UINT64_C(0x7ffffffffffff000))   /* what v1 has for "no limit" */
+#define MEMORY_MAX (UINT64_C(0x7ffffffffffff000)) /* what v1 has for "no limit" */
 #define FREEZE_TIMEOUT_NS INT64_C(1000000000)
 
 enum controller { MEMORY, PIDS, CPU, CPUACCT, FREEZER, CONTROLLERS };
 
 static const char *const controller_names[CONTROLLERS] = {
-    [MEMORY] = "memory", [PIDS] = "pids", [CPU] = "cpu", [CPUACCT] = "cpuacct", [FREEZER] = "freezer",
+    [MEMORY] = "memory",
+    [PIDS] = "pids",
+    [CPU] = "cpu",
+    [CPUACCT] = "cpuacct",
+    [FREEZER] = "freezer",
 };
 
 /* The files of a slot that stay open. */
-enum slot_file { FILE_MEMORY_NOW, FILE_MEMORY_PEAK, FILE_MEMORY_HITS, FILE_OOM, FILE_CPU, FILE_PIDS_NOW, SLOT_FILES };
+enum slot_file {
+    FILE_MEMORY_NOW,
+    FILE_MEMORY_PEAK,
+    FILE_MEMORY_HITS,
+    FILE_OOM,
+    FILE_CPU,
+    FILE_PIDS_NOW,
+    SLOT_FILES
+};
 
 static const struct slot_file_row {
     enum controller controller;
-    const char *v1, *v2;        /* NULL: not there; on v2 memory.events serves for two */
+    const char *v1, *v2; /* NULL: not there; on v2 memory.events serves for two */
     int flags;
     bool required;
 } slot_files[SLOT_FILES] = {
     [FILE_MEMORY_NOW] = { MEMORY, "memory.usage_in_bytes", "memory.current", O_RDONLY, true },
-    [FILE_MEMORY_PEAK] = { MEMORY, "memory.max_usage_in_bytes", "memory.peak", O_RDWR, false },     /* v2: 5.19, writable from 6.12 */
+    [FILE_MEMORY_PEAK] = { MEMORY, "memory.max_usage_in_bytes", "memory.peak", O_RDWR,
+        false }, /* v2: 5.19, writable from 6.12 */
     [FILE_MEMORY_HITS] = { MEMORY, "memory.failcnt", NULL, O_RDONLY, false },
     [FILE_OOM] = { MEMORY, "memory.oom_control", "memory.events", O_RDONLY, true },
     [FILE_CPU] = { CPUACCT, "cpuacct.usage", "cpu.stat", O_RDONLY, false },
@@ -63,7 +77,7 @@ static const struct slot_file_row {
 
 struct hierarchy {
     int parent_fd;
-    int engine_fd;              /* -EBADF until the first slot is made */
+    int engine_fd; /* -EBADF until the first slot is made */
     dev_t device;
 };
 
@@ -71,38 +85,39 @@ struct cgroup_root {
     enum cgroup_backend backend;
     struct hierarchy hierarchies[MAX_HIERARCHIES];
     size_t n_hierarchies;
-    int where[CONTROLLERS];     /* index of the controller's hierarchy, -1: not available */
+    int where[CONTROLLERS]; /* index of the controller's hierarchy, -1: not available */
     char name[80];
     uint64_t pid_namespace;
     char *paths[MAX_HIERARCHIES + 2];
     size_t n_paths;
-    unsigned serial;            /* makes slots' names unique even while an old one is busy */
-    bool clones_into;           /* v2: clone3 is there, so processes start in their group */
-    bool lends;                 /* v2, run by root: launchers have other ids, see open_to_launchers */
-    int oom_fd;                 /* v1: the eventfd of our own directory, which is told of the groups above alone. -1 or -EBADF: none */
-    uint64_t n_above;           /* how often it was */
-    struct list busy;           /* slots that could not be removed yet */
+    unsigned serial;  /* makes slots' names unique even while an old one is busy */
+    bool clones_into; /* v2: clone3 is there, so processes start in their group */
+    bool lends;       /* v2, run by root: launchers have other ids, see open_to_launchers */
+    int oom_fd; /* v1: the eventfd of our own directory, which is told of the groups above alone. -1
+                   or -EBADF: none */
+    uint64_t n_above; /* how often it was */
+    struct list busy; /* slots that could not be removed yet */
 };
 
 struct cgroup_slot {
-    struct list node;           /* in root->busy */
+    struct list node; /* in root->busy */
     struct cgroup_root *root;
     char name[32];
-    unsigned members;           /* bits: the hierarchies that it is in */
-    int dir_fd;                 /* v2 */
-    int oom_fd;                 /* v1: eventfd. v2: borrowed from files */
+    unsigned members; /* bits: the hierarchies that it is in */
+    int dir_fd;       /* v2 */
+    int oom_fd;       /* v1: eventfd. v2: borrowed from files */
     int files[SLOT_FILES];
-    uint64_t n_told;            /* how often memory was short, here (v2) or above too (v1) */
-    uint64_t n_above;           /* v1: of the root's count, what was before */
-    uint64_t n_own;             /* of n_told: here; as of the last look */
+    uint64_t n_told;  /* how often memory was short, here (v2) or above too (v1) */
+    uint64_t n_above; /* v1: of the root's count, what was before */
+    uint64_t n_own;   /* of n_told: here; as of the last look */
     bool peak_resets;
-    bool resting;               /* `files` are opened for each look */
+    bool resting; /* `files` are opened for each look */
     uint64_t memory_limit;
     uint32_t cpu_milli;
-    struct cgroup_usage base;   /* what was counted before the last reset */
+    struct cgroup_usage base; /* what was counted before the last reset */
 };
 
-/* ---- small files --------------------------------------------------------------------------------------------------- */
+/* ---- small files ---- */
 
 static int write_fd(int fd, const char *text) {
     ssize_t n = write(fd, text, strlen(text));
@@ -117,7 +132,8 @@ static int write_at(int dir_fd, const char *path, const char *text) {
 }
 
 /* A file of the slot that is not kept open, in the hierarchy of a controller. */
-static int write_slot(const struct cgroup_slot *slot, enum controller controller, const char *file, const char *text) {
+static int write_slot(const struct cgroup_slot *slot, enum controller controller, const char *file,
+    const char *text) {
     const struct cgroup_root *root = slot->root;
     char path[96];
 
@@ -127,7 +143,8 @@ static int write_slot(const struct cgroup_slot *slot, enum controller controller
     return write_at(root->hierarchies[root->where[controller]].engine_fd, path, text);
 }
 
-static int write_slot_u64(const struct cgroup_slot *slot, enum controller controller, const char *file, uint64_t value) {
+static int write_slot_u64(
+    const struct cgroup_slot *slot, enum controller controller, const char *file, uint64_t value) {
     char text[24];
 
     snprintf(text, sizeof(text), "%" PRIu64, value);
@@ -206,10 +223,11 @@ static void sleep_ns(long ns) {
     nanosleep(&(struct timespec){ .tv_nsec = ns }, NULL);
 }
 
-/* ---- finding the place --------------------------------------------------------------------------------------------- */
+/* ---- finding the place ---- */
 
-/* Our position in the hierarchy of a controller ("" for v2's) as a string inside `cgroups`, the text of /proc/self/cgroup; lines
- * are "number:controllers:path". NULL if there is none. `copy` takes it. */
+/* Our position in the hierarchy of a controller ("" for v2's) as a string inside `cgroups`, the
+ * text of /proc/self/cgroup; lines are "number:controllers:path". NULL if there is none. `copy`
+ * takes it. */
 static bool own_position(const char *cgroups, const char *controller, char *copy, size_t size) {
     for (const char *line = cgroups; *line != '\0';) {
         const char *end = strchrnul(line, '\n');
@@ -230,8 +248,10 @@ static bool own_position(const char *cgroups, const char *controller, char *copy
     return false;
 }
 
-/* The path of our position in a hierarchy that is mounted at `mount`; or (in a container that sees another part of the tree) of its top. The length of the top's; 0: we are in none. */
-static size_t own_path(const char *cgroups, const char *controller, const char *mount, char *path, size_t size) {
+/* The path of our position in a hierarchy that is mounted at `mount`; or (in a container that sees
+ * another part of the tree) of its top. The length of the top's; 0: we are in none. */
+static size_t own_path(
+    const char *cgroups, const char *controller, const char *mount, char *path, size_t size) {
     char position[2048];
     const size_t top = strlen(mount);
 
@@ -247,18 +267,22 @@ static size_t own_path(const char *cgroups, const char *controller, const char *
 static const struct memory_files {
     const char *controller, *mount, *limit, *usage, *files[2];
 } memory_files[] = {
-    { "memory", MOUNT "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", { "total_active_file", "total_inactive_file" } },
+    { "memory", MOUNT "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+        { "total_active_file", "total_inactive_file" } },
     { "", MOUNT, "memory.max", "memory.current", { "active_file", "inactive_file" } },
 };
 
 static uint64_t left_in(const struct memory_files *names, int group) {
     char text[8192];
     uint64_t limit, used;
-    auto_close int limit_fd = openat(group, names->limit, O_RDONLY | O_CLOEXEC), usage_fd = openat(group, names->usage, O_RDONLY | O_CLOEXEC);
+    auto_close int limit_fd = openat(group, names->limit, O_RDONLY | O_CLOEXEC),
+                   usage_fd = openat(group, names->usage, O_RDONLY | O_CLOEXEC);
 
-    if (limit_fd < 0 || usage_fd < 0 || read_u64(limit_fd, &limit) < 0 || read_u64(usage_fd, &used) < 0)
-        return UINT64_MAX;      /* "max", or the uppermost group of v2 */
-    for (size_t i = 0; i < ARRAY_SIZE(names->files) && read_at(group, "memory.stat", text, sizeof(text)) > 0; i++)
+    if (limit_fd < 0 || usage_fd < 0 || read_u64(limit_fd, &limit) < 0 ||
+        read_u64(usage_fd, &used) < 0)
+        return UINT64_MAX; /* "max", or the uppermost group of v2 */
+    for (size_t i = 0;
+         i < ARRAY_SIZE(names->files) && read_at(group, "memory.stat", text, sizeof(text)) > 0; i++)
         used -= MIN(used, keyed_value(text, names->files[i]));
     return limit > used ? limit - used : 0;
 }
@@ -290,7 +314,8 @@ static bool may_write(int dir_fd, const char *path) {
 }
 
 static int add_path(struct cgroup_root *root, const char *parent, const char *suffix) {
-    if (asprintf(&root->paths[root->n_paths], "%s%s%s%s", parent, strcmp(parent, "/") == 0 ? "" : "/", root->name, suffix) < 0) {
+    if (asprintf(&root->paths[root->n_paths], "%s%s%s%s", parent,
+            strcmp(parent, "/") == 0 ? "" : "/", root->name, suffix) < 0) {
         root->paths[root->n_paths] = NULL;
         return -ENOMEM;
     }
@@ -298,13 +323,15 @@ static int add_path(struct cgroup_root *root, const char *parent, const char *su
     return 0;
 }
 
-static int add_hierarchy(struct cgroup_root *root, int take_fd, const char *path, const struct stat *st) {
+static int add_hierarchy(
+    struct cgroup_root *root, int take_fd, const char *path, const struct stat *st) {
     auto_close int fd = take_fd;
     int r = add_path(root, path, "");
 
     if (r < 0)
         return r;
-    root->hierarchies[root->n_hierarchies++] = (struct hierarchy){ .parent_fd = TAKE_FD(fd), .engine_fd = -EBADF, .device = st->st_dev };
+    root->hierarchies[root->n_hierarchies++] =
+        (struct hierarchy){ .parent_fd = TAKE_FD(fd), .engine_fd = -EBADF, .device = st->st_dev };
     return 0;
 }
 
@@ -322,9 +349,10 @@ static void drop_hierarchies(struct cgroup_root *root) {
     root->n_hierarchies = root->n_paths = 0;
 }
 
-/* One controller of v1, mounted at its usual place: at our own position, or (in a container that sees another part of the tree) at
- * the top. Not being there is no error. */
-static int find_v1_controller(struct cgroup_root *root, const char *cgroups, enum controller controller) {
+/* One controller of v1, mounted at its usual place: at our own position, or (in a container that
+ * sees another part of the tree) at the top. Not being there is no error. */
+static int find_v1_controller(
+    struct cgroup_root *root, const char *cgroups, enum controller controller) {
     char mount[64], path[MAX_PATH];
     auto_close int fd = -EBADF;
     struct stat st;
@@ -339,7 +367,7 @@ static int find_v1_controller(struct cgroup_root *root, const char *cgroups, enu
     if (fstat(fd, &st) < 0)
         return -errno;
     for (size_t i = 0; i < root->n_hierarchies; i++)
-        if (root->hierarchies[i].device == st.st_dev) {         /* mounted together with one that we have */
+        if (root->hierarchies[i].device == st.st_dev) { /* mounted together with one that we have */
             root->where[controller] = (int)i;
             return 0;
         }
@@ -353,18 +381,20 @@ static int find_v1_controller(struct cgroup_root *root, const char *cgroups, enu
 }
 
 static bool controller_masked(const struct features *features, enum controller controller) {
-    return (controller == MEMORY && !features->cgroup_memory) || (controller == PIDS && !features->cgroup_pids) ||
+    return (controller == MEMORY && !features->cgroup_memory) ||
+           (controller == PIDS && !features->cgroup_pids) ||
            (controller == CPU && !features->cgroup_cpu);
 }
 
-static int find_v1(struct cgroup_root *root, const struct features *features, const char *cgroups, enum cgroup_use use) {
+static int find_v1(struct cgroup_root *root, const struct features *features, const char *cgroups,
+    enum cgroup_use use) {
     for (enum controller c = 0; c < (use == CGROUP_LIMITS ? CPUACCT : CONTROLLERS); c++) {
         int r = controller_masked(features, c) ? 0 : find_v1_controller(root, cgroups, c);
 
         if (r < 0)
             return r;
-        /* A limit on memory without one on processes (or the reverse) would have to be completed by the other back end: better one
-         * of them for all. */
+        /* A limit on memory without one on processes (or the reverse) would have to be completed by
+         * the other back end: better one of them for all. */
         if (c <= PIDS && root->where[c] < 0) {
             drop_hierarchies(root);
             return 0;
@@ -375,16 +405,19 @@ static int find_v1(struct cgroup_root *root, const struct features *features, co
 }
 
 /* "+memory +pids +cpu" of what both `available` and `features` have. */
-static void v2_wanted(const struct features *features, const char *available, char *text, size_t size) {
+static void v2_wanted(
+    const struct features *features, const char *available, char *text, size_t size) {
     text[0] = '\0';
     for (enum controller c = 0; c <= CPU; c++)
         if (!controller_masked(features, c) && has_word(available, controller_names[c], ' ', '\n'))
-            snprintf(text + strlen(text), size - strlen(text), "%s+%s", text[0] != '\0' ? " " : "", controller_names[c]);
+            snprintf(text + strlen(text), size - strlen(text), "%s+%s", text[0] != '\0' ? " " : "",
+                controller_names[c]);
 }
 
-/* Can groups with limits be made in this directory? Yes if memory and pids are handed down already, or if nobody is in the way of
- * enabling that. */
-static bool v2_usable(const struct features *features, int dir_fd, bool own, bool *ret_need_leaf, char *controllers, size_t size) {
+/* Can groups with limits be made in this directory? Yes if memory and pids are handed down already,
+ * or if nobody is in the way of enabling that. */
+static bool v2_usable(const struct features *features, int dir_fd, bool own, bool *ret_need_leaf,
+    char *controllers, size_t size) {
     char available[512], wanted[64], procs[64];
     bool alone = false, need_leaf = false;
     int r;
@@ -397,7 +430,8 @@ static bool v2_usable(const struct features *features, int dir_fd, bool own, boo
         *ret_need_leaf = false;
         return true;
     }
-    if (read_at(dir_fd, "cgroup.controllers", available, sizeof(available)) < 0 || !may_write(dir_fd, "cgroup.subtree_control"))
+    if (read_at(dir_fd, "cgroup.controllers", available, sizeof(available)) < 0 ||
+        !may_write(dir_fd, "cgroup.subtree_control"))
         return false;
     if (!has_word(available, "memory", ' ', '\n') || !has_word(available, "pids", ' ', '\n'))
         return false;
@@ -408,7 +442,8 @@ static bool v2_usable(const struct features *features, int dir_fd, bool own, boo
         char self[16];
 
         snprintf(self, sizeof(self), "%d\n", (int)getpid());
-        alone = read_at(dir_fd, "cgroup.procs", procs, sizeof(procs)) > 0 && strcmp(procs, self) == 0;
+        alone =
+            read_at(dir_fd, "cgroup.procs", procs, sizeof(procs)) > 0 && strcmp(procs, self) == 0;
         need_leaf = alone;
     }
     if (r < 0 && !need_leaf)
@@ -419,7 +454,8 @@ static bool v2_usable(const struct features *features, int dir_fd, bool own, boo
 }
 
 /* Moves this process into a child of its own cgroup so that the controllers can be handed down. */
-static int v2_make_leaf(struct cgroup_root *root, const struct features *features, int dir_fd, const char *path, const char *available) {
+static int v2_make_leaf(struct cgroup_root *root, const struct features *features, int dir_fd,
+    const char *path, const char *available) {
     char leaf[sizeof(root->name) + 16], file[sizeof(leaf) + 16], wanted[64];
     int r;
 
@@ -439,21 +475,23 @@ static int v2_make_leaf(struct cgroup_root *root, const struct features *feature
     return r;
 }
 
-/* Our own cgroup first, then its ancestors: the nearest that hands memory and pids down to its children and lets us move processes
- * there. */
+/* Our own cgroup first, then its ancestors: the nearest that hands memory and pids down to its
+ * children and lets us move processes there. */
 static int find_v2(struct cgroup_root *root, const struct features *features, const char *cgroups) {
     char path[MAX_PATH], controllers[512];
     bool own = true;
     int r;
 
-    if (!features->cgroup_memory || !features->cgroup_pids || own_path(cgroups, "", MOUNT, path, sizeof(path)) == 0)
+    if (!features->cgroup_memory || !features->cgroup_pids ||
+        own_path(cgroups, "", MOUNT, path, sizeof(path)) == 0)
         return 0;
     for (;; own = false) {
         auto_close int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
         bool need_leaf = false;
         struct stat st;
 
-        if (fd >= 0 && is_type(fd, CGROUP2_SUPER_MAGIC) && v2_usable(features, fd, own, &need_leaf, controllers, sizeof(controllers))) {
+        if (fd >= 0 && is_type(fd, CGROUP2_SUPER_MAGIC) &&
+            v2_usable(features, fd, own, &need_leaf, controllers, sizeof(controllers))) {
             if (fstat(fd, &st) < 0)
                 return -errno;
             if (!need_leaf || v2_make_leaf(root, features, fd, path, controllers) == 0) {
@@ -467,7 +505,8 @@ static int find_v2(struct cgroup_root *root, const struct features *features, co
             return 0;
         *strrchr(path, '/') = '\0';
     }
-    root->where[MEMORY] = root->where[PIDS] = root->where[CPUACCT] = root->where[FREEZER] = 0;  /* the last two are part of every group */
+    root->where[MEMORY] = root->where[PIDS] = root->where[CPUACCT] = root->where[FREEZER] =
+        0; /* the last two are part of every group */
     if (features->cgroup_cpu && has_word(controllers, "cpu", ' ', '\n'))
         root->where[CPU] = 0;
     root->backend = CGROUP_V2;
@@ -476,7 +515,8 @@ static int find_v2(struct cgroup_root *root, const struct features *features, co
     return 0;
 }
 
-int cgroup_root_open(const struct features *features, enum cgroup_use use, struct cgroup_root **ret_root) {
+int cgroup_root_open(
+    const struct features *features, enum cgroup_use use, struct cgroup_root **ret_root) {
     struct cgroup_root *root = calloc(1, sizeof(*root));
     int64_t start = proc_start_time(getpid());
     char cgroups[8192];
@@ -489,9 +529,11 @@ int cgroup_root_open(const struct features *features, enum cgroup_use use, struc
     list_init(&root->busy);
     drop_hierarchies(root);
     root->oom_fd = -EBADF;
-    if (start >= 0 && stat("/proc/self/ns/pid", &st) == 0 && read_at(AT_FDCWD, "/proc/self/cgroup", cgroups, sizeof(cgroups)) > 0) {
+    if (start >= 0 && stat("/proc/self/ns/pid", &st) == 0 &&
+        read_at(AT_FDCWD, "/proc/self/cgroup", cgroups, sizeof(cgroups)) > 0) {
         root->pid_namespace = st.st_ino;
-        snprintf(root->name, sizeof(root->name), "rollbox-%" PRIu64 "-%d-%" PRId64, root->pid_namespace, (int)getpid(), start);
+        snprintf(root->name, sizeof(root->name), "rollbox-%" PRIu64 "-%d-%" PRId64,
+            root->pid_namespace, (int)getpid(), start);
         if (features->cgroup_v2)
             r = find_v2(root, features, cgroups);
         if (r == 0 && root->backend == CGROUP_NONE && features->cgroup_v1)
@@ -511,7 +553,9 @@ enum cgroup_backend cgroup_root_backend(const struct cgroup_root *root) {
 }
 
 const char *cgroup_backend_name(enum cgroup_backend backend) {
-    static const char *const names[] = { [CGROUP_NONE] = "none", [CGROUP_V1] = "v1", [CGROUP_V2] = "v2" };
+    static const char *const names[] = {
+        [CGROUP_NONE] = "none", [CGROUP_V1] = "v1", [CGROUP_V2] = "v2"
+    };
 
     return names[backend];
 }
@@ -528,10 +572,10 @@ const char *const *cgroup_paths(const struct cgroup_root *root) {
     return (const char *const *)root->paths;
 }
 
-/* ---- removing ------------------------------------------------------------------------------------------------------ */
+/* ---- removing ---- */
 
-/* SIGKILL to what is in the group at `dir_fd`. v1 has no call for that, and members fork: the caller asks again until the group can
- * be removed. Returns how many were there. */
+/* SIGKILL to what is in the group at `dir_fd`. v1 has no call for that, and members fork: the
+ * caller asks again until the group can be removed. Returns how many were there. */
 static int kill_members(int dir_fd) {
     auto_close int fd = -EBADF;
     char text[4096 + 1];
@@ -564,8 +608,8 @@ static int kill_members(int dir_fd) {
     return n_killed;
 }
 
-/* Removes a group and those below it, killing members. -EBUSY as long as the dying are not gone. Depth is bounded: rollbox makes
- * two levels, and a guest cannot make any. */
+/* Removes a group and those below it, killing members. -EBUSY as long as the dying are not gone.
+ * Depth is bounded: rollbox makes two levels, and a guest cannot make any. */
 static int remove_tree(int parent_fd, const char *name, int depth) {
     auto_close int dir_fd = -EBADF;
     struct dirent *entry;
@@ -578,7 +622,7 @@ static int remove_tree(int parent_fd, const char *name, int depth) {
     if (dir_fd < 0)
         return errno == ENOENT ? 0 : -errno;
     (void)kill_members(dir_fd);
-    (void)write_at(dir_fd, "freezer.state", "THAWED");  /* v1: who is frozen does not die */
+    (void)write_at(dir_fd, "freezer.state", "THAWED"); /* v1: who is frozen does not die */
     copy = fcntl(dir_fd, F_DUPFD_CLOEXEC, 3);
     dir = copy >= 0 ? fdopendir(copy) : NULL;
     if (dir == NULL) {
@@ -618,38 +662,46 @@ int cgroup_paths_remove(const char *const *paths, int timeout_ms) {
     return result;
 }
 
-/* Is this the directory of an engine of our pid namespace that is dead? Others' pids mean nothing to us. */
+/* Is this the directory of an engine of our pid namespace that is dead? Others' pids mean nothing
+ * to us. */
 static bool is_leftover(const struct cgroup_root *root, const char *name) {
     uint64_t pid_namespace;
     int64_t start;
     int pid, n = 0;
 
-    if (sscanf(name, "rollbox-%" SCNu64 "-%d-%" SCNd64 "%n", &pid_namespace, &pid, &start, &n) != 3 || n == 0)
+    if (sscanf(name, "rollbox-%" SCNu64 "-%d-%" SCNd64 "%n", &pid_namespace, &pid, &start, &n) !=
+            3 ||
+        n == 0)
         return false;
     if (name[n] != '\0' && strcmp(name + n, "-engine") != 0)
         return false;
     return pid_namespace == root->pid_namespace && proc_start_time(pid) != start;
 }
 
-/* What becomes of each leftover. It is killed and thawed in all hierarchies before it is waited for in one. */
+/* What becomes of each leftover. It is killed and thawed in all hierarchies before it is waited for
+ * in one. */
 enum leftover_use { COUNT, KILL, REMOVE };
 
-/* The directories of engines that are dead: how many; if they are to be removed, how many were in the first hierarchy. */
+/* The directories of engines that are dead: how many; if they are to be removed, how many were in
+ * the first hierarchy. */
 static int find_leftovers(const struct cgroup_root *root, enum leftover_use use) {
     int64_t deadline = use == REMOVE ? clock_now_ns() + INT64_C(2000000000) : 0;
     int n = 0;
 
     for (size_t i = 0; i < root->n_hierarchies; i++) {
         /* By its path: the caller may be a fork without our descriptors. */
-        auto_free char *path = strndup(root->paths[i], (size_t)(strrchr(root->paths[i], '/') - root->paths[i]));
+        auto_free char *path =
+            strndup(root->paths[i], (size_t)(strrchr(root->paths[i], '/') - root->paths[i]));
         DIR *dir = path != NULL ? opendir(path) : NULL;
         struct dirent *entry;
 
         if (dir == NULL)
             return -errno;
         while ((entry = readdir(dir)) != NULL)
-            if (entry->d_type == DT_DIR && strncmp(entry->d_name, "rollbox-", 8) == 0 && is_leftover(root, entry->d_name) &&
-                (use == COUNT || (remove_tree_within(dirfd(dir), entry->d_name, deadline) == 0 && i == 0)))
+            if (entry->d_type == DT_DIR && strncmp(entry->d_name, "rollbox-", 8) == 0 &&
+                is_leftover(root, entry->d_name) &&
+                (use == COUNT ||
+                    (remove_tree_within(dirfd(dir), entry->d_name, deadline) == 0 && i == 0)))
                 n++;
         closedir(dir);
     }
@@ -667,21 +719,25 @@ bool cgroup_any_leftover(const struct cgroup_root *root) {
     return find_leftovers(root, COUNT) != 0;
 }
 
-/* ---- slots --------------------------------------------------------------------------------------------------------- */
+/* ---- slots ---- */
 
-/* One program of normal weight on each CPU: what all sandboxes of an engine weigh against the host's programs, however many they are. */
+/* One program of normal weight on each CPU: what all sandboxes of an engine weigh against the
+ * host's programs, however many they are. */
 static int set_weights(const struct cgroup_root *root, int engine_fd) {
-    const uint64_t normal = root->backend == CGROUP_V2 ? 100 : 1024, most = root->backend == CGROUP_V2 ? 10000 : 262144;
+    const uint64_t normal = root->backend == CGROUP_V2 ? 100 : 1024,
+                   most = root->backend == CGROUP_V2 ? 10000 : 262144;
     char text[24];
 
-    snprintf(text, sizeof(text), "%" PRIu64, MIN(normal * (uint64_t)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1l), most));
+    snprintf(text, sizeof(text), "%" PRIu64,
+        MIN(normal * (uint64_t)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1l), most));
     return write_at(engine_fd, root->backend == CGROUP_V2 ? "cpu.weight" : "cpu.shares", text);
 }
 
 /*
- * v2: CLONE_INTO_CGROUP takes the right to write to cgroup.procs of the new group, and of the nearest group that the old and the
- * new one have in common. A launcher that root's engine has started has given up root's ids by then. So these files are for
- * everybody, in a directory that root alone may enter: who has a descriptor of the group, as the launcher has, gets in.
+ * v2: CLONE_INTO_CGROUP takes the right to write to cgroup.procs of the new group, and of the
+ * nearest group that the old and the new one have in common. A launcher that root's engine has
+ * started has given up root's ids by then. So these files are for everybody, in a directory that
+ * root alone may enter: who has a descriptor of the group, as the launcher has, gets in.
  */
 static int open_to_launchers(const struct cgroup_root *root, int dir_fd, const char *path) {
     return root->lends && fchmodat(dir_fd, path, 0666, 0) < 0 ? -errno : 0;
@@ -700,7 +756,8 @@ static int make_engine_dirs(struct cgroup_root *root) {
         if (fd < 0)
             return -errno;
         if (root->backend == CGROUP_V2) {
-            int r = write_at(fd, "cgroup.subtree_control", root->where[CPU] >= 0 ? "+memory +pids +cpu" : "+memory +pids");
+            int r = write_at(fd, "cgroup.subtree_control",
+                root->where[CPU] >= 0 ? "+memory +pids +cpu" : "+memory +pids");
 
             if (r == 0)
                 r = open_to_launchers(root, fd, "cgroup.procs");
@@ -719,10 +776,11 @@ static int make_engine_dirs(struct cgroup_root *root) {
 }
 
 /*
- * Swap is not added to the limit: v2 gives the group none. v1 limits memory + swap, in a file of its own, never to less than memory
- * (hence the order), here to a huge page more: were the two equal, that one would be met first, whose failures some kernels do not
- * count (6.18: memory.memsw.failcnt stays 0). Swappiness 0 keeps the rest out of swap, and is all there is on kernels that do not
- * account it.
+ * Swap is not added to the limit: v2 gives the group none. v1 limits memory + swap, in a file of
+ * its own, never to less than memory (hence the order), here to a huge page more: were the two
+ * equal, that one would be met first, whose failures some kernels do not count (6.18:
+ * memory.memsw.failcnt stays 0). Swappiness 0 keeps the rest out of swap, and is all there is on
+ * kernels that do not account it.
  */
 static int limit_memory(struct cgroup_slot *slot, uint64_t bytes) {
     const uint64_t room = UINT64_C(2) << 20;
@@ -733,7 +791,8 @@ static int limit_memory(struct cgroup_slot *slot, uint64_t bytes) {
     if (limit == slot->memory_limit)
         return 0;
     if (slot->root->backend == CGROUP_V2) {
-        r = bytes == 0 ? write_slot(slot, MEMORY, "memory.max", "max") : write_slot_u64(slot, MEMORY, "memory.max", limit);
+        r = bytes == 0 ? write_slot(slot, MEMORY, "memory.max", "max")
+                       : write_slot_u64(slot, MEMORY, "memory.max", limit);
         if (r == 0)
             r_swap = write_slot(slot, MEMORY, "memory.swap.max", bytes == 0 ? "max" : "0");
     } else {
@@ -756,11 +815,12 @@ static int limit_memory(struct cgroup_slot *slot, uint64_t bytes) {
 }
 
 static int limit_processes(struct cgroup_slot *slot, uint32_t processes) {
-    return processes == 0 ? write_slot(slot, PIDS, "pids.max", "max") : write_slot_u64(slot, PIDS, "pids.max", processes);
+    return processes == 0 ? write_slot(slot, PIDS, "pids.max", "max")
+                          : write_slot_u64(slot, PIDS, "pids.max", processes);
 }
 
-/* A short period keeps a throttled guest from stalling for a tenth of a second; below a millisecond of quota, the least the kernel
- * takes, it must be longer. */
+/* A short period keeps a throttled guest from stalling for a tenth of a second; below a millisecond
+ * of quota, the least the kernel takes, it must be longer. */
 static int limit_cpu(struct cgroup_slot *slot, uint32_t milli) {
     unsigned period_us = milli >= 50 ? 20000 : 1000000;
     uint64_t quota_us = (uint64_t)milli * period_us / 1000;
@@ -793,8 +853,10 @@ int cgroup_slot_limit(struct cgroup_slot *slot, const struct cgroup_limits *limi
 }
 
 /*
- * An eventfd that the kernel raises when the group is out of memory: "<eventfd> <memory.oom_control>" to cgroup.event_control. All groups below one that is out of memory are told, before the
- * kernel kills: so what a slot was told more often than the directory above it, which nobody charges, it was told of itself.
+ * An eventfd that the kernel raises when the group is out of memory: "<eventfd>
+ * <memory.oom_control>" to cgroup.event_control. All groups below one that is out of memory are
+ * told, before the kernel kills: so what a slot was told more often than the directory above it,
+ * which nobody charges, it was told of itself.
  */
 static int arm_oom_eventfd(int engine_fd, const char *group, int control, int *ret_fd) {
     auto_close int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -807,7 +869,7 @@ static int arm_oom_eventfd(int engine_fd, const char *group, int control, int *r
     snprintf(text, sizeof(text), "%d %d", fd, control);
     r = write_at(engine_fd, path, text);
     if (r == -ENOENT)
-        return 0;               /* a later kernel without the interface: oom_kills still counts */
+        return 0; /* a later kernel without the interface: oom_kills still counts */
     if (r < 0)
         return r;
     *ret_fd = TAKE_FD(fd);
@@ -817,7 +879,8 @@ static int arm_oom_eventfd(int engine_fd, const char *group, int control, int *r
 static uint64_t take_count(int eventfd) {
     uint64_t count;
 
-    return eventfd >= 0 && read(eventfd, &count, sizeof(count)) == (ssize_t)sizeof(count) ? count : 0;
+    return eventfd >= 0 && read(eventfd, &count, sizeof(count)) == (ssize_t)sizeof(count) ? count
+                                                                                          : 0;
 }
 
 static uint64_t told_above(struct cgroup_root *root) {
@@ -848,7 +911,8 @@ static int open_readings(struct cgroup_slot *slot, size_t first, size_t last) {
         char path[96];
         int at;
 
-        if (name == NULL || slot->files[i] >= 0 || root->where[row->controller] < 0 || !(slot->members & 1u << root->where[row->controller]))
+        if (name == NULL || slot->files[i] >= 0 || root->where[row->controller] < 0 ||
+            !(slot->members & 1u << root->where[row->controller]))
             continue;
         at = root->hierarchies[root->where[row->controller]].engine_fd;
         snprintf(path, sizeof(path), "%s/%s", slot->name, name);
@@ -873,14 +937,16 @@ static int open_files(struct cgroup_slot *slot) {
 
     if (r < 0 || root->backend == CGROUP_V1)
         return r < 0 ? r : arm_slot(slot);
-    slot->dir_fd = openat(root->hierarchies[0].engine_fd, slot->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    slot->dir_fd =
+        openat(root->hierarchies[0].engine_fd, slot->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (slot->dir_fd < 0)
         return -errno;
     slot->oom_fd = slot->files[FILE_OOM];
     return 0;
 }
 
-int cgroup_slot_new(struct cgroup_root *root, unsigned id, const struct cgroup_limits *limits, bool rests, struct cgroup_slot **ret_slot) {
+int cgroup_slot_new(struct cgroup_root *root, unsigned id, const struct cgroup_limits *limits,
+    bool rests, struct cgroup_slot **ret_slot) {
     struct cgroup_slot *slot;
     int r;
 
@@ -930,7 +996,9 @@ static bool remove_slot(struct cgroup_slot *slot) {
     bool gone = true;
 
     for (size_t i = 0; i < slot->root->n_hierarchies; i++)
-        if (slot->members & 1u << i && unlinkat(slot->root->hierarchies[i].engine_fd, slot->name, AT_REMOVEDIR) < 0 && errno != ENOENT)
+        if (slot->members & 1u << i &&
+            unlinkat(slot->root->hierarchies[i].engine_fd, slot->name, AT_REMOVEDIR) < 0 &&
+            errno != ENOENT)
             gone = false;
     return gone;
 }
@@ -971,7 +1039,9 @@ int cgroup_root_remove(struct cgroup_root *root) {
     if (root->lends && root->hierarchies[0].engine_fd >= 0)
         (void)unlinkat(root->hierarchies[0].engine_fd, LAUNCHERS, AT_REMOVEDIR);
     for (size_t i = 0; i < root->n_hierarchies && r == 0; i++)
-        if (root->hierarchies[i].engine_fd >= 0 && unlinkat(root->hierarchies[i].parent_fd, root->name, AT_REMOVEDIR) < 0 && errno != ENOENT)
+        if (root->hierarchies[i].engine_fd >= 0 &&
+            unlinkat(root->hierarchies[i].parent_fd, root->name, AT_REMOVEDIR) < 0 &&
+            errno != ENOENT)
             r = -errno;
     return r;
 }
@@ -1028,7 +1098,8 @@ int cgroup_slot_open_entries(const struct cgroup_slot *slot, int fds[CGROUP_MAX_
 
     if (cgroup_slot_fd(slot) >= 0)
         return 0;
-    snprintf(path, sizeof(path), "%s/%s", slot->name, root->backend == CGROUP_V1 ? "tasks" : "cgroup.procs");
+    snprintf(path, sizeof(path), "%s/%s", slot->name,
+        root->backend == CGROUP_V1 ? "tasks" : "cgroup.procs");
     for (size_t i = 0; i < root->n_hierarchies; i++) {
         if (!(slot->members & 1u << i))
             continue;
@@ -1072,9 +1143,10 @@ bool cgroup_slot_hear_oom(struct cgroup_slot *slot) {
     return is_new;
 }
 
-/* ---- usage --------------------------------------------------------------------------------------------------------- */
+/* ---- usage ---- */
 
-/* How often the memory limit was met, and the kernel killed for it, since the making of the group. */
+/* How often the memory limit was met, and the kernel killed for it, since the making of the group.
+ */
 static int read_hits(struct cgroup_slot *slot, struct cgroup_usage *u, bool kills) {
     bool v2 = slot->root->backend == CGROUP_V2;
     uint64_t value = 0;
@@ -1089,7 +1161,8 @@ static int read_hits(struct cgroup_slot *slot, struct cgroup_usage *u, bool kill
     }
     if (v2)
         u->memory_limit_hits = (uint32_t)keyed_value(text, "max");
-    else if (slot->files[FILE_MEMORY_HITS] >= 0 && read_u64(slot->files[FILE_MEMORY_HITS], &value) == 0)
+    else if (slot->files[FILE_MEMORY_HITS] >= 0 &&
+             read_u64(slot->files[FILE_MEMORY_HITS], &value) == 0)
         u->memory_limit_hits = (uint32_t)value;
     return 0;
 }
@@ -1117,7 +1190,7 @@ static int read_counts(struct cgroup_slot *slot, struct cgroup_usage *u) {
 void cgroup_slot_rest(struct cgroup_slot *slot) {
     slot->resting = true;
     for (size_t i = 0; i < SLOT_FILES; i++)
-        if (slot->root->backend == CGROUP_V1 || i != FILE_OOM)     /* v2: oom_fd is that */
+        if (slot->root->backend == CGROUP_V1 || i != FILE_OOM) /* v2: oom_fd is that */
             close_fd(&slot->files[i]);
 }
 
@@ -1125,10 +1198,14 @@ void cgroup_slot_rest(struct cgroup_slot *slot) {
 static uint64_t read_peak(struct cgroup_slot *slot, uint64_t now) {
     uint64_t value = 0;
 
-    return slot->files[FILE_MEMORY_PEAK] >= 0 && read_u64(slot->files[FILE_MEMORY_PEAK], &value) == 0 ? MAX(value, now) : now;
+    return slot->files[FILE_MEMORY_PEAK] >= 0 &&
+                   read_u64(slot->files[FILE_MEMORY_PEAK], &value) == 0
+               ? MAX(value, now)
+               : now;
 }
 
-/* What a predecessor left charged is not this user's; but once the limit was met, the kernel has reclaimed it and all of the peak is. */
+/* What a predecessor left charged is not this user's; but once the limit was met, the kernel has
+ * reclaimed it and all of the peak is. */
 static uint64_t own_peak(const struct cgroup_slot *slot, uint64_t peak, uint32_t limit_hits) {
     if (limit_hits > 0)
         return peak;
@@ -1183,7 +1260,10 @@ int cgroup_slot_peak(struct cgroup_slot *slot, uint64_t *ret_bytes) {
 
 bool cgroup_slot_is_full(const struct cgroup_slot *slot) {
     const struct cgroup_root *root = slot->root;
-    auto_close int group = root->where[MEMORY] < 0 ? -EBADF : openat(root->hierarchies[root->where[MEMORY]].engine_fd, slot->name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    auto_close int group = root->where[MEMORY] < 0
+                               ? -EBADF
+                               : openat(root->hierarchies[root->where[MEMORY]].engine_fd,
+                                     slot->name, O_PATH | O_DIRECTORY | O_CLOEXEC);
 
     return group < 0 || left_in(&memory_files[0], group) <= slot->memory_limit / 16;
 }
@@ -1213,7 +1293,7 @@ int cgroup_slot_reset(struct cgroup_slot *slot, uint64_t max_bytes) {
     return r == 0 && slot->base.memory_now > max_bytes ? -EBUSY : r;
 }
 
-/* ---- freezing and killing ------------------------------------------------------------------------------------------ */
+/* ---- freezing and killing ---- */
 
 static bool is_frozen(const struct cgroup_slot *slot) {
     const struct cgroup_root *root = slot->root;
@@ -1229,7 +1309,8 @@ static bool is_frozen(const struct cgroup_slot *slot) {
 int cgroup_slot_freeze(struct cgroup_slot *slot) {
     int64_t deadline = clock_now_ns() + FREEZE_TIMEOUT_NS;
     bool v2 = slot->root->backend == CGROUP_V2;
-    int r = v2 ? write_slot(slot, FREEZER, "cgroup.freeze", "1") : write_slot(slot, FREEZER, "freezer.state", "FROZEN");
+    int r = v2 ? write_slot(slot, FREEZER, "cgroup.freeze", "1")
+               : write_slot(slot, FREEZER, "freezer.state", "FROZEN");
 
     if (r < 0)
         return r;
@@ -1248,8 +1329,8 @@ int cgroup_slot_thaw(struct cgroup_slot *slot) {
                                             : write_slot(slot, FREEZER, "freezer.state", "THAWED");
 }
 
-/* v1: with pids.max 0 nobody can fork any more; a child that was on its way when its parent was killed shows in the next round. A
- * killed process that is frozen dies when it is thawed. */
+/* v1: with pids.max 0 nobody can fork any more; a child that was on its way when its parent was
+ * killed shows in the next round. A killed process that is frozen dies when it is thawed. */
 int cgroup_slot_kill(struct cgroup_slot *slot) {
     struct cgroup_root *root = slot->root;
     auto_close int fd = -EBADF;
@@ -1258,7 +1339,8 @@ int cgroup_slot_kill(struct cgroup_slot *slot) {
 
     if (root->backend == CGROUP_V2 && write_at(slot->dir_fd, "cgroup.kill", "1") == 0)
         return 0;
-    fd = openat(root->hierarchies[root->where[PIDS]].engine_fd, slot->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    fd = openat(root->hierarchies[root->where[PIDS]].engine_fd, slot->name,
+        O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return -errno;
     r = (int)read_at(fd, "pids.max", limit, sizeof(limit));

@@ -2,9 +2,10 @@
 /*
  * Feature detection: see features.h for the model.
  *
- * The quick part asks each system call with arguments that it must refuse: -ENOSYS (or, from a container's seccomp filter, -EPERM
- * where the kernel would not say so) means that it is not there. The thorough part is a table of probes, each run in a child of its
- * own whose exit status is the answer.
+ * The quick part asks each system call with arguments that it must refuse: -ENOSYS (or, from a
+ * container's seccomp filter, -EPERM where the kernel would not say so) means that it is not there.
+ * The thorough part is a table of probes, each run in a child of its own whose exit status is the
+ * answer.
  */
 #include "sys/features.h"
 
@@ -29,13 +30,14 @@
 #include "sys/proc.h"
 #include "sys/syscalls.h"
 
-#define MIN_OWN_IDS 64          /* so that sandboxes of isolation process can have one each */
+#define MIN_OWN_IDS 64 /* so that sandboxes of isolation process can have one each */
 
 static const struct feature_row {
     const char *name, *needed_for, *hint;
     size_t offset;
 } rows[FEATURE_COUNT] = {
-#define FEATURE_ROW(id, field, for_what, how) [FEATURE_##id] = { #field, for_what, how, offsetof(struct features, field) },
+#define FEATURE_ROW(id, field, for_what, how)                                                      \
+    [FEATURE_##id] = { #field, for_what, how, offsetof(struct features, field) },
     FEATURES(FEATURE_ROW)
 #undef FEATURE_ROW
 };
@@ -67,16 +69,19 @@ static bool can_count(const struct features *f) {
 
 bool features_namespace_ok(const struct features *f) {
     /* The host's root that cannot become another would leave guests as root. */
-    return (f->uid != 0 || f->is_root || !f->has_all_ids) && f->userns && f->pidns && f->proc_mount && f->mountns && f->pivot_root && f->ipcns && f->utsns && f->netns && f->seccomp && f->openat2 &&
-           f->close_range && f->pidfd && f->mount_api && can_count(f);
+    return (f->uid != 0 || f->is_root || !f->has_all_ids) && f->userns && f->pidns &&
+           f->proc_mount && f->mountns && f->pivot_root && f->ipcns && f->utsns && f->netns &&
+           f->seccomp && f->openat2 && f->close_range && f->pidfd && f->mount_api && can_count(f);
 }
 
 bool features_process_ok(const struct features *f) {
-    /* uid 0 that cannot become another would leave guests as root; an ordinary user's are kept apart by Landlock alone. */
-    return f->landlock && f->seccomp && f->openat2 && f->close_range && f->pidfd && can_count(f) && (f->uid == 0 ? f->own_ids : f->landlock_scope);
+    /* uid 0 that cannot become another would leave guests as root; an ordinary user's are kept
+     * apart by Landlock alone. */
+    return f->landlock && f->seccomp && f->openat2 && f->close_range && f->pidfd && can_count(f) &&
+           (f->uid == 0 ? f->own_ids : f->landlock_scope);
 }
 
-/* ---- masking ------------------------------------------------------------------------------------------------------- */
+/* ---- masking ---- */
 
 /* What follows from a feature's absence. */
 static void settle_features(struct features *f) {
@@ -120,13 +125,14 @@ static void mask_features(struct features *f) {
         size_t length = strcspn(word, ", ");
 
         if (length > 0 && !mask_one(f, word, length) && f->mask_problem[0] == '\0')
-            snprintf(f->mask_problem, sizeof(f->mask_problem), "%.*s", (int)MIN(length, sizeof(f->mask_problem)), word);
+            snprintf(f->mask_problem, sizeof(f->mask_problem), "%.*s",
+                (int)MIN(length, sizeof(f->mask_problem)), word);
         word += length + (word[length] != '\0');
     }
     settle_features(f);
 }
 
-/* ---- quick --------------------------------------------------------------------------------------------------------- */
+/* ---- quick ---- */
 
 /* The number in a small file, or `otherwise`. */
 static int64_t number_in(const char *path, int64_t otherwise) {
@@ -159,7 +165,8 @@ static bool has_capabilities(uint32_t wanted) {
 /* What ids there are here: a user namespace, as of a container, may have mapped few. */
 struct mapped_ids {
     uint64_t n;
-    bool has_all;               /* all that the kernel knows, in one range: so also those that sandboxes of root's get */
+    bool has_all; /* all that the kernel knows, in one range: so also those that sandboxes of root's
+                     get */
 };
 
 static struct mapped_ids mapped_ids(const char *map) {
@@ -171,7 +178,8 @@ static struct mapped_ids mapped_ids(const char *map) {
     ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
 
     text[MAX(size, (ssize_t)0)] = '\0';
-    for (; sscanf(at, "%" SCNu64 " %*u %" SCNu64 "%n", &first, &count, &length) == 2; at += length) {
+    for (; sscanf(at, "%" SCNu64 " %*u %" SCNu64 "%n", &first, &count, &length) == 2;
+         at += length) {
         ids.n += count;
         ids.has_all |= first == 0 && count >= INT32_MAX;
     }
@@ -179,12 +187,15 @@ static struct mapped_ids mapped_ids(const char *map) {
 }
 
 void features_identity(struct features *f) {
-    struct mapped_ids uids = mapped_ids("/proc/self/uid_map"), gids = mapped_ids("/proc/self/gid_map");
+    struct mapped_ids uids = mapped_ids("/proc/self/uid_map"),
+                      gids = mapped_ids("/proc/self/gid_map");
 
     f->uid = geteuid();
     f->has_all_ids = uids.has_all && gids.has_all;
     f->is_root = f->uid == 0 && has_capabilities(1U << CAP_SYS_ADMIN) && f->has_all_ids;
-    f->own_ids = f->uid == 0 && has_capabilities(1U << CAP_SETUID | 1U << CAP_SETGID | 1U << CAP_CHOWN) && MIN(uids.n, gids.n) >= MIN_OWN_IDS;
+    f->own_ids = f->uid == 0 &&
+                 has_capabilities(1U << CAP_SETUID | 1U << CAP_SETGID | 1U << CAP_CHOWN) &&
+                 MIN(uids.n, gids.n) >= MIN_OWN_IDS;
 }
 
 static void find_facts(struct features *f) {
@@ -193,13 +204,15 @@ static void find_facts(struct features *f) {
     char *dot;
 
     features_identity(f);
-    f->cpus =
-        sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? (unsigned)CPU_COUNT(&cpus) : (unsigned)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
+    f->cpus = sched_getaffinity(0, sizeof(cpus), &cpus) == 0
+                  ? (unsigned)CPU_COUNT(&cpus)
+                  : (unsigned)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
     if (proc_memory_available(&f->memory_available_bytes, &f->memory_total_bytes) < 0)
         f->memory_available_bytes = f->memory_total_bytes = 0;
     f->userns_forbidden_by_max = number_in("/proc/sys/user/max_user_namespaces", 1) == 0;
     f->unprivileged_userns_clone = (int)number_in("/proc/sys/kernel/unprivileged_userns_clone", -1);
-    f->apparmor_restrict_unprivileged_userns = (int)number_in("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", -1);
+    f->apparmor_restrict_unprivileged_userns =
+        (int)number_in("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", -1);
     f->yama_ptrace_scope = (int)number_in("/proc/sys/kernel/yama/ptrace_scope", -1);
     if (uname(&name) == 0) {
         snprintf(f->release, sizeof(f->release), "%s", name.release);
@@ -233,13 +246,15 @@ static bool is_type(const char *path, long magic) {
     return statfs(path, &fs) == 0 && fs.f_type == magic;
 }
 
-/* What is mounted at the usual places. Whether a group can be made there is found by cgroup_root_open. */
+/* What is mounted at the usual places. Whether a group can be made there is found by
+ * cgroup_root_open. */
 static void find_cgroups(struct features *f) {
     if (is_type("/sys/fs/cgroup", CGROUP2_SUPER_MAGIC)) {
         f->cgroup_v2 = f->cgroup_memory = f->cgroup_pids = f->cgroup_cpu = true;
         return;
     }
-    f->cgroup_memory = is_type("/sys/fs/cgroup/memory", CGROUP_SUPER_MAGIC) && access("/sys/fs/cgroup/memory", W_OK) == 0;
+    f->cgroup_memory = is_type("/sys/fs/cgroup/memory", CGROUP_SUPER_MAGIC) &&
+                       access("/sys/fs/cgroup/memory", W_OK) == 0;
     f->cgroup_pids = is_type("/sys/fs/cgroup/pids", CGROUP_SUPER_MAGIC);
     f->cgroup_cpu = is_type("/sys/fs/cgroup/cpu", CGROUP_SUPER_MAGIC);
     f->cgroup_v1 = f->cgroup_memory && f->cgroup_pids;
@@ -253,16 +268,18 @@ static void quick_unmasked(struct features *f) {
     memset(f, 0, sizeof(*f));
     find_facts(f);
 
-    may_userns =
-        !f->userns_forbidden_by_max && (f->is_root || (f->unprivileged_userns_clone != 0 && f->apparmor_restrict_unprivileged_userns < 1));
+    may_userns = !f->userns_forbidden_by_max &&
+                 (f->is_root || (f->unprivileged_userns_clone != 0 &&
+                                    f->apparmor_restrict_unprivileged_userns < 1));
     f->userns = may_userns && path_exists("/proc/self/ns/user");
     f->pidns = path_exists("/proc/self/ns/pid");
-    f->proc_mount = true;               /* only trying tells */
+    f->proc_mount = true; /* only trying tells */
     f->mountns = f->pivot_root = path_exists("/proc/self/ns/mnt");
     f->ipcns = path_exists("/proc/self/ns/ipc");
     f->utsns = path_exists("/proc/self/ns/uts");
     f->netns = path_exists("/proc/self/ns/net");
-    /* Before 6.3 a process with a time namespace for its children can start none that shares its memory, as init does. */
+    /* Before 6.3 a process with a time namespace for its children can start none that shares its
+     * memory, as init does. */
     f->timens = path_exists("/proc/self/ns/time") && release_at_least(f, 6, 3);
     f->cgroupns = path_exists("/proc/self/ns/cgroup");
 
@@ -272,14 +289,16 @@ static void quick_unmasked(struct features *f) {
 
     abi = sys_landlock_create_ruleset(NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
     f->landlock_abi = MAX(abi, 0);
-    f->landlock = f->landlock_net = f->landlock_scope = true;      /* settle_features() goes by the ABI */
+    f->landlock = f->landlock_net = f->landlock_scope =
+        true; /* settle_features() goes by the ABI */
 
     f->seccomp = sys_seccomp(SECCOMP_GET_ACTION_AVAIL, 0, &(uint32_t){ SECCOMP_RET_ERRNO }) == 0;
     f->clone3 = sys_clone3(NULL, 0) == -EINVAL;
     f->openat2 = sys_call4(__NR_openat2, AT_FDCWD, NULL, NULL, 0) == -EINVAL;
     f->close_range = sys_close_range(1, 0, 0) == -EINVAL;
     f->pidfd = sys_pidfd_open(0, 0) == -EINVAL;
-    f->mount_api = sys_open_tree(-1, NULL, ~0U) == -EINVAL && sys_mount_setattr(-1, NULL, ~0U, &attr) == -EINVAL;
+    f->mount_api = sys_open_tree(-1, NULL, ~0U) == -EINVAL &&
+                   sys_mount_setattr(-1, NULL, ~0U, &attr) == -EINVAL;
     f->idmapped_mounts = f->mount_api && f->is_root;
 
     find_cgroups(f);
@@ -291,7 +310,7 @@ void features_quick(struct features *features) {
     mask_features(features);
 }
 
-/* ---- thorough: what the children do -------------------------------------------------------------------------------- */
+/* ---- thorough: what the children do ---- */
 
 static bool write_text(const char *path, const char *text) {
     auto_close int fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -323,10 +342,12 @@ static bool enter_mounts(bool userns) {
     if (userns ? !enter_namespaces(CLONE_NEWNS) : sys_unshare(CLONE_NEWNS) < 0)
         return false;
     return sys_mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-           sys_mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, NULL) == 0 && chdir("/tmp") == 0;
+           sys_mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, NULL) == 0 &&
+           chdir("/tmp") == 0;
 }
 
-/* A capability inside it must count, too: AppArmor on Ubuntu lets the namespace be made and then refuses each use. */
+/* A capability inside it must count, too: AppArmor on Ubuntu lets the namespace be made and then
+ * refuses each use. */
 static bool try_userns(void) {
     return enter_namespaces(CLONE_NEWUTS) && sethostname("probe", 5) == 0;
 }
@@ -335,7 +356,8 @@ static bool try_pidns(void) {
     return enter_namespaces(CLONE_NEWPID);
 }
 
-/* A child in the new pid namespace mounts its /proc; the kernel refuses that where the /proc that is visible has parts covered. */
+/* A child in the new pid namespace mounts its /proc; the kernel refuses that where the /proc that
+ * is visible has parts covered. */
 static bool try_proc_mount(void) {
     int status;
     pid_t pid;
@@ -344,11 +366,13 @@ static bool try_proc_mount(void) {
         return false;
     pid = fork();
     if (pid == 0)
-        _exit(sys_mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-                      sys_mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0
-                  ? 0
-                  : 1);
-    return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+        _exit(
+            sys_mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+                    sys_mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0
+                ? 0
+                : 1);
+    return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) &&
+           WEXITSTATUS(status) == 0;
 }
 
 static bool try_mountns(void) {
@@ -360,7 +384,8 @@ static bool try_ipcns(void) {
 }
 
 static bool try_utsns(void) {
-    return enter_namespaces(CLONE_NEWUTS) && sethostname("probe", 5) == 0 && setdomainname("", 0) == 0;
+    return enter_namespaces(CLONE_NEWUTS) && sethostname("probe", 5) == 0 &&
+           setdomainname("", 0) == 0;
 }
 
 static bool try_pivot_root(void) {
@@ -372,7 +397,8 @@ static bool try_netns(void) {
 }
 
 static bool try_timens(void) {
-    return enter_namespaces(CLONE_NEWTIME) && write_text("/proc/self/timens_offsets", "boottime 10 0\n");
+    return enter_namespaces(CLONE_NEWTIME) &&
+           write_text("/proc/self/timens_offsets", "boottime 10 0\n");
 }
 
 static bool try_cgroupns(void) {
@@ -383,14 +409,14 @@ static bool try_cgroupns(void) {
 static bool try_overlay(bool userns, const char *options) {
     int fd;
 
-    if (!enter_mounts(userns) || mkdir("lower", 0755) < 0 || mkdir("upper", 0755) < 0 || mkdir("work", 0755) < 0 ||
-        mkdir("merged", 0755) < 0)
+    if (!enter_mounts(userns) || mkdir("lower", 0755) < 0 || mkdir("upper", 0755) < 0 ||
+        mkdir("work", 0755) < 0 || mkdir("merged", 0755) < 0)
         return false;
     fd = open("lower/file", O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
     if (fd < 0 || close(fd) < 0)
         return false;
-    return sys_mount("overlay", "merged", "overlay", 0, options) == 0 && unlink("merged/file") == 0 && !path_exists("merged/file") &&
-           path_exists("lower/file");
+    return sys_mount("overlay", "merged", "overlay", 0, options) == 0 &&
+           unlink("merged/file") == 0 && !path_exists("merged/file") && path_exists("lower/file");
 }
 
 static bool try_overlay_as_root(void) {
@@ -406,20 +432,23 @@ static bool try_landlock(void) {
     struct uapi_landlock_ruleset ruleset = { .handled_access_fs = LANDLOCK_ACCESS_FS_READ_FILE };
     int fd = sys_landlock_create_ruleset(&ruleset, sizeof(ruleset.handled_access_fs), 0);
 
-    return fd >= 0 && sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && sys_landlock_restrict_self(fd, 0) == 0 &&
-           open("/proc/self/stat", O_RDONLY) < 0 && errno == EACCES;
+    return fd >= 0 && sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           sys_landlock_restrict_self(fd, 0) == 0 && open("/proc/self/stat", O_RDONLY) < 0 &&
+           errno == EACCES;
 }
 
 static bool try_seccomp(void) {
     struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),          /* the number: the first field of struct seccomp_data */
+        BPF_STMT(
+            BPF_LD | BPF_W | BPF_ABS, 0), /* the number: the first field of struct seccomp_data */
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_getppid, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = { ARRAY_SIZE(code), code };
 
-    return sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program) == 0 &&
+    return sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program) == 0 &&
            sys_call0(__NR_getppid) == -ENOSYS;
 }
 
@@ -433,8 +462,9 @@ static bool try_clone3(void) {
 }
 
 static bool try_openat2(void) {
-    return sys_openat2(
-               AT_FDCWD, "/", &(struct open_how){ .flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS }) >= 0;
+    return sys_openat2(AT_FDCWD, "/",
+               &(struct open_how){ .flags = O_PATH | O_CLOEXEC,
+                   .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS }) >= 0;
 }
 
 static bool try_close_range(void) {
@@ -486,14 +516,15 @@ static bool try_idmapped_mounts(void) {
         snprintf(path, sizeof(path), "/proc/%d/ns/user", (int)pid);
         attr.userns_fd = (uint64_t)open(path, O_RDONLY | O_CLOEXEC);
         tree = sys_open_tree(AT_FDCWD, "/usr", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-        ok = ok && (int)attr.userns_fd >= 0 && tree >= 0 && sys_mount_setattr(tree, "", AT_EMPTY_PATH, &attr) == 0;
+        ok = ok && (int)attr.userns_fd >= 0 && tree >= 0 &&
+             sys_mount_setattr(tree, "", AT_EMPTY_PATH, &attr) == 0;
     }
     close(done[1]);
     (void)waitpid(pid, NULL, 0);
     return ok;
 }
 
-/* ---- thorough: the table ------------------------------------------------------------------------------------------- */
+/* ---- thorough: the table ---- */
 
 static const struct probe {
     enum feature feature;
@@ -520,7 +551,8 @@ static const struct probe {
     { FEATURE_IDMAPPED_MOUNTS, try_idmapped_mounts },
 };
 
-/* 1 if the child could do it, 0 if not (a signal, SIGSYS from a filter above all, is a no), -errno if there is no child. */
+/* 1 if the child could do it, 0 if not (a signal, SIGSYS from a filter above all, is a no), -errno
+ * if there is no child. */
 static int in_child(bool (*try)(void)) {
     pid_t pid = fork();
     int status;

@@ -2,10 +2,12 @@
 /*
  * What the kernel and the present user can give.
  *
- * One table names every feature. features_quick fills it in microseconds without starting a process, from what the kernel says
- * about itself: the engine does this at each start. features_probe then tries the things in forked children: what a security
- * module, a seccomp filter or a chroot forbids shows only there. The environment variable ROLLBOX_KFEAT ("-landlock,-cgroup") makes
- * features count as missing, so that the other path can be tested on any machine.
+ * One table names every feature. features_quick fills it in microseconds without starting a
+ * process, from what the kernel says about itself: the engine does this at each start.
+ * features_probe then tries the things in forked children: what a security module, a seccomp filter
+ * or a chroot forbids shows only there. The environment variable ROLLBOX_KFEAT
+ * ("-landlock,-cgroup") makes features count as missing, so that the other path can be tested on
+ * any machine.
  */
 #ifndef ROLLBOX_SYS_FEATURES_H
 #define ROLLBOX_SYS_FEATURES_H
@@ -13,8 +15,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Row: enum suffix, field and name in ROLLBOX_KFEAT, what it is needed for, how to get it. "cgroup" in ROLLBOX_KFEAT stands for all
- * cgroup_* but cgroupns. */
+/* Row: enum suffix, field and name in ROLLBOX_KFEAT, what it is needed for, how to get it. "cgroup"
+ * in ROLLBOX_KFEAT stands for all cgroup_* but cgroupns. */
+/* clang-format off */
 #define FEATURES(X) \
     X(USERNS, userns, "isolation namespace", \
       "allow unprivileged user namespaces: see user.max_user_namespaces, kernel.unprivileged_userns_clone and " \
@@ -83,48 +86,53 @@
       "enable the cpu controller (+cpu in cgroup.subtree_control); without it max_cpu is held by affinity, and must be whole") \
     X(PROC_CHILDREN, proc_children, "the watcher that holds limits where there is no cgroup", \
       "use a kernel with CONFIG_PROC_CHILDREN, or a writable cgroup")
+/* clang-format on */
 
 enum feature {
 #define FEATURE_ENUM(id, name, needed_for, hint) FEATURE_##id,
     FEATURES(FEATURE_ENUM)
 #undef FEATURE_ENUM
-    FEATURE_COUNT
+        FEATURE_COUNT
 };
 
 struct features {
 #define FEATURE_FIELD(id, name, needed_for, hint) bool name;
     FEATURES(FEATURE_FIELD)
 #undef FEATURE_FIELD
-    int landlock_abi;                           /* 0: none */
+    int landlock_abi; /* 0: none */
 
     /* Facts. */
-    uint32_t uid;                               /* effective */
-    bool is_root;                               /* uid 0 with CAP_SYS_ADMIN, and all ids mapped: not in a container's user namespace */
-    bool has_all_ids;                           /* not in a user namespace that maps few, as a container's does */
-    bool own_ids;                               /* uid 0 that may become other users: CAP_SETUID, CAP_SETGID, CAP_CHOWN, and ids mapped */
-    unsigned cpus;                              /* that this process may run on, at least 1 */
-    uint64_t memory_total_bytes, memory_available_bytes;    /* of the host; 0: unknown */
-    bool userns_forbidden_by_max;               /* user.max_user_namespaces is 0 */
-    int unprivileged_userns_clone;              /* Debian's and Arch's sysctl; -1: the kernel has none */
-    int apparmor_restrict_unprivileged_userns;  /* Ubuntu's sysctl; -1: none */
-    int yama_ptrace_scope;                      /* -1: no Yama */
-    char release[65];                           /* uname -r */
+    uint32_t uid;     /* effective */
+    bool is_root;     /* uid 0 with CAP_SYS_ADMIN, and all ids mapped: not in a container's user
+                         namespace */
+    bool has_all_ids; /* not in a user namespace that maps few, as a container's does */
+    bool own_ids;  /* uid 0 that may become other users: CAP_SETUID, CAP_SETGID, CAP_CHOWN, and ids
+                      mapped */
+    unsigned cpus; /* that this process may run on, at least 1 */
+    uint64_t memory_total_bytes, memory_available_bytes; /* of the host; 0: unknown */
+    bool userns_forbidden_by_max;                        /* user.max_user_namespaces is 0 */
+    int unprivileged_userns_clone; /* Debian's and Arch's sysctl; -1: the kernel has none */
+    int apparmor_restrict_unprivileged_userns; /* Ubuntu's sysctl; -1: none */
+    int yama_ptrace_scope;                     /* -1: no Yama */
+    char release[65];                          /* uname -r */
     int release_major, release_minor;
 
-    /* The first word of ROLLBOX_KFEAT that is no "-name" of the table, to be told as an error; "" if all are known. */
+    /* The first word of ROLLBOX_KFEAT that is no "-name" of the table, to be told as an error; ""
+     * if all are known. */
     char mask_problem[48];
 };
 
-/* Fills all of *features from what the kernel says. Microseconds, no child processes, never fails: what cannot be found out counts
- * as missing. */
+/* Fills all of *features from what the kernel says. Microseconds, no child processes, never fails:
+ * what cannot be found out counts as missing. */
 void features_quick(struct features *features);
 
 /* Of these, only who we are: uid, is_root, own_ids. */
 void features_identity(struct features *features);
 
-/* features_quick, then tries each feature in a forked child as the present user and corrects the table. Some milliseconds. Writes
- * nothing that stays: mounts are made in namespaces of their own, a cgroup is removed again. Not for threaded programs' hot paths:
- * it forks. 0, or -errno (-ENOMEM, -EAGAIN) when no child can be started. */
+/* features_quick, then tries each feature in a forked child as the present user and corrects the
+ * table. Some milliseconds. Writes nothing that stays: mounts are made in namespaces of their own,
+ * a cgroup is removed again. Not for threaded programs' hot paths: it forks. 0, or -errno (-ENOMEM,
+ * -EAGAIN) when no child can be started. */
 int features_probe(struct features *features);
 
 /* The row's words. `name` as in ROLLBOX_KFEAT. */
@@ -133,7 +141,8 @@ const char *feature_needed_for(enum feature feature);
 const char *feature_hint(enum feature feature);
 bool feature_get(const struct features *features, enum feature feature);
 
-/* True if all that isolation namespace (or process) cannot do without is there, with a policy that asks for nothing (so with net none). */
+/* True if all that isolation namespace (or process) cannot do without is there, with a policy that
+ * asks for nothing (so with net none). */
 bool features_namespace_ok(const struct features *features);
 bool features_process_ok(const struct features *features);
 

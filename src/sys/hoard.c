@@ -22,14 +22,18 @@
 #include "base/fd.h"
 #include "sys/proc.h"
 
-#define FILES_LISTED 2048       /* descriptors of a process up to which each is looked at; of more, some by chance */
+#define FILES_LISTED                                                                               \
+    2048 /* descriptors of a process up to which each is looked at; of more, some by chance */
 #define FILES_SAMPLED 1024
-#define FILES_COMPARED 64       /* descriptors, by chance, that are compared with those of another process, of so many more */
-#define MAPPING_BYTES 256       /* of one: its structure, its place in the tree, half a page of it in each table */
-#define INHERITED_BYTES 64      /* for each process above that it was inherited from */
+#define FILES_COMPARED                                                                             \
+    64 /* descriptors, by chance, that are compared with those of another process, of so many more \
+        */
+#define MAPPING_BYTES                                                                              \
+    256 /* of one: its structure, its place in the tree, half a page of it in each table */
+#define INHERITED_BYTES 64 /* for each process above that it was inherited from */
 #define MAX_GENERATIONS 32
-#define NAME_BYTES 512u          /* of a long name in a list */
-#define LIST_BYTES (8u << 20)   /* of 16,384 such, or 80,000 short ones */
+#define NAME_BYTES 512u       /* of a long name in a list */
+#define LIST_BYTES (8u << 20) /* of 16,384 such, or 80,000 short ones */
 #define MAX_NAMES (1u << 16)
 #define LOCKS_TEXT (HOARD_LOCKS * 80u)
 
@@ -53,7 +57,7 @@ static uint64_t number_after(const char *text, const char *key) {
     return at ? strtoull(at + strlen(key), NULL, 10) : 0;
 }
 
-/* ---- the host --------------------------------------------------------------------------------------------------------- */
+/* ---- the host ---- */
 
 int hoard_read_host(int file_nr, int meminfo, struct hoard_host *ret_host) {
     char text[4096];
@@ -66,7 +70,8 @@ int hoard_read_host(int file_nr, int meminfo, struct hoard_host *ret_host) {
     if ((n = pread(meminfo, text, sizeof text - 1, 0)) < 0)
         return -errno;
     text[n] = '\0';
-    host.kernel_bytes = (number_after(text, "\nSUnreclaim:") + number_after(text, "\nVmallocUsed:")) * 1024;
+    host.kernel_bytes =
+        (number_after(text, "\nSUnreclaim:") + number_after(text, "\nVmallocUsed:")) * 1024;
     *ret_host = host;
     return 0;
 }
@@ -89,14 +94,17 @@ int hoard_read_locks(struct hoard_locks *ret_locks) {
     while (length < LOCKS_TEXT && (n = read(fd, text + length, LOCKS_TEXT - length)) > 0)
         length += (size_t)n;
     text[length] = '\0';
-    for (char *line = text, *end; ret_locks->n < HOARD_LOCKS && (end = strchr(line, '\n')); line = end + 1) {
+    for (char *line = text, *end; ret_locks->n < HOARD_LOCKS && (end = strchr(line, '\n'));
+         line = end + 1) {
         struct hoard_lock *lock = &ret_locks->locks[ret_locks->n];
         int pid;
 
         *end = '\0';
-        /* "1: POSIX  ADVISORY  WRITE 123 00:2f:5 0 EOF"; what waits for another has "->" before its kind. */
+        /* "1: POSIX  ADVISORY  WRITE 123 00:2f:5 0 EOF"; what waits for another has "->" before its
+         * kind. */
         const char *at = strchr(line, ':'), *waits = strstr(line, "-> ");
-        if (!at || sscanf(waits ? waits + 3 : at + 1, "%*s %*s %*s %d %*x:%*x:%" SCNu64, &pid, &lock->inode) != 2)
+        if (!at || sscanf(waits ? waits + 3 : at + 1, "%*s %*s %*s %d %*x:%*x:%" SCNu64, &pid,
+                       &lock->inode) != 2)
             continue;
         /* A process that shared its descriptors with others may be gone, its locks not. */
         lock->pid = pid > 0 && (kill(pid, 0) == 0 || errno != ESRCH) ? pid : -1;
@@ -106,12 +114,12 @@ int hoard_read_locks(struct hoard_locks *ret_locks) {
     return 0;
 }
 
-/* ---- the things of a process ------------------------------------------------------------------------------------------ */
+/* ---- the things of a process ---- */
 
 struct count {
     const struct hoard_locks *locks;
-    size_t n_of_files;          /* locks at the start of the sample of which only the file is known */
-    uint64_t filters;           /* of init */
+    size_t n_of_files; /* locks at the start of the sample of which only the file is known */
+    uint64_t filters;  /* of init */
     uint64_t max_files, max_mapping_bytes;
     struct hoard hoard;
 };
@@ -143,17 +151,21 @@ static uint64_t on_their_way(int process_fd, const char *name) {
     return read_at(process_fd, path, text, sizeof text) > 0 ? number_after(text, "scm_fds:") : 0;
 }
 
-/* What a list of a directory's names can take: of an overlay that can be written to, as many names as there can be files there, or as many as an ordinary directory of a layer below has. */
+/* What a list of a directory's names can take: of an overlay that can be written to, as many names
+ * as there can be files there, or as many as an ordinary directory of a layer below has. */
 static uint64_t list_of(int fds, const char *name) {
     auto_close int fd = openat(fds, name, O_PATH | O_CLOEXEC);
     struct statfs where;
 
-    if (fd < 0 || fstatfs(fd, &where) < 0 || where.f_type != OVERLAYFS_SUPER_MAGIC || where.f_flags & ST_RDONLY)
+    if (fd < 0 || fstatfs(fd, &where) < 0 || where.f_type != OVERLAYFS_SUPER_MAGIC ||
+        where.f_flags & ST_RDONLY)
         return 0;
-    return MAX(MIN((uint64_t)where.f_files, (uint64_t)MAX_NAMES) * NAME_BYTES, (uint64_t)LIST_BYTES);
+    return MAX(
+        MIN((uint64_t)where.f_files, (uint64_t)MAX_NAMES) * NAME_BYTES, (uint64_t)LIST_BYTES);
 }
 
-static void look_at_one(const struct count *count, int process_fd, int fds, const char *name, struct seen *seen) {
+static void look_at_one(
+    const struct count *count, int process_fd, int fds, const char *name, struct seen *seen) {
     struct stat st;
 
     if (fstatat(fds, name, &st, 0) < 0)
@@ -187,7 +199,8 @@ static uint64_t random_below(uint64_t below) {
 }
 
 /* Numbers by chance, which a guest cannot keep clear of. */
-static void look_at_some(const struct count *count, int process_fd, int fds, uint64_t table, uint64_t in_all, struct seen *seen) {
+static void look_at_some(const struct count *count, int process_fd, int fds, uint64_t table,
+    uint64_t in_all, struct seen *seen) {
     uint64_t hits = 0;
 
     for (unsigned i = 0; i < 16 * FILES_SAMPLED && hits < FILES_SAMPLED; i++) {
@@ -208,7 +221,8 @@ static bool is_same(pid_t pid, pid_t other, unsigned long fd) {
     return syscall(SYS_kcmp, pid, other, KCMP_FILE, fd, fd) == 0;
 }
 
-/* Of so many descriptors, those that are not another process' files as well, by the same number: what is inherited is no file more. */
+/* Of so many descriptors, those that are not another process' files as well, by the same number:
+ * what is inherited is no file more. */
 static uint64_t own_of(pid_t pid, pid_t other, uint64_t in_all, uint64_t table) {
     unsigned n = 0, own = 0;
 
@@ -225,7 +239,8 @@ static uint64_t own_of(pid_t pid, pid_t other, uint64_t in_all, uint64_t table) 
     return n ? in_all * own / n : in_all;
 }
 
-/* The kernel tells the number of descriptors as the size of their directory, to everybody, since Linux 6.2. */
+/* The kernel tells the number of descriptors as the size of their directory, to everybody, since
+ * Linux 6.2. */
 static void count_files(struct count *count, int task_fd, pid_t tid, pid_t other, uint64_t table) {
     struct seen seen = { 0 };
     struct stat st;
@@ -234,13 +249,14 @@ static void count_files(struct count *count, int task_fd, pid_t tid, pid_t other
         return;
     uint64_t in_all = (uint64_t)st.st_size;
     auto_close int fds = openat(task_fd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fds < 0)                /* one that an ordinary user may not look into: any of them may be one */
+    if (fds < 0) /* one that an ordinary user may not look into: any of them may be one */
         seen = (struct seen){ .files = in_all, .list_bytes = in_all * LIST_BYTES };
     else if (in_all <= FILES_LISTED)
         look_at_all(count, task_fd, fds, &seen);
     else
         look_at_some(count, task_fd, fds, table, in_all, &seen);
-    count->hoard.files += MIN(seen.files, own_of(tid, other, in_all, table) + subtract_saturated(seen.files, in_all));
+    count->hoard.files +=
+        MIN(seen.files, own_of(tid, other, in_all, table) + subtract_saturated(seen.files, in_all));
     count->hoard.list_bytes += seen.list_bytes;
     count->hoard.locks += seen.locks;
 }
@@ -252,10 +268,11 @@ static uint64_t count_mappings(int process_fd, uint64_t space_bytes, uint64_t *r
     char text[16384];
     ssize_t length;
 
-    if (fd < 0)                 /* as many as there can be: a page each, and no more than vm.max_map_count */
+    if (fd < 0) /* as many as there can be: a page each, and no more than vm.max_map_count */
         return *ret_files = MIN(space_bytes / 4096, 65530u);
-    while ((length = read(fd, text, sizeof text)) > 0)          /* whole lines */
-        for (const char *at = text, *end; (end = memchr(at, '\n', (size_t)(text + length - at))); at = end + 1) {
+    while ((length = read(fd, text, sizeof text)) > 0) /* whole lines */
+        for (const char *at = text, *end; (end = memchr(at, '\n', (size_t)(text + length - at)));
+             at = end + 1) {
             files += memchr(at, '/', (size_t)(end - at)) != NULL;
             n++;
         }
@@ -263,7 +280,8 @@ static uint64_t count_mappings(int process_fd, uint64_t space_bytes, uint64_t *r
     return n;
 }
 
-static void look_at_mappings(struct count *count, int process_fd, uint64_t space_bytes, unsigned generation) {
+static void look_at_mappings(
+    struct count *count, int process_fd, uint64_t space_bytes, unsigned generation) {
     bool wants_files = count->max_files != UINT64_MAX && count->hoard.files <= count->max_files;
     uint64_t files;
 
@@ -271,7 +289,8 @@ static void look_at_mappings(struct count *count, int process_fd, uint64_t space
         return;
     uint64_t n = count_mappings(process_fd, space_bytes, &files);
     if (count->max_mapping_bytes)
-        count->hoard.mapping_bytes += n * (MAPPING_BYTES + INHERITED_BYTES * MIN(generation, (unsigned)MAX_GENERATIONS));
+        count->hoard.mapping_bytes +=
+            n * (MAPPING_BYTES + INHERITED_BYTES * MIN(generation, (unsigned)MAX_GENERATIONS));
     if (wants_files)
         count->hoard.files += files;
 }
@@ -280,23 +299,28 @@ static bool has_own_files(pid_t before, pid_t tid) {
     return syscall(SYS_kcmp, before, tid, KCMP_FILES, 0ul, 0ul) != 0;
 }
 
-/* `other`: a process that may have the same files; `before`: the thread before it, whose descriptors may be its own, or 0. */
-static void count_thread(struct count *count, int task_fd, pid_t tid, pid_t before, pid_t other, unsigned generation) {
+/* `other`: a process that may have the same files; `before`: the thread before it, whose
+ * descriptors may be its own, or 0. */
+static void count_thread(
+    struct count *count, int task_fd, pid_t tid, pid_t before, pid_t other, unsigned generation) {
     char status[4096];
 
     if (read_at(task_fd, "status", status, sizeof status) <= 0)
         return;
-    uint64_t filters = number_after(status, "\nSeccomp_filters:"), space = number_after(status, "\nVmSize:") * 1024;
+    uint64_t filters = number_after(status, "\nSeccomp_filters:"),
+             space = number_after(status, "\nVmSize:") * 1024;
     if (filters > count->filters)
         count->hoard.filters += filters - count->filters;
     if (!before || has_own_files(before, tid))
-        count_files(count, task_fd, tid, before ? before : other, number_after(status, "\nFDSize:"));
+        count_files(
+            count, task_fd, tid, before ? before : other, number_after(status, "\nFDSize:"));
     if (!before)
         look_at_mappings(count, task_fd, space, generation);
 }
 
 /* A thread may have filters of its own, and descriptors (unshare). */
-static void count_process(struct count *count, pid_t pid, pid_t other, unsigned generation, pid_t *tids) {
+static void count_process(
+    struct count *count, pid_t pid, pid_t other, unsigned generation, pid_t *tids) {
     ssize_t n = proc_threads(pid, tids, PROC_SCAN_MAX);
 
     for (ssize_t i = 0; i < n; i++) {
@@ -317,15 +341,17 @@ static void count_process(struct count *count, pid_t pid, pid_t other, unsigned 
 /* The processes below an init, in the order that they were found in. */
 struct family {
     pid_t pids[PROC_SCAN_MAX];
-    pid_t parents[PROC_SCAN_MAX];       /* 0: init */
-    unsigned generations[PROC_SCAN_MAX];        /* from 0 */
+    pid_t parents[PROC_SCAN_MAX];        /* 0: init */
+    unsigned generations[PROC_SCAN_MAX]; /* from 0 */
     ssize_t n;
 };
 
 static int find_family(struct family *family, pid_t init) {
     family->n = proc_children(init, family->pids, PROC_SCAN_MAX);
     for (ssize_t i = 0; i < family->n; i++) {
-        ssize_t more = MAX(proc_children(family->pids[i], family->pids + family->n, PROC_SCAN_MAX - (size_t)family->n), (ssize_t)0);
+        ssize_t more = MAX(proc_children(family->pids[i], family->pids + family->n,
+                               PROC_SCAN_MAX - (size_t)family->n),
+            (ssize_t)0);
 
         for (ssize_t k = family->n; k < family->n + more; k++) {
             family->parents[k] = family->pids[i];
@@ -354,13 +380,18 @@ static uint64_t files_at_least(const struct family *family) {
             continue;
         snprintf(path, sizeof path, "/proc/%d/status", (int)family->pids[i]);
         if (read_at(AT_FDCWD, path, status, sizeof status) > 0)
-            in_all += own_of(family->pids[i], relative_pid(family, i), (uint64_t)st.st_size, number_after(status, "\nFDSize:"));
+            in_all += own_of(family->pids[i], relative_pid(family, i), (uint64_t)st.st_size,
+                number_after(status, "\nFDSize:"));
     }
     return in_all;
 }
 
-int hoard_count(pid_t init, const struct hoard_locks *locks, uint64_t max_files, uint64_t max_mapping_bytes, struct hoard *ret_hoard) {
-    struct count count = { .locks = locks, .max_files = max_files, .max_mapping_bytes = max_mapping_bytes, .n_of_files = locks_from(locks, 0) };
+int hoard_count(pid_t init, const struct hoard_locks *locks, uint64_t max_files,
+    uint64_t max_mapping_bytes, struct hoard *ret_hoard) {
+    struct count count = { .locks = locks,
+        .max_files = max_files,
+        .max_mapping_bytes = max_mapping_bytes,
+        .n_of_files = locks_from(locks, 0) };
     auto_free struct family *family = calloc(1, sizeof *family);
     auto_free pid_t *tids = malloc(PROC_SCAN_MAX * sizeof *tids);
     char path[32], status[4096];
@@ -380,7 +411,8 @@ int hoard_count(pid_t init, const struct hoard_locks *locks, uint64_t max_files,
     if (max_files == UINT64_MAX || count.hoard.files <= max_files) {
         count.hoard.files = 0;
         for (ssize_t i = 0; i < family->n; i++)
-            count_process(&count, family->pids[i], relative_pid(family, i), family->generations[i], tids);
+            count_process(
+                &count, family->pids[i], relative_pid(family, i), family->generations[i], tids);
     }
     *ret_hoard = count.hoard;
     return 0;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Limits of processes (setrlimit(2)) that no policy sets, so that guests have those of whoever starts the engine: what a program does would depend on that shell, and what it fails for would look like its own fault. The engine
- * makes them the same everywhere as far as it may; an ordinary user may not where they are hard.
+ * Limits of processes (setrlimit(2)) that no policy sets, so that guests have those of whoever
+ * starts the engine: what a program does would depend on that shell, and what it fails for would
+ * look like its own fault. The engine makes them the same everywhere as far as it may; an ordinary
+ * user may not where they are hard.
  */
 #ifndef ROLLBOX_SYS_LIMITS_H
 #define ROLLBOX_SYS_LIMITS_H
@@ -12,8 +14,8 @@
 #define LIMITS_COUNT 6
 
 struct limits_left {
-    const char *name, *command;         /* "address space", "ulimit -v" */
-    uint64_t value;                     /* in the command's unit */
+    const char *name, *command; /* "address space", "ulimit -v" */
+    uint64_t value;             /* in the command's unit */
 };
 
 /* Of this process, for its children's. */

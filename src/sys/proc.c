@@ -17,9 +17,10 @@
 #include "base/fd.h"
 
 #define MAX_MEMORY_FILES 65536
-#define HIDING_PLACE (16u << 20)        /* address space from which on a process' mappings are looked through */
+#define HIDING_PLACE                                                                               \
+    (16u << 20) /* address space from which on a process' mappings are looked through */
 
-/* ---- small reads --------------------------------------------------------------------------------------------------- */
+/* ---- small reads ---- */
 
 /* The start of a file as a string. */
 static ssize_t read_text(int dir_fd, const char *path, char *text, size_t size) {
@@ -56,38 +57,44 @@ static uint64_t line_value(const char *text, const char *key) {
 }
 
 struct stat_line {
-    uint64_t ticks;             /* utime + stime + cutime + cstime */
+    uint64_t ticks; /* utime + stime + cutime + cstime */
     uint32_t threads;
     int64_t start_time;
     char state;
 };
 
-/* /proc/PID/stat. The name in parentheses is the process' to choose: the last parenthesis ends it. */
+/* /proc/PID/stat. The name in parentheses is the process' to choose: the last parenthesis ends it.
+ */
 static int parse_stat(const char *text, struct stat_line *ret) {
     const char *p = strrchr(text, ')');
     uint64_t utime, stime;
     int64_t cutime, cstime, threads, start;
     char state;
 
-    if (p == NULL ||
-        sscanf(p + 1,
-            " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64 " %*d %*d %" SCNd64 " %*d %" SCNd64,
-            &state, &utime, &stime, &cutime, &cstime, &threads, &start) != 7)
+    if (p == NULL || sscanf(p + 1,
+                         " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64
+                         " %" SCNd64 " %" SCNd64 " %*d %*d %" SCNd64 " %*d %" SCNd64,
+                         &state, &utime, &stime, &cutime, &cstime, &threads, &start) != 7)
         return -EBADMSG;
-    *ret = (struct stat_line){
-        .ticks = utime + stime + (uint64_t)cutime + (uint64_t)cstime, .threads = (uint32_t)threads, .start_time = start, .state = state
-    };
+    *ret = (struct stat_line){ .ticks = utime + stime + (uint64_t)cutime + (uint64_t)cstime,
+        .threads = (uint32_t)threads,
+        .start_time = start,
+        .state = state };
     return 0;
 }
 
-/* What reading has failed for: 0 where a process is gone, or none that may be looked into; -errno where there is no room for a descriptor or memory, and nobody knows what was missed. */
+/* What reading has failed for: 0 where a process is gone, or none that may be looked into; -errno
+ * where there is no room for a descriptor or memory, and nobody knows what was missed. */
 static int errno_of_shortage(int error_number) {
-    return error_number == EMFILE || error_number == ENFILE || error_number == ENOMEM ? -error_number : 0;
+    return error_number == EMFILE || error_number == ENFILE || error_number == ENOMEM
+               ? -error_number
+               : 0;
 }
 
 typedef int child_call(void *data, pid_t pid);
 
-/* The children of one thread: numbers, each followed by a space. 0, or what `call` returns that is not 0. */
+/* The children of one thread: numbers, each followed by a space. 0, or what `call` returns that is
+ * not 0. */
 static int each_child_of_thread(int dir_fd, const char *path, child_call *call, void *data) {
     auto_close int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
     char text[4096];
@@ -204,7 +211,8 @@ static bool is_beside_us(int process_fd) {
     char ours[64], theirs[64];
     ssize_t n = readlink("/proc/self/ns/user", ours, sizeof ours);
 
-    return n > 0 && readlinkat(process_fd, "ns/user", theirs, sizeof theirs) == n && memcmp(ours, theirs, (size_t)n) == 0;
+    return n > 0 && readlinkat(process_fd, "ns/user", theirs, sizeof theirs) == n &&
+           memcmp(ours, theirs, (size_t)n) == 0;
 }
 
 int proc_is_sandboxed(pid_t pid) {
@@ -219,12 +227,15 @@ int proc_is_sandboxed(pid_t pid) {
     ssize_t n = read_text(fd, "status", text, sizeof text);
     if (n < 0)
         return (int)n;
-    /* Behind the groups, of which there may be more than there is room for: then the map decides. */
-    if (strstr(text, "\nNoNewPrivs:\t0\n") || (strstr(text, "\nCapBnd:\t") && !strstr(text, "\nCapBnd:\t0000000000000000\n")))
+    /* Behind the groups, of which there may be more than there is room for: then the map decides.
+     */
+    if (strstr(text, "\nNoNewPrivs:\t0\n") ||
+        (strstr(text, "\nCapBnd:\t") && !strstr(text, "\nCapBnd:\t0000000000000000\n")))
         return 0;
     if ((n = read_text(fd, "uid_map", text, sizeof text)) < 0)
         return (int)n;
-    return sscanf(text, "%u %u %u %n", &inside, &outside, &count, &end) == 3 && count == 1 && end == n && !is_beside_us(fd);
+    return sscanf(text, "%u %u %u %n", &inside, &outside, &count, &end) == 3 && count == 1 &&
+           end == n && !is_beside_us(fd);
 }
 
 int64_t proc_oom_kill_count(void) {
@@ -239,7 +250,7 @@ int64_t proc_oom_kill_count(void) {
 }
 
 int proc_memory_available(uint64_t *ret_available_bytes, uint64_t *ret_total_bytes) {
-    char text[512];             /* both are among the first lines */
+    char text[512]; /* both are among the first lines */
     ssize_t n = read_text(AT_FDCWD, "/proc/meminfo", text, sizeof(text));
 
     if (n < 0)
@@ -250,7 +261,7 @@ int proc_memory_available(uint64_t *ret_available_bytes, uint64_t *ret_total_byt
     return 0;
 }
 
-/* ---- the walk ------------------------------------------------------------------------------------------------------ */
+/* ---- the walk ---- */
 
 /* Processes in the order they were found; those from `next` on are still to be looked at. */
 struct queue {
@@ -289,7 +300,7 @@ struct scan {
     struct proc_usage usage;
     struct queue queue;
     bool exact;
-    uint64_t shared_bytes;      /* of exact: shared memory that is mapped */
+    uint64_t shared_bytes; /* of exact: shared memory that is mapped */
     struct memory_file *files;
     size_t n_files, files_capacity;
 };
@@ -310,13 +321,15 @@ static int add_memory_file(struct scan *scan, uint64_t device, uint64_t inode, u
     return 0;
 }
 
-/* By default, or by the name that the process gave it (PR_SET_VMA_ANON_NAME). Of a file's path either may be a part: whose process maps such a file counts more than it has. */
+/* By default, or by the name that the process gave it (PR_SET_VMA_ANON_NAME). Of a file's path
+ * either may be a part: whose process maps such a file counts more than it has. */
 static bool is_shared_anonymous(const char *line) {
     return strstr(line, " /dev/zero (deleted)") != NULL || strstr(line, " [anon_shmem:") != NULL;
 }
 
-/* Shared anonymous memory keeps its pages when a process drops them from its tables (MADV_DONTNEED), where no counter shows them: what
- * is mapped is taken for used, as far as it reaches into the file behind it. -EACCES: the mappings may not be looked at. */
+/* Shared anonymous memory keeps its pages when a process drops them from its tables
+ * (MADV_DONTNEED), where no counter shows them: what is mapped is taken for used, as far as it
+ * reaches into the file behind it. -EACCES: the mappings may not be looked at. */
 static int add_shared_mappings(struct scan *scan, int process_fd) {
     int fd = openat(process_fd, "maps", O_RDONLY | O_CLOEXEC), r = 0;
     char line[512], page[4096];
@@ -329,13 +342,16 @@ static int add_shared_mappings(struct scan *scan, int process_fd) {
         close(fd);
         return -ENOMEM;
     }
-    setvbuf(file, page, _IOFBF, sizeof(page));      /* what the kernel gives at a time; of its own accord it would be a quarter of that, and each read looks for its place anew */
+    setvbuf(file, page, _IOFBF,
+        sizeof(page)); /* what the kernel gives at a time; of its own accord it would be a quarter
+                          of that, and each read looks for its place anew */
     while (r == 0 && fgets(line, sizeof(line), file) != NULL) {
         uint64_t start, end, offset, inode;
         unsigned major, minor;
 
         if (is_shared_anonymous(line) &&
-            sscanf(line, "%" SCNx64 "-%" SCNx64 " %*4c %" SCNx64 " %x:%x %" SCNu64, &start, &end, &offset, &major, &minor, &inode) == 6)
+            sscanf(line, "%" SCNx64 "-%" SCNx64 " %*4c %" SCNx64 " %x:%x %" SCNu64, &start, &end,
+                &offset, &major, &minor, &inode) == 6)
             r = add_memory_file(scan, makedev(major, minor), inode, offset + (end - start));
     }
     fclose(file);
@@ -353,8 +369,8 @@ static int add_memory_files(struct scan *scan, int process_fd) {
         char link[16];
         struct stat st;
 
-        if (readlinkat(dirfd(dir), entry->d_name, link, sizeof(link)) < 7 || memcmp(link, "/memfd:", 7) != 0 ||
-            fstatat(dirfd(dir), entry->d_name, &st, 0) < 0)
+        if (readlinkat(dirfd(dir), entry->d_name, link, sizeof(link)) < 7 ||
+            memcmp(link, "/memfd:", 7) != 0 || fstatat(dirfd(dir), entry->d_name, &st, 0) < 0)
             continue;
         r = add_memory_file(scan, st.st_dev, st.st_ino, (uint64_t)st.st_blocks * 512);
     }
@@ -402,14 +418,18 @@ static int add_memory_of(struct scan *scan, int task_fd, bool is_init) {
         return 0;
     scan->usage.anon_bytes += line_value(status, "VmPTE:") * 1024;
     if (scan->exact && read_text(task_fd, "smaps_rollup", text, sizeof(text)) > 0) {
-        scan->usage.anon_bytes += (line_value(text, "Pss_Anon:") + line_value(text, "SwapPss:")) * 1024;
+        scan->usage.anon_bytes +=
+            (line_value(text, "Pss_Anon:") + line_value(text, "SwapPss:")) * 1024;
         scan->shared_bytes += line_value(text, "Pss_Shmem:") * 1024;
     } else {
-        scan->usage.anon_bytes += (line_value(status, "RssAnon:") + line_value(status, "VmSwap:")) * 1024;
+        scan->usage.anon_bytes +=
+            (line_value(status, "RssAnon:") + line_value(status, "VmSwap:")) * 1024;
         scan->shared_bytes += shared * 1024;
     }
     int r = scan->exact || size * 1024 > HIDING_PLACE ? add_shared_mappings(scan, task_fd) : 0;
-    /* A process can see to it that an ordinary user may not look (PR_SET_DUMPABLE, a program that cannot be read): then all that is mapped and cannot be private memory is taken for shared, and used. init is not the guest's. */
+    /* A process can see to it that an ordinary user may not look (PR_SET_DUMPABLE, a program that
+     * cannot be read): then all that is mapped and cannot be private memory is taken for shared,
+     * and used. init is not the guest's. */
     if (r == -EACCES) {
         uint64_t seen = line_value(status, "VmData:") + shared;
 
@@ -422,7 +442,8 @@ static int add_memory_of(struct scan *scan, int task_fd, bool is_init) {
     return r < 0 ? r : 1;
 }
 
-/* A main thread that has ended (pthread_exit) shows no memory, which its process has all the same, as long as another thread lives. */
+/* A main thread that has ended (pthread_exit) shows no memory, which its process has all the same,
+ * as long as another thread lives. */
 static int add_memory(struct scan *scan, int process_fd, unsigned threads, bool is_init) {
     int r = add_memory_of(scan, process_fd, is_init);
     const struct dirent *entry;
@@ -457,7 +478,7 @@ static int scan_process(struct scan *scan, pid_t pid) {
         return n < 0 ? errno_of_shortage((int)-n) : 0;
     scan->usage.processes++;
     scan->usage.threads += line.threads;
-    scan->usage.cpu_ns += line.ticks;           /* turned into nanoseconds at the end */
+    scan->usage.cpu_ns += line.ticks; /* turned into nanoseconds at the end */
     if (line.threads > 1)
         r = each_child(fd, "task", queue_child, &scan->queue);
     else {
@@ -494,7 +515,7 @@ int proc_scan_exact(pid_t init_pid, struct proc_usage *ret_usage) {
     return scan_from(init_pid, true, ret_usage);
 }
 
-/* ---- files for a sandbox ------------------------------------------------------------------------------------------- */
+/* ---- files for a sandbox ---- */
 
 /* The line at `line`, its newline included. */
 static size_t line_length(const char *line, const char *end) {
@@ -506,7 +527,8 @@ static size_t line_length(const char *line, const char *end) {
 static bool line_is(const char *line, size_t length, const char *key) {
     size_t n = strlen(key);
 
-    return length > n && memcmp(line, key, n) == 0 && (line[n] == ':' || line[n] == '\t' || line[n] == ' ');
+    return length > n && memcmp(line, key, n) == 0 &&
+           (line[n] == ':' || line[n] == '\t' || line[n] == ' ');
 }
 
 /* "key\t: number" cut down to at most `most`; other text stays as it is. */
@@ -546,12 +568,14 @@ int proc_fake_cpuinfo(const char *host, size_t length, unsigned cpus, struct buf
 }
 
 int proc_fake_stat(unsigned cpus, int64_t boot_time_s, struct buf *to) {
-    const unsigned idle = 100;  /* not 0: readers divide by the total */
+    const unsigned idle = 100; /* not 0: readers divide by the total */
 
     buf_printf(to, "cpu  0 0 0 %u 0 0 0 0 0 0\n", idle * cpus);
     for (unsigned i = 0; i < cpus; i++)
         buf_printf(to, "cpu%u 0 0 0 %u 0 0 0 0 0 0\n", i, idle);
-    buf_printf(to, "intr 0\nctxt 0\nbtime %" PRId64 "\nprocesses 1\nprocs_running 1\nprocs_blocked 0\nsoftirq 0 0 0 0 0 0 0 0 0 0 0\n",
+    buf_printf(to,
+        "intr 0\nctxt 0\nbtime %" PRId64
+        "\nprocesses 1\nprocs_running 1\nprocs_blocked 0\nsoftirq 0 0 0 0 0 0 0 0 0 0 0\n",
         boot_time_s);
     return buf_failed(to) ? -ENOMEM : 0;
 }
@@ -571,7 +595,9 @@ int proc_fake_meminfo(const char *host, size_t length, uint64_t limit_bytes, str
 
         if (colon == NULL)
             return -EBADMSG;
-        for (const char *p = colon + 1; p < line + n && (*p == ' ' || (*p >= '0' && *p <= '9')) && value < UINT64_MAX / 100; p++)
+        for (const char *p = colon + 1;
+             p < line + n && (*p == ' ' || (*p >= '0' && *p <= '9')) && value < UINT64_MAX / 100;
+             p++)
             value = *p == ' ' ? value : value * 10 + (uint64_t)(*p - '0');
         for (size_t i = 0; i < ARRAY_SIZE(all_of_it); i++)
             full = full || line_is(line, n, all_of_it[i]);
@@ -585,7 +611,8 @@ int proc_fake_meminfo(const char *host, size_t length, uint64_t limit_bytes, str
             int label = (int)(colon - line) + 1;
 
             /* The kernel aligns the numbers in a column of their own. */
-            buf_printf(to, "%-16.*s%8" PRIu64 "%s\n", label, line, full ? total_kib : 0, kib ? " kB" : "");
+            buf_printf(
+                to, "%-16.*s%8" PRIu64 "%s\n", label, line, full ? total_kib : 0, kib ? " kB" : "");
         }
         line += n;
     }
@@ -594,8 +621,26 @@ int proc_fake_meminfo(const char *host, size_t length, uint64_t limit_bytes, str
 
 int proc_fake_vmstat(uint64_t limit_bytes, struct buf *to) {
     static const char *const names[] = {
-        "nr_inactive_anon", "nr_active_anon", "nr_inactive_file", "nr_active_file", "nr_anon_pages", "nr_mapped", "nr_file_pages", "nr_dirty", "nr_writeback", "nr_shmem", "pgpgin", "pgpgout", "pswpin",
-        "pswpout", "pgfree", "pgactivate", "pgdeactivate", "pgfault", "pgmajfault", "oom_kill",
+        "nr_inactive_anon",
+        "nr_active_anon",
+        "nr_inactive_file",
+        "nr_active_file",
+        "nr_anon_pages",
+        "nr_mapped",
+        "nr_file_pages",
+        "nr_dirty",
+        "nr_writeback",
+        "nr_shmem",
+        "pgpgin",
+        "pgpgout",
+        "pswpin",
+        "pswpout",
+        "pgfree",
+        "pgactivate",
+        "pgdeactivate",
+        "pgfault",
+        "pgmajfault",
+        "oom_kill",
     };
 
     buf_printf(to, "nr_free_pages %llu\n", (unsigned long long)(limit_bytes / 4096));

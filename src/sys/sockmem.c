@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of sockets: see sockmem.h for the model. Formats: sock_diag(7), linux/{unix,inet,netlink}_diag.h. */
+/* Memory of sockets: see sockmem.h for the model. Formats: sock_diag(7),
+ * linux/{unix,inet,netlink}_diag.h. */
 #include "sys/sockmem.h"
 
 #include <errno.h>
@@ -28,18 +29,23 @@
 #include "sys/proc.h"
 #include "sys/syscalls.h"
 
-#define GET_USERNS _IO(0xb7, 1)         /* NS_GET_USERNS */
-#define SOCKET_BYTES 2048               /* of the socket itself, its inode and its file */
-#define QUEUE_LENGTH 11                 /* datagrams that wait at one Unix socket (net.unix.max_dgram_qlen, and one more) */
-#define FEW_SENDERS 64                  /* that are gone, which any program may have for a moment: none of them had a larger buffer than usual */
+#define GET_USERNS _IO(0xb7, 1) /* NS_GET_USERNS */
+#define SOCKET_BYTES 2048       /* of the socket itself, its inode and its file */
+#define QUEUE_LENGTH                                                                               \
+    11 /* datagrams that wait at one Unix socket (net.unix.max_dgram_qlen, and one more) */
+#define FEW_SENDERS                                                                                \
+    64 /* that are gone, which any program may have for a moment: none of them had a larger buffer \
+          than usual */
 #define SHORT_SOCKET_BYTES 320
-#define MAX_PROTOCOLS (1 << 20)       /* bytes that tell of them: some 130 each */
+#define MAX_PROTOCOLS (1 << 20) /* bytes that tell of them: some 130 each */
 #define MAX_CHILDREN 64
 
-/* ---- a socket of that namespace ---------------------------------------------------------------------------------------- */
+/* ---- a socket of that namespace ---- */
 
-/* The network namespace of a process, and the user namespace that it belongs to. By one descriptor of the process: its number may be another's by now. */
-static int open_namespaces(pid_t pid, pid_t parent, int *ret_net, int *ret_owner, int *ret_protocols) {
+/* The network namespace of a process, and the user namespace that it belongs to. By one descriptor
+ * of the process: its number may be another's by now. */
+static int open_namespaces(
+    pid_t pid, pid_t parent, int *ret_net, int *ret_owner, int *ret_protocols) {
     char path[32], text[512] = "";
     int its_parent = 0;
 
@@ -67,7 +73,8 @@ static int open_namespaces(pid_t pid, pid_t parent, int *ret_net, int *ret_owner
     return 0;
 }
 
-/* Of a child that shares our descriptors, and nothing else: system calls only. Its socket takes the place of ours that was kept for it. */
+/* Of a child that shares our descriptors, and nothing else: system calls only. Its socket takes the
+ * place of ours that was kept for it. */
 _Noreturn static void open_there(int net, int owner, int place) {
     int r = sys_setns(net, CLONE_NEWNET);
 
@@ -94,7 +101,8 @@ static int open_by_child(int net, int owner, int *ret_fd) {
 
     if (place < 0)
         return -errno;
-    pid_t pid = (pid_t)sys_clone(CLONE_FILES, NULL);       /* no signal at its end: nobody else is to wait for it */
+    pid_t pid = (pid_t)sys_clone(
+        CLONE_FILES, NULL); /* no signal at its end: nobody else is to wait for it */
     if (pid < 0)
         return pid;
     if (pid == 0)
@@ -132,7 +140,7 @@ void sockmem_close(struct sockmem *sockmem) {
     close_fd(&sockmem->protocols);
 }
 
-/* ---- the sum ----------------------------------------------------------------------------------------------------------- */
+/* ---- the sum ---- */
 
 static uint64_t read_setting(const char *path, uint64_t least) {
     auto_buf struct buf text = BUF_INIT;
@@ -142,7 +150,8 @@ static uint64_t read_setting(const char *path, uint64_t least) {
     return MAX(r == 0 && !buf_failed(&text) ? strtoull(text.data, NULL, 10) : 0, least);
 }
 
-/* How much a Unix socket may have sent that is not read: SO_SNDBUF is at most twice this, and the last message may go beyond. */
+/* How much a Unix socket may have sent that is not read: SO_SNDBUF is at most twice this, and the
+ * last message may go beyond. */
 static uint64_t max_sent(void) {
     static uint64_t most;
 
@@ -160,8 +169,10 @@ static uint64_t usually_sent(void) {
     return MIN(most, max_sent());
 }
 
-/* One of a message's attributes, which come after `before` bytes of it; NULL: there is none of this type, or it has less than `size` bytes. */
-static const struct nlattr *find_attribute(const struct nlmsghdr *header, size_t before, unsigned type, size_t size) {
+/* One of a message's attributes, which come after `before` bytes of it; NULL: there is none of this
+ * type, or it has less than `size` bytes. */
+static const struct nlattr *find_attribute(
+    const struct nlmsghdr *header, size_t before, unsigned type, size_t size) {
     size_t at = NLMSG_HDRLEN + NLMSG_ALIGN(before);
 
     while (at + sizeof(struct nlattr) <= header->nlmsg_len) {
@@ -180,46 +191,62 @@ static void add_memory(const struct nlattr *attribute, struct sockmem *sum) {
     if (!attribute)
         return;
     const uint32_t *memory = (const void *)(attribute + 1);
-    sum->bytes += (uint64_t)memory[SK_MEMINFO_RMEM_ALLOC] + memory[SK_MEMINFO_FWD_ALLOC] + memory[SK_MEMINFO_WMEM_QUEUED] + memory[SK_MEMINFO_BACKLOG];
+    sum->bytes += (uint64_t)memory[SK_MEMINFO_RMEM_ALLOC] + memory[SK_MEMINFO_FWD_ALLOC] +
+                  memory[SK_MEMINFO_WMEM_QUEUED] + memory[SK_MEMINFO_BACKLOG];
 }
 
-/* Charged for what waits is who has sent it. When that one is gone, all there is to see is the length, of a stream; of packets, too, but those may
- * have none; of datagrams nothing (see unseen_bytes); and of a connection that is not accepted, that there is one. */
+/* Charged for what waits is who has sent it. When that one is gone, all there is to see is the
+ * length, of a stream; of packets, too, but those may have none; of datagrams nothing (see
+ * unseen_bytes); and of a connection that is not accepted, that there is one. */
 static void add_unix(const struct nlmsghdr *header, struct sockmem *sum) {
     const struct unix_diag_msg *message = NLMSG_DATA(header);
-    const struct nlattr *memory = find_attribute(header, sizeof *message, UNIX_DIAG_MEMINFO, (SK_MEMINFO_WMEM_ALLOC + 1) * sizeof(uint32_t));
-    const struct nlattr *peer = find_attribute(header, sizeof *message, UNIX_DIAG_PEER, sizeof(uint32_t));
-    const struct nlattr *length = find_attribute(header, sizeof *message, UNIX_DIAG_RQLEN, sizeof(struct unix_diag_rqlen));
-    const struct nlattr *connecting = find_attribute(header, sizeof *message, UNIX_DIAG_ICONS, sizeof(uint32_t));
+    const struct nlattr *memory = find_attribute(
+        header, sizeof *message, UNIX_DIAG_MEMINFO, (SK_MEMINFO_WMEM_ALLOC + 1) * sizeof(uint32_t));
+    const struct nlattr *peer =
+        find_attribute(header, sizeof *message, UNIX_DIAG_PEER, sizeof(uint32_t));
+    const struct nlattr *length =
+        find_attribute(header, sizeof *message, UNIX_DIAG_RQLEN, sizeof(struct unix_diag_rqlen));
+    const struct nlattr *connecting =
+        find_attribute(header, sizeof *message, UNIX_DIAG_ICONS, sizeof(uint32_t));
 
     sum->bytes += SOCKET_BYTES;
     if (memory)
         sum->bytes += ((const uint32_t *)(const void *)(memory + 1))[SK_MEMINFO_WMEM_ALLOC];
-    for (size_t i = 0; connecting && i < (connecting->nla_len - sizeof *connecting) / sizeof(uint32_t); i++)
-        sum->bytes += SOCKET_BYTES + (((const uint32_t *)(const void *)(connecting + 1))[i] ? 0 : max_sent());
+    for (size_t i = 0;
+         connecting && i < (connecting->nla_len - sizeof *connecting) / sizeof(uint32_t); i++)
+        sum->bytes +=
+            SOCKET_BYTES + (((const uint32_t *)(const void *)(connecting + 1))[i] ? 0 : max_sent());
     if (message->udiag_type == SOCK_DGRAM)
         sum->datagram_sockets++;
-    else if (message->udiag_state != TCP_LISTEN && length && (!peer || !*(const uint32_t *)(const void *)(peer + 1))) {
+    else if (message->udiag_state != TCP_LISTEN && length &&
+             (!peer || !*(const uint32_t *)(const void *)(peer + 1))) {
         uint32_t waits = ((const struct unix_diag_rqlen *)(const void *)(length + 1))->udiag_rqueue;
-        bool is_unseen = message->udiag_type == SOCK_SEQPACKET && message->udiag_state == TCP_ESTABLISHED;
+        bool is_unseen =
+            message->udiag_type == SOCK_SEQPACKET && message->udiag_state == TCP_ESTABLISHED;
 
         sum->unseen_packets += is_unseen;
-        sum->bytes += is_unseen ? 0 : MIN((uint64_t)waits * 1024, max_sent());     /* a message of one byte takes 768 */
+        sum->bytes += is_unseen ? 0
+                                : MIN((uint64_t)waits * 1024,
+                                      max_sent()); /* a message of one byte takes 768 */
     }
     sum->packet_sockets += message->udiag_type == SOCK_SEQPACKET;
 }
 
 static void add_inet(const struct nlmsghdr *header, struct sockmem *sum) {
-    const struct nlattr *memory = find_attribute(header, sizeof(struct inet_diag_msg), INET_DIAG_SKMEMINFO, (SK_MEMINFO_BACKLOG + 1) * sizeof(uint32_t));
+    const struct nlattr *memory = find_attribute(header, sizeof(struct inet_diag_msg),
+        INET_DIAG_SKMEMINFO, (SK_MEMINFO_BACKLOG + 1) * sizeof(uint32_t));
 
-    /* What has none is not a whole socket: a connection that has ended, for a minute, or one that is not made yet. */
+    /* What has none is not a whole socket: a connection that has ended, for a minute, or one that
+     * is not made yet. */
     sum->bytes += memory ? SOCKET_BYTES : SHORT_SOCKET_BYTES;
     add_memory(memory, sum);
 }
 
 static void add_netlink(const struct nlmsghdr *header, struct sockmem *sum) {
     sum->bytes += SOCKET_BYTES;
-    add_memory(find_attribute(header, sizeof(struct netlink_diag_msg), NETLINK_DIAG_MEMINFO, (SK_MEMINFO_BACKLOG + 1) * sizeof(uint32_t)), sum);
+    add_memory(find_attribute(header, sizeof(struct netlink_diag_msg), NETLINK_DIAG_MEMINFO,
+                   (SK_MEMINFO_BACKLOG + 1) * sizeof(uint32_t)),
+        sum);
 }
 
 struct question {
@@ -231,7 +258,9 @@ struct question {
     };
 };
 
-/* A socket that is closed is in no list, but counts for its protocol until the last that it has sent is read. For what waits in datagrams and packets there is a bound in that, and another one in who could have them. */
+/* A socket that is closed is in no list, but counts for its protocol until the last that it has
+ * sent is read. For what waits in datagrams and packets there is a bound in that, and another one
+ * in who could have them. */
 static int unseen_bytes(const struct sockmem *sum, uint64_t *ret_bytes) {
     const uint64_t receivers = (uint64_t)sum->datagram_sockets * QUEUE_LENGTH + sum->unseen_packets;
     const uint64_t listed = (uint64_t)sum->datagram_sockets + sum->packet_sockets;
@@ -240,15 +269,17 @@ static int unseen_bytes(const struct sockmem *sum, uint64_t *ret_bytes) {
     *ret_bytes = 0;
     if (!receivers)
         return 0;
-    /* A read gives a page at most, some thirty protocols, and the oldest come last: Unix is one of those. */
+    /* A read gives a page at most, some thirty protocols, and the oldest come last: Unix is one of
+     * those. */
     int r = fd_read_again(sum->protocols, MAX_PROTOCOLS, &whole);
     if (r < 0)
         return r;
-    const char *row = strstr(whole.data, "\nUNIX ");      /* streams have one of their own */
+    const char *row = strstr(whole.data, "\nUNIX "); /* streams have one of their own */
     unsigned long long living;
     if (!row || sscanf(row, " UNIX %*u %llu", &living) != 1)
         return -EBADMSG;
-    const uint64_t senders = MIN(living > listed ? living - listed : 0, receivers), few = MIN(senders, (uint64_t)FEW_SENDERS);
+    const uint64_t senders = MIN(living > listed ? living - listed : 0, receivers),
+                   few = MIN(senders, (uint64_t)FEW_SENDERS);
     *ret_bytes = few * usually_sent() + (senders - few) * max_sent();
     return 0;
 }
@@ -260,8 +291,12 @@ struct socket_list {
 };
 
 static const struct socket_list lists[] = {
-    { AF_UNIX, 0, SOCKMEM_UNIX, add_unix },           { AF_INET, IPPROTO_TCP, SOCKMEM_INET, add_inet },  { AF_INET6, IPPROTO_TCP, SOCKMEM_INET, add_inet },
-    { AF_INET, IPPROTO_UDP, SOCKMEM_INET, add_inet }, { AF_INET6, IPPROTO_UDP, SOCKMEM_INET, add_inet }, { AF_NETLINK, NDIAG_PROTO_ALL, SOCKMEM_NETLINK, add_netlink },
+    { AF_UNIX, 0, SOCKMEM_UNIX, add_unix },
+    { AF_INET, IPPROTO_TCP, SOCKMEM_INET, add_inet },
+    { AF_INET6, IPPROTO_TCP, SOCKMEM_INET, add_inet },
+    { AF_INET, IPPROTO_UDP, SOCKMEM_INET, add_inet },
+    { AF_INET6, IPPROTO_UDP, SOCKMEM_INET, add_inet },
+    { AF_NETLINK, NDIAG_PROTO_ALL, SOCKMEM_NETLINK, add_netlink },
 };
 
 static int request_sockets(int fd, const struct socket_list *list) {
@@ -269,19 +304,30 @@ static int request_sockets(int fd, const struct socket_list *list) {
     size_t length = sizeof question.netlink;
 
     if (list->family == AF_UNIX) {
-        question.of_unix = (struct unix_diag_req){ .sdiag_family = AF_UNIX, .udiag_states = ~0u, .udiag_show = UDIAG_SHOW_MEMINFO | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN | UDIAG_SHOW_ICONS };
+        question.of_unix = (struct unix_diag_req){ .sdiag_family = AF_UNIX,
+            .udiag_states = ~0u,
+            .udiag_show =
+                UDIAG_SHOW_MEMINFO | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN | UDIAG_SHOW_ICONS };
         length = sizeof question.of_unix;
     } else if (list->family == AF_NETLINK) {
-        question.netlink = (struct netlink_diag_req){ .sdiag_family = AF_NETLINK, .sdiag_protocol = list->protocol, .ndiag_show = NDIAG_SHOW_MEMINFO };
+        question.netlink = (struct netlink_diag_req){ .sdiag_family = AF_NETLINK,
+            .sdiag_protocol = list->protocol,
+            .ndiag_show = NDIAG_SHOW_MEMINFO };
     } else {
-        question.inet = (struct inet_diag_req_v2){ .sdiag_family = list->family, .sdiag_protocol = list->protocol, .idiag_ext = 1 << (INET_DIAG_SKMEMINFO - 1), .idiag_states = ~0u };
+        question.inet = (struct inet_diag_req_v2){ .sdiag_family = list->family,
+            .sdiag_protocol = list->protocol,
+            .idiag_ext = 1 << (INET_DIAG_SKMEMINFO - 1),
+            .idiag_states = ~0u };
         length = sizeof question.inet;
     }
-    question.header = (struct nlmsghdr){ .nlmsg_len = (uint32_t)(NLMSG_HDRLEN + length), .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP };
+    question.header = (struct nlmsghdr){ .nlmsg_len = (uint32_t)(NLMSG_HDRLEN + length),
+        .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+        .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP };
     return send(fd, &question, question.header.nlmsg_len, 0) < 0 ? -errno : 0;
 }
 
-/* What the kernel has ready of a list; it makes the next part ready meanwhile. 1: that was the last, also where it has no such list. */
+/* What the kernel has ready of a list; it makes the next part ready meanwhile. 1: that was the
+ * last, also where it has no such list. */
 static int take_part(struct sockmem *sum, const struct socket_list *list) {
     static _Alignas(struct nlmsghdr) char answer[65536];
     const struct nlmsghdr *header = (const void *)answer;
@@ -289,7 +335,8 @@ static int take_part(struct sockmem *sum, const struct socket_list *list) {
 
     if (n < 0)
         return -errno;
-    for (size_t left = (size_t)n; left >= sizeof *header && header->nlmsg_len >= sizeof *header && header->nlmsg_len <= left;) {
+    for (size_t left = (size_t)n; left >= sizeof *header && header->nlmsg_len >= sizeof *header &&
+                                  header->nlmsg_len <= left;) {
         size_t step = MIN((size_t)NLMSG_ALIGN(header->nlmsg_len), left);
 
         if (header->nlmsg_type == NLMSG_DONE)
@@ -307,14 +354,16 @@ static int take_part(struct sockmem *sum, const struct socket_list *list) {
     return 0;
 }
 
-int sockmem_usage(struct sockmem *sum, unsigned kinds, uint64_t limit_bytes, int64_t until_ns, uint64_t *ret_bytes) {
+int sockmem_usage(struct sockmem *sum, unsigned kinds, uint64_t limit_bytes, int64_t until_ns,
+    uint64_t *ret_bytes) {
     uint64_t unseen = 0;
     int r = 0;
 
     if (!sum->list && !sum->is_asked)
         *sum = (struct sockmem){ .fd = sum->fd, .protocols = sum->protocols, .kinds = kinds };
     for (bool took = false;; took = true) {
-        while (!sum->is_asked && sum->list < ARRAY_SIZE(lists) && !(lists[sum->list].kind & sum->kinds))
+        while (!sum->is_asked && sum->list < ARRAY_SIZE(lists) &&
+               !(lists[sum->list].kind & sum->kinds))
             sum->list++;
         if (sum->list == ARRAY_SIZE(lists) || sum->bytes > limit_bytes)
             break;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * System calls that Debian 12's glibc has no wrapper for, or whose wrapper does more than the call. Each returns what the kernel
- * returns: a result, or -errno.
+ * System calls that Debian 12's glibc has no wrapper for, or whose wrapper does more than the call.
+ * Each returns what the kernel returns: a result, or -errno.
  *
- * errno is neither set nor read and no function of the C library is called, so these may be used between clone and exec, in a
- * process that shares its parent's memory, and in the guest layer.
+ * errno is neither set nor read and no function of the C library is called, so these may be used
+ * between clone and exec, in a process that shares its parent's memory, and in the guest layer.
  */
 #ifndef ROLLBOX_SYS_SYSCALLS_H
 #define ROLLBOX_SYS_SYSCALLS_H
@@ -24,10 +24,12 @@ static inline long sys_call6(long number, long a, long b, long c, long d, long e
     register long r9 __asm__("r9") = f;
     long result;
 
+    /* clang-format off */
     __asm__ volatile("syscall"
                      : "=a"(result)
                      : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
                      : "rcx", "r11", "memory");
+    /* clang-format on */
     return result;
 #elif defined(__aarch64__)
     register long x8 __asm__("x8") = number;
@@ -38,10 +40,13 @@ static inline long sys_call6(long number, long a, long b, long c, long d, long e
     register long x4 __asm__("x4") = e;
     register long x5 __asm__("x5") = f;
 
-    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory", "cc");
+    __asm__ volatile("svc #0"
+                     : "+r"(x0)
+                     : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
+                     : "memory", "cc");
     return x0;
 #else
-#error "system calls of this architecture are not known yet"
+#    error "system calls of this architecture are not known yet"
 #endif
 }
 
@@ -50,18 +55,22 @@ static inline long sys_call6(long number, long a, long b, long c, long d, long e
 #define sys_call1(n, a) sys_call6((n), SYS_ARG(a), 0, 0, 0, 0, 0)
 #define sys_call2(n, a, b) sys_call6((n), SYS_ARG(a), SYS_ARG(b), 0, 0, 0, 0)
 #define sys_call3(n, a, b, c) sys_call6((n), SYS_ARG(a), SYS_ARG(b), SYS_ARG(c), 0, 0, 0)
-#define sys_call4(n, a, b, c, d) sys_call6((n), SYS_ARG(a), SYS_ARG(b), SYS_ARG(c), SYS_ARG(d), 0, 0)
-#define sys_call5(n, a, b, c, d, e) sys_call6((n), SYS_ARG(a), SYS_ARG(b), SYS_ARG(c), SYS_ARG(d), SYS_ARG(e), 0)
+#define sys_call4(n, a, b, c, d)                                                                   \
+    sys_call6((n), SYS_ARG(a), SYS_ARG(b), SYS_ARG(c), SYS_ARG(d), 0, 0)
+#define sys_call5(n, a, b, c, d, e)                                                                \
+    sys_call6((n), SYS_ARG(a), SYS_ARG(b), SYS_ARG(c), SYS_ARG(d), SYS_ARG(e), 0)
 
 /* fcntl(2), F_DUPFD_CLOEXEC; musl's wrapper asks once more, and so does its open(2). */
 static inline int sys_dup_above(int fd, int least) {
     return (int)sys_call3(__NR_fcntl, fd, 1030, least);
 }
 
-/* Returns in both processes, like fork: 0 in the child, which runs on a copy of the caller's stack, so CLONE_VM is not for here.
- * glibc's fork handlers do not run, and its cached state is the parent's: the child keeps to this header and to async-signal-safe
- * functions. `flags` has the exit signal in its low byte; with CLONE_PIDFD, `ret_pidfd` takes the descriptor. Container profiles
- * answer clone3 with ENOSYS, as they cannot see its flags, so that call is for what this one cannot do. clone(2) */
+/* Returns in both processes, like fork: 0 in the child, which runs on a copy of the caller's stack,
+ * so CLONE_VM is not for here. glibc's fork handlers do not run, and its cached state is the
+ * parent's: the child keeps to this header and to async-signal-safe functions. `flags` has the exit
+ * signal in its low byte; with CLONE_PIDFD, `ret_pidfd` takes the descriptor. Container profiles
+ * answer clone3 with ENOSYS, as they cannot see its flags, so that call is for what this one cannot
+ * do. clone(2) */
 static inline __attribute__((always_inline)) long sys_clone(unsigned long flags, int *ret_pidfd) {
     return sys_call5(__NR_clone, flags, NULL, ret_pidfd, NULL, NULL);
 }
@@ -76,13 +85,17 @@ static inline int sys_openat2(int dir_fd, const char *path, const struct open_ho
     return (int)sys_call4(__NR_openat2, dir_fd, path, how, sizeof(*how));
 }
 
-/* landlock_create_ruleset(2). With `ruleset` NULL and size 0, LANDLOCK_CREATE_RULESET_VERSION asks for the ABI. */
-static inline int sys_landlock_create_ruleset(const struct uapi_landlock_ruleset *ruleset, size_t size, unsigned flags) {
+/* landlock_create_ruleset(2). With `ruleset` NULL and size 0, LANDLOCK_CREATE_RULESET_VERSION asks
+ * for the ABI. */
+static inline int sys_landlock_create_ruleset(
+    const struct uapi_landlock_ruleset *ruleset, size_t size, unsigned flags) {
     return (int)sys_call3(__NR_landlock_create_ruleset, ruleset, size, flags);
 }
 
-/* `rule` is a struct landlock_path_beneath_attr or uapi_landlock_net_port by `type` (UAPI_LANDLOCK_RULE_*). landlock_add_rule(2) */
-static inline int sys_landlock_add_rule(int ruleset_fd, unsigned type, const void *rule, unsigned flags) {
+/* `rule` is a struct landlock_path_beneath_attr or uapi_landlock_net_port by `type`
+ * (UAPI_LANDLOCK_RULE_*). landlock_add_rule(2) */
+static inline int sys_landlock_add_rule(
+    int ruleset_fd, unsigned type, const void *rule, unsigned flags) {
     return (int)sys_call4(__NR_landlock_add_rule, ruleset_fd, type, rule, flags);
 }
 
@@ -94,7 +107,8 @@ static inline int sys_open_tree(int dir_fd, const char *path, unsigned flags) {
     return (int)sys_call3(__NR_open_tree, dir_fd, path, flags);
 }
 
-static inline int sys_move_mount(int from_fd, const char *from, int to_fd, const char *to, unsigned flags) {
+static inline int sys_move_mount(
+    int from_fd, const char *from, int to_fd, const char *to, unsigned flags) {
     return (int)sys_call5(__NR_move_mount, from_fd, from, to_fd, to, flags);
 }
 
@@ -102,7 +116,8 @@ static inline int sys_fsopen(const char *type, unsigned flags) {
     return (int)sys_call2(__NR_fsopen, type, flags);
 }
 
-static inline int sys_fsconfig(int fs_fd, unsigned command, const char *key, const void *value, int aux) {
+static inline int sys_fsconfig(
+    int fs_fd, unsigned command, const char *key, const void *value, int aux) {
     return (int)sys_call5(__NR_fsconfig, fs_fd, command, key, value, aux);
 }
 
@@ -114,11 +129,13 @@ static inline int sys_fspick(int dir_fd, const char *path, unsigned flags) {
     return (int)sys_call3(__NR_fspick, dir_fd, path, flags);
 }
 
-static inline int sys_mount_setattr(int dir_fd, const char *path, unsigned flags, const struct mount_attr *attr) {
+static inline int sys_mount_setattr(
+    int dir_fd, const char *path, unsigned flags, const struct mount_attr *attr) {
     return (int)sys_call5(__NR_mount_setattr, dir_fd, path, flags, attr, sizeof(*attr));
 }
 
-static inline int sys_mount(const char *source, const char *target, const char *type, unsigned long flags, const void *data) {
+static inline int sys_mount(const char *source, const char *target, const char *type,
+    unsigned long flags, const void *data) {
     return (int)sys_call5(__NR_mount, source, target, type, flags, data);
 }
 
@@ -158,12 +175,13 @@ static inline int sys_seccomp(unsigned operation, unsigned flags, void *args) {
     return (int)sys_call3(__NR_seccomp, operation, flags, args);
 }
 
-static inline int sys_execveat(int dir_fd, const char *path, char *const argv[], char *const envp[], int flags) {
+static inline int sys_execveat(
+    int dir_fd, const char *path, char *const argv[], char *const envp[], int flags) {
     return (int)sys_call5(__NR_execveat, dir_fd, path, argv, envp, flags);
 }
 
-/* The raw calls of this thread alone; glibc's setresuid and friends signal every thread of the process, which a child that shares
- * its parent's memory must not do. */
+/* The raw calls of this thread alone; glibc's setresuid and friends signal every thread of the
+ * process, which a child that shares its parent's memory must not do. */
 static inline int sys_setresuid(uid_t real, uid_t effective, uid_t saved) {
     return (int)sys_call3(__NR_setresuid, real, effective, saved);
 }
@@ -185,7 +203,8 @@ static inline int sys_capget(void *header, void *data) {
     return (int)sys_call2(__NR_capget, header, data);
 }
 
-static inline int sys_prctl(int option, unsigned long a, unsigned long b, unsigned long c, unsigned long d) {
+static inline int sys_prctl(
+    int option, unsigned long a, unsigned long b, unsigned long c, unsigned long d) {
     return (int)sys_call5(__NR_prctl, option, a, b, c, d);
 }
 

@@ -14,7 +14,7 @@
 #include "base/fd.h"
 
 #define VARIABLE "ROLLBOX_TRUST_UID"
-#define MAX_LINKS 40u          /* as the kernel's own limit */
+#define MAX_LINKS 40u /* as the kernel's own limit */
 
 int trust_read(struct trust *ret_trust, struct rollbox_error *error) {
     const char *at = secure_getenv(VARIABLE);
@@ -25,10 +25,11 @@ int trust_read(struct trust *ret_trust, struct rollbox_error *error) {
 
         errno = 0;
         unsigned long uid = strtoul(at, &end, 10);
-        if (*at < '0' || *at > '9' || errno || uid >= UINT_MAX || (*end && *end != ',') || trust.n == ARRAY_SIZE(trust.uids))
+        if (*at < '0' || *at > '9' || errno || uid >= UINT_MAX || (*end && *end != ',') ||
+            trust.n == ARRAY_SIZE(trust.uids))
             return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "connect",
-                             VARIABLE " is %.100s: it must be user ids with commas between, at most %zu", secure_getenv(VARIABLE),
-                             ARRAY_SIZE(trust.uids));
+                VARIABLE " is %.100s: it must be user ids with commas between, at most %zu",
+                secure_getenv(VARIABLE), ARRAY_SIZE(trust.uids));
         trust.uids[trust.n++] = (uid_t)uid;
         at = *end ? end + 1 : end;
     }
@@ -39,7 +40,8 @@ int trust_read(struct trust *ret_trust, struct rollbox_error *error) {
 static unsigned long overflow_id(void) {
     auto_buf struct buf text = BUF_INIT;
 
-    if (fd_read_file("/proc/sys/kernel/overflowuid", 16, &text) < 0 || (buf_add(&text, "", 1), buf_failed(&text)))
+    if (fd_read_file("/proc/sys/kernel/overflowuid", 16, &text) < 0 ||
+        (buf_add(&text, "", 1), buf_failed(&text)))
         return 65534;
     return strtoul(text.data, NULL, 10);
 }
@@ -48,12 +50,15 @@ static unsigned long overflow_id(void) {
 static bool is_mapped(uid_t uid) {
     auto_buf struct buf text = BUF_INIT;
 
-    if (fd_read_file("/proc/self/uid_map", 65536, &text) < 0 || (buf_add(&text, "", 1), buf_failed(&text)))
+    if (fd_read_file("/proc/self/uid_map", 65536, &text) < 0 ||
+        (buf_add(&text, "", 1), buf_failed(&text)))
         return false;
-    for (const char *line = text.data; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+    for (const char *line = text.data; line && *line;
+         line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
         unsigned first, outside, count;
 
-        if (sscanf(line, "%u %u %u", &first, &outside, &count) == 3 && uid >= first && uid - first < count)
+        if (sscanf(line, "%u %u %u", &first, &outside, &count) == 3 && uid >= first &&
+            uid - first < count)
             return true;
     }
     return false;
@@ -71,34 +76,42 @@ bool trust_user(const struct trust *trust, uid_t uid) {
     return uid == 0 || (uid == geteuid() && !is_nobody(uid));
 }
 
-/* ---- paths ---------------------------------------------------------------------------------------------------------- */
+/* ---- paths ---- */
 
-/* In a container, the directories above may be the host root's, who has no id there. Who serves the socket is looked at in
- * any case; this is the second look. */
+/* In a container, the directories above may be the host root's, who has no id there. Who serves the
+ * socket is looked at in any case; this is the second look. */
 static bool may_own(const struct trust *trust, const struct stat *st) {
     return trust_user(trust, st->st_uid) || (S_ISDIR(st->st_mode) && is_nobody(st->st_uid));
 }
 
-/* "write" here means that others may put something else in the place of what is in the directory. */
+/* "write" here means that others may put something else in the place of what is in the directory.
+ */
 static bool others_may_write(const struct stat *st) {
     if (st->st_mode & S_ISVTX)
         return false;
-    return st->st_mode & S_IWOTH || (st->st_mode & S_IWGRP && st->st_gid != 0 && st->st_gid != getegid());
+    return st->st_mode & S_IWOTH ||
+           (st->st_mode & S_IWGRP && st->st_gid != 0 && st->st_gid != getegid());
 }
 
-static int look_at(const struct trust *trust, const char *at, const struct stat *st, struct rollbox_error *error) {
-    const char *kind = S_ISDIR(st->st_mode) ? "directory" : S_ISLNK(st->st_mode) ? "link" : "socket";
+static int look_at(
+    const struct trust *trust, const char *at, const struct stat *st, struct rollbox_error *error) {
+    const char *kind = S_ISDIR(st->st_mode)   ? "directory"
+                       : S_ISLNK(st->st_mode) ? "link"
+                                              : "socket";
 
     if (!may_own(trust, st))
         return error_set(error, ROLLBOX_ERR_ENGINE_UNTRUSTED, EACCES, "connect",
-                         "the %s %.300s, of the path of the engine's socket, belongs to user %u, who could pose as the engine; "
-                         "use a socket in a directory of your own, or set " VARIABLE "=%u if you trust that user",
-                         kind, at, (unsigned)st->st_uid, (unsigned)st->st_uid);
+            "the %s %.300s, of the path of the engine's socket, belongs to user %u, who could pose "
+            "as the engine; "
+            "use a socket in a directory of your own, or set " VARIABLE
+            "=%u if you trust that user",
+            kind, at, (unsigned)st->st_uid, (unsigned)st->st_uid);
     if (S_ISDIR(st->st_mode) && others_may_write(st))
         return error_set(error, ROLLBOX_ERR_ENGINE_UNTRUSTED, EACCES, "connect",
-                         "the directory %.300s, of the path of the engine's socket, may be written to by other users, who could pose as the "
-                         "engine; chmod go-w it, or use a socket in a directory of your own",
-                         at);
+            "the directory %.300s, of the path of the engine's socket, may be written to by other "
+            "users, who could pose as the "
+            "engine; chmod go-w it, or use a socket in a directory of your own",
+            at);
     return 0;
 }
 
@@ -110,14 +123,16 @@ static int follow_link(char text[PATH_MAX], size_t begin, size_t end) {
     if (n <= 0)
         return n < 0 ? -errno : -ENOENT;
     target[n] = '\0';
-    int length = snprintf(next, sizeof next, "%.*s%s/%s", target[0] == '/' ? 0 : (int)begin, text, target, text + end);
+    int length = snprintf(next, sizeof next, "%.*s%s/%s", target[0] == '/' ? 0 : (int)begin, text,
+        target, text + end);
     if (length < 0 || (size_t)length >= sizeof next)
         return -ENAMETOOLONG;
     memcpy(text, next, (size_t)length + 1);
     return 0;
 }
 
-static int walk_path(const struct trust *trust, char text[PATH_MAX], unsigned n_links, struct rollbox_error *error) {
+static int walk_path(
+    const struct trust *trust, char text[PATH_MAX], unsigned n_links, struct rollbox_error *error) {
     size_t end = 0;
     struct stat st;
 
@@ -138,7 +153,7 @@ static int walk_path(const struct trust *trust, char text[PATH_MAX], unsigned n_
         int r = lstat(text, &st) < 0 ? 1 : look_at(trust, text, &st, error);
         if (r == 0 && S_ISLNK(st.st_mode)) {
             if (n_links == MAX_LINKS || follow_link(text, begin, end + (after != '\0')) < 0)
-                return 0;       /* connecting fails as well */
+                return 0; /* connecting fails as well */
             return walk_path(trust, text, n_links + 1, error);
         }
         if (r)
@@ -153,6 +168,6 @@ int trust_path(const struct trust *trust, const char *path, struct rollbox_error
     int n = snprintf(text, sizeof text, "%s/%s", here ? here : "", path);
 
     if (n < 0 || (size_t)n >= sizeof text || (path[0] != '/' && !here))
-        return 0;               /* nothing that can be connected to */
+        return 0; /* nothing that can be connected to */
     return walk_path(trust, text, 0, error);
 }

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Additions to images of processes: whatever is changed in one, what is taken for an addition to its base names no page outside of the base, says nothing of a page twice, and makes, with the base, an image that is sound.
+ * Additions to images of processes: whatever is changed in one, what is taken for an addition to
+ * its base names no page outside of the base, says nothing of a page twice, and makes, with the
+ * base, an image that is sound.
  *
- * The input is changes: two bytes that say where (in words of 8), eight that say what. The base and the addition are made here.
+ * The input is changes: two bytes that say where (in words of 8), eight that say what. The base and
+ * the addition are made here.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -36,25 +39,58 @@ static void make(struct made *m, bool is_incremental) {
 
     memset(m, 0, sizeof *m);
     m->header = (struct image){
-        .processes = { offsetof(struct made, process), 1 }, .threads = { offsetof(struct made, thread), 1 }, .areas = { offsetof(struct made, areas), 4 }, .runs = { offsetof(struct made, runs), 3 },
-        .kept = { offsetof(struct made, kept), is_incremental ? 2 : 0 }, .files = { offsetof(struct made, file), 1 }, .texts = text, .texts_end = text + sizeof m->texts, .is_incremental = is_incremental, .length = sizeof *m, .magic = IMAGE_MAGIC,
+        .processes = { offsetof(struct made, process), 1 },
+        .threads = { offsetof(struct made, thread), 1 },
+        .areas = { offsetof(struct made, areas), 4 },
+        .runs = { offsetof(struct made, runs), 3 },
+        .kept = { offsetof(struct made, kept), is_incremental ? 2 : 0 },
+        .files = { offsetof(struct made, file), 1 },
+        .texts = text,
+        .texts_end = text + sizeof m->texts,
+        .is_incremental = is_incremental,
+        .length = sizeof *m,
+        .magic = IMAGE_MAGIC,
     };
-    m->process = (struct image_process){ .kind = IMAGE_LIVING, .pid = 5, .session = 5, .group = 5, .executable = text, .directory = text, .areas = { 0, 4 }, .threads = { 0, 1 } };
+    m->process = (struct image_process){ .kind = IMAGE_LIVING,
+        .pid = 5,
+        .session = 5,
+        .group = 5,
+        .executable = text,
+        .directory = text,
+        .areas = { 0, 4 },
+        .threads = { 0, 1 } };
     m->thread = (struct image_thread){ .tid = 5, .xstate_length = 2696 };
-    m->areas[0] = (struct image_area){ .start = AT(0), .end = AT(is_incremental ? 5 : 4), .kind = IMAGE_ANONYMOUS, .protection = 3, .runs = { 0, 1 }, .kept = { 0, is_incremental } };
-    m->areas[1] = (struct image_area){ .start = AT(8), .end = AT(9), .kind = IMAGE_FILE, .path = text };
+    m->areas[0] = (struct image_area){ .start = AT(0),
+        .end = AT(is_incremental ? 5 : 4),
+        .kind = IMAGE_ANONYMOUS,
+        .protection = 3,
+        .runs = { 0, 1 },
+        .kept = { 0, is_incremental } };
+    m->areas[1] =
+        (struct image_area){ .start = AT(8), .end = AT(9), .kind = IMAGE_FILE, .path = text };
     m->areas[2] = (struct image_area){ .start = AT(16), .end = AT(17), .kind = IMAGE_VDSO };
-    m->areas[3] = (struct image_area){ .start = AT(is_incremental ? 29 : 30), .end = AT(32), .kind = IMAGE_STACK, .protection = 3, .runs = { 1, 1 }, .kept = { is_incremental, is_incremental } };
-    m->file = (struct image_file){ .kind = IMAGE_FILE_MEMORY, .path = text, .length = 100, .runs = { 2, 1 } };
+    m->areas[3] = (struct image_area){ .start = AT(is_incremental ? 29 : 30),
+        .end = AT(32),
+        .kind = IMAGE_STACK,
+        .protection = 3,
+        .runs = { 1, 1 },
+        .kept = { is_incremental, is_incremental } };
+    m->file = (struct image_file){
+        .kind = IMAGE_FILE_MEMORY, .path = text, .length = 100, .runs = { 2, 1 }
+    };
     if (is_incremental) {
         m->runs[0] = (struct image_run){ .address = AT(4), .length = IMAGE_PAGE };
-        m->runs[1] = (struct image_run){ .address = AT(29), .length = IMAGE_PAGE, .at = IMAGE_PAGE };
+        m->runs[1] =
+            (struct image_run){ .address = AT(29), .length = IMAGE_PAGE, .at = IMAGE_PAGE };
         m->runs[2] = (struct image_run){ .length = IMAGE_PAGE, .at = 2 * IMAGE_PAGE };
-        m->kept[0] = (struct image_kept){ .address = AT(1), .length = 2 * IMAGE_PAGE, .at = IMAGE_PAGE };
-        m->kept[1] = (struct image_kept){ .address = AT(31), .length = IMAGE_PAGE, .at = 4 * IMAGE_PAGE };
+        m->kept[0] =
+            (struct image_kept){ .address = AT(1), .length = 2 * IMAGE_PAGE, .at = IMAGE_PAGE };
+        m->kept[1] =
+            (struct image_kept){ .address = AT(31), .length = IMAGE_PAGE, .at = 4 * IMAGE_PAGE };
     } else {
         m->runs[0] = (struct image_run){ .address = AT(0), .length = 3 * IMAGE_PAGE };
-        m->runs[1] = (struct image_run){ .address = AT(30), .length = 2 * IMAGE_PAGE, .at = 3 * IMAGE_PAGE };
+        m->runs[1] =
+            (struct image_run){ .address = AT(30), .length = 2 * IMAGE_PAGE, .at = 3 * IMAGE_PAGE };
         m->runs[2] = (struct image_run){ .length = IMAGE_PAGE, .at = 5 * IMAGE_PAGE };
     }
 }
@@ -74,7 +110,9 @@ static void look(const struct made *base, const struct made *m) {
 
     for (uint64_t i = 0; i < it->areas.n; i++)
         for (uint32_t k = areas[i].kept.first; k < areas[i].kept.first + areas[i].kept.n; k++)
-            if (kept[k].address < areas[i].start || kept[k].length > areas[i].end - kept[k].address || kept[k].at > sizeof base->pages || kept[k].length > sizeof base->pages - kept[k].at)
+            if (kept[k].address < areas[i].start ||
+                kept[k].length > areas[i].end - kept[k].address ||
+                kept[k].at > sizeof base->pages || kept[k].length > sizeof base->pages - kept[k].at)
                 abort();
 }
 
@@ -93,16 +131,20 @@ static void make_whole(const struct made *base, const struct made *m) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    struct made *base = aligned_alloc(64, (sizeof *base + 63) & ~(size_t)63), *m = aligned_alloc(64, (sizeof *m + 63) & ~(size_t)63);
+    struct made *base = aligned_alloc(64, (sizeof *base + 63) & ~(size_t)63),
+                *m = aligned_alloc(64, (sizeof *m + 63) & ~(size_t)63);
 
     if (!base || !m)
         abort();
     make(base, false);
     make(m, true);
-    if (!image_is_sound(base, sizeof *base) || image_is_sound(m, sizeof *m) || !image_is_incremental(m, sizeof *m, (const char *)base, sizeof *base))
+    if (!image_is_sound(base, sizeof *base) || image_is_sound(m, sizeof *m) ||
+        !image_is_incremental(m, sizeof *m, (const char *)base, sizeof *base))
         abort();
     for (; size >= 10; data += 10, size -= 10) {
-        size_t at = (((size_t)data[0] | (size_t)data[1] << 8) % ((sizeof *m - sizeof m->pages) / 8)) + sizeof m->pages / 8;
+        size_t at =
+            (((size_t)data[0] | (size_t)data[1] << 8) % ((sizeof *m - sizeof m->pages) / 8)) +
+            sizeof m->pages / 8;
 
         memcpy((char *)m + at * 8, data + 2, 8);
     }

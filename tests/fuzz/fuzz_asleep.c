@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The record of a sandbox that sleeps, as the engine reads it. It gets the digest that it must have, or nothing behind that would be reached.
+ * The record of a sandbox that sleeps, as the engine reads it. It gets the digest that it must
+ * have, or nothing behind that would be reached.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -40,7 +41,9 @@ static void settle(struct engine *engine, const json_t *record) {
     list_for_each(node, &session.ended) {
         struct ended *ended = container_of(node, struct ended, node);
 
-        if (ended->operation_length <= sizeof session.number || ended->operation_length > sizeof ended->operation || ended->outcome >= ROLLBOX_OUTCOME_ERROR)
+        if (ended->operation_length <= sizeof session.number ||
+            ended->operation_length > sizeof ended->operation ||
+            ended->outcome >= ROLLBOX_OUTCOME_ERROR)
             abort();
         list_remove(&ended->node);
         free(ended->command);
@@ -53,7 +56,8 @@ static void settle(struct engine *engine, const json_t *record) {
 
 static void read_record(const json_t *record) {
     static struct engine engine;
-    struct layer *layers[LAYERS] = { calloc(1, sizeof(struct layer)), calloc(1, sizeof(struct layer)) };
+    struct layer *layers[LAYERS] = { calloc(1, sizeof(struct layer)),
+        calloc(1, sizeof(struct layer)) };
     int images[IMAGES] = { -EBADF };
     struct rollbox_error error = { 0 };
     struct snapshot_tree *tree;
@@ -66,7 +70,8 @@ static void read_record(const json_t *record) {
     list_init(&engine.sessions);
     for (size_t i = 0; i < LAYERS; i++)
         *layers[i] = (struct layer){ .references = 1, .fd = -EBADF };
-    if (hibernate_family(&engine, record, layers, LAYERS, images, IMAGES, NULL, &tree, &at, &committed, &error) == 0) {
+    if (hibernate_family(&engine, record, layers, LAYERS, images, IMAGES, NULL, &tree, &at,
+            &committed, &error) == 0) {
         if (at->tree)
             walk(at);
         snapshot_put(at);
@@ -84,12 +89,13 @@ static void read_record(const json_t *record) {
     buf_done(&text);
     for (size_t i = 0; i < LAYERS; i++)
         if (layers[i]->references != 1)
-            abort();            /* a state has leaked */
+            abort(); /* a state has leaked */
         else
             free(layers[i]);
 }
 
-/* What was checked as a whole is believed from then on, so nothing may be found wrong with it later. */
+/* What was checked as a whole is believed from then on, so nothing may be found wrong with it
+ * later. */
 static void read_checked(const json_t *whole) {
     struct rollbox_error error = { 0 };
 
@@ -99,13 +105,15 @@ static void read_checked(const json_t *whole) {
         return;
     }
     const json_t *record = json_object_get(whole, "record");
-    if (json_array_size(json_object_get(record, "layers")) == LAYERS && json_array_size(json_object_get(record, "lives")) == IMAGES)
+    if (json_array_size(json_object_get(record, "layers")) == LAYERS &&
+        json_array_size(json_object_get(record, "lives")) == IMAGES)
         read_record(record);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct rollbox_error error = { 0 };
-    json_t *whole = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES, NULL), *again = NULL;
+    json_t *whole = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES, NULL),
+           *again = NULL;
     auto_free char *text = whole ? hibernated_text(whole) : NULL;
 
     if (text && hibernated_parse(text, strlen(text), &again, &error) == 0)

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A difference of an image: what is taken for sound names nothing that its files do not have, and says how long the whole is. The input is the difference; two files that it may lie over are there. */
+/* A difference of an image: what is taken for sound names nothing that its files do not have, and
+ * says how long the whole is. The input is the difference; two files that it may lie over are
+ * there. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +21,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!own)
         return 0;
     memcpy(own, data, size);
-    const struct delta_file files[] = { { own, size }, { base, sizeof base }, { base, DELTA_BLOCK } };
+    const struct delta_file files[] = { { own, size }, { base, sizeof base },
+        { base, DELTA_BLOCK } };
     struct delta_view view;
     if (!delta_view(files, ARRAY_SIZE(files), &view))
         return 0;

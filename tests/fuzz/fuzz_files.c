@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files agent of a sandbox may send, as the library takes it: any bytes make files below the target or are refused; nothing outside it changes, nothing but files, directories and links is made, and no temporary file stays.
+ * What the files agent of a sandbox may send, as the library takes it: any bytes make files below
+ * the target or are refused; nothing outside it changes, nothing but files, directories and links
+ * is made, and no temporary file stays.
  *
  * The first byte says what was asked for. Then messages, each behind its length in two bytes.
  */
@@ -19,13 +21,14 @@
 #include "base/remove_tree.h"
 #include "client/files.h"
 
-static int top = -EBADF;        /* holds "to", where trees go, and "outside" */
+static int top = -EBADF; /* holds "to", where trees go, and "outside" */
 static char top_path[32];
 
 static void make_top(void) {
     struct statfs fs;
 
-    snprintf(top_path, sizeof top_path, "%s/rollbox-fuzz-XXXXXX", statfs("/dev/shm", &fs) == 0 ? "/dev/shm" : "/tmp");
+    snprintf(top_path, sizeof top_path, "%s/rollbox-fuzz-XXXXXX",
+        statfs("/dev/shm", &fs) == 0 ? "/dev/shm" : "/tmp");
     if (!mkdtemp(top_path))
         abort();
     top = open(top_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -48,10 +51,13 @@ static void look(int directory, int levels) {
         for (long at = 0; (name = transfer_next_entry(entries, n, &at, &offset));) {
             struct stat st;
 
-            if (fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode) && !S_ISLNK(st.st_mode)) || st.st_mode & 06000)
+            if (fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+                (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode) && !S_ISLNK(st.st_mode)) ||
+                st.st_mode & 06000)
                 abort();
             if (S_ISDIR(st.st_mode) && levels) {
-                auto_close int inner = openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+                auto_close int inner =
+                    openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
                 if (inner >= 0)
                     look(inner, levels - 1);
             }
@@ -69,7 +75,8 @@ static void check_outside(void) {
     int64_t offset;
     long length = transfer_read_entries(directory, entries, sizeof entries);
 
-    if (fd < 0 || fstat(fd, &st) < 0 || st.st_nlink != 1 || st.st_mode != (S_IFREG | 0600) || read(fd, text, sizeof text) != 6 || strcmp(text, "secret"))
+    if (fd < 0 || fstat(fd, &st) < 0 || st.st_nlink != 1 || st.st_mode != (S_IFREG | 0600) ||
+        read(fd, text, sizeof text) != 6 || strcmp(text, "secret"))
         abort();
     for (long at = 0; transfer_next_entry(entries, length, &at, &offset);)
         n++;
@@ -80,7 +87,8 @@ static void check_outside(void) {
 static void prepare(void) {
     if (tree_empty(top) < 0 || mkdirat(top, "outside", 0755) < 0 || mkdirat(top, "to", 0755) < 0)
         abort();
-    auto_close int fd = openat(top, "outside/secret", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    auto_close int fd =
+        openat(top, "outside/secret", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 || write(fd, "secret", 6) != 6 || symlinkat("../outside", top, "to/planted") < 0)
         abort();
 }
@@ -98,7 +106,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         make_top();
         atexit(remove_top);
     }
-    if (size < 1 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0 || files_init(&files, sockets[0]) < 0)
+    if (size < 1 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0 ||
+        files_init(&files, sockets[0]) < 0)
         return 0;
     prepare();
     snprintf(target, sizeof target, "%s/to%s", top_path, data[0] & 8 ? "/new" : "");
@@ -133,7 +142,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         r = files_download(&files, "/file", target, &error);
         break;
     }
-    if (r > 0 || (r < 0 && (error.code == ROLLBOX_OK || !error.message[0] || strchr(error.message, '\n'))))
+    if (r > 0 ||
+        (r < 0 && (error.code == ROLLBOX_OK || !error.message[0] || strchr(error.message, '\n'))))
         abort();
     free(json);
     free(content);

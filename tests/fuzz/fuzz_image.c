@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Images of processes: whatever is changed in a sound one, what is taken for sound can be walked through without leaving it.
+ * Images of processes: whatever is changed in a sound one, what is taken for sound can be walked
+ * through without leaving it.
  *
- * The input is changes: two bytes that say where (in words of 8), eight that say what. The image is made here, with one entry at least in each table.
+ * The input is changes: two bytes that say where (in words of 8), eight that say what. The image is
+ * made here, with one entry at least in each table.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -34,37 +36,97 @@ struct made {
     struct image header;
 };
 
-#define PART(member) ((struct image_part){ offsetof(struct made, member), sizeof(((struct made *)0)->member) / sizeof(one_of(((struct made *)0)->member)) })
-#define one_of(member) _Generic(&(member), struct image_process(*)[2]: ((struct made *)0)->processes[0], struct image_area(*)[3]: ((struct made *)0)->areas[0], struct image_run(*)[2]: ((struct made *)0)->runs[0], \
-                                struct image_file(*)[5]: ((struct made *)0)->files[0], struct image_fd(*)[2]: ((struct made *)0)->fds[0], default: (member))
+#define PART(member)                                                                               \
+    ((struct image_part){ offsetof(struct made, member),                                           \
+        sizeof(((struct made *)0)->member) / sizeof(one_of(((struct made *)0)->member)) })
+#define one_of(member)                                                                             \
+    _Generic(&(member), struct image_process(*)[2]                                                 \
+             : ((struct made *)0)->processes[0], struct image_area(*)[3]                           \
+             : ((struct made *)0)->areas[0], struct image_run(*)[2]                                \
+             : ((struct made *)0)->runs[0], struct image_file(*)[5]                                \
+             : ((struct made *)0)->files[0], struct image_fd(*)[2]                                 \
+             : ((struct made *)0)->fds[0], default                                                 \
+             : (member))
 
 static void make(struct made *m) {
     const uint64_t text = offsetof(struct made, texts);
 
     memset(m, 0, sizeof *m);
     m->header = (struct image){
-        .processes = PART(processes), .threads = PART(thread), .areas = PART(areas), .runs = PART(runs), .actions = PART(action), .pending = PART(pending), .timers = PART(timer), .locks = PART(lock),
-        .files = PART(files), .pipes = PART(pipe), .targets = PART(target), .fds = PART(fds), .terminals = PART(terminal), .watches = PART(watch), .waits = PART(wait), .alarms = PART(alarm), .guards = PART(guard), .determinism = { .is_there = 1, .flags = IMAGE_VIRTUAL, .ticks = 1000 }, .n_lent = 1, .texts = text, .texts_end = text + sizeof m->texts, .n_externals = 1, .length = sizeof *m, .magic = IMAGE_MAGIC,
+        .processes = PART(processes),
+        .threads = PART(thread),
+        .areas = PART(areas),
+        .runs = PART(runs),
+        .actions = PART(action),
+        .pending = PART(pending),
+        .timers = PART(timer),
+        .locks = PART(lock),
+        .files = PART(files),
+        .pipes = PART(pipe),
+        .targets = PART(target),
+        .fds = PART(fds),
+        .terminals = PART(terminal),
+        .watches = PART(watch),
+        .waits = PART(wait),
+        .alarms = PART(alarm),
+        .guards = PART(guard),
+        .determinism = { .is_there = 1, .flags = IMAGE_VIRTUAL, .ticks = 1000 },
+        .n_lent = 1,
+        .texts = text,
+        .texts_end = text + sizeof m->texts,
+        .n_externals = 1,
+        .length = sizeof *m,
+        .magic = IMAGE_MAGIC,
     };
     m->processes[0] = (struct image_process){
-        .kind = IMAGE_LIVING, .pid = 5, .session = 5, .group = 5, .executable = text, .directory = text, .areas = { 0, 3 }, .threads = { 0, 1 }, .actions = { 0, 1 }, .pending = { 0, 1 },
-        .posix_timers = { 0, 1 }, .locks = { 0, 1 }, .fds = { 0, 2 }, .terminal = 1,
+        .kind = IMAGE_LIVING,
+        .pid = 5,
+        .session = 5,
+        .group = 5,
+        .executable = text,
+        .directory = text,
+        .areas = { 0, 3 },
+        .threads = { 0, 1 },
+        .actions = { 0, 1 },
+        .pending = { 0, 1 },
+        .posix_timers = { 0, 1 },
+        .locks = { 0, 1 },
+        .fds = { 0, 2 },
+        .terminal = 1,
     };
-    m->processes[1] = (struct image_process){ .kind = IMAGE_ZOMBIE, .pid = 6, .session = 5, .group = 5, .parent = 1 };
-    m->thread = (struct image_thread){ .tid = 5, .xstate = 0, .xstate_length = 2696, .pending = { 0, 1 } };
-    m->areas[0] = (struct image_area){ .start = IMAGE_LOWEST, .end = IMAGE_LOWEST + IMAGE_PAGE, .kind = IMAGE_ANONYMOUS, .runs = { 0, 1 }, .guards = { 0, 1 } };
-    m->areas[1] = (struct image_area){ .start = IMAGE_LOWEST + IMAGE_PAGE, .end = IMAGE_LOWEST + 2 * IMAGE_PAGE, .kind = IMAGE_FILE, .path = text };
-    m->areas[2] = (struct image_area){ .start = IMAGE_LOWEST + 4 * IMAGE_PAGE, .end = IMAGE_LOWEST + 5 * IMAGE_PAGE, .kind = IMAGE_MEMORY, .path = 1 };
+    m->processes[1] = (struct image_process){
+        .kind = IMAGE_ZOMBIE, .pid = 6, .session = 5, .group = 5, .parent = 1
+    };
+    m->thread =
+        (struct image_thread){ .tid = 5, .xstate = 0, .xstate_length = 2696, .pending = { 0, 1 } };
+    m->areas[0] = (struct image_area){ .start = IMAGE_LOWEST,
+        .end = IMAGE_LOWEST + IMAGE_PAGE,
+        .kind = IMAGE_ANONYMOUS,
+        .runs = { 0, 1 },
+        .guards = { 0, 1 } };
+    m->areas[1] = (struct image_area){ .start = IMAGE_LOWEST + IMAGE_PAGE,
+        .end = IMAGE_LOWEST + 2 * IMAGE_PAGE,
+        .kind = IMAGE_FILE,
+        .path = text };
+    m->areas[2] = (struct image_area){ .start = IMAGE_LOWEST + 4 * IMAGE_PAGE,
+        .end = IMAGE_LOWEST + 5 * IMAGE_PAGE,
+        .kind = IMAGE_MEMORY,
+        .path = 1 };
     m->guard = (struct image_guard){ .address = IMAGE_LOWEST, .length = IMAGE_PAGE };
     m->runs[0] = (struct image_run){ .address = IMAGE_LOWEST, .length = IMAGE_PAGE };
     m->runs[1] = (struct image_run){ .length = IMAGE_PAGE, .at = IMAGE_PAGE };
     m->files[0] = (struct image_file){ .kind = IMAGE_FILE_PIPE, .path = text };
-    m->files[1] = (struct image_file){ .kind = IMAGE_FILE_MEMORY, .path = text, .length = 100, .runs = { 1, 1 } };
-    m->files[2] = (struct image_file){ .kind = IMAGE_FILE_EPOLL, .path = text, .targets = { 0, 1 } };
+    m->files[1] = (struct image_file){
+        .kind = IMAGE_FILE_MEMORY, .path = text, .length = 100, .runs = { 1, 1 }
+    };
+    m->files[2] =
+        (struct image_file){ .kind = IMAGE_FILE_EPOLL, .path = text, .targets = { 0, 1 } };
     m->files[3] = (struct image_file){ .kind = IMAGE_FILE_TERMINAL, .path = text };
-    m->files[4] = (struct image_file){ .kind = IMAGE_FILE_NOTIFY, .path = text, .targets = { 0, 1 } };
+    m->files[4] =
+        (struct image_file){ .kind = IMAGE_FILE_NOTIFY, .path = text, .targets = { 0, 1 } };
     m->watch = (struct image_watch){ .number = 9, .path = text };
-    m->terminal = (struct image_terminal){ .number = 7, .lent = 1, .output_length = 20, .input_length = 30 };
+    m->terminal =
+        (struct image_terminal){ .number = 7, .lent = 1, .output_length = 20, .input_length = 30 };
     m->pipe = (struct image_pipe){ .length = 10 };
     m->fds[1].file = 2;
     m->wait = (struct image_wait){ .thread = 5, .deadline = 1000 };
@@ -78,7 +140,8 @@ static void look(const char *at, uint64_t length) {
         sum += (unsigned char)at[i];
 }
 
-/* A loader reckons with each area once, by the table, takes each once, by the processes, whatever these are, and makes pages of bytes of the image. */
+/* A loader reckons with each area once, by the table, takes each once, by the processes, whatever
+ * these are, and makes pages of bytes of the image. */
 static void take(const struct image *it, const char *base) {
     const struct image_area *areas = image_table(it, base, areas, struct image_area);
     const struct image_file *files = image_table(it, base, files, struct image_file);
@@ -130,24 +193,31 @@ static void walk(const struct image *it, const char *base) {
         for (uint32_t k = p->fds.first; k < p->fds.first + p->fds.n; k++)
             sum += files[fds[k].file].kind;
         for (uint32_t k = p->areas.first; k < p->areas.first + p->areas.n; k++) {
-            if (areas[k].start < IMAGE_LOWEST || areas[k].end > IMAGE_HIGHEST || areas[k].start >= areas[k].end || (k > p->areas.first && areas[k].start < areas[k - 1].end))
+            if (areas[k].start < IMAGE_LOWEST || areas[k].end > IMAGE_HIGHEST ||
+                areas[k].start >= areas[k].end ||
+                (k > p->areas.first && areas[k].start < areas[k - 1].end))
                 abort();
             if (areas[k].kind == IMAGE_FILE)
                 look(base + areas[k].path, strlen(base + areas[k].path) + 1);
             if (areas[k].kind == IMAGE_MEMORY)
                 sum += files[areas[k].path].kind;
-            for (uint32_t g = areas[k].guards.first; g < areas[k].guards.first + areas[k].guards.n; g++)
-                if (guards[g].address < areas[k].start || guards[g].length > areas[k].end - guards[g].address)
+            for (uint32_t g = areas[k].guards.first; g < areas[k].guards.first + areas[k].guards.n;
+                 g++)
+                if (guards[g].address < areas[k].start ||
+                    guards[g].length > areas[k].end - guards[g].address)
                     abort();
-            for (uint32_t r = areas[k].runs.first; areas[k].kind <= IMAGE_STACK && r < areas[k].runs.first + areas[k].runs.n; r++) {
-                if (runs[r].address < areas[k].start || runs[r].length > areas[k].end - runs[r].address)
+            for (uint32_t r = areas[k].runs.first;
+                 areas[k].kind <= IMAGE_STACK && r < areas[k].runs.first + areas[k].runs.n; r++) {
+                if (runs[r].address < areas[k].start ||
+                    runs[r].length > areas[k].end - runs[r].address)
                     abort();
                 look(base + runs[r].at, runs[r].length);
             }
         }
     }
     for (uint64_t i = 0; i < it->terminals.n; i++) {
-        const struct image_terminal *t = image_table(it, base, terminals, struct image_terminal) + i;
+        const struct image_terminal *t =
+            image_table(it, base, terminals, struct image_terminal) + i;
 
         if (t->number >= IMAGE_MAX_TERMINALS || t->lent > IMAGE_MAX_TERMINALS)
             abort();
@@ -163,15 +233,19 @@ static void walk(const struct image *it, const char *base) {
             look(base + runs[r].at, runs[r].length);
         if (files[i].kind == IMAGE_FILE_TERMINAL || files[i].kind == IMAGE_FILE_MASTER)
             sum += image_table(it, base, terminals, struct image_terminal)[files[i].value].number;
-        for (uint32_t k = files[i].targets.first; files[i].kind == IMAGE_FILE_NOTIFY && k < files[i].targets.first + files[i].targets.n; k++) {
-            const struct image_watch *watch = image_table(it, base, watches, struct image_watch) + k;
+        for (uint32_t k = files[i].targets.first;
+             files[i].kind == IMAGE_FILE_NOTIFY && k < files[i].targets.first + files[i].targets.n;
+             k++) {
+            const struct image_watch *watch =
+                image_table(it, base, watches, struct image_watch) + k;
 
             if (watch->number < 1 || watch->number > IMAGE_MAX_WATCHES)
                 abort();
             look(base + watch->path, strlen(base + watch->path) + 1);
         }
         if (files[i].kind == IMAGE_FILE_PIPE) {
-            const struct image_pipe *pipe = image_table(it, base, pipes, struct image_pipe) + files[i].value;
+            const struct image_pipe *pipe =
+                image_table(it, base, pipes, struct image_pipe) + files[i].value;
             look(base + pipe->data, pipe->length);
         }
     }
@@ -187,7 +261,8 @@ static void walk_clock(const struct image *it, const char *base) {
         if (waits[i].deadline > IMAGE_NEVER || waits[i].deadline < -IMAGE_NEVER)
             abort();
     for (uint64_t i = 0; i < it->alarms.n; i++) {
-        if (alarms[i].number >= IMAGE_MAX_ALARMS || alarms[i].signal > IMAGE_SIGNALS || alarms[i].interval < 0 || alarms[i].deadline > IMAGE_NEVER)
+        if (alarms[i].number >= IMAGE_MAX_ALARMS || alarms[i].signal > IMAGE_SIGNALS ||
+            alarms[i].interval < 0 || alarms[i].deadline > IMAGE_NEVER)
             abort();
         if (alarms[i].kind == IMAGE_ALARM_DESCRIPTOR)
             sum += files[alarms[i].file - 1].kind;

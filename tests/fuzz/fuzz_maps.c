@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lines of /proc/PID/maps: whatever a path does to them, what is read of a line makes sense and its path lies in it. */
+/* Lines of /proc/PID/maps: whatever a path does to them, what is read of a line makes sense and its
+ * path lies in it. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         return 0;
     memcpy(line, data, size);
     line[size] = '\0';
-    if (map_line_parse(line, &map) == 0 && (map.end <= map.start || map.protection & ~7u || map.path < line || map.path + strlen(map.path) > line + size))
+    if (map_line_parse(line, &map) == 0 &&
+        (map.end <= map.start || map.protection & ~7u || map.path < line ||
+            map.path + strlen(map.path) > line + size))
         abort();
     free(line);
     return 0;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Entries of a layer that sleeps: what is taken for sound has a path that leads nowhere else. The input is an entry, then its texts; and a whole layer, as one that comes from elsewhere is looked through. */
+/* Entries of a layer that sleeps: what is taken for sound has a path that leads nowhere else. The
+ * input is an entry, then its texts; and a whole layer, as one that comes from elsewhere is looked
+ * through. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +33,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!texts)
         return 0;
     memcpy(texts, data + sizeof entry, size - sizeof entry);
-    if (pack_is_sound(&entry, texts, size - sizeof entry) && entry.kind != PACK_END && (texts[0] != 'p' || strstr(texts, "/../") || strlen(texts) + 1 != entry.path))
+    if (pack_is_sound(&entry, texts, size - sizeof entry) && entry.kind != PACK_END &&
+        (texts[0] != 'p' || strstr(texts, "/../") || strlen(texts) + 1 != entry.path))
         abort();
     free(texts);
     return 0;

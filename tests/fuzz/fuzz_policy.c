@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Policies: any bytes give a policy that keeps its promises or problems that can be told (places in the text, one line each), and nothing leaks. */
+/* Policies: any bytes give a policy that keeps its promises or problems that can be told (places in
+ * the text, one line each), and nothing leaks. */
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -18,7 +19,8 @@ static void check_path(const char *path) {
 
     expect(length > 0 && length < 4096 && path[0] == '/');
     expect(length == 1 || path[length - 1] != '/');
-    expect(strstr(path, "//") == NULL && strstr(path, "/./") == NULL && strstr(path, "/../") == NULL);
+    expect(
+        strstr(path, "//") == NULL && strstr(path, "/./") == NULL && strstr(path, "/../") == NULL);
 }
 
 static void check_paths(const struct policy_paths *paths, bool may_be_root) {
@@ -39,7 +41,8 @@ static void check_policy(const struct policy *policy) {
         expect(strchr(policy->env.items[i], '=') > policy->env.items[i]);
     expect(policy->env.n == 0 || policy->env.items[policy->env.n] == NULL);
     expect(policy->max_memory_bytes >= 4u << 20 && policy->max_memory_bytes <= INT64_MAX);
-    expect(policy->max_disk_bytes >= 64u << 10 && policy->max_disk_bytes <= INT64_MAX && policy->max_output_bytes <= INT64_MAX);
+    expect(policy->max_disk_bytes >= 64u << 10 && policy->max_disk_bytes <= INT64_MAX &&
+           policy->max_output_bytes <= INT64_MAX);
     expect(policy->max_processes >= 1 && policy->max_processes <= 32768);
     expect(policy->max_open_files >= 16 && policy->max_open_files <= 1048576);
     expect(policy->timeout_ms == -1 || policy->timeout_ms > 0);
@@ -49,7 +52,8 @@ static void check_text(const char *text) {
     expect(text != NULL && utf8_valid(text, strlen(text)) && strpbrk(text, "\n\r\033") == NULL);
 }
 
-static void check_problems(const struct policy_problems *problems, const char *text, size_t length) {
+static void check_problems(
+    const struct policy_problems *problems, const char *text, size_t length) {
     unsigned lines = 1;
 
     for (size_t i = 0; i < length; i++)

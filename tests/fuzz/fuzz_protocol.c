@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's protocol: whatever a client sends, and in whatever order, the engine neither falls nor answers nonsense.
+ * The engine's protocol: whatever a client sends, and in whatever order, the engine neither falls
+ * nor answers nonsense.
  *
- * An input is a byte of flags and then messages {type, serial, number of descriptors, length in 16 bits, fields}. They go over a real connection to the real server, which has one
- * policy prepared (number 1) but a launcher that ends at once, so no sandbox is ever made: with flag 1 every run fails at its start; without it all wait for memory, so that
- * retries, cancelling and leaving meet runs that are under way. The loop's tasks run, now or at the end; its
- * descriptors and timers do not: what they would do later is not under test here.
+ * An input is a byte of flags and then messages {type, serial, number of descriptors, length in 16
+ * bits, fields}. They go over a real connection to the real server, which has one policy prepared
+ * (number 1) but a launcher that ends at once, so no sandbox is ever made: with flag 1 every run
+ * fails at its start; without it all wait for memory, so that retries, cancelling and leaving meet
+ * runs that are under way. The loop's tasks run, now or at the end; its descriptors and timers do
+ * not: what they would do later is not under test here.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -23,7 +26,7 @@
 #include "engine/protocol.h"
 
 #define MAX_MESSAGES 64
-#define SKIPPED 77              /* as meson takes it */
+#define SKIPPED 77 /* as meson takes it */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -56,7 +59,9 @@ static void check(bool holds) {
 }
 
 static void start(void) {
-    struct list *lists[] = { &engine.clients, &engine.profiles, &engine.boxes, &engine.runs, &engine.turns, &engine.finished, &engine.sessions, &engine.streams, &engine.drains, &engine.copies };
+    struct list *lists[] = { &engine.clients, &engine.profiles, &engine.boxes, &engine.runs,
+        &engine.turns, &engine.finished, &engine.sessions, &engine.streams, &engine.drains,
+        &engine.copies };
     struct rollbox_error error;
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
@@ -65,14 +70,16 @@ static void start(void) {
         list_init(&engine.sessions_by[i]);
     for (size_t i = 0; i < ARRAY_SIZE(engine.finished_by); i++)
         list_init(&engine.finished_by[i]);
-    engine.janitor = engine.publishing = engine.listen_fd = engine.signal_fd = engine.lock_fd = -EBADF;
+    engine.janitor = engine.publishing = engine.listen_fd = engine.signal_fd = engine.lock_fd =
+        -EBADF;
     engine.init_path = "/bin/true";
     engine.max_files = 64 * (16);
     engine.max_finished_fds = 16;
     engine.null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     features_quick(&engine.features);
     engine.features.cgroup_v1 = engine.features.cgroup_v2 = false;
-    check(loop_new(&engine.loop) == 0 && engine.null_fd >= 0 && cgroup_root_open(&engine.features, CGROUP_LIMITS, &engine.cgroups) == 0);
+    check(loop_new(&engine.loop) == 0 && engine.null_fd >= 0 &&
+          cgroup_root_open(&engine.features, CGROUP_LIMITS, &engine.cgroups) == 0);
     /* The launcher may have ended before it was told anything. */
     for (int tries = 0; profile_get(&engine, "{}", 2, NULL, &profile, &error) < 0;)
         if (++tries == 100) {
@@ -95,7 +102,8 @@ static void read_answers(int fd) {
         while ((r = wire_next(message.data, message.length, &position, &field)) > 0)
             ;
         check(r == 0);
-        check(message.header.type == PROTOCOL_WELCOME || message.header.type == PROTOCOL_PREPARED || message.header.type == PROTOCOL_TEXT || message.header.type == PROTOCOL_RESULT ||
+        check(message.header.type == PROTOCOL_WELCOME || message.header.type == PROTOCOL_PREPARED ||
+              message.header.type == PROTOCOL_TEXT || message.header.type == PROTOCOL_RESULT ||
               message.header.type == PROTOCOL_FAILED);
         wire_message_done(&message);
     }
@@ -104,7 +112,8 @@ static void read_answers(int fd) {
 static struct client *connect_client(int *ret_fd) {
     int pair[2];
 
-    check(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0 && client_new(&engine, pair[1]) == 0);
+    check(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0 &&
+          client_new(&engine, pair[1]) == 0);
     *ret_fd = pair[0];
     return container_of(engine.clients.prev, struct client, node);
 }
@@ -126,8 +135,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     size_t at = 1;
     for (int n = 0; n < MAX_MESSAGES && size - at >= 5; n++) {
-        size_t which = data[at] >> 7, length = MIN((size_t)data[at + 3] | (size_t)data[at + 4] << 8, size - at - 5);
-        struct wire_header header = { .type = data[at] & 15, .flags = data[at] >> 6 & 1, .serial = data[at + 1] };
+        size_t which = data[at] >> 7,
+               length = MIN((size_t)data[at + 3] | (size_t)data[at + 4] << 8, size - at - 5);
+        struct wire_header header = {
+            .type = data[at] & 15, .flags = data[at] >> 6 & 1, .serial = data[at + 1]
+        };
         int carried[4] = { engine.null_fd, engine.null_fd, engine.null_fd, engine.null_fd };
         auto_buf struct buf raw = BUF_INIT;
 
@@ -157,7 +169,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         close(fds[i]);
     }
     loop_run_tasks(engine.loop);
-    check(list_empty(&engine.clients) && list_empty(&engine.turns) && !engine.n_queued && !engine.memory_reserved && !profile->n_running);
+    check(list_empty(&engine.clients) && list_empty(&engine.turns) && !engine.n_queued &&
+          !engine.memory_reserved && !profile->n_running);
     list_for_each(node, &engine.profiles)
         if (container_of(node, struct profile, node) != profile)
             profile_free(container_of(node, struct profile, node));

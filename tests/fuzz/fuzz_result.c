@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RESULT messages as the client reads them: any bytes give a consistent result, whose JSON is one line that parses, or are refused, and nothing leaks. */
+/* RESULT messages as the client reads them: any bytes give a consistent result, whose JSON is one
+ * line that parses, or are refused, and nothing leaks. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdint.h>
@@ -14,7 +15,8 @@ static void check(const struct rollbox_result *result) {
 
     if ((size_t)result->outcome > ROLLBOX_OUTCOME_ERROR)
         abort();
-    if ((result->outcome == ROLLBOX_OUTCOME_EXIT) != (result->exit_code >= 0) || (result->outcome == ROLLBOX_OUTCOME_SIGNAL) != (result->signal > 0))
+    if ((result->outcome == ROLLBOX_OUTCOME_EXIT) != (result->exit_code >= 0) ||
+        (result->outcome == ROLLBOX_OUTCOME_SIGNAL) != (result->signal > 0))
         abort();
     if ((result->outcome == ROLLBOX_OUTCOME_ERROR) != (result->error.code != ROLLBOX_OK))
         abort();

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trajectories: whatever a file says, reading it ends, steps come in order, each is equal to itself, and two that differ say where in valid JSON. The first byte chooses: below 128 what follows is a file; below 192
- * text that rules take secrets out of; else a pattern for secrets, which is refused or does not take long to compile and match.
+ * Trajectories: whatever a file says, reading it ends, steps come in order, each is equal to
+ * itself, and two that differ say where in valid JSON. The first byte chooses: below 128 what
+ * follows is a file; below 192 text that rules take secrets out of; else a pattern for secrets,
+ * which is refused or does not take long to compile and match.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -18,7 +20,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_excerpt(const struct buf *value) {
-    json_t *json = json_loads(value->data ? value->data : "", JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    json_t *json =
+        json_loads(value->data ? value->data : "", JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
 
     if (!json)
         abort();
@@ -72,9 +75,13 @@ static void redact(const uint8_t *data, size_t size) {
     static struct rules *rules;
     auto_buf struct buf clean = BUF_INIT;
 
-    if (!rules && (rules_new(&rules) < 0 || rules_add_name(rules, "KEY") < 0 || rules_learn(rules, "KEY=secret") < 0 || rules_learn(rules, "KEY=secretive") < 0 || rules_add_pattern(rules, "to*ken|^b", NULL) < 0))
+    if (!rules &&
+        (rules_new(&rules) < 0 || rules_add_name(rules, "KEY") < 0 ||
+            rules_learn(rules, "KEY=secret") < 0 || rules_learn(rules, "KEY=secretive") < 0 ||
+            rules_add_pattern(rules, "to*ken|^b", NULL) < 0))
         abort();
-    if (rules_apply(rules, (const char *)data, size, size & 1, &clean) == 0 && clean.length && memmem(clean.data, clean.length, "secret", 6))
+    if (rules_apply(rules, (const char *)data, size, size & 1, &clean) == 0 && clean.length &&
+        memmem(clean.data, clean.length, "secret", 6))
         abort();
 }
 
@@ -86,7 +93,9 @@ static void match(const uint8_t *data, size_t size) {
     buf_add(&pattern, data, size);
     if (buf_failed(&pattern) || rules_new(&rules) < 0)
         abort();
-    if (pattern.data && strlen(pattern.data) <= RECORD_MAX_RULE && rules_add_pattern(rules, pattern.data, NULL) == 0 && rules_apply(rules, "sk-abc: {1} [2] (3)\n", 20, false, &clean) < 0)
+    if (pattern.data && strlen(pattern.data) <= RECORD_MAX_RULE &&
+        rules_add_pattern(rules, pattern.data, NULL) == 0 &&
+        rules_apply(rules, "sk-abc: {1} [2] (3)\n", 20, false, &clean) < 0)
         abort();
     rules_free(rules);
 }

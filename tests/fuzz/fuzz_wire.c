@@ -15,7 +15,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     while ((r = wire_next(data, size, &position, &field)) == 1) {
         const char *text = wire_text(&field);
 
-        if ((const uint8_t *)field.data < data || field.length > size || (size_t)((const uint8_t *)field.data - data) > size - field.length)
+        if ((const uint8_t *)field.data < data || field.length > size ||
+            (size_t)((const uint8_t *)field.data - data) > size - field.length)
             abort();
         if (text && text[field.length - 1] != '\0')
             abort();

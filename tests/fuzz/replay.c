@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs a fuzz target over files, without a fuzzer: corpora as regression tests, with any compiler. Arguments are files and directories (looked
- * into one level deep). The name of the file at work is in the output last when one of them ends the program.
+ * Runs a fuzz target over files, without a fuzzer: corpora as regression tests, with any compiler.
+ * Arguments are files and directories (looked into one level deep). The name of the file at work is
+ * in the output last when one of them ends the program.
  */
 #include <dirent.h>
 #include <stdint.h>

@@ -38,19 +38,22 @@ void test_register(struct test_case *test) {
     last_test = &test->next;
 }
 
-__attribute__((format(printf, 2, 0))) static void finish(enum state state, const char *format, va_list args) {
+__attribute__((format(printf, 2, 0))) static void finish(
+    enum state state, const char *format, va_list args) {
     int unclaimed = 0;
 
     if (atomic_compare_exchange_strong(&report->claimed, &unclaimed, 1)) {
         vsnprintf(report->message, sizeof report->message, format, args);
         atomic_store(&report->state, state);
     }
-    /* _exit: a forked child must not run the exit handlers of the case, and a failed case has nothing left to check. */
+    /* _exit: a forked child must not run the exit handlers of the case, and a failed case has
+     * nothing left to check. */
     fflush(NULL);
     _exit(state == FAILED ? 1 : 0);
 }
 
-__attribute__((format(printf, 2, 3))) static void finish_printf(enum state state, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void finish_printf(
+    enum state state, const char *format, ...) {
     va_list args;
 
     va_start(args, format);
@@ -92,7 +95,8 @@ void test_skip(const char *need, const char *format, ...) {
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     if (must && strcmp(must, "1") == 0 && !listed(getenv("ROLLBOX_MUST_WORK_EXCEPT"), need))
-        finish_printf(FAILED, "would be skipped (needs %s: %s), but ROLLBOX_MUST_WORK=1", need, text);
+        finish_printf(
+            FAILED, "would be skipped (needs %s: %s), but ROLLBOX_MUST_WORK=1", need, text);
     finish_printf(SKIPPED, "needs %s: %s", need, text);
     abort();
 }
@@ -115,27 +119,34 @@ const char *test_directory(void) {
 const char *test_directory_in_memory(void) {
     struct statvfs memory;
 
-    if (statvfs(MEMORY, &memory) < 0 || (uint64_t)memory.f_bavail * memory.f_frsize < MEMORY_LEAST || access(MEMORY, W_OK) < 0)
+    if (statvfs(MEMORY, &memory) < 0 ||
+        (uint64_t)memory.f_bavail * memory.f_frsize < MEMORY_LEAST || access(MEMORY, W_OK) < 0)
         return test_directory();
     return new_directory(MEMORY);
 }
 
-void test_compare(const char *file, int line, const char *expression, intmax_t left, intmax_t right, const char *relation, bool holds) {
+void test_compare(const char *file, int line, const char *expression, intmax_t left, intmax_t right,
+    const char *relation, bool holds) {
     if (!holds)
-        test_fail(file, line, "%s: %jd (%#jx) %s %jd (%#jx) does not hold", expression, left, (uintmax_t)left, relation, right, (uintmax_t)right);
+        test_fail(file, line, "%s: %jd (%#jx) %s %jd (%#jx) does not hold", expression, left,
+            (uintmax_t)left, relation, right, (uintmax_t)right);
 }
 
-void test_strings(const char *file, int line, const char *expression, const char *left, const char *right, bool want_equal) {
+void test_strings(const char *file, int line, const char *expression, const char *left,
+    const char *right, bool want_equal) {
     bool equal = left && right ? strcmp(left, right) == 0 : left == right;
 
     if (equal != want_equal)
-        test_fail(file, line, "%s: left is %s%s%s, right is %s%s%s", expression, left ? "\"" : "", left ? left : "NULL", left ? "\"" : "", right ? "\"" : "",
-            right ? right : "NULL", right ? "\"" : "");
+        test_fail(file, line, "%s: left is %s%s%s, right is %s%s%s", expression, left ? "\"" : "",
+            left ? left : "NULL", left ? "\"" : "", right ? "\"" : "", right ? right : "NULL",
+            right ? "\"" : "");
 }
 
-void test_contains(const char *file, int line, const char *expression, const char *text, const char *part) {
+void test_contains(
+    const char *file, int line, const char *expression, const char *text, const char *part) {
     if (!text || !strstr(text, part))
-        test_fail(file, line, "%s: \"%s\" is not in %s%s%s", expression, part, text ? "\"" : "", text ? text : "NULL", text ? "\"" : "");
+        test_fail(file, line, "%s: \"%s\" is not in %s%s%s", expression, part, text ? "\"" : "",
+            text ? text : "NULL", text ? "\"" : "");
 }
 
 static void hex(char *to, size_t capacity, const unsigned char *data, size_t length) {
@@ -146,7 +157,8 @@ static void hex(char *to, size_t capacity, const unsigned char *data, size_t len
         used += (size_t)snprintf(to + used, capacity - used, "%02x ", data[i]);
 }
 
-void test_bytes(const char *file, int line, const char *expression, const void *left, size_t left_length, const void *right, size_t right_length) {
+void test_bytes(const char *file, int line, const char *expression, const void *left,
+    size_t left_length, const void *right, size_t right_length) {
     const unsigned char *a = left, *b = right;
     char a_hex[100], b_hex[100];
     size_t at = 0;
@@ -157,7 +169,8 @@ void test_bytes(const char *file, int line, const char *expression, const void *
         at++;
     hex(a_hex, sizeof a_hex, a + at, left_length - at);
     hex(b_hex, sizeof b_hex, b + at, right_length - at);
-    test_fail(file, line, "%s: lengths %zu and %zu, first difference at byte %zu: %sagainst %s", expression, left_length, right_length, at, a_hex, b_hex);
+    test_fail(file, line, "%s: lengths %zu and %zu, first difference at byte %zu: %sagainst %s",
+        expression, left_length, right_length, at, a_hex, b_hex);
 }
 
 static const char *errno_name(intmax_t result) {
@@ -166,12 +179,15 @@ static const char *errno_name(intmax_t result) {
     return name ? name : "no errno";
 }
 
-void test_result(const char *file, int line, const char *expression, intmax_t result, intmax_t want) {
+void test_result(
+    const char *file, int line, const char *expression, intmax_t result, intmax_t want) {
     if (want < 0 ? result == want : result >= 0)
         return;
     if (want < 0)
-        test_fail(file, line, "%s returned %jd (%s), not %jd (%s)", expression, result, errno_name(result), want, errno_name(want));
-    test_fail(file, line, "%s returned %jd: %s (%s)", expression, result, result > -4096 ? strerror((int)-result) : "not an errno", errno_name(result));
+        test_fail(file, line, "%s returned %jd (%s), not %jd (%s)", expression, result,
+            errno_name(result), want, errno_name(want));
+    test_fail(file, line, "%s returned %jd: %s (%s)", expression, result,
+        result > -4096 ? strerror((int)-result) : "not an errno", errno_name(result));
 }
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *walk) {
@@ -184,7 +200,8 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
     return 0;
 }
 
-/* The case's process: runs it and ends by exit(), so that a leak checker sees the end of an ordinary program. */
+/* The case's process: runs it and ends by exit(), so that a leak checker sees the end of an
+ * ordinary program. */
 static void run_case(const struct test_case *test, int output) __attribute__((noreturn));
 static void run_case(const struct test_case *test, int output) {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -243,7 +260,7 @@ static bool supervise(const struct test_case *test, int number) {
     if (pid < 0)
         return perror("fork"), false;
     if (pid == 0) {
-        signal(SIGHUP, SIG_DFL);        /* nohup(1) has it ignored, and cases are about it */
+        signal(SIGHUP, SIG_DFL); /* nohup(1) has it ignored, and cases are about it */
         run_case(test, output);
     }
     setpgid(pid, pid);
@@ -262,7 +279,8 @@ static bool supervise(const struct test_case *test, int number) {
     if (timed_out)
         snprintf(why, sizeof why, "timed out after %d s", test->timeout_s);
     else if (WIFSIGNALED(status))
-        snprintf(why, sizeof why, "killed by signal %d (%s)", WTERMSIG(status), sigdescr_np(WTERMSIG(status)));
+        snprintf(why, sizeof why, "killed by signal %d (%s)", WTERMSIG(status),
+            sigdescr_np(WTERMSIG(status)));
     else if (WEXITSTATUS(status) != 0 && state != FAILED)
         snprintf(why, sizeof why, "exited with %d", WEXITSTATUS(status));
     if (why[0])

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* src/base: buffers, descriptors, errors, lists, ownership, UTF-8, and messages whole, in pieces, and malformed. */
+/* src/base: buffers, descriptors, errors, lists, ownership, UTF-8, and messages whole, in pieces,
+ * and malformed. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -144,15 +145,15 @@ TEST(clock_does_not_go_back) {
 /* ---- error ---- */
 
 TEST(error_names_are_lower_case_and_complete) {
-#define CHECK(name, number, http, python, text) \
-    ASSERT_EQ(ROLLBOX_ERR_##name, number); \
+#define CHECK(name, number, http, python, text)                                                    \
+    ASSERT_EQ(ROLLBOX_ERR_##name, number);                                                         \
     ASSERT_TRUE(strcasecmp(rollbox_error_name(ROLLBOX_ERR_##name), #name) == 0);
     ROLLBOX_ERRORS(CHECK)
 #undef CHECK
     ASSERT_STR_EQ(rollbox_error_name(ROLLBOX_ERR_POLICY_INVALID), "policy_invalid");
     ASSERT_STR_EQ(rollbox_error_name(ROLLBOX_OK), "ok");
     ASSERT_STR_EQ(rollbox_error_name((enum rollbox_error_code)9999), "unknown");
-    ASSERT_STR_EQ(rollbox_error_name((enum rollbox_error_code)-1), "unknown");
+    ASSERT_STR_EQ(rollbox_error_name((enum rollbox_error_code) - 1), "unknown");
 }
 
 TEST(errors_for_want_of_descriptors_say_what_to_raise) {
@@ -162,8 +163,11 @@ TEST(errors_for_want_of_descriptors_say_what_to_raise) {
 
     ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
     snprintf(limit, sizeof limit, "all %llu files", (unsigned long long)files.rlim_cur);
-    ASSERT_EQ(error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "setup", "pipes: %s", "none"), -EMFILE);
-    ASSERT_TRUE(strncmp(error.message, "pipes: none; ", 13) == 0 && strstr(error.message, limit) && strstr(error.message, "ulimit -n"));
+    ASSERT_EQ(
+        error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "setup", "pipes: %s", "none"),
+        -EMFILE);
+    ASSERT_TRUE(strncmp(error.message, "pipes: none; ", 13) == 0 && strstr(error.message, limit) &&
+                strstr(error.message, "ulimit -n"));
     /* Passed on, it has that once. */
     char *before = strdup(error.message);
     error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "setup", "%s", before);
@@ -277,7 +281,8 @@ TEST(descriptors_travel_close_on_exec) {
     close(pair[1]);
 }
 
-/* The kernel then tells of the loss before it gives out what the peer had sent: the reason of a sandbox that failed, for one. */
+/* The kernel then tells of the loss before it gives out what the peer had sent: the reason of a
+ * sandbox that failed, for one. */
 TEST(what_a_peer_sent_is_not_lost_when_it_ends_with_messages_unread) {
     int pair[2], fds[FD_MESSAGE_MAX_FDS];
     size_t n_fds;
@@ -312,7 +317,8 @@ TEST(more_descriptors_than_a_message_takes_are_refused) {
     ASSERT_OK(fd_send(pair[0], "x", 1, fds, FD_MESSAGE_MAX_FDS));
 }
 
-/* A hostile peer may send up to SCM_MAX_FD (253) descriptors in one message: none may land outside the array. */
+/* A hostile peer may send up to SCM_MAX_FD (253) descriptors in one message: none may land outside
+ * the array. */
 TEST(a_flood_of_descriptors_is_closed) {
     enum { FLOOD = 253 };
     int pair[2], fds[FD_MESSAGE_MAX_FDS];
@@ -323,7 +329,10 @@ TEST(a_flood_of_descriptors_is_closed) {
         struct cmsghdr align;
     } control = { 0 };
     struct iovec iov = { (char[]){ "x" }, 1 };
-    struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes };
+    struct msghdr message = { .msg_iov = &iov,
+        .msg_iovlen = 1,
+        .msg_control = control.bytes,
+        .msg_controllen = sizeof control.bytes };
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
 
     socket_pair(pair);
@@ -378,10 +387,17 @@ static const struct {
 } shown_cases[] = {
     { "plain \xc3\xa9\xf0\x9f\x98\x80", "plain \xc3\xa9\xf0\x9f\x98\x80" },
     { "\x1b[2J\x07\x7f", "\\x1b[2J\\x07\\x7f" },
-    { "\xc2\x9b" "31m\xc2\xa0", "\\x9b31m\xc2\xa0" },
-    { "\x9b" "31m\xff", "\\x9b31m\\xff" },
-    { "\xe2\x80\xae" "a\xe2\x81\xa6\xe2\x80\xa8\xd8\x9c\xef\xbb\xbf", "\\u202ea\\u2066\\u2028\\u061c\\ufeff" },
-    { "\xe2\x80\x9c\xd8\xa7\xe2\x82\xac\xef\xbc\xa1", "\xe2\x80\x9c\xd8\xa7\xe2\x82\xac\xef\xbc\xa1" },
+    { "\xc2\x9b"
+      "31m\xc2\xa0",
+        "\\x9b31m\xc2\xa0" },
+    { "\x9b"
+      "31m\xff",
+        "\\x9b31m\\xff" },
+    { "\xe2\x80\xae"
+      "a\xe2\x81\xa6\xe2\x80\xa8\xd8\x9c\xef\xbb\xbf",
+        "\\u202ea\\u2066\\u2028\\u061c\\ufeff" },
+    { "\xe2\x80\x9c\xd8\xa7\xe2\x82\xac\xef\xbc\xa1",
+        "\xe2\x80\x9c\xd8\xa7\xe2\x82\xac\xef\xbc\xa1" },
     { "line\n\ttab\r", "line\n\\x09tab\\x0d" },
     { "\xe2\x80", "\\xe2\\x80" },
 };
@@ -400,7 +416,8 @@ TEST(text_for_terminals_has_nothing_that_they_act_on) {
 }
 
 TEST(json_for_terminals_means_the_same) {
-    static const char text[] = "{\"a\\n\": \"\xe2\x80\xae\xc2\x9b\x7f\xc3\xa9\"}", wanted[] = "{\"a\\n\": \"\\u202e\\u009b\\u007f\xc3\xa9\"}";
+    static const char text[] = "{\"a\\n\": \"\xe2\x80\xae\xc2\x9b\x7f\xc3\xa9\"}",
+                      wanted[] = "{\"a\\n\": \"\\u202e\\u009b\\u007f\xc3\xa9\"}";
     auto_buf struct buf shown = BUF_INIT, quoted = BUF_INIT;
 
     utf8_json_shown(&shown, text, strlen(text));
@@ -413,7 +430,7 @@ TEST(json_for_terminals_means_the_same) {
 
 static const struct {
     const char *text;
-    const char *replaced;       /* what Python's bytes.decode(errors="replace") makes of it */
+    const char *replaced; /* what Python's bytes.decode(errors="replace") makes of it */
 } utf8_cases[] = {
     { "", "" },
     { "plain", "plain" },
@@ -452,7 +469,8 @@ TEST(utf8_takes_nul_as_a_character) {
 }
 
 TEST(base64_pads) {
-    static const char *const cases[][2] = { { "", "" }, { "f", "Zg==" }, { "fo", "Zm8=" }, { "foo", "Zm9v" }, { "foob", "Zm9vYg==" }, { "\xff\xfe\xfd", "//79" } };
+    static const char *const cases[][2] = { { "", "" }, { "f", "Zg==" }, { "fo", "Zm8=" },
+        { "foo", "Zm9v" }, { "foob", "Zm9vYg==" }, { "\xff\xfe\xfd", "//79" } };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         auto_buf struct buf buf = BUF_INIT;
@@ -464,7 +482,8 @@ TEST(base64_pads) {
 
 /* ---- wire ---- */
 
-static void send_and_receive(struct buf *buf, const int *fds, size_t n_fds, struct wire_message *message) {
+static void send_and_receive(
+    struct buf *buf, const int *fds, size_t n_fds, struct wire_message *message) {
     int pair[2];
 
     socket_pair(pair);
@@ -542,11 +561,10 @@ TEST(wire_malformed_fields_are_refused) {
         uint32_t words[6];
         size_t length;
     } cases[] = {
-        { { 1 }, 4 },                               /* half a field header */
-        { { 1, 100, 0, 0 }, 16 },                   /* longer than what is there */
-        { { 1, 0xffffffff, 0, 0 }, 16 },            /* so long that padding it overflows */
-        { { 1, 0xfffffff8, 0, 0 }, 16 },
-        { { 1, 5, 0 }, 12 },                        /* its padding is missing */
+        { { 1 }, 4 },                    /* half a field header */
+        { { 1, 100, 0, 0 }, 16 },        /* longer than what is there */
+        { { 1, 0xffffffff, 0, 0 }, 16 }, /* so long that padding it overflows */
+        { { 1, 0xfffffff8, 0, 0 }, 16 }, { { 1, 5, 0 }, 12 }, /* its padding is missing */
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cgroups on the kernel at hand: each limit is met by a process that goes past it. Without a cgroup that can be written, all but
- * the first cases are skipped. */
+/* cgroups on the kernel at hand: each limit is met by a process that goes past it. Without a cgroup
+ * that can be written, all but the first cases are skipped. */
 #include "test.h"
 
 #include <dirent.h>
@@ -108,7 +108,7 @@ static void use_20_ms(void) {
 static struct turns {
     _Atomic uint64_t taken;
     _Atomic bool enough;
-} *turns;
+} * turns;
 
 static void take_turns(void) {
     while (!turns->enough)
@@ -200,11 +200,12 @@ TEST(memory_limit_ends_the_process_and_is_told) {
     ASSERT_TRUE(WIFSIGNALED(status));
     ASSERT_EQ(WTERMSIG(status), SIGKILL);
     if (cgroup_slot_oom_fd(slot) >= 0) {
-        struct pollfd poll_fd = { .fd = cgroup_slot_oom_fd(slot), .events = cgroup_slot_oom_events(slot) == EPOLLPRI ? POLLPRI : POLLIN };
+        struct pollfd poll_fd = { .fd = cgroup_slot_oom_fd(slot),
+            .events = cgroup_slot_oom_events(slot) == EPOLLPRI ? POLLPRI : POLLIN };
 
         ASSERT_EQ(poll(&poll_fd, 1, 1000), 1);
     }
-    usage = usage_of(slot);     /* after the poll: reading is what ends the event on v2 */
+    usage = usage_of(slot); /* after the poll: reading is what ends the event on v2 */
     ASSERT_EQ(usage.oom_kills, 1);
     ASSERT_GT(usage.memory_limit_hits, 0);
     ASSERT_GE(usage.memory_peak, 31 * MIB);
@@ -234,7 +235,8 @@ TEST(reset_starts_counts_afresh) {
     usage = usage_of(slot);
     ASSERT_EQ(usage.oom_kills, 0);
     features_quick(&features);
-    if (cgroup_root_backend(root) == CGROUP_V1 || features.release_major > 6 || features.release_minor >= 12)
+    if (cgroup_root_backend(root) == CGROUP_V1 || features.release_major > 6 ||
+        features.release_minor >= 12)
         ASSERT_GE(usage.memory_peak, 19 * MIB); /* the kernel counts in batches */
     ASSERT_LE(usage.memory_peak, 24 * MIB);
     if (cgroup_slot_oom_fd(slot) >= 0 && cgroup_root_backend(root) == CGROUP_V1) {
@@ -273,23 +275,26 @@ TEST(one_that_rests_from_the_beginning_tells_all) {
     ASSERT_OK(cgroup_slot_new(root, 1, &limits, true, &slot));
     const int after = ASSERT_CALL(dup(0));
     close(after);
-    ASSERT_LE(after - before, 1 + 3 + 3);       /* itself; the engine's directory in each hierarchy; the slot's own */
+    ASSERT_LE(after - before,
+        1 + 3 + 3); /* itself; the engine's directory in each hierarchy; the slot's own */
     ASSERT_OK(cgroup_slot_memory_now(slot, &now));
     wait_for(spawn_in(slot, touch_200_mib));
     if (cgroup_slot_oom_fd(slot) >= 0) {
-        struct pollfd poll_fd = { .fd = cgroup_slot_oom_fd(slot), .events = cgroup_slot_oom_events(slot) == EPOLLPRI ? POLLPRI : POLLIN };
+        struct pollfd poll_fd = { .fd = cgroup_slot_oom_fd(slot),
+            .events = cgroup_slot_oom_events(slot) == EPOLLPRI ? POLLPRI : POLLIN };
 
         ASSERT_EQ(poll(&poll_fd, 1, 1000), 1);
     }
     ASSERT_EQ(usage_of(slot).oom_kills, 1);
     ASSERT_GE(usage_of(slot).memory_peak, 31 * MIB);
-    ASSERT_EQ(ASSERT_CALL(dup(0)), after);      /* and what was opened to look is closed */
+    ASSERT_EQ(ASSERT_CALL(dup(0)), after); /* and what was opened to look is closed */
     close(before);
     close(after);
     end(root, slot);
 }
 
-/* Its memory at the moment was taken for its peak, so that a sandbox which once had much was given no twins. */
+/* Its memory at the moment was taken for its peak, so that a sandbox which once had much was given
+ * no twins. */
 TEST(one_that_rests_tells_its_memory_of_now) {
     struct cgroup_root *root = open_root();
     struct cgroup_slot *slot = new_slot(root, (struct cgroup_limits){ .memory_bytes = 64 * MIB });
@@ -304,10 +309,13 @@ TEST(one_that_rests_tells_its_memory_of_now) {
 
 TEST(limits_can_be_raised_lowered_and_lifted) {
     struct cgroup_root *root = open_root();
-    struct cgroup_slot *slot = new_slot(root, (struct cgroup_limits){ .memory_bytes = 64 * MIB, .processes = 9 });
+    struct cgroup_slot *slot =
+        new_slot(root, (struct cgroup_limits){ .memory_bytes = 64 * MIB, .processes = 9 });
 
-    ASSERT_OK(cgroup_slot_limit(slot, &(struct cgroup_limits){ .memory_bytes = 256 * MIB, .processes = 3 }));
-    ASSERT_OK(cgroup_slot_limit(slot, &(struct cgroup_limits){ .memory_bytes = 16 * MIB, .processes = 0 }));
+    ASSERT_OK(cgroup_slot_limit(
+        slot, &(struct cgroup_limits){ .memory_bytes = 256 * MIB, .processes = 3 }));
+    ASSERT_OK(cgroup_slot_limit(
+        slot, &(struct cgroup_limits){ .memory_bytes = 16 * MIB, .processes = 0 }));
     ASSERT_OK(cgroup_slot_limit(slot, &(struct cgroup_limits){ 0 }));
     ASSERT_EQ(wait_for(spawn_in(slot, touch_200_mib)), 0);
     ASSERT_EQ(usage_of(slot).oom_kills, 0);
@@ -328,7 +336,8 @@ TEST(process_limit_refuses_forks_and_kill_ends_all) {
     struct cgroup_usage usage;
     int status;
 
-    ASSERT_CALL(prctl(PR_SET_CHILD_SUBREAPER, 1));      /* a zombie counts until it is reaped, and pid 1 may be slow or not care */
+    ASSERT_CALL(prctl(PR_SET_CHILD_SUBREAPER,
+        1)); /* a zombie counts until it is reaped, and pid 1 may be slow or not care */
     status = wait_for(spawn_in(slot, fork_till_refused));
     ASSERT_TRUE(WIFEXITED(status));
     ASSERT_EQ(WEXITSTATUS(status), 7);
@@ -358,7 +367,8 @@ TEST(freeze_stops_and_thaw_continues) {
     ASSERT_TRUE(turns != MAP_FAILED);
     pid = spawn_in(slot, take_turns);
     wait_for_turns_beyond(0);
-    /* Nothing that could end the case while somebody is frozen, whom not even SIGKILL would end (v1). */
+    /* Nothing that could end the case while somebody is frozen, whom not even SIGKILL would end
+     * (v1). */
     r_freeze = cgroup_slot_freeze(slot);
     before = turns->taken;
     (void)poll(NULL, 0, 20);
@@ -374,7 +384,7 @@ TEST(freeze_stops_and_thaw_continues) {
     ASSERT_EQ(wait_for(pid), 0);
     pid = spawn_in(slot, stand_still);
     r_freeze = cgroup_slot_freeze(slot);
-    ASSERT_OK(cgroup_slot_kill(slot));          /* the frozen die, too */
+    ASSERT_OK(cgroup_slot_kill(slot)); /* the frozen die, too */
     ASSERT_TRUE(WIFSIGNALED(wait_for(pid)));
     ASSERT_OK(r_freeze);
     end(root, slot);
@@ -388,7 +398,9 @@ TEST(cpu_limit_is_set) {
     pid_t pid;
 
     if (!cgroup_root_has_cpu(root)) {
-        ASSERT_ERR(cgroup_slot_new(root, 1, &(struct cgroup_limits){ .cpu_milli = 100 }, false, &slot), -EOPNOTSUPP);
+        ASSERT_ERR(
+            cgroup_slot_new(root, 1, &(struct cgroup_limits){ .cpu_milli = 100 }, false, &slot),
+            -EOPNOTSUPP);
         cgroup_root_free(root);
         SKIP("cgroup_cpu", "the cpu controller is not available");
     }
@@ -397,7 +409,8 @@ TEST(cpu_limit_is_set) {
     pid = spawn_in(slot, stand_still);
     kill(pid, SIGKILL);
     wait_for(pid);
-    pid = spawn_in(slot, burn_50_ms);           /* of wall clock: a tenth of it, and what a period lets through at once */
+    pid = spawn_in(slot,
+        burn_50_ms); /* of wall clock: a tenth of it, and what a period lets through at once */
     wait_for(pid);
     used = usage_of(slot).cpu_ns;
     ASSERT_LE(used, (uint64_t)(clock_now_ns() - start) / 10 + 20000000);
@@ -414,7 +427,7 @@ TEST(busy_slot_is_removed_later) {
 
     cgroup_slot_free(slot);
     ASSERT_EQ(cgroup_root_tidy(root), 1);
-    other = new_slot(root, (struct cgroup_limits){ 0 });        /* the same id is free again */
+    other = new_slot(root, (struct cgroup_limits){ 0 }); /* the same id is free again */
     kill(pid, SIGKILL);
     wait_for(pid);
     ASSERT_EQ(cgroup_root_tidy(root), 0);
@@ -445,9 +458,11 @@ TEST(clone_into_a_v2_slot) {
     end(root, slot);
 }
 
-/* Makes a group with a member in it, frozen where that can be, and dies, as an engine would by SIGKILL. Returns what it left. */
+/* Makes a group with a member in it, frozen where that can be, and dies, as an engine would by
+ * SIGKILL. Returns what it left. */
 static pid_t crash_with_member(char (*paths)[512], size_t n_paths) {
-    char *shared = mmap(NULL, n_paths * 512 + sizeof(pid_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    char *shared = mmap(NULL, n_paths * 512 + sizeof(pid_t), PROT_READ | PROT_WRITE,
+        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t *member = (pid_t *)(void *)(shared + n_paths * 512);
     pid_t engine = (pid_t)ASSERT_CALL(fork());
 
@@ -479,7 +494,7 @@ TEST(sweep_removes_what_a_dead_engine_left) {
     ASSERT_GE(cgroup_sweep(again), 1);
     for (size_t i = 0; i < 6 && paths[i][0] != '\0'; i++)
         ASSERT_FALSE(exists(paths[i]));
-    ASSERT_TRUE(exists(cgroup_paths(root)[0]));         /* the living are left alone */
+    ASSERT_TRUE(exists(cgroup_paths(root)[0])); /* the living are left alone */
     cgroup_root_free(again);
     end(root, mine);
 }
@@ -497,7 +512,7 @@ TEST(janitor_removes_by_paths_alone) {
     ASSERT_OK(cgroup_paths_remove(pointers, 5000));
     for (size_t i = 0; pointers[i] != NULL; i++)
         ASSERT_FALSE(exists(pointers[i]));
-    ASSERT_OK(cgroup_paths_remove(pointers, 0));        /* gone already is as good */
+    ASSERT_OK(cgroup_paths_remove(pointers, 0)); /* gone already is as good */
 }
 
 TEST(no_descriptor_is_left) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* src/client: the connection's life, its threads, its errors. The engine is a thread or this very thread, at the other end of a socket pair. */
+/* src/client: the connection's life, its threads, its errors. The engine is a thread or this very
+ * thread, at the other end of a socket pair. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -21,7 +22,7 @@
 
 #define ISOLATION "{\"namespaces\":[\"user\",\"pid\"]}"
 
-/* ---- the other end ------------------------------------------------------------------------------------------------ */
+/* ---- the other end ---- */
 
 /* A message the client sent. */
 struct got {
@@ -52,7 +53,9 @@ static bool receive(int fd, struct got *got) {
             FAIL("receiving: %s", strerror(-r));
         return false;
     }
-    *got = (struct got){ .type = message->header.type, .serial = message->header.serial, .n_fds = (unsigned)message->n_fds };
+    *got = (struct got){ .type = message->header.type,
+        .serial = message->header.serial,
+        .n_fds = (unsigned)message->n_fds };
     while (wire_next(message->data, message->length, &position, &field) > 0) {
         if (field.tag == TAG_ARG && !got->first_arg[0])
             (void)snprintf(got->first_arg, sizeof got->first_arg, "%s", wire_text(&field));
@@ -129,7 +132,7 @@ static void *serve(void *argument) {
     return NULL;
 }
 
-/* ---- fixtures ----------------------------------------------------------------------------------------------------- */
+/* ---- fixtures ---- */
 
 struct pair {
     struct rollbox_engine *engine;
@@ -187,10 +190,14 @@ static struct rollbox_plan plan_of(struct rollbox_engine *engine) {
 }
 
 static struct rollbox_run_options options_of(const char *const *argv) {
-    return (struct rollbox_run_options){ .size = sizeof(struct rollbox_run_options), .argv = argv, .timeout_ms = -1, .output_limit = -1 };
+    return (struct rollbox_run_options){ .size = sizeof(struct rollbox_run_options),
+        .argv = argv,
+        .timeout_ms = -1,
+        .output_limit = -1 };
 }
 
-static struct rollbox_run *start(struct rollbox_engine *engine, struct rollbox_plan *plan, const char *word, rollbox_callback callback, void *userdata) {
+static struct rollbox_run *start(struct rollbox_engine *engine, struct rollbox_plan *plan,
+    const char *word, rollbox_callback callback, void *userdata) {
     const char *argv[] = { word, NULL };
     struct rollbox_run_options options = options_of(argv);
     struct rollbox_error error = { 0 };
@@ -229,7 +236,7 @@ static void count(struct rollbox_run *run, void *userdata) {
     atomic_fetch_add((atomic_int *)userdata, 1);
 }
 
-/* ---- the plain course of things ----------------------------------------------------------------------------------- */
+/* ---- the plain course of things ---- */
 
 TEST(a_run_from_open_to_close) {
     int before = open_fds();
@@ -237,7 +244,7 @@ TEST(a_run_from_open_to_close) {
 
     connect_served(&pair);
     struct rollbox_plan *plan = prepare(pair.engine, "{}");
-    ASSERT_EQ(rollbox_engine_pid(pair.engine), 77);     /* as the kernel says, not as the engine does */
+    ASSERT_EQ(rollbox_engine_pid(pair.engine), 77); /* as the kernel says, not as the engine does */
     struct rollbox_run *run = start(pair.engine, plan, "hello", NULL, NULL);
     const struct rollbox_result *result = wait_for(run);
     ASSERT_EQ(result->outcome, ROLLBOX_OUTCOME_EXIT);
@@ -368,7 +375,7 @@ TEST(standard_input_and_files_travel) {
     close(pair.server);
 }
 
-/* ---- what a caller gets wrong ------------------------------------------------------------------------------------- */
+/* ---- what a caller gets wrong ---- */
 
 static struct rollbox_engine *refusing;
 static struct rollbox_plan refusing_plan;
@@ -394,7 +401,8 @@ TEST(what_cannot_be_run_is_refused) {
     connect_pair(&pair);
     refusing = pair.engine;
     refusing_plan = plan_of(pair.engine);
-#define REFUSED(error_number, part, ...) (options = good, (void)(__VA_ARGS__), refused(&options, error_number, part))
+#define REFUSED(error_number, part, ...)                                                           \
+    (options = good, (void)(__VA_ARGS__), refused(&options, error_number, part))
     REFUSED(EINVAL, "size", options.size = 8);
     REFUSED(EINVAL, "argv is empty", options.argv = (const char *[]){ NULL });
     REFUSED(EINVAL, "argv[0]", options.argv = (const char *[]){ "", NULL });
@@ -410,9 +418,12 @@ TEST(what_cannot_be_run_is_refused) {
     REFUSED(EINVAL, "exclude", options.stdin_data = "x", options.stdio_fds = (int[]){ 0, 1, 2 });
     REFUSED(EBADF, "stdio_fds[1]", options.stdio_fds = (int[]){ 0, -1, 2 });
     REFUSED(EINVAL, "operation_id", options.operation_id = "");
-    REFUSED(EINVAL, "operation_id", options.operation_id = "12345678901234567890123456789012345678901234567890123456789012345");
+    REFUSED(EINVAL, "operation_id",
+        options.operation_id = "12345678901234567890123456789012345678901234567890123456789012345");
     REFUSED(EINVAL, "n_files", options.n_files = 1);
-#define FILE_REFUSED(error_number, part, ...) REFUSED(error_number, part, options.n_files = 1, options.files = &(struct rollbox_file)__VA_ARGS__)
+#define FILE_REFUSED(error_number, part, ...)                                                      \
+    REFUSED(error_number, part, options.n_files = 1,                                               \
+        options.files = &(struct rollbox_file)__VA_ARGS__)
     FILE_REFUSED(EINVAL, "path", { NULL, "x", 1, 0 });
     FILE_REFUSED(EINVAL, "path", { "", "x", 1, 0 });
     FILE_REFUSED(EINVAL, "path", { "a/../b", "x", 1, 0 });
@@ -448,7 +459,7 @@ TEST(options_of_another_size_are_refused) {
     ASSERT_EQ(error.code, ROLLBOX_ERR_INVALID_ARGUMENT);
 }
 
-/* ---- what an engine gets wrong ------------------------------------------------------------------------------------ */
+/* ---- what an engine gets wrong ---- */
 
 TEST(an_engine_of_another_version_is_refused) {
     struct rollbox_error error = { 0 };
@@ -618,7 +629,8 @@ TEST(a_message_without_a_header_ends_the_connection) {
     close(pair.server);
 }
 
-/* A result whose output cannot be received for want of descriptors must not be waited for for ever. */
+/* A result whose output cannot be received for want of descriptors must not be waited for for ever.
+ */
 TEST(a_result_without_room_for_its_descriptors_is_an_error) {
     struct rlimit limit = { 0, 0 };
     struct buf message = BUF_INIT;
@@ -654,7 +666,7 @@ TEST(a_result_without_room_for_its_descriptors_is_an_error) {
     close(file);
 }
 
-/* ---- freeing, callbacks, event loops ------------------------------------------------------------------------------ */
+/* ---- freeing, callbacks, event loops ---- */
 
 TEST(freeing_a_run_under_way_kills_it) {
     int before = open_fds();
@@ -789,7 +801,8 @@ TEST(the_descriptor_is_readable_for_results_found_by_others) {
     close_served(&pair);
 }
 
-/* The engine answers every run with 20 kB and stops while nobody takes the answers: starting must go on taking them. */
+/* The engine answers every run with 20 kB and stops while nobody takes the answers: starting must
+ * go on taking them. */
 static void *serve_flood(void *argument) {
     int fd = *(int *)argument;
     char out[20001];
@@ -826,7 +839,7 @@ TEST(starting_does_not_deadlock_with_a_full_socket) {
     close_served(&pair);
 }
 
-/* ---- threads ------------------------------------------------------------------------------------------------------ */
+/* ---- threads ---- */
 
 #define RUNS_PER_THREAD 300
 
@@ -841,8 +854,10 @@ static void *work(void *argument) {
     struct worker *worker = argument;
 
     for (int i = 0; i < RUNS_PER_THREAD; i++) {
-        struct rollbox_run *run = start(worker->pair->engine, worker->plan, "word", count, worker->called);
-        struct rollbox_run *freed = start(worker->pair->engine, worker->plan, i % 2 ? "never" : "x", NULL, NULL);
+        struct rollbox_run *run =
+            start(worker->pair->engine, worker->plan, "word", count, worker->called);
+        struct rollbox_run *freed =
+            start(worker->pair->engine, worker->plan, i % 2 ? "never" : "x", NULL, NULL);
         const struct rollbox_result *result = wait_for(run);
 
         ASSERT_MEM_EQ(result->stdout_data, result->stdout_length, "word", 4);
@@ -909,7 +924,7 @@ TEST(threads_and_an_event_loop_share_a_connection) {
     many_threads(true);
 }
 
-/* ---- fork --------------------------------------------------------------------------------------------------------- */
+/* ---- fork ---- */
 
 TEST(a_forked_child_cannot_use_the_handles) {
     struct pair pair;
@@ -951,7 +966,7 @@ TEST(a_forked_child_cannot_use_the_handles) {
     close_served(&pair);
 }
 
-/* ---- starting an engine ------------------------------------------------------------------------------------------- */
+/* ---- starting an engine ---- */
 
 static char *engine_script(const char *body) {
     char *path = NULL;
@@ -1001,9 +1016,11 @@ TEST(an_engine_gets_nothing_of_the_callers) {
 
     ASSERT_CALL(asprintf(&out, "%s/out", test_directory()));
     ASSERT_CALL(asprintf(&body,
-                         "(echo args=$*; tr '\\0' '\\n' </proc/$$/environ; for fd in /proc/$$/fd/*; do echo \"${fd##*/} $(readlink $fd)\"; done;"
-                         " grep -E '^Sig(Blk|Ign)' /proc/$$/status; cut -d' ' -f6 /proc/$$/stat | sed s/^/session=/) >%s 2>&1\ncat <&3 >/dev/null",
-                         out));
+        "(echo args=$*; tr '\\0' '\\n' </proc/$$/environ; for fd in /proc/$$/fd/*; do echo "
+        "\"${fd##*/} $(readlink $fd)\"; done;"
+        " grep -E '^Sig(Blk|Ign)' /proc/$$/status; cut -d' ' -f6 /proc/$$/stat | sed "
+        "s/^/session=/) >%s 2>&1\ncat <&3 >/dev/null",
+        out));
     auto_free char *path = engine_script(body);
     setenv("SECRET_TOKEN", "do-not-leak", 1);
     setenv("ROLLBOX_KFEAT", "-landlock", 1);
@@ -1034,7 +1051,8 @@ TEST(an_engine_gets_nothing_of_the_callers) {
 }
 
 TEST(a_missing_engine_is_named) {
-    struct rollbox_engine_options options = { .size = sizeof options, .engine_path = "/nonexistent/rollbox-engine" };
+    struct rollbox_engine_options options = { .size = sizeof options,
+        .engine_path = "/nonexistent/rollbox-engine" };
     struct rollbox_engine *engine = NULL;
     struct rollbox_error error = { 0 };
 

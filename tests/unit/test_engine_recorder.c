@@ -17,9 +17,10 @@
 
 #define NUMBER 7
 #define N_STEPS 64
-#define SIZE 8192               /* so that a socket has room for a few */
+#define SIZE 8192 /* so that a socket has room for a few */
 
-/* Takes what is there when it is rung for, and what is left when the other end has closed; ends with how many that were. */
+/* Takes what is there when it is rung for, and what is left when the other end has closed; ends
+ * with how many that were. */
 _Noreturn static void sleep_until_rung(int socket, int bell) {
     static struct wire_message message;
     int n = 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages that wait: until a real socket has room, until a real limit is lifted, or for nothing, their receiver being gone. */
+/* Messages that wait: until a real socket has room, until a real limit is lifted, or for nothing,
+ * their receiver being gone. */
 #include "test.h"
 
 #include <sys/epoll.h>
@@ -11,7 +12,7 @@
 #include "engine/engine.h"
 
 #define N_MESSAGES 64
-#define SIZE 8192               /* so that a socket has room for a few */
+#define SIZE 8192 /* so that a socket has room for a few */
 
 struct message {
     struct outgoing outgoing;
@@ -24,7 +25,7 @@ static struct {
     struct loop_source source, reader;
     int fds[2];
     uint64_t sent, failed, received;
-    uint64_t expected;          /* the loop ends when so many were received */
+    uint64_t expected; /* the loop ends when so many were received */
 } ends;
 
 static void on_over(struct sender *sender, struct outgoing *outgoing, int r) {
@@ -140,7 +141,9 @@ TEST(what_cannot_be_kept_is_still_its_callers) {
 
     begin();
     wire_begin(&message, 1, 7);
-    ASSERT_ERR(sender_keep(&ends.sender, &outgoing, &message, (const int[]){ ends.fds[0], -EBADF }, 2), -EBADF);
+    ASSERT_ERR(
+        sender_keep(&ends.sender, &outgoing, &message, (const int[]){ ends.fds[0], -EBADF }, 2),
+        -EBADF);
     ASSERT_EQ(outgoing.n_fds, 0);
     ASSERT_TRUE(list_empty(&ends.sender.waiting));
     ASSERT_EQ(message.length, sizeof(struct wire_header));

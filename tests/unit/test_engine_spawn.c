@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a fork of the engine keeps of its descriptors: looked at by the kernel's own list of them. And which it closes for the engine. */
+/* What a fork of the engine keeps of its descriptors: looked at by the kernel's own list of them.
+ * And which it closes for the engine. */
 #include "test.h"
 
 #include <fcntl.h>
@@ -18,7 +19,8 @@
 
 #define HIGHEST 100
 
-/* Each of the descriptors from 3 to HIGHEST is open before; whether exactly those of the list are afterwards. */
+/* Each of the descriptors from 3 to HIGHEST is open before; whether exactly those of the list are
+ * afterwards. */
 static void shed(const int *fds, size_t n_fds) {
     char name[16];
     sigset_t blocked;
@@ -184,8 +186,8 @@ TEST(who_closes_may_be_killed_at_any_time) {
     pid_t closer = only_child();
     ASSERT_CALL(kill(closer, SIGKILL));
     ASSERT_CALL(waitid(P_PID, (id_t)closer, &ended, WEXITED | WNOWAIT));
-    await_closed(ends[0]);              /* also if it was never looked at */
-    deferred_close(others[1]);                    /* nobody has noticed yet */
+    await_closed(ends[0]);     /* also if it was never looked at */
+    deferred_close(others[1]); /* nobody has noticed yet */
     await_closed(ends[1]);
     (void)deferred_close_look();
     deferred_close(others[2]);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is kept of states that come and go: as many nodes as somebody can name, stands on, or has files in. */
+/* What is kept of states that come and go: as many nodes as somebody can name, stands on, or has
+ * files in. */
 #include "test.h"
 
 #include <fcntl.h>
@@ -43,7 +44,8 @@ static struct snapshot *make(struct snapshot *lower, struct layer *take_layer) {
 }
 
 static struct layer *empty_layer(void) {
-    struct layer *layer = layer_new(open(test_directory(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), 0, 0);
+    struct layer *layer =
+        layer_new(open(test_directory(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), 0, 0);
 
     ASSERT_TRUE(layer);
     return layer;
@@ -84,7 +86,8 @@ TEST(files_of_dropped_states_stay_under_those_that_lie_on_them) {
     struct layer *layers[2] = { NULL, NULL }, *first = empty_layer(), *second = empty_layer();
 
     begin();
-    struct snapshot *low = make(beginning, first), *none = make(low, NULL), *high = make(none, second), *top = make(high, NULL);
+    struct snapshot *low = make(beginning, first), *none = make(low, NULL),
+                    *high = make(none, second), *top = make(high, NULL);
     ASSERT_OK(snapshot_drop(low));
     ASSERT_OK(snapshot_drop(none));
     ASSERT_OK(snapshot_drop(high));

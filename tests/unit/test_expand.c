@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* src/policy/expand: grants without what is denied in them, over a directory tree made up here. src/base/tree: what removes a sandbox's private files. */
+/* src/policy/expand: grants without what is denied in them, over a directory tree made up here.
+ * src/base/tree: what removes a sandbox's private files. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,7 +17,8 @@
 #include "test.h"
 
 /* Every directory and file of the made-up host. */
-static const char *const paths[] = { "/e/", "/e/a", "/e/b/", "/e/b/x", "/e/b/y/", "/e/b/y/1", "/e/b/y/2", "/e/bb", "/e/c/", "/e/c/z", NULL };
+static const char *const paths[] = { "/e/", "/e/a", "/e/b/", "/e/b/x", "/e/b/y/", "/e/b/y/1",
+    "/e/b/y/2", "/e/bb", "/e/c/", "/e/c/z", NULL };
 static unsigned listings;
 
 static int list(void *data, const char *directory, struct expand_entries *to) {
@@ -203,6 +205,7 @@ TEST(unreadable_directories_go) {
     }
     int r = tree_empty(top);
     if (r == -EACCES && syscall(452, AT_FDCWD, "", 0700, AT_EMPTY_PATH) < 0 && errno == ENOSYS)
-        SKIP("fchmodat2", "the kernel has no fchmodat2 (Linux 6.6), which makes unreadable directories readable");
+        SKIP("fchmodat2",
+            "the kernel has no fchmodat2 (Linux 6.6), which makes unreadable directories readable");
     ASSERT_OK(r);
 }

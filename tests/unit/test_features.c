@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Features: quick and thorough look agree where they can, masks mask, and nothing that was tried stays. */
+/* Features: quick and thorough look agree where they can, masks mask, and nothing that was tried
+ * stays. */
 #include "test.h"
 
 #include <fcntl.h>
@@ -75,8 +76,10 @@ TEST(unknown_masks_are_told) {
     ASSERT_STR_EQ(quick_with("landlock").mask_problem, "landlock");
     ASSERT_STR_EQ(quick_with("-").mask_problem, "-");
     ASSERT_STR_EQ(quick_with("-userns2").mask_problem, "-userns2");
-    ASSERT_EQ(strlen(quick_with("-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa").mask_problem),
-              sizeof(((struct features *)NULL)->mask_problem) - 1);
+    ASSERT_EQ(strlen(quick_with("-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+                                "aaaaaaaaaaaaaaaaaaaaaaa")
+                         .mask_problem),
+        sizeof(((struct features *)NULL)->mask_problem) - 1);
 }
 
 /* Trying can only take away: what the kernel does not claim to have is not there. */
@@ -99,7 +102,8 @@ static char *own(const char *file) {
 }
 
 TEST(probe_leaves_nothing) {
-    auto_free char *mounts = own("/proc/self/mountinfo"), *cgroups = own("/proc/self/cgroup"), *mounts_after = NULL, *cgroups_after = NULL;
+    auto_free char *mounts = own("/proc/self/mountinfo"), *cgroups = own("/proc/self/cgroup"),
+                   *mounts_after = NULL, *cgroups_after = NULL;
     struct features features;
     int before = (int)ASSERT_CALL(dup(0)), after;
     mode_t mask = umask(022), mask_after;
@@ -118,7 +122,7 @@ TEST(probe_leaves_nothing) {
     ASSERT_EQ(after, before);
     mask_after = umask(mask);
     ASSERT_EQ(mask_after, 022);
-    ASSERT_EQ(waitpid(-1, NULL, WNOHANG), -1);          /* no child is left either */
+    ASSERT_EQ(waitpid(-1, NULL, WNOHANG), -1); /* no child is left either */
     ASSERT_EQ(errno, ECHILD);
 }
 
@@ -138,7 +142,8 @@ TEST(doctor_reports_every_feature_with_a_hint_where_one_is_needed) {
     ASSERT_NOT_NULL(json_string_value(json_object_get(report, "kernel")));
     ASSERT_EQ(json_array_size(json_object_get(report, "features")), FEATURE_COUNT);
     json_array_foreach(json_object_get(report, "features"), i, feature) {
-        const char *name = json_string_value(json_object_get(feature, "name")), *hint = json_string_value(json_object_get(feature, "hint"));
+        const char *name = json_string_value(json_object_get(feature, "name")),
+                   *hint = json_string_value(json_object_get(feature, "hint"));
         bool available = json_is_true(json_object_get(feature, "available"));
 
         ASSERT_STR_EQ(name, feature_name((enum feature)i));

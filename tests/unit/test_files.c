@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The files agent and the library's half, one against the other: the agent is a process of its own at the other end of a socket pair, with a directory of the test as its world. What a sandbox adds to it, its root and rights,
- * is not what is tested here.
+ * The files agent and the library's half, one against the other: the agent is a process of its own
+ * at the other end of a socket pair, with a directory of the test as its world. What a sandbox adds
+ * to it, its root and rights, is not what is tested here.
  */
 #include "client/files.h"
 
@@ -51,7 +52,11 @@ static int finish(struct files *files, int r) {
     return r;
 }
 
-#define CALL(function, ...) ({ struct files *files_ = connect_agent(); finish(files_, function(files_, __VA_ARGS__, &error)); })
+#define CALL(function, ...)                                                                        \
+    ({                                                                                             \
+        struct files *files_ = connect_agent();                                                    \
+        finish(files_, function(files_, __VA_ARGS__, &error));                                     \
+    })
 
 /* A path below the test's directory; a few stay valid at a time. */
 static const char *at(const char *name) {
@@ -125,9 +130,12 @@ TEST(reading_more_than_allowed_fails) {
     /* One that does not say how long it is. */
     struct files *files = connect_agent();
     char *maps;
-    ASSERT_ERR(finish(files, files_read(files, "/proc/version", 3, (void **)&maps, &length, &error)), -EFBIG);
+    ASSERT_ERR(
+        finish(files, files_read(files, "/proc/version", 3, (void **)&maps, &length, &error)),
+        -EFBIG);
     files = connect_agent();
-    ASSERT_OK(finish(files, files_read(files, "/proc/version", 0, (void **)&maps, &length, &error)));
+    ASSERT_OK(
+        finish(files, files_read(files, "/proc/version", 0, (void **)&maps, &length, &error)));
     ASSERT_STR_CONTAINS(maps, "Linux");
     free(maps);
 }
@@ -271,7 +279,8 @@ TEST(remove_takes_files_links_and_trees) {
     ASSERT_ERR(CALL(files_remove, "/", true), -EINVAL);
 }
 
-/* Far deeper than there may be open descriptors, or than a path may be long. Time goes with the square. */
+/* Far deeper than there may be open descriptors, or than a path may be long. Time goes with the
+ * square. */
 #define DEEP 2500
 
 static void make_deep(const char *name, unsigned levels) {
@@ -371,7 +380,7 @@ static void check_tree(const char *name) {
     ASSERT_CALL(lstat(at(path), &st));
     ASSERT_EQ(st.st_mode & 07777, 0555);
     ASSERT_TRUE(no_temporary(path));
-    ASSERT_CALL(chmod(at(path), 0755));     /* the harness has to remove it */
+    ASSERT_CALL(chmod(at(path), 0755)); /* the harness has to remove it */
 }
 
 TEST(trees_go_both_ways) {

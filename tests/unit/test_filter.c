@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* src/policy/filter: the program run by an interpreter for every call's number and for chosen arguments, and by the kernel with real calls and real programs. */
+/* src/policy/filter: the program run by an interpreter for every call's number and for chosen
+ * arguments, and by the kernel with real calls and real programs. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/audit.h>
@@ -36,7 +37,9 @@ static struct sock_filter program[FILTER_MAX_INSTRUCTIONS];
 static int n_program;
 
 static struct filter_options options_of(unsigned bits) {
-    return (struct filter_options){ bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1, bits >> 4 & 1, bits >> 5 & 1, bits >> 6 & 1, bits >> 7 & 1, bits >> 8 & 1, bits >> 9 & 1, bits >> 10 & 1, bits >> 11 & 1 };
+    return (struct filter_options){ bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1,
+        bits >> 4 & 1, bits >> 5 & 1, bits >> 6 & 1, bits >> 7 & 1, bits >> 8 & 1, bits >> 9 & 1,
+        bits >> 10 & 1, bits >> 11 & 1 };
 }
 
 static void build(struct filter_options options) {
@@ -83,7 +86,9 @@ static uint32_t run_data(const struct seccomp_data *data) {
 }
 
 static uint32_t run(unsigned number, uint64_t a0, uint64_t a1, uint64_t a2) {
-    struct seccomp_data data = { .nr = (int)number, .arch = AUDIT_ARCH_X86_64, .args = { a0, a1, a2 } };
+    struct seccomp_data data = {
+        .nr = (int)number, .arch = AUDIT_ARCH_X86_64, .args = { a0, a1, a2 }
+    };
 
     return run_data(&data);
 }
@@ -147,17 +152,20 @@ struct expectation {
     uint32_t verdict;
 };
 
-static void expect(struct filter_options options, const struct expectation *expectations, size_t n) {
+static void expect(
+    struct filter_options options, const struct expectation *expectations, size_t n) {
     build(options);
     for (size_t i = 0; i < n; i++) {
         const struct expectation *e = &expectations[i];
         uint32_t got = run(e->number, e->args[0], e->args[1], e->args[2]);
 
         if (got != e->verdict)
-            FAIL("row %zu: %s(0x%llx, 0x%llx, 0x%llx) is 0x%x, not 0x%x", i, filter_syscall_name(e->number), (unsigned long long)e->args[0],
-                 (unsigned long long)e->args[1], (unsigned long long)e->args[2], got, e->verdict);
+            FAIL("row %zu: %s(0x%llx, 0x%llx, 0x%llx) is 0x%x, not 0x%x", i,
+                filter_syscall_name(e->number), (unsigned long long)e->args[0],
+                (unsigned long long)e->args[1], (unsigned long long)e->args[2], got, e->verdict);
         /* What the kernel ignores in the upper halves changes nothing. */
-        uint32_t high = run(e->number, e->args[0] | 0xabcd00000000, e->args[1] | 0xabcd00000000, e->args[2] | 0xabcd00000000);
+        uint32_t high = run(e->number, e->args[0] | 0xabcd00000000, e->args[1] | 0xabcd00000000,
+            e->args[2] | 0xabcd00000000);
         if (high != e->verdict)
             FAIL("row %zu: with upper halves set it is 0x%x, not 0x%x", i, high, e->verdict);
     }
@@ -166,7 +174,7 @@ static void expect(struct filter_options options, const struct expectation *expe
 TEST(arguments_by_default) {
     static const struct expectation rows[] = {
         { SYS_clone, { SIGCHLD }, ALLOW },
-        { SYS_clone, { 0x3d0f00 }, ALLOW },                                  /* a thread */
+        { SYS_clone, { 0x3d0f00 }, ALLOW }, /* a thread */
         { SYS_clone, { CLONE_VM | CLONE_VFORK | SIGCHLD }, ALLOW },
         { SYS_clone, { CLONE_NEWUSER | SIGCHLD }, ERRNO(EPERM) },
         { SYS_clone, { CLONE_NEWNS }, ERRNO(EPERM) },
@@ -175,7 +183,8 @@ TEST(arguments_by_default) {
         { SYS_clone, { CLONE_NEWIPC }, ERRNO(EPERM) },
         { SYS_clone, { CLONE_NEWPID }, ERRNO(EPERM) },
         { SYS_clone, { CLONE_NEWNET }, ERRNO(EPERM) },
-        { SYS_clone, { CLONE_PARENT | SIGCHLD }, ERRNO(EPERM) },             /* a sibling of a command is in nobody's tree */
+        { SYS_clone, { CLONE_PARENT | SIGCHLD },
+            ERRNO(EPERM) }, /* a sibling of a command is in nobody's tree */
         { SYS_clone3, { 0 }, ERRNO(ENOSYS) },
         { SYS_unshare, { 0 }, ALLOW },
         { SYS_unshare, { CLONE_FILES | CLONE_FS | CLONE_SYSVSEM }, ALLOW },
@@ -210,14 +219,16 @@ TEST(arguments_by_default) {
         { SYS_socket, { AF_INET6, SOCK_STREAM, 6 }, ALLOW },
         { SYS_socket, { AF_INET, SOCK_DGRAM, 17 }, ALLOW },
         { SYS_socket, { AF_INET6, SOCK_DGRAM, 58 }, ALLOW },
-        { SYS_socket, { AF_INET, SOCK_STREAM, 262 }, ERRNO(EPROTONOSUPPORT) },          /* MPTCP */
-        { SYS_socket, { AF_INET, SOCK_STREAM, 132 }, ERRNO(EPROTONOSUPPORT) },          /* SCTP */
+        { SYS_socket, { AF_INET, SOCK_STREAM, 262 }, ERRNO(EPROTONOSUPPORT) }, /* MPTCP */
+        { SYS_socket, { AF_INET, SOCK_STREAM, 132 }, ERRNO(EPROTONOSUPPORT) }, /* SCTP */
         { SYS_socket, { AF_INET, SOCK_STREAM, 17 }, ERRNO(EPROTONOSUPPORT) },
-        { SYS_socket, { AF_INET6, SOCK_STREAM, 256 }, ERRNO(EPROTONOSUPPORT) },         /* SMC */
-        { SYS_socket, { AF_INET, SOCK_DGRAM, 136 }, ERRNO(EPROTONOSUPPORT) },           /* UDP-Lite */
-        { SYS_socket, { AF_INET, SOCK_SEQPACKET, 0 }, ERRNO(ESOCKTNOSUPPORT) },         /* SCTP by its type */
+        { SYS_socket, { AF_INET6, SOCK_STREAM, 256 }, ERRNO(EPROTONOSUPPORT) }, /* SMC */
+        { SYS_socket, { AF_INET, SOCK_DGRAM, 136 }, ERRNO(EPROTONOSUPPORT) },   /* UDP-Lite */
+        { SYS_socket, { AF_INET, SOCK_SEQPACKET, 0 },
+            ERRNO(ESOCKTNOSUPPORT) }, /* SCTP by its type */
         { SYS_socket, { AF_INET, SOCK_DCCP, 0 }, ERRNO(ESOCKTNOSUPPORT) },
-        { SYS_socket, { AF_INET, SOCK_PACKET, 0x300 }, ERRNO(ESOCKTNOSUPPORT) },        /* AF_PACKET by its type */
+        { SYS_socket, { AF_INET, SOCK_PACKET, 0x300 },
+            ERRNO(ESOCKTNOSUPPORT) }, /* AF_PACKET by its type */
         { SYS_socket, { AF_INET, SOCK_RAW, 1 }, ERRNO(EPERM) },
         { SYS_socket, { AF_INET6, SOCK_RAW | SOCK_CLOEXEC, 255 }, ERRNO(EPERM) },
         { SYS_socket, { AF_NETLINK, SOCK_RAW, 0 }, ALLOW },
@@ -230,7 +241,8 @@ TEST(arguments_by_default) {
         { SYS_socketpair, { AF_INET, SOCK_STREAM, 0 }, ERRNO(EOPNOTSUPP) },
         { SYS_seccomp, { SECCOMP_SET_MODE_FILTER, 0 }, ALLOW },
         { SYS_seccomp, { SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC }, ALLOW },
-        { SYS_seccomp, { SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER }, ERRNO(EINVAL) },
+        { SYS_seccomp, { SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER },
+            ERRNO(EINVAL) },
         { SYS_mknod, { 0, S_IFIFO | 0600 }, ALLOW },
         { SYS_mknod, { 0, 0644 }, ALLOW },
         { SYS_mknodat, { 0, 0, S_IFSOCK | 0600 }, ALLOW },
@@ -239,10 +251,11 @@ TEST(arguments_by_default) {
         { SYS_chmod, { 0, 06755 }, ALLOW },
         { SYS_memfd_create, { 0 }, ALLOW },
         { SYS_splice, { 0 }, ALLOW },
-        { SYS_sched_setaffinity, { 1234 }, ERRNO(0) },       /* succeeds, and does nothing */
+        { SYS_sched_setaffinity, { 1234 }, ERRNO(0) }, /* succeeds, and does nothing */
         { SYS_prlimit64, { 0 }, ALLOW },
         { SYS_prlimit64, { 1234 }, ALLOW },
-        { SYS_prlimit64, { 1, RLIMIT_NPROC }, ERRNO(EPERM) },               /* init's limits would be those of what it starts next */
+        { SYS_prlimit64, { 1, RLIMIT_NPROC },
+            ERRNO(EPERM) }, /* init's limits would be those of what it starts next */
         { SYS_sched_setaffinity, { 1 }, ERRNO(0) },
         { SYS_sched_setscheduler, { 1 }, ERRNO(EPERM) },
         { SYS_sched_setparam, { 1 }, ERRNO(EPERM) },
@@ -260,7 +273,7 @@ TEST(arguments_by_default) {
         { SYS_setpriority, { PRIO_PROCESS, 0 }, ALLOW },
         { SYS_setpriority, { PRIO_PROCESS, 1234 }, ALLOW },
         { SYS_setpriority, { PRIO_PROCESS, 1 }, ERRNO(EPERM) },
-        { SYS_setpriority, { PRIO_USER, 0 }, ERRNO(EPERM) },                /* init is the same user */
+        { SYS_setpriority, { PRIO_USER, 0 }, ERRNO(EPERM) }, /* init is the same user */
         { SYS_ioprio_set, { 1, 0 }, ALLOW },
         { SYS_ioprio_set, { 1, 1 }, ERRNO(EPERM) },
         { SYS_ioprio_set, { 3, 1000 }, ERRNO(EPERM) },
@@ -274,16 +287,18 @@ TEST(arguments_by_default) {
         { SYS_ptrace, { 0x4206 /* PTRACE_SEIZE */, 1 }, ERRNO(EPERM) },
         { SYS_ptrace, { 0x4206, 1234 }, ALLOW },
         { SYS_prctl, { PR_SET_CHILD_SUBREAPER, 1 }, ALLOW },
-        { SYS_prctl, { PR_SET_CHILD_SUBREAPER, 0 }, ERRNO(EPERM) },         /* what it orphans stays in its tree */
+        { SYS_prctl, { PR_SET_CHILD_SUBREAPER, 0 },
+            ERRNO(EPERM) }, /* what it orphans stays in its tree */
         { SYS_prctl, { PR_GET_CHILD_SUBREAPER, 0 }, ALLOW },
         { SYS_prctl, { PR_SET_DUMPABLE, 0 }, ALLOW },
-        { SYS_prctl, { 78 /* PR_FUTEX_HASH */, 1 }, ERRNO(EINVAL) },         /* gigabytes in one call */
+        { SYS_prctl, { 78 /* PR_FUTEX_HASH */, 1 }, ERRNO(EINVAL) }, /* gigabytes in one call */
         { SYS_setsockopt, { 3, SOL_SOCKET, SO_REUSEADDR }, ALLOW },
         { SYS_setsockopt, { 3, SOL_SOCKET, SO_ATTACH_FILTER }, ERRNO(EPERM) },
         { SYS_setsockopt, { 3, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF }, ERRNO(EPERM) },
         { SYS_setsockopt, { 3, IPPROTO_TCP, SO_ATTACH_FILTER }, ALLOW },
         { SYS_setsockopt, { 3, IPPROTO_TCP, 14 /* TCP_MD5SIG */ }, ERRNO(ENOPROTOOPT) },
-        { SYS_setsockopt, { 3, IPPROTO_TCP | 1ull << 32, 32 /* TCP_MD5SIG_EXT */ }, ERRNO(ENOPROTOOPT) },
+        { SYS_setsockopt, { 3, IPPROTO_TCP | 1ull << 32, 32 /* TCP_MD5SIG_EXT */ },
+            ERRNO(ENOPROTOOPT) },
         { SYS_setsockopt, { 3, IPPROTO_TCP, 1 /* TCP_NODELAY */ }, ALLOW },
         { SYS_setsockopt, { 3, IPPROTO_TCP, 13 /* TCP_CONGESTION */ }, ALLOW },
         { SYS_setsockopt, { 3, IPPROTO_TCP, 30 /* TCP_FASTOPEN_CONNECT */ }, ALLOW },
@@ -313,7 +328,8 @@ TEST(arguments_by_default) {
         { SYS_bpf, { 0 }, ERRNO(EPERM) },
         { SYS_userfaultfd, { 0 }, ERRNO(EPERM) },
         { SYS_userfaultfd, { 1 /* UFFD_USER_MODE_ONLY */ }, ERRNO(EPERM) },
-        { SYS_userfaultfd, { 0x80001 }, SECCOMP_RET_TRACE },                /* of who takes snapshots; ENOSYS where nobody is asked */
+        { SYS_userfaultfd, { 0x80001 },
+            SECCOMP_RET_TRACE }, /* of who takes snapshots; ENOSYS where nobody is asked */
         { SYS_userfaultfd, { 0x80000 }, ERRNO(EPERM) },
         { SYS_open_by_handle_at, { 0 }, ERRNO(EPERM) },
         { SYS_keyctl, { 0 }, ERRNO(EPERM) },
@@ -323,9 +339,12 @@ TEST(arguments_by_default) {
     expect((struct filter_options){ 0 }, rows, ARRAY_SIZE(rows));
     build((struct filter_options){ 0 });
     /* A guest does not become the tracer that is asked. */
-    static const uint64_t options[] = { 0x4200 /* PTRACE_SETOPTIONS */, 0x4206, 21 /* PTRACE_OLDSETOPTIONS */ };
+    static const uint64_t options[] = { 0x4200 /* PTRACE_SETOPTIONS */, 0x4206,
+        21 /* PTRACE_OLDSETOPTIONS */ };
     for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
-        struct seccomp_data asks = { .nr = SYS_ptrace, .arch = AUDIT_ARCH_X86_64, .args = { options[i], 1234, 0, 0x80 /* PTRACE_O_TRACESECCOMP */ } };
+        struct seccomp_data asks = { .nr = SYS_ptrace,
+            .arch = AUDIT_ARCH_X86_64,
+            .args = { options[i], 1234, 0, 0x80 /* PTRACE_O_TRACESECCOMP */ } };
         ASSERT_EQ(run_data(&asks), ERRNO(EINVAL));
         asks.args[0] |= 1ull << 32;
         ASSERT_EQ(run_data(&asks), ERRNO(EINVAL));
@@ -334,10 +353,15 @@ TEST(arguments_by_default) {
     }
     /* A list of n entries has 4 + 8 n bytes. */
     for (uint64_t length = 0; length <= 65536; length++) {
-        struct seccomp_data attribute = { .nr = SYS_fsetxattr, .arch = AUDIT_ARCH_X86_64, .args = { 3, 0, 0, length } };
-        ASSERT_EQ(run_data(&attribute), length > FILTER_ATTRIBUTE_BYTES && length % 8 == 4 ? ERRNO(E2BIG) : ALLOW);
+        struct seccomp_data attribute = {
+            .nr = SYS_fsetxattr, .arch = AUDIT_ARCH_X86_64, .args = { 3, 0, 0, length }
+        };
+        ASSERT_EQ(run_data(&attribute),
+            length > FILTER_ATTRIBUTE_BYTES && length % 8 == 4 ? ERRNO(E2BIG) : ALLOW);
     }
-    struct seccomp_data whiteout = { .nr = SYS_renameat2, .arch = AUDIT_ARCH_X86_64, .args = { [4] = 4 } };
+    struct seccomp_data whiteout = {
+        .nr = SYS_renameat2, .arch = AUDIT_ARCH_X86_64, .args = { [4] = 4 }
+    };
     ASSERT_EQ(run_data(&whiteout), ERRNO(EINVAL));
     whiteout.args[4] = 1 | 2;
     ASSERT_EQ(run_data(&whiteout), ALLOW);
@@ -353,25 +377,21 @@ TEST(arguments_with_process_isolation) {
         { SYS_socketpair, { AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0 }, ALLOW },
         { SYS_socketpair, { AF_UNIX, SOCK_SEQPACKET, 0 }, ALLOW },
         { SYS_socketpair, { AF_UNIX, SOCK_DGRAM, 0 }, ERRNO(EACCES) },
-        { SYS_socketpair, { AF_UNIX, SOCK_RAW, 0 }, ERRNO(EACCES) },        /* a datagram one by another name */
+        { SYS_socketpair, { AF_UNIX, SOCK_RAW, 0 },
+            ERRNO(EACCES) }, /* a datagram one by another name */
         { SYS_prlimit64, { 0, RLIMIT_NOFILE }, ALLOW },
         { SYS_prlimit64, { 1234, RLIMIT_CPU }, ERRNO(EPERM) },
         { SYS_sched_setaffinity, { 0 }, ERRNO(0) },
         { SYS_sched_setscheduler, { 1234 }, ERRNO(EPERM) },
         { SYS_setpriority, { PRIO_PROCESS, 0 }, ALLOW },
         { SYS_setpriority, { PRIO_PROCESS, 1234 }, ERRNO(EPERM) },
-        { SYS_setpriority, { PRIO_USER, 0 }, ERRNO(EPERM) },
-        { SYS_ioprio_set, { 1, 0 }, ALLOW },
-        { SYS_ioprio_set, { 3, 0 }, ERRNO(EPERM) },
-        { SYS_shmget, { 0 }, ERRNO(ENOSYS) },
-        { SYS_semop, { 0 }, ERRNO(ENOSYS) },
-        { SYS_mq_open, { 0 }, ERRNO(ENOSYS) },
-        { SYS_inotify_add_watch, { 0 }, ERRNO(EACCES) },
-        { SYS_getxattr, { 0 }, ERRNO(EOPNOTSUPP) },
+        { SYS_setpriority, { PRIO_USER, 0 }, ERRNO(EPERM) }, { SYS_ioprio_set, { 1, 0 }, ALLOW },
+        { SYS_ioprio_set, { 3, 0 }, ERRNO(EPERM) }, { SYS_shmget, { 0 }, ERRNO(ENOSYS) },
+        { SYS_semop, { 0 }, ERRNO(ENOSYS) }, { SYS_mq_open, { 0 }, ERRNO(ENOSYS) },
+        { SYS_inotify_add_watch, { 0 }, ERRNO(EACCES) }, { SYS_getxattr, { 0 }, ERRNO(EOPNOTSUPP) },
         { SYS_llistxattr, { 0 }, ERRNO(EOPNOTSUPP) },
-        { 464 /* getxattrat */, { 0 }, ERRNO(EOPNOTSUPP) },
-        { SYS_fgetxattr, { 0 }, ALLOW },
-        { SYS_kill, { 1 }, ALLOW },                                         /* Landlock's to scope */
+        { 464 /* getxattrat */, { 0 }, ERRNO(EOPNOTSUPP) }, { SYS_fgetxattr, { 0 }, ALLOW },
+        { SYS_kill, { 1 }, ALLOW }, /* Landlock's to scope */
     };
     static const struct expectation with_net[] = {
         { SYS_socket, { AF_UNIX, SOCK_STREAM, 0 }, ERRNO(EACCES) },
@@ -381,7 +401,8 @@ TEST(arguments_with_process_isolation) {
     };
 
     expect((struct filter_options){ .process_isolation = true }, rows, ARRAY_SIZE(rows));
-    expect((struct filter_options){ .process_isolation = true, .net_host = true }, with_net, ARRAY_SIZE(with_net));
+    expect((struct filter_options){ .process_isolation = true, .net_host = true }, with_net,
+        ARRAY_SIZE(with_net));
 }
 
 /* With net none: nothing but Unix sockets, so nothing that a network namespace would remember. */
@@ -430,10 +451,10 @@ TEST(arguments_with_denials) {
         { SYS_fchmod, { 0, 02755 }, ERRNO(EPERM) },
         { SYS_fchmodat, { 0, 0, 04755 }, ERRNO(EPERM) },
         { SYS_fchmodat, { 0, 0, 0755 }, ALLOW },
-        { 452, { 0, 0, 04755 }, ERRNO(EPERM) },                             /* fchmodat2 */
+        { 452, { 0, 0, 04755 }, ERRNO(EPERM) }, /* fchmodat2 */
         { SYS_creat, { 0, 04755 }, ERRNO(EPERM) },
         { SYS_creat, { 0, 0644 }, ALLOW },
-        { SYS_open, { 0, O_RDONLY, 06777 }, ALLOW },                        /* no mode without O_CREAT: garbage */
+        { SYS_open, { 0, O_RDONLY, 06777 }, ALLOW }, /* no mode without O_CREAT: garbage */
         { SYS_open, { 0, O_CREAT | O_WRONLY, 0644 }, ALLOW },
         { SYS_open, { 0, O_CREAT | O_WRONLY, 04755 }, ERRNO(EPERM) },
         { SYS_open, { 0, O_TMPFILE | O_WRONLY, 02755 }, ERRNO(EPERM) },
@@ -462,15 +483,21 @@ TEST(arguments_with_denials) {
     };
 
     expect((struct filter_options){ .deny_uncharged = true }, limits, ARRAY_SIZE(limits));
-    expect((struct filter_options){ .deny_uncharged = true, .allow_segments = true }, segments, ARRAY_SIZE(segments));
+    expect((struct filter_options){ .deny_uncharged = true, .allow_segments = true }, segments,
+        ARRAY_SIZE(segments));
     expect((struct filter_options){ .allow_affinity = true }, pins, ARRAY_SIZE(pins));
     expect((struct filter_options){ .deny_setid_bits = true }, setid, ARRAY_SIZE(setid));
     expect((struct filter_options){ .no_sync = true }, sync, ARRAY_SIZE(sync));
     expect((struct filter_options){ .keep_metadata = true }, metadata, ARRAY_SIZE(metadata));
-    expect((struct filter_options){ .keep_metadata = true, .deny_setid_bits = true, .process_isolation = true }, metadata, ARRAY_SIZE(metadata));
+    expect(
+        (struct filter_options){
+            .keep_metadata = true, .deny_setid_bits = true, .process_isolation = true },
+        metadata, ARRAY_SIZE(metadata));
 
     build((struct filter_options){ .deny_setid_bits = true });
-    struct seccomp_data create = { .nr = SYS_openat, .arch = AUDIT_ARCH_X86_64, .args = { 0, 0, O_CREAT, 04755 } };
+    struct seccomp_data create = {
+        .nr = SYS_openat, .arch = AUDIT_ARCH_X86_64, .args = { 0, 0, O_CREAT, 04755 }
+    };
     ASSERT_EQ(run_data(&create), ERRNO(EPERM));
     create.args[3] = 0644;
     ASSERT_EQ(run_data(&create), ALLOW);
@@ -484,7 +511,8 @@ TEST(buffer_too_small_is_told) {
     for (size_t capacity = 0; capacity < (size_t)n_program; capacity++)
         ASSERT_EQ(filter_build(&options, again, capacity), -ENOBUFS);
     ASSERT_EQ(filter_build(&options, again, (size_t)n_program), n_program);
-    ASSERT_MEM_EQ(program, (size_t)n_program * sizeof(again[0]), again, (size_t)n_program * sizeof(again[0]));
+    ASSERT_MEM_EQ(
+        program, (size_t)n_program * sizeof(again[0]), again, (size_t)n_program * sizeof(again[0]));
 }
 
 TEST(text_has_names) {
@@ -503,9 +531,12 @@ TEST(text_has_names) {
 }
 
 TEST(text_of_a_bad_program_is_refused) {
-    static const struct sock_filter past_end[] = { BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1), BPF_STMT(BPF_RET | BPF_K, ALLOW) };
-    static const struct sock_filter far[] = { BPF_STMT(BPF_JMP | BPF_JA, 0xffffffff), BPF_STMT(BPF_RET | BPF_K, ALLOW) };
-    static const struct sock_filter unknown[] = { BPF_STMT(BPF_MISC | BPF_TAX, 0), BPF_STMT(BPF_RET | BPF_K, ALLOW) };
+    static const struct sock_filter past_end[] = { BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, ALLOW) };
+    static const struct sock_filter far[] = { BPF_STMT(BPF_JMP | BPF_JA, 0xffffffff),
+        BPF_STMT(BPF_RET | BPF_K, ALLOW) };
+    static const struct sock_filter unknown[] = { BPF_STMT(BPF_MISC | BPF_TAX, 0),
+        BPF_STMT(BPF_RET | BPF_K, ALLOW) };
     auto_buf struct buf text = BUF_INIT;
 
     ASSERT_ERR(filter_disassemble(past_end, 2, &text), -EINVAL);
@@ -513,7 +544,8 @@ TEST(text_of_a_bad_program_is_refused) {
     ASSERT_ERR(filter_disassemble(unknown, 2, &text), -EINVAL);
 }
 
-/* ---- by the kernel: each case is a process of its own, and lives with the filter from here on ---- */
+/* ---- by the kernel: each case is a process of its own, and lives with the filter from here on
+ * ---- */
 
 static void install(struct filter_options options) {
     build(options);
@@ -523,8 +555,14 @@ static void install(struct filter_options options) {
     ASSERT_CALL(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &whole));
 }
 
-#define REFUSED(number, call) \
-    ({ errno = 0; long r_ = (long)(call); int e_ = errno; if (r_ != -1 || e_ != (number)) FAIL("%s: %ld, errno %d, not %s", #call, r_, e_, #number); })
+#define REFUSED(number, call)                                                                      \
+    ({                                                                                             \
+        errno = 0;                                                                                 \
+        long r_ = (long)(call);                                                                    \
+        int e_ = errno;                                                                            \
+        if (r_ != -1 || e_ != (number))                                                            \
+            FAIL("%s: %ld, errno %d, not %s", #call, r_, e_, #number);                             \
+    })
 
 static int signal_of(void (*child)(void)) {
     pid_t pid = (pid_t)ASSERT_CALL(fork());
@@ -584,9 +622,12 @@ TEST(kernel_refuses_calls) {
 static void call_by_int80(void) {
     long result;
 
-    __asm__ volatile("int $0x80" : "=a"(result) : "a"(20 /* getpid of i386 */) : "memory", "r8", "r9", "r10", "r11");
+    __asm__ volatile("int $0x80"
+                     : "=a"(result)
+                     : "a"(20 /* getpid of i386 */)
+                     : "memory", "r8", "r9", "r10", "r11");
     if (result == -ENOSYS)
-        raise(SIGSYS);      /* a kernel without that ABI */
+        raise(SIGSYS); /* a kernel without that ABI */
 }
 
 static void call_by_x32(void) {
@@ -671,58 +712,85 @@ static void works(struct filter_options options, const char *program_name, const
 }
 
 TEST_TIMEOUT(bash_works, 60) {
-    works((struct filter_options){ 0 }, "bash", "x=$(seq 100 | sort -n | tail -1); test $x = 100; echo a > f; chmod 755 f; touch f; cp -p f g; mv g h; tar cf t.tar f h; tar xf t.tar; mkfifo p");
+    works((struct filter_options){ 0 }, "bash",
+        "x=$(seq 100 | sort -n | tail -1); test $x = 100; echo a > f; chmod 755 f; touch f; cp -p "
+        "f g; mv g h; tar cf t.tar f h; tar xf t.tar; mkfifo p");
 }
 
 TEST_TIMEOUT(bash_works_with_process_isolation, 60) {
-    works((struct filter_options){ .process_isolation = true, .keep_metadata = true, .deny_uncharged = true, .deny_setid_bits = true }, "bash",
-          "x=$(seq 100 | sort -n | tail -1); test $x = 100; echo a > f; chmod 644 f; touch f; cp -p f g; mv g h; tar cf t.tar f h; tar xf t.tar --no-same-owner; rm -r f h");
+    works((struct filter_options){ .process_isolation = true,
+              .keep_metadata = true,
+              .deny_uncharged = true,
+              .deny_setid_bits = true },
+        "bash",
+        "x=$(seq 100 | sort -n | tail -1); test $x = 100; echo a > f; chmod 644 f; touch f; cp -p "
+        "f g; mv g h; tar cf t.tar f h; tar xf t.tar --no-same-owner; rm -r f h");
 }
 
 TEST_TIMEOUT(python_works, 60) {
-    works((struct filter_options){ 0 }, "python3", "python3 -c 'import multiprocessing, subprocess, threading, asyncio, socket, tempfile, os\n"
-          "with multiprocessing.Pool(2) as pool: assert pool.map(abs, [-1, 2]) == [1, 2]\n"
-          "assert subprocess.run([\"echo\", \"hi\"], capture_output=True).stdout == b\"hi\\n\"\n"
-          "t = threading.Thread(target=print); t.start(); t.join()\n"
-          "asyncio.run(asyncio.sleep(0)); socket.socketpair(); os.memfd_create(\"x\"); tempfile.TemporaryFile()'");
+    works((struct filter_options){ 0 }, "python3",
+        "python3 -c 'import multiprocessing, subprocess, threading, asyncio, socket, tempfile, os\n"
+        "with multiprocessing.Pool(2) as pool: assert pool.map(abs, [-1, 2]) == [1, 2]\n"
+        "assert subprocess.run([\"echo\", \"hi\"], capture_output=True).stdout == b\"hi\\n\"\n"
+        "t = threading.Thread(target=print); t.start(); t.join()\n"
+        "asyncio.run(asyncio.sleep(0)); socket.socketpair(); os.memfd_create(\"x\"); "
+        "tempfile.TemporaryFile()'");
 }
 
 TEST_TIMEOUT(python_works_with_process_isolation, 60) {
-    works((struct filter_options){ .process_isolation = true, .keep_metadata = true, .deny_uncharged = true }, "python3",
-          "python3 -c 'import multiprocessing, subprocess, asyncio, shutil\n"
-          "with multiprocessing.Pool(2) as pool: assert pool.map(abs, [-1, 2]) == [1, 2]\n"
-          "assert subprocess.run([\"echo\", \"hi\"], capture_output=True).stdout == b\"hi\\n\"\n"
-          "open(\"a\", \"w\").write(\"x\"); shutil.copy2(\"a\", \"b\"); asyncio.run(asyncio.sleep(0))'");
+    works(
+        (struct filter_options){
+            .process_isolation = true, .keep_metadata = true, .deny_uncharged = true },
+        "python3",
+        "python3 -c 'import multiprocessing, subprocess, asyncio, shutil\n"
+        "with multiprocessing.Pool(2) as pool: assert pool.map(abs, [-1, 2]) == [1, 2]\n"
+        "assert subprocess.run([\"echo\", \"hi\"], capture_output=True).stdout == b\"hi\\n\"\n"
+        "open(\"a\", \"w\").write(\"x\"); shutil.copy2(\"a\", \"b\"); "
+        "asyncio.run(asyncio.sleep(0))'");
 }
 
 TEST_TIMEOUT(gcc_works, 60) {
-    works((struct filter_options){ 0 }, "gcc", "echo 'int main(void) { return 0; }' > a.c; gcc -o a a.c; ./a");
+    works((struct filter_options){ 0 }, "gcc",
+        "echo 'int main(void) { return 0; }' > a.c; gcc -o a a.c; ./a");
 }
 
 TEST_TIMEOUT(gcc_works_with_process_isolation, 60) {
-    works((struct filter_options){ .process_isolation = true, .deny_uncharged = true, .deny_setid_bits = true }, "gcc",
-          "echo 'int main(void) { return 0; }' > a.c; gcc -o a a.c; ./a");
+    works(
+        (struct filter_options){
+            .process_isolation = true, .deny_uncharged = true, .deny_setid_bits = true },
+        "gcc", "echo 'int main(void) { return 0; }' > a.c; gcc -o a a.c; ./a");
 }
 
-/* The linker makes its output executable by chmod, which keep_metadata leaves undone: the price of that option. */
+/* The linker makes its output executable by chmod, which keep_metadata leaves undone: the price of
+ * that option. */
 TEST_TIMEOUT(gcc_links_with_everything_denied, 60) {
-    works(options_of(N_OPTIONS - 1), "gcc", "echo 'int main(void) { return 0; }' > a.c; gcc -o a a.c; test -s a; test ! -x a");
+    works(options_of(N_OPTIONS - 1), "gcc",
+        "echo 'int main(void) { return 0; }' > a.c; gcc -o a a.c; test -s a; test ! -x a");
 }
 
 TEST_TIMEOUT(git_works, 60) {
-    works((struct filter_options){ 0 }, "git", "git init -q r; cd r; echo a > a; git add a; git -c user.name=a -c user.email=a@b commit -q -m a; git log --oneline | grep -q a");
+    works((struct filter_options){ 0 }, "git",
+        "git init -q r; cd r; echo a > a; git add a; git -c user.name=a -c user.email=a@b commit "
+        "-q -m a; git log --oneline | grep -q a");
 }
 
 TEST_TIMEOUT(git_works_with_everything_denied, 60) {
-    works(options_of(N_OPTIONS - 1), "git", "git init -q r; cd r; echo a > a; git add a; git -c user.name=a -c user.email=a@b commit -q -m a; git log --oneline | grep -q a");
+    works(options_of(N_OPTIONS - 1), "git",
+        "git init -q r; cd r; echo a > a; git add a; git -c user.name=a -c user.email=a@b commit "
+        "-q -m a; git log --oneline | grep -q a");
 }
 
 TEST_TIMEOUT(perl_works, 60) {
-    works((struct filter_options){ 0 }, "perl", "perl -e 'my $x = `echo hi`; die unless $x eq qq(hi\\n); if (!fork()) { exit 0 } wait; exit $? >> 8'");
+    works((struct filter_options){ 0 }, "perl",
+        "perl -e 'my $x = `echo hi`; die unless $x eq qq(hi\\n); if (!fork()) { exit 0 } wait; "
+        "exit $? >> 8'");
 }
 
 TEST_TIMEOUT(node_works, 60) {
-    works((struct filter_options){ 0 }, "node", "node -e 'require(\"fs\").writeFileSync(\"a\", \"x\"); require(\"child_process\").execFileSync(\"true\"); new (require(\"worker_threads\").Worker)(\"1\", {eval: true})'");
+    works((struct filter_options){ 0 }, "node",
+        "node -e 'require(\"fs\").writeFileSync(\"a\", \"x\"); "
+        "require(\"child_process\").execFileSync(\"true\"); new "
+        "(require(\"worker_threads\").Worker)(\"1\", {eval: true})'");
 }
 
 TEST_TIMEOUT(go_works, 120) {
@@ -734,9 +802,11 @@ TEST_TIMEOUT(java_works, 60) {
 }
 
 TEST_TIMEOUT(strace_works, 60) {
-    works((struct filter_options){ 0 }, "strace", "strace -f -o log bash -c 'true | true'; grep -q execve log");
+    works((struct filter_options){ 0 }, "strace",
+        "strace -f -o log bash -c 'true | true'; grep -q execve log");
 }
 
 TEST_TIMEOUT(gdb_works, 60) {
-    works((struct filter_options){ 0 }, "gdb", "gdb -batch -nx -ex run -ex quit /bin/true | grep -q 'exited normally'");
+    works((struct filter_options){ 0 }, "gdb",
+        "gdb -batch -nx -ex run -ex quit /bin/true | grep -q 'exited normally'");
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* src/guest as sessions use it: a real rollbox-init with real sandboxes, and the test in the engine's place. What runs inside is this very program, by the name of a role. */
+/* src/guest as sessions use it: a real rollbox-init with real sandboxes, and the test in the
+ * engine's place. What runs inside is this very program, by the name of a role. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
@@ -29,9 +30,9 @@
 #include "sys/features.h"
 #include "test.h"
 
-static char self[4096];                 /* the path of this program */
+static char self[4096]; /* the path of this program */
 
-/* ---- inside ----------------------------------------------------------------------------------------------------------- */
+/* ---- inside ---- */
 
 static void say(const char *line) {
     if (write(1, line, strlen(line)) != (ssize_t)strlen(line))
@@ -203,7 +204,10 @@ _Noreturn static void role_escape(void) {
     e |= ptrace(PTRACE_SEIZE, 1, NULL, NULL) == 0 ? 2 : 0;
     e |= process_vm_readv(1, &here, 1, &here, 1, 0) >= 0 ? 4 : 0;
     e |= syscall(SYS_pidfd_open, 1, 0) >= 0 ? 8 : 0;
-    e |= open("/proc/1/mem", O_RDONLY) >= 0 || open("/proc/1/environ", O_RDONLY) >= 0 || open("/proc/1/fd/3", O_RDONLY) >= 0 ? 16 : 0;
+    e |= open("/proc/1/mem", O_RDONLY) >= 0 || open("/proc/1/environ", O_RDONLY) >= 0 ||
+                 open("/proc/1/fd/3", O_RDONLY) >= 0
+             ? 16
+             : 0;
     e |= prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0 ? 32 : 0;
     e |= syscall(SYS_prlimit64, 1, RLIMIT_NPROC, NULL, NULL) == 0 ? 64 : 0;
     pid_t pid = (pid_t)syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0);
@@ -232,7 +236,8 @@ _Noreturn static void role_peer(char *const *words) {
     bool ok = kill(pid, 0) == 0 && ptrace(PTRACE_SEIZE, pid, NULL, NULL) == 0;
 
     (void)to, (void)from;
-    ok = ok && ptrace(PTRACE_INTERRUPT, pid, NULL, NULL) == 0 && waitpid(pid, NULL, __WALL) == pid && ptrace(PTRACE_DETACH, pid, NULL, NULL) == 0;
+    ok = ok && ptrace(PTRACE_INTERRUPT, pid, NULL, NULL) == 0 &&
+         waitpid(pid, NULL, __WALL) == pid && ptrace(PTRACE_DETACH, pid, NULL, NULL) == 0;
     _exit(ok ? 0 : 1);
 }
 
@@ -240,11 +245,13 @@ _Noreturn static void role_terminal(void) {
     struct winsize size = { 0 };
     struct termios modes;
 
-    if (!isatty(0) || !isatty(1) || !isatty(2) || ioctl(0, TIOCGWINSZ, &size) < 0 || tcgetattr(0, &modes) < 0)
+    if (!isatty(0) || !isatty(1) || !isatty(2) || ioctl(0, TIOCGWINSZ, &size) < 0 ||
+        tcgetattr(0, &modes) < 0)
         _exit(1);
     if (size.ws_row != 24 || size.ws_col != 80)
         _exit(2);
-    if (!(modes.c_iflag & IUTF8) || !(modes.c_iflag & ICRNL) || !(modes.c_lflag & ICANON) || !(modes.c_lflag & ECHO) || !(modes.c_lflag & ISIG) || !(modes.c_oflag & ONLCR))
+    if (!(modes.c_iflag & IUTF8) || !(modes.c_iflag & ICRNL) || !(modes.c_lflag & ICANON) ||
+        !(modes.c_lflag & ECHO) || !(modes.c_lflag & ISIG) || !(modes.c_oflag & ONLCR))
         _exit(3);
     if (tcgetpgrp(0) != getpid() || getsid(0) != getpid() || open("/dev/tty", O_RDWR) < 0)
         _exit(4);
@@ -269,7 +276,8 @@ _Noreturn static void role_compute(void) {
 
     do
         getrusage(RUSAGE_SELF, &usage);
-    while (usage.ru_utime.tv_sec * 1000000 + usage.ru_utime.tv_usec + usage.ru_stime.tv_usec < 50000);
+    while (
+        usage.ru_utime.tv_sec * 1000000 + usage.ru_utime.tv_usec + usage.ru_stime.tv_usec < 50000);
     _exit(0);
 }
 
@@ -282,11 +290,25 @@ __attribute__((constructor)) static void play(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } roles[] = {
-        { "bomb", role_bomb }, { "forks", role_forks }, { "continue", role_continue }, { "stopper", role_stopper }, { "daemon", role_daemon }, { "leave-daemon", role_leave_daemon }, { "vfork", role_vfork }, { "vfork-apart", role_vfork_apart },
+        { "bomb", role_bomb },
+        { "forks", role_forks },
+        { "continue", role_continue },
+        { "stopper", role_stopper },
+        { "daemon", role_daemon },
+        { "leave-daemon", role_leave_daemon },
+        { "vfork", role_vfork },
+        { "vfork-apart", role_vfork_apart },
         { "vfork-chain", role_vfork_chain },
-        { "headless", role_headless }, { "escape", role_escape }, { "traced", role_traced }, { "terminal", role_terminal }, { "descriptors", role_descriptors },
-        { "compute", role_compute }, { "stop-all", role_stop_all }, { "fill", role_fill },
-        { "terminals", role_terminals }, { "wait", wait_for_ever },
+        { "headless", role_headless },
+        { "escape", role_escape },
+        { "traced", role_traced },
+        { "terminal", role_terminal },
+        { "descriptors", role_descriptors },
+        { "compute", role_compute },
+        { "stop-all", role_stop_all },
+        { "fill", role_fill },
+        { "terminals", role_terminals },
+        { "wait", wait_for_ever },
     };
     if (!strcmp(role, "peer"))
         role_peer(argv + 2);
@@ -296,7 +318,7 @@ __attribute__((constructor)) static void play(int argc, char **argv) {
     _exit(98);
 }
 
-/* ---- in the engine's place -------------------------------------------------------------------------------------------- */
+/* ---- in the engine's place ---- */
 
 struct session {
     int launcher, init;
@@ -311,8 +333,22 @@ static struct plan *make_plan(const struct features *features, const char *direc
     static char reals[256][4096];
     static const char *const names[] = { "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32" };
     struct plan_host host = {
-        .is_root = features->is_root, .landlock_abi = features->landlock ? features->landlock_abi : 0, .seccomp = features->seccomp, .timens = features->timens, .cgroupns = features->cgroupns,
-        .memory_cgroup = true, .processes_cgroup = true, .cpus = features->cpus, .open_files_max = 512, .processes_max = RLIM_INFINITY, .root_links = links, .cpuinfo = "", .stat = "", .meminfo = "", .loadavg = "", .vmstat = "",
+        .is_root = features->is_root,
+        .landlock_abi = features->landlock ? features->landlock_abi : 0,
+        .seccomp = features->seccomp,
+        .timens = features->timens,
+        .cgroupns = features->cgroupns,
+        .memory_cgroup = true,
+        .processes_cgroup = true,
+        .cpus = features->cpus,
+        .open_files_max = 512,
+        .processes_max = RLIM_INFINITY,
+        .root_links = links,
+        .cpuinfo = "",
+        .stat = "",
+        .meminfo = "",
+        .loadavg = "",
+        .vmstat = "",
     };
     struct policy_problems problems = { 0 };
     struct rollbox_error error = { 0 };
@@ -332,8 +368,10 @@ static struct plan *make_plan(const struct features *features, const char *direc
     }
     ASSERT_TRUE(asprintf(&text, "{\"fs_readable\": [\"/usr\", \"/etc\", \"%s\"]}", directory) > 0);
     ASSERT_OK(policy_parse(text, strlen(text), &policy, &problems));
-    struct policy_paths *lists[] = { &policy->fs_readable, &policy->fs_writable, &policy->fs_shared, &policy->fs_denied };
-    struct plan_host_path **found[] = { &host.readable, &host.writable, &host.shared, &host.denied };
+    struct policy_paths *lists[] = { &policy->fs_readable, &policy->fs_writable, &policy->fs_shared,
+        &policy->fs_denied };
+    struct plan_host_path **found[] = { &host.readable, &host.writable, &host.shared,
+        &host.denied };
     for (size_t list = 0; list < ARRAY_SIZE(lists); list++) {
         *found[list] = paths + n_reals;
         for (size_t i = 0; i < lists[list]->n; i++) {
@@ -343,7 +381,9 @@ static struct plan *make_plan(const struct features *features, const char *direc
             path->real = realpath(lists[list]->items[i].path, reals[n_reals++]);
             ASSERT_LT(n_reals, ARRAY_SIZE(reals));
             path->error = path->real && stat(path->real, &st) == 0 ? 0 : ENOENT;
-            path->type = path->error ? PLAN_PATH_MISSING : S_ISDIR(st.st_mode) ? PLAN_PATH_DIRECTORY : PLAN_PATH_OTHER;
+            path->type = path->error           ? PLAN_PATH_MISSING
+                         : S_ISDIR(st.st_mode) ? PLAN_PATH_DIRECTORY
+                                               : PLAN_PATH_OTHER;
         }
     }
     const char *sysctls[64] = { NULL };
@@ -357,7 +397,8 @@ static struct plan *make_plan(const struct features *features, const char *direc
 }
 
 static void launch(struct session *session, bool is_root) {
-    char *argv[] = { "rollbox-init", is_root ? "1610612736" : "0", "late", NULL };     /* the engine's first base of ids */
+    char *argv[] = { "rollbox-init", is_root ? "1610612736" : "0", "late",
+        NULL }; /* the engine's first base of ids */
     auto_free char *path = NULL;
     const char *build = getenv("ROLLBOX_BUILD"), *init = getenv("ROLLBOX_INIT");
     int pair[2];
@@ -392,7 +433,10 @@ static struct guest_record hear(int socket, uint32_t kind, int *ret_fds, size_t 
 
     ASSERT_EQ(fd_receive(socket, &record, sizeof record, fds, &n), sizeof record);
     if (record.kind != kind)
-        FAIL("a record of kind %u, not %u: stage %u, operation %u, errno %d, serial %llu, value 0x%llx", record.kind, kind, record.stage, record.operation, record.error, (unsigned long long)record.serial, (unsigned long long)record.value);
+        FAIL("a record of kind %u, not %u: stage %u, operation %u, errno %d, serial %llu, value "
+             "0x%llx",
+            record.kind, kind, record.stage, record.operation, record.error,
+            (unsigned long long)record.serial, (unsigned long long)record.value);
     for (size_t i = 0; i < n; i++)
         if (ret_fds)
             ret_fds[i] = fds[i];
@@ -440,7 +484,8 @@ static void open_box(struct session *session, bool is_session) {
 }
 
 /* Asks for a command: role, up to one word for it. Its serial. */
-static uint64_t ask(struct session *session, const char *role, const char *word, bool terminal, const int *fds, size_t n_fds) {
+static uint64_t ask(struct session *session, const char *role, const char *word, bool terminal,
+    const int *fds, size_t n_fds) {
     struct buf message = BUF_INIT;
     char name[64];
 
@@ -460,7 +505,7 @@ static uint64_t ask(struct session *session, const char *role, const char *word,
 
 struct command {
     uint64_t serial;
-    pid_t pid;                  /* inside */
+    pid_t pid; /* inside */
     FILE *output;
     int input;
 };
@@ -498,7 +543,8 @@ static void expect_end_of_output(struct command *command) {
     ASSERT_TRUE(feof(command->output));
 }
 
-static struct guest_record expect_exit(struct session *session, const struct command *command, int status) {
+static struct guest_record expect_exit(
+    struct session *session, const struct command *command, int status) {
     struct guest_record record = hear(session->init, GUEST_EXITED, NULL, NULL);
 
     ASSERT_EQ(record.serial, command->serial);
@@ -506,7 +552,8 @@ static struct guest_record expect_exit(struct session *session, const struct com
     return record;
 }
 
-static void send_signal(struct session *session, uint64_t target, int number, enum guest_scope scope) {
+static void send_signal(
+    struct session *session, uint64_t target, int number, enum guest_scope scope) {
     struct buf message = BUF_INIT;
 
     wire_begin(&message, GUEST_SIGNAL, 1000);
@@ -516,7 +563,8 @@ static void send_signal(struct session *session, uint64_t target, int number, en
     tell(session->init, &message, NULL, 0);
 }
 
-static uint64_t signal_command(struct session *session, uint64_t target, int number, enum guest_scope scope, int error) {
+static uint64_t signal_command(
+    struct session *session, uint64_t target, int number, enum guest_scope scope, int error) {
     send_signal(session, target, number, scope);
     struct guest_record record = hear(session->init, GUEST_SIGNALLED, NULL, NULL);
     ASSERT_EQ(record.serial, 1000);
@@ -547,13 +595,14 @@ static uint64_t count(struct session *session) {
     return n;
 }
 
-/* ---- commands --------------------------------------------------------------------------------------------------------- */
+/* ---- commands ---- */
 
 TEST(commands_run_side_by_side) {
     struct session session;
 
     open_box(&session, true);
-    struct command first = start(&session, "/bin/cat", NULL), second = start(&session, "/bin/cat", NULL);
+    struct command first = start(&session, "/bin/cat", NULL),
+                   second = start(&session, "/bin/cat", NULL);
     ASSERT_EQ(write(second.input, "two\n", 4), 4);
     ASSERT_EQ(write(first.input, "one\n", 4), 4);
     expect_line(&first, "one\n");
@@ -611,7 +660,8 @@ TEST(descriptors_beyond_the_streams) {
     open_box(&session, true);
     ASSERT_CALL(pipe2(out, O_CLOEXEC));
     command.output = fdopen(out[0], "r");
-    command.serial = ask(&session, "descriptors", NULL, false, (int[]){ null, out[1], null, null, out[1] }, 5);
+    command.serial =
+        ask(&session, "descriptors", NULL, false, (int[]){ null, out[1], null, null, out[1] }, 5);
     close(out[1]);
     hear(session.init, GUEST_STARTED, NULL, NULL);
     expect_line(&command, "0 1 2 3 4 \n");
@@ -666,13 +716,14 @@ TEST(a_start_that_is_held_up_is_undone) {
 
         ask(&session, "/bin/true", NULL, false, (int[]){ null, null, null }, 3);
         ASSERT_EQ(fd_receive(session.init, &record, sizeof record, fds, &n), sizeof record);
-        ASSERT_TRUE(record.kind == GUEST_STARTED || record.kind == GUEST_EXEC_FAILED || record.kind == GUEST_EXITED);
+        ASSERT_TRUE(record.kind == GUEST_STARTED || record.kind == GUEST_EXEC_FAILED ||
+                    record.kind == GUEST_EXITED);
     }
     send_signal(&session, stopper.serial, SIGKILL, GUEST_SCOPE_MAIN);
     expect_end_of_output(&stopper);
 }
 
-/* ---- trees ------------------------------------------------------------------------------------------------------------ */
+/* ---- trees ---- */
 
 TEST(a_tree_is_killed_with_its_daemons_and_no_other) {
     struct session session;
@@ -684,7 +735,7 @@ TEST(a_tree_is_killed_with_its_daemons_and_no_other) {
     ASSERT_GE(signal_command(&session, one.serial, SIGKILL, GUEST_SCOPE_TREE, 0), 2);
     expect_exit(&session, &one, SIGKILL);
     expect_end_of_output(&one);
-    ASSERT_EQ(count(&session), 2);      /* the other's two: that between them has ended */
+    ASSERT_EQ(count(&session), 2); /* the other's two: that between them has ended */
     signal_command(&session, one.serial, SIGKILL, GUEST_SCOPE_TREE, ESRCH);
 }
 
@@ -762,7 +813,8 @@ TEST_TIMEOUT(a_bomb_is_killed_though_others_continue_it, 60) {
     expect_exit(&session, &bomb, SIGKILL);
     expect_end_of_output(&bomb);
     ASSERT_EQ(count(&session), 1);
-    /* It may have been stopped for a moment, but not for longer: only what runs is ended by this. */
+    /* It may have been stopped for a moment, but not for longer: only what runs is ended by this.
+     */
     signal_command(&session, helper.serial, SIGTERM, GUEST_SCOPE_MAIN, 0);
     expect_exit(&session, &helper, SIGTERM);
 }
@@ -775,7 +827,7 @@ TEST(a_signal_to_the_group) {
     expect_line(&command, "daemon\n");
     signal_command(&session, command.serial, SIGINT, GUEST_SCOPE_GROUP, 0);
     expect_exit(&session, &command, SIGINT);
-    ASSERT_EQ(count(&session), 1);      /* the daemon's session is another */
+    ASSERT_EQ(count(&session), 1); /* the daemon's session is another */
 }
 
 TEST(bad_signals_are_refused) {
@@ -790,7 +842,7 @@ TEST(bad_signals_are_refused) {
     ASSERT_EQ(signal_command(&session, command.serial, 0, GUEST_SCOPE_TREE, 0), 1);
 }
 
-/* ---- standing still ----------------------------------------------------------------------------------------------------- */
+/* ---- standing still ---- */
 
 TEST(a_frozen_sandbox_starts_nothing) {
     struct session session;
@@ -822,10 +874,11 @@ TEST(what_was_stopped_stays_stopped) {
     struct session session;
 
     open_box(&session, true);
-    struct command stopped = start(&session, "/bin/cat", NULL), running = start(&session, "/bin/cat", NULL);
+    struct command stopped = start(&session, "/bin/cat", NULL),
+                   running = start(&session, "/bin/cat", NULL);
     signal_command(&session, stopped.serial, SIGSTOP, GUEST_SCOPE_TREE, 0);
     ASSERT_EQ(count(&session), 2);
-    close(stopped.input);       /* would end it */
+    close(stopped.input); /* would end it */
     close(running.input);
     expect_exit(&session, &running, 0);
     signal_command(&session, stopped.serial, SIGCONT, GUEST_SCOPE_MAIN, 0);
@@ -836,7 +889,8 @@ TEST(a_frozen_command_can_be_killed) {
     struct session session;
 
     open_box(&session, true);
-    struct command command = start(&session, "daemon", NULL), other = start(&session, "/bin/cat", NULL);
+    struct command command = start(&session, "daemon", NULL),
+                   other = start(&session, "/bin/cat", NULL);
     expect_line(&command, "daemon\n");
     freeze(&session);
     signal_command(&session, command.serial, SIGCONT, GUEST_SCOPE_MAIN, EBUSY);
@@ -850,7 +904,8 @@ TEST(a_frozen_command_can_be_killed) {
 }
 
 TEST_TIMEOUT(bombs_and_oddities_stand_still, 60) {
-    static const char *const roles[] = { "bomb", "continue", "vfork", "vfork-chain", "vfork-apart", "headless" };
+    static const char *const roles[] = { "bomb", "continue", "vfork", "vfork-chain", "vfork-apart",
+        "headless" };
     struct session session;
 
     for (size_t i = 0; i < ARRAY_SIZE(roles); i++) {
@@ -879,7 +934,7 @@ TEST(a_full_sandbox_takes_commands) {
     expect_exit(&session, &fill, SIGKILL);
 }
 
-/* ---- terminals ---------------------------------------------------------------------------------------------------------- */
+/* ---- terminals ---- */
 
 TEST(a_terminal_of_its_own) {
     struct session session;
@@ -895,7 +950,7 @@ TEST(a_terminal_of_its_own) {
     expect_line(&command, "ready\r\n");
     struct winsize size = { 10, 20, 0, 0 };
     ASSERT_CALL(ioctl(master, TIOCSWINSZ, &size));
-    ASSERT_EQ(write(master, "\3", 1), 1);       /* ^C */
+    ASSERT_EQ(write(master, "\3", 1), 1); /* ^C */
     expect_exit(&session, &command, SIGINT);
 }
 
@@ -914,7 +969,8 @@ TEST(the_foreground_of_a_terminal) {
     expect_exit(&session, &command, SIGHUP);
 }
 
-/* A shell with job control does not take a freeze for the user's ^Z: it would put its command aside, and not leave at the first "exit". */
+/* A shell with job control does not take a freeze for the user's ^Z: it would put its command
+ * aside, and not leave at the first "exit". */
 TEST(a_shell_does_not_see_a_freeze) {
     struct session session;
     struct command command = { 0 };
@@ -950,7 +1006,7 @@ TEST(terminals_are_few) {
     ASSERT_EQ(record.value >> 8, 64);
 }
 
-/* ---- agents --------------------------------------------------------------------------------------------------------------- */
+/* ---- agents ---- */
 
 /* The error of asking for one more. */
 static int serve_files(struct session *session, int *ret_socket) {

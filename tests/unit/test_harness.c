@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The harness itself. tests/check_harness.py sets HARNESS_BAD, runs the cases called bad_* one by one, and sees each reported as it must be; else
- * there are only the good ones.
+ * The harness itself. tests/check_harness.py sets HARNESS_BAD, runs the cases called bad_* one by
+ * one, and sees each reported as it must be; else there are only the good ones.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -11,13 +11,13 @@
 
 #include "test.h"
 
-#define BAD(name, seconds) \
-    static void bad_##name(void); \
-    __attribute__((constructor)) static void register_bad_##name(void) { \
-        static struct test_case test = { "bad_" #name, __FILE__, bad_##name, seconds, NULL }; \
-        if (getenv("HARNESS_BAD")) \
-            test_register(&test); \
-    } \
+#define BAD(name, seconds)                                                                         \
+    static void bad_##name(void);                                                                  \
+    __attribute__((constructor)) static void register_bad_##name(void) {                           \
+        static struct test_case test = { "bad_" #name, __FILE__, bad_##name, seconds, NULL };      \
+        if (getenv("HARNESS_BAD"))                                                                 \
+            test_register(&test);                                                                  \
+    }                                                                                              \
     static void bad_##name(void)
 
 TEST(good_passes) {

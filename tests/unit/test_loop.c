@@ -17,7 +17,7 @@ static struct {
     struct loop_task tasks[N_TASKS];
     struct loop_source source;
     struct loop_timer timer;
-    char order[32];             /* what has run: a letter each */
+    char order[32]; /* what has run: a letter each */
     size_t n;
     bool in_callback;
 } state;
@@ -102,7 +102,7 @@ TEST(a_task_that_defers_itself_does_not_starve_timers) {
     loop_defer(state.loop, &state.tasks[0], on_again);
     run_until_timer();
     ASSERT_TRUE(state.order[1] == 't' || state.order[2] == 't');
-    ASSERT_EQ(state.n, 20);      /* the rest ran after loop_stop */
+    ASSERT_EQ(state.n, 20); /* the rest ran after loop_stop */
 }
 
 static void on_event(struct loop_source *source, uint32_t events) {

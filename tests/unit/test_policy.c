@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* src/policy: sizes, policies that are right and every way of being wrong, with line, key and hint. */
+/* src/policy: sizes, policies that are right and every way of being wrong, with line, key and hint.
+ */
 #include <errno.h>
 #include <stdio.h>
 
@@ -17,7 +18,8 @@ static struct policy *good(const char *text) {
     int result = policy_parse(text, strlen(text), &policy, &problems);
 
     if (result < 0)
-        FAIL("%s: %d, %s: %s", text, result, problems.n > 0 ? problems.items[0].key : "-", problems.n > 0 ? problems.items[0].message : "-");
+        FAIL("%s: %d, %s: %s", text, result, problems.n > 0 ? problems.items[0].key : "-",
+            problems.n > 0 ? problems.items[0].message : "-");
     ASSERT_EQ(problems.n, 0);
     return policy;
 }
@@ -33,11 +35,13 @@ static struct policy_problems wrong(const char *text, size_t length) {
 }
 
 /* The text has just this problem; `message` and `hint` are parts of what is told. */
-static void one_problem(const char *text, unsigned line, const char *key, const char *message, const char *hint) {
+static void one_problem(
+    const char *text, unsigned line, const char *key, const char *message, const char *hint) {
     struct policy_problems problems = wrong(text, strlen(text));
 
     if (problems.n != 1)
-        FAIL("%s has %zu problems; the second: %s: %s", text, problems.n, problems.items[1].key, problems.items[1].message);
+        FAIL("%s has %zu problems; the second: %s: %s", text, problems.n, problems.items[1].key,
+            problems.items[1].message);
     ASSERT_EQ(problems.items[0].line, line);
     ASSERT_STR_EQ(problems.items[0].key, key);
     ASSERT_STR_CONTAINS(problems.items[0].message, message);
@@ -55,9 +59,23 @@ static bool has_path(const struct policy_paths *paths, const char *path) {
 /* ---- sizes ---- */
 
 TEST(sizes_that_are_right) {
-    static const struct { const char *text; uint64_t bytes; } rows[] = {
-        { "0", 0 }, { "1", 1 }, { "10B", 10 }, { "1K", K }, { "1k", K }, { "64KiB", 64 * K }, { "512M", 512 * K * K }, { "512m", 512 * K * K }, { "1G", K * K * K },
-        { "3T", 3 * K * K * K * K }, { "18446744073709551615", UINT64_MAX }, { "007", 7 }, { "16777215T", 16777215 * K * K * K * K },
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } rows[] = {
+        { "0", 0 },
+        { "1", 1 },
+        { "10B", 10 },
+        { "1K", K },
+        { "1k", K },
+        { "64KiB", 64 * K },
+        { "512M", 512 * K * K },
+        { "512m", 512 * K * K },
+        { "1G", K * K * K },
+        { "3T", 3 * K * K * K * K },
+        { "18446744073709551615", UINT64_MAX },
+        { "007", 7 },
+        { "16777215T", 16777215 * K * K * K * K },
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
@@ -68,8 +86,10 @@ TEST(sizes_that_are_right) {
 }
 
 TEST(sizes_that_are_wrong) {
-    static const char *const malformed[] = { "", " 1", "1 ", "-1", "+1", "K", "1.5G", "1KB", "1kb", "1P", "0x10", "1e3", "1KK", "1iB", "1M ", "12a", "1Ki" };
-    static const char *const too_large[] = { "18446744073709551616", "18446744073709551615K", "16777216T", "99999999999999999999999999G", "17179869184G" };
+    static const char *const malformed[] = { "", " 1", "1 ", "-1", "+1", "K", "1.5G", "1KB", "1kb",
+        "1P", "0x10", "1e3", "1KK", "1iB", "1M ", "12a", "1Ki" };
+    static const char *const too_large[] = { "18446744073709551616", "18446744073709551615K",
+        "16777216T", "99999999999999999999999999G", "17179869184G" };
     uint64_t bytes = 42;
 
     for (size_t i = 0; i < ARRAY_SIZE(malformed); i++)
@@ -120,10 +140,15 @@ TEST(empty_object_is_the_default) {
 }
 
 TEST(every_key_is_read) {
-    struct policy *p = good("{\"fs_readable\": [\"/usr\"], \"fs_writable\": [\"/w\"], \"fs_shared\": [\"/s\"], \"fs_denied\": [\"/d\"], \"image\": \"img\", \"cwd\": \"/w\","
-        "\"env\": {\"A\": \"1\", \"B\": \"\"}, \"clean_env\": false, \"user\": \"root\", \"hostname\": \"node-1.example\", \"max_memory\": \"64M\", \"max_processes\": 7,"
-        "\"max_cpu\": 1.5, \"max_disk\": 65536, \"disk_at\": \"store\", \"max_open_files\": 16, \"max_output\": \"1K\", \"timeout\": 0.25, \"net\": \"loopback\", \"net_allow_hosts\": [],"
-        "\"random_seed\": 9, \"time_start\": \"2025-01-01T00:00:00\", \"time_mode\": \"virtual\", \"serial\": true, \"isolation\": \"process\"}");
+    struct policy *p = good(
+        "{\"fs_readable\": [\"/usr\"], \"fs_writable\": [\"/w\"], \"fs_shared\": [\"/s\"], "
+        "\"fs_denied\": [\"/d\"], \"image\": \"img\", \"cwd\": \"/w\","
+        "\"env\": {\"A\": \"1\", \"B\": \"\"}, \"clean_env\": false, \"user\": \"root\", "
+        "\"hostname\": \"node-1.example\", \"max_memory\": \"64M\", \"max_processes\": 7,"
+        "\"max_cpu\": 1.5, \"max_disk\": 65536, \"disk_at\": \"store\", \"max_open_files\": 16, "
+        "\"max_output\": \"1K\", \"timeout\": 0.25, \"net\": \"loopback\", \"net_allow_hosts\": [],"
+        "\"random_seed\": 9, \"time_start\": \"2025-01-01T00:00:00\", \"time_mode\": \"virtual\", "
+        "\"serial\": true, \"isolation\": \"process\"}");
 
     ASSERT_EQ(p->fs_readable.n, 1);
     ASSERT_FALSE(p->fs_readable.items[0].optional);
@@ -158,7 +183,8 @@ TEST(every_key_is_read) {
 }
 
 TEST(null_is_as_if_left_out) {
-    struct policy *p = good("{\"timeout\": null, \"fs_readable\": null, \"random_seed\": null, \"max_memory\": null}");
+    struct policy *p = good(
+        "{\"timeout\": null, \"fs_readable\": null, \"random_seed\": null, \"max_memory\": null}");
 
     ASSERT_EQ(p->timeout_ms, -1);
     ASSERT_EQ(policy_run_timeout_ms(p), 300000);
@@ -168,7 +194,8 @@ TEST(null_is_as_if_left_out) {
 }
 
 TEST(paths_are_normalised) {
-    struct policy *p = good("{\"fs_readable\": [\"/usr/\", \"//opt///x/./y/.\", \"/...\", \"/a.b/..c\", \"/\"], \"cwd\": \"/tmp/\"}");
+    struct policy *p = good("{\"fs_readable\": [\"/usr/\", \"//opt///x/./y/.\", \"/...\", "
+                            "\"/a.b/..c\", \"/\"], \"cwd\": \"/tmp/\"}");
 
     ASSERT_STR_EQ(p->fs_readable.items[0].path, "/usr");
     ASSERT_STR_EQ(p->fs_readable.items[1].path, "/opt/x/y");
@@ -180,7 +207,8 @@ TEST(paths_are_normalised) {
 }
 
 TEST(what_is_given_wins_over_defaults) {
-    struct policy *p = good("{\"fs_readable\": [\"/etc\", \"/etc/machine-id\", \"/etc/ssh\", \"/etc/ssh/ssh_config\"]}");
+    struct policy *p = good("{\"fs_readable\": [\"/etc\", \"/etc/machine-id\", \"/etc/ssh\", "
+                            "\"/etc/ssh/ssh_config\"]}");
 
     ASSERT_FALSE(has_path(&p->fs_denied, "/etc/machine-id"));
     ASSERT_FALSE(has_path(&p->fs_denied, "/etc/ssh"));
@@ -201,7 +229,8 @@ TEST(what_is_given_wins_over_defaults) {
 }
 
 TEST(env_as_a_list) {
-    struct policy *p = good("{\"env\": [\"A=1\", \"B=x=y\", \"A=2\", \"BASH_FUNC_f%%=() { :; }\", \"AB=\"]}");
+    struct policy *p =
+        good("{\"env\": [\"A=1\", \"B=x=y\", \"A=2\", \"BASH_FUNC_f%%=() { :; }\", \"AB=\"]}");
 
     ASSERT_EQ(p->env.n, 4);
     ASSERT_STR_EQ(p->env.items[0], "A=2");
@@ -211,7 +240,8 @@ TEST(env_as_a_list) {
 }
 
 TEST(users_seeds_times_that_are_right) {
-    static const char *const times[] = { "1970-01-01", "2024-02-29", "2025-01-01T00:00:00Z", "2025-12-31 23:59:59", "2025-01-01T10:00", "2025-01-01T10:00:00.123456789+05:30",
+    static const char *const times[] = { "1970-01-01", "2024-02-29", "2025-01-01T00:00:00Z",
+        "2025-12-31 23:59:59", "2025-01-01T10:00", "2025-01-01T10:00:00.123456789+05:30",
         "2000-02-29T00:00:00-0800", "2199-12-31T23:59:59,5z" };
     struct policy *p = good("{\"user\": \"box\"}");
 
@@ -258,11 +288,20 @@ TEST(users_seeds_times_that_are_right) {
 /* ---- policies that are wrong ---- */
 
 TEST(unknown_keys_get_a_hint) {
-    static const struct { const char *key, *hint; } rows[] = {
-        { "fs_readible", "did you mean \"fs_readable\"?" }, { "memory", "did you mean \"max_memory\"?" }, { "FS_SHARED", "did you mean \"fs_shared\"?" },
-        { "cpus", "did you mean \"max_cpu\"?" }, { "timeout_s", "did you mean \"timeout\"?" }, { "seed", "did you mean \"random_seed\"?" },
-        { "network", "did you mean \"net\"?" }, { "environment", "did you mean \"env\"?" }, { "output_limit", "did you mean \"max_output\"?" },
-        { "xyzzyplugh", "docs/policy.md" }, { "x", "docs/policy.md" },
+    static const struct {
+        const char *key, *hint;
+    } rows[] = {
+        { "fs_readible", "did you mean \"fs_readable\"?" },
+        { "memory", "did you mean \"max_memory\"?" },
+        { "FS_SHARED", "did you mean \"fs_shared\"?" },
+        { "cpus", "did you mean \"max_cpu\"?" },
+        { "timeout_s", "did you mean \"timeout\"?" },
+        { "seed", "did you mean \"random_seed\"?" },
+        { "network", "did you mean \"net\"?" },
+        { "environment", "did you mean \"env\"?" },
+        { "output_limit", "did you mean \"max_output\"?" },
+        { "xyzzyplugh", "docs/policy.md" },
+        { "x", "docs/policy.md" },
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
@@ -273,11 +312,16 @@ TEST(unknown_keys_get_a_hint) {
 }
 
 TEST(every_kind_of_wrong_value) {
-    static const struct { const char *text, *key, *message, *hint; } rows[] = {
-        { "{\"fs_readable\": \"/usr\"}", "fs_readable", "must be a list of paths, not a string", "between [ and ]" },
+    static const struct {
+        const char *text, *key, *message, *hint;
+    } rows[] = {
+        { "{\"fs_readable\": \"/usr\"}", "fs_readable", "must be a list of paths, not a string",
+            "between [ and ]" },
         { "{\"fs_readable\": [\"usr\"]}", "fs_readable[0]", "not an absolute path", "from /" },
-        { "{\"fs_readable\": [\"/usr\", \"~/x\"]}", "fs_readable[1]", "not an absolute path", "~ is not expanded" },
-        { "{\"fs_readable\": [\"$HOME\"]}", "fs_readable[0]", "not an absolute path", "variables are not expanded" },
+        { "{\"fs_readable\": [\"/usr\", \"~/x\"]}", "fs_readable[1]", "not an absolute path",
+            "~ is not expanded" },
+        { "{\"fs_readable\": [\"$HOME\"]}", "fs_readable[0]", "not an absolute path",
+            "variables are not expanded" },
         { "{\"fs_readable\": [\"\"]}", "fs_readable[0]", "must not be empty", "" },
         { "{\"fs_readable\": [7]}", "fs_readable[0]", "must be a path, not a number", "" },
         { "{\"fs_readable\": [null]}", "fs_readable[0]", "must be a path, not null", "" },
@@ -288,13 +332,19 @@ TEST(every_kind_of_wrong_value) {
         { "{\"fs_readable\": [\"/proc\"]}", "fs_readable[0]", "/proc cannot be granted", "" },
         { "{\"fs_shared\": [\"/proc/sys\"]}", "fs_shared[0]", "/proc cannot be granted", "" },
         { "{\"fs_writable\": [\"/dev\"]}", "fs_writable[0]", "/dev cannot be granted", "" },
-        { "{\"fs_writable\": [\"/\"]}", "fs_writable[0]", "\"/\" cannot be writable", "name the directories" },
-        { "{\"fs_shared\": [\"//.\"]}", "fs_shared[0]", "\"/\" cannot be shared", "name the directories" },
+        { "{\"fs_writable\": [\"/\"]}", "fs_writable[0]", "\"/\" cannot be writable",
+            "name the directories" },
+        { "{\"fs_shared\": [\"//.\"]}", "fs_shared[0]", "\"/\" cannot be shared",
+            "name the directories" },
         { "{\"fs_denied\": [\"/\"]}", "fs_denied[0]", "cannot be denied", "" },
-        { "{\"fs_shared\": [\"/a\"], \"fs_writable\": [\"/b\", \"/a\"]}", "fs_shared[0]", "also in fs_writable", "choose one" },
-        { "{\"fs_readable\": [\"/b\", \"/a\"], \"fs_denied\": [\"/a\"]}", "fs_readable[1]", "also in fs_denied", "" },
-        { "{\"fs_writable\": [\"/a/b\"], \"fs_denied\": [\"/a\"]}", "fs_writable[0]", "below \"/a\"", "" },
-        { "{\"fs_readable\": [\"/etc/ssh/x\"]}", "fs_readable[0]", "denied by default", "grant that directory" },
+        { "{\"fs_shared\": [\"/a\"], \"fs_writable\": [\"/b\", \"/a\"]}", "fs_shared[0]",
+            "also in fs_writable", "choose one" },
+        { "{\"fs_readable\": [\"/b\", \"/a\"], \"fs_denied\": [\"/a\"]}", "fs_readable[1]",
+            "also in fs_denied", "" },
+        { "{\"fs_writable\": [\"/a/b\"], \"fs_denied\": [\"/a\"]}", "fs_writable[0]",
+            "below \"/a\"", "" },
+        { "{\"fs_readable\": [\"/etc/ssh/x\"]}", "fs_readable[0]", "denied by default",
+            "grant that directory" },
         { "{\"image\": \"\"}", "image", "must not be empty", "" },
         { "{\"cwd\": \"tmp\"}", "cwd", "not an absolute path", "" },
         { "{\"cwd\": [\"/tmp\"]}", "cwd", "must be a path, not a list", "" },
@@ -317,7 +367,8 @@ TEST(every_kind_of_wrong_value) {
         { "{\"hostname\": \"a-\"}", "hostname", "not a host name", "" },
         { "{\"hostname\": \"a..b\"}", "hostname", "not a host name", "" },
         { "{\"hostname\": \"a_b\"}", "hostname", "not a host name", "" },
-        { "{\"hostname\": \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}", "hostname", "not a host name", "" },
+        { "{\"hostname\": \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}",
+            "hostname", "not a host name", "" },
         { "{\"max_memory\": \"4095K\"}", "max_memory", "at least 4M", "" },
         { "{\"max_memory\": 512}", "max_memory", "at least 4M", "a bare number is bytes" },
         { "{\"max_memory\": \"1.5G\"}", "max_memory", "not a size", "1536M" },
@@ -339,11 +390,14 @@ TEST(every_kind_of_wrong_value) {
         { "{\"timeout\": 0}", "timeout", "more than 0", "leave it out" },
         { "{\"timeout\": -2.5}", "timeout", "more than 0", "" },
         { "{\"timeout\": 1e10}", "timeout", "at most", "" },
-        { "{\"timeout\": \"10s\"}", "timeout", "must be a number of seconds, not a string", "without quotes" },
-        { "{\"net\": \"hots\"}", "net", "must be \"none\", \"loopback\" or \"host\"", "did you mean \"host\"?" },
+        { "{\"timeout\": \"10s\"}", "timeout", "must be a number of seconds, not a string",
+            "without quotes" },
+        { "{\"net\": \"hots\"}", "net", "must be \"none\", \"loopback\" or \"host\"",
+            "did you mean \"host\"?" },
         { "{\"net\": false}", "net", "not true or false", "" },
         { "{\"net\": \"none\\u0000\"}", "net", "none of its values", "" },
-        { "{\"net_allow_hosts\": [\"pypi.org\"]}", "net_allow_hosts", "not supported yet", "\"net\": \"host\"" },
+        { "{\"net_allow_hosts\": [\"pypi.org\"]}", "net_allow_hosts", "not supported yet",
+            "\"net\": \"host\"" },
         { "{\"net_allow_hosts\": \"\"}", "net_allow_hosts", "must be a list", "" },
         { "{\"random_seed\": -1}", "random_seed", "whole number", "" },
         { "{\"random_seed\": 1.5}", "random_seed", "whole number", "" },
@@ -355,10 +409,12 @@ TEST(every_kind_of_wrong_value) {
         { "{\"time_start\": \"yesterday\"}", "time_start", "not a time", "" },
         { "{\"time_start\": 1735689600}", "time_start", "must be a time, not a number", "" },
         { "{\"disk_at\": \"disk\"}", "disk_at", "\"memory\" or \"store\"", "" },
-        { "{\"time_mode\": \"virtua\"}", "time_mode", "\"offset\" or \"virtual\"", "did you mean \"virtual\"?" },
+        { "{\"time_mode\": \"virtua\"}", "time_mode", "\"offset\" or \"virtual\"",
+            "did you mean \"virtual\"?" },
         { "{\"isolation\": \"gvisor\"}", "isolation", "not available yet", "" },
         { "{\"isolation\": \"microvm\"}", "isolation", "not available yet", "" },
-        { "{\"isolation\": \"proces\"}", "isolation", "none of its values", "did you mean \"process\"?" },
+        { "{\"isolation\": \"proces\"}", "isolation", "none of its values",
+            "did you mean \"process\"?" },
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
@@ -366,9 +422,15 @@ TEST(every_kind_of_wrong_value) {
 }
 
 TEST(all_problems_are_told_with_their_lines) {
-    static const char text[] = "{\n  \"nett\": \"none\",\n  \"fs_readable\": [\n    \"/ok\",\n    \"bad\",\n    \"/\\u00e9\\\"]\", \"also bad\"\n  ],\n  \"env\": {\"A\": \"}\",\n"
+    static const char text[] =
+        "{\n  \"nett\": \"none\",\n  \"fs_readable\": [\n    \"/ok\",\n    \"bad\",\n    "
+        "\"/\\u00e9\\\"]\", \"also bad\"\n  ],\n  \"env\": {\"A\": \"}\",\n"
         "    \"B\": 2},\r\n  \"m\\u0061x_cpu\": 0,\n\n  \"timeout\": -1}";
-    static const struct { unsigned line; const char *key; } rows[] = { { 2, "nett" }, { 5, "fs_readable[1]" }, { 6, "fs_readable[3]" }, { 9, "env.B" }, { 10, "max_cpu" }, { 12, "timeout" } };
+    static const struct {
+        unsigned line;
+        const char *key;
+    } rows[] = { { 2, "nett" }, { 5, "fs_readable[1]" }, { 6, "fs_readable[3]" }, { 9, "env.B" },
+        { 10, "max_cpu" }, { 12, "timeout" } };
     struct policy_problems problems = wrong(text, sizeof(text) - 1);
 
     ASSERT_EQ(problems.n, ARRAY_SIZE(rows));
@@ -457,7 +519,8 @@ TEST(problems_are_single_lines_of_utf8) {
 }
 
 TEST(lines_of_things) {
-    static const char text[] = "{ \"a\" :\n 1.5e3 ,\"b\":[ [1,\n{\"c\":[]}], \"]\\\"\" ,\n\n-2,true\n,null],\"c\"\n:{\"x\":{\"y\":1},\n\"y\"\n:2}}\n";
+    static const char text[] = "{ \"a\" :\n 1.5e3 ,\"b\":[ [1,\n{\"c\":[]}], \"]\\\"\" "
+                               ",\n\n-2,true\n,null],\"c\"\n:{\"x\":{\"y\":1},\n\"y\"\n:2}}\n";
 
     ASSERT_EQ(locate_line(text, sizeof(text) - 1, "a", -1, NULL), 1);
     ASSERT_EQ(locate_line(text, sizeof(text) - 1, "b", -1, NULL), 2);

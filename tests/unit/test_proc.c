@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* /proc as it is here: trees of processes of known shape and size; and the made-up files, from texts of other machines. */
+/* /proc as it is here: trees of processes of known shape and size; and the made-up files, from
+ * texts of other machines. */
 #include "test.h"
 
 #include <fcntl.h>
@@ -33,8 +34,8 @@ static void *stand_still_thread(void *argument) {
     return NULL;
 }
 
-/* The root of a tree stands for a sandbox's init: what its descendants leave behind comes to it, and goes with it. It is ready when
- * the last byte has come; then `work` returned in all. */
+/* The root of a tree stands for a sandbox's init: what its descendants leave behind comes to it,
+ * and goes with it. It is ready when the last byte has come; then `work` returned in all. */
 static pid_t spawn_tree(void (*work)(int ready_fd), int n_ready) {
     int ready[2];
     char byte;
@@ -170,7 +171,8 @@ TEST(scan_counts_memory_and_exact_scan_divides_what_is_shared) {
 
     ASSERT_OK(proc_scan(init, &usage));
     ASSERT_EQ(usage.processes, 4);
-    /* Private memory is in each, copied on write; shared pages a child maps only when it touches them. */
+    /* Private memory is in each, copied on write; shared pages a child maps only when it touches
+     * them. */
     ASSERT_GE(usage.anon_bytes, (4 * 20 + 30) * MIB);
     ASSERT_OK(proc_scan_exact(init, &usage));
     if (geteuid() != 0 && usage.anon_bytes > 80 * MIB)
@@ -230,14 +232,15 @@ TEST(scan_counts_cpu_of_the_reaped) {
 
     ASSERT_OK(proc_scan(init, &usage));
     ASSERT_EQ(usage.processes, 1);
-    ASSERT_GE(usage.cpu_ns, 180000000);         /* it has burnt 200 ms, which the kernel may tell in ticks */
+    ASSERT_GE(
+        usage.cpu_ns, 180000000); /* it has burnt 200 ms, which the kernel may tell in ticks */
     ASSERT_LE(usage.cpu_ns, 400000000);
     end_tree(init);
 }
 
 /* Processes that come and go as fast as they can, some leaving a child to init. */
 static void churn(int ready_fd) {
-    signal(SIGCHLD, SIG_IGN);   /* the dead go at once */
+    signal(SIGCHLD, SIG_IGN); /* the dead go at once */
     for (int i = 0; i < 4; i++)
         if (child(ready_fd) == 0)
             for (;;) {
@@ -288,14 +291,14 @@ TEST(start_time_tells_processes_apart_whatever_their_name) {
     ASSERT_EQ(proc_start_time(getpid()), own);
     ASSERT_GT(proc_start_time(1), 0);
     ASSERT_LE(proc_start_time(1), own);
-    ASSERT_EQ(poll(NULL, 0, 30), 0);            /* starts are told apart by clock ticks of 10 ms */
+    ASSERT_EQ(poll(NULL, 0, 30), 0); /* starts are told apart by clock ticks of 10 ms */
     pid = (pid_t)ASSERT_CALL(fork());
     if (pid == 0)
         stand_still();
     ASSERT_GT(proc_start_time(pid), own);
     kill(pid, SIGKILL);
     ASSERT_EQ(waitid(P_PID, (id_t)pid, &(siginfo_t){ 0 }, WEXITED | WNOWAIT), 0);
-    ASSERT_ERR(proc_start_time(pid), -ESRCH);   /* dead, though not gone */
+    ASSERT_ERR(proc_start_time(pid), -ESRCH); /* dead, though not gone */
     ASSERT_EQ(waitpid(pid, NULL, 0), pid);
 }
 
@@ -309,18 +312,21 @@ TEST(host_figures) {
     ASSERT_OK(proc_memory_available(&available, NULL));
 }
 
-/* ---- made-up files ------------------------------------------------------------------------------------------------- */
+/* ---- made-up files ---- */
 
-static const char cpuinfo[] =
-    "processor\t: 0\nmodel name\t: Fast CPU: fourth\nsiblings\t: 8\ncpu cores\t: 4\nflags\t\t: fpu sse2\n\n"
-    "processor\t: 1\nmodel name\t: Fast CPU: fourth\nsiblings\t: 8\ncpu cores\t: 4\nflags\t\t: fpu sse2\n\n"
-    "processor\t: 2\nmodel name\t: Fast CPU: fourth\nsiblings\t: 8\ncpu cores\t: 4\nflags\t\t: fpu sse2\n\n";
+static const char cpuinfo[] = "processor\t: 0\nmodel name\t: Fast CPU: fourth\nsiblings\t: 8\ncpu "
+                              "cores\t: 4\nflags\t\t: fpu sse2\n\n"
+                              "processor\t: 1\nmodel name\t: Fast CPU: fourth\nsiblings\t: 8\ncpu "
+                              "cores\t: 4\nflags\t\t: fpu sse2\n\n"
+                              "processor\t: 2\nmodel name\t: Fast CPU: fourth\nsiblings\t: 8\ncpu "
+                              "cores\t: 4\nflags\t\t: fpu sse2\n\n";
 
 TEST(cpuinfo_is_cut) {
     auto_buf struct buf text = BUF_INIT;
 
     ASSERT_OK(proc_fake_cpuinfo(cpuinfo, sizeof(cpuinfo) - 1, 1, &text));
-    ASSERT_STR_EQ(text.data, "processor\t: 0\nmodel name\t: Fast CPU: fourth\nsiblings\t: 1\ncpu cores\t: 1\nflags\t\t: fpu sse2\n\n");
+    ASSERT_STR_EQ(text.data, "processor\t: 0\nmodel name\t: Fast CPU: fourth\nsiblings\t: 1\ncpu "
+                             "cores\t: 1\nflags\t\t: fpu sse2\n\n");
 }
 
 TEST(cpuinfo_with_more_wanted_than_there_are) {
@@ -346,13 +352,15 @@ TEST(stat_has_a_line_for_each_cpu) {
     auto_buf struct buf text = BUF_INIT;
 
     ASSERT_OK(proc_fake_stat(2, 1735689600, &text));
-    ASSERT_STR_CONTAINS(text.data, "cpu  0 0 0 200 0 0 0 0 0 0\ncpu0 0 0 0 100 0 0 0 0 0 0\ncpu1 0 0 0 100 0 0 0 0 0 0\nintr 0\n");
+    ASSERT_STR_CONTAINS(text.data, "cpu  0 0 0 200 0 0 0 0 0 0\ncpu0 0 0 0 100 0 0 0 0 0 0\ncpu1 0 "
+                                   "0 0 100 0 0 0 0 0 0\nintr 0\n");
     ASSERT_STR_CONTAINS(text.data, "\nbtime 1735689600\n");
     ASSERT_NULL(strstr(text.data, "cpu2"));
 }
 
 static const char meminfo[] =
-    "MemTotal:       24684084 kB\nMemFree:        23127584 kB\nMemAvailable:   24307300 kB\nCached:          1325264 kB\n"
+    "MemTotal:       24684084 kB\nMemFree:        23127584 kB\nMemAvailable:   24307300 "
+    "kB\nCached:          1325264 kB\n"
     "SwapTotal:        999999 kB\n"
     "HugePages_Total:       7\nHugepagesize:       2048 kB\nDirectMap4k:      123456 kB\n";
 
@@ -361,9 +369,10 @@ TEST(meminfo_shows_the_limit) {
 
     ASSERT_OK(proc_fake_meminfo(meminfo, sizeof(meminfo) - 1, 512 * MIB, &text));
     ASSERT_STR_EQ(text.data,
-                  "MemTotal:         524288 kB\nMemFree:          524288 kB\nMemAvailable:     524288 kB\nCached:                0 kB\n"
-                  "SwapTotal:             0 kB\n"
-                  "HugePages_Total:       0\nHugepagesize:       2048 kB\nDirectMap4k:           0 kB\n");
+        "MemTotal:         524288 kB\nMemFree:          524288 kB\nMemAvailable:     524288 "
+        "kB\nCached:                0 kB\n"
+        "SwapTotal:             0 kB\n"
+        "HugePages_Total:       0\nHugepagesize:       2048 kB\nDirectMap4k:           0 kB\n");
 }
 
 TEST(meminfo_without_a_limit_or_with_more_than_the_host_has) {

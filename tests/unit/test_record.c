@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trajectories: what becomes of a step's message, digests, rules for secrets, reading in order, where two part. */
+/* Trajectories: what becomes of a step's message, digests, rules for secrets, reading in order,
+ * where two part. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -32,7 +33,8 @@ static void add_content(struct buf *to, const char *key, const void *data, size_
 static json_t *build(const struct line_options *options, const struct buf *message) {
     json_t *line = NULL;
 
-    ASSERT_OK(line_build(options, message->data + sizeof(struct wire_header), message->length - sizeof(struct wire_header), NULL, 0, &line));
+    ASSERT_OK(line_build(options, message->data + sizeof(struct wire_header),
+        message->length - sizeof(struct wire_header), NULL, 0, &line));
     return line;
 }
 
@@ -67,13 +69,17 @@ TEST(what_is_kept_ends_with_a_character) {
     auto_buf struct buf message = BUF_INIT;
 
     wire_begin(&message, RECORD_STEP, 1);
-    add_content(&message, "cut", "abc\xc3\xbc" "d", 6);
+    add_content(&message, "cut",
+        "abc\xc3\xbc"
+        "d",
+        6);
     add_content(&message, "whole", "abcd", 4);
     json_t *line = build(&options, &message);
     ASSERT_STR_EQ(text_of(line, "cut", "text"), "abc");
     ASSERT_TRUE(json_is_true(json_object_get(json_object_get(line, "cut"), "truncated")));
     ASSERT_EQ(json_integer_value(json_object_get(json_object_get(line, "cut"), "bytes")), 6);
-    ASSERT_STR_EQ(text_of(line, "whole", "sha256"), "88d4266fd4e6338d13b845fcf289579d209c897823b9217da3e161936f031589");
+    ASSERT_STR_EQ(text_of(line, "whole", "sha256"),
+        "88d4266fd4e6338d13b845fcf289579d209c897823b9217da3e161936f031589");
     ASSERT_TRUE(!json_object_get(json_object_get(line, "whole"), "truncated"));
     json_decref(line);
 }
@@ -88,7 +94,9 @@ TEST(a_message_that_is_no_tree_is_refused) {
 
         wire_begin(&message, RECORD_STEP, 1);
         wire_add_text(&message, wrong[i], "x");
-        ASSERT_EQ(line_build(&options, message.data + sizeof(struct wire_header), message.length - sizeof(struct wire_header), NULL, 0, &line), -EBADMSG);
+        ASSERT_EQ(line_build(&options, message.data + sizeof(struct wire_header),
+                      message.length - sizeof(struct wire_header), NULL, 0, &line),
+            -EBADMSG);
     }
     auto_buf struct buf deep = BUF_INIT;
     wire_begin(&deep, RECORD_STEP, 1);
@@ -96,7 +104,9 @@ TEST(a_message_that_is_no_tree_is_refused) {
         wire_add_text(&deep, RECORD_KEY, "k");
         wire_add(&deep, RECORD_OBJECT, NULL, 0);
     }
-    ASSERT_EQ(line_build(&options, deep.data + sizeof(struct wire_header), deep.length - sizeof(struct wire_header), NULL, 0, &line), -EBADMSG);
+    ASSERT_EQ(line_build(&options, deep.data + sizeof(struct wire_header),
+                  deep.length - sizeof(struct wire_header), NULL, 0, &line),
+        -EBADMSG);
 }
 
 /* ---- digests */
@@ -121,8 +131,10 @@ TEST(equal_histories_have_equal_digests) {
 
     chain_begin(&a, "p", NULL, NULL);
     chain_begin(&b, "p", NULL, NULL);
-    add(&a, "{\"kind\": \"exec\", \"argv\": [\"a\"]}", "{\"stdout\": {\"bytes\": 3, \"sha256\": \"x\", \"text\": \"abc\"}}");
-    add(&b, "{\"argv\":[\"a\"],\"kind\":\"exec\"}", "{\"stdout\": {\"sha256\": \"x\", \"bytes\": 3, \"text\": \"a\", \"truncated\": true}}");
+    add(&a, "{\"kind\": \"exec\", \"argv\": [\"a\"]}",
+        "{\"stdout\": {\"bytes\": 3, \"sha256\": \"x\", \"text\": \"abc\"}}");
+    add(&b, "{\"argv\":[\"a\"],\"kind\":\"exec\"}",
+        "{\"stdout\": {\"sha256\": \"x\", \"bytes\": 3, \"text\": \"a\", \"truncated\": true}}");
     ASSERT_STR_EQ(a.hex, b.hex);
     add(&a, "{\"argv\": [\"ab\", \"c\"]}", "{}");
     add(&b, "{\"argv\": [\"a\", \"bc\"]}", "{}");
@@ -136,7 +148,8 @@ TEST(another_beginning_is_another_history) {
     chain_begin(&b, "q", NULL, NULL);
     chain_begin(&c, "p", "i", NULL);
     chain_begin(&d, "p", NULL, "i");
-    ASSERT_TRUE(strcmp(a.hex, b.hex) && strcmp(a.hex, c.hex) && strcmp(a.hex, d.hex) && strcmp(c.hex, d.hex));
+    ASSERT_TRUE(strcmp(a.hex, b.hex) && strcmp(a.hex, c.hex) && strcmp(a.hex, d.hex) &&
+                strcmp(c.hex, d.hex));
 }
 
 /* ---- rules */
@@ -154,7 +167,7 @@ TEST(values_of_named_variables_are_taken_out) {
     ASSERT_OK(rules_new(&rules));
     ASSERT_OK(rules_add_name(rules, "KEY"));
     ASSERT_TRUE(!rules_any(rules));
-    ASSERT_OK(rules_learn(rules, "KEY=abc"));           /* too short: it would be everywhere */
+    ASSERT_OK(rules_learn(rules, "KEY=abc")); /* too short: it would be everywhere */
     ASSERT_OK(rules_learn(rules, "OTHER=sesame"));
     ASSERT_OK(rules_learn(rules, "KEY=open"));
     ASSERT_OK(rules_learn(rules, "KEY=opensesame"));
@@ -171,7 +184,8 @@ TEST(patterns_are_matched_line_by_line) {
     ASSERT_OK(rules_new(&rules));
     ASSERT_OK(rules_add_pattern(rules, "sk-[a-z0-9]+|^token: .*$", &error));
     ASSERT_OK(rules_add_pattern(rules, "x*", &error));
-    expect_clean(rules, "a sk-12 b\ntoken: all of it\nno token: here", "a [redacted] b\n[redacted]\nno token: here");
+    expect_clean(rules, "a sk-12 b\ntoken: all of it\nno token: here",
+        "a [redacted] b\n[redacted]\nno token: here");
     expect_clean(rules, "axxb", "a[redacted]b");
     ASSERT_EQ(rules_add_pattern(rules, "(a)\\1", &error), -EINVAL);
     ASSERT_EQ(rules_add_pattern(rules, "(", &error), -EINVAL);
@@ -180,8 +194,11 @@ TEST(patterns_are_matched_line_by_line) {
 }
 
 TEST(patterns_that_would_take_all_memory_are_refused) {
-    static const char *const wrong[] = { "((((a{1,250}){1,250}){1,250}){1,250}){1,250}", "a{30000}", "(((((((((((((a+)+)+)+)+)+)+)+)+)+)+)+)+)+", "[a]]{5000}", "[[:alpha:]]{5000}", "(a|b{2000}){3}", "\\({4001}", "{,9999}a{,9999}" };
-    static const char *const right[] = { "[A-Za-z0-9_]{20,64}\\.[A-Za-z0-9_]{6,32}", "(sk|pk)-[a-z]+", "[]{9999]", "[^]({9999]+", "\\{9999", "a{,5}", "[[.].]{9999]" };
+    static const char *const wrong[] = { "((((a{1,250}){1,250}){1,250}){1,250}){1,250}", "a{30000}",
+        "(((((((((((((a+)+)+)+)+)+)+)+)+)+)+)+)+)+", "[a]]{5000}", "[[:alpha:]]{5000}",
+        "(a|b{2000}){3}", "\\({4001}", "{,9999}a{,9999}" };
+    static const char *const right[] = { "[A-Za-z0-9_]{20,64}\\.[A-Za-z0-9_]{6,32}",
+        "(sk|pk)-[a-z]+", "[]{9999]", "[^]({9999]+", "\\{9999", "a{,5}", "[[.].]{9999]" };
     char why[PATTERN_WHY];
 
     for (size_t i = 0; i < ARRAY_SIZE(wrong); i++)
@@ -256,7 +273,8 @@ TEST(keys_are_text_and_have_no_secrets) {
     wire_add_text(&message, RECORD_DATA, "{\"sk-a\": [\"sk-b\", {\"c\": \"sk-d\"}, 1.5, null]}");
     json_t *line = build(&options, &message);
     ASSERT_OK(line_write(line, &text));
-    ASSERT_STR_EQ(text.data, "{\"\\ufffd\\ufffd\":1,\"data\":{\"[redacted]\":[\"[redacted]\",{\"c\":\"[redacted]\"},1.5,null]}}\n");
+    ASSERT_STR_EQ(text.data, "{\"\\ufffd\\ufffd\":1,\"data\":{\"[redacted]\":[\"[redacted]\",{"
+                             "\"c\":\"[redacted]\"},1.5,null]}}\n");
     json_decref(line);
     rules_free(options.rules);
 }
@@ -282,7 +300,8 @@ TEST(a_line_too_long_to_look_through_is_withheld) {
 
 /* ---- reading */
 
-static const char policy_digest[] = "0000000000000000000000000000000000000000000000000000000000000000";
+static const char policy_digest[] =
+    "0000000000000000000000000000000000000000000000000000000000000000";
 
 struct written {
     struct buf text;
@@ -292,19 +311,26 @@ struct written {
 static void write_header(struct written *to) {
     *to = (struct written){ .text = BUF_INIT };
     chain_begin(&to->chain, policy_digest, NULL, NULL);
-    buf_printf(&to->text, "{\"format\": \"%s\", \"policy\": {}, \"policy_sha256\": \"%s\", \"digest\": \"%s\"}\n", RECORD_FORMAT, policy_digest, to->chain.hex);
+    buf_printf(&to->text,
+        "{\"format\": \"%s\", \"policy\": {}, \"policy_sha256\": \"%s\", \"digest\": \"%s\"}\n",
+        RECORD_FORMAT, policy_digest, to->chain.hex);
 }
 
 static void write_step(struct written *to, int number, int begun_at, const char *observation) {
     add(&to->chain, "{\"kind\": \"exec\"}", observation);
-    buf_printf(&to->text, "{\"step\": %d, \"begun_at\": %d, \"action\": {\"kind\": \"exec\"}, \"observation\": %s, \"digest\": \"%s\"}\n", number, begun_at, observation, to->chain.hex);
+    buf_printf(&to->text,
+        "{\"step\": %d, \"begun_at\": %d, \"action\": {\"kind\": \"exec\"}, \"observation\": %s, "
+        "\"digest\": \"%s\"}\n",
+        number, begun_at, observation, to->chain.hex);
 }
 
 static void write_end(struct written *to) {
-    buf_printf(&to->text, "{\"end\": {\"reason\": \"closed\"}, \"digest\": \"%s\"}\n", to->chain.hex);
+    buf_printf(
+        &to->text, "{\"end\": {\"reason\": \"closed\"}, \"digest\": \"%s\"}\n", to->chain.hex);
 }
 
-static int open_reader(struct reader *reader, const struct written *from, struct rollbox_error *error) {
+static int open_reader(
+    struct reader *reader, const struct written *from, struct rollbox_error *error) {
     int fd = memfd_create("test", MFD_CLOEXEC);
 
     ASSERT_TRUE(fd >= 0);
@@ -373,7 +399,8 @@ TEST(every_cut_leaves_a_beginning) {
             while (next_number(&reader))
                 n++;
             ASSERT_EQ(n, (length >= first) + (length >= second));
-            ASSERT_EQ(reader.torn, length != header && length != first && length != second && length != written.text.length);
+            ASSERT_EQ(reader.torn, length != header && length != first && length != second &&
+                                       length != written.text.length);
             ASSERT_EQ(reader.end_reason != NULL, length == written.text.length);
             ASSERT_EQ(reader.changed_line, 0);
         }
@@ -403,17 +430,24 @@ TEST(a_changed_line_is_told) {
 /* ---- comparing */
 
 static struct step step_of(json_t *line) {
-    return (struct step){ .number = 1, .json = line, .action = json_object_get(line, "action"), .observation = json_object_get(line, "observation"), .kind = "exec" };
+    return (struct step){ .number = 1,
+        .json = line,
+        .action = json_object_get(line, "action"),
+        .observation = json_object_get(line, "observation"),
+        .kind = "exec" };
 }
 
 static json_t *line_of(const char *out) {
     char hex[RECORD_DIGEST_HEX + 1];
 
     digest_hex(out, strlen(out), hex);
-    return json_pack("{s:{s:s}, s:{s:s, s:{s:i, s:s, s:o}}}", "action", "kind", "exec", "observation", "outcome", "exit", "stdout", "bytes", (int)strlen(out), "sha256", hex, "text", json_string_nocheck(out));
+    return json_pack("{s:{s:s}, s:{s:s, s:{s:i, s:s, s:o}}}", "action", "kind", "exec",
+        "observation", "outcome", "exit", "stdout", "bytes", (int)strlen(out), "sha256", hex,
+        "text", json_string_nocheck(out));
 }
 
-static void expect_part_under(const json_t *header, const char *a, const char *b, int64_t offset, const char *source) {
+static void expect_part_under(
+    const json_t *header, const char *a, const char *b, int64_t offset, const char *source) {
     json_t *lines[2] = { line_of(a), line_of(b) };
     struct step steps[2] = { step_of(lines[0]), step_of(lines[1]) };
     struct divergence divergence;
@@ -447,13 +481,17 @@ TEST(a_guess_knows_what_random_names_and_bytes_look_like) {
     expect_part("st_dev=20, st_mtime=1735689600\n", "st_dev=20, st_mtime=1735689611\n", 28, "time");
     expect_part("12345\n", "12399\n", 3, "randomness");
     expect_part("Thread-57 done\n", "Thread-12 done\n", 7, "unknown");
-    expect_part("7c9e6679-7425-40de-944b-e07fc1f90ae7\n", "16fd2706-8baf-433b-82eb-8c7fada847da\n", 0, "randomness");
+    expect_part("7c9e6679-7425-40de-944b-e07fc1f90ae7\n", "16fd2706-8baf-433b-82eb-8c7fada847da\n",
+        0, "randomness");
     expect_part("0.1400854971268235\n", "0.9400854971268235\n", 2, "randomness");
 }
 
 TEST(a_guess_knows_the_policy) {
-    json_t *host = parse("{\"isolation\": {\"net\": \"host\"}, \"random_seed\": 7, \"time_start\": null}"), *loopback = parse("{\"isolation\": {\"net\": \"loopback\"}, \"random_seed\": null}");
-    json_t *none = parse("{\"isolation\": {\"net\": \"none\"}, \"random_seed\": 7, \"time_start\": \"2025-01-01T00:00:00\"}");
+    json_t *host = parse(
+               "{\"isolation\": {\"net\": \"host\"}, \"random_seed\": 7, \"time_start\": null}"),
+           *loopback = parse("{\"isolation\": {\"net\": \"loopback\"}, \"random_seed\": null}");
+    json_t *none = parse("{\"isolation\": {\"net\": \"none\"}, \"random_seed\": 7, \"time_start\": "
+                         "\"2025-01-01T00:00:00\"}");
 
     expect_part_under(host, "36211\n", "41077\n", 0, "network");
     expect_part_under(host, "<b>one</b>\n", "<b>two</b>\n", 3, "network");
@@ -473,10 +511,12 @@ TEST(a_guess_knows_the_policy) {
 
 TEST(a_guess_knows_how_long_things_took) {
     expect_part("1 passed in 0.12s\n", "1 passed in 0.31s\n", 14, "time");
-    expect_part("== 3 passed, 1 failed in 1.12s ==\n", "== 3 passed, 1 failed in 12.31s ==\n", 26, "time");
+    expect_part(
+        "== 3 passed, 1 failed in 1.12s ==\n", "== 3 passed, 1 failed in 12.31s ==\n", 26, "time");
     expect_part("Ran 3 tests in 0.003s\n", "Ran 3 tests in 0.001s\n", 19, "time");
     expect_part("best of 5: 12.1 nsec per loop\n", "best of 5: 9.8 nsec per loop\n", 11, "time");
-    expect_part("(4.9 MiB) copied, 0.0085 s, 601 MB/s\n", "(4.9 MiB) copied, 0.0091 s, 598 MB/s\n", 22, "time");
+    expect_part("(4.9 MiB) copied, 0.0085 s, 601 MB/s\n", "(4.9 MiB) copied, 0.0091 s, 598 MB/s\n",
+        22, "time");
     expect_part("built in 1m3.5s\n", "built in 59.2s\n", 9, "time");
     expect_part("ok 12\xc2\xb5s\n", "ok 19\xc2\xb5s\n", 4, "time");
     expect_part("12 sheep\n", "13 sheep\n", 1, "unknown");
@@ -501,8 +541,10 @@ TEST(the_first_byte_that_differs_and_a_guess) {
 }
 
 TEST(a_file_that_differs_is_told_with_what_is_known_of_it) {
-    json_t *a = parse("{\"action\": {\"kind\": \"files\"}, \"observation\": {\"changes\": [{\"path\": \"/a\", \"type\": \"file\", \"size\": 6, \"sha256\": \"1\"}]}}");
-    json_t *b = parse("{\"action\": {\"kind\": \"files\"}, \"observation\": {\"changes\": [{\"path\": \"/a\", \"type\": \"file\", \"size\": 7, \"sha256\": \"2\"}]}}");
+    json_t *a = parse("{\"action\": {\"kind\": \"files\"}, \"observation\": {\"changes\": "
+                      "[{\"path\": \"/a\", \"type\": \"file\", \"size\": 6, \"sha256\": \"1\"}]}}");
+    json_t *b = parse("{\"action\": {\"kind\": \"files\"}, \"observation\": {\"changes\": "
+                      "[{\"path\": \"/a\", \"type\": \"file\", \"size\": 7, \"sha256\": \"2\"}]}}");
     json_t *contents = parse("{\"1\": \"pid 11\", \"2\": \"pid 121\"}");
     struct step steps[2] = { step_of(a), step_of(b) };
     struct divergence divergence;
@@ -515,7 +557,10 @@ TEST(a_file_that_differs_is_told_with_what_is_known_of_it) {
         ASSERT_STR_EQ(divergence.path.data, "\"/a\"");
         ASSERT_EQ(divergence.offset, known > 1 ? 5 : -1);
         ASSERT_STR_EQ(divergence.source, known > 1 ? "pid" : "unknown");
-        ASSERT_STR_EQ(divergence.values[1].data, known > 1 ? "\"pid 121\"" : known ? "{\"begins\":\"pid 121\",\"bytes\":7,\"sha256\":\"2\"}" : "{\"bytes\":7,\"sha256\":\"2\"}");
+        ASSERT_STR_EQ(divergence.values[1].data,
+            known > 1 ? "\"pid 121\""
+            : known   ? "{\"begins\":\"pid 121\",\"bytes\":7,\"sha256\":\"2\"}"
+                      : "{\"bytes\":7,\"sha256\":\"2\"}");
         divergence_done(&divergence);
     }
     json_decref(a);
@@ -524,7 +569,9 @@ TEST(a_file_that_differs_is_told_with_what_is_known_of_it) {
 }
 
 TEST(where_two_part_is_told_in_plain_characters) {
-    json_t *a = parse("{\"action\": {\"kind\": \"a\\u001bb\"}, \"observation\": {}}"), *b = parse("{\"action\": {\"kind\": \"a\\u001bb\"}, \"observation\": {\"\\u001b\\u00fc\\u20acx\": {\"y\": 1}}}");
+    json_t *a = parse("{\"action\": {\"kind\": \"a\\u001bb\"}, \"observation\": {}}"),
+           *b = parse("{\"action\": {\"kind\": \"a\\u001bb\"}, \"observation\": "
+                      "{\"\\u001b\\u00fc\\u20acx\": {\"y\": 1}}}");
     struct step steps[2] = { step_of(a), step_of(b) };
     struct divergence divergence;
 
@@ -538,7 +585,9 @@ TEST(where_two_part_is_told_in_plain_characters) {
 }
 
 TEST(withheld_contents_make_a_comparison_partial) {
-    json_t *a = parse("{\"action\": {\"files\": [{\"content\": {\"bytes\": 3, \"withheld\": true}}]}, \"observation\": {}}"), *b = parse("{\"action\": {\"withheld\": 1}, \"observation\": {}}");
+    json_t *a = parse("{\"action\": {\"files\": [{\"content\": {\"bytes\": 3, \"withheld\": "
+                      "true}}]}, \"observation\": {}}"),
+           *b = parse("{\"action\": {\"withheld\": 1}, \"observation\": {}}");
     const struct step steps[2] = { step_of(a), step_of(b) };
 
     ASSERT_TRUE(compare_is_partial(&steps[0]));
@@ -549,11 +598,15 @@ TEST(withheld_contents_make_a_comparison_partial) {
 
 TEST(files_that_were_not_looked_at_make_a_comparison_partial) {
     static const char *const partial[] = {
-        "{\"action\": {\"kind\": \"files\"}, \"observation\": {\"outcome\": \"error\", \"error\": {\"code\": \"io\"}}}",
-        "{\"action\": {\"kind\": \"files\"}, \"observation\": {\"changes\": [], \"omitted\": 2, \"error\": null}}",
-        "{\"action\": {\"kind\": \"files\"}, \"observation\": {\"changes\": [{\"path\": \"/tmp/x\", \"too_large\": true}]}}",
+        "{\"action\": {\"kind\": \"files\"}, \"observation\": {\"outcome\": \"error\", \"error\": "
+        "{\"code\": \"io\"}}}",
+        "{\"action\": {\"kind\": \"files\"}, \"observation\": {\"changes\": [], \"omitted\": 2, "
+        "\"error\": null}}",
+        "{\"action\": {\"kind\": \"files\"}, \"observation\": {\"changes\": [{\"path\": "
+        "\"/tmp/x\", \"too_large\": true}]}}",
     };
-    json_t *whole = parse("{\"action\": {\"kind\": \"files\"}, \"observation\": {\"changes\": [{\"path\": \"/tmp/x\"}], \"error\": null}}");
+    json_t *whole = parse("{\"action\": {\"kind\": \"files\"}, \"observation\": {\"changes\": "
+                          "[{\"path\": \"/tmp/x\"}], \"error\": null}}");
     struct step step = step_of(whole);
 
     ASSERT_TRUE(!compare_is_partial(&step));
@@ -568,8 +621,10 @@ TEST(files_that_were_not_looked_at_make_a_comparison_partial) {
 }
 
 TEST(beyond_what_was_kept_the_digest_tells) {
-    json_t *a = parse("{\"action\": {\"kind\": \"exec\"}, \"observation\": {\"stdout\": {\"bytes\": 9, \"sha256\": \"a\", \"text\": \"x\", \"truncated\": true}}}");
-    json_t *b = parse("{\"action\": {\"kind\": \"exec\"}, \"observation\": {\"stdout\": {\"bytes\": 9, \"sha256\": \"b\", \"text\": \"x\", \"truncated\": true}}}");
+    json_t *a = parse("{\"action\": {\"kind\": \"exec\"}, \"observation\": {\"stdout\": "
+                      "{\"bytes\": 9, \"sha256\": \"a\", \"text\": \"x\", \"truncated\": true}}}");
+    json_t *b = parse("{\"action\": {\"kind\": \"exec\"}, \"observation\": {\"stdout\": "
+                      "{\"bytes\": 9, \"sha256\": \"b\", \"text\": \"x\", \"truncated\": true}}}");
     const struct step steps[2] = { step_of(a), step_of(b) };
     struct divergence divergence;
 
@@ -588,7 +643,8 @@ struct recorded {
 };
 
 static struct recorded start_recorder(uint64_t max_file) {
-    struct recorded recorded = { .bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .file = memfd_create("record", MFD_CLOEXEC) };
+    struct recorded recorded = { .bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+        .file = memfd_create("record", MFD_CLOEXEC) };
     auto_buf struct buf message = BUF_INIT;
     int ends[2];
 
@@ -647,7 +703,8 @@ TEST(an_engine_that_dies_leaves_what_it_sent) {
     send_step(&recorded, 2);
     wait_for_recorder(&recorded);
     ASSERT_OK(reader_open(&reader, recorded.file, "record", &error));
-    ASSERT_TRUE(json_is_null(json_object_get(json_object_get(json_object_get(reader.header, "policy"), "env"), "A")));
+    ASSERT_TRUE(json_is_null(
+        json_object_get(json_object_get(json_object_get(reader.header, "policy"), "env"), "A")));
     ASSERT_EQ(next_number(&reader), 1);
     ASSERT_EQ(next_number(&reader), 2);
     ASSERT_EQ(next_number(&reader), 0);
@@ -695,7 +752,8 @@ static bool says_done(const struct recorded *recorded) {
     return done;
 }
 
-/* Whoever records has the file locked as long as it is open, and who hears the end may want it next. It is looked at where the recorder stands as its word arrives. */
+/* Whoever records has the file locked as long as it is open, and who hears the end may want it
+ * next. It is looked at where the recorder stands as its word arrives. */
 TEST(a_file_is_let_go_of_before_its_end_is_told) {
     struct recorded recorded = start_recorder(RECORD_FILE_BYTES);
     auto_buf struct buf end = BUF_INIT;
@@ -709,13 +767,15 @@ TEST(a_file_is_let_go_of_before_its_end_is_told) {
     ASSERT_OK(fcntl(recorded.socket, F_SETFL, O_NONBLOCK));
     if (ptrace(PTRACE_SEIZE, recorded.pid, NULL, NULL) < 0)
         SKIP("ptrace", "this process may not trace its children here");
-    ASSERT_TRUE(ptrace(PTRACE_INTERRUPT, recorded.pid, NULL, NULL) == 0 && waitpid(recorded.pid, &status, 0) == recorded.pid && WIFSTOPPED(status));
+    ASSERT_TRUE(ptrace(PTRACE_INTERRUPT, recorded.pid, NULL, NULL) == 0 &&
+                waitpid(recorded.pid, &status, 0) == recorded.pid && WIFSTOPPED(status));
     ASSERT_TRUE(flock(other, LOCK_EX | LOCK_NB) < 0 && !says_done(&recorded));
     wire_begin(&end, RECORD_END, 7);
     ASSERT_OK(wire_send(recorded.socket, &end, NULL, 0));
     ASSERT_OK(eventfd_write(recorded.bell, 1));
     do
-        ASSERT_TRUE(ptrace(PTRACE_SYSCALL, recorded.pid, NULL, NULL) == 0 && waitpid(recorded.pid, &status, 0) == recorded.pid && WIFSTOPPED(status));
+        ASSERT_TRUE(ptrace(PTRACE_SYSCALL, recorded.pid, NULL, NULL) == 0 &&
+                    waitpid(recorded.pid, &status, 0) == recorded.pid && WIFSTOPPED(status));
     while (!says_done(&recorded));
     ASSERT_OK(flock(other, LOCK_EX | LOCK_NB));
     kill(recorded.pid, SIGKILL);

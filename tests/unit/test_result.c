@@ -166,14 +166,16 @@ TEST(an_error_result_says_what) {
     ASSERT_OK(read_and_done(&fields, &result));
     auto_free char *json = NULL;
     ASSERT_OK(rollbox_result_json(&result.public, "job-1", &json));
-    ASSERT_STR_EQ(json,
-                  "{\"id\":\"job-1\",\"outcome\":\"error\",\"exit_code\":null,\"signal\":null,\"stdout\":\"\",\"stderr\":\"\",\"stdout_truncated\":false,"
-                  "\"stderr_truncated\":false,\"wall_ms\":0,\"cpu_ms\":0,\"peak_memory_bytes\":0,\"processes_peak\":0,\"isolation\":{\"a\":1},"
-                  "\"error\":{\"code\":\"command_not_found\",\"stage\":\"exec\",\"message\":\"no such program: \\\"x\\\"\"}}");
+    ASSERT_STR_EQ(json, "{\"id\":\"job-1\",\"outcome\":\"error\",\"exit_code\":null,\"signal\":"
+                        "null,\"stdout\":\"\",\"stderr\":\"\",\"stdout_truncated\":false,"
+                        "\"stderr_truncated\":false,\"wall_ms\":0,\"cpu_ms\":0,\"peak_memory_"
+                        "bytes\":0,\"processes_peak\":0,\"isolation\":{\"a\":1},"
+                        "\"error\":{\"code\":\"command_not_found\",\"stage\":\"exec\",\"message\":"
+                        "\"no such program: \\\"x\\\"\"}}");
     result_done(&result);
 }
 
-/* ---- JSON --------------------------------------------------------------------------------------------------------- */
+/* ---- JSON ---- */
 
 static json_t *parsed(const struct rollbox_result *result, const char *id) {
     auto_free char *text = NULL;
@@ -189,7 +191,11 @@ static json_t *parsed(const struct rollbox_result *result, const char *id) {
 
 TEST(json_carries_any_bytes) {
     static const char bytes[] = "\0\1\x1f \"\\/\b\f\n\r\t\x7f\xc3\xa9\xf0\x9f\x98\x80";
-    struct rollbox_result result = { .exit_code = 1, .stdout_data = bytes, .stdout_length = sizeof bytes - 1, .stderr_data = "a\xff\xfe", .stderr_length = 3 };
+    struct rollbox_result result = { .exit_code = 1,
+        .stdout_data = bytes,
+        .stdout_length = sizeof bytes - 1,
+        .stderr_data = "a\xff\xfe",
+        .stderr_length = 3 };
     json_t *json = parsed(&result, NULL);
     json_t *out = json_object_get(json, "stdout");
 
@@ -206,7 +212,9 @@ TEST(json_carries_any_bytes) {
 }
 
 TEST(json_has_the_outcomes_own_number_only) {
-    struct rollbox_result result = { .outcome = ROLLBOX_OUTCOME_SIGNAL, .exit_code = -1, .signal = 11 };
+    struct rollbox_result result = {
+        .outcome = ROLLBOX_OUTCOME_SIGNAL, .exit_code = -1, .signal = 11
+    };
     json_t *json = parsed(&result, "bad\xff");
 
     ASSERT_EQ(json_integer_value(json_object_get(json, "signal")), 11);
@@ -214,7 +222,8 @@ TEST(json_has_the_outcomes_own_number_only) {
     ASSERT_STR_EQ(json_string_value(json_object_get(json, "id")), "bad\xef\xbf\xbd");
     ASSERT_STR_EQ(json_string_value(json_object_get(json, "outcome")), "signal");
     json_decref(json);
-    for (int outcome = ROLLBOX_OUTCOME_TIMEOUT; outcome <= ROLLBOX_OUTCOME_OUTPUT_LIMIT; outcome++) {
+    for (int outcome = ROLLBOX_OUTCOME_TIMEOUT; outcome <= ROLLBOX_OUTCOME_OUTPUT_LIMIT;
+         outcome++) {
         result.outcome = (enum rollbox_outcome)outcome;
         json = parsed(&result, NULL);
         ASSERT_TRUE(json_is_null(json_object_get(json, "exit_code")));
@@ -228,8 +237,9 @@ TEST(json_numbers_have_three_decimals_in_any_locale) {
     static const struct {
         double ms;
         const char *text;
-    } cases[] = { { 0, "0," }, { 1.5, "1.5," }, { 0.0004, "0," }, { 0.0006, "0.001," }, { 12.34, "12.34," }, { 1234567.891, "1234567.891," }, { -1, "0," },
-                  { 1e300, "0," }, { 9.9996, "10," } };
+    } cases[] = { { 0, "0," }, { 1.5, "1.5," }, { 0.0004, "0," }, { 0.0006, "0.001," },
+        { 12.34, "12.34," }, { 1234567.891, "1234567.891," }, { -1, "0," }, { 1e300, "0," },
+        { 9.9996, "10," } };
 
     (void)setlocale(LC_ALL, "de_DE.UTF-8");
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -246,7 +256,9 @@ TEST(json_numbers_have_three_decimals_in_any_locale) {
 TEST(json_of_large_outputs_is_whole) {
     size_t length = 10 << 20;
     auto_free char *out = malloc(length);
-    struct rollbox_result result = { .stdout_data = out, .stdout_length = length, .stderr_data = out, .stderr_length = length - 1 };
+    struct rollbox_result result = {
+        .stdout_data = out, .stdout_length = length, .stderr_data = out, .stderr_length = length - 1
+    };
 
     ASSERT_NOT_NULL(out);
     for (size_t i = 0; i < length; i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * src/client/sandbox.c: what each call says to the engine, and what becomes of its answers. The engine is a thread that writes every message down as a line and
- * answers as the case has told it.
+ * src/client/sandbox.c: what each call says to the engine, and what becomes of its answers. The
+ * engine is a thread that writes every message down as a line and answers as the case has told it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,33 +21,64 @@
 
 #define ISOLATION "{\"namespaces\":[\"user\",\"pid\"]}"
 
-/* ---- the engine --------------------------------------------------------------------------------------------------- */
+/* ---- the engine ---- */
 
 struct fake {
     struct rollbox_engine *engine;
     struct rollbox_plan plan;
     int socket;
     pthread_t thread;
-    const char *answer;                 /* the text of TEXT; NULL: FAILED with the next three */
-    int fds[2];                         /* that come with it */
+    const char *answer; /* the text of TEXT; NULL: FAILED with the next three */
+    int fds[2];         /* that come with it */
     size_t n_fds;
     enum rollbox_error_code code;
     int error_number;
-    bool silent;                        /* commands get no result */
-    char write[32];                     /* what goes into the first descriptor of a message that has one */
+    bool silent;    /* commands get no result */
+    char write[32]; /* what goes into the first descriptor of a message that has one */
     pthread_mutex_t lock;
-    struct buf log;                     /* a line a message, HELLO left out */
+    struct buf log; /* a line a message, HELLO left out */
 };
 
 static void describe(struct buf *to, const struct wire_message *message) {
-    static const struct { uint32_t tag; const char *name; bool number; } tags[] = {
-        { TAG_VERB, "verb", true }, { TAG_PLAN, "plan", true }, { TAG_SANDBOX, "sandbox", false }, { TAG_OPERATION, "operation", false }, { TAG_ARG, "arg", false },
-        { TAG_ENV, "env", false }, { TAG_CWD, "cwd", false }, { TAG_USER, "user", false }, { TAG_TIMEOUT, "timeout", true }, { TAG_OUTPUT_LIMIT, "limit", true },
-        { TAG_STDIN, "stdin", true }, { TAG_INPUT, "input", true }, { TAG_TERMINAL, "terminal", true }, { TAG_STREAM, "stream", true }, { TAG_EXTRA, "extra", true },
-        { TAG_DETACHED, "detached", true }, { TAG_IDLE, "idle", true }, { TAG_TTL, "ttl", true }, { TAG_LIFETIME, "lifetime", true }, { TAG_EXEC, "exec", false },
-        { TAG_NUMBER, "number", true }, { TAG_SCOPE, "scope", true }, { TAG_NAME, "name", false }, { TAG_SNAPSHOT, "snapshot", false }, { TAG_TO, "to", false },
-        { TAG_TEXTUAL, "textual", true }, { TAG_PATH, "path", false }, { TAG_FORCE, "force", true }, { TAG_DROPS, "drops", true }, { TAG_TARGET, "target", true }, { TAG_OUTCOME, "outcome", true },
-        { TAG_FILE_PATH, "file", false }, { TAG_FILE_MODE, "mode", true }, { TAG_FILE_DATA, "data", false },
+    static const struct {
+        uint32_t tag;
+        const char *name;
+        bool number;
+    } tags[] = {
+        { TAG_VERB, "verb", true },
+        { TAG_PLAN, "plan", true },
+        { TAG_SANDBOX, "sandbox", false },
+        { TAG_OPERATION, "operation", false },
+        { TAG_ARG, "arg", false },
+        { TAG_ENV, "env", false },
+        { TAG_CWD, "cwd", false },
+        { TAG_USER, "user", false },
+        { TAG_TIMEOUT, "timeout", true },
+        { TAG_OUTPUT_LIMIT, "limit", true },
+        { TAG_STDIN, "stdin", true },
+        { TAG_INPUT, "input", true },
+        { TAG_TERMINAL, "terminal", true },
+        { TAG_STREAM, "stream", true },
+        { TAG_EXTRA, "extra", true },
+        { TAG_DETACHED, "detached", true },
+        { TAG_IDLE, "idle", true },
+        { TAG_TTL, "ttl", true },
+        { TAG_LIFETIME, "lifetime", true },
+        { TAG_EXEC, "exec", false },
+        { TAG_NUMBER, "number", true },
+        { TAG_SCOPE, "scope", true },
+        { TAG_NAME, "name", false },
+        { TAG_SNAPSHOT, "snapshot", false },
+        { TAG_TO, "to", false },
+        { TAG_TEXTUAL, "textual", true },
+        { TAG_PATH, "path", false },
+        { TAG_FORCE, "force", true },
+        { TAG_DROPS, "drops", true },
+        { TAG_TARGET, "target", true },
+        { TAG_OUTCOME, "outcome", true },
+        { TAG_FILE_PATH, "file", false },
+        { TAG_FILE_MODE, "mode", true },
+        { TAG_FILE_DATA, "data", false },
     };
     struct wire_field field;
     size_t position = 0;
@@ -63,7 +94,8 @@ static void describe(struct buf *to, const struct wire_message *message) {
                 if (tags[i].number)
                     buf_printf(to, " %s=%llu", tags[i].name, (unsigned long long)number);
                 else
-                    buf_printf(to, " %s=%.*s", tags[i].name, (int)field.length, (const char *)field.data);
+                    buf_printf(
+                        to, " %s=%.*s", tags[i].name, (int)field.length, (const char *)field.data);
             }
     if (message->n_fds)
         buf_printf(to, " fds=%zu", message->n_fds);
@@ -182,15 +214,27 @@ static struct rollbox_sandbox *open_box(struct fake *fake) {
 
 static struct rollbox_exec_options exec_of(const char *const *argv) {
     return (struct rollbox_exec_options){
-        .size = sizeof(struct rollbox_exec_options), .argv = argv, .timeout_ms = -1, .output_limit = -1, .operation_id = "op", .input_fd = -1, .stream_fds = { -1, -1 },
+        .size = sizeof(struct rollbox_exec_options),
+        .argv = argv,
+        .timeout_ms = -1,
+        .output_limit = -1,
+        .operation_id = "op",
+        .input_fd = -1,
+        .stream_fds = { -1, -1 },
     };
 }
 
-/* ---- handles ------------------------------------------------------------------------------------------------------ */
+/* ---- handles ---- */
 
 TEST(creating_says_all_that_is_asked_for) {
     struct rollbox_sandbox_options options = {
-        .size = sizeof options, .name = "a-b.C_1", .detached = true, .idle_ms = 1, .ttl_ms = 2, .lifetime_ms = 3, .operation_id = "once",
+        .size = sizeof options,
+        .name = "a-b.C_1",
+        .detached = true,
+        .idle_ms = 1,
+        .ttl_ms = 2,
+        .lifetime_ms = 3,
+        .operation_id = "once",
     };
     struct rollbox_sandbox *sandbox = NULL;
     struct fake fake;
@@ -204,11 +248,13 @@ TEST(creating_says_all_that_is_asked_for) {
     ASSERT_OK(rollbox_sandbox_create(fake.engine, &fake.plan, NULL, &sandbox, NULL));
     ASSERT_STR_EQ(rollbox_sandbox_name(sandbox), "made-up");
     rollbox_sandbox_free(sandbox);
-    expect_said(&fake, "14 verb=1 plan=5 operation=once sandbox=a-b.C_1 idle=1 ttl=2 lifetime=3 detached=1\n14 verb=1 plan=5\n");
+    expect_said(&fake, "14 verb=1 plan=5 operation=once sandbox=a-b.C_1 idle=1 ttl=2 lifetime=3 "
+                       "detached=1\n14 verb=1 plan=5\n");
 }
 
 TEST(what_cannot_be_created_is_refused_without_asking) {
-    static const char *const names[] = { "", "a b", "a/b", "\xc3\xa4", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" };
+    static const char *const names[] = { "", "a b", "a/b", "\xc3\xa4",
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" };
     struct rollbox_sandbox_options options = { .size = sizeof options };
     struct rollbox_sandbox *sandbox = NULL;
     struct rollbox_error error = { .code = ROLLBOX_OK };
@@ -218,7 +264,8 @@ TEST(what_cannot_be_created_is_refused_without_asking) {
     fake_open(&fake);
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         options.name = names[i];
-        ASSERT_EQ(rollbox_sandbox_create(fake.engine, &fake.plan, &options, &sandbox, &error), -EINVAL);
+        ASSERT_EQ(
+            rollbox_sandbox_create(fake.engine, &fake.plan, &options, &sandbox, &error), -EINVAL);
         ASSERT_EQ(error.code, ROLLBOX_ERR_INVALID_ARGUMENT);
         ASSERT_EQ(rollbox_sandbox_open(fake.engine, names[i], &sandbox, &error), -EINVAL);
     }
@@ -237,7 +284,8 @@ TEST(what_cannot_be_created_is_refused_without_asking) {
 }
 
 TEST(a_name_that_is_none_is_a_malformed_answer) {
-    static const char *const answers[] = { "{}", "nonsense", "{\"name\": 7}", "{\"name\": \"a b\"}", "{\"name\": \"\"}", "[]" };
+    static const char *const answers[] = { "{}", "nonsense", "{\"name\": 7}", "{\"name\": \"a b\"}",
+        "{\"name\": \"\"}", "[]" };
     struct rollbox_sandbox *sandbox = NULL;
     struct rollbox_error error = { .code = ROLLBOX_OK };
     struct fake fake;
@@ -313,8 +361,11 @@ TEST(every_call_has_its_verb) {
     ASSERT_STR_EQ(list, "{\"x\": 1}");
     ASSERT_STR_EQ(tree, "{\"x\": 1}");
     rollbox_sandbox_free(box);
-    expect_said(&fake, OPENED "14 verb=9\n14 verb=3 sandbox=box\n14 verb=4 sandbox=box\n14 verb=5 sandbox=box\n14 verb=27 sandbox=box\n14 verb=6 sandbox=box\n14 verb=7 sandbox=box\n"
-                              "14 verb=10 sandbox=box exec=op number=15 scope=4\n14 verb=10 sandbox=box number=9 scope=2\n14 verb=11 sandbox=box exec=op terminal=1572944\n");
+    expect_said(&fake,
+        OPENED "14 verb=9\n14 verb=3 sandbox=box\n14 verb=4 sandbox=box\n14 verb=5 sandbox=box\n14 "
+               "verb=27 sandbox=box\n14 verb=6 sandbox=box\n14 verb=7 sandbox=box\n"
+               "14 verb=10 sandbox=box exec=op number=15 scope=4\n14 verb=10 sandbox=box number=9 "
+               "scope=2\n14 verb=11 sandbox=box exec=op terminal=1572944\n");
 }
 
 TEST(signals_that_are_none_are_refused) {
@@ -333,7 +384,7 @@ TEST(signals_that_are_none_are_refused) {
     expect_said(&fake, OPENED);
 }
 
-/* ---- commands ----------------------------------------------------------------------------------------------------- */
+/* ---- commands ---- */
 
 TEST(a_command_says_all_that_is_asked_for) {
     const char *const argv[] = { "sh", "", NULL }, *const env[] = { "A=1", NULL };
@@ -367,8 +418,10 @@ TEST(a_command_says_all_that_is_asked_for) {
     ASSERT_EQ(result->exit_code, 3);
     ASSERT_STR_EQ(result->isolation, "{\"told\":true}");
     rollbox_run_free(run);
-    expect_said(&fake, OPENED "12 sandbox=box operation=op arg=sh arg= env=A=1 cwd=/work timeout=1500 limit=0 file=f mode=420 data=data input=1 stream=1 user=root "
-                              "terminal=131075 extra=3 detached=1 fds=5\n");
+    expect_said(&fake,
+        OPENED "12 sandbox=box operation=op arg=sh arg= env=A=1 cwd=/work timeout=1500 limit=0 "
+               "file=f mode=420 data=data input=1 stream=1 user=root "
+               "terminal=131075 extra=3 detached=1 fds=5\n");
 }
 
 TEST(standard_input_comes_before_the_streams) {
@@ -435,7 +488,9 @@ TEST(commands_that_cannot_be_are_refused) {
 TEST(freeing_kills_what_is_not_detached) {
     const char *const argv[] = { "sleep", NULL };
     struct rollbox_exec_options options = exec_of(argv);
-    struct rollbox_attach_options attach = { .size = sizeof attach, .operation_id = "op", .input_fd = -1, .stream_fds = { -1, -1 } };
+    struct rollbox_attach_options attach = {
+        .size = sizeof attach, .operation_id = "op", .input_fd = -1, .stream_fds = { -1, -1 }
+    };
     struct rollbox_run *run = NULL;
     struct fake fake;
 
@@ -453,8 +508,9 @@ TEST(freeing_kills_what_is_not_detached) {
     rollbox_sandbox_free(box);
     char expected[400];
     (void)snprintf(expected, sizeof expected,
-                   OPENED "12 sandbox=box operation=op arg=sleep\n10 target=%llu outcome=5\n12 sandbox=box operation=op arg=sleep detached=1\n13 sandbox=box exec=op\n",
-                   (unsigned long long)serial);
+        OPENED "12 sandbox=box operation=op arg=sleep\n10 target=%llu outcome=5\n12 sandbox=box "
+               "operation=op arg=sleep detached=1\n13 sandbox=box exec=op\n",
+        (unsigned long long)serial);
     expect_said(&fake, expected);
 }
 
@@ -506,11 +562,12 @@ TEST(a_forked_child_cannot_use_a_sandbox) {
     expect_said(&fake, OPENED);
 }
 
-/* ---- states of the files ------------------------------------------------------------------------------------------ */
+/* ---- states of the files ---- */
 
 TEST(states_say_what_they_are_about) {
     auto_free char *snapshot = NULL, *diff = NULL, *commit = NULL, *shown = NULL, *verified = NULL;
-    const struct rollbox_state_options drop = { .size = sizeof drop, .processes = ROLLBOX_PROCESSES_DROP };
+    const struct rollbox_state_options drop = { .size = sizeof drop,
+        .processes = ROLLBOX_PROCESSES_DROP };
     struct rollbox_sandbox *forks[2] = { NULL, NULL };
     struct fake fake;
 
@@ -533,9 +590,12 @@ TEST(states_say_what_they_are_about) {
     rollbox_sandbox_free(forks[0]);
     rollbox_sandbox_free(forks[1]);
     rollbox_sandbox_free(box);
-    expect_said(&fake, OPENED "14 verb=13 sandbox=box name=base\n14 verb=14 sandbox=box snapshot=s1 number=2\n14 verb=15 sandbox=box\n14 verb=15 sandbox=box snapshot=s1 drops=1\n"
-                              "14 verb=16 sandbox=box snapshot=s1\n14 verb=17 sandbox=box snapshot=s1 to=s2 textual=1\n14 verb=18 sandbox=box path=/srv/data force=1\n"
-                              "14 verb=25 sandbox=box snapshot=s1\n14 verb=26 sandbox=box\n");
+    expect_said(&fake,
+        OPENED "14 verb=13 sandbox=box name=base\n14 verb=14 sandbox=box snapshot=s1 number=2\n14 "
+               "verb=15 sandbox=box\n14 verb=15 sandbox=box snapshot=s1 drops=1\n"
+               "14 verb=16 sandbox=box snapshot=s1\n14 verb=17 sandbox=box snapshot=s1 to=s2 "
+               "textual=1\n14 verb=18 sandbox=box path=/srv/data force=1\n"
+               "14 verb=25 sandbox=box snapshot=s1\n14 verb=26 sandbox=box\n");
 }
 
 TEST(states_that_cannot_be_are_refused) {
@@ -582,7 +642,9 @@ TEST(what_is_claimed_comes_by_its_place) {
 }
 
 TEST(what_is_claimed_must_be_what_came) {
-    static const char *const answers[] = { "{}", "{\"fds\": [{\"slot\": 11}]}", "{\"fds\": [{\"slot\": -1}]}", "{\"fds\": []}", "{\"fds\": [{\"slot\": 1}, {\"slot\": 1}]}", "[" };
+    static const char *const answers[] = { "{}", "{\"fds\": [{\"slot\": 11}]}",
+        "{\"fds\": [{\"slot\": -1}]}", "{\"fds\": []}", "{\"fds\": [{\"slot\": 1}, {\"slot\": 1}]}",
+        "[" };
     int claimed[ROLLBOX_CLAIM_FDS];
     struct rollbox_error error;
     struct fake fake;
@@ -602,7 +664,8 @@ TEST(what_is_claimed_must_be_what_came) {
 }
 
 TEST(forks_are_all_or_none) {
-    static const char *const answers[] = { "{}", "{\"sandboxes\": [\"one\"]}", "{\"sandboxes\": [\"one\", \"t w o\"]}", "{\"sandboxes\": [\"one\", 2]}" };
+    static const char *const answers[] = { "{}", "{\"sandboxes\": [\"one\"]}",
+        "{\"sandboxes\": [\"one\", \"t w o\"]}", "{\"sandboxes\": [\"one\", 2]}" };
     struct rollbox_sandbox *forks[2] = { NULL, NULL };
     struct rollbox_error error = { .code = ROLLBOX_OK };
     struct fake fake;
@@ -645,10 +708,11 @@ TEST(an_export_is_whole_or_not_there) {
     ASSERT_EQ(rollbox_export(box, "s1", missing, &error), -ENOENT);
     ASSERT_EQ(error.code, ROLLBOX_ERR_IO);
     rollbox_sandbox_free(box);
-    expect_said(&fake, OPENED "14 verb=19 sandbox=box snapshot=s1 fds=1\n14 verb=19 sandbox=box snapshot=s1 fds=1\n");
+    expect_said(&fake, OPENED
+        "14 verb=19 sandbox=box snapshot=s1 fds=1\n14 verb=19 sandbox=box snapshot=s1 fds=1\n");
 }
 
-/* ---- threads ------------------------------------------------------------------------------------------------------ */
+/* ---- threads ---- */
 
 static void *call_many(void *argument) {
     for (int i = 0; i < 200; i++) {

@@ -18,7 +18,8 @@
 #include "test.h"
 
 TEST(map_lines) {
-    char file[] = "7f00-8000 r-xp 00001000 fd:01 1234      /usr/lib/a b\\012c (deleted)", bare[] = "1000-2000 rw-s 00000000 00:00 0", wrong[] = "2000-1000 r--p 00000000 00:00 0 ";
+    char file[] = "7f00-8000 r-xp 00001000 fd:01 1234      /usr/lib/a b\\012c (deleted)",
+         bare[] = "1000-2000 rw-s 00000000 00:00 0", wrong[] = "2000-1000 r--p 00000000 00:00 0 ";
     char flags[] = "1000-2000 rwzp 00000000 00:00 0", cut[] = "1000-2000 rw";
     struct map_line map;
 
@@ -38,7 +39,8 @@ TEST(map_lines) {
     ASSERT_EQ(map_line_parse(cut, &map), -EBADMSG);
 }
 
-/* An "init" of this test's own with a shell and what that starts, which is of another program than this and so is captured. */
+/* An "init" of this test's own with a shell and what that starts, which is of another program than
+ * this and so is captured. */
 static pid_t sandbox(const char *script, int *ret_end) {
     int ready[2], input[2];
     char byte;
@@ -51,7 +53,8 @@ static pid_t sandbox(const char *script, int *ret_end) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (fork() == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
-            if (dup2(input[0], 0) < 0 || dup2(ready[1], 1) < 0 || dup2(ready[1], 2) < 0 || syscall(SYS_close_range, 3, ~0u, 0) < 0 || setsid() < 0)
+            if (dup2(input[0], 0) < 0 || dup2(ready[1], 1) < 0 || dup2(ready[1], 2) < 0 ||
+                syscall(SYS_close_range, 3, ~0u, 0) < 0 || setsid() < 0)
                 _exit(1);
             execl("/bin/sh", "sh", "-c", script, (char *)NULL);
             _exit(1);
@@ -72,7 +75,7 @@ static pid_t sandbox(const char *script, int *ret_end) {
 static int ended(pid_t pid, int end) {
     int status;
 
-    close(end);                 /* the end of its input is what it waits for */
+    close(end); /* the end of its input is what it waits for */
     ASSERT_EQ(waitpid(pid, &status, 0), pid);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
@@ -84,12 +87,15 @@ TEST(captured_and_goes_on) {
     struct stat st;
     int end, fd = memfd_create("image", 0);
     static _Alignas(64) char whole[64 << 20];
-    pid_t pid = sandbox("(sleep 1000 & echo $!; exec >&- 2>&-; wait) & echo ready; read x; kill $!; exit 7", &end);
+    pid_t pid = sandbox(
+        "(sleep 1000 & echo $!; exec >&- 2>&-; wait) & echo ready; read x; kill $!; exit 7", &end);
     struct stat outside;
 
     ASSERT_OK(fstat(end, &outside));
     uint64_t externals[] = { outside.st_ino };
-    struct dump_options options = { .init = pid, .externals = externals, .n_externals = 1, .max_bytes = 32 << 20 };
+    struct dump_options options = {
+        .init = pid, .externals = externals, .n_externals = 1, .max_bytes = 32 << 20
+    };
     int r = dump_begin(&options, fd, &done, &error);
     if (r == -EPERM || r == -EACCES)
         SKIP("ptrace", "this process may not trace its children here");
@@ -110,7 +116,8 @@ TEST(captured_and_goes_on) {
     ASSERT_EQ(first->session, first->pid);
     ASSERT_EQ(first->parent, 0);
     ASSERT_EQ(first[1].parent, 1);
-    const struct image_area *areas = image_table(image, whole, areas, struct image_area) + first->areas.first;
+    const struct image_area *areas =
+        image_table(image, whole, areas, struct image_area) + first->areas.first;
     unsigned stacks = 0, vdsos = 0;
     for (uint32_t i = 0; i < first->areas.n; i++) {
         ASSERT_TRUE(areas[i].start < areas[i].end && (!i || areas[i].start >= areas[i - 1].end));

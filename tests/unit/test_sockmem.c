@@ -30,7 +30,8 @@ static void leave_datagrams(void) {
     for (int i = 0; i < 5; i++) {
         int sender = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
-        ASSERT_TRUE(sender >= 0 && sendto(sender, content, i ? MESSAGE : 0, 0, (const void *)&name, sizeof name) == (i ? MESSAGE : 0));
+        ASSERT_TRUE(sender >= 0 && sendto(sender, content, i ? MESSAGE : 0, 0, (const void *)&name,
+                                       sizeof name) == (i ? MESSAGE : 0));
         close(sender);
     }
 }
@@ -58,7 +59,7 @@ static pid_t begin(void (*work)(void)) {
     }
     close(ready[1]);
     if (read(ready[0], &byte, 1) != 1)
-        _exit(0);               /* it has said why */
+        _exit(0); /* it has said why */
     close(ready[0]);
     return pid;
 }
@@ -70,14 +71,15 @@ TEST(many_sockets_in_parts) {
 
     pid_t pid = begin(make_idle);
     ASSERT_OK(sockmem_open(getpid(), &sockmem));
-    ASSERT_EQ(sockmem_usage(&sockmem, SOCKMEM_UNIX | SOCKMEM_INET, UINT64_MAX, INT64_MAX, &whole), 1);
+    ASSERT_EQ(
+        sockmem_usage(&sockmem, SOCKMEM_UNIX | SOCKMEM_INET, UINT64_MAX, INT64_MAX, &whole), 1);
     while ((r = sockmem_usage(&sockmem, SOCKMEM_UNIX | SOCKMEM_INET, UINT64_MAX, 0, &bytes)) == 0)
         parts++;
     ASSERT_EQ(r, 1);
     ASSERT_GT(parts, 5);
     ASSERT_EQ(bytes, whole);
     ASSERT_GE(whole, MANY * 1024);
-    ASSERT_LT(whole, MANY * 8192);        /* idle ones are empty */
+    ASSERT_LT(whole, MANY * 8192); /* idle ones are empty */
     /* It is known to be too much before all of them are. */
     ASSERT_EQ(sockmem_usage(&sockmem, SOCKMEM_UNIX, 1 << 20, INT64_MAX, &bytes), 1);
     ASSERT_GT(bytes, 1 << 20);
@@ -113,7 +115,9 @@ TEST(many_protocols) {
     FILE *more = tmpfile();
     ASSERT_TRUE(more && fwrite(first, 1, (size_t)(rows - first), more) == (size_t)(rows - first));
     for (int i = 0; i < 300; i++)
-        ASSERT_GT(fprintf(more, "OTHER%-6d 1000      0      -1   NI       0   yes  kernel      n  n  n\n", i), 0);
+        ASSERT_GT(fprintf(more,
+                      "OTHER%-6d 1000      0      -1   NI       0   yes  kernel      n  n  n\n", i),
+            0);
     ASSERT_EQ(fwrite(rows, 1, (size_t)(n - (rows - first)), more), (size_t)(n - (rows - first)));
     ASSERT_EQ(fflush(more), 0);
     close(sockmem.protocols);

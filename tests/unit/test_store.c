@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store as its readers see it: names, manifests, locks, damage; and what rollbox-store computes by itself: digests, trees, unified diffs. */
+/* The store as its readers see it: names, manifests, locks, damage; and what rollbox-store computes
+ * by itself: digests, trees, unified diffs. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/file.h>
@@ -30,11 +31,13 @@ static void write_file(const char *path, const char *text) {
     close(fd);
 }
 
-/* ---- names and manifests -------------------------------------------------------------------------------------------- */
+/* ---- names and manifests ---- */
 
 TEST(names_of_images) {
-    static const char *const good[] = { "a", "python:3.12", "docker.io/library/python:3.12-slim", "a@sha256", "A_b+c" };
-    static const char *const bad[] = { "", ".a", "/a", "a/", "a//b", "a/../b", "a/.b", "-a", "a b", "a\nb", "a%b", "snapshot:a", "\xc3\xa9" };
+    static const char *const good[] = { "a", "python:3.12", "docker.io/library/python:3.12-slim",
+        "a@sha256", "A_b+c" };
+    static const char *const bad[] = { "", ".a", "/a", "a/", "a//b", "a/../b", "a/.b", "-a", "a b",
+        "a\nb", "a%b", "snapshot:a", "\xc3\xa9" };
     char longest[MANIFEST_MAX_NAME + 2];
 
     for (size_t i = 0; i < ARRAY_SIZE(good); i++) {
@@ -57,11 +60,16 @@ TEST(names_of_images) {
     ASSERT_NULL(manifest_name_of_file("a"));
 }
 
-static int parse(const char *text, enum manifest_kind kind, struct manifest *manifest, struct rollbox_error *error) {
+static int parse(const char *text, enum manifest_kind kind, struct manifest *manifest,
+    struct rollbox_error *error) {
     return manifest_parse(text, strlen(text), kind, manifest, error);
 }
 
-#define IMAGE "{\"version\":1,\"kind\":\"image\",\"name\":\"a/b:1\",\"created\":7,\"layers\":[\"" ID_A "\",\"" ID_B "\"],\"config\":{\"env\":[\"A=1\"],\"cwd\":\"/x\",\"user\":\"u\",\"entrypoint\":[\"/e\"],\"cmd\":[\"c\",\"d\"],\"architecture\":\"amd64\"}}"
+#define IMAGE                                                                                      \
+    "{\"version\":1,\"kind\":\"image\",\"name\":\"a/b:1\",\"created\":7,\"layers\":[\"" ID_A       \
+    "\",\"" ID_B                                                                                   \
+    "\"],\"config\":{\"env\":[\"A=1\"],\"cwd\":\"/x\",\"user\":\"u\",\"entrypoint\":[\"/"          \
+    "e\"],\"cmd\":[\"c\",\"d\"],\"architecture\":\"amd64\"}}"
 
 TEST(manifest_there_and_back) {
     struct manifest manifest, again;
@@ -92,10 +100,15 @@ TEST(manifests_that_are_refused) {
         { "{\"version\":1,\"kind\":\"image\",\"name\":\"../a\"}", "\"name\"" },
         { "{\"version\":1,\"kind\":\"image\",\"name\":\"a\"}", "\"layers\"" },
         { "{\"version\":1,\"kind\":\"image\",\"name\":\"a\",\"layers\":[]}", "\"layers\"" },
-        { "{\"version\":1,\"kind\":\"image\",\"name\":\"a\",\"layers\":[\"../../etc\"]}", "\"layers\"" },
+        { "{\"version\":1,\"kind\":\"image\",\"name\":\"a\",\"layers\":[\"../../etc\"]}",
+            "\"layers\"" },
         { "{\"version\":1,\"kind\":\"image\",\"name\":\"a\",\"layers\":[7]}", "\"layers\"" },
-        { "{\"version\":1,\"kind\":\"image\",\"name\":\"a\",\"layers\":[\"" ID_A "\"],\"config\":{\"env\":[\"=\"]}}", "\"config\"" },
-        { "{\"version\":1,\"kind\":\"image\",\"name\":\"a\",\"layers\":[\"" ID_A "\"],\"config\":{\"cwd\":\"x\"}}", "\"config\"" },
+        { "{\"version\":1,\"kind\":\"image\",\"name\":\"a\",\"layers\":[\"" ID_A
+          "\"],\"config\":{\"env\":[\"=\"]}}",
+            "\"config\"" },
+        { "{\"version\":1,\"kind\":\"image\",\"name\":\"a\",\"layers\":[\"" ID_A
+          "\"],\"config\":{\"cwd\":\"x\"}}",
+            "\"config\"" },
         { "{\"version\":1,\"kind\":\"image\",\"kind\":\"image\"}", "not valid JSON" },
     };
 
@@ -114,16 +127,21 @@ TEST(places_of_snapshots) {
     struct manifest manifest;
     char text[400];
 
-    snprintf(text, sizeof text, "{\"version\":1,\"kind\":\"snapshot\",\"name\":\"s\",\"layers\":[],\"places\":[{\"part\":\"p12\",\"path\":\"/w\",\"kind\":\"file\"}]}");
+    snprintf(text, sizeof text,
+        "{\"version\":1,\"kind\":\"snapshot\",\"name\":\"s\",\"layers\":[],\"places\":[{\"part\":"
+        "\"p12\",\"path\":\"/w\",\"kind\":\"file\"}]}");
     ASSERT_OK(parse(text, MANIFEST_SNAPSHOT, &manifest, NULL));
     manifest_done(&manifest);
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
-        snprintf(text, sizeof text, "{\"version\":1,\"kind\":\"snapshot\",\"name\":\"s\",\"layers\":[],\"places\":[{\"part\":\"%s\",\"path\":\"/w\",\"kind\":\"file\"}]}", bad[i]);
+        snprintf(text, sizeof text,
+            "{\"version\":1,\"kind\":\"snapshot\",\"name\":\"s\",\"layers\":[],\"places\":[{"
+            "\"part\":\"%s\",\"path\":\"/w\",\"kind\":\"file\"}]}",
+            bad[i]);
         ASSERT_LT(parse(text, MANIFEST_SNAPSHOT, &manifest, NULL), 0);
     }
 }
 
-/* ---- a store -------------------------------------------------------------------------------------------------------- */
+/* ---- a store ---- */
 
 /* A store with one layer and an image of it. */
 static char *make_store(void) {
@@ -149,7 +167,10 @@ static char *make_store(void) {
     ASSERT_EQ(tree.files, 1);
     struct layer_meta meta = { .id = ID_A, .kind = "image", .created_s = 1, .tree = tree };
     ASSERT_OK(layer_publish(&work, "L0", &meta, &lock, NULL));
-    struct manifest manifest = { .kind = MANIFEST_IMAGE, .name = strdup("img"), .n_layers = 1, .layers = calloc(2, sizeof(char *)) };
+    struct manifest manifest = { .kind = MANIFEST_IMAGE,
+        .name = strdup("img"),
+        .n_layers = 1,
+        .layers = calloc(2, sizeof(char *)) };
     manifest.layers[0] = strdup(ID_A);
     ASSERT_OK(layer_publish_manifest(&work, &manifest, NULL));
     manifest_done(&manifest);
@@ -215,7 +236,8 @@ TEST(damage_is_named) {
     write_file(file, "its files were changed\n");
     ASSERT_LT(store_image(path, "img", &image, &error), 0);
     ASSERT_EQ(error.code, ROLLBOX_ERR_DAMAGED);
-    ASSERT_STR_CONTAINS(error.message, "layer aaaaaaaaaaaa of image img is damaged: its files were changed");
+    ASSERT_STR_CONTAINS(
+        error.message, "layer aaaaaaaaaaaa of image img is damaged: its files were changed");
     ASSERT_CALL(unlink(file));
     snprintf(file, sizeof file, "%s/layers/" ID_A "/meta.json", path);
     write_file(file, "{}");
@@ -262,7 +284,7 @@ TEST(store_of_others_is_refused) {
     }
 }
 
-/* ---- digests -------------------------------------------------------------------------------------------------------- */
+/* ---- digests ---- */
 
 static void content_hex(const char *path, char hex[DIGEST_HEX + 1]) {
     uint8_t bytes[DIGEST_BYTES];
@@ -280,7 +302,8 @@ TEST(holes_and_zeros_are_the_same_content) {
 
     snprintf(sparse, sizeof sparse, "%s/sparse", test_directory());
     snprintf(dense, sizeof dense, "%s/dense", test_directory());
-    int s = (int)ASSERT_CALL(open(sparse, O_RDWR | O_CREAT | O_CLOEXEC, 0644)), d = (int)ASSERT_CALL(open(dense, O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    int s = (int)ASSERT_CALL(open(sparse, O_RDWR | O_CREAT | O_CLOEXEC, 0644)),
+        d = (int)ASSERT_CALL(open(dense, O_RDWR | O_CREAT | O_CLOEXEC, 0644));
     for (off_t at = 0; at < end; at += (off_t)sizeof zeros)
         ASSERT_CALL(pwrite(d, zeros, (size_t)MIN((off_t)sizeof zeros, end - at), at));
     ASSERT_CALL(ftruncate(s, end));
@@ -324,21 +347,23 @@ TEST(tree_digest_sees_every_change) {
     auto_close int root = (int)ASSERT_CALL(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     ASSERT_CALL(mkdirat(root, "d", 0755));
     ASSERT_CALL(symlinkat("there", root, "link"));
-    auto_close int fd = (int)ASSERT_CALL(openat(root, "d/file", O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    auto_close int fd =
+        (int)ASSERT_CALL(openat(root, "d/file", O_RDWR | O_CREAT | O_CLOEXEC, 0644));
     ASSERT_OK(tree_digest(root, &tree, NULL));
-#define CHANGED(what) \
-    do { \
-        memcpy(before, tree.hex, sizeof before); \
-        what; \
-        ASSERT_OK(tree_digest(root, &tree, NULL)); \
-        ASSERT_STR_NE(tree.hex, before); \
+#define CHANGED(what)                                                                              \
+    do {                                                                                           \
+        memcpy(before, tree.hex, sizeof before);                                                   \
+        what;                                                                                      \
+        ASSERT_OK(tree_digest(root, &tree, NULL));                                                 \
+        ASSERT_STR_NE(tree.hex, before);                                                           \
     } while (0)
     CHANGED(ASSERT_CALL(pwrite(fd, "x", 1, 0)));
     CHANGED(ASSERT_CALL(fchmod(fd, 0600)));
     CHANGED(ASSERT_CALL(renameat(root, "d/file", root, "file")));
     CHANGED(ASSERT_CALL(linkat(root, "file", root, "again", 0)));
     CHANGED(ASSERT_CALL(mknodat(root, "gone", S_IFCHR, makedev(0, 0))));
-    CHANGED(ASSERT_CALL(unlinkat(root, "link", 0)); ASSERT_CALL(symlinkat("elsewhere", root, "link")));
+    CHANGED(ASSERT_CALL(unlinkat(root, "link", 0));
+            ASSERT_CALL(symlinkat("elsewhere", root, "link")));
     if (fsetxattr(fd, "user.test", "1", 1, 0) == 0)
         CHANGED(ASSERT_CALL(fsetxattr(fd, "user.test", "2", 1, 0)));
     /* What an overlay notes for itself is no part of it, nor are times. */
@@ -350,12 +375,14 @@ TEST(tree_digest_sees_every_change) {
     ASSERT_EQ(tree.whiteouts, 1);
 }
 
-/* ---- names in archives ---------------------------------------------------------------------------------------------- */
+/* ---- names in archives ---- */
 
 TEST(names_in_archives) {
     static const struct {
         const char *name, *plain;
-    } names[] = { { "a/b", "a/b" }, { "./a//b/", "a/b" }, { "/etc/x", "etc/x" }, { "./", "" }, { "..", NULL }, { "a/../b", NULL }, { "../a", NULL }, { "a/..", NULL }, { "..a/b..", "..a/b.." } };
+    } names[] = { { "a/b", "a/b" }, { "./a//b/", "a/b" }, { "/etc/x", "etc/x" }, { "./", "" },
+        { "..", NULL }, { "a/../b", NULL }, { "../a", NULL }, { "a/..", NULL },
+        { "..a/b..", "..a/b.." } };
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         auto_free char *plain = unpack_name(names[i].name);
@@ -364,7 +391,7 @@ TEST(names_in_archives) {
     }
 }
 
-/* ---- unified diffs -------------------------------------------------------------------------------------------------- */
+/* ---- unified diffs ---- */
 
 static char *diff_of(const char *old, const char *new) {
     struct buf text = BUF_INIT;
@@ -373,10 +400,10 @@ static char *diff_of(const char *old, const char *new) {
     return text.data ? buf_take(&text) : strdup("");
 }
 
-#define DIFF(old, new, want) \
-    do { \
-        auto_free char *got_ = diff_of(old, new); \
-        ASSERT_STR_EQ(got_, want); \
+#define DIFF(old, new, want)                                                                       \
+    do {                                                                                           \
+        auto_free char *got_ = diff_of(old, new);                                                  \
+        ASSERT_STR_EQ(got_, want);                                                                 \
     } while (0)
 
 TEST(unified_diffs) {
@@ -386,10 +413,13 @@ TEST(unified_diffs) {
     DIFF("a\n", "", "--- a\n+++ b\n@@ -1 +0,0 @@\n-a\n");
     DIFF("a\nb\nc\n", "a\nB\nc\n", "--- a\n+++ b\n@@ -1,3 +1,3 @@\n a\n-b\n+B\n c\n");
     DIFF("a", "a\n", "--- a\n+++ b\n@@ -1 +1 @@\n-a\n\\ No newline at end of file\n+a\n");
-    DIFF("1\n2\n3\n4\n5\n6\n7\n8\n9\n", "1\n2\n3\n4\n5\n6\n7\n8\nX\n9\n", "--- a\n+++ b\n@@ -6,4 +6,5 @@\n 6\n 7\n 8\n+X\n 9\n");
+    DIFF("1\n2\n3\n4\n5\n6\n7\n8\n9\n", "1\n2\n3\n4\n5\n6\n7\n8\nX\n9\n",
+        "--- a\n+++ b\n@@ -6,4 +6,5 @@\n 6\n 7\n 8\n+X\n 9\n");
     /* Changes that are further apart than their context are two hunks. */
-    DIFF("a\n1\n2\n3\n4\n5\n6\n7\nb\n", "A\n1\n2\n3\n4\n5\n6\n7\nB\n", "--- a\n+++ b\n@@ -1,4 +1,4 @@\n-a\n+A\n 1\n 2\n 3\n@@ -6,4 +6,4 @@\n 5\n 6\n 7\n-b\n+B\n");
-    DIFF("a\n1\n2\n3\n4\n5\n6\nb\n", "A\n1\n2\n3\n4\n5\n6\nB\n", "--- a\n+++ b\n@@ -1,8 +1,8 @@\n-a\n+A\n 1\n 2\n 3\n 4\n 5\n 6\n-b\n+B\n");
+    DIFF("a\n1\n2\n3\n4\n5\n6\n7\nb\n", "A\n1\n2\n3\n4\n5\n6\n7\nB\n",
+        "--- a\n+++ b\n@@ -1,4 +1,4 @@\n-a\n+A\n 1\n 2\n 3\n@@ -6,4 +6,4 @@\n 5\n 6\n 7\n-b\n+B\n");
+    DIFF("a\n1\n2\n3\n4\n5\n6\nb\n", "A\n1\n2\n3\n4\n5\n6\nB\n",
+        "--- a\n+++ b\n@@ -1,8 +1,8 @@\n-a\n+A\n 1\n 2\n 3\n 4\n 5\n 6\n-b\n+B\n");
 }
 
 /* Applies a diff to the old text; NULL if it does not fit. */
@@ -448,9 +478,11 @@ TEST(diffs_of_random_texts_apply) {
             texts[t][n] = '\0';
         }
         auto_free char *diff = diff_of(texts[0], texts[1]);
-        auto_free char *again = strcmp(texts[0], texts[1]) ? apply(texts[0], diff) : strdup(texts[1]);
+        auto_free char *again =
+            strcmp(texts[0], texts[1]) ? apply(texts[0], diff) : strdup(texts[1]);
         if (!again || strcmp(again, texts[1]) != 0)
-            FAIL("round %d: from\n%s\nto\n%s\nby\n%s\nbecomes\n%s", round, texts[0], texts[1], diff, again ? again : "nothing");
+            FAIL("round %d: from\n%s\nto\n%s\nby\n%s\nbecomes\n%s", round, texts[0], texts[1], diff,
+                again ? again : "nothing");
     }
 }
 
@@ -471,7 +503,7 @@ TEST(texts_that_have_nothing_in_common) {
     buf_done(&text);
 }
 
-/* ---- differences of images ------------------------------------------------------------------------------------------ */
+/* ---- differences of images ---- */
 
 #define BLOCKS 40u
 
@@ -487,18 +519,24 @@ static void expect_image(const struct delta_view *view, const struct delta_file 
 
     ASSERT_EQ(view->length, image->length);
     for (size_t i = 0; i < view->n_runs; at += view->runs[i++].length)
-        ASSERT_EQ(memcmp(view->files[view->runs[i].file].data + view->runs[i].offset, image->data + at, view->runs[i].length), 0);
+        ASSERT_EQ(memcmp(view->files[view->runs[i].file].data + view->runs[i].offset,
+                      image->data + at, view->runs[i].length),
+            0);
     ASSERT_EQ(at, image->length);
 }
 
 /* As rollbox-store writes it: of what came of `image` over the base's files that are kept. */
-static char *difference_of(const struct delta_file *image, const struct delta_view *base, const bool *keeps, uint64_t *ret_fresh, uint64_t *ret_length) {
+static char *difference_of(const struct delta_file *image, const struct delta_view *base,
+    const bool *keeps, uint64_t *ret_fresh, uint64_t *ret_length) {
     struct delta_run *runs;
     size_t n_runs;
 
     ASSERT_OK(delta_find(image, base, &runs, &n_runs));
-    uint64_t fresh = delta_settle(runs, &n_runs, keeps, base->n_files), at = 0, table = (fresh + 7) / 8 * 8;
-    const struct delta_end end = { .n_runs = n_runs, .fresh = fresh, .length = image->length, .magic = DELTA_MAGIC };
+    uint64_t fresh = delta_settle(runs, &n_runs, keeps, base->n_files), at = 0,
+             table = (fresh + 7) / 8 * 8;
+    const struct delta_end end = {
+        .n_runs = n_runs, .fresh = fresh, .length = image->length, .magic = DELTA_MAGIC
+    };
     *ret_length = table + n_runs * sizeof *runs + sizeof end;
     char *file = calloc(1, *ret_length);
     ASSERT_TRUE(file != NULL);
@@ -512,12 +550,17 @@ static char *difference_of(const struct delta_file *image, const struct delta_vi
     return file;
 }
 
-/* The base, with a block put in, one changed, one gone, and the end that it has beside whole blocks. */
+/* The base, with a block put in, one changed, one gone, and the end that it has beside whole
+ * blocks. */
 TEST(differences_of_images) {
-    static char before[BLOCKS * DELTA_BLOCK + 100], now[BLOCKS * DELTA_BLOCK + 50], later[BLOCKS * DELTA_BLOCK + 50];
-    const struct delta_file base_file = { before, sizeof before }, image = { now, sizeof now }, last = { later, sizeof later };
+    static char before[BLOCKS * DELTA_BLOCK + 100], now[BLOCKS * DELTA_BLOCK + 50],
+        later[BLOCKS * DELTA_BLOCK + 50];
+    const struct delta_file base_file = { before, sizeof before }, image = { now, sizeof now },
+                            last = { later, sizeof later };
     const struct delta_run whole = { .length = sizeof before };
-    const struct delta_view base = { .files = &base_file, .n_files = 1, .runs = &whole, .n_runs = 1, .length = sizeof before };
+    const struct delta_view base = {
+        .files = &base_file, .n_files = 1, .runs = &whole, .n_runs = 1, .length = sizeof before
+    };
     const bool keeps[] = { true, true }, only_second[] = { false, true };
     struct delta_view view, again;
     uint64_t fresh, length;
@@ -531,7 +574,8 @@ TEST(differences_of_images) {
     const struct delta_file files[] = { { file, length }, base_file };
     ASSERT_TRUE(delta_view(files, 2, &view));
     expect_image(&view, &image);
-    /* A difference over both; then one over the whole base alone, so that what the first had is written anew. */
+    /* A difference over both; then one over the whole base alone, so that what the first had is
+     * written anew. */
     memcpy(later, now, sizeof now);
     later[5 * DELTA_BLOCK] ^= 1;
     auto_free char *second = difference_of(&last, &view, keeps, &fresh, &length);

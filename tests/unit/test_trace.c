@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads in waits for a time that were broken off before: the kernel goes on with them by restart_syscall. */
+/* Threads in waits for a time that were broken off before: the kernel goes on with them by
+ * restart_syscall. */
 #include <elf.h>
 #include <errno.h>
 #include <linux/futex.h>
@@ -189,7 +190,9 @@ TEST(restart_syscall_of_nothing_is_left_alone) {
 }
 
 TEST(what_is_left_in_orig_rax) {
-    struct image_registers registers = { .rax = (uint64_t)RESTART_BLOCK, .orig_rax = SYS_poll, .rdi = 5 };
+    struct image_registers registers = {
+        .rax = (uint64_t)RESTART_BLOCK, .orig_rax = SYS_poll, .rdi = 5
+    };
 
     ASSERT_FALSE(syscall_restart_leave(&registers, 0));
     ASSERT_FALSE(syscall_restart_leave(&registers, SYS_restart_syscall));
@@ -197,7 +200,8 @@ TEST(what_is_left_in_orig_rax) {
     ASSERT_TRUE((int64_t)registers.rax == RESTART_BLOCK && registers.orig_rax == SYS_poll);
     if (!syscall_restart_leave(&registers, SYS_poll))
         SKIP("kernel", "before 5.13 there is one call for all of rax");
-    ASSERT_TRUE((int64_t)registers.rax == RESTART_NO_HANDLER && syscall_restart_is(registers.orig_rax) && registers.rdi == 5);
+    ASSERT_TRUE((int64_t)registers.rax == RESTART_NO_HANDLER &&
+                syscall_restart_is(registers.orig_rax) && registers.rdi == 5);
     ASSERT_EQ(syscall_restart_known(registers.orig_rax), SYS_poll);
     ASSERT_EQ(syscall_restart_known(SYS_restart_syscall), 0);
     ASSERT_EQ(syscall_restart_known(SYS_poll), 0);

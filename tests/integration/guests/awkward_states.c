@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What test_live_security.py runs in sandboxes that are captured: `captive WHAT` brings itself into a state that is awkward, says "ready" and then answers each line on its standard input with what became of it.
- * Raw calls where a library would do something else.
+ * What test_live_security.py runs in sandboxes that are captured: `captive WHAT` brings itself into
+ * a state that is awkward, says "ready" and then answers each line on its standard input with what
+ * became of it. Raw calls where a library would do something else.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -30,7 +31,7 @@
 #include <unistd.h>
 
 #define GIB (1ull << 30)
-#define LAST 0x3ff000ul         /* where a restored process has a page that no other has */
+#define LAST 0x3ff000ul /* where a restored process has a page that no other has */
 
 static char answer[200] = "as it was";
 
@@ -64,7 +65,7 @@ static int is_restored(void) {
     return mincore((void *)LAST, 4096, &there) == 0;
 }
 
-/* ---- signals ------------------------------------------------------------------------------------------------------------ */
+/* ---- signals ---- */
 
 static volatile sig_atomic_t handled, handled_early;
 
@@ -76,7 +77,10 @@ static void on_early_signal(int number) {
     handled++;
     for (long fd = 3; fd < 64; fd++) {
         long r;
-        __asm__ volatile("syscall" : "=a"(r) : "a"(SYS_fcntl), "D"(fd), "S"(F_GETFD) : "rcx", "r11", "memory");
+        __asm__ volatile("syscall"
+                         : "=a"(r)
+                         : "a"(SYS_fcntl), "D"(fd), "S"(F_GETFD)
+                         : "rcx", "r11", "memory");
         handled_early += r >= 0;
     }
     (void)c;
@@ -106,14 +110,16 @@ static void look_at_early(void) {
     int before = handled;
 
     raw_mask(SIG_SETMASK, 0);
-    snprintf(answer, sizeof answer, "before %d, after %d, early %d", before, (int)handled, (int)handled_early);
+    snprintf(answer, sizeof answer, "before %d, after %d, early %d", before, (int)handled,
+        (int)handled_early);
 }
 
 /* All that can wait do, those that a C library keeps for itself included. */
 static void signals_pending(void) {
     raw_mask(SIG_SETMASK, ~0ull);
     for (int number = 1; number <= 64; number++)
-        if (number != SIGKILL && number != SIGSTOP && number != SIGCONT && number != SIGTSTP && number != SIGTTIN && number != SIGTTOU) {
+        if (number != SIGKILL && number != SIGSTOP && number != SIGCONT && number != SIGTSTP &&
+            number != SIGTTIN && number != SIGTTOU) {
             raw_handler(number, on_early_signal);
             must(syscall(SYS_kill, getpid(), number) == 0, "kill");
         }
@@ -128,18 +134,24 @@ static void timer_of(int number, long ns) {
 
     if (fork() != 0)
         serve(NULL);
-    must(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 && timer_settime(timer, 0, &when, NULL) == 0, "timer");
+    must(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 &&
+             timer_settime(timer, 0, &when, NULL) == 0,
+        "timer");
     event.sigev_signo = SIGCONT;
-    must(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 && timer_settime(timer, 0, &when, NULL) == 0, "timer");
+    must(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 &&
+             timer_settime(timer, 0, &when, NULL) == 0,
+        "timer");
     for (;;)
         pause();
 }
 
-/* ---- filters ------------------------------------------------------------------------------------------------------------ */
+/* ---- filters ---- */
 
 static void own_filter(uint32_t verdict) {
-    static const uint32_t calls[] = { SYS_rt_sigaction, SYS_brk, SYS_prctl, SYS_sigaltstack, SYS_getitimer };
-    struct sock_filter code[20] = { BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)) };
+    static const uint32_t calls[] = { SYS_rt_sigaction, SYS_brk, SYS_prctl, SYS_sigaltstack,
+        SYS_getitimer };
+    struct sock_filter code[20] = { BPF_STMT(
+        BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)) };
     unsigned short n = 1;
 
     setvbuf(stdin, NULL, _IONBF, 0);
@@ -160,15 +172,16 @@ static void dispatch(void) {
     static char line[64];
 
     say("before");
-    must(prctl(59 /* PR_SET_SYSCALL_USER_DISPATCH */, 1, 0x400000, 0x1000000, &selector) == 0, "dispatch");
+    must(prctl(59 /* PR_SET_SYSCALL_USER_DISPATCH */, 1, 0x400000, 0x1000000, &selector) == 0,
+        "dispatch");
     say("ready");
-    selector = 1;               /* calls from elsewhere than this program are answered by a signal */
+    selector = 1; /* calls from elsewhere than this program are answered by a signal */
     while (fgets(line, sizeof line, stdin))
         say(answer);
     exit(0);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ---- */
 
 static uintptr_t vdso_start, vdso_end;
 
@@ -185,18 +198,22 @@ static void find_vdso(void) {
 
 static void no_vdso(int protection) {
     find_vdso();
-    must((protection < 0 ? munmap((void *)vdso_start, vdso_end - vdso_start) : mprotect((void *)vdso_start, vdso_end - vdso_start, protection)) == 0, "vdso");
+    must((protection < 0 ? munmap((void *)vdso_start, vdso_end - vdso_start)
+                         : mprotect((void *)vdso_start, vdso_end - vdso_start, protection)) == 0,
+        "vdso");
     serve(NULL);
 }
 
 /* Every `syscall` of the vDSO becomes something else, and one in its data is the only one left. */
 static void own_vdso(void) {
     find_vdso();
-    must(mprotect((void *)vdso_start, vdso_end - vdso_start, PROT_READ | PROT_WRITE | PROT_EXEC) == 0, "vdso");
+    must(mprotect((void *)vdso_start, vdso_end - vdso_start, PROT_READ | PROT_WRITE | PROT_EXEC) ==
+             0,
+        "vdso");
     unsigned char *code = (void *)vdso_start;
     for (size_t i = 0; i + 1 < vdso_end - vdso_start; i++)
         if (code[i] == 0x0f && code[i + 1] == 0x05) {
-            code[i] = 0xcd;     /* int $0x80 */
+            code[i] = 0xcd; /* int $0x80 */
             code[i + 1] = 0x80;
         }
     serve(NULL);
@@ -206,7 +223,9 @@ static void reservations(uint64_t length) {
     uint64_t had = 0;
 
     for (uint64_t size = length; size >= GIB; size /= 2)
-        while (had + size <= length && mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED)
+        while (had + size <= length &&
+               mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) !=
+                   MAP_FAILED)
             had += size;
     must(had >= length / 4, "reservations");
     serve(NULL);
@@ -215,7 +234,11 @@ static void reservations(uint64_t length) {
 /* Something in every GiB where a region could be. */
 static void everywhere(unsigned n) {
     for (uint64_t i = 0; i < n; i++)
-        must(mmap((void *)(0x200000000000ull + i * GIB), 4096, i % 2 ? PROT_READ | PROT_WRITE : PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) != MAP_FAILED, "mmap");
+        must(mmap((void *)(0x200000000000ull + i * GIB), 4096,
+                 i % 2 ? PROT_READ | PROT_WRITE : PROT_READ,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1,
+                 0) != MAP_FAILED,
+            "mmap");
     serve(NULL);
 }
 
@@ -223,7 +246,8 @@ static void sparse(uint64_t every) {
     int fd = memfd_create("sparse\npos:\t7 (deleted)", 0);
 
     if (fd < 0)
-        fd = open("/tmp", O_TMPFILE | O_RDWR, 0600);    /* where memory files are denied, as nothing counts them */
+        fd = open("/tmp", O_TMPFILE | O_RDWR,
+            0600); /* where memory files are denied, as nothing counts them */
     must(fd >= 0 && ftruncate(fd, (off_t)(100 * GIB)) == 0, "memfd");
     for (uint64_t at = 0; at < 8192 * every; at += every)
         must(pwrite(fd, "x", 1, (off_t)at) == 1, "pwrite");
@@ -240,7 +264,7 @@ static void many_mappings(unsigned n) {
     serve(NULL);
 }
 
-/* ---- descriptors -------------------------------------------------------------------------------------------------------- */
+/* ---- descriptors ---- */
 
 static void many_descriptors(int n) {
     for (int i = 3; i < n; i++)
@@ -282,7 +306,7 @@ static void written_only(const char *path) {
     serve(NULL);
 }
 
-/* ---- processes ---------------------------------------------------------------------------------------------------------- */
+/* ---- processes ---- */
 
 /* As soon as it is another's copy, it kills all others. */
 static void kill_others(void) {
@@ -322,7 +346,7 @@ static void chain(void) {
     if (fork() == 0) {
         for (;;)
             if (fork() != 0)
-                _exit(0);       /* its child goes on */
+                _exit(0); /* its child goes on */
     }
     serve(NULL);
 }
@@ -375,7 +399,8 @@ static void waits_in_vfork(void) {
 }
 
 static void names(void) {
-    static const char *const odd[] = { "a) S 1 1 1 1", "Pid:\t1\nNSpid:\t1", "\n\nSigCgt:\t1", "((((()))))", "]\n[vdso]" };
+    static const char *const odd[] = { "a) S 1 1 1 1", "Pid:\t1\nNSpid:\t1", "\n\nSigCgt:\t1",
+        "((((()))))", "]\n[vdso]" };
 
     for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++)
         if (fork() == 0) {
@@ -386,32 +411,40 @@ static void names(void) {
     for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) {
         char path[100] = "/tmp/";
 
-        for (const char *from = odd[i], *end = (strcat(path, ""), from + strlen(from)); from < end; from++)
+        for (const char *from = odd[i], *end = (strcat(path, ""), from + strlen(from)); from < end;
+             from++)
             path[strlen(path)] = *from == '/' ? '_' : *from;
         int fd = open(path, O_RDWR | O_CREAT, 0600);
         must(fd >= 0 && ftruncate(fd, 8192) == 0, path);
-        must(mmap(NULL, 8192, PROT_READ | PROT_WRITE, i % 2 ? MAP_SHARED : MAP_PRIVATE, fd, 0) != MAP_FAILED, path);
+        must(mmap(NULL, 8192, PROT_READ | PROT_WRITE, i % 2 ? MAP_SHARED : MAP_PRIVATE, fd, 0) !=
+                 MAP_FAILED,
+            path);
     }
     serve(NULL);
 }
 
 /* 32-bit code, which tells that it runs and goes round in a circle. */
 static void narrow(void) {
-    static const unsigned char program[] = {0xc6, 0x05, 0x00, 0x20, 0x00, 0x10, 0x01,       /* movb $1, 0x10002000 */
-                                            0xeb, 0xfe};                                    /* jmp to itself */
-    unsigned char *code = mmap((void *)0x10000000, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    volatile unsigned char *runs = mmap((void *)0x10002000, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    static const unsigned char program[] = { 0xc6, 0x05, 0x00, 0x20, 0x00, 0x10,
+        0x01,         /* movb $1, 0x10002000 */
+        0xeb, 0xfe }; /* jmp to itself */
+    unsigned char *code = mmap((void *)0x10000000, 4096, PROT_READ | PROT_WRITE | PROT_EXEC,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    volatile unsigned char *runs = mmap((void *)0x10002000, 4096, PROT_READ | PROT_WRITE,
+        MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 
     must(code != MAP_FAILED && runs != MAP_FAILED, "mmap");
     memcpy(code, program, sizeof program);
     pid_t child = fork();
     if (child == 0)
+        /* clang-format off */
         __asm__ volatile("mov $0x10001000, %%rsp\n"
                          "mov $0x2b, %%eax\n"
                          "mov %%eax, %%ds\n"
                          "push $0x23\n"
                          "push $0x10000000\n"
                          "lretq\n" ::: "rax", "memory");
+    /* clang-format on */
     while (!*runs)
         sched_yield();
     serve(NULL);
@@ -419,10 +452,12 @@ static void narrow(void) {
 
 static void flags_of(uint64_t flags) {
     if (fork() == 0)
+        /* clang-format off */
         __asm__ volatile("pushf\n"
                          "or %0, (%%rsp)\n"
                          "popf\n"
                          "1: jmp 1b\n" ::"r"(flags) : "memory");
+    /* clang-format on */
     serve(NULL);
 }
 
@@ -443,38 +478,71 @@ static void threads(int n) {
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
 
-    if (!strcmp(what, "pending")) signals_pending();
-    if (!strcmp(what, "stop")) timer_of(SIGSTOP, 1);
-    if (!strcmp(what, "stop-slow")) timer_of(SIGSTOP, 1000000);
-    if (!strcmp(what, "filter-kill")) own_filter(SECCOMP_RET_KILL_PROCESS);
-    if (!strcmp(what, "filter-trap")) own_filter(SECCOMP_RET_TRAP);
-    if (!strcmp(what, "filter-errno")) own_filter(SECCOMP_RET_ERRNO);
-    if (!strcmp(what, "dispatch")) dispatch();
-    if (!strcmp(what, "no-vdso")) no_vdso(-1);
-    if (!strcmp(what, "closed-vdso")) no_vdso(PROT_NONE);
-    if (!strcmp(what, "read-vdso")) no_vdso(PROT_READ);
-    if (!strcmp(what, "own-vdso")) own_vdso();
-    if (!strcmp(what, "reserve")) reservations(strtoull(argv[2], NULL, 10) * GIB);
-    if (!strcmp(what, "everywhere")) everywhere((unsigned)atoi(argv[2]));
-    if (!strcmp(what, "sparse")) sparse(strtoull(argv[2], NULL, 10));
-    if (!strcmp(what, "mappings")) many_mappings((unsigned)atoi(argv[2]));
-    if (!strcmp(what, "descriptors")) many_descriptors(atoi(argv[2]));
-    if (!strcmp(what, "stale-epoll")) stale_epoll(0);
-    if (!strcmp(what, "reused-epoll")) stale_epoll(1);
-    if (!strcmp(what, "child-epoll")) epoll_in_child();
-    if (!strcmp(what, "written-only")) written_only(argv[2]);
-    if (!strcmp(what, "kill-others")) kill_others();
-    if (!strcmp(what, "forks")) forks_all_the_time();
-    if (!strcmp(what, "chain")) chain();
-    if (!strcmp(what, "executes")) executes_all_the_time(argv[0]);
-    if (!strcmp(what, "execute")) execl(argv[0], argv[0], "execute", NULL);
-    if (!strcmp(what, "stops-and-goes")) stops_and_goes();
-    if (!strcmp(what, "traces")) traces();
-    if (!strcmp(what, "vfork")) waits_in_vfork();
-    if (!strcmp(what, "names")) names();
-    if (!strcmp(what, "narrow")) narrow();
-    if (!strcmp(what, "flags")) flags_of(strtoull(argv[2], NULL, 16));
-    if (!strcmp(what, "threads")) threads(atoi(argv[2]));
-    if (!strcmp(what, "plain")) serve(NULL);
+    if (!strcmp(what, "pending"))
+        signals_pending();
+    if (!strcmp(what, "stop"))
+        timer_of(SIGSTOP, 1);
+    if (!strcmp(what, "stop-slow"))
+        timer_of(SIGSTOP, 1000000);
+    if (!strcmp(what, "filter-kill"))
+        own_filter(SECCOMP_RET_KILL_PROCESS);
+    if (!strcmp(what, "filter-trap"))
+        own_filter(SECCOMP_RET_TRAP);
+    if (!strcmp(what, "filter-errno"))
+        own_filter(SECCOMP_RET_ERRNO);
+    if (!strcmp(what, "dispatch"))
+        dispatch();
+    if (!strcmp(what, "no-vdso"))
+        no_vdso(-1);
+    if (!strcmp(what, "closed-vdso"))
+        no_vdso(PROT_NONE);
+    if (!strcmp(what, "read-vdso"))
+        no_vdso(PROT_READ);
+    if (!strcmp(what, "own-vdso"))
+        own_vdso();
+    if (!strcmp(what, "reserve"))
+        reservations(strtoull(argv[2], NULL, 10) * GIB);
+    if (!strcmp(what, "everywhere"))
+        everywhere((unsigned)atoi(argv[2]));
+    if (!strcmp(what, "sparse"))
+        sparse(strtoull(argv[2], NULL, 10));
+    if (!strcmp(what, "mappings"))
+        many_mappings((unsigned)atoi(argv[2]));
+    if (!strcmp(what, "descriptors"))
+        many_descriptors(atoi(argv[2]));
+    if (!strcmp(what, "stale-epoll"))
+        stale_epoll(0);
+    if (!strcmp(what, "reused-epoll"))
+        stale_epoll(1);
+    if (!strcmp(what, "child-epoll"))
+        epoll_in_child();
+    if (!strcmp(what, "written-only"))
+        written_only(argv[2]);
+    if (!strcmp(what, "kill-others"))
+        kill_others();
+    if (!strcmp(what, "forks"))
+        forks_all_the_time();
+    if (!strcmp(what, "chain"))
+        chain();
+    if (!strcmp(what, "executes"))
+        executes_all_the_time(argv[0]);
+    if (!strcmp(what, "execute"))
+        execl(argv[0], argv[0], "execute", NULL);
+    if (!strcmp(what, "stops-and-goes"))
+        stops_and_goes();
+    if (!strcmp(what, "traces"))
+        traces();
+    if (!strcmp(what, "vfork"))
+        waits_in_vfork();
+    if (!strcmp(what, "names"))
+        names();
+    if (!strcmp(what, "narrow"))
+        narrow();
+    if (!strcmp(what, "flags"))
+        flags_of(strtoull(argv[2], NULL, 16));
+    if (!strcmp(what, "threads"))
+        threads(atoi(argv[2]));
+    if (!strcmp(what, "plain"))
+        serve(NULL);
     return 2;
 }

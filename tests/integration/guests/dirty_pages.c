@@ -4,8 +4,12 @@
  *
  *     changer
  *
- * A line of input is a number, by which a few things are done, the same for the same number in the same state; or "?". Each is answered by a line: a digest of its memory, of where it is mapped and how it is protected, of its descriptors, signals, limits
- * and the like. Two that have the same answer for long are the same in all that was looked at. Memory is read through /proc/self/mem, so what may not be touched is in it, too. Nothing is allocated, and what a look leaves behind is not looked at.
+ * A line of input is a number, by which a few things are done, the same for the same number in the
+ * same state; or "?". Each is answered by a line: a digest of its memory, of where it is mapped and
+ * how it is protected, of its descriptors, signals, limits and the like. Two that have the same
+ * answer for long are the same in all that was looked at. Memory is read through /proc/self/mem, so
+ * what may not be touched is in it, too. Nothing is allocated, and what a look leaves behind is not
+ * looked at.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -26,11 +30,12 @@
 #define SLOTS 24
 #define FIRST 0x100000000000ul
 #define ROOM 0x10000000ul
-#define LOWEST 0x400000ul       /* below are traces of an earlier restoring */
-#define GUARD_INSTALL 102       /* MADV_GUARD_INSTALL, Linux 6.13 */
+#define LOWEST 0x400000ul /* below are traces of an earlier restoring */
+#define GUARD_INSTALL 102 /* MADV_GUARD_INSTALL, Linux 6.13 */
 #define GUARD_REMOVE 103
 
-/* Each has its own part of the address space, in which it moves about: where the kernel puts something is not the same in a copy. */
+/* Each has its own part of the address space, in which it moves about: where the kernel puts
+ * something is not the same in a copy. */
 static struct slot {
     char *at;
     size_t length;
@@ -40,8 +45,8 @@ static struct slot {
 static int files[4] = { -1, -1, -1, -1 };
 static char *brk_start;
 static uint64_t chance;
-static uintptr_t stack_used;    /* of the stack, what lies above is main's */
-static _Alignas(4096) char scratch[1 << 18];    /* not looked at */
+static uintptr_t stack_used;                 /* of the stack, what lies above is main's */
+static _Alignas(4096) char scratch[1 << 18]; /* not looked at */
 
 static uint64_t next(void) {
     chance = chance * 6364136223846793005ull + 1442695040888963407ull;
@@ -52,7 +57,7 @@ static uint64_t below(uint64_t n) {
     return n ? next() % n : 0;
 }
 
-/* ---- changes ------------------------------------------------------------------------------------------------------------ */
+/* ---- changes ---- */
 
 /* What can be written to is, here and there. */
 static void scribble(char *at, size_t length) {
@@ -64,7 +69,7 @@ static void scribble(char *at, size_t length) {
         if (pipe2(ends, O_CLOEXEC) < 0)
             continue;
         (void)!write(ends[1], &chance, sizeof chance);
-        if (read(ends[0], at + place, sizeof chance) < 0)   /* fails where nothing may be written */
+        if (read(ends[0], at + place, sizeof chance) < 0) /* fails where nothing may be written */
             (void)!read(ends[0], &drained, sizeof drained);
         close(ends[1]);
         close(ends[0]);
@@ -94,7 +99,9 @@ static void map(struct slot *slot, unsigned how) {
     if (slot->at)
         munmap(slot->at, slot->length);
     *slot = (struct slot){ .length = length, .is_shared = how == 3, .is_file = how == 1 };
-    slot->at = mmap(place(slot), length, PROT_READ | PROT_WRITE, (how == 3 ? MAP_SHARED : MAP_PRIVATE) | (how == 1 ? 0 : MAP_ANONYMOUS) | MAP_FIXED, file, 0);
+    slot->at = mmap(place(slot), length, PROT_READ | PROT_WRITE,
+        (how == 3 ? MAP_SHARED : MAP_PRIVATE) | (how == 1 ? 0 : MAP_ANONYMOUS) | MAP_FIXED, file,
+        0);
     if (file >= 0)
         close(file);
     if (slot->at == MAP_FAILED)
@@ -108,7 +115,8 @@ static void map(struct slot *slot, unsigned how) {
         scribble(slot->at, slot->length);
 }
 
-/* By pages: the kernel leaves what was once different in pieces, which a copy has as one, and moves no pieces together. */
+/* By pages: the kernel leaves what was once different in pieces, which a copy has as one, and moves
+ * no pieces together. */
 static void move(struct slot *slot) {
     const size_t length = (1 + below(80)) * PAGE;
     char *to = place(slot);
@@ -120,7 +128,8 @@ static void move(struct slot *slot) {
     if (length < slot->length)
         munmap(slot->at + length, slot->length - length);
     else if (length > slot->length)
-        (void)mmap(to + slot->length, length - slot->length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        (void)mmap(to + slot->length, length - slot->length, PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     slot->at = to;
     slot->length = length;
 }
@@ -162,7 +171,10 @@ static void on_signal(int number) {
 
 static void change_signals(void) {
     static const int some[] = { SIGUSR1, SIGUSR2, SIGALRM, SIGHUP, SIGWINCH, SIGCHLD };
-    struct sigaction action = { .sa_handler = below(3) == 0 ? SIG_DFL : below(2) ? SIG_IGN : on_signal, .sa_flags = below(2) ? SA_RESTART : 0 };
+    struct sigaction action = { .sa_handler = below(3) == 0 ? SIG_DFL
+                                              : below(2)    ? SIG_IGN
+                                                            : on_signal,
+        .sa_flags = below(2) ? SA_RESTART : 0 };
     sigset_t mask;
 
     sigaction(some[below(6)], &action, NULL);
@@ -188,12 +200,23 @@ static void change(void) {
 
     if (!slot->at && below(4) == 0) {
         switch (below(6)) {
-        case 0: move_brk(); return;
-        case 1: dig((unsigned)below(60)); return;
-        case 2: change_file(); return;
-        case 3: change_signals(); return;
-        case 4: change_rest(); return;
-        default: return;
+        case 0:
+            move_brk();
+            return;
+        case 1:
+            dig((unsigned)below(60));
+            return;
+        case 2:
+            change_file();
+            return;
+        case 3:
+            change_signals();
+            return;
+        case 4:
+            change_rest();
+            return;
+        default:
+            return;
         }
     }
     if (!slot->at) {
@@ -207,23 +230,35 @@ static void change(void) {
         *slot = (struct slot){ 0 };
         break;
     case 1:
-        /* An ordinary user's capture sees of shared memory what one mapping has of it, and refuses others that have more. */
-        mprotect(slot->is_shared ? slot->at : at, slot->is_shared ? slot->length : length, (int)below(2));
+        /* An ordinary user's capture sees of shared memory what one mapping has of it, and refuses
+         * others that have more. */
+        mprotect(slot->is_shared ? slot->at : at, slot->is_shared ? slot->length : length,
+            (int)below(2));
         break;
-    case 2: mprotect(slot->at, slot->length, PROT_READ | PROT_WRITE); break;
+    case 2:
+        mprotect(slot->at, slot->length, PROT_READ | PROT_WRITE);
+        break;
     case 3:
-        if (!slot->is_file)     /* what a copy has of a file's that was changed is memory without it, and goes back to zeros (docs/image-format.md) */
+        if (!slot->is_file) /* what a copy has of a file's that was changed is memory without it,
+                               and goes back to zeros (docs/image-format.md) */
             madvise(at, length, MADV_DONTNEED);
         break;
-    case 4: move(slot); break;
-    case 5: madvise(slot->at, slot->length, below(2) ? MADV_DONTFORK : MADV_DOFORK); break;
+    case 4:
+        move(slot);
+        break;
+    case 5:
+        madvise(slot->at, slot->length, below(2) ? MADV_DONTFORK : MADV_DOFORK);
+        break;
     case 6:
-        if (!slot->is_shared && !slot->is_file && (madvise(slot->at, slot->length, MADV_WIPEONFORK), 1))
+        if (!slot->is_shared && !slot->is_file &&
+            (madvise(slot->at, slot->length, MADV_WIPEONFORK), 1))
             slot->is_wiped = true;
         break;
     case 7:
-        /* In a private mapping of a file of which writes are noted Linux 6.18 installs none, and tries for ever. */
-        if (!slot->is_shared && !slot->is_file && !slot->is_wiped && madvise(at, length, GUARD_INSTALL) == 0 && below(2))
+        /* In a private mapping of a file of which writes are noted Linux 6.18 installs none, and
+         * tries for ever. */
+        if (!slot->is_shared && !slot->is_file && !slot->is_wiped &&
+            madvise(at, length, GUARD_INSTALL) == 0 && below(2))
             madvise(at, length, GUARD_REMOVE);
         break;
     default:
@@ -231,7 +266,7 @@ static void change(void) {
     }
 }
 
-/* ---- what it has -------------------------------------------------------------------------------------------------------- */
+/* ---- what it has ---- */
 
 static uint64_t digest;
 
@@ -249,12 +284,14 @@ static void add_number(uint64_t number) {
 /* What forgets is known to us, and what a copy has in its place is nothing. */
 static bool is_wiped(uintptr_t at) {
     for (unsigned i = 0; i < SLOTS; i++)
-        if (slots[i].is_wiped && at >= (uintptr_t)slots[i].at && at < (uintptr_t)slots[i].at + slots[i].length)
+        if (slots[i].is_wiped && at >= (uintptr_t)slots[i].at &&
+            at < (uintptr_t)slots[i].at + slots[i].length)
             return true;
     return false;
 }
 
-/* Zeros are as nothing: whether a page is there that has nothing in it cannot be told from within. */
+/* Zeros are as nothing: whether a page is there that has nothing in it cannot be told from within.
+ */
 static void add_memory(int memory, uintptr_t start, uintptr_t end) {
     static char page[PAGE];
     static const char nothing[PAGE];
@@ -265,7 +302,8 @@ static void add_memory(int memory, uintptr_t start, uintptr_t end) {
         is_own |= at + PAGE > (uintptr_t)page && at < (uintptr_t)page + sizeof page;
         is_own |= at + PAGE > (uintptr_t)&digest && at <= (uintptr_t)&digest;
         /* What a thread has of its own: the kernel says there on which processor it is. */
-        is_own |= at + 2 * PAGE > (uintptr_t)__builtin_thread_pointer() && at < (uintptr_t)__builtin_thread_pointer() + PAGE;
+        is_own |= at + 2 * PAGE > (uintptr_t)__builtin_thread_pointer() &&
+                  at < (uintptr_t)__builtin_thread_pointer() + PAGE;
         if (is_own || is_wiped(at))
             continue;
         if (pread(memory, page, PAGE, (off_t)at) != (ssize_t)PAGE) {
@@ -282,7 +320,8 @@ static void add_memory(int memory, uintptr_t start, uintptr_t end) {
 
 /* Neighbours that are alike are one: where the kernel draws a line between them is its own. */
 static void add_mappings(void) {
-    int maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC), memory = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+    int maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC),
+        memory = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
     size_t length = 0;
     ssize_t n;
     uintptr_t last_start = 0, last_end = 0;
@@ -295,7 +334,8 @@ static void add_mappings(void) {
     for (char *line = scratch; *line;) {
         char *end = strchr(line, '\n'), *dash, *perms;
         uintptr_t start = strtoul(line, &dash, 16), stop = strtoul(dash + 1, &perms, 16);
-        bool is_stack = strstr(line, "[stack]") && strstr(line, "[stack]") < end, is_kernels = strstr(line, "[v") && strstr(line, "[v") < end;
+        bool is_stack = strstr(line, "[stack]") && strstr(line, "[stack]") < end,
+             is_kernels = strstr(line, "[v") && strstr(line, "[v") < end;
 
         perms++;
         line = end + 1;
@@ -329,7 +369,8 @@ static void add_rest(void) {
         struct sigaction action;
 
         if (sigaction(i, NULL, &action) == 0)
-            add_number((uintptr_t)action.sa_handler), add_number(action.sa_handler == on_signal ? (uint64_t)action.sa_flags : 0);
+            add_number((uintptr_t)action.sa_handler),
+                add_number(action.sa_handler == on_signal ? (uint64_t)action.sa_flags : 0);
     }
     sigprocmask(SIG_BLOCK, NULL, &mask);
     add(&mask, 8);
@@ -344,7 +385,8 @@ static void add_rest(void) {
 
         add_number((uint64_t)flags);
         if (flags >= 0 && fd > 2)
-            add_number((uint64_t)(fcntl(fd, F_GETFL) & ~O_NOFOLLOW)), add_number((uint64_t)lseek(fd, 0, SEEK_CUR));
+            add_number((uint64_t)(fcntl(fd, F_GETFL) & ~O_NOFOLLOW)),
+                add_number((uint64_t)lseek(fd, 0, SEEK_CUR));
     }
     add_number((uintptr_t)sbrk(0));
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a hostile program tries by system call: `probe NAME` makes one group of attempts inside a sandbox.
+ * What a hostile program tries by system call: `probe NAME` makes one group of attempts inside a
+ * sandbox.
  *
- * Exit status 0: every attempt was refused; 1: one was not, and standard output says which. Death by SIGSYS counts as refused.
- * Constants are spelled out where Debian 12's headers lack them. Everything is raw: no library may quietly fall back to a harmless call.
+ * Exit status 0: every attempt was refused; 1: one was not, and standard output says which. Death
+ * by SIGSYS counts as refused. Constants are spelled out where Debian 12's headers lack them.
+ * Everything is raw: no library may quietly fall back to a harmless call.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -41,22 +43,23 @@ static void breach(const char *what) {
     breaches++;
 }
 
-/* Each attempt in a child of its own: one that kills, or that changes the process, does not spoil the next. `call` is evaluated there. */
-#define REFUSED(call) \
-    do { \
-        fflush(stdout); \
-        pid_t child_ = fork(); \
-        if (child_ == 0) { \
-            errno = 0; \
-            long r_ = (long)(call); \
-            _exit(r_ >= 0 ? 42 : 0); \
-        } \
-        int status_ = 0; \
-        waitpid(child_, &status_, 0); \
-        if (child_ < 0) \
-            breach("fork failed, so this was not tried: " #call); \
-        else if (WIFEXITED(status_) && WEXITSTATUS(status_) == 42) \
-            breach(#call); \
+/* Each attempt in a child of its own: one that kills, or that changes the process, does not spoil
+ * the next. `call` is evaluated there. */
+#define REFUSED(call)                                                                              \
+    do {                                                                                           \
+        fflush(stdout);                                                                            \
+        pid_t child_ = fork();                                                                     \
+        if (child_ == 0) {                                                                         \
+            errno = 0;                                                                             \
+            long r_ = (long)(call);                                                                \
+            _exit(r_ >= 0 ? 42 : 0);                                                               \
+        }                                                                                          \
+        int status_ = 0;                                                                           \
+        waitpid(child_, &status_, 0);                                                              \
+        if (child_ < 0)                                                                            \
+            breach("fork failed, so this was not tried: " #call);                                  \
+        else if (WIFEXITED(status_) && WEXITSTATUS(status_) == 42)                                 \
+            breach(#call);                                                                         \
     } while (0)
 
 #define NR_open_tree 428
@@ -77,13 +80,15 @@ static void breach(const char *what) {
 #define NR_listmount 458
 #define NR_lsm_set_self_attr 460
 
-#define HIGH (1ULL << 40)       /* bits above those that the kernel looks at in an int argument; a filter must not look at them either */
+#define HIGH                                                                                       \
+    (1ULL << 40) /* bits above those that the kernel looks at in an int argument; a filter must    \
+                    not look at them either */
 
 /* ---- namespaces ---- */
 
 static void probe_unshare(void) {
-    static const unsigned long flags[] = { CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET, CLONE_NEWIPC, CLONE_NEWUTS,
-                                           CLONE_NEWCGROUP, 0x80 /* NEWTIME */ };
+    static const unsigned long flags[] = { CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET,
+        CLONE_NEWIPC, CLONE_NEWUTS, CLONE_NEWCGROUP, 0x80 /* NEWTIME */ };
 
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         REFUSED(syscall(SYS_unshare, flags[i]));
@@ -92,12 +97,13 @@ static void probe_unshare(void) {
 }
 
 static void probe_clone(void) {
-    static const unsigned long flags[] = { CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET, CLONE_NEWIPC, CLONE_NEWUTS,
-                                           CLONE_NEWCGROUP, CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID };
+    static const unsigned long flags[] = { CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET,
+        CLONE_NEWIPC, CLONE_NEWUTS, CLONE_NEWCGROUP, CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID };
 
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         for (int high = 0; high < 2; high++) {
-            long pid = syscall(SYS_clone, flags[i] | SIGCHLD | (high ? HIGH : 0), NULL, NULL, NULL, NULL);
+            long pid =
+                syscall(SYS_clone, flags[i] | SIGCHLD | (high ? HIGH : 0), NULL, NULL, NULL, NULL);
 
             if (pid == 0)
                 _exit(0);
@@ -109,7 +115,8 @@ static void probe_clone(void) {
 }
 
 static void probe_clone3(void) {
-    static const uint64_t flags[] = { CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET, CLONE_NEWUSER | CLONE_NEWNS };
+    static const uint64_t flags[] = { CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET,
+        CLONE_NEWUSER | CLONE_NEWNS };
 
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         uint64_t args[11] = { flags[i], 0, 0, 0, SIGCHLD };
@@ -170,7 +177,9 @@ static void probe_mount(void) {
     REFUSED(syscall(NR_open_tree, AT_FDCWD, "/", 1 /* OPEN_TREE_CLONE */));
     REFUSED(syscall(NR_open_tree, AT_FDCWD, "/", 1 | 0x8000 /* AT_RECURSIVE */));
     REFUSED(syscall(NR_move_mount, AT_FDCWD, "/usr", AT_FDCWD, "/tmp/m", 0));
-    struct { uint64_t set, clear, propagation, userns; } attributes = { 0, 1 /* RDONLY */, 0, 0 };
+    struct {
+        uint64_t set, clear, propagation, userns;
+    } attributes = { 0, 1 /* RDONLY */, 0, 0 };
     REFUSED(syscall(NR_mount_setattr, AT_FDCWD, "/", 0x8000, &attributes, sizeof attributes));
     REFUSED(syscall(SYS_swapon, "/tmp/m", 0));
     REFUSED(syscall(SYS_quotactl, 0x800007 << 8, NULL, 0, NULL));
@@ -186,10 +195,14 @@ static void probe_chroot(void) {
 }
 
 static void probe_handles(void) {
-    struct { struct file_handle head; unsigned char data[128]; } handle = { .head = { .handle_bytes = 128 } };
+    struct {
+        struct file_handle head;
+        unsigned char data[128];
+    } handle = { .head = { .handle_bytes = 128 } };
     int id;
 
-    /* A handle needs no right to make; with a mount fd and this call it opens any file of the file system. */
+    /* A handle needs no right to make; with a mount fd and this call it opens any file of the file
+     * system. */
     if (syscall(SYS_name_to_handle_at, AT_FDCWD, "/usr", &handle, &id, 0) < 0) {
         handle.head.handle_bytes = 8;
         handle.head.handle_type = 1;
@@ -274,7 +287,10 @@ static void probe_int80(void) {
 
     if (child == 0) {
         long r;
-        __asm__ volatile("int $0x80" : "=a"(r) : "a"(20L /* getpid */) : "memory", "r8", "r9", "r10", "r11");
+        __asm__ volatile("int $0x80"
+                         : "=a"(r)
+                         : "a"(20L /* getpid */)
+                         : "memory", "r8", "r9", "r10", "r11");
         _exit(r > 0 ? 42 : 0);
     }
     int status;
@@ -285,7 +301,10 @@ static void probe_int80(void) {
     child = fork();
     if (child == 0) {
         long r;
-        __asm__ volatile("int $0x80" : "=a"(r) : "a"(310L), "b"((long)CLONE_NEWUSER) : "memory", "r8", "r9", "r10", "r11");
+        __asm__ volatile("int $0x80"
+                         : "=a"(r)
+                         : "a"(310L), "b"((long)CLONE_NEWUSER)
+                         : "memory", "r8", "r9", "r10", "r11");
         _exit(r == 0 ? 42 : 0);
     }
     waitpid(child, &status, 0);
@@ -324,11 +343,19 @@ static void probe_init(void) {
     REFUSED(open("/proc/1/exe", O_RDWR));
     REFUSED(open("/proc/1/root/etc/passwd", O_RDONLY));
     REFUSED(open("/proc/1/cwd/", O_RDONLY));
-    REFUSED(open("/proc/1/environ", O_RDONLY) >= 0 && read(open("/proc/1/environ", O_RDONLY), buffer, 64) > 0 ? 0 : -1);
-    REFUSED(open("/proc/1/maps", O_RDONLY) >= 0 && read(open("/proc/1/maps", O_RDONLY), buffer, 64) > 0 ? 0 : -1);
+    REFUSED(open("/proc/1/environ", O_RDONLY) >= 0 &&
+                    read(open("/proc/1/environ", O_RDONLY), buffer, 64) > 0
+                ? 0
+                : -1);
+    REFUSED(
+        open("/proc/1/maps", O_RDONLY) >= 0 && read(open("/proc/1/maps", O_RDONLY), buffer, 64) > 0
+            ? 0
+            : -1);
     REFUSED(open("/proc/1/fd/3", O_RDONLY));
     REFUSED(open("/proc/1/map_files", O_RDONLY | O_DIRECTORY));
-    struct rlimit64 { uint64_t now, most; } limit = { 0, 0 };
+    struct rlimit64 {
+        uint64_t now, most;
+    } limit = { 0, 0 };
     REFUSED(syscall(SYS_prlimit64, 1, RLIMIT_NOFILE, &limit, NULL));
     REFUSED(syscall(SYS_move_pages, 1, 0, NULL, NULL, NULL, 0));
     REFUSED(syscall(SYS_migrate_pages, 1, 1, "", ""));
@@ -388,12 +415,14 @@ static void probe_rights(void) {
 
 /* Families and types that no policy opens. */
 static void probe_odd_sockets(void) {
-    static const int families[] = { 16, 17, 29, 30, 31, 32, 15, 21, 23, 38, 39, 40, 41, 42, 43, 44, 45, 5, 6, 3, 9, 4 };
+    static const int families[] = { 16, 17, 29, 30, 31, 32, 15, 21, 23, 38, 39, 40, 41, 42, 43, 44,
+        45, 5, 6, 3, 9, 4 };
 
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         for (int type = 1; type <= 5; type++)
             for (int high = 0; high < 2; high++) {
-                long fd = syscall(SYS_socket, (unsigned long)families[i] | (high ? HIGH : 0), type, 0);
+                long fd =
+                    syscall(SYS_socket, (unsigned long)families[i] | (high ? HIGH : 0), type, 0);
 
                 /* Route queries (getaddrinfo, if_nametoindex) are netlink's one honest use. */
                 if (fd >= 0 && families[i] != 16) {
@@ -418,7 +447,8 @@ static void probe_raw_sockets(void) {
     REFUSED(syscall(SYS_socket, AF_PACKET, SOCK_DGRAM, 0));
 }
 
-/* `netconnect PORT`: every transport that a TCP-only rule forgets, to the loopback of whoever shares our network. */
+/* `netconnect PORT`: every transport that a TCP-only rule forgets, to the loopback of whoever
+ * shares our network. */
 static int net_port;
 
 static long connect_by(int family, int type, int protocol) {
@@ -438,14 +468,18 @@ static long connect_by(int family, int type, int protocol) {
     }
     if (syscall(SYS_connect, fd, &address, family == AF_INET ? 16 : 28) < 0)
         return -1;
-    return syscall(SYS_sendto, fd, "harm", 4, MSG_NOSIGNAL, NULL, 0) == 4 && type != SOCK_DGRAM ? 0 : -1;
+    return syscall(SYS_sendto, fd, "harm", 4, MSG_NOSIGNAL, NULL, 0) == 4 && type != SOCK_DGRAM
+               ? 0
+               : -1;
 }
 
 static long fast_open(void) {
-    unsigned char address[16] = { AF_INET, 0, (unsigned char)(net_port >> 8), (unsigned char)net_port, 127, 0, 0, 1 };
+    unsigned char address[16] = { AF_INET, 0, (unsigned char)(net_port >> 8),
+        (unsigned char)net_port, 127, 0, 0, 1 };
     long fd = syscall(SYS_socket, AF_INET, SOCK_STREAM, 0);
 
-    return fd < 0 ? -1 : syscall(SYS_sendto, fd, "harm", 4, MSG_FASTOPEN | MSG_NOSIGNAL, address, 16);
+    return fd < 0 ? -1
+                  : syscall(SYS_sendto, fd, "harm", 4, MSG_FASTOPEN | MSG_NOSIGNAL, address, 16);
 }
 
 static void probe_netconnect(void) {
@@ -458,7 +492,7 @@ static void probe_netconnect(void) {
     REFUSED(connect_by(AF_INET, SOCK_STREAM, 256 /* SMC */));
     REFUSED(connect_by(AF_INET, SOCK_DGRAM, 136 /* UDP-Lite */));
     REFUSED(fast_open());
-    connect_by(AF_INET, SOCK_DGRAM, 0);         /* the test's own UDP socket tells */
+    connect_by(AF_INET, SOCK_DGRAM, 0); /* the test's own UDP socket tells */
     connect_by(AF_INET6, SOCK_DGRAM, 0);
 }
 
@@ -535,15 +569,34 @@ static void probe_whoami(void) {
     exit(geteuid() != getuid() || getegid() != getgid() ? 42 : 0);
 }
 
-static const struct { const char *name; void (*run)(void); } probes[] = {
-    { "unshare", probe_unshare }, { "clone", probe_clone }, { "clone3", probe_clone3 },
-    { "setns", probe_setns }, { "mount", probe_mount }, { "chroot", probe_chroot },
-    { "handles", probe_handles }, { "mknod", probe_mknod }, { "io_uring", probe_io_uring },
-    { "bpf", probe_bpf }, { "keys", probe_keys }, { "machine", probe_machine },
-    { "int80", probe_int80 }, { "x32", probe_x32 }, { "init", probe_init },
-    { "signal_init", probe_signal_init }, { "rights", probe_rights }, { "odd_sockets", probe_odd_sockets },
-    { "raw_sockets", probe_raw_sockets }, { "netconnect", probe_netconnect }, { "tiocsti", probe_tiocsti },
-    { "descriptors", probe_descriptors }, { "memfd_secret", probe_memfd_secret }, { "setuid_file", probe_setuid_file },
+static const struct {
+    const char *name;
+    void (*run)(void);
+} probes[] = {
+    { "unshare", probe_unshare },
+    { "clone", probe_clone },
+    { "clone3", probe_clone3 },
+    { "setns", probe_setns },
+    { "mount", probe_mount },
+    { "chroot", probe_chroot },
+    { "handles", probe_handles },
+    { "mknod", probe_mknod },
+    { "io_uring", probe_io_uring },
+    { "bpf", probe_bpf },
+    { "keys", probe_keys },
+    { "machine", probe_machine },
+    { "int80", probe_int80 },
+    { "x32", probe_x32 },
+    { "init", probe_init },
+    { "signal_init", probe_signal_init },
+    { "rights", probe_rights },
+    { "odd_sockets", probe_odd_sockets },
+    { "raw_sockets", probe_raw_sockets },
+    { "netconnect", probe_netconnect },
+    { "tiocsti", probe_tiocsti },
+    { "descriptors", probe_descriptors },
+    { "memfd_secret", probe_memfd_secret },
+    { "setuid_file", probe_setuid_file },
     { "whoami", probe_whoami },
 };
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What makes the kernel keep memory for a program: `hoard KIND PROCESSES SECONDS` makes as much of one kind of thing as it gets, in
- * several processes at once, prints "made N errno E" and holds all of it until its input ends.
+ * What makes the kernel keep memory for a program: `hoard KIND PROCESSES SECONDS` makes as much of
+ * one kind of thing as it gets, in several processes at once, prints "made N errno E" and holds all
+ * of it until its input ends.
  *
- * The memory that the kernel takes for these things is the test's to measure, from outside (test_uncharged_memory.py).
+ * The memory that the kernel takes for these things is the test's to measure, from outside
+ * (test_uncharged_memory.py).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -44,9 +46,9 @@
 static struct shared {
     long made;
     int error;
-} *shared;
+} * shared;
 
-static int number;              /* of this process among those that hoard */
+static int number; /* of this process among those that hoard */
 
 /* Each makes one thing more, the i-th: 0, or -1 with errno. */
 
@@ -117,10 +119,12 @@ static int make_empty(long i) {
     return mknod(path, S_IFREG | 0644, 0);
 }
 
-/* A socket of the process, to which everything is done until it takes no more, and then a new one. */
+/* A socket of the process, to which everything is done until it takes no more, and then a new one.
+ */
 static int current = -1;
 
-static int on_socket(int family, int type, int level, int option, const void *value, socklen_t length) {
+static int on_socket(
+    int family, int type, int level, int option, const void *value, socklen_t length) {
     for (int again = 0; again < 2; again++) {
         if (current < 0 && (current = socket(family, type, 0)) < 0)
             return -1;
@@ -166,19 +170,23 @@ static int make_source4(long i) {
     group.imr_multiaddr.s_addr = htonl(0xe1000000u + (uint32_t)number * 0x40000 + (uint32_t)i / 10);
     group.imr_interface.s_addr = htonl(INADDR_LOOPBACK);
     group.imr_sourceaddr.s_addr = htonl(0x7f000001u + (uint32_t)i % 10);
-    return on_socket(AF_INET, SOCK_DGRAM, IPPROTO_IP, IP_ADD_SOURCE_MEMBERSHIP, &group, sizeof group);
+    return on_socket(
+        AF_INET, SOCK_DGRAM, IPPROTO_IP, IP_ADD_SOURCE_MEMBERSHIP, &group, sizeof group);
 }
 
 static int make_options6(long i) {
-    static char header[2040] = { 0, 254, 4, 0 };        /* a routing header without segments left would be refused as it is */
+    static char header[2040] = { 0, 254, 4,
+        0 }; /* a routing header without segments left would be refused as it is */
     struct {
         struct cmsghdr head;
         char data[40000];
-    } all = { .head = { sizeof(struct cmsghdr) + 4, IPPROTO_IPV6, 11 /* IPV6_2292HOPLIMIT's like */ } };
+    } all = { .head = {
+                  sizeof(struct cmsghdr) + 4, IPPROTO_IPV6, 11 /* IPV6_2292HOPLIMIT's like */ } };
 
     (void)i, (void)header;
     current = -1;
-    return on_socket(AF_INET6, SOCK_DGRAM, IPPROTO_IPV6, 6 /* IPV6_2292PKTOPTIONS */, &all, sizeof all);
+    return on_socket(
+        AF_INET6, SOCK_DGRAM, IPPROTO_IPV6, 6 /* IPV6_2292PKTOPTIONS */, &all, sizeof all);
 }
 
 static int make_tls(long i) {
@@ -297,14 +305,16 @@ static int make_mapped(long i) {
     return at == MAP_FAILED ? -1 : 0;
 }
 
-/* A descriptor of a directory for which the kernel keeps a list of the names, as of now: it has changed since the last one. */
+/* A descriptor of a directory for which the kernel keeps a list of the names, as of now: it has
+ * changed since the last one. */
 static int make_listing(long i) {
     const char *directory = getenv("HOARD_DIRECTORY");
     static char names[1 << 16];
     char path[PATH_MAX];
 
     for (int k = 0; i == 0 && k < 200; k++) {
-        int length = snprintf(path, sizeof path, "%s/%d-%d-", directory, number, k), end = length + 240;
+        int length = snprintf(path, sizeof path, "%s/%d-%d-", directory, number, k),
+            end = length + 240;
 
         for (int n = length; n < end; n++)
             path[n] = 'n';
@@ -386,7 +396,8 @@ static int make_absent(long i) {
 }
 
 static int make_proc(long i) {
-    static const char *const names[] = { "maps", "smaps", "mountinfo", "status", "fdinfo", "environ", "stat", "net/unix" };
+    static const char *const names[] = { "maps", "smaps", "mountinfo", "status", "fdinfo",
+        "environ", "stat", "net/unix" };
     char path[64], byte;
 
     snprintf(path, sizeof path, "/proc/self/%s", names[i % 8]);
@@ -427,7 +438,8 @@ static int make_terminal(long i) {
 
     (void)i;
     memset(text, 'x', sizeof text);
-    if (master < 0 || ioctl(master, 0x40045431 /* TIOCSPTLCK */, &unlock) < 0 || (slave = ioctl(master, 0x5441 /* TIOCGPTPEER */, O_RDWR | O_NOCTTY | O_NONBLOCK)) < 0)
+    if (master < 0 || ioctl(master, 0x40045431 /* TIOCSPTLCK */, &unlock) < 0 ||
+        (slave = ioctl(master, 0x5441 /* TIOCGPTPEER */, O_RDWR | O_NOCTTY | O_NONBLOCK)) < 0)
         return -1;
     while (write(master, text, sizeof text) > 0)
         ;
@@ -437,8 +449,15 @@ static int make_terminal(long i) {
 }
 
 static int make_filter(long i) {
-    struct { unsigned short code; unsigned char jt, jf; unsigned k; } program[2] = { { 0x20, 0, 0, 0 }, { 6, 0, 0, 0x7fff0000 } };
-    struct { unsigned short n; void *program; } whole = { 2, program };
+    struct {
+        unsigned short code;
+        unsigned char jt, jf;
+        unsigned k;
+    } program[2] = { { 0x20, 0, 0, 0 }, { 6, 0, 0, 0x7fff0000 } };
+    struct {
+        unsigned short n;
+        void *program;
+    } whole = { 2, program };
 
     (void)i;
     return prctl(PR_SET_SECCOMP, 2, &whole);
@@ -476,10 +495,12 @@ static int make_zombie(long i) {
     return pid < 0 ? -1 : 0;
 }
 
+/* clang-format off */
 #define KINDS(X) \
     X(acl) X(acl_short) X(attribute) X(symlink) X(empty) X(md5) X(group6) X(group4) X(source4) X(options6) X(tls) X(timerfd) X(epoll) X(eventfd) X(netlink) \
     X(socketpair) X(udp) X(tcp) X(bound) X(file) X(async) X(lock) X(file_lock) X(opened) X(mapped) X(listing) X(name) X(mapping) X(timer) X(semaphores) X(message) X(watch) X(absent) X(proc) X(poll) \
     X(terminal) X(filter) X(dnotify) X(signal) X(pidfd) X(zombie)
+/* clang-format on */
 
 static const struct kind {
     const char *name;

@@ -2,11 +2,13 @@
 /*
  * Kills a process between two of its system calls, which are all that others see of it.
  *
- *     killer PARENT NAME N        the next that PARENT makes and that calls itself NAME (*: whatever that is)
- *     killer PROCESS - N          this one
- *     killer PARENT + 0           none: those that PARENT forks stand still at their birth
+ *     killer PARENT NAME N        the next that PARENT makes and that calls itself NAME (*:
+ * whatever that is) killer PROCESS - N          this one killer PARENT + 0           none: those
+ * that PARENT forks stand still at their birth
  *
- * Says "ready" once it watches. At stop number N, of those before and after each system call from then on, the quarry is killed, and "killed at N" said; or "ended after M" if it had fewer. With the end of its input it lets go of all.
+ * Says "ready" once it watches. At stop number N, of those before and after each system call from
+ * then on, the quarry is killed, and "killed at N" said; or "ended after M" if it had fewer. With
+ * the end of its input it lets go of all.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -58,7 +60,8 @@ static int resumed(pid_t pid, int status) {
     if (pid != parent && !strcmp(name, "+"))
         return 0;
     /* A new child begins with a stop that is none of its own. */
-    (void)ptrace(pid == parent && quarry != parent ? PTRACE_CONT : PTRACE_SYSCALL, pid, 0, event || is_call || number == SIGSTOP ? 0 : number);
+    (void)ptrace(pid == parent && quarry != parent ? PTRACE_CONT : PTRACE_SYSCALL, pid, 0,
+        event || is_call || number == SIGSTOP ? 0 : number);
     return 0;
 }
 
@@ -69,7 +72,8 @@ static int take_line(void) {
 }
 
 int main(int argc, char **argv) {
-    long options = PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE | PTRACE_O_TRACESYSGOOD;
+    long options =
+        PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE | PTRACE_O_TRACESYSGOOD;
     struct pollfd input = { .fd = 0, .events = POLLIN };
     pid_t pid;
     int status;
@@ -82,7 +86,7 @@ int main(int argc, char **argv) {
     if (!strcmp(name, "-"))
         quarry = parent;
     if (!strcmp(name, "+"))
-        options = PTRACE_O_TRACEFORK;       /* what it spawns goes on */
+        options = PTRACE_O_TRACEFORK; /* what it spawns goes on */
     if (ptrace(PTRACE_SEIZE, parent, 0, quarry ? PTRACE_O_TRACESYSGOOD : options) < 0)
         return fail("PTRACE_SEIZE");
     if (quarry && ptrace(PTRACE_INTERRUPT, parent, 0, 0) < 0)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a greedy program takes: `burden KIND [AMOUNT]` takes as much of one thing as it gets inside a sandbox.
+ * What a greedy program takes: `burden KIND [AMOUNT]` takes as much of one thing as it gets inside
+ * a sandbox.
  *
- * Memory kinds want AMOUNT MiB and print SURVIVED only if they had all of it at once. Counting kinds print how many they got, and
- * the errno that ended it, as "got N errno E".
+ * Memory kinds want AMOUNT MiB and print SURVIVED only if they had all of it at once. Counting
+ * kinds print how many they got, and the errno that ended it, as "got N errno E".
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -58,9 +59,11 @@ static int anonymous(long mib, int flags) {
     return survived();
 }
 
-/* Pages that no page table shows: they belong to the mapping's nameless file. The end shows that they are all there still. */
+/* Pages that no page table shows: they belong to the mapping's nameless file. The end shows that
+ * they are all there still. */
 static int hidden(long mib) {
-    char *all = mmap(NULL, (size_t)(mib * MIB), PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_SHARED, -1, 0);
+    char *all =
+        mmap(NULL, (size_t)(mib * MIB), PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_SHARED, -1, 0);
 
     if (all == MAP_FAILED)
         return 3;
@@ -120,7 +123,8 @@ static int leaderless(long mib, void *(*take)(void *)) {
     pthread_exit(NULL);
 }
 
-/* Eight processes, none of them large. They wait for each other so that all hold their share at once. */
+/* Eight processes, none of them large. They wait for each other so that all hold their share at
+ * once. */
 static int children(long mib) {
     int done[2], go[2];
     char byte;
@@ -130,7 +134,8 @@ static int children(long mib) {
         return 2;
     for (long i = 0; i < n; i++)
         if (fork() == 0) {
-            char *p = mmap(NULL, (size_t)(mib / n * MIB), PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_PRIVATE, -1, 0);
+            char *p = mmap(NULL, (size_t)(mib / n * MIB), PROT_READ | PROT_WRITE,
+                MAP_ANONYMOUS | MAP_PRIVATE, -1, 0);
 
             close(done[0]);
             close(go[1]);
@@ -180,7 +185,7 @@ static int sysv(long mib) {
         if (p == (char *)-1)
             return 3;
         touch(p, 16 * MIB);
-        shmdt(p);               /* it stays, and belongs to no process */
+        shmdt(p); /* it stays, and belongs to no process */
     }
     return survived();
 }
@@ -214,14 +219,16 @@ static int sockets(long mib) {
     return survived();
 }
 
-/* A page here and there of a large mapping of zeros: hardly any memory is the program's own, but every 2 MiB need a page table. */
+/* A page here and there of a large mapping of zeros: hardly any memory is the program's own, but
+ * every 2 MiB need a page table. */
 static int page_tables(long mib) {
     const long span = 2 * MIB;
     long tables = mib * MIB / 4096, got_here = 0;
 
     while (got_here < tables) {
         long part = tables - got_here < 16384 ? tables - got_here : 16384;
-        volatile char *p = mmap(NULL, (size_t)(part * span), PROT_READ, MAP_ANONYMOUS | MAP_PRIVATE | MAP_NORESERVE, -1, 0);
+        volatile char *p = mmap(NULL, (size_t)(part * span), PROT_READ,
+            MAP_ANONYMOUS | MAP_PRIVATE | MAP_NORESERVE, -1, 0);
 
         if (p == MAP_FAILED)
             return 3;
@@ -233,7 +240,8 @@ static int page_tables(long mib) {
     return survived();
 }
 
-/* A process may have a table of its own for those who wait, of as many places of 64 bytes as it likes. */
+/* A process may have a table of its own for those who wait, of as many places of 64 bytes as it
+ * likes. */
 static int futexes(long mib) {
     return prctl(78 /* PR_FUTEX_HASH */, 1, mib * MIB / 64, 0, 0) < 0 ? 3 : survived();
 }
@@ -255,23 +263,27 @@ static int rulesets(long mib) {
     return survived();
 }
 
-/* Filters of sockets: each is there twice, and once more in the processor's code, which has a bound for the machine as a whole. */
+/* Filters of sockets: each is there twice, and once more in the processor's code, which has a bound
+ * for the machine as a whole. */
 static int programs(long mib) {
     static struct sock_filter program[4096];
     const struct sock_fprog all = { 4096, program };
 
     for (size_t i = 0; i < 4096; i++)
-        program[i] = (struct sock_filter)BPF_STMT(i < 4095 ? BPF_ALU | BPF_ADD | BPF_K : BPF_RET | BPF_K, 0x12345678);
+        program[i] = (struct sock_filter)BPF_STMT(
+            i < 4095 ? BPF_ALU | BPF_ADD | BPF_K : BPF_RET | BPF_K, 0x12345678);
     for (long done = 0; done < mib * MIB; done += 64 << 10) {
         int ends[2];
 
-        if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) < 0 || close(ends[1]) < 0 || setsockopt(ends[0], SOL_SOCKET, SO_ATTACH_FILTER, &all, sizeof all) < 0)
+        if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) < 0 || close(ends[1]) < 0 ||
+            setsockopt(ends[0], SOL_SOCKET, SO_ATTACH_FILTER, &all, sizeof all) < 0)
             return 3;
     }
     return survived();
 }
 
-/* Where each page of a shared file would best lie is kept with the file, whether there is a page or not. */
+/* Where each page of a shared file would best lie is kept with the file, whether there is a page or
+ * not. */
 static int placements(long mib) {
     const unsigned long nodes = 1;
     int fd = open("/dev/shm/placements", O_RDWR | O_CREAT, 0600);
@@ -297,9 +309,15 @@ static long in_flight(long most) {
         if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, ends) < 0)
             break;
         for (;;) {
-            union { struct cmsghdr head; char space[CMSG_SPACE(250 * sizeof(int))]; } control = { 0 };
+            union {
+                struct cmsghdr head;
+                char space[CMSG_SPACE(250 * sizeof(int))];
+            } control = { 0 };
             struct iovec one = { "x", 1 };
-            struct msghdr message = { .msg_iov = &one, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+            struct msghdr message = { .msg_iov = &one,
+                .msg_iovlen = 1,
+                .msg_control = &control,
+                .msg_controllen = sizeof control };
             struct cmsghdr *header = CMSG_FIRSTHDR(&message);
 
             header->cmsg_level = SOL_SOCKET;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What test_session_security.py runs in sandboxes that live: one that bothers init, its own tree, commands beside it, or the copying of its files. */
+/* What test_session_security.py runs in sandboxes that live: one that bothers init, its own tree,
+ * commands beside it, or the copying of its files. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -37,8 +38,10 @@ static void say(const char *text) {
 }
 
 static int bother_init(void) {
-    static const char *const closed[] = { "mem", "environ", "maps", "auxv", "fd", "fdinfo", "map_files", "root/", "cwd/", "exe", "ns/mnt", "syscall", "stack", "pagemap", "io", NULL };
-    static const char *const fixed[] = { "oom_score_adj", "comm", "coredump_filter", "timerslack_ns", "autogroup", "clear_refs", "attr/current", NULL };
+    static const char *const closed[] = { "mem", "environ", "maps", "auxv", "fd", "fdinfo",
+        "map_files", "root/", "cwd/", "exe", "ns/mnt", "syscall", "stack", "pagemap", "io", NULL };
+    static const char *const fixed[] = { "oom_score_adj", "comm", "coredump_filter",
+        "timerslack_ns", "autogroup", "clear_refs", "attr/current", NULL };
     char bytes[64], path[64];
     struct iovec ours = { bytes, sizeof bytes }, theirs = { (void *)0x400000, sizeof bytes };
     struct rlimit none = { 0, 0 };
@@ -62,7 +65,8 @@ static int bother_init(void) {
     cpu_set_t before, after;
     (void)sched_getaffinity(1, sizeof before, &before);
     (void)sched_setaffinity(1, sizeof one, &one);
-    refused("sched_setaffinity", sched_getaffinity(1, sizeof after, &after) == 0 && CPU_EQUAL(&before, &after) ? -1 : 0);
+    refused("sched_setaffinity",
+        sched_getaffinity(1, sizeof after, &after) == 0 && CPU_EQUAL(&before, &after) ? -1 : 0);
     REFUSED(syscall(SYS_ioprio_set, 1, 1, 3 << 13));
     REFUSED(syscall(SYS_ioprio_set, 3, 0, 3 << 13));
     REFUSED(syscall(SYS_migrate_pages, 1, 0, NULL, NULL));
@@ -171,7 +175,8 @@ static int move_on(void) {
     }
     for (int i = 1; i <= 400; i++) {
         struct itimerspec when = { { 4, 0 }, { i / 100, i % 100 * 10000000 } };
-        if (timer_create(CLOCK_MONOTONIC, &event, &timer) < 0 || timer_settime(timer, 0, &when, NULL) < 0)
+        if (timer_create(CLOCK_MONOTONIC, &event, &timer) < 0 ||
+            timer_settime(timer, 0, &when, NULL) < 0)
             return 1;
     }
     pthread_create(&thread, NULL, stir, &numbers[0]);
@@ -193,7 +198,8 @@ static int mark(void) {
     setxattr("/tmp/d/other", "user.overlay.redirect", "/../p1/secret", 13, 0);
     REFUSED(setxattr("/tmp/d/sub", "trusted.overlay.opaque", "y", 1, 0));
     REFUSED(mknod("/tmp/d/w", S_IFCHR | 0600, 0));
-    REFUSED(syscall(SYS_renameat2, AT_FDCWD, "/tmp/d/hidden", AT_FDCWD, "/tmp/d/away", 4 /* RENAME_WHITEOUT */));
+    REFUSED(syscall(SYS_renameat2, AT_FDCWD, "/tmp/d/hidden", AT_FDCWD, "/tmp/d/away",
+        4 /* RENAME_WHITEOUT */));
     return failures;
 }
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads and processes that race, and some that keep others from their turn. `race WHAT` prints in which order things happened, or plays a trick and prints "done" and the seconds that a sleep of 100 took afterwards.
+ * Threads and processes that race, and some that keep others from their turn. `race WHAT` prints in
+ * which order things happened, or plays a trick and prints "done" and the seconds that a sleep of
+ * 100 took afterwards.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -115,7 +117,8 @@ static int pipes_main(void) {
         if (fork() == 0) {
             struct pollfd polled = { ends[0], POLLIN, 0 };
 
-            while (poll(&polled, 1, i % 2 ? 60000 : -1) > 0 && read(ends[0], &byte, 1) == 1 && byte != 'x')
+            while (poll(&polled, 1, i % 2 ? 60000 : -1) > 0 && read(ends[0], &byte, 1) == 1 &&
+                   byte != 'x')
                 printf("%d %c %ld\n", i, byte, now_ns());
             _exit(0);
         }
@@ -190,7 +193,8 @@ static int held(void) {
         ask_for_ever();
     }
     for (int i = 0; i < 500; i++)
-        if (waitpid(pid, &status, 0) != pid || !WIFSTOPPED(status) || ptrace(PTRACE_SYSCALL, pid, NULL, NULL) < 0)
+        if (waitpid(pid, &status, 0) != pid || !WIFSTOPPED(status) ||
+            ptrace(PTRACE_SYSCALL, pid, NULL, NULL) < 0)
             return 2;
     waitpid(pid, &status, 0);
     int r = is_served();
@@ -203,7 +207,8 @@ static int affinity(void) {
 
     CPU_ZERO(&set);
     CPU_SET(1, &set);
-    if (sched_setaffinity(0, sizeof set, &set) < 0 || syscall(SYS_sched_getaffinity, 0, 4, &set) != -1 || errno != EINVAL)
+    if (sched_setaffinity(0, sizeof set, &set) < 0 ||
+        syscall(SYS_sched_getaffinity, 0, 4, &set) != -1 || errno != EINVAL)
         return 2;
     if (syscall(438 /* pidfd_getfd */, 0, 0, 0) != -1 || errno != EPERM)
         return 3;
@@ -242,15 +247,19 @@ static int futexes(void) {
     uint32_t *words = share(4096), own = 5;
     time_t before = time(NULL);
 
-    if (futex((void *)16, FUTEX_WAIT_PRIVATE, 0, NULL, NULL) != -1 || errno != EFAULT || futex((char *)&own + 1, FUTEX_WAIT_PRIVATE, 0, NULL, NULL) != -1 || errno != EINVAL)
+    if (futex((void *)16, FUTEX_WAIT_PRIVATE, 0, NULL, NULL) != -1 || errno != EFAULT ||
+        futex((char *)&own + 1, FUTEX_WAIT_PRIVATE, 0, NULL, NULL) != -1 || errno != EINVAL)
         return 2;
-    if (futex(&own, FUTEX_WAIT_PRIVATE, 4, NULL, NULL) != -1 || errno != EAGAIN || futex(&own, FUTEX_WAIT_PRIVATE, 5, &bad, NULL) != -1 || errno != EINVAL)
+    if (futex(&own, FUTEX_WAIT_PRIVATE, 4, NULL, NULL) != -1 || errno != EAGAIN ||
+        futex(&own, FUTEX_WAIT_PRIVATE, 5, &bad, NULL) != -1 || errno != EINVAL)
         return 3;
     if (futex(&own, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, 5, NULL, NULL) != -1 || errno != EINVAL)
-        return 4;           /* no bit */
-    if (futex(&own, FUTEX_WAIT_PRIVATE, 5, &second, NULL) != -1 || errno != ETIMEDOUT || time(NULL) != before + 1)
+        return 4; /* no bit */
+    if (futex(&own, FUTEX_WAIT_PRIVATE, 5, &second, NULL) != -1 || errno != ETIMEDOUT ||
+        time(NULL) != before + 1)
         return 5;
-    if (futex(&own, FUTEX_WAKE_PRIVATE, UINT32_MAX, NULL, NULL) || futex(&own, 99, 1, NULL, NULL) != -1 || errno != ENOSYS)
+    if (futex(&own, FUTEX_WAKE_PRIVATE, UINT32_MAX, NULL, NULL) ||
+        futex(&own, 99, 1, NULL, NULL) != -1 || errno != ENOSYS)
         return 6;
     pid_t pid = fork();
     if (pid == 0) {
@@ -293,7 +302,8 @@ static int epoll;
 static void *wait_by_epoll(void *timeout) {
     struct epoll_event event;
 
-    return (void *)(intptr_t)(epoll_wait(epoll, &event, 1, (int)(intptr_t)timeout) < 0 ? -errno : 0);
+    return (
+        void *)(intptr_t)(epoll_wait(epoll, &event, 1, (int)(intptr_t)timeout) < 0 ? -errno : 0);
 }
 
 static void on_signal(int number) {
@@ -325,9 +335,22 @@ static int epoll_main(void) {
 
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
-    static const struct { const char *name; int (*run)(void); } all[] = {
-        { "threads", threads_main }, { "shared", shared_main }, { "pipes", pipes_main }, { "served", is_served }, { "stopped", stopped }, { "killed", killed }, { "held", held }, { "affinity", affinity },
-        { "execute", execute }, { "futexes", futexes }, { "crowded-futex", crowded_futex }, { "epoll", epoll_main },
+    static const struct {
+        const char *name;
+        int (*run)(void);
+    } all[] = {
+        { "threads", threads_main },
+        { "shared", shared_main },
+        { "pipes", pipes_main },
+        { "served", is_served },
+        { "stopped", stopped },
+        { "killed", killed },
+        { "held", held },
+        { "affinity", affinity },
+        { "execute", execute },
+        { "futexes", futexes },
+        { "crowded-futex", crowded_futex },
+        { "epoll", epoll_main },
     };
 
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)

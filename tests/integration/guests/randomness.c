@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What random_seed and time_start must govern, and what a guest may do to them. `chance WHAT` prints one thing that differs from run to run on a bare machine, or
- * plays a trick on init, which serves the clocks and the randomness of its guests, and prints "done" if it is still served afterwards.
+ * What random_seed and time_start must govern, and what a guest may do to them. `chance WHAT`
+ * prints one thing that differs from run to run on a bare machine, or plays a trick on init, which
+ * serves the clocks and the randomness of its guests, and prints "done" if it is still served
+ * afterwards.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -111,7 +113,8 @@ static int waits_main(void) {
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
         pthread_mutex_lock(&mutex);
-        int r = i ? pthread_cond_timedwait(&condition, &mutex, &until) : clock_nanosleep(CLOCK_REALTIME, TIMER_ABSTIME, &until, NULL);
+        int r = i ? pthread_cond_timedwait(&condition, &mutex, &until)
+                  : clock_nanosleep(CLOCK_REALTIME, TIMER_ABSTIME, &until, NULL);
         pthread_mutex_unlock(&mutex);
         clock_gettime(CLOCK_MONOTONIC, &end);
         long ns = (end.tv_sec - start.tv_sec) * 1000000000 + end.tv_nsec - start.tv_nsec;
@@ -155,7 +158,8 @@ static int woken_main(void) {
     printf("woken %d\n", r);
     sigaction(SIGALRM, &action, NULL);
     setitimer(ITIMER_REAL, &soon, NULL);
-    printf("interrupted %d\n", clock_nanosleep(CLOCK_REALTIME, TIMER_ABSTIME, &until, NULL) == EINTR);
+    printf(
+        "interrupted %d\n", clock_nanosleep(CLOCK_REALTIME, TIMER_ABSTIME, &until, NULL) == EINTR);
     return 0;
 }
 
@@ -165,7 +169,8 @@ static int canary_main(void) {
     const uint64_t *random = (const void *)getauxval(AT_RANDOM);
     void *heap = malloc(10), *map = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-    printf("%016llx %016llx heap %p map %p stack %p code %p\n", (unsigned long long)random[0], (unsigned long long)random[1], heap, map, (void *)&heap, (void *)canary_main);
+    printf("%016llx %016llx heap %p map %p stack %p code %p\n", (unsigned long long)random[0],
+        (unsigned long long)random[1], heap, map, (void *)&heap, (void *)canary_main);
     return 0;
 }
 
@@ -199,7 +204,7 @@ static int orphans_main(void) {
             _exit(0);
         }
         close(ends[1]);
-        (void)!read(ends[0], &byte, 1);         /* until the last of them is gone */
+        (void)!read(ends[0], &byte, 1); /* until the last of them is gone */
         close(ends[0]);
         while (wait(NULL) > 0)
             ;
@@ -257,7 +262,8 @@ static int second_listener(void) {
     struct sock_filter allow = { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW };
     struct sock_fprog program = { 1, &allow };
 
-    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program) != -1)
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program) !=
+        -1)
         return 2;
     printf("errno %d\n", errno);
     return is_served();
@@ -269,12 +275,14 @@ static void marker(void) {
 
 /* Another's pages where the vDSO was: they are not init's to change. */
 static int moved_vdso(void) {
-    char *vdso = (char *)getauxval(AT_SYSINFO_EHDR), *to = mmap(NULL, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *vdso = (char *)getauxval(AT_SYSINFO_EHDR),
+         *to = mmap(NULL, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (mremap(vdso, 8192, 8192, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED)
         return 2;
     marker();
-    char *mine = mmap(vdso, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    char *mine =
+        mmap(vdso, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     memset(mine, 7, 8192);
     marker();
     for (int i = 0; i < 8192; i++)
@@ -286,19 +294,24 @@ static int moved_vdso(void) {
 }
 
 static int bad_memory(void) {
-    char *readable = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *half = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *readable = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+         *half = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     munmap(half + 4096, 4096);
-    if (syscall(SYS_getrandom, readable, 8, 0) != -1 || errno != EFAULT || syscall(SYS_getrandom, (void *)8, 8, 0) != -1 || errno != EFAULT)
+    if (syscall(SYS_getrandom, readable, 8, 0) != -1 || errno != EFAULT ||
+        syscall(SYS_getrandom, (void *)8, 8, 0) != -1 || errno != EFAULT)
         return 2;
-    if (syscall(SYS_getrandom, half + 4090, 100, 0) != 6 || syscall(SYS_getrandom, half, 8, 0xff00) != -1 || errno != EINVAL)
+    if (syscall(SYS_getrandom, half + 4090, 100, 0) != 6 ||
+        syscall(SYS_getrandom, half, 8, 0xff00) != -1 || errno != EINVAL)
         return 3;
-    if (syscall(SYS_getrandom, half, -1ul, 0) < 1 || syscall(SYS_clock_gettime, CLOCK_REALTIME, readable) != -1 || errno != EFAULT)
+    if (syscall(SYS_getrandom, half, -1ul, 0) < 1 ||
+        syscall(SYS_clock_gettime, CLOCK_REALTIME, readable) != -1 || errno != EFAULT)
         return 4;
     return is_served();
 }
 
-/* Its own stream's state is not a guest's to set; and init does not take its word for whose it is. */
+/* Its own stream's state is not a guest's to set; and init does not take its word for whose it is.
+ */
 static int limits(void) {
     struct rlimit none = { 0, 0 }, now;
 
@@ -357,7 +370,7 @@ static int foreign(void) {
     pid_t pid = fork();
 
     if (pid == 0) {
-        int r = 355;            /* getrandom of i386 */
+        int r = 355; /* getrandom of i386 */
 
         __asm__ volatile("int $0x80" : "+a"(r) : "b"(0), "c"(0), "d"(0) : "memory");
         _exit(r == 0 ? 3 : 4);
@@ -376,9 +389,24 @@ static int undumpable(void) {
 
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
-    static const struct { const char *name; int (*run)(void); } all[] = {
-        { "clocks", clocks_main }, { "waits", waits_main }, { "woken", woken_main }, { "canary", canary_main }, { "orphans", orphans_main }, { "threads", threads_main }, { "large", large_main },
-        { "second-listener", second_listener }, { "moved-vdso", moved_vdso }, { "bad-memory", bad_memory }, { "limits", limits }, { "killed", killed_while_asking }, { "undumpable", undumpable }, { "foreign", foreign },
+    static const struct {
+        const char *name;
+        int (*run)(void);
+    } all[] = {
+        { "clocks", clocks_main },
+        { "waits", waits_main },
+        { "woken", woken_main },
+        { "canary", canary_main },
+        { "orphans", orphans_main },
+        { "threads", threads_main },
+        { "large", large_main },
+        { "second-listener", second_listener },
+        { "moved-vdso", moved_vdso },
+        { "bad-memory", bad_memory },
+        { "limits", limits },
+        { "killed", killed_while_asking },
+        { "undumpable", undumpable },
+        { "foreign", foreign },
     };
 
     if (!strcmp(what, "nothing"))

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What waits under a virtual clock, and what a guest may do to that clock. `virtual WHAT` prints how long things took by the clock, to the millisecond, or plays a trick and prints "done" and the seconds
- * that a sleep of 100 took afterwards.
+ * What waits under a virtual clock, and what a guest may do to that clock. `virtual WHAT` prints
+ * how long things took by the clock, to the millisecond, or plays a trick and prints "done" and the
+ * seconds that a sleep of 100 took afterwards.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -133,7 +134,7 @@ static int waits_main(void) {
     if (id >= 0)
         say("semop", semtimedop(id, &down, 1, &ten) < 0 ? errno : 0);
     else
-        say("semop", sleep(10) + EAGAIN);       /* where policies have no System V IPC */
+        say("semop", sleep(10) + EAGAIN); /* where policies have no System V IPC */
     return 0;
 }
 
@@ -144,7 +145,9 @@ static void on_timer(union sigval value) {
 static int timers_main(void) {
     struct itimerval interval = { { 3, 0 }, { 10, 0 } };
     struct itimerspec once = { .it_value = { 10, 0 } }, every = { { 10, 0 }, { 5, 0 } }, left;
-    struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1, .sigev_value.sival_int = 5 };
+    struct sigevent event = {
+        .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1, .sigev_value.sival_int = 5
+    };
     sigset_t usr1;
     siginfo_t info;
     timer_t timer;
@@ -180,7 +183,9 @@ static int timers_main(void) {
     sigwaitinfo(&usr1, &info);
     say("overdue", timer_delete(timer));
 
-    event = (struct sigevent){ .sigev_notify = SIGEV_THREAD, .sigev_notify_function = on_timer, .sigev_value.sival_int = 42 };
+    event = (struct sigevent){
+        .sigev_notify = SIGEV_THREAD, .sigev_notify_function = on_timer, .sigev_value.sival_int = 42
+    };
     once.it_value = (struct timespec){ 10, 0 };
     timer_create(CLOCK_REALTIME, &event, &timer);
     timer_settime(timer, 0, &once, NULL);
@@ -266,7 +271,8 @@ static int early_main(void) {
     say("sleep", sleep(3600));
 
     /* Stopped and continued, a sleep goes on; a signal that kills does so at once. */
-    for (int number = SIGCONT; number == SIGCONT || number == SIGTERM; number = number == SIGCONT ? SIGTERM : 0) {
+    for (int number = SIGCONT; number == SIGCONT || number == SIGTERM;
+         number = number == SIGCONT ? SIGTERM : 0) {
         int status = 0;
         pid_t pid = fork();
 
@@ -289,7 +295,8 @@ static int early_main(void) {
 
 /* All that can be asked for the time, after an hour. */
 static int clocks_main(void) {
-    static const int clocks[] = { CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_TAI, CLOCK_MONOTONIC, CLOCK_MONOTONIC_RAW, CLOCK_MONOTONIC_COARSE, CLOCK_BOOTTIME };
+    static const int clocks[] = { CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_TAI, CLOCK_MONOTONIC,
+        CLOCK_MONOTONIC_RAW, CLOCK_MONOTONIC_COARSE, CLOCK_BOOTTIME };
     int64_t before[7];
     struct timeval v;
     struct sysinfo info;
@@ -302,12 +309,15 @@ static int clocks_main(void) {
     long uptime = info.uptime;
     sleep(3600);
     for (int i = 0; i < 7; i++)
-        printf("clock %d: %lld, by a call %lld\n", clocks[i], (long long)(ms_of(clocks[i], false) - before[i]), (long long)(ms_of(clocks[i], true) - before[i]));
+        printf("clock %d: %lld, by a call %lld\n", clocks[i],
+            (long long)(ms_of(clocks[i], false) - before[i]),
+            (long long)(ms_of(clocks[i], true) - before[i]));
     gettimeofday(&v, NULL);
     printf("gettimeofday %lld\n", (long long)(v.tv_sec - before[0] / 1000));
     syscall(SYS_gettimeofday, &v, NULL);
     printf("by a call %lld\n", (long long)(v.tv_sec - before[0] / 1000));
-    printf("time %lld, by a call %lld\n", (long long)(time(NULL) - day), (long long)(syscall(SYS_time, NULL) - day));
+    printf("time %lld, by a call %lld\n", (long long)(time(NULL) - day),
+        (long long)(syscall(SYS_time, NULL) - day));
     printf("times %lld\n", (long long)(times(&times_of) - ticks) / 100);
     sysinfo(&info);
     printf("sysinfo %ld load %lu\n", info.uptime - uptime, info.loads[0]);
@@ -380,7 +390,8 @@ static uint64_t *find_page(void) {
 }
 
 static int lying_page(void) {
-    static const uint64_t lies[] = { UINT64_MAX, 1ull << 63, INT64_MAX, 1ull << 61, (1ull << 61) - 1, 0 };
+    static const uint64_t lies[] = { UINT64_MAX, 1ull << 63, INT64_MAX, 1ull << 61,
+        (1ull << 61) - 1, 0 };
     uint64_t *page = find_page(), real;
     struct timespec t = { 0, 1000000 };
 
@@ -398,13 +409,13 @@ static int lying_page(void) {
     }
     page[0] = real;
     page[1] = 0;
-    sleep(1);                   /* init tells it again */
+    sleep(1); /* init tells it again */
     return is_served();
 }
 
 /* Neither can it be cut off under init. */
 static int sealed_page(void) {
-    int fd = (int)syscall(SYS_clock_gettime, 1919904876, NULL);         /* not from the vDSO: no page */
+    int fd = (int)syscall(SYS_clock_gettime, 1919904876, NULL); /* not from the vDSO: no page */
 
     if (fd >= 0 || errno != EINVAL || syscall(SYS_clock_gettime, 1919904877, 4096) != -1)
         return 2;
@@ -420,15 +431,20 @@ static int sealed_page(void) {
 }
 
 static int bad_times(void) {
-    static const struct timespec bad[] = { { -1, 0 }, { 0, -1 }, { 0, 1000000000 }, { INT64_MIN, 5 } };
+    static const struct timespec bad[] = { { -1, 0 }, { 0, -1 }, { 0, 1000000000 },
+        { INT64_MIN, 5 } };
     struct timespec far = { INT64_MAX, 999999999 };
 
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        if (syscall(SYS_nanosleep, &bad[i], NULL) != -1 || errno != EINVAL || syscall(SYS_clock_nanosleep, 1, 1, &bad[i], NULL) != -1 || errno != EINVAL)
+        if (syscall(SYS_nanosleep, &bad[i], NULL) != -1 || errno != EINVAL ||
+            syscall(SYS_clock_nanosleep, 1, 1, &bad[i], NULL) != -1 || errno != EINVAL)
             return 2;
-    if (syscall(SYS_nanosleep, 8, NULL) != -1 || errno != EFAULT || syscall(SYS_poll, 8, 1, 10) != -1 || errno != EFAULT)
+    if (syscall(SYS_nanosleep, 8, NULL) != -1 || errno != EFAULT ||
+        syscall(SYS_poll, 8, 1, 10) != -1 || errno != EFAULT)
         return 3;
-    if (syscall(SYS_timer_settime, 12345, 0, &far, NULL) != -1 || syscall(SYS_timerfd_settime, 0, 0, &far, NULL) != -1 || syscall(SYS_timer_create, 99, NULL, NULL) != -1)
+    if (syscall(SYS_timer_settime, 12345, 0, &far, NULL) != -1 ||
+        syscall(SYS_timerfd_settime, 0, 0, &far, NULL) != -1 ||
+        syscall(SYS_timer_create, 99, NULL, NULL) != -1)
         return 4;
     handle(SIGALRM);
     alarm(1);
@@ -506,7 +522,8 @@ static int traced(void) {
     return is_served();
 }
 
-/* A timer whose signal nobody takes must not keep init busy; nor do more of them than it has room for. */
+/* A timer whose signal nobody takes must not keep init busy; nor do more of them than it has room
+ * for. */
 static int many_timers(void) {
     struct itimerval often = { { 0, 1 }, { 0, 1 } };
     struct itimerspec each = { { 0, 1 }, { 0, 1 } };
@@ -550,8 +567,13 @@ static int spinner(void) {
     return is_served();
 }
 
-/* A process executes while init cuts waits of its threads short, and one of these, dead, has a tracer that does not look: until it does, the execve holds what a tracer that comes, as init then, has to wait for. */
-static struct { volatile pid_t thread; volatile bool has_tracer; } *shared;
+/* A process executes while init cuts waits of its threads short, and one of these, dead, has a
+ * tracer that does not look: until it does, the execve holds what a tracer that comes, as init
+ * then, has to wait for. */
+static struct {
+    volatile pid_t thread;
+    volatile bool has_tracer;
+} * shared;
 static int never_ready[2];
 
 static void *be_traced(void *unused) {
@@ -625,7 +647,8 @@ static int exec_race(void) {
             waitid(P_PID, (id_t)shared->thread, &ended, WEXITED | WNOHANG | WNOWAIT | __WALL);
             ask_often(10);
         }
-        syscall(SYS_clock_gettime, CLOCK_REALTIME, &(struct timespec){ 0 });    /* of init, if it is there */
+        syscall(SYS_clock_gettime, CLOCK_REALTIME,
+            &(struct timespec){ 0 }); /* of init, if it is there */
         kill(pid, SIGKILL);
         waitpid(shared->thread, &status, __WALL);
         waitpid(pid, &status, 0);
@@ -633,7 +656,8 @@ static int exec_race(void) {
     return is_served();
 }
 
-/* What the kernel tells of an epoll that watches a thousand files is long, and told for each timer in the table, twice. */
+/* What the kernel tells of an epoll that watches a thousand files is long, and told for each timer
+ * in the table, twice. */
 static int dear_descriptor(void) {
     struct itimerspec each = { { 0, 0 }, { 1, 0 } };
     struct epoll_event event = { .events = EPOLLIN };
@@ -654,9 +678,26 @@ static int dear_descriptor(void) {
 
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
-    static const struct { const char *name; int (*run)(void); } all[] = {
-        { "waits", waits_main }, { "timers", timers_main }, { "early", early_main }, { "clocks", clocks_main }, { "order", order_main }, { "same-time", same_time_main }, { "served", is_served },
-        { "lying-page", lying_page }, { "sealed-page", sealed_page }, { "bad-times", bad_times }, { "crowd", crowd }, { "storm", storm }, { "traced", traced }, { "many-timers", many_timers }, { "spinner", spinner }, { "exec-race", exec_race },
+    static const struct {
+        const char *name;
+        int (*run)(void);
+    } all[] = {
+        { "waits", waits_main },
+        { "timers", timers_main },
+        { "early", early_main },
+        { "clocks", clocks_main },
+        { "order", order_main },
+        { "same-time", same_time_main },
+        { "served", is_served },
+        { "lying-page", lying_page },
+        { "sealed-page", sealed_page },
+        { "bad-times", bad_times },
+        { "crowd", crowd },
+        { "storm", storm },
+        { "traced", traced },
+        { "many-timers", many_timers },
+        { "spinner", spinner },
+        { "exec-race", exec_race },
         { "dear-descriptor", dear_descriptor },
     };
 

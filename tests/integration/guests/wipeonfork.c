@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Says of a region again and again that forks are to have zeros in its place, and that they are to have it; and writes to so much besides that no snapshot is what has changed.
+ * Says of a region again and again that forks are to have zeros in its place, and that they are to
+ * have it; and writes to so much besides that no snapshot is what has changed.
  *
- * A byte on its input is answered by how often the region was not what it had written, while forks were to have it.
+ * A byte on its input is answered by how often the region was not what it had written, while forks
+ * were to have it.
  */
 #include <poll.h>
 #include <stdint.h>
