@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/verifiers.md run as printed, and hold against programs that try to fool them."""
+"""The examples of docs/verifiers.md hold against programs that try to fool them. test_documented_commands.py runs them as printed."""
 
 import pathlib
 import re
@@ -13,11 +13,6 @@ HONEST = '"print(sum(map(int, input().split())))\\n"'
 
 def test_the_page_has_its_examples():
     assert len(EXAMPLES) == 3 and sum(HONEST in example for example in EXAMPLES) == 2
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=["first", "own sandbox", "child"])
-def test_an_example_passes_as_printed(example):
-    exec(compile(example, str(PAGE), "exec"), {})
 
 
 ATTACKS = {
