@@ -154,7 +154,7 @@ class BatchTask:
         }
         self.request = Request(**self.arguments, is_code=language == "python")
 
-    def again(self, error: Optional[RollboxError], retries: int) -> Optional[float]:
+    def next_delay(self, error: Optional[RollboxError], retries: int) -> Optional[float]:
         """The delay in seconds before another attempt; None: this was the last."""
         self.attempts += 1
         delay = retry_delay(error, self.attempts, retries)
@@ -169,7 +169,7 @@ class BatchTask:
             )
         return delay
 
-    def row(self, error: RollboxError, text: bool) -> Result[Any]:
+    def error_row(self, error: RollboxError, text: bool) -> Result[Any]:
         """The row of a job that could not be run."""
         return error_result(error, text, self.id)
 
@@ -229,9 +229,9 @@ class _Batch:
         self.running: dict[PendingRun, BatchTask] = {}
         self.ended: deque[PendingRun] = deque()
         self.dispatcher: Optional[int] = None  # the thread that is in our own dispatch
-        self.ear, self.mouth = socket.socketpair()
-        self.ear.setblocking(False)
-        self.mouth.setblocking(False)
+        self.wake_reader, self.wake_writer = socket.socketpair()
+        self.wake_reader.setblocking(False)
+        self.wake_writer.setblocking(False)
 
     def start(self, task: BatchTask) -> None:
         assert task.request is not None
@@ -244,7 +244,7 @@ class _Batch:
             with contextlib.suppress(
                 OSError
             ):  # full: it will be heard anyway; closed: nobody waits
-                self.mouth.send(b"\0")
+                self.wake_writer.send(b"\0")
 
     def wait(self, timeout_s: Optional[float]) -> Iterator[tuple[BatchTask, Result[Any]]]:
         """Waits until a task has ended, up to timeout_s; yields the ended tasks and results."""
@@ -253,7 +253,7 @@ class _Batch:
                 pending.connection.fd: pending.connection for pending in self.running
             }
             poll = select.poll()
-            for fd in (self.ear.fileno(), *connections):
+            for fd in (self.wake_reader.fileno(), *connections):
                 poll.register(fd, select.POLLIN)
             ready = poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)
             self.dispatcher = threading.get_ident()
@@ -263,7 +263,7 @@ class _Batch:
                         connections[fd].dispatch()
                     else:
                         with contextlib.suppress(BlockingIOError):
-                            self.ear.recv(4096)
+                            self.wake_reader.recv(4096)
             finally:
                 self.dispatcher = None
         while self.ended:
@@ -277,8 +277,8 @@ class _Batch:
         for pending in self.running:
             pending.abandon()
         self.running.clear()
-        self.ear.close()
-        self.mouth.close()
+        self.wake_reader.close()
+        self.wake_writer.close()
 
 
 class BatchRecorder:
@@ -300,13 +300,13 @@ class BatchRecorder:
         """Runs a task to its last attempt."""
         while True:
             result = self._attempt(task)
-            delay = task.again(result.error, self.retries)
+            delay = task.next_delay(result.error, self.retries)
             if delay is None or self._closed.wait(delay):
                 return task, result
 
     def _attempt(self, task: BatchTask) -> Result[Any]:
         if task.error is not None:
-            return task.row(task.error, self.text)
+            return task.error_row(task.error, self.text)
         assert self.record is not None
         box = None
         try:
@@ -326,9 +326,9 @@ class BatchRecorder:
                 result = box.exec(arguments.pop("argv"), text=self.text, **arguments)
             return dataclasses.replace(result, id=task.id)
         except RollboxError as error:
-            return task.row(error, self.text)
+            return task.error_row(error, self.text)
         except OSError as error:  # the record's file
-            return task.row(
+            return task.error_row(
                 IOFailed(
                     f"the record of job {task.id}: {error}", stage="arguments", errno=error.errno
                 ),
@@ -508,9 +508,9 @@ def _iterate(
                         batch.start(task)
                         continue
                     except RollboxError as error:
-                        finished.append((task, task.row(error, text)))
+                        finished.append((task, task.error_row(error, text)))
                 else:
-                    finished.append((task, task.row(task.error, text)))
+                    finished.append((task, task.error_row(task.error, text)))
                 break  # a row to hand out before the next start: a run of bad jobs must not pile up
             if not finished:
                 if not batch.running and not waiting:
@@ -522,7 +522,7 @@ def _iterate(
                 )
                 finished.extend(batch.wait(None if due is None else due - time.monotonic()))
             for task, result in finished:
-                delay = task.again(result.error, retries)
+                delay = task.next_delay(result.error, retries)
                 if delay is not None:
                     task.due = time.monotonic() + delay
                     waiting.append(task)

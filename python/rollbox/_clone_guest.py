@@ -29,14 +29,14 @@ import types
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
 CONTROL, RESULTS = 3, 4
-MOST = 1 << 16
+MAX_TEXT = 1 << 16
 FILLING = 4 << 20  # bytes at most, should the allocator be another
 POOL_HEADER = 48
 LINE = 1024  # bytes that a clone's line has at most: it is written, and read, at once
 filler: List[object] = []
 
 
-def take() -> Dict[str, Any]:
+def receive() -> Dict[str, Any]:
     """Reads a message."""
 
     def exactly(n: int) -> bytes:
@@ -60,12 +60,12 @@ def write(data: bytes, fd: int) -> None:
         data = data[os.write(fd, data) :]
 
 
-def give(message: Dict[str, Any]) -> None:
+def send(message: Dict[str, Any]) -> None:
     """Sends a message as JSON."""
     write(json.dumps(message).encode("ascii"), RESULTS)
 
 
-def encoded(value: Any, encode: Callable[[Any], Any], most: int) -> bytes:
+def encode_value(value: Any, encode: Callable[[Any], Any], max_bytes: int) -> bytes:
     """The text of a value. Numbers take a short cut past the encoder and its objects."""
     if type(value) is int and -1 << 63 < value < 1 << 63:
         data = b'{"value": %d}' % value
@@ -73,22 +73,26 @@ def encoded(value: Any, encode: Callable[[Any], Any], most: int) -> bytes:
         data = b'{"value": %b}' % repr(value).encode("ascii")
     else:
         data = json.dumps({"value": encode(value)}).encode("ascii")
-    if len(data) > most:
-        raise ValueError(f"the value has {len(data)} bytes, and max_value is {most}")
+    if len(data) > max_bytes:
+        raise ValueError(f"the value has {len(data)} bytes, and max_value is {max_bytes}")
     return data
 
 
-def take_line(fd: int) -> Tuple[int, int, Optional[bytes]]:
+def read_line(fd: int) -> Tuple[int, int, Optional[bytes]]:
     """The clone's number, the length that its value may have, and its seed."""
     line = os.read(fd, LINE)
     if not line:
         os._exit(0)  # nobody wants anything any more
-    number, most, fresh = line.split()
+    number, max_bytes, fresh = line.split()
     os.environ["CLONE_ID"] = number.decode("ascii")
-    return int(number), int(most), None if fresh == b"-" else bytes.fromhex(fresh.decode("ascii"))
+    return (
+        int(number),
+        int(max_bytes),
+        None if fresh == b"-" else bytes.fromhex(fresh.decode("ascii")),
+    )
 
 
-def told(problem: BaseException) -> Dict[str, str]:
+def describe(problem: BaseException) -> Dict[str, str]:
     """The texts that are sent of an exception. Its own methods may fail, too."""
     kind = type(problem)
     try:
@@ -108,7 +112,7 @@ def told(problem: BaseException) -> Dict[str, str]:
         if kind.__module__ in ("builtins", "__main__")
         else f"{kind.__module__}.{kind.__qualname__}"
     )
-    return {"type": name[:MOST], "message": message[:MOST], "traceback": lines[-MOST:]}
+    return {"type": name[:MAX_TEXT], "message": message[:MAX_TEXT], "traceback": lines[-MAX_TEXT:]}
 
 
 class Sources(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
@@ -165,11 +169,11 @@ def flush() -> None:
 def end(message: Dict[str, Any], status: int) -> NoReturn:
     """Sends a last message and ends the process."""
     flush()
-    give(message)
+    send(message)
     os._exit(status)
 
 
-def fill() -> None:
+def fill_free_blocks() -> None:
     """Takes the free blocks of pages that are in use.
 
     What a clone allocates then lies together in few pages. A pool of CPython's allocator is fresh
@@ -192,9 +196,9 @@ def ready() -> None:
     flush()
     # A collection would write to every object, and so copy its page in each clone.
     gc.collect()
-    fill()
+    fill_free_blocks()
     gc.freeze()
-    give({"ready": True})
+    send({"ready": True})
 
 
 def rehearse(encode: Callable[[Any], Any]) -> None:
@@ -204,9 +208,9 @@ def rehearse(encode: Callable[[Any], Any]) -> None:
     try:
         for value in (0, 0.0, None):
             os.write(here, b"0 1024 -\n")
-            _, most, fresh = take_line(there)
+            _, max_bytes, fresh = read_line(there)
             reseed(fresh)  # as every clone does, whatever it was before
-            data = encoded(value, encode, most)
+            data = encode_value(value, encode, max_bytes)
             flush()
             write(data, here)
             os.read(there, LINE)
@@ -219,7 +223,7 @@ def rehearse(encode: Callable[[Any], Any]) -> None:
             os.environ["CLONE_ID"] = kept
 
 
-def work_on(setup: Dict[str, Any]) -> NoReturn:
+def run_functions(setup: Dict[str, Any]) -> NoReturn:
     """Runs functions: init_fn here, work_fn in each clone."""
     there = list(sys.version_info[:2])
     if setup["version"] != there:
@@ -230,7 +234,7 @@ def work_on(setup: Dict[str, Any]) -> NoReturn:
         init, work = pickle.loads(base64.b64decode(setup["functions"]))
         state = init() if init is not None else None
     except BaseException as problem:
-        end({"raised": told(problem)}, 1)
+        end({"raised": describe(problem)}, 1)
     from rollbox_safe_values import encode  # type: ignore[import-not-found]
 
     takes = setup["takes"]
@@ -243,10 +247,10 @@ def work_on(setup: Dict[str, Any]) -> NoReturn:
     except Exception:  # what init_fn has done to this interpreter is each clone's to find out
         pass
     ready()
-    number, most, fresh = take_line(CONTROL)
+    number, max_bytes, fresh = read_line(CONTROL)
     try:
         reseed(fresh)
-        data = encoded(work(*(number, state)[:takes]), encode, most)
+        data = encode_value(work(*(number, state)[:takes]), encode, max_bytes)
         flush()
         write(data, RESULTS)
         os._exit(0)
@@ -256,10 +260,10 @@ def work_on(setup: Dict[str, Any]) -> NoReturn:
             status = (
                 problem.code if isinstance(problem.code, int) else 0 if problem.code is None else 1
             )
-        end({"raised": told(problem)}, status & 0xFF)
+        end({"raised": describe(problem)}, status & 0xFF)
 
 
-def go_on(code: str) -> None:
+def run_programs(code: str) -> None:
     """Runs programs: one here, and one in each clone, in the same `__main__`."""
     space = types.ModuleType("__main__")
     sys.modules["__main__"] = space
@@ -267,9 +271,9 @@ def go_on(code: str) -> None:
     try:
         exec(compile(code, "<template>", "exec", dont_inherit=True), vars(space))
     except BaseException as problem:
-        end({"raised": told(problem)}, 1)
+        end({"raised": describe(problem)}, 1)
     ready()
-    words = take()["argv"]
+    words = receive()["argv"]
     os.close(CONTROL)
     os.close(RESULTS)
     reseed(None)
@@ -305,11 +309,11 @@ def main() -> None:
     """Runs what the first message has."""
     for fd in (CONTROL, RESULTS):
         os.set_inheritable(fd, False)
-    setup = take()
+    setup = receive()
     if "code" in setup:
-        go_on(setup["code"])
+        run_programs(setup["code"])
     else:
-        work_on(setup)
+        run_functions(setup)
 
 
 main()

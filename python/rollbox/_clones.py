@@ -340,7 +340,7 @@ def _raised(message: dict[str, Any], id: Optional[int]) -> Optional[WorkFailed]:
     return WorkFailed(name, said, traceback, id)
 
 
-def _chance(seed: Optional[int], number: int) -> str:
+def _seed_text(seed: Optional[int], number: int) -> str:
     """The text from which a clone seeds its random generators."""
     return "-" if seed is None else hashlib.sha512(f"{seed}:{number}".encode("ascii")).hexdigest()
 
@@ -400,7 +400,7 @@ class _Task:
             self.pending = handle.begin(AttachRequest(command), on_end)
             with contextlib.suppress(BrokenPipeError):  # it has ended, which is about to be told
                 os.write(
-                    control, f"{self.index} {most} {_chance(seed, self.index)}\n".encode("ascii")
+                    control, f"{self.index} {most} {_seed_text(seed, self.index)}\n".encode("ascii")
                 )
         finally:
             if control >= 0:
@@ -501,11 +501,11 @@ class CloneLoop:
         self.dispatcher: Optional[int] = None
         self.connection: Any = None
         self.stopped = False
-        self.ear, self.mouth = socket.socketpair()
-        self.ear.setblocking(False)
-        self.mouth.setblocking(False)
+        self.wake_reader, self.wake_writer = socket.socketpair()
+        self.wake_reader.setblocking(False)
+        self.wake_writer.setblocking(False)
         self.poll = select.epoll()
-        self.poll.register(self.ear, select.EPOLLIN)
+        self.poll.register(self.wake_reader, select.EPOLLIN)
 
     def begin(self, tasks: Sequence[_Task]) -> None:
         """Makes sandboxes for tasks and lets them go on. What cannot be is in `done`."""
@@ -543,7 +543,7 @@ class CloneLoop:
     def wake(self) -> None:
         """Ends the waiting of the loop's thread."""
         with contextlib.suppress(OSError):  # full: it will be heard anyway; closed: nobody waits
-            self.mouth.send(b"\0")
+            self.wake_writer.send(b"\0")
 
     def stop(self) -> None:
         """Ends the loop."""
@@ -555,14 +555,14 @@ class CloneLoop:
         if self.reading.pop(task.results, None) is not None:
             self.poll.unregister(task.results)
 
-    def first_due(self) -> Optional[_Task]:
+    def next_deadline(self) -> Optional[_Task]:
         """The clone whose time-out comes first: the one that began first, as all have the same."""
         return next((task for task in self.running.values() if task.deadline is not None), None)
 
     def wait(self, until: Optional[float]) -> None:
         """Waits until a clone has ended, or until a time."""
         if not self.ended:
-            first = self.first_due()
+            first = self.next_deadline()
             due = min(
                 (
                     one
@@ -587,9 +587,9 @@ class CloneLoop:
                             self.connection = None
                     else:
                         with contextlib.suppress(BlockingIOError):
-                            self.ear.recv(4096)
+                            self.wake_reader.recv(4096)
                 while True:
-                    late = self.first_due()
+                    late = self.next_deadline()
                     if late is None or late.deadline is None or late.deadline > time.monotonic():
                         break
                     late.kill(True)
@@ -612,8 +612,8 @@ class CloneLoop:
             task.close()
         self.running.clear()
         self.poll.close()
-        self.ear.close()
-        self.mouth.close()
+        self.wake_reader.close()
+        self.wake_writer.close()
 
 
 def _not_run(index: int, problem: RollboxError) -> Clone[bytes, Any]:
@@ -726,7 +726,7 @@ class CloneWork(Generic[_R]):
             run = handle.start(request)
         allowed = allowed_s(box.policy.timeout)
         try:
-            _exchange(handle, id, self._python, run, control, results, functions, allowed)
+            _send_functions(handle, id, self._python, run, control, results, functions, allowed)
             options = state_options("keep")
             state = handle.json("rollbox_snapshot", None, ctypes.byref(options))
             return _WarmState(weakref.ref(handle), id, state["id"])
@@ -994,7 +994,7 @@ class ClonePool(Generic[_R]):
         )
 
 
-def _exchange(
+def _send_functions(
     handle: Handle,
     id: str,
     python: str,

@@ -168,7 +168,7 @@ class Engine:
                 try:
                     return action(connection)
                 except LOST_ERRORS as error:
-                    connection.lose(error)
+                    connection.mark_lost(error)
                     if last:
                         raise
         raise AssertionError

@@ -53,18 +53,18 @@ from ._core.result import Outcome, Result
 from ._files import download, read_file, upload
 from ._grade_outputs import (
     DISTRUSTED,
-    Carrier,
-    Refused,
+    OutputCopier,
+    OutputsRefused,
     Rules,
-    below,
-    entries,
-    is_full,
-    is_kernels,
-    is_system,
+    is_below,
+    is_kernel_path,
+    is_out_of_space,
+    is_system_path,
     limit_of,
-    look,
-    matches,
+    list_directory,
+    matches_any,
     parents,
+    stat_path,
 )
 from ._process import finish_result
 from ._session import Session
@@ -163,7 +163,7 @@ def _warn_once(what: str) -> None:
         warnings.warn(what, UnsafeGrading, stacklevel=5)
 
 
-def _refuse(
+def _failed_grade(
     reason: str,
     text: bool,
     reset: Sequence[str] = (),
@@ -172,7 +172,9 @@ def _refuse(
 ) -> Grade[Any]:
     """A Grade that failed by what the guest did."""
     if result is not None:
-        return Grade(**_of(result), reset=tuple(reset), reason=reason, dropped=dict(dropped or {}))
+        return Grade(
+            **_fields_of(result), reset=tuple(reset), reason=reason, dropped=dict(dropped or {})
+        )
     message = f"grade: {reason}\n"
     return Grade(
         outcome=Outcome.EXIT,
@@ -186,22 +188,22 @@ def _refuse(
     )
 
 
-def _of(result: Result[Any]) -> dict[str, Any]:
+def _fields_of(result: Result[Any]) -> dict[str, Any]:
     return {one.name: getattr(result, one.name) for one in fields(Result)}
 
 
 def _remove(handle: Handle, path: str) -> bool:
     """Removes whatever is at a path; False if nothing was."""
-    if look(handle, path) is None:
+    if stat_path(handle, path) is None:
         return False
     handle.call("rollbox_file_remove", os.fsencode(path), True)
     return True
 
 
-def _real_parents(handle: Handle, path: str, reset: set[str]) -> None:
+def _make_parents(handle: Handle, path: str, reset: set[str]) -> None:
     """Makes sure that the parents of a path are directories; replaces what is in the way."""
     for directory in parents(path):
-        found = look(handle, directory)
+        found = stat_path(handle, directory)
         if found is not None and found.type == "directory":
             continue
         try:
@@ -220,7 +222,7 @@ def _real_parents(handle: Handle, path: str, reset: set[str]) -> None:
             ) from None
 
 
-def _shadows(path: str) -> Iterator[str]:
+def _shadowing_paths(path: str) -> Iterator[str]:
     """What Python would load in place of a module at this path.
 
     A package or an extension of its name, beside it.
@@ -246,7 +248,7 @@ def _absolute(what: str, path: object, cwd: str) -> str:
     whole = "/" + whole.lstrip("/")
     if whole == "/":
         raise InvalidArgument(f"grade: {what} cannot be the root directory", stage="arguments")
-    if is_kernels(whole):
+    if is_kernel_path(whole):
         raise InvalidArgument(
             f"grade: {what} {path!r} is the kernel's, no file of the sandbox", stage="arguments"
         )
@@ -393,7 +395,7 @@ def _clean_root(job: _Job, stack: contextlib.ExitStack) -> Session:
     return made
 
 
-def _carry_all(job: _Job, carrier: Carrier, state: Session) -> None:
+def _copy_all_changes(job: _Job, copier: OutputCopier, state: Session) -> None:
     """Without named outputs: copies everything that changed since the clean snapshot.
 
     The directories of programs are left out.
@@ -402,16 +404,16 @@ def _carry_all(job: _Job, carrier: Carrier, state: Session) -> None:
     added: list[str] = []
     for change in sorted(changes, key=lambda one: one.path):
         path = change.path
-        if any(below(path, other) for other in added[-1:]):
+        if any(is_below(path, other) for other in added[-1:]):
             continue
-        if is_system(path) and not below(path, job.cwd):
+        if is_system_path(path) and not is_below(path, job.cwd):
             if change.type != "directory":
-                carrier.taken.dropped[path] = "it is where programs are; name it as an output"
+                copier.taken.dropped[path] = "it is where programs are; name it as an output"
         elif change.change == "D":
-            carrier.remove(path)
+            copier.remove(path)
         elif change.change == "A" or change.type != "directory":
             added.append(path)
-            carrier.carry_unnamed(path)
+            copier.copy_unnamed(path)
 
 
 def _steering(changes: Mapping[str, Change], patterns: Sequence[str]) -> list[str]:
@@ -423,7 +425,7 @@ def _steering(changes: Mapping[str, Change], patterns: Sequence[str]) -> list[st
     for path, change in sorted(changes.items()):
         if any(path.startswith(other + "/") for other in found):
             continue
-        if matches(path, patterns) or (
+        if matches_any(path, patterns) or (
             patterns is DISTRUSTED and path.endswith("/.git") and change.type != "directory"
         ):
             found.append(path)
@@ -446,18 +448,18 @@ def _prepare_in_place(
         _remove(handle, path)
         if changes[path].change != "A":
             origin = origin or _clean_root(job, stack)._session()
-            _real_parents(handle, path, reset)
+            _make_parents(handle, path, reset)
             with _host_copy() as copy:
                 download(origin, os.fsencode(path), copy, max_bytes=limit_of(job.session.policy))
                 upload(handle, copy, os.fsencode(path))
     for path in job.files:
-        _real_parents(handle, path, reset)
-        for shadow in _shadows(path):
+        _make_parents(handle, path, reset)
+        for shadow in _shadowing_paths(path):
             directory, name = posixpath.split(shadow)
-            for entry in entries(handle, directory):
+            for entry in list_directory(handle, directory):
                 beside = posixpath.join(directory, entry.name)
                 if fnmatch.fnmatchcase(entry.name, name) and not any(
-                    below(other, beside) for other in job.files
+                    is_below(other, beside) for other in job.files
                 ):
                     reset.add(beside)
                     _remove(handle, beside)
@@ -478,12 +480,12 @@ def _put_files(job: _Job, root: Handle, reset: set[str]) -> None:
     It also removes what is at the paths that the command is to write.
     """
     for path in sorted(job.files):
-        _real_parents(root, path, reset)
+        _make_parents(root, path, reset)
         _remove(root, path)
     for path, data in sorted(job.files.items()):
         root.call("rollbox_file_write", os.fsencode(path), data, len(data), 0o444)
     for path in job.collect.values():
-        _real_parents(root, path, reset)
+        _make_parents(root, path, reset)
         _remove(root, path)
 
 
@@ -527,9 +529,9 @@ def _collected(job: _Job, root: Session) -> tuple[dict[str, bytes], Optional[str
         try:
             if all(
                 one is not None and one.type == "directory"
-                for one in (look(root._session(), directory) for directory in parents(path))
+                for one in (stat_path(root._session(), directory) for directory in parents(path))
             ):
-                entry = look(root._session(), path)
+                entry = stat_path(root._session(), path)
                 if entry is not None and entry.type == "file" and entry.size <= _MAX_COLLECT:
                     found[name] = read_file(root._session(), os.fsencode(path), _MAX_COLLECT)
         except (PathDenied, InvalidArgument, NotFound):
@@ -540,7 +542,7 @@ def _collected(job: _Job, root: Session) -> tuple[dict[str, bytes], Optional[str
 def _judge(job: _Job, stack: contextlib.ExitStack) -> Grade[Any]:
     reset: set[str] = set()
     dropped: dict[str, str] = {}
-    carried = 0
+    n_copied = 0
     refused: Optional[str] = None
     state = _graded_state(job.session, stack)
     root = state if job.in_place else _clean_root(job, stack)
@@ -548,19 +550,21 @@ def _judge(job: _Job, stack: contextlib.ExitStack) -> Grade[Any]:
         if job.in_place:
             _prepare_in_place(job, root, stack, reset)
         else:
-            carrier = Carrier(state._session(), root._session(), job.rules(), limit_of(root.policy))
-            dropped, reset = carrier.taken.dropped, carrier.taken.steering
+            copier = OutputCopier(
+                state._session(), root._session(), job.rules(), limit_of(root.policy)
+            )
+            dropped, reset = copier.taken.dropped, copier.taken.steering
             try:
                 if job.outputs is None:
-                    _carry_all(job, carrier, state)
+                    _copy_all_changes(job, copier, state)
                 else:
                     _check_roots(job, root)
                     for path in sorted(job.outputs):
-                        carrier.carry(path)
+                        copier.copy(path)
             finally:
-                carried = carrier.taken.n_entries
+                n_copied = copier.taken.n_entries
             state.close()
-    except Refused as problem:  # the verifier still has its say, but cannot make it pass
+    except OutputsRefused as problem:  # the verifier still has its say, but cannot make it pass
         refused = str(problem)
     except (PathDenied, InvalidArgument, NotFound, OSError) as problem:
         if (
@@ -568,7 +572,7 @@ def _judge(job: _Job, stack: contextlib.ExitStack) -> Grade[Any]:
             or getattr(problem, "stage", "") == "arguments"
             or (
                 isinstance(problem, OSError)
-                and not is_full(problem)
+                and not is_out_of_space(problem)
                 and not isinstance(problem, (PathDenied, NotFound, InvalidArgument))
             )
         ):
@@ -578,10 +582,10 @@ def _judge(job: _Job, stack: contextlib.ExitStack) -> Grade[Any]:
         _put_files(job, root._session(), reset)
     except RollboxError as problem:
         if isinstance(problem, _INFRASTRUCTURE) or not (
-            refused or job.in_place or (carried and is_full(problem))
+            refused or job.in_place or (n_copied and is_out_of_space(problem))
         ):
             raise
-        return _refuse(
+        return _failed_grade(
             f"there is no room for the verifier's files beside the outputs: {problem}",
             job.text,
             sorted(reset),
@@ -592,8 +596,8 @@ def _judge(job: _Job, stack: contextlib.ExitStack) -> Grade[Any]:
     order = tuple(sorted(reset))
     reason = refused or reason
     if reason is not None:
-        return _refuse(reason, job.text, order, dropped, result)
-    return Grade(**_of(result), files=found, reset=order, dropped=dropped)
+        return _failed_grade(reason, job.text, order, dropped, result)
+    return Grade(**_fields_of(result), files=found, reset=order, dropped=dropped)
 
 
 def _check_roots(job: _Job, root: Session) -> None:
@@ -603,7 +607,7 @@ def _check_roots(job: _Job, root: Session) -> None:
     """
     for path in job.outputs or ():
         for directory in parents(path):
-            found = look(root._session(), directory)
+            found = stat_path(root._session(), directory)
             if found is not None and found.type == "symlink":
                 raise InvalidArgument(
                     f"grade: the output {path} leads over {directory}, which is a link to "
@@ -677,7 +681,7 @@ def grade(
     )
     for shared in (verifier or session.policy).fs_shared or ():
         for path in (*job.files, *(job.outputs or ()), *job.collect.values()):
-            if below(path, str(shared)) or below(str(shared), path):
+            if is_below(path, str(shared)) or is_below(str(shared), path):
                 raise InvalidArgument(
                     f"grade: {path} is in {shared}, which is shared with the host and so with the "
                     f"graded; use a path outside of fs_shared",

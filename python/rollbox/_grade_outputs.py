@@ -179,11 +179,11 @@ _SHADOWABLE = ({name for name in getattr(sys, "stdlib_module_names", ())} | _RUN
 }
 
 
-class Refused(Exception):
+class OutputsRefused(Exception):
     """Outputs that cannot be graded: the guest caused it."""
 
 
-def below(path: str, directory: str) -> bool:
+def is_below(path: str, directory: str) -> bool:
     """Whether a path is a directory or below it."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
@@ -195,7 +195,7 @@ def parents(path: str) -> Iterator[str]:
         yield "/" + "/".join(parts[: i + 1])
 
 
-def matches(path: str, patterns: Sequence[str]) -> bool:
+def matches_any(path: str, patterns: Sequence[str]) -> bool:
     """Whether a path matches one of the name patterns."""
     path = path.lower()
     name = posixpath.basename(path)
@@ -207,7 +207,7 @@ def matches(path: str, patterns: Sequence[str]) -> bool:
     )
 
 
-def look(handle: Handle, path: str) -> Optional[FileInfo]:
+def stat_path(handle: Handle, path: str) -> Optional[FileInfo]:
     """What is at a path, itself if it is a link; None if nothing is."""
     try:
         return stat_file(handle, os.fsencode(path), False)
@@ -217,7 +217,7 @@ def look(handle: Handle, path: str) -> Optional[FileInfo]:
         return None
 
 
-def entries(handle: Handle, path: str) -> list[FileInfo]:
+def list_directory(handle: Handle, path: str) -> list[FileInfo]:
     """The entries of a directory."""
     return list_files(handle, os.fsencode(path))
 
@@ -263,7 +263,7 @@ class Rules:
             self.patterns is DISTRUSTED
             and path not in self.exact
             and any(
-                path != place and below(path, place)
+                path != place and is_below(path, place)
                 for place in self.test_places
                 if posixpath.basename(place).lower() in _TEST_DIRECTORIES
             )
@@ -278,7 +278,7 @@ class Rules:
             return self.reserved[path]
         if path in self.exact:
             return None
-        if matches(path, self.patterns):
+        if matches_any(path, self.patterns):
             return "a file of this name steers verifiers"
         if self.patterns is not DISTRUSTED:
             return None
@@ -289,13 +289,13 @@ class Rules:
         if self.is_own(path):
             return "it is in a test directory of the verifier's"
         if posixpath.join(directory, stem) in self.modules and not any(
-            below(one, path) for one in self.reserved
+            is_below(one, path) for one in self.reserved
         ):
             return "it would be imported in place of a file of the verifier's"
         if directory in self.test_places:
             if stem == "__init__":
                 return "it runs before the verifier's files in its directory"
-            if info.type != "directory" and matches(path, _TESTS):
+            if info.type != "directory" and matches_any(path, _TESTS):
                 return "it is among the verifier's tests"
         if directory in self.places and not in_base and (stem == "__init__" or stem in _SHADOWABLE):
             return "it would be imported in place of a module of the verifier's"
@@ -303,7 +303,7 @@ class Rules:
 
 
 @dataclass
-class Taken:
+class CopyReport:
     """The result of copying outputs.
 
     Attributes:
@@ -321,12 +321,12 @@ class Taken:
     n_bytes: int = 0
 
 
-class Carrier:
+class OutputCopier:
     """Copies outputs from the graded state `source` into the verifier's root `target`."""
 
-    def __init__(self, source: Handle, target: Handle, rules: Rules, most_bytes: int) -> None:
-        self._source, self._target, self._rules, self._most = source, target, rules, most_bytes
-        self.taken = Taken()
+    def __init__(self, source: Handle, target: Handle, rules: Rules, max_bytes: int) -> None:
+        self._source, self._target, self._rules, self._max_bytes = source, target, rules, max_bytes
+        self.taken = CopyReport()
 
     def _drop(self, path: str, reason: str, steers: bool = False) -> None:
         if steers and self._is_unchanged(path):
@@ -342,7 +342,7 @@ class Carrier:
 
         This is for the report: the clean root's file is the one that stays.
         """
-        ours, theirs = look(self._target, path), look(self._source, path)
+        ours, theirs = stat_path(self._target, path), stat_path(self._source, path)
         return (
             ours is not None
             and theirs is not None
@@ -353,13 +353,13 @@ class Carrier:
         self.taken.n_entries += 1
         self.taken.n_bytes += info.size if info.type == "file" else 0
         if self.taken.n_entries > MAX_ENTRIES:
-            raise Refused(
+            raise OutputsRefused(
                 f"the outputs are more than {MAX_ENTRIES} files and directories (at {path!r})"
             )
-        if self.taken.n_bytes > self._most:
-            raise Refused(
-                f"the outputs are more than {self._most} bytes (at {path!r}, {info.size} bytes "
-                f"long)"
+        if self.taken.n_bytes > self._max_bytes:
+            raise OutputsRefused(
+                f"the outputs are more than {self._max_bytes} bytes "
+                f"(at {path!r}, {info.size} bytes long)"
             )
 
     def _list(self, path: str) -> tuple[list[tuple[str, FileInfo]], list[str]]:
@@ -370,12 +370,14 @@ class Carrier:
         while todo:
             directory = todo.pop()
             try:
-                inside = entries(self._source, directory)
+                inside = list_directory(self._source, directory)
             except PathDenied:
                 self._drop(directory, "the directory may not be read")
                 continue
             except InvalidArgument as problem:
-                raise Refused(f"the directory {directory!r} cannot be listed: {problem}") from None
+                raise OutputsRefused(
+                    f"the directory {directory!r} cannot be listed: {problem}"
+                ) from None
             names = {info.name for info in inside}
             bare = posixpath.basename(directory) != ".git" and {"HEAD", "objects", "refs"} <= names
             base: Optional[set[str]] = None
@@ -400,7 +402,7 @@ class Carrier:
                         len(os.fsencode(whole)) > _MAX_PATH
                         or whole.count("/") - path.count("/") > _MAX_DEPTH
                     ):
-                        raise Refused(
+                        raise OutputsRefused(
                             f"the outputs have directories deeper than {_MAX_DEPTH} levels, or "
                             f"paths longer than {_MAX_PATH} bytes (below {path!r})"
                         )
@@ -415,23 +417,23 @@ class Carrier:
         return found, unwanted
 
     def _names_in_base(self, directory: str) -> set[str]:
-        info = look(self._target, directory)
+        info = stat_path(self._target, directory)
         return (
-            {one.name for one in entries(self._target, directory)}
+            {one.name for one in list_directory(self._target, directory)}
             if info is not None and info.type == "directory"
             else set()
         )
 
     def _keep(self, path: str) -> bool:
         """Whether the clean root's file at a path stays: one that steers verifiers."""
-        return path not in self._rules.exact and matches(path, self._rules.patterns)
+        return path not in self._rules.exact and matches_any(path, self._rules.patterns)
 
     def _clear(self, path: str) -> set[str]:
         """Removes what the clean root has at an output, except what steers verifiers.
 
         Returns the directories that stay.
         """
-        info = look(self._target, path)
+        info = stat_path(self._target, path)
         if info is None:
             return set()
         if info.type != "directory":
@@ -443,7 +445,7 @@ class Carrier:
         todo = [path]
         while todo:
             directory = todo.pop()
-            tree[directory] = entries(self._target, directory)
+            tree[directory] = list_directory(self._target, directory)
             for one in tree[directory]:
                 whole = posixpath.join(directory, one.name)
                 if self._stays(whole, one):
@@ -451,7 +453,7 @@ class Carrier:
                 elif one.type == "directory":
                     todo.append(whole)
         stays = {
-            directory for one in kept for directory in parents(one) if below(directory, path)
+            directory for one in kept for directory in parents(one) if is_below(directory, path)
         } | {path}
         for directory in sorted(stays & set(tree)):
             for one in tree[directory]:
@@ -470,45 +472,47 @@ class Carrier:
             and directory in self._rules.test_places
             and (
                 info.name.partition(".")[0] == "__init__"
-                or (info.type != "directory" and matches(whole, _TESTS))
+                or (info.type != "directory" and matches_any(whole, _TESTS))
             )
         )
 
     def remove(self, path: str) -> None:
         """Removes from the verifier's root what the graded code has removed."""
-        info = look(self._target, path)
+        info = stat_path(self._target, path)
         if info is not None:
             if self._rules.steers(path, info, True):
                 self._drop(path, "it steers verifiers and stays", True)
             elif info.type != "directory" or not self._clear(path) - {path}:
                 self._target.call("rollbox_file_remove", os.fsencode(path), True)
 
-    def carry_unnamed(self, path: str) -> None:
-        """As carry, for a path that was not named: what cannot be taken is dropped."""
+    def copy_unnamed(self, path: str) -> None:
+        """As copy, for a path that was not named: what cannot be taken is dropped."""
         counted = self.taken.n_entries, self.taken.n_bytes
         try:
-            self.carry(path, named=False)
-        except Refused as problem:
+            self.copy(path, named=False)
+        except OutputsRefused as problem:
             self.taken.n_entries, self.taken.n_bytes = counted
             self._drop(path, str(problem))
 
-    def carry(self, path: str, named: bool = True) -> None:
-        """Copies one output. Raises Refused if it was named and cannot be taken."""
+    def copy(self, path: str, named: bool = True) -> None:
+        """Copies one output. Raises OutputsRefused if it was named and cannot be taken."""
         for directory in parents(path):
-            info = look(self._source, directory)
+            info = stat_path(self._source, directory)
             if info is None:
                 self.taken.missing.add(path)
                 self.remove(path)
                 return
             if info.type != "directory":
-                raise Refused(
+                raise OutputsRefused(
                     f"output {path!r}: {directory!r} on the way to it is no directory but a "
                     f"{info.type}"
                 )
         try:
-            info = look(self._source, path)
+            info = stat_path(self._source, path)
         except PathDenied:
-            raise Refused(f"output {path!r} is in a directory that may not be entered") from None
+            raise OutputsRefused(
+                f"output {path!r} is in a directory that may not be entered"
+            ) from None
         if info is None:
             self.taken.missing.add(path)
             self.remove(path)
@@ -516,7 +520,7 @@ class Carrier:
         reason = (
             None
             if named and path not in self._rules.reserved
-            else self._rules.steers(path, info, look(self._target, path) is not None)
+            else self._rules.steers(path, info, stat_path(self._target, path) is not None)
         )
         if reason is not None:
             self._drop(path, reason, True)
@@ -524,7 +528,7 @@ class Carrier:
         if info.type not in ("file", "directory"):
             reason = f"it is no plain file or directory but a {info.type}"
             if named:
-                raise Refused(f"output {path!r}: {reason}")
+                raise OutputsRefused(f"output {path!r}: {reason}")
             self._drop(path, reason)
             return
         self._count(path, info)
@@ -548,11 +552,15 @@ class Carrier:
         with tempfile.TemporaryDirectory(prefix="rollbox-grade-") as between:
             copy = os.fsencode(os.path.join(between, "copy"))
             try:
-                download(self._source, os.fsencode(path), copy, max_bytes=self._most + (1 << 20))
+                download(
+                    self._source, os.fsencode(path), copy, max_bytes=self._max_bytes + (1 << 20)
+                )
             except PathDenied as problem:
                 if info.type == "file":
                     if named:
-                        raise Refused(f"output {path!r} may not be read: {problem}") from None
+                        raise OutputsRefused(
+                            f"output {path!r} may not be read: {problem}"
+                        ) from None
                     self._drop(path, "it may not be read")
                     return
             if info.type == "file":
@@ -610,17 +618,17 @@ def _remove(path: bytes) -> None:
         pass
 
 
-def is_system(path: str) -> bool:
+def is_system_path(path: str) -> bool:
     """Whether a path is where programs and their files are."""
-    return any(below(path, directory) for directory in _SYSTEM)
+    return any(is_below(path, directory) for directory in _SYSTEM)
 
 
-def is_kernels(path: str) -> bool:
+def is_kernel_path(path: str) -> bool:
     """Whether a path is in a file system of the kernel's."""
-    return any(below(path, directory) for directory in _KERNEL)
+    return any(is_below(path, directory) for directory in _KERNEL)
 
 
-def is_full(problem: BaseException) -> bool:
+def is_out_of_space(problem: BaseException) -> bool:
     """Whether a write failed for want of room."""
     return isinstance(problem, ResourceExhausted) or getattr(problem, "errno", None) in (
         27,

@@ -30,7 +30,7 @@ _DTYPE = re.compile(r"[<>|=][biufcSU][1-9][0-9]{0,8}")
 # In the sandbox
 
 
-def _refuse(value: Any, where: str) -> Any:
+def _raise_type_error(value: Any, where: str) -> Any:
     kind = type(value)
     name = (
         kind.__qualname__
@@ -98,13 +98,13 @@ def encode(value: Any, where: str = "the value") -> Any:
                 base64.b64encode(value.tobytes()).decode("ascii"),
             ]
         }
-    return _refuse(value, where)
+    return _raise_type_error(value, where)
 
 
 # In the caller's process
 
 
-def _short(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     if len(digits) > _DIGITS:
         raise ValueError("a number is too long")
     return int(digits)
@@ -113,7 +113,7 @@ def _short(digits: str) -> int:
 def loads(data: bytes) -> Any:
     """JSON from a guest. Raises ValueError."""
     try:
-        return json.loads(data, parse_int=_short)
+        return json.loads(data, parse_int=_parse_int)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -145,13 +145,13 @@ def _unknown(name: str) -> Any:
     raise ValueError(f"there is no type {name[:40]!r}")
 
 
-def _listed(body: Any) -> List[Any]:
+def _decode_list(body: Any) -> List[Any]:
     if not isinstance(body, list):
         raise ValueError("a list is missing")
     return [_decode(one) for one in body]
 
 
-def _hashed(keys: List[Any]) -> List[Any]:
+def _check_hashes(keys: List[Any]) -> List[Any]:
     if any(len(list(same)) > _COLLIDING for _, same in groupby(sorted(map(hash, keys)))):
         raise ValueError("too many keys have the same hash")
     return keys
@@ -162,8 +162,8 @@ def _dict(body: Any) -> Dict[str, Any]:
 
 
 def _items(body: Any) -> Dict[Any, Any]:
-    pairs = _listed(body)
-    _hashed([key for key, _ in pairs])
+    pairs = _decode_list(body)
+    _check_hashes([key for key, _ in pairs])
     return {key: value for key, value in pairs}
 
 
@@ -194,9 +194,9 @@ def _array(body: Any) -> Any:
 
 _DECODERS: Dict[str, Callable[[Any], Any]] = {
     "int": _integer,
-    "tuple": lambda body: tuple(_listed(body)),
-    "set": lambda body: set(_hashed(_listed(body))),
-    "frozenset": lambda body: frozenset(_hashed(_listed(body))),
+    "tuple": lambda body: tuple(_decode_list(body)),
+    "set": lambda body: set(_check_hashes(_decode_list(body))),
+    "frozenset": lambda body: frozenset(_check_hashes(_decode_list(body))),
     "dict": _dict,
     "items": _items,
     "bytes": _bytes,

@@ -70,27 +70,27 @@ class _Wake:
     """A pipe that becomes readable when something ended."""
 
     def __init__(self) -> None:
-        self.ear, self._mouth = os.pipe()
-        os.set_blocking(self._mouth, False)
+        self.wake_reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
         self._lock = threading.Lock()
         self.called = False
 
     def call(self) -> None:
         with self._lock:
             self.called = True
-            if self._mouth >= 0:
+            if self._writer >= 0:
                 with contextlib.suppress(BlockingIOError):
-                    os.write(self._mouth, b"\0")
+                    os.write(self._writer, b"\0")
 
     def close(self) -> None:
         with self._lock:
-            if self._mouth >= 0:
-                os.close(self.ear)
-                os.close(self._mouth)
-                self._mouth = -1
+            if self._writer >= 0:
+                os.close(self.wake_reader)
+                os.close(self._writer)
+                self._writer = -1
 
 
-class _Live:
+class _ShellProcess:
     """One shell process and its pipes."""
 
     stdin: int
@@ -108,7 +108,7 @@ class _Live:
     @classmethod
     def start(
         cls, handle: Handle, argv: list[str], status_fd: int, options: dict[str, Any]
-    ) -> _Live:
+    ) -> _ShellProcess:
         self = cls(new_id())
         with Pipes() as pipes:
             self.stdin, stdin = pipes.writer()
@@ -138,7 +138,7 @@ class _Live:
         return self
 
     @classmethod
-    def claim(cls, handle: Handle, id: str) -> _Live:
+    def claim(cls, handle: Handle, id: str) -> _ShellProcess:
         """A shell that continues in a fork, or after a reset."""
         self = cls(id)
         fds = handle.claim(id, 0, 3, 4, 5)
@@ -178,7 +178,7 @@ class _Live:
             self.close()
 
 
-class _Gathered:
+class _Output:
     """A stream's output, up to its limit."""
 
     def __init__(self, limit: int) -> None:
@@ -211,7 +211,7 @@ class Shell:
         self._handle, self._program, self._options = handle, program, options
         self._limit, self._timeout = limit, timeout
         self._lock = threading.Lock()
-        self._live: Optional[_Live] = None
+        self._live: Optional[_ShellProcess] = None
         self._lost = False  # there was a shell, and it ended
         self._number = 0
         self._closed = False
@@ -233,10 +233,10 @@ class Shell:
         if row.get("state") != "running" or name not in ("bash", "sh"):
             raise NotFound(f"no shell {id} runs in sandbox {handle.name}", stage="arguments")
         self = cls(handle, program, limit, timeout, {"cwd": None, "env": None, "user": None})
-        self._know(name)
+        self._set_program(name)
         # A command that ran when it was captured ends with the number that it had.
         self._number = secrets.randbelow(1 << 48)
-        self._live = _Live.claim(handle, id)
+        self._live = _ShellProcess.claim(handle, id)
         return self
 
     @property
@@ -332,7 +332,7 @@ class Shell:
             if self._live is None:
                 self._live = self._begin()
             try:
-                result = self._exchange(self._live, script, allowed, limit)
+                result = self._run_script(self._live, script, allowed, limit)
             except BaseException:
                 self._abort()
                 raise
@@ -344,7 +344,7 @@ class Shell:
 
     def _note(
         self,
-        live: _Live,
+        live: _ShellProcess,
         script: bytes,
         timeout: Optional[float],
         limit: int,
@@ -380,12 +380,14 @@ class Shell:
         )
         self._handle.call("rollbox_note_shell", ctypes.byref(note))
 
-    def _begin(self) -> _Live:
+    def _begin(self) -> _ShellProcess:
         program = self._program()
-        self._know(program)
-        return _Live.start(self._handle, [program, "-l", "-s"], self._status_fd, self._options)
+        self._set_program(program)
+        return _ShellProcess.start(
+            self._handle, [program, "-l", "-s"], self._status_fd, self._options
+        )
 
-    def _know(self, program: str) -> None:
+    def _set_program(self, program: str) -> None:
         # A bash script has few descriptors of its own above 200; sh knows one digit only.
         self._status_fd, self._eval = (
             (247, "\\builtin eval") if program == "bash" else (9, "\\command eval")
@@ -407,14 +409,14 @@ class Shell:
                 self._signal(self._live, signal.SIGKILL, "tree")
         self._end()
 
-    def _signal(self, live: _Live, number: int, scope: str) -> None:
+    def _signal(self, live: _ShellProcess, number: int, scope: str) -> None:
         with contextlib.suppress(
             NotFound, ResourceExhausted
         ):  # ended, or not there yet: it is sent again
             self._handle.call("rollbox_signal", live.id.encode(), int(number), ffi.SCOPES[scope])
 
-    def _exchange(
-        self, live: _Live, script: bytes, timeout: Optional[float], limit: int
+    def _run_script(
+        self, live: _ShellProcess, script: bytes, timeout: Optional[float], limit: int
     ) -> ShellResult[bytes]:
         self._number += 1
         number = str(self._number).encode()
@@ -438,14 +440,14 @@ class Shell:
                 stage="run",
             )
         try:
-            return self._converse(live, number, timeout, limit)
+            return self._wait_for_status(live, number, timeout, limit)
         finally:
             connection.release()
 
-    def _converse(
-        self, live: _Live, number: bytes, timeout: Optional[float], limit: int
+    def _wait_for_status(
+        self, live: _ShellProcess, number: bytes, timeout: Optional[float], limit: int
     ) -> ShellResult[bytes]:
-        streams = {live.out: _Gathered(limit), live.err: _Gathered(limit)}
+        streams = {live.out: _Output(limit), live.err: _Output(limit)}
         connection = live.run.connection
         begun = time.monotonic()
         why: Optional[Outcome] = None  # set when it is being ended
@@ -454,7 +456,7 @@ class Shell:
         open_fds = {live.status, live.out, live.err}
         while status is None and not live.wake.called:
             poll = select.poll()
-            for fd in (*open_fds, live.wake.ear, connection.fd):
+            for fd in (*open_fds, live.wake.wake_reader, connection.fd):
                 poll.register(fd, select.POLLIN)
             if live.unsent:
                 poll.register(live.stdin, select.POLLOUT)
@@ -469,7 +471,7 @@ class Shell:
                     connection.dispatch()
                 elif fd == live.stdin:
                     self._send(live)
-                elif fd != live.wake.ear:
+                elif fd != live.wake.wake_reader:
                     with contextlib.suppress(BlockingIOError):
                         data = os.read(fd, _CHUNK)
                         if not data:
@@ -532,7 +534,7 @@ class Shell:
         )
 
     @staticmethod
-    def _send(live: _Live) -> None:
+    def _send(live: _ShellProcess) -> None:
         try:
             live.unsent = live.unsent[os.write(live.stdin, live.unsent[:_CHUNK]) :]
         except BlockingIOError:
@@ -541,7 +543,7 @@ class Shell:
             live.unsent = b""
 
     @staticmethod
-    def _status(live: _Live, data: bytes, number: bytes) -> Optional[int]:
+    def _status(live: _ShellProcess, data: bytes, number: bytes) -> Optional[int]:
         live.statuses += data
         found = None
         *lines, rest = bytes(live.statuses).split(b"\n")
@@ -574,7 +576,7 @@ class Shell:
         return f"<rollbox.Shell {self.id} of {self._handle.name}>"
 
 
-def _drain(fd: int, stream: _Gathered) -> None:
+def _drain(fd: int, stream: _Output) -> None:
     """Reads what is in a pipe now, and no more: others may go on writing."""
     left = array.array("i", [0])
     fcntl.ioctl(fd, termios.FIONREAD, left)

@@ -190,9 +190,9 @@ class DetachedRun:
                 status = self.connection.library.rollbox_wait(self.run, left, ctypes.byref(raw))
                 if status >= 0:
                     self._result = result = copy_result(raw.contents)
-                    self.connection.tell(self.token)
+                    self.connection.notify_end(self.token)
                     if isinstance(result.error, LOST_ERRORS):
-                        self.connection.lose(result.error)
+                        self.connection.mark_lost(result.error)
                     break
                 if status != -errno.ETIMEDOUT:
                     raise InternalError(
@@ -230,7 +230,7 @@ class Connection:
         self._lock = (
             threading.RLock()
         )  # reentrant, for Engine.__del__ may retire it wherever the collector strikes
-        self._telling = threading.RLock()  # one thread at a time tells owners of ends
+        self._notifying = threading.RLock()  # one thread at a time tells owners of ends
         self._users = 1
         self.retired = False
         self.closed = False  # by whoever uses it, not lost
@@ -384,10 +384,10 @@ class Connection:
                 )
         result = copy_result(raw.contents, text, id)
         if isinstance(result.error, LOST_ERRORS):
-            self.lose(result.error)
+            self.mark_lost(result.error)
         return result
 
-    def lose(self, error: BaseException) -> None:
+    def mark_lost(self, error: BaseException) -> None:
         """Retires the connection for an error that says that the engine is gone."""
         if not self.retired and not self.closed:
             _log.warning("engine %d is lost: %s", self.pid, error)
@@ -438,14 +438,14 @@ class Connection:
             self._users += 1
         try:
             lost = self.library.rollbox_dispatch(self.handle) < 0
-            self._tell_ended()
+            self._notify_ended()
             if lost:
                 self.retire()
             return not lost
         finally:
             self.release()
 
-    def _tell_ended(self) -> None:
+    def _notify_ended(self) -> None:
         """Tells the owners of runs that have ended, perhaps twice.
 
         If a signal handler raises in the middle of it, the next dispatch begins with the same run.
@@ -454,11 +454,11 @@ class Connection:
             token = self.library.rollbox_next_ended(self.handle)
             if token is None:
                 return
-            self.tell(token)
+            self.notify_end(token)
 
-    def tell(self, token: int) -> None:
+    def notify_end(self, token: int) -> None:
         """Tells the owner of a run that it has ended."""
-        with self._telling:
+        with self._notifying:
             pending = pending_runs.get(token)
             if pending is not None:
                 pending.ended()

@@ -91,7 +91,7 @@ class Handle:
         try:
             yield address
         except EngineLost as error:
-            self.connection.lose(error)
+            self.connection.mark_lost(error)
             raise
         finally:
             with self._lock:
@@ -237,7 +237,7 @@ class Handle:
                 return None
             if not isinstance(problem, EngineLost):
                 raise problem
-            self.connection.lose(problem)
+            self.connection.mark_lost(problem)
             return {}
         finally:
             self.connection.release()

@@ -73,7 +73,7 @@ def _time(value: object) -> object:
     return value
 
 
-def _plain(key: str, value: object) -> object:
+def _json_value(key: str, value: object) -> object:
     """The JSON value of a key.
 
     Whether it makes sense is for `check` and the engine to say: they know every rule.
@@ -182,7 +182,7 @@ class Policy:
         isolation: Optional[str] = None,
     ) -> None:
         given = locals()
-        values = {key: _plain(key, given[key]) for key in _KEYS if given[key] is not None}
+        values = {key: _json_value(key, given[key]) for key in _KEYS if given[key] is not None}
         try:
             text = json.dumps(values, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
             text.encode("utf-8")

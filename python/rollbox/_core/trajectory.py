@@ -745,8 +745,8 @@ class Trajectory:
         rows = self.to_rows()
         for row in rows:  # Arrow's strings are UTF-8
             for key in ("cwd", "path"):
-                row[key] = _plain(row[key])
-            row["argv"] = [_plain(word) for word in row["argv"]]
+                row[key] = _as_utf8(row[key])
+            row["argv"] = [_as_utf8(word) for word in row["argv"]]
         return pyarrow.Table.from_pylist(
             rows, schema=pyarrow.schema([(name, types[kind]) for name, kind in _COLUMNS])
         )
@@ -766,7 +766,7 @@ class Trajectory:
         pyarrow.parquet.write_table(table, os.fspath(path))
 
 
-def _plain(text: Optional[str]) -> Optional[str]:
+def _as_utf8(text: Optional[str]) -> Optional[str]:
     if text is None:
         return None
     try:

@@ -126,12 +126,12 @@ async def _attempt(engine: Engine, task: BatchTask, retries: int, text: bool) ->
     while True:
         try:
             if task.error is not None:
-                return task.row(task.error, text)
+                return task.error_row(task.error, text)
             assert task.request is not None
             result = await _runs.run(engine, task.policy, task.request, text, task.id)
         except RollboxError as error:
-            result = task.row(error, text)
-        delay = task.again(result.error, retries)
+            result = task.error_row(error, text)
+        delay = task.next_delay(result.error, retries)
         if delay is None:
             return result
         await asyncio.sleep(delay)

@@ -79,7 +79,7 @@ def _watch(loop: asyncio.AbstractEventLoop, connection: Connection) -> _Watch:
     return watch
 
 
-async def _until_ended(
+async def _wait_for_end(
     begin: Callable[[Callable[[PendingRun], None]], PendingRun],
     text: bool,
     id: Optional[JobId] = None,
@@ -121,7 +121,7 @@ async def run(
     """Runs a request; the result may have outcome "error". A cancelled task kills the run."""
     if not engine.is_warm(policy):
         await asyncio.get_running_loop().run_in_executor(None, engine.warm, policy)
-    return await _until_ended(lambda on_end: engine.start(policy, request, on_end), text, id)
+    return await _wait_for_end(lambda on_end: engine.start(policy, request, on_end), text, id)
 
 
 async def detached(run: DetachedRun) -> Result[bytes]:
@@ -159,4 +159,4 @@ async def detached(run: DetachedRun) -> Result[bytes]:
 
 async def command(handle: Handle, request: Any, text: bool) -> Result[Any]:
     """Runs a command of a session. A cancelled task kills the processes of it."""
-    return await _until_ended(lambda on_end: handle.begin(request, on_end), text)
+    return await _wait_for_end(lambda on_end: handle.begin(request, on_end), text)
