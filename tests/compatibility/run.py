@@ -211,7 +211,7 @@ def outcome(way, suite):
     except RollboxError as error:
         return f"{type(error).__name__}: {error}"[:200]
     found = counts(output)
-    if not found or re.search(r"fail|error", found):
+    if not found or re.search(r"\b(fail|error)", found):
         say(f"{suite.name}, {way}, the end of the output:\n{output[-1500:]}")
     return found or "no counts: " + " ".join(output.split())[-120:]
 
