@@ -37,7 +37,7 @@ def main():
     # With glibc's (only that has such relocations) it holds none.
     end = max((int(words[2], 16) + int(words[5], 16) for words in lines if words[0] == "LOAD"), default=0)
     if end > HIGHEST and not any("IRELATIV" in line for line in readelf("--relocs")):
-        problems.append(f"{sys.argv[1]}: ends at {end:#x}, and must be below {HIGHEST:#x} to hold other programs' memory (src/guest/restore.c)")
+        problems.append(f"{sys.argv[1]}: ends at {end:#x}, and must be below {HIGHEST:#x} to hold other programs' memory (src/guest/restore/restore.c)")
     for line in readelf("--symbols"):
         words = line.split()
         if len(words) >= 8 and words[6] == "UND" and words[4] != "WEAK":

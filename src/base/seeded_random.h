@@ -9,7 +9,7 @@
 #define SEEDED_RANDOM_FORK_BYTES                                                                   \
     (64u << 10) /* of /dev/urandom of a fork with a seed of its own, which is made for it alone */
 
-/* What chacha_block is asked for, with a seed and a number; guest/det_random.c has purposes of its
+/* What chacha_block is asked for, with a seed and a number; guest/det/dispatch.c has purposes of its
  * own, below these. */
 enum { SEEDED_RANDOM_UUID = 16, SEEDED_RANDOM_URANDOM, SEEDED_RANDOM_FORK };
 

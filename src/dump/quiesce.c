@@ -74,7 +74,7 @@ static uint64_t signals_among(struct dump *c, struct image_range pending) {
 }
 
 /* It handles a signal before it goes on, and by that ends the call that it was in: here, and where
- * it is restored (restore_process.c, ending_signals). */
+ * it is restored (guest/restore/process.c, ending_signals). */
 static bool is_ended(struct dump *c, const struct image_process *p, uint32_t index) {
     const struct image_thread *thread =
         dump_entry(&c->threads, p->threads.first + index, struct image_thread);

@@ -43,7 +43,7 @@
 #define BUSY_NS 1000000000 /* so often a long removal tells that it goes on */
 
 static struct transfer *transfer;         /* of the agent alone: init, which lies below all programs
-                                             (restore_load.c), has no room for it */
+                                             (restore/load.c), has no room for it */
 static char path_text[TRANSFER_TEXT_MAX]; /* of the request */
 static char last_text[TRANSFER_NAME_MAX]; /* its last component */
 

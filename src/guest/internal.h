@@ -86,8 +86,8 @@ bool ops_begin_empty(const struct plan *plan);
 int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host,
     struct guest_fault *fault);
 
-/* layer_merge.c: owner, mode, times and attributes of the file `from`, whose stat is given, for the
- * file `to`; both opened for reading. Those that an overlay has for itself are left out. */
+/* layers/merge.c: owner, mode, times and attributes of the file `from`, whose stat is given, for
+ * the file `to`; both opened for reading. Those that an overlay has for itself are left out. */
 int copy_attributes(int from, int to, const struct stat *st);
 /* A new tmpfs, or the empty directory of that name in PLAN_UPPERS, with what these layers (roots,
  * bottom first) make together, most of it of the guest's id, as a detached mount; or -errno. How
@@ -119,7 +119,7 @@ int idmap_for_files(int root, uint32_t stored, uint32_t id);
 int idmap_for_launcher(int host);
 extern uint32_t idmap_base; /* the first id of the launcher's range */
 
-/* init_setup.c: makes the calling process, just cloned, the init of a sandbox with no rights left.
+/* init/setup.c: makes the calling process, just cloned, the init of a sandbox with no rights left.
  */
 int box_setup(struct box *box, struct guest_fault *fault);
 
@@ -162,7 +162,7 @@ void process_end(const struct box *box);
 /* The sandbox's end. In a pid namespace the kernel kills what is left. */
 _Noreturn void init_leave(const struct box *box, int status);
 
-/* init.c: never returns. Requests are received into `message`. */
+/* init/loop.c: never returns. Requests are received into `message`. */
 _Noreturn void init_run(struct box *box, struct wire_message *message);
 
 /* exec.c: one command. */

@@ -10,7 +10,7 @@
  *
  * An *addition* is an image of processes of which there is one already, its *base*: of memory that
  * is as it was then it has no pages, but says where the base has them (`kept`). It is of use to who
- * has the base in memory (restore_incremental.c), for a while.
+ * has the base in memory (restore/incremental.c), for a while.
  */
 #ifndef ROLLBOX_GUEST_IMAGE_H
 #define ROLLBOX_GUEST_IMAGE_H

@@ -30,7 +30,7 @@
 #include "base/chacha.h"
 #include "policy/plan.h"
 
-/* What the bytes are for. Below 16 are those of guest/det_random.c. */
+/* What the bytes are for. Below 16 are those of guest/det/dispatch.c. */
 
 #if defined(__x86_64__)
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What random_seed and time_start add to a plan. The guest's half, and the model:
- * guest/det_random.c. */
+ * guest/det/dispatch.c. */
 #ifndef ROLLBOX_POLICY_DETERMINISM_H
 #define ROLLBOX_POLICY_DETERMINISM_H
 

@@ -442,7 +442,7 @@ static unsigned check_prctl(struct program *p) {
  * - Keys that sign segments (TCP_MD5SIG, TCP-AO): 4,000 a socket. Upper layers (TCP_ULP) and their
  * ciphers.
  * - Groups of IPv6, and sources of groups: each is an entry of the network's, 4,000 a socket.
- * Groups of IPv4 without sources are bounded by igmp_max_memberships (guest/init_setup.c).
+ * Groups of IPv4 without sources are bounded by igmp_max_memberships (guest/init/setup.c).
  * - Headers of IPv6 that are sent with each packet: up to 128 KiB a socket. */
 static unsigned check_sockopt(struct program *p) {
     static const uint32_t programs[] = { SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF };

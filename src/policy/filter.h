@@ -42,7 +42,7 @@ struct filter_options {
      * is for kinds of files that cannot, so that programs read and write instead. */
     bool deny_uncharged;
     bool allow_segments;  /* even so, shared memory of System V: init bounds it for the whole
-                             sandbox, or refuses it (guest/sysv_ipc_times.c) */
+                             sandbox, or refuses it (guest/det/sysv_ipc_times.c) */
     bool allow_affinity;  /* sched_setaffinity of the caller itself has an effect (init's, under
                              serial; of its commands it is forged). Else it succeeds and changes
                              nothing */

@@ -327,7 +327,7 @@ static void grant_writable(struct compiler *c, const struct grant *g, uint16_t t
 }
 
 /* What is mounted in a directory on the host: an overlay does not show it by itself. An ordinary
- * user has no overlay there (guest/mount_ops.c). */
+ * user has no overlay there (guest/template/mount_ops.c). */
 static void add_mounts_below(
     struct compiler *c, const struct grant *g, const char *hidden, uint16_t tag) {
     for (const char *const *mount = c->host->mounts; mount && *mount; mount++) {

@@ -147,10 +147,10 @@ enum plan_flag {
     PLAN_CLOCK =
         1 << 11, /* time_start: the time of day is `clock_*` when the first command starts */
     PLAN_VIRTUAL =
-        1 << 12, /* time_mode virtual: and it moves with what the guest does (guest/vtime.h) */
+        1 << 12, /* time_mode virtual: and it moves with what the guest does (guest/det/vtime.h) */
     PLAN_ON_DISK = 1 << 14, /* disk_at store: what is private lies in a directory of PLAN_UPPERS,
                                not in a tmpfs */
-    PLAN_SERIAL = 1 << 13,  /* serial: and one thread goes on at a time (guest/serial.h) */
+    PLAN_SERIAL = 1 << 13,  /* serial: and one thread goes on at a time (guest/det/serial.h) */
 };
 
 /* With PLAN_VIRTUAL: what CLOCK_MONOTONIC and CLOCK_BOOTTIME show at the start. Further than the

@@ -1102,7 +1102,7 @@ def test_one_that_is_stopped_for_a_moment_is_waited_for():
 
 
 def test_neighbours_with_holes_between_them_stay_by_themselves():
-    """Small pieces of memory that are near each other are one mapping on the way (restore_load.c): in the copy they end where they did, what is between them is not there, and what must not be written to is not."""
+    """Small pieces of memory that are near each other are one mapping on the way (guest/restore/load.c): in the copy they end where they did, what is between them is not there, and what must not be written to is not."""
     protected, first, file, second, beside = 0, 2, 4, 8, 9      # pages; 0 may be read alone
     with Sandbox() as box:
         guest = Asked.begin(

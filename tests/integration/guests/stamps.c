@@ -235,7 +235,7 @@ static void written(void) {
     printf("%d %lld %lld\n", stat("d/e", &st), (long long)ns(st.st_mtim), (long long)now_ns());
 }
 
-/* The C library's newfstatat, as init knows it (det_vdso_patch.c); NULL: it is another. */
+/* The C library's newfstatat, as init knows it (guest/det/vdso_patch.c); NULL: it is another. */
 static unsigned char *code_of_stat(void) {
     static const unsigned char known[] = { 0x41, 0x89, 0xca, 0xb8, 0x06, 0x01, 0x00, 0x00, 0x0f,
         0x05 };

@@ -1,0 +1,559 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * random_seed and time_start: init answers for the kernel.
+ *
+ * Each command installs, just before it executes, a small seccomp program (policy/determinism.c)
+ * whose verdict is "ask". Its listener comes to init, which is asked by the whole tree of that
+ * command, and by nobody else. A new image is put in order at the first thing that its C library
+ * does: the 16 bytes of AT_RANDOM, from which canaries come, and the clocks of its vDSO
+ * (det/vdso_patch.c). After that only getrandom, forks and clocks read by a raw call are asked
+ * about.
+ *
+ * Randomness: each process has a stream of its own. A number is its state; every draw and every
+ * fork replaces it by another that follows from it. The state is kept where the kernel hands it to
+ * the child at a fork, in the same step, and takes it along at execve: in two resource limits that
+ * the kernel does not look at (RSS: the state; LOCKS: the process whose state it is, so that a
+ * child is seen to be one). So streams follow the tree of forks, whatever is scheduled when; init
+ * keeps nothing per process, and what a guest does to its own limits concerns its own stream alone
+ * (the program refuses even that).
+ *
+ * Whatever is read from a guest is hostile, and no more than its own chance and time is decided by
+ * it: each question is answered in bounded time, writes go to memory that the guest may write
+ * itself (but for a vDSO that is the kernel's own, byte for byte), and processes are named by the
+ * thread that waits for our answer. One that made itself unreadable to init gets the kernel's own
+ * answers.
+ */
+#include "guest/det/det.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/futex.h>
+#include <linux/seccomp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/times.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "guest/timed_syscall.h"
+#include "guest/code_write.h"
+#include "guest/state.h"
+#include "guest/process_image.h"
+#include "guest/det/sysv_ipc_times.h"
+#include "guest/det/serial.h"
+#include "guest/det/abs_timers.h"
+#include "guest/det/file_times.h"
+#include "guest/det/stream.h"
+#include "guest/det/sysinfo.h"
+#include "guest/det/vtime.h"
+#include "sys/syscalls.h"
+
+#define NS 1000000000ll
+#define USER_HZ 100 /* ticks a second, as programs are told */
+#define CLOSE_RANGE_UNSHARE_FLAG 2u
+#define CLONE_THREAD_FLAG 0x00010000
+#define MAX_DRAW 262144 /* bytes in one answer: getrandom may give less than was asked for */
+#define MAX_HELD 256
+#define FUTEX_SLICE_NS 2000000
+#define SLEEP_TICK_NS 5000000
+#define AGAIN_TICK_NS 1000000
+#define AGAIN_NS 100000000ll
+
+/* A question that is answered later: a wait until a time of day. */
+struct held {
+    uint64_t id;
+    int64_t until_ns;   /* by the clock of clock_now_ns */
+    int64_t next_ns;    /* when to look again */
+    int64_t signals_ns; /* and when for signals, which takes longer */
+    int listener;
+    pid_t pid;
+    bool futex;
+    uint32_t expected; /* of a futex: what its word has as long as nobody is woken */
+    uint64_t word;
+};
+
+static struct held held[MAX_HELD];
+static size_t n_held;
+static uint64_t n_commands_begun;
+static int64_t offset_ns; /* what the time of day is ahead of the kernel's */
+
+/* ---- new images ---- */
+
+static void put_in_order(const struct plan *plan, const struct seccomp_notif *question) {
+    pid_t pid = (pid_t)question->pid;
+    uint64_t vdso, random;
+
+    if (!determinism_read_auxv(pid, &vdso, &random) || !vdso_is_fresh(pid, vdso))
+        return;
+    if (plan->flags & PLAN_VIRTUAL) {
+        vtime_executed(pid);
+        file_times_settle();
+    }
+    uint64_t stat_after = file_times_executed(pid,
+        question->data.nr == __NR_brk && !serial_is_on() ? question->data.instruction_pointer : 0);
+    if (vdso_patch(pid, vdso, 0, stat_after) == 0 && plan->flags & PLAN_SEED)
+        (void)stream_draw(plan->seed, pid, random, 16);
+}
+
+/* Of the program of questions, with an address in place of PLAN_LOADER_UNKNOWN; none: the plan's
+ * own serves. */
+#define LOADER_HIGH                                                                                \
+    0x7fff /* the high half of addresses where it is, and no program that is not told where to be  \
+              by it */
+static struct sock_filter learned[PLAN_MAX_QUESTIONS];
+static bool has_learned;
+
+/* A loader whose image was put in order when it asked for the break calls arch_prctl from here.
+ * Where it is does not change: addresses are not random, and each has the same loader. */
+static void learn_vdso(const struct plan *plan, uint64_t address) {
+    const struct sock_filter *program = plan_items(plan, notify, struct sock_filter);
+
+    /* With serial nothing is learned: the program has no place for it. */
+    if (has_learned || plan->flags & PLAN_SERIAL || plan->notify.n > PLAN_MAX_QUESTIONS ||
+        address >> 32 != LOADER_HIGH)
+        return;
+    memcpy(learned, program, plan->notify.n * sizeof *program);
+    for (uint32_t i = 0; i < plan->notify.n; i++)
+        if (learned[i].code == (BPF_JMP | BPF_JEQ | BPF_K) && learned[i].k == PLAN_LOADER_UNKNOWN) {
+            learned[i].k = (uint32_t)address;
+            has_learned = true;
+        }
+}
+
+/* ---- answers ---- */
+
+/* Uptimes are one clock: CLOCK_MONOTONIC_RAW of a time namespace starts as far before or after it
+ * as the kernel's have parted since its boot. */
+static int64_t read_uptime(void) {
+    return clock_now_ns() + determinism_uptime_ahead_ns;
+}
+
+static int64_t now_of(clockid_t clock) {
+    return clock == CLOCK_MONOTONIC_RAW ? read_uptime() : clock_ns(clock) + offset_ns;
+}
+
+static void answer_clock(int listener, const struct seccomp_notif *question) {
+    clockid_t clock = question->data.nr == __NR_clock_gettime
+                          ? (clockid_t)(int)question->data.args[0]
+                          : CLOCK_REALTIME;
+    uint64_t vdso;
+
+    /* The vDSO, where it cannot tell the time itself: our code around it adds the offset. And a
+     * clock of alarms, where the machine has none. */
+    if ((determinism_vdso_of((pid_t)question->pid, &vdso) &&
+            vdso_contains(vdso, question->data.instruction_pointer)) ||
+        (clock == CLOCK_REALTIME_ALARM && sys_call2(__NR_clock_getres, clock, NULL) < 0))
+        determinism_let_pass(listener, question->id);
+    else
+        determinism_answer_time(listener, question, now_of(clock));
+}
+
+/* The kernel counts it from the machine's boot; what its processes have used it tells there as
+ * here. */
+static void answer_times(int listener, const struct seccomp_notif *question) {
+    uint64_t fields[DETERMINISM_STAT_FIELDS], to = question->data.args[0];
+    pid_t pid = (pid_t)question->pid;
+
+    if (!determinism_read_stat(pid, fields)) {
+        determinism_let_pass(listener, question->id);
+        return;
+    }
+    long r =
+        to ? determinism_write(pid, to, fields + DETERMINISM_STAT_TIMES, sizeof(struct tms)) : 0;
+    determinism_answer_written(listener, question->id, r, (long)(read_uptime() / (NS / USER_HZ)));
+}
+
+static void answer_random(
+    const struct plan *plan, int listener, const struct seccomp_notif *question) {
+    uint64_t length = question->data.args[1];
+    uint32_t flags = (uint32_t)question->data.args[2];
+
+    if (flags & ~7u || (flags & 6) == 6 || !length) { /* the kernel says what is wrong with it */
+        determinism_let_pass(listener, question->id);
+        return;
+    }
+    long r = stream_draw(plan->seed, (pid_t)question->pid, question->data.args[0],
+        length < MAX_DRAW ? (size_t)length : MAX_DRAW);
+    determinism_answer_written(listener, question->id, r, r);
+}
+
+/* ---- waits until a time of day ---- */
+
+/* A futex may wake up for nothing (futex(2)), and says so by no error: who asked looks again, and
+ * asks. */
+static int broken_off(bool futex) {
+    return futex ? 0 : -EINTR;
+}
+
+static void hold_question(int listener, const struct seccomp_notif *question) {
+    bool futex = question->data.nr == __NR_futex;
+    clockid_t clock = futex ? CLOCK_REALTIME : (clockid_t)(int)question->data.args[0];
+    uint32_t expected = (uint32_t)question->data.args[2];
+    int64_t time[2];
+    long r = determinism_read(
+        (pid_t)question->pid, question->data.args[futex ? 3 : 2], time, sizeof time);
+
+    if (r != (long)sizeof time || time[0] < 0 || time[1] < 0 || time[1] >= NS) {
+        determinism_let_pass(listener, question->id); /* the kernel says what is wrong with it */
+        return;
+    }
+    int64_t left = time[0] > INT64_MAX / NS - 1 ? INT64_MAX / 2
+                                                : time[0] * NS + time[1] - now_of(clock),
+            now = clock_now_ns();
+    if (futex) {
+        uint32_t word;
+
+        r = determinism_read((pid_t)question->pid, question->data.args[0], &word, sizeof word);
+        if (r != (long)sizeof word || word != expected) {
+            determinism_answer(listener, question->id, 0, r < 0 ? (int)r : -EAGAIN);
+            return;
+        }
+    }
+    if (left <= 0 || n_held == MAX_HELD) {
+        determinism_answer(listener, question->id, 0,
+            left > 0 ? broken_off(futex)
+            : futex  ? -ETIMEDOUT
+                     : 0);
+        return;
+    }
+    held[n_held++] = (struct held){ .id = question->id,
+        .listener = listener,
+        .pid = (pid_t)question->pid,
+        .futex = futex,
+        .expected = expected,
+        .word = question->data.args[0],
+        .until_ns = now > INT64_MAX - left ? INT64_MAX : now + left,
+        .next_ns = now + (futex ? FUTEX_SLICE_NS : SLEEP_TICK_NS),
+        .signals_ns = now + SLEEP_TICK_NS };
+}
+
+static bool has_signal(pid_t pid) {
+    struct determinism_signals signals;
+
+    return determinism_signals_of(pid, &signals) && signals.pending & ~signals.blocked;
+}
+
+/* Its word is another: whoever wakes somebody has changed it before, or who was about to wait would
+ * have missed it. */
+static bool is_woken(const struct held *h) {
+    uint32_t word;
+
+    return determinism_read(h->pid, h->word, &word, sizeof word) != (long)sizeof word ||
+           word != h->expected;
+}
+
+/* A wait is cut into slices: while its question is held, no waker and no signal reaches the thread,
+ * so they are looked for. */
+static bool is_over(struct held *h, int64_t now) {
+    if (now >= h->until_ns) {
+        determinism_answer(h->listener, h->id, 0, h->futex ? -ETIMEDOUT : 0);
+        return true;
+    }
+    if (now < h->next_ns)
+        return false;
+    if (h->futex && is_woken(h)) {
+        determinism_answer(h->listener, h->id, 0, 0);
+        return true;
+    }
+    if (now >= h->signals_ns) {
+        if (has_signal(h->pid)) {
+            determinism_answer(h->listener, h->id, 0, -EINTR);
+            return true;
+        }
+        h->signals_ns = now + SLEEP_TICK_NS;
+    }
+    h->next_ns = h->futex ? now + FUTEX_SLICE_NS : h->signals_ns;
+    return ioctl(h->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &h->id) < 0;
+}
+
+void determinism_release(const struct plan *plan) {
+    serial_release(plan);
+    vtime_release();
+    abs_timers_settle();
+    for (; n_held; n_held--)
+        determinism_answer(
+            held[n_held - 1].listener, held[n_held - 1].id, 0, broken_off(held[n_held - 1].futex));
+}
+
+void determinism_give_back(pid_t thread) {
+    wait_give_back(thread);
+    for (size_t i = n_held; i-- > 0;)
+        if (held[i].pid == thread) {
+            determinism_answer(held[i].listener, held[i].id, 0, DETERMINISM_BROKEN_OFF);
+            held[i] = held[--n_held];
+        }
+}
+
+static void look_at_held(void) {
+    int64_t now = n_held ? clock_now_ns() : 0;
+
+    for (size_t i = n_held; i-- > 0;)
+        if (is_over(&held[i], now))
+            held[i] = held[--n_held];
+}
+
+void determinism_stand(const struct plan *plan) {
+    if (!(plan->flags & PLAN_VIRTUAL)) {
+        determinism_release(plan);
+        return;
+    }
+    vtime_stand();
+    vtime_settle();
+}
+
+bool determinism_holds_surely(pid_t thread) {
+    return wait_is_asking(thread) || serial_is_asking(thread);
+}
+
+/* ---- the loop ---- */
+
+void determinism_serve_question(
+    const struct plan *plan, int listener, const struct seccomp_notif *question) {
+    bool seeded = plan->flags & PLAN_SEED;
+
+    if (plan->flags & PLAN_VIRTUAL && vtime_answer(listener, question))
+        return;
+    switch (question->data.nr) {
+    case __NR_getrandom:
+        if (seeded) {
+            answer_random(plan, listener, question);
+            return;
+        }
+        break;
+    case __NR_clock_gettime:
+    case __NR_gettimeofday:
+    case __NR_time:
+        answer_clock(listener, question);
+        return;
+    case __NR_times:
+        answer_times(listener, question);
+        return;
+    case __NR_sysinfo:
+        sysinfo_answer(listener, question);
+        return;
+    case __NR_clock_nanosleep:
+    case __NR_futex:
+        hold_question(listener, question);
+        return;
+    case __NR_timerfd_settime:
+    case __NR_timer_settime:
+        if (abs_timers_answer(listener, question, offset_ns))
+            return;
+        break;
+    case __NR_fork:
+    case __NR_vfork:
+    case __NR_clone:
+        if (seeded &&
+            !(question->data.nr == __NR_clone && question->data.args[0] & CLONE_THREAD_FLAG))
+            stream_advance(plan->seed, (pid_t)question->pid);
+        if (question->data.nr == __NR_clone && question->data.args[0] == FORK_GLIBC_FLAGS)
+            (void)fork_route((pid_t)question->pid, question->data.instruction_pointer);
+        break;
+    case __NR_brk:
+        put_in_order(plan, question);
+        break;
+    case __NR_arch_prctl: /* with glibc's loader after the other, with other starts before it */
+        if (vdso_is_known((pid_t)question->pid))
+            learn_vdso(plan, question->data.instruction_pointer);
+        else
+            put_in_order(plan, question);
+        break;
+    default:
+        if (file_times_answer(plan, listener, question) ||
+            sysv_ipc_answer(plan, listener, question, offset_ns))
+            return;
+        break;
+    }
+    determinism_let_pass(listener, question->id);
+}
+
+static void answer_one(const struct plan *plan, int listener) {
+    struct seccomp_notif question = { 0 };
+
+    if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &question) < 0)
+        return;
+    /* Its thread may have been killed just now, and its id be another's. */
+    if (ioctl(listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &question.id) < 0)
+        return;
+    if (plan->flags & PLAN_SERIAL)
+        serial_ask(listener, &question);
+    else
+        determinism_serve_question(plan, listener, &question);
+}
+
+size_t determinism_poll(struct pollfd *events, int64_t *ret_until_ns) {
+    int64_t serial = serial_next_ns();
+
+    *ret_until_ns = vtime_next_ns();
+    if (serial < *ret_until_ns)
+        *ret_until_ns = serial;
+    (void)determinism_listeners(events);
+    for (size_t i = 0; i < n_held; i++) {
+        int64_t at = held[i].next_ns < held[i].until_ns ? held[i].next_ns : held[i].until_ns;
+
+        if (at < *ret_until_ns)
+            *ret_until_ns = at;
+    }
+    return determinism_n_fds;
+}
+
+static void forget_process(size_t i) {
+    for (size_t j = n_held; j-- > 0;)
+        if (held[j].listener == determinism_fds[i])
+            held[j] = held[--n_held];
+    vtime_forget(determinism_fds[i]);
+    serial_forget(determinism_fds[i]);
+    close(determinism_fds[i]);
+    determinism_fds[i] = determinism_fds[--determinism_n_fds];
+}
+
+static void answer_all(const struct plan *plan, const struct pollfd *events, size_t n) {
+    for (size_t i = n; i-- > 0;) {
+        if (events[i].revents & POLLIN)
+            answer_one(plan, determinism_fds[i]);
+        else if (events[i].revents)
+            forget_process(i); /* nobody is left who could ask */
+    }
+}
+
+void determinism_serve(const struct plan *plan, const struct pollfd *events, size_t n, bool quiet) {
+    look_at_held();
+    answer_all(plan, events, n);
+    if (plan->flags & PLAN_SERIAL)
+        serial_step(plan);
+    if (plan->flags & PLAN_VIRTUAL && !quiesce_is())
+        vtime_step(quiet);
+}
+
+void determinism_await_waits(const struct plan *plan) {
+    static struct pollfd events[DETERMINISM_MAX_LISTENERS];
+    const struct timespec tick = { .tv_nsec = AGAIN_TICK_NS };
+    const int64_t until_ns = clock_now_ns() + AGAIN_NS;
+
+    while (wait_count_left() && clock_now_ns() < until_ns) {
+        size_t n = determinism_listeners(events);
+
+        if (sys_call5(__NR_ppoll, events, n, &tick, NULL, 0) > 0)
+            answer_all(plan, events, n);
+    }
+}
+
+/* ---- commands ---- */
+
+void determinism_prepare(const struct plan *plan) {
+    if (determinism_wanted(plan))
+        (void)code_write_probe(-1); /* what has failed here is tried, and told, in each sandbox */
+    if (plan->flags & PLAN_CLOCK)
+        file_times_find_out(plan);
+}
+
+uint64_t determinism_last_stream(void) {
+    return n_commands_begun - 1;
+}
+
+/* The clocks, once. `before_ns`: what the time of day was ahead where processes come from. */
+static int begin_determinism(const struct plan *plan, int64_t ahead_ns, int64_t before_ns) {
+    static bool is_begun;
+    int r = 0;
+
+    if (is_begun)
+        return 0;
+    if (plan->flags & PLAN_CLOCK && !(plan->flags & PLAN_VIRTUAL)) {
+        offset_ns = ahead_ns;
+        r = timed_syscall_begin();
+    }
+    if (plan->flags & PLAN_VIRTUAL)
+        vtime_begin(plan);
+    if (plan->flags & PLAN_SERIAL)
+        serial_begin(determinism_serve_question);
+    if (r == 0 && plan->flags & PLAN_CLOCK)
+        r = file_times_begin(plan, offset_ns, before_ns);
+    if (r == 0)
+        r = vdso_prepare(plan, offset_ns, file_times_bounds());
+    is_begun = r == 0;
+    return r;
+}
+
+/* With the first command. */
+static int begin_now(const struct plan *plan) {
+    /* The clock that is behind by up to a tick: none is to tell a time before the start. */
+    int64_t ahead = plan->clock_seconds * NS + plan->clock_nanoseconds -
+                    (now_of(CLOCK_REALTIME_COARSE) - offset_ns);
+
+    return begin_determinism(plan, ahead, ahead);
+}
+
+int determinism_begin(const struct plan *plan, struct determinism_start *start) {
+    start->listener = -1;
+    if (determinism_n_fds == DETERMINISM_MAX_LISTENERS)
+        return -EAGAIN;
+    int r = begin_now(plan);
+    if (r < 0)
+        return r;
+    start->stream = stream_derive(plan->seed, n_commands_begun++, PURPOSE_COMMAND);
+    start->listener = (int)sys_call3(__NR_fcntl, determinism_proc, F_DUPFD_CLOEXEC, 0);
+    return start->listener < 0 ? start->listener : (int)sys_call1(__NR_close, start->listener);
+}
+
+int determinism_enter(const struct plan *plan, const struct determinism_start *start) {
+    const struct sock_filter *filter =
+        has_learned ? learned : plan_items(plan, notify, struct sock_filter);
+    struct stream stream = { .state = start->stream };
+    int r = 0;
+
+    r = (int)sys_call1(__NR_personality, DETERMINISM_NO_RANDOM_ADDRESSES);
+    if (r >= 0 && plan->flags & PLAN_SEED)
+        r = stream_store(0, &stream);
+    if (r < 0)
+        return r;
+    int listener = determinism_enter_asked(filter, plan->notify.n);
+    if (listener != start->listener)
+        return listener < 0 ? listener : -EBADFD;
+    return sys_close_range(~0u, ~0u, CLOSE_RANGE_UNSHARE_FLAG);
+}
+
+void determinism_end(const struct determinism_start *start, const int *streams) {
+    if (start->listener < 0)
+        return;
+    if (!streams) {
+        close(start->listener); /* if it came to that: the child may have been killed anywhere */
+        return;
+    }
+    (void)determinism_adopt(start->listener);
+    vtime_started(start->listener, streams);
+}
+
+/* ---- snapshots of what runs (quiesce.c) ---- */
+
+void determinism_tell(const struct plan *plan, struct image_determinism *to) {
+    to->flags = plan->flags & PLAN_VIRTUAL ? IMAGE_VIRTUAL : 0;
+    to->n_commands = n_commands_begun;
+    to->ahead_ns = offset_ns;
+}
+
+int determinism_resume(
+    const struct plan *plan, const struct image_determinism *from, int64_t ahead_ns) {
+    n_commands_begun = from->n_commands;
+    return begin_determinism(
+        plan, clock_now_ns() + ahead_ns - now_of(CLOCK_REALTIME), from->ahead_ns);
+}
+
+int determinism_begin_command(const struct plan *plan, const struct image_determinism *from) {
+    int r = begin_now(plan);
+
+    if (r < 0)
+        return r;
+    n_commands_begun = from->n_commands;
+    if (plan->flags & PLAN_VIRTUAL)
+        vtime_resume(from);
+    return 0;
+}
+
+void determinism_begin_anew(const struct plan *plan) {
+    n_commands_begun = 0;
+    if (plan->flags & PLAN_VIRTUAL)
+        vtime_resume(&(struct image_determinism){ 0 });
+}

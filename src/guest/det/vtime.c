@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Virtual time: the clock of a sandbox moves by what its processes do.
+ *
+ * It is the sum of two numbers on a page that all processes share: ticks, one for each query, which
+ * the queries themselves add (det/vdso_patch.c); and what init has jumped. All clocks are that sum
+ * and a constant. init jumps when everybody in the sandbox waits (vtime_idle.c): to the earliest of
+ * what lies ahead, time-outs (vtime_wait.c) and timers (vtime_timer.c). It ends that one alone, and
+ * looks again when all is at rest once more; so what was to happen at one time happens in an order
+ * that does not depend on CPUs.
+ *
+ * The clock stands while somebody computes. So that none waits for ever for what never rests, each
+ * wait ends by the real clock, too: those that the kernel does when they would have without us,
+ * those that init holds GRACE_NS later; but not while the clock jumps from one thing to the next,
+ * if slowly, as on a machine that has too much to do: then each comes in its turn. And so that who
+ * computes until time has passed comes to an end, the clock goes at the real rate while a sandbox
+ * has not rested for BUSY_NS. Nor does it move while no command runs, however long that is by the
+ * real clock, or while somebody waits for input from outside: between what an agent does no time
+ * passes.
+ *
+ * The page is the guests' to write. init reads the ticks from it, and whatever they are is a time;
+ * what it has jumped it knows itself. Tables are bounded: what does not fit is the kernel's, and
+ * waits in real time.
+ */
+#include "guest/det/vtime.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/seccomp.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/times.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "guest/state.h"
+#include "guest/det/det.h"
+#include "guest/det/serial.h"
+#include "guest/det/file_times.h"
+#include "guest/det/sysinfo.h"
+#include "sys/syscalls.h"
+
+/* Of the kernel's structs: those of a C library have room at their ends. */
+#define RUSAGE_BYTES 144
+#define SLOT_NS 1000000ll /* what is as near to each other as this is at the same time */
+#define LAST_PAUSE_NS 2000000ll
+#define LAST_PAUSE_OUTSIDE_NS 100000000ll
+#define PAUSE_BY_COST 20 /* and never so short that looking takes more than a twentieth */
+#define MANY_JUMPS                                                                                 \
+    200000 /* of a sandbox that nobody has asked anything of meanwhile; from there on a pause goes \
+              with each */
+#define PAUSE_OF_MANY_NS 1000000ll
+#define BUSY_NS                                                                                    \
+    5000000000ll /* so often it is looked whether somebody runs; who is found running all the time \
+                    for as long as that is busy, */
+#define BUSY_STEP_NS                                                                               \
+    50000000ll /* when found by looks that are so far apart; then the clock is moved with each */
+
+static int64_t due_ns; /* the next that is due by the real clock */
+static uint64_t n_jumps;
+static int64_t busy_look_ns; /* when to look next whether it is busy */
+static bool has_stood;       /* still, and has not gone on yet */
+static int64_t busy_from_ns,
+    busy_found_ns; /* since when it has not rested, 0: it has; and when that was last seen */
+static int64_t busy_lost_ns; /* what was lost before that began */
+
+/* ---- answers ---- */
+
+static void give_page(int listener, const struct seccomp_notif *question) {
+    struct seccomp_notif_addfd give = { .id = question->id,
+        .flags = SECCOMP_ADDFD_FLAG_SEND,
+        .srcfd = (uint32_t)vtime_page_fd,
+        .newfd_flags = O_CLOEXEC };
+
+    if (vtime_give(listener, &give) < 0)
+        determinism_answer(listener, question->id, 0, -EMFILE);
+}
+
+static void answer_clock(int listener, const struct seccomp_notif *question) {
+    const uint64_t *arguments = (const uint64_t *)question->data.args;
+    clockid_t clock =
+        question->data.nr == __NR_clock_gettime ? (clockid_t)(int)arguments[0] : CLOCK_REALTIME;
+    uint64_t vdso;
+    int64_t base;
+
+    if (clock == VIRTUAL_ASK_PAGE || clock == VIRTUAL_TELL_PAGE) {
+        bool ours = determinism_vdso_of((pid_t)question->pid, &vdso) &&
+                    vdso_contains(vdso, question->data.instruction_pointer);
+
+        if (ours && clock == VIRTUAL_ASK_PAGE) {
+            give_page(listener, question);
+            return;
+        }
+        determinism_answer(listener, question->id, 0,
+            ours ? vdso_tell_page((pid_t)question->pid, vdso, arguments[1]) : -EINVAL);
+        return;
+    }
+    if (vtime_base(clock, &base))
+        determinism_answer_time(listener, question, base + vtime_query());
+    else if (clock == CLOCK_PROCESS_CPUTIME_ID || clock == CLOCK_THREAD_CPUTIME_ID)
+        determinism_answer_time(listener, question, vtime_query_cpu());
+    else
+        determinism_let_pass(listener, question->id);
+}
+
+/* Of an alarm's, which the machine need not have; others are the kernel's. */
+static void answer_resolution(int listener, const struct seccomp_notif *question) {
+    static const int64_t resolution[2] = { 0, 1 };
+    clockid_t clock = (clockid_t)(int)question->data.args[0];
+    uint64_t to = question->data.args[1];
+
+    if (clock == CLOCK_REALTIME_ALARM || clock == CLOCK_BOOTTIME_ALARM)
+        determinism_answer_written(listener, question->id,
+            to ? determinism_write((pid_t)question->pid, to, resolution, sizeof resolution) : 0, 0);
+    else
+        determinism_let_pass(listener, question->id);
+}
+
+static void answer_times(int listener, const struct seccomp_notif *question) {
+    struct tms times = { .tms_utime = vtime_query_cpu() / (VIRTUAL_NS / 100) };
+    uint64_t to = question->data.args[0];
+    long r = to ? determinism_write((pid_t)question->pid, to, &times, sizeof times) : 0;
+
+    determinism_answer_written(listener, question->id, r,
+        (long)((PLAN_VIRTUAL_UPTIME_S * VIRTUAL_NS + vtime_now()) / (VIRTUAL_NS / 100)));
+}
+
+/* What else is in it no two runs have in common. */
+static void answer_rusage(int listener, const struct seccomp_notif *question) {
+    int64_t cpu = vtime_query_cpu();
+    int who = (int)question->data.args[0];
+    struct rusage usage = { .ru_utime = { cpu / VIRTUAL_NS, cpu % VIRTUAL_NS / 1000 } };
+
+    if (who != RUSAGE_SELF && who != 1 /* RUSAGE_THREAD */) {
+        if (who != RUSAGE_CHILDREN) {
+            determinism_let_pass(listener, question->id);
+            return;
+        }
+        usage.ru_utime = (struct timeval){ 0 };
+    }
+    determinism_answer_written(listener, question->id,
+        determinism_write((pid_t)question->pid, question->data.args[1], &usage, RUSAGE_BYTES), 0);
+}
+
+static void answer_sysinfo(int listener, const struct seccomp_notif *question) {
+    struct sysinfo info;
+
+    if (!sysinfo_fill(&info)) {
+        determinism_let_pass(listener, question->id);
+        return;
+    }
+    info.uptime = PLAN_VIRTUAL_UPTIME_S + vtime_now() / VIRTUAL_NS;
+    info.freeram = info.totalram / 2;
+    sysinfo_answer_with(listener, question, &info);
+}
+
+static enum idle check_idle(bool delivers) {
+    int64_t begun = clock_now_ns();
+    enum idle idle = idle_look(delivers);
+
+    vtime_pace.looked_ns = clock_now_ns();
+    vtime_pace.cost_ns = vtime_pace.looked_ns - begun -
+                         kernel_spent_ns(); /* that is seldom, and no reason to look less often */
+    return idle;
+}
+
+bool vtime_answer(int listener, const struct seccomp_notif *asked) {
+    struct seccomp_notif of = *asked, *question = &of;
+
+    vtime_disturb();
+    (void)vtime_tell_uptime(); /* who counts the time by asking for it need not jump */
+    wait_asked(question);
+    switch (question->data.nr) {
+    case __NR_clock_gettime:
+    case __NR_gettimeofday:
+    case __NR_time:
+        answer_clock(listener, question);
+        return true;
+    case __NR_clock_getres:
+        answer_resolution(listener, question);
+        return true;
+    case __NR_times:
+        answer_times(listener, question);
+        return true;
+    case __NR_getrusage:
+        answer_rusage(listener, question);
+        return true;
+    case __NR_sysinfo:
+        answer_sysinfo(listener, question);
+        return true;
+    default:
+        return wait_answer(listener, question) || timer_answer(listener, question);
+    }
+}
+
+/* ---- the loop ---- */
+
+static int64_t earliest_deadline(void) {
+    int64_t waits = wait_earliest(), timers = timer_earliest();
+
+    return waits < timers ? waits : timers;
+}
+
+/* Of what is nearly at the same time as the earliest of all. */
+static bool first_of_all(bool *ret_is_timer) {
+    struct virtual_event wait, timer;
+    int64_t first = earliest_deadline(),
+            until = first < VIRTUAL_NEVER - SLOT_NS ? first + SLOT_NS : VIRTUAL_NEVER - 1;
+    bool waits = wait_first(until, &wait), timers = timer_first(until, &timer);
+
+    *ret_is_timer = timers && (!waits || vtime_is_before(&timer, &wait));
+    return waits || timers;
+}
+
+/* False: none of them is to be ended now. */
+static bool end_one(void) {
+    bool is_timer;
+
+    file_times_settle();
+    while (first_of_all(&is_timer))
+        if (is_timer ? timer_fire_first() : wait_end_first()) {
+            vtime_disturb();
+            vtime_pace.jumped_ns = clock_now_ns();
+            return true;
+        }
+    return false;
+}
+
+bool vtime_end_overdue(void) {
+    timer_pass();
+    if ((!wait_count() && !timer_any()) || earliest_deadline() >= vtime_now() - SLOT_NS)
+        return false;
+    return end_one();
+}
+
+int64_t vtime_next_ns(void) {
+    if (!vtime_is_on() || tree_is_frozen() || quiesce_is())
+        return INT64_MAX;
+    int64_t next = command_count() ? busy_look_ns : INT64_MAX;
+    if (!wait_count() && !timer_any())
+        return next;
+    if (wait_cutting_until())
+        return wait_cutting_until();
+    if (due_ns < next)
+        next = due_ns;
+    return command_count() && !serial_count() && vtime_pace.look_ns < next ? vtime_pace.look_ns
+                                                                           : next;
+}
+
+static int64_t busy_ns(void) {
+    return serial_is_on() ? SERIAL_PATIENCE_NS : BUSY_NS;
+}
+
+static void has_rested(int64_t now) {
+    busy_from_ns = 0;
+    busy_look_ns = now + busy_ns();
+}
+
+/* Whether they have anything to wait for or not. */
+static void look_for_rest(int64_t now) {
+    if (now < busy_look_ns || !command_count())
+        return;
+    if (check_idle(false) != IDLE_NOT) {
+        has_rested(now);
+        return;
+    }
+    if (!busy_from_ns) {
+        busy_from_ns = now;
+        busy_lost_ns = idle_lost_ns();
+    } else if (now - busy_from_ns - (idle_lost_ns() - busy_lost_ns) >= busy_ns())
+        vtime_reach(vtime_after(now - busy_found_ns));
+    busy_found_ns = now;
+    busy_look_ns = now + BUSY_STEP_NS;
+}
+
+void vtime_stand(void) {
+    has_stood = vtime_is_on();
+    idle_stand();
+}
+
+/* That was a rest. */
+static void resume(int64_t now) {
+    has_stood = false;
+    wait_stood(now, INT64_MAX);
+    timer_stood(now, INT64_MAX);
+    busy_from_ns = 0;
+    busy_look_ns = now + BUSY_STEP_NS; /* not before most programs are over */
+}
+
+/* No rest: where one capture follows the other, who computes until time has passed still comes to
+ * an end. */
+void vtime_stood(int64_t ns) {
+    int64_t now = clock_now_ns();
+
+    idle_stand();
+    wait_stood(now, ns);
+    timer_stood(now, ns);
+    vtime_pace.jumped_ns += ns;
+    busy_from_ns += busy_from_ns ? ns : 0;
+    busy_found_ns += ns;
+    vtime_disturb();
+}
+
+/* Until the next look, after one that found no rest. */
+static void rest_until(int64_t at_most_ns) {
+    int64_t cost = vtime_pace.cost_ns * PAUSE_BY_COST;
+
+    vtime_pace.look_ns =
+        vtime_pace.looked_ns + (cost > vtime_pace.pause_ns ? cost : vtime_pace.pause_ns);
+    vtime_pace.pause_ns =
+        vtime_pace.pause_ns * 2 < at_most_ns ? vtime_pace.pause_ns * 2 : at_most_ns;
+}
+
+void vtime_step(bool quiet) {
+    int64_t now = clock_now_ns(), first;
+
+    if (tree_is_frozen())
+        return;
+    if (has_stood && !vtime_stands())
+        resume(now);
+    look_for_rest(now);
+    if (!wait_count() && !timer_any())
+        return;
+    int64_t waits = wait_look(now), timers = timer_look(now);
+    due_ns = waits < timers ? waits : timers;
+    if (wait_cutting_until() || !command_count() || now < vtime_pace.look_ns ||
+        (first = earliest_deadline()) == VIRTUAL_NEVER) {
+        if (now >= vtime_pace.look_ns)
+            vtime_pace.look_ns = now + LAST_PAUSE_OUTSIDE_NS;
+        return;
+    }
+    /* Who asks for the time often enough need not rest for it to pass. */
+    if (first + SLOT_NS < vtime_now() && !serial_is_on() && end_one())
+        return;
+    if (!quiet || serial_count())
+        return;
+    enum idle idle = check_idle(true);
+    vtime_pace.awaits_outside = idle == IDLE_OUTSIDE;
+    if (idle == IDLE_OUTSIDE) {
+        int64_t next = wait_end_over(now);
+
+        has_rested(now);
+        rest_until(LAST_PAUSE_OUTSIDE_NS);
+        vtime_pace.look_ns = next < vtime_pace.look_ns ? next : vtime_pace.look_ns;
+        return;
+    }
+    if (idle == IDLE_NOT) {
+        rest_until(LAST_PAUSE_NS);
+        return;
+    }
+    has_rested(now);
+    if (serial_is_on())
+        wait_pass_ready();
+    if (serial_count() || wait_end_changed()) {
+        vtime_disturb();
+        return;
+    }
+    wait_take_back(); /* all wait, and can be seen */
+    if (!end_one()) {
+        rest_until(LAST_PAUSE_NS);
+        return;
+    }
+    if (++n_jumps > MANY_JUMPS)
+        vtime_pace.look_ns = clock_now_ns() + PAUSE_OF_MANY_NS;
+}
+
+void vtime_begin(const struct plan *plan) {
+    vtime_begin_clock(plan);
+    vtime_stand();
+    kernel_begin(plan);
+}
+
+void vtime_started(int listener, const int *streams) {
+    n_jumps = 0;
+    if (vtime_is_on()) {
+        idle_add_outside(listener, streams);
+        vtime_disturb();
+    }
+}
+
+void vtime_forget(int listener) {
+    wait_forget(listener);
+    idle_forget_outside(listener);
+}
+
+void vtime_executed(pid_t pid) {
+    timer_executed(pid);
+}

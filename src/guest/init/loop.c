@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The init of a sandbox: reaps, and does what the engine asks for.
+ *
+ * One thread, one loop: a request on the socket, or a SIGCHLD. The socket's end is the sandbox's
+ * end: when init exits, the kernel kills whatever is left in its pid namespace. Only the engine
+ * holds the other end, so that is also how the death of the engine, or of its client, reaches every
+ * process.
+ *
+ * In a session commands live side by side, some of them long after they were last asked about, and
+ * may signal and trace each other: they share one Landlock domain, which is init's own. That they
+ * do not reach init is then the kernel's doing (pid 1 gets no signal from its own namespace that it
+ * did not ask for; it is not dumpable) and the seccomp filter's, which refuses what takes a pid for
+ * pid 1.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "guest/init/command.h"
+#include "guest/state.h"
+#include "guest/det/det.h"
+#include "guest/files.h"
+#include "guest/process_image.h"
+#include "guest/restore/restore.h"
+#include "sys/syscalls.h"
+
+#define PENDING 64
+
+/* Isolation process has no part in this: there init is kept from its commands by being outside of
+ * their domain, it has no /proc to find their processes in, and orphans have no other place to go.
+ */
+static int begin_session(struct box *box, struct guest_fault *fault) {
+    if (box->plan->flags & PLAN_PROCESS)
+        return guest_fault(fault, GUEST_STAGE_REQUEST, 0, -EOPNOTSUPP);
+    if (command_in_session || command_count())
+        return guest_fault(fault, GUEST_STAGE_REQUEST, 0, -EBUSY);
+    int r = box_enter_domain(box);
+    if (r < 0)
+        return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
+    command_in_session = true;
+    return 0;
+}
+
+/* The commands that a message of RESTORE names are under way from now on. */
+static int adopt_pipes(const struct wire_message *message) {
+    struct wire_field field;
+    uint64_t serial = 0, pid;
+    size_t position = 0;
+    int r;
+
+    while ((r = wire_next(message->data, message->length, &position, &field)) > 0) {
+        if (field.tag == GUEST_TARGET && wire_u64(&field, &serial) == 0)
+            continue;
+        if (field.tag != GUEST_PROCESS || !serial || wire_u64(&field, &pid) < 0 || pid < 2 ||
+            pid > INT32_MAX)
+            return -EBADMSG;
+        /* Nobody would ever hear of the end of one that is not there. */
+        r = restore_has_command((uint32_t)pid) ? command_adopt(serial, (pid_t)pid) : -EBADMSG;
+        if (r < 0)
+            return r;
+        serial = 0;
+    }
+    return r;
+}
+
+static void restore_processes(const struct box *box, const struct wire_message *message) {
+    bool is_dry_run = message->header.flags & GUEST_RESTORE_TRIAL;
+    struct restore_failure failure = { 0 };
+    int masters[IMAGE_MAX_TERMINALS], trackers[IMAGE_MAX_NOTED];
+    size_t n_masters = 0, n_trackers = 0;
+    const bool applies_incremental = message->header.flags & GUEST_RESTORE_INCREMENTAL;
+    const size_t n_externals = message->n_fds - (applies_incremental && message->n_fds);
+    int r = restore_is_tree() && message->n_fds >= applies_incremental ? adopt_pipes(message)
+                                                                       : -EBADMSG;
+
+    if (r == 0 && applies_incremental)
+        r = restore_incremental(box, message->fds[n_externals], &failure);
+    if (r == 0)
+        r = restore_finish(
+            box, message->fds, n_externals, is_dry_run, masters, &n_masters, &failure);
+    struct guest_record record = { .kind = GUEST_RESTORED,
+        .serial = message->header.serial,
+        .error = r < 0 ? -r : 0,
+        .stage = failure.step,
+        .operation = failure.pid };
+    if (r == 0 && (n_trackers = restore_take_trackers(trackers)))
+        record.value = GUEST_CREATE_NOTES;
+    if (!n_trackers || record_send(box->socket, &record, trackers, n_trackers) < 0) {
+        record.value = 0; /* it can do without */
+        (void)record_send(box->socket, &record, masters, n_masters);
+    }
+    while (n_masters)
+        close(masters[--n_masters]);
+    while (n_trackers)
+        close(trackers[--n_trackers]);
+    if (r < 0 || is_dry_run)
+        init_leave(box, r < 0);
+    restore_forget();
+}
+
+static int send_signal(const struct wire_message *message, uint64_t *ret_n) {
+    uint64_t target = 0, number = 0, scope = 0;
+    struct wire_field field;
+    size_t position = 0;
+    int r;
+
+    while ((r = wire_next(message->data, message->length, &position, &field)) > 0) {
+        uint64_t *to = field.tag == GUEST_TARGET   ? &target
+                       : field.tag == GUEST_NUMBER ? &number
+                       : field.tag == GUEST_SCOPE  ? &scope
+                                                   : NULL;
+
+        if (!to || wire_u64(&field, to) < 0)
+            return -EBADMSG;
+    }
+    if (r < 0)
+        return r;
+    if (number > 64)
+        return -EINVAL;
+    if (!target && number == SIGKILL && command_in_session) {
+        if (scope == GUEST_SCOPE_CHILDREN)
+            return tree_kill_guests();
+        return kill(-1, SIGKILL) < 0 && errno != ESRCH ? -errno : 0; /* every process but init */
+    }
+    pid_t top = command_main(target);
+    r = top ? tree_signal(top, (int)number, scope) : -ESRCH;
+    if (r < 0)
+        return r;
+    *ret_n = (uint64_t)r;
+    return 0;
+}
+
+static int serve_files(struct wire_message *message) {
+    if (!command_in_session || message->n_fds != 1)
+        return -EBADMSG;
+    restore_forget_rest(); /* an agent is to have none of it */
+    int r = tree_is_frozen() ? -EBUSY : command_serve_files(message->fds[0]);
+    if (r < 0)
+        files_refuse(message->fds[0]);
+    return r;
+}
+
+static void send_reply(const struct box *box, const struct wire_message *message, uint32_t kind,
+    int r, uint64_t value) {
+    struct guest_record record = { .kind = kind,
+        .stage = r < 0 ? GUEST_STAGE_REQUEST : 0,
+        .error = r < 0 ? -r : 0,
+        .serial = message->header.serial,
+        .value = value };
+
+    record_send(box->socket, &record, NULL, 0);
+}
+
+static void handle_request(struct box *box, struct wire_message *message) {
+    struct guest_fault fault = { 0 };
+    uint64_t value = 0;
+    int r;
+
+    switch (message->header.type) {
+    case GUEST_EXEC:
+        command_start(box, message);
+        break;
+    case GUEST_SESSION:
+        r = begin_session(box, &fault);
+        if (r < 0) {
+            record_fault(box->socket, GUEST_FAILED, message->header.serial, &fault, r);
+            init_leave(box, 1);
+        }
+        break;
+    case GUEST_RESTORE:
+        restore_processes(box, message);
+        break;
+    case GUEST_SIGNAL:
+        if (message->length &&
+            !tree_is_frozen()) /* and is no mere question whether we are here; who stands still has
+                                  the signal when he goes on */
+            determinism_release(box->plan);
+        r = send_signal(message, &value);
+        send_reply(box, message, GUEST_SIGNALLED, r, value);
+        break;
+    case GUEST_FREEZE:
+        determinism_stand(box->plan);
+        r = box->plan->flags & PLAN_PROCESS ? -EBADMSG : tree_freeze();
+        send_reply(box, message, GUEST_FROZEN, r, r > 0 ? (uint64_t)r : 0);
+        break;
+    case GUEST_QUIESCE:
+        if (message->n_fds)
+            (void)quiesce_begin(box->plan, wire_take_fd(message, 0));
+        break;
+    case GUEST_THAW:
+        tree_thaw();
+        break;
+    case GUEST_FILES:
+        send_reply(box, message, GUEST_FILES_SERVED, serve_files(message), 0);
+        break;
+    default:
+        break;
+    }
+    wire_message_done(message);
+}
+
+_Noreturn void init_run(struct box *box, struct wire_message *message) {
+    static struct pollfd all_events[3 + DETERMINISM_MAX_LISTENERS];
+    struct pollfd few_events[3 + 1], *events = determinism_wanted(box->plan)
+                                                   ? all_events
+                                                   : few_events; /* a page less where nobody asks */
+    struct rlimit limit;
+    sigset_t all, ended;
+
+    command_in_session = restore_is_tree();
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    /* Whatever else a guest sends stays pending and wakes nobody. How many of these the kernel
+     * keeps is by our limit, not by the sender's; commands raise it to theirs. */
+    if (sys_call4(__NR_prlimit64, 0, RLIMIT_SIGPENDING, NULL, &limit) == 0 &&
+        limit.rlim_cur > PENDING) {
+        limit.rlim_cur = PENDING;
+        (void)sys_call4(__NR_prlimit64, 0, RLIMIT_SIGPENDING, &limit, NULL);
+    }
+    sigemptyset(&ended);
+    sigaddset(&ended, SIGCHLD);
+    int signals = signalfd(-1, &ended, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (signals < 0)
+        init_leave(box, 1);
+    for (bool more = false;;) {
+        struct signalfd_siginfo info;
+        int64_t until_ns;
+        size_t n_listeners = determinism_poll(events + 3, &until_ns);
+        const int64_t rests_until_ns = restore_rests_until_ns();
+        ssize_t n;
+
+        if (rests_until_ns < until_ns)
+            until_ns = rests_until_ns;
+        int64_t left_ns = more || until_ns == INT64_MAX ? 0 : until_ns - clock_now_ns();
+        struct timespec left = { 0 };
+
+        events[0] = (struct pollfd){ box->socket, POLLIN, 0 };
+        events[1] = (struct pollfd){ signals, POLLIN, 0 };
+        events[2] = (struct pollfd){ quiesce_socket(), POLLIN, 0 };
+        if (left_ns > 0)
+            left = (struct timespec){ left_ns / 1000000000, left_ns % 1000000000 };
+        int ready = (int)sys_call5(__NR_ppoll, events, 3 + n_listeners,
+            !more && until_ns == INT64_MAX ? NULL : &left, NULL, 0);
+        if (ready < 0) {
+            if (ready != -EINTR)
+                init_leave(box, 1);
+            continue;
+        }
+        if (!ready && !more)
+            restore_forget_rest();
+        if (events[2].revents) {
+            quiesce_serve(box->plan);
+            continue; /* what they have asked meanwhile, that is */
+        }
+        determinism_serve(box->plan, events + 3, n_listeners, !ready && !more);
+        if (events[1].revents && (n = read(signals, &info, sizeof info)) > 0)
+            command_has_read((uint64_t)n);
+        if (events[1].revents || more)
+            more = command_reap(box);
+        if (events[0].revents) {
+            command_has_read_more();
+            int r = wire_receive(box->socket, message);
+            if (r == 1)
+                handle_request(box, message);
+            else if (r != -EAGAIN && r != -EINTR)
+                init_leave(box, 0);
+        }
+    }
+}

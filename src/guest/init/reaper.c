@@ -1,0 +1,711 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Trees of processes: signals to all of one, and a sandbox that stands still.
+ *
+ * All of it is looking into /proc, which is no picture of one moment: while it is read, processes
+ * come and go, and whom it concerns may be trying not to be found. What makes an end of that:
+ *
+ * - A process that has a SIGKILL or SIGSTOP pending creates no other one, from the moment that
+ * kill() returns. So once everything that is found has been sent one, whatever is not found yet is
+ * the child of something that was not found either; when no process is there that the last census
+ * has not seen, that is the end.
+ * - A tree does not leave its top while that lives: the main process of a command is a subreaper
+ * (exec.c), and the filter keeps it so and refuses CLONE_PARENT. So the top is stopped first and
+ * killed last.
+ * - Who kills the stopped top sets its tree free; then everything in the sandbox is killed.
+ * - Where that comes to no end (bombs that fork faster than they are found, another command that
+ * sends SIGCONT), everything in the sandbox is stopped by one kill(-1), which the kernel does under
+ * the lock that forks need. It is the last resort as it is felt by those who are not meant.
+ *
+ * Who waits for an answer of init's (det/det.h) stands as still as who is stopped. Standing
+ * still is done by SIGSTOP, parents first, and undone by SIGCONT, children first: a shell with job
+ * control that sees a child stop takes it for the terminal's ^Z.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "guest/init/command.h"
+#include "guest/det/det.h"
+#include "guest/state.h"
+#include "sys/syscalls.h"
+
+#define MAX_PROCESSES 32768 /* in one census; what is more is found when these are dead */
+#define MAX_ROUNDS 24       /* before everything is stopped at once */
+#define LATE_ROUND 60       /* of standing still: the better part of 10 ms */
+#define TICK_NS 100000
+#define FREEZE_NS 2000000000ll /* after all were told */
+#define POLITE_NS                                                                                  \
+    100000000ll /* who is kept from the processors by guests that run, in rounds that take a tenth \
+                   of a second each, has to stop them all first */
+#define MAX_THEIRS 1024
+#define MAX_LOOKS 4096 /* beside the census itself */
+
+enum place { UNKNOWN, INSIDE, OUTSIDE };
+
+struct process {
+    uint64_t started;        /* with the pid, a name that is not used again */
+    uint64_t size, resident; /* of its memory */
+    pid_t pid, parent, group, foreground;
+    pid_t restless; /* one of its threads that does not stand still */
+    uint32_t threads;
+    uint32_t depth; /* below init; 0: not worked out */
+    char state;
+    uint8_t place; /* enum place */
+    bool told;     /* has been sent its signal */
+    bool still;
+    bool stopping; /* one of its threads has stopped */
+};
+
+struct census {
+    struct process *list; /* by pid, rising, as the kernel lists them */
+    size_t n;
+    int proc;
+    unsigned looks;
+    bool unsure; /* some could not be placed, or counted */
+};
+
+static int freeze_processes(bool at_once);
+
+static pid_t theirs[MAX_THEIRS]; /* stopped by others when we froze: not ours to continue */
+static size_t n_theirs;
+
+/* ---- looking ---- */
+
+static const char *skip_fields(const char *at, unsigned n) {
+    while (n--) {
+        at += strcspn(at, " ");
+        at += *at == ' ';
+    }
+    return at;
+}
+
+static uint64_t number_at(const char *at) {
+    return strtoul(at, NULL, 10);
+}
+
+/* One process or thread, by the path of its stat. False if it is gone. */
+static bool look_at(int proc, const char *path, struct process *ret_process) {
+    char text[1024];
+    int fd = openat(proc, path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return false;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0)
+        return false;
+    text[n] = '\0';
+    /* The name may hold anything; nothing after it holds a bracket. */
+    const char *at = strrchr(text, ')');
+    if (!at || strlen(at) < 4)
+        return false;
+    at += 2;
+    *ret_process = (struct process){ .pid = (pid_t)number_at(text), .state = *at };
+    ret_process->parent = (pid_t)number_at(at = skip_fields(at, 1));
+    ret_process->group = (pid_t)number_at(at = skip_fields(at, 1));
+    at = skip_fields(at, 3);
+    ret_process->foreground = *at == '-' ? -1 : (pid_t)number_at(at);
+    ret_process->threads = (uint32_t)number_at(at = skip_fields(at, 12));
+    ret_process->started = number_at(at = skip_fields(at, 2));
+    ret_process->size = number_at(at = skip_fields(at, 1));
+    ret_process->resident = number_at(skip_fields(at, 1));
+    return true;
+}
+
+static char *put_text(char *at, const char *text) {
+    while (*text)
+        *at++ = *text++;
+    *at = '\0';
+    return at;
+}
+
+static bool read_process(int proc, pid_t pid, struct process *ret_process) {
+    char path[32];
+
+    put_text(guest_put_number(path, (uint64_t)pid), "/stat");
+    return look_at(proc, path, ret_process);
+}
+
+/* Dead are those of whom nothing runs any more: a process whose first thread has ended looks like a
+ * zombie, too. */
+static bool is_dead(const struct process *p) {
+    return p->state == 'X' || (p->state == 'Z' && p->threads <= 1);
+}
+
+static bool is_stopped(char state) {
+    return state == 'T' || state == 't' || state == 'Z' || state == 'X';
+}
+
+static bool count_in(void *data, pid_t pid) {
+    struct census *census = data;
+
+    if (pid == 1)
+        return true;
+    if (census->n == MAX_PROCESSES) {
+        census->unsure = true;
+        return false;
+    }
+    census->n += read_process(census->proc, pid, &census->list[census->n]);
+    return true;
+}
+
+static int census_take(struct census *census) {
+    census->n = census->looks = 0;
+    census->unsure = false;
+    census->proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (census->proc < 0)
+        return -errno;
+    return tree_each_number(census->proc, count_in, census);
+}
+
+static void census_close(struct census *census) {
+    if (census->proc >= 0)
+        close(census->proc);
+    census->proc = -1;
+}
+
+static int census_init(struct census *census) {
+    void *list = mmap(NULL, MAX_PROCESSES * sizeof(struct process), PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    *census = (struct census){ .list = list, .proc = -1 };
+    return list == MAP_FAILED ? -errno : 0;
+}
+
+static void census_done(struct census *census) {
+    census_close(census);
+    munmap(census->list, MAX_PROCESSES * sizeof(struct process));
+}
+
+static struct process *census_find(const struct census *census, pid_t pid) {
+    size_t low = 0, high = census->n;
+
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+
+        if (census->list[middle].pid == pid)
+            return &census->list[middle];
+        if (census->list[middle].pid < pid)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
+
+/* The parent as the census saw it; NULL if it did not, or if that is another process that has got
+ * the pid. */
+static struct process *census_parent(const struct census *census, const struct process *p) {
+    struct process *parent = census_find(census, p->parent);
+
+    return parent && parent->started <= p->started ? parent : NULL;
+}
+
+/* ---- whose is it? ---- */
+
+/* The census saw a process, but its parent no more (or not yet): asks again, upwards. */
+static enum place trace_ancestry(struct census *census, const struct process *p, pid_t top) {
+    struct process now;
+
+    for (pid_t pid = p->pid; census->looks < MAX_LOOKS; pid = now.parent) {
+        census->looks++;
+        if (!read_process(census->proc, pid, &now)) {
+            if (pid == p->pid)
+                return OUTSIDE;  /* it has ended */
+            now.parent = p->pid; /* one above it has: its child has another parent now */
+            continue;
+        }
+        if (now.parent == top)
+            return INSIDE;
+        if (now.parent <= 1)
+            return OUTSIDE;
+    }
+    census->unsure = true;
+    return UNKNOWN;
+}
+
+struct late {
+    struct census *census;
+    pid_t top; /* whose tree it is about; 0: all */
+};
+
+static bool is_no_news(void *data, pid_t pid) {
+    const struct late *late = data;
+    struct process p;
+
+    if (pid == 1 || census_find(late->census, pid) || !read_process(late->census->proc, pid, &p) ||
+        is_dead(&p))
+        return true;
+    return late->top && trace_ancestry(late->census, &p, late->top) == OUTSIDE;
+}
+
+/* Whether there are processes that concern us and that the census did not see. To list them costs
+ * little beside looking at each, so it is done twice: what got a pid behind the reader's back has
+ * to do it again. */
+static bool census_is_old(struct census *census, pid_t top) {
+    struct late late = { census, top };
+
+    for (int i = 0; i < 2; i++)
+        if (lseek(census->proc, 0, SEEK_SET) < 0 ||
+            tree_each_number(census->proc, is_no_news, &late) != 0)
+            return true;
+    return census->unsure;
+}
+
+static enum place place_of(struct census *census, struct process *p, pid_t top) {
+    enum place place = UNKNOWN;
+    struct process *at = p;
+
+    for (size_t steps = 0; place == UNKNOWN && steps <= census->n; steps++) {
+        struct process *parent;
+
+        if (at->place != UNKNOWN)
+            place = (enum place)at->place;
+        else if (at->parent == top)
+            place = INSIDE;
+        else if (at->parent <= 1)
+            place = OUTSIDE;
+        else if ((parent = census_parent(census, at)))
+            at = parent;
+        else {
+            place = trace_ancestry(census, at, top);
+            break;
+        }
+    }
+    /* All on the way have the same; so each is passed once. */
+    for (at = p; place != UNKNOWN && at && at->place == UNKNOWN; at = census_parent(census, at))
+        at->place = (uint8_t)place;
+    return place;
+}
+
+static void wait_a_little(void) {
+    struct timespec tick = { .tv_nsec = TICK_NS }; /* the kernel puts there what is left of it */
+
+    (void)sys_call5(__NR_ppoll, NULL, 0, &tick, NULL, 0);
+}
+
+/* A SIGSTOP takes effect when its process next looks. Who told of one is to find the process
+ * stopped: a freeze that follows must not take it for its own doing. True if it stands, and is not
+ * dead. */
+static bool await_stop(pid_t pid) {
+    int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    struct process p = { .state = 'X' };
+
+    for (int ticks = 0; ticks < MAX_ROUNDS && read_process(proc, pid, &p) && !is_stopped(p.state);
+         ticks++)
+        wait_a_little();
+    if (proc >= 0)
+        close(proc);
+    return is_stopped(p.state) && !is_dead(&p);
+}
+
+/* Whether a child of ours, which we do not reap meanwhile, was killed, or has ended though it
+ * stood. */
+static bool was_freed(pid_t pid, bool stood) {
+    siginfo_t ended = { 0 };
+
+    return sys_call5(__NR_waitid, P_PID, pid, &ended, WEXITED | WNOHANG | WNOWAIT, NULL) == 0 &&
+           ended.si_pid && (stood || (ended.si_code == CLD_KILLED && ended.si_status == SIGKILL));
+}
+
+/* ---- signals ---- */
+
+/* Sends the signal to all that is below the top and was not sent it yet. How many. */
+static int signal_processes(
+    struct census *census, const struct census *before, pid_t top, int number) {
+    int n = 0;
+
+    for (size_t i = 0; i < census->n; i++) {
+        struct process *p = &census->list[i];
+        const struct process *known = before ? census_find(before, p->pid) : NULL;
+
+        if (p->pid == top || is_dead(p) || command_is_agent(p->pid) ||
+            place_of(census, p, top) != INSIDE)
+            continue;
+        p->told = known && known->told && known->started == p->started;
+        if (p->told)
+            continue;
+        p->told = true;
+        n += kill(p->pid, number) == 0;
+    }
+    return n;
+}
+
+/* SIGKILL or SIGSTOP to all below the top, however they try to be missed. -EAGAIN: there was no end
+ * to them; -EXDEV: somebody has killed the stopped top, and what was left below it is anywhere. */
+static int signal_until_done(pid_t top, int number) {
+    struct census two[2];
+    bool done = false, stood = false;
+    int total = 0, r = census_init(&two[0]);
+
+    if (r < 0)
+        return r;
+    r = census_init(&two[1]);
+    if (r < 0) {
+        census_done(&two[0]);
+        return r;
+    }
+    struct census *now = &two[0];
+    for (int round = 0; !done && round < MAX_ROUNDS; round++) {
+        const struct census *before = round ? now : NULL;
+
+        now = &two[round % 2];
+        /* First the look, then the deed: who sees the top stop and kills it is known by then. */
+        r = census_take(now);
+        if (r < 0)
+            break;
+        (void)kill(top, SIGSTOP); /* again, each time: another command may have let it go on */
+        total += signal_processes(now, before, top, number);
+        stood = stood || await_stop(top);
+        done = !census_is_old(now, top);
+        census_close(now);
+    }
+    for (size_t i = 0; r >= 0 && number == SIGSTOP && i < now->n; i++)
+        if (now->list[i].told)
+            await_stop(now->list[i].pid);
+    census_done(&two[0]);
+    census_done(&two[1]);
+    if (r >= 0 && was_freed(top, stood))
+        return -EXDEV;
+    return r < 0 ? r : done ? total : -EAGAIN;
+}
+
+static int tell_once(pid_t top, int number) {
+    struct census census;
+    int r = census_init(&census);
+
+    if (r < 0)
+        return r;
+    r = census_take(&census);
+    if (r >= 0)
+        r = signal_processes(&census, NULL, top, number);
+    census_done(&census);
+    return r;
+}
+
+static int signal_below(pid_t top, int number) {
+    bool was_frozen = state_is_frozen;
+    int r = number == SIGKILL || number == SIGSTOP ? signal_until_done(top, number)
+                                                   : tell_once(top, number);
+
+    /* Nobody kills what stands still by accident: it is a try to get away, so nobody does. */
+    if (r == -EXDEV && number == SIGKILL)
+        return kill(-1, SIGKILL) < 0 ? -errno : 1;
+    if ((r != -EAGAIN && r != -EXDEV) || number != SIGKILL)
+        return r == -EAGAIN || r == -EXDEV ? 0 : r;
+    /* Nothing gets away from here on; hardly more if some do not stand still in time. */
+    if (!was_frozen)
+        (void)freeze_processes(true);
+    r = signal_until_done(top, number);
+    if (r == -EXDEV)
+        (void)kill(-1, SIGKILL);
+    if (!was_frozen)
+        tree_thaw();
+    return r == -EAGAIN || r == -EXDEV ? 0 : r;
+}
+
+static int signal_group(const struct process *top, int number) {
+    pid_t group = top->foreground > 1 ? top->foreground : top->group;
+
+    /* The group in the foreground may have ended meanwhile. */
+    if (group <= 1)
+        return -ESRCH;
+    if (kill(-group, number) == 0)
+        return 1;
+    return group != top->group && kill(-top->group, number) == 0 ? 1 : -ESRCH;
+}
+
+int tree_signal(pid_t top, int number, uint64_t scope) {
+    struct process main;
+    int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+    if (proc < 0)
+        return -errno;
+    bool exists = read_process(proc, top, &main);
+    close(proc);
+    if (!exists)
+        return -ESRCH;
+    if (is_dead(&main))
+        return -ESRCH; /* about to be reaped, and nobody is below it */
+    if (state_is_frozen && number == SIGCONT)
+        return -EBUSY;
+    if (scope == GUEST_SCOPE_GROUP)
+        return signal_group(&main, number);
+    if (scope == GUEST_SCOPE_MAIN) {
+        if (kill(top, number) < 0)
+            return -errno;
+        if (number == SIGSTOP)
+            await_stop(top);
+        return 1;
+    }
+    if (scope != GUEST_SCOPE_TREE && scope != GUEST_SCOPE_CHILDREN)
+        return -EINVAL;
+
+    bool all = scope == GUEST_SCOPE_TREE;
+    /* A shell that is told first does not go on to its next line as the one it waits for ends. */
+    if (all && number != SIGKILL && kill(top, number) < 0)
+        return -errno;
+    int r = signal_below(top, number);
+    if (all && number == SIGKILL)
+        (void)kill(top, SIGKILL);
+    else if (!all && (number == SIGKILL || number == SIGSTOP) && !state_is_frozen &&
+             main.state != 'T')
+        (void)kill(top, SIGCONT);
+    else if (number == SIGSTOP)
+        await_stop(top);
+    return r < 0 ? r : r + all;
+}
+
+/* What stops makes no other, so one more look finds all who were made before; who is not found then
+ * goes with all others. Agents are stopped like them, as nobody could leave them out of it, and go
+ * on. */
+int tree_kill_guests(void) {
+    struct census census;
+    bool done = false;
+    int r = kill(-1, SIGSTOP) < 0 ? -errno : 0;
+
+    if (r == -ESRCH)
+        return 0;
+    if (r == 0 && (r = census_init(&census)) == 0) {
+        for (int round = 0; r >= 0 && !done && round < MAX_ROUNDS; round++) {
+            r = census_take(&census);
+            if (r >= 0)
+                (void)signal_processes(&census, NULL, 1, SIGKILL);
+            done = r >= 0 && !census_is_old(&census, 0);
+            census_close(&census);
+        }
+        census_done(&census);
+    }
+    if (!done)
+        return kill(-1, SIGKILL) < 0 ? -errno : 0;
+    if (!state_is_frozen)
+        command_agents_resume();
+    return 0;
+}
+
+/* ---- standing still ---- */
+
+struct threads {
+    int directory;
+    bool vfork;     /* it waits for a child that shares its memory */
+    pid_t restless; /* 0: all stand still */
+    bool stopping;
+};
+
+static bool look_at_thread(void *data, pid_t thread) {
+    struct threads *threads = data;
+    struct process p;
+    char path[32];
+
+    put_text(guest_put_number(path, (uint64_t)thread), "/stat");
+    if (!look_at(threads->directory, path, &p))
+        return true;
+    threads->stopping |= p.state == 'T';
+    if (!is_stopped(p.state) && !(p.state == 'D' && threads->vfork) &&
+        !determinism_holds_surely(thread))
+        threads->restless = thread;
+    return true;
+}
+
+/* A process that has called vfork waits in the kernel, where no signal stops it, until the child
+ * has executed; with the child stopped (or waiting likewise) it stands as still. It is told by the
+ * memory that both share; or, as there are ways to wait so with memory of one's own, by waiting on
+ * and on. */
+static bool waits_for_vfork(const struct census *census, const struct process *p, bool late) {
+    for (size_t i = 0; i < census->n; i++) {
+        const struct process *child = &census->list[i];
+
+        if (child->parent == p->pid && (child->state == 'T' || child->state == 'D') &&
+            (late || (child->size == p->size && child->resident == p->resident)))
+            return true;
+    }
+    return false;
+}
+
+static bool is_still(const struct census *census, struct process *p, bool late) {
+    struct threads threads = { .vfork = (p->state == 'D' || p->threads > 1) &&
+                                        waits_for_vfork(census, p, late) };
+    char path[32];
+
+    if (is_dead(p))
+        return true;
+    if (!is_stopped(p->state) && !(p->state == 'D' && threads.vfork) &&
+        !determinism_holds_surely(p->pid))
+        p->restless = p->pid;
+    p->stopping = p->state == 'T';
+    if (p->threads <= 1)
+        return !p->restless;
+    put_text(guest_put_number(path, (uint64_t)p->pid), "/task");
+    threads.directory = openat(census->proc, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (threads.directory < 0)
+        return errno == ENOENT;
+    int r = tree_each_number(threads.directory, look_at_thread, &threads);
+    close(threads.directory);
+    if (!p->restless)
+        p->restless = threads.restless;
+    p->stopping |= threads.stopping;
+    return (r >= 0 || r == -ENOENT) && !p->restless;
+}
+
+static bool is_theirs(pid_t pid) {
+    for (size_t i = 0; i < n_theirs; i++)
+        if (theirs[i] == pid)
+            return true;
+    return false;
+}
+
+/* Has somebody told it to stop, who has not been undone meanwhile? The thread that takes the signal
+ * stops in the same moment: so who had neither stopped nor has it pending by now is looked at once
+ * more. */
+static bool is_told(const struct census *census, const struct process *p, bool surely) {
+    struct process now = *p;
+
+    if (p->stopping || determinism_is_to_stop(census->proc, p->pid, surely))
+        return true;
+    if (p->still || !read_process(census->proc, p->pid, &now))
+        return false;
+    (void)is_still(census, &now, false);
+    return now.stopping;
+}
+
+/* A signal to a process is one thread's to take, the first one's if it may; and who waits for init
+ * takes none. So one that does not is told, too, which stops all others. */
+static void stop_process(const struct census *census, const struct process *p) {
+    if (!is_theirs(p->pid) || !is_told(census, p, true)) {
+        for (size_t i = 0; i < n_theirs; i++)
+            if (theirs[i] == p->pid)
+                theirs[i] = theirs[--n_theirs];
+        (void)kill(p->pid, SIGSTOP);
+    }
+    if (p->restless)
+        (void)sys_call3(__NR_tgkill, p->pid, p->restless, SIGSTOP);
+}
+
+/* How many run; ret_n: how many there are. */
+static int count_restless(struct census *census, int round, int *ret_n) {
+    int restless = census->unsure, n = 0;
+
+    for (size_t i = 0; i < census->n; i++) {
+        struct process *p = &census->list[i];
+
+        p->still = is_still(census, p, round > LATE_ROUND);
+        n += !is_dead(p) && !command_is_agent(p->pid);
+        restless += !p->still;
+    }
+    *ret_n = n;
+    return restless;
+}
+
+/* Who has stopped, or been told to, before we told anybody. A process that is told while it sleeps
+ * is woken for it: it runs until it has taken the signal, unless init holds it or it waits for the
+ * kernel alone; its other threads follow later. */
+static void note_theirs(const struct census *census) {
+    for (size_t i = 0; i < census->n && n_theirs < MAX_THEIRS; i++) {
+        const struct process *p = &census->list[i];
+        bool may_be =
+            p->stopping || p->still || strchr("RD", p->state) || determinism_holds_surely(p->pid);
+
+        if (!is_dead(p) && may_be && is_told(census, p, false))
+            theirs[n_theirs++] = p->pid;
+    }
+}
+
+/* A SIGSTOP to those who run; at first to those whose parents do not. */
+static void stop_some(const struct census *census, bool polite) {
+    for (size_t i = 0; i < census->n; i++) {
+        const struct process *p = &census->list[i], *parent = census_parent(census, p);
+
+        if (!p->still && (!polite || !parent || parent->still || parent->state == 'D'))
+            stop_process(census, p);
+    }
+}
+
+/* With `at_once`, politeness is left. */
+static int freeze_processes(bool at_once) {
+    int64_t polite_until = clock_now_ns() + (at_once ? 0 : POLITE_NS), deadline = INT64_MAX;
+    struct census census;
+    int n = 0, r = census_init(&census);
+
+    if (r < 0)
+        return r;
+    if (!state_is_frozen)
+        n_theirs = 0;
+    for (int round = 0;; round++) {
+        r = census_take(&census);
+        if (r < 0)
+            break;
+        bool still = count_restless(&census, round, &n) == 0;
+        if (round == 0 && !state_is_frozen)
+            note_theirs(&census);
+        stop_some(&census, deadline == INT64_MAX);
+        still = still && !census_is_old(&census, 0);
+        census_close(&census);
+        if (still)
+            break;
+        if (deadline == INT64_MAX && (round >= MAX_ROUNDS || clock_now_ns() >= polite_until)) {
+            (void)kill(-1, SIGSTOP);
+            deadline = clock_now_ns() + FREEZE_NS;
+        }
+        if (clock_now_ns() > deadline) {
+            r = -ETIMEDOUT;
+            break;
+        }
+        wait_a_little();
+    }
+    census_done(&census);
+    state_is_frozen = true;
+    if (r < 0)
+        tree_thaw();
+    return r < 0 ? r : n;
+}
+
+int tree_freeze(void) {
+    return freeze_processes(false);
+}
+
+static void work_out_depth(const struct census *census, struct process *p) {
+    uint32_t steps = 0, depth = 1;
+    struct process *at = p, *parent;
+
+    while (!at->depth && steps <= census->n && (parent = census_parent(census, at))) {
+        at = parent;
+        steps++;
+    }
+    if (at->depth)
+        depth = at->depth;
+    for (at = p, depth += steps; at && !at->depth && depth; at = census_parent(census, at))
+        at->depth = depth--;
+}
+
+void tree_thaw(void) {
+    struct census census;
+    uint32_t deepest = 0;
+
+    if (!state_is_frozen)
+        return;
+    state_is_frozen = false;
+    if (census_init(&census) < 0 || census_take(&census) < 0) {
+        (void)kill(-1, SIGCONT);
+        return;
+    }
+    for (size_t i = 0; i < census.n; i++) {
+        work_out_depth(&census, &census.list[i]);
+        if (census.list[i].depth > deepest)
+            deepest = census.list[i].depth;
+    }
+    for (uint32_t depth = deepest; depth; depth--)
+        for (size_t i = 0; i < census.n; i++)
+            if (census.list[i].depth == depth && !is_theirs(census.list[i].pid))
+                (void)kill(census.list[i].pid, SIGCONT);
+    if (census.unsure)
+        (void)kill(-1, SIGCONT);
+    census_done(&census);
+}

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From a fresh clone of the launcher to the init of a sandbox.
+ *
+ * The order matters. Namespaces of the network and of time come first, while /proc is still the
+ * launcher's. Then the mounts, with the rights of U0. Only then the user namespace of the sandbox's
+ * own: from here on nothing can change a mount any more, as the mount namespace belongs to U0. What
+ * is left of rights (those in the new user namespace, which would be enough to reach much kernel
+ * code) goes last, after the filter is there. The Landlock ruleset is built here but entered by
+ * each command: init stays outside of the domain, out of reach of ptrace from within.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/landlock.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "guest/det/det.h"
+#include "guest/det/sysv_ipc_times.h"
+#include "guest/restore/restore.h"
+#include "guest/det/file_times.h"
+#include "guest/det/sysinfo.h"
+#include "sys/syscalls.h"
+
+/* A guest of net none has no sockets but Unix ones (the filter), so no counter and no flow label of
+ * the namespace can carry a note to the next guest. A Unix socket that is in flight in itself,
+ * though, outlives its process until the kernel's collector comes. (The first line counts all of
+ * them, whatever their family; the kernel's table of Unix sockets would take it ten times as long.)
+ */
+static bool is_unused(int proc_self) {
+    static const char none[] = "sockets: used 0\n";
+    char text[sizeof none - 1];
+    int fd = openat(proc_self, "net/sockstat", O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return false;
+    ssize_t n = read(fd, text, sizeof text);
+    close(fd);
+    return n == (ssize_t)sizeof text && memcmp(text, none, sizeof text) == 0;
+}
+
+static int enter_network(struct box *box, int proc_self) {
+    if (!(box->plan->flags & PLAN_NET_OWN))
+        return 0;
+    if (box->netns >= 0) {
+        if (setns(box->netns, CLONE_NEWNET) < 0)
+            return -errno;
+        if (box->netns_is_new || is_unused(proc_self))
+            return 0;
+        close(box->netns);
+        box->netns = -1; /* the engine gets the new one instead */
+    }
+    if (unshare(CLONE_NEWNET) < 0)
+        return -errno;
+    return box->plan->flags & PLAN_NET_LOOPBACK ? loopback_up(box->plan) : 0;
+}
+
+static char *put_offset(char *at, const char *clock, int64_t ns) {
+    int64_t seconds = ns / 1000000000, rest = ns % 1000000000;
+
+    if (rest < 0) {
+        seconds--;
+        rest += 1000000000;
+    }
+    for (size_t i = 0; clock[i]; i++)
+        *at++ = clock[i];
+    *at++ = ' ';
+    if (seconds < 0)
+        *at++ = '-';
+    at = guest_put_number(at, (uint64_t)(seconds < 0 ? -seconds : seconds));
+    *at++ = ' ';
+    at = guest_put_number(at, (uint64_t)rest);
+    *at++ = '\n';
+    *at = '\0';
+    return at;
+}
+
+/* The sandbox's uptime counts from its birth, to whole seconds; where processes are restored, their
+ * clocks go on from where they stood. Children enter the new namespace; init itself stays outside.
+ */
+static int start_clocks(struct box *box, int proc_self) {
+    int64_t uptime_s = box->plan->flags & PLAN_VIRTUAL ? PLAN_VIRTUAL_UPTIME_S : 0;
+    int64_t monotonic, boottime, now = clock_now_ns(), boot_now = clock_ns(CLOCK_BOOTTIME);
+    char text[128];
+
+    if (unshare(CLONE_NEWTIME) < 0)
+        return -errno;
+    if (box->clocks) {
+        int64_t ahead[2];
+
+        memcpy(ahead, box->clocks, sizeof ahead);
+        monotonic = now + ahead[0];
+        boottime = boot_now + ahead[1];
+    } else if (!restore_clocks(&monotonic, &boottime)) {
+        monotonic = now % 1000000000;
+        boottime = boot_now % 1000000000 + uptime_s * 1000000000;
+    }
+    determinism_uptime_ahead_ns = monotonic - now;
+    sysinfo_uptime_ahead_ns = boottime - boot_now;
+    put_offset(put_offset(text, "monotonic", monotonic - now), "boottime", boottime - boot_now);
+    return guest_write(proc_self, "timens_offsets", text);
+}
+
+static int build_ruleset(struct box *box, struct guest_fault *fault) {
+    const struct plan *plan = box->plan;
+    const struct plan_rule *rules = plan_items(plan, rules, struct plan_rule);
+    /* A kernel takes a structure longer than its own only where the rest is zero; one that is
+     * shorter, always. */
+    struct uapi_landlock_ruleset attributes = { plan->landlock_fs, plan->landlock_net,
+        plan->landlock_scoped };
+    size_t size = attributes.scoped ? 24 : attributes.handled_access_net ? 16 : 8;
+
+    box->ruleset = sys_landlock_create_ruleset(&attributes, size, 0);
+    if (box->ruleset < 0)
+        return guest_fault(fault, GUEST_STAGE_LANDLOCK, 0, box->ruleset);
+    for (uint32_t i = 0; i < plan->rules.n; i++) {
+        struct landlock_path_beneath_attr rule = { .allowed_access = rules[i].access,
+            .parent_fd = box->static_rules[i] };
+
+        if (rules[i].kind != PLAN_RULE_STATIC)
+            rule.parent_fd = openat(AT_FDCWD, plan_text(plan, rules[i].path), O_PATH | O_CLOEXEC);
+        if (rule.parent_fd < 0)
+            return guest_fault(fault, GUEST_STAGE_LANDLOCK, i, -errno);
+        int r = sys_landlock_add_rule(box->ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
+        if (rules[i].kind != PLAN_RULE_STATIC)
+            close(rule.parent_fd);
+        if (r < 0)
+            return guest_fault(fault, GUEST_STAGE_LANDLOCK, i, r);
+    }
+    return 0;
+}
+
+/* What the kernel counts for a user over all his namespaces, so that one sandbox could use up all
+ * others' and the caller's. A namespace may set itself less. */
+static int limit_user_counts(int proc_sys) {
+    int user = proc_sys < 0 ? -1 : openat(proc_sys, "user", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+    if (user < 0)
+        return proc_sys < 0 || errno == ENOENT ? 0 : -errno;
+    int r = guest_write(user, "max_inotify_instances", "16");
+    if (r == 0)
+        r = guest_write(user, "max_inotify_watches", "8192");
+    close(user);
+    return r == -ENOENT ? 0 : r;
+}
+
+static int enter_user_namespace(const struct box *box, int proc_self) {
+    const struct plan *plan = box->plan;
+    uint32_t outer_id = box->outer_id;
+
+    /* Leaving U0's root for another of its ids drops our rights there, and makes us undumpable,
+     * which would make /proc/self another's. */
+    int r = outer_id ? sys_setresgid(outer_id, outer_id, outer_id) : 0;
+    if (r == 0 && outer_id)
+        r = sys_setresuid(outer_id, outer_id, outer_id);
+    if (r < 0)
+        return r;
+    if ((outer_id && prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0) || unshare(CLONE_NEWUSER) < 0)
+        return -errno;
+    r = guest_map_one(proc_self, plan->inner_uid, outer_id, plan->inner_gid, outer_id);
+    return r < 0 ? r : limit_user_counts(box->proc_sys);
+}
+
+/* Paths count from the cgroups of the one who makes the namespace, and those above them name the
+ * engine, or the caller's session. */
+static int enter_cgroups(struct box *box) {
+    int r = box_enter_cgroups(box);
+
+    return r == 0 && box->plan->flags & PLAN_CGROUPNS && unshare(CLONE_NEWCGROUP) < 0 ? -errno : r;
+}
+
+static void report_ready(struct box *box) {
+    struct guest_record record = { .kind = GUEST_BOX_READY };
+    int fds[2], n_fds = 0, netns = -1;
+
+    if (box->netns_is_new)
+        netns = box->netns;
+    else if (box->plan->flags & PLAN_NET_OWN && box->netns < 0 &&
+             !(box->plan->flags & PLAN_NET_LOOPBACK))
+        netns = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+    if (netns >= 0) {
+        record.value |= GUEST_VALUE_NETNS;
+        fds[n_fds++] = netns;
+    }
+    if (box->disk >= 0) {
+        record.value |= GUEST_VALUE_DISK;
+        fds[n_fds++] = box->disk;
+    }
+    record_send(box->socket, &record, fds, (size_t)n_fds);
+    if (netns >= 0 && netns != box->netns)
+        close(netns);
+    if (box->disk >= 0)
+        close(box->disk);
+}
+
+/* With an image: the root that everything came from, which lies over the sandbox's own, goes. */
+static int leave_template(struct box *box) {
+    if (box->template <0)
+        return 0;
+    if (fchdir(box->template) < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
+        return -errno;
+    close(box->root);
+    return close(box->template) < 0 ? -errno : 0;
+}
+
+/* What does not take the processes was done while they were captured; their clocks are known from
+ * here on. */
+static int load_static_rules(struct box *box, int proc_self, struct guest_fault *fault) {
+    int r = restore_load(box->image, box->progress, box->plan);
+
+    if (r < 0)
+        return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
+    if (box->plan->flags & PLAN_TIMENS && (r = start_clocks(box, proc_self)) < 0)
+        return guest_fault(fault, GUEST_STAGE_TIME, 0, r);
+    return 0;
+}
+
+int box_setup(struct box *box, struct guest_fault *fault) {
+    const struct plan *plan = box->plan;
+    int r, proc_self = openat(AT_FDCWD, "/proc/self",
+               O_PATH | O_DIRECTORY | O_CLOEXEC); /* musl sets the flag once more after open() */
+    /* What the kernel makes for each sandbox alike need not be counted, piece by piece, as the
+     * sandbox's own. */
+    bool is_counted_late = ops_begin_empty(plan) && !box->n_layers;
+
+    umask(0);
+    if (plan->flags & PLAN_CLOCK)
+        file_times_prepare(box);
+    if (proc_self < 0)
+        return guest_fault(fault, GUEST_STAGE_TIME, 0, -errno);
+    if (!is_counted_late && (r = enter_cgroups(box)) < 0)
+        return guest_fault(fault, GUEST_STAGE_CGROUP, 0, r);
+    r = enter_network(box, proc_self);
+    if (r < 0)
+        return guest_fault(fault, GUEST_STAGE_NETWORK, 0, r);
+    if (plan->flags & PLAN_TIMENS && box->image < 0 && (r = start_clocks(box, proc_self)) < 0)
+        return guest_fault(fault, GUEST_STAGE_TIME, 0, r);
+    fault->stage = GUEST_STAGE_BOX;
+    int root = openat(AT_FDCWD, "/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (root < 0)
+        return -errno;
+    r = ops_run(plan, box, plan->box_ops, root, -1, fault);
+    close(root);
+    if (r < 0)
+        return r;
+    if (box->layered)
+        box->disk = box->layer;
+    if (plan->flags & PLAN_LANDLOCK && (r = build_ruleset(box, fault)) < 0)
+        return r;
+    if ((r = leave_template(box)) < 0)
+        return guest_fault(fault, GUEST_STAGE_PIVOT, 4, r);
+    if (is_counted_late && (r = enter_cgroups(box)) < 0)
+        return guest_fault(fault, GUEST_STAGE_CGROUP, 0, r);
+    if (box->uuid && (r = urandom_file_setup(box)) < 0)
+        return guest_fault(fault, GUEST_STAGE_BOX, 0, r);
+    if (box->image >= 0 && (r = load_static_rules(box, proc_self, fault)) < 0)
+        return r;
+    if (restore_is_tree() && (r = restore_keep_pids(box->proc_sys)) < 0)
+        return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
+    const bool has_bounds = sysv_ipc_bound_segments(plan, box->proc_sys);
+    box->io = openat(proc_self, "io", O_RDONLY | O_CLOEXEC); /* without it that is not known */
+    r = enter_user_namespace(box, proc_self);
+    close(proc_self);
+    if (box->proc_sys >= 0)
+        close(box->proc_sys);
+    if (r < 0)
+        return guest_fault(fault, GUEST_STAGE_USER, 0, r);
+    report_ready(box);
+    /* Forty calls, each of which the filter would look at. What is restored inherits the bounds,
+     * and gives up itself what rights it needs yet. */
+    if ((r = box_drop_bounds()) < 0)
+        return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
+    if (!has_bounds && (r = sysv_ipc_refuse_segments()) < 0)
+        return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
+    if ((r = sysinfo_begin(plan)) < 0)
+        return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
+    const bool are_noted = restore_are_noted(box);
+    if (plan->flags & PLAN_SECCOMP && !are_noted && (r = box_install_filter(plan)) < 0)
+        return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
+    /* Processes that are restored are in the session's domain from their birth. */
+    if (restore_is_tree() && (r = box_enter_domain(box)) < 0)
+        return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
+    if (box->image >= 0 && (r = restore_fill()) < 0)
+        return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
+    if ((r = restore_fork(box)) < 0)
+        return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
+    if (plan->flags & PLAN_SECCOMP && are_noted && (r = box_install_filter(plan)) < 0)
+        return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
+    r = box_drop_privileges();
+    if (r < 0)
+        return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
+    umask(022);
+    if (plan->flags & PLAN_CLOCK)
+        file_times_find_mounts(plan);
+    return 0;
+}

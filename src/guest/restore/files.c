@@ -1,0 +1,731 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The open files of an image, each made once, in init: it has the guest's ids, root, Landlock
+ * domain and filter, so what it opens by a guest's paths the guest could open. */
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/inotify.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "guest/restore/restore_image.h"
+#include "guest/det/vtime.h"
+#include "sys/syscalls.h"
+
+#if defined(__x86_64__) && !defined(__GLIBC__)
+
+#    define CREATING (O_CREAT | O_EXCL | O_TRUNC | O_NOCTTY | O_CLOEXEC)
+#    define SETTABLE (O_APPEND | O_NONBLOCK | O_ASYNC | O_DIRECT | O_NOATIME)
+#    define WATCH_MASK (IN_ALL_EVENTS | IN_ONESHOT | IN_EXCL_UNLINK)
+#    define SET_TICKS 0x40085400u /* TFD_IOC_SET_TICKS */
+#    define OWN_FDS "/proc/self/fd/"
+#    define OWN_PATH 32 /* with a number behind that */
+#    define NAMELESS_MODE 0600u
+#    define BUFFER_LOCK 72     /* SO_BUF_LOCK */
+#    define SET_PIPE_SIZE 1031 /* F_SETPIPE_SZ */
+#    define ADD_SEALS 1033     /* F_ADD_SEALS */
+#    define MEMORY_FLAGS 3u    /* MFD_CLOEXEC, MFD_ALLOW_SEALING */
+#    define SEAL_SEAL 1u
+#    define SEAL_WRITE 8u
+#    define SEAL_FUTURE_WRITE 16u
+
+static int set_flags(int fd, uint32_t flags) {
+    return flags & SETTABLE && fcntl(fd, F_SETFL, flags) < 0 ? -errno : 0;
+}
+
+static int fail_file(int fd, int r) {
+    close(fd);
+    return r;
+}
+
+static int set_mode(const struct image_file *file, uint32_t mode) {
+    return (int)sys_call3(__NR_fchmodat, AT_FDCWD, restored_text(file->path), mode & 07777);
+}
+
+/* What its owner opened and then closed to itself, its owner can open to itself again, for a
+ * moment. The mode is the one that it has now: of a file that is the host's, too, somebody else may
+ * have changed it since. */
+static int open_as_it_was(const struct image_file *file, int flags) {
+    int fd = open(restored_text(file->path), flags), r = fd < 0 ? -errno : 0;
+    struct stat st;
+
+    if (r != -EACCES ||
+        fstatat(AT_FDCWD, restored_text(file->path), &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+        (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) ||
+        set_mode(file, st.st_mode | S_IRUSR | S_IWUSR) < 0)
+        return r < 0 ? r : fd;
+    fd = open(restored_text(file->path), flags);
+    r = fd < 0 ? -errno : 0;
+    int again = set_mode(file, st.st_mode);
+    if (r == 0 && again < 0)
+        r = again;
+    return r == 0 ? fd : fd < 0 ? r : fail_file(fd, r);
+}
+
+static int open_path(const struct image_file *file) {
+    struct stat st;
+    /* A FIFO has another end, if only for a moment. */
+    int other = S_ISFIFO(file->mode) ? open(restored_text(file->path),
+                                           O_RDWR | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
+                                     : -1;
+    int fd = open_as_it_was(file, (int)(file->flags & ~(uint32_t)CREATING) | O_NOFOLLOW | O_NOCTTY |
+                                      O_NONBLOCK | O_CLOEXEC),
+        r = fd < 0 ? fd : 0;
+
+    if (r == 0 && other >= 0 && file->data_length &&
+        write(other, restored.base + file->data, file->data_length) != (ssize_t)file->data_length)
+        r = -EIO;
+    if (other >= 0)
+        close(other);
+    if (r < 0)
+        return fd < 0 ? r : fail_file(fd, r);
+    if (fstat(fd, &st) < 0)
+        return fail_file(fd, -errno);
+    if ((st.st_mode & S_IFMT) != (file->mode & S_IFMT))
+        return fail_file(fd, -ESTALE);
+    if ((S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) &&
+        lseek(fd, (off_t)file->offset, SEEK_SET) < 0)
+        return fail_file(fd, -errno);
+    /* Opened without waiting, whatever it was. */
+    return fcntl(fd, F_SETFL, file->flags & SETTABLE) < 0 ? fail_file(fd, -errno) : fd;
+}
+
+static int fill_file(int fd, const struct image_file *file) {
+    const struct image_run *runs = restored_table(runs, struct image_run) + file->runs.first;
+
+    if (ftruncate(fd, (off_t)file->length) < 0)
+        return -errno;
+    for (uint32_t i = 0; i < file->runs.n; i++) {
+        uint64_t length = runs[i].address < file->length ? file->length - runs[i].address : 0;
+
+        length = length < runs[i].length ? length : runs[i].length;
+        for (uint64_t done = 0; done < length;) {
+            long n = sys_call4(__NR_pwrite64, fd, restored.base + runs[i].at + done, length - done,
+                runs[i].address + done);
+            if (n <= 0)
+                return n < 0 ? (int)n : -EIO;
+            done += (uint64_t)n;
+        }
+    }
+    return 0;
+}
+
+static int open_nameless(void) {
+    int fd = open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, NAMELESS_MODE);
+
+    return fd < 0 ? -errno : fd;
+}
+
+static int give_mode(int fd, uint32_t mode) {
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    return (st.st_mode & 07777) == (mode & 07777) ? 0
+                                                  : (int)sys_call2(__NR_fchmod, fd, mode & 07777);
+}
+
+/* F_SEAL_FUTURE_WRITE lets those write who mapped it before, and so comes when they have;
+ * F_SEAL_WRITE would find who maps it now to read as one who may write. */
+static uint64_t late_seals(const struct image_file *file) {
+    return file->kind == IMAGE_FILE_MEMORY &&
+                   (file->seals & (SEAL_WRITE | SEAL_FUTURE_WRITE)) == SEAL_FUTURE_WRITE
+               ? file->seals & (SEAL_FUTURE_WRITE | SEAL_SEAL)
+               : 0;
+}
+
+/* A file that is there in place of a memory file has none. */
+static int add_seals(int fd, uint64_t seals) {
+    return seals && fcntl(fd, ADD_SEALS, (int)seals) < 0 && errno != EINVAL ? -errno : 0;
+}
+
+int restore_seal(const int *fds, uint32_t *ret_file) {
+    const struct image_file *files = restored_table(files, struct image_file);
+    int r = 0;
+
+    for (uint64_t i = 0; i < restored.header->files.n && r == 0; i++) {
+        r = add_seals(fds[i], late_seals(&files[i]));
+        *ret_file = (uint32_t)i;
+    }
+    return r;
+}
+
+/* Its mode and seals come later, so it is not to have those that the host has for all by default
+ * (vm.memfd_noexec); where it has them for all without exception, there is no other. */
+static int create_memory(const char *name) {
+    int fd = (int)sys_call2(__NR_memfd_create, name, MEMORY_FLAGS | 16 /* MFD_EXEC */);
+
+    if (fd == -EACCES)
+        fd = (int)sys_call2(__NR_memfd_create, name, MEMORY_FLAGS | 8 /* MFD_NOEXEC_SEAL */);
+    return fd == -EINVAL ? (int)sys_call2(__NR_memfd_create, name, MEMORY_FLAGS)
+                         : fd; /* before Linux 6.3 */
+}
+
+/* Where the memory of a sandbox is not counted by a cgroup, its filter knows no memory files: such
+ * are files of the private ones, which are counted. */
+static int make_memory(const struct image_file *file) {
+    int fd = file->is_nameless ? open_nameless() : create_memory(restored_text(file->path));
+
+    if (fd < 0)
+        fd = file->is_nameless ? create_memory(restored_text(file->path)) : open_nameless();
+    if (fd < 0)
+        return fd;
+    int r = fill_file(fd, file);
+    if (r == 0)
+        r = give_mode(fd,
+            file->mode); /* before F_SEAL_EXEC: of a file that can be executed it seals all else */
+    if (r == 0 && lseek(fd, (off_t)file->offset, SEEK_SET) < 0)
+        r = -errno;
+    if (r == 0)
+        r = add_seals(fd, file->seals & ~late_seals(file));
+    if (r == 0)
+        r = set_flags(fd, file->flags);
+    return r < 0 ? fail_file(fd, r) : fd;
+}
+
+/* What is open already, opened once more. */
+static int open_own(int fd, int access) {
+    char path[OWN_PATH] = OWN_FDS;
+
+    *guest_put_number(path + strlen(path), (uint64_t)fd) = '\0';
+    return open(path, access | O_NONBLOCK | O_CLOEXEC);
+}
+
+int restore_read_only(int fd) {
+    int r = open_own(fd, O_RDONLY);
+
+    return r < 0 ? -errno : r;
+}
+
+/* Both ends of a pipe at once: for the files that are its ends. An end may have been opened several
+ * times (/dev/stdout), and has flags of its own each time. */
+static int make_pipe(uint64_t number, int *fds) {
+    const struct image_file *files = restored_table(files, struct image_file);
+    const struct image_pipe *pipe = restored_table(pipes, struct image_pipe) + number;
+    int ends[2], r = (int)sys_call2(__NR_pipe2, ends, O_CLOEXEC);
+    bool is_taken[2] = { false, false };
+
+    if (r < 0)
+        return r;
+    /* Past what one user may have it is as large as it can be. */
+    if (pipe->capacity)
+        (void)fcntl(ends[1], SET_PIPE_SIZE, (int)pipe->capacity);
+    for (uint64_t done = 0; done < pipe->length && r == 0;) {
+        ssize_t n = fcntl(ends[1], F_SETFL, O_NONBLOCK) < 0
+                        ? -1
+                        : write(ends[1], restored.base + pipe->data + done, pipe->length - done);
+
+        if (n <= 0)
+            r = n < 0 ? -errno : -EIO;
+        else
+            done += (uint64_t)n;
+    }
+    for (uint64_t i = 0; i < restored.header->files.n && r == 0; i++) {
+        bool writes = (files[i].flags & O_ACCMODE) == O_WRONLY;
+
+        if (files[i].kind != IMAGE_FILE_PIPE || files[i].value != number)
+            continue;
+        fds[i] = is_taken[writes] ? open_own(ends[writes], writes ? O_WRONLY : O_RDONLY)
+                                  : fcntl(ends[writes], F_DUPFD_CLOEXEC, 3);
+        r = fds[i] < 0                                              ? -errno
+            : fcntl(fds[i], F_SETFL, files[i].flags & SETTABLE) < 0 ? -errno
+                                                                    : 0;
+        is_taken[writes] = true;
+    }
+    close(ends[0]);
+    close(ends[1]);
+    return r;
+}
+
+/* One that has expired, and that nobody has read, goes on when somebody does: it expires again, at
+ * once, and has the ticks that it had. */
+static int make_timer(const struct image_file *file) {
+    uint64_t time[4] = { file->timer[0], file->timer[1], file->timer[2], file->timer[3] };
+    int fd =
+        (int)sys_call2(__NR_timerfd_create, file->value, (file->flags & O_NONBLOCK) | O_CLOEXEC);
+    long r = fd;
+
+    if (file->offset) {
+        time[2] = file->offset / 1000000000u;
+        time[3] = file->offset % 1000000000u;
+    } else if ((time[0] || time[1]) && !time[2] && !time[3])
+        time[3] = 1;
+    if (fd >= 0 && (time[2] || time[3]))
+        r = sys_call4(__NR_timerfd_settime, fd, file->offset ? file->seals : 0, time, NULL);
+    if (r >= 0 && file->ticks)
+        r = ioctl(fd, (int)SET_TICKS, &file->ticks) < 0 ? -errno : 0;
+    return r < 0 ? fd < 0 ? fd : fail_file(fd, (int)r) : fd;
+}
+
+/* What it begins with is 32 bits; what it may come to is 64. */
+static int make_event(const struct image_file *file) {
+    int fd = (int)sys_call2(
+        __NR_eventfd2, 0, (file->flags & O_NONBLOCK) | O_CLOEXEC | (file->ticks ? 1u : 0u));
+    long n = fd < 0 || !file->value ? (long)sizeof file->value
+                                    : sys_call3(__NR_write, fd, &file->value, sizeof file->value);
+
+    return n == (long)sizeof file->value ? fd : fail_file(fd, n < 0 ? (int)n : -EIO);
+}
+
+/* ---- sockets ---- */
+
+static int set_option_of(int fd, int level, int name, uint64_t value) {
+    int number = (int)value;
+
+    return (int)sys_call5(__NR_setsockopt, fd, level, name, &number, sizeof number);
+}
+
+static int set_option(int fd, int name, uint64_t value) {
+    return set_option_of(fd, SOL_SOCKET, name, value);
+}
+
+static int set_patience(int fd, int name, uint64_t patience_us) {
+    struct timeval time = { .tv_sec = (time_t)(patience_us / 1000000u),
+        .tv_usec = (suseconds_t)(patience_us % 1000000u) };
+
+    return patience_us ? (int)sys_call5(__NR_setsockopt, fd, SOL_SOCKET, name, &time, sizeof time)
+                       : 0;
+}
+
+/* When it is connected: that may take longer than its process would have waited. */
+static int set_patiences(int fd, const struct image_file *file) {
+    int r = set_patience(fd, SO_SNDTIMEO, file->patience[0]);
+
+    return r < 0 ? r : set_patience(fd, SO_RCVTIMEO, file->patience[1]);
+}
+
+/* The kernel doubles what it is told. */
+static int set_options(int fd, const struct image_file *file) {
+    int r = set_option(fd, SO_SNDBUF, file->buffers[0] / 2);
+
+    if (r == 0)
+        r = set_option(fd, SO_RCVBUF, file->buffers[1] / 2);
+    if (r == 0 && file->passes_credentials)
+        r = set_option(fd, SO_PASSCRED, 1);
+    if (r == 0 && file->options & IMAGE_REUSE_ADDRESS)
+        r = set_option(fd, SO_REUSEADDR, 1);
+    if (r == 0 && file->options & IMAGE_REUSE_PORT)
+        r = set_option(fd, SO_REUSEPORT, 1);
+    if (r == 0 && file->options & IMAGE_KEEP_ALIVE)
+        r = set_option(fd, SO_KEEPALIVE, 1);
+    if (r == 0 && file->options & IMAGE_BROADCAST)
+        r = set_option(fd, SO_BROADCAST, 1);
+    if (r == 0 && file->options & IMAGE_V6_ONLY)
+        r = set_option_of(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    if (r == 0 && file->options & IMAGE_NO_DELAY)
+        r = set_option_of(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    return r;
+}
+
+/* A path is there as it was, or is not, for the files are; but what lies there belongs to nobody
+ * any more. */
+static int bind_to(int fd, const struct image_file *file) {
+    const struct sockaddr_un *name = (const void *)(restored.base + file->name);
+    const struct sockaddr_in *internet = (const void *)name; /* IPv6's begins the same way */
+    char path[sizeof name->sun_path + 1] = "";
+    struct stat st;
+    long r;
+
+    if (file->name_length <= sizeof name->sun_family || file->name_length > sizeof *name ||
+        (file->domain != AF_UNIX && !internet->sin_port))
+        return 0;
+    if (file->domain == AF_UNIX && name->sun_path[0])
+        memcpy(path, name->sun_path, file->name_length - sizeof name->sun_family);
+    bool is_file =
+        *path && fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(st.st_mode);
+    if (is_file && unlinkat(AT_FDCWD, path, 0) < 0)
+        return -errno;
+    bool is_removed = *path && !is_file && errno == ENOENT;
+    r = sys_call3(__NR_bind, fd, name, file->name_length);
+    if (r == 0 && is_file)
+        r = sys_call3(__NR_fchmodat, AT_FDCWD, path, st.st_mode & 07777);
+    if (r == 0 && is_removed)
+        r = unlinkat(AT_FDCWD, path, 0) < 0 ? -errno : 0;
+    return (int)r;
+}
+
+/* What waits for one end has come from the other. */
+static int send_data(int from, const struct image_file *to) {
+    const char *at = restored.base + to->data, *end = at + to->data_length;
+
+    while (at < end) {
+        uint64_t length;
+
+        memcpy(&length, at, sizeof length);
+        at += sizeof length;
+        if (length > (uint64_t)(end - at))
+            return -EBADMSG;
+        for (uint64_t done = 0; done < length || !length;) {
+            long n = sys_call6(__NR_sendto, from, SYS_ARG(at + done), (long)(length - done),
+                MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
+
+            if (n < 0)
+                return (int)n;
+            done += (uint64_t)n;
+            if (!length)
+                break;
+        }
+        at += (length + 7) & ~7ull;
+    }
+    return 0;
+}
+
+static int set_room(const int *ends, uint64_t first, uint64_t second) {
+    int r = set_option(ends[0], SO_SNDBUF, first);
+
+    return r < 0 ? r : set_option(ends[1], SO_SNDBUF, second);
+}
+
+/* The last message is taken while there is any room, so what waits may be more than a buffer of
+ * that size takes again, in other messages. The kernel makes of that number the most that it
+ * allows. */
+static int send_waiting(
+    const int *ends, const struct image_file *file, const struct image_file *other) {
+    const bool needs_room =
+        file->domain == AF_UNIX && (file->data_length || (other && other->data_length));
+    int r = needs_room ? set_room(ends, INT32_MAX, INT32_MAX) : 0;
+
+    if (r == 0)
+        r = send_data(ends[1], file);
+    if (r == 0 && other)
+        r = send_data(ends[0], other);
+    return r == 0 && needs_room
+               ? set_room(ends, file->buffers[0] / 2, other ? other->buffers[0] / 2 : 0)
+               : r;
+}
+
+static int shut_socket(int fd, const struct image_file *file) {
+    return file->is_shut ? (int)sys_call2(__NR_shutdown, fd, file->is_shut - 1) : 0;
+}
+
+/* So that connections may be of a port that is listened at, whichever is made first; what it was
+ * comes last. */
+static int share_port(int fd, const struct image_file *file) {
+    return file->domain == AF_UNIX ? 0 : set_option(fd, SO_REUSEADDR, 1);
+}
+
+static int set_address_of(
+    int fd, const struct image_file *file, long call, uint64_t address, uint64_t length) {
+    const struct sockaddr_in *name = (const void *)(restored.base + address);
+
+    return length >= sizeof *name && length <= sizeof(struct sockaddr_in6) &&
+                   name->sin_family == file->domain
+               ? (int)sys_call3(call, fd, name, length)
+               : -EBADMSG;
+}
+
+static int make_alone(const struct image_file *file) {
+    int fd = (int)sys_call3(__NR_socket, file->domain, file->type | SOCK_CLOEXEC, file->protocol);
+    int r = fd < 0 ? fd : set_options(fd, file);
+
+    if (r == 0 && file->protocol == IPPROTO_TCP)
+        r = share_port(fd, file);
+
+    if (r == 0)
+        r = bind_to(fd, file);
+    if (r == 0 && file->backlog)
+        r = (int)sys_call2(__NR_listen, fd, file->backlog);
+    if (r == 0 && file->remote_length && file->protocol == IPPROTO_UDP)
+        r = set_address_of(fd, file, __NR_connect, file->remote, file->remote_length);
+    if (r == 0)
+        r = set_flags(fd, file->flags);
+    return r < 0 && fd >= 0 ? fail_file(fd, r) : r < 0 ? r : fd;
+}
+
+static int bound_range(
+    const struct image_file *like, const struct image_file *of, uint64_t address, uint64_t length) {
+    int fd = (int)sys_call3(__NR_socket, of->domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+    int r = fd < 0 ? fd : set_options(fd, like);
+
+    if (r == 0)
+        r = share_port(fd, of);
+    if (r == 0)
+        r = set_address_of(fd, of, __NR_bind, address, length);
+    return r < 0 && fd >= 0 ? fail_file(fd, r) : r < 0 ? r : fd;
+}
+
+/* At the port that it was bound to, or, where that is 0, was given. */
+static int connect_to(int fd, int listening) {
+    struct sockaddr_storage name;
+    socklen_t length = sizeof name;
+    long r = sys_call3(__NR_getsockname, listening, &name, &length);
+
+    return r < 0 ? (int)r : (int)sys_call3(__NR_connect, fd, &name, length);
+}
+
+/* As any two come to be connected: one listens for a moment. Which of them did, nobody can tell
+ * after. */
+static int connect_ends(
+    const struct image_file *file, const struct image_file *other, int *ret_ends) {
+    int ends[2] = { -1, -1 }, r = 0,
+        listening = other ? bound_range(other, other, other->name, other->name_length)
+                          : bound_range(file, file, file->remote, file->remote_length);
+
+    if (listening < 0)
+        return listening;
+    if ((r = (int)sys_call2(__NR_listen, listening, 1)) == 0 &&
+        (ends[0] = bound_range(file, file, file->name, file->name_length)) < 0)
+        r = ends[0];
+    if (r == 0)
+        r = other ? set_address_of(ends[0], file, __NR_connect, file->remote, file->remote_length)
+                  : connect_to(ends[0], listening);
+    if (r == 0 && (ends[1] = (int)sys_call4(__NR_accept4, listening, NULL, NULL, SOCK_CLOEXEC)) < 0)
+        r = ends[1];
+    close(listening);
+    if (r < 0 && ends[0] >= 0)
+        close(ends[0]);
+    ret_ends[0] = ends[0];
+    ret_ends[1] = ends[1];
+    return r;
+}
+
+/* Both ends at once, unless the other one was closed. */
+static int make_socket(const struct image_file *file, int *fds) {
+    const struct image_file *files = restored_table(files, struct image_file),
+                            *other = file->peer ? &files[file->peer - 1] : NULL;
+    int ends[2], r;
+
+    if (file->is_alone)
+        return make_alone(file);
+    if (other && (other->kind != IMAGE_FILE_SOCKET || other->is_alone ||
+                     (other->domain == AF_UNIX) != (file->domain == AF_UNIX) ||
+                     other->peer != (uint32_t)(file - files) + 1 || fds[other - files] >= 0))
+        return -EBADMSG;
+    r = file->domain == AF_UNIX
+            ? (int)sys_call4(__NR_socketpair, AF_UNIX, file->type | SOCK_CLOEXEC, 0, ends)
+            : connect_ends(file, other, ends);
+    if (r < 0)
+        return r;
+    /* Before anything is sent: who it comes from is noted with it if one of them wants that. */
+    if (file->domain == AF_UNIX)
+        r = set_options(ends[0], file);
+    if (r == 0 && other && file->domain == AF_UNIX)
+        r = set_options(ends[1], other);
+    if (r == 0)
+        r = send_waiting(ends, file, other);
+    if (r == 0)
+        r = shut_socket(ends[0], file);
+    if (r == 0 && other)
+        r = shut_socket(ends[1], other);
+    if (r == 0)
+        r = set_flags(ends[0], file->flags);
+    if (r == 0 && other)
+        r = set_flags(ends[1], other->flags);
+    if (r == 0 && other)
+        fds[other - files] = ends[1];
+    else
+        close(ends[1]);
+    return r < 0 ? fail_file(ends[0], r) : ends[0];
+}
+
+static int make_one(const struct image_file *file, const int *externals, int *fds) {
+    int fd;
+
+    switch ((enum image_file_kind)file->kind) {
+    case IMAGE_FILE_PATH:
+        return open_path(file);
+    case IMAGE_FILE_EXTERNAL:
+        fd = sys_dup_above(externals[file->value], 3);
+        return fd < 0                                           ? fd
+               : fcntl(fd, F_SETFL, file->flags & SETTABLE) < 0 ? fail_file(fd, -errno)
+                                                                : fd;
+    case IMAGE_FILE_PIPE:
+        return make_pipe(file->value, fds);
+    case IMAGE_FILE_MEMORY:
+        return make_memory(file);
+    case IMAGE_FILE_EVENT:
+        return make_event(file);
+    case IMAGE_FILE_EPOLL:
+        return (int)sys_call1(__NR_epoll_create1, O_CLOEXEC);
+    case IMAGE_FILE_TIMER:
+        return make_timer(file);
+    case IMAGE_FILE_SIGNAL:
+        return (int)sys_call4(
+            __NR_signalfd4, -1, &file->value, 8, (file->flags & O_NONBLOCK) | O_CLOEXEC);
+    case IMAGE_FILE_PIDFD:
+        return (int)sys_call2(__NR_pidfd_open, file->value, file->flags & O_NONBLOCK);
+    case IMAGE_FILE_SOCKET:
+        return make_socket(file, fds);
+    case IMAGE_FILE_NOTIFY:
+        return (int)sys_call1(__NR_inotify_init1, (file->flags & O_NONBLOCK) | O_CLOEXEC);
+    case IMAGE_FILE_MASTER:
+    case IMAGE_FILE_TERMINAL:
+    case IMAGE_FILE_HUNG_UP:
+        return restore_open_terminal(file);
+    case IMAGE_FILE_CLOCK:
+        return vtime_page();
+    }
+    return -EBADMSG;
+}
+
+/* What could not be so before all were there. */
+static int set_last_options(int fd, const struct image_file *file) {
+    static const int names[] = { TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT };
+    const uint32_t linger = file->tuning[IMAGE_TUNING - 1];
+    struct linger lingers = { 1, (int)linger - 1 };
+    int r = set_option(fd, SO_REUSEADDR, file->options & IMAGE_REUSE_ADDRESS ? 1 : 0);
+
+    (void)set_option(fd, BUFFER_LOCK, file->fixed); /* before Linux 5.14 they stay as they are */
+    for (size_t i = 0; i < IMAGE_TUNING - 1 && r == 0 && file->protocol == IPPROTO_TCP; i++)
+        if (file->tuning[i])
+            r = set_option_of(fd, IPPROTO_TCP, names[i], file->tuning[i]);
+    if (r == 0 && linger)
+        r = (int)sys_call5(__NR_setsockopt, fd, SOL_SOCKET, SO_LINGER, &lingers, sizeof lingers);
+    return r;
+}
+
+static bool is_connection(const struct image_file *file) {
+    return file->kind == IMAGE_FILE_SOCKET && !file->is_alone && file->domain != AF_UNIX;
+}
+
+static int make_all(const int *externals, int *fds, bool connections, uint32_t *ret_file) {
+    const struct image_file *files = restored_table(files, struct image_file);
+
+    for (uint64_t i = 0; i < restored.header->files.n; i++) {
+        if (fds[i] >= 0 || is_connection(&files[i]) != connections)
+            continue;
+        int r = make_one(&files[i], externals, fds);
+        *ret_file = (uint32_t)i;
+        if (r < 0)
+            return r;
+        if (files[i].kind != IMAGE_FILE_PIPE)
+            fds[i] = r;
+    }
+    return 0;
+}
+
+/* Of datagrams that go one way: to what is there by now. */
+static int send_to_other(const struct image_file *files, const int *fds, uint64_t index) {
+    const struct image_file *file = &files[index],
+                            *other = file->peer ? &files[file->peer - 1] : NULL;
+
+    if (file->kind != IMAGE_FILE_SOCKET || file->domain != AF_UNIX || !file->is_alone || !other)
+        return 0;
+    /* A stream would wait to be accepted. */
+    return file->type == SOCK_DGRAM && other->kind == IMAGE_FILE_SOCKET &&
+                   other->domain == AF_UNIX && other->name_length <= sizeof(struct sockaddr_un)
+               ? (int)sys_call3(
+                     __NR_connect, fds[index], restored.base + other->name, other->name_length)
+               : -EBADMSG;
+}
+
+/* Connections first: nobody can listen for a moment where somebody listens already. */
+int restore_open_files(const int *externals, size_t n_externals, int *fds, uint32_t *ret_file) {
+    const struct image_file *files = restored_table(files, struct image_file);
+    int r = make_all(externals, fds, true, ret_file);
+
+    (void)n_externals; /* as many as the image has, whose files were checked against that */
+    if (r == 0)
+        r = make_all(externals, fds, false, ret_file);
+    for (uint64_t i = 0; i < restored.header->files.n && r == 0; i++) {
+        r = send_to_other(files, fds, i);
+        *ret_file = (uint32_t)i;
+    }
+    for (uint64_t i = 0; i < restored.header->files.n && r == 0; i++)
+        if (files[i].kind == IMAGE_FILE_SOCKET) {
+            r = set_patiences(fds[i], &files[i]);
+            if (r == 0 && files[i].domain != AF_UNIX)
+                r = set_last_options(fds[i], &files[i]);
+            *ret_file = (uint32_t)i;
+        }
+    return r;
+}
+
+bool restore_makes_files(void) {
+    const struct image_file *files = restored_table(files, struct image_file);
+    bool makes = false;
+
+    for (uint64_t i = 0; i < restored.header->files.n && !makes; i++)
+        makes = files[i].kind != IMAGE_FILE_EXTERNAL;
+    return makes;
+}
+
+/* ---- inotify ---- */
+
+/* Numbers are given one after another, so what is nobody's is watched, for those in between; of a
+ * pipe, which no guest watches. */
+static int watch_to(int fd, const char *nothing, uint32_t from, uint32_t to) {
+    for (; from < to; from++) {
+        long number = sys_call3(__NR_inotify_add_watch, fd, nothing, IN_ATTRIB);
+
+        if (number != (long)from)
+            return number < 0 ? (int)number : -EEXIST;
+        (void)sys_call2(__NR_inotify_rm_watch, fd, number);
+    }
+    return 0;
+}
+
+static int add_watches(int fd, const struct image_file *file, const char *nothing) {
+    const struct image_watch *watches =
+        restored_table(watches, struct image_watch) + file->targets.first;
+    char events[4096];
+    int waiting = 0;
+
+    for (uint32_t i = 0; i < file->targets.n; i++) {
+        int r = watch_to(fd, nothing, i ? watches[i - 1].number + 1 : 1, watches[i].number);
+        if (r < 0)
+            return r;
+        long made = sys_call3(__NR_inotify_add_watch, fd, restored_text(watches[i].path),
+            (watches[i].mask & WATCH_MASK) | IN_DONT_FOLLOW);
+        if (made != (long)watches[i].number)
+            return made < 0 ? (int)made : -EEXIST;
+    }
+    /* Of the watches in between. */
+    while (ioctl(fd, (int)FIONREAD, &waiting) == 0 && waiting > 0)
+        if (read(fd, events, sizeof events) <= 0)
+            return -errno;
+    return 0;
+}
+
+int restore_watch(const int *fds, uint32_t *ret_file) {
+    const struct image_file *files = restored_table(files, struct image_file);
+    char nothing[OWN_PATH] = OWN_FDS;
+    int ends[2] = { -1, -1 }, r = 0;
+
+    for (uint64_t i = 0; i < restored.header->files.n && r == 0; i++) {
+        if (files[i].kind != IMAGE_FILE_NOTIFY || !files[i].targets.n)
+            continue;
+        if (ends[0] < 0 && (r = (int)sys_call2(__NR_pipe2, ends, O_CLOEXEC)) == 0)
+            *guest_put_number(nothing + strlen(nothing), (uint64_t)ends[0]) = '\0';
+        if (r == 0)
+            r = add_watches(fds[i], &files[i], nothing);
+        *ret_file = (uint32_t)i;
+    }
+    if (ends[0] >= 0) {
+        close(ends[0]);
+        close(ends[1]);
+    }
+    return r;
+}
+
+int restore_fill_epoll(const struct image_process *process) {
+    const struct image_fd *own = restored_table(fds, struct image_fd) + process->fds.first;
+    const struct image_file *files = restored_table(files, struct image_file);
+
+    for (uint32_t i = 0; i < process->fds.n; i++) {
+        const struct image_file *file = &files[own[i].file];
+        const struct image_target *targets =
+            restored_table(targets, struct image_target) + file->targets.first;
+
+        for (uint32_t k = 0;
+             file->kind == IMAGE_FILE_EPOLL && file->value == process->pid && k < file->targets.n;
+             k++) {
+            struct epoll_event event = { .events = targets[k].events, .data.u64 = targets[k].data };
+            long r = sys_call4(__NR_epoll_ctl, own[i].number, EPOLL_CTL_ADD, targets[k].fd, &event);
+
+            /* Another descriptor of the same has been here. */
+            if (r < 0 && r != -EEXIST)
+                return (int)r;
+        }
+    }
+    return 0;
+}
+
+#endif
