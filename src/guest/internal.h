@@ -18,8 +18,6 @@
  * aligned little side by side, and this is large. */
 #define GUEST_STACK_ALIGN 64
 
-struct wire_message;
-
 /* Where things went wrong; filled by whoever returns a negative errno. */
 struct guest_fault {
     uint32_t stage;
@@ -75,28 +73,11 @@ struct box {
     uint64_t generation; /* how many states its files have been through */
 };
 
-/* mount_ops.c: carries out plan operations. `root` is "/". While the template is built, `box` is
- * NULL and `host` is the host's root; else -1. */
-extern uint64_t ops_others; /* bit i: the i-th operation with an inode has found another one there;
-                               the last bit stands for all further ones */
 /* upper.c. Whether its own places lie over nothing of the host's, an image's or a stored
  * snapshot's: no file is copied, and no place is below a directory that a guest can rename. Layers
  * are not looked at. */
 bool ops_begin_empty(const struct plan *plan);
-int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host,
-    struct guest_fault *fault);
-
-/* layers/merge.c: owner, mode, times and attributes of the file `from`, whose stat is given, for
- * the file `to`; both opened for reading. Those that an overlay has for itself are left out. */
-int copy_attributes(int from, int to, const struct stat *st);
-/* A new tmpfs, or the empty directory of that name in PLAN_UPPERS, with what these layers (roots,
- * bottom first) make together, most of it of the guest's id, as a detached mount; or -errno. How
- * much there is, is told of a tmpfs alone. The caller is a process for this alone, and calls
- * copy_end before it ends. */
-int copy_layers(const int *layers, size_t n, uint32_t id, const struct box *to, uint64_t *ret_bytes,
-    uint64_t *ret_entries);
-void copy_end(void);
-/* upper.c: that directory, as a detached mount; or -errno. */
+/* The directory of that name in PLAN_UPPERS, as a detached mount; or -errno. */
 int ops_open_upper(const char *name);
 
 /* tmpfs.c: a new one, as a detached mount; texts are as mount options have them, NULL: the kernel's
@@ -108,32 +89,6 @@ struct guest_tmpfs {
 int guest_new_tmpfs(const struct guest_tmpfs *options);
 /* The same with options as mount(2) takes them, "key=value,key=value". */
 int guest_new_tmpfs_of(const char *options);
-
-/* idmap.c: a user namespace, found through the proc below the directory `host`, for an idmapped
- * mount on which the files of one owner are the guest's; or -errno. Only as the host's root. */
-int idmap_for_owner(int host, uid_t uid, gid_t gid);
-/* Likewise, by the root of U0, for the sandbox's own files: what belongs to the id `stored` of U0
- * is that of `id`. */
-int idmap_for_files(int root, uint32_t stored, uint32_t id);
-/* U0 itself, likewise. */
-int idmap_for_launcher(int host);
-extern uint32_t idmap_base; /* the first id of the launcher's range */
-
-/* init/setup.c: makes the calling process, just cloned, the init of a sandbox with no rights left.
- */
-int box_setup(struct box *box, struct guest_fault *fault);
-
-/* loopback.c: the loopback interface of the network namespace that the caller is in. 0 or -errno.
- */
-int loopback_up(const struct plan *plan);
-
-/* urandom_file.c: what /dev/urandom has under a seed, to a file (consumed), from now on; `length`
- * is a multiple of 4096. */
-void urandom_file_begin(int file, uint64_t seed, uint64_t length);
-/* When all of it is there, if anything was begun. 0 or -errno. */
-int urandom_file_end(void);
-/* The sandbox's own seed, once it is in its own root. 0 or -errno. */
-int urandom_file_setup(const struct box *box);
 
 /* privileges.c. The calling process enters the sandbox's cgroups, unless it has. 0 or -errno. */
 int box_enter_cgroups(struct box *box);
@@ -148,23 +103,6 @@ int box_drop_privileges(void);
 /* init itself enters the Landlock domain of its commands. 0 or -errno. */
 int box_enter_domain(struct box *box);
 
-/* no_namespace.c: the same under isolation process, once the path of the directory for private
- * files is told. */
-int process_set_home(const char *path);
-int process_setup(struct box *box, struct guest_fault *fault);
-/* In a command's process: from init's ids to the guest's. */
-int process_become_guest(const struct box *box);
-/* What init adds to the environment of commands that have it not: "HOME=..." and "TMPDIR=..."; NULL
- * after the last. */
-const char *process_environment(size_t i);
-/* Kills every process of the sandbox but its init, waits for them, removes the private files. */
-void process_end(const struct box *box);
-/* The sandbox's end. In a pid namespace the kernel kills what is left. */
-_Noreturn void init_leave(const struct box *box, int status);
-
-/* init/loop.c: never returns. Requests are received into `message`. */
-_Noreturn void init_run(struct box *box, struct wire_message *message);
-
 /* exec.c: one command. */
 struct exec_request {
     char *const *argv;
@@ -177,14 +115,6 @@ struct exec_request {
     bool keeps_orphans; /* what its tree orphans stays below it while it lives */
     bool no_trace;      /* it and its descendants trace nobody */
 };
-
-/* Of the calling process; `processes` as in the request. 0 or -errno. */
-int exec_set_limits(const struct plan *plan, uint64_t processes);
-
-/* Starts a command of the sandbox and returns its pid once it runs, or -errno and the fault when it
- * never will. */
-pid_t exec_spawn(
-    const struct box *box, const struct exec_request *request, struct guest_fault *fault);
 
 /* report.c: sends one record with descriptors. A lost peer is noticed where requests are read. 0 or
  * -errno (ETOOMANYREFS: the descriptors could not be sent, for a long time). */

@@ -22,8 +22,8 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "guest/timed_syscall.h"
 #include "guest/det/det.h"
+#include "guest/timed_syscall.h"
 #include "sys/syscalls.h"
 
 #define NS 1000000000ll

@@ -38,17 +38,17 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "guest/timed_syscall.h"
 #include "guest/code_write.h"
-#include "guest/state.h"
-#include "guest/process_image.h"
-#include "guest/det/sysv_ipc_times.h"
-#include "guest/det/serial.h"
 #include "guest/det/abs_timers.h"
 #include "guest/det/file_times.h"
+#include "guest/det/serial.h"
 #include "guest/det/stream.h"
 #include "guest/det/sysinfo.h"
+#include "guest/det/sysv_ipc_times.h"
 #include "guest/det/vtime.h"
+#include "guest/process_image.h"
+#include "guest/state.h"
+#include "guest/timed_syscall.h"
 #include "sys/syscalls.h"
 
 #define NS 1000000000ll

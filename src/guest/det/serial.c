@@ -34,10 +34,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "guest/state.h"
 #include "guest/det/det.h"
-#include "guest/process_image.h"
 #include "guest/det/vtime.h"
+#include "guest/process_image.h"
+#include "guest/state.h"
 #include "sys/syscalls.h"
 
 #define MAX_ASKED 2048

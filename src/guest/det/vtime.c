@@ -33,11 +33,11 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "guest/state.h"
 #include "guest/det/det.h"
-#include "guest/det/serial.h"
 #include "guest/det/file_times.h"
+#include "guest/det/serial.h"
 #include "guest/det/sysinfo.h"
+#include "guest/state.h"
 #include "sys/syscalls.h"
 
 /* Of the kernel's structs: those of a C library have room at their ends. */

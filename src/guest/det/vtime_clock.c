@@ -9,10 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "guest/timed_syscall.h"
 #include "guest/det/det.h"
-#include "guest/process_image.h"
 #include "guest/det/vtime.h"
+#include "guest/process_image.h"
+#include "guest/timed_syscall.h"
 #include "sys/syscalls.h"
 
 #define PAGE 4096

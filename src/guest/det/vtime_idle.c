@@ -32,10 +32,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "guest/state.h"
 #include "guest/det/det.h"
 #include "guest/det/serial.h"
 #include "guest/det/vtime.h"
+#include "guest/state.h"
 #include "sys/syscalls.h"
 
 #define NEVER_BLOCKED (1ul << (SIGKILL - 1) | 1ul << (SIGSTOP - 1))

@@ -30,9 +30,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "guest/state.h"
 #include "guest/det/det.h"
 #include "guest/det/vtime.h"
+#include "guest/state.h"
 #include "sys/syscalls.h"
 
 #define LONGEST_NS                                                                                 \

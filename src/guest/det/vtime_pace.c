@@ -2,9 +2,9 @@
 /* When what is due by the real clock ends, and when it is looked whether all rest: what waits,
  * timers and the loop share. vtime.c has the model. */
 #include "base/clock.h"
-#include "guest/state.h"
 #include "guest/det/serial.h"
 #include "guest/det/vtime.h"
+#include "guest/state.h"
 
 #define COSTLY_NS                                                                                  \
     2000000ll          /* a look that takes longer is not worth its while after each question, */

@@ -28,12 +28,12 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "guest/state.h"
 #include "guest/det/det.h"
-#include "guest/process_image.h"
 #include "guest/det/serial.h"
-#include "guest/quiesce.h"
 #include "guest/det/vtime.h"
+#include "guest/process_image.h"
+#include "guest/quiesce.h"
+#include "guest/state.h"
 #include "sys/syscalls.h"
 
 #define MAX_TIMERS 256

@@ -32,12 +32,12 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "guest/timed_syscall.h"
-#include "guest/state.h"
 #include "guest/det/det.h"
-#include "guest/process_image.h"
 #include "guest/det/serial.h"
 #include "guest/det/vtime.h"
+#include "guest/process_image.h"
+#include "guest/state.h"
+#include "guest/timed_syscall.h"
 #include "sys/syscalls.h"
 
 #define MAX_WAITS 4096

@@ -25,13 +25,14 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
-#include "guest/det/det.h"
-#include "guest/files.h"
-#include "guest/restore/restore.h"
 #include "guest/det/abs_timers.h"
-#include "guest/state.h"
+#include "guest/det/det.h"
 #include "guest/det/file_times.h"
 #include "guest/det/vtime.h"
+#include "guest/files.h"
+#include "guest/init/init.h"
+#include "guest/restore/restore.h"
+#include "guest/state.h"
 #include "sys/syscalls.h"
 
 #define MAX_REAPED 256 /* at a time: guests can make work of this faster than it is done */

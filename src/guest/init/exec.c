@@ -28,9 +28,10 @@
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "guest/init/command.h"
-#include "guest/state.h"
 #include "guest/det/det.h"
+#include "guest/init/command.h"
+#include "guest/init/init.h"
+#include "guest/state.h"
 #include "sys/syscalls.h"
 
 #define TICK_NS 5000000

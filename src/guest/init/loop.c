@@ -22,12 +22,13 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "guest/init/command.h"
-#include "guest/state.h"
 #include "guest/det/det.h"
 #include "guest/files.h"
+#include "guest/init/command.h"
+#include "guest/init/init.h"
 #include "guest/process_image.h"
 #include "guest/restore/restore.h"
+#include "guest/state.h"
 #include "sys/syscalls.h"
 
 #define PENDING 64

@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "guest/init/init.h"
 #include "guest/internal.h"
 #include "sys/syscalls.h"
 

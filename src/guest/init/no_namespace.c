@@ -32,6 +32,7 @@
 #include <unistd.h>
 
 #include "base/remove_tree.h"
+#include "guest/init/init.h"
 #include "guest/internal.h"
 #include "sys/syscalls.h"
 

@@ -32,8 +32,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "guest/init/command.h"
 #include "guest/det/det.h"
+#include "guest/init/command.h"
 #include "guest/state.h"
 #include "sys/syscalls.h"
 

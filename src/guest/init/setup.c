@@ -28,10 +28,12 @@
 
 #include "base/clock.h"
 #include "guest/det/det.h"
-#include "guest/det/sysv_ipc_times.h"
-#include "guest/restore/restore.h"
 #include "guest/det/file_times.h"
 #include "guest/det/sysinfo.h"
+#include "guest/det/sysv_ipc_times.h"
+#include "guest/init/init.h"
+#include "guest/restore/restore.h"
+#include "guest/template/template.h"
 #include "sys/syscalls.h"
 
 /* A guest of net none has no sockets but Unix ones (the filter), so no counter and no flow label of

@@ -34,9 +34,12 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/wire.h"
-#include "guest/state.h"
 #include "guest/det/det.h"
+#include "guest/init/init.h"
+#include "guest/layers/layers.h"
 #include "guest/restore/restore.h"
+#include "guest/state.h"
+#include "guest/template/template.h"
 #include "sys/syscalls.h"
 
 /* Somewhere that exists on any host, to mount the new root over for the moment until pivot_root;

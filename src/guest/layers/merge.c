@@ -50,6 +50,7 @@
 #include "base/inode_numbers.h"
 #include "base/remove_tree.h"
 #include "guest/internal.h"
+#include "guest/layers/layers.h"
 #include "sys/syscalls.h"
 
 #define OVERLAY "user.overlay."

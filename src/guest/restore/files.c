@@ -15,8 +15,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "guest/restore/restore_image.h"
 #include "guest/det/vtime.h"
+#include "guest/restore/restore_image.h"
 #include "sys/syscalls.h"
 
 #if defined(__x86_64__) && !defined(__GLIBC__)

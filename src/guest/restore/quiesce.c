@@ -20,13 +20,13 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
-#include "guest/det/det.h"
-#include "guest/restore/restore_image.h"
 #include "guest/det/abs_timers.h"
+#include "guest/det/det.h"
 #include "guest/det/file_times.h"
-#include "guest/state.h"
-#include "guest/quiesce.h"
 #include "guest/det/vtime.h"
+#include "guest/quiesce.h"
+#include "guest/restore/restore_image.h"
+#include "guest/state.h"
 #include "sys/syscalls.h"
 
 static int64_t began_ns; /* when that began, by the real clock */

@@ -27,8 +27,8 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "guest/det/det.h"
-#include "guest/restore/restore_image.h"
 #include "guest/det/vtime.h"
+#include "guest/restore/restore_image.h"
 #include "sys/syscalls.h"
 
 #if defined(__x86_64__) && !defined(__GLIBC__)

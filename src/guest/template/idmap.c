@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "guest/internal.h"
+#include "guest/template/template.h"
 #include "sys/syscalls.h"
 
 #define LAST_ID 65535u

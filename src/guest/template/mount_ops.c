@@ -30,6 +30,8 @@
 #include "guest/det/det.h"
 #include "guest/det/vtime.h"
 #include "guest/internal.h"
+#include "guest/layers/layers.h"
+#include "guest/template/template.h"
 #include "sys/syscalls.h"
 
 static const char *path_below(const char *path) {

@@ -22,6 +22,7 @@
 #include "base/seeded_random.h"
 #include "base/fd.h"
 #include "guest/internal.h"
+#include "guest/template/template.h"
 #include "policy/plan.h"
 #include "sys/syscalls.h"
 
