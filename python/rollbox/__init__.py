@@ -5,7 +5,7 @@
     result = Sandbox(Policy(max_memory="256M")).run(["python3", "-c", code], timeout=10)
     print(result.outcome, result.text)
 
-    with Sandbox() as box:                              # a session: a sandbox that lives
+    with Sandbox() as box:                              # a session: a sandbox that stays
         box.exec("git init repo")
         base = box.snapshot()
 

@@ -228,7 +228,7 @@ class _Batch:
         self.text = text
         self.running: dict[PendingRun, BatchTask] = {}
         self.ended: deque[PendingRun] = deque()
-        self.dispatcher: Optional[int] = None  # the thread that is in our own dispatch
+        self.dispatcher: Optional[int] = None  # the thread that dispatches for this batch
         self.wake_reader, self.wake_writer = socket.socketpair()
         self.wake_reader.setblocking(False)
         self.wake_writer.setblocking(False)
@@ -241,9 +241,8 @@ class _Batch:
     def _on_end(self, pending: PendingRun) -> None:
         self.ended.append(pending)
         if self.dispatcher != threading.get_ident():
-            with contextlib.suppress(
-                OSError
-            ):  # full: it will be heard anyway; closed: nobody waits
+            # Full: the batch wakes anyway. Closed: nothing waits.
+            with contextlib.suppress(OSError):
                 self.wake_writer.send(b"\0")
 
     def wait(self, timeout_s: Optional[float]) -> Iterator[tuple[BatchTask, Result[Any]]]:
@@ -269,7 +268,7 @@ class _Batch:
         while self.ended:
             pending = self.ended.popleft()
             task = self.running.pop(pending, None)
-            if task is None:  # told twice
+            if task is None:  # its end was notified twice
                 continue
             yield task, pending.collect(self.text, task.id)
 
@@ -484,7 +483,7 @@ def _iterate(
     text: bool,
 ) -> Iterator[Result[Any]]:
     batch = _Batch(engine, text)
-    waiting: list[BatchTask] = []  # to be tried again when they are due
+    waiting: list[BatchTask] = []  # repeated at their due times
     exhausted = False
     try:
         while True:
@@ -494,10 +493,8 @@ def _iterate(
                 task = next((one for one in waiting if one.due <= now), None)
                 if task is not None:
                     waiting.remove(task)
-                elif (
-                    exhausted or len(waiting) >= width
-                ):  # a sick host gets no more jobs than it has failed
-                    break
+                elif exhausted or len(waiting) >= width:
+                    break  # a failing host gets no more jobs than it has failed
                 else:
                     task = next(source, None)
                     if task is None:
@@ -511,7 +508,7 @@ def _iterate(
                         finished.append((task, task.error_row(error, text)))
                 else:
                     finished.append((task, task.error_row(task.error, text)))
-                break  # a row to hand out before the next start: a run of bad jobs must not pile up
+                break  # yield this row before the next start: many bad jobs must not pile up
             if not finished:
                 if not batch.running and not waiting:
                     break

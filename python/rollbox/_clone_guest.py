@@ -30,9 +30,9 @@ from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
 CONTROL, RESULTS = 3, 4
 MAX_TEXT = 1 << 16
-FILLING = 4 << 20  # bytes at most, should the allocator be another
+FILLING = 4 << 20  # bytes at most, for another allocator than CPython's
 POOL_HEADER = 48
-LINE = 1024  # bytes that a clone's line has at most: it is written, and read, at once
+LINE = 1024  # bytes of a clone's line at most: one write and one read transfer it
 filler: List[object] = []
 
 
@@ -44,7 +44,7 @@ def receive() -> Dict[str, Any]:
         while n:
             part = os.read(CONTROL, min(n, 1 << 20))
             if not part:
-                os._exit(0)  # nobody wants anything any more
+                os._exit(0)  # the caller is gone
             parts.append(part)
             n -= len(part)
         return b"".join(parts)
@@ -82,7 +82,7 @@ def read_line(fd: int) -> Tuple[int, int, Optional[bytes]]:
     """The clone's number, the length that its value may have, and its seed."""
     line = os.read(fd, LINE)
     if not line:
-        os._exit(0)  # nobody wants anything any more
+        os._exit(0)  # the caller is gone
     number, max_bytes, fresh = line.split()
     os.environ["CLONE_ID"] = number.decode("ascii")
     return (
@@ -209,7 +209,7 @@ def rehearse(encode: Callable[[Any], Any]) -> None:
         for value in (0, 0.0, None):
             os.write(here, b"0 1024 -\n")
             _, max_bytes, fresh = read_line(there)
-            reseed(fresh)  # as every clone does, whatever it was before
+            reseed(fresh)
             data = encode_value(value, encode, max_bytes)
             flush()
             write(data, here)
@@ -239,12 +239,11 @@ def run_functions(setup: Dict[str, Any]) -> NoReturn:
 
     takes = setup["takes"]
     if "numpy" in sys.modules:
-        importlib.import_module(
-            "numpy.random"
-        )  # numpy 2.4 does it when it is asked for: in a clone, after that has had its seed
+        # numpy 2.4 imports it on first use, which would be in a clone, after the seeding.
+        importlib.import_module("numpy.random")
     try:
         rehearse(encode)
-    except Exception:  # what init_fn has done to this interpreter is each clone's to find out
+    except Exception:  # each clone reports what init_fn has done to the interpreter
         pass
     ready()
     number, max_bytes, fresh = read_line(CONTROL)

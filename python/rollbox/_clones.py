@@ -74,7 +74,7 @@ _WIDTH_PER_CPU = 16
 _BATCH_SIZE = 32
 MAX_VALUE = 4 << 20
 _SLICE_MS = 100
-_MAX_POSITIONAL = 2  # what work_fn can be called with: the clone's number and what init_fn returned
+_MAX_POSITIONAL = 2  # of work_fn: the clone's number, and the value of init_fn
 
 _R = TypeVar("_R")
 _Reduced = TypeVar("_Reduced")
@@ -159,7 +159,7 @@ def _number(clone: Clone[Any, Any]) -> Optional[int]:
     return clone.id if isinstance(clone.id, int) else None
 
 
-# The way in
+# From the caller to the sandbox
 
 
 def _cloudpickle() -> Any:
@@ -286,7 +286,7 @@ def encode_message(fields: dict[str, Any]) -> bytes:
     return len(data).to_bytes(8, "big") + data
 
 
-# The way out
+# From the sandbox to the caller
 
 
 class _Answer:
@@ -398,7 +398,8 @@ class _Task:
                 raise NotFound(f"the interpreter of clone {self.index} has ended", stage="run")
             os.set_blocking(self.results, False)
             self.pending = handle.begin(AttachRequest(command), on_end)
-            with contextlib.suppress(BrokenPipeError):  # it has ended, which is about to be told
+            # A broken pipe: the interpreter has ended, and its result is about to arrive.
+            with contextlib.suppress(BrokenPipeError):
                 os.write(
                     control, f"{self.index} {most} {_seed_text(seed, self.index)}\n".encode("ascii")
                 )
@@ -420,9 +421,8 @@ class _Task:
         """Kills its processes."""
         assert self.box is not None
         self.timed_out, self.deadline = timed_out, None
-        with contextlib.suppress(
-            RollboxError
-        ):  # it has ended meanwhile, or is lost: that is about to be told
+        # An error: the clone has ended meanwhile, or is lost; its result is about to arrive.
+        with contextlib.suppress(RollboxError):
             self.box.kill_all()
 
     def finish_result(self, result: Result[bytes]) -> Clone[bytes, Any]:
@@ -542,7 +542,8 @@ class CloneLoop:
 
     def wake(self) -> None:
         """Ends the waiting of the loop's thread."""
-        with contextlib.suppress(OSError):  # full: it will be heard anyway; closed: nobody waits
+        # Full: the loop wakes anyway. Closed: nothing waits.
+        with contextlib.suppress(OSError):
             self.wake_writer.send(b"\0")
 
     def stop(self) -> None:
@@ -598,7 +599,7 @@ class CloneLoop:
         while self.ended:
             pending = self.ended.popleft()
             task = self.running.pop(pending, None)
-            if task is None:  # told twice
+            if task is None:  # its end was notified twice
                 continue
             self.unread(task)
             result = pending.collect(False, task.index)
@@ -625,12 +626,11 @@ def _iterate(
     loop: CloneLoop, n: int, width: int, order: OrderedQueue, bar: ProgressBar, retries: int
 ) -> Generator[Clone[bytes, Any], None, None]:
     fresh = collections.deque(_Task(index) for index in range(n))
-    waiting: list[_Task] = []  # to be tried again when they are due
+    waiting: list[_Task] = []  # repeated at their due times
     try:
         while (fresh or waiting or loop.running) and not loop.stopped:
-            if (
-                loop.process != os.getpid()
-            ):  # whose epoll this is, too: what is done to one is done to both
+            # A forked child shares the epoll instance: its changes would be the parent's.
+            if loop.process != os.getpid():
                 raise EngineLost(
                     "these clones belong to the process that this one was forked from; make some "
                     "of your own",

@@ -332,9 +332,8 @@ class OutputCopier:
         if steers and self._is_unchanged(path):
             return
         self.taken.dropped[path] = reason
-        if (
-            steers and posixpath.basename(path) != "__pycache__"
-        ):  # every honest run of Python leaves those
+        # Every honest run of Python leaves a __pycache__.
+        if steers and posixpath.basename(path) != "__pycache__":
             self.taken.steering.add(path)
 
     def _is_unchanged(self, path: str) -> bool:
@@ -534,10 +533,8 @@ class OutputCopier:
         self._count(path, info)
         found, unwanted = self._list(path) if info.type == "directory" else ([], [])
         stays = self._clear(path)
-        if (
-            info.type == "directory" and path in self.taken.dropped
-        ):  # closed: nothing of it can be read
-            return
+        if info.type == "directory" and path in self.taken.dropped:
+            return  # the guest may not read the directory
         self._move(path, info, found, unwanted, stays, named)
 
     def _move(
@@ -569,7 +566,7 @@ class OutputCopier:
                 return
             os.chmod(copy, 0o755)
             found.sort()
-            for name, one in found:  # a directory before what is in it, so that all can be reached
+            for name, one in found:  # a directory comes before its entries
                 if one.type == "directory":
                     _open_directory(os.path.join(copy, os.fsencode(name)))
             for name in unwanted:

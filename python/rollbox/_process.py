@@ -329,7 +329,7 @@ class Process:
         rows = handle.json("rollbox_sandbox_query", ffi.QUERY_EXECS)["execs"]
         row: dict[str, Any] = next((one for one in rows if one.get("id") == id), {})
         terminal = bool(row.get("terminal"))
-        if row.get("state") == "ended":  # nothing is streamed any more: its output is in the result
+        if row.get("state") == "ended":  # its output is in the result alone
             run = handle.start(AttachRequest(id))
             result = run.wait(None)
             assert result is not None

@@ -107,7 +107,7 @@ class Session(SessionFiles):
         self._opening = threading.Lock()
         _sessions.add(self)
 
-    # What it is made with
+    # Construction
 
     @property
     def policy(self) -> Policy:
@@ -142,7 +142,7 @@ class Session(SessionFiles):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._policy!r})"
 
-    if not TYPE_CHECKING:  # type checkers would take it for leave to use any name
+    if not TYPE_CHECKING:  # type checkers would then allow any name
 
         def __getattr__(self, name: str) -> Any:
             raise no_attribute(self, name)
@@ -166,7 +166,7 @@ class Session(SessionFiles):
                 "a shared engine"
             )
 
-    # Its life
+    # Life cycle
 
     @classmethod
     def open(cls: type[_Made], name: str, *, engine: Optional[Engine] = None) -> _Made:
@@ -629,7 +629,7 @@ class Session(SessionFiles):
             {"cwd": cwd, "env": env, "user": user},
         )
 
-    # Its states
+    # Snapshots
 
     def snapshot(self, name: Optional[str] = None, *, processes: Processes = "keep") -> Snapshot:
         """Keeps the session's state: files, and processes with their memory.
@@ -920,7 +920,7 @@ class Session(SessionFiles):
             os.fsencode(host_path),
         )
 
-    # Looking at it
+    # State
 
     def pause(self) -> None:
         """Takes all processor time from the session, until `resume` or the next call."""

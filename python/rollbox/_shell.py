@@ -115,9 +115,8 @@ class _ShellProcess:
             self.status, status = pipes.reader()
             self.out, out = pipes.reader()
             self.err, err = pipes.reader()
-            os.fchmod(
-                stdin, 0o644
-            )  # so that /dev/stdin and /dev/stdout open for whoever the guest is
+            # /dev/stdin and /dev/stdout can be opened by any user of the guest.
+            os.fchmod(stdin, 0o644)
             for fd in (out, err):
                 os.fchmod(fd, 0o622)
             request = ExecRequest(
@@ -215,7 +214,7 @@ class Shell:
         self._lost = False  # there was a shell, and it ended
         self._number = 0
         self._closed = False
-        self._is_recorded: Optional[bool] = None  # not asked yet
+        self._is_recorded: Optional[bool] = None  # None: not known yet
 
     @classmethod
     def attach(
@@ -234,7 +233,7 @@ class Shell:
             raise NotFound(f"no shell {id} runs in sandbox {handle.name}", stage="arguments")
         self = cls(handle, program, limit, timeout, {"cwd": None, "env": None, "user": None})
         self._set_program(name)
-        # A command that ran when it was captured ends with the number that it had.
+        # A command that ran at the capture ends with its old number, which must not match.
         self._number = secrets.randbelow(1 << 48)
         self._live = _ShellProcess.claim(handle, id)
         return self
@@ -410,9 +409,8 @@ class Shell:
         self._end()
 
     def _signal(self, live: _ShellProcess, number: int, scope: str) -> None:
-        with contextlib.suppress(
-            NotFound, ResourceExhausted
-        ):  # ended, or not there yet: it is sent again
+        # The shell has ended, or is not there yet: the signal is sent again.
+        with contextlib.suppress(NotFound, ResourceExhausted):
             self._handle.call("rollbox_signal", live.id.encode(), int(number), ffi.SCOPES[scope])
 
     def _run_script(
@@ -450,7 +448,7 @@ class Shell:
         streams = {live.out: _Output(limit), live.err: _Output(limit)}
         connection = live.run.connection
         begun = time.monotonic()
-        why: Optional[Outcome] = None  # set when it is being ended
+        why: Optional[Outcome] = None  # why the command is being ended
         stopping = signalled = 0.0
         status: Optional[int] = None
         open_fds = {live.status, live.out, live.err}
@@ -539,7 +537,7 @@ class Shell:
             live.unsent = live.unsent[os.write(live.stdin, live.unsent[:_CHUNK]) :]
         except BlockingIOError:
             pass
-        except BrokenPipeError:  # the shell has ended, which is about to be told
+        except BrokenPipeError:  # the shell has ended; its result is about to arrive
             live.unsent = b""
 
     @staticmethod

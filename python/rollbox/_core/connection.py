@@ -41,9 +41,8 @@ LOST_ERRORS = (EngineLost, EngineStartFailed)
 """The errors of a call whose engine is gone; EngineStartFailed if it never answered."""
 
 _log = logging.getLogger("rollbox")
-_log.addHandler(
-    logging.NullHandler()
-)  # nothing goes to stderr unless the caller configures logging
+# Nothing goes to stderr unless the caller configures logging.
+_log.addHandler(logging.NullHandler())
 
 Starter = Callable[..., int]
 """Starts a run, given maybe a callback and its userdata, and returns its address."""
@@ -151,7 +150,8 @@ class DetachedRun:
         """Calls the callbacks. It is repeated if it was interrupted."""
         with self._lock:
             self._ended = True
-        while self._callbacks:  # nobody adds one any more; told twice, what is left of them
+        # No thread adds a callback any more. A repeated call continues with the remaining ones.
+        while self._callbacks:
             self._callbacks[0]()
             with contextlib.suppress(IndexError):
                 self._callbacks.pop(0)
@@ -210,7 +210,7 @@ class DetachedRun:
         run, self.run = self.run, None
         pending_runs.pop(self.token, None)
         if run is None or self.connection.process != os.getpid() or not self.connection.use():
-            return  # it is freed with the connection
+            return  # the run is freed with the connection
         try:
             if self.connection.detached.pop(run, None) is not None:
                 self.connection.library.rollbox_run_free(run)
@@ -227,17 +227,15 @@ class Connection:
         # exception of a signal handler there, with the run's end.
         self.callback = ctypes.cast(self.library.rollbox_queued, ffi.CALLBACK)
         self.process = os.getpid()
-        self._lock = (
-            threading.RLock()
-        )  # reentrant, for Engine.__del__ may retire it wherever the collector strikes
-        self._notifying = threading.RLock()  # one thread at a time tells owners of ends
+        # Reentrant: Engine.__del__ may retire the connection wherever the collector runs.
+        self._lock = threading.RLock()
+        self._notifying = threading.RLock()  # one thread at a time notifies owners
         self._users = 1
         self.retired = False
-        self.closed = False  # by whoever uses it, not lost
+        self.closed = False  # by its user; a lost engine does not set it
         self._runs: dict[int, None] = {}
-        self.detached: dict[
-            int, int
-        ] = {}  # of DetachedRuns, with their tokens: freed at the latest with the handle
+        # DetachedRuns and their tokens; freed at the latest with the handle.
+        self.detached: dict[int, int] = {}
         self._plans: OrderedDict[str, int] = OrderedDict()
         options = ffi.EngineOptions(size=ctypes.sizeof(ffi.EngineOptions), socket_path=socket)
         handle = ctypes.c_void_p()
@@ -312,7 +310,7 @@ class Connection:
         self.retired = True
         self._close()
 
-    # Each of these is called with a use held.
+    # The caller of the following holds a use.
 
     def plan(self, policy: str) -> int:
         """The compiled policy; asks the engine, and blocks, the first time."""
@@ -463,7 +461,7 @@ class Connection:
             if pending is not None:
                 pending.ended()
             pending_runs.pop(token, None)
-            self.library.rollbox_told(self.handle, token)  # last: until then it is found again
+            self.library.rollbox_told(self.handle, token)  # last: until then the run is found again
 
 
 _connections: set[Connection] = set()

@@ -252,7 +252,7 @@ SCOPES = {"main": 1, "tree": 2, "children": 3, "group": 4}
 
 _P = ctypes.c_void_p
 _ERROR = ctypes.POINTER(Error)
-_TEXT = ctypes.POINTER(ctypes.c_void_p)  # char **, freed by us: a c_char_p would lose the address
+_TEXT = ctypes.POINTER(ctypes.c_void_p)  # char **; a c_char_p would lose the address to free
 
 _SIGNATURES: dict[str, Any] = {
     "rollbox_version": (ctypes.c_char_p, []),
@@ -435,7 +435,7 @@ def lib() -> Any:
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.Lock()  # another thread may have held it when we were forked
+    _lock = threading.Lock()  # another thread may have held it at the fork
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -38,9 +38,8 @@ class Handle:
         self._users = 0
         self._closed = False
         self.recording: Optional[Recording] = None
-        self.processes: weakref.WeakValueDictionary[str, Any] = (
-            weakref.WeakValueDictionary()
-        )  # those that somebody has, here or in what it was forked from: Process
+        # The Process objects in use, here or in the sandbox that this one was forked from.
+        self.processes: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
     @classmethod
     def create(cls, engine: Connector, policy: str, options: ffi.SandboxOptions) -> Handle:
@@ -216,7 +215,7 @@ class Handle:
                 self.connection.library.rollbox_sandbox_free(address)
             return None if self.connection.closed else {}
         try:
-            if busy:  # by another name of it, as the handle is freed by its last user
+            if busy:  # by another handle, because this one is freed by its last user
                 try:
                     address = _output(
                         "rollbox_sandbox_open", self.connection.handle, self.name.encode("ascii")

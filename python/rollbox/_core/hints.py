@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable, Optional, TypeVar, cast
 
-# Names that other libraries have for a method here; difflib finds those that are only spelt wrong.
+# Names that other libraries have for a method; difflib finds those that are only misspelt.
 _OTHER_NAMES = {
     "execute": "exec",
     "exec_run": "exec",

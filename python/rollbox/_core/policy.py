@@ -193,7 +193,7 @@ class Policy:
         object.__setattr__(self, "_values", values)
         object.__setattr__(self, "_json", text)
 
-    # Reading it
+    # Reading
 
     def __getattr__(self, name: str) -> Any:
         if name in _KEYS:
@@ -230,7 +230,7 @@ class Policy:
     def __dir__(self) -> list[str]:
         return sorted({*object.__dir__(self), *_KEYS})
 
-    # Making others of it
+    # Conversion
 
     def replace(self, **changes: Any) -> Policy:
         """Makes a policy with some keys changed.
@@ -313,7 +313,7 @@ class Policy:
                 f"{os.fspath(path)}: {problem.message}", stage=problem.stage, errno=problem.errno
             ) from None
 
-    # Checking it
+    # Checks
 
     def check(self) -> None:
         """Checks types, ranges, names and contradictions, without an engine.

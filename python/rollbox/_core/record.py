@@ -294,7 +294,7 @@ def _follow(fd: int, function: Callable[[Step], Any], state: dict[str, Any]) -> 
                 function(step)
     except RollboxError as problem:
         state.setdefault("problem", str(problem))
-    except BaseException as problem:  # SystemExit, too: nobody else hears of it
+    except BaseException as problem:  # SystemExit, too: nothing else would report it
         state.setdefault(
             "problem", f"the record's function raised {type(problem).__name__}: {problem}"
         )

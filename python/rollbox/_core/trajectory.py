@@ -281,7 +281,7 @@ class End:
     steps: int
 
 
-# ---- digests
+# Digests
 
 
 def _hash_value(to: Any, value: Any) -> None:
@@ -335,7 +335,7 @@ def chain_add(digest: str, action: Any, observation: Any) -> str:
     return chain.hexdigest()
 
 
-# ---- lines
+# Lines
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -771,7 +771,7 @@ def _as_utf8(text: Optional[str]) -> Optional[str]:
         return None
     try:
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    except UnicodeEncodeError:  # of a file that was not written by rollbox
+    except UnicodeEncodeError:  # in a file that rollbox did not write
         return text.encode("utf-8", "replace").decode()
 
 

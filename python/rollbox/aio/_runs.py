@@ -68,9 +68,8 @@ os.register_at_fork(after_in_child=_watches.clear)
 def _watch(loop: asyncio.AbstractEventLoop, connection: Connection) -> _Watch:
     watch = _watches.get((loop, connection))
     if watch is None:
-        for other in list(
-            _watches.values()
-        ):  # loops that were closed without cancelling their tasks
+        # Loops may have been closed without cancelling their tasks.
+        for other in list(_watches.values()):
             if other.loop.is_closed():
                 for pending in list(other.runs):
                     other.leave(pending)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """ARES (martian-ares): containers that are rollbox sandboxes.
 
-from rollbox.integrations.ares import ContainerFactory factory =
-ContainerFactory.configured(images={"*": "host"}) env = ares.make("sbv-mswea",
-container_factory=factory)
+    from rollbox.integrations.ares import ContainerFactory
+    factory = ContainerFactory.configured(images={"*": "host"})
+    env = ares.make("sbv-mswea", container_factory=factory)
 
 A container is a session. With `setup`, this command runs once per image and policy, and every
 container begins as a fork of the result.

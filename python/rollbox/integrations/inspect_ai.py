@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """inspect_ai: the sandbox environment "rollbox", found by its entry point.
 
-Task(..., sandbox="rollbox") Task(..., sandbox=("rollbox", "policy.json"))       # a policy of
-docs/policy.md config = RollboxConfig(policy={"max_memory": "2G"}, setup="pip install ...")
-Task(..., sandbox=SandboxEnvironmentSpec("rollbox", config))
+    Task(..., sandbox="rollbox")
+    Task(..., sandbox=("rollbox", "policy.json"))       # a policy of docs/policy.md
+    config = RollboxConfig(policy={"max_memory": "2G"}, setup="pip install ...")
+    Task(..., sandbox=SandboxEnvironmentSpec("rollbox", config))
 
 A sample has a session. A set-up command runs once per task; the samples' sandboxes are forks of the
 result.

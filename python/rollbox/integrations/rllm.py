@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """rLLM: its Sandbox protocol, and the hooks by which it makes and boots snapshots.
 
-box = RollboxSandbox("task-17")             # create_rollbox_sandbox is rLLM's spelling hooks =
-SnapshotHooks(socket="/run/rollbox/engine")     # picklable
+    box = RollboxSandbox("task-17")             # create_rollbox_sandbox is rLLM's spelling
+    hooks = SnapshotHooks(socket="/run/rollbox/engine")     # picklable
 
 A snapshot is a detached sandbox that was set up and stands still; booting from it is a fork. Its
 ref is its name on the engine. On a private engine (no socket) it lives as long as this process.
@@ -228,9 +228,8 @@ class SnapshotHooks:
             setup,
             image,
         )
-        self._kept: dict[
-            str, Sandbox
-        ] = {}  # of a private engine, where a sandbox ends with its last reference
+        # On a private engine a sandbox ends with its last reference.
+        self._kept: dict[str, Sandbox] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": {}}
