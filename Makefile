@@ -3,7 +3,7 @@
 # A front for meson, ninja and pip. `make` leaves the programs at the top of build/ and the Python package in .venv. Nothing is fetched once
 # everything is there. JOBS=N limits the compilers at work; CI=true makes warnings errors.
 .DELETE_ON_ERROR:
-.PHONY: all build python wheel dist install check lint demo integrations bench soak fuzz format clean
+.PHONY: all build python wheel dist deb install check lint demo integrations bench soak fuzz format clean
 
 JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
@@ -43,13 +43,17 @@ wheel: python
 dist:
 	@tools/dist
 
+# Debian packages, in dist/, tested in a clean root file system.
+deb:
+	@tools/deb
+
 # DESTDIR, PREFIX (/usr/local). Compiled anew only when the prefix differs from the last time: the programs know where their libexec is.
 PREFIX ?= /usr/local
 install:
 	@tools/setup build
 	@if [ -f build-install/build.ninja ]; then meson configure -Dprefix=$(PREFIX) $(INSTALL_FLAGS) build-install; \
-	    else meson setup -Dbuildtype=release -Dprefix=$(PREFIX) $(INSTALL_FLAGS) build-install >/dev/null; fi
-	ninja -j$(JOBS) -C build-install rollbox rollbox-engine rollbox-init rollbox-store
+	    else meson setup -Dbuildtype=release -Dtests=false -Dprefix=$(PREFIX) $(INSTALL_FLAGS) build-install >/dev/null; fi
+	ninja -j$(JOBS) -C build-install
 	meson install -C build-install --quiet $(if $(DESTDIR),--destdir $(abspath $(DESTDIR)))
 
 # With the address and undefined-behaviour sanitizers; for the unit tests and the corpora. Its init is linked with the other C library.

@@ -388,26 +388,30 @@ def find_binary(name: str) -> list[Path]:
     return places
 
 
+SYSTEM_LIBRARY = "librollbox.so.0"
+
+
 def _load() -> Any:
     override = os.environ.get("ROLLBOX_LIBRARY")
     places = [Path(override)] if override else find_binary("librollbox.so")
-    for place in places:
-        if place.exists():
-            break
-    else:
-        raise EngineStartFailed(
-            "librollbox.so not found; looked for "
-            + ", ".join(str(place) for place in places)
-            + ". Install the package (pip install .), run make, or set ROLLBOX_LIBRARY",
-            stage="library",
-        )
+    found = [str(place) for place in places if place.exists()]
+    # Distributions have the library where the system's loader finds it.
+    place = found[0] if found else SYSTEM_LIBRARY
     try:
-        library = ctypes.CDLL(str(place))
+        library = ctypes.CDLL(place)
         for name, (restype, argtypes) in _SIGNATURES.items():
             function = getattr(library, name)
             function.restype = restype
             function.argtypes = argtypes
     except (OSError, AttributeError) as problem:
+        if not found:
+            raise EngineStartFailed(
+                "librollbox.so not found; looked for "
+                + ", ".join(str(place) for place in places)
+                + f" and the system's {SYSTEM_LIBRARY}"
+                + ". Install the package (pip install .), run make, or set ROLLBOX_LIBRARY",
+                stage="library",
+            ) from problem
         raise EngineStartFailed(f"cannot load {place}: {problem}", stage="library") from problem
     version = library.rollbox_version().decode()
     if version != VERSION:
