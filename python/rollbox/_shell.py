@@ -47,6 +47,30 @@ _MAX_STATUS = 4096
 """Bytes of an unfinished status line that are kept. A guest may write there; it gains nothing."""
 
 
+# The shell's own lines around a command; src/cli/play_shell.c has the same, and explains them.
+_OPTIONS_ON = (
+    rb"""{ \command eval "\\command unset -v _rollbox_was _rollbox_on; """
+    rb"""\\command set ${_rollbox_on:-+x}"; } >/dev/null 2>&1"""
+    b"\n"
+)
+_OPTIONS_OFF = (
+    rb"""{ _rollbox_was=$?$-; \command set +xv; } >/dev/null 2>&1"""
+    b"\n\n"
+    rb"""{ case ${_rollbox_was=$?} in *v*x* | *x*v*) _rollbox_on=-xv;; *x*) _rollbox_on=-x;; """
+    b"""*v*) _rollbox_on=-v;; esac; } >/dev/null 2>&1\n"""
+)
+_NO_EXEC = b") # set -n: this shell runs nothing any more, so it ends\n"
+_END_BASH = (
+    rb"{ \builtin read -r _rollbox_skipped; \builtin unset -v _rollbox_skipped; } >/dev/null 2>&1"
+    b"\n" + _NO_EXEC
+)
+_END_SH = (
+    b"\\command alias _rollbox_skip='#'\n_rollbox_skip "
+    + _NO_EXEC
+    + b"\\command unalias _rollbox_skip\n"
+)
+
+
 @dataclass(frozen=True, repr=False)
 class ShellResult(Result[AnyStr]):
     """A Result of one command of a shell.
@@ -424,11 +448,22 @@ class Shell:
         if self._eval.startswith("\\builtin") and script.count(b"(") > script.count(b")"):
             # An open "$(" at the end of an eval corrupts bash 5.2's heap: test it in another bash.
             check = b"\\command bash -n -c " + quoted + b" </dev/null " + fd + b">&- && "
-        # The empty line is for bash: after an eval that ended within a quotation, its parser does
-        # not take `{` for a keyword.
         live.unsent += (
-            check + self._eval.encode() + b" " + quoted + b" </dev/null " + fd + b">&-\n\n"
-            b"{ \\command printf '%s %s\\n' " + number + b' "$?" >&' + fd + b"; } 2>/dev/null\n"
+            check
+            + self._eval.encode()
+            + b" '"
+            + _OPTIONS_ON
+            + quoted[1:]
+            + b" </dev/null "
+            + fd
+            + b">&-; "
+            + _OPTIONS_OFF
+            + (_END_BASH if self._eval.startswith("\\builtin") else _END_SH)
+            + b"{ \\command printf '%s %s\\n' "
+            + number
+            + b' "${_rollbox_was%%[!0-9]*}" >&'
+            + fd
+            + b"; } >/dev/null 2>&1\n"
         )
         connection = live.run.connection
         if not connection.use():

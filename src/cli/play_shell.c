@@ -95,6 +95,40 @@ void play_shell_result_done(struct play_shell_result *result) {
 
 /* ---- what goes in ---- */
 
+/*
+ * The shell's own lines must not be seen, whatever options the user has set. So -x and -v are off
+ * while the shell reads and runs them, and the command gets them back as the first thing in its
+ * eval. python/rollbox/_shell.py has the same lines.
+ *
+ * -v shows a line when it is read, so -v is turned off in the line that runs the command: before
+ * the next line is read. -x traces to standard error (or BASH_XTRACEFD): the group that turns it
+ * off has its own. PS4 is left alone, for it may be read-only, and an assignment would end the shell.
+ * The empty line is for bash: after an eval that ended within a quotation its parser does not take
+ * `{` for a reserved word. Should an error have ended the first line, the second finds no
+ * _rollbox_was and takes the status from $?.
+ */
+#define OPTIONS_ON                                                                                 \
+    "{ \\command eval \"\\\\command unset -v _rollbox_was _rollbox_on; \\\\command set "           \
+    "${_rollbox_on:-+x}\"; } >/dev/null 2>&1\n"
+#define OPTIONS_OFF                                                                                \
+    "{ _rollbox_was=$?$-; \\command set +xv; } >/dev/null 2>&1\n\n"                                \
+    "{ case ${_rollbox_was=$?} in *v*x* | *x*v*) _rollbox_on=-xv;; *x*) _rollbox_on=-x;; "         \
+    "*v*) _rollbox_on=-v;; esac; } >/dev/null 2>&1\n"
+
+/*
+ * A shell with -n parses and runs nothing, so it would never tell a status. It meets a syntax error
+ * here, which ends it. A shell without -n does not parse that line: bash, which reads its input
+ * byte by byte, reads it as data; other shells read ahead, and take the line for a comment by an
+ * alias that a shell with -n does not define.
+ */
+#define NO_EXEC ") # set -n: this shell runs nothing any more, so it ends\n"
+#define END_BASH                                                                                   \
+    "{ \\builtin read -r _rollbox_skipped; \\builtin unset -v _rollbox_skipped; } >/dev/null "     \
+    "2>&1\n" NO_EXEC
+#define END_SH                                                                                     \
+    "\\command alias _rollbox_skip='#'\n_rollbox_skip " NO_EXEC "\\command unalias "               \
+    "_rollbox_skip\n"
+
 static void add_quoted(struct buf *to, const struct buf *text) {
     buf_add_text(to, "'");
     for (size_t i = 0; i < text->length; i++)
@@ -122,14 +156,15 @@ static void add_command(struct play_shell *shell, const struct buf *command) {
         add_quoted(&shell->unsent, command);
         buf_printf(&shell->unsent, " </dev/null %s>&- && ", fd);
     }
-    buf_add_text(&shell->unsent, shell->is_bash ? "\\builtin eval " : "\\command eval ");
+    buf_add_text(&shell->unsent,
+        shell->is_bash ? "\\builtin eval '" OPTIONS_ON "'" : "\\command eval '" OPTIONS_ON "'");
     add_quoted(&shell->unsent, command);
-    /* The empty line is for bash, whose parser takes no `{` for what it is after an eval that ended
-     * within a quotation. */
+    buf_printf(&shell->unsent, " </dev/null %s>&-; ", fd);
+    buf_add_text(&shell->unsent, shell->is_bash ? OPTIONS_OFF END_BASH : OPTIONS_OFF END_SH);
     buf_printf(&shell->unsent,
-        " </dev/null %s>&-\n\n{ \\command printf '%%s %%s\\n' %" PRIu64
-        " \"$?\" >&%s; } 2>/dev/null\n",
-        fd, ++shell->number, fd);
+        "{ \\command printf '%%s %%s\\n' %" PRIu64
+        " \"${_rollbox_was%%%%[!0-9]*}\" >&%s; } >/dev/null 2>&1\n",
+        ++shell->number, fd);
 }
 
 static void copy_stream_in(struct play_shell *shell) {

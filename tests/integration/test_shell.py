@@ -131,6 +131,90 @@ def test_set_e_u_x(shell):
     assert shell.run("echo again").stdout == b"again\n"
 
 
+ECHOED = {"bash": b"echo one\n", "sh": b""}
+"""By -v: other shells than bash do not show the text of an eval."""
+
+
+def streams(shell, command):
+    result = shell.run(command)
+    assert result.ok and not result.ended, result
+    return result.stdout, result.stderr
+
+
+def test_set_v_shows_the_users_lines_alone(box, shell):
+    assert streams(shell, "set -v") == (b"", b"")
+    for _ in range(2):
+        assert streams(shell, "echo one") == (b"one\n", ECHOED[box._shell])
+    streams(shell, "echo one; set +v")
+    assert streams(shell, "echo one") == (b"one\n", b"")
+
+
+def test_set_x_traces_the_users_commands_alone(shell):
+    assert streams(shell, "set -x") == (b"", b"")
+    for _ in range(2):
+        out, err = streams(shell, "echo one")
+        assert out == b"one\n" and err.lstrip(b"+") == b" echo one\n"
+    streams(shell, "set +x")
+    assert streams(shell, "echo one") == (b"one\n", b"")
+
+
+def test_set_x_and_v_at_once_and_into_one_stream(box, shell):
+    assert streams(shell, "exec 2>&1; set -xv") == (b"", b"")
+    for _ in range(2):
+        out, err = streams(shell, "echo one")
+        assert out.replace(b"++", b"+") == ECHOED[box._shell] + b"+ echo one\none\n" and err == b""
+    assert b"x" in streams(shell, "echo $-")[0].splitlines()[-1]
+    streams(shell, "set +xv")
+    assert streams(shell, "set | grep -c '^_rollbox' || :")[0] == b"0\n"
+
+
+@pytest.mark.parametrize("ps4", ["PS4='%$((n=n+1)) '", "readonly PS4", "readonly PS4; set -x", "unset PS4"])
+def test_set_x_leaves_the_users_ps4_alone(shell, ps4):
+    """Also a read-only one: an assignment to it would end the shell."""
+    before = streams(shell, ps4 + "; set +x; echo \"${PS4-none}\"")[0]
+    streams(shell, "set -x")
+    for _ in range(2):
+        out, err = streams(shell, "echo one")
+        assert out == b"one\n" and err.endswith(b"echo one\n") and err.count(b"\n") == 1
+    assert streams(shell, "set +x; echo \"${PS4-none}\"")[0] == before
+    assert streams(shell, "echo one") == (b"one\n", b"")
+
+
+def test_set_u_meets_no_variable_of_the_wrapper(shell):
+    streams(shell, "set -u; unset PS4; unset REPLY")
+    assert streams(shell, "echo one") == (b"one\n", b"")
+    result = shell.run("set -x; false; echo $none")
+    assert result.exit_code and b"none" in result.stderr and b"_rollbox" not in result.stderr
+
+
+def test_set_e_and_x_end_the_shell_at_the_users_failure(shell):
+    streams(shell, "set -ex; echo one")
+    result = shell.run("false")
+    assert (result.exit_code, result.ended) == (1, True) and result.stderr.lstrip(b"+") == b" false\n"
+
+
+def test_set_n_ends_the_shell_and_says_so(shell):
+    result = shell.run("echo one; set -n; echo never")
+    assert result.ended and result.stdout == b"one\n" and result.exit_code and b"yntax error" in result.stderr
+    assert shell.run("echo new").stdout == b"new\n"
+
+
+@pytest.mark.parametrize("failing", ["echo $((1/0))", "break", "eval 'echo \"'", "if"])
+def test_options_outlast_commands_that_fail(shell, failing):
+    streams(shell, "set -x")
+    assert b"_rollbox" not in shell.run(failing).stderr
+    out, err = streams(shell, "echo one")
+    assert out == b"one\n" and err.lstrip(b"+") == b" echo one\n"
+
+
+def test_a_debug_trap_does_not_print_for_the_wrappers_end(box, shell):
+    if box._shell == "sh":
+        return          # other shells have no such trap
+    assert streams(shell, "trap 'echo \"[$BASH_COMMAND]\"' DEBUG") == (b"", b"")
+    lines = streams(shell, "echo one")[0].splitlines()
+    assert lines[0].startswith(b"[\\builtin eval ") and lines[-2:] == [b"[echo one]", b"one"] and b"printf" not in b"".join(lines)
+
+
 def test_traps_aliases_and_ifs(shell):
     assert out(shell, "trap 'echo bye' EXIT; IFS=x; alias eval=false; set -f") == b""
     assert out(shell, "echo one") == b"one\n"
