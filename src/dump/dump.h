@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Capturing: from the processes of a sandbox to their image (guest/process_image.h).
+ * Capturing: from the processes of a sandbox to their image (image/process_image.h).
  *
  * Everything in the sandbox but its init is stopped, by ptrace, so that nobody in it can tell; what
  * cannot be captured is refused in words, and then nothing has changed. After the image is written

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From an addition and its base to an image that needs no other (guest/process_image.h).
+ * From an addition and its base to an image that needs no other (image/process_image.h).
  *
  * All that the addition has keeps its place in the file; after it come the pages of memory once
  * more, each area's by address, some of them the base's, then the tables that name them, and a

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "guest/process_image.h"
+#include "image/process_image.h"
 
 #define TRACE_SCRATCH 512
 

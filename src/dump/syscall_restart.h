@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "guest/process_image.h"
+#include "image/process_image.h"
 
 /* What the kernel puts into rax where a call is broken off. */
 #define RESTART_NO_HANDLER                                                                         \

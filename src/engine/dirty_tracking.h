@@ -5,7 +5,7 @@
  * At the first snapshot or fork of one the kernel is told to note which of its pages are written to
  * (dump/dirty_pages.c), since the state that was captured then: that state, its *base*, is kept.
  * The next capture is of what has changed since, which is an addition to the base
- * (guest/process_image.h). Sandboxes of it are those of the base's holder, for a fork begun while
+ * (image/process_image.h). Sandboxes of it are those of the base's holder, for a fork begun while
  * the processes are being captured, and amended when that is done. Where one work after the other
  * wants an addition, or one wants many of it, it is put together (flatten.c) and has a holder of
  * its own.

@@ -9,7 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
-#include "guest/process_image.h"
+#include "image/process_image.h"
 
 _Static_assert(DUMP_WORKER_MAX_MAINS >= IMAGE_MAX_PROCESSES,
     "a verdict has room for every process of an image");

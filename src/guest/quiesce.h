@@ -24,7 +24,7 @@
 
 #include <stdint.h>
 
-#include "guest/process_image.h"
+#include "image/process_image.h"
 
 enum quiesce_command {
     QUIESCE_HOLD = 1,

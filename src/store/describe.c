@@ -14,7 +14,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/utf8.h"
-#include "guest/process_image.h"
+#include "image/process_image.h"
 #include "store/hibernate.h"
 
 #define MAX_COMMAND 4096u /* bytes of a command line */

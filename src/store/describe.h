@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a state of a sandbox holds, in JSON: the processes of its image (guest/process_image.h), its
+ * What a state of a sandbox holds, in JSON: the processes of its image (image/process_image.h), its
  * files' changes. And whether it is what was kept: what would refuse it is told in words.
  *
  * Jobs of the engine's (docs/store-format.md, "Jobs"): it knows the states, this process reads what

@@ -13,7 +13,7 @@
 
 #include <rollbox/rollbox.h>
 
-#include "guest/process_image.h"
+#include "image/process_image.h"
 
 /* An image that was opened: it is sound. */
 struct hibernated_image {

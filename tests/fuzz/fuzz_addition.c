@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "guest/process_image.h"
 #include "dump/dump.h"
+#include "image/process_image.h"
 
 #define PAGES 6
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "guest/process_image.h"
+#include "image/process_image.h"
 #include "store/describe.h"
 
 struct made {

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "guest/process_image.h"
 #include "dump/dump.h"
+#include "image/process_image.h"
 #include "test.h"
 
 TEST(map_lines) {

@@ -46,9 +46,9 @@
 #include "guest/det/sysinfo.h"
 #include "guest/det/sysv_ipc_times.h"
 #include "guest/det/vtime.h"
-#include "guest/process_image.h"
 #include "guest/state.h"
 #include "guest/timed_syscall.h"
+#include "image/process_image.h"
 #include "sys/syscalls.h"
 
 #define NS 1000000000ll

@@ -36,8 +36,8 @@
 #include "base/clock.h"
 #include "guest/det/det.h"
 #include "guest/det/vtime.h"
-#include "guest/process_image.h"
 #include "guest/state.h"
+#include "image/process_image.h"
 #include "sys/syscalls.h"
 
 #define MAX_ASKED 2048

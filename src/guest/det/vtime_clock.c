@@ -11,8 +11,8 @@
 
 #include "guest/det/det.h"
 #include "guest/det/vtime.h"
-#include "guest/process_image.h"
 #include "guest/timed_syscall.h"
+#include "image/process_image.h"
 #include "sys/syscalls.h"
 
 #define PAGE 4096

@@ -31,9 +31,9 @@
 #include "guest/det/det.h"
 #include "guest/det/serial.h"
 #include "guest/det/vtime.h"
-#include "guest/process_image.h"
 #include "guest/quiesce.h"
 #include "guest/state.h"
+#include "image/process_image.h"
 #include "sys/syscalls.h"
 
 #define MAX_TIMERS 256

@@ -35,9 +35,9 @@
 #include "guest/det/det.h"
 #include "guest/det/serial.h"
 #include "guest/det/vtime.h"
-#include "guest/process_image.h"
 #include "guest/state.h"
 #include "guest/timed_syscall.h"
+#include "image/process_image.h"
 #include "sys/syscalls.h"
 
 #define MAX_WAITS 4096

@@ -26,9 +26,9 @@
 #include "guest/files.h"
 #include "guest/init/command.h"
 #include "guest/init/init.h"
-#include "guest/process_image.h"
 #include "guest/restore/restore.h"
 #include "guest/state.h"
+#include "image/process_image.h"
 #include "sys/syscalls.h"
 
 #define PENDING 64

@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 #include "guest/guest.h"
-#include "guest/process_image.h"
 #include "guest/restore/restore.h"
+#include "image/process_image.h"
 
 struct restored_range {
     uint64_t start, end;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Is an image sound? Whoever loads one, or looks into it, asks this first, and reads nothing past
  * its end after. */
-#include "guest/process_image.h"
+#include "image/process_image.h"
 
 #include <stddef.h>
 

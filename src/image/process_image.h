@@ -12,8 +12,8 @@
  * is as it was then it has no pages, but says where the base has them (`kept`). It is of use to who
  * has the base in memory (restore/incremental.c), for a while.
  */
-#ifndef ROLLBOX_GUEST_IMAGE_H
-#define ROLLBOX_GUEST_IMAGE_H
+#ifndef ROLLBOX_IMAGE_PROCESS_IMAGE_H
+#define ROLLBOX_IMAGE_PROCESS_IMAGE_H
 
 #include <stdbool.h>
 #include <stddef.h>
