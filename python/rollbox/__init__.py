@@ -19,7 +19,8 @@ import ctypes
 from typing import Any
 
 from ._batch import code_job, iter_many, run_many
-from ._clones import Clone, ClonePool, WorkFailed
+from ._clone_result import Clone, WorkFailed
+from ._clones import ClonePool
 from ._core import ffi
 from ._core.errors import *  # noqa: F403
 from ._core.errors import __all__ as _errors

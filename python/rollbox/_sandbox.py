@@ -27,7 +27,8 @@ from typing import (
     overload,
 )
 
-from ._clones import MAX_VALUE, Clone, ClonePool, CloneWork
+from ._clone_result import Clone
+from ._clones import MAX_VALUE, ClonePool, CloneWork
 from ._core.errors import InvalidArgument
 from ._core.handle import Handle
 from ._core.hints import check_keywords

@@ -22,7 +22,9 @@ from typing import (
     overload,
 )
 
-from .._clones import MAX_VALUE, Clone, CloneLoop, CloneWork
+from .._clone_loop import CloneLoop
+from .._clone_result import Clone
+from .._clones import MAX_VALUE, CloneWork
 from .._core.errors import CommandNotFound
 from .._core.handle import Handle
 from .._core.hints import check_keywords, no_attribute
