@@ -22,7 +22,7 @@
 static bool is_being_put_elsewhere(const struct session *session) {
     const struct op *op = session_first_op(session);
 
-    return op && op->started &&
+    return op && op->wait != OP_WAIT_QUEUED &&
            (op->verb == VERB_RESET || op->verb == VERB_HIBERNATE || op->verb == VERB_WAKE);
 }
 

@@ -115,6 +115,7 @@ static void try_processes(struct op *op) {
     made->fork = op;
     op->made[0] = made;
     op->n_made = 1;
+    op_wait(op, OP_WAIT_TRIAL);
     if (session_need_box(made, &error) < 0)
         describe_tried(op, &error);
 }

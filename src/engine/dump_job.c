@@ -558,5 +558,6 @@ int dump_job_start(struct op *op, struct rollbox_error *error) {
             "the processes of the sandbox cannot be captured: %s" HINT, strerror(-r));
     }
     op->dump_job = dump_job;
+    op_wait(op, OP_WAIT_DUMP);
     return 0;
 }

@@ -276,7 +276,7 @@ static void send_waiting(struct session *session) {
     struct rollbox_error error;
 
     tell_again(session);
-    if (list_empty(&session->waiting) || (op && !op->waits_for_commands) ||
+    if (list_empty(&session->waiting) || (op && op->wait != OP_WAIT_COMMANDS_SENT) ||
         session->pending_restore || session->state == SESSION_CLOSING)
         return;
     int ready = session_need_box(session, &error);

@@ -177,6 +177,8 @@ bool flatten_begin(struct op *op) {
     struct checkpoint *checkpoint = next_lacking(op);
     int r = checkpoint ? start_flatten(&op->flatten_job, op, checkpoint, op->session->profile) : 0;
 
+    if (checkpoint && r == 0)
+        op_wait(op, OP_WAIT_FLATTEN);
     return checkpoint && (r == 0 || refuse_flatten(op, r) < 0);
 }
 

@@ -409,9 +409,8 @@ static void fall_asleep(struct op *op) {
 bool hibernate_box_dead(struct session *session) {
     struct op *op = session_first_op(session);
 
-    if (!op || !op->waits_for_death)
+    if (!op || op->wait != OP_WAIT_BOX_DEATH)
         return false;
-    op->waits_for_death = false;
     fall_asleep(op);
     return true;
 }
@@ -428,7 +427,7 @@ static void handle_written(struct op *op, const json_t *answer, int take_lock) {
         fall_asleep(op);
         return;
     }
-    op->waits_for_death = true;
+    op_wait(op, OP_WAIT_BOX_DEATH);
     if (op->dump_job)
         dump_job_kill(op->dump_job);
     if (session->box->state != BOX_DYING)
@@ -530,8 +529,8 @@ static void fail_wake(struct op *op, const struct rollbox_error *error) {
     list_for_each(node, &session->ops) {
         struct op *other = container_of(node, struct op, node);
 
-        if (other != op && !other->started) {
-            other->started = true;
+        if (other != op && other->wait == OP_WAIT_QUEUED) {
+            op_wait(other, OP_WAIT_DONE);
             list_remove(&other->node);
             record_op_ended(other, error);
             if (other->client)
@@ -720,13 +719,12 @@ static void handle_filled(struct op *op) {
         return;
     }
     session->pending_restore = checkpoint_get(at->checkpoint);
-    op->waits_for_restored = true;
+    op_wait(op, OP_WAIT_RESTORE);
     if (session_need_box(session, &error) < 0)
         op_session_ready(session, &error);
 }
 
 void wake_restored(struct op *op, const struct rollbox_error *error) {
-    op->waits_for_restored = false;
     if (error)
         fail_wake(op, error);
     else
@@ -835,6 +833,8 @@ static int begin_waking(struct op *op, struct rollbox_error *error) {
     if (r == 0 && !wake_op->layers)
         r = no_memory(error, "wake");
     wake_op->n_layers = r == 0 ? n : 0;
+    if (wake_op->n_layers)
+        op_wait(op, OP_WAIT_LAYERS);
     if (r == 0)
         r = ask_for_layers(op, error);
     return r == 0 ? make_images(op, error) : r;
@@ -943,9 +943,8 @@ int wake_then(struct session *session, struct client *client, struct wire_messag
 
 void hibernate_close(struct session *session, bool keeps) {
     const struct op *op = session_first_op(session);
-    const struct hibernated *found = op && !op->wake_op && op->waits_for_death && !session->sleep
-                                         ? op->sleep
-                                         : sleep_of(session);
+    const struct hibernated *found =
+        op && op->wait == OP_WAIT_BOX_DEATH && !session->sleep ? op->sleep : sleep_of(session);
     struct hibernated *sleep = TAKE_PTR(session->sleep);
 
     if (found && !keeps)

@@ -61,12 +61,25 @@ struct op *op_free(struct op *op) {
     return NULL;
 }
 
+/* The operation, which may be in the middle of a step, goes on until the loop closes its sandbox.
+ */
+static void lose_track(struct op *op) {
+    op->session->is_inconsistent = true;
+    session_schedule(op->session);
+}
+
 static void close_made(struct op *op) {
     for (unsigned i = 0; i < op->n_made; i++) {
         op->made[i]->fork = NULL;
         session_close(op->made[i]);
     }
     op->n_made = 0;
+}
+
+void op_wait(struct op *op, enum op_wait wait) {
+    if (!op_wait_may_follow(op->wait, wait))
+        lose_track(op);
+    op->wait = wait;
 }
 
 /* The next one starts from the loop's point of view at once. */
@@ -84,6 +97,7 @@ void op_fail(struct op *op, const struct rollbox_error *error) {
     bool is_create = op->verb == VERB_CREATE;
     struct session *session = op->session;
 
+    op_wait(op, OP_WAIT_DONE);
     record_op_ended(op, error);
     if (op->is_automatic)
         auto_snapshot_failed(session, error);
@@ -100,6 +114,7 @@ void op_fail(struct op *op, const struct rollbox_error *error) {
 }
 
 void op_done(struct op *op, struct buf *json) {
+    op_wait(op, OP_WAIT_DONE);
     record_op_ended(op, NULL);
     if (op->client)
         session_reply(op->client, op->serial, json);
@@ -294,12 +309,12 @@ static void have_state(struct op *op) {
     /* How large it is, is told of every state, and counts for the limits of all that stand on it.
      */
     if (op->to->layer && !layer_is_measured(op->to->layer)) {
-        op->waits_for_measure = true;
+        op_wait(op, OP_WAIT_SIZE);
         return;
     }
     snapshot_compact_later(op->to, op->session->profile);
     if (snapshot_chain(op->to, layers, 0) >= LONG_CHAIN && op->to->compacting) {
-        op->waits_for_compaction = true;
+        op_wait(op, OP_WAIT_COMPACTION);
         return;
     }
     op->then(op);
@@ -315,8 +330,7 @@ void op_measured(struct layer *layer) {
         struct session *session = container_of(at, struct session, node);
         struct op *op = session_first_op(session);
 
-        if (op && op->waits_for_measure && op->to->layer == layer) {
-            op->waits_for_measure = false;
+        if (op && op->wait == OP_WAIT_SIZE && op->to->layer == layer) {
             have_state(op);
             break; /* sessions may have come and gone; one state is taken by one work */
         }
@@ -329,8 +343,7 @@ void op_compacted(struct engine *engine, struct snapshot *snapshot) {
         struct session *session = container_of(at, struct session, node);
         struct op *op = session_first_op(session);
 
-        if (op && op->waits_for_compaction && op->to == snapshot) {
-            op->waits_for_compaction = false;
+        if (op && op->wait == OP_WAIT_COMPACTION && op->to == snapshot) {
             op->then(op);
             return op_compacted(engine, snapshot);
         }
@@ -371,24 +384,24 @@ static bool is_dying(int r) {
     return r == -EPIPE || r == -ECONNRESET || r == -ESRCH;
 }
 
-static void after_init_send(struct op *op, int r, bool *waits) {
+static void after_init_send(struct op *op, int r, enum op_wait wait) {
     if (is_dying(r))
-        op->waits_for_box = true;
+        op_wait(op, OP_WAIT_BOX_LOST);
     else if (r < 0)
         fail_op(op, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r,
             "the sandbox cannot be told now");
     else
-        *waits = true;
+        op_wait(op, wait);
 }
 
 static void freeze_op(struct op *op) {
     /* A signal that stops may be lost on one that is being let go. */
     if (op->session->releasing) {
-        op->waits_to_freeze = true;
+        op_wait(op, OP_WAIT_FREEZE_SLOT);
         return;
     }
     op->frozen = ++op->session->engine->next_exec;
-    after_init_send(op, session_freeze(op->session, op->frozen), &op->waits_for_frozen);
+    after_init_send(op, session_freeze(op->session, op->frozen), OP_WAIT_FROZEN);
 }
 
 /* Once init has done what it was told before: what a command is to begin with is there then, and a
@@ -405,7 +418,7 @@ static void start_dump_of_op(struct op *op) {
         return;
     }
     if (session->releasing) {
-        op->waits_to_dump = true;
+        op_wait(op, OP_WAIT_DUMP_SLOT);
         return;
     }
     op->frozen = ++session->engine->next_exec;
@@ -414,9 +427,9 @@ static void start_dump_of_op(struct op *op) {
     if (r == 0)
         r = session_ask(session, op->frozen);
     if (is_dying(r))
-        op->waits_for_init = true; /* op_box_lost fails it */
+        op_wait(op, OP_WAIT_INIT_ACK); /* op_box_lost fails it */
     else
-        after_init_send(op, r, &op->waits_for_init);
+        after_init_send(op, r, OP_WAIT_INIT_ACK);
 }
 
 /* Each try costs them a millisecond or so of standing still, and one's end is where the next
@@ -438,13 +451,10 @@ void op_dump_released(struct session *session) {
     if (session->was_thawed && session->state == SESSION_PAUSED)
         (void)session_freeze(session, 0);
     session->was_thawed = false;
-    if (op && op->waits_to_dump) {
-        op->waits_to_dump = false;
+    if (op && op->wait == OP_WAIT_DUMP_SLOT)
         start_dump_of_op(op);
-    } else if (op && op->waits_to_freeze) {
-        op->waits_to_freeze = false;
+    else if (op && op->wait == OP_WAIT_FREEZE_SLOT)
         freeze_op(op);
-    }
 }
 
 /* Guests have ways to go on when they are stopped; what moves away under the copy is then theirs to
@@ -496,6 +506,7 @@ static void snapshot_files_ready(struct op *op, struct layer *take_layer) {
     struct session *session = op->session;
 
     if (op->dump_job && dump_job_resume(op->dump_job)) {
+        op_wait(op, OP_WAIT_IMAGE);
         op->layer = take_layer;
         /* A layer of its own would be a state's before there is one. */
         if (op->checkpoint->progress >= 0 && op->verb == VERB_FORK && op->count == 1 && !take_layer)
@@ -541,7 +552,6 @@ void op_image_written(struct op *op, const struct rollbox_error *error) {
 static void on_copied(void *data, struct layer *take_layer, int error_number) {
     struct op *op = data;
 
-    op->waits_for_copy = false;
     if (take_layer) {
         snapshot_files_ready(op, take_layer);
         return;
@@ -561,11 +571,12 @@ static void copy_files(struct op *op) {
     if (layer)
         layer->in_use_by_box = true;
     layer_put(layer);
-    op->waits_for_copy = r == 0;
     if (r < 0) {
         resume(op);
         fail_copy(op, -r);
+        return;
     }
+    op_wait(op, OP_WAIT_COPY);
 }
 
 /* Without overlays of detached mounts a snapshot of changed files could be taken, and never be
@@ -631,7 +642,6 @@ static void handle_frozen(struct op *op, const struct guest_record *record) {
 
 /* They go on, and nothing has changed. */
 static void not_dumped(struct op *op, const struct rollbox_error *error) {
-    op->waits_for_copy = false;
     copy_forget(op->session->engine, op);
     release_dump(op);
     op_fail(op, error);
@@ -681,7 +691,7 @@ bool op_hold_frozen(struct session *session) {
 }
 
 static void walk_still(struct op *op, int error) {
-    op->waits_for_walk = true;
+    op_wait(op, OP_WAIT_WALK);
     if (!disk_upper_stands(op->session->box, error))
         op_disk_walked(op->session);
 }
@@ -701,9 +711,8 @@ void op_disk_walked(struct session *session) {
     struct op *op = session_first_op(session);
     struct buf nothing = BUF_INIT;
 
-    if (!op || !op->waits_for_walk)
+    if (!op || op->wait != OP_WAIT_WALK)
         return;
-    op->waits_for_walk = false;
     thaw_op(op);
     op_done(op, &nothing);
 }
@@ -714,10 +723,9 @@ void op_init_reply(struct session *session, const struct guest_record *record) {
     struct op *op = session_first_op(session);
     struct buf nothing = BUF_INIT;
 
-    if (op && op->waits_for_init && op->frozen == record->serial) {
+    if (op && op->wait == OP_WAIT_INIT_ACK && op->frozen == record->serial) {
         struct rollbox_error error;
 
-        op->waits_for_init = false;
         if (dump_job_start(op, &error) < 0)
             not_dumped(op, &error);
         return;
@@ -726,9 +734,8 @@ void op_init_reply(struct session *session, const struct guest_record *record) {
         session->state == SESSION_PAUSED)
         session->state =
             SESSION_LIVE; /* of an idle pause: some would not stand still, and all go on */
-    if (!op || !op->waits_for_frozen || op->frozen != record->serial)
+    if (!op || op->wait != OP_WAIT_FROZEN || op->frozen != record->serial)
         return; /* of a pause that nobody waits for, or a signal */
-    op->waits_for_frozen = false;
     if (op->measures) {
         walk_still(op, (int)record->error);
     } else if (op->verb != VERB_PAUSE) {
@@ -760,7 +767,7 @@ static void hand_socket(struct op *op) {
     /* It may be served before we hear that the box is ready. */
     session->box->served_early |= !session->box->files_baseline;
     if (is_dying(r))
-        op->waits_for_box = true;
+        op_wait(op, OP_WAIT_BOX_LOST);
     else if (r < 0)
         fail_op(op, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r,
             "the sandbox cannot be told now");
@@ -790,7 +797,7 @@ void op_take_snapshot(struct op *op, void (*then)(struct op *op)) {
     /* What was started before is part of it. */
     if (!op->drops && op->follows_commands && !list_empty(&session->waiting)) {
         op->follows_commands = false;
-        op->waits_for_commands = true;
+        op_wait(op, OP_WAIT_COMMANDS_SENT);
         return;
     }
     if (session->dirty && session->box && lacks_layers(op) &&
@@ -880,7 +887,7 @@ static void ask_for_boxes(struct op *op) {
 
         if ((r == -EAGAIN || r == -ETOOMANYREFS) && op->n_asked - 1 > op->n_ready) {
             op->n_asked--;
-            op->waits_for_room = true;
+            op_wait(op, OP_WAIT_LAUNCHER_ROOM);
             return;
         }
         if (r < 0)
@@ -894,9 +901,9 @@ static void made_one(struct op *op) {
     struct buf json = BUF_INIT;
 
     if (++op->n_ready < op->count) {
-        if (!op->waits_for_room)
+        if (op->wait != OP_WAIT_LAUNCHER_ROOM)
             return;
-        op->waits_for_room = false;
+        op_wait(op, OP_WAIT_CHILDREN);
         ask_for_boxes(op);
         return;
     }
@@ -931,7 +938,7 @@ void op_session_ready(struct session *session, const struct rollbox_error *error
         describe_tried(op, error);
         return;
     }
-    if (own && own->verb == VERB_CREATE && own->started) {
+    if (own && own->wait == OP_WAIT_BOX_READY) {
         if (error) {
             op_fail(own, error);
             return;
@@ -940,13 +947,13 @@ void op_session_ready(struct session *session, const struct rollbox_error *error
         op_done(own, &json);
         return;
     }
-    if (own && own->verb == VERB_WAKE && own->waits_for_restored) {
+    if (own && own->verb == VERB_WAKE && own->wait == OP_WAIT_RESTORE) {
         wake_restored(own, error);
         return;
     }
     if (error && session->pending_restore && !op && session->state != SESSION_CLOSING)
         go_without(session);
-    if (own && own->waits_for_restored) {
+    if (own && own->wait == OP_WAIT_RESTORE) {
         if (error)
             op_fail(own, error);
         else
@@ -954,7 +961,7 @@ void op_session_ready(struct session *session, const struct rollbox_error *error
         return;
     }
     /* One that is made by a fork goes with the fork, and its own works with it. */
-    if (!op && own && error && (own->waits_for_frozen || own->waits_for_box))
+    if (!op && own && error && (own->wait == OP_WAIT_FROZEN || own->wait == OP_WAIT_BOX_LOST))
         op_fail(own, error);
     if (!op)
         return;
@@ -1022,6 +1029,7 @@ static void make_forks(struct op *op) {
         op->made[op->n_made++] = made;
         made->fork = op;
     }
+    op_wait(op, OP_WAIT_CHILDREN);
     ask_for_boxes(op);
 }
 
@@ -1065,7 +1073,7 @@ static void reset_session(struct op *op) {
     session->pending_restore = checkpoint_get(checkpoint);
     session->track_from_birth = false;
     checkpoint->n_uses++;
-    op->waits_for_restored = true;
+    op_wait(op, OP_WAIT_RESTORE);
     if (session_need_box(session, &error) < 0)
         op_session_ready(session, &error);
 }
@@ -1081,10 +1089,12 @@ void op_start(struct op *op) {
     struct session *session = op->session;
     struct rollbox_error error;
 
+    op_wait(op, OP_WAIT_STARTED);
     if (flatten_begin(op))
         return;
     switch (op->verb) {
     case VERB_CREATE:
+        op_wait(op, OP_WAIT_BOX_READY);
         if (session_need_box(session, &error) < 0)
             op_fail(op, &error);
         return; /* else done when it is ready, which it may be already */
@@ -1140,6 +1150,7 @@ void op_start(struct op *op) {
         describe_start(op);
         return;
     case VERB_CLOSE:
+        op_wait(op, OP_WAIT_CLOSE);
         session_close(session);
         return;
     case VERB_DIFF:
@@ -1185,9 +1196,8 @@ void op_start(struct op *op) {
 void op_commands_sent(struct session *session) {
     struct op *op = session_first_op(session);
 
-    if (!op || !op->waits_for_commands)
+    if (!op || op->wait != OP_WAIT_COMMANDS_SENT)
         return;
-    op->waits_for_commands = false;
     op_take_snapshot(op, op->then);
 }
 
@@ -1196,24 +1206,23 @@ void op_box_lost(struct session *session) {
     struct op *op = session_first_op(session);
     struct rollbox_error error;
 
-    if (session->fork || (op && op->waits_for_restored)) {
+    if (session->fork || (op && op->wait == OP_WAIT_RESTORE)) {
         error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "setup",
             "the sandbox' init was killed from outside");
         op_session_ready(session, &error);
         return; /* it goes with the fork */
     }
-    if (op && (op->waits_to_dump || op->waits_for_init || op->dump_job)) {
-        op->waits_to_dump = op->waits_for_init = false;
+    if (op && (op->wait == OP_WAIT_DUMP_SLOT || op->wait == OP_WAIT_INIT_ACK || op->dump_job)) {
         fail_op(op, ROLLBOX_ERR_SETUP_FAILED, ECHILD,
             "the sandbox' init was killed from outside; its files are kept, its processes are "
             "gone");
         return;
     }
-    if (op && (op->waits_for_box || op->waits_to_freeze ||
-                  (op->waits_for_frozen && op->verb != VERB_PAUSE))) {
-        op->waits_for_box = op->waits_to_freeze = op->waits_for_frozen = false;
+    if (op && (op->wait == OP_WAIT_BOX_LOST || op->wait == OP_WAIT_FREEZE_SLOT ||
+                  (op->wait == OP_WAIT_FROZEN && op->verb != VERB_PAUSE)))
         op_start(op); /* on what was kept of its files */
-    } else if (op && (op->verb == VERB_CREATE || op->waits_for_frozen || op->waits_for_walk))
+    else if (op && (op->wait == OP_WAIT_BOX_READY || op->wait == OP_WAIT_FROZEN ||
+                       op->wait == OP_WAIT_WALK))
         fail_op(op, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "the sandbox' init was killed from outside");
     else
         session_schedule(session);

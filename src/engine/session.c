@@ -319,8 +319,7 @@ void session_thaw_soon(struct session *session) {
 static bool stands_for_op(const struct session *session) {
     const struct op *op = session_first_op(session);
 
-    return op && (op->waits_for_frozen || op->waits_to_dump || op->waits_for_init ||
-                     op->waits_for_copy || op->waits_for_walk || op->dump_job || op->holds);
+    return op && (op_wait_holds_processes(op->wait) || op->dump_job || op->holds);
 }
 
 int session_resume(struct session *session) {
@@ -788,11 +787,27 @@ void session_exec_ended(struct session *session, uint64_t step, bool has_run) {
     session_schedule(session);
 }
 
+/* Of an operation whose state is not known nothing can be expected, its end included. */
+static void end_inconsistent(struct session *session) {
+    struct op *op = session_first_op(session);
+    struct rollbox_error error;
+
+    session->is_inconsistent = false;
+    error_set(&error, ROLLBOX_ERR_INTERNAL, 0, "run",
+        "the engine lost track of an operation of sandbox %s, which is closed; please report this",
+        session->name);
+    if (op && op->verb != VERB_CLOSE)
+        op_fail(op, &error);
+    session_close(session);
+}
+
 /* The next operation, then the commands that wait. A session that is closed and has no box ends
  * here. */
 static void on_schedule(struct loop_task *task) {
     struct session *session = container_of(task, struct session, schedule);
 
+    if (session->is_inconsistent)
+        end_inconsistent(session);
     while (session->state != SESSION_CLOSING) {
         (void)wake_if_needed(session);
         /* What is asked of a session that a fork is still making waits until it has its box. */
@@ -800,9 +815,8 @@ static void on_schedule(struct loop_task *task) {
             break;
         struct op *op = container_of(session->ops.next, struct op, node);
 
-        if (op->started)
+        if (op->wait != OP_WAIT_QUEUED)
             break;
-        op->started = true;
         op_start(op);
     }
     if (session->state != SESSION_CLOSING)

@@ -29,6 +29,7 @@
 #include "base/inode_numbers.h"
 #include "engine/engine.h"
 #include "engine/dirty_tracking.h"
+#include "engine/op_state.h"
 #include "engine/protocol.h"
 
 #define SESSION_NAME_MAX 64
@@ -175,6 +176,7 @@ struct session {
     bool restored_early;       /* init has told before the launcher did */
     bool was_thawed;           /* to be captured, and is paused */
     bool kill_due, thaw_due;   /* init could not be told yet: of some command; of its files' copy */
+    bool is_inconsistent;      /* the engine has lost track of an operation: it is to be closed */
     uint64_t oom_kills;        /* of its box's group, as of the last look */
     unsigned n_out_of_memory;  /* how often all in it was ended for want of memory */
     struct list runs;          /* struct run.of_session */
@@ -250,13 +252,9 @@ struct op {
     enum protocol_verb verb;
     uint64_t frozen; /* the serial of what is waited for: FREEZE, or the SIGNAL that tells that init
                         has done all before it */
-    bool started, waits_for_frozen, waits_to_freeze, waits_to_dump, waits_for_init, waits_for_copy,
-        waits_for_compaction, waits_for_measure, waits_for_box, waits_for_restored,
-        waits_for_commands, waits_for_room;
+    enum op_wait wait;
     bool measures; /* PAUSE: only until the files have been walked over (disk_upper.h) */
-    bool waits_for_walk;
-    bool waits_for_death; /* HIBERNATE: it is in the store, and its box is dying */
-    bool holds; /* HIBERNATE: what stands still for it is not let go until it is in the store */
+    bool holds;    /* HIBERNATE: what stands still for it is not let go until it is in the store */
     struct hibernated *sleep;        /* HIBERNATE: that it is becoming */
     struct wake_op *wake_op;         /* WAKE: how far it is */
     struct wire_message *deferred;   /* WAKE: a request that is answered once it is awake */
@@ -593,6 +591,9 @@ void op_take_snapshot(
     struct op *op, void (*then)(struct op *op)); /* the present state becomes work->to */
 void op_resume_processes(struct op *op);         /* what stood still for it */
 void op_start(struct op *op);
+/* Begins to wait for that, if it may follow the present wait (op_state.h). Otherwise the sandbox
+ * ends soon, from the loop. */
+void op_wait(struct op *op, enum op_wait wait);
 bool box_is_pristine(struct box *box); /* nothing seems to run in it, and nothing was written: as
                                           far as can be told without asking init */
 bool op_files_are_pristine(struct box *box); /* nothing was written since it was made, though it may

@@ -565,6 +565,7 @@ static int launch_store(struct store_job *store_job, int r, int input, const cha
             "%s cannot be started: %s", engine->store_path, strerror(-r));
     }
     store_job->op->store_job = store_job;
+    op_wait(store_job->op, OP_WAIT_STORE_JOB);
     return 0;
 }
 
