@@ -2,6 +2,7 @@
 """What an installation has: every file in its place, one version, and a command that finds its engine."""
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -68,3 +69,34 @@ def test_version_in_a_source_checkout_is_that_of_meson():
 def test_package_has_the_command_as_a_program():
     places = [place for place in rollbox._core.ffi.find_binary("rollbox") if place.is_file()]
     assert places and places[0].read_bytes()[:4] == b"\x7fELF"
+
+
+def setup_error(directory, environment):
+    shown = subprocess.run(["meson", "setup", str(directory), str(TREE)], env=environment, text=True, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT)
+    assert shown.returncode != 0
+    return [line for line in shown.stdout.splitlines() if "ERROR: " in line]
+
+
+def test_build_without_libraries_names_their_packages(tmp_path):
+    lines = setup_error(tmp_path / "build", {**os.environ, "PKG_CONFIG_LIBDIR": "/nonexistent", "PKG_CONFIG_PATH": ""})
+    assert len(lines) == 1
+    assert "apt-get install libjansson-dev libarchive-dev nettle-dev. " in lines[0]
+
+
+def test_build_without_a_compiler_names_all_packages(tmp_path):
+    (tmp_path / "bin").mkdir()
+    for name in ("meson", "ninja", "python3"):
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name))
+    lines = setup_error(tmp_path / "build", {"PATH": str(tmp_path / "bin")})
+    assert len(lines) == 1
+    assert "apt-get install gcc libc6-dev pkg-config libjansson-dev libarchive-dev nettle-dev. " in lines[0]
+
+
+def test_build_without_headers_names_all_packages(tmp_path):
+    """A compiler without the C library's headers."""
+    (tmp_path / "gcc").write_text('#!/bin/sh\ncase "$*" in *--version*|*-dM*) exec gcc "$@" ;; esac\necho "no stdio.h" >&2\nexit 1\n')
+    (tmp_path / "gcc").chmod(0o755)
+    lines = setup_error(tmp_path / "build", {**os.environ, "CC": str(tmp_path / "gcc")})
+    assert len(lines) == 1
+    assert "apt-get install gcc libc6-dev libjansson-dev libarchive-dev nettle-dev. " in lines[0]
