@@ -1,10 +1,17 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What can be seen in one file: licence, length, open ends, functions that the house style rules out, names of somebody's machine."""
+"""What can be seen in one file: licence, length, open ends, functions that the house style rules out.
+
+Some rules are broken by today's tree (style_rules.py): their counts, in tests/style_allowed.json,
+may only shrink. `tests/check_style.py --update` writes lower counts down, and moves those of a file
+that was renamed or split. It refuses to raise a count.
+"""
 
 import re
 import subprocess
+import sys
 
+import style_rules
 from structure import ROOT, finish, name, sources
 
 MAX_LINES = 1500
@@ -21,9 +28,11 @@ def without_text(line):
 
 
 def main():
-    problems = []
+    if sys.argv[1:] == ["--update"]:
+        finish(style_rules.update())
+    problems = list(style_rules.compare())
     for path in sources(".c", ".h", ".py", ".sh", ".build"):
-        if path.parts[-1] in ("check_style.py",):
+        if path.name == "check_style.py":
             continue
         text = path.read_text()
         lines = text.splitlines()

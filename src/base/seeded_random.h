@@ -9,8 +9,8 @@
 #define SEEDED_RANDOM_FORK_BYTES                                                                   \
     (64u << 10) /* of /dev/urandom of a fork with a seed of its own, which is made for it alone */
 
-/* What chacha_block is asked for, with a seed and a number; guest/det/dispatch.c has purposes of its
- * own, below these. */
+/* The purposes of a chacha_block call, beside seed and number. guest/det/dispatch.c has purposes of
+ * its own, below these. */
 enum { SEEDED_RANDOM_UUID = 16, SEEDED_RANDOM_URANDOM, SEEDED_RANDOM_FORK };
 
 #define SEEDED_RANDOM_STEP (CHACHA_LANES * CHACHA_BLOCK)

@@ -102,8 +102,9 @@ void play_shell_result_done(struct play_shell_result *result) {
  *
  * -v shows a line when it is read, so -v is turned off in the line that runs the command: before
  * the next line is read. -x traces to standard error (or BASH_XTRACEFD): the group that turns it
- * off has its own. PS4 is left alone, for it may be read-only, and an assignment would end the shell.
- * The empty line is for bash: after an eval that ended within a quotation its parser does not take
+ * off has its own. PS4 is left alone, for it may be read-only, and an assignment would end the
+ * shell. The empty line is for bash: after an eval that ended within a quotation its parser does
+ * not take
  * `{` for a reserved word. Should an error have ended the first line, the second finds no
  * _rollbox_was and takes the status from $?.
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's end of a launcher (src/guest/launcher/launcher.c): starting it, asking it for boxes. */
+/* The engine's side of a launcher (src/guest/launcher/launcher.c): starts it, requests boxes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

@@ -6,8 +6,8 @@
  * program that runs code gets, besides, one of its own for that (a struct profile with the same
  * policy): in a sandbox of it, under all its restrictions, a Python is started that waits for its
  * code; it is captured there (src/dump) and restored by the launcher in each sandbox from then on
- * (src/guest/restore/restore.c), where it goes on as if it had just been started. What it is told then,
- * over descriptor 3, is the code and its arguments.
+ * (src/guest/restore/restore.c), where it goes on as if it had just been started. What it is told
+ * then, over descriptor 3, is the code and its arguments.
  *
  * It is a matter of speed and of nothing else: until the interpreter is there, if it cannot be had,
  * and for whatever it would not be right for, the same command is started anew. A policy whose code
