@@ -3,7 +3,7 @@
 
 A *moment* is a fork or a snapshot of a program of tests/integration/live_corpus.py at a random time, every other one while the program is at work for a question: the copy, or copies, that are made of it and the program itself must all know then that they are
 what they were. From a program's second moment on both are most often of what has changed; a snapshot that is gone back to for the second time is put together for the third. A snapshot that is refused names what cannot be captured; that is counted, with its words, and is no failure, for it changes nothing: the program is asked again. The last two parts measure the engine, its launcher and its
-holders with bench/soak.py's eyes. Writes bench/results/live.json and, after a run of the whole corpus, docs/live-corpus.md; ends with 1 if anything was wrong or grew.
+holders with bench/soak.py's eyes. Writes bench/results/live.json and, after a run of the whole corpus, docs/reference/live-corpus.md; ends with 1 if anything was wrong or grew.
 """
 import argparse
 import collections
@@ -254,8 +254,8 @@ def main() -> int:
     parser.add_argument("--forks", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=1000, help="of forks and a reset")
     parser.add_argument("--seed", type=int, default=None, help="of the moments' times; told at the beginning")
-    parser.add_argument("--output", type=Path, help="results elsewhere than in bench/results/live.json; docs/live-corpus.md is left alone then")
-    parser.add_argument("programs", nargs="*", help="these alone (docs/live-corpus.md is left alone)")
+    parser.add_argument("--output", type=Path, help="results elsewhere than in bench/results/live.json; docs/reference/live-corpus.md is left alone then")
+    parser.add_argument("programs", nargs="*", help="these alone (docs/reference/live-corpus.md is left alone)")
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 32)
     source, programs = random.Random(seed), {}
@@ -278,7 +278,7 @@ def main() -> int:
     output.parent.mkdir(exist_ok=True)
     output.write_text(json.dumps(results, indent=1) + "\n")
     if not arguments.output and not arguments.programs:
-        (PROJECT / "docs" / "live-corpus.md").write_text(page(results))
+        (PROJECT / "docs" / "reference" / "live-corpus.md").write_text(page(results))
     bad = any(row.get("wrong") for row in programs.values()) or diverging["wrong"] or grown["wrong"] or not all(entry["ok"] for entry in grown["measures"].values())
     return 1 if bad else 0
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From bench/results/*.json to docs/benchmarks.md and to what is shown on the terminal. `python3 bench/report.py` writes the page again without measuring."""
+"""From bench/results/*.json to docs/reference/benchmarks.md and to what is shown on the terminal. `python3 bench/report.py` writes the page again without measuring."""
 import json
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+import chart
 import determinism
 import neighbours
 import sessions
@@ -174,7 +175,8 @@ def write(project: Path) -> None:
     results_directory = project / "bench" / "results"
     soak = results_directory / "soak.json"
     text = page(json.loads((results_directory / "bench.json").read_text()), json.loads(soak.read_text()) if soak.exists() else None)
-    (project / "docs" / "benchmarks.md").write_text(text)
+    (project / "docs" / "reference" / "benchmarks.md").write_text(text)
+    chart.write()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make bench`: measures rollbox and its peers in one run, and writes bench/results/bench.json and docs/benchmarks.md.
+"""`make bench`: measures rollbox and its peers in one run, and writes bench/results/bench.json and docs/reference/benchmarks.md.
 
 Every contestant is a process (bench.c, or worker.py for Python libraries) that takes orders. The driver goes round by round, and in each round lets all of them take a
 turn, in an order that shifts, so that whatever else the machine does meets all alike. A ratio is the median over the rounds of the ratios within a round.
@@ -388,7 +388,7 @@ def main() -> int:
     parser.add_argument("--tests", default="true,python,throughput,burst,humaneval,determinism,sessions,neighbours", help="which measurements, with commas between")
     parser.add_argument("--only", type=lambda text: text.split(","), help="contestants of the latency tests, with commas between")
     parser.add_argument("--humaneval", type=Path, default=PROJECT.parent / "shared" / "data" / "HumanEval.jsonl.gz", help="the problems; left out if there is no such file")
-    parser.add_argument("--output", type=Path, help="results elsewhere than in bench/results/bench.json; docs/benchmarks.md is left alone then")
+    parser.add_argument("--output", type=Path, help="results elsewhere than in bench/results/bench.json; docs/reference/benchmarks.md is left alone then")
     arguments = parser.parse_args()
     tests = arguments.tests.split(",")
     with tempfile.TemporaryDirectory(prefix="rollbox-bench-") as name:

@@ -159,7 +159,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=20000)
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--warm-up", type=int, default=4000)
-    parser.add_argument("--output", type=Path, help="results elsewhere than in bench/results/soak.json; docs/benchmarks.md is left alone then")
+    parser.add_argument("--output", type=Path, help="results elsewhere than in bench/results/soak.json; docs/reference/benchmarks.md is left alone then")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rollbox-soak-") as name:
         soak = Soak(Path(arguments.build).resolve(), Path(name))

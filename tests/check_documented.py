@@ -19,7 +19,7 @@ def read(*patterns):
 def main():
     problems = []
     manual = read("man/*.scd")
-    users = manual + read("docs/*.md", "README.md")
+    users = manual + read("docs/**/*.md", "README.md")
     everybody = users + read(*DEVELOPERS)
 
     header = (ROOT / "include/rollbox/rollbox.h").read_text()

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes docs/errors.md and python/rollbox/_core/errors.py from the table ROLLBOX_ERRORS in include/rollbox/rollbox.h.
+"""Makes docs/reference/errors.md and python/rollbox/_core/errors.py from the table ROLLBOX_ERRORS in include/rollbox/rollbox.h.
 
     tools/gen_errors.py             writes both
     tools/gen_errors.py --check     writes nothing; exit status 1 if one of them is not what it would write
@@ -33,7 +33,7 @@ BASES = {
     "IO": "OSError",
 }
 
-# What to do about it, for docs/errors.md.
+# What to do about it, for docs/reference/errors.md.
 ADVICE = {
     "INVALID_ARGUMENT": "Mend the call; the message names the argument and what it may be.",
     "POLICY_INVALID": "Mend the policy. `rollbox policy check FILE` lists the same problems.",
@@ -188,7 +188,7 @@ def make_docs(rows):
 def main():
     rows = table()
     stale = 0
-    for path, text in ((ROOT / "python/rollbox/_core/errors.py", make_python(rows)), (ROOT / "docs/errors.md", make_docs(rows))):
+    for path, text in ((ROOT / "python/rollbox/_core/errors.py", make_python(rows)), (ROOT / "docs/reference/errors.md", make_docs(rows))):
         if path.exists() and path.read_text() == text:
             continue
         if "--check" in sys.argv[1:]:

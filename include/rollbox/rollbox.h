@@ -38,8 +38,8 @@ extern "C" {
 #define ROLLBOX_PUBLIC __attribute__((visibility("default")))
 
 /* One row an error: name, number on the wire, HTTP status, Python exception (base class after the
- * slash), meaning. The C enum, the Python exceptions and docs/errors.md are all made from this
- * table; numbers never change. */
+ * slash), meaning. The C enum, the Python exceptions and docs/reference/errors.md are all made from
+ * this table; numbers never change. */
 /* clang-format off */
 #define ROLLBOX_ERRORS(X) \
     X(INVALID_ARGUMENT,   1, 400, InvalidArgument,   "an argument of the call is not valid") \
@@ -129,16 +129,16 @@ ROLLBOX_PUBLIC int rollbox_engine_pid(struct rollbox_engine *engine);
 ROLLBOX_PUBLIC int rollbox_dispatch(struct rollbox_engine *engine);
 
 /* Engine status as JSON text ({"pid", "version", "sandboxes", "queued", "plans", "spares",
- * "memory_budget_bytes", "cgroup", "connections", ...}; docs/sessions.md); the caller frees
+ * "memory_budget_bytes", "cgroup", "connections", ...}; docs/how-to/sessions.md); the caller frees
  * *ret_json with free(). Blocks. */
 ROLLBOX_PUBLIC int rollbox_engine_status(
     struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error);
 
 /* ---- policy ---- */
 
-/* Checks policy text (JSON, see docs/policy.md) without an engine and without looking at the file
- * system. 0 if it is valid; else -EINVAL and POLICY_INVALID. `ret_problems` (may be NULL) gets all
- * problems as JSON text, to be freed with free(), also on failure:
+/* Checks policy text (JSON, see docs/reference/policy.md) without an engine and without looking at
+ * the file system. 0 if it is valid; else -EINVAL and POLICY_INVALID. `ret_problems` (may be NULL)
+ * gets all problems as JSON text, to be freed with free(), also on failure:
  * [{"line": 3, "key": "fs_readible", "message": "...", "hint": "..."}]. */
 ROLLBOX_PUBLIC int rollbox_policy_check(
     const char *json, size_t length, char **ret_problems, struct rollbox_error *error);
@@ -228,7 +228,7 @@ struct rollbox_run_options {
     void *userdata;
     bool is_code; /* argv is "python3", "-c", the code and its arguments: an interpreter that was
                      started before, under the same policy, may take it, if env and stdio_fds are
-                     NULL (docs/interpreters.md). Nothing else changes */
+                     NULL (docs/explanation/interpreters.md). Nothing else changes */
 };
 
 /* Starts a run; does not wait for it. The options are copied. The caller owns *ret_run and frees it
@@ -272,8 +272,8 @@ ROLLBOX_PUBLIC int rollbox_kill(struct rollbox_run *run, enum rollbox_outcome as
  * called). Takes and returns NULL. */
 ROLLBOX_PUBLIC struct rollbox_run *rollbox_run_free(struct rollbox_run *run);
 
-/* The result as one line of JSON, fields as in docs/result.md, without trailing newline. `id` (may
- * be NULL) is put first. The caller frees *ret_json with free(). -ENOMEM. */
+/* The result as one line of JSON, fields as in docs/reference/result.md, without trailing newline.
+ * `id` (may be NULL) is put first. The caller frees *ret_json with free(). -ENOMEM. */
 ROLLBOX_PUBLIC int rollbox_result_json(
     const struct rollbox_result *result, const char *id, char **ret_json);
 
@@ -580,10 +580,10 @@ struct rollbox_record_options {
 };
 
 /* Records what is done with the sandbox from now on, by whomever, until it is closed
- * (docs/trajectories.md has the format). Nothing is ever held up by it: what cannot be written ends
- * the record, which rollbox_sandbox_finish and INSPECT ("record": {"error"}) tell. Forks are not
- * recorded unless this is called for them. *ret_json (ret_json may be NULL): {"id"}; free().
- * INVALID_ARGUMENT, RESOURCE_EXHAUSTED. */
+ * (docs/reference/trajectories.md has the format). Nothing is ever held up by it: what cannot be
+ * written ends the record, which rollbox_sandbox_finish and INSPECT ("record": {"error"}) tell.
+ * Forks are not recorded unless this is called for them. *ret_json (ret_json may be NULL): {"id"};
+ * free(). INVALID_ARGUMENT, RESOURCE_EXHAUSTED. */
 ROLLBOX_PUBLIC int rollbox_record(struct rollbox_sandbox *sandbox,
     const struct rollbox_record_options *options, char **ret_json, struct rollbox_error *error);
 

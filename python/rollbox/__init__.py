@@ -9,8 +9,8 @@
         box.exec("git init repo")
         base = box.snapshot()
 
-What a program did is a Result; what rollbox could not do is a RollboxError. docs/python.md is the
-guide.
+What a program did is a Result; what rollbox could not do is a RollboxError.
+docs/reference/python.md describes the whole package.
 """
 
 from __future__ import annotations

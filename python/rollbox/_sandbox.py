@@ -384,9 +384,9 @@ class Sandbox(Session, Generic[_R]):
 
         The same as run(["python3", "-c", code, *args]), but several times faster from the second
         call under a policy on: a Python that was started before, under the same policy, continues
-        in a sandbox of this call's own. docs/interpreters.md lists the differences to a fresh one.
-        A fresh one is started in an open session; with env; under a policy with a seed, a clock or
-        isolation "process"; and wherever a warm one cannot be had.
+        in a sandbox of this call's own. docs/explanation/interpreters.md lists the differences to a
+        fresh one. A fresh one is started in an open session; with env; under a policy with a seed,
+        a clock or isolation "process"; and wherever a warm one cannot be had.
 
         With a template, the code runs in a fork of it, where it finds what the template's code left
         in `__main__`; env, cwd, files and max_output are the template's, and an open session
@@ -708,7 +708,7 @@ class Sandbox(Session, Generic[_R]):
 
         The new sandbox has nothing of this session but the outputs, copied as plain files. It ends
         with the verdict. This session sees neither the verifier's files nor the verdict.
-        docs/verifiers.md tells how to write a verifier that the graded code cannot fool.
+        docs/how-to/verifiers.md tells how to write a verifier that the graded code cannot fool.
 
         Args:
             files: {path: data} of the verifier, which replace whatever is at these paths.

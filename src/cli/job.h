@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A batch job: one line of JSON, checked and turned into what rollbox_start takes. docs/cli.md
- * documents the fields. The job owns its JSON document; the options' strings point into it.
+ * A batch job: one line of JSON, checked and turned into what rollbox_start takes.
+ * docs/reference/cli.md documents the fields. The job owns its JSON document; the options' strings
+ * point into it.
  */
 #ifndef ROLLBOX_CLI_JOB_H
 #define ROLLBOX_CLI_JOB_H

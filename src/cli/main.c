@@ -109,7 +109,8 @@ static const struct command commands[] = {
         "Example: rollbox shell --readable .\n",
         COMMAND_SHELL, 0, 0, cmd_shell, 0 },
     { "record", "[--] COMMAND [ARGUMENT...]", "run one command in a recorded sandbox of its own",
-        "The trajectory (docs/trajectories.md) has the command, what it wrote, how it ended and "
+        "The trajectory (docs/reference/trajectories.md) has the command, what it wrote, how it "
+        "ended and "
         "what it used. Exit status: as of rollbox run; 125 also if the\n"
         "trajectory could not be written whole.\n"
         "Example: rollbox record -o run.jsonl --seed 7 -- python3 test.py\n",

@@ -123,7 +123,7 @@ static void of_operation(
         code = ROLLBOX_ERR_FEATURE_MISSING;
         hint = "; a container's seccomp profile may refuse the call: let it pass mount, umount2, "
                "open_tree, move_mount, mount_setattr, fsopen, fsconfig and fsmount "
-               "(docs/containers.md)";
+               "(docs/how-to/containers.md)";
     }
     if (key[0])
         error_set(error, code, e, "setup", "%s: %s: %s%s", key, source, strerror(e), hint);
@@ -236,7 +236,8 @@ void guest_error_to_text(const struct profile *profile, const struct guest_recor
         error_set(error, ROLLBOX_ERR_FEATURE_MISSING, e, "setup",
             "isolation namespace: %s is refused here (%s): let the container's seccomp profile and "
             "capabilities permit it "
-            "(docs/containers.md), or use isolation process; `rollbox doctor` tries what is needed",
+            "(docs/how-to/containers.md), or use isolation process; `rollbox doctor` tries what is "
+            "needed",
             refused, strerror(e));
         return;
     }

@@ -4,9 +4,9 @@
  * process of its own.
  *
  * It gets the layers as descriptors, the description on its standard input, and answers on its
- * standard output; all three are memory files (docs/store-format.md, "Jobs"). It is waited for by
- * its pidfd and killed with the session's end, except while it publishes: half a commit is nobody's
- * wish.
+ * standard output; all three are memory files (docs/reference/store-format.md, "Jobs"). It is
+ * waited for by its pidfd and killed with the session's end, except while it publishes: half a
+ * commit is nobody's wish.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -4,9 +4,9 @@
  *
  * One file without pointers: pages first, then tables at the offsets that the header names, and at
  * its very end the header, so that a file that was not finished has none. It is for the kernel and
- * the build that it names (docs/image-format.md). What it says was a guest's to choose, so whoever
- * loads it checks every range and index; what it says of registers and pages is for the guest
- * alone.
+ * the build that it names (docs/reference/image-format.md). What it says was a guest's to choose,
+ * so whoever loads it checks every range and index; what it says of registers and pages is for the
+ * guest alone.
  *
  * An *addition* is an image of processes of which there is one already, its *base*: of memory that
  * is as it was then it has no pages, but says where the base has them (`kept`). It is of use to who

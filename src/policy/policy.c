@@ -294,7 +294,7 @@ static void read_env_list(struct reader *r, const json_t *value) {
     r->index = -1;
 }
 
-/* ---- keys, in the order of docs/policy.md ---- */
+/* ---- keys, in the order of docs/reference/policy.md ---- */
 
 static void key_fs_readable(struct reader *r, json_t *value) {
     r->readable_given = true;
@@ -676,8 +676,8 @@ static void unknown_key(struct reader *r) {
 
     if (meant != NULL)
         snprintf(hint, sizeof(hint), "did you mean \"%s\"?", meant);
-    read_bad(
-        r, meant != NULL ? hint : "docs/policy.md lists the keys", "unknown key \"%.80s\"", r->key);
+    read_bad(r, meant != NULL ? hint : "docs/reference/policy.md lists the keys",
+        "unknown key \"%.80s\"", r->key);
 }
 
 static void read_keys(struct reader *r, json_t *root) {

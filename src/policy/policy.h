@@ -4,7 +4,7 @@
  *
  * JSON text -> policy_parse -> struct policy, checked in itself (types, ranges, unknown keys,
  * contradictions) but not against the host: this layer does no I/O. All problems are gathered, each
- * with its line. docs/policy.md documents every key and default.
+ * with its line. docs/reference/policy.md documents every key and default.
  */
 #ifndef ROLLBOX_POLICY_POLICY_H
 #define ROLLBOX_POLICY_POLICY_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Trajectories: what an engine and its recorder say to each other, and what a line is made of
- * (docs/trajectories.md has the format).
+ * (docs/reference/trajectories.md has the format).
  *
  * The *recorder* is a process of the engine's that writes trajectories: it hashes, redacts, escapes
  * and writes, so that neither a large stream nor a slow disk is the engine's business. The engine

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Differences: an image of processes as one file with what is new in it, and others that have the
- * rest (docs/store-format.md, "Sandboxes that sleep").
+ * rest (docs/reference/store-format.md, "Sandboxes that sleep").
  *
  * Blocks of a page's size are compared byte for byte with those of the image that the processes
  * came from, first with the one that follows where the last was found, then with some that look

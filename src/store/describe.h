@@ -3,8 +3,8 @@
  * What a state of a sandbox holds, in JSON: the processes of its image (image/process_image.h), its
  * files' changes. And whether it is what was kept: what would refuse it is told in words.
  *
- * Jobs of the engine's (docs/store-format.md, "Jobs"): it knows the states, this process reads what
- * guests have chosen.
+ * Jobs of the engine's (docs/reference/store-format.md, "Jobs"): it knows the states, this process
+ * reads what guests have chosen.
  */
 #ifndef ROLLBOX_STORE_DESCRIBE_H
 #define ROLLBOX_STORE_DESCRIBE_H

@@ -110,7 +110,7 @@ typedef int (*files_visitor)(
     void *context, const struct files_entry *entry, struct rollbox_error *error);
 int files_walk(int root, files_visitor visit, void *context, struct rollbox_error *error);
 
-/* What a tree is: the digest of docs/store-format.md, and how much there is in it. */
+/* What a tree is: the digest of docs/reference/store-format.md, and how much there is in it. */
 struct tree_digest {
     char hex[65];
     uint64_t bytes; /* of regular files, each inode once */

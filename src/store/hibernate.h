@@ -3,8 +3,9 @@
  * Putting a sandbox's files and processes on the disk, and getting them back: the work of
  * rollbox-store for `hibernate` and `wake`.
  *
- * Both are jobs of the engine (docs/store-format.md, "Jobs"). What sleeps appears by rename when
- * all of it has reached the disk, and is taken back only once every digest was found right.
+ * Both are jobs of the engine (docs/reference/store-format.md, "Jobs"). What sleeps appears by
+ * rename when all of it has reached the disk, and is taken back only once every digest was found
+ * right.
  */
 #ifndef ROLLBOX_STORE_HIBERNATE_H
 #define ROLLBOX_STORE_HIBERNATE_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Is the record of a sleeping sandbox valid as a whole? (docs/store-format.md)
+ * Is the record of a sleeping sandbox valid as a whole? (docs/reference/store-format.md)
  *
  * A digest tells that a record was not changed by accident; whoever makes a file makes the digest,
  * too. So a record is checked here before anything is made of it: when a file is imported, when an

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sandboxes that sleep, as the store has them (docs/store-format.md, "Sandboxes that sleep"): what
- * reads them, without writing anything.
+ * Sandboxes that sleep, as the store has them (docs/reference/store-format.md, "Sandboxes that
+ * sleep"): what reads them, without writing anything.
  *
  * asleep/ID/ has `record.json`, `layer-N`, `image-N` and, if an image is a difference, `base-N`.
  * Whose the sandbox is holds an exclusive lock on record.json; the kernel takes it back when the

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A job that the engine hands over: layers by descriptor, described by a JSON object on standard
- * input (docs/store-format.md, "Jobs").
+ * input (docs/reference/store-format.md, "Jobs").
  *
  * Each descriptor is the root of one layer, in the format of an overlay's upper directory, with one
  * subtree a place (p0, p1, ...). A layer may have none for a place: then it changes nothing there.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Live states as files: a sandbox with what runs in it, to be carried to another store, or another
- * machine of the same kind (docs/store-format.md, "Live states as files").
+ * machine of the same kind (docs/reference/store-format.md, "Live states as files").
  *
  * A file is LIVE_ARCHIVE_MAGIC and a tar (zstd): record.json, then the layers and images that it
  * names, each whole, as in asleep/. It is for whoever reads it to believe nothing of that: what is

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A layer as one file: what a sandbox that sleeps has of its private files (docs/store-format.md,
- * "Sandboxes that sleep").
+ * A layer as one file: what a sandbox that sleeps has of its private files
+ * (docs/reference/store-format.md, "Sandboxes that sleep").
  *
  * Unlike a snapshot file it is for the machine it was made on, and leaves nothing out: sockets, ids
  * of the whole range, access lists, times, holes, names of one file. It is entries one after the

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A chain of layers as one file, and back (docs/store-format.md, "Snapshot files"). */
+/* A chain of layers as one file, and back (docs/reference/store-format.md, "Snapshot files"). */
 #ifndef ROLLBOX_STORE_SNAPSHOT_H
 #define ROLLBOX_STORE_SNAPSHOT_H
 

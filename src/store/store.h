@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store: layers of files and the manifests that name them (docs/store-format.md).
+ * The store: layers of files and the manifests that name them (docs/reference/store-format.md).
  *
  * The model: a store is one directory, private to its owner. A layer is there once its meta.json
  * is, an image or snapshot once its manifest is; both appear by rename and never change. Who uses a

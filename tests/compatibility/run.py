@@ -20,7 +20,7 @@ CPython's suites and the Rust crate are Debian packages (`tools/setup compatibil
 program is left out, with a message.
 
 The exit status is 1 if a run has other counts than the bare one, unless DIFFERENCES explains it. --update writes the
-table into docs/compatibility.md; results.json in build/compatibility has the counts of each suite's last run.
+table into docs/reference/compatibility.md; results.json in build/compatibility has the counts of each suite's last run.
 """
 
 import argparse

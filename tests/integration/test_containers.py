@@ -32,7 +32,7 @@ WAYS = {
 
 
 def table():
-    """As docs/compatibility.md has it."""
+    """As docs/reference/compatibility.md has it."""
     lines = ["| container | isolation process | isolation namespace |", "|---|---|---|"]
     for name, (_, *refusals) in WAYS.items():
         cells = ["works" if refusal is None else f"refused: {refusal}" for refusal in refusals]
@@ -89,4 +89,4 @@ def test_the_shipped_profile_is_dockers_and_what_is_wanted():
 
 
 def test_the_docs_have_this_table():
-    assert table() in (PROFILE.parents[1] / "docs" / "compatibility.md").read_text()
+    assert table() in (PROFILE.parents[1] / "docs" / "reference" / "compatibility.md").read_text()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """serial: threads and processes that race take turns, and what they print repeats; and guests that keep a turn for themselves.
 
-The corpus are programs whose output depends on who is first. Each runs four times, all side by side on whatever the machine has. docs/determinism.md has the table of more runs, and of the corpus of virtual time.
+The corpus are programs whose output depends on who is first. Each runs four times, all side by side on whatever the machine has. docs/explanation/determinism.md has the table of more runs, and of the corpus of virtual time.
 """
 
 import json
@@ -125,7 +125,7 @@ def outputs_of(caller, programs, name):
     return outputs[name]
 
 
-# Python's executors differ in some runs of a hundred (docs/determinism.md): nothing is claimed of them.
+# Python's executors differ in some runs of a hundred (docs/explanation/determinism.md): nothing is claimed of them.
 @pytest.mark.parametrize("name", sorted(set(CORPUS) - {"python-executors"}))
 def test_a_program_repeats(caller, programs, name):
     texts = outputs_of(caller, programs, name)

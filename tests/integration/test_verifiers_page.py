@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/verifiers.md hold against programs that try to fool them. test_documented_commands.py runs them as printed."""
+"""The examples of docs/how-to/verifiers.md hold against programs that try to fool them. test_documented_commands.py runs them as printed."""
 
 import pathlib
 import re
 
 import pytest
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "verifiers.md"
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "how-to" / "verifiers.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 HONEST = '"print(sum(map(int, input().split())))\\n"'
 

@@ -7,7 +7,7 @@
 QEMU emulates a machine for each kernel of Debian's: that of Debian 12, the one of its backports, and the newest of Debian 13's
 backports. The machine boots a small root file system (debootstrap, made once by root), runs smoke.py for each caller, and
 switches itself off. Kernels and root are kept in build/kernels. What is refused on a kernel is written down in EXPECTED; any
-other refusal or failure makes the exit status 1. --update writes the table into docs/compatibility.md.
+other refusal or failure makes the exit status 1. --update writes the table into docs/reference/compatibility.md.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CACHE = ROOT / "build" / "kernels"
-PAGE = ROOT / "docs" / "compatibility.md"
+PAGE = ROOT / "docs" / "reference" / "compatibility.md"
 BEGIN, END = "<!-- kernels: begin -->", "<!-- kernels: end -->"
 MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -200,7 +200,7 @@ def update_page(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernel", action="append", choices=list(KERNELS))
-    parser.add_argument("--update", action="store_true", help="write the table into docs/compatibility.md")
+    parser.add_argument("--update", action="store_true", help="write the table into docs/reference/compatibility.md")
     parser.add_argument("names", nargs="*", help="capabilities (default: all)")
     options = parser.parse_args()
     sys.path.insert(0, str(HERE))

@@ -300,8 +300,8 @@ TEST(unknown_keys_get_a_hint) {
         { "network", "did you mean \"net\"?" },
         { "environment", "did you mean \"env\"?" },
         { "output_limit", "did you mean \"max_output\"?" },
-        { "xyzzyplugh", "docs/policy.md" },
-        { "x", "docs/policy.md" },
+        { "xyzzyplugh", "docs/reference/policy.md" },
+        { "x", "docs/reference/policy.md" },
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {

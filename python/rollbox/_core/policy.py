@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policy: what a sandbox may see and use.
 
-A policy is the set of keys of docs/policy.md that were given; a key that was not given, or is None,
-has the engine's default. It is immutable, and its JSON text is made once. The engine knows a policy
-by this text, so equal policies share one compiled plan.
+A policy is the set of keys of docs/reference/policy.md that were given; a key that was not given,
+or is None, has the engine's default. It is immutable, and its JSON text is made once. The engine
+knows a policy by this text, so equal policies share one compiled plan.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trajectory: reads what was done in a sandbox and what came of it.
 
-docs/trajectories.md has the format. A file may have been cut off anywhere (its writer killed, a
-full disk) or changed since. Complete steps are yielded one by one, however large the file is;
-`complete`, `torn` and `changed_line` tell about the rest once everything was read.
+docs/reference/trajectories.md has the format. A file may have been cut off anywhere (its writer
+killed, a full disk) or changed since. Complete steps are yielded one by one, however large the file
+is; `complete`, `torn` and `changed_line` tell about the rest once everything was read.
 """
 
 from __future__ import annotations

@@ -518,7 +518,7 @@ class AsyncCalls:
 
         The new sandbox has nothing of this session but the outputs, copied as plain files. It ends
         with the verdict. This session sees neither the verifier's files nor the verdict.
-        docs/verifiers.md tells how to write a verifier that the graded code cannot fool.
+        docs/how-to/verifiers.md tells how to write a verifier that the graded code cannot fool.
 
         Args:
             files: {path: data} of the verifier, which replace whatever is at these paths.

@@ -2,7 +2,7 @@
 """inspect_ai: the sandbox environment "rollbox", found by its entry point.
 
     Task(..., sandbox="rollbox")
-    Task(..., sandbox=("rollbox", "policy.json"))       # a policy of docs/policy.md
+    Task(..., sandbox=("rollbox", "policy.json"))       # keys: docs/reference/policy.md
     config = RollboxConfig(policy={"max_memory": "2G"}, setup="pip install ...")
     Task(..., sandbox=SandboxEnvironmentSpec("rollbox", config))
 
@@ -49,7 +49,7 @@ class RollboxConfig(BaseModel):
     """The configuration of sandboxes.
 
     Attributes:
-        policy: Keys of docs/policy.md.
+        policy: Keys of docs/reference/policy.md.
         image: An image of the store; None or "host": the host's directories.
         setup: A line of shell to run once per task.
     """
