@@ -88,3 +88,56 @@ class Client:
 
     def status(self):
         return json.loads(self.ask(STATUS)["TEXT_DATA"].rstrip(b"\0"))
+
+
+EXEC, ATTACH, SANDBOX = 12, 13, 14
+EXHAUSTED = 10
+VERBS = (
+    "CREATE OPEN INSPECT PROCESSES TREE PAUSE RESUME CLOSE LIST SIGNAL RESIZE FILES SNAPSHOT FORK"
+    " RESET DROP DIFF COMMIT EXPORT"
+).split()
+MORE = (
+    "SANDBOX VERB USER INPUT TERMINAL STREAM EXTRA DETACHED IDLE TTL LIFETIME EXEC NUMBER SCOPE NAME"
+    " SNAPSHOT TO TEXTUAL PATH FORCE CODE STREAM_MOST FILE_MOST ENV_VALUES RULE_NAME RULE_PATTERN"
+    " BYTES FILES DIGESTS SAME_SEED DROPS"
+).split()
+SESSION_TAGS = {**TAGS, **{name: number for number, name in enumerate(MORE, len(TAGS) + 1)}}
+
+
+class SessionClient(Client):
+    """A Client with the requests of sessions. `post`, `verb` and `exec` return without waiting."""
+
+    def post(self, kind, *fields, fds=()):
+        self.serial += 1
+        message = struct.pack("IIQ", kind, 0, self.serial)
+        for name, value in fields:
+            if isinstance(value, int):
+                value = struct.pack("Q", value)
+            elif isinstance(value, str):
+                value = value.encode() + b"\0"
+            message += struct.pack("II", SESSION_TAGS[name], len(value)) + value + bytes(-len(value) % 8)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        self.socket.sendmsg([message], rights)
+        return self.serial
+
+    def verb(self, verb, *fields, fds=()):
+        return self.post(SANDBOX, ("VERB", VERBS.index(verb) + 1), *fields, fds=fds)
+
+    def exec(self, name, *argv, more=(), fds=()):
+        return self.post(EXEC, ("SANDBOX", name), *(("ARG", word) for word in argv), *more, fds=fds)
+
+    def json(self, serial):
+        answer = self.wait(serial)
+        assert answer["type"] == TEXT, answer
+        return json.loads(answer["TEXT_DATA"].rstrip(b"\0"))
+
+    def create(self, plan):
+        return self.json(self.verb("CREATE", ("PLAN", plan)))["name"]
+
+    def init_of(self, name):
+        return self.json(self.verb("INSPECT", ("SANDBOX", name)))["pid"]
+
+    def output(self, name, *argv):
+        answer = self.wait(self.exec(name, *argv))
+        assert answer["OUTCOME"] == EXIT, answer
+        return answer["STDOUT"]

@@ -15,6 +15,7 @@ import textwrap
 import threading
 
 import pytest
+from engines import SharedEngine
 from harness import (
     DEADLINE,
     PYTHON,
@@ -609,32 +610,6 @@ def test_torn_result_row(caller):
 
 
 # ---- shared engines ----
-
-
-class SharedEngine:
-    def __init__(self, who, path):
-        self.who, self.path = who, path
-        self.process = who.popen([binaries() / "rollbox", "engine", "start", "--socket", path], stderr=subprocess.PIPE)
-        end = threading.Event()
-        # It has no way to say that it listens but the socket itself: ask until it answers or ends.
-        for _ in range(600):
-            if who.rollbox("engine", "status", "--socket", path).returncode == 0 or self.process.poll() is not None:
-                return
-            end.wait(0.02)
-        pytest.fail("the engine does not listen")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(DEADLINE)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-        self.process.wait()
-        self.process.stderr.close()
 
 
 def test_two_engines_on_one_socket(caller):

@@ -12,8 +12,7 @@ import pytest
 
 from rollbox import Engine, ResourceExhausted, Sandbox
 from harness import binaries, caller, skip, until  # noqa: F401
-from test_bad_input import SharedEngine
-from test_engine_review import running
+from engines import SharedEngine, wait_running
 
 
 def echo(process):
@@ -59,7 +58,7 @@ def test_an_answer_waits_for_room_for_its_descriptors(caller):
                 socket.send_fds(ours, [b"x"], [0] * 64)
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (128, hard))
             client.kill(serial, protocol.TIMEOUT)
-            running(watcher, 0)
+            wait_running(watcher, 0)
             client.socket.settimeout(0)
             with pytest.raises(BlockingIOError):
                 client.wait(serial)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from harness import caller, skip, until, wait_unmarked  # noqa: F401
 from rollbox import Engine, Policy, Sandbox
-from test_bad_input import SharedEngine
+from engines import SharedEngine
 
 LIMIT = 96 << 20
 EATS = "x = bytearray(b'x' * (200 << 20))"

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from harness import PYTHON, binaries, caller, descendants, engine_of, groups_of, pidfds, until, wait_gone, wait_unmarked  # noqa: F401
-from test_bad_input import SharedEngine
+from engines import SharedEngine
 
 
 def mounts():
