@@ -330,7 +330,7 @@ def test_input_of_fifty_megabytes(caller):
     assert caller.run("--", "md5sum", input=data).stdout == hashlib.md5(data).hexdigest() + "  -\n"
 
 
-def test_input_that_nobody_reads(caller):
+def test_unread_input_is_no_error(caller):
     """A guest that ends without reading its input does not hold anything up, nor kill the caller by SIGPIPE."""
     done = caller.rollbox("run", "--", "sh", "-c", "exec <&-; echo done; exit 3", input=b"x" * (50 << 20))
     assert (done.returncode, done.stdout) == (3, b"done\n"), done
@@ -349,7 +349,7 @@ def test_input_that_cannot_be_read(caller):
         assert done.returncode == status and told in done.stderr, done
 
 
-def test_output_that_nobody_reads(caller):
+def test_closed_output_pipe_ends_the_run(caller):
     """A closed standard output ends the command, without a trace of the sandbox, and not as success."""
     marker = f"rollbox-marker-{os.getpid()}-closed"
     read_end, write_end = os.pipe()

@@ -66,7 +66,7 @@ def alike(changer, kid, chance):
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
-def test_forks_are_as_their_origin_whatever_it_did_since_the_last(seed):
+def test_forks_equal_their_origin(seed):
     chance = random.Random(seed)
     with Sandbox() as box:
         changer = Changer.begin(box)
@@ -80,7 +80,7 @@ def test_forks_are_as_their_origin_whatever_it_did_since_the_last(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_fork_of_a_fork_of_a_fork_is_as_its_origin(seed):
+def test_third_generation_fork_equals_its_origin(seed):
     """Each is forked for the first time: what it has written to is noted from its start on."""
     chance = random.Random(1000 + seed)
     with Sandbox() as box, contextlib.ExitStack() as stack:
@@ -103,7 +103,7 @@ def test_a_fork_of_a_fork_of_a_fork_is_as_its_origin(seed):
             at, changers = kid, copies
 
 
-def test_several_at_once_and_several_processes():
+def test_several_forks_at_once_of_several_processes():
     chance = random.Random(77)
     with Sandbox() as box:
         one, other = Changer.begin(box), Changer.another(box)
@@ -137,7 +137,7 @@ def forked_thrice(box, origin, *lines):
     return box.fork(1)[0]
 
 
-def test_the_second_fork_is_what_has_changed():
+def test_second_fork_uses_an_incremental_image():
     with Sandbox() as box:
         origin = Asked.begin(box, "big = bytearray(b'x' * (8 << 20))", "x = []")
         for n in range(3):
@@ -150,7 +150,7 @@ def test_the_second_fork_is_what_has_changed():
 SHELL = "touch /tmp/notes; sleep 1000 & while read -r n; do echo $n $(cat /tmp/notes); echo $n >> /tmp/notes; done"
 
 
-def test_a_fork_of_a_fork_has_what_has_changed():
+def test_fork_of_a_fork_uses_an_incremental_image():
     with Sandbox() as box, contextlib.ExitStack() as stack:
         origin, at, sizes = Asked.begin(box, "big = bytearray(b'x' * (8 << 20))", "x = []"), box, []
         for generation in range(8):
@@ -162,7 +162,7 @@ def test_a_fork_of_a_fork_has_what_has_changed():
         assert sizes[0] > 8 << 20 and max(sizes[1:]) < 4 << 20
 
 
-def test_a_fork_of_a_fork_is_as_confined_and_has_no_more_descriptors():
+def test_fork_of_a_fork_is_confined_and_has_no_more_descriptors():
     """It gets its filter by itself, after the userfaultfd that it has not any more."""
     def seen(process):
         return process("sorted(os.listdir('/proc/self/fd')), [line.split()[1] for who in ('self', 1) for line in open(f'/proc/{who}/status') if line.startswith(('Seccomp', 'NoNewPrivs', 'Cap'))], libc.syscall(323, 0x80001), ctypes.get_errno()")
@@ -177,7 +177,7 @@ def test_a_fork_of_a_fork_is_as_confined_and_has_no_more_descriptors():
             assert seen(origin) == first
 
 
-def test_nobody_tells_the_kernel_that_nothing_was_written_to():
+def test_guest_cannot_clear_dirty_tracking():
     """PAGEMAP_SCAN with PM_SCAN_WP_MATCHING would: what was written before that would not be in the next fork."""
     with Sandbox() as box, contextlib.ExitStack() as stack:
         origin, at = Asked.begin(box, "import ctypes, os, struct", "libc = ctypes.CDLL(None, use_errno=True)", "x = ctypes.create_string_buffer(b'1' * (1 << 20), 1 << 20)", "at = ctypes.addressof(x)", "found = ctypes.create_string_buffer(1536)"), box
@@ -207,7 +207,7 @@ def test_a_fork_of_a_fork_has_several_processes():
         assert len(at.exec(["ps", "-C", "sleep", "-o", "pid="]).stdout.split()) == 1
 
 
-def test_a_fork_has_what_has_changed_and_its_state_is_whole_for_others():
+def test_incremental_fork_can_be_snapshotted_and_forked():
     with Sandbox() as box:
         origin = Asked.begin(box, "big = bytearray(b'x' * (8 << 20))", "x = [1]")
         with forked_thrice(box, origin, "x.append(2)") as kid:
@@ -231,7 +231,7 @@ def test_a_fork_has_what_has_changed_and_its_state_is_whole_for_others():
 
 
 @pytest.mark.parametrize("then", ["fork", "forks", "reset"])
-def test_a_snapshot_after_forks_is_of_its_own_moment(then):
+def test_snapshot_after_forks_has_the_present_memory(then):
     """A sandbox waits for the next fork, with the processes of the base in it. What is captured whole, for a snapshot, went on with that as it was: in the state of an earlier fork."""
     with Sandbox() as box:
         origin = Asked.begin(box, "x = [1]", "y = bytearray(1 << 20)")
@@ -251,7 +251,7 @@ def test_a_snapshot_after_forks_is_of_its_own_moment(then):
                 assert origin.of(kid)("x, sum(y)") == origin("x, sum(y)")
 
 
-def test_snapshots_are_what_has_changed():
+def test_repeated_snapshots_are_incremental():
     """Wherever they are gone back to, in any order, once or often, by one or by many, after sleeping, and when what they are additions to is dropped."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin, said = Asked.begin(box, "big = bytearray(b'x' * (8 << 20))", "x = []"), {}
@@ -289,7 +289,7 @@ def test_snapshots_are_what_has_changed():
 
 
 @pytest.mark.parametrize("n", [4, 16])
-def test_many_forks_of_what_has_changed(n):
+def test_many_forks_at_once_use_a_flattened_image(n):
     """So many are not each amended: it is put together first."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin = Asked.begin(box, "big = bytearray(b'x' * (8 << 20))", "x = []")
@@ -308,7 +308,7 @@ def test_many_forks_of_what_has_changed(n):
                     assert copy.of(further[0])("x") == f"[1, {i}]"
 
 
-def test_a_dropped_state_gives_its_memory_back():
+def test_dropped_snapshot_frees_its_memory():
     """What is noted since it is forgotten: the next is whole. While another is an addition to it, it stays."""
     with Sandbox() as box:
         origin = Asked.begin(box, "big = bytearray(b'x' * (8 << 20))", "x = []")
@@ -358,13 +358,13 @@ def put_together_for_forks(times):
             yield engine, box, origin, state, wanted, forks
 
 
-def test_a_state_that_is_dropped_while_it_is_put_together_for_forks():
+def test_snapshot_dropped_while_it_is_flattened():
     for _, box, origin, state, wanted, forks in put_together_for_forks(3):
         box.drop(state)
         forked_or_unknown(forks, origin, wanted, 16)
 
 
-def test_a_state_that_is_dropped_before_its_fork_has_its_turn():
+def test_snapshot_dropped_before_its_queued_fork():
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin = Asked.begin(box, "x = []", "big = b''")
         for i in range(6):
@@ -380,7 +380,7 @@ def test_a_state_that_is_dropped_before_its_fork_has_its_turn():
             other.result()
 
 
-def test_forks_do_without_what_cannot_be_put_together():
+def test_forks_work_when_flattening_fails():
     """Each amends itself then."""
     for engine, _, origin, _, wanted, forks in put_together_for_forks(4):
         for child in children(engine.pid, "rollbox-whole"):
@@ -392,7 +392,7 @@ def test_forks_do_without_what_cannot_be_put_together():
 
 
 @pytest.mark.parametrize("what", ["show", "verify", "export"])
-def test_of_all_additions_only_what_is_asked_about_is_put_together(what, tmp_path):
+def test_only_the_requested_incremental_image_is_flattened(what, tmp_path):
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin = Asked.begin(box, "x = []", "big = bytearray(b'x' * (8 << 20))")
         states = [(origin(f"x.append({i})"), box.snapshot())[1] for i in range(4)]
@@ -410,7 +410,7 @@ def test_of_all_additions_only_what_is_asked_about_is_put_together(what, tmp_pat
 
 
 @pytest.mark.long
-def test_what_is_read_of_mappings_is_of_the_same_moment_as_their_pages():
+def test_mappings_and_pages_are_dumped_at_one_moment():
     """By a child of the capturer's, which may get to it late where others want the processors: the guest says of a region what is to become of it in a fork, and goes on, and the child was told of that."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         box.upload(guest("wipeonfork"), PROGRAM)
@@ -441,7 +441,7 @@ def busy(n):
         yield
 
 
-def test_trees_are_captured_as_what_has_changed_too():
+def test_process_trees_are_dumped_incrementally():
     """Shells with children, pipes between them, one whose group's leader is gone."""
     script = "x=0; (sleep 1000 | cat) & sleep 1000 & (sh -c 'sleep 1000 & sleep 1000 & exit 3'); while read -r line; do x=$((x + 1)); echo $x $line; done"
     with Sandbox({"max_processes": 100}) as box:
@@ -463,7 +463,7 @@ def test_trees_are_captured_as_what_has_changed_too():
             origin("x[len(x) // 2] = 7")
 
 
-def test_what_came_between_forks_is_in_the_next():
+def test_changes_between_forks_are_in_the_next_fork():
     """Threads, children, another program, other states of the sandbox: what an addition cannot say is captured whole."""
     with Sandbox() as box:
         origin = Asked.begin(box, "import os, signal, threading", "x = [0]", "go = threading.Event()")
@@ -516,7 +516,7 @@ def test_mappings_that_become_one_keep_what_each_had():
                 assert origin.of(kid)("look()") == origin("look()"), step
 
 
-def test_another_program_is_noted_from_anew():
+def test_executing_a_program_restarts_dirty_tracking():
     """What notes of the program before notes nothing of this one, and was taken for good: each fork captured all that there was, and had the processes stand for it."""
     with Sandbox() as box:
         origin = Asked.begin(box, "import os")
@@ -534,7 +534,7 @@ def test_another_program_is_noted_from_anew():
         assert sizes[0] > 8 << 20 > 2 * sizes[2]
 
 
-def test_threads_that_are_more_than_there_were():
+def test_new_threads_since_the_parent_image():
     """Where a process is not alone, its threads may have come since. They begin on stacks, of which there were as many as the base had threads; and a fork ended in what lay behind."""
     with Sandbox() as box:
         other = Asked.begin(box, "x = 0")
@@ -551,7 +551,7 @@ def test_threads_that_are_more_than_there_were():
 
 
 @pytest.mark.parametrize("change", ["m.close() or os.unlink('/tmp/m')", "m.close() or os.truncate('/tmp/m', 5000)", "os.pwrite(f, b'b', 0)", "m.close() or os.chmod('/tmp/m', 0)", "m.close() or os.rename('/tmp/m', '/tmp/n')"])
-def test_files_that_were_mapped_and_are_not_what_they_were(change):
+def test_mapped_files_that_changed_since_the_parent_image(change):
     """Who is prepared from the base maps them again, though it goes on without them, or with what they are now."""
     with Sandbox() as box:
         origin = Asked.begin(box, "import mmap, os", "f = os.open('/tmp/m', os.O_RDWR | os.O_CREAT)", "os.truncate(f, 8192)", "m = mmap.mmap(f, 8192, mmap.MAP_PRIVATE, mmap.PROT_READ)", "seen = m[:1]")
@@ -565,7 +565,7 @@ def test_files_that_were_mapped_and_are_not_what_they_were(change):
                 assert copy(look) == origin(look)
 
 
-def test_memory_that_takes_the_place_of_other_memory_is_much():
+def test_replaced_memory_counts_as_dirty():
     """There is no more of it than there was, and all of it is new: captured whole, by a copy, it is what the next fork is noted from."""
     with Sandbox() as box:
         origin = Asked.begin(box, "big = bytearray(b'x' * (48 << 20))")
@@ -578,7 +578,7 @@ def test_memory_that_takes_the_place_of_other_memory_is_much():
                     assert least < state_of(kid).memory_bytes < most
 
 
-def test_no_addition_is_made_where_memory_was_that_may_be_in_its_way():
+def test_no_incremental_image_over_conflicting_memory():
     """It is put beside the region that its base was loaded to (IMAGE_REGIONS), while the processes have what they had then: what the base had there was found in the way, by every fork from then on."""
     with Sandbox() as box:
         origin = Asked.begin(box, "import ctypes", "libc = ctypes.CDLL(None)", "place = ctypes.c_void_p(0x200040000000), ctypes.c_size_t(1 << 30)", "big = bytearray(b'x' * (8 << 20))", "libc.mmap.restype = ctypes.c_void_p")
@@ -603,7 +603,7 @@ def test_clocks_do_not_go_back():
                     assert its_monotonic >= monotonic and its_boottime >= boottime
 
 
-def test_nothing_of_the_noting_is_to_be_seen_or_had():
+def test_dirty_tracking_is_invisible_to_the_guest():
     with Sandbox() as box:
         origin = Asked.begin(box, "import ctypes, errno, os, threading", "libc = ctypes.CDLL(None, use_errno=True)", "threading.Thread(target=threading.Event().wait, daemon=True).start()")
         look = "sorted(os.listdir('/proc/self/fd')), len(os.listdir('/proc/self/task'))"
@@ -618,7 +618,7 @@ def test_nothing_of_the_noting_is_to_be_seen_or_had():
             assert origin(ask) == copy(ask) == "(-1, True)"
 
 
-def test_a_holder_that_is_gone_is_done_without():
+def test_fork_works_without_its_zygote():
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin = Asked.begin(box, "x = [1]")
         forked_thrice(box, origin).close()
@@ -645,7 +645,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.long
-def test_nothing_is_an_addition_to_an_image_that_was_never_written_to_its_end():
+def test_unfinished_image_is_never_a_parent():
     """A guest ends the copy of itself that its image is written from. The fork fails; another, which waits its turn meanwhile, found in the place of that image what there was of it, and was half of what it should be."""
     with Sandbox() as box:
         origin = Asked.begin(box, "import hashlib, os", "big = bytearray(os.urandom(1 << 20) * 64)", "pid = os.getpid()")
@@ -675,7 +675,7 @@ def test_nothing_is_an_addition_to_an_image_that_was_never_written_to_its_end():
         assert killed
 
 
-def test_what_several_ask_for_at_once_is_kept_once():
+def test_simultaneous_requests_share_one_image():
     """Each of them has the same state's image put together, and the engine kept each of these for good."""
     with Engine() as engine:
 
@@ -702,7 +702,7 @@ def size_of(path):
         return 0
 
 
-def test_rounds_leave_nothing():
+def test_repeated_forks_leave_nothing():
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin = Asked.begin(box, "x = [1]")
 
@@ -728,7 +728,7 @@ def noted(engine):
     return found
 
 
-def test_what_is_noted_counts_among_descriptors(tmp_path):
+def test_dirty_tracking_counts_as_descriptors(tmp_path):
     """One for each process: of many sandboxes with many it is given up where there is no room for it. They took the last that the engine had, and forks failed."""
     path = tmp_path / "engine"
     raises = ["setpriv", "--bounding-set=-sys_resource"] if os.geteuid() == 0 else []     # root's engine would have more

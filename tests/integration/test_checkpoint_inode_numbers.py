@@ -43,7 +43,7 @@ def connected(box, mode):  # noqa: F811
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_sqlite_writes_on_in_forks_and_forks_of_those(box, mode):  # noqa: F811
+def test_sqlite_keeps_writing_in_forks_of_forks(box, mode):  # noqa: F811
     asked = connected(box, mode)
     with closing(box.fork(2)) as copies:
         for copy in copies:
@@ -56,7 +56,7 @@ def test_sqlite_writes_on_in_forks_and_forks_of_those(box, mode):  # noqa: F811
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_sqlite_writes_on_after_resets_and_in_forks_of_what_is_held(box, mode):  # noqa: F811
+def test_sqlite_keeps_writing_after_resets_and_in_forks_of_snapshots(box, mode):  # noqa: F811
     asked = connected(box, mode)
     held = box.snapshot()
     assert asked("add()") == "2"
@@ -70,7 +70,7 @@ def test_sqlite_writes_on_after_resets_and_in_forks_of_what_is_held(box, mode): 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_sqlite_writes_on_after_sleep(box, mode):  # noqa: F811
+def test_sqlite_keeps_writing_after_hibernation(box, mode):  # noqa: F811
     asked = connected(box, mode)
     for n in (2, 4):
         box.hibernate()
@@ -145,7 +145,7 @@ def test_numbers_after_an_engine_restart(store, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize("asleep", [False, True], ids=["running", "asleep"])
-def test_numbers_elsewhere(engine, other, tmp_path, asleep):  # noqa: F811
+def test_numbers_after_an_import_elsewhere(engine, other, tmp_path, asleep):  # noqa: F811
     with Sandbox(engine=engine) as box:  # noqa: F811
         asked = Asked.begin(box, *FILES)
         before = asked("numbers()")
@@ -159,7 +159,7 @@ def test_numbers_elsewhere(engine, other, tmp_path, asleep):  # noqa: F811
         copy.close()
 
 
-def test_numbers_out_of_reach_are_others(box):  # noqa: F811
+def test_unreachable_numbers_differ(box):  # noqa: F811
     """Nobody waits for thousands of files to be made; what is below the bound is kept beside them."""
     asked = Asked.begin(box, "import os", "low = open('/tmp/low', 'w')", "for i in range(5000): open('/tmp/n', 'w').close(); os.unlink('/tmp/n')", "high = open('/tmp/high', 'w')")
     numbers = "[os.fstat(low.fileno()).st_ino, os.fstat(high.fileno()).st_ino, os.stat('/tmp/high').st_ino]"
@@ -182,7 +182,7 @@ def test_numbers_of_files_with_one_name_that_were_made_in_one_moment(box):  # no
         assert asked("numbers()") == before
 
 
-def test_files_with_several_names_take_no_number_of_one_that_is_open(box):  # noqa: F811
+def test_hard_links_take_no_number_of_an_open_file(box):  # noqa: F811
     """What is made after a reset has numbers that files had before, which are open."""
     asked = Asked.begin(box, "import os", "os.mkdir('/tmp/d')", "[open(f'/tmp/d/{i}', 'w').close() for i in range(100)] and None", "kept = open('/tmp/kept', 'w')",
                         "def numbers(): return os.fstat(kept.fileno()).st_ino, os.stat('/tmp/kept').st_ino")
@@ -204,7 +204,7 @@ def test_attributes_leave_no_room_for_numbers(box, path):  # noqa: F811
     assert asked.of(box)("file.write('on')") == "2"
 
 
-def test_attributes_of_these_names_say_nothing(box):  # noqa: F811
+def test_guest_attributes_of_these_names_are_ignored(box):  # noqa: F811
     """Where a sandbox's first files are in no overlay, attributes of the overlay's names can be given to them."""
     number, listed = "user.overlay.number", "user.overlay.numbers"
     script = f"import os; open('/tmp/a', 'w').close(); os.setxattr('/tmp', '{listed}', (77).to_bytes(8, 'little') + bytes(16)); os.setxattr('/tmp/a', '{number}', (77).to_bytes(8, 'little'))"

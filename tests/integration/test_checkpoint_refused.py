@@ -120,10 +120,10 @@ def is_refused(source, why):
 
 
 @pytest.mark.parametrize("name", ODDITIES)
-def test_what_nothing_could_go_on_from_is_refused(name):
+def test_unrestorable_processes_are_refused(name):
     is_refused(*ODDITIES[name])
 
 
 @pytest.mark.parametrize("what", OF_SYSTEM_V)
-def test_what_is_of_system_v_is_refused(what):
+def test_system_v_objects_are_refused(what):
     is_refused(f"id = {OF_SYSTEM_V[what]}\nif id < 0: print('absent', flush=True); raise SystemExit\ndef check(): assert {OF_SYSTEM_V[what].replace('0o1600', '0')} == id", f"{what.replace('_', ' ')} of System V")

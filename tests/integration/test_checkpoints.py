@@ -36,13 +36,13 @@ def write(engine, box, *names):
         engine.ok("exec", box, *shell(f"echo {name} > /tmp/{name}"))
 
 
-def test_none_without_being_asked_for(shared):
+def test_no_auto_snapshots_by_default(shared):
     with shared.box() as box:
         write(shared, box, "a")
         assert told(shared, box) is None and automatic(shared, box) == []
 
 
-def test_what_changed_is_a_snapshot_and_what_did_not_is_none(shared):
+def test_only_changing_commands_make_an_auto_snapshot(shared):
     with shared.box(*CHANGED) as box:
         shared.ok("exec", box, "true")
         shared.ok("exec", box, *shell("cat /etc/passwd > /dev/null; cd /; ls -R /usr/bin > /dev/null; test ! -e /tmp/a"))
@@ -64,7 +64,7 @@ def test_what_changed_is_a_snapshot_and_what_did_not_is_none(shared):
         assert shared.ok("exec", box, "stat", "-c", "%a", "/tmp/d") == "700"
 
 
-def test_overwriting_in_place_in_a_box_that_was_made_anew(shared):
+def test_overwriting_in_place_in_a_new_box_is_a_change(shared):
     """After a snapshot the box stands on it, and has nothing of its own: the same bytes in the same file are a change."""
     with shared.box(*CHANGED) as box:
         write(shared, box, "a")
@@ -75,7 +75,7 @@ def test_overwriting_in_place_in_a_box_that_was_made_anew(shared):
         assert shared.ok("exec", box, "cat", "/tmp/a") == "a"
 
 
-def test_what_runs_is_part_of_it(shared):
+def test_auto_snapshot_contains_running_processes(shared):
     with shared.box(*CHANGED) as box:
         started(shared, box, *shell("trap 'n=$((n+1)); echo $n > /tmp/n' USR1; echo up; while :; do sleep 0.01; done"))
         shared.ok("exec", box, "true")
@@ -95,7 +95,7 @@ def test_what_runs_is_part_of_it(shared):
         assert told(shared, box)["taken"] == before
 
 
-def test_what_cannot_be_captured_is_told_and_no_command_fails(shared):
+def test_undumpable_processes_are_reported_and_fail_no_command(shared):
     with shared.box(*CHANGED, "--serial", "--time-mode", "virtual", "--time-start", "2025-01-01T00:00:00") as box:
         started(shared, box, *shell("mkfifo /tmp/never; echo up; cat /tmp/never"))
         assert shared.ok("exec", box, "echo", "fine") == "fine"
@@ -107,7 +107,7 @@ def test_what_cannot_be_captured_is_told_and_no_command_fails(shared):
         assert report["error"] is None and report["last"] == automatic(shared, box)[-1]
 
 
-def test_the_latest_are_kept_and_what_somebody_wants(shared):
+def test_latest_and_named_auto_snapshots_are_kept(shared):
     with shared.box(*CHANGED, "--auto-keep", "2") as box:
         write(shared, box, "a", "b")
         assert shared.ok("snapshot", "--as", "mine", box) == "s2", "the latest is what there is, and is somebody's now"
@@ -125,7 +125,7 @@ def test_the_latest_are_kept_and_what_somebody_wants(shared):
         shared.ok("rm", kid)
 
 
-def test_a_hundred_turns_keep_no_more_than_was_asked_for(shared):
+def test_hundred_commands_keep_the_requested_number(shared):
     with shared.box(*CHANGED, "--auto-keep", "3") as box:
         for turn in range(40):
             shared.ok("exec", box, *shell(f"echo {turn} > /tmp/n"))
@@ -139,7 +139,7 @@ def test_bad_options(shared):
         assert done.returncode == 125 and done.stderr.count(b"\n") == 1, flags
 
 
-def test_they_sleep_and_wake(own):
+def test_auto_snapshots_survive_hibernation(own):
     with own.box(*CHANGED, "--auto-keep", "2") as box:
         started(own, box, *shell("echo up; sleep 1000"))
         write(own, box, "a", "b")
@@ -155,7 +155,7 @@ def test_they_sleep_and_wake(own):
         assert len(automatic(own, box)) == 2 and own.json("inspect", box)["auto_snapshot"]["keep"] == 2
 
 
-def test_the_trajectory_names_them_and_repeats(shared):
+def test_trajectory_names_auto_snapshots_and_replays(shared):
     path = shared.who.directory() / "a.jsonl"
     box = shared.ok("create", *CHANGED, "--record", path)
     shared.ok("exec", box, "true")

@@ -57,7 +57,7 @@ def test_code(cli, jobs, tmp_path):
     assert {id: row["stdout"].strip() for id, row in found.items() if id != "perl"} == {"python": "21 in", "big": "300000", "bash": "3", "sh": "main.sh"}
 
 
-def test_places(cli, jobs, tmp_path):
+def test_job_files_go_to_relative_and_absolute_paths(cli, jobs, tmp_path):
     out = tmp_path / "rows.jsonl"
     done = cli("batch", jobs(
         {"id": 1, "argv": ["sh", "-c", "pwd; echo $A $B; cat sub/file /tmp/other"], "files": {"sub/file": "rel\n", "/tmp/other": "abs\n"}, "env": {"A": "job"}},
@@ -86,7 +86,7 @@ def test_a_field_that_is_null_is_left_out(cli, jobs, tmp_path):
     assert [found[id]["error"]["code"] for id in (3, 4, None)] == ["invalid_argument"] * 3, found
 
 
-def test_jobs_do_not_meet(cli, jobs, tmp_path):
+def test_jobs_do_not_see_each_other(cli, jobs, tmp_path):
     out = tmp_path / "rows.jsonl"
     assert cli("batch", jobs(*({"id": i, "argv": ["sh", "-c", f"ls /tmp; echo {i} > /tmp/f{i}"]} for i in range(20))), "-o", out, "-j", 4).returncode == 0
     assert {row["stdout"] for row in rows(out)} == {""}
@@ -176,7 +176,7 @@ def test_a_wrong_job_is_an_error_row(cli, jobs, tmp_path, line, word):
     assert {row["id"] for row in rows(out) if row["outcome"] == "exit"} == {"good", "fine"}
 
 
-def test_a_program_that_is_not_there(cli, jobs, tmp_path):
+def test_missing_program_is_an_error_row(cli, jobs, tmp_path):
     out = tmp_path / "rows.jsonl"
     assert cli("batch", jobs({"id": 1, "argv": ["no-such-program"]}), "-o", out).returncode == 1
     assert by_id(out)[1]["error"]["code"] == "command_not_found"
@@ -246,7 +246,7 @@ def test_resume_tries_errors_again(cli, jobs, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["precious notes\n", "precious notes", '{"id": 1}\n', '{"id": 1, "argv": ["true"]}\n'])
-def test_a_file_of_something_else_is_left_alone(cli, jobs, tmp_path, content):
+def test_foreign_output_file_is_left_alone(cli, jobs, tmp_path, content):
     out = tmp_path / "notes"
     out.write_text(content)
     done = cli("batch", jobs(echo(1)), "-o", out)
@@ -254,7 +254,7 @@ def test_a_file_of_something_else_is_left_alone(cli, jobs, tmp_path, content):
     assert out.read_text() == content
 
 
-def test_the_jobs_are_not_overwritten(cli, jobs):
+def test_output_never_overwrites_the_jobs(cli, jobs):
     source = jobs(echo(1))
     before = source.read_text()
     assert cli("batch", source, "-o", source).returncode == 125
@@ -311,7 +311,7 @@ def test_killed_and_resumed(cli, jobs, tmp_path):
     assert {id: row["stdout"].strip() for id, row in by_id(out).items()} == {"first": "first", "second": "second", "third": "third"}
 
 
-def test_a_killed_engine_is_no_failed_job(cli, tmp_path):
+def test_killed_engine_fails_no_job(cli, tmp_path):
     """The engine dies under a running job: a new one takes over and every job has its result."""
     out = tmp_path / "rows.jsonl"
     tmp_path.chmod(0o755)
@@ -336,7 +336,7 @@ def test_a_killed_engine_is_no_failed_job(cli, tmp_path):
     assert summary["retried"] == 1
 
 
-def test_a_shared_engine_that_does_not_come_back_is_told_of(cli, tmp_path):
+def test_lost_shared_engine_is_reported(cli, tmp_path):
     """What is done stays, and the batch ends with a word: whoever started the engine has to start another."""
     out, path = tmp_path / "rows.jsonl", tmp_path / "engine"
     with cli.start("engine", "start", "--socket", path) as engine:

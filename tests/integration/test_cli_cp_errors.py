@@ -45,7 +45,7 @@ def test_cp_in_into_a_closed_directory(shared, small, place):
     assert 'cannot write "/tmp/closed/x" in the sandbox: Permission denied' in refused(shared, place / "file", f"{small}:/tmp/closed/x")
 
 
-def test_cp_in_of_what_is_not_there(shared, small, place):
+def test_cp_in_of_a_missing_file(shared, small, place):
     assert f'cannot read "{place}/none" on the host: No such file' in refused(shared, place / "none", f"{small}:/tmp/x")
 
 
@@ -64,7 +64,7 @@ def test_cp_out_into_a_missing_directory(shared, small, place):
     assert f'cannot write "{place}/none/x" on the host: No such file' in refused(shared, f"{small}:/tmp/file", place / "none" / "x")
 
 
-def test_cp_out_of_what_is_not_there(shared, small, place):
+def test_cp_out_of_a_missing_file(shared, small, place):
     assert 'cannot read "/tmp/none" in the sandbox: No such file' in refused(shared, f"{small}:/tmp/none", place / "x")
 
 

@@ -56,7 +56,7 @@ NEEDING = {"max_cpu": ["--cpus", "1"], "fs_writable": ["--writable"], "fs_shared
 
 
 @pytest.mark.parametrize("key", NEEDING)
-def test_what_doctor_says_a_key_needs(caller, key):
+def test_doctor_names_the_feature_a_key_needs(caller, key):
     """A key is refused for a feature that is missing only where doctor says that the feature is for it, or for all of the isolation; else it works."""
     flags = [*NEEDING[key], caller.directory()] if key.startswith("fs_") else NEEDING[key]
     given = os.environ.get("ROLLBOX_KFEAT", "")

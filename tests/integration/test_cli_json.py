@@ -30,7 +30,7 @@ def rollbox(*words, status=None, **environment):
 
 @pytest.mark.parametrize("command", commands())
 @pytest.mark.parametrize("wrong", ["before", "after"])
-def test_wrong_options_are_told_in_an_object(command, wrong):
+def test_wrong_options_are_reported_as_json(command, wrong):
     words = ["--no-such-option", "--json"] if wrong == "before" else ["--json", "--no-such-option"]
     done = rollbox(*command.split(), *words, status=125)
     told = json.loads(done.stdout)
@@ -40,17 +40,17 @@ def test_wrong_options_are_told_in_an_object(command, wrong):
 
 
 @pytest.mark.parametrize("command", commands())
-def test_help_names_it(command):
+def test_help_names_the_json_option(command):
     assert "--json" in rollbox(*command.split(), "--help", status=0).stdout
 
 
-def test_what_is_no_option_of_ours_is_left_to_the_command():
+def test_options_after_the_command_are_the_commands():
     assert rollbox("run", "--no-such-option", "--", "echo", "--json", status=125).stdout == ""
     assert rollbox("exec", "--timeout", "0", "name", "echo", "--json", status=125).stdout == ""
     assert json.loads(rollbox("exec", "--json", "--timeout", "0", "name", "echo", status=125).stdout)["error"]["message"].startswith("--timeout 0")
 
 
-def test_commands_that_there_are_not():
+def test_unknown_commands_are_reported_as_json():
     assert "no-such" in json.loads(rollbox("no-such", "--json", status=125).stdout)["error"]["message"]
     assert "check" in json.loads(rollbox("policy", "--json", status=125).stdout)["error"]["message"]
 

@@ -55,14 +55,14 @@ def test_logs_as_json_are_lines(shared):
         assert rows == [{"id": "x", "stream": "stdout", "text": "out\n"}, {"id": "x", "stream": "stderr", "text": "\ufffd"}]
 
 
-def test_logs_tell_that_output_was_dropped(shared):
+def test_logs_report_dropped_output(shared):
     with shared.box() as box:
         shared("exec", "--id", "x", "--output-limit", "1000", box, "head", "-c", "5000", "/dev/zero")
         done = shared("logs", box, "x")
         assert len(done.stdout) == 1000 and b"dropped" in done.stderr
 
 
-def test_logs_of_what_is_not_there(shared):
+def test_logs_of_an_unknown_session(shared):
     assert b"no-such" in shared("logs", "no-such").stderr
     with shared.box() as box:
         done = shared("logs", "--json", box, "none")

@@ -19,7 +19,7 @@ def test_valid(cli, tmp_path):
     assert cli.json("policy", "check", "--json", policy, status=0) == {"valid": True, "problems": []}
 
 
-def test_options_join_what_is_there(cli, tmp_path):
+def test_options_extend_the_policy_file(cli, tmp_path):
     """Whichever form a file has it in, also where it says null; what is there already, by default or given before, is there once."""
     policy, grant = tmp_path / "policy.json", tmp_path / "grant"
     grant.mkdir()

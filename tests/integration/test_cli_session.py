@@ -118,7 +118,7 @@ def test_engine_in_the_background(own):
     assert not own.path.exists()
 
 
-def test_what_its_starter_ignores_its_guests_do_not(own):
+def test_ignored_signals_are_not_inherited_by_guests(own):
     """A background job of a shell ignores SIGINT and SIGQUIT, what nohup starts SIGHUP, a service of systemd SIGPIPE: Ctrl-C and a closed pipe would end nothing in a sandbox. To the engine itself they mean what they did."""
     def ignore():
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGCHLD, signal.SIGTSTP):
@@ -226,20 +226,20 @@ def test_names(shared):
     assert shared("rm", "made").returncode == 0
 
 
-def test_a_policy_that_is_wrong(shared):
+def test_create_refuses_a_wrong_policy(shared):
     done = shared("create", "--memory", "much")
     assert done.returncode == 125 and b"--memory" in done.stderr
     done = shared("create", "--readable", "/no/such/place")
     assert done.returncode == 125 and b"/no/such/place" in done.stderr
 
 
-def test_what_is_not_there(shared):
+def test_unknown_session_is_an_error(shared):
     for arguments in (["exec", "no-such", "true"], ["ps", "no-such"], ["inspect", "no-such"], ["kill", "no-such"], ["pause", "no-such"], ["attach", "no-such", "x"]):
         done = shared(*arguments)
         assert done.returncode == 125 and done.stderr.count(b"\n") == 1 and b"no-such" in done.stderr, done
 
 
-def test_rm_goes_on_past_what_is_not_there(shared):
+def test_rm_continues_after_an_unknown_session(shared):
     one, two = shared.ok("create"), shared.ok("create")
     done = shared("rm", one, "no-such", two)
     assert done.returncode == 125 and done.stderr.count(b"\n") == 1 and b"no-such" in done.stderr
@@ -254,7 +254,7 @@ def test_rm_ends_processes(shared):
     wait_unmarked(marker)
 
 
-def test_a_sandbox_that_is_held(shared):
+def test_held_session_ends_with_its_holder(shared):
     """--no-detach: it lives as long as the command that made it."""
     with shared.start("create", "--no-detach") as client:
         name = client.line()
@@ -269,7 +269,7 @@ def test_a_sandbox_that_is_held(shared):
 
 
 @pytest.mark.parametrize("limit", ["--lifetime", "--ttl"])
-def test_a_sandbox_ends_by_itself(shared, limit):
+def test_session_ends_at_its_time_limits(shared, limit):
     name = shared.ok("create", limit, "0.3")
     until(lambda: name not in shared.ok("ps", "-q").splitlines())
 
@@ -315,7 +315,7 @@ def test_options_may_stand_behind_the_name(shared, box):
     assert shared.ok("exec", box, "echo", "--env", "-x") == "--env -x"
 
 
-def test_what_one_command_left_the_next_one_finds(shared, box):
+def test_files_stay_between_commands(shared, box):
     shared.ok("exec", box, *shell("mkdir -p /tmp/d; echo kept > /tmp/d/f"))
     assert shared.ok("exec", box, "cat", "/tmp/d/f") == "kept"
 
@@ -325,7 +325,7 @@ def test_streams_are_kept_apart_and_in_order(shared, box):
     assert done.stdout == b"out 1\nout 2\nout 3\n" and done.stderr == b"err 1\nerr 2\nerr 3\n"
 
 
-def test_output_comes_while_it_runs(shared, box):
+def test_output_arrives_while_the_command_runs(shared, box):
     """A dialogue: each line is there before the next is asked for."""
     with shared.start("exec", "-i", box, *shell('echo first; read a; echo "got $a"; read b; echo "got $b"; exit 5')) as client:
         assert client.line() == "first"
@@ -366,7 +366,7 @@ def test_results_as_json(shared, box):
     assert done.returncode == 125 and json.loads(done.stdout)["error"]["code"] == "command_not_found"
 
 
-def test_the_same_id_is_the_same_command(shared, box):
+def test_same_operation_id_is_the_same_command(shared, box):
     for _ in range(2):
         assert shared.ok("exec", "--id", "once", box, *shell("echo x >> /tmp/count; wc -l < /tmp/count")) == "1"
 
@@ -388,21 +388,21 @@ def test_background_processes_outlive_their_command(shared, box):
     assert "sleep 1000" in shared.ok("ps", box)
 
 
-def test_a_background_process_holds_nothing_up(shared, box):
+def test_background_process_does_not_delay_the_result(shared, box):
     """It has the command's streams still, and the command has ended all the same."""
     done = shared("exec", box, *shell("sleep 1000 & echo out; echo err >&2"))
     assert (done.returncode, done.stdout, done.stderr) == (0, b"out\n", b"err\n")
     until(lambda: "sleep 1000" in shared.ok("ps", box))     # it may be between two programs yet
 
 
-def test_interrupted_while_its_output_is_not_read(shared, box):
+def test_interrupt_works_while_output_is_unread(shared, box):
     with shared.start("exec", "--id", "wordy", box, *shell("head -c 4000000 /dev/zero | tr '\\0' x")) as client:
         until(lambda: shared.states(box).get("wordy", {}).get("state") == "ended")
         client.process.terminate()
         assert client.process.wait(DEADLINE) == -signal.SIGTERM
 
 
-def test_a_reader_that_goes_ends_the_command(shared, box):
+def test_closed_output_pipe_ends_the_command(shared, box):
     """As a pipe of the host's would."""
     with shared.start("exec", "--id", "endless", box, *shell("while :; do echo y; done")) as client:
         assert client.line() == "y"
@@ -460,7 +460,7 @@ def test_detached_from_the_beginning(shared, box):
     assert done.returncode == 125 and done.stderr.count(b"\n") == 1
 
 
-def test_leaving_what_one_is_attached_to(shared, box):
+def test_detaching_leaves_the_command_running(shared, box):
     shared.ok("exec", "-d", "--id", "stays", box, *shell("echo up; sleep 1000"))
     with shared.start("attach", box, "stays") as client:
         assert client.line() == "up"
@@ -512,7 +512,7 @@ def test_out_of_memory_leaves_the_files(shared):
         assert shared.ok("exec", box, "cat", "/tmp/f") == "kept"
 
 
-def test_names_of_processes_do_not_speak_to_the_terminal(shared, box):
+def test_process_names_are_escaped_on_a_terminal(shared, box):
     shared.ok("exec", "-d", box, "bash", "-c", r"exec -a $'\e[31mred\n' sleep 1000")
     until(lambda: "red" in shared.ok("ps", box))
     text = shared.ok("ps", box)
@@ -609,7 +609,7 @@ def test_a_terminal_is_restored_by_signals(shared, box):
             assert terminal.restored(), number
 
 
-def test_a_terminal_without_one_of_ours(shared, box):
+def test_terminal_option_without_a_local_terminal(shared, box):
     """-t alone: the command has a terminal, of the usual size, whatever ours are."""
     done = shared("exec", "-t", box, *shell("stty size; test -t 0 && test -t 1 && test -t 2 && echo all"))
     assert done.stdout == b"24 80\r\nall\r\n" and done.returncode == 0
@@ -648,7 +648,7 @@ def test_attaching_to_a_terminal(shared, box):
 # ---- states of the files -----------------------------------------------------------------------------------------------
 
 
-def test_states_have_what_runs_unless_it_is_dropped(shared):
+def test_snapshots_contain_processes_unless_dropped(shared):
     with shared.box() as box:
         id = shared.ok("exec", "-d", box, *shell("echo up > /tmp/up; n=0; while sleep 0.01; do n=$((n + 1)); echo $n > /tmp/n.new; mv /tmp/n.new /tmp/n; done"))
         until(lambda: shared("exec", box, "cat", "/tmp/n").returncode == 0)

@@ -57,7 +57,7 @@ def test_stats_without_a_terminal_is_lines(shared):
                 assert [row["name"] for row in json.loads(client.line())["sandboxes"]] == [name]
 
 
-def test_stats_ends_when_all_that_were_named_are_gone(shared):
+def test_stats_ends_with_the_named_sessions(shared):
     name = shared.ok("create")
     with shared.start("stats", "--interval", "0.05", name) as client:
         assert client.line().startswith("NAME")
@@ -80,7 +80,7 @@ def test_stats_on_a_terminal_redraws(shared):
             os.close(master)
 
 
-def test_stats_of_what_is_not_there(shared):
+def test_stats_of_an_unknown_session(shared):
     done = shared("stats", "--once", "no-such")
     assert done.returncode == 125 and b"no-such" in done.stderr and done.stdout == b""
     done = shared("stats", "--interval", "0")

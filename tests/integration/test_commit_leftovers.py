@@ -32,7 +32,7 @@ def changed(work, engine, text):  # noqa: F811
 
 # As the engine has it keep the old directory, it comes to no removing.
 @pytest.mark.parametrize("fault", [row for row in FAULTS if row["command"] == "commit" and row["name"] != "commit_removing"], ids=lambda row: row["name"])
-def test_of_a_store_program_that_is_killed(fault, failing, engine, work):  # noqa: F811
+def test_leftovers_of_a_killed_store_job_are_swept(fault, failing, engine, work):  # noqa: F811
     with changed(work, engine, "new") as box:
         failing.write_text(f"export ROLLBOX_FAULT={fault['name']}\n")
         with pytest.raises(RollboxError, match="rollbox-store was killed"):
@@ -41,7 +41,7 @@ def test_of_a_store_program_that_is_killed(fault, failing, engine, work):  # noq
         assert (work / "a").read_text() == ("new\n" if fault["done"] else "old\n")
 
 
-def test_of_an_engine_that_is_killed_while_a_sandbox_sees_what_was_replaced(store, work):  # noqa: F811
+def test_leftovers_of_a_killed_engine_with_a_session_on_them_are_swept(store, work):  # noqa: F811
     with Shared(work.parent / "socket") as shared:
         first, second = changed(work, shared.engine, "first"), changed(work, shared.engine, "second")
         first.commit()
@@ -62,7 +62,7 @@ def who_sees_the_next_closer(engine):
             pass
 
 
-def test_of_one_that_a_fork_was_made_beside(engine, work):  # noqa: F811
+def test_leftovers_beside_a_fork_are_swept(engine, work):  # noqa: F811
     """A fork of the engine has the lock on what was replaced until it comes to closing what it is not to have."""
     with changed(work, engine, "new") as box:
         box.commit()

@@ -62,13 +62,13 @@ def test_runs_in_a_container_or_names_what_is_refused(tmp_path, name, isolation)
         assert refusal in done.stderr
 
 
-def test_doctor_tells_in_a_container_what_run_would_say(tmp_path):
+def test_doctor_agrees_with_run_in_a_container(tmp_path):
     done = container(tmp_path, "docker with SYS_ADMIN").run("/rollbox/rollbox", "doctor")
     assert done.returncode == 1
     assert any(line.split()[:2] == ["no", "pivot_root"] for line in done.stdout.splitlines()), done.stdout
 
 
-def test_a_sandbox_in_a_pod_with_users_of_its_own_is_not_the_hosts_root(tmp_path):
+def test_sandbox_in_a_pod_with_user_namespace_is_not_host_root(tmp_path):
     pod = container(tmp_path, "profile, pod with users of its own and SYS_ADMIN")
     done = pod.run("/rollbox/rollbox", "run", "--json", "--", "id", "-u")
     assert json.loads(done.stdout)["stdout"] == "1000\n", done.stderr
@@ -84,9 +84,9 @@ kid=$($r fork $box); $r exec $kid -- cat /tmp/file; $r ps >/dev/null; $r engine 
     assert (done.returncode, done.stdout) == (0, "file\n"), done.stderr
 
 
-def test_the_shipped_profile_is_dockers_and_what_is_wanted():
+def test_shipped_profile_is_dockers_plus_the_needed_calls():
     assert json.loads(PROFILE.read_text()) == containers.default_profile([], also=containers.WANTED)
 
 
-def test_the_docs_have_this_table():
+def test_docs_table_matches_the_runs():
     assert table() in (PROFILE.parents[1] / "docs" / "reference" / "compatibility.md").read_text()

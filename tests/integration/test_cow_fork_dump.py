@@ -61,7 +61,7 @@ threading.Event().wait()
 """
 
 
-def test_what_executes_another_program_meanwhile_keeps_its_handlers():
+def test_exec_during_a_dump_keeps_signal_handlers():
     with Sandbox(ROOM) as box:
         process = strike(box, EXECUTES)
         box.snapshot()
@@ -86,7 +86,7 @@ for line in sys.stdin:
 """
 
 
-def test_what_filters_calls_meanwhile_is_asked_for_none():
+def test_process_that_installs_a_filter_is_not_made_to_call():
     with Sandbox(ROOM) as box:
         process = strike(box, FILTERS)
         box.snapshot()
@@ -107,7 +107,7 @@ for line in sys.stdin:
 """
 
 
-def test_twins_hold_nothing_open():
+def test_copies_hold_no_descriptors_open():
     with Sandbox(ROOM) as box:
         process = strike(box, LOOKS)
         box.snapshot()
@@ -130,7 +130,7 @@ for line in sys.stdin:
 """
 
 
-def test_what_is_mapped_is_of_the_moment_of_the_files():
+def test_mapped_files_match_the_files_of_the_snapshot():
     with Sandbox(ROOM) as box:
         process = strike(box, MAPS, "")
         with closing(box.fork(1)) as kids:
@@ -146,7 +146,7 @@ for line in sys.stdin:
 """
 
 
-def test_a_killed_twin_is_told_of():
+def test_killed_copy_is_reported():
     with Sandbox(ROOM) as box:
         process = strike(box, KILLS)
         with pytest.raises(RollboxError, match="its copy was killed before it was written; try again"):
@@ -181,7 +181,7 @@ threading.Event().wait()
 """
 
 
-def test_a_twin_that_is_killed_while_it_is_asked_is_told_of():
+def test_copy_killed_during_a_request_is_reported():
     """Wherever it is struck, in one of its calls or between two."""
     with Sandbox(ROOM) as box:
         strike(box, KILLS_LATER, "")
@@ -202,7 +202,7 @@ threading.Event().wait()
 """
 
 
-def test_what_ends_meanwhile_is_there_in_the_snapshot():
+def test_process_that_ends_during_a_dump_is_in_the_snapshot():
     with Sandbox(ROOM) as box:
         process = strike(box, ENDS)
         taken = box.snapshot()
@@ -214,7 +214,7 @@ def test_what_ends_meanwhile_is_there_in_the_snapshot():
 
 # What copies take
 
-def test_what_was_not_there_is_not_in_a_copy():
+def test_unwritten_pages_are_not_in_a_copy():
     """Where every other page of many small areas is written, a copy has these, and not what lies between them."""
     scattered = ("import ctypes, mmap", "libc = ctypes.CDLL(None)", "areas = [mmap.mmap(-1, 33 << 12, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(500)]",
                  "[libc.mprotect(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(area)) + (32 << 12)), 4096, 0) for area in areas]",
@@ -257,7 +257,7 @@ def held(pid):
     return found
 
 
-def test_a_killed_box_that_waits_is_not_missed():
+def test_killed_prefork_is_replaced():
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin = Asked.begin(box, "x = 1")
         taken = box.snapshot()
@@ -283,7 +283,7 @@ def test_a_killed_box_that_waits_is_not_missed():
                 assert [origin.of(one)("x") for one in forked] == ["1"]
 
 
-def test_a_box_that_waits_and_descriptors_that_are_short():
+def test_prefork_gives_way_when_descriptors_are_short():
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin = Asked.begin(box, "x = 1")
         taken, pid, told = box.snapshot(), engine.pid, []

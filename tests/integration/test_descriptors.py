@@ -21,7 +21,7 @@ def echo(process):
     return process.stdout.readline() == b"there\n"
 
 
-def test_output_that_cannot_be_kept(caller):
+def test_output_without_a_descriptor_ends_the_run(caller):
     """Without a descriptor for it, output that comes before init's word of the start ends the run, not the engine."""
     if caller.uid != os.geteuid():
         skip("the limits of another user's engine are not ours to change")
@@ -41,7 +41,7 @@ def test_output_that_cannot_be_kept(caller):
         assert engine.process.poll() is None
 
 
-def test_an_answer_waits_for_room_for_its_descriptors(caller):
+def test_result_waits_for_room_for_its_descriptors(caller):
     """Descriptors under way are counted by user: when others' leave no room for an answer's, it comes later, and the connection stays."""
     if os.geteuid() == 0 or caller.uid != os.geteuid():
         skip("root has no such limit")
@@ -114,7 +114,7 @@ def engine_of(path, most):
             process.terminate()
 
 
-def test_states_leave_descriptors_for_what_runs(tmp_path):
+def test_snapshots_leave_descriptors_for_commands(tmp_path):
     """Of files and of processes. What finds no room is refused, before there is none for anything else."""
     with engine_of(tmp_path / "engine", 512) as engine, contextlib.ExitStack() as stack:
         boxes = []
@@ -133,7 +133,7 @@ def test_states_leave_descriptors_for_what_runs(tmp_path):
         assert boxes[-1].exec("echo x >> /tmp/file").ok and boxes[-1].snapshot().processes
 
 
-def test_what_is_noted_of_forked_sandboxes_leaves_descriptors_for_others(tmp_path):
+def test_dirty_tracking_of_forks_leaves_descriptors(tmp_path):
     """An open file for each process of each sandbox that was forked once, of which few are forked again."""
     many = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do sleep 1000 & done; while read -r line; do echo $line; done"
     with engine_of(tmp_path / "engine", 512) as engine, contextlib.ExitStack() as stack:

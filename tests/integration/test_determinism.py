@@ -132,7 +132,7 @@ def test_the_result_names_the_level(caller):
     assert "determinism" not in caller.run("--", "true").isolation
 
 
-def test_a_seed_and_a_time_are_the_same_run_again(caller):
+def test_same_seed_and_time_repeat_the_run(caller):
     """All that the example of the docs prints, the clock's small digits included."""
     code = 'import time,random,os,uuid;print(time.time(),random.random(),os.urandom(4).hex(),uuid.uuid4(),id(object()),os.getpid(),{"a","b","c"})'
     texts = {seed: {caller.run("--seed", seed, "--time-start", START, "--", "python3", "-c", code).stdout for _ in range(4)} for seed in ("7", "8")}
@@ -147,7 +147,7 @@ def test_urandom_has_the_bytes_that_it_always_had(caller):
     assert digest not in caller.run("--seed", "8", "--", "sha256sum", "/dev/urandom").stdout
 
 
-def test_which_clock_a_job_has(caller):
+def test_job_clock_follows_its_policy(caller):
     """What a job says for itself wins over what was chosen for all; a policy says what it says."""
     jobs = {"plain": {}, "seeded": {"random_seed": 3}, "offset": {"time_mode": "offset"}, "host": {"net": "host"}, "none": {"random_seed": None}}
     rows = caller.batch([{"id": name, "argv": ["true"], "policy": policy} for name, policy in jobs.items()], "--seed", "7", "--time-start", START)
@@ -251,7 +251,7 @@ TRICKS = ("second-listener", "moved-vdso", "bad-memory", "limits", "killed", "un
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-def test_init_serves_on(caller, programs, trick):
+def test_init_serves_other_requests_during_a_query(caller, programs, trick):
     result = chance(caller, programs, trick)
     assert result.outcome == "exit" and result.exit_code == 0, result.told
     assert "done 17356896" in result.stdout, result.told
@@ -265,7 +265,7 @@ def test_a_fork_bomb_that_asks_is_ended_by_the_timeout(caller):
     assert result.outcome == "timeout"
 
 
-def test_a_killed_asker_leaves_the_next_run_alone(caller):
+def test_killed_client_of_the_clock_does_not_disturb_the_next_run(caller):
     for _ in range(3):
         result = caller.run("--seed", "7", "--", "sh", "-c", "while :; do mktemp -u; done >/dev/null & kill -9 $$")
         assert result.outcome == "signal" and result.signal == 9
@@ -286,7 +286,7 @@ for path in ("/proc/self/mem", "/proc/1/mem", "/proc/sys/kernel/random/uuid", "/
     assert result.exit_code == 0 and result.stdout == "", result.told
 
 
-def test_what_another_command_draws_is_not_to_be_had():
+def test_random_bytes_of_another_command_are_unreachable():
     """A guest cannot take init's place as the one who answers: neither its descriptors nor its memory can be reached."""
     code = """
 import ctypes, os
@@ -444,7 +444,7 @@ def test_a_timer_of_a_process_comes_at_its_time_of_day(caller, start):
 
 
 @pytest.mark.parametrize("flags", ((), ("--time-mode", "virtual")), ids=("offset", "virtual"))
-def test_descriptors_of_others_are_init_s_to_take(caller, flags):
+def test_only_init_takes_descriptors_of_processes(caller, flags):
     """Not even its own: where the policy's filter leaves the call to init, the second refuses it."""
     code = "import ctypes, os; libc = ctypes.CDLL(None, use_errno=True); print(libc.syscall(438, os.pidfd_open(os.getpid()), 1, 0), ctypes.get_errno())"
     assert caller.python(code, "--time-start", "2025-01-01T00:00:00", *flags).stdout == "-1 1\n"
@@ -506,7 +506,7 @@ def test_sessions_repeat(caller):
 
 # What is not asked for
 
-def test_without_the_keys_nothing_is_different(caller):
+def test_without_seed_and_time_nothing_changes(caller):
     plans = {flags: caller.rollbox("policy", "plan", *flags.split()).stdout.decode() for flags in ("", "--seed 7")}
     assert "ask" not in plans[""].split("# seccomp")[1]
     assert "ask init" in plans["--seed 7"] and "ask supervisor" in plans["--seed 7"]
@@ -520,7 +520,7 @@ def test_without_the_keys_nothing_is_different(caller):
     (["--seed", "7", "--isolation", "process"], "random_seed"),
     (["--time-start", START, "--isolation", "process"], "time_start"),
 ))
-def test_what_is_missing_is_refused(caller, flags, word):
+def test_missing_kernel_features_are_refused(caller, flags, word):
     done = caller.rollbox("run", "--json", *flags, "--", "true")
     text = done.stdout + done.stderr
     assert b"feature_missing" in text and word.encode() in text, text
@@ -538,7 +538,7 @@ def test_with_an_image(caller):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: init's descriptors are to be seen")
-def test_commands_that_are_killed_on_their_way_leave_init_nothing():
+def test_commands_killed_at_start_leave_init_nothing():
     """A command's child has init's descriptors until it has the one that init is asked by."""
     killer = """
 import os, random, signal, time

@@ -143,13 +143,13 @@ def test_the_result_names_the_level(caller):
     assert determinism == {"level": "serial", "random_seed": "7", "time_start": START, "time_mode": "virtual"}
 
 
-def test_there_is_one_cpu(caller):
+def test_guest_sees_one_cpu(caller):
     code = "import os; print(os.sched_getaffinity(0)); os.sched_setaffinity(0, {0, 1}); print(os.sched_getaffinity(0))"
     assert caller.run(*SERIAL, "--", *PY, code).stdout == "{0}\n{0}\n"
 
 
 @pytest.mark.parametrize("flags", (["--serial"], ["--serial", "--time-start", START], ["--serial", "--time-mode", "virtual"]))
-def test_it_needs_a_virtual_clock(caller, flags):
+def test_serial_needs_a_virtual_clock(caller, flags):
     done = caller.rollbox("run", "--json", *flags, "--", "true")
     error = json.loads(done.stdout)["error"]
     assert error["code"] == "policy_invalid" and "time_mode" in error["message"], error
@@ -176,14 +176,14 @@ def test_init_serves_on(caller, trick):
 
 
 @pytest.mark.parametrize("trick", ("stopped", "killed", "held", "affinity", "execute", "futexes", "crowded-futex", "epoll"))
-def test_a_turn_is_not_kept(caller, programs, trick):
+def test_blocked_thread_gives_its_turn_up(caller, programs, trick):
     """Whatever becomes of the one whose turn it is, others have theirs."""
     result = caller.run("--readable", place() / "guests", *SERIAL, "--processes", "300", "--", programs["static"], trick)
     assert result.outcome == "exit" and result.exit_code == 0, result.told
     assert result.stdout.splitlines()[-1] == "done 100", result.told
 
 
-def test_a_bomb_is_ended_by_the_timeout(caller):
+def test_fork_bomb_is_ended_by_the_timeout(caller):
     code = "import os, time\nwhile True:\n  try:\n    os.fork(); time.sleep(0.001)\n  except OSError: pass\n"
     result = caller.run("--seed", "7", *SERIAL, "--timeout", "1", "--processes", "40", "--", *PY, code)
     assert result.outcome == "timeout"
@@ -225,7 +225,7 @@ print("done")
 """
 
 
-def test_a_session(caller):
+def test_session_commands_repeat(caller):
     done = caller.script(SESSION, START_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout == b"done\n"

@@ -106,14 +106,14 @@ def test_files_are_of_the_sandbox_s_time(caller, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_set_is_read_back(caller, mode):
+def test_set_file_times_are_read_back(caller, mode):
     dates = ["1999-01-01 00:00:00.123456789", "2024-12-31 23:59:59.000000000", "2025-01-01 00:00:05.000000001", "2025-06-01 12:00:00.500000000", "2033-03-03 03:03:03.300000000", "2100-01-01 00:00:00.000000000"]
     said = lines_of(caller, MODES[mode], "\n".join(f"touch -d '{date}' f; stat -c %y f; touch -a -d '2031-01-01 00:00:00' f; stat -c %y f; cp -p f g; stat -c %y g; tar cf t --format=posix f; rm f; tar xf t; stat -c %y f; touch -r f h; stat -c %y h" for date in dates))
     assert said == [f"{date} +0000" for date in dates for _ in range(5)]
 
 
 @pytest.mark.parametrize("mode", FUTURE)
-def test_a_start_in_the_future(caller, mode):
+def test_file_times_with_a_start_in_the_future(caller, mode):
     said = lines_of(caller, FUTURE[mode], "touch -d '2039-12-31 23:00:00' f; stat -c %y f; touch g; date -r g +%Y; find . -newer f -type f; touch -d '2027-01-01 00:00:00' h; stat -c %y h; sleep 0.1; touch f; find . -newer g -type f")
     assert said == ["2039-12-31 23:00:00.000000000 +0000", "2040", "./g", "2027-01-01 00:00:00.000000000 +0000", "./f"]
 
@@ -149,7 +149,7 @@ def test_shared_files_get_no_stamps_of_ours(caller, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_the_sandbox_is_made_with(caller, mode):
+def test_files_of_the_sandbox_have_the_start_time(caller, mode):
     """The clock begins in the same tick of the kernel's as /dev/pts and /proc/uptime are made in, or in the next."""
     for _ in range(25):
         for line in lines_of(caller, MODES[mode], "stat -c '%X %Y %Z' /dev/pts /proc/uptime /proc /proc/filesystems"):
@@ -252,7 +252,7 @@ os.mkdir("d")
 
 
 @pytest.mark.parametrize("mode", ("offset", "virtual"))
-def test_who_looks_again_is_told_the_same_until_it_changes(caller, mode):
+def test_repeated_stat_is_equal_until_a_change(caller, mode):
     """By the vDSO, without a question: whatever changes a file between two looks, they show what init says of it."""
     code = AGAIN + """
 ways = [
@@ -282,7 +282,7 @@ print("alike")
     assert result.stdout == "alike\n", result
 
 
-def test_who_looks_again_does_not_ask(caller):
+def test_repeated_stat_makes_no_request(caller):
     """Init is another process: each question would be a switch."""
     code = AGAIN + """
 def added(look):
@@ -297,7 +297,7 @@ print(added(by_glibc) < 100, added(asked) >= 1000)
     assert result.stdout == "True True\n", result
 
 
-def test_threads_that_look_while_it_is_told(caller):
+def test_threads_that_stat_during_a_request(caller):
     """What is written beside the code is never read half: each look shows a state that the file has been in, and never an earlier one than before."""
     code = AGAIN + """
 def look(seen):
@@ -323,13 +323,13 @@ print(all(len(seen) > 10 and {mt for mt, ct in seen[1:]} <= states | {seen[0][0]
     assert result.stdout == "True\n", result
 
 
-def test_a_jump_lies_between_what_comes_before_and_after(caller):
+def test_clock_jump_orders_file_times(caller):
     """Within one tick of the kernel's clock, and whatever is looked at first."""
     said = lines_of(caller, MODES["virtual"], "for i in 1 2 3 4 5 6 7 8; do echo x > f$i; sleep 1000; done; for i in 8 2 5 1 7 3 6 4; do echo $(($(stat -c %Y f$i) - $(date -d 2025-01-01 +%s))) f$i; done")
     assert said == [f"{(i - 1) * 1000} f{i}" for i in (8, 2, 5, 1, 7, 3, 6, 4)]
 
 
-def test_what_others_write_meanwhile(caller):
+def test_file_times_of_concurrent_writers(caller):
     """By a descriptor that was open long before: seen at the latest when the clock is about to move on."""
     said = lines_of(caller, MODES["virtual"], "(for i in 1 2 3 4; do echo $i; sleep 100; done) > log & sleep 250; s=$(stat -c %Y log); wait; e=$(stat -c %Y log); b=$(date -d 2025-01-01 +%s); echo $((s - b)) $((e - b))")
     assert said == ["200 300"]
@@ -399,7 +399,7 @@ def test_forks_of_one_that_was_made_ahead_have_its_times(mode):
 
 
 @pytest.mark.parametrize("way", ("fork", "reset", "wake"))
-def test_what_is_older_than_a_fork_stays_so(way, tmp_path, monkeypatch):
+def test_files_older_than_a_fork_stay_older(way, tmp_path, monkeypatch):
     """However often it is looked at, and whatever is changed of it but what is in it; also in the tick in which the fork's clock began, and beside a file of another layer with the same inode number."""
     from rollbox import Engine
 
@@ -454,7 +454,7 @@ def test_devices_are_the_same_in_every_fork(mode, runs):
         assert len(set(said)) == 1
 
 
-def test_what_nobody_has_looked_at_before_a_fork():
+def test_file_times_first_read_after_a_fork():
     with box_of(time_mode="virtual") as box:
         sh(box, "for i in $(seq 50); do echo > f$i; done")
         with contextlib.ExitStack() as stack:
@@ -462,7 +462,7 @@ def test_what_nobody_has_looked_at_before_a_fork():
             assert said[0] == said[1] and said[0].count("2025-01-01 00:00:00.") == 100 and said[0].count(" 2024-12-31 00:00:00.") == 50
 
 
-def test_hibernated_and_woken(tmp_path, monkeypatch):
+def test_file_times_survive_hibernation(tmp_path, monkeypatch):
     from rollbox import Engine
 
     monkeypatch.setenv("ROLLBOX_STORE", str(tmp_path / "store"))

@@ -120,7 +120,7 @@ def virtual(caller, programs, what, *flags, kind="static"):
     return caller.run("--readable", place() / "guests", *VIRTUAL, *flags, "--", programs[kind], what)
 
 
-def test_who_rests_now_and_then_keeps_its_order(caller):
+def test_sleeping_loops_keep_their_order(caller):
     """What is slow, as everything is on a machine that has too much to do, but comes to rest again and again: a long sleep ends where it belongs, though by the real clock it would have ended long before."""
     begun = time.perf_counter()
     sum(range(5_000_000))
@@ -319,7 +319,7 @@ for number in SELECT, PSELECT, PPOLL:
 
 
 @pytest.mark.parametrize("serial", (False, True))
-def test_what_is_left_of_a_wait_is_by_the_sandbox_clock(caller, serial):
+def test_remaining_wait_time_follows_the_sandbox_clock(caller, serial):
     """What a bare kernel writes back, but for the microseconds that pass there. Without serial, waits for descriptors that something else ends are not covered."""
     result = caller.run("--seed", "7", *VIRTUAL, *(("--serial",) if serial else ()), "--", *PY, LEFT)
     expected = []
@@ -458,7 +458,7 @@ print(int(time.time()))
 
 
 @pytest.mark.parametrize("way", BESIDE_OUTSIDE)
-def test_what_waits_beside_input_that_never_comes_ends(caller, way):
+def test_waits_beside_a_blocked_reader_end(caller, way):
     """A loop that waits for its time, and looks at its clock: it would for ever, as no time passes meanwhile."""
     with caller.start(*VIRTUAL, "--", *BESIDE_OUTSIDE[way]) as run:
         assert run.line() == str(START_S)
@@ -475,7 +475,7 @@ def test_init_serves_on(caller, programs, trick):
     assert result.stdout.splitlines()[-1] == "done 100", result.told
 
 
-def test_a_bomb_of_sleepers_is_ended_by_the_timeout(caller):
+def test_bomb_of_sleeping_processes_is_ended_by_the_timeout(caller):
     code = "import os, time\nwhile True:\n  try:\n    os.fork(); time.sleep(0.001)\n  except OSError: pass\n"
     result = caller.run("--seed", "7", *VIRTUAL, "--timeout", "1", "--processes", "40", "--", *PY, code)
     assert result.outcome == "timeout"
@@ -529,7 +529,7 @@ print("done")
 """
 
 
-def test_a_session(caller):
+def test_session_commands_share_the_clock(caller):
     done = caller.script(SESSION, START_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout == b"done\n"
@@ -689,7 +689,7 @@ select.select([], [], [], 10**6)
 
 
 @pytest.mark.parametrize("what, guest", (("thread", BESIDE_A_THREAD), ("killed", BESIDE_A_SIGNAL), ("id", UNDER_ANOTHERS_ID)))
-def test_who_waits_for_init_stands_still(caller, what, guest):
+def test_process_that_waits_for_init_counts_as_waiting(caller, what, guest):
     """In a pause: threads beside it, when another command is killed, and no other process that has got its id."""
     done = caller.script(HELD, what, guest)
     assert done.returncode == 0, done.stderr
@@ -717,7 +717,7 @@ with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="
 """
 
 
-def test_who_waits_for_its_client_does_so_beside_many_commands(caller):
+def test_wait_for_the_client_beside_many_commands(caller):
     """However many commands there were meanwhile: no time passes for them that did not for it."""
     done = caller.script(BESIDE_MANY)
     assert done.returncode == 0, done.stderr
@@ -807,7 +807,7 @@ for line in sys.stdin:
 """
 
 
-def test_who_sleeps_and_was_stopped_by_a_guest_stays_so(caller):
+def test_stopped_sleeping_process_stays_stopped(caller):
     """What the guest's SIGSTOP waits for is init; a pause in between must not take it for its own."""
     done = caller.script(STOPPED, STOPS)
     assert done.returncode == 0, done.stderr
@@ -840,7 +840,7 @@ with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="
 """
 
 
-def test_what_waits_beside_a_command_that_waits_for_its_client_ends(caller):
+def test_waits_beside_a_command_that_waits_for_its_client_end(caller):
     """A loop of events would for ever, if its clock stood still: of another command, and of another thread."""
     done = caller.script(BESIDE_A_CLIENT, LOOP)
     assert done.returncode == 0, done.stderr
@@ -854,7 +854,7 @@ def test_what_waits_beside_a_command_that_waits_for_its_client_ends(caller):
     ([*VIRTUAL, "--net", "host"], "feature_missing", "net host"),
     ([*VIRTUAL, "--isolation", "process"], "feature_missing", "isolation process"),
 ))
-def test_what_cannot_be_is_refused(caller, flags, code, word):
+def test_impossible_combinations_are_refused(caller, flags, code, word):
     done = caller.rollbox("run", "--json", *flags, "--", "true")
     error = json.loads(done.stdout)["error"]
     assert error["code"] == code and word in error["message"], error

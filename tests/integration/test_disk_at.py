@@ -48,7 +48,7 @@ def ended_by_limit(result):
     return (result.outcome, result.signal) == ("signal", signal.SIGXFSZ)
 
 
-def test_what_is_written_is_on_the_disk(box, store):
+def test_writes_are_on_the_disk(box, store):
     kind = os.popen(f"stat -f -c %T {store}").read().strip()
     if kind == "tmpfs":
         pytest.skip("needs disk: the tests' own directory is in memory")
@@ -67,7 +67,7 @@ def test_the_default_is_memory(engine, store):
     assert boxes(store) == []
 
 
-def test_of_a_command_line(caller, monkeypatch):
+def test_disk_at_from_the_command_line(caller, monkeypatch):
     monkeypatch.setenv("ROLLBOX_STORE", str(caller.directory() / "store"))
     done = caller.run("--disk-at", "store", "--", "sh", "-c", "stat -f -c %T /tmp; echo x > /tmp/f; cat /tmp/f")
     assert done.outcome == "exit" and done.stdout.split()[0] != "tmpfs" and done.stdout.split()[1] == "x", done
@@ -87,7 +87,7 @@ def test_private_files_of_others_in_a_grant(caller, monkeypatch, flag):
 
 
 @pytest.mark.parametrize("flag", ["--readable", "--writable", "--shared"])
-def test_a_store_that_comes_later_in_a_grant(caller, monkeypatch, flag):
+def test_store_made_later_inside_a_grant(caller, monkeypatch, flag):
     """A policy's sandboxes from before there was a store say nothing of those that begin when it is there."""
     home = caller.directory(0o755)
     monkeypatch.setenv("ROLLBOX_STORE", str(home / "below" / "store"))
@@ -98,7 +98,7 @@ def test_a_store_that_comes_later_in_a_grant(caller, monkeypatch, flag):
     assert [(row["outcome"], row["stdout"]) for _, row in sorted(rows.items())] == [("exit", f"{home}/below/*\n"), ("exit", ""), ("exit", f"{home}/below/store\n")], rows
 
 
-def test_states_are_as_in_memory(box, store):
+def test_snapshots_work_as_in_memory(box, store):
     box.exec("mkdir -p /tmp/a/b; echo first > /tmp/a/b/f; ln /tmp/a/b/f /tmp/link; mkfifo /tmp/fifo; setfattr -n user.x -v y /tmp/a 2>/dev/null; dd if=/dev/zero of=/tmp/big bs=1M count=8 2>/dev/null")
     base = box.snapshot()
     assert 8 * MIB < base.bytes < 9 * MIB and base.files >= 6
@@ -116,7 +116,7 @@ def test_states_are_as_in_memory(box, store):
         kid.close()
 
 
-def test_what_is_as_it_was_is_no_other_state(box):
+def test_unchanged_files_make_no_new_snapshot(box):
     first = box.snapshot()
     box.exec("true")
     assert box.snapshot().id == first.id
@@ -134,7 +134,7 @@ def test_long_chains_are_merged(box):
     assert box.exec("ls /tmp").text.split() == ["21", "22", "23"]
 
 
-def test_processes_are_captured_with_it(box):
+def test_processes_are_dumped_with_disk_files(box):
     process = box.spawn(["sh", "-c", "exec 5>/tmp/log; echo ready; read x; echo $x >&5; cat /tmp/log; read y"])
     assert process.stdout.readline() == b"ready\n"
     (kid,) = box.fork(1)
@@ -146,7 +146,7 @@ def test_processes_are_captured_with_it(box):
     kid.close()
 
 
-def test_sleep_and_wake(box, store):
+def test_hibernate_and_wake(box, store):
     box.exec("mkdir /tmp/d; echo kept > /tmp/d/f; chmod 400 /tmp/d/f")
     process = box.spawn(["sh", "-c", "echo ready; read x; echo woken $x"])
     assert process.stdout.readline() == b"ready\n"
@@ -198,7 +198,7 @@ def test_one_file_is_held_by_the_kernel(small):
     until(lambda: small.stat("/tmp/x").size == 64 * MIB)
 
 
-def test_who_reads_files_is_not_ended_with_those_who_wrote_them(small):
+def test_readers_are_not_ended_with_writers_over_the_limit(small):
     small.exec("mkdir /tmp/kept; for i in $(seq 200); do echo $i > /tmp/kept/$i; done; dd if=/dev/zero of=/tmp/large bs=1M count=24 2>/dev/null")
     for _ in range(3):
         writer = small.spawn(["sh", "-c", "i=0; while :; do dd if=/dev/zero of=/tmp/fill$i bs=1M count=4 2>/dev/null; i=$((i + 1)); done"])
@@ -211,7 +211,7 @@ def test_who_reads_files_is_not_ended_with_those_who_wrote_them(small):
         until(lambda: small.inspect()["disk_bytes"] < 32 * MIB)
 
 
-def test_who_writes_files_past_the_limit_is_ended(small):
+def test_writer_over_the_limit_is_ended(small):
     with pytest.raises(RollboxError):
         for i in range(400):
             small.write_file(f"/tmp/{i}", bytes(16 * MIB))
@@ -316,19 +316,19 @@ while True:
 """
 
 
-def test_what_moves_out_of_the_walks_way_counts(small):
+def test_moved_directories_count_in_the_usage(small):
     done = python(small, DODGES, timeout=120)
     assert ended_by_limit(done), done
     until(lambda: small.inspect()["disk_bytes"] > 64 * MIB)
     assert small.exec("rm -r /tmp/*; ls /tmp").text == ""
 
 
-def test_what_moves_out_of_the_walks_way_counts_in_one_run(engine):
+def test_moved_directories_count_in_one_run(engine):
     done = Sandbox(SMALL, engine=engine).run(["python3", "-I", "-S", "-c", DODGES], timeout=120)
     assert ended_by_limit(done), done
 
 
-def test_who_moves_directories_within_the_limit_is_not_ended(small, engine):
+def test_moving_directories_within_the_limit_is_allowed(small, engine):
     """What others take of the disk could be this one's, for all that can be known while directories move; so its processes stand still for a walk, and go on."""
     small.exec("mkdir -p /tmp/a /tmp/b/x; for i in $(seq 500); do echo $i > /tmp/b/x/$i; done")
     process = small.spawn(["sh", "-c", "echo ready; while [ ! -e /tmp/stop ]; do mv /tmp/b/x /tmp/a; mv /tmp/a/x /tmp/b; done; ls /tmp/b/x | wc -l"])
@@ -342,7 +342,7 @@ def test_who_moves_directories_within_the_limit_is_not_ended(small, engine):
         assert process.wait().exit_code == 0
 
 
-def test_a_walk_leaves_who_is_paused_paused(engine):
+def test_measuring_leaves_a_paused_session_paused(engine):
     """A pause for idleness is not waited for, so who has it is told to stand still for a walk like any other, and goes on with the next call, not before."""
     with Sandbox(SMALL, engine=engine, idle=0.02) as box, Sandbox(ON_DISK, engine=engine) as other:
         box.exec("mkdir -p /tmp/a /tmp/b/x; (while :; do mv /tmp/b/x /tmp/a; mv /tmp/a/x /tmp/b; done) >/dev/null 2>&1 & for i in $(seq 500); do echo $i > /tmp/b/$i; done")
@@ -352,7 +352,7 @@ def test_a_walk_leaves_who_is_paused_paused(engine):
             assert box.exec("ls /tmp/b /tmp/a | grep -c '[0-9]'").text == "500\n"
 
 
-def test_a_walk_for_files_that_are_gone_holds_nobody(failing, engine, store, tmp_path):
+def test_measuring_removed_files_delays_nothing(failing, engine, store, tmp_path):
     """While a job is under way, a sandbox is to be reset, then to stand still for a walk; what the reset brings back need not, and goes on."""
     release, begun = tmp_path / "release", tmp_path / "begun"
     with Sandbox(SMALL, engine=engine) as small, Sandbox(ON_DISK, engine=engine) as other:
@@ -430,7 +430,7 @@ def test_layers_count(small):
 # ---- what cannot be ------------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_is_refused(engine, monkeypatch, tmp_path):
+def test_impossible_settings_are_refused(engine, monkeypatch, tmp_path):
     def refusal(policy, kind):
         with pytest.raises(kind) as told:
             Sandbox(policy, engine=engine).run(["true"])
@@ -441,7 +441,7 @@ def test_what_cannot_be_is_refused(engine, monkeypatch, tmp_path):
     assert '"memory" or "store"' in refusal(Policy(disk_at="ram"), PolicyInvalid)
 
 
-def test_a_store_that_is_none(tmp_path, monkeypatch):
+def test_invalid_store_is_refused(tmp_path, monkeypatch):
     (tmp_path / "other").mkdir(mode=0o700)
     (tmp_path / "other" / "file").write_text("mine")
     monkeypatch.setenv("ROLLBOX_STORE", str(tmp_path / "other"))
@@ -470,7 +470,7 @@ def mounted(tmp_path):
         subprocess.run(["umount", "-l", place], check=True)
 
 
-def test_an_overlay_cannot_hold_it(mounted, tmp_path, monkeypatch):
+def test_file_system_without_overlay_support_is_refused(mounted, tmp_path, monkeypatch):
     for name in "luw":
         (tmp_path / name).mkdir()
     place = mounted("-t", "overlay", "overlay", "-o", f"lowerdir={tmp_path}/l,upperdir={tmp_path}/u,workdir={tmp_path}/w")
@@ -480,7 +480,7 @@ def test_an_overlay_cannot_hold_it(mounted, tmp_path, monkeypatch):
     assert told.value.code == "feature_missing" or "overlay" in str(told.value), told.value
 
 
-def test_a_full_disk_is_told(mounted, monkeypatch):
+def test_full_disk_is_reported(mounted, monkeypatch):
     place = mounted("-t", "tmpfs", "-o", "size=8m", "tmpfs")
     monkeypatch.setenv("ROLLBOX_STORE", str(place / "store"))
     with Engine() as engine:
@@ -574,7 +574,7 @@ def test_a_job_that_outlives_its_engine_finds_all_files(store, failing, tmp_path
 
 
 @pytest.mark.parametrize("who", ["engine", "gc"])
-def test_who_comes_later_sweeps(store, who):
+def test_next_engine_sweeps_leftovers(store, who):
     engine = Engine()
     box = Sandbox(ON_DISK, engine=engine)
     box.exec("mkdir /tmp/d; echo > /tmp/d/f; chmod 0 /tmp/d")
@@ -617,7 +617,7 @@ def test_a_measurer_that_is_killed_is_replaced(small, engine):
 # ---- who can reach it -----------------------------------------------------------------------------------------------------
 
 
-def test_nobody_else_reaches_it(engine, store):
+def test_other_users_cannot_reach_the_files(engine, store):
     with Sandbox(ON_DISK.replace(user="root"), engine=engine) as box, Sandbox(ON_DISK, engine=engine) as other:
         box.exec("cp /bin/sh /tmp/sh; chmod 6755 /tmp/sh; echo secret > /tmp/secret; chmod 777 /tmp/secret")
         for path in (store, store / "boxes"):
@@ -633,7 +633,7 @@ def test_nobody_else_reaches_it(engine, store):
 
 
 @pytest.mark.parametrize("mask", ["-landlock"])
-def test_nobody_else_reaches_it_without_landlock(caller, mask, monkeypatch):
+def test_other_users_cannot_reach_the_files_without_landlock(caller, mask, monkeypatch):
     """The mounts alone keep others' uppers out of sight."""
     monkeypatch.setenv("ROLLBOX_STORE", str(caller.directory() / "store"))
     monkeypatch.setenv("ROLLBOX_KFEAT", mask)

@@ -74,7 +74,7 @@ def test_clients_have_turns(caller):
         assert first.wait(last)["OUTCOME"] == EXIT
 
 
-def test_a_large_run_and_small_ones_both_go_on(caller):
+def test_large_and_small_runs_both_start(caller):
     """The small ones never leave room for the large one by themselves: as one ends, the next is there."""
     with engine(caller, budget="1G") as path, protocol.Client(path) as large, protocol.Client(path) as small:
         plan, whole = small.prepare(max_memory="128M"), large.prepare(max_memory="1G")
@@ -100,7 +100,7 @@ def test_a_large_run_and_small_ones_both_go_on(caller):
         assert large.wait(large.serial)["OUTCOME"] == EXIT
 
 
-def test_what_a_client_leaves_behind_blocks_nobody(caller):
+def test_queued_runs_of_a_lost_client_block_no_other(caller):
     """It goes with a queue, runs, and the first turn."""
     with engine(caller, budget="1G") as path, protocol.Client(path) as second:
         for _ in range(5):
@@ -180,7 +180,7 @@ def settled(client):
 
 
 @pytest.mark.parametrize("kind", ["status", "explain"])
-def test_a_client_that_never_reads_is_read_no_more(caller, kind):
+def test_replies_to_a_client_that_never_reads_are_bounded(caller, kind):
     """Its answers are bounded, others are served meanwhile, and once it reads it has all of them."""
     fields = [("POLICY", json.dumps({"env": {f"V{i}": "x" * 60 for i in range(300)}}))] if kind == "explain" else []
     n, request = (1000, protocol.EXPLAIN) if kind == "explain" else (20000, STATUS)
@@ -217,7 +217,7 @@ def test_results_that_nobody_reads_start_no_more_runs(caller):
         client.socket.close()
 
 
-def test_a_client_that_goes_with_answers_unread_frees_them(caller):
+def test_unread_results_of_a_lost_client_are_freed(caller):
     with engine(caller) as path, protocol.Client(path) as other:
         flood = Flood(path, 20000, STATUS)
         settled(other)

@@ -166,7 +166,7 @@ def test_a_server_without_an_id_in_the_user_namespace_is_refused(caller, strange
     assert done.returncode == 125 and b'"code":"engine_untrusted"' in done.stdout and b"user 65534" in done.stdout, done
 
 
-def test_an_engine_says_who_is_in_its_way(caller, stranger):
+def test_engine_names_the_owner_of_its_socket(caller, stranger):
     """A stranger's socket, or its lock, at the path that is to be served."""
     if caller.uid == 0:
         skip("root removes it")

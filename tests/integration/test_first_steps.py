@@ -176,7 +176,7 @@ def timeouts(record):
     return [step["action"]["timeout_ms"] for step in steps if step.get("action", {}).get("kind") == "exec"]
 
 
-def test_what_runs_once_has_a_default_timeout(tmp_path):
+def test_runs_have_a_default_timeout(tmp_path):
     """Recorded, for a record says what held: a run by itself, in a session, in a batch, from the command line."""
     Sandbox(record=str(tmp_path / "run")).run(["true"])
     assert timeouts(tmp_path / "run") == [300000]
@@ -209,7 +209,7 @@ def test_no_timeout_has_to_be_said():
         assert shell.run("echo hi").stdout == b"hi\n"
 
 
-def test_a_policys_timeout_goes_before_the_default_and_a_calls_before_both():
+def test_call_timeout_overrides_policy_and_default():
     assert Sandbox({"timeout": 0.3}).run("while :; do :; done").outcome is Outcome.TIMEOUT
     assert Sandbox({"timeout": "none"}).run("while :; do :; done", timeout=0.3).outcome is Outcome.TIMEOUT
     with Sandbox({"timeout": 0.3}) as box:

@@ -73,7 +73,7 @@ def test_without_a_seed_forks_differ_by_themselves():
         assert seed_of(box) is None and seed_of(kids[0]) is None and draw(kids[0]) != draw(kids[1])
 
 
-def test_chance_of_a_fork_is_not_written_to():
+def test_fork_random_state_is_read_only():
     with Sandbox(POLICY) as box:
         kid = box.fork()[0]
         for path in ("/dev/urandom", "/proc/sys/kernel/random/uuid"):

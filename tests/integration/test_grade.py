@@ -95,14 +95,14 @@ def test_an_attack_beside_an_honest_solution_does_not_hurt_it(box):
             assert result.ok and result.stdout == b"PASSED\n", (attack, result)
 
 
-def test_what_was_planted_is_named(box):
+def test_planted_files_are_named(box):
     box.exec(FIX + "; cd /tmp/repo; echo x >conftest.py; echo '[pytest]' >>setup.cfg; echo cheat >tests/test_calc.py; mkdir tests/runner", check=True)
     result = box.grade(HIDDEN, COMMAND)
     assert result.ok
     assert result.reset == ("/tmp/repo/conftest.py", "/tmp/repo/setup.cfg", "/tmp/repo/tests/runner", "/tmp/repo/tests/test_calc.py")
 
 
-def test_what_steers_verifiers_goes_back_to_what_it_was(box):
+def test_verifier_control_files_are_reset(box):
     script = "cd /tmp/repo; cat setup.cfg; ls -A . .git/hooks 2>/dev/null; true"
     honest = box.grade({}, script, text=True).stdout
     box.exec("""cd /tmp/repo; echo evil >>setup.cfg; echo evil >conftest.py; echo evil >pytest.ini; echo evil >tox.ini; mkdir -p .git/hooks pkg
@@ -118,7 +118,7 @@ def test_what_steers_verifiers_goes_back_to_what_it_was(box):
 
 
 @pytest.mark.parametrize("evil", ["echo 'gitdir: /tmp/evil' >.git", "ln -s /tmp/evil .git", "mkfifo .git", ":"])
-def test_a_git_directory_that_is_none(evil):
+def test_invalid_git_directory_is_refused(evil):
     with Sandbox() as box:
         box.exec("mkdir -p /tmp/repo/.git/hooks /tmp/evil; echo base >/tmp/repo/.git/config; echo evil >/tmp/evil/config", check=True)
         box.snapshot()
@@ -204,7 +204,7 @@ def test_without_a_snapshot_the_base_is_the_beginning():
         assert box.grade({}, "ls /tmp/repo", outputs=["/tmp/repo/a"]).stdout == b"a\n"
 
 
-def test_a_base_of_ones_own(box):
+def test_explicit_base_snapshot(box):
     box.write_file("/tmp/repo/conftest.py", "legitimate")
     base = box.snapshot()
     assert box.grade({}, "cat /tmp/repo/conftest.py", base=base).stdout == b"legitimate"
@@ -253,7 +253,7 @@ def test_paths_that_cannot_be_written(box):
         box.grade({"/usr/rollbox-test/x": ""}, "true")
 
 
-def test_a_full_disk_is_no_way_out(box):
+def test_full_disk_does_not_prevent_grading(box):
     box.exec(FIX + "; head -c 70000000 /dev/zero >/tmp/fill", timeout=60)
     for result in verdicts(box):
         assert result.ok, result

@@ -32,7 +32,7 @@ NOT_PLAIN = {
 
 
 @pytest.mark.parametrize("attack", NOT_PLAIN.values(), ids=NOT_PLAIN.keys())
-def test_an_output_that_is_no_plain_file_fails_with_a_reason(box, attack):
+def test_special_file_as_output_fails_with_a_reason(box, attack):
     box.exec(attack, check=True)
     grade = box.grade(HIDDEN, COMMAND, outputs=[OUT], timeout=30)
     assert isinstance(grade, Grade) and not grade.ok and grade.reason and grade.outcome is Outcome.EXIT
@@ -47,7 +47,7 @@ INSIDE = {
 
 
 @pytest.mark.parametrize("attack", INSIDE.values(), ids=INSIDE.keys())
-def test_a_directory_with_what_is_not_plain_never_raises(box, attack):
+def test_directory_with_special_files_never_raises(box, attack):
     box.exec(attack, check=True)
     for outputs in (["/tmp/w"], None):
         grade = box.grade(HIDDEN, COMMAND, outputs=outputs, timeout=30)
@@ -66,7 +66,7 @@ def test_an_honest_output_passes_and_asyncio_says_the_same(box):
     assert asyncio.run(judged()).reason
 
 
-def test_a_reward_that_a_process_left_behind_could_have_written_is_not_collected(box):
+def test_reward_from_a_leftover_process_is_not_collected(box):
     verifier = "mkdir /tmp/v; (while :; do echo 1 >/tmp/v/reward; done) >/dev/null 2>&1 & sleep 0.1; echo 0 >/tmp/v/reward"
     grade = box.grade({}, verifier, outputs=[OUT], collect=["/tmp/v/reward"])
     assert not grade.ok and grade.files == {} and "running" in grade.reason
@@ -74,7 +74,7 @@ def test_a_reward_that_a_process_left_behind_could_have_written_is_not_collected
 
 @pytest.mark.parametrize("planted", ["tests/__init__.py", "__init__.py", "sitecustomize/__init__.py", "SiteCustomize.PYC", "GNUmakefile", "package.json", "setup.py",
                                      "pytest.py", "json.py", "tests/unittest.py", "tests/test_evil.py", ".git/config", "bare/config", "x/__pycache__/a.pyc"])
-def test_what_steers_a_verifier_is_not_taken_from_a_directory(box, planted):
+def test_verifier_control_files_are_not_taken_from_a_directory(box, planted):
     box.exec(f"mkdir -p /tmp/w/bare/objects /tmp/w/bare/refs; touch /tmp/w/bare/HEAD; mkdir -p $(dirname /tmp/w/{planted}); echo evil >/tmp/w/{planted}", check=True)
     for outputs in (["/tmp/w"], None):
         grade = box.grade({"/tmp/w/tests/hidden.py": ""}, f"test -e /tmp/w/bare/HEAD && ! test -e /tmp/w/{planted}", outputs=outputs)

@@ -17,7 +17,7 @@ FILL = "mkdir -p /tmp/w; echo 42 >/tmp/w/out.txt; head -c 1G /dev/zero >/tmp/w/b
 
 @pytest.mark.filterwarnings("ignore::rollbox.UnsafeGrading")
 @pytest.mark.parametrize("keys", [{}, {"disk_at": "store"}], ids=["memory", "store"])
-def test_a_graded_that_has_filled_its_disk_is_graded(store, keys):  # noqa: F811
+def test_session_with_a_full_disk_is_graded(store, keys):  # noqa: F811
     """Its outputs are there to be read; what has no room is a reason. The named file is small, and passes."""
     with Engine() as engine, Sandbox(Policy(max_disk="24M", **keys), engine=engine) as box:
         box.snapshot("task")
@@ -28,7 +28,7 @@ def test_a_graded_that_has_filled_its_disk_is_graded(store, keys):  # noqa: F811
             assert not grade.ok, grade
 
 
-def test_a_graded_that_has_used_all_its_memory_is_graded():
+def test_session_without_free_memory_is_graded():
     with Sandbox(Policy(max_memory="64M", max_disk="32M")) as box:
         box.snapshot("task")
         box.exec("mkdir /tmp/w; echo 42 >/tmp/w/out.txt; head -c 30M /dev/zero >/tmp/w/big; python3 -c 'x = bytearray(1 << 30)'")

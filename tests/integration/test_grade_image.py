@@ -39,7 +39,7 @@ def test_an_honest_output_passes_in_an_image(box):
 
 @pytest.mark.parametrize("locked", [False, True], ids=["open", "locked"])
 @pytest.mark.parametrize("program", ["chmod", "sh", "cmp", "bash"])
-def test_a_program_of_the_image_that_the_graded_replaced_does_not_run(box, program, locked):
+def test_replaced_image_program_does_not_run_in_the_verifier(box, program, locked):
     box.exec("echo 41 >/task/out", check=True)
     if locked:
         box.exec("chmod 500 /verify", check=True)
@@ -52,6 +52,6 @@ def test_a_program_of_the_image_that_the_graded_replaced_does_not_run(box, progr
         assert box.grade({}, "! test -e /verify/ran", outputs=outputs).ok
 
 
-def test_a_program_that_the_graded_removed_is_there_for_the_verifier(box):
+def test_removed_image_program_is_there_for_the_verifier(box):
     box.exec(["/bin/busybox", "sh", "-c", "echo 42 >/task/out; /bin/busybox rm /bin/cmp /bin/sh"], check=True)
     assert box.grade({"/verify/expected": "42\n"}, "cmp /task/out /verify/expected", outputs=["/task/out"]).ok

@@ -74,7 +74,7 @@ def grade():
 
 @pytest.mark.filterwarnings("ignore::rollbox.UnsafeGrading")
 @pytest.mark.parametrize("options", WAYS.values(), ids=WAYS.keys())
-def test_a_program_that_the_verifier_runs_traces_nobody(grade, options):
+def test_child_of_the_verifier_cannot_trace(grade, options):
     result = grade(EACH_CALL, **options)
     tried = dict(line.split() for line in result.stderr.decode().splitlines())
     assert tried.pop("mem") == "EROFS"

@@ -50,7 +50,7 @@ def kin(engine):
     return found
 
 
-def test_processes_and_files_sleep_and_wake(box, engine, store):
+def test_processes_and_files_survive_hibernation(box, engine, store):
     asked = Asked.begin(box, "x = {'a': 1}", "f = open('/tmp/log', 'w')")
     asked("print('before', file=f, flush=True)")
     box.hibernate()
@@ -86,7 +86,7 @@ def test_commands_past_max_processes_and_daemons_wake(engine):
         assert len(box.processes()) == 5
 
 
-def test_what_is_asked_while_it_wakes_waits_for_that(box):
+def test_requests_during_a_wake_wait_for_it(box):
     process = box.spawn(["sh", "-c", "while read line; do echo $line; done"])
     for _ in range(30):
         box.hibernate()
@@ -99,7 +99,7 @@ def test_what_is_asked_while_it_wakes_waits_for_that(box):
         assert again.stdout.readline() == b"hello\n"
 
 
-def test_commands_under_way_are_cancelled_and_go_on(box):
+def test_waiting_commands_are_cancelled_and_their_processes_resume(box):
     process = box.spawn(["sh", "-c", "read line; echo $line; exit 7"])
     box.hibernate()
     with pytest.raises(Cancelled, match="put to sleep"):
@@ -111,7 +111,7 @@ def test_commands_under_way_are_cancelled_and_go_on(box):
     assert again.stdout.read() == b"hello\n"
 
 
-def test_a_moment_of_the_day_passes_while_it_sleeps(box):
+def test_deadlines_pass_during_hibernation(box):
     asked = Asked.begin(
         box,
         "import ctypes, os, struct, time; libc = ctypes.CDLL(None)",
@@ -152,7 +152,7 @@ def test_any_call_wakes(box):
     assert asked.id
 
 
-def test_snapshots_sleep_with_it(box):
+def test_snapshots_hibernate_with_their_session(box):
     asked = Asked.begin(box, "x = 1")
     sh(box, "echo one > /tmp/f")
     one = box.snapshot("one")
@@ -185,7 +185,7 @@ def test_files_of_every_kind(box):
         assert sh(box, LOOK).stdout == before
 
 
-def test_a_fork_that_slept_is_which_it_was(box):
+def test_hibernated_fork_keeps_its_index(box):
     kids = box.fork(2)
     for kid in kids:
         kid.hibernate()
@@ -194,7 +194,7 @@ def test_a_fork_that_slept_is_which_it_was(box):
         kid.close()
 
 
-def test_what_is_gone_stays_gone(engine, store, tmp_path):
+def test_closed_session_stays_closed_after_hibernation(engine, store, tmp_path):
     (tmp_path / "p" / "sub").mkdir(parents=True)
     (tmp_path / "p" / "gone").write_text("x")
     (tmp_path / "p" / "sub" / "kept").write_text("x")
@@ -210,7 +210,7 @@ def test_what_is_gone_stays_gone(engine, store, tmp_path):
         assert [str(row) for row in box.diff()] == before and len(before) > 4
 
 
-def test_many_sleep_at_once(engine, store):
+def test_many_sessions_hibernate_at_once(engine, store):
     with Sandbox(engine=engine) as parent:
         asked = Asked.begin(parent, "x = []")
         kids = parent.fork(8)
@@ -240,7 +240,7 @@ def test_files_alone(box):
     assert sh(box, "cat /tmp/f").stdout == "kept\n" and box.inspect()["processes"] == 0
 
 
-def test_what_cannot_be_captured_changes_nothing(box):
+def test_refused_hibernation_changes_nothing(box):
     asked = Asked.begin(box, "x = 3")
     box.spawn(["sh", "-c", "kill -STOP $$"])
     until(lambda: any(row["state"] == "T" for row in box.processes()))
@@ -249,7 +249,7 @@ def test_what_cannot_be_captured_changes_nothing(box):
     assert box.inspect()["state"] == "running" and asked("x") == "3"
 
 
-def test_it_ends_with_its_client_and_by_close(store):
+def test_hibernated_session_ends_with_its_client_and_by_close(store):
     engine = Engine()
     with Sandbox(engine=engine) as box, Sandbox(engine=engine) as other:
         box.hibernate()
@@ -295,7 +295,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_ends_the_writing_of_what_sleeps_by_itself(store, failing, tmp_path, call):
+def test_call_cancels_idle_hibernation(store, failing, tmp_path, call):
     """It goes on at once, the same processes: however long rollbox-store takes, which is stopped here."""
     stopped = tmp_path / "stopped"
     with Engine() as engine, Sandbox(engine=engine, hibernate_after=0.05) as box:
@@ -317,7 +317,7 @@ def test_a_call_ends_the_writing_of_what_sleeps_by_itself(store, failing, tmp_pa
     until(lambda: not asleep(store))
 
 
-def test_what_is_put_to_sleep_by_a_call_sleeps_first(store, failing, tmp_path):
+def test_explicit_hibernation_completes_before_a_wake(store, failing, tmp_path):
     stopped = tmp_path / "stopped"
     with Engine() as engine, Sandbox(engine=engine) as box:
         box.exec("sleep 1000 & echo $! > /tmp/pid")
@@ -333,7 +333,7 @@ def test_what_is_put_to_sleep_by_a_call_sleeps_first(store, failing, tmp_path):
             assert reading.result() and box.inspect()["pid"] != pid
 
 
-def test_one_wakes_while_the_last_other_falls_asleep(store, failing, tmp_path):
+def test_wake_during_the_hibernation_of_another_session(store, failing, tmp_path):
     """What its layers were made with is what it runs with: no launcher is let go of in between."""
     stopped = tmp_path / "stopped"
     with Engine() as engine, Sandbox(engine=engine) as box, Sandbox(engine=engine) as other:
@@ -413,7 +413,7 @@ def test_not_while_files_are_read(store, tmp_path):
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_detached_one_outlives_its_engine(store, tmp_path, how):
+def test_detached_hibernated_session_outlives_its_engine(store, tmp_path, how):
     socket = str(tmp_path / "socket")
     with Shared(socket) as first:
         box = Sandbox(engine=first.engine, name="kept", detached=True)
@@ -440,7 +440,7 @@ def test_a_detached_one_outlives_its_engine(store, tmp_path, how):
 
 
 @pytest.mark.parametrize("replaced", ["by another", "by one of the same number", "not"])
-def test_what_was_replaced_while_it_slept_is_a_conflict(store, tmp_path, replaced):
+def test_directory_replaced_during_hibernation_is_a_conflict(store, tmp_path, replaced):
     """Nothing in the directory is younger than the sandbox, which another engine wakes: it is not what the sandbox began with, all the same."""
     socket, granted, other = str(tmp_path / "socket"), tmp_path / "granted", tmp_path / "other"
     for path in (other, granted):
@@ -522,7 +522,7 @@ def test_results_outlive_their_engine(store, tmp_path):
         box.close()
 
 
-def test_what_nobody_can_wake_is_collected(store):
+def test_unwakeable_data_is_collected(store):
     engine = Engine()
     box = Sandbox(engine=engine)
     box.write_file("/tmp/f", b"x")
@@ -537,7 +537,7 @@ def test_what_nobody_can_wake_is_collected(store):
     assert asleep(store) == [] and store_tells("df")["asleep_bytes"] == 0 and list((store / "trash").iterdir()) == []
 
 
-def test_what_was_awake_when_its_engine_died_is_not_offered_again(store, tmp_path):
+def test_awake_session_of_a_killed_engine_is_not_offered_again(store, tmp_path):
     """Its last sleep is a state that it has run on from: it is over, as any that is awake then."""
     socket = str(tmp_path / "socket")
     fall_asleep(socket)
@@ -554,7 +554,7 @@ def test_what_was_awake_when_its_engine_died_is_not_offered_again(store, tmp_pat
         until(lambda: store_tells("gc") and not list((store / "woken").iterdir()))
 
 
-def test_a_wake_that_fails_leaves_it_asleep(store, tmp_path):
+def test_failed_wake_leaves_the_session_hibernated(store, tmp_path):
     """Also when it was noted already that it wakes."""
     socket = str(tmp_path / "socket")
     fall_asleep(socket)
@@ -584,7 +584,7 @@ def version_two(content):
 
 
 @pytest.mark.parametrize("change", [lambda content: content[:99] + bytes([content[99] ^ 1]) + content[100:], lambda content: content[:-70], version_two, lambda content: b""], ids=["flipped", "cut", "newer", "empty"])
-def test_gc_keeps_sleeping_sandboxes_that_it_cannot_read(store, tmp_path, change):
+def test_gc_keeps_unreadable_hibernated_sessions(store, tmp_path, change):
     """Of one that was to outlive its engine a bit flips, or a newer rollbox wrote it: that nobody wants it is not what it says."""
     socket = str(tmp_path / "socket")
     fall_asleep(socket)
@@ -656,7 +656,7 @@ def test_killed_on_the_way(store, failing, fault):
         subprocess.run([BUILD / "rollbox", "store", "fsck"], check=True, stdout=subprocess.DEVNULL)
 
 
-def test_what_has_no_policy_any_more_can_be_removed(store, tmp_path):
+def test_session_with_an_invalid_policy_can_be_removed(store, tmp_path):
     socket, granted = str(tmp_path / "socket"), tmp_path / "granted"
     granted.mkdir()
     with Shared(socket) as first:
@@ -796,7 +796,7 @@ def test_an_image_of_another_version_is_refused_in_words(store, tmp_path):
         box.close()
 
 
-def test_the_capturer_is_killed(store, failing, tmp_path):
+def test_killed_dump_worker_fails_the_hibernation(store, failing, tmp_path):
     with Engine() as engine, Sandbox(engine=engine) as box:
         asked = Asked.begin(box, "x = 3")
         pid = engine.status()["pid"]
@@ -835,7 +835,7 @@ def test_command_line(caller):  # noqa: F811
             engine.wait()
 
 
-def test_a_mode_that_somebody_else_changed_stays(store, tmp_path):  # noqa: F811
+def test_mode_changed_by_another_process_stays(store, tmp_path):  # noqa: F811
     """Of a file of the host's that a process has open, meanwhile: opening it again takes another for a moment."""
     shared = tmp_path / "shared"
     shared.mkdir()
@@ -851,7 +851,7 @@ def test_a_mode_that_somebody_else_changed_stays(store, tmp_path):  # noqa: F811
         assert (shared / "f").stat().st_mode & 0o7777 == 0o200
 
 
-def test_one_that_a_process_of_the_engine_before_still_has(store, tmp_path):
+def test_session_locked_by_a_process_of_the_last_engine(store, tmp_path):
     """A fork of that may not have run yet: what sleeps is not told to be lost, and is found when that has gone."""
     socket = str(tmp_path / "socket")
     with Shared(socket) as first:

@@ -101,7 +101,7 @@ def test_a_chain_is_bounded(box, store):  # noqa: F811
     assert asked.of(box)("d()") == before
 
 
-def test_what_is_changed_wholly_is_written_whole(box, store):  # noqa: F811
+def test_fully_changed_image_is_written_as_a_full_image(box, store):  # noqa: F811
     asked = Asked.begin(box, *BEGIN)
     box.hibernate()
     asked = asked.of(box)
@@ -151,7 +151,7 @@ def test_closing_leaves_nothing(engine, store):  # noqa: F811
     until(lambda: woken(store) == [] and list((store / "trash").iterdir()) == [])
 
 
-def test_what_an_engine_that_was_killed_had_woken_is_collected(store):  # noqa: F811
+def test_data_woken_by_a_killed_engine_is_collected(store):  # noqa: F811
     engine = Engine()  # noqa: F811
     box = Sandbox(engine=engine)  # noqa: F811
     asked = Asked.begin(box, *BEGIN)
@@ -259,7 +259,7 @@ def test_damage_is_refused(box, store, what):  # noqa: F811
     assert asked.of(box)("d()") == before
 
 
-def test_what_was_kept_is_gone(box, store):  # noqa: F811
+def test_missing_backing_data_is_written_again(box, store):  # noqa: F811
     """Nothing depends on woken/: without it all is written."""
     asked = Asked.begin(box, *BEGIN)
     box.write_file("/tmp/f", b"x")
@@ -274,7 +274,7 @@ def test_what_was_kept_is_gone(box, store):  # noqa: F811
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_fork_of_a_fork_sleeps_and_another_engine_wakes_it(store, tmp_path, how):  # noqa: F811
+def test_fork_of_a_fork_wakes_in_another_engine(store, tmp_path, how):  # noqa: F811
     """Its state is what has changed since another, which is put together for the store, and what it writes is noted. None of that is there when it wakes; its forks begin anew with it."""
     socket = str(tmp_path / "socket")
 
@@ -318,7 +318,7 @@ def test_a_fork_of_a_fork_sleeps_and_another_engine_wakes_it(store, tmp_path, ho
 
 
 @pytest.mark.long
-def test_one_with_hundreds_of_states_wakes(box):
+def test_session_with_hundreds_of_snapshots_wakes(box):
     """Each with files of its own, for which its launcher makes layers: more than its socket has room for."""
     asked, n = Asked.begin(box, "x = 0"), repeat_count(300, 20)
     for i in range(n):

@@ -87,7 +87,7 @@ with Sandbox(policy) as box:
 """
 
 
-def test_a_sandbox_beside_one_that_hoards_goes_on(caller):
+def test_sandbox_beside_a_hoarding_one_is_not_disturbed(caller):
     """It has open directories of an overlay, too, but fewer; the files of the one that is ended stay."""
     directory = caller.directory(0o755)
     environment = caller.environment(ROLLBOX_LIBRARY=str(binaries() / "librollbox.so"), PYTHONPATH=str(TREE / "python"))

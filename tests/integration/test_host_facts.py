@@ -81,7 +81,7 @@ def before_and_after_work(program, policy):
 
 
 @pytest.mark.parametrize("net", ["none", "loopback"])
-def test_what_changes_with_the_host_is_listed(net):
+def test_host_dependent_facts_are_listed(net):
     before, found = before_and_after_work(WALK, Policy(net=net))
     changed = {path.removeprefix("/proc/").removeprefix("self/") for path in found if found[path] != before.get(path)}
     # The guest's own: new with each look, and the sockets that it has itself.

@@ -72,7 +72,7 @@ def test_the_budget_is_what_the_group_leaves(caller, engine):
     assert 0 < status["memory_budget_bytes"] < LIMIT
 
 
-def test_what_the_group_has_no_memory_for_is_no_result(caller, engine):
+def test_run_killed_by_group_oom_is_an_error(caller, engine):
     """It is an error of the infrastructure, whether the kernel takes the command or a child of it; the sandbox's own limit is an outcome as ever."""
     run = ("--engine", engine, "--memory", "512M", "--")
     result = caller.run(*run, "python3", "-c", EATS)
@@ -84,7 +84,7 @@ def test_what_the_group_has_no_memory_for_is_no_result(caller, engine):
     assert caller.run("--engine", engine, "--memory", "32M", "--", "python3", "-c", EATS).outcome == "out_of_memory"
 
 
-def test_nor_is_that_of_a_command_in_a_sandbox_that_lives(ask):
+def test_session_command_killed_by_group_oom_is_an_error(ask):
     def run(*argv):
         return json.loads(ask("exec", "--json", "box", "--", *argv).stdout)
 
@@ -96,7 +96,7 @@ def test_nor_is_that_of_a_command_in_a_sandbox_that_lives(ask):
     assert run("cat", "/tmp/kept")["stdout"] == "kept\n"
 
 
-def test_who_has_only_met_its_limit_with_files_is_left_alone(caller, engine, ask):
+def test_sandbox_at_its_limit_by_page_cache_is_not_ended(caller, engine, ask):
     """The kernel tells all groups below the one that is out of memory; one that read more files than its limit bears has counted hits, and has lost nobody."""
     assert ask("create", "--name", "box", "--memory", "32M").returncode == 0
     assert ask("exec", "-d", "box", "--", "sleep", "1000").returncode == 0
@@ -126,7 +126,7 @@ def eater(tmp_path):
     return Policy(max_memory="64M", fs_shared=[str(tmp_path)]), ["python3", "-c", f"open('{tmp_path}/go').read(); {EATS}"]
 
 
-def test_a_limit_that_was_met_while_the_engine_was_kept_from_looking(tmp_path, eater):
+def test_limit_reached_while_the_engine_was_stopped(tmp_path, eater):
     """The command's own, though its group has been empty since."""
     policy, argv = eater
     with Engine() as engine, ThreadPoolExecutor(1) as pool:

@@ -1042,7 +1042,7 @@ def test_posix_queues_are_not_there(caller):
     assert result.stdout == "-1 ENOSYS\n" * 2, result.told
 
 
-def test_disks_and_swap_of_the_host_are_not_told(caller):
+def test_disks_and_swap_of_the_host_are_hidden(caller):
     """Names and sizes of the one, and how much is used of the other, which tells what the host and other sandboxes do."""
     result = caller.run("--", "cat", "/proc/partitions", "/proc/swaps", "/proc/diskstats", "/proc/interrupts")
     assert (result.outcome, result.exit_code, result.stdout) == ("exit", 0, ""), result.told
@@ -1299,7 +1299,7 @@ def few_files():
     ],
     ids=["inotify", "timers"],
 )
-def test_what_is_counted_by_user_is_not_used_up(caller, kind, honest):
+def test_per_user_kernel_counts_are_not_used_up(caller, kind, honest):
     """Inotify instances and timers are counted for a user as a whole: one sandbox cannot take those of another or of the caller."""
     program = guest("memory_load")
     with caller.start("--readable", program.parent, "--", program, kind, "200000") as first:

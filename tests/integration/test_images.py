@@ -355,7 +355,7 @@ def test_wrong_diff_id_is_refused(store):
     assert "layer 2 " in store.refused("image", "import", "--name", "a", store.archive(oci_blobs([BASE, layer(entry("x", b"x"))], config=config)))
 
 
-def test_what_is_no_image(store, caller):  # noqa: F811
+def test_invalid_images_are_refused(store, caller):  # noqa: F811
     path = store.home / "x.tar"
     for content in (b"", b"\0" * 10240, b"no tar at all" * 1000, layer(entry("a", b"a")), write_oci(path, {"index.json": b"[[[["}).read_bytes(),
                     write_oci(path, {"manifest.json": b"[]"}).read_bytes(), write_oci(path, {"index.json": b'{"manifests":[{"digest":"md5:x"}]}'}).read_bytes()):

@@ -67,14 +67,14 @@ def lie(fuzzer, name):
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_a_record_that_lies_is_not_imported(fuzzer, engine, name):
+def test_false_record_is_not_imported(fuzzer, engine, name):
     done = engine("import", "--name", "box", lie(fuzzer, name).write(engine.directory / "case.live"))
     assert done.returncode == 125 and LIES[name][1] in done.stderr, done.stderr
     assert not list((engine.store / "asleep").iterdir())
 
 
 @pytest.mark.parametrize("name", [name for name in LIES if name not in ("no name", "a text that turns around")])
-def test_a_record_that_was_made_to_lie_in_the_store_is_not_woken(fuzzer, engine, name):
+def test_record_falsified_in_the_store_is_not_woken(fuzzer, engine, name):
     path = record_fuzz.Case(fuzzer.files[0]).write(engine.directory / "case.live")
     assert engine("import", "--name", "box", path).returncode == 0
     fuzzer.tamper(lie(fuzzer, name))

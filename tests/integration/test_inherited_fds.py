@@ -31,7 +31,7 @@ def test_limits_of_a_shell(caller, letter, value):
 
 
 @pytest.mark.parametrize("letter, value", LIMITS)
-def test_hard_limits_are_told_unless_they_can_be_undone(caller, letter, value):
+def test_hard_limits_are_reported_unless_they_can_be_raised(caller, letter, value):
     told = low(caller, f"ulimit -{letter} {value}")
     guest = under(caller, f"ulimit -{letter} {value}", "run", "--", "bash", "-c", f"ulimit -S -{letter}").stdout.decode().strip()
     if f"ulimit -{letter}" in told:

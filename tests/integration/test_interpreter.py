@@ -288,7 +288,7 @@ def told(result):
 
 
 @pytest.mark.parametrize("name", sample_cases(PROGRAMS))
-def test_cannot_be_told_from_a_new_one(engine, sandbox, name):
+def test_warm_interpreter_equals_a_cold_one(engine, sandbox, name):
     code = PROGRAMS[name]
     before = count(engine)
     mine = sandbox.run_code(code, ["a", "b c"], stdin=INPUT)
@@ -319,7 +319,7 @@ TIMES = re.compile(rb"\d+\.\d+s")
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_cannot_be_told_from_a_new_one(engine, name):
+def test_file_in_a_warm_interpreter_equals_a_cold_one(engine, name):
     files = {"other.py": "x = 5"}
     before = count(engine)
     (mine,) = run_many([{"code": FILES[name], "language": "python", "files": files}], policy=POLICY, engine=engine)
@@ -344,7 +344,7 @@ def test_a_library_that_a_program_changes_is_imported_as_it_is_then(engine):
     assert count(engine) == before + 3
 
 
-def test_chance_is_new_each_time(sandbox):
+def test_random_values_differ_between_runs(sandbox):
     code = "import os, random, uuid, tempfile; print(os.urandom(8).hex(), random.random(), uuid.uuid4(), tempfile.mktemp())"
     seen = [sandbox.run_code(code, text=True).stdout.split() for _ in range(20)]
     assert all(len(set(column)) == 20 for column in zip(*seen)), seen
@@ -411,7 +411,7 @@ def test_packages_of_the_run(engine):
     ({"time_start": "2025-01-01T00:00:00", "time_mode": "virtual", "serial": True}, {}),
     ({"isolation": "process"}, {}),
 ], ids=["env", "serial", "process"])
-def test_where_it_would_not_be_right(engine, policy, options):
+def test_warm_interpreter_is_not_used_where_it_would_differ(engine, policy, options):
     """There a new one is started."""
     box = Sandbox({**POLICY, **policy}, engine=engine)
     before = count(engine)
@@ -505,7 +505,7 @@ os.write(1, b"restored?")
     ("os.kill(os.getpid(), 9)", "ended at its start"),
     ("libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p; libc.mmap(0x200000, 4096, 3, 0x32, -1, 0)", "memory at 0x200000"),
 ], ids=lambda value: value if " " in value and len(value) < 30 else "")
-def test_what_cannot_be_captured(trick, why):
+def test_undumpable_interpreter_runs_cold(trick, why):
     """It is refused in words, and the code is run all the same. The guest, which may be anything, can make an interpreter that is of no use, and nothing worse."""
     place = Path("/var/tmp") / f"fake-{os.getpid()}-{abs(hash(trick))}"
     place.mkdir(mode=0o755)
@@ -531,7 +531,7 @@ def test_what_cannot_be_captured(trick, why):
         place.rmdir()
 
 
-def test_one_that_is_never_ready_is_not_waited_for():
+def test_runs_do_not_wait_for_an_interpreter_that_never_starts():
     """A run that came while it was made does not wait for one beside it, which could take for ever."""
     place = Path("/var/tmp") / f"slow-{os.getpid()}"
     place.mkdir(mode=0o755)
@@ -559,7 +559,7 @@ def test_one_that_is_never_ready_is_not_waited_for():
         place.rmdir()
 
 
-def test_killed_while_it_is_captured():
+def test_interpreter_killed_during_its_dump():
     """Whatever dies on the way, code is run, and nothing stays behind."""
     for victim in ("rollbox-capture", "rollbox-launch"):
         with Engine() as engine:

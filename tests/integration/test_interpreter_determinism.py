@@ -94,7 +94,7 @@ def test_not_a_byte_tells_whether_it_was_kept(engine, part):
             assert told(mine[name]) == told(box.run(["python3", "-c", PROGRAMS[name], "a", "b c"], stdin=INPUT)), name
 
 
-def test_nor_of_a_file(engine):
+def test_seeded_file_in_a_warm_interpreter_equals_a_cold_one(engine):
     files = {"other.py": "x = 5"}
     (first,) = run_many([{"code": "import os; print([(os.stat(n).st_mtime_ns, os.stat(n).st_ctime_ns) for n in ('main.py', 'other.py', '.')])", "language": "python", "files": files}], policy=policy_of(VIRTUAL), engine=engine)
     with kept(VIRTUAL) as (ready, box):
@@ -110,7 +110,7 @@ def test_nor_of_a_file(engine):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_chance_is_the_seeds(engine, level):
+def test_random_values_follow_the_seed(engine, level):
     """The same for the same seed, whatever runs before and beside; another for another; and what python3 draws that is started as a command."""
     keys = LEVELS[level]
     anew = Sandbox(policy_of(keys), engine=engine).run_code(CHANCE + ADDRESSES, stdin="x")
@@ -151,7 +151,7 @@ def test_imports_look_at_the_clock_as_often(engine, name):
         assert mine == result(anew) == result(box.run(["python3", "-c", code])) and anew.ok
 
 
-def test_what_waits_is_ended_by_the_virtual_clock():
+def test_waits_end_by_the_virtual_clock():
     code = ("import queue, select, signal, threading, time\nt = time.time()\nprint(threading.Event().wait(100), select.select([], [], [], 50), round(time.time() - t))\n"
             "signal.signal(signal.SIGALRM, lambda *_: print('alarm', round(time.time() - t)))\nsignal.alarm(1000)\nsignal.pause()\n"
             "import asyncio\nasync def main():\n    await asyncio.gather(*(asyncio.sleep(n) for n in (300, 100)))\nasyncio.run(main())\nprint(round(time.time() - t))\n"
@@ -163,7 +163,7 @@ def test_what_waits_is_ended_by_the_virtual_clock():
         assert "alarm 1150" in next(iter(mine))[3].decode()
 
 
-def test_the_real_clock_goes_on_from_the_start():
+def test_real_clock_continues_from_the_start_time():
     with kept(OFFSET) as (_, box):
         for _ in range(5):
             seconds = float(box.run_code("import time; print(time.time() - 1735689600)", text=True).stdout)

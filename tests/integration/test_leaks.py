@@ -178,7 +178,7 @@ def test_killed_client_leaves_nothing(caller):
     assert files_of(caller) <= before and mounts() <= mounted
 
 
-def test_everything_killed_is_swept(caller):
+def test_leftovers_of_killed_processes_are_swept(caller):
     """Engine and janitor killed together leave groups at most, and the next engine's first run sweeps them."""
     with caller.start("--", "sh", "-c", "echo up; sleep 1000") as run:
         assert run.line() == "up"

@@ -691,7 +691,7 @@ def test_no_core_file(caller):
     assert os.listdir(grant) == []
 
 
-def test_what_is_granted_is_not_memory(caller):
+def test_granted_files_do_not_count_as_memory(caller):
     """What lies on the host's file system is not counted as the sandbox's own, whichever path shows it."""
     for path in ("/tmp", "/var/tmp"):
         done = caller.rollbox("run", "--memory", "32M", "--readable", path, "--", "sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done; echo done", env=caller.environment(ROLLBOX_KFEAT="-cgroup"))

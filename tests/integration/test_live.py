@@ -84,7 +84,7 @@ def closing(boxes):
 
 # Forks
 
-def test_a_fork_goes_on_where_its_origin_was():
+def test_fork_resumes_where_its_origin_was():
     with Sandbox() as box:
         origin = Asked.begin(box, "x = [1, 2, 3]")
         with closing(box.fork(2)) as kids:
@@ -121,7 +121,7 @@ def test_forks_are_forked_again_to_any_depth():
         assert sh(at, "cat /tmp/path").stdout.split() == [str(depth) for depth in range(12)]
 
 
-def test_how_children_ended_is_told_in_forks_of_forks():
+def test_forks_of_forks_know_how_children_ended():
     with Sandbox() as box:
         origin = Asked.begin(
             box,
@@ -135,7 +135,7 @@ def test_how_children_ended_is_told_in_forks_of_forks():
 
 
 @pytest.mark.long
-def test_many_that_live_leave_the_engine_time():
+def test_many_sessions_do_not_load_the_engine():
     """Whose memory no cgroup counts is looked at; however many live, and do nothing, that is a part of the engine's time: a third, and what else it does."""
     def used(engine):
         fields = Path(f"/proc/{engine.pid}/stat").read_text().rpartition(")")[2].split()
@@ -190,7 +190,7 @@ def test_forks_share_nothing():
             assert len(host) == 3
 
 
-def test_a_fork_of_a_snapshot_is_of_that_moment():
+def test_fork_of_a_snapshot_has_the_memory_of_that_moment():
     with Sandbox() as box:
         origin = Asked.begin(box, "x = 'then'")
         then = box.snapshot("then")
@@ -202,7 +202,7 @@ def test_a_fork_of_a_snapshot_is_of_that_moment():
         assert origin("x") == "'now'"
 
 
-def test_what_runs_in_a_fork_ends_as_any_command():
+def test_command_in_a_fork_ends_like_any_command():
     with Sandbox() as box:
         origin = Asked.begin(box, "import sys")
         with closing(box.fork(3)) as kids:
@@ -221,7 +221,7 @@ def test_what_runs_in_a_fork_ends_as_any_command():
         assert origin.process.wait().stdout == b"done\n"
 
 
-def test_a_copy_is_found_whatever_has_become_of_it():
+def test_forked_command_is_found_after_its_end():
     """Who has its origin need not ask what it is like; but whether it runs, and whether its input has been given to somebody."""
     with Sandbox() as box:
         origin = Asked.begin(box, "import sys")
@@ -241,7 +241,7 @@ def test_a_copy_is_found_whatever_has_become_of_it():
             kids[0].process(origin.id)
 
 
-def test_forks_take_turns_with_more_holders_than_are_kept():
+def test_forks_of_more_snapshots_than_zygotes():
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin, states = Asked.begin(box, "x = 0"), []
         for i in range(36):
@@ -269,7 +269,7 @@ def test_more_pipes_than_a_message_brings_are_refused():
         assert box.snapshot().processes == 50
 
 
-def test_a_poll_without_end_goes_on_in_a_fork_of_a_second_capture():
+def test_endless_poll_resumes_in_a_fork_of_a_second_snapshot():
     """By then the kernel has it as restart_syscall, of which nobody could tell what it is."""
     poll = "import ctypes; libc = ctypes.CDLL(None, use_errno=True); print('ready', flush=True); print(libc.poll((ctypes.c_int * 2)(0, 1), 1, -1), ctypes.get_errno(), flush=True)"
     with Sandbox() as box:
@@ -284,7 +284,7 @@ def test_a_poll_without_end_goes_on_in_a_fork_of_a_second_capture():
                 assert one.stdout.readline() == b"1 0\n"
 
 
-def test_a_time_out_goes_on_in_a_fork():
+def test_timeout_continues_in_a_fork():
     with Sandbox() as box:
         process = box.spawn([*PYTHON, "import time; print('up', flush=True); time.sleep(1000)"], timeout=8)
         assert process.stdout.readline() == b"up\n"
@@ -296,7 +296,7 @@ def test_a_time_out_goes_on_in_a_fork():
 
 # Shells
 
-def test_a_shell_goes_on_in_a_fork():
+def test_shell_resumes_in_a_fork():
     with Sandbox() as box:
         shell = box.shell()
         shell.run("x=5; f() { echo \"f $x $PWD\"; }; mkdir -p /tmp/d && cd /tmp/d; exec 9> /tmp/d/open")
@@ -318,7 +318,7 @@ def test_a_shell_goes_on_in_a_fork():
             box.shell(shell.id, cwd="/")
 
 
-def test_a_shell_goes_on_after_a_reset():
+def test_shell_resumes_after_a_reset():
     with Sandbox() as box:
         shell = box.shell()
         shell.run("n=1; echo one > /tmp/f")
@@ -333,7 +333,7 @@ def test_a_shell_goes_on_after_a_reset():
 
 # Resets
 
-def test_a_reset_brings_memory_and_files_back():
+def test_reset_restores_memory_and_files():
     with Sandbox() as box:
         origin = Asked.begin(box, "f = open('/tmp/f', 'w+')", "f.write('one')", "f.flush()", "x = {'a': 1}")
         at, asked = box.snapshot(), origin
@@ -352,7 +352,7 @@ def test_a_reset_brings_memory_and_files_back():
             assert sh(box, "cat /tmp/f; ls /tmp").stdout == "onef\n"
 
 
-def test_a_reset_without_a_snapshot_is_to_the_last_one():
+def test_reset_without_a_name_uses_the_last_snapshot():
     with Sandbox() as box:
         origin = Asked.begin(box, "x = 1")
         box.snapshot()
@@ -367,7 +367,7 @@ def test_a_reset_without_a_snapshot_is_to_the_last_one():
             assert origin.of(kids[0])("x") == "1"
 
 
-def test_a_reset_between_states_with_and_without_processes():
+def test_reset_between_snapshots_with_and_without_processes():
     with Sandbox() as box:
         empty = box.snapshot()
         origin = Asked.begin(box, "x = 1")
@@ -402,7 +402,7 @@ def test_files_alone():
             box.snapshot(processes="none")
 
 
-def test_a_session_in_which_nothing_runs_has_no_processes_in_its_states():
+def test_snapshot_of_an_idle_session_has_no_processes():
     with Sandbox() as box:
         sh(box, "echo x > /tmp/f")
         box.write_file("/tmp/g", b"y")
@@ -416,7 +416,7 @@ def test_a_session_in_which_nothing_runs_has_no_processes_in_its_states():
         assert two.processes == 0 and not two.live
 
 
-def test_what_is_about_files_stops_nothing():
+def test_file_operations_pause_nothing():
     with Sandbox() as box:
         origin = Asked.begin(box, "x = 1", "open('/tmp/f', 'w').write('x')")
         assert [change.path for change in box.diff()] == ["/tmp/f"]
@@ -444,7 +444,7 @@ def test_a_tree_with_pipes():
         assert line.wait().stdout == b"1 one: a\n"
 
 
-def test_what_a_command_left_running_goes_on():
+def test_background_processes_resume_in_a_fork():
     server = "import os, time\nfor i in range(1 << 30):\n    print(i, flush=True)\n    open('/tmp/at.new', 'w').write(str(i)); os.rename('/tmp/at.new', '/tmp/at')\n    time.sleep(0.01)\n"
     with Sandbox() as box:
         box.write_file("/tmp/server.py", server.encode())
@@ -471,7 +471,7 @@ def test_threads():
                 assert one("threading.active_count()") == "7"
 
 
-def test_a_program_that_never_waits():
+def test_busy_program_is_snapshotted():
     with Sandbox() as box:
         process = box.spawn([*PYTHON, "n = 0\nwhile True:\n    n += 1\n    if n % 100000 == 0: print(f'{n}\\n', end='', flush=True)"])
         process.stdout.readline()
@@ -514,7 +514,7 @@ def test_files_in_use_by_an_agent_do_not_matter():
 
 # What is refused
 
-def test_what_cannot_be_captured_is_named_and_nothing_has_changed():
+def test_refused_snapshot_names_the_cause_and_changes_nothing():
     with Sandbox() as box:
         origin = Asked.begin(box, "x = 1")
         other = Asked.begin(box, "import os", "fd = os.open('/tmp', os.O_PATH)")
@@ -548,7 +548,7 @@ def test_watches_that_are_refused(state, problem, why, after):
 
 # Killed
 
-def test_a_killed_capturer_is_told_of_and_nothing_stands_still():
+def test_killed_dump_worker_is_reported_and_leaves_nothing_paused():
     """Where it was just making a call in a process, that would not go on as it was: its command fails, and is not said to have ended by itself. Nothing waits for it."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         setup = ("x = bytearray(64 << 20)", "x[::4096] = b'1' * (len(x) // 4096)")
@@ -593,7 +593,7 @@ def state_of(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_a_capturer_killed_while_a_twin_stands_leaves_nothing_that_runs():
+def test_dump_worker_killed_beside_a_copy_leaves_no_process():
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin = Asked.begin(box, "x = bytearray(b'1' * (96 << 20))")
         host_pid, = (row["host_pid"] for row in box.processes())
@@ -628,7 +628,7 @@ def test_a_capturer_killed_while_a_twin_stands_leaves_nothing_that_runs():
             assert origin.of(kids[0])("len(x)") == str(96 << 20)
 
 
-def test_a_killed_holder_is_started_anew():
+def test_killed_zygote_is_restarted():
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin = Asked.begin(box, "x = 1")
         at = box.snapshot()
@@ -646,7 +646,7 @@ def held(engine):
     return children(engine.pid, "rollbox-hold")
 
 
-def test_a_box_that_waits_for_the_next_fork():
+def test_prefork_serves_the_next_fork():
     """From the second fork of a state on there is one, for a second, which is nobody's: its death, or that of the state, is nobody's loss."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin = Asked.begin(box, "x = 1")
@@ -690,7 +690,7 @@ def test_a_box_that_waits_for_the_next_fork():
     wait_gone(family)
 
 
-def test_a_killed_init_of_a_fork_is_its_end_alone():
+def test_killed_init_of_a_fork_ends_only_that_fork():
     with Sandbox() as box:
         origin = Asked.begin(box, "x = 1")
         with closing(box.fork(2)) as kids:
@@ -702,7 +702,7 @@ def test_a_killed_init_of_a_fork_is_its_end_alone():
             assert sh(kids[0], "echo on").stdout == "on\n" and not kids[0].processes()
 
 
-def test_an_init_killed_while_it_is_captured():
+def test_init_killed_during_a_dump():
     with Sandbox() as box:
         for _ in range(10):
             Asked.begin(box, "x = bytearray(32 << 20)", "x[::4096] = b'1' * (len(x) // 4096)")
@@ -727,7 +727,7 @@ def test_with_the_engine_everything_goes():
     wait_gone(family)
 
 
-def test_what_a_restored_process_writes_to_its_mapped_files_is_seen():
+def test_mapped_file_writes_of_a_restored_process_are_seen():
     """They are copied up while it is restored: written to in place, they look as they did when its box was ready."""
     with Sandbox() as box:
         origin = Asked.begin(box, "import mmap", "f = open('/tmp/mapped', 'w+b')", "f.write(b'a' * 40960)", "f.flush()", "m = mmap.mmap(f.fileno(), 40960)")
@@ -779,7 +779,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize("code, answer", [(COUNTER, "True"), (WAITER, "[]")])
-def test_twins_are_of_one_moment_and_nobodys_children(code, answer):
+def test_copies_are_of_one_moment_and_have_no_parent(code, answer):
     with Sandbox(Policy(max_memory="1G")) as box:
         process = Asked(box.spawn([*PYTHON, code]))
         assert process("") == answer
@@ -790,7 +790,7 @@ def test_twins_are_of_one_moment_and_nobodys_children(code, answer):
         until(lambda: not [row for row in box.processes() if row["state"] in "tT"])
 
 
-def test_twins_leave_nothing():
+def test_copies_leave_nothing():
     with Sandbox(Policy(max_memory="1G")) as box:
         origin = Asked.begin(box, "x = bytearray(b'1' * (8 << 20))")
         for _ in range(20):
@@ -941,7 +941,7 @@ def test_guards_before_what_can_be_read_there_alone_are_refused(guardable, flags
             assert origin.asked.of(kid)("m[4 << 12:] == b'x' * ((1 << 20) - (4 << 12))") == "True"
 
 
-def test_where_memory_is_short_there_are_no_twins():
+def test_no_copies_when_memory_is_short():
     with Sandbox(Policy(max_memory="64M")) as box:
         origin = Asked.begin(box, "x = bytearray(40 << 20)", "x[::4096] = b'1' * (len(x) // 4096)")
         for _ in range(3):
@@ -967,7 +967,7 @@ def test_a_copy_is_held_to_the_limit_of_memory():
             assert origin("len(x)") == str(fits << 20)
 
 
-def test_an_agent_has_nothing_of_what_init_keeps():
+def test_agent_has_no_descriptors_of_init():
     """Right after a fork, when init has the memory of what it has made yet: a file is written and read by a fork of init."""
     with Sandbox(Policy(max_memory="1G")) as box:
         origin = Asked.begin(box, "x = bytearray(b'1' * (64 << 20))")
@@ -981,7 +981,7 @@ def test_an_agent_has_nothing_of_what_init_keeps():
 
 # What is told
 
-def test_states_say_what_they_have():
+def test_snapshots_report_what_they_contain():
     with Sandbox() as box:
         origin = Asked.begin(box, "x = 1")
         at = box.snapshot("with")
@@ -992,7 +992,7 @@ def test_states_say_what_they_have():
         assert origin("x") == "1"
 
 
-def test_a_paused_sandbox_is_captured_and_stays_paused():
+def test_paused_session_is_snapshotted_and_stays_paused():
     with Sandbox() as box:
         origin = Asked.begin(box, "x = 1")
         box.pause()
@@ -1005,7 +1005,7 @@ def test_a_paused_sandbox_is_captured_and_stays_paused():
             assert origin.of(kids[0])("x") == "1"
 
 
-def test_a_dropped_state_cannot_be_gone_to():
+def test_dropped_snapshot_cannot_be_used():
     with Sandbox() as box:
         origin = Asked.begin(box, "x = 1")
         at = box.snapshot()
@@ -1016,7 +1016,7 @@ def test_a_dropped_state_cannot_be_gone_to():
         assert origin("x") == "1"
 
 
-def test_live_states_for_asyncio():
+def test_checkpoints_work_with_asyncio():
     async def line(stream):
         text = b""
         while not text.endswith(b"\n"):
@@ -1090,7 +1090,7 @@ child.wait()
 """
 
 
-def test_one_that_is_stopped_for_a_moment_is_waited_for():
+def test_briefly_stopped_process_is_waited_for():
     with Sandbox() as box:
         process = box.spawn([*PYTHON, STOPPER])
         assert process.stdout.readline() == b"stopped\n"
@@ -1124,7 +1124,7 @@ def test_neighbours_with_holes_between_them_stay_by_themselves():
 
 
 @pytest.mark.parametrize("how", ["reset", "close"])
-def test_what_is_given_up_does_not_find_its_input_ended(tmp_path, how):
+def test_discarded_box_does_not_see_end_of_input(tmp_path, how):
     """Those of a struck sandbox die of its init's end; who was woken by the end of its input before that ran for as long as it liked, when others waited for the processor."""
     tmp_path.chmod(0o777)
     with Sandbox(Policy(fs_shared=[str(tmp_path)])) as box:
@@ -1156,7 +1156,7 @@ assert len(rung) == 20, len(rung)
 
 
 @pytest.mark.parametrize("wait", ["libc.pause()", "libc.select(0, None, None, None, None)", "libc.read(pair[0], byte, 1)"])
-def test_a_wait_that_a_signal_ends_while_all_stand_still(wait):
+def test_signal_during_a_dump_ends_a_wait(wait):
     """Made again after the signal was handled, it waited for ever, here and in copies."""
     with Sandbox() as box:
         process = box.spawn(["python3", "-I", "-c", RINGS.format(wait)])
@@ -1199,7 +1199,7 @@ print(max(expired), flush=True)
 """
 
 
-def test_a_timer_that_expires_while_it_is_looked_at_does_so_once():
+def test_timer_that_expires_during_a_dump_expires_once():
     """Asked what was left when that was something still, and for its signals when one waited, its copy got it twice."""
     with Sandbox() as box:
         process = box.spawn(["python3", "-I", "-c", EXPIRES])

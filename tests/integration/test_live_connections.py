@@ -27,7 +27,7 @@ SEND = f"exec({SENDING!r})"
     ("a.send(b'now', socket.MSG_OOB)", FeatureMissing, "urgent", "b.recv(10, socket.MSG_OOB) and b.recv(10) and None"),
     ("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(('127.0.0.1', 0)); u.sendto(b'x', u.getsockname())", FeatureMissing, "came from anywhere", "u.recv(10) and None"),
 ])
-def test_what_is_refused_and_goes_on(state, problem, why, after):
+def test_refused_connections_continue(state, problem, why, after):
     with Sandbox(Policy(net="loopback")) as box:
         origin = Asked.begin(box, SERVER, f"exec({state!r}.replace(chr(92) + 'n', chr(10)))", "x = 1")
         with pytest.raises(problem, match=why):
@@ -38,7 +38,7 @@ def test_what_is_refused_and_goes_on(state, problem, why, after):
 
 
 @pytest.mark.parametrize("size, end", [(150000, ""), (400000, "; a.shutdown(socket.SHUT_WR)")])
-def test_what_the_receiver_has_no_room_for(size, end):
+def test_data_beyond_the_receivers_buffer(size, end):
     with Sandbox(Policy(net="loopback")) as box:
         origin = Asked.begin(box, SERVER, "import os, hashlib, select", SEND, f"data = os.urandom({size}); a.setblocking(False); n = send(data); a.setblocking(True){end}", "reuse = a.getsockopt(1, 2), b.getsockopt(1, 2)")
         sent = origin("n")

@@ -37,7 +37,7 @@ def program(name):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_what_it_was(name, program):
+def test_program_state_is_restored(name, program):
     with Sandbox(POLICY) as box, contextlib.ExitStack() as stack:
         for path, content in program.items():
             box.write_file(path, content, mode=0o755)

@@ -107,7 +107,7 @@ SETUP = ("random.seed()", "first = os.urandom(8).hex(), uuid.uuid4(), random.ran
 
 # Futures
 
-def test_the_same_state_twice_has_one_future():
+def test_two_forks_of_a_snapshot_behave_alike():
     with asked(VIRTUAL, *SETUP) as (box, origin), closing(box.fork(3, same_seed=True)) as kids:
         copies = [origin.of(kid) for kid in kids]       # one that is dropped ends, and asks for the time on its way out
         futures = [future(copy) for copy in copies]
@@ -135,7 +135,7 @@ def test_derived_seeds_are_those_of_forks_without_processes():
         assert [kid.inspect()["random_seed"] for kid in kids] == seeds
 
 
-def test_streams_go_on_from_where_they_were():
+def test_random_streams_continue_in_a_fork():
     with asked(SEEDED) as (box, origin):
         whole = [origin("os.urandom(3).hex()") for _ in range(4)]
     with asked(SEEDED) as (box, origin):
@@ -179,7 +179,7 @@ def test_commands_of_forks_are_numbered_on():
         assert told and said[0] == said[1] == said[2] and len({first, *said[0]}) == 3
 
 
-def test_a_reset_goes_back_in_time():
+def test_reset_restores_the_clock():
     with asked(VIRTUAL, *SETUP) as (box, origin):
         state = box.snapshot()
         first = future(origin)
@@ -189,7 +189,7 @@ def test_a_reset_goes_back_in_time():
 
 
 @pytest.mark.parametrize("policy", LEVELS, ids=NAMES)
-def test_hibernated_and_woken(policy, tmp_path, monkeypatch):
+def test_seeded_session_survives_hibernation(policy, tmp_path, monkeypatch):
     monkeypatch.setenv("ROLLBOX_STORE", str(tmp_path / "store"))
     with Engine() as engine, Sandbox(policy, engine=engine) as box:
         origin = Asked.begin(box, IMPORTS, "before = os.urandom(8), time.time(), time.monotonic()", "draw = lambda: (os.urandom(8), uuid.uuid4())")
@@ -211,7 +211,7 @@ def test_hibernated_and_woken(policy, tmp_path, monkeypatch):
 
 # Clocks
 
-def test_the_time_of_day_goes_on_from_the_capture():
+def test_time_of_day_continues_from_the_snapshot():
     with asked(OFFSET) as (box, origin):
         apart = "[time.clock_gettime(c) - time.monotonic() for c in (time.CLOCK_REALTIME, time.CLOCK_TAI)], time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)"
         here = eval(origin(apart))
@@ -238,7 +238,7 @@ def test_raw_calls_and_the_vdso_agree():
 
 
 @pytest.mark.parametrize("name", UNDER_WAY)
-def test_what_is_under_way_ends_when_it_was_to(name):
+def test_pending_waits_end_at_their_time(name):
     """And when it does where nobody looked on."""
     argv = ["python3", "-I", "-c", IMPORTS + "\n" + UNDER_WAY[name]]
 
@@ -287,7 +287,7 @@ BUSY = {
 
 @pytest.mark.parametrize("policy", [{**SEEDED, **OFFSET}, VIRTUAL], ids=["offset", "virtual"])
 @pytest.mark.parametrize("name", BUSY)
-def test_captured_at_any_moment(name, policy):
+def test_snapshot_at_any_moment_repeats(name, policy):
     """Who asks init all the time is captured, and goes on, as its copies do."""
     with Sandbox(policy) as box:
         box.spawn(["python3", "-I", "-c", IMPORTS + "\n" + BUSY[name]])
@@ -387,7 +387,7 @@ A_WHILE = {"of nothing": "libc.select(0, None, None, None, length)", "of a descr
 
 @pytest.mark.long
 @pytest.mark.parametrize("wait", A_WHILE.values(), ids=A_WHILE)
-def test_a_wait_that_a_signal_has_ended_is_not_gone_on_with(wait):
+def test_interrupted_wait_is_not_resumed(wait):
     """Broken off for a snapshot, and ended by a signal, here and in copies: the next like it was over when that would have been."""
     with Sandbox({**VIRTUAL, "max_processes": 64}) as box:
         process = box.spawn(["python3", "-I", "-c", SIGNALLED.replace("WAIT", wait)])

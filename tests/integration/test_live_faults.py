@@ -87,7 +87,7 @@ class Running:
         return said == "([1, 2, 3], 3, None, b'on\\n')"
 
 
-def test_a_capturer_that_is_killed_at_any_step():
+def test_dump_worker_killed_at_any_step():
     """Nobody stands still, the snapshot is whole or there is none, and what ran runs, but for a process in which a call was being made, which may go with it; no image is left."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         running, lost = Running(box), []
@@ -123,7 +123,7 @@ def test_a_capturer_that_is_killed_at_any_step():
 
 
 @pytest.mark.long
-def test_a_capturer_that_is_killed_at_any_step_of_a_fork():
+def test_dump_worker_killed_at_any_step_of_a_fork():
     """What loads an image while it is written finds that the rest will never come: the fork is refused, and nothing of it is left but the state that the origin was in last, and what that adds to."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         running, refused = Running(box), 0
@@ -169,7 +169,7 @@ def helper_of(engine, name):
     return found[0]
 
 
-def test_a_holder_that_is_killed_at_any_step():
+def test_zygote_killed_at_any_step():
     """The forks are made, or refused in words; their origin runs on, and the next fork finds all that it needs."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         running = Running(box)
@@ -187,7 +187,7 @@ def test_a_holder_that_is_killed_at_any_step():
         assert len(engine.sandboxes()) == 1
 
 
-def test_an_init_that_is_killed_while_it_loads_what_is_captured():
+def test_init_killed_while_it_loads_an_image():
     """The fork of now that it is for gets another, from a holder, or is none; its origin runs on, and the next one goes well."""
     with Engine() as engine:
         def forked(box, running):
@@ -209,7 +209,7 @@ def test_an_init_that_is_killed_while_it_loads_what_is_captured():
         assert not engine.sandboxes()
 
 
-def test_a_fork_whose_init_is_killed_at_any_step():
+def test_fork_whose_init_is_killed_at_any_step():
     with Engine() as engine, Sandbox(engine=engine) as box:
         running = Running(box)
         at = box.snapshot()
@@ -230,7 +230,7 @@ def test_a_fork_whose_init_is_killed_at_any_step():
         assert len(engine.sandboxes()) == 1
 
 
-def test_a_holder_that_is_killed_while_a_box_made_ahead_waits_for_it():
+def test_zygote_killed_while_a_prefork_waits_for_it():
     """A fork that waits for it, in a box made ahead or in none yet, gets another, of a holder that lives."""
     with Engine() as engine, Sandbox(engine=engine) as box, contextlib.ExitStack() as kids:
         running = Running(box)
@@ -259,7 +259,7 @@ def test_a_holder_that_is_killed_while_a_box_made_ahead_waits_for_it():
 
 
 @pytest.mark.parametrize("count, name", ((1, "rollbox-launch"), (2, "rollbox-hold")), ids=("init", "holder"))
-def test_what_loads_an_image_cannot_write_to_it(count, name):
+def test_loading_process_cannot_write_to_its_image(count, name):
     """Not even while it is written."""
     with Engine() as engine, Sandbox(Policy(max_memory="1G"), engine=engine) as box:
         running, seen = Running(box), []
@@ -283,7 +283,7 @@ def test_what_loads_an_image_cannot_write_to_it(count, name):
         assert all(mode == os.O_RDONLY for _, mode in seen), seen
 
 
-def test_a_launcher_that_is_killed_at_any_step():
+def test_launcher_killed_at_any_step():
     """What runs runs on, and the next fork has another launcher."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         running = Running(box)
@@ -301,7 +301,7 @@ def test_a_launcher_that_is_killed_at_any_step():
         assert len(engine.sandboxes()) == 1
 
 
-def test_a_sandbox_is_closed_while_a_refused_capture_ends():
+def test_session_closed_while_a_refused_dump_ends():
     """Of a process that is killed its first thread is told of when the others were looked at, which who traces them alone can do."""
     for _ in range(repeat_count(15, 5, 200)):
         with Engine() as engine:
@@ -313,7 +313,7 @@ def test_a_sandbox_is_closed_while_a_refused_capture_ends():
             box.close()
 
 
-def test_a_capture_is_refused_at_once_where_init_holds_the_threads():
+def test_dump_is_refused_at_once_when_init_holds_threads():
     """It waited its full time for each that did not stand when it was refused, since init holds it: until the engine lost patience, and said that. What it has done until then is counted, not the time."""
     with Engine() as engine, Sandbox({"time_start": "2025-01-01", "time_mode": "virtual", "max_processes": 400}, engine=engine) as box:
         asked = Asked.begin(box, "import threading, time", "threads = [threading.Thread(target=time.sleep, args=(1000000,), daemon=True) for _ in range(300)]", "[thread.start() for thread in threads]")
@@ -325,7 +325,7 @@ def test_a_capture_is_refused_at_once_where_init_holds_the_threads():
         assert not frozen(box.inspect()["pid"]) and asked("sum(thread.is_alive() for thread in threads)") == "300"
 
 
-def test_what_puts_an_image_together_is_killed_at_any_step():
+def test_flattening_process_killed_at_any_step():
     """Who asked for it is told that, and has it when it is asked for again."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         asked = Asked.begin(box, "big = bytearray(b'x' * (8 << 20))", "x = [1]")
@@ -353,7 +353,7 @@ def test_what_puts_an_image_together_is_killed_at_any_step():
         assert said == {"refused"} and len(engine.sandboxes()) == 1
 
 
-def test_no_descriptors_for_what_is_noted_is_said():
+def test_missing_descriptors_for_dirty_tracking_are_reported():
     """The engine lacks them when the capturer, which had enough, sends its own: it was said to be killed from outside."""
     with Engine() as engine, Sandbox(engine=engine) as box, ThreadPoolExecutor(1) as pool:
         asked = Asked.begin(box, "import subprocess", "kids = [subprocess.Popen(['cat'], stdin=subprocess.PIPE) for _ in range(19)]", "x = 1")
@@ -371,7 +371,7 @@ def test_no_descriptors_for_what_is_noted_is_said():
                 assert asked.of(kid)("x") == asked("x") == "1"
 
 
-def test_what_a_launcher_made_ahead_goes_with_it():
+def test_preforks_end_with_their_launcher():
     """Files of a sandbox that it has made nobody else can copy."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         Asked.begin(box, "x = 1")
@@ -387,7 +387,7 @@ def test_what_a_launcher_made_ahead_goes_with_it():
                     assert sh(kid, "cat /tmp/file").stdout == "x" and asked.of(kid)("file.tell()") == "1"
 
 
-def test_an_init_that_is_killed_at_any_step_of_a_snapshot():
+def test_init_killed_at_any_step_of_a_snapshot():
     """The snapshot is whole or refused; the sandbox's processes are gone, its files are not, and it works on."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         running = Running(box)
@@ -406,7 +406,7 @@ def test_an_init_that_is_killed_at_any_step_of_a_snapshot():
             assert running.holds() and box.snapshot().processes == 2, step
 
 
-def test_an_engine_that_is_killed_at_any_step_of_a_fork(tmp_path):
+def test_engine_killed_at_any_step_of_a_fork(tmp_path):
     """Everything that was below it is gone, and so are its groups."""
     count = step = 0
     while step <= count:
@@ -445,7 +445,7 @@ while True:
 
 
 @pytest.mark.long
-def test_a_sandbox_that_is_ended_for_want_of_memory_while_it_is_captured():
+def test_sandbox_ended_by_oom_during_a_dump():
     """Its snapshot is of what is left. An ordinary user's has no group: it is killed when it is looked at, most often as it stands there and is read, which said "Bad address"."""
     for _ in range(repeat_count(6, 6, 60)):
         with Sandbox(Policy(max_memory="64M")) as box:

@@ -113,7 +113,7 @@ def exported(engine, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["running", "asleep", "again", "snapshot"])
-def test_what_runs_goes_on_elsewhere(engine, other, tmp_path, store, how):  # noqa: F811
+def test_processes_resume_from_an_exported_snapshot(engine, other, tmp_path, store, how):  # noqa: F811
     path = tmp_path / "box.live"
     with Sandbox(engine=engine) as box:
         asked = Asked.begin(box, "x = []", "b = bytearray(3000000)", "f = open('/tmp/log', 'w')")
@@ -226,7 +226,7 @@ def test_another_machine_is_refused_in_words(exported, other, tmp_path, part):
 
 
 @pytest.mark.parametrize("how", ["gone", "changed"])
-def test_a_program_that_is_another_here_is_named(exported, other, tmp_path, how):
+def test_changed_program_is_named_on_import(exported, other, tmp_path, how):
     path, _ = exported
     program = os.path.realpath("/usr/bin/python3")
     elsewhere = program[:-1] + "X"
@@ -242,7 +242,7 @@ def test_a_program_that_is_another_here_is_named(exported, other, tmp_path, how)
     assert code == "feature_missing" and (program if how == "changed" else elsewhere) in message and ("not there" if how == "gone" else "another file") in message
 
 
-def test_what_cannot_be_captured_is_not_written(engine, tmp_path):
+def test_refused_checkpoint_is_not_written(engine, tmp_path):
     with Sandbox(engine=engine) as box:
         process = box.spawn(["sh", "-c", "kill -STOP $$"])
         until(lambda: any(row["state"] == "T" for row in box.processes()))
@@ -385,7 +385,7 @@ def test_killed_while_exporting(store, failing, tmp_path, asleep_first):  # noqa
         assert (tmp_path / "box.live").read_bytes().startswith(MAGIC) and (asked.of(box) if asleep_first else asked)("x") == "1" and not list((store / "tmp").iterdir())
 
 
-def test_what_sleeps_damaged_is_not_given_on(engine, store, tmp_path):  # noqa: F811
+def test_damaged_hibernated_session_is_not_exported(engine, store, tmp_path):  # noqa: F811
     with Sandbox(engine=engine) as box:
         asked = Asked.begin(box, "x = 1")
         box.hibernate()

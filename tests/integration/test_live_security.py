@@ -72,24 +72,24 @@ def test_no_handler_runs_while_processes_are_restored(box):
 
 
 @pytest.mark.parametrize("verdict", ["kill", "trap", "errno"])
-def test_a_filter_of_a_guests_own_neither_lies_nor_kills(box, verdict):
+def test_guest_seccomp_filter_neither_deceives_nor_kills(box, verdict):
     captive = Captive(box.spawn([PROGRAM, f"filter-{verdict}"]))
     assert [captive.process.stdout.readline() for _ in range(2)] == [b"before\n", b"ready\n"]
     assert "a seccomp filter of its own" in refused(box, captive)
 
 
-def test_a_dispatcher_of_a_guests_own_tells_no_lies(box):
+def test_guest_syscall_dispatcher_does_not_deceive(box):
     captive = Captive(box.spawn([PROGRAM, "dispatch"]))
     assert [captive.process.stdout.readline() for _ in range(2)] == [b"before\n", b"ready\n"]
     assert "answers system calls itself" in refused(box, captive)
 
 
 @pytest.mark.parametrize("what", ["narrow", "no-vdso", "closed-vdso", "read-vdso", "own-vdso", "traces", "vfork"])
-def test_what_cannot_be_captured_is_as_it_was(box, what):
+def test_refused_processes_are_unchanged(box, what):
     assert refused(box, Captive.begin(box, what))
 
 
-def test_a_stop_that_comes_at_any_moment(box):
+def test_stop_signal_at_any_moment_of_a_dump(box):
     """Who is stopped, or is about to be, is refused, and else captured; it is as it was in any case."""
     captive = Captive.begin(box, "stop")
     with contextlib.suppress(RollboxError):
@@ -142,7 +142,7 @@ def test_an_epoll_that_a_child_has(box):
     assert forked(box, Captive.begin(box, "child-epoll")) == ["as it was"]
 
 
-def test_a_copy_that_kills_all_others_at_once_is_no_failure_of_ours(box):
+def test_fork_that_kills_all_processes_is_no_error(box):
     """They may be told to go on after it."""
     captive = Captive.begin(box, "kill-others")
     for _ in range(5):
@@ -153,7 +153,7 @@ def test_a_copy_that_kills_all_others_at_once_is_no_failure_of_ours(box):
     assert captive() == "as it was"
 
 
-def test_a_copy_does_not_read_what_its_origin_could_only_write(tmp_path):
+def test_fork_keeps_write_only_descriptors_write_only(tmp_path):
     """A file of another's in a shared directory, removed while it is open: what is captured of it would be the copy's own."""
     if os.geteuid():
         skip("does not apply to an ordinary user, whose engine reads no more files than the sandbox")

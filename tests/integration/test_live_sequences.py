@@ -49,7 +49,7 @@ class One:
 
 @pytest.mark.timeout_s(600)
 @pytest.mark.parametrize("seed", range(repeat_count(10, 4, 300)))
-def test_what_comes_in_any_order(seed):
+def test_operations_in_random_order(seed):
     chance = random.Random(seed)
     with Engine() as engine, contextlib.ExitStack() as stack:
         box = stack.enter_context(Sandbox({"max_processes": 40}, engine=engine))

@@ -58,7 +58,7 @@ def await_cat(box):
         time.sleep(0.005)
 
 
-def test_a_shell_on_a_terminal_goes_on_in_a_fork():
+def test_terminal_shell_resumes_in_a_fork():
     with Sandbox() as box:
         shell = Typed.begin(box)
         shell("x=5\n")
@@ -78,7 +78,7 @@ def test_a_shell_on_a_terminal_goes_on_in_a_fork():
         assert b"5\r\n" in shell("echo $x\n")
 
 
-def test_job_control_goes_on_in_a_fork():
+def test_job_control_continues_in_a_fork():
     with Sandbox() as box:
         shell = Typed.begin(box)
         shell("cat\n", b"cat\r\n")
@@ -95,7 +95,7 @@ def test_job_control_goes_on_in_a_fork():
         shell("here\n", b"here\r\nhere\r\n")
 
 
-def test_what_is_set_goes_on_in_a_fork():
+def test_terminal_settings_are_kept_in_a_fork():
     with Sandbox() as box:
         shell = Typed.begin(box, size=(5, 6))
         shell("stty -echo intr ^G susp ^H; trap 'echo interrupted' INT; echo set\n", b"set\r\n")
@@ -137,7 +137,7 @@ def test_a_terminal_is_shown_and_verified():
         assert b"p> " in shell("true\n")
 
 
-def test_what_a_command_on_a_terminal_left_running():
+def test_background_process_of_a_terminal_command_is_restored():
     """The leader of its session has ended, and in a copy of a copy nobody reads its terminal any more."""
     with Sandbox() as box:
         shell = Typed.begin(box, ["bash", "-c", "trap '' HUP; (while :; do sleep 0.01; echo more; done) & echo left"])
@@ -175,7 +175,7 @@ for line in sys.stdin:
     ("os.write(master, b'\\x13'); os.write(master, b'x\\n'); select.select([slave], [], [], 20)", "held up", "os.write(master, b'\\x11')"),
     ("fcntl.ioctl(master, 0x5420, struct.pack('i', 1)); termios.tcflush(slave, termios.TCIFLUSH)", "tells of a change", "os.read(master, 100)"),
 ])
-def test_what_is_refused_and_by_which_name(before, why, after):
+def test_refused_terminal_states_are_named(before, why, after):
     with Sandbox() as box:
         process = box.spawn([*PYTHON, STOPPED.format(before)])
         assert process.stdout.readline() == b"ready\n"

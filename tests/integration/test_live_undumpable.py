@@ -41,7 +41,7 @@ print(json.dumps(told))
 
 
 @pytest.mark.parametrize("way, told", [("fork", ["copy", "again", "origin", "0"]), ("wake", ["origin"])])
-def test_an_undumpable_process_goes_on_in_copies(caller, way, told):
+def test_undumpable_process_resumes_in_forks(caller, way, told):
     """What it is in a copy is not promised; the origin stays as it made itself."""
     done = caller.script(TRIAL, way, GUEST)
     assert done.returncode == 0, done.stderr.decode()

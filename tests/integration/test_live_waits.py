@@ -126,7 +126,7 @@ CASES = {**{name: (*PLAIN, breaks_off) for name, breaks_off in BREAKS.items()}, 
 
 
 @pytest.mark.parametrize(("policy", "without", "breaks_off"), CASES.values(), ids=CASES)
-def test_waits_that_were_broken_off_before_go_on_in_copies_of_any_generation(policy, without, breaks_off):
+def test_interrupted_waits_resume_in_forks_of_any_generation(policy, without, breaks_off):
     with Sandbox(policy) as box, contextlib.ExitStack() as stack:
         origin = Asked.begin(box, f"exec({WAITS!r})", f"begin({LONG}, {without})")
         all_wait(origin)

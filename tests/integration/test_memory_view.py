@@ -59,7 +59,7 @@ def test_sysinfo_tells_nothing_of_the_host(caller):
     assert (total, fits, rest) == ("256", "True", ["[0,", "0,", "0]", "0", "0", "0", "0", "1"]) and int(uptime) < 60
 
 
-def test_without_a_limit_that_is_less_the_host_s_memory_is_told(caller):
+def test_without_a_lower_limit_the_hosts_memory_is_shown(caller):
     pages = os.sysconf("SC_PHYS_PAGES")
     assert printed(caller, "--memory", "64T", "--", "getconf", "_PHYS_PAGES") == [str(pages)]
 
@@ -71,7 +71,7 @@ def test_files_of_a_cgroup_tell_the_limits(caller):
     assert printed(caller, "--", "cat", "/sys/fs/cgroup/cpu.max") == ["max", "100000"]
 
 
-def test_commands_and_threads_of_a_living_sandbox_are_told_the_limit():
+def test_session_commands_and_threads_see_the_limit():
     """In forks of what runs, too, and in processes that were there before."""
     loop = "import os, sys\nfor line in sys.stdin: print(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGESIZE') >> 20, flush=True)"
     with Sandbox(Policy(max_memory="256M")) as box:

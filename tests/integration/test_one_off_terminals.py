@@ -75,7 +75,7 @@ def test_the_terminal_is_restored_when_run_ends_by_a_signal_or_loses_its_engine(
             assert terminal.restored(), number
 
 
-def test_a_stopped_client_gives_the_terminal_back_until_it_goes_on(shared):
+def test_stopped_client_returns_the_terminal_until_it_continues(shared):
     with Terminal(shared, "run", "-it", *shell("echo ready; read line; echo got $line")) as terminal:
         terminal.expect(rb"ready\r\n")
         rollbox = process(terminal, "rollbox")
@@ -130,7 +130,7 @@ def test_keys_that_only_begin_the_sequence_are_the_commands(shared, box):
         assert terminal.process.wait(DEADLINE) == 0
 
 
-def test_of_two_clients_both_see_the_output_and_the_latest_types(shared, box):
+def test_two_clients_see_output_and_the_latest_has_the_input(shared, box):
     with Terminal(shared, "exec", "-it", "--id", "two", box, *shell("echo ready; while read line; do echo got $line; done")) as first:
         first.expect(rb"ready\r\n")
         with Terminal(shared, "attach", "-it", box, "two") as second:

@@ -60,7 +60,7 @@ def look(run):
 
 
 @pytest.mark.parametrize("kind", HOGS)
-def test_a_session_leaves_its_neighbours_what_is_counted_by_user(engine, kind):
+def test_sessions_do_not_share_per_user_counts(engine, kind):
     with Sandbox(Policy(), engine=engine) as box, Sandbox(Policy(), engine=engine) as other:
         other.exec(["true"])
         fill(box, kind)
@@ -69,7 +69,7 @@ def test_a_session_leaves_its_neighbours_what_is_counted_by_user(engine, kind):
 
 
 @pytest.mark.parametrize("kind", HOGS)
-def test_forks_of_one_state_leave_each_other_what_is_counted_by_user(engine, kind):
+def test_forks_do_not_share_per_user_counts(engine, kind):
     with Sandbox(Policy(), engine=engine) as box:
         box.write_file("/tmp/file", b"of the parent")
         _living = box.spawn(["sleep", "1000"])
@@ -116,7 +116,7 @@ def test_sandboxes_that_share_an_id_are_of_one_policy(engine, key, tmp_path):
         box.close()
 
 
-def test_an_id_is_nobody_elses_after_many_sandboxes(engine):
+def test_ids_stay_unique_after_many_sandboxes(engine):
     with Sandbox(Policy(), engine=engine) as box:
         (first,) = host_ids([box])
         for _ in range(40):

@@ -43,7 +43,7 @@ def test_rows_of_every_kind():
     assert [result.outcome for result in results] == ["exit"] * 5 + ["timeout"] + ["exit"] * 3
 
 
-def test_what_is_wrong_with_a_job_is_its_row():
+def test_invalid_job_is_an_error_row():
     bad = [
         {}, {"argv": ["a"], "code": "x"}, {"argv": []}, {"argv": ["a\0"]}, {"code": "x", "language": "cobol"}, {"code": "x"}, {"argv": ["true"], "language": "python"},
         {"argv": ["true"], "timeout": 1}, {"argv": ["true"], "timeout_s": 0}, {"argv": ["true"], "id": 1.5}, {"argv": ["true"], "policy": {"max_procs": 1}},
@@ -113,7 +113,7 @@ def test_leaving_early_kills_the_rest():
     assert not rollbox._core.connection.pending_runs
 
 
-def test_what_the_jobs_raise_comes_out():
+def test_exception_of_the_jobs_iterator_is_raised():
     def jobs():
         yield ["true"]
         yield BLOCK

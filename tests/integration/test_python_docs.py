@@ -56,7 +56,7 @@ def test_docstrings_describe_each_argument():
 
 
 @pytest.mark.parametrize("sync, other", TWINS)
-def test_twins_of_asyncio_take_the_same_arguments(sync, other):
+def test_asyncio_methods_take_the_same_arguments(sync, other):
     names = {name for name in dir(sync) if not name.startswith("_") and callable(getattr(sync, name))}
     assert names <= set(dir(other))
     for name in names:

@@ -327,7 +327,7 @@ def test_descriptors_are_not_inherited():
 
 
 @pytest.mark.parametrize("kind", ["fs_readable", "fs_writable", "fs_shared"])
-def test_what_a_policy_names_is_looked_for_each_time(kind, tmp_path):
+def test_policy_paths_are_resolved_for_each_run(kind, tmp_path):
     """A warm engine has a granted directory at hand: when the host has put another one, or another file, in its place, what begins later sees that, and what lives sees what it saw."""
     place, file = tmp_path / "place", tmp_path / "file"
     usual = ["/usr", "/bin", "/lib", "/lib64"]
@@ -357,7 +357,7 @@ def test_what_a_policy_names_is_looked_for_each_time(kind, tmp_path):
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_what_is_in_a_shared_directory_is_not_looked_for(link, tmp_path):
+def test_shared_directory_contents_are_not_searched(link, tmp_path):
     """Another sandbox may have put it there: a link that it makes does not lead a warm engine elsewhere. Nor if the policy names it by a link into that directory."""
     shared, secret, named = tmp_path / "shared", tmp_path / "secret", tmp_path / "named"
     for place, name in ((shared / "x", "mine"), (secret, "secret")):

@@ -142,7 +142,7 @@ def test_bad_max_output(max_output):
         box.run(["true"], max_output=max_output)
 
 
-def test_what_cannot_be_executed_is_raised(tmp_path):
+def test_unexecutable_program_raises(tmp_path):
     with pytest.raises(rollbox.CommandNotFound) as caught:
         box.run(["no-such-program"])
     assert isinstance(caught.value, FileNotFoundError) and caught.value.code == "command_not_found" and caught.value.message

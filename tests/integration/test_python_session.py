@@ -37,14 +37,14 @@ def commands_of(box):
 
 # Life
 
-def test_it_sees_what_the_last_step_did(box):
+def test_commands_see_files_of_earlier_commands(box):
     assert box.exec("cd /tmp && echo one >f && pwd", text=True).stdout == "/tmp\n"
     assert box.exec(["cat", "/tmp/f"]).stdout == b"one\n"
     assert box.run(["cat", "/tmp/f"]).stdout == b"one\n", "in an open session run acts in it"
     assert Sandbox().run(["cat", "/tmp/f"]).exit_code == 1, "without one it is for a fresh sandbox"
 
 
-def test_it_begins_with_the_first_call_and_ends_once():
+def test_session_starts_with_the_first_call_and_ends_once():
     box = Sandbox()
     before = names()
     assert box.run(["true"]).ok and names() == before
@@ -61,11 +61,11 @@ def test_it_begins_with_the_first_call_and_ends_once():
         assert box.exec(["true"]).ok and box.name != name
 
 
-def test_a_box_that_never_began_can_be_closed():
+def test_unstarted_session_can_be_closed():
     Sandbox().close()
 
 
-def test_it_ends_with_the_last_reference():
+def test_session_ends_with_its_last_reference():
     box = Sandbox()
     name = box.name
     del box
@@ -73,7 +73,7 @@ def test_it_ends_with_the_last_reference():
     assert name not in names()
 
 
-def test_it_ends_with_its_block_also_by_an_exception():
+def test_session_ends_with_its_block_and_by_an_exception():
     with pytest.raises(ZeroDivisionError):
         with Sandbox(name="to-fail") as box:
             assert box.name == "to-fail" and "to-fail" in names()
@@ -247,7 +247,7 @@ def test_output_limit(box):
     assert box.exec(["true"]).ok
 
 
-def test_what_is_left_running_lives_on(box):
+def test_background_processes_stay_between_commands(box):
     pid = int(box.exec("nohup sleep 86374 >/dev/null 2>&1 & echo $!").stdout)
     assert box.exec(["kill", "-0", str(pid)]).ok
 
@@ -511,7 +511,7 @@ def changed(changes):
     return {change.path: change.change for change in changes}
 
 
-def test_diff_of_states_that_do_not_stand_on_each_other(tmp_path):
+def test_diff_of_unrelated_snapshots(tmp_path):
     """Any two: such as those that were taken while something ran, or of two branches, or a state and what was made of it."""
     os.chmod(tmp_path, 0o755)
     work = tmp_path / "work"
@@ -556,7 +556,7 @@ def test_diff_of_a_file_that_is_granted_by_itself(tmp_path):
         assert changed(box.diff(two, one)) == {str(file): "M"}
 
 
-def test_a_sandbox_whose_state_was_taken_is_idle(box):
+def test_session_is_idle_after_a_snapshot(box):
     box.exec("echo x >/tmp/x", check=True)
     box.snapshot()
     assert box.inspect()["state"] == "idle"

@@ -62,7 +62,7 @@ def test_each_command_has_what_it_changed(shared):
     assert not any("cumulative" in line["observation"] for line in lines)
 
 
-def test_nobody_has_a_snapshot_of_it(shared):
+def test_change_recording_leaves_no_snapshot(shared):
     box = Recorded(shared)
     for turn in range(12):
         box(f"echo {turn} > /tmp/n")
@@ -120,7 +120,7 @@ def test_verify_names_files_that_are_in_one_alone(shared):
     assert done.returncode == 1 and done.stdout.startswith(b'diverged at step 2 (files): step of "/tmp/a"\n'), done
 
 
-def test_what_runs_stands_still_for_it(shared):
+def test_processes_are_paused_for_change_recording(shared):
     box = Recorded(shared)
     box("echo before > /tmp/before")
     started(shared, box.name, *shell("echo up; sleep 1000"))
@@ -133,7 +133,7 @@ def test_what_runs_stands_still_for_it(shared):
     assert set(changes(found[2:3]).popitem()[1]) == {"/tmp/first", "/tmp/second"} and found[2]["observation"]["cumulative"] is True
 
 
-def test_what_runs_and_has_written_nothing_costs_no_step(shared):
+def test_idle_processes_add_no_step(shared):
     """And what it writes then, without a command of its own, is told with the next command."""
     box = Recorded(shared)
     box("mkfifo /tmp/f; echo here > /tmp/a")
@@ -184,7 +184,7 @@ def test_secrets_in_names_are_taken_out(shared):
     assert "hunter2" not in box.path.read_text() and list(changes(lines)[1]) == ["/tmp/[redacted]"]
 
 
-def test_one_command_alone(shared):
+def test_change_recording_for_one_command(shared):
     path = shared.who.directory() / "one.jsonl"
     assert shared.who.rollbox("record", "-o", path, "--record-changes", "--", "sh", "-c", "echo 1 > /tmp/a").returncode == 0
     lines = [json.loads(line) for line in path.read_text().splitlines()][1:-1]
@@ -204,6 +204,6 @@ def test_python(tmp_path):
 
 
 @pytest.mark.parametrize("flags", [["batch"], ["fork"]])
-def test_where_it_is_an_option(shared, flags):
+def test_change_recording_is_an_option_of_each_interface(shared, flags):
     done = shared(*flags, "--record-changes", "--help")
     assert (done.returncode == 0) == (flags == ["fork"])

@@ -71,7 +71,7 @@ def test_each_run_is_a_step_and_repeats(tmp_path, program):
     assert verdict(path, again)["verdict"] == "equal"
 
 
-def test_what_differs_is_found_in_the_step(tmp_path):
+def test_differences_are_found_in_their_step(tmp_path):
     path = tmp_path / "a.jsonl"
     recorded(path, ["x=same", "echo $x", "head -c 8 /dev/urandom | od -An -tx1", "echo $x"])
     report = verdict(path)
@@ -109,7 +109,7 @@ def test_limits_repeat(tmp_path):
     assert outcomes == ["exit", "timeout", "output_limit", "exit"]
 
 
-def test_what_was_not_kept_is_refused(tmp_path):
+def test_replay_of_dropped_content_is_refused(tmp_path):
     path = tmp_path / "a.jsonl"
     recorded(path, ["echo hunter2", "echo 1"], redact=["hunter[0-9]"])
     assert "hunter2" not in path.read_text()
@@ -147,7 +147,7 @@ def test_files_that_a_run_changed(tmp_path):
     assert [row["path"] for row in first.observation.changes] == ["/tmp/a"]
 
 
-def test_without_a_record_there_is_none():
+def test_unrecorded_shell_has_no_steps():
     with Sandbox() as box, box.shell() as shell:
         assert shell.run("echo 1", text=True).stdout == "1\n"
         assert box.inspect()["record"] is None

@@ -72,7 +72,7 @@ def test_all_answers_score_as_they_should(caller, example):
     ), summary["kinds"]
 
 
-def test_a_wrong_expectation_is_told(caller, example):
+def test_wrong_expectation_is_reported(caller, example):
     """A wrong answer that is called right, and a right one called wrong, both make the exit status 1 and are named."""
     problem = json.loads((EXAMPLES / "problems.jsonl").read_text().splitlines()[0])
     wrong = next(answer["code"] for answer in problem["answers"] if answer["kind"] == "wrong")

@@ -9,7 +9,7 @@ def test_servers_write_to_run(caller):
     assert (result.outcome, result.stdout) == ("exit", "1\nserver\n"), result.told
 
 
-def test_what_is_granted_below_run_is_there(caller):
+def test_grants_below_run_are_mounted(caller):
     """A socket of the host's in /run, say: then /run is a directory of the template, which nothing else is in."""
     result = caller.run("--readable", "/run", "--", "ls", "-ld", "/run")
     assert result.stdout.startswith("d"), result.told

@@ -43,7 +43,7 @@ def engine(few):
         yield engine
 
 
-def test_sandboxes_live_on_when_the_engine_is_full(engine):
+def test_sessions_stay_when_the_engine_is_full(engine):
     """The engine refuses clones at its limit; those that it has, answer, and a closed one makes room for another."""
     with Sandbox(engine=engine) as box:
         asked = Asked.begin(box, "x = 7")
@@ -64,7 +64,7 @@ def test_sandboxes_live_on_when_the_engine_is_full(engine):
         until(lambda: files(engine.status()["pid"]) < FILES // 4)
 
 
-def test_no_room_is_told_with_what_to_do(few):
+def test_full_engine_error_says_what_to_do(few):
     """Whatever it is that finds no descriptor, the message says what to do, all that was taken is given back, and the engine goes on."""
     with Engine() as engine:
         pid = engine.status()["pid"]
@@ -106,7 +106,7 @@ def test_files_outlive_an_init_that_is_killed_where_no_descriptor_is_left():
         assert box.exec(["cat", "/tmp/kept"]).stdout == b"kept\n"
 
 
-def test_a_slow_reader_misses_nothing_where_no_descriptor_is_left():
+def test_slow_reader_misses_nothing_without_descriptors():
     """What a command that has ended leaves to its reader is shared with the result, by another descriptor; where there is none, copied."""
     with Engine() as engine, Sandbox(Policy(max_output="8M"), engine=engine) as box:
         process = box.spawn(["sh", "-c", "head -c 3000000 /dev/zero; touch /tmp/written; read line"])
@@ -118,7 +118,7 @@ def test_a_slow_reader_misses_nothing_where_no_descriptor_is_left():
         assert len(process.stdout.read()) == 3000000
 
 
-def test_a_command_that_finds_no_descriptor_is_told_why():
+def test_command_without_a_descriptor_has_the_reason():
     with Engine() as engine, Sandbox(engine=engine) as box:
         box.exec(["true"])
         with limited(engine.status()["pid"], resource.RLIMIT_NOFILE, 1), pytest.raises(ResourceExhausted, match="no descriptor left .*ulimit -n"):
@@ -138,7 +138,7 @@ open(f'/tmp/{os.getpid()}', 'w').close()
 
 
 @pytest.mark.parametrize("limit, step", [(resource.RLIMIT_NOFILE, 1), (resource.RLIMIT_AS, 16 << 10), (resource.RLIMIT_AS, 128 << 10)])
-def test_what_cannot_be_looked_for_is_not_taken_for_nothing(limit, step):
+def test_dump_worker_without_descriptors_is_reported(limit, step):
     """A capturer without a descriptor or memory says so: it does not miss processes or threads, and does not look for ever for those that are said to be there."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         box.spawn(["python3", "-c", FOUR])
@@ -157,7 +157,7 @@ def test_what_cannot_be_looked_for_is_not_taken_for_nothing(limit, step):
         until(lambda: len(box.processes()) == 4)        # and no twin stays
 
 
-def test_a_limit_of_a_moment_does_not_stay():
+def test_temporary_limit_does_not_stay():
     """A launcher that was born while its engine had little room for addresses makes sandboxes that can be captured all the same: the room was raised again."""
     with Engine() as engine:
         Sandbox(engine=engine).run(["true"])        # has the launcher that was started with the engine

@@ -60,7 +60,7 @@ def tree_of(top):
     return found
 
 
-def test_what_is_written_is_what_the_guest_sees(box, place):
+def test_guest_sees_written_files(box, place):
     box.write_file(f"{place}/a/b", b"\0\xffbytes", 0o751)
     assert sh(box, f"cat {place}/a/b; stat -c %a:%U {place}/a/b") == b"\0\xffbytes751:" + sh(box, "id -un")
     sh(box, f"printf more >> {place}/a/b")
@@ -109,7 +109,7 @@ def test_planted_things_are_replaced_and_nothing_is_followed(box, place):
     assert box.read_file(f"{place}/victim") == b"kept\n"
 
 
-def test_what_is_no_file_is_not_opened(box, place):
+def test_special_files_are_not_opened(box, place):
     sh(box, f"cd {place}; mkfifo fifo; ln -s /dev/zero zero; ln -s /proc/self/mem mem; ln -s /proc/self/environ environ; ln -s /proc/self/fd/0 fd; ln -s /proc/1/root/etc root")
     raised(InvalidArgument, errno.EINVAL, box.read_file, f"{place}/fifo")
     raised(InvalidArgument, errno.EINVAL, box.read_file, f"{place}/zero")
@@ -118,7 +118,7 @@ def test_what_is_no_file_is_not_opened(box, place):
             box.read_file(f"{place}/{name}")
 
 
-def test_a_link_in_the_guest_does_not_lead_out(box, place, tmp_path):
+def test_guest_symlink_does_not_leave_the_sandbox(box, place, tmp_path):
     (tmp_path / "secret").write_text("secret")
     sh(box, f"cd {place}; ln -s {tmp_path}/secret secret; ln -s {tmp_path} up; ln -s ../../../../../../..{tmp_path} dots")
     for name in ("secret", "up/secret", "dots/secret"):
@@ -220,7 +220,7 @@ def test_deep_trees(box, place, tmp_path):
     subprocess.run(["rm", "-rf", tmp_path / "from", tmp_path / "to"], check=True)
 
 
-def test_unreadable_entries_are_left_out_and_told(box, place, tmp_path):
+def test_unreadable_entries_are_skipped_and_reported(box, place, tmp_path):
     sh(box, f"cd {place}; echo a > a; echo b > b; chmod 0 b; mkdir c; chmod 0 c")
     message = raised(PathDenied, errno.EACCES, box.download, place, tmp_path / "to")
     assert "2 entries" in message
@@ -349,7 +349,7 @@ def test_arguments_are_checked(box):
         box.upload("/none/such", "/tmp/x")
 
 
-def test_async_twins(tmp_path):
+def test_async_file_methods(tmp_path):
     async def work():
         async with AsyncSandbox(Policy()) as box:
             await box.write_file("/tmp/d/file", "text")

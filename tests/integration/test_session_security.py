@@ -62,7 +62,7 @@ def test_commands_get_three_descriptors(box):
     assert box.exec(["python3", "-c", code], text=True).stdout == "[0, 1, 2, 3]\n", "3 is the directory that is being read"
 
 
-def test_nobody_leaves_a_tree_by_killing_its_top(box):
+def test_killing_a_main_process_does_not_free_its_tree(box):
     """Who sees the main process stop knows that a time-out is at work, and would be init's child if that died now."""
     for _ in range(5):
         result = box.exec(["/tmp/neighbour", "leave"], timeout=0.3)
@@ -70,7 +70,7 @@ def test_nobody_leaves_a_tree_by_killing_its_top(box):
         until(lambda: not commands(box))
 
 
-def test_a_command_that_another_kills_is_no_failure_of_ours(box):
+def test_command_killed_by_another_is_no_error(box):
     """Also before it has executed its program: a guest must not make errors of infrastructure at will."""
     shooter = start(box, "shoot")
     ends = {(result.outcome, result.signal) for result in (box.exec(["/bin/true"]) for _ in range(60))}
@@ -129,7 +129,7 @@ def engines():
     return found
 
 
-def test_rewritten_states_do_not_pile_up():
+def test_rewritten_snapshots_do_not_accumulate():
     """Each diff takes a state. A guest that writes its files anew in between must not make the host keep all it ever wrote."""
     def descriptors():
         n = 0
@@ -204,7 +204,7 @@ def test_plugins_beside_the_tests():
 
 
 @pytest.mark.parametrize("attack", ["chmod 0 /tmp", "chmod 0 /tmp/repo /tmp", "chmod 0 /tmp/repo/* /tmp/repo", "chmod 100 /tmp /tmp/repo", "mkdir -p /tmp/repo/d; chmod 0 /tmp/repo/d"])
-def test_a_verdict_on_what_was_closed(attack):
+def test_grading_of_a_closed_session(attack):
     """Who has no solution is not to get an error of infrastructure instead of a verdict by closing directories."""
     with Sandbox(Policy(max_disk="64M")) as box:
         box.write_file("/tmp/repo/calc.py", "")

@@ -37,7 +37,7 @@ def test_a_kill_after_out_of_memory_is_a_signal():
             assert result.outcome is Outcome.SIGNAL and result.signal == 9
 
 
-def test_limits_begin_anew_where_another_sandbox_has_ended():
+def test_limits_start_at_zero_in_a_reused_cgroup():
     """What it counted, met and left behind is not the next one's, which may get its control group."""
     with Engine() as engine:
         for _ in range(4):
@@ -51,7 +51,7 @@ def test_limits_begin_anew_where_another_sandbox_has_ended():
                 assert box.inspect()["memory_bytes"] < 24 << 20
 
 
-def test_a_sandbox_full_of_processes_can_be_helped():
+def test_session_full_of_processes_can_be_signalled():
     with Sandbox(Policy(max_processes=12)) as box:
         shell(box, "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do sleep 1000 & done; :", timeout=30)
         assert shell(box, "echo runs").stdout == "runs\n"
@@ -89,7 +89,7 @@ def test_files_survive_the_death_of_init():
         assert shell(box, "cat /tmp/f /tmp/d/g").stdout == "kept\ndeep\n" and not box.processes()
 
 
-def test_a_command_under_way_is_told_of_the_death_of_init():
+def test_running_command_reports_the_death_of_init():
     with Sandbox() as box:
         with box.spawn(["sleep", "1000"]) as process:
             until(lambda: box.processes())
@@ -99,7 +99,7 @@ def test_a_command_under_way_is_told_of_the_death_of_init():
             assert caught.value.code == "setup_failed"
 
 
-def test_snapshots_go_on_after_init_was_killed():
+def test_snapshots_work_after_init_was_killed():
     with Sandbox() as box:
         shell(box, "echo one > /tmp/f")
         one = box.snapshot()
@@ -130,7 +130,7 @@ def test_a_long_chain_is_as_good_as_a_short_one():
         assert shell(box, "cat /tmp/d/last; readlink /tmp/link; ls /tmp | grep -c '^n'").stdout == "30\n30\n2\n"
 
 
-def test_a_snapshot_of_what_was_only_read_is_the_same_state():
+def test_snapshot_without_writes_is_the_same_snapshot():
     with Sandbox() as box:
         shell(box, "echo x > /tmp/f")
         one = box.snapshot()
@@ -159,7 +159,7 @@ def test_a_second_name_leaves_the_first():
         assert shell(box, "cat /tmp/f").stdout == "1\n"
 
 
-def test_what_the_first_command_of_a_new_box_writes_is_never_taken_for_nothing():
+def test_first_write_in_a_new_box_is_a_change():
     """With many at once, an engine hears late that a box is ready: by then the command must not have written, or its files count as untouched."""
     lost = []
 
@@ -200,7 +200,7 @@ for line in sys.stdin:
 """
 
 
-def test_what_a_guest_stopped_is_not_let_go_by_a_pause():
+def test_resume_leaves_guest_stopped_processes_stopped():
     """With more that runs than there are processors, a stop takes its time: the pause finds it under way."""
     with Sandbox() as box, box.spawn(["/usr/bin/python3", "-Ic", STOPPER]) as process:
         def told(word):
@@ -224,7 +224,7 @@ def test_what_a_guest_stopped_is_not_let_go_by_a_pause():
         process.kill()
 
 
-def test_a_fork_tells_its_commands_which_it_is():
+def test_fork_index_is_in_the_environment():
     """Of those that were made at once; the request says otherwise, the policy, which is for all, does not."""
     told = ["sh", "-c", "echo ${CLONE_ID-none}"]
     with Sandbox(Policy(env={"CLONE_ID": "of all"})) as box:
@@ -258,7 +258,7 @@ def test_dropping_a_snapshot_keeps_what_stands_on_it():
         assert shell(box, "cat /tmp/f*").stdout == "0\n1\n2\n"
 
 
-def test_a_state_that_was_dropped_has_another_name_when_it_is_taken_again():
+def test_snapshot_id_is_not_reused_after_a_drop():
     with Sandbox() as box:
         shell(box, "echo 1 > /tmp/file")
         first = box.snapshot()
@@ -335,7 +335,7 @@ def test_a_commit_does_not_overwrite_the_hosts_work(granted):
         assert (granted / "a").read_text() == "mine again\n"
 
 
-def test_a_sandbox_of_before_sees_what_it_saw(granted):
+def test_older_session_keeps_its_view_after_a_commit(granted):
     policy = Policy(fs_writable=[str(granted)])
     with Sandbox(policy) as old, Sandbox(policy) as box:
         assert shell(old, f"cat {granted}/a").stdout == "a\n"

@@ -64,7 +64,7 @@ def test_binary_output_without_a_last_newline(shell):
     assert out(shell, "echo next") == b"next\n"
 
 
-def test_what_looks_like_a_marker_is_output(shell):
+def test_marker_like_text_is_output(shell):
     for text in ("1 0", "2 0\\n3 0", "$ ", "bash-5.2$ ", "exit 0"):
         assert out(shell, f"printf '%b' '{text}'") == text.replace("\\n", "\n").encode()
 
@@ -256,7 +256,7 @@ def test_a_timeout_keeps_the_shell(shell, busy):
     assert out(shell, "echo $kept; pwd") == b"1\n/usr\n"
 
 
-def test_a_timeout_of_what_ignores_interrupts(shell):
+def test_timeout_of_a_command_that_ignores_interrupts(shell):
     shell.run("kept=1")
     result = shell.run("sh -c 'trap \"\" INT; while :; do sleep 1; done'", timeout=0.2)
     assert result.outcome is Outcome.TIMEOUT and not result.ended
@@ -315,7 +315,7 @@ def test_check_text_and_arguments(shell):
         shell.run("true")
 
 
-def test_what_it_starts_with(box):
+def test_shell_starts_with_the_requested_environment(box):
     box._shell = None
     with box.shell(cwd="/usr", env={"FOO": "bar baz"}) as shell:
         assert out(shell, "pwd; echo $FOO") == b"/usr\nbar baz\n"

@@ -39,7 +39,7 @@ def started(engine, *arguments, **options):
 
 
 @pytest.mark.parametrize("command", [["exec", "box"], ["run", "--engine", "SOCKET"]])
-def test_a_client_of_an_engine_that_stands_still(engine, command):
+def test_client_of_a_stopped_engine_ends_on_sigterm(engine, command):
     engine.ok("create", "--name", "box")
     process = started(engine, *(str(engine.path) if word == "SOCKET" else word for word in command), "--", "sh", "-c", "echo up; exec sleep 1000")
     assert process.stdout.readline() == b"up\n"
@@ -48,7 +48,7 @@ def test_a_client_of_an_engine_that_stands_still(engine, command):
 
 
 @pytest.mark.parametrize("command", [["exec", "box"], ["run", "--engine", "SOCKET"], ["run"]])
-def test_a_client_whose_output_nobody_takes(engine, command):
+def test_client_with_blocked_output_ends_on_sigterm(engine, command):
     engine.ok("create", "--name", "box")
     process = started(engine, *(str(engine.path) if word == "SOCKET" else word for word in command), "--", "yes")
     assert process.stdout.read(1) == b"y"
@@ -56,7 +56,7 @@ def test_a_client_whose_output_nobody_takes(engine, command):
 
 
 @pytest.mark.parametrize("arguments", [["cp", "box:/tmp/large", "TO"], ["cp", "/bin/sh", "box:/tmp/sh"]])
-def test_a_copy_with_a_sandbox_that_stands_still(engine, arguments):
+def test_copy_with_a_stopped_sandbox_ends_on_sigterm(engine, arguments):
     engine.ok("create", "--name", "box")
     engine.ok("exec", "-c", "head -c 100000000 /dev/zero >/tmp/large", "box")
     for pid in children(engine.pid, "rollbox-launch"):
@@ -67,7 +67,7 @@ def test_a_copy_with_a_sandbox_that_stands_still(engine, arguments):
 
 
 @pytest.mark.parametrize("which", ["launch", "hold", "record", "janitor", "measure", "every"])
-def test_an_engine_whose_processes_stand_still(caller, engine, which):
+def test_engine_with_stopped_children_ends_on_sigterm(caller, engine, which):
     engine.ok("create", "--name", "box", "--record", caller.directory() / "trajectory")
     engine.ok("exec", "box", "--", "true")
     engine.ok("exec", "-d", "box", "--", "sleep", "1000")

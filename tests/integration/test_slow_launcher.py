@@ -90,7 +90,7 @@ def waits_for_word(pid):
     return Path(f"/proc/{pid}/syscall").read_text().split()[0] in ("7", "271")      # poll, ppoll
 
 
-def test_a_sandbox_that_is_not_known_yet_is_not_handed_out():
+def test_unready_box_is_not_used():
     async def run(first, launchers):
         fork = asyncio.ensure_future(first.fork(1))
         while not (made := [one.child for one in launchers if one.child]):

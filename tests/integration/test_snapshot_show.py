@@ -55,7 +55,7 @@ def names(report):
     return sorted(process["name"] for process in report["processes"])
 
 
-def test_show_tells_what_there_is(shared, box):
+def test_show_lists_files_and_processes(shared, box):
     id = started(shared, box)
     assert shared.ok("snapshot", "--as", "full", box) == "s1"
     held = shown(shared, box)
@@ -77,7 +77,7 @@ def test_show_tells_what_there_is(shared, box):
     assert (beginning["processes"], beginning["commands"], beginning["changes"], beginning["parent"]) == ([], [], [], None)
 
 
-def test_show_tells_what_one_added(shared, box):
+def test_show_lists_added_files(shared, box):
     shared.ok("exec", box, *shell("echo 1 > /tmp/a"))
     shared.ok("snapshot", box)
     shared.ok("exec", box, *shell("echo 22 > /tmp/b; rm /tmp/a"))
@@ -86,7 +86,7 @@ def test_show_tells_what_one_added(shared, box):
     assert [(row["path"], row["change"]) for row in shown(shared, box, "s1")["changes"]] == [("/tmp/a", "A")]
 
 
-def test_what_guests_chose_does_not_speak_to_the_terminal(shared, box):
+def test_guest_text_is_escaped_on_a_terminal(shared, box):
     named = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'\\x1b[2J\\xff', 0, 0, 0); print('up', flush=True); time.sleep(1000)"
     started(shared, box, "--", "python3", "-c", named)
     shared.ok("snapshot", box)
@@ -96,7 +96,7 @@ def test_what_guests_chose_does_not_speak_to_the_terminal(shared, box):
     assert process["name"] == "\x1b[2J\ufffd"
 
 
-def test_unknown_ones_are_refused(shared, box):
+def test_unknown_snapshots_are_refused(shared, box):
     for word in ("show", "verify"):
         done = shared("snapshot", word, box, "nope")
         assert done.returncode == 125 and b"there is no snapshot nope" in done.stderr
@@ -105,7 +105,7 @@ def test_unknown_ones_are_refused(shared, box):
     assert shown(shared, box, "show")["name"] == "show"
 
 
-def test_verify_of_what_is_sound(shared, box):
+def test_verify_passes_for_a_sound_snapshot(shared, box):
     started(shared, box)
     shared.ok("snapshot", box)
     before = shared.json("tree", "--json", box)["snapshots"], shared.json("ps", "--json")["sandboxes"]
@@ -119,7 +119,7 @@ def test_verify_of_what_is_sound(shared, box):
     assert "ok        restoring" in shared.ok("snapshot", "verify", box)
 
 
-def test_a_trial_does_not_go_on(shared):
+def test_verify_trial_does_not_resume_processes(shared):
     """What would be written through to the host by processes that go on is not."""
     through = shared.who.directory()
     with shared.box("--shared", through) as name:
@@ -135,7 +135,7 @@ def test_a_trial_does_not_go_on(shared):
         assert os.listdir(through) == []
 
 
-def test_verify_names_a_program_that_is_another_now(own):
+def test_verify_names_a_changed_program(own):
     directory = own.who.directory(0o755)
     program, kept = directory / "program", directory / "kept"
     shutil.copy(shutil.which("sh"), program)
@@ -175,7 +175,7 @@ def test_verify_names_a_program_that_is_another_now(own):
         assert own.states(name), "and the sandbox itself is none the worse for it"
 
 
-def test_what_sleeps_is_looked_at_where_it_is(own):
+def test_show_reads_hibernated_sessions_in_the_store(own):
     with own.box() as name:
         started(own, name)
         own.ok("snapshot", "--as", "full", name)

@@ -75,7 +75,7 @@ def test_rm_gc_df(store):  # noqa: F811
     store.clean()
 
 
-def test_gc_spares_what_is_used(store):  # noqa: F811
+def test_gc_keeps_used_data(store):  # noqa: F811
     """A shared lock on a layer's meta.json, which its holder's death gives back, keeps it."""
     store.bring("a", BASE)
     (layer_id,) = store.layers("a")
@@ -355,7 +355,7 @@ def test_diff_of_modes_and_holes(layers):
     assert layers.changes(base=base, upper=[upper]) == ["A /place/big", "M /place/dir", "M /place/mode"]
 
 
-def test_diff_of_what_a_guest_closed(layers):
+def test_diff_of_unreadable_directories(layers):
     """Directories and files without any right for their owner are read all the same, and stay as they are."""
     upper = layers.layer("upper", {"closed/in/file": b"1", "secret": ("mode", b"2", 0)})
     os.chmod(upper / "p0" / "closed" / "in", 0)
@@ -366,7 +366,7 @@ def test_diff_of_what_a_guest_closed(layers):
     os.chmod(upper / "p0" / "closed", 0o700)
 
 
-def test_jobs_that_are_wrong(layers):
+def test_malformed_jobs_are_refused(layers):
     for more in ({"places": [{"part": "../p0", "path": "/x", "kind": "directory"}]}, {"places": [{"part": "p0", "path": "x", "kind": "directory"}]}, {"places": [{"part": "p0", "path": "/x", "kind": "device"}]},
                  {"upper": [0]}, {"upper": [9999]}, {"lower": "x"}, {"shared": 1}, {"shared": -1}, {"shared": "0"}):
         description = {"places": [{"part": "p0", "path": "/place", "kind": "directory"}], "lower": [], "upper": [], **more}
@@ -391,7 +391,7 @@ def test_commit(layers):
     assert (base / "changed").read_bytes() == b"newer"
 
 
-def test_commit_of_what_must_not_get_out(layers):
+def test_commit_leaves_special_files_out(layers):
     """Setuid bits, devices and sockets stay behind; files belong to the host's owner, links are links."""
     base = layers.tree("host/base", {"a": b"a", "mine": b"1"})
     upper = layers.layer("upper", {"su": ("mode", b"su", 0o6755), "a": ("mode", b"A", 0o4711), "out": ("link", "/etc/passwd"), "x": b"x", "y": ("hard", "x")})
@@ -450,7 +450,7 @@ def test_commit_of_a_single_file(layers):
     assert stat.S_IMODE(os.lstat(base).st_mode) == 0o640
 
 
-def test_commit_sweeps_only_what_is_ours(layers):
+def test_commit_sweeps_only_its_own_leftovers(layers):
     """Leftovers of a killed commit go with the next one; a directory that only bears such a name stays."""
     base, upper = layers.tree("host/base", HOST), layers.layer("upper", CHANGES)
     layers.tree("host/.rollbox-commit-aaaa", {"precious": b"1"})
@@ -583,7 +583,7 @@ def test_killed_while_importing_a_snapshot(store, layers, fault):  # noqa: F811
     assert store.json("import", "--name", "s", file)["layers"] == 2
 
 
-def test_snapshot_files_that_are_wrong(store, layers):  # noqa: F811
+def test_malformed_snapshot_files_are_refused(store, layers):  # noqa: F811
     """Cut, changed, made by somebody hostile, or something else altogether."""
     first, second = snapshot(layers)
     file = store.home / "snapshot"
@@ -632,7 +632,7 @@ def test_a_million_entries(store):  # noqa: F811
     assert json.loads(store.call("store", "gc", "--json", timeout=1400).stdout)["removed_layers"] == 1
 
 
-def test_nobody_else_gets_in(store):  # noqa: F811
+def test_other_users_are_kept_out(store):  # noqa: F811
     """The directories above a layer let nobody but their owner in."""
     store.bring("a", BASE)
     for path in (store.path, store.path / "layers", store.path / "layers" / store.layers("a")[0], store.path / "tmp"):

@@ -37,7 +37,7 @@ def reachable(path):
             at.chmod(at.stat().st_mode | 0o755)
 
 
-def test_a_snapshot_begins_other_sandboxes(engine, tmp_path):
+def test_stored_snapshot_starts_sandboxes(engine, tmp_path):
     work, single = tmp_path / "work", tmp_path / "single"
     work.mkdir()
     for name in "ab":
@@ -64,7 +64,7 @@ def test_a_snapshot_begins_other_sandboxes(engine, tmp_path):
         assert sh(box, f"cat /tmp/d/x; ls -I 'pytest-*' /tmp {work}") == f"x\ny\n/tmp:\nd\nh\n\n{work}:\nb\nn\n"
 
 
-def test_a_snapshot_that_is_not_there(engine, store, tmp_path):
+def test_missing_stored_snapshot_is_an_error(engine, store, tmp_path):
     with pytest.raises(NotFound):
         Sandbox(Policy(image="snapshot:missing"), engine=engine).run(["true"])
     with Sandbox(engine=engine) as box:
@@ -76,7 +76,7 @@ def test_a_snapshot_that_is_not_there(engine, store, tmp_path):
     assert Sandbox(Policy(image="snapshot:x"), engine=engine).run(["cat", "/tmp/f"]).stdout == b"x\n"
 
 
-def test_what_began_elsewhere_is_exported_under_its_own_policy(engine, tmp_path):
+def test_imported_snapshot_is_exported_with_its_policy(engine, tmp_path):
     work = tmp_path / "work"
     work.mkdir()
     reachable(work)
@@ -92,7 +92,7 @@ def test_what_began_elsewhere_is_exported_under_its_own_policy(engine, tmp_path)
         assert not (tmp_path / "y.snapshot").exists()
 
 
-def test_what_began_with_a_snapshot_is_committed_whole(engine, tmp_path):
+def test_session_from_a_stored_snapshot_commits_all_files(engine, tmp_path):
     work = tmp_path / "work"
     work.mkdir()
     (work / "a").write_text("a\n")

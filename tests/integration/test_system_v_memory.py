@@ -43,7 +43,7 @@ def printed(caller, code, *flags):
 
 
 @pytest.mark.parametrize("memory", [64, 512])
-def test_segments_that_nothing_counts_have_a_bound(caller, memory):
+def test_uncounted_segments_are_bounded(caller, memory):
     """A segment that no process has mapped is charged to a memory cgroup alone; without one, all of them are a sixteenth of max_memory, and 16 MiB at the most."""
     result = caller.run("--memory", f"{memory}M", "--", "python3", "-c", CALLS + HOARD)
     if has_cgroup(result):
@@ -66,7 +66,7 @@ for path in ("/proc/sys/kernel/shmall", "/proc/self/root/proc/sys/kernel/shmall"
     assert printed(caller, code).stdout == ""
 
 
-def test_the_bound_is_told(caller):
+def test_bound_is_reported(caller):
     """Programs look it up before they ask for a segment: by the call, or in /proc."""
     code = """
 info = (ctypes.c_ulong * 16)()
@@ -78,7 +78,7 @@ print(info[4], open("/proc/sys/kernel/shmall").read().strip())
     assert called == read and (has_cgroup(result) or int(called) == 1024), result.told
 
 
-def test_forks_and_woken_sandboxes_have_the_bound(monkeypatch):
+def test_forks_and_woken_sessions_keep_the_bound(monkeypatch):
     """Each has an IPC namespace of its own, which its init bounds anew."""
     monkeypatch.setenv("ROLLBOX_KFEAT", "-cgroup")
     code = CALLS + """

@@ -53,7 +53,7 @@ def values(clones):
 
 # What comes in, and what comes back
 
-def test_clones_go_on_from_what_init_made_and_share_nothing():
+def test_clones_start_from_init_and_share_nothing():
     box = Sandbox(init_fn=fill, work_fn=look)
     assert type(box) is WorkSandbox
     clones = box.fork(5)
@@ -62,7 +62,7 @@ def test_clones_go_on_from_what_init_made_and_share_nothing():
     assert state is None, "nothing happens here"
 
 
-def test_init_runs_once_and_where_it_is():
+def test_init_runs_once_in_the_sandbox():
     def init():
         with open("/tmp/count", "a") as file:
             file.write("once\n")
@@ -78,7 +78,7 @@ def test_init_runs_once_and_where_it_is():
             assert values(box.fork(3)) == [(True, "before\nonce\n", False, 1)] * 3
 
 
-def test_work_takes_as_much_as_it_needs():
+def test_work_fn_gets_as_many_arguments_as_it_takes():
     for work in (lambda: os.environ["CLONE_ID"], lambda number: str(number), lambda number, given: str(number), lambda number=99: os.environ["CLONE_ID"],
                  functools.partial(lambda factor, number: str(number * factor), 1), lambda *more: os.environ["CLONE_ID"]):
         assert values(Sandbox(work_fn=work).fork(2)) == ["0", "1"]
@@ -99,7 +99,7 @@ def same(a, b):
     assert type(a) is type(b) and repr(a) == repr(b)
 
 
-def test_plain_data_comes_back_as_it_was():
+def test_plain_data_returns_unchanged():
     clone, = Sandbox(work_fn=lambda: ODD).fork(1)
     for got, sent in zip(clone.get(), ODD):
         if isinstance(sent, (set, frozenset)):
@@ -109,7 +109,7 @@ def test_plain_data_comes_back_as_it_was():
     assert len(clone.value) == len(ODD) and str(Sandbox(work_fn=lambda: float("nan")).fork(1)[0].get()) == "nan"
 
 
-def test_values_that_are_no_plain_data_are_refused_by_name():
+def test_other_values_are_refused_by_name():
     def work(number):
         return [{"a": [1, io.StringIO()]}, object(), lambda: 0, Path("/"), Exception("x")][number]
 
@@ -118,7 +118,7 @@ def test_values_that_are_no_plain_data_are_refused_by_name():
     assert clones[0].raised.type_name == "TypeError" and "the value['a'][1] is of type _io.StringIO" in clones[0].raised.message
 
 
-def test_subclasses_count_as_what_they_are_made_of():
+def test_subclasses_return_as_their_base_types():
     import collections
     import enum
 
@@ -140,7 +140,7 @@ class Loud(dict):
         return super().items()
 
 
-def test_what_a_value_prints_when_it_is_asked_for_is_there():
+def test_output_of_a_values_pickling_is_kept():
     clone, = Sandbox(work_fn=lambda: Loud(a=1)).fork(1)
     assert (clone.value, clone.stdout) == ({"a": 1}, b"asked\n")
 
@@ -152,7 +152,7 @@ def without_pipes():
     os.pipe = pipe
 
 
-def test_what_init_does_to_its_interpreter_is_no_failure_of_its_own():
+def test_init_may_change_its_interpreter():
     assert values(Sandbox(init_fn=without_pipes, work_fn=lambda number: number).fork(2)) == [0, 1]
 
 
@@ -201,7 +201,7 @@ def misbehave(number):
     return number
 
 
-def test_one_that_fails_loses_nothing_of_the_others():
+def test_failing_clone_keeps_the_results_of_others():
     clones = Sandbox(Policy(max_memory="128M", max_output=1 << 20), work_fn=misbehave).fork(10, timeout=8)
     assert [clone.outcome for clone in clones] == ["exit", "exit", "exit", "exit", "signal", "timeout", "exit" if clones[6].raised else "out_of_memory", "output_limit", "exit", "exit"]
     assert [clone.id for clone in clones if clone.ok] == [0, 8, 9] and not any(clone.error for clone in clones)
@@ -216,7 +216,7 @@ def test_one_that_fails_loses_nothing_of_the_others():
     assert type(pickle.loads(pickle.dumps(clones[1]))) is Clone and str(pickle.loads(pickle.dumps(raised))) == str(raised)
 
 
-def test_what_init_does_wrong_is_raised():
+def test_exception_of_init_is_raised():
     def leave():
         os._exit(3)
 
@@ -244,7 +244,7 @@ def test_a_class_of_the_caller_goes_in_and_not_out():
     assert good.get() == 5 and bad.raised.type_name == "TypeError"
 
 
-def test_what_cannot_go_is_refused():
+def test_unpicklable_function_is_refused():
     lock = threading.Lock()
     with pytest.raises(InvalidArgument, match="cannot go to the sandbox.*lock"):
         Sandbox(work_fn=lambda: lock).fork(1)
@@ -312,14 +312,14 @@ def drawn_before():
     return random.random()
 
 
-def test_clones_have_chances_of_their_own():
+def test_clones_have_different_random_values():
     box = Sandbox(init_fn=drawn_before, work_fn=draw)
     rows = values(box.fork(8)) + values(box.fork(8))
     for column in zip(*rows):
         assert len(set(column)) == 16
 
 
-def test_with_a_seed_they_repeat():
+def test_seeded_clones_repeat():
     box = Sandbox(init_fn=drawn_before, work_fn=lambda: (__import__("random").random(), os.urandom(8)))
     first, again, other = (values(box.fork(3, seed=seed)) for seed in (7, 7, 8))
     assert [row[0] for row in first] == [row[0] for row in again] and len({row[0] for row in first + other}) == 6
@@ -356,7 +356,7 @@ def test_with_a_policys_seed_the_systems_own_repeats_too():
 
 # Many
 
-def test_more_than_there_are_at_a_time():
+def test_more_clones_than_run_at_once():
     box = Sandbox(init_fn=fill, work_fn=lambda number: number * 2)
     assert values(box.fork(100, concurrency=3)) == [2 * i for i in range(100)]
     ended = list(box.iter_fork(20, concurrency=20))
@@ -372,7 +372,7 @@ def test_a_reduction_that_stops_early_ends_the_others():
         assert len(engine.sandboxes()) == 1
 
 
-def test_a_fork_of_the_caller_has_no_part_in_its_clones():
+def test_forked_caller_does_not_own_the_clones():
     """Both have one epoll."""
     with Sandbox(work_fn=lambda number: number) as box, contextlib.closing(box.iter_fork(20, concurrency=4)) as clones:
         ids = [next(clones).id]
@@ -388,7 +388,7 @@ def test_a_fork_of_the_caller_has_no_part_in_its_clones():
         assert sorted(ids + [clone.id for clone in clones]) == list(range(20))
 
 
-def test_what_an_interrupted_fork_has_made_is_closed(monkeypatch):
+def test_interrupted_fork_closes_its_clones(monkeypatch):
     call = Handle.call
 
     def interrupted(self, function, *arguments):
@@ -404,12 +404,12 @@ def test_what_an_interrupted_fork_has_made_is_closed(monkeypatch):
         assert len(engine.sandboxes()) == 1
 
 
-def test_a_bar(capsys):
+def test_progress_bar_is_shown(capsys):
     Sandbox(work_fn=lambda: 0).fork(3, progress=True)
     assert "3/3 100%" in capsys.readouterr().err
 
 
-def test_a_dead_engine_is_an_error_and_no_zero():
+def test_dead_engine_is_an_error():
     with Engine() as engine, Sandbox(work_fn=lambda number: time.sleep(1000 * number), engine=engine) as box:
         clones = box.iter_fork(3, ordered=True, concurrency=3)
         assert next(clones).ok
@@ -441,7 +441,7 @@ def test_asyncio():
     asyncio.run(go())
 
 
-def test_it_is_sent_to_other_processes():
+def test_sandbox_with_functions_can_be_pickled():
     import cloudpickle
     box = pickle.loads(cloudpickle.dumps(Sandbox(Policy(max_memory="256M"), work_fn=lambda number: number)))
     assert type(box) is WorkSandbox and box.policy.max_memory == "256M" and values(box.fork(2)) == [0, 1]
@@ -462,7 +462,7 @@ LIES = [b"", b"{", b"[]", b"5", b'{"value": ' + b"[" * 100000, b'{"value": ' + b
         b'{"value": {"set": [' + b",".join(b'{"int": "0x%x"}' % (i * (2**61 - 1)) for i in range(50000)) + b"]}}", b'{"raised": 5}', b'{"raised": {"type": 5}}', b'{"raised": {"message": [1]}}', b'\xff\xfe{}']
 
 
-def test_answers_made_up_by_a_guest_are_data():
+def test_forged_replies_are_data():
     def work(number):
         answer(LIES[number])
         os._exit(0)
@@ -491,7 +491,7 @@ def test_a_pickle_is_not_loaded():
     assert type(as_bytes.get()) is bytes and not as_answer.ok and not os.path.exists("/tmp/loaded")
 
 
-def test_an_answer_without_end_is_bounded():
+def test_endless_reply_is_bounded():
     def work(number):
         if number == 0:
             return b"x" * (1 << 20)
@@ -511,7 +511,7 @@ def test_an_answer_without_end_is_bounded():
     assert not clones[3].ok
 
 
-def test_a_ready_that_is_none():
+def test_invalid_ready_message_is_refused():
     def init():
         answer(json.dumps({"version": [3, ["x" * 100000]]}).encode())
         time.sleep(1000)
@@ -533,7 +533,7 @@ def test_plain_data_there_and_back_without_a_sandbox():
         assert back == item and type(back) is type(item)
 
 
-def test_nothing_is_left():
+def test_clones_leave_nothing():
     with Engine() as engine:
         box = Sandbox(work_fn=misbehave, engine=engine)
         before = None
@@ -606,7 +606,7 @@ def test_a_policys_timeout_is_each_runs(shared, caller):
     python(shared, "-c", "time.sleep(1000)", status=124)
 
 
-def test_what_a_template_cannot_do_is_refused(shared):
+def test_unsupported_template_operations_are_refused(shared):
     shared("template", "create", "base")
     for words in (["ls"], ["python3"], ["python3", "-m", "json"], ["python3", "-c"], ["python3", "-"], ["/usr/bin/python3", "-c", "1"]):
         shared("run", "--template", "base", "--", *words, status=125)
@@ -655,7 +655,7 @@ def gone(shared, name):
         assert time.monotonic() < deadline, "it is still there"
 
 
-def test_runs_of_a_killed_command_are_gone_and_the_template_is_not(shared, caller):
+def test_killed_client_ends_its_clones_not_the_template(shared, caller):
     shared("template", "create", "base")
     running = caller.popen([binaries() / "rollbox", "run", "--template", "base", "--", "python3", "-c", "print('x', flush=True); import time; time.sleep(1000)"], env=shared.env, stdout=subprocess.PIPE)
     assert running.stdout.read(2) == b"x\n"
@@ -666,7 +666,7 @@ def test_runs_of_a_killed_command_are_gone_and_the_template_is_not(shared, calle
     assert python(shared, "-c", "print(5)") == "5"
 
 
-def test_clones_of_a_detached_sandbox_go_with_who_asked_for_them(shared):
+def test_clones_of_a_detached_session_end_with_their_client(shared):
     program = (f"import sys; sys.path.insert(0, {str(Path(rollbox.__file__).parents[1])!r})\n"
                "import time\nfrom rollbox import Engine, Sandbox\n"
                f"box = Sandbox(work_fn=lambda: time.sleep(1000), engine=Engine({shared.env['ROLLBOX_SOCKET']!r}), name='origin', detached=True)\n"
@@ -683,7 +683,7 @@ def test_clones_of_a_detached_sandbox_go_with_who_asked_for_them(shared):
     assert shared("ps", "-q") == "origin"
 
 
-def test_whatever_is_made_of_an_answer_only_ValueError_comes_of_it():
+def test_malformed_reply_raises_only_ValueError():
     pytest.importorskip("numpy", reason="needs numpy: arrays are part of it")
     rng = random.Random(11)
     seeds = [json.dumps(_safe_values.encode(ODD)).encode(), *LIES, b'{"array": ["<i4", [2, 3], "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"]}', b'{"items": [[{"tuple": [1]}, {"set": [1, {"frozenset": []}]}]]}']

@@ -39,7 +39,7 @@ print(json.dumps(ends))
 """
 
 
-def test_the_end_of_a_terminals_input_ends_who_reads_it(caller):
+def test_end_of_terminal_input_ends_its_reader(caller):
     for _ in range(repeat_count(2, 1)):
         done = caller.script(READ, READERS, DEADLINE)
         assert done.returncode == 0, done.stderr.decode()
@@ -47,7 +47,7 @@ def test_the_end_of_a_terminals_input_ends_who_reads_it(caller):
             assert end[3] == "exit", end
 
 
-def test_what_is_no_terminal_is_not_typed_into_one(shared, box):
+def test_input_that_is_no_terminal_is_not_typed(shared, box):
     """As docker has it; -t alone is a terminal that nobody types into."""
     shared.ok("exec", "-d", "-t", "--id", "typed-into", box, *shell("read line"))
     for command in (["exec", "-it", box, "bash"], ["attach", "-i", box, "typed-into"]):

@@ -74,7 +74,7 @@ def recorder_of(engine):
 
 # What is recorded
 
-def test_record_has_the_command_and_what_came_of_it(caller):
+def test_record_has_command_and_result(caller):
     home = caller.directory()
     done = caller.rollbox("record", "-o", home / "a.jsonl", "--seed", "7", "--env", "NAME=value", "--timeout", "50", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
     assert (done.returncode, done.stdout, done.stderr) == (3, b"out\n", b"err\n")
@@ -89,7 +89,7 @@ def test_record_has_the_command_and_what_came_of_it(caller):
     assert os.stat(home / "a.jsonl").st_uid == caller.uid
 
 
-def test_what_was_read_and_written_is_counted(caller):
+def test_reads_and_writes_are_counted(caller):
     home = caller.directory()
     with shared_engine(caller) as call:
         box = call("create", "--record", home / "a.jsonl")
@@ -105,7 +105,7 @@ def test_what_was_read_and_written_is_counted(caller):
     assert killed.read_bytes is not None and killed.written_bytes == 0 and lost.read_bytes is None
 
 
-def test_what_others_read_meanwhile_is_not_a_commands(caller):
+def test_concurrent_reads_are_not_counted_for_a_command(caller):
     home = caller.directory()
     caller.write(home / "up", "x" * 3000000)
     waits = "read line < gate; exit 3"
@@ -242,7 +242,7 @@ def test_large_streams_have_a_head_and_a_digest(caller):
     assert verdict(caller, "--trust", home / "a.jsonl", status=0)["verdict"] == "equal"
 
 
-def test_a_recorder_that_reads_keeps_no_result_back(tmp_path):
+def test_recording_does_not_delay_results(tmp_path):
     """The kernel does not seal a memory file that is being read: once a result could not be sent, and the connection ended."""
     with Engine() as engine, Sandbox(engine=engine, record=tmp_path / "a.jsonl") as box:
         for _ in range(150):
@@ -285,7 +285,7 @@ def test_values_of_variables_only_where_asked(tmp_path):
         assert (b"ownvalue" in (tmp_path / f"{asked}.jsonl").read_bytes()) == asked
 
 
-def test_commands_side_by_side_tell_when_they_began(tmp_path):
+def test_concurrent_commands_record_their_start(tmp_path):
     with Sandbox(record=tmp_path / "a.jsonl") as box:
         os.mkfifo(tmp_path / "unused")
         box.exec(["mkfifo", "/tmp/gate"])
@@ -302,7 +302,7 @@ def test_commands_side_by_side_tell_when_they_began(tmp_path):
 
 # Where it goes
 
-def test_the_cli_refuses_a_file_with_something_in_it(caller):
+def test_cli_refuses_a_nonempty_record_file(caller):
     home = caller.directory()
     caller.write(home / "a.jsonl", "precious\n")
     done = caller.rollbox("record", "-o", home / "a.jsonl", "--", "true")
@@ -445,7 +445,7 @@ def test_forks_are_recorded_as_what_they_are_forked_from(caller):
         assert [row["path"] for step in steps if "after" in step for row in step["observation"]["changes"]] == ["/tmp/f"], steps
 
 
-def test_what_is_taken_out_is_taken_out_after_a_sleep_too(caller):
+def test_redaction_continues_after_hibernation(caller):
     """The sandbox's own record ends with its engine; forks of it, made by the next engine that wakes it, are recorded by the same rules."""
     home = caller.directory()
     with shared_engine(caller) as call:
@@ -554,7 +554,7 @@ def test_an_engine_that_is_killed_leaves_all_that_had_ended(caller):
 
 
 @pytest.mark.parametrize("noticed", [False, True])
-def test_an_engine_that_is_killed_is_told_of_by_close(tmp_path, noticed):
+def test_close_reports_a_killed_engine(tmp_path, noticed):
     """Whether or not a call has said so before: a record that ended with it is not whole."""
     with Engine() as engine, pytest.warns(RecordWarning, match="the engine is gone"):
         box = Sandbox(engine=engine, record=tmp_path / "a.jsonl")
@@ -605,7 +605,7 @@ def test_a_recorder_that_is_killed_costs_the_record_alone(caller):
     assert read(home / "b.jsonl")[2].complete
 
 
-def test_a_recorder_that_stands_still_holds_nothing_up_and_the_greedy_record_ends_first(tmp_path):
+def test_stopped_recorder_delays_nothing_and_the_largest_record_ends_first(tmp_path):
     with Engine() as engine:
         greedy, modest = (Sandbox(engine=engine, record=tmp_path / name) for name in ("greedy.jsonl", "modest.jsonl"))
         with pytest.warns(RecordWarning, match="does not keep up"):
@@ -666,7 +666,7 @@ print(json.dumps({"ok": all(r.ok and len(r.stdout) == 20000 for r in results), "
 """
 
 
-def test_a_full_disk_is_told_and_loses_no_command(tmp_path):
+def test_full_disk_is_reported_and_loses_no_command(tmp_path):
     full = tmp_path / "full"
     full.mkdir()
     package = pathlib.Path(rollbox.__file__).parent.parent
@@ -681,7 +681,7 @@ def test_a_full_disk_is_told_and_loses_no_command(tmp_path):
     assert len(seen["told"]) == 1 and "not whole" in seen["told"][0]
 
 
-def test_a_reader_that_does_not_read_holds_nothing_up(tmp_path):
+def test_stalled_reader_delays_nothing(tmp_path):
     ours, theirs = os.pipe()
     try:
         with pytest.warns(RecordWarning, match="not whole"):
@@ -725,7 +725,7 @@ def test_a_reader_that_goes_away_costs_the_record_alone():
         os.close(theirs)
 
 
-def test_a_function_that_raises_is_told():
+def test_exception_of_the_callback_is_reported():
     def broken(step):
         raise ValueError("no thanks")
 
@@ -797,7 +797,7 @@ def test_a_changed_record_is_noticed(tmp_path, change, line):
 
 @pytest.mark.parametrize("row", ["{}", "[]", "nothing", '{"step": "x"}', '{"end": 3}', '{"step": 1, "action": [], "observation": {}, "begun_at": 0, "digest": "0"}',
                                  '{"step": [], "action": {"kind": "exec"}, "observation": {"outcome": "exit"}, "begun_at": 0, "digest": "0"}', "[" * 5000])
-def test_a_line_that_is_none_is_refused_by_number(tmp_path, row):
+def test_invalid_line_is_refused_by_number(tmp_path, row):
     with Sandbox(record=tmp_path / "a.jsonl") as box:
         box.exec(["true"])
     lines = (tmp_path / "a.jsonl").read_text().splitlines(True)
@@ -895,7 +895,7 @@ def test_verify_names_the_step_the_stream_and_the_byte(caller):
     assert (seen["steps"], seen["divergence"]["step"], seen["divergence"]["where"], seen["divergence"]["offset"]) == (3, 4, "stderr", 6)
 
 
-def test_bytes_that_are_no_text_are_told_apart(caller):
+def test_non_text_bytes_are_compared(caller):
     home = caller.directory()
     caller.write(home / "data", "")     # the caller's own
     for name, content in (("a", b"ab\xff"), ("b", b"ab\xfe"), ("c", b"ab")):
@@ -910,7 +910,7 @@ def test_bytes_that_are_no_text_are_told_apart(caller):
     assert (seen["offset"], seen["first"]["byte"], seen["second"]["byte"]) == (2, 254, None)
 
 
-def test_a_changed_record_is_told_by_verify(caller):
+def test_verify_reports_a_changed_record(caller):
     home = caller.directory()
     caller.rollbox("record", "-o", home / "a.jsonl", "--", "echo", "one")
     caller.write(home / "b.jsonl", (home / "a.jsonl").read_text().replace('"exit_code":0', '"exit_code":1'))
@@ -943,7 +943,7 @@ PORT = ["python3", "-c", "import socket; s = socket.socket(); s.bind(('127.0.0.1
     ([], ["sh", "-c", "echo > $(mktemp)"], "randomness", "--seed"),
     (["--seed", "7"], ["python3", "-c", "import time; print('%016x' % (time.time_ns() * 0x9e3779b97f4a7c15 % 2**64))"], "randomness", "--time-start"),
 ], ids=["host", "loopback", "mktemp", "bytes", "file", "clock"])
-def test_verify_guesses_what_the_policy_leaves_to_chance(caller, flags, command, source, hint):
+def test_verify_names_unseeded_randomness_as_a_cause(caller, flags, command, source, hint):
     while True:         # the kernel may choose a port twice
         done = caller.rollbox("verify", "--json", "--twice", *flags, "--", *command)
         if done.returncode:
@@ -1038,7 +1038,7 @@ def test_a_cut_record_is_verified_as_far_as_it_goes(caller):
 
 
 @pytest.mark.parametrize("reason", ["file_limit", "engine_lost", None])
-def test_a_record_that_ended_early_is_not_told_as_a_whole(caller, reason):
+def test_truncated_record_is_not_reported_as_complete(caller, reason):
     """However it ended: what it has is compared, by itself and with one that goes on; if it has nothing, that is no success."""
     home = caller.directory()
     with shared_engine(caller) as call:
@@ -1109,7 +1109,7 @@ def test_a_replayed_fork_is_the_one_it_was(tmp_path):
     (lambda box: box.kill_all(), b"signal"),
     (lambda box: box.upload("/etc/alternatives", "/tmp/a"), b"tree"),
 ])
-def test_what_cannot_be_replayed_is_refused_by_name(tmp_path, what, words):
+def test_unreplayable_steps_are_refused_by_name(tmp_path, what, words):
     with Sandbox(record=Record(tmp_path / "a.jsonl", keep=1000, redact=["sk-[a-z]+"])) as box:
         box.exec(["true"])
         what(box)
@@ -1151,7 +1151,7 @@ def test_a_policy_that_reaches_the_host_is_not_replayed_for_the_asking(caller):
     assert caller.rollbox("verify", "--trust", home / "a.jsonl").returncode == 0 and (home / "made").exists()
 
 
-def test_no_colours_and_no_bar_where_nobody_looks(caller):
+def test_no_colours_or_progress_without_a_terminal(caller):
     home = caller.directory()
     caller.rollbox("record", "-o", home / "a.jsonl", "--", "echo", "one")
     for arguments in (["verify", home / "a.jsonl"], ["replay", "-o", home / "b.jsonl", home / "a.jsonl"]):
@@ -1159,7 +1159,7 @@ def test_no_colours_and_no_bar_where_nobody_looks(caller):
         assert b"\x1b" not in done.stdout + done.stderr and b"\r" not in done.stderr
 
 
-def test_what_is_no_trajectory_is_told(caller):
+def test_invalid_trajectory_is_reported(caller):
     home = caller.directory()
     for name, text, words in (("empty", "", b"empty:1: there is no whole line"), ("other", '{"a": 1}\n', b"other:1: is no trajectory"), ("text", "hello\n", b"text:1: is no JSON object"),
                               ("newer", '{"format": "rollbox-trajectory/2"}\n', b"newer:1: is of another version")):

@@ -31,7 +31,7 @@ def test_each_job_has_a_trajectory(tmp_path):
     expect(run_many(JOBS, 3, record=tmp_path / "{id}.jsonl"), tmp_path)
 
 
-def test_asynchronously_too(tmp_path):
+def test_async_batch_records_trajectories(tmp_path):
     expect(asyncio.run(run_many_async(JOBS, 3, record=Record(str(tmp_path / "{id}.jsonl"), keep=10000))), tmp_path)
 
 
@@ -41,13 +41,13 @@ def test_a_function_gets_the_steps_of_all():
     assert sorted(step.observation.stdout.data for step in steps) == sorted(b"%d\n" % i for i in range(10))
 
 
-def test_a_place_for_one_is_refused(tmp_path):
+def test_single_record_path_is_refused_for_a_batch(tmp_path):
     for where in (1, tmp_path / "all.jsonl", str(tmp_path / "{name}.jsonl")):
         with pytest.raises(InvalidArgument, match="{id}"):
             run_many([["true"]], record=where)
 
 
-def test_a_file_that_cannot_be_had_is_a_row(tmp_path):
+def test_unwritable_record_file_is_an_error_row(tmp_path):
     (tmp_path / "1.jsonl").write_text("precious")
     results = run_many([["true"]] * 3, record=tmp_path / "{id}.jsonl")
     assert [result.outcome for result in results] == ["exit", "error", "exit"] and "something in" in str(results[1].error)
@@ -126,7 +126,7 @@ def test_a_batch_needs_a_file_for_each(caller):
     assert done.returncode == 1 and json.loads(done.stdout)["outcome"] == "error"
 
 
-def test_a_trajectory_of_a_batch_that_is_not_whole_is_told(caller):
+def test_incomplete_batch_trajectory_is_reported(caller):
     home = caller.directory()
     os.symlink("/dev/full", home / "1.jsonl")
     caller.own(home / "1.jsonl")

@@ -62,7 +62,7 @@ def forge(who, path, change):
     ("max_processes", 65, "max_processes 65"),
     ("max_disk", "2G", "max_disk 2147483648"),
 ])
-def test_what_a_records_policy_grants_beyond_the_default_is_told_and_not_given(caller, key, value, words):
+def test_extra_grants_of_a_record_are_reported_and_not_given(caller, key, value, words):
     home = caller.directory()
     forge(caller, home / "a.jsonl", lambda rows: rows[0]["policy"].update({key: value}))
     for command in (["verify"], ["replay", "-o", home / "b.jsonl"]):
@@ -70,7 +70,7 @@ def test_what_a_records_policy_grants_beyond_the_default_is_told_and_not_given(c
         assert done.returncode == 125 and words.encode() in done.stderr and b"--trust" in done.stderr and b"--policy" in done.stderr, done
 
 
-def test_what_the_default_grants_needs_no_trust(caller):
+def test_default_grants_need_no_trust(caller):
     home = caller.directory()
     forge(caller, home / "a.jsonl", lambda rows: rows[0]["policy"].update(fs_readable=["/usr", "/lib", "/lib64", "/bin", "/etc", "/usr/share"], max_memory="64M", net="loopback", random_seed=3))
     assert caller.rollbox("verify", home / "a.jsonl").returncode == 0
@@ -107,7 +107,7 @@ def test_a_replay_is_under_the_callers_own_policy(caller):
 
 # What a record does to who reads it
 
-def test_a_record_cannot_speak_to_the_terminal(caller):
+def test_record_text_is_escaped_on_a_terminal(caller):
     home = caller.directory()
     changes = (
         lambda rows: rows[-1]["end"].update(reason="\x1b[31mred\nrollbox: fake"),
@@ -162,7 +162,7 @@ def test_lines_too_long_or_with_too_many_values(caller):
     '{"step": 1, "begun_at": 0, "action": {"kind": "exec", "x": %s1%s}, "observation": {"outcome": "exit"}, "digest": "0"}' % ("[" * 1500, "]" * 1500),
     '\xff',
 ])
-def test_a_line_that_lies_is_an_error_of_its_own(tmp_path, row):
+def test_false_line_is_its_own_error(tmp_path, row):
     with Sandbox(record=tmp_path / "a.jsonl") as box:
         box.exec(["true"])
     (tmp_path / "b.jsonl").write_bytes((tmp_path / "a.jsonl").read_bytes().splitlines(True)[0] + row.encode("latin-1") + b"\n")
@@ -195,7 +195,7 @@ def test_a_pipe_cannot_be_read_twice(tmp_path):
     assert subprocess.run([binaries() / "rollbox", "replay", "-o", tmp_path / "b.jsonl", "/dev/stdin"], input=raw).returncode == 0
 
 
-def test_places_that_are_no_files(caller):
+def test_special_record_paths_are_refused(caller):
     home = caller.directory()
     done = caller.rollbox("record", "-o", "/dev/full", "--", "echo", "hi")
     assert done.returncode == 125 and done.stdout == b"hi\n" and b"0 of 1 steps" in done.stderr and b"No space left" in done.stderr
@@ -311,7 +311,7 @@ def test_a_guest_cannot_keep_the_recorder_busy(tmp_path):
 
 
 @pytest.mark.long
-def test_states_of_a_pattern_do_not_pile_up(tmp_path):
+def test_redaction_pattern_states_are_bounded(tmp_path):
     """glibc keeps every set of states that it has met; which ones these are, texts say."""
     with Engine() as engine, Sandbox(engine=engine, record=Record(tmp_path / "a.jsonl", redact=["(a|b)*a(a|b){12}c"])) as box:
         box.exec(["true"])
@@ -337,7 +337,7 @@ def test_a_step_of_more_than_a_line_keeps_its_digests(tmp_path):
 
 # Callbacks
 
-def test_a_function_that_exits_or_does_not_return_is_told(monkeypatch):
+def test_callback_that_exits_or_blocks_is_reported(monkeypatch):
     from rollbox._core import record as _record
 
     def leave(step):

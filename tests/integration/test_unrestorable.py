@@ -90,7 +90,7 @@ def test_a_guest_that_runs_rollbox_init(engine, kind):  # noqa: F811
     box.close()
 
 
-def test_a_refusal_is_not_for_later(engine):  # noqa: F811
+def test_permanent_refusal_is_not_exhaustion(engine):  # noqa: F811
     """What will never work is no want of resources, for which a client would try again."""
     box = begun(engine, ZOMBIES, "62", max_processes=64)
     with pytest.raises(RollboxError) as refused:

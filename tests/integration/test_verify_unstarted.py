@@ -22,7 +22,7 @@ def test_a_record_whose_command_could_not_be_started_is_not_equal(tmp_path):
         assert done.returncode == 125 and "equal" not in done.stdout and "command_not_found" in done.stderr, done
 
 
-def test_commands_that_could_not_be_started_are_told_of(tmp_path):
+def test_unstarted_commands_are_reported(tmp_path):
     path = str(tmp_path / "record")
     with Sandbox(record=path) as box:
         box.exec(["true"])

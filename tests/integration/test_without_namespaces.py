@@ -83,12 +83,12 @@ def test_signal_scope_is_needed_by_users(caller):
 
 
 @pytest.mark.parametrize("flags, word", [(["--net", "loopback"], "loopback"), (["--writable", "/usr"], "fs_writable"), (["--hostname", "x"], "hostname"), (["--user", "root"], "user"), (["--user", "1234"], "user")])
-def test_what_it_cannot_give_is_refused(caller, flags, word):
+def test_unsupported_policy_is_refused(caller, flags, word):
     result = caller.run(*PROCESS, *flags, "--", "true")
     assert result.outcome == "error" and result.error["code"] == "feature_missing" and word in result.error["message"], result.told
 
 
-def test_plan_tells(caller):
+def test_plan_shows_process_isolation(caller):
     policy = caller.write(caller.home / "process.json", '{"isolation": "process"}')
     text = caller.rollbox("policy", "plan", policy).stdout.decode()
     assert "without namespaces" in text and "(private files)" in text and "/etc/shadow" not in text and "no signals" in text or caller.uid == 0, text[:2000]
