@@ -2,6 +2,7 @@
 """From bench/results/*.json to docs/reference/benchmarks.md and to what is shown on the terminal. `python3 bench/report.py` writes the page again without measuring."""
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -17,7 +18,7 @@ TITLES = {
     "burst": "100 at once: time from the common start to each one's end",
     "humaneval": "the 164 canonical solutions of HumanEval, two at a time",
     "determinism": "determinism and recording, against the same without",
-    "sessions": "sandboxes that live, and what one does without them",
+    "sessions": "long-lived sandboxes, and the same without them",
     "neighbours": "a sandbox that computes, beside another that storms with eight processes",
 }
 
@@ -106,6 +107,7 @@ def test_table(test: str, rows: Dict[str, Any]) -> List[str]:
     elif test == "sessions":
         head = ["", "p50 us", "p99 us", "x bare", "runs"]
         for name, row in rows.items():
+            name = name.replace("a live session", "a session")
             if "failed" in row:
                 lines.append([name, "failed", "", "", ""])
             elif "kib_each" in row:
@@ -138,44 +140,78 @@ def print_targets(results: Dict[str, Any]) -> None:
 
 
 def soak_section(soak: Dict[str, Any]) -> List[str]:
-    lines = ["## Soak", "",
-             f"{soak['runs']} sandboxes from {soak['clients']} clients of one shared engine, each with a connection of its own, in {soak['seconds']:.0f} s "
-             f"({soak['runs'] / soak['seconds']:.0f} a second; p50 {soak['p50_ms']:.0f} ms, p99 {soak['p99_ms']:.0f} ms, {soak['failures']} failed). "
-             f"Measured with nothing running, after {soak['warm_up']} sandboxes of warm-up and after all.", ""]
+    lines = ["## Soak", ""]
+    lines += wrapped(
+        f"{soak['runs']} sandboxes from {soak['clients']} clients of one shared engine, each with a connection of its own, in {soak['seconds']:.0f} s "
+        f"({soak['runs'] / soak['seconds']:.0f} a second; p50 {soak['p50_ms']:.0f} ms, p99 {soak['p99_ms']:.0f} ms, {soak['failures']} failed). "
+        f"Measured with nothing running, after {soak['warm_up']} sandboxes of warm-up and after all.")
+    lines += [""]
     rows = [[name, str(entry["before"]), str(entry["after"]), str(entry["allowed"]), "no growth" if entry["ok"] else "**GROWS**"] for name, entry in soak["measures"].items()]
     return lines + _table(["what", "before", "after", "may grow by", ""], rows)
 
 
-def page(results: Dict[str, Any], soak: Optional[Dict[str, Any]]) -> str:
+def wrapped(text: str, indent: str = "") -> List[str]:
+    return textwrap.wrap(text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def head(results: Dict[str, Any]) -> List[str]:
+    """The machine and the method, for each of the pages."""
     machine, noise = results["machine"], results["others_busy"]
-    lines = ["# Benchmarks", "", "Written by `make bench` (bench/run.py); do not edit. Ratios hold for one run on one machine; the times are that machine's.", "",
-             f"{results['when']}, {machine['cpu']}, {machine['cpus']} CPUs{' (virtual)' if machine['hypervisor'] else ''}, {machine['memory_mib']} MiB, Linux {machine['kernel']}, {machine['system']}. "
-             f"Load {results['load_before'][0]:.1f} before, {results['load_after'][0]:.1f} after"
-             + (f"; others used {noise['median']:.0%} of the CPUs between the rounds (worst {noise['worst']:.0%})." if noise else "."),
-             "Versions: " + ", ".join(f"{name} {text.removeprefix(name).strip()}" for name, text in results["versions"].items() if text) + ".", "",
-             "All contestants take turns in each of the rounds. p50 and p99 are over all runs; `x bare` and `x bwrap` are medians over the rounds of the ratio of medians in a round; `no sandbox` is the faster of subprocess and xargs in a round.", ""]
+    lines = wrapped(
+        f"Measured {results['when'][:16].replace('T', ' ')} on {machine['cpu']}, {machine['cpus']} CPUs{' (virtual)' if machine['hypervisor'] else ''}, {machine['memory_mib']} MiB, "
+        f"Linux {machine['kernel']}, {machine['system']}. Load {results['load_before'][0]:.1f} before, {results['load_after'][0]:.1f} after"
+        + (f"; others used {noise['median']:.0%} of the CPUs between the rounds (worst {noise['worst']:.0%})." if noise else "."))
+    lines += [""]
     if noise and noise["median"] > 0.1:
-        lines += ["**The machine was not quiet during this run**: latencies and rates tell of its other load too, and of nothing reliably. Run `make bench` again when it is.", ""]
+        lines += wrapped("**The machine was not quiet during this run**: latencies and rates show its other load, too, and nothing reliable. Run `make bench` again when it is.") + [""]
+    return lines
+
+
+def targets_page(results: Dict[str, Any], soak: Optional[Dict[str, Any]]) -> str:
+    lines = ["<!-- Made by make bench (bench/report.py); do not edit. -->", "# Benchmarks", "",
+             "| page | has |", "|---|---|",
+             "| this page | targets, reached and missed; the soak; the contestants |",
+             "| [benchmarks-root.md](benchmarks-root.md) | every measurement, run by root |",
+             "| [benchmarks-user.md](benchmarks-user.md) | every measurement, run by an ordinary user |", ""]
+    lines += head(results)
+    lines += wrapped("Versions: " + ", ".join(f"{name} {text.removeprefix(name).strip()}" for name, text in results["versions"].items() if text) + ".") + [""]
+    lines += ["Ratios hold for one run on one machine; times are that machine's. `make bench` measures again.", ""]
     rows = [[target["identity"], target["what"], f"{target['value']:.2f}", f"{'at most' if target['at_most'] else 'at least'} {target['limit']:.2f}", "reached" if target["reached"] else "**missed**"]
             for target in results["targets"]]
     lines += ["## Targets", ""] + _table(["by", "what", "measured", "target", ""], rows)
-    for identity, tests in results["identities"].items():
-        lines += [f"## Run by {'root' if identity == 'root' else 'an ordinary user'}", ""]
-        for test, rows_ in tests.items():
-            lines += [f"### {TITLES[test]}", ""] + test_table(test, rows_)
-            lines += [f"{name}: {row['failed']}" for name, row in rows_.items() if "failed" in row]
     if soak:
         lines += soak_section(soak)
-    lines += ["## Contestants", ""] + [f"- **{name}**: {text}." for name, text in CONTESTANTS.items()] + [""]
-    lines += ["A rate with two workers counts the tearing down too: rollbox' clock stops when the engine has no sandbox left but its spares.", ""]
+    lines += ["## Contestants", ""]
+    for name, text in CONTESTANTS.items():
+        lines += wrapped(f"- **{name}**: {text}.", "  ")
+    lines += ["", *wrapped("A rate with two workers includes the removal of sandboxes: rollbox' clock stops when the engine has no sandbox left except its spares."), ""]
+    return "\n".join(lines)
+
+
+def identity_page(results: Dict[str, Any], identity: str) -> str:
+    who = "root" if identity == "root" else "an ordinary user"
+    lines = ["<!-- Made by make bench (bench/report.py); do not edit. -->", f"# Benchmarks, run by {who}", "",
+             "[Benchmarks](benchmarks.md) describes the contestants and has the targets.", ""] + head(results)
+    lines += ["| column | meaning |", "|---|---|",
+              "| p50, p99 | over all runs; the contestants take turns in each round |",
+              "| x bare, x bwrap | median over the rounds of the ratio of medians in a round |",
+              "| no sandbox | the faster of subprocess and xargs in a round |", ""]
+    for test, rows in results["identities"][identity].items():
+        lines += [f"## {TITLES[test]}", ""] + test_table(test, rows)
+        for name, row in rows.items():
+            lines += wrapped(f"{name}: {row['failed']}") + [""] if "failed" in row else []
     return "\n".join(lines)
 
 
 def write(project: Path) -> None:
     results_directory = project / "bench" / "results"
     soak = results_directory / "soak.json"
-    text = page(json.loads((results_directory / "bench.json").read_text()), json.loads(soak.read_text()) if soak.exists() else None)
-    (project / "docs" / "reference" / "benchmarks.md").write_text(text)
+    results = json.loads((results_directory / "bench.json").read_text())
+    pages = {"benchmarks": targets_page(results, json.loads(soak.read_text()) if soak.exists() else None)}
+    for identity in results["identities"]:
+        pages[f"benchmarks-{identity}"] = identity_page(results, identity)
+    for name, text in pages.items():
+        (project / "docs" / "reference" / f"{name}.md").write_text(text)
     chart.write()
 
 

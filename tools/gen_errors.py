@@ -121,12 +121,24 @@ DOCS_HEAD = """\
 <!-- Made by tools/gen_errors.py from the table in include/rollbox/rollbox.h; do not edit. -->
 # Errors
 
-An error is what rollbox could not do. What the guest did (it exited, was killed by a signal, ran out of time or memory, wrote too much) is an
-*outcome*, never an error, and the two never mix: a result whose `outcome` is `error` says nothing about the guest program and must not be scored.
+An error is a failure of rollbox. A program's exit, signal, time-out or excess is an *outcome*, and no error. The two
+never mix: a result with `outcome` `error` says nothing about the program and must not be scored.
 
-An error carries a **code**, a **stage** (`arguments`, `policy`, `connect`, `setup`, `exec`, `run` or `result`, or what failed: `files`, `snapshot`, `restore`, `hibernate`, `wake`, `commit`, `export`, `import`,
-`store` and the like; for people, there may be others), an **errno** where the kernel gave one, and a **message** of one line (`policy_invalid`: one line a problem) that says what failed, where, and how to mend it.
-In a JSON result it is the object `error` with `code`, `stage` and `message`; in C a `struct rollbox_error`; in Python an exception below `rollbox.RollboxError`. Numbers never change.
+| part of an error | meaning |
+|---|---|
+| code | one of the table below; names and numbers never change |
+| stage | the step that failed: `arguments`, `policy`, `connect`, `setup`, `exec`, `run`, `result`, `files`, `snapshot`, \
+`restore`, `hibernate`, `wake`, `commit`, `export`, `import`, `store` and others; for people |
+| errno | where the kernel gave one |
+| message | one line (`policy_invalid`: one a problem): what failed, on which object, what to do |
+
+| in | an error is |
+|---|---|
+| JSON | the object `error` with `code`, `stage` and `message` |
+| C | a `struct rollbox_error` |
+| Python | an exception below `rollbox.RollboxError` |
+
+## Codes
 
 | code | number | HTTP | C | Python |
 |---|---|---|---|---|
@@ -181,7 +193,7 @@ def make_docs(rows):
         base = f" ({BASES[name]})" if name in BASES else ""
         out.append(f"| `{name.lower()}` | {number} | {http} | `ROLLBOX_ERR_{name}` | `{python}`{base} |\n")
     for name, number, http, python, text in rows:
-        out.append(f"\n## {name.lower()}\n{sentence(text)} {ADVICE[name]}\n")
+        out.append(f"\n## {name.lower()}\n\n{textwrap.fill(sentence(text) + ' ' + ADVICE[name], 118)}\n")
     return "".join(out)
 
 
