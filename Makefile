@@ -3,7 +3,7 @@
 # A front for meson, ninja and pip. `make` leaves the programs at the top of build/ and the Python package in .venv. Nothing is fetched once
 # everything is there. JOBS=N limits the compilers at work; CI=true makes warnings errors.
 .DELETE_ON_ERROR:
-.PHONY: all build python wheel dist deb install check lint demo integrations bench soak fuzz format clean
+.PHONY: all build python wheel dist deb install check lint docs demo integrations bench soak fuzz format clean
 
 JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
@@ -74,6 +74,13 @@ lint:
 	@python3 -B tests/check_python_imports.py
 	@python3 -B tests/check_python_lint.py
 
+# The site of docs/ in build/site, with the Python and C API; every link is checked. The packages are fetched once.
+DOCS_PACKAGES := mkdocs==1.6.1 mkdocs-material==9.8.2 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11
+docs:
+	@tools/setup venv .venv-docs $(DOCS_PACKAGES)
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+	@echo "build/site/index.html"
+
 demo: all
 	@$(PYTHON) examples/reward.py examples/problems.jsonl
 	@echo; echo 'An agent in one sandbox: its tree of forks, and the rewards (examples/repo_agent.py)'; echo
@@ -124,4 +131,4 @@ format:
 	@python3 -B tests/check_format.py --write
 
 clean:
-	rm -rf build build-asan build-fuzz build-python build-wheel build-install dist .venv .venv-dist .venv-bench .venv-integrations .venv-lint
+	rm -rf build build-asan build-fuzz build-python build-wheel build-install dist .venv .venv-dist .venv-bench .venv-integrations .venv-lint .venv-docs
