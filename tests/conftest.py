@@ -29,6 +29,7 @@ def pytest_configure(config):
     said_at_last = os.fdopen(os.dup(2), "w")
     config.addinivalue_line("markers", "timeout_s(seconds): a time limit other than the usual 120 s")
     config.addinivalue_line("markers", "long: takes ten seconds or more, computing or waiting: workers begin with those, so that none of them is alone at the end")
+    config.addinivalue_line("markers", "once: proves the same for each user and each mask; left out where ROLLBOX_TEST_AGAIN=1")
     config.addinivalue_line("markers", "masked: runs again with kernel features masked")
     # A shell's background job ignores the first two and nohup's the third, and so would all that is started here, to which some tests send them.
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
@@ -37,6 +38,10 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
+    if os.environ.get("ROLLBOX_TEST_AGAIN") == "1":
+        repeated = [item for item in items if item.get_closest_marker("once")]
+        config.hook.pytest_deselected(items=repeated)
+        items[:] = [item for item in items if not item.get_closest_marker("once")]
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.get_closest_marker("long") is None)
 

@@ -46,14 +46,20 @@ NO_FILES = b" (files were not compared: they were not recorded)\n"
 
 
 def repeat_count(whole, again, soak=None):
-    """How often to do what chance decides: fewer times where root has done it already and an ordinary user does it again (tools/check). That the way there is another is seen in the first of them, and what happens there, in the sandbox, is the same for both. `soak`: as often in make soak."""
+    """How often to repeat a random test: `whole` times, or `again` where another stage of tools/check has run it already.
+
+    `soak` is the number for make soak.
+    """
     if soak and os.environ.get("ROLLBOX_SOAK") == "1":
         return soak
     return again if os.environ.get("ROLLBOX_TEST_AGAIN") == "1" else whole
 
 
 def sample_cases(cases):
-    """Of what runs inside, all; each third where root has run it already and an ordinary user does so again. Only for what is done by the same code for both, whoever they are."""
+    """All cases, or every third where another stage of tools/check has run them already.
+
+    Only for cases that run the same code for every user.
+    """
     return [*cases][:: repeat_count(1, 3)]
 
 

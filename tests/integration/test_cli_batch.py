@@ -360,6 +360,7 @@ def test_the_disk_is_full(cli, jobs):
 
 
 @pytest.mark.long
+@pytest.mark.once
 def test_many_jobs_in_bounded_memory(cli):
     """Each job and each row is about a megabyte; the peak is read when all are through and the program waits for more."""
     with cli.start("batch", "-", "-j", 4, stderr=subprocess.DEVNULL) as process:

@@ -225,6 +225,7 @@ print("done")
 """
 
 
+@pytest.mark.once
 def test_session_commands_repeat(caller):
     done = caller.script(SESSION, START_S)
     assert done.returncode == 0, done.stderr

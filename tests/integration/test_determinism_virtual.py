@@ -382,6 +382,7 @@ def test_the_timeout_is_in_real_time(caller):
     assert caller.run(*VIRTUAL, "--timeout", "1", "--", "sh", "-c", "sleep 1000000 & while :; do :; done").outcome == "timeout"
 
 
+@pytest.mark.once
 def test_a_loop_that_waits_for_time_to_pass_ends(caller):
     """It takes the time twice and doubles what it does in between until that has taken long enough."""
     result = caller.run(*VIRTUAL, "--", *PY, "import timeit; n, t = timeit.Timer('pass').autorange(); print(t >= 0.2)")
@@ -602,6 +603,7 @@ with Sandbox(policy.replace(serial=%r)) as box, Sandbox(policy) as other:
 """
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("serial", (False, True))
 def test_nothing_gets_on_between_commands(caller, serial):
     """Whatever an agent does meanwhile, and however long it takes: time stands, and what waits for it."""

@@ -81,6 +81,7 @@ def test_fork_random_state_is_read_only():
         assert draw(kid).split()[1] != ""
 
 
+@pytest.mark.once
 def test_a_thousand_clones_have_a_thousand_seeds():
     with Sandbox(POLICY.replace(max_memory="16M")) as box:
         kids = [kid for _ in range(10) for kid in box.fork(100)]

@@ -386,7 +386,7 @@ A_WHILE = {"of nothing": "libc.select(0, None, None, None, length)", "of a descr
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("wait", A_WHILE.values(), ids=A_WHILE)
+@pytest.mark.parametrize("wait", sample_cases(A_WHILE.values()), ids=sample_cases(A_WHILE))
 def test_interrupted_wait_is_not_resumed(wait):
     """Broken off for a snapshot, and ended by a signal, here and in copies: the next like it was over when that would have been."""
     with Sandbox({**VIRTUAL, "max_processes": 64}) as box:

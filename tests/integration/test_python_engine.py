@@ -229,6 +229,7 @@ def job(n):
     return os.getpid(), default_engine().pid, result
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_process_pool(method):
     Sandbox().run(["true"])

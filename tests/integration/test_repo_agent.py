@@ -9,6 +9,9 @@ import sys
 
 import pytest
 
+# The example runs in full, which takes long.
+pytestmark = pytest.mark.once
+
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples/repo_agent.py"
 
 

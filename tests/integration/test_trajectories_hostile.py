@@ -311,6 +311,7 @@ def test_a_guest_cannot_keep_the_recorder_busy(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.once
 def test_redaction_pattern_states_are_bounded(tmp_path):
     """glibc keeps every set of states that it has met; which ones these are, texts say."""
     with Engine() as engine, Sandbox(engine=engine, record=Record(tmp_path / "a.jsonl", redact=["(a|b)*a(a|b){12}c"])) as box:
