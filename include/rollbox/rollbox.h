@@ -295,9 +295,9 @@ struct rollbox_sandbox_options {
     int64_t ttl_ms;      /* closed after so long without a call; 0: never */
     int64_t lifetime_ms; /* closed after so long, whatever happens; 0: never */
     const char *operation_id; /* as of a run: a retry gets the sandbox that the first call made */
-    int64_t hibernate_ms;     /* put to sleep (rollbox_hibernate) after so long without a call, a
-                                 command that is waited for, a transfer of files, or a hundredth of a
-                                 processor used; 0: never */
+    int64_t hibernate_ms;     /* hibernated (rollbox_hibernate) after so long without a call, a
+                                 command that is waited for, a transfer of files, or a hundredth of
+                                 a processor used; 0: never */
     unsigned auto_snapshots;  /* take a snapshot after each command that has changed something, and
                                  keep so many of these, the latest; 0: take none */
 };
@@ -348,8 +348,8 @@ enum rollbox_query {
     ROLLBOX_QUERY_PROCESSES, /* {"processes": [{"pid", "parent", "state", "command", "cpu_ms",
                                 "memory_bytes", "exec"}]} */
     ROLLBOX_QUERY_TREE,      /* {"snapshots": [{"id", "name", "parent", "bytes", "files", "kind":
-                                "files"|"live"|"warm"|"asleep", "automatic", "processes", "memory_bytes",
-                                "disk_bytes", "created", "sandboxes": [...]}]} */
+                                "files"|"live"|"warm"|"asleep", "automatic", "processes",
+                                "memory_bytes", "disk_bytes", "created", "sandboxes": [...]}]} */
     ROLLBOX_QUERY_EXECS,     /* {"execs": [...]}: of what ROLLBOX_QUERY_INSPECT tells the commands
                                 alone, for which nothing has to be measured */
     ROLLBOX_QUERY_STATS, /* a row of rollbox_sandbox_list with "age_s", "cpu_ms" (all that it has
@@ -409,7 +409,7 @@ struct rollbox_exec_options {
     int input_fd; /* what becomes its standard input, or is typed into the terminal, whose readers
                      see its end; -1: stdin_data. Borrowed */
     int stream_fds[2];    /* where stdout and stderr are written to as they come, besides being
-                             collected; -1: nowhere. Borrowed, duplicated, made non-blocking: give    the
+                             collected; -1: nowhere. Borrowed, duplicated, made non-blocking: give the
                              write ends of pipes. A stream whose reader is slow waits without holding
                              the command up; one whose reader is gone ends alone */
     const int *extra_fds; /* what becomes its descriptors 3 and up; borrowed */

@@ -29,8 +29,9 @@ struct dump_options {
     int still; /* a socket to the init of a sandbox with random_seed or time_start, told of it
                   (GUEST_QUIESCE); 0: it has neither */
     uint64_t max_bytes;                   /* of memory to save */
-    uint64_t cow_fork_bytes;              /* of memory that processes may have for which twins stand
-                                             (cow_fork.c); 0: they stand themselves until everything is saved */
+    uint64_t cow_fork_bytes;              /* bytes in all of processes that are dumped from
+                                             copy-on-write forks (cow_fork.c); 0: none, and
+                                             all are paused until everything is saved */
     uint64_t memory_limit, max_processes; /* with `base`, where nobody has asked yet what that may
                                              be: of the sandbox; 0: there is none */
     int progress; /* a socket to who loads the image while the memory of twins is written (struct

@@ -149,9 +149,6 @@ static void closer_ended(void) {
     close_fd(&closer.socket);
 }
 
-/* -------------------------------------------------------------------------------------------------------------------------
- */
-
 void deferred_close(int take_fd) {
     if (!takes_long(take_fd)) {
         give_to_closer(take_fd);

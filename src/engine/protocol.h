@@ -171,9 +171,9 @@ enum protocol_tag {
     TAG_RULE_NAME,    /* text: a variable whose value is a secret */
     TAG_RULE_PATTERN, /* text: what secrets look like */
     TAG_BYTES,        /* u64: moved */
-    TAG_FILES,     /* u64: moved; of RECORD, bits: 1: changed files are noted with each snapshot; 2:
-                      after each command; 4: what is not given is as with the sandbox that it was forked
-                      from */
+    TAG_FILES,     /* u64: moved; of RECORD, bits: 1: changed files are recorded with each snapshot;
+                      2: after each command; 4: settings that are not given are those of the sandbox
+                      that it was forked from */
     TAG_DIGESTS,   /* u64: of changed files */
     TAG_SAME_SEED, /* u64: forks have their parent's random_seed, not one each */
     TAG_DROPS,     /* u64: files alone, no processes */

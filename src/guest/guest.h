@@ -37,8 +37,8 @@ enum guest_request {
                      socket; then as flagged by CREATE_* in header.flags; then the layers, bottom
                      first; then `tasks` files of cgroups v1 to enter */
     GUEST_EXEC,   /* to init: {GUEST_ARG|GUEST_INTERPRETER}+ GUEST_ENV* GUEST_CWD GUEST_PROCESSES?
-                     GUEST_TERMINAL? GUEST_NO_TRACE? {GUEST_FILE_*}*; fds: stdin, stdout, stderr (not
-                     with GUEST_TERMINAL), then those that become 3 and up */
+                     GUEST_TERMINAL? GUEST_NO_TRACE? {GUEST_FILE_*}*; fds: stdin, stdout, stderr
+                     (not with GUEST_TERMINAL), then those that become 3 and up */
     GUEST_SESSION, /* to init, before its first EXEC: it will get several. It enters the Landlock
                       domain itself, so that all its commands share one. No answer unless it fails
                       (GUEST_FAILED) */
@@ -162,9 +162,9 @@ enum guest_record_kind {
                         tmpfs (2) */
     GUEST_FAILED,    /* launcher or init: set-up failed; it ends */
     GUEST_STARTED,   /* init: the command is running; `value`: the pid, inside, of its main process;
-                        `wall_ns`: with random_seed, which of init's streams of chance is its, from 0.
-                        With EXEC_RESTORED: `operation` 1 if it is the restored one; else `stage` and
-                        `error` say at which step of restore.c that failed, if it did */
+                        `wall_ns`: with random_seed, the index of its random stream in init, from 0.
+                        With EXEC_RESTORED: `operation` 1 if it is the restored one; else `stage`
+                        and `error` say at which step of restore.c that failed, if it did */
     GUEST_EXEC_FAILED, /* init: it never ran */
     GUEST_EXITED,      /* init: wait status in `value`, usage in the rest */
     GUEST_SIGNALLED,   /* init: `error` is 0 or an errno (ESRCH: no such command runs); `value`: how

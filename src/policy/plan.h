@@ -186,8 +186,8 @@ struct plan {
     struct plan_array rules;        /* struct plan_rule */
     struct plan_array rlimits;      /* struct plan_rlimit */
     struct plan_array filter;       /* struct sock_filter */
-    struct plan_array notify;       /* struct sock_filter: what commands ask init about
-                                       (policy/determinism.c); none without PLAN_SEED or PLAN_CLOCK */
+    struct plan_array notify;       /* struct sock_filter: calls that init answers
+                                       (policy/determinism.c); none without seed and clock */
     uint32_t inner_uid, inner_gid;  /* the guest's, as it sees them */
     uint32_t outer_uid;             /* the guest's in U0, uid and gid */
     uint32_t clock_nanoseconds;

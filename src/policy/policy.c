@@ -628,9 +628,10 @@ static void key_isolation(struct reader *r, json_t *value) {
 
 /* clang-format off */
 #define KEYS(X) \
-    X(fs_readable) X(fs_readable_extra) X(fs_writable) X(fs_shared) X(fs_denied) X(image) X(cwd) X(python) X(env) X(clean_env) X(user) X(hostname) \
-    X(max_memory) X(max_processes) X(max_cpu) X(max_disk) X(disk_at) X(max_open_files) X(max_output) X(timeout) \
-    X(net) X(net_allow_hosts) X(random_seed) X(time_start) X(time_mode) X(serial) X(isolation)
+    X(fs_readable) X(fs_readable_extra) X(fs_writable) X(fs_shared) X(fs_denied) X(image) X(cwd) \
+    X(python) X(env) X(clean_env) X(user) X(hostname) X(max_memory) X(max_processes) X(max_cpu) \
+    X(max_disk) X(disk_at) X(max_open_files) X(max_output) X(timeout) X(net) X(net_allow_hosts) \
+    X(random_seed) X(time_start) X(time_mode) X(serial) X(isolation)
 /* clang-format on */
 
 static const char *const key_names[] = {

@@ -168,7 +168,7 @@
     X(156, _sysctl, EPERM) \
     X(157, prctl, PRCTL) \
     X(158, arch_prctl, ALLOW) \
-    X(159, adjtimex, EPERM)                         /* reading and setting differ only in memory */ \
+    X(159, adjtimex, EPERM)                         /* only memory says whether it reads or sets */ \
     X(160, setrlimit, ALLOW) \
     X(161, chroot, EPERM) \
     X(162, sync, SYNC) \
@@ -215,7 +215,7 @@
     X(203, sched_setaffinity, AFFINITY) \
     X(204, sched_getaffinity, ALLOW) \
     X(205, set_thread_area, ENOSYS)                 /* i386 only */ \
-    X(206, io_setup, ENOSYS)                        /* its contexts come out of one host-wide allowance */ \
+    X(206, io_setup, ENOSYS)                        /* its contexts have one limit for the host */ \
     X(207, io_destroy, ENOSYS) \
     X(208, io_getevents, ENOSYS) \
     X(209, io_submit, ENOSYS) \
@@ -332,7 +332,7 @@
     X(320, kexec_file_load, EPERM) \
     X(321, bpf, EPERM) \
     X(322, execveat, ALLOW) \
-    X(323, userfaultfd, FAULTS)                     /* holds kernel code at a page fault of its choosing */ \
+    X(323, userfaultfd, FAULTS)                     /* stops kernel code at any page fault */ \
     X(324, membarrier, ALLOW) \
     X(325, mlock2, ALLOW) \
     X(326, copy_file_range, ALLOW) \
@@ -357,7 +357,7 @@
     X(432, fsmount, EPERM) \
     X(433, fspick, EPERM) \
     X(434, pidfd_open, PEEK) \
-    X(435, clone3, ENOSYS)                          /* its flags are in memory; glibc falls back to clone */ \
+    X(435, clone3, ENOSYS)                          /* its flags are in memory; glibc uses clone then */ \
     X(436, close_range, ALLOW) \
     X(437, openat2, OPENAT2) \
     X(438, pidfd_getfd, GETFD) \
@@ -368,7 +368,7 @@
     X(443, quotactl_fd, EPERM) \
     X(444, landlock_create_ruleset, RULESET) \
     X(445, landlock_add_rule, ALLOW) \
-    X(446, landlock_restrict_self, ALLOW)           /* also what the exec helper calls after this filter is on */ \
+    X(446, landlock_restrict_self, ALLOW)           /* the exec helper calls it behind this filter */ \
     X(447, memfd_secret, ENOSYS) \
     X(448, process_mrelease, ALLOW) \
     X(449, futex_waitv, ALLOW) \

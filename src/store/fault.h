@@ -43,13 +43,13 @@
     X(carried_checked, "import-live", false)    /* everything is written, in tmp/ */ \
     X(sleep_half, "hibernate", false)           /* in the middle of a file's data */ \
     X(sleep_packed, "hibernate", false)         /* a layer or image is written */ \
-    X(sleep_linked, "hibernate-again", false)   /* what is there already is linked, a difference not written yet */ \
+    X(sleep_linked, "hibernate-again", false)   /* kept files are linked, no difference yet */ \
     X(sleep_written, "hibernate", false)        /* everything is on the disk, in tmp/ */ \
     X(sleep_published, "hibernate", true)       /* renamed into asleep/ */ \
     X(wake_checked, "wake", false)              /* digests are right */ \
     X(wake_half, "wake", false)                 /* a file made again */ \
     X(wake_made, "wake", false) \
-    X(wake_joined, "wake-again", false)         /* an image made of a difference and what it lies over */
+    X(wake_joined, "wake-again", false)         /* an image made of a difference and its base */
 /* clang-format on */
 
 enum fault {

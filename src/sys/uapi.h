@@ -18,7 +18,8 @@
 #include <linux/sched.h>
 #include <linux/seccomp.h>
 #include <stdint.h>
-#include <sys/mount.h> /* glibc's has the mount API's constants; <linux/mount.h> cannot be included beside it */
+/* glibc's has the mount API's constants; <linux/mount.h> cannot be included beside it. */
+#include <sys/mount.h>
 #include <sys/syscall.h>
 #ifndef __GLIBC__
 #    include <linux/mount.h> /* musl's has not */

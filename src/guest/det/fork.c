@@ -37,10 +37,12 @@ __asm__(".pushsection .rodata\n"
         ".balign 16\n"
         "fork_trampoline:\n"
         "   xor %ecx, %ecx\n"
-        "   .byte 0xf3, 0x48, 0x0f, 0x1e, 0xc9\n"   /* rdsspq %rcx: does nothing where there is no shadow stack, which knows where we were called from */
+        /* rdsspq %rcx: no effect without a shadow stack; with one, the return address is checked */
+        "   .byte 0xf3, 0x48, 0x0f, 0x1e, 0xc9\n"
         "   test %rcx, %rcx\n"
         "   jnz 2f\n"
-        "   test $0x100, %edi\n"               /* CLONE_VM, or another stack: the child could not return from here */
+        /* CLONE_VM, or another stack: the child could not return from here */
+        "   test $0x100, %edi\n"
         "   jnz 2f\n"
         "   test %rsi, %rsi\n"
         "   jnz 2f\n"

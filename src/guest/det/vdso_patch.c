@@ -61,9 +61,13 @@
 __asm__(".pushsection .rodata\n"
         ".balign 16\n"
         "vdso_blob:\n"
-        "vdso_blob_stat:\n"                     /* comes first: it has the same address in every release, and what calls it may have been captured by another */
+        /* comes first: it has the same address in every release, and what calls it may have been
+         * captured by another */
+        "vdso_blob_stat:\n"
         "   xor %ecx, %ecx\n"
-        "   .byte 0xf3, 0x48, 0x0f, 0x1e, 0xc9\n"   /* rdsspq %rcx: does nothing where there is no shadow stack, which knows where we were called from */
+        /* rdsspq %rcx: does nothing where there is no shadow stack, which knows where we were
+         * called from */
+        "   .byte 0xf3, 0x48, 0x0f, 0x1e, 0xc9\n"
         "   test %rcx, %rcx\n"
         "   jnz 7f\n"
         "   push %r9\n"
@@ -89,7 +93,8 @@ __asm__(".pushsection .rodata\n"
         "   cmp %rax, (%rdx)\n"
         "   je 8f\n"
         "   mov vdso_blob_born(%rip), %r9\n"
-        "   mov vdso_blob_own(%rip), %rax\n"   /* a file of the sandbox's own, at the real rate: the offset alone is what init would add */
+        /* a file of the sandbox's own, at the real rate: the offset alone is what init would add */
+        "   mov vdso_blob_own(%rip), %rax\n"
         "   cmp %rax, (%rdx)\n"
         "   jne 10f\n"
         "   movabs $" STRING(STAMPS_MARK_S) ", %rax\n"
@@ -127,7 +132,8 @@ __asm__(".pushsection .rodata\n"
         "   mov %rcx, (%rdx)\n"
         "15: addq $2, (%rsp)\n"              /* past the caller's own syscall */
         "   ret\n"
-        "8: cmpb $0, vdso_blob_virtual(%rip)\n"       /* a pipe: at the real rate as a file of its own, else of the start */
+        /* a pipe: at the real rate as a file of its own, else of the start */
+        "8: cmpb $0, vdso_blob_virtual(%rip)\n"
         "   je 9b\n"
         "   mov vdso_blob_seconds(%rip), %rax\n"
         "   mov %rax, 72(%rdx)\n"
@@ -161,12 +167,14 @@ __asm__(".pushsection .rodata\n"
         "   add $8, %ecx\n"
         "   cmp $48, %ecx\n"
         "   jb 13b\n"
-        "   cmp %r9, (%r11)\n"                /* it has been written meanwhile: what we have is thrown away */
+        /* it has been written meanwhile: what we have is thrown away */
+        "   cmp %r9, (%r11)\n"
         "   je 11b\n"
         "14: pop %r9\n"
         "6: mov $262, %eax\n"
         "   syscall\n"
-        "   cmp $-4, %eax\n"                  /* EINTR: stat knows none, but a question that nobody had heard yet */
+        /* EINTR: stat knows none, but a question that nobody had heard yet */
+        "   cmp $-4, %eax\n"
         "   je 6b\n"
         "   jmp 2b\n"
         "7: mov $262, %eax\n"
@@ -202,7 +210,8 @@ __asm__(".pushsection .rodata\n"
         "   jnz 2f\n"
         "   cmp $11, %edi\n"
         "   ja 2f\n"
-        "   mov $0x921, %ecx\n"                 /* CLOCK_REALTIME, its _COARSE and _ALARM, CLOCK_TAI */
+        /* CLOCK_REALTIME, its _COARSE and _ALARM, CLOCK_TAI */
+        "   mov $0x921, %ecx\n"
         "   bt %edi, %ecx\n"
         "   jnc 2f\n"
         "   mov vdso_blob_seconds(%rip), %rdx\n"
@@ -233,7 +242,8 @@ __asm__(".pushsection .rodata\n"
         "   xor %edx, %edx\n"
         "   mov $1000000000, %ecx\n"
         "   div %rcx\n"
-        "   mov $0x921, %ecx\n"                /* CLOCK_REALTIME, its _COARSE and _ALARM, CLOCK_TAI */
+        /* CLOCK_REALTIME, its _COARSE and _ALARM, CLOCK_TAI */
+        "   mov $0x921, %ecx\n"
         "   bt %edi, %ecx\n"
         "   jnc 7f\n"
         "   add vdso_blob_seconds(%rip), %rax\n"
@@ -281,7 +291,8 @@ __asm__(".pushsection .rodata\n"
         "   pop %rdi\n"
         "6: mov $228, %eax\n"
         "   syscall\n"
-        "   cmp $-4, %eax\n"                  /* EINTR: a signal came before init had taken the question up */
+        /* EINTR: a signal came before init had taken the question up */
+        "   cmp $-4, %eax\n"
         "   je 6b\n"
         "   ret\n"
         "vdso_blob_gettimeofday:\n"
@@ -321,8 +332,11 @@ __asm__(".pushsection .rodata\n"
         "   jz 1f\n"
         "   mov %rax, (%rdi)\n"
         "1: ret\n"
-        "vdso_blob_settime:\n"                /* where abs_timers.c sends a thread: %rcx is where it goes on, %r11 and %rax are when its timer is to expire */
-        "   lea -256(%rsp), %rsp\n"           /* what is next below the stack pointer may be in use */
+        /* where abs_timers.c sends a thread: %rcx is where it goes on, %r11 and %rax are when
+         * its timer is to expire */
+        "vdso_blob_settime:\n"
+        /* what is next below the stack pointer may be in use */
+        "   lea -256(%rsp), %rsp\n"
         "   pushfq\n"
         "   push %rcx\n"
         "   push %rdx\n"

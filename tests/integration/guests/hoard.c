@@ -497,9 +497,11 @@ static int make_zombie(long i) {
 
 /* clang-format off */
 #define KINDS(X) \
-    X(acl) X(acl_short) X(attribute) X(symlink) X(empty) X(md5) X(group6) X(group4) X(source4) X(options6) X(tls) X(timerfd) X(epoll) X(eventfd) X(netlink) \
-    X(socketpair) X(udp) X(tcp) X(bound) X(file) X(async) X(lock) X(file_lock) X(opened) X(mapped) X(listing) X(name) X(mapping) X(timer) X(semaphores) X(message) X(watch) X(absent) X(proc) X(poll) \
-    X(terminal) X(filter) X(dnotify) X(signal) X(pidfd) X(zombie)
+    X(acl) X(acl_short) X(attribute) X(symlink) X(empty) X(md5) X(group6) X(group4) X(source4) \
+    X(options6) X(tls) X(timerfd) X(epoll) X(eventfd) X(netlink) X(socketpair) X(udp) X(tcp) \
+    X(bound) X(file) X(async) X(lock) X(file_lock) X(opened) X(mapped) X(listing) X(name) \
+    X(mapping) X(timer) X(semaphores) X(message) X(watch) X(absent) X(proc) X(poll) X(terminal) \
+    X(filter) X(dnotify) X(signal) X(pidfd) X(zombie)
 /* clang-format on */
 
 static const struct kind {
