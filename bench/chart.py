@@ -78,7 +78,7 @@ def table(results: dict[str, Any]) -> str:
         (clones, "1,000 live clones of the same, to the last one at work"),
     ):
         rows.append((label, milliseconds(sessions[row]["p50_us"]), ""))
-    lines = ["| median | rollbox | beside it |", "|---|---:|---|"]
+    lines = ["| median | rollbox | in comparison |", "|---|---:|---|"]
     return "\n".join(lines + [f"| {what} | {ours} | {theirs} |" for what, ours, theirs in rows])
 
 
