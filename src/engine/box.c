@@ -311,7 +311,7 @@ int box_new(struct profile *profile, const struct box_options *options, struct b
     list_add_tail(&engine->boxes, &box->node);
     set_files(box, files_of_new(engine));
     if (!engine->n_boxes++)
-        engine_tidy(engine);
+        (void)loop_timer_set(engine->loop, &engine->tidy, clock_now_ns(), engine->tidy.callback);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         r = -errno;
     box->socket = pair[0];

@@ -16,13 +16,14 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "engine/log.h"
 #include "engine/session.h"
+#include "engine/verb_names.h"
+#include "engine/verbs.h"
 
 #define PAUSES_AT (8u << 20) /* bytes of unread answers with which a client is not read from */
-#define MAX_UNREAD (UINT64_C(1) << 30) /* with which it is ended, or */
-#define UNREAD_SHARE 4u                /* that part of the memory budget, if that is more */
-#define MAX_REQUESTS 65536u            /* that are not answered yet */
-#define MAX_OTHER_REQUEST (16u << 20)  /* bytes, of what is no command */
+#define MAX_REQUESTS 65536u  /* that are not answered yet */
+#define MAX_OTHER_REQUEST (16u << 20) /* bytes, of what is no command */
 #define CLIENTS_SHARE 8u /* of the limit of open files, the part that connections may be */
 #define CLIENTS_LEAST 64u
 
@@ -35,6 +36,20 @@ static void on_sent(struct sender *sender, struct outgoing *outgoing, int r) {
     if (!sender_is_paused(sender))
         run_schedule(container_of(sender, struct client, sender)
                          ->engine); /* its runs may have waited for this */
+}
+
+void engine_stop(struct engine *engine) {
+    if (engine->stopping)
+        return;
+    engine->stopping = true;
+    loop_remove(engine->loop, &engine->listen);
+    while (!list_empty(&engine->clients))
+        client_free(container_of(engine->clients.next, struct client, node));
+    session_close_all(engine);
+    list_for_each(node, &engine->boxes)
+        box_kill(container_of(node, struct box, node));
+    if (!engine->n_boxes)
+        loop_stop(engine->loop);
 }
 
 void client_free(struct client *client) {
@@ -57,45 +72,6 @@ void client_free(struct client *client) {
     free(client);
     if (engine->is_private)
         engine_stop(engine);
-}
-
-/* One answer to each request. What a client leaves unread is bounded by what ran for it when it
- * stopped reading: it is not read from and nothing of it is started then. Should it be this much
- * all the same, it is not to cost others their memory. */
-void client_send(struct client *client, struct buf *message, const int *fds, size_t n_fds) {
-    const struct engine *engine = client->engine;
-    int r = sender_send(&client->sender, message, fds, n_fds);
-
-    client->n_requests -= client->n_requests > 0;
-
-    if (r > 0) {
-        struct outgoing *outgoing = calloc(1, sizeof *outgoing);
-
-        r = outgoing ? sender_keep(&client->sender, outgoing, message, fds, n_fds) : -ENOMEM;
-        if (r < 0)
-            free(outgoing);
-        else if (client->sender.bytes > MAX(MAX_UNREAD, engine->memory_budget / UNREAD_SHARE)) {
-            fprintf(stderr,
-                "rollbox-engine: the connection of process %d is closed: it has left %zu MiB of "
-                "answers unread\n",
-                (int)client->pid, client->sender.bytes >> 20);
-            r = -ENOBUFS;
-        }
-    }
-    /* A closed connection is noticed by reading it. */
-    if (r < 0 && r != -EPIPE && r != -ECONNRESET)
-        shutdown(client->fd, SHUT_RDWR);
-}
-
-void client_fail(struct client *client, uint64_t serial, const struct rollbox_error *error) {
-    auto_buf struct buf message = BUF_INIT;
-
-    wire_begin(&message, PROTOCOL_FAILED, serial);
-    wire_add_u64(&message, TAG_ERROR_CODE, error->code);
-    wire_add_u64(&message, TAG_ERROR_NUMBER, (uint64_t)error->error_number);
-    wire_add_text(&message, TAG_ERROR_STAGE, error->stage);
-    wire_add_text(&message, TAG_ERROR_MESSAGE, error->message);
-    client_send(client, &message, NULL, 0);
 }
 
 static int handle_hello(struct client *client, struct wire_message *message) {
@@ -215,6 +191,10 @@ void server_status(struct engine *engine, struct buf *to) {
         (unsigned long long)engine->memory_budget, (unsigned long long)engine->memory_reserved,
         cgroup_backend_name(cgroup_root_backend(engine->cgroups)), engine->features.landlock_abi);
     interpreter_status(engine, to);
+    buf_add_text(to, ", ");
+    verbs_status(to);
+    buf_add_text(to, ", ");
+    log_status(to);
     buf_add_text(to, ", \"connections\": [");
     list_for_each(node, &engine->clients) {
         const struct client *client = container_of(node, struct client, node);
@@ -280,7 +260,7 @@ int server_handle(struct client *client, struct wire_message *message) {
         exec_attach(client, message);
         return 0;
     case PROTOCOL_SANDBOX:
-        session_request(client, message);
+        verbs_request(client, message);
         return 0;
     case PROTOCOL_KILL:
         handle_kill(client, message);
@@ -377,6 +357,7 @@ int client_new(struct engine *engine, int take_fd) {
     if (!client)
         return -ENOMEM;
     client->engine = engine;
+    engine->handle_request = server_handle;
     list_init(&client->node);
     list_init(&client->runs);
     list_init(&client->sessions);

@@ -26,6 +26,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/log.h"
 #include "engine/session.h"
 #include "engine/disk_upper.h"
 #include "sys/limits.h"
@@ -33,7 +34,6 @@
 #include "sys/syscalls.h"
 #include "sys/trust.h"
 
-#define TIDY_SECONDS 1
 #define FILES_OF_ENGINE                                                                            \
     32u /* its own, of a few clients and launchers, and for telling failures                       \
          */
@@ -43,20 +43,6 @@
 int serve_complain(const char *what, const char *why) {
     fprintf(stderr, "rollbox-engine: %s: %s\n", what, why);
     return 125;
-}
-
-void engine_stop(struct engine *engine) {
-    if (engine->stopping)
-        return;
-    engine->stopping = true;
-    loop_remove(engine->loop, &engine->listen);
-    while (!list_empty(&engine->clients))
-        client_free(container_of(engine->clients.next, struct client, node));
-    session_close_all(engine);
-    list_for_each(node, &engine->boxes)
-        box_kill(container_of(node, struct box, node));
-    if (!engine->n_boxes)
-        loop_stop(engine->loop);
 }
 
 static bool take_away(pid_t child) {
@@ -127,34 +113,13 @@ static void on_connection(struct loop_source *source, uint32_t events) {
         (void)client_new(engine, fd);
 }
 
-/* How often the host's OOM killer has struck: as of now, or as of the last look, at most
- * TIDY_SECONDS ago while anything runs. (A look takes longer than it takes to start a command.) */
-int64_t engine_oom_kills(struct engine *engine, bool now) {
-    const int64_t before = engine->oom_kills;
-
-    if (now || !engine->tidy.position)
-        engine->oom_kills = proc_oom_kill_count();
-    if (engine->oom_kills > before && before > 0)
-        engine->oom_rose_ns = clock_now_ns();
-    return engine->oom_kills;
-}
-
-bool engine_oom_lately(struct engine *engine) {
-    (void)engine_oom_kills(engine, true);
-    return engine->oom_rose_ns &&
-           clock_now_ns() - engine->oom_rose_ns < 2 * TIDY_SECONDS * 1000000000ll;
-}
-
+/* Each second while there are boxes; box_new arms it. */
 static void on_tidy(struct loop_timer *timer) {
     struct engine *engine = container_of(timer, struct engine, tidy);
 
     run_schedule(engine); /* should a wake-up have found no memory */
     while (take_away(-1))
         ;
-    engine_tidy(engine);
-}
-
-void engine_tidy(struct engine *engine) {
     (void)engine_oom_kills(engine, true);
     profile_tidy(engine);
     (void)cgroup_root_tidy(engine->cgroups);
@@ -321,6 +286,28 @@ static int open_signals(struct engine *engine, const sigset_t *ignored) {
     return loop_add(engine->loop, &engine->signals, engine->signal_fd, EPOLLIN, on_signal);
 }
 
+static const char *option_or(const char *option, const char *variable) {
+    const char *value = option ? option : secure_getenv(variable);
+
+    return value && value[0] ? value : NULL;
+}
+
+/* 0, or the exit status. */
+static int open_log(const struct serve_options *options) {
+    const char *path = option_or(options->log, "ROLLBOX_LOG");
+    int r = log_open(path, option_or(options->log_level, "ROLLBOX_LOG_LEVEL"),
+        option_or(options->log_format, "ROLLBOX_LOG_FORMAT"));
+
+    if (r == -EINVAL)
+        return serve_complain("--log-level or --log-format",
+            "unknown; levels are error, warn, info and debug, formats text and json");
+    if (r < 0)
+        return serve_complain(path, strerror(-r));
+    log_at(LOG_INFO, "engine", NULL, "rollbox-engine " ROLLBOX_VERSION " starts, pid %d",
+        (int)getpid());
+    return 0;
+}
+
 static int start_engine(struct engine *engine, const struct serve_options *options) {
     struct list *lists[] = { &engine->clients, &engine->profiles, &engine->boxes, &engine->runs,
         &engine->turns, &engine->finished, &engine->sessions, &engine->streams, &engine->drains,
@@ -328,6 +315,9 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
     sigset_t ignored;
     int r;
 
+    r = open_log(options);
+    if (r)
+        return r;
     stop_ignoring(&ignored);
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
         list_init(lists[i]);
@@ -337,6 +327,7 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
         list_init(&engine->finished_by[i]);
     engine->image_fs = engine->janitor = engine->publishing = engine->listen_fd =
         engine->signal_fd = engine->lock_fd = -EBADF;
+    engine->tidy.callback = on_tidy;
     engine->next_id_base = (uint32_t)getpid() * 61; /* engines that run at once should not meet */
     limits_settle();
     (void)umask(umask(0) & 077); /* what we make for ourselves we must be able to use */
@@ -409,6 +400,8 @@ static void finish_engine(struct engine *engine) {
     free(engine->init_path);
     free(engine->store_path);
     engine->loop = loop_free(engine->loop);
+    log_at(LOG_INFO, "engine", NULL, "has ended");
+    log_close();
 }
 
 int engine_serve(const struct serve_options *options) {

@@ -35,9 +35,13 @@ struct snapshot;
 struct checkpoint_command;
 struct disk_upper;
 struct layer_hold;
+struct client;
 
 struct engine {
     struct loop *loop;
+    /* Carries out a request (connection.c): for one that was kept until it could be. < 0: the
+     * connection is to end. */
+    int (*handle_request)(struct client *client, struct wire_message *message);
     struct features features;
     struct cgroup_root *cgroups;
     int janitor;     /* write end of the janitor's pipe; -EBADF: not started */
@@ -84,6 +88,7 @@ struct engine {
     struct list finished;           /* operations whose result is kept for a retry, oldest first */
     size_t finished_bytes;
     unsigned n_finished, n_finished_fds, max_finished_fds;
+#define TIDY_SECONDS 1
     struct loop_timer tidy; /* armed while there are boxes */
     struct loop_timer janitor_due;
     struct loop_task schedule_runs;
@@ -630,7 +635,6 @@ void result_forget_all(struct engine *engine);
 
 /* engine.c */
 void engine_stop(struct engine *engine);
-void engine_tidy(struct engine *engine);
 int64_t engine_oom_kills(struct engine *engine, bool now);
 bool engine_oom_lately(struct engine *engine); /* has it killed anybody in the last seconds? */
 
@@ -649,6 +653,10 @@ void outgoing_done(struct outgoing *outgoing);      /* does not wait any more */
 /* connection.c */
 int client_new(struct engine *engine, int take_fd);
 void client_free(struct client *client); /* and ends its runs */
+
+/* client.c */
+/* A JSON object as the reply; consumed. Without text: {}. */
+void client_reply(struct client *client, uint64_t serial, struct buf *json);
 void client_send(struct client *client, struct buf *message, const int *fds, size_t n_fds);
 void client_fail(struct client *client, uint64_t serial, const struct rollbox_error *error);
 int server_handle(

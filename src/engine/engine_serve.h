@@ -21,6 +21,8 @@ struct serve_options {
      * no time to remove. Where the parent does that, there is no need for a janitor. */
     char *leftovers;
     size_t leftovers_size;
+    const char *log, *log_level,
+        *log_format; /* of log_open; NULL: as the environment says (ROLLBOX_LOG and so on) */
 };
 
 /* Serves until told to end. Returns the exit status; the process is to end then. */

@@ -554,7 +554,7 @@ static void take_up(struct op *op) {
         return;
     op->client = NULL;
     if (client)
-        (void)server_handle(client, deferred);
+        (void)client->engine->handle_request(client, deferred);
     wire_message_done(deferred);
     free(deferred);
 }

@@ -39,12 +39,19 @@ int main(int argc, char **argv) {
                 return serve_complain(
                     "--memory-budget", "must be a size such as 16G; 0 for no limit");
             options.have_budget = true;
+        } else if (!strcmp(argv[i], "--log") && i + 1 < argc) {
+            options.log = argv[++i];
+        } else if (!strcmp(argv[i], "--log-level") && i + 1 < argc) {
+            options.log_level = argv[++i];
+        } else if (!strcmp(argv[i], "--log-format") && i + 1 < argc) {
+            options.log_format = argv[++i];
         } else if (!strcmp(argv[i], "--version")) {
             puts("rollbox-engine " ROLLBOX_VERSION);
             return 0;
         } else {
             return serve_complain(argv[i],
-                "unknown; use --socket PATH [--memory-budget SIZE] (see rollbox-engine(1))");
+                "unknown; use --socket PATH [--memory-budget SIZE] [--log FILE|-] "
+                "[--log-level LEVEL] [--log-format text|json] (see rollbox-engine(1))");
         }
     }
     if ((options.fd < 0) == !options.socket_path)

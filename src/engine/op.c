@@ -23,8 +23,10 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "engine/log.h"
 #include "engine/session.h"
 #include "engine/disk_upper.h"
+#include "engine/verb_names.h"
 #include "sys/proc.h"
 
 #define MAX_FORK 10000
@@ -80,6 +82,9 @@ void op_wait(struct op *op, enum op_wait wait) {
     if (!op_wait_may_follow(op->wait, wait))
         lose_track(op);
     op->wait = wait;
+    log_at(LOG_DEBUG, "operation",
+        ABOUT(.sandbox = op->session->name, .op = verb_name(op->verb), .wait = op_wait_name(wait)),
+        "waits");
 }
 
 /* The next one starts from the loop's point of view at once. */
@@ -97,6 +102,9 @@ void op_fail(struct op *op, const struct rollbox_error *error) {
     bool is_create = op->verb == VERB_CREATE;
     struct session *session = op->session;
 
+    verbs_count_failure(op->verb);
+    log_at(LOG_WARN, "operation", ABOUT(.sandbox = session->name, .op = verb_name(op->verb)),
+        "failed: %s", error->message);
     op_wait(op, OP_WAIT_DONE);
     record_op_ended(op, error);
     if (op->is_automatic)
@@ -114,10 +122,12 @@ void op_fail(struct op *op, const struct rollbox_error *error) {
 }
 
 void op_done(struct op *op, struct buf *json) {
+    log_at(LOG_INFO, "operation", ABOUT(.sandbox = op->session->name, .op = verb_name(op->verb)),
+        "done");
     op_wait(op, OP_WAIT_DONE);
     record_op_ended(op, NULL);
     if (op->client)
-        session_reply(op->client, op->serial, json);
+        client_reply(op->client, op->serial, json);
     buf_done(json);
     if (op->session->state == SESSION_CLOSING)
         op_free(op);
@@ -1175,6 +1185,8 @@ void op_start(struct op *op) {
         else
             op_take_snapshot(op, run_job);
         return;
+    case VERB_NONE:
+    case VERB_END:
     case VERB_OPEN:
     case VERB_INSPECT:
     case VERB_EXECS:

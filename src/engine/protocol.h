@@ -73,35 +73,24 @@ enum protocol_type {
     PROTOCOL_SANDBOX,
 };
 
+/* X(CONSTANT, name): what can be asked of a sandbox. The name is that of logs, counters and
+ * messages. */
+/* clang-format off */
+#define PROTOCOL_VERBS(X) \
+    X(CREATE, "create") X(OPEN, "open") X(INSPECT, "inspect") X(PROCESSES, "processes") X(TREE, "tree") \
+    X(PAUSE, "pause") X(RESUME, "resume") X(CLOSE, "close") X(LIST, "list") X(SIGNAL, "signal") \
+    X(RESIZE, "resize") X(FILES, "files") X(SNAPSHOT, "snapshot") X(FORK, "fork") X(RESET, "reset") \
+    X(DROP, "drop") X(DIFF, "diff") X(COMMIT, "commit") X(EXPORT, "export") X(RECORD, "record") \
+    X(NOTE, "note") X(CLAIM, "claim") X(HIBERNATE, "hibernate") X(WAKE, "wake") X(SHOW, "show") \
+    X(VERIFY, "verify") X(EXECS, "execs") X(STATS, "stats")
+/* clang-format on */
+
 enum protocol_verb {
-    VERB_CREATE = 1,
-    VERB_OPEN,
-    VERB_INSPECT,
-    VERB_PROCESSES,
-    VERB_TREE,
-    VERB_PAUSE,
-    VERB_RESUME,
-    VERB_CLOSE,
-    VERB_LIST,
-    VERB_SIGNAL,
-    VERB_RESIZE,
-    VERB_FILES,
-    VERB_SNAPSHOT,
-    VERB_FORK,
-    VERB_RESET,
-    VERB_DROP,
-    VERB_DIFF,
-    VERB_COMMIT,
-    VERB_EXPORT,
-    VERB_RECORD,
-    VERB_NOTE,
-    VERB_CLAIM,
-    VERB_HIBERNATE,
-    VERB_WAKE,
-    VERB_SHOW,
-    VERB_VERIFY,
-    VERB_EXECS,
-    VERB_STATS,
+    VERB_NONE,
+#define PROTOCOL_VERB(constant, name) VERB_##constant,
+    PROTOCOL_VERBS(PROTOCOL_VERB)
+#undef PROTOCOL_VERB
+        VERB_END, /* their number, VERB_NONE included */
 };
 
 enum protocol_tag {

@@ -58,7 +58,7 @@ static void answer_closers(struct record *record) {
         buf_add_text(&json, "{\"record\": ");
         state_text(record, &json);
         buf_add_text(&json, "}");
-        session_reply(closer->client, closer->serial, &json);
+        client_reply(closer->client, closer->serial, &json);
         list_remove(node);
         free(closer);
     }

@@ -22,6 +22,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/engine.h"
+#include "engine/log.h"
 #include "engine/protocol.h"
 #include "engine/session.h"
 #include "engine/disk_upper.h"
@@ -650,6 +651,9 @@ static void finish_run(struct run *run) {
 
     if (run->state == RUN_ENDED)
         return;
+    log_at(LOG_DEBUG, "run",
+        ABOUT(.sandbox = run->session ? run->session->name : NULL, .run = run->exec), "ends: %s",
+        rollbox_outcome_name(run->outcome));
     if (run->session) {
         finish_exec(run);
         return;

@@ -20,7 +20,9 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/log.h"
 #include "engine/session.h"
+#include "engine/verb_names.h"
 
 #define MAX_OPS 16384u /* requests that wait for one sandbox, commands not included */
 #define WATCH_NS 50000000ll
@@ -150,6 +152,7 @@ struct session *session_new(struct engine *engine, struct profile *profile, stru
         list_add_tail(&client->sessions, &session->of_client);
     profile->n_sessions++;
     engine->n_sessions++;
+    log_at(LOG_INFO, "session", ABOUT(.sandbox = session->name), "created");
     return session;
 }
 
@@ -206,6 +209,7 @@ static void session_free(struct session *session) {
     list_remove(&session->of_client);
     session->profile->n_sessions--;
     engine->n_sessions--;
+    log_at(LOG_INFO, "session", ABOUT(.sandbox = session->name), "is gone");
     profile_leave(session->profile);
     free(session);
 }
@@ -228,6 +232,8 @@ void session_close(struct session *session) {
     struct session *forked = session->engine->forked_last,
                    *of = forked && forked != session && session->parent == forked->number ? forked
                                                                                           : NULL;
+    log_at(LOG_DEBUG, "session", ABOUT(.sandbox = session->name),
+        "closes; %u operations and %u commands end with it", session->n_ops, session->n_runs);
     session->state = SESSION_CLOSING;
     hibernate_close(session,
         session->engine->stopping && !session->client); /* a detached one outlives its engine */
@@ -389,6 +395,8 @@ static void handle_entered(struct session *session) {
         return; /* init answers when they go on */
     if (session->state == SESSION_NEW)
         session->state = SESSION_LIVE;
+    log_at(LOG_DEBUG, "session", ABOUT(.sandbox = session->name),
+        "its box is ready, init is process %d", (int)session->box->pid);
     op_session_ready(session, NULL);
     session_schedule(session);
 }
@@ -623,6 +631,8 @@ void session_box_dead(struct session *session, struct box *box) {
     }
     if (session->box != box)
         return;
+    log_at(LOG_WARN, "session", ABOUT(.sandbox = session->name),
+        "its init has ended, which nobody asked for");
     error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "setup",
         "the sandbox' init was killed from outside");
     if (restores_anew(session, &error))
@@ -694,6 +704,9 @@ void session_out_of_memory(struct session *session, enum oom_cause cause) {
     list_for_each(node, &session->runs)
         run_out_of_memory(container_of(node, struct run, of_session), cause);
     session->n_out_of_memory++;
+    log_at(LOG_WARN, "session", ABOUT(.sandbox = session->name),
+        "out of memory (%s): all its processes are ended",
+        cause == OOM_HOST ? "the host's" : "its own limit");
     exec_kill_all(session);
     if (session->box) {
         session->box->oom = false;
@@ -817,6 +830,8 @@ static void on_schedule(struct loop_task *task) {
 
         if (op->wait != OP_WAIT_QUEUED)
             break;
+        log_at(LOG_DEBUG, "operation", ABOUT(.sandbox = session->name, .op = verb_name(op->verb)),
+            "starts");
         op_start(op);
     }
     if (session->state != SESSION_CLOSING)
@@ -827,144 +842,6 @@ static void on_schedule(struct loop_task *task) {
 
 void session_schedule(struct session *session) {
     loop_defer(session->engine->loop, &session->schedule, on_schedule);
-}
-
-/* ---- requests ---- */
-
-void session_reply(struct client *client, uint64_t serial, struct buf *json) {
-    auto_buf struct buf reply = BUF_INIT;
-
-    wire_begin(&reply, PROTOCOL_TEXT, serial);
-    if (json->failed)
-        reply.failed = true;
-    else
-        wire_add_text(&reply, TAG_TEXT_DATA, json->data ? json->data : "{}");
-    buf_done(json);
-    client_send(client, &reply, NULL, 0);
-}
-
-struct verb_request {
-    uint64_t verb, plan, idle, ttl, lifetime, hibernate, auto_snapshot, number, scope, terminal;
-    bool detached, textual, force, digests, same_seed, drops, attached, live;
-    const char *sandbox, *name, *snapshot, *to, *path;
-    struct wire_field operation, exec;
-};
-
-static int parse_ask(const struct wire_message *message, struct verb_request *request) {
-    struct wire_field field;
-    size_t position = 0;
-
-    while (wire_next(message->data, message->length, &position, &field) > 0) {
-        const char *text = wire_text(&field);
-        uint64_t number = 0;
-        bool is_number = wire_u64(&field, &number) == 0;
-
-        switch (field.tag) {
-        case TAG_SANDBOX:
-            request->sandbox = text;
-            break;
-        case TAG_NAME:
-            request->name = text;
-            break;
-        case TAG_SNAPSHOT:
-            request->snapshot = text;
-            break;
-        case TAG_TO:
-            request->to = text;
-            break;
-        case TAG_PATH:
-            request->path = text;
-            break;
-        case TAG_OPERATION:
-            request->operation = field;
-            break;
-        case TAG_EXEC:
-            request->exec = field;
-            break;
-        case TAG_VERB:
-            request->verb = number;
-            break;
-        case TAG_PLAN:
-            request->plan = number;
-            break;
-        case TAG_IDLE:
-            request->idle = number;
-            break;
-        case TAG_TTL:
-            request->ttl = number;
-            break;
-        case TAG_LIFETIME:
-            request->lifetime = number;
-            break;
-        case TAG_HIBERNATE:
-            request->hibernate = number;
-            break;
-        case TAG_CHECKPOINTS:
-            request->auto_snapshot = number;
-            break;
-        case TAG_NUMBER:
-            request->number = number;
-            break;
-        case TAG_SCOPE:
-            request->scope = number;
-            break;
-        case TAG_TERMINAL:
-            request->terminal = number;
-            break;
-        case TAG_DETACHED:
-            request->detached = number;
-            break;
-        case TAG_SAME_SEED:
-            request->same_seed = number;
-            break;
-        case TAG_TEXTUAL:
-            request->textual = number;
-            break;
-        case TAG_FORCE:
-            request->force = number;
-            break;
-        case TAG_DIGESTS:
-            request->digests = number;
-            break;
-        case TAG_DROPS:
-            request->drops = number;
-            break;
-        case TAG_ATTACHED:
-            request->attached = number;
-            break;
-        case TAG_LIVE:
-            request->live = number;
-            break;
-        case TAG_TEXT_DATA:
-        case TAG_TIMEOUT:
-        case TAG_OUTPUT_LIMIT:
-        case TAG_OUTCOME:
-        case TAG_EXIT_CODE:
-        case TAG_SIGNAL:
-        case TAG_STDOUT_TRUNCATED:
-        case TAG_STDERR_TRUNCATED:
-        case TAG_WALL_NS:
-        case TAG_MAX_STREAM:
-        case TAG_MAX_FILE:
-        case TAG_ENV_VALUES:
-        case TAG_RULE_NAME:
-        case TAG_RULE_PATTERN:
-        case TAG_ERROR_CODE:
-        case TAG_BYTES:
-        case TAG_FILES:
-            break; /* record.c reads them */
-        default:
-            return -EBADMSG;
-        }
-        bool wants_text = field.tag == TAG_SANDBOX || field.tag == TAG_NAME ||
-                          field.tag == TAG_SNAPSHOT || field.tag == TAG_TO ||
-                          field.tag == TAG_PATH || field.tag == TAG_RULE_NAME ||
-                          field.tag == TAG_RULE_PATTERN || field.tag == TAG_TEXT_DATA;
-        bool wants_bytes = field.tag == TAG_OPERATION || field.tag == TAG_EXEC;
-        if (wants_text ? !text : wants_bytes ? field.length < 1 || field.length > 64 : !is_number)
-            return -EBADMSG;
-    }
-    return 0;
 }
 
 bool session_name_ok(const char *name) {
@@ -996,21 +873,8 @@ void session_name_operation(
     *length += sizeof session->number;
 }
 
-static struct session *made_before(struct engine *engine, const struct wire_field *operation) {
-    if (!operation->length)
-        return NULL;
-    list_for_each(node, &engine->sessions) {
-        struct session *session = container_of(node, struct session, node);
-
-        if (session->state != SESSION_CLOSING && session->operation_length == operation->length &&
-            !memcmp(session->operation, operation->data, operation->length))
-            return session;
-    }
-    return NULL;
-}
-
-static struct op *op_new(struct session *session, struct client *client, uint64_t serial,
-    const struct verb_request *request) {
+struct op *op_new(
+    struct session *session, enum protocol_verb verb, struct client *client, uint64_t serial) {
     struct op *op = calloc(1, sizeof *op);
 
     if (!op)
@@ -1019,229 +883,22 @@ static struct op *op_new(struct session *session, struct client *client, uint64_
     op->session = session;
     op->client = client;
     op->serial = serial;
-    op->verb = (enum protocol_verb)request->verb;
+    op->verb = verb;
     op->fd = -EBADF;
-    op->textual = request->textual;
-    op->force = request->force;
-    op->digests = request->digests;
-    op->same_seed = request->same_seed;
-    op->drops = request->drops;
-    op->attached = request->attached;
-    op->takes_live = request->live;
     op->follows_commands = !list_empty(&session->waiting);
-    op->count = (unsigned)request->number;
-    op->name = request->name ? strdup(request->name) : NULL;
-    op->path = request->path ? strdup(request->path) : NULL;
-    if ((request->name && !op->name) || (request->path && !op->path))
-        return op_free(op);
     list_add_tail(&session->ops, &op->node);
     session->n_ops++;
     return op;
 }
 
 struct op *op_add(struct session *session, enum protocol_verb verb, bool first) {
-    const struct verb_request request = { .verb = verb };
-    struct op *op = op_new(session, NULL, 0, &request);
+    struct op *op = op_new(session, verb, NULL, 0);
 
     if (op && first) {
         list_remove(&op->node);
         list_add_tail(session->ops.next, &op->node);
     }
     return op;
-}
-
-static int ask_create(struct client *client, uint64_t serial, const struct verb_request *request,
-    struct rollbox_error *error) {
-    struct engine *engine = client->engine;
-    struct profile *profile = profile_find(engine, request->plan);
-    struct session *session = made_before(engine, &request->operation);
-
-    if (session) {
-        struct buf json = BUF_INIT;
-
-        buf_printf(&json, "{\"name\": \"%s\"}", session->name);
-        session_reply(client, serial, &json);
-        return 0;
-    }
-    if (!profile)
-        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments",
-            "the engine does not know that policy any more; prepare it again");
-    if (profile_renew(&profile, error) < 0)
-        return -EINVAL;
-    if (profile->plan->flags & PLAN_PROCESS)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
-            "isolation process: sandboxes that live need isolation namespace; single runs do not");
-    if (request->sandbox && !session_name_ok(request->sandbox))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "name: 1 to %d letters, digits, '_', '.' and '-', the first no '.' or '-'",
-            SESSION_NAME_MAX);
-    if (request->sandbox && !engine->has_adopted &&
-        hibernate_reattach(engine, request->sandbox, false, error) == -EBUSY)
-        return -EBUSY;
-    if (request->sandbox && session_find(engine, request->sandbox))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments",
-            "name: there is a sandbox %s already; close it or take another name", request->sandbox);
-    if (request->detached && engine->is_private)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "detached: a private engine ends with its one client, and all its sandboxes with it; "
-            "use a shared one");
-    if (!tracking_make_room(engine)) {
-        profile_drop_spares(engine);
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "setup",
-            "%u sandboxes are all that the limit of open files bears; raise it (ulimit -n), or "
-            "close some",
-            engine->n_sessions);
-    }
-    session = session_new(
-        engine, profile, request->detached ? NULL : client, request->sandbox, NULL, NULL, error);
-    if (!session)
-        return -ENOMEM;
-    memcpy(session->operation, request->operation.data ? request->operation.data : "",
-        request->operation.length);
-    session->operation_length = request->operation.length;
-    session->idle_ms = (int64_t)MIN(request->idle, (uint64_t)INT64_MAX / 4000000);
-    session->ttl_ms = (int64_t)MIN(request->ttl, (uint64_t)INT64_MAX / 4000000);
-    session->lifetime_ms = (int64_t)MIN(request->lifetime, (uint64_t)INT64_MAX / 4000000);
-    session->hibernate_ms = (int64_t)MIN(request->hibernate, (uint64_t)INT64_MAX / 4000000);
-    session->auto_snapshot.keep = (unsigned)MIN(request->auto_snapshot, (uint64_t)INT32_MAX);
-    session_arm(session);
-    struct op *op = op_new(session, client, serial, request);
-    if (!op) {
-        session_close(session);
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments",
-            "the engine is out of memory");
-    }
-    session_schedule(session);
-    return 0;
-}
-
-static int ask_signal(
-    struct session *session, const struct verb_request *request, struct rollbox_error *error) {
-    struct run *run = request->exec.data ? exec_find(session, &request->exec) : NULL;
-
-    if (!request->exec.data && request->verb == VERB_SIGNAL) {
-        if (request->number != SIGKILL)
-            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-                "signal: without a command only SIGKILL can be sent, to every process of the "
-                "sandbox");
-        list_for_each(node, &session->runs)
-            (void)exec_kill(container_of(node, struct run, of_session));
-        exec_kill_all(session);
-        record_signal(session, NULL, SIGKILL, ROLLBOX_SCOPE_TREE);
-        return 0;
-    }
-    if (!run || run->session != session)
-        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ESRCH, "arguments",
-            "no such command runs in the sandbox");
-    if (request->verb == VERB_RESIZE) {
-        struct winsize size = { .ws_row = (unsigned short)(request->terminal >> 16),
-            .ws_col = (unsigned short)request->terminal };
-
-        if (!run->has_terminal || run->outputs[0].fd < 0 ||
-            ioctl(run->outputs[0].fd, TIOCSWINSZ, &size) < 0)
-            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENOTTY, "arguments",
-                "the command has no terminal");
-        return 0;
-    }
-    if (request->number < 1 || request->number > 64 || request->scope < ROLLBOX_SCOPE_MAIN ||
-        request->scope > ROLLBOX_SCOPE_GROUP)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "signal: a number from 1 to 64 and a scope must be given");
-    int r = exec_signal(run, (int)request->number, (enum rollbox_scope)request->scope);
-    if (r >= 0)
-        record_signal(session, run, (unsigned)request->number, (unsigned)request->scope);
-    return r < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run",
-                       "the sandbox cannot be told now: %s", strerror(-r))
-                 : 0;
-}
-
-static int find_snapshot(struct session *session, const char *id, struct snapshot **ret_snapshot,
-    struct rollbox_error *error) {
-    struct snapshot *snapshot = id ? snapshot_find(session->tree, id) : NULL;
-
-    if (id && !snapshot)
-        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments",
-            "there is no snapshot %.100s of sandbox %s; `rollbox tree` lists those there are", id,
-            session->name);
-    *ret_snapshot = snapshot ? snapshot_get(snapshot) : NULL;
-    return 0;
-}
-
-/* It is about what a sleeping sandbox has. */
-static bool needs_awake(const struct verb_request *request) {
-    switch ((int)request->verb) {
-    case VERB_SIGNAL:
-    case VERB_RESIZE:
-    case VERB_CLAIM:
-    case VERB_DROP:
-    case VERB_SNAPSHOT:
-    case VERB_FORK:
-    case VERB_RESET:
-    case VERB_DIFF:
-    case VERB_COMMIT:
-    case VERB_FILES:
-        return true;
-    case VERB_EXPORT:
-        return !request->live || request->snapshot; /* the store has it as it is */
-    default:
-        return false;
-    }
-}
-
-static int ask_work(struct session *session, struct client *client, struct wire_message *message,
-    const struct verb_request *request, struct rollbox_error *error) {
-    struct snapshot *from, *to = NULL;
-    bool is_in_store = session->sleep && !needs_awake(request); /* as is what it names */
-
-    if (find_snapshot(session, is_in_store ? NULL : request->snapshot, &from, error) < 0)
-        return -ENOENT;
-    if (find_snapshot(session, request->to, &to, error) < 0) {
-        snapshot_put(from);
-        return -ENOENT;
-    }
-    struct op *op = op_new(session, client, message->header.serial, request);
-    if (!op) {
-        snapshot_put(from);
-        snapshot_put(to);
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments",
-            "the engine is out of memory");
-    }
-    op->from = from;
-    op->to = to;
-    op->pinned = snapshot_pin(from);
-    if (is_in_store && request->snapshot && !op->name && !(op->name = strdup(request->snapshot))) {
-        op_free(op);
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments",
-            "the engine is out of memory");
-    }
-    if (message->n_fds && (request->verb == VERB_FILES || request->verb == VERB_EXPORT))
-        op->fd = wire_take_fd(message, 0);
-    record_op_begun(op);
-    session_schedule(session);
-    return 0;
-}
-
-/* Answered here, as its answer carries descriptors. */
-static int ask_claim(struct session *session, struct client *client, uint64_t serial,
-    const struct verb_request *request, struct rollbox_error *error) {
-    struct run *run = request->exec.data ? exec_find(session, &request->exec) : NULL;
-    auto_buf struct buf json = BUF_INIT;
-    auto_buf struct buf reply = BUF_INIT;
-    int fds[ARRAY_SIZE(run->pipes)];
-
-    if (!run || run->session != session)
-        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ESRCH, "arguments",
-            "no such command runs in the sandbox");
-    size_t n = exec_claim(run, request->number, &json, fds);
-    wire_begin(&reply, PROTOCOL_TEXT, serial);
-    if (buf_failed(&json))
-        reply.failed = true;
-    else
-        wire_add_text(&reply, TAG_TEXT_DATA, json.data);
-    client_send(client, &reply, fds, n);
-    while (n)
-        close(fds[--n]);
-    return 1;
 }
 
 int session_may_wait(const struct session *session, struct rollbox_error *error) {
@@ -1253,7 +910,7 @@ int session_may_wait(const struct session *session, struct rollbox_error *error)
                      session->name, session->n_ops);
 }
 
-static int not_found(const struct engine *engine, const char *name, struct rollbox_error *error) {
+int session_not_found(const struct engine *engine, const char *name, struct rollbox_error *error) {
     const unsigned n = engine->n_unreadable;
 
     return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments",
@@ -1273,165 +930,7 @@ int session_look_up(struct engine *engine, const char *name, struct session **re
     if (r < 0)
         return r;
     if (!session && !(session = name ? session_find(engine, name) : NULL))
-        return not_found(engine, name, error);
+        return session_not_found(engine, name, error);
     *ret_session = session;
     return 0;
-}
-
-static int dispatch_verb(struct client *client, struct wire_message *message,
-    const struct verb_request *request, struct buf *json, struct rollbox_error *error) {
-    struct session *session;
-    struct snapshot *snapshot;
-
-    if (request->verb == VERB_CREATE) {
-        int r = ask_create(client, message->header.serial, request, error);
-        return r < 0 ? r : 1;
-    }
-    if (request->verb == VERB_LIST || (request->verb == VERB_STATS && !request->sandbox)) {
-        buf_add_text(json, "{\"sandboxes\": ");
-        session_text_all(client->engine, request->verb == VERB_STATS, json);
-        buf_add_text(json, "}");
-        return 0;
-    }
-    session = request->sandbox ? session_find(client->engine, request->sandbox) : NULL;
-    if (!session && request->sandbox && session_name_ok(request->sandbox)) {
-        /* It may be in the store; what keeps it from being had is told. */
-        int r = hibernate_reattach(
-            client->engine, request->sandbox, request->verb == VERB_CLOSE, error);
-        if (r < 0 && request->verb == VERB_OPEN) {
-            buf_printf(json, "{\"name\": \"%s\"}", request->sandbox); /* so that it can be closed */
-            return 0;
-        }
-        if (r)
-            return r < 0 ? r : 0;
-        session = session_find(client->engine, request->sandbox);
-    }
-    if (session && request->verb != VERB_CLOSE && session_may_wait(session, error) < 0)
-        return -ENOBUFS;
-    if (session && sleep_of(session) && needs_awake(request)) {
-        session_touch(session);
-        return wake_then(session, client, message) < 0
-                   ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments",
-                         "the engine is out of memory")
-                   : 1;
-    }
-    if (session && needs_awake(request))
-        hibernate_cancel(session);
-    if (!session)
-        return not_found(client->engine, request->sandbox, error);
-    int r;
-
-    switch ((enum protocol_verb)request->verb) {
-    case VERB_OPEN:
-        buf_printf(json, "{\"name\": \"%s\"}", session->name);
-        return 0;
-    case VERB_INSPECT:
-        session_text(session, json);
-        return 0;
-    case VERB_EXECS:
-        session_text_execs(session, json);
-        return 0;
-    case VERB_STATS:
-        session_text_stats(session, json);
-        return 0;
-    case VERB_PROCESSES:
-        session_text_processes(session, json);
-        return 0;
-    case VERB_TREE:
-        if (session->sleep)
-            hibernate_tree(session, json);
-        else
-            snapshot_tree_text(session->tree, json);
-        return 0;
-    case VERB_RECORD:
-        return record_begin(session, message, json, error);
-    case VERB_NOTE:
-        return record_note(session, message, error);
-    case VERB_RESUME:
-        session_touch(session);
-        r = session_resume(session);
-        if (r < 0)
-            return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run",
-                "the sandbox cannot be told now; try again");
-        session_schedule(session);
-        return 0;
-    case VERB_SIGNAL:
-    case VERB_RESIZE:
-        session_touch(session);
-        if (request->verb == VERB_SIGNAL && request->number != 9)
-            (void)session_resume(session);
-        return ask_signal(session, request, error);
-    case VERB_CLAIM:
-        session_touch(session);
-        return ask_claim(session, client, message->header.serial, request, error);
-    case VERB_DROP:
-        if (find_snapshot(session, request->snapshot, &snapshot, error) < 0)
-            return -ENOENT;
-        if (snapshot && snapshot->checkpoint)
-            snapshot->checkpoint->was_dropped = true;
-        r = snapshot ? snapshot_drop(snapshot) : -EINVAL;
-        snapshot_put(snapshot);
-        dirty_tracking_forget_dropped(session->engine);
-        return r < 0 ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, -r, "arguments",
-                           "that snapshot cannot be dropped: it is the beginning")
-                     : 0;
-    case VERB_CLOSE: {
-        struct op *op = op_new(session, client, message->header.serial, request);
-
-        if (!op)
-            return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments",
-                "the engine is out of memory");
-        /* The record is to have what the last command has changed. */
-        if (record_is_behind(session))
-            session_schedule(session);
-        else
-            session_close(session);
-        return 1;
-    }
-    case VERB_PAUSE:
-    case VERB_HIBERNATE:
-    case VERB_WAKE:
-    case VERB_SNAPSHOT:
-    case VERB_FORK:
-    case VERB_RESET:
-    case VERB_DIFF:
-    case VERB_COMMIT:
-    case VERB_EXPORT:
-    case VERB_FILES:
-    case VERB_SHOW:
-    case VERB_VERIFY:
-        if (request->verb == VERB_FILES && message->n_fds != 1)
-            return error_set(
-                error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has no socket");
-        session_touch(session);
-        r = ask_work(session, client, message, request, error);
-        return r < 0 ? r : 1;
-    case VERB_CREATE:
-    case VERB_LIST:
-        break;
-    }
-    return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
-        "this engine does not know the request %llu", (unsigned long long)request->verb);
-}
-
-void session_request(struct client *client, struct wire_message *message) {
-    struct verb_request request = { 0 };
-    struct buf json = BUF_INIT;
-    struct rollbox_error error;
-    int r = parse_ask(message, &request);
-
-    if (r < 0)
-        error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
-            "the request has a field that this engine does not know");
-    else {
-        if (!client->engine->has_adopted)
-            client->engine->has_adopted =
-                hibernate_reattach(client->engine, NULL, false, NULL) != -EBUSY;
-        r = dispatch_verb(client, message, &request, &json, &error);
-    }
-    if (r < 0)
-        client_fail(client, message->header.serial, &error);
-    else if (r == 0)
-        session_reply(client, message->header.serial, &json);
-    buf_done(&json);
 }

@@ -305,7 +305,8 @@ bool session_name_ok(const char *name);
 bool session_has_user(const struct session *session, const char *user);
 void session_name_operation(const struct session *session, unsigned char *operation,
     size_t *length); /* puts the session's number before it */
-void session_request(struct client *client, struct wire_message *message); /* PROTOCOL_SANDBOX */
+int session_not_found(
+    const struct engine *engine, const char *name, struct rollbox_error *error); /* -ENOENT */
 int session_may_wait(const struct session *session,
     struct rollbox_error *error); /* there is room for one request more that waits: 0 */
 void session_answer(struct session *session, const struct guest_record *record, int *fds,
@@ -343,7 +344,6 @@ void session_thaw_soon(
 struct session *session_new(struct engine *engine, struct profile *profile, struct client *client,
     const char *name, struct snapshot_tree *tree, struct snapshot *base,
     struct rollbox_error *error);
-void session_reply(struct client *client, uint64_t serial, struct buf *json); /* consumed */
 /* Soon, from the loop: starts the next operation, sends the commands that wait, frees a closed
  * session without a box. */
 void session_schedule(struct session *session);
@@ -624,6 +624,10 @@ bool op_hold_frozen(
                                  at once, or disk_upper_is_left. False: it cannot be asked */
 void op_disk_walked(struct session *session); /* it goes on */
 void op_box_lost(struct session *session);
+/* A request of a client's; its other fields are for the caller to fill before session_schedule.
+ * NULL: out of memory. */
+struct op *op_new(
+    struct session *session, enum protocol_verb verb, struct client *client, uint64_t serial);
 struct op *op_add(struct session *session, enum protocol_verb verb,
     bool first); /* a new one that nobody waits for; `first`: before all others, of which none is
                     under way. NULL: out of memory */

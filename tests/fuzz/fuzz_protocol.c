@@ -33,26 +33,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static struct engine engine;
 static struct profile *profile;
 
-/* What main.c has: when the engine ends, and what it does by the second. */
-void engine_stop(struct engine *unused) {
-    (void)unused;
-}
-
-void engine_tidy(struct engine *unused) {
-    (void)unused;
-}
-
-int64_t engine_oom_kills(struct engine *unused, bool now) {
-    (void)unused;
-    (void)now;
-    return 0;
-}
-
-bool engine_oom_lately(struct engine *unused) {
-    (void)unused;
-    return false;
-}
-
 static void check(bool holds) {
     if (!holds)
         abort();

@@ -109,5 +109,5 @@ def test_unready_box_is_not_used():
 
     with Engine() as engine, Sandbox(engine=engine) as first, contextlib.ExitStack() as stack:
         first.write_file("/tmp/a", b"1")        # no sandbox that was made before has that
-        seen = asyncio.run(run(AsyncSandbox._of(first), holding(engine, stack)))
+        seen = asyncio.run(run(AsyncSandbox.of(first), holding(engine, stack)))
         assert [process["name"] for process in seen["processes"]] == ["sh"]

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Replies to clients. Nothing here blocks: a reply that does not fit into the client's socket waits
+ * in the client's sender (sender.c). connection.c has the other direction.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include "base/cleanup.h"
+#include "engine/engine.h"
+#include "engine/log.h"
+#include "engine/protocol.h"
+
+#define UNREAD_SHARE 4u                /* that part of the memory budget, if that is more */
+#define MAX_UNREAD (UINT64_C(1) << 30) /* with which it is ended, or */
+/* One answer to each request. What a client leaves unread is bounded by what ran for it when it
+ * stopped reading: it is not read from and nothing of it is started then. Should it be this much
+ * all the same, it is not to cost others their memory. */
+void client_send(struct client *client, struct buf *message, const int *fds, size_t n_fds) {
+    const struct engine *engine = client->engine;
+    int r = sender_send(&client->sender, message, fds, n_fds);
+
+    client->n_requests -= client->n_requests > 0;
+
+    if (r > 0) {
+        struct outgoing *outgoing = calloc(1, sizeof *outgoing);
+
+        r = outgoing ? sender_keep(&client->sender, outgoing, message, fds, n_fds) : -ENOMEM;
+        if (r < 0)
+            free(outgoing);
+        else if (client->sender.bytes > MAX(MAX_UNREAD, engine->memory_budget / UNREAD_SHARE)) {
+            fprintf(stderr,
+                "rollbox-engine: the connection of process %d is closed: it has left %zu MiB of "
+                "answers unread\n",
+                (int)client->pid, client->sender.bytes >> 20);
+            r = -ENOBUFS;
+        }
+    }
+    /* A closed connection is noticed by reading it. */
+    if (r < 0 && r != -EPIPE && r != -ECONNRESET)
+        shutdown(client->fd, SHUT_RDWR);
+}
+
+void client_fail(struct client *client, uint64_t serial, const struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+
+    wire_begin(&message, PROTOCOL_FAILED, serial);
+    wire_add_u64(&message, TAG_ERROR_CODE, error->code);
+    wire_add_u64(&message, TAG_ERROR_NUMBER, (uint64_t)error->error_number);
+    wire_add_text(&message, TAG_ERROR_STAGE, error->stage);
+    wire_add_text(&message, TAG_ERROR_MESSAGE, error->message);
+    client_send(client, &message, NULL, 0);
+}
+
+void client_reply(struct client *client, uint64_t serial, struct buf *json) {
+    auto_buf struct buf reply = BUF_INIT;
+
+    wire_begin(&reply, PROTOCOL_TEXT, serial);
+    if (json->failed)
+        reply.failed = true;
+    else
+        wire_add_text(&reply, TAG_TEXT_DATA, json->data ? json->data : "{}");
+    buf_done(json);
+    client_send(client, &reply, NULL, 0);
+}
