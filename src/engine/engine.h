@@ -92,8 +92,6 @@ struct engine {
     struct loop_timer tidy; /* armed while there are boxes */
     struct loop_timer janitor_due;
     struct loop_task schedule_runs;
-    int64_t oom_kills,
-        oom_rose_ns; /* of the host: how many, as of the last look, and when a look found more */
     struct recorder *recorder;     /* record.c; NULL: nothing was recorded yet */
     uint64_t identity;             /* of this engine among all; 0: not needed yet */
     struct uppers *uppers;         /* disk_upper.c; NULL: no sandbox with disk_at store yet */

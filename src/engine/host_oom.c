@@ -4,20 +4,24 @@
 #include "engine/engine.h"
 #include "sys/proc.h"
 
+static struct {
+    int64_t kills;   /* as of the last look */
+    int64_t rose_ns; /* CLOCK_MONOTONIC: when a look found more; 0: never */
+} host;
+
 /* How often the host's OOM killer has struck: as of now, or as of the last look, at most
  * TIDY_SECONDS ago while anything runs. (A look takes longer than it takes to start a command.) */
 int64_t engine_oom_kills(struct engine *engine, bool now) {
-    const int64_t before = engine->oom_kills;
+    const int64_t before = host.kills;
 
     if (now || !engine->tidy.position)
-        engine->oom_kills = proc_oom_kill_count();
-    if (engine->oom_kills > before && before > 0)
-        engine->oom_rose_ns = clock_now_ns();
-    return engine->oom_kills;
+        host.kills = proc_oom_kill_count();
+    if (host.kills > before && before > 0)
+        host.rose_ns = clock_now_ns();
+    return host.kills;
 }
 
 bool engine_oom_lately(struct engine *engine) {
     (void)engine_oom_kills(engine, true);
-    return engine->oom_rose_ns &&
-           clock_now_ns() - engine->oom_rose_ns < 2 * TIDY_SECONDS * 1000000000ll;
+    return host.rose_ns && clock_now_ns() - host.rose_ns < 2 * TIDY_SECONDS * 1000000000ll;
 }

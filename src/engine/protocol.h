@@ -77,12 +77,16 @@ enum protocol_type {
  * messages. */
 /* clang-format off */
 #define PROTOCOL_VERBS(X) \
-    X(CREATE, "create") X(OPEN, "open") X(INSPECT, "inspect") X(PROCESSES, "processes") X(TREE, "tree") \
-    X(PAUSE, "pause") X(RESUME, "resume") X(CLOSE, "close") X(LIST, "list") X(SIGNAL, "signal") \
-    X(RESIZE, "resize") X(FILES, "files") X(SNAPSHOT, "snapshot") X(FORK, "fork") X(RESET, "reset") \
-    X(DROP, "drop") X(DIFF, "diff") X(COMMIT, "commit") X(EXPORT, "export") X(RECORD, "record") \
-    X(NOTE, "note") X(CLAIM, "claim") X(HIBERNATE, "hibernate") X(WAKE, "wake") X(SHOW, "show") \
-    X(VERIFY, "verify") X(EXECS, "execs") X(STATS, "stats")
+    X(CREATE, "create") X(OPEN, "open") X(INSPECT, "inspect") \
+    X(PROCESSES, "processes") X(TREE, "tree") X(PAUSE, "pause") \
+    X(RESUME, "resume") X(CLOSE, "close") X(LIST, "list") \
+    X(SIGNAL, "signal") X(RESIZE, "resize") X(FILES, "files") \
+    X(SNAPSHOT, "snapshot") X(FORK, "fork") X(RESET, "reset") \
+    X(DROP, "drop") X(DIFF, "diff") X(COMMIT, "commit") \
+    X(EXPORT, "export") X(RECORD, "record") X(NOTE, "note") \
+    X(CLAIM, "claim") X(HIBERNATE, "hibernate") X(WAKE, "wake") \
+    X(SHOW, "show") X(VERIFY, "verify") X(EXECS, "execs") \
+    X(STATS, "stats")
 /* clang-format on */
 
 enum protocol_verb {

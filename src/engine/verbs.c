@@ -200,7 +200,8 @@ static int check_create(struct call *call, struct profile **ret_profile) {
         return -EINVAL;
     if (profile->plan->flags & PLAN_PROCESS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
-            "isolation process: sandboxes that live need isolation namespace; single runs do not");
+            "isolation process: only single runs have it; a sandbox of several commands needs "
+            "isolation namespace");
     if (request->sandbox && !session_name_ok(request->sandbox))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
             "name: 1 to %d letters, digits, '_', '.' and '-', the first no '.' or '-'",
@@ -320,7 +321,7 @@ static int handle_resume(struct call *call) {
     int r = session_resume(call->session);
     if (r < 0)
         return error_set(call->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run",
-            "the sandbox cannot be told now; try again");
+            "the sandbox's init takes no requests now; try again");
     session_schedule(call->session);
     return REPLY_NOW;
 }
@@ -369,7 +370,7 @@ static int handle_signal(struct call *call) {
     int r = exec_signal(run, (int)request->number, (enum rollbox_scope)request->scope);
     if (r < 0)
         return error_set(call->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run",
-            "the sandbox cannot be told now: %s", strerror(-r));
+            "the sandbox's init takes no requests now: %s", strerror(-r));
     record_signal(session, run, (unsigned)request->number, (unsigned)request->scope);
     return REPLY_NOW;
 }
@@ -499,7 +500,7 @@ enum verb_flag {
     WITHOUT_SANDBOX = 1, /* the request names no sandbox that exists */
     NEEDS_AWAKE = 2,     /* a hibernated sandbox is woken for it */
     NEEDS_AWAKE_BUT_LIVE =
-        4, /* the same, but for a whole hibernated sandbox, which the store has as it is */
+        4, /* the same, but for all of a hibernated sandbox, which the store has as it is */
     IS_NEVER_FULL = 8,  /* it is taken however many requests wait */
     MAY_BE_OF_ALL = 16, /* the request may name no sandbox, and is about all then */
 };

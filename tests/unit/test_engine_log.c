@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lines of the log: one an event, whatever the names in it. */
+/* Lines of the log: one an event, also with hostile names in it. */
 #include "test.h"
 
 #include <errno.h>
