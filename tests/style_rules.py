@@ -21,6 +21,12 @@ MAX_FIELDS = 25
 MAX_BOOLEANS = 3
 
 C_TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
+TEST_NAME = re.compile(r"(?m)^(?:async )?def test_(\w+)|^TEST(?:_TIMEOUT)?\((\w+)")
+# A name begins with its subject, which is a noun.
+BAD_NAME = re.compile(
+    r"(?:what|who|whoever|whatever|nor|of|it|they|these|where|nobody|neither)_"
+    r"|(?:.*_)?(?:goes_on|go_on|that_lives?|stands?_still|is_told|are_told|anew|twins?|holders?)(?:_|$)"
+)
 STRUCT = re.compile(r"\bstruct\s+(\w+)\s*\{")
 # Ends one piece of prose, so that no phrase reaches from it into the next.
 GAP = "\n\0\n"
@@ -117,6 +123,17 @@ def find_lines():
     return long, dense
 
 
+def find_names():
+    """Tests whose names do not say a subject and what is expected of it."""
+    found = {}
+    for path in sources(".c", ".py", below=("tests",)):
+        names = ["".join(groups) for groups in TEST_NAME.findall(path.read_text())]
+        bad = [test for test in names if BAD_NAME.match(test)]
+        if bad:
+            found[name(path)] = bad
+    return found
+
+
 def struct_body(code, start):
     depth = 1
     for index in range(start, len(code)):
@@ -158,6 +175,7 @@ RULES = {
     "columns": f"lines of more than {MAX_COLUMNS} columns (make format)",
     "conditions": f"lines with more than {MAX_TERNARIES} ternary or {MAX_CONDITIONS} of && and ||",
     "words": "words that docs/glossary.md does not use",
+    "names": "names of tests that say no subject and expectation (test_fork_keeps_open_pipes)",
     "fields": f"fields, more than the {MAX_FIELDS} of a struct",
     "booleans": f"booleans, more than the {MAX_BOOLEANS} of a struct: use an enum",
 }
@@ -166,14 +184,15 @@ RULES = {
 def measure():
     """({rule: {where: count}}, {rule: {where: what was found}})"""
     long, dense = find_lines()
-    details = {"columns": long, "conditions": dense, "words": find_words()}
+    details = {"columns": long, "conditions": dense, "words": find_words(), "names": find_names()}
     counts = {rule: {key: len(hits) for key, hits in found.items()} for rule, found in details.items()}
     counts["fields"], counts["booleans"] = find_structs()
     return counts, details
 
 
 def read_allowed():
-    return json.loads(ALLOWED.read_text()) if ALLOWED.exists() else {rule: {} for rule in RULES}
+    read = json.loads(ALLOWED.read_text()) if ALLOWED.exists() else {}
+    return {rule: read.get(rule, {}) for rule in RULES}
 
 
 def compare():

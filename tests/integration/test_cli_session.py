@@ -254,7 +254,7 @@ def test_rm_ends_processes(shared):
     wait_unmarked(marker)
 
 
-def test_held_session_ends_with_its_holder(shared):
+def test_held_session_ends_with_its_command(shared):
     """--no-detach: it lives as long as the command that made it."""
     with shared.start("create", "--no-detach") as client:
         name = client.line()

@@ -170,7 +170,7 @@ def test_real_clock_continues_from_the_start_time():
             assert 0 <= seconds < 60, seconds
 
 
-def test_whoever_runs_it(caller):
+def test_seeded_jobs_are_equal_for_each_user(caller):
     """Root and an ordinary user see the same; the seed of a job is the job's."""
     jobs = [{"id": f"{seed}/{i}", "code": CHANCE + ADDRESSES + CLOCKS, "language": "python", "policy": {"random_seed": seed}} for i in range(6) for seed in (1, 2)]
     rows = caller.batch(jobs, "-j", "3", "--time-start", START, "--time-mode", "virtual")

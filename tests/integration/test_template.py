@@ -261,7 +261,7 @@ def test_without_cloudpickle_it_says_what_to_do(monkeypatch):
         Sandbox(work_fn=misbehave).fork(1)
 
 
-def test_another_python_is_told_from_ours():
+def test_other_python_version_is_refused():
     with Sandbox(work_fn=misbehave, python="/tmp/python") as box:
         box.write_file("/tmp/python", b"#!/usr/bin/python3\nimport sys\nsys.version_info = (2, 7, 0)\nexec(sys.argv[2])\n", mode=0o755)
         with pytest.raises(InvalidArgument, match="is Python 2.7, and this is 3.*python="):

@@ -283,7 +283,7 @@ TEST(descriptors_travel_close_on_exec) {
 
 /* The kernel then tells of the loss before it gives out what the peer had sent: the reason of a
  * sandbox that failed, for one. */
-TEST(what_a_peer_sent_is_not_lost_when_it_ends_with_messages_unread) {
+TEST(messages_of_an_ended_peer_are_not_lost) {
     int pair[2], fds[FD_MESSAGE_MAX_FDS];
     size_t n_fds;
     char data[16];

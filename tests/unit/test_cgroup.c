@@ -185,7 +185,7 @@ TEST(opening_makes_nothing) {
     cgroup_root_free(root);
 }
 
-TEST(memory_limit_ends_the_process_and_is_told) {
+TEST(memory_limit_ends_the_process_and_is_reported) {
     struct cgroup_root *root = open_root();
     struct cgroup_slot *slot = new_slot(root, (struct cgroup_limits){ .memory_bytes = 32 * MIB });
     struct cgroup_usage usage;

@@ -392,7 +392,7 @@ static void refused(const struct rollbox_run_options *options, int error_number,
     ASSERT_TRUE(list_empty(&refusing->runs));
 }
 
-TEST(what_cannot_be_run_is_refused) {
+TEST(invalid_run_options_are_refused) {
     const char *argv[] = { "x", NULL };
     const struct rollbox_run_options good = options_of(argv);
     struct rollbox_run_options options;
@@ -537,7 +537,7 @@ TEST(a_lost_engine_ends_every_run) {
     rollbox_engine_close(pair.engine);
 }
 
-TEST(what_came_before_the_loss_still_counts) {
+TEST(results_before_the_loss_still_count) {
     struct pair pair;
     struct got got;
 

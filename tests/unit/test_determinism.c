@@ -252,7 +252,7 @@ static int of_numbers(const void *a, const void *b) {
 
 /* The tree, from the first number to beyond the last, against a list: a number that is not in it is
  * the same to the program whatever its arguments are, as is one of another ABI or negative. */
-TEST(what_is_not_named_is_not_asked_about) {
+TEST(unnamed_calls_are_not_asked_about) {
     static unsigned named[] = {
         __NR_brk,
         438 /* pidfd_getfd */,
@@ -382,7 +382,7 @@ TEST(stamps_of_files) {
     ASSERT_EQ(VERDICT(__NR_newfstatat, 0), ALLOW);
 }
 
-TEST(what_else_has_stamps) {
+TEST(ipc_and_socket_times_are_asked_for) {
     static const struct {
         unsigned number, argument, asked[3], others[3];
     } objects[] = {

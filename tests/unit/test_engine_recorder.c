@@ -46,7 +46,7 @@ static void post_step(struct record *record) {
     recorder_post(record, &message, NULL, 0, 0);
 }
 
-TEST(whoever_sleeps_while_the_engine_leaves_is_woken_for_what_waits) {
+TEST(sleeping_recorder_is_woken_for_queued_messages) {
     static struct engine engine = { .null_fd = -EBADF };
     struct record *record = calloc(1, sizeof *record);
     struct rollbox_error error;

@@ -95,7 +95,7 @@ static int post(uint64_t serial, size_t size) {
     return r;
 }
 
-TEST(what_finds_no_room_goes_later_and_in_its_turn) {
+TEST(message_without_room_is_sent_later_in_order) {
     uint64_t n_kept = 0;
 
     begin();
@@ -114,7 +114,7 @@ TEST(what_finds_no_room_goes_later_and_in_its_turn) {
 }
 
 /* A message that needs a descriptor of its own, when there is none. */
-TEST(what_is_short_of_something_else_goes_when_there_is_some_again) {
+TEST(message_short_of_a_resource_is_sent_when_it_is_free) {
     auto_buf struct buf message = BUF_INIT;
     static char bytes[2 * WIRE_INLINE];
     struct rlimit limit, none;
@@ -135,7 +135,7 @@ TEST(what_is_short_of_something_else_goes_when_there_is_some_again) {
     ASSERT_EQ(ends.sent, 1);
 }
 
-TEST(what_cannot_be_kept_is_still_its_callers) {
+TEST(message_that_cannot_be_queued_stays_its_callers) {
     auto_buf struct buf message = BUF_INIT;
     struct outgoing outgoing = { 0 };
 
@@ -149,7 +149,7 @@ TEST(what_cannot_be_kept_is_still_its_callers) {
     ASSERT_EQ(message.length, sizeof(struct wire_header));
 }
 
-TEST(what_waits_for_one_who_is_gone_is_given_back) {
+TEST(queued_messages_of_a_lost_peer_are_freed) {
     uint64_t n_kept = 0;
 
     begin();

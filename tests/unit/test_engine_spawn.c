@@ -98,7 +98,7 @@ static int new_tmpfs(unsigned n_files) {
     return mount;
 }
 
-TEST(what_takes_long_is_closed_by_another) {
+TEST(slow_close_is_done_in_a_child) {
     siginfo_t ended = { 0 };
 
     int mount = new_tmpfs(1000);
@@ -111,7 +111,7 @@ TEST(what_takes_long_is_closed_by_another) {
     ASSERT_EQ(errno, ECHILD);
 }
 
-TEST(what_is_left_of_many_waits_and_goes_together) {
+TEST(remaining_closes_wait_and_run_together) {
     int first = new_tmpfs(300), mounts[200];
     unsigned most = 0;
 
@@ -161,7 +161,7 @@ static pid_t only_child(void) {
     return pids[0];
 }
 
-TEST(what_does_not_take_long_is_closed_by_one_that_stays_for_more) {
+TEST(fast_closes_share_one_child) {
     int other, end = new_end(&other), mount = new_tmpfs(10);
 
     deferred_close(mount);
@@ -176,7 +176,7 @@ TEST(what_does_not_take_long_is_closed_by_one_that_stays_for_more) {
     ASSERT_EQ(errno, ECHILD);
 }
 
-TEST(who_closes_may_be_killed_at_any_time) {
+TEST(closing_child_may_be_killed_at_any_time) {
     siginfo_t ended = { 0 };
     int others[3], ends[3];
 
@@ -198,7 +198,7 @@ TEST(who_closes_may_be_killed_at_any_time) {
     ASSERT_EQ(errno, ECHILD);
 }
 
-TEST(who_closes_and_falls_behind_holds_nobody_up) {
+TEST(slow_closing_child_delays_nothing) {
     int other, end = new_end(&other);
 
     deferred_close((int)ASSERT_CALL(dup(other)));
@@ -212,7 +212,7 @@ TEST(who_closes_and_falls_behind_holds_nobody_up) {
     await_closed(end);
 }
 
-TEST(who_closes_leaves_when_nothing_comes) {
+TEST(idle_closing_child_ends) {
     siginfo_t ended = { 0 };
     int other, end = new_end(&other);
 

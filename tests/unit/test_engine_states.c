@@ -52,7 +52,7 @@ static struct layer *empty_layer(void) {
 }
 
 /* A snapshot, a reset to it, and it is dropped. */
-TEST(states_that_are_dropped_while_somebody_stands_on_them) {
+TEST(dropped_snapshots_in_use_stay) {
     begin();
     struct snapshot *base = snapshot_get(beginning);
     for (unsigned i = 0; i < ROUNDS; i++) {
@@ -67,7 +67,7 @@ TEST(states_that_are_dropped_while_somebody_stands_on_them) {
 }
 
 /* Each is dropped when there is one upon it. */
-TEST(states_that_are_dropped_under_others) {
+TEST(dropped_lower_snapshots_stay) {
     begin();
     struct snapshot *base = snapshot_get(beginning);
     for (unsigned i = 0; i < ROUNDS; i++) {
@@ -82,7 +82,7 @@ TEST(states_that_are_dropped_under_others) {
     end(base);
 }
 
-TEST(files_of_dropped_states_stay_under_those_that_lie_on_them) {
+TEST(files_of_dropped_snapshots_stay_below_others) {
     struct layer *layers[2] = { NULL, NULL }, *first = empty_layer(), *second = empty_layer();
 
     begin();
@@ -103,7 +103,7 @@ TEST(files_of_dropped_states_stay_under_those_that_lie_on_them) {
 }
 
 /* One that can be named can be compared with. */
-TEST(states_that_somebody_may_name_stay_where_they_are) {
+TEST(named_snapshots_stay_in_the_tree) {
     begin();
     struct snapshot *named = make(beginning, NULL), *above = make(named, NULL);
     ASSERT_TRUE(above->lower == named);

@@ -110,7 +110,7 @@ TEST(the_grant_itself_denied) {
     expect("/e", same, 1, "");
 }
 
-TEST(failures_are_told) {
+TEST(failures_are_reported) {
     const char *const denied[] = { "/e/a", "/e/c/z" };
     auto_buf struct buf text = BUF_INIT;
     size_t budget = 2;

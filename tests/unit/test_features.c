@@ -71,7 +71,7 @@ TEST(masking_a_part_of_landlock_lowers_its_abi) {
     ASSERT_EQ(features.landlock_abi, MIN(abi, 5));
 }
 
-TEST(unknown_masks_are_told) {
+TEST(unknown_masks_are_reported) {
     ASSERT_STR_EQ(quick_with("-landlock,-warp,-time").mask_problem, "-warp");
     ASSERT_STR_EQ(quick_with("landlock").mask_problem, "landlock");
     ASSERT_STR_EQ(quick_with("-").mask_problem, "-");

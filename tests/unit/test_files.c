@@ -447,7 +447,7 @@ TEST(link_in_the_way_of_a_download_is_not_followed) {
     ASSERT_EQ(access(at("outside/file"), F_OK), -1);
 }
 
-TEST(unreadable_entries_are_left_out_and_told) {
+TEST(unreadable_entries_are_skipped_and_reported) {
     if (geteuid() == 0)
         ASSERT_CALL(chmod(test_directory_in_memory(), 0777));
     if (geteuid() == 0)

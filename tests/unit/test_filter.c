@@ -503,7 +503,7 @@ TEST(arguments_with_denials) {
     ASSERT_EQ(run_data(&create), ALLOW);
 }
 
-TEST(buffer_too_small_is_told) {
+TEST(too_small_buffer_is_reported) {
     struct filter_options options = { 0 };
     struct sock_filter again[FILTER_MAX_INSTRUCTIONS];
 

@@ -683,7 +683,7 @@ TEST(commands_reach_each_other) {
     expect_exit(&session, &one, SIGTERM);
 }
 
-TEST(nobody_reaches_init) {
+TEST(init_is_unreachable) {
     struct session session;
 
     open_box(&session, true);
@@ -751,7 +751,7 @@ TEST(children_without_their_parent) {
     expect_exit(&session, &command, SIGTERM);
 }
 
-TEST(what_a_command_leaves_lives_on) {
+TEST(background_processes_outlive_their_command) {
     struct session session;
 
     open_box(&session, true);
@@ -858,7 +858,7 @@ TEST(a_frozen_sandbox_starts_nothing) {
     expect_exit(&session, &command, 0);
 }
 
-TEST(a_frozen_command_goes_on_when_thawed) {
+TEST(frozen_command_resumes_when_thawed) {
     struct session session;
 
     open_box(&session, true);
@@ -870,7 +870,7 @@ TEST(a_frozen_command_goes_on_when_thawed) {
     expect_line(&command, "later\n");
 }
 
-TEST(what_was_stopped_stays_stopped) {
+TEST(stopped_processes_stay_stopped) {
     struct session session;
 
     open_box(&session, true);
@@ -903,7 +903,7 @@ TEST(a_frozen_command_can_be_killed) {
     expect_exit(&session, &other, 0);
 }
 
-TEST_TIMEOUT(bombs_and_oddities_stand_still, 60) {
+TEST_TIMEOUT(fork_bombs_and_odd_processes_are_frozen, 60) {
     static const char *const roles[] = { "bomb", "continue", "vfork", "vfork-chain", "vfork-apart",
         "headless" };
     struct session session;

@@ -167,7 +167,7 @@ TEST(names_are_different) {
 }
 
 /* A paused sandbox that is resumed meanwhile is thawed by the operation, not at once. */
-TEST(processes_stand_still_from_the_freeze_to_the_copy) {
+TEST(processes_are_paused_from_the_freeze_to_the_copy) {
     static const char holding[] = " frozen walk dump-slot init-ack dump copy image ";
 
     for (int wait = 0; wait < OP_N_WAITS; wait++)

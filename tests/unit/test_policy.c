@@ -206,7 +206,7 @@ TEST(paths_are_normalised) {
     policy_free(p);
 }
 
-TEST(what_is_given_wins_over_defaults) {
+TEST(given_values_override_defaults) {
     struct policy *p = good("{\"fs_readable\": [\"/etc\", \"/etc/machine-id\", \"/etc/ssh\", "
                             "\"/etc/ssh/ssh_config\"]}");
 
@@ -421,7 +421,7 @@ TEST(every_kind_of_wrong_value) {
         one_problem(rows[i].text, 1, rows[i].key, rows[i].message, rows[i].hint);
 }
 
-TEST(all_problems_are_told_with_their_lines) {
+TEST(all_problems_are_reported_with_their_lines) {
     static const char text[] =
         "{\n  \"nett\": \"none\",\n  \"fs_readable\": [\n    \"/ok\",\n    \"bad\",\n    "
         "\"/\\u00e9\\\"]\", \"also bad\"\n  ],\n  \"env\": {\"A\": \"}\",\n"

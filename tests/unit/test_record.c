@@ -64,7 +64,7 @@ TEST(bytes_are_text_or_base64) {
     json_decref(line);
 }
 
-TEST(what_is_kept_ends_with_a_character) {
+TEST(truncated_text_ends_at_a_character) {
     const struct line_options options = { .most = 4 };
     auto_buf struct buf message = BUF_INIT;
 
@@ -207,7 +207,7 @@ TEST(patterns_that_would_take_all_memory_are_refused) {
         ASSERT_OK(pattern_check(right[i], why));
 }
 
-TEST(what_is_made_to_take_long_is_withheld) {
+TEST(slow_patterns_withhold_the_text) {
     const size_t length = 1u << 20;
     auto_free char *line = malloc(length);
     auto_buf struct buf clean = BUF_INIT;
@@ -228,7 +228,7 @@ TEST(what_is_made_to_take_long_is_withheld) {
     rules_free(rules);
 }
 
-TEST(of_what_was_cut_the_beginning_of_a_secret_is_one) {
+TEST(start_of_a_secret_at_a_cut_is_redacted) {
     auto_buf struct buf clean = BUF_INIT;
     struct rules *rules;
 
@@ -409,7 +409,7 @@ TEST(every_cut_leaves_a_beginning) {
     buf_done(&written.text);
 }
 
-TEST(a_changed_line_is_told) {
+TEST(changed_line_is_reported) {
     struct written written;
     struct reader reader;
 
@@ -540,7 +540,7 @@ TEST(the_first_byte_that_differs_and_a_guess) {
     expect_part("", "x", 0, "unknown");
 }
 
-TEST(a_file_that_differs_is_told_with_what_is_known_of_it) {
+TEST(differing_file_is_reported_with_its_facts) {
     json_t *a = parse("{\"action\": {\"kind\": \"files\"}, \"observation\": {\"changes\": "
                       "[{\"path\": \"/a\", \"type\": \"file\", \"size\": 6, \"sha256\": \"1\"}]}}");
     json_t *b = parse("{\"action\": {\"kind\": \"files\"}, \"observation\": {\"changes\": "
@@ -568,7 +568,7 @@ TEST(a_file_that_differs_is_told_with_what_is_known_of_it) {
     json_decref(contents);
 }
 
-TEST(where_two_part_is_told_in_plain_characters) {
+TEST(first_difference_is_printed_escaped) {
     json_t *a = parse("{\"action\": {\"kind\": \"a\\u001bb\"}, \"observation\": {}}"),
            *b = parse("{\"action\": {\"kind\": \"a\\u001bb\"}, \"observation\": "
                       "{\"\\u001b\\u00fc\\u20acx\": {\"y\": 1}}}");
@@ -754,7 +754,7 @@ static bool says_done(const struct recorded *recorded) {
 
 /* Whoever records has the file locked as long as it is open, and who hears the end may want it
  * next. It is looked at where the recorder stands as its word arrives. */
-TEST(a_file_is_let_go_of_before_its_end_is_told) {
+TEST(file_is_closed_before_its_end_is_reported) {
     struct recorded recorded = start_recorder(RECORD_FILE_BYTES);
     auto_buf struct buf end = BUF_INIT;
     char path[64];

@@ -252,7 +252,7 @@ TEST(creating_says_all_that_is_asked_for) {
                        "detached=1\n14 verb=1 plan=5\n");
 }
 
-TEST(what_cannot_be_created_is_refused_without_asking) {
+TEST(invalid_session_is_refused_by_the_client) {
     static const char *const names[] = { "", "a b", "a/b", "\xc3\xa4",
         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" };
     struct rollbox_sandbox_options options = { .size = sizeof options };
@@ -619,7 +619,7 @@ TEST(states_that_cannot_be_are_refused) {
     expect_said(&fake, OPENED);
 }
 
-TEST(what_is_claimed_comes_by_its_place) {
+TEST(claimed_streams_arrive_by_index) {
     int ends[2], claimed[ROLLBOX_CLAIM_FDS];
     char byte = 0;
     struct fake fake;
@@ -641,7 +641,7 @@ TEST(what_is_claimed_comes_by_its_place) {
     expect_said(&fake, OPENED "14 verb=22 sandbox=box exec=a number=1025\n");
 }
 
-TEST(what_is_claimed_must_be_what_came) {
+TEST(claimed_streams_must_match) {
     static const char *const answers[] = { "{}", "{\"fds\": [{\"slot\": 11}]}",
         "{\"fds\": [{\"slot\": -1}]}", "{\"fds\": []}", "{\"fds\": [{\"slot\": 1}, {\"slot\": 1}]}",
         "[" };

@@ -81,7 +81,7 @@ static int ended(pid_t pid, int end) {
 }
 
 /* The processes go on as if nothing had been, and the image says what they were. */
-TEST(captured_and_goes_on) {
+TEST(dumped_process_resumes) {
     struct rollbox_error error = { 0 };
     struct dump *done = NULL;
     struct stat st;

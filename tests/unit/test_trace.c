@@ -143,7 +143,7 @@ TEST(a_wait_is_known_that_somebody_else_broke_off) {
 }
 
 /* Stopped again before it has come to make the call: what the kernel leaves a thread with. */
-TEST(a_wait_is_known_that_is_about_to_go_on) {
+TEST(restarted_wait_is_recognised) {
     for (size_t i = 0; i < sizeof waits / sizeof waits[0]; i++) {
         struct trace trace;
         pid_t pid = waiting_in(waits[i]);
@@ -189,7 +189,7 @@ TEST(restart_syscall_of_nothing_is_left_alone) {
     ends(pid);
 }
 
-TEST(what_is_left_in_orig_rax) {
+TEST(restarted_call_number_stays_in_orig_rax) {
     struct image_registers registers = {
         .rax = (uint64_t)RESTART_BLOCK, .orig_rax = SYS_poll, .rdi = 5
     };
