@@ -79,7 +79,7 @@ def lines_of(caller, mode, text, *flags):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ("static", "dynamic", "musl"))
-def test_every_way_to_look_and_to_set(caller, programs, kind, mode):
+def test_all_calls_that_read_and_set_file_times(caller, programs, kind, mode):
     """stamps.c compares with its own clock, and what it has set with what it reads."""
     if kind not in programs:
         pytest.skip("needs musl-gcc: it is not installed")
@@ -98,7 +98,7 @@ def test_stat_by_the_vdso(caller, programs, mode, what):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_files_are_of_the_sandbox_s_time(caller, mode):
+def test_file_times_are_the_sandbox_clocks(caller, mode):
     before, *years, after = lines_of(caller, MODES[mode], "date +%s; touch a; echo > b; mkdir c; ln -s a d; mkfifo e; stat -c '%X %Y %Z %W' a b c d e . / /var/tmp /dev/shm | tr ' ' '\\n'; date +%s")
     assert len(years) == 36
     for one in map(int, years):
@@ -127,7 +127,7 @@ def test_files_of_one_file_system_are_on_one_device(caller, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_files_of_the_host_keep_theirs(caller, mode):
+def test_host_files_keep_their_times(caller, mode):
     directory = caller.directory(0o755)
     caller.write(directory / "old", "x")
     os.utime(directory / "old", ns=(1700000000123456789, 1700000001987654321))
@@ -139,7 +139,7 @@ def test_files_of_the_host_keep_theirs(caller, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_shared_files_get_no_stamps_of_ours(caller, mode):
+def test_shared_files_keep_real_times(caller, mode):
     """Whoever looks from outside sees the kernel's; only what a guest sets is as it was set."""
     directory = caller.directory(0o755)
     year = lines_of(caller, MODES[mode], f"echo > {directory}/a; touch {directory}/b; touch -d '2001-01-01 00:00:00' {directory}/c; stat -c %Y {directory}/c", "--shared", str(directory))
@@ -182,7 +182,7 @@ for fd in fds:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_proc_is_of_the_sandbox_s_time(caller, mode):
+def test_proc_times_are_the_sandbox_clocks(caller, mode):
     """What is no process', and other processes than init; of /proc itself the number of links, too, which is how many processes the machine has."""
     said = lines_of(caller, MODES[mode], "stat -c '%h %Y' /proc; ls -ld --time-style=+%s /proc | cut -d ' ' -f 2,6; sleep 5 & stat -c '1 %Z' /proc/filesystems /proc/$! /proc/$!/stat; exec < /proc/$!/status; stat -L -c '1 %Y' - ; kill $!")
     assert len(said) == 6
@@ -194,7 +194,7 @@ def test_proc_is_of_the_sandbox_s_time(caller, mode):
 # Order
 
 @pytest.mark.parametrize("mode", MODES)
-def test_make_builds_what_is_out_of_date_and_no_more(caller, mode):
+def test_make_rebuilds_only_outdated_files(caller, mode):
     if not shutil.which("make"):
         pytest.skip("needs make: it is not installed")
     said = bash(caller, MODES[mode], r"""
@@ -383,7 +383,7 @@ def test_times_survive_a_fork(mode, runs):
 
 
 @pytest.mark.parametrize("mode", ("offset", "virtual"))
-def test_forks_of_one_that_was_made_ahead_have_its_times(mode):
+def test_forks_of_a_prefork_have_its_file_times(mode):
     """Of sandboxes one after another all but the first may have been made before they were asked for, their places with them: a fork that was told of the session's beginning alone took these for older than all clocks."""
     looks = []
     for _ in range(4):
@@ -422,7 +422,7 @@ def test_files_older_than_a_fork_stay_older(way, tmp_path, monkeypatch):
             box.close()
 
 
-def test_forks_of_forks_build_what_is_out_of_date(tmp_path, monkeypatch):
+def test_make_in_forks_of_forks_rebuilds_outdated_files(tmp_path, monkeypatch):
     """Each has its clock at the start again: what was written early in a fork is newer than what was written late before it, also in that one's forks, however they are had."""
     from rollbox import Engine
 
@@ -541,7 +541,7 @@ if shm != "ENOSYS":
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_system_v_is_of_the_sandbox_s_time(caller, mode):
+def test_system_v_times_are_the_sandbox_clocks(caller, mode):
     """Never used stays never; all ways of looking, and no word written beyond what the kernel writes."""
     result = caller.python(f"START, VIRTUAL = {START_S}, {mode != 'offset'}\n{SYSTEM_V}", *MODES[mode])
     if not result.stdout:

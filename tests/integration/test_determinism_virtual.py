@@ -141,7 +141,7 @@ print(n, flush=True)
     assert result.stdout == "40\n", result.told
 
 
-def test_no_processor_is_no_time(caller):
+def test_waiting_for_a_processor_takes_no_virtual_time(caller):
     """What a sandbox is kept from computing, be it by its own limit, is not taken for computing on and on: a sleep beside it does not end before."""
     result = caller.run("--cpus", "0.04", *VIRTUAL, "--", *PY, """
 import os, time
@@ -260,7 +260,7 @@ print("many", ticks(fd), len(select.select([fd], [], [], 0)[0]))
 
 
 @pytest.mark.parametrize("serial", (False, True))
-def test_expirations_that_nobody_notices_are_counted(caller, serial):
+def test_unread_timer_expirations_are_counted(caller, serial):
     """What a bare kernel prints: how many there were at each read or signal, and when the next one is. That nobody reads the last timer makes three thousand million of them one jump."""
     result = caller.run("--seed", "7", *VIRTUAL, *(("--serial",) if serial else ()), "--", *PY, EXPIRATIONS)
     assert result.stdout.splitlines() == [
@@ -360,7 +360,7 @@ def test_a_timer_that_another_thread_sets(caller):
     assert caller.run(*VIRTUAL, "--", *PY, code).stdout == f"alarm {START_S + 3600}\n0 {START_S + 10000}\n"
 
 
-def test_the_dead_do_not_hold_up_the_clock(caller):
+def test_ended_processes_do_not_stop_the_clock(caller):
     """Children that nobody has asked about: what the kernel tells of them is root's."""
     code = "import os, time\nfor i in range(130):\n  if os.fork() == 0: os._exit(0)\ntime.sleep(1000000)\nprint(int(time.time()))"
     assert caller.run(*VIRTUAL, "--processes", "200", "--timeout", "30", "--", *PY, code).stdout == f"{START_S + 1000000}\n"
@@ -605,7 +605,7 @@ with Sandbox(policy.replace(serial=%r)) as box, Sandbox(policy) as other:
 
 @pytest.mark.once
 @pytest.mark.parametrize("serial", (False, True))
-def test_nothing_gets_on_between_commands(caller, serial):
+def test_clock_stands_between_commands(caller, serial):
     """Whatever an agent does meanwhile, and however long it takes: time stands, and what waits for it."""
     done = caller.script(STANDS, RESTLESS, serial, START_S)
     assert done.returncode == 0, done.stderr

@@ -175,7 +175,7 @@ def test_commit_of_a_writable_grant(engine, tmp_path):
 # ---- the limit ----------------------------------------------------------------------------------------------------------
 
 
-def test_too_much_in_many_files_ends_what_runs(small):
+def test_disk_limit_over_many_files_ends_the_processes(small):
     background = small.spawn(["sleep", "1000"])
     done = small.exec("i=0; while [ $i -lt 400 ]; do dd if=/dev/zero of=/tmp/$i bs=1M count=16 2>/dev/null; i=$((i + 1)); done; echo survived")
     assert ended_by_limit(done) and done.stdout == b"", done
@@ -187,7 +187,7 @@ def test_too_much_in_many_files_ends_what_runs(small):
     assert small.exec("dd if=/dev/zero of=/tmp/x bs=1M count=32 2>/dev/null; stat -c %s /tmp/x").text.strip() == str(32 * MIB)
 
 
-def test_too_much_in_one_run(engine):
+def test_disk_limit_ends_a_single_run(engine):
     done = Sandbox(SMALL, engine=engine).run("i=0; while [ $i -lt 400 ]; do dd if=/dev/zero of=/tmp/$i bs=1M count=16 2>/dev/null; i=$((i + 1)); done; echo survived")
     assert ended_by_limit(done) and done.stdout == b"", done
 
@@ -375,7 +375,7 @@ def test_measuring_removed_files_delays_nothing(failing, engine, store, tmp_path
         assert small.exec("echo goes on", timeout=20).text == "goes on\n"
 
 
-def test_shut_directories_count(small):
+def test_unreadable_directories_count(small):
     done = python(small, f"import os\nos.mkdir('/tmp/d')\nos.chdir('/tmp/d')\nos.chmod('/tmp/d', 0o300)\nfor i in range(400): open(str(i), 'wb').write(bytes({16 * MIB}))\nprint('survived')")
     assert ended_by_limit(done) and done.stdout == b"", done
     assert small.stat("/tmp/d").mode & 0o777 == 0o300
@@ -501,7 +501,7 @@ def test_full_disk_is_reported(mounted, monkeypatch):
 # ---- its end -------------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_left_of_what_was_closed(engine, store):
+def test_closed_session_leaves_no_files(engine, store):
     code = """
 import os, socket
 os.chdir('/tmp')
@@ -523,7 +523,7 @@ open('end', 'w').close()
     assert len(boxes(store)) == 1
 
 
-def test_nothing_is_left_of_an_engine_that_ends(store):
+def test_ended_engine_leaves_no_files(store):
     with Engine() as engine, Sandbox(ON_DISK, engine=engine) as box:
         box.exec("mkdir -m 0 /tmp/shut; echo > /tmp/f")
         assert len(uppers(store)) >= 1
@@ -546,7 +546,7 @@ def janitors(pid):
     return [child for child in descendants(pid) if comm(child) == "rollbox-janitor"]
 
 
-def test_nothing_is_left_of_an_engine_that_is_killed(store):
+def test_killed_engine_leaves_no_files(store):
     engine = Engine()
     box = Sandbox(ON_DISK, engine=engine)
     box.exec("echo > /tmp/f")

@@ -44,7 +44,7 @@ def connection(client, of=None):
 # ---- shares ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_long_queue_delays_nobody_else(caller):
+def test_long_queue_delays_no_other_client(caller):
     """All of one client's runs go on for ever, and fill what one client may have of the budget."""
     with engine(caller) as path, protocol.Client(path) as first, protocol.Client(path) as second:
         plan = first.prepare(max_memory="512M")
@@ -61,7 +61,7 @@ def test_a_long_queue_delays_nobody_else(caller):
         assert busiest["requests"] == 1000 and busiest["pid"] == os.getpid()
 
 
-def test_clients_have_turns(caller):
+def test_clients_take_turns(caller):
     """Of two queues of runs, each as large as the budget, one after the other is served."""
     with engine(caller, budget="256M") as path, protocol.Client(path) as first, protocol.Client(path) as second:
         plan = first.prepare(max_memory="256M")
@@ -196,7 +196,7 @@ def test_replies_to_a_client_that_never_reads_are_bounded(caller, kind):
         flood.client.socket.close()
 
 
-def test_results_that_nobody_reads_start_no_more_runs(caller):
+def test_unread_results_stop_new_runs(caller):
     """A megabyte each, in memory files: what was started ends, the rest waits until they are read."""
     with engine(caller) as path, protocol.Client(path) as other:
         client = protocol.Client(path)
@@ -258,7 +258,7 @@ def test_requests_that_wait_have_a_bound_in_bytes(caller):
         assert client.status()["queued"] == 4
 
 
-def test_requests_that_are_no_commands_have_a_bound(caller):
+def test_other_requests_have_a_bound(caller):
     with engine(caller) as path, protocol.Client(path) as client:
         answer = client.wait(send_large(client, PREPARE, ("POLICY", " " * (17 << 20) + "{}")))
         assert (answer["type"], answer["ERROR_CODE"]) == (FAILED, INVALID_ARGUMENT) and b"may have 16777216" in answer["ERROR_MESSAGE"], answer

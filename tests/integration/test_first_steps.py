@@ -23,7 +23,7 @@ def rollbox_cli(*arguments, stdin=""):
 # ---- jobs ----------------------------------------------------------------------------------------------------------------
 
 
-def test_text_alone_is_no_job_and_the_words_to_use_are_named():
+def test_plain_text_job_is_refused_with_a_hint():
     """A shell's failure on a Python program would be scored as a wrong answer."""
     calls = (lambda: run_many([ANSWER]), lambda: run_many([ANSWER.encode()]), lambda: run_many(text for text in [ANSWER, ANSWER]), lambda: list(iter_many([ANSWER])),
              lambda: asyncio.run(run_many_async([ANSWER])))
@@ -40,7 +40,7 @@ def test_a_job_of_code_is_made_by_a_helper():
     assert [(row.id, row.stdout) for row in rows] == [("p", "42\n"), ("s", "1\n")]
 
 
-def test_text_alone_is_no_row_of_the_command_line_either():
+def test_plain_text_row_is_refused_by_the_command_line():
     lines = [json.dumps(ANSWER), json.dumps({"id": "a", "argv": "echo hi"})]
     done = rollbox_cli("batch", "-", stdin="\n".join(lines) + "\n")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
@@ -153,7 +153,7 @@ def test_a_run_in_a_recorded_session_is_a_step_of_it(tmp_path):
 
 
 @pytest.mark.parametrize("isolation", ["namespace", "process"])
-def test_the_callers_environment_names_no_places_that_are_not_inside(isolation, tmp_path):
+def test_host_paths_are_not_inherited_in_the_environment(isolation, tmp_path):
     places = ("HOME", "TMPDIR", "TMP", "TEMP", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
     environment = {**os.environ, **{name: "/root/nowhere" for name in places}, "KEPT": "yes"}
     script = 'mktemp >/dev/null && git config --global user.name x && cd && touch f && python3 -c "import tempfile; tempfile.mkstemp()" && echo $KEPT; env | grep nowhere'
@@ -194,7 +194,7 @@ def test_runs_have_a_default_timeout(tmp_path):
         assert timeouts(out) == [expected], words
 
 
-def test_no_timeout_has_to_be_said():
+def test_timeout_none_disables_the_default():
     policy = Policy(timeout="none")
     policy.check()
     assert policy.timeout == "none" and Sandbox(policy).run(["true"]).ok

@@ -67,7 +67,7 @@ def test_children_of_children_and_later_ones_differ():
         assert alone[:3] + alone[4:] == forked[:3] + forked[4:]
 
 
-def test_without_a_seed_forks_differ_by_themselves():
+def test_unseeded_forks_differ():
     with Sandbox() as box:
         kids = box.fork(2)
         assert seed_of(box) is None and seed_of(kids[0]) is None and draw(kids[0]) != draw(kids[1])

@@ -150,7 +150,7 @@ def test_a_forged_reward_file(box):
     assert box.grade({}, f"ln -s /etc/passwd {path}", collect=[path]).files == {}, "a link is no reward"
 
 
-def test_the_graded_never_see_it(box):
+def test_verifier_files_are_hidden_from_the_graded_session(box):
     box.exec(FIX, check=True)
     watcher = box.spawn("while :; do sleep 0.01; done")
     before = box.exec("cd /tmp && find . | sort && cat repo/tests/test_calc.py").stdout
@@ -159,7 +159,7 @@ def test_the_graded_never_see_it(box):
     assert watcher.poll() is None, "what runs in it goes on"
 
 
-def test_nothing_is_left_of_it(box):
+def test_grading_leaves_nothing(box):
     names = {one["name"] for one in box._get_engine().sandboxes()}
     for result in verdicts(box):
         assert result.outcome is Outcome.EXIT
@@ -189,14 +189,14 @@ def test_an_output_that_the_agent_removed_is_gone(box):
     assert box.grade({}, "test -e /tmp/repo/calc.py", outputs=["/tmp/repo"]).exit_code == 1
 
 
-def test_outputs_bring_nothing_that_steers(box):
+def test_outputs_carry_no_verifier_control_files(box):
     box.exec("cd /tmp/repo; echo evil >conftest.py; echo evil >>setup.cfg; echo x >new.py", check=True)
     result = box.grade({}, "cd /tmp/repo; cat setup.cfg; ls", outputs=["/tmp/repo"], text=True)
     assert "evil" not in result.stdout and "conftest.py" not in result.stdout and "new.py" in result.stdout
     assert result.reset == ("/tmp/repo/conftest.py", "/tmp/repo/setup.cfg")
 
 
-def test_without_a_snapshot_the_base_is_the_beginning():
+def test_base_without_a_snapshot_is_the_start():
     with Sandbox() as box:
         box.exec("mkdir /tmp/repo; echo x >/tmp/repo/conftest.py; echo y >/tmp/repo/a", check=True)
         assert box.grade({}, "ls /tmp/repo").stdout == b"a\n"

@@ -273,7 +273,7 @@ def test_async(store):
     asyncio.run(main())
 
 
-def test_by_itself(engine):
+def test_idle_session_hibernates(engine):
     with Sandbox(engine=engine, hibernate_after=0.05) as box:
         box.write_file("/tmp/f", b"x")
         until(lambda: box.inspect()["state"] == "asleep")
@@ -379,7 +379,7 @@ def test_the_launcher_is_killed_while_it_makes_layers(engine, store):
         assert box.exec("cat /tmp/?").stdout == b"0\n1\n2\n3\n"
 
 
-def test_not_while_files_are_read(store, tmp_path):
+def test_no_hibernation_during_a_file_transfer(store, tmp_path):
     """By a command line that stands still in the middle of it: the sandbox does nothing, and is waited for."""
     with Shared(str(tmp_path / "socket")) as shared, Sandbox(engine=shared.engine, name="read", hibernate_after=0.05) as box, Sandbox(engine=shared.engine, hibernate_after=0.05) as other:
 
@@ -613,7 +613,7 @@ def test_gc_keeps_directories_of_layers_that_it_does_not_know(store):
     assert (store / "layers" / "v2-0123").exists()
 
 
-def test_gc_is_killed_while_it_collects_what_slept(store):
+def test_gc_killed_while_it_collects_hibernated_data(store):
     fault = next(row["name"] for row in FAULTS if row["command"] == "gc-asleep")
     engine = Engine()
     box = Sandbox(engine=engine)
@@ -630,7 +630,7 @@ def test_gc_is_killed_while_it_collects_what_slept(store):
 
 
 @pytest.mark.parametrize("fault", [row for row in FAULTS if row["command"] in ("hibernate", "wake")], ids=lambda row: row["name"])
-def test_killed_on_the_way(store, failing, fault):
+def test_store_job_killed_during_hibernation(store, failing, fault):
     with Engine() as engine, Sandbox(engine=engine) as box:
         asked = Asked.begin(box, "x = 3")
         sh(box, "echo kept > /tmp/f")

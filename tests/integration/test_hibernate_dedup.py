@@ -37,7 +37,7 @@ def written(box):  # noqa: F811
     return box.inspect()["asleep"]["written_bytes"]
 
 
-def test_only_what_has_changed_is_written(box, store):  # noqa: F811
+def test_only_changed_data_is_written(box, store):  # noqa: F811
     asked = Asked.begin(box, *BEGIN)
     box.write_file("/tmp/large", os.urandom(MB))
     box.hibernate()
@@ -57,7 +57,7 @@ def test_only_what_has_changed_is_written(box, store):  # noqa: F811
     assert box.read_file("/tmp/small") == b"x" and len(box.read_file("/tmp/large")) == MB
 
 
-def test_nothing_has_changed(box):
+def test_unchanged_session_writes_nothing(box):
     """Nor is a layer that was woken taken for the empty one that it was made of: there was no room for it the next time."""
     sh(box, "head -c 3000000 /dev/urandom > /tmp/f")
     box.hibernate()
@@ -68,7 +68,7 @@ def test_nothing_has_changed(box):
     assert len(box.read_file("/tmp/f")) == 3000000
 
 
-def test_memory_that_has_moved_is_found(box):
+def test_moved_memory_is_deduplicated(box):
     """What is put in before it moves the rest in the image."""
     asked = Asked.begin(box, *BEGIN)
     box.hibernate()
@@ -112,7 +112,7 @@ def test_fully_changed_image_is_written_as_a_full_image(box, store):  # noqa: F8
     assert asked.of(box)("d()") == before
 
 
-def test_snapshots_and_children_have_what_they_need(engine, store):  # noqa: F811
+def test_snapshots_and_forks_keep_their_data(engine, store):  # noqa: F811
     """Whoever goes first leaves the others what they share."""
     with Sandbox(engine=engine) as parent:
         asked = Asked.begin(parent, *BEGIN)

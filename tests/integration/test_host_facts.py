@@ -165,7 +165,7 @@ ANSWERS = {
 }
 
 
-def test_answers_of_calls_that_change_with_the_host_are_listed():
+def test_host_dependent_call_results_are_listed():
     """The clocks, which are time, aside: nothing else that a guest can ask for differs when the host was busy in between."""
     before, found = before_and_after_work(CALLS, Policy())
     changed = {name for name in found if found[name] != before[name]}

@@ -67,7 +67,7 @@ def ask(caller, engine):
     return lambda what, *arguments: caller.rollbox(what, "--socket", engine, *arguments)
 
 
-def test_the_budget_is_what_the_group_leaves(caller, engine):
+def test_budget_is_the_free_memory_of_the_group(caller, engine):
     status = json.loads(caller.rollbox("engine", "status", "--json", "--socket", engine).stdout)
     assert 0 < status["memory_budget_bytes"] < LIMIT
 
@@ -138,7 +138,7 @@ def test_limit_reached_while_the_engine_was_stopped(tmp_path, eater):
         assert result.result().outcome == "out_of_memory", result.result()
 
 
-def test_so_do_others_of_its_sandbox_end(tmp_path, eater):
+def test_other_commands_of_the_session_end_too(tmp_path, eater):
     policy, argv = eater
     with Engine() as engine, Sandbox(policy, engine=engine) as box:
         if box.run(["true"]).isolation["limits"]["memory"] == "watcher":

@@ -1031,7 +1031,7 @@ def test_sysv_and_mqueue_private(caller):
         first.finish()
 
 
-def test_posix_queues_are_not_there(caller):
+def test_posix_queues_are_missing(caller):
     """Not EACCES, which a program takes for a fault of its own, with Landlock or without."""
     code = (
         "import ctypes, errno, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
@@ -1185,7 +1185,7 @@ def test_host_unix_sockets_unreachable(caller):
             pytest.xfail("a socket file below a readable grant can be connected to: documented in docs/explanation/security.md")
 
 
-def test_parallel_runs_do_not_meet(caller):
+def test_parallel_runs_are_isolated(caller):
     """Eight runs at once, all writing the same names in /tmp and in a copy-on-write grant, each read back their own."""
     grant = caller.directory(0o755)
     caller.write(grant / "file", "original")

@@ -147,7 +147,7 @@ def test_layers_on_an_image(store):
                 assert box.sh("ls /made; cat /data/new") == "id\n2\n"
 
 
-def test_the_image_says_what_runs(store):
+def test_image_command_is_the_default(store):
     """Its entry point and command, where nothing else is named; else they are not used."""
     configured(store, "runs", Entrypoint=["/bin/echo", "entry"], Cmd=["and", "command"])
     environment = store.caller.environment(ROLLBOX_STORE=str(store.path))
@@ -158,7 +158,7 @@ def test_the_image_says_what_runs(store):
     assert nothing.outcome == "error" and nothing.error["code"] == "invalid_argument" and "image" in nothing.error["message"]
 
 
-def test_exported_with_what_runs(store):
+def test_image_session_is_exported_with_processes(store):
     """What the refusal to export files alone says can be done instead can be done."""
     directory = store.caller.directory()
     environment = store.caller.environment(ROLLBOX_STORE=str(store.path), ROLLBOX_SOCKET=str(directory / "socket"))

@@ -98,7 +98,7 @@ def test_closed_input(caller):
 
 
 @pytest.mark.parametrize("options", [[], ["--seed", "7"]])
-def test_process_1_tells_nothing_of_the_host(caller, options):
+def test_process_1_shows_nothing_of_the_host(caller, options):
     """Its arguments had the first of the host's ids, another in each run."""
     done = caller.rollbox("run", *options, "--", "cat", "/proc/1/cmdline")
     assert done.stdout.rstrip(b"\0") == b"rollbox-init" and len(done.stdout) == 29, done

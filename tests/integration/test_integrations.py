@@ -58,7 +58,7 @@ def test_an_image_that_the_store_has_not():
 
 # inspect_ai
 
-def test_inspect_ai_finds_it():
+def test_inspect_ai_finds_the_sandbox_provider():
     needs("inspect_ai", "its sandbox environments are classes of its own")
     from inspect_ai.util._sandbox.registry import registry_find_sandboxenv
     import rollbox.integrations.inspect_ai as adapter

@@ -350,7 +350,7 @@ def test_random_values_differ_between_runs(sandbox):
     assert all(len(set(column)) == 20 for column in zip(*seen)), seen
 
 
-def test_nothing_stays(engine, sandbox):
+def test_runs_leave_nothing_in_the_interpreter(engine, sandbox):
     """What one program does to its interpreter, the next does not find."""
     before = count(engine)
     for i in range(10):
@@ -378,7 +378,7 @@ def test_many_at_once(engine):
     assert count(engine) == before + 300
 
 
-def test_those_that_come_while_it_is_made_wait(sandbox):
+def test_runs_wait_while_the_interpreter_is_made(sandbox):
     """A burst of runs does not start a Python for each, which would keep the one that all could have from being made."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:2])

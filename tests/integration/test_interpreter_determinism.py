@@ -81,7 +81,7 @@ def kept(keys):
 
 
 @pytest.mark.parametrize("part", range(repeat_count(8, 1)))
-def test_not_a_byte_tells_whether_it_was_kept(engine, part):
+def test_warm_and_cold_runs_are_byte_identical(engine, part):
     """All that the other tests of interpreters run, with the clocks of a virtual time."""
     names = [*PROGRAMS][part::8]
     anew = {name: Sandbox(policy_of(VIRTUAL), engine=engine).run_code(PROGRAMS[name], ["a", "b c"], stdin=INPUT) for name in names}
@@ -130,7 +130,7 @@ def test_random_values_follow_the_seed(engine, level):
 
 
 @pytest.mark.parametrize("keys", [VIRTUAL, TIMED], ids=["seed", "no seed"])
-def test_the_clock_stands_where_a_new_ones_does(engine, keys):
+def test_clock_starts_as_in_a_cold_interpreter(engine, keys):
     anew = Sandbox(policy_of(keys), engine=engine).run_code(CLOCKS)
     with kept(keys) as (ready, box):
         before = count(ready)
@@ -140,7 +140,7 @@ def test_the_clock_stands_where_a_new_ones_does(engine, keys):
 
 
 @pytest.mark.parametrize("name", sample_cases([*SHELVED, "re._constants", "dataclasses", "json", "random", "string"]))
-def test_imports_look_at_the_clock_as_often(engine, name):
+def test_imports_read_the_clock_equally_often(engine, name):
     """What is on the shelf is executed no more, but an import waits for locks, and that is what the clock counts."""
     code = f"import time; before = time.time_ns(); import {name}; print(time.time_ns() - before, time.monotonic_ns())"
     anew = Sandbox(policy_of(VIRTUAL), engine=engine).run_code(code)
@@ -198,7 +198,7 @@ def test_an_interpreter_that_is_lost(engine):
                     assert result(box.run_code(CHANCE + ADDRESSES + CLOCKS)) == expected
 
 
-def test_hostile_programs_harm_themselves_alone():
+def test_hostile_programs_harm_only_themselves():
     """What tampers with the state of its stream, its vDSO, its limits or the page of its clock is run like any other, and the next one finds nothing of it."""
     programs = [
         "import resource\nfor i in range(1, 16):      # all but CPU time, which ends it\n    try: resource.setrlimit(i, (0, 0))\n    except (OSError, ValueError): pass\nprint(5)",
@@ -220,7 +220,7 @@ def test_hostile_programs_harm_themselves_alone():
         assert not ready.status()["interpreters"]["anew"]
 
 
-def test_serial_has_none():
+def test_serial_has_no_warm_interpreter():
     with Engine() as engine:
         box = Sandbox({**POLICY, **VIRTUAL, "serial": True}, engine=engine)
         assert len({result(box.run_code(CHANCE)) for _ in range(4)}) == 1

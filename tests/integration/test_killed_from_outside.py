@@ -132,6 +132,6 @@ for kills in all_kills:
 
 
 @pytest.mark.parametrize("preparation", PREPARATIONS)
-def test_a_sandbox_works_again_after_each_kill(caller, preparation):
+def test_session_works_again_after_each_kill(caller, preparation):
     done = caller.script(SCRIPT, (preparation, KILLS))
     assert done.returncode == 0, done.stderr.decode()[-3000:]

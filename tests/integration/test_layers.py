@@ -53,7 +53,7 @@ def test_deepest_chain(launcher):
     assert launcher.create(layers).sh("cat /tmp/f* | sort -n | tr '\\n' ' '") == " ".join(str(i) for i in range(24) if i != 7) + " "
 
 
-def test_nothing_of_layers_is_seen(launcher):
+def test_layers_are_invisible_to_the_guest(launcher):
     """A guest sees the same mounts on layers as without, and none of the descriptors."""
     with launcher.create() as box:
         plain = box.sh("cut -d' ' -f 5 /proc/self/mountinfo")

@@ -40,7 +40,7 @@ def test_memory(caller, kind):
 
 @pytest.mark.parametrize("level", ["namespace", "process"])
 @pytest.mark.parametrize("kind", ["leaderless", "hiddenleaderless", "unseen", "unreadable"])
-def test_memory_of_who_does_not_show_it(caller, kind, level):
+def test_hidden_memory_counts(caller, kind, level):
     """Nor by a process whose main thread has ended, or that an ordinary user may not look into: it made itself so, or its program cannot be read."""
     result = caller.guest("memory_load", kind, 512, flags=["--memory", "64M", "--isolation", level])
     assert "SURVIVED" not in result.stdout and result.outcome == "out_of_memory", result.told

@@ -716,7 +716,7 @@ def test_init_killed_during_a_dump():
             assert sh(box, "echo on").stdout == "on\n"
 
 
-def test_with_the_engine_everything_goes():
+def test_everything_ends_with_the_engine():
     engine = Engine()
     box = Sandbox(engine=engine)
     origin = Asked.begin(box, "x = 1")
@@ -819,7 +819,7 @@ def test_a_snapshot_makes_no_copies_of_what_is_shared(stands):
             assert origin.of(kid)("len(x)") == origin.of(other)("len(x)") == str(32 << 20)
 
 
-def test_zeros_that_were_looked_at_are_no_memory():
+def test_read_zero_pages_are_no_memory():
     """The kernel has them but once. Where an image is loaded while it is written, what will be in it is told before it is looked at."""
     with Sandbox(Policy(max_memory="1G")) as box:
         origin = Asked.begin(box, "import mmap, os, zlib", "x = os.urandom(16 << 20)", "y = mmap.mmap(-1, 512 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)")
@@ -880,7 +880,7 @@ def guardable():
 
 
 @pytest.mark.parametrize("kind", ["anonymous", "file", "shared-file"])
-def test_guards_in_memory_are_there_in_copies(guardable, kind):
+def test_guard_pages_are_kept_in_forks(guardable, kind):
     """And in copies of these, after a reset, and after sleep; where one is taken away, there is what the kernel puts there."""
     flags, content = {"anonymous": ("MAP_PRIVATE | mmap.MAP_ANONYMOUS", "m[:] = b'x' * (1 << 20)"), "file": ("MAP_PRIVATE", "m[0]"), "shared-file": ("MAP_SHARED", "m[0]")}[kind]
     with Sandbox(guardable) as box:
@@ -902,7 +902,7 @@ def test_guards_in_memory_are_there_in_copies(guardable, kind):
         assert again.of(box).holds()
 
 
-def test_guards_where_nothing_else_is(guardable):
+def test_guard_pages_without_neighbours(guardable):
     """In memory that nobody has touched, across mappings, in thousands of places."""
     with Sandbox(guardable) as box:
         asked = Guarded(box, [1]).asked
@@ -923,7 +923,7 @@ def test_guards_where_nothing_else_is(guardable):
 
 @pytest.mark.parametrize("flags", ["MAP_SHARED | mmap.MAP_ANONYMOUS", "MAP_PRIVATE"], ids=["shared", "file"])
 @pytest.mark.parametrize("pages", [[0], [3]], ids=["first", "between"])
-def test_guards_before_what_can_be_read_there_alone_are_refused(guardable, flags, pages):
+def test_guard_pages_before_unmovable_memory_are_refused(guardable, flags, pages):
     """Shared memory that an ordinary user cannot read but where it is mapped, and a mapping of a file that is captured whole: what lies under the guard is not known. The file of shared memory is root's to read."""
     with Sandbox(guardable) as box:
         origin = Guarded(box, pages, flags)
@@ -1101,7 +1101,7 @@ def test_briefly_stopped_process_is_waited_for():
             assert kid.process(process.id)
 
 
-def test_neighbours_with_holes_between_them_stay_by_themselves():
+def test_mappings_with_holes_between_them_stay_separate():
     """Small pieces of memory that are near each other are one mapping on the way (guest/restore/load.c): in the copy they end where they did, what is between them is not there, and what must not be written to is not."""
     protected, first, file, second, beside = 0, 2, 4, 8, 9      # pages; 0 may be read alone
     with Sandbox() as box:

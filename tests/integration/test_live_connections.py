@@ -49,7 +49,7 @@ def test_data_beyond_the_receivers_buffer(size, end):
                 assert one("b.recv(1)" if end else "a.send(b'more') and b.recv(4)") == ("b''" if end else "b'more'")
 
 
-def test_connections_of_copies_are_their_own():
+def test_forks_have_connections_of_their_own():
     with Sandbox(Policy(net="loopback")) as box:
         origin = Asked.begin(box, SERVER, "a.send(b'common ')")
         kids = box.fork(3)

@@ -159,7 +159,7 @@ def test_addresses_are_those_of_the_origin():
     assert len(told) == 1, told
 
 
-def test_no_handler_of_inits_is_left_in_a_copy():
+def test_fork_has_no_handler_of_init():
     """Under virtual time init has one for SIGALRM; what a program has not set does what it does by default."""
     with asked(VIRTUAL) as (box, origin), closing(box.fork(1)) as (kid,):
         copy, line = origin.of(kid), "[line for line in open('/proc/self/status') if line.startswith('SigCgt')]"

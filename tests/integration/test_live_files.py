@@ -171,7 +171,7 @@ def test_several_copies_of_one_and_a_name_that_is_taken(exported, other):
         assert asked.of(Sandbox.open("late", engine=there))("x") == "{'a': 1}"
 
 
-def test_under_whose_policy(engine, other, tmp_path):
+def test_imported_sandbox_has_the_importers_policy(engine, other, tmp_path):
     granted = tmp_path / "granted"
     granted.mkdir()
     policy = {"fs_shared": [str(granted)], "max_memory": "300M"}
@@ -195,7 +195,7 @@ def test_under_whose_policy(engine, other, tmp_path):
         own.write_file("/tmp/f", b"")
 
 
-def test_other_places_are_a_conflict(engine, other, tmp_path):
+def test_different_writable_places_are_a_conflict(engine, other, tmp_path):
     place = tmp_path / "place"
     place.mkdir()
     with Sandbox({"fs_writable": [str(place)]}, engine=engine) as box:
@@ -311,7 +311,7 @@ def test_hostile_files_are_refused(exported, other, tmp_path, change):
     assert change is not older_version or "another version of rollbox" in message
 
 
-def test_archives_that_are_none(exported, other, tmp_path):
+def test_invalid_archives_are_refused(exported, other, tmp_path):
     path, _ = exported
     members = members_of(path)
     content = path.read_bytes()
@@ -331,7 +331,7 @@ def test_archives_that_are_none(exported, other, tmp_path):
     assert code == "invalid_argument" and "--max-bytes" in message
 
 
-def test_records_of_other_engines_minds(exported, other, tmp_path):
+def test_engine_fields_of_a_record_are_ignored(exported, other, tmp_path):
     """What a record says of its engine, of time-outs and of who it was is not taken over; what it says of states is read as any that sleeps."""
     path, asked = exported
 

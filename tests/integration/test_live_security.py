@@ -173,7 +173,7 @@ def test_fork_keeps_write_only_descriptors_write_only(tmp_path):
         assert "open for writing alone" in refused(box, captive)
 
 
-def test_something_everywhere(box):
+def test_memory_at_every_address_is_restored(box):
     """Where the region for restoring could be."""
     assert forked(box, Captive.begin(box, "everywhere", 3000)) == ["as it was"]
 

@@ -194,7 +194,7 @@ def test_refused_terminal_states_are_named(before, why, after):
     ("slaves = [os.openpty() for _ in range(63)]", "os.ttyname(slaves[-1][1]) == '/dev/pts/63'"),
     ("slaves = [os.openpty() for _ in range(63)]; [os.close(fd) for pair in slaves[:-1] for fd in pair]", "os.ttyname(slaves[-1][1]) == '/dev/pts/63'"),
 ])
-def test_odd_terminals_are_as_odd_in_a_copy(state, check):
+def test_odd_terminal_states_are_kept_in_a_fork(state, check):
     with Sandbox() as box:
         process = box.spawn([*PYTHON, STOPPED.format(state)])
         said = process.stdout.readline()

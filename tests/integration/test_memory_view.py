@@ -50,11 +50,11 @@ def printed(caller, *arguments):
 
 
 @pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS)
-def test_sysconf_tells_the_limit_of_memory(caller, keys):
+def test_sysconf_shows_the_memory_limit(caller, keys):
     assert printed(caller, *keys, "--memory", "256M", "--", "getconf", "_PHYS_PAGES") == [str(256 * MIB // os.sysconf("SC_PAGESIZE"))]
 
 
-def test_sysinfo_tells_nothing_of_the_host(caller):
+def test_sysinfo_hides_the_hosts_memory(caller):
     total, fits, *rest, uptime = printed(caller, "--memory", "256M", "--", "/usr/bin/python3", "-I", "-c", SYSINFO)
     assert (total, fits, rest) == ("256", "True", ["[0,", "0,", "0]", "0", "0", "0", "0", "1"]) and int(uptime) < 60
 
@@ -64,7 +64,7 @@ def test_without_a_lower_limit_the_hosts_memory_is_shown(caller):
     assert printed(caller, "--memory", "64T", "--", "getconf", "_PHYS_PAGES") == [str(pages)]
 
 
-def test_files_of_a_cgroup_tell_the_limits(caller):
+def test_cgroup_files_show_the_limits(caller):
     names = ("memory.max", "memory.swap.max", "pids.max", "cpu.max", "cgroup.controllers")
     words = printed(caller, "--memory", "256M", "--processes", "20", "--cpus", "1", "--", "sh", "-c", "cd /sys/fs/cgroup && cat " + " ".join(names))
     assert words == [str(256 * MIB), "0", "20", "100000", "100000", "cpu", "memory", "pids"]

@@ -148,7 +148,7 @@ def test_two_clients_see_output_and_the_latest_has_the_input(shared, box):
         assert first.process.wait(DEADLINE) == 0
 
 
-def test_attach_says_what_it_cannot_choose(shared, box):
+def test_attach_lists_ambiguous_commands(shared, box):
     done = shared("attach", box)
     assert done.returncode == 125 and b"no command runs" in done.stderr
     shared.ok("exec", "-d", "--id", "a", box, "sleep", "1000")
@@ -159,6 +159,6 @@ def test_attach_says_what_it_cannot_choose(shared, box):
     assert done.returncode == 125 and b"a has no terminal" in done.stderr
 
 
-def test_detach_keys_that_are_none(shared, box):
+def test_invalid_detach_keys_are_refused(shared, box):
     done = shared("exec", "--detach-keys", "ctrl-", box, "true")
     assert done.returncode == 125 and b"--detach-keys ctrl-: must be keys" in done.stderr

@@ -34,7 +34,7 @@ def test_engine_shows_nothing_of_the_caller(caller):
         assert run.finish()[0] == 0
 
 
-def test_descriptors_of_the_caller_reach_nobody(caller):
+def test_descriptors_of_the_caller_are_not_inherited(caller):
     """A descriptor that the command inherits is in neither its engine, nor the launcher, nor the sandbox."""
     read_end, write_end = os.pipe()
     with caller.start(*UP, pass_fds=(write_end,)) as run:

@@ -146,7 +146,7 @@ def test_network(caller):
         assert not select.select([server, datagrams, abstract, path], [], [], 0)[0], "something arrived"
 
 
-def test_shares_no_files(caller):
+def test_runs_share_no_files(caller):
     """Two runs do not meet in /tmp, /dev/shm or an IPC object, and leave nothing there."""
     flags = process_isolation()
     write = (

@@ -275,7 +275,7 @@ class Struck:
         return strike
 
 
-def test_ends_are_not_lost_where_a_signal_strikes():
+def test_results_are_not_lost_on_a_signal():
     """On the way from the library, which has told of an end, to who waits for it: for ever, otherwise."""
     engine = rollbox.Engine()
     struck = []

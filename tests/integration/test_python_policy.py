@@ -13,7 +13,7 @@ import rollbox
 from rollbox import InvalidArgument, IOFailed, Policy, PolicyInvalid, RollboxError, Sandbox
 
 
-def test_text_has_just_the_keys_that_were_set():
+def test_text_has_only_the_set_keys():
     policy = Policy(fs_readable=["/usr", pathlib.Path("/lib")], net_allow_hosts=[], max_memory="512M", max_processes=10, max_cpu=1.5,
                     env={"A": "1"}, random_seed=2**63 - 1, timeout=2.5, clean_env=True)
     assert json.loads(policy.to_json()) == {
@@ -93,7 +93,7 @@ def test_positional_and_unknown_arguments_are_refused():
     {"fs_readable": "/usr"}, {"fs_readable": [3]}, {"fs_shared": 3}, {"fs_denied": [b"/x"]}, {"env": ["A=1"]}, {"max_memory": object()},
     {"max_cpu": float("nan")}, {"max_cpu": float("inf")}, {"fs_readable": ["/\udcff"]}, {"cwd": 3}, {"net_allow_hosts": "example.org"},
 ])
-def test_values_without_a_place_in_json(values):
+def test_values_outside_json_are_refused(values):
     with pytest.raises(InvalidArgument) as caught:
         Policy(**values)
     assert isinstance(caught.value, ValueError) and caught.value.message

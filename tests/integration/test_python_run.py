@@ -98,7 +98,7 @@ def test_big_stdin():
     assert box.run(["wc", "-c"], stdin=data, timeout=60).stdout.split()[0] == str(len(data)).encode()
 
 
-def test_stdin_that_nobody_reads():
+def test_unread_stdin():
     assert box.run(["true"], stdin=b"x" * (8 << 20)).ok
 
 

@@ -45,7 +45,7 @@ def sha(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_each_command_has_what_it_changed(shared):
+def test_each_command_records_its_changed_files(shared):
     box = Recorded(shared)
     box("true")
     box("echo one > /tmp/a")
@@ -71,7 +71,7 @@ def test_change_recording_leaves_no_snapshot(shared):
     assert [row["/tmp/n"] for row in changes(lines).values()] == [("A" if turn == 0 else "M", sha(f"{turn}\n")) for turn in range(12)]
 
 
-def test_replay_repeats_them_and_verify_finds_where_they_part(shared):
+def test_replay_repeats_changes_and_verify_finds_differences(shared):
     box = Recorded(shared)
     box("echo same > /tmp/same")
     box("cat /proc/sys/kernel/random/uuid > /tmp/other")
@@ -87,7 +87,7 @@ def test_replay_repeats_them_and_verify_finds_where_they_part(shared):
     assert [line["action"] for line in map(json.loads, again.read_text().splitlines()) if "action" in line] == [line["action"] for line in lines]
 
 
-def test_verify_tells_what_it_knows_of_a_file_that_differs(shared):
+def test_verify_describes_a_differing_file(shared):
     """Of the record the digest; of the replay what the file has, unless it was written again since."""
     box = Recorded(shared)
     box("echo one; cat /proc/sys/kernel/random/uuid > /tmp/b; echo same > /tmp/a")
@@ -145,7 +145,7 @@ def test_idle_processes_add_no_step(shared):
     assert "/tmp/b" in found[max(found)] and found[max(found)]["/tmp/b"][1] == sha("later\n")
 
 
-def test_turns_beside_what_runs(shared):
+def test_changes_beside_running_processes(shared):
     box = Recorded(shared)
     box("sleep 1000 > /dev/null 2>&1 &")
     for _ in range(3):
@@ -168,7 +168,7 @@ def test_with_snapshots_by_themselves_and_resets(shared):
     assert shared.who.rollbox("verify", box.path).stdout == b"equal: 10 steps\n"
 
 
-def test_no_more_than_a_line_may_bear(shared):
+def test_changes_are_bounded_by_the_line_limit(shared):
     box = Recorded(shared, "--disk", "600M", "--memory", "1G")
     box("cd /tmp && mkdir m && cd m && seq 10050 | xargs touch")
     box("cd /tmp && for i in 1 2 3; do truncate -s 100M big$i; done")

@@ -79,7 +79,7 @@ def test_differences_are_found_in_their_step(tmp_path):
     assert verdict(path)["divergence"]["step"] == report["divergence"]["step"]
 
 
-def test_seeded_shells_repeat(tmp_path):
+def test_seeded_shell_runs_repeat(tmp_path):
     path = tmp_path / "a.jsonl"
     with Sandbox({"random_seed": 7, "time_start": "2025-01-01T00:00:00"}, record=path) as box:
         with box.shell() as shell:

@@ -101,7 +101,7 @@ def test_copies_while_somebody_moves_on(box):
         assert box.exec("find /tmp/t /tmp/u -type f -size +0", text=True).stdout == "", "no file of the host's has come in through a link"
 
 
-def test_marks_of_overlays_by_guests(box):
+def test_guest_overlay_attributes_are_ignored(box):
     """The first private files of a sandbox are no overlay, and the next ones' lower layer: what an overlay would read in them the guest can write there."""
     assert box.exec(["/tmp/neighbour", "mark"], text=True).stdout == ""
     box.snapshot()

@@ -115,7 +115,7 @@ def test_snapshots_work_after_init_was_killed():
 
 # Stacked
 
-def test_a_long_chain_is_as_good_as_a_short_one():
+def test_long_chain_has_the_same_files_as_a_short_one():
     with Sandbox() as box:
         shell(box, "mkdir /tmp/d; for i in $(seq 50); do echo $i > /tmp/d/$i; done")
         middle = None
@@ -244,7 +244,7 @@ def test_fork_index_is_in_the_environment():
         assert box.exec(told, text=True).stdout == "none\n"
 
 
-def test_dropping_a_snapshot_keeps_what_stands_on_it():
+def test_dropping_a_snapshot_keeps_later_ones():
     with Sandbox() as box:
         ids = []
         for i in range(3):
