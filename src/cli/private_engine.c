@@ -79,6 +79,7 @@ _Noreturn static void become_engine(int socket, bool expects_fixed) {
         _exit(CLI_EXIT_ERROR);
     closefrom(ENGINE_FD + 1);
     (void)fcntl(ENGINE_FD, F_SETFD, FD_CLOEXEC);
+    engine_set_operations();
     _exit(engine_serve(&(struct serve_options){ .fd = ENGINE_FD,
         .expects_fixed = expects_fixed,
         .leftovers = leftovers,

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/session.h"
+#include "engine/op.h"
 
 /* Commands that end with these have not ended by themselves, and what they left goes, or is kept
  * otherwise. */
@@ -46,8 +46,8 @@ void auto_snapshot_after(struct session *session, uint64_t step) {
     struct op *op = op_add(session, VERB_SNAPSHOT, false);
     if (!op)
         return;
-    op->is_automatic = true;
-    op->after = step;
+    op->snapshot.is_automatic = true;
+    op->recording.after = step;
     record_op_begun(op); /* before any command that comes later: a replay takes it here, too */
 }
 

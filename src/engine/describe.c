@@ -16,6 +16,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "engine/hibernate.h"
+#include "engine/op.h"
 #include "store/fingerprint.h"
 
 static json_t *check_of(const char *what, bool was_made, const char *why) {
@@ -63,8 +64,9 @@ json_t *describe_snapshot(const struct op *op) {
     json_object_set_new(state, "processes", json_array());
     if (op->verb == VERB_VERIFY)
         json_object_set_new(state, "checks",
-            op->was_tried ? json_pack("[o]", check_of("restoring", true, op->refusal))
-                          : json_array());
+            op->describe.was_tried
+                ? json_pack("[o]", check_of("restoring", true, op->describe.refusal))
+                : json_array());
     return state;
 }
 
@@ -77,15 +79,20 @@ static void scan_snapshot(struct op *op) {
 
 /* ---- a trial ---- */
 
-void describe_tried(struct op *op, const struct rollbox_error *error) {
-    struct session *made = op->made[0];
+static void end_trial(struct op *op) {
+    struct session *trial = TAKE_PTR(op->describe.trial);
 
-    op->n_made = 0;
-    op->was_tried = true;
-    op->refusal = error ? strdup(error->message) : NULL;
-    made->fork = NULL;
-    session_close(made);
-    if (error && !op->refusal)
+    if (!trial)
+        return;
+    trial->fork = NULL;
+    session_close(trial);
+}
+
+static void processes_tried(struct op *op, const struct rollbox_error *error) {
+    op->describe.was_tried = true;
+    op->describe.refusal = error ? strdup(error->message) : NULL;
+    end_trial(op);
+    if (error && !op->describe.refusal)
         fail_memory(op);
     else
         scan_snapshot(op);
@@ -97,11 +104,6 @@ static void try_processes(struct op *op) {
     struct rollbox_error error;
     char name[32];
 
-    op->made = calloc(1, sizeof(struct session *));
-    if (!op->made) {
-        fail_memory(op);
-        return;
-    }
     snprintf(name, sizeof name, ".%llu", (unsigned long long)session->engine->next_session);
     made =
         session_new(session->engine, session->profile, NULL, name, session->tree, op->to, &error);
@@ -113,11 +115,10 @@ static void try_processes(struct op *op) {
     made->seed = session->seed;
     made->pending_restore = checkpoint_get(op->to->checkpoint);
     made->fork = op;
-    op->made[0] = made;
-    op->n_made = 1;
+    op->describe.trial = made;
     op_wait(op, OP_WAIT_TRIAL);
     if (session_need_box(made, &error) < 0)
-        describe_tried(op, &error);
+        processes_tried(op, &error);
 }
 
 static json_t *paths_of(const struct policy_paths *paths, const struct policy_paths *more) {
@@ -186,7 +187,7 @@ static void look_up_hibernated(struct op *op) {
         op_fail(op, &error);
 }
 
-void describe_start(struct op *op) {
+static void start_describe(struct op *op) {
     struct snapshot *snapshot = op->from ? op->from : snapshot_nearest_visible(op->session->at);
 
     if (op->session->sleep) {
@@ -199,3 +200,38 @@ void describe_start(struct op *op) {
     else
         scan_snapshot(op);
 }
+
+static void describe_event(struct op *op, enum op_event event, const struct op_message *message) {
+    if (event == OP_EVENT_TRIED) {
+        processes_tried(op, message->error);
+    } else if (event != OP_EVENT_STORE_JOB_DONE) {
+        op_lose_track(op);
+    } else if (message->error) {
+        buf_done(message->take_text);
+        op_fail(op, message->error);
+    } else {
+        op_done(op, message->take_text);
+    }
+}
+
+static void verify_failed(struct op *op, const struct rollbox_error *error) {
+    (void)error;
+    end_trial(op);
+}
+
+static void release_describe(struct op *op) {
+    free(op->describe.refusal);
+}
+
+const struct op_class op_show_class = { .verb = VERB_SHOW,
+    .flags = OP_LEAVES_ASLEEP,
+    .start = start_describe,
+    .event = describe_event,
+    .release = release_describe };
+
+const struct op_class op_verify_class = { .verb = VERB_VERIFY,
+    .flags = OP_LEAVES_ASLEEP,
+    .start = start_describe,
+    .event = describe_event,
+    .failed = verify_failed,
+    .release = release_describe };

@@ -9,7 +9,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "engine/session.h"
+#include "engine/op.h"
 #include "sys/proc.h"
 
 #define MAX_NOTED 4u /* sandboxes of one fork: of many at once few are forked again */
@@ -47,8 +47,7 @@ void dirty_tracking_forget(struct session_tracking *tracking) {
 }
 
 static bool is_noted(const struct op *op) {
-    return (op->verb == VERB_SNAPSHOT || op->verb == VERB_FORK) && !op->drops &&
-           !op->session->was_thawed &&
+    return (op->class->flags & OP_RESUMES_EARLY) && !op->drops && !op->session->was_thawed &&
            !(op->session->profile->plan->flags & (PLAN_SEED | PLAN_CLOCK | PLAN_PROCESS));
 }
 
@@ -138,7 +137,7 @@ bool dirty_tracking_is_few(unsigned count) {
  * or of a fork. */
 void dirty_tracking_begin(const struct op *op, struct checkpoint *checkpoint) {
     const struct session *session = op->session;
-    const bool is_likely = op->verb == VERB_FORK ? dirty_tracking_is_few(op->count)
+    const bool is_likely = op->verb == VERB_FORK ? dirty_tracking_is_few(op->fork.count)
                                                  : session->tracking.was_dumped || session->is_fork;
 
     checkpoint->notes = is_noted(op) && is_likely && may_note(session->engine);

@@ -27,7 +27,7 @@
 #include "base/fd.h"
 #include "base/remove_tree.h"
 #include "engine/disk_usage_worker.h"
-#include "engine/session.h"
+#include "engine/op.h"
 #include "store/disk_uppers.h"
 
 #define GONE "gone"

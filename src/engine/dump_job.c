@@ -4,9 +4,9 @@
  *
  * ptrace blocks, and what it looks at is hostile; so a child of the engine does it (src/dump), the
  * capturer. It stops every process, looks at it, tells how that went, and holds them until it is
- * told that they go on: meanwhile the files are copied (op.c), and both are of one moment. The
- * image may take it longer, where twins have the memory; it tells when that is written. Should it
- * be killed, or we, the kernel lets all of them go on.
+ * told that they go on: meanwhile the files are copied (take_snapshot.c), and both are of one
+ * moment. The image may take it longer, where twins have the memory; it tells when that is written.
+ * Should it be killed, or we, the kernel lets all of them go on.
  *
  * Commands and pipes are noted before, for the image has them by what we call them; which of the
  * commands were still there when everything stood, the image tells.
@@ -29,7 +29,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/dump_worker.h"
-#include "engine/session.h"
+#include "engine/op.h"
 #include "sys/cgroup.h"
 #include "sys/proc.h"
 #include "sys/syscalls.h"
@@ -207,7 +207,7 @@ static bool has_broken(const struct dump_job *dump_job) {
 bool dump_job_has_broken(struct session *session) {
     const struct op *op = session_first_op(session);
 
-    return has_broken(session->releasing) || (op && has_broken(op->dump_job));
+    return has_broken(session->releasing) || (op && has_broken(op->take.dump_job));
 }
 
 static void on_gone(struct loop_source *source, uint32_t events) {
@@ -274,10 +274,7 @@ static void fail_dump_job(struct dump_job *dump_job, const struct rollbox_error 
 
     if (length + sizeof HINT <= sizeof hinted.message)
         memcpy(hinted.message + length, HINT, sizeof HINT);
-    if (dump_job->resumes)
-        op_image_written(dump_job->op, &hinted);
-    else
-        op_dumped(dump_job->op, NULL, &hinted);
+    (void)op_event(dump_job->op, OP_EVENT_DUMP_FAILED, &(struct op_message){ .error = &hinted });
 }
 
 /* They were ended for want of memory meanwhile, and what is looked at is not there any more: it is
@@ -328,14 +325,16 @@ static void on_report(struct loop_source *source, uint32_t events) {
     if (report.error.code) {
         const bool may_pass = (report.may_pass && !dump_job->dumped) || ran_out(dump_job);
 
-        if (!may_pass || !op_dump_again(dump_job->op))
+        if (may_pass && dump_job->op->take.n_dumps < TAKE_SNAPSHOT_MAX_DUMPS)
+            (void)op_event(dump_job->op, OP_EVENT_DUMP_AGAIN, NULL);
+        else
             fail_dump_job(dump_job, &report.error);
         return;
     }
     struct checkpoint *checkpoint = dump_job->checkpoint;
     int r = report.is_complete && !report.is_incremental
                 ? checkpoint_seal_image(&checkpoint->image)
-                : 0; /* an addition is nobody's before they go on (op.c) */
+                : 0; /* an addition is nobody's before they go on (take_snapshot.c) */
     if (r < 0) {
         while (n_fds)
             close(fds[--n_fds]);
@@ -353,7 +352,7 @@ static void on_report(struct loop_source *source, uint32_t events) {
     if (checkpoint->is_complete && checkpoint->wants_zygote)
         dirty_tracking_start_zygote(checkpoint, dump_job->op->session->profile);
     if (dump_job->dumped) {
-        op_image_written(dump_job->op, NULL);
+        (void)op_event(dump_job->op, OP_EVENT_IMAGE_WRITTEN, NULL);
         return;
     }
     checkpoint->processes = report.processes;
@@ -362,7 +361,8 @@ static void on_report(struct loop_source *source, uint32_t events) {
     dump_job->numbers = report.numbers;
     dump_job->resumed = report.resumes;
     dump_job->dumped = true;
-    op_dumped(dump_job->op, checkpoint_get(checkpoint), NULL);
+    (void)op_event(dump_job->op, OP_EVENT_DUMPED,
+        &(struct op_message){ .take_checkpoint = checkpoint_get(checkpoint) });
 }
 
 static void on_deadline(struct loop_timer *timer) {
@@ -497,8 +497,8 @@ int dump_job_start(struct op *op, struct rollbox_error *error) {
         r = MIN(progress = make_progress(op, checkpoint, twins || options.base > 0), 0);
     if (r == 0) {
         const struct policy *policy = session->profile->policy;
-        const bool may_resume = (op->verb == VERB_SNAPSHOT || op->verb == VERB_FORK) &&
-                                !session->was_thawed && !still && session->box->disk >= 0;
+        const bool may_resume = (op->class->flags & OP_RESUMES_EARLY) && !session->was_thawed &&
+                                !still && session->box->disk >= 0;
         options = (struct dump_options){ .init = session->box->pid,
             .externals = externals,
             .n_externals = checkpoint->n_pipes,
@@ -557,7 +557,7 @@ int dump_job_start(struct op *op, struct rollbox_error *error) {
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "snapshot",
             "the processes of the sandbox cannot be captured: %s" HINT, strerror(-r));
     }
-    op->dump_job = dump_job;
+    op->take.dump_job = dump_job;
     op_wait(op, OP_WAIT_DUMP);
     return 0;
 }

@@ -25,6 +25,9 @@ struct serve_options {
         *log_format; /* of log_open; NULL: as the environment says (ROLLBOX_LOG and so on) */
 };
 
+/* Makes the operations known. Once, before engine_serve. */
+void engine_set_operations(void);
+
 /* Serves until told to end. Returns the exit status; the process is to end then. */
 int engine_serve(const struct serve_options *options);
 

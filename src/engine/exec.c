@@ -17,7 +17,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "engine/session.h"
+#include "engine/op.h"
 #include "engine/disk_upper.h"
 
 #define MAX_ENDED 256 /* of those whose result somebody has got */
@@ -307,7 +307,7 @@ void exec_send_waiting(struct session *session) {
         return; /* session_schedule wakes it first */
     send_waiting(session);
     if (list_empty(&session->waiting) && session->state != SESSION_CLOSING)
-        op_commands_sent(session);
+        (void)session_event(session, OP_EVENT_COMMANDS_SENT, NULL);
 }
 
 /* ---- from init ---- */

@@ -19,7 +19,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "engine/session.h"
+#include "engine/op.h"
 #include "dump/dump.h"
 
 #define MANY_FORKS                                                                                 \
@@ -51,9 +51,10 @@ static int refuse_flatten(struct op *op, int r) {
     struct rollbox_error error;
 
     op->flatten_job = flatten_free(op->flatten_job);
-    op->flatten_failed = op->verb == VERB_FORK;
-    if (op->flatten_failed)
+    if (op->verb == VERB_FORK) {
+        op->fork.was_not_flattened = true;
         return 0;
+    }
     if (r == -ECHILD)
         error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "snapshot",
             "the process that put the image of the processes together was killed from outside; try "
@@ -78,7 +79,7 @@ static void on_made(struct loop_source *source, uint32_t events) {
     int r = said < 0 ? said : checkpoint_seal_image(&flatten_job->image);
     if (r < 0 && op) {
         if (refuse_flatten(op, r) == 0)
-            op_start(op);
+            (void)op_event(op, OP_EVENT_FLATTENED, NULL);
         return;
     }
     if (r == 0 && checkpoint->flat_image < 0 &&
@@ -95,7 +96,7 @@ static void on_made(struct loop_source *source, uint32_t events) {
         return;
     }
     op->flatten_job = flatten_free(flatten_job);
-    op_start(op);
+    (void)op_event(op, OP_EVENT_FLATTENED, NULL);
 }
 
 static int start_flatten(struct flatten_job **to, struct op *op, struct checkpoint *checkpoint,
@@ -153,11 +154,11 @@ static struct checkpoint *first_lacking(const struct snapshot_tree *tree) {
 static const struct snapshot *wanted_whole(const struct op *op) {
     const struct session *session = op->session;
     const bool is_for_many = op->verb == VERB_FORK && op->from && !op->drops &&
-                             op->count >= MANY_FORKS && !op->flatten_failed;
+                             op->fork.count >= MANY_FORKS && !op->fork.was_not_flattened;
 
     if (op->verb == VERB_SHOW || op->verb == VERB_VERIFY)
         return op->from ? op->from : snapshot_nearest_visible(session->at);
-    if (is_for_many || (op->verb == VERB_EXPORT && op->takes_live))
+    if (is_for_many || op_is_live_export(op))
         return op->from ? op->from : session->at;
     return NULL;
 }

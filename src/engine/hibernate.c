@@ -36,6 +36,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "engine/op.h"
 #include "store/hibernated_check.h"
 #include "store/fingerprint.h"
 
@@ -162,7 +163,7 @@ static void enter_program(struct session *session) {
 }
 
 static void fail_sleep(struct op *op, const struct rollbox_error *error) {
-    hibernate_put(TAKE_PTR(op->sleep));
+    hibernate_put(TAKE_PTR(op->hibernate.becoming));
     op_resume_processes(op);
     op_fail(op, error);
 }
@@ -254,9 +255,7 @@ static int start_writing(struct op *op, const char *command, const char *id, jso
 }
 
 static bool lets_sleep(const struct op *op) {
-    return op->verb == VERB_WAKE || op->verb == VERB_HIBERNATE || op->verb == VERB_PAUSE ||
-           op->verb == VERB_CLOSE || op->verb == VERB_SHOW || op->verb == VERB_VERIFY ||
-           (op->verb == VERB_EXPORT && op->takes_live && !op->from);
+    return (op->class->flags & OP_LEAVES_ASLEEP) || (op_is_live_export(op) && !op->from);
 }
 
 /* Nobody asked for its sleep, and somebody wants something of it. */
@@ -283,8 +282,7 @@ void hibernate_cancel(struct session *session) {
     if (!op || op->verb != VERB_HIBERNATE || op->client || !op->store_job)
         return;
     session_touch(session); /* its timer is over: not every call is noted as one */
-    store_job_give_up(op);
-    stay_awake(op);
+    (void)op_event(op, OP_EVENT_CANCEL, NULL);
 }
 
 /* work->to is what is to sleep, and nothing moves. */
@@ -300,21 +298,22 @@ static void write_state(struct op *op) {
     }
     /* What nobody asked for is not written, either. */
     snapshot_tree_gc(session->tree);
-    op->sleep = calloc(1, sizeof *op->sleep);
-    json_t *record = op->sleep ? hibernate_record(session, op->to, false, &parts) : NULL;
+    op->hibernate.becoming = calloc(1, sizeof *op->hibernate.becoming);
+    json_t *record =
+        op->hibernate.becoming ? hibernate_record(session, op->to, false, &parts) : NULL;
     int r = record ? 0 : no_memory(&error, "hibernate");
-    if (op->sleep) {
-        op->sleep->lock = -EBADF;
-        op->sleep->processes = checkpoint ? checkpoint->processes : 0;
-        op->sleep->memory_bytes = checkpoint ? checkpoint_memory(checkpoint) : 0;
-        snprintf(op->sleep->snapshot, sizeof op->sleep->snapshot, "%s",
+    if (op->hibernate.becoming) {
+        op->hibernate.becoming->lock = -EBADF;
+        op->hibernate.becoming->processes = checkpoint ? checkpoint->processes : 0;
+        op->hibernate.becoming->memory_bytes = checkpoint ? checkpoint_memory(checkpoint) : 0;
+        snprintf(op->hibernate.becoming->snapshot, sizeof op->hibernate.becoming->snapshot, "%s",
             snapshot_nearest_visible(op->to)->id);
     }
-    if (r == 0 && random_id(op->sleep->id) < 0)
+    if (r == 0 && random_id(op->hibernate.becoming->id) < 0)
         r = error_set(
             &error, ROLLBOX_ERR_INTERNAL, EIO, "hibernate", "no random numbers are to be had");
     if (r == 0)
-        r = start_writing(op, "hibernate", op->sleep->id, record, &parts, -1, &error);
+        r = start_writing(op, "hibernate", op->hibernate.becoming->id, record, &parts, -1, &error);
     hibernate_parts_done(&parts);
     json_decref(record);
     if (r < 0)
@@ -324,7 +323,7 @@ static void write_state(struct op *op) {
 static int export_hibernated(struct op *op, struct rollbox_error *error) {
     json_t *job = json_pack("{s:s, s:[], s:[], s:b, s:i}", "id", op->session->sleep->id, "layers",
         "images", "asleep", true, "to", ERRAND_FIRST_FD);
-    int r = store_job_hibernate(op, "export-live", job, &op->fd, 1, error);
+    int r = store_job_hibernate(op, "export-live", job, &op->export.fd, 1, error);
 
     json_decref(job);
     return r;
@@ -338,7 +337,7 @@ static int export_live(struct op *op, struct rollbox_error *error) {
             : random_id(id) < 0
                 ? error_set(
                       error, ROLLBOX_ERR_INTERNAL, EIO, "export", "no random numbers are to be had")
-                : start_writing(op, "export-live", id, record, &parts, op->fd, error);
+                : start_writing(op, "export-live", id, record, &parts, op->export.fd, error);
 
     hibernate_parts_done(&parts);
     json_decref(record);
@@ -347,22 +346,22 @@ static int export_live(struct op *op, struct rollbox_error *error) {
 
 void hibernate_export(struct op *op) {
     struct rollbox_error error;
-    int r = op->fd < 0 ? error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
-                             "the request has no descriptor")
-            : op->to   ? export_live(op, &error)
-                       : export_hibernated(op, &error);
+    int r = op->export.fd < 0 ? error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
+                                    "the request has no descriptor")
+            : op->to          ? export_live(op, &error)
+                              : export_hibernated(op, &error);
 
     if (r < 0)
         op_fail(op, &error);
 }
 
-void hibernate_start(struct op *op) {
+static void start_hibernate(struct op *op) {
     struct buf nothing = BUF_INIT;
 
     if (op->session->sleep)
         op_done(op, &nothing);
     else
-        op_take_snapshot(op, write_state);
+        op_take_snapshot(op);
 }
 
 /* Commands that were under way go on when it wakes, as copies that nobody waits for. */
@@ -389,8 +388,8 @@ static void fall_asleep(struct op *op) {
     struct buf nothing = BUF_INIT;
 
     /* It is dead: they can be let go of. */
-    op->dump_job = dump_job_free(op->dump_job);
-    op->holds = false;
+    op->take.dump_job = dump_job_free(op->take.dump_job);
+    op->take.keeps_stopped = false;
     if (!tree) {
         /* It sleeps all the same, only that its states stay here, too. */
         tree = session->tree;
@@ -399,37 +398,34 @@ static void fall_asleep(struct op *op) {
     }
     snapshot_put(op->to);
     op->to = NULL;
-    op->checkpoint = checkpoint_put(op->checkpoint);
+    op->take.checkpoint = checkpoint_put(op->take.checkpoint);
     drop_states(session, tree, beginning);
-    session->sleep = TAKE_PTR(op->sleep);
+    session->sleep = TAKE_PTR(op->hibernate.becoming);
     leave_program(session);
     op_done(op, &nothing);
 }
 
 bool hibernate_box_dead(struct session *session) {
-    struct op *op = session_first_op(session);
-
-    if (!op || op->wait != OP_WAIT_BOX_DEATH)
-        return false;
-    fall_asleep(op);
-    return true;
+    return session_event(session, OP_EVENT_BOX_DEAD, NULL);
 }
 
 /* It is in the store, whole. */
 static void handle_written(struct op *op, const json_t *answer, int take_lock) {
     struct session *session = op->session;
 
-    op->sleep->lock = take_lock;
-    op->sleep->disk_bytes = (uint64_t)json_integer_value(json_object_get(answer, "bytes"));
-    op->sleep->written_bytes = (uint64_t)json_integer_value(json_object_get(answer, "written"));
+    op->hibernate.becoming->lock = take_lock;
+    op->hibernate.becoming->disk_bytes =
+        (uint64_t)json_integer_value(json_object_get(answer, "bytes"));
+    op->hibernate.becoming->written_bytes =
+        (uint64_t)json_integer_value(json_object_get(answer, "written"));
     end_runs(session);
     if (!session->box) {
         fall_asleep(op);
         return;
     }
     op_wait(op, OP_WAIT_BOX_DEATH);
-    if (op->dump_job)
-        dump_job_kill(op->dump_job);
+    if (op->take.dump_job)
+        dump_job_kill(op->take.dump_job);
     if (session->box->state != BOX_DYING)
         box_kill(session->box);
 }
@@ -439,25 +435,24 @@ static void handle_written(struct op *op, const json_t *answer, int take_lock) {
 /* The launcher that makes its layers has to be the one that restores it: another may not mount
  * them. */
 static void count_waker(struct op *op) {
-    op->wake_op->is_counted = true;
+    op->wake.progress->is_counted = true;
     op->session->profile->n_wakers++;
 }
 
 static void discount_waker(struct op *op) {
-    if (op->wake_op && op->wake_op->is_counted)
+    if (op->wake.progress && op->wake.progress->is_counted)
         op->session->profile->n_wakers--;
-    if (op->wake_op)
-        op->wake_op->is_counted = false;
+    if (op->wake.progress)
+        op->wake.progress->is_counted = false;
 }
 
-void hibernate_forget_op(struct op *op) {
+static void release_wake(struct op *op) {
     discount_waker(op);
-    struct wake_op *wake_op = TAKE_PTR(op->wake_op);
+    struct wake_op *wake_op = TAKE_PTR(op->wake.progress);
 
-    if (op->deferred)
-        wire_message_done(op->deferred);
-    free(op->deferred);
-    op->sleep = hibernate_put(op->sleep);
+    if (op->wake.deferred)
+        wire_message_done(op->wake.deferred);
+    free(op->wake.deferred);
     if (!wake_op)
         return;
     for (size_t i = 0; i < wake_op->n_layers; i++) {
@@ -480,7 +475,7 @@ void hibernate_forget_op(struct op *op) {
  */
 int sleep_consume(struct session *session, struct rollbox_error *error) {
     struct op *op = session_first_op(session);
-    struct wake_op *wake_op = op ? op->wake_op : NULL;
+    struct wake_op *wake_op = op && op->verb == VERB_WAKE ? op->wake.progress : NULL;
     auto_close int store = -EBADF;
 
     if (!wake_op || !wake_op->sleep || wake_op->is_kept)
@@ -509,14 +504,14 @@ static void fail_wake(struct op *op, const struct rollbox_error *error) {
     struct session *session = op->session;
 
     discount_waker(op);
-    consume_not(session->engine, op->wake_op);
-    if (op->wake_op && op->wake_op->sleep) {
+    consume_not(session->engine, op->wake.progress);
+    if (op->wake.progress && op->wake.progress->sleep) {
         struct snapshot *beginning = NULL;
         struct snapshot_tree *tree = snapshot_tree_new(session->engine, &beginning);
 
         if (tree) {
             drop_states(session, tree, beginning);
-            session->sleep = TAKE_PTR(op->wake_op->sleep);
+            session->sleep = TAKE_PTR(op->wake.progress->sleep);
             leave_program(session);
         }
     }
@@ -538,7 +533,7 @@ static void fail_wake(struct op *op, const struct rollbox_error *error) {
             op_free(other);
         }
     }
-    if (op->deferred && op->deferred->header.type == PROTOCOL_ATTACH && op->client) {
+    if (op->wake.deferred && op->wake.deferred->header.type == PROTOCOL_ATTACH && op->client) {
         result_send_error(op->client, op->serial, error);
         op->client = NULL;
     }
@@ -547,7 +542,7 @@ static void fail_wake(struct op *op, const struct rollbox_error *error) {
 
 /* What was kept for it is asked for again. */
 static void take_up(struct op *op) {
-    struct wire_message *deferred = TAKE_PTR(op->deferred);
+    struct wire_message *deferred = TAKE_PTR(op->wake.deferred);
     struct client *client = op->client;
 
     if (!deferred)
@@ -561,14 +556,14 @@ static void take_up(struct op *op) {
 
 static void handle_woken(struct op *op) {
     struct session *session = op->session;
-    struct hibernated *sleep = TAKE_PTR(op->wake_op->sleep);
+    struct hibernated *sleep = TAKE_PTR(op->wake.progress->sleep);
     struct buf nothing = BUF_INIT;
     auto_close int store = -EBADF;
 
     /* Before anything is done in it that is not in the store. */
-    if (op->wake_op->is_kept ||
+    if (op->wake.progress->is_kept ||
         (store_of(session->engine, &store, NULL) == 0 && hibernated_keep(store, sleep->id) == 0)) {
-        op->wake_op->backing->lock = TAKE_FD(sleep->lock);
+        op->wake.progress->backing->lock = TAKE_FD(sleep->lock);
         session->engine->files++;
     } else {
         hibernate_abandoned(session->engine, sleep->id);
@@ -584,8 +579,8 @@ static void handle_woken(struct op *op) {
 
 /* An image that is a difference is put together in memory. */
 static int make_images(struct op *op, struct rollbox_error *error) {
-    const json_t *rows = json_object_get(op->wake_op->whole, "images");
-    struct wake_op *wake_op = op->wake_op;
+    const json_t *rows = json_object_get(op->wake.progress->whole, "images");
+    struct wake_op *wake_op = op->wake.progress;
 
     wake_op->images = calloc(json_array_size(rows) + 1, sizeof *wake_op->images);
     if (!wake_op->images)
@@ -603,7 +598,7 @@ static int make_images(struct op *op, struct rollbox_error *error) {
 }
 
 static int open_images(struct op *op, struct rollbox_error *error) {
-    struct wake_op *wake_op = op->wake_op;
+    struct wake_op *wake_op = op->wake.progress;
     auto_close int store = -EBADF;
     int r = store_of(op->session->engine, &store, error);
 
@@ -626,7 +621,7 @@ static int open_images(struct op *op, struct rollbox_error *error) {
 
 /* What was made of it says so. */
 static int name_origins(struct op *op, struct rollbox_error *error) {
-    struct wake_op *wake_op = op->wake_op;
+    struct wake_op *wake_op = op->wake.progress;
 
     wake_op->backing = calloc(1, sizeof *wake_op->backing);
     if (!wake_op->backing)
@@ -663,7 +658,7 @@ static void rebind_session(struct session *session) {
  * waits in pipes and sockets. */
 static int check_images(const struct op *op, struct rollbox_error *error) {
     const uint64_t most = op->session->profile->policy->max_memory_bytes;
-    const struct wake_op *wake_op = op->wake_op;
+    const struct wake_op *wake_op = op->wake.progress;
     struct stat st;
 
     for (size_t i = 0; most && i < wake_op->n_images; i++)
@@ -678,7 +673,7 @@ static int check_images(const struct op *op, struct rollbox_error *error) {
 /* Files and images are there, and right. */
 static void handle_filled(struct op *op) {
     struct session *session = op->session;
-    struct wake_op *wake_op = op->wake_op;
+    struct wake_op *wake_op = op->wake.progress;
     struct rollbox_error error;
     struct snapshot_tree *tree = NULL;
     struct snapshot *at = NULL, *committed = NULL;
@@ -724,7 +719,7 @@ static void handle_filled(struct op *op) {
         op_session_ready(session, &error);
 }
 
-void wake_restored(struct op *op, const struct rollbox_error *error) {
+static void wake_restored(struct op *op, const struct rollbox_error *error) {
     if (error)
         fail_wake(op, error);
     else
@@ -732,7 +727,7 @@ void wake_restored(struct op *op, const struct rollbox_error *error) {
 }
 
 static void start_reading(struct op *op) {
-    struct wake_op *wake_op = op->wake_op;
+    struct wake_op *wake_op = op->wake.progress;
     struct rollbox_error error;
     auto_free int *fds = calloc(wake_op->n_layers + wake_op->n_images + 1, sizeof *fds);
     json_t *layers = json_array(), *images = json_array();
@@ -763,10 +758,10 @@ static void start_reading(struct op *op) {
         fail_wake(op, &error);
 }
 
-static void on_empty(void *data, struct layer *take_layer, int error_number);
+static void on_layer(void *data, struct layer *take_layer, int error_number);
 
 static int ask_for_layers(struct op *op, struct rollbox_error *error) {
-    struct wake_op *wake_op = op->wake_op;
+    struct wake_op *wake_op = op->wake.progress;
     struct profile *profile = op->session->profile;
     const uint64_t most = profile->policy->max_disk_bytes;
 
@@ -780,7 +775,7 @@ static int ask_for_layers(struct op *op, struct rollbox_error *error) {
         bytes = most ? MIN(bytes, most + most / LAYER_SLACK) : bytes;
         entries = most ? MIN(entries, most / 8192 + 1024) : entries;
         filling->op = op;
-        int r = copy_empty(profile, bytes, entries, on_empty, filling);
+        int r = copy_empty(profile, bytes, entries, on_layer, filling);
         if (r < 0)
             return error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "wake",
                 "the sandbox' files cannot be made again: %s", strerror(-r));
@@ -789,10 +784,17 @@ static int ask_for_layers(struct op *op, struct rollbox_error *error) {
     return 0;
 }
 
-static void on_empty(void *data, struct layer *take_layer, int error_number) {
+static void on_layer(void *data, struct layer *take_layer, int error_number) {
     struct filling *filling = data;
-    struct op *op = filling->op;
-    struct wake_op *wake_op = op->wake_op;
+
+    (void)op_event(filling->op, OP_EVENT_LAYER_MADE,
+        &(struct op_message){
+            .which = filling, .take_layer = take_layer, .error_number = error_number });
+}
+
+static void layer_made(
+    struct op *op, struct filling *filling, struct layer *take_layer, int error_number) {
+    struct wake_op *wake_op = op->wake.progress;
     struct rollbox_error error;
 
     filling->layer = take_layer;
@@ -811,7 +813,7 @@ static void on_empty(void *data, struct layer *take_layer, int error_number) {
 static int begin_waking(struct op *op, struct rollbox_error *error) {
     struct session *session = op->session;
     struct profile *profile = session->profile;
-    struct wake_op *wake_op = op->wake_op = calloc(1, sizeof *wake_op);
+    struct wake_op *wake_op = op->wake.progress = calloc(1, sizeof *wake_op);
     int r = wake_op ? hibernated_read(session->sleep->lock, &wake_op->whole, error)
                     : no_memory(error, "wake");
 
@@ -840,7 +842,7 @@ static int begin_waking(struct op *op, struct rollbox_error *error) {
     return r == 0 ? make_images(op, error) : r;
 }
 
-void wake_start(struct op *op) {
+static void start_wake(struct op *op) {
     struct session *session = op->session;
     struct rollbox_error error;
     struct buf nothing = BUF_INIT;
@@ -853,31 +855,81 @@ void wake_start(struct op *op) {
     }
     if (begin_waking(op, &error) < 0)
         fail_wake(op, &error);
-    else if (!op->wake_op->n_layers)
+    else if (!op->wake.progress->n_layers)
         start_reading(op);
 }
 
-void hibernate_store_job_over(
-    struct op *op, const json_t *answer, int take_lock, const struct rollbox_error *error) {
-    auto_close int lock = take_lock;
+static void store_has_written(struct op *op, const struct op_message *message) {
+    auto_close int lock = message->take_lock;
     struct rollbox_error without;
 
-    if (op->verb == VERB_WAKE) {
-        if (error)
-            fail_wake(op, error);
-        else
-            handle_filled(op);
-    } else if (error) {
-        fail_sleep(op, error);
+    if (message->error) {
+        fail_sleep(op, message->error);
     } else if (lock < 0) {
         error_set(&without, ROLLBOX_ERR_INTERNAL, EMFILE, "hibernate",
             "the lock on what was written could not be had");
-        hibernate_abandoned(op->session->engine, op->sleep->id);
+        hibernate_abandoned(op->session->engine, op->hibernate.becoming->id);
         fail_sleep(op, &without);
     } else {
-        handle_written(op, answer, TAKE_FD(lock));
+        handle_written(op, message->answer, TAKE_FD(lock));
     }
 }
+
+static void hibernate_event(struct op *op, enum op_event event, const struct op_message *message) {
+    switch ((int)event) {
+    case OP_EVENT_STORE_JOB_DONE:
+        store_has_written(op, message);
+        break;
+    case OP_EVENT_BOX_DEAD:
+        fall_asleep(op);
+        break;
+    case OP_EVENT_CANCEL:
+        store_job_give_up(op);
+        stay_awake(op);
+        break;
+    default:
+        take_snapshot_event(op, event, message);
+        break;
+    }
+}
+
+static void release_hibernate(struct op *op) {
+    hibernate_put(op->hibernate.becoming);
+    take_snapshot_release(op);
+}
+
+const struct op_class op_hibernate_class = { .verb = VERB_HIBERNATE,
+    .flags = OP_LEAVES_ASLEEP,
+    .start = start_hibernate,
+    .have_snapshot = write_state,
+    .event = hibernate_event,
+    .release = release_hibernate };
+
+static void wake_event(struct op *op, enum op_event event, const struct op_message *message) {
+    switch ((int)event) {
+    case OP_EVENT_LAYER_MADE:
+        layer_made(op, message->which, message->take_layer, message->error_number);
+        break;
+    case OP_EVENT_STORE_JOB_DONE:
+        if (message->error)
+            fail_wake(op, message->error);
+        else
+            handle_filled(op);
+        break;
+    case OP_EVENT_BOX_READY:
+        wake_restored(op, message->error);
+        break;
+    default:
+        op_lose_track(op);
+        break;
+    }
+}
+
+const struct op_class op_wake_class = { .verb = VERB_WAKE,
+    .flags = OP_LEAVES_ASLEEP,
+    .start = start_wake,
+    .event = wake_event,
+    .release = release_wake };
 
 /* What was written for nobody. */
 void hibernate_abandoned(struct engine *engine, const char *id) {
@@ -916,7 +968,9 @@ bool wake_if_needed(struct session *session) {
 const struct hibernated *sleep_of(const struct session *session) {
     const struct op *op = session_first_op(session);
 
-    return session->sleep ? session->sleep : op && op->wake_op ? op->wake_op->sleep : NULL;
+    return session->sleep                                     ? session->sleep
+           : op && op->verb == VERB_WAKE && op->wake.progress ? op->wake.progress->sleep
+                                                              : NULL;
 }
 
 int wake_then(struct session *session, struct client *client, struct wire_message *message) {
@@ -934,7 +988,7 @@ int wake_then(struct session *session, struct client *client, struct wire_messag
     message->n_fds = 0;
     op->client = client;
     op->serial = copy->header.serial;
-    op->deferred = copy;
+    op->wake.deferred = copy;
     session_schedule(session);
     return 0;
 }
@@ -943,8 +997,9 @@ int wake_then(struct session *session, struct client *client, struct wire_messag
 
 void hibernate_close(struct session *session, bool keeps) {
     const struct op *op = session_first_op(session);
-    const struct hibernated *found =
-        op && op->wait == OP_WAIT_BOX_DEATH && !session->sleep ? op->sleep : sleep_of(session);
+    const struct hibernated *found = op && op->wait == OP_WAIT_BOX_DEATH && !session->sleep
+                                         ? op->hibernate.becoming
+                                         : sleep_of(session);
     struct hibernated *sleep = TAKE_PTR(session->sleep);
 
     if (found && !keeps)

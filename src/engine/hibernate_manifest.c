@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "engine/dump_worker.h"
 #include "engine/hibernate.h"
+#include "engine/op.h"
 #include "store/hibernated_check.h"
 #include "store/fingerprint.h"
 

@@ -18,7 +18,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "engine/session.h"
+#include "engine/op.h"
 #include "engine/disk_upper.h"
 
 #define EMPTY_BYTES 48   /* of getdents64: "." and "..", 24 bytes each */

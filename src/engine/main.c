@@ -56,5 +56,6 @@ int main(int argc, char **argv) {
     }
     if ((options.fd < 0) == !options.socket_path)
         return serve_complain("arguments", "use --socket PATH (see rollbox-engine(1))");
+    engine_set_operations();
     return engine_serve(&options);
 }

@@ -20,6 +20,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/op.h"
 #include "engine/recorder.h"
 #include "record/record.h"
 
@@ -409,29 +410,29 @@ void record_op_begun(struct op *op) {
 
     if (!record || !kind_of(op))
         return;
-    op->step = record->next_step++;
-    op->begun_at = record->ended;
+    op->recording.step = record->next_step++;
+    op->recording.begun_at = record->ended;
     /* Taking the state may make it, or drop it. */
-    snprintf(op->asked, sizeof op->asked, "%s", op->from ? op->from->id : "");
-    snprintf(op->recorded_name, sizeof op->recorded_name, "%s", op->name ? op->name : "");
+    snprintf(op->recording.asked, sizeof op->recording.asked, "%s", op->from ? op->from->id : "");
+    snprintf(op->recording.name, sizeof op->recording.name, "%s", op->name ? op->name : "");
 }
 
 static void add_op(const struct op *op, struct buf *to) {
     open_part(to, "action", RECORD_OBJECT);
     add_word(to, "kind", kind_of(op));
     if (op->verb != VERB_SNAPSHOT && op->verb != VERB_COMMIT)
-        add_word(to, "snapshot", op->asked[0] ? op->asked : NULL);
+        add_word(to, "snapshot", op->recording.asked[0] ? op->recording.asked : NULL);
     if (op->verb == VERB_SNAPSHOT)
-        add_text(to, "name", op->recorded_name[0] ? op->recorded_name : NULL);
+        add_text(to, "name", op->recording.name[0] ? op->recording.name : NULL);
     if (op->drops && op->verb != VERB_COMMIT)
         add_word(to, "processes", "drop");
     if (op->verb == VERB_FORK)
-        add_value(to, "count", RECORD_NUMBER, op->count);
+        add_value(to, "count", RECORD_NUMBER, op->fork.count);
     if (op->verb == VERB_FORK && op->session->profile->policy->have_seed)
-        add_word(to, "seed", op->same_seed ? "same" : "derived");
+        add_word(to, "seed", op->fork.same_seed ? "same" : "derived");
     if (op->verb == VERB_COMMIT) {
-        add_text(to, "path", op->path);
-        add_value(to, "force", RECORD_FLAG, op->force);
+        add_text(to, "path", op->commit.path);
+        add_value(to, "force", RECORD_FLAG, op->commit.force);
     }
     close_part(to);
 }
@@ -447,23 +448,23 @@ void record_changes_after(struct session *session, uint64_t step) {
     struct op *op = op_add(session, VERB_DIFF, false);
     if (!op)
         return;
-    op->is_recorded = op->digests = true;
-    op->after = step;
-    op->step = record->next_step++;
-    op->begun_at = record->ended;
+    op->diff.is_recorded = op->diff.digests = true;
+    op->recording.after = step;
+    op->recording.step = record->next_step++;
+    op->recording.begun_at = record->ended;
 }
 
 bool record_is_behind(const struct session *session) {
     list_for_each(node, &session->ops)
-        if (container_of(node, struct op, node)->is_recorded)
+        if (op_is_recorded_diff(container_of(node, struct op, node)))
             return true;
     return false;
 }
 
 /* What the answer of a diff says, in its words. */
 static void add_changes(const struct op *op, struct buf *to) {
-    json_t *answer = json_loadb(
-        op->answer->data ? op->answer->data : "", op->answer->length, JSON_ALLOW_NUL, NULL);
+    json_t *answer = json_loadb(op->diff.answer->data ? op->diff.answer->data : "",
+        op->diff.answer->length, JSON_ALLOW_NUL, NULL);
     auto_free char *changes = json_dumps(json_object_get(answer, "changes"), JSON_COMPACT);
     json_int_t omitted = json_integer_value(json_object_get(answer, "omitted"));
 
@@ -493,7 +494,7 @@ static void add_changed_files(
         add_changes(op, to);
         close_part(to);
     }
-    add_status(to, "after", op->after != 0, (int)op->after);
+    add_status(to, "after", op->recording.after != 0, (int)op->recording.after);
 }
 
 static void add_seed(const struct session *session, struct buf *to) {
@@ -507,12 +508,12 @@ static void add_children(const struct op *op, struct buf *to) {
     char id[48];
 
     open_part(to, "children", RECORD_LIST);
-    for (unsigned i = 0; i < op->n_made; i++) {
+    for (unsigned i = 0; i < op->fork.n_made; i++) {
         open_part(to, NULL, RECORD_OBJECT);
-        record_name(op->made[i]->engine, op->made[i]->number, id, sizeof id);
+        record_name(op->fork.made[i]->engine, op->fork.made[i]->number, id, sizeof id);
         add_word(to, "id", id);
-        add_word(to, "name", op->made[i]->name);
-        add_seed(op->made[i], to);
+        add_word(to, "name", op->fork.made[i]->name);
+        add_seed(op->fork.made[i], to);
         close_part(to);
     }
     close_part(to);
@@ -522,11 +523,11 @@ void record_op_ended(struct op *op, const struct rollbox_error *error) {
     struct record *record = op->session->record;
     auto_buf struct buf message = BUF_INIT;
 
-    if (!record || !op->step)
+    if (!record || !op->recording.step)
         return;
-    begin_step(record, &message, op->step, op->begun_at);
-    op->step = 0;
-    if (op->is_recorded) {
+    begin_step(record, &message, op->recording.step, op->recording.begun_at);
+    op->recording.step = 0;
+    if (op_is_recorded_diff(op)) {
         add_changed_files(op, error, &message);
         end_step(record, &message, NULL, 0, 0);
         return;
@@ -542,8 +543,8 @@ void record_op_ended(struct op *op, const struct rollbox_error *error) {
     }
     if (!error && op->verb == VERB_FORK)
         add_children(op, &message);
-    if (op->is_automatic)
-        add_status(&message, "after", op->after != 0, (int)op->after);
+    if (op->verb == VERB_SNAPSHOT && op->snapshot.is_automatic)
+        add_status(&message, "after", op->recording.after != 0, (int)op->recording.after);
     end_step(record, &message, NULL, 0, 0);
 }
 

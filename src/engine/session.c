@@ -21,7 +21,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/log.h"
-#include "engine/session.h"
+#include "engine/op.h"
 #include "engine/verb_names.h"
 
 #define MAX_OPS 16384u /* requests that wait for one sandbox, commands not included */
@@ -325,7 +325,7 @@ void session_thaw_soon(struct session *session) {
 static bool stands_for_op(const struct session *session) {
     const struct op *op = session_first_op(session);
 
-    return op && (op_wait_holds_processes(op->wait) || op->dump_job || op->holds);
+    return op && (op_wait_holds_processes(op->wait) || op->take.dump_job || op->take.keeps_stopped);
 }
 
 int session_resume(struct session *session) {
@@ -832,7 +832,7 @@ static void on_schedule(struct loop_task *task) {
             break;
         log_at(LOG_DEBUG, "operation", ABOUT(.sandbox = session->name, .op = verb_name(op->verb)),
             "starts");
-        op_start(op);
+        (void)op_event(op, OP_EVENT_START, NULL);
     }
     if (session->state != SESSION_CLOSING)
         exec_send_waiting(session);
@@ -871,34 +871,6 @@ void session_name_operation(
     memmove(operation + sizeof session->number, operation, *length);
     memcpy(operation, &session->number, sizeof session->number);
     *length += sizeof session->number;
-}
-
-struct op *op_new(
-    struct session *session, enum protocol_verb verb, struct client *client, uint64_t serial) {
-    struct op *op = calloc(1, sizeof *op);
-
-    if (!op)
-        return NULL;
-    list_init(&op->node);
-    op->session = session;
-    op->client = client;
-    op->serial = serial;
-    op->verb = verb;
-    op->fd = -EBADF;
-    op->follows_commands = !list_empty(&session->waiting);
-    list_add_tail(&session->ops, &op->node);
-    session->n_ops++;
-    return op;
-}
-
-struct op *op_add(struct session *session, enum protocol_verb verb, bool first) {
-    struct op *op = op_new(session, verb, NULL, 0);
-
-    if (op && first) {
-        list_remove(&op->node);
-        list_add_tail(session->ops.next, &op->node);
-    }
-    return op;
 }
 
 int session_may_wait(const struct session *session, struct rollbox_error *error) {

@@ -29,7 +29,6 @@
 #include "base/inode_numbers.h"
 #include "engine/engine.h"
 #include "engine/dirty_tracking.h"
-#include "engine/op_state.h"
 #include "engine/protocol.h"
 
 #define SESSION_NAME_MAX 64
@@ -243,57 +242,7 @@ struct ended {
     bool told; /* somebody got its result */
 };
 
-/* A request that takes several steps. */
-struct op {
-    struct list node;
-    struct session *session;
-    struct client *client; /* NULL: gone, or nobody waits */
-    uint64_t serial;
-    enum protocol_verb verb;
-    uint64_t frozen; /* the serial of what is waited for: FREEZE, or the SIGNAL that tells that init
-                        has done all before it */
-    enum op_wait wait;
-    bool measures; /* PAUSE: only until the files have been walked over (disk_upper.h) */
-    bool holds;    /* HIBERNATE: what stands still for it is not let go until it is in the store */
-    struct hibernated *sleep;        /* HIBERNATE: that it is becoming */
-    struct wake_op *wake_op;         /* WAKE: how far it is */
-    struct wire_message *deferred;   /* WAKE: a request that is answered once it is awake */
-    bool drops;                      /* processes="drop" */
-    bool follows_commands;           /* that were on their way to init when it was asked for */
-    unsigned n_dumps;                /* that were in vain and may be tried again */
-    struct dump_job *dump_job;       /* while the processes stand still for it */
-    struct checkpoint *checkpoint;   /* what came of that; a reference */
-    struct flatten_job *flatten_job; /* being put together for it; NULL */
-    bool flatten_failed;             /* FORK: that could not be */
-    struct layer *layer; /* and of the files, while the image is written yet; NULL: nothing */
-    struct snapshot *from, *to; /* references */
-    struct snapshot
-        *pinned; /* the state that was named, also when it is dropped before its turn comes */
-    char *name, *path;
-    unsigned count;
-    bool same_seed; /* FORK: not one for each */
-    bool attached;  /* FORK: they are the asker's */
-    bool textual, force, digests;
-    bool takes_live;          /* EXPORT: what runs, too */
-    bool is_automatic;        /* SNAPSHOT: auto_snapshot.c's */
-    bool is_recorded;         /* DIFF: it is for the record, and nobody waits */
-    const struct buf *answer; /* of that, while it ends */
-    uint64_t after;           /* of these two: the step of the command that ended; 0: it was none */
-    bool was_tried; /* VERIFY: its processes; what refused them is `refusal`, unless that is NULL */
-    char *refusal;
-    int fd;                /* of EXPORT */
-    struct session **made; /* FORK, VERIFY */
-    unsigned n_made, n_asked, n_ready;
-    struct store_job *store_job;
-    uint64_t step, begun_at; /* record.c */
-    char asked[32], recorded_name[SESSION_NAME_MAX + 1];
-    void (*then)(struct op *op); /* what to do with `to` once it is there */
-};
-
-/* The one under way, or the next; NULL: there is none. */
-static inline struct op *session_first_op(const struct session *session) {
-    return list_empty(&session->ops) ? NULL : container_of(session->ops.next, struct op, node);
-}
+struct op;
 
 /* session.c */
 struct session *session_find(struct engine *engine, const char *name);
@@ -334,7 +283,8 @@ void session_give_up_box(struct session *session);
 void session_touch(struct session *session);
 void session_arm(struct session *session); /* its timers */
 int session_resume(struct session *session);
-int session_freeze(struct session *session, uint64_t serial); /* init's answer goes to op.c */
+int session_freeze(
+    struct session *session, uint64_t serial); /* init's answer goes to op_init_reply */
 int session_thaw(struct session *session);
 int session_ask(
     struct session *session, uint64_t serial); /* init's answer, SIGNALLED, goes to op.c: all that
@@ -466,8 +416,6 @@ void layer_look(struct layer *layer); /* it was filled */
 int dump_job_notify_init(const struct box
         *box); /* with random_seed or time_start, init has a part in it (guest/quiesce.h): the end
                   of a socket to it, the caller's; 0: it has none; or -errno */
-int dump_job_start(struct op *op,
-    struct rollbox_error *error); /* op_dumped tells; they stand still from then on */
 void dump_job_release(
     struct dump_job *take_dump_job); /* they go on; op_dump_released tells when all do */
 const struct inode_numbers *dump_job_numbers(
@@ -520,10 +468,7 @@ bool checkpoint_is_incremental_on(const struct checkpoint *checkpoint,
 struct checkpoint *checkpoint_backing_ref(
     struct checkpoint *checkpoint); /* whose holder makes its sandboxes: it, or what it is an
                                        addition to, and they amend themselves */
-/* flatten.c. An image is being put together that the work needs: it starts when it is there, or has
- * failed. */
-bool flatten_begin(struct op *op);
-/* Nobody waits for it. */
+/* flatten.c. Nobody waits for it. */
 void flatten_later(struct checkpoint *checkpoint, struct profile *profile);
 struct flatten_job *flatten_free(struct flatten_job *flatten_job);
 int checkpoint_restore(struct session *session,
@@ -541,22 +486,17 @@ void hibernate_cancel(
     struct session *session); /* it is called: if it goes to sleep by itself and is written right
                                  now, it goes on at once instead */
 void wake_start(struct op *op);
-void hibernate_export(struct op *op); /* work->to, or what sleeps, with its processes */
-void hibernate_store_job_over(
-    struct op *op, const json_t *answer, int take_lock, const struct rollbox_error *error);
 void hibernate_abandoned(struct engine *engine, const char *id);
 bool hibernate_box_dead(struct session *session); /* its box was to die */
 int sleep_consume(struct session *session,
     struct rollbox_error *error); /* before what sleeps may go on: the store does not offer it any
                                      more. 0, also if it does not sleep; or the error */
-void wake_restored(struct op *op, const struct rollbox_error *error);
 bool wake_if_needed(struct session
         *session); /* something waits that needs it awake: a WAKE is its first work now */
 const struct hibernated *sleep_of(const struct session
         *session); /* what it sleeps with, or is on its way to be awake from; NULL: it is awake */
 int wake_then(struct session *session, struct client *client,
     struct wire_message *message); /* a request that is for when it is awake; takes what is in it */
-void hibernate_forget_op(struct op *op);
 void hibernate_close(
     struct session *session, bool keeps); /* `keeps`: what is in the store stays there */
 void hibernate_tree(const struct session *session, struct buf *to);
@@ -572,28 +512,14 @@ bool auto_snapshot_is_due(const struct session
         *session); /* its state may be another than before the command that has just ended */
 void auto_snapshot_after(struct session *session,
     uint64_t step); /* a command has ended, which was that step of its record (0: none) */
-void auto_snapshot_taken(struct op *op);
 void auto_snapshot_failed(struct session *session, const struct rollbox_error *error);
 void auto_snapshot_text(const struct session *session, struct buf *to);
 
 /* describe.c: what a state holds, and whether it is sound. */
-void describe_start(struct op *op);
-void describe_tried(struct op *op,
-    const struct rollbox_error
-        *error); /* VERIFY: whether the processes could go on in another sandbox */
 void describe_command_text(
     const struct checkpoint_command *command, const char **between, struct buf *to);
-json_t *describe_snapshot(
-    const struct op *op); /* what the engine knows of work->to; NULL: out of memory */
 
-/* op.c: works. */
-void op_take_snapshot(
-    struct op *op, void (*then)(struct op *op)); /* the present state becomes work->to */
-void op_resume_processes(struct op *op);         /* what stood still for it */
-void op_start(struct op *op);
-/* Begins to wait for that, if it may follow the present wait (op_state.h). Otherwise the sandbox
- * ends soon, from the loop. */
-void op_wait(struct op *op, enum op_wait wait);
+/* box_files.c */
 bool box_is_pristine(struct box *box); /* nothing seems to run in it, and nothing was written: as
                                           far as can be told without asking init */
 bool op_files_are_pristine(struct box *box); /* nothing was written since it was made, though it may
@@ -603,49 +529,11 @@ struct files_baseline *box_files_baseline(
 struct snapshot *op_seal_layer(struct session *session,
     struct box *box); /* the files of a box in which nothing runs (any more), as a node with a
                          reference for the caller, or NULL; the session stands on it from now on */
-void op_dump_released(struct session *session); /* who held its processes is gone */
-void op_commands_sent(struct session *session); /* none waits any more */
-void op_init_reply(
-    struct session *session, const struct guest_record *record); /* FROZEN, SIGNALLED */
-void op_image_written(struct op *op,
-    const struct rollbox_error
-        *error); /* what was captured has its image now; error: it has none */
-void op_dumped(struct op *op, struct checkpoint *take_checkpoint,
-    const struct rollbox_error *error); /* NULL: it failed, and they go on */
-bool op_dump_again(struct op *op); /* after one that failed and that is given up by this; false: it
-                                      was tried often enough, and nothing is done */
-void op_session_ready(struct session *session,
-    const struct rollbox_error *error); /* its box is ready, with the processes that are to go on in
-                                           it, or (error) never will be */
-void op_compacted(struct engine *engine, struct snapshot *snapshot);
-void op_measured(struct layer *layer); /* how much is in it is known */
-bool op_hold_frozen(
-    struct session *session); /* for a walk over its files; answered by disk_upper_stands, soon or
-                                 at once, or disk_upper_is_left. False: it cannot be asked */
-void op_disk_walked(struct session *session); /* it goes on */
-void op_box_lost(struct session *session);
-/* A request of a client's; its other fields are for the caller to fill before session_schedule.
- * NULL: out of memory. */
-struct op *op_new(
-    struct session *session, enum protocol_verb verb, struct client *client, uint64_t serial);
-struct op *op_add(struct session *session, enum protocol_verb verb,
-    bool first); /* a new one that nobody waits for; `first`: before all others, of which none is
-                    under way. NULL: out of memory */
-struct op *op_free(struct op *op);
-void op_fail(struct op *op, const struct rollbox_error *error);
-void op_done(struct op *op, struct buf *json);
 
 /* store_job.c: rollbox-store. */
 struct store_job;
-int store_job_start(struct op *op, struct rollbox_error *error);
-#define ERRAND_FIRST_FD 3
-int store_job_hibernate(struct op *op, const char *command, const json_t *job, const int *fds,
-    size_t n_fds, struct rollbox_error *error); /* hibernate_store_job_over tells; the descriptors
-                                                   are ERRAND_FIRST_FD and up there */
-void store_job_forget(struct engine *engine);   /* empties the store's trash */
+void store_job_forget(struct engine *engine); /* empties the store's trash */
 struct store_job *store_job_free(struct store_job *job);
-void store_job_give_up(
-    struct op *op); /* what is being put to sleep is not to sleep any more: work->errand */
 
 /* record.c: trajectories. None of these waits, or fails what is recorded. */
 void record_inherit(struct session *session,

@@ -27,6 +27,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/hibernate.h"
+#include "engine/op.h"
 #include "engine/disk_upper.h"
 #include "store/commit.h"
 #include "sys/syscalls.h"
@@ -203,16 +204,18 @@ static int split_layers(const struct op *op, struct layer **layers, struct parts
 
     /* What was committed is on the host now, and no conflict. */
     if (op->verb == VERB_COMMIT && session->committed &&
-        !strcmp(session->committed_path ? session->committed_path : "", op->path ? op->path : ""))
+        !strcmp(session->committed_path ? session->committed_path : "",
+            op->commit.path ? op->commit.path : ""))
         from = session->committed;
     if (from && from->parent && split_at(from, op->to, layers, ret_parts))
         return 0;
     /* Nobody knows of what a box with processes stands on, so it may be out of the tree; but it is
      * there. */
-    if (op->is_recorded && from->parent && op->to->lower && op->to->lower->lower &&
+    if (op_is_recorded_diff(op) && from->parent && op->to->lower && op->to->lower->lower &&
         split_at(op->to->lower, op->to, layers, ret_parts))
         return 0;
-    if ((op->verb == VERB_DIFF || is_describe(op)) && from && from->parent && !op->is_recorded) {
+    if ((op->verb == VERB_DIFF || is_describe(op)) && from && from->parent &&
+        !op_is_recorded_diff(op)) {
         if (split_beside(from, op->to, layers, ret_parts))
             return 0;
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "arguments",
@@ -227,7 +230,8 @@ static int split_layers(const struct op *op, struct layer **layers, struct parts
 static int describe_parts(
     const struct op *op, const struct parts *parts, struct rollbox_error *error) {
     struct session *session = op->session;
-    json_t *places = places_of(session->profile, op->verb == VERB_COMMIT ? op->path : NULL,
+    const bool is_diff = op->verb == VERB_DIFF;
+    json_t *places = places_of(session->profile, op->verb == VERB_COMMIT ? op->commit.path : NULL,
         op->verb == VERB_DIFF || is_describe(op), op->verb == VERB_COMMIT, error);
 
     if (!places)
@@ -237,13 +241,14 @@ static int describe_parts(
         json_array_append_new(
             i < parts->n_lower ? lower : upper, json_integer((json_int_t)(HIGH_FD + i)));
     json_t *job = json_pack("{s:o, s:o, s:o, s:b, s:b, s:b, s:I}", "places", places, "lower", lower,
-        "upper", upper, "text", op->textual, "digests", op->digests, "force", op->force, "since_ns",
+        "upper", upper, "text", is_diff && op->diff.textual, "digests", is_diff && op->diff.digests,
+        "force", op->verb == VERB_COMMIT && op->commit.force, "since_ns",
         (json_int_t)session->since_ns);
     if (job && parts->beside)
         json_object_set_new(job, "shared", json_integer((json_int_t)parts->n_shared));
     if (job && op->verb == VERB_COMMIT)
         json_object_set_new(job, "kept", json_integer((json_int_t)(HIGH_FD + parts->n)));
-    if (job && op->is_recorded) {
+    if (job && op_is_recorded_diff(op)) {
         json_object_set_new(job, "most_changes", json_integer(RECORDED_CHANGES));
         json_object_set_new(job, "most_digested", json_integer(RECORDED_BYTES));
     }
@@ -393,7 +398,7 @@ static void note_commit(struct op *op) {
     snapshot_put(session->committed);
     session->committed = snapshot_get(op->to);
     free(session->committed_path);
-    session->committed_path = TAKE_PTR(op->path);
+    session->committed_path = TAKE_PTR(op->commit.path);
 }
 
 /* hibernate.c goes on. */
@@ -421,7 +426,8 @@ static void end_of_sleep(
     if (writes && (error || !op))
         hibernate_abandoned(engine, sleeper);
     if (op)
-        hibernate_store_job_over(op, root, TAKE_FD(lock), error);
+        (void)op_event(op, OP_EVENT_STORE_JOB_DONE,
+            &(struct op_message){ .error = error, .answer = root, .take_lock = TAKE_FD(lock) });
     json_decref(root);
 }
 
@@ -464,13 +470,9 @@ static void on_end(struct loop_source *source, uint32_t events) {
     store_job_free(store_job);
     if (!op)
         buf_done(&answer);
-    else if (!ok || r < 0) {
-        buf_done(&answer);
-        op_fail(op, &error);
-    } else {
-        op->answer = &answer;
-        op_done(op, &answer);
-    }
+    else
+        (void)op_event(op, OP_EVENT_STORE_JOB_DONE,
+            &(struct op_message){ .error = !ok || r < 0 ? &error : NULL, .take_text = &answer });
 }
 
 /* ---- its start ---- */
@@ -511,7 +513,7 @@ static int note_published(struct store_job *store_job) {
     for (uint32_t i = 0; i < profile->plan->box_ops.n; i++) {
         const char *path = plan_text(profile->plan, ops[i].path);
 
-        if (!is_published(&ops[i], path, store_job->op->path))
+        if (!is_published(&ops[i], path, store_job->op->commit.path))
             continue;
         buf_add(&store_job->published, path, strlen(path) + 1);
         commit_janitor_begin(store_job->engine, path);
@@ -586,6 +588,7 @@ int store_job_start(struct op *op, struct rollbox_error *error) {
     int fds[HIGH_FD + MAX_LAYERS + 3], stored[MAX_LAYERS];
     struct parts parts = { 0 };
     size_t n_fds = HIGH_FD;
+    const int to = op->verb == VERB_EXPORT ? op->export.fd : -EBADF;
     char file[32];
     int r = check_store_program(op->session->engine, error);
 
@@ -612,8 +615,8 @@ int store_job_start(struct op *op, struct rollbox_error *error) {
             r = -errno;
     }
     snprintf(file, sizeof file, "/proc/self/fd/%zu", n_fds);
-    if (op->fd >= 0)
-        fds[n_fds++] = fcntl(op->fd, F_DUPFD_CLOEXEC, HIGH_FD);
+    if (to >= 0)
+        fds[n_fds++] = fcntl(to, F_DUPFD_CLOEXEC, HIGH_FD);
     if (r == 0 && op->verb == VERB_COMMIT)
         r = add_socket(store_job, fds, &n_fds);
     if (r == 0 && op->verb == VERB_COMMIT)
@@ -624,7 +627,7 @@ int store_job_start(struct op *op, struct rollbox_error *error) {
         fds[n_fds++] = fcntl(checkpoint_image(op->to->checkpoint), F_DUPFD_CLOEXEC, HIGH_FD);
     if ((fds[n_fds] = disk_upper_lend(store_job->engine)) >= 0)
         n_fds++;
-    const char *words[] = { commands[op->verb], "--json", op->fd >= 0 ? file : NULL, NULL };
+    const char *words[] = { commands[op->verb], "--json", to >= 0 ? file : NULL, NULL };
     return launch_store(store_job, r, input, words, fds, n_fds, error);
 }
 
@@ -650,7 +653,7 @@ int store_job_hibernate(struct op *op, const char *command, const json_t *job, c
     for (size_t i = 0; i < n_fds; i++)
         all[HIGH_FD + i] = fcntl(fds[i], F_DUPFD_CLOEXEC, HIGH_FD);
     if (op->verb == VERB_HIBERNATE) {
-        snprintf(store_job->sleeper, sizeof store_job->sleeper, "%s", op->sleep->id);
+        snprintf(store_job->sleeper, sizeof store_job->sleeper, "%s", op->hibernate.becoming->id);
         r = add_socket(store_job, all, &n);
     }
     if ((all[n] = disk_upper_lend(store_job->engine)) >= 0)

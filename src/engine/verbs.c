@@ -19,7 +19,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "engine/log.h"
-#include "engine/session.h"
+#include "engine/op.h"
 #include "engine/verb_names.h"
 
 #define MAX_TIMEOUT_MS (INT64_MAX / 4000000)
@@ -151,6 +151,35 @@ struct call {
 /* What a handler returns unless it fails (-errno, with `error` set). */
 enum { REPLY_NOW, REPLY_LATER };
 
+/* What was asked for, by verb. 0 or -ENOMEM. */
+static int set_options(struct op *op, const struct verb_request *request) {
+    op->drops = request->drops;
+    op->name = request->name ? strdup(request->name) : NULL;
+    if (request->name && !op->name)
+        return -ENOMEM;
+    switch ((int)op->verb) {
+    case VERB_FORK:
+        op->fork.count = (unsigned)request->number;
+        op->fork.same_seed = request->same_seed;
+        op->fork.attached = request->attached;
+        break;
+    case VERB_DIFF:
+        op->diff.textual = request->textual;
+        op->diff.digests = request->digests;
+        break;
+    case VERB_COMMIT:
+        op->commit.force = request->force;
+        op->commit.path = request->path ? strdup(request->path) : NULL;
+        return request->path && !op->commit.path ? -ENOMEM : 0;
+    case VERB_EXPORT:
+        op->export.takes_live = request->live;
+        break;
+    default:
+        break;
+    }
+    return 0;
+}
+
 static struct op *add_operation(struct call *call) {
     const struct verb_request *request = call->request;
     struct op *op = op_new(call->session, (enum protocol_verb)request->verb, call->client,
@@ -158,17 +187,7 @@ static struct op *add_operation(struct call *call) {
 
     if (!op)
         return NULL;
-    op->textual = request->textual;
-    op->force = request->force;
-    op->digests = request->digests;
-    op->same_seed = request->same_seed;
-    op->drops = request->drops;
-    op->attached = request->attached;
-    op->takes_live = request->live;
-    op->count = (unsigned)request->number;
-    op->name = request->name ? strdup(request->name) : NULL;
-    op->path = request->path ? strdup(request->path) : NULL;
-    if ((request->name && !op->name) || (request->path && !op->path))
+    if (set_options(op, request) < 0)
         return op_free(op);
     return op;
 }
@@ -480,8 +499,10 @@ static int handle_operation(struct call *call) {
         op_free(op);
         return OUT_OF_MEMORY(call->error);
     }
-    if (call->message->n_fds && (request->verb == VERB_FILES || request->verb == VERB_EXPORT))
-        op->fd = wire_take_fd(call->message, 0);
+    if (call->message->n_fds && request->verb == VERB_FILES)
+        op->files.fd = wire_take_fd(call->message, 0);
+    else if (call->message->n_fds && request->verb == VERB_EXPORT)
+        op->export.fd = wire_take_fd(call->message, 0);
     record_op_begun(op);
     session_schedule(call->session);
     return REPLY_LATER;

@@ -22,6 +22,7 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "engine/engine_serve.h"
 #include "engine/engine.h"
 #include "engine/protocol.h"
 
@@ -58,6 +59,7 @@ static void start(void) {
     engine.null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     features_quick(&engine.features);
     engine.features.cgroup_v1 = engine.features.cgroup_v2 = false;
+    engine_set_operations();
     check(loop_new(&engine.loop) == 0 && engine.null_fd >= 0 &&
           cgroup_root_open(&engine.features, CGROUP_LIMITS, &engine.cgroups) == 0);
     /* The launcher may have ended before it was told anything. */

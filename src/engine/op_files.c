@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* FILES: an agent in the sandbox serves a socket (guest/files). */
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "engine/op.h"
+
+/* A socket that an agent in the sandbox serves from now on. */
+static void hand_socket(struct op *op) {
+    auto_buf struct buf request = BUF_INIT;
+    struct session *session = op->session;
+    struct buf nothing = BUF_INIT;
+    struct rollbox_error error;
+
+    if (session_need_box(session, &error) < 0) {
+        op_fail(op, &error);
+        return;
+    }
+    (void)session_resume(session);
+    session->dirty = session->was_used = true;
+    wire_begin(&request, GUEST_FILES, 0);
+    int r = wire_send_patiently(session->box->socket, &request, &op->files.fd, 1);
+    /* It may be served before we hear that the box is ready. */
+    session->box->served_early |= !session->box->files_baseline;
+    if (op_is_dying(r))
+        op_wait(op, OP_WAIT_BOX_LOST);
+    else if (r < 0)
+        op_fail_with(op, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r,
+            "the sandbox cannot be told now");
+    else {
+        session->n_agents++;
+        /* Who asked knows what is done there; the record is to know, too. */
+        buf_add_text(&nothing, session->record ? "{\"recorded\": true}" : "{}");
+        op_done(op, &nothing);
+    }
+}
+
+static void release_files(struct op *op) {
+    close_fd(&op->files.fd);
+}
+
+const struct op_class op_files_class = {
+    .verb = VERB_FILES, .start = hand_socket, .release = release_files
+};
