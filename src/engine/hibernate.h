@@ -76,4 +76,40 @@ json_t *hibernate_state(struct engine *engine, const json_t *whole, const char *
 
 void hibernate_execs_text(const json_t *record, struct buf *to, const char **between);
 
+/* ---- hibernate.c, for op_hibernate.c and op_wake.c ---- */
+
+/* What the store has of one that was woken. */
+struct backing {
+    struct engine *engine;
+    unsigned references;
+    char id[HIBERNATED_ID_LENGTH + 1];
+    int lock; /* of its record.json; -EBADF: it is not in woken/ (yet) */
+};
+
+struct wake_op {
+    json_t *whole;          /* as the store has it */
+    json_t *record;         /* what is ours of that; borrowed */
+    struct filling *layers; /* op_wake.c */
+    size_t n_layers, n_asked, n_made, n_images;
+    struct hibernated *sleep; /* while it is restored: back to that if it fails */
+    struct backing *backing;  /* what the layers and images are said to come from; a reference */
+    int *images;
+    bool is_counted; /* among the program's n_wakers */
+    bool is_kept;    /* in woken/: its processes may run */
+};
+
+int hibernate_open_store(struct engine *engine, int *ret_store, struct rollbox_error *error);
+int hibernate_no_memory(struct rollbox_error *error, const char *stage); /* -ENOMEM */
+struct hibernated *hibernate_put(struct hibernated *sleep); /* takes and returns NULL */
+struct backing *backing_put(struct backing *backing);       /* likewise */
+/* A session without a box that stands on `beginning`, and on nothing of before. Takes both. */
+void hibernate_drop_states(
+    struct session *session, struct snapshot_tree *tree, struct snapshot *beginning);
+/* A session that is hibernated does not count among those of its profile. */
+void hibernate_leave_profile(struct session *session);
+void hibernate_enter_profile(struct session *session);
+/* A descriptor of rollbox-store's, and the origin of the file that it is for. */
+json_t *hibernate_describe_part(size_t number, const struct backing_ref *backing_ref, bool same);
+bool hibernate_allows(const struct op *op); /* it needs no sandbox that is awake */
+
 #endif

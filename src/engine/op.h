@@ -5,8 +5,8 @@
  * A session makes one operation after the other. An operation waits for one thing at a time
  * (op_state.h); an event ends the wait. Each verb has a class with its functions, in a file of its
  * own where it is long: op_fork.c, op_snapshot.c, op_pause.c, op_files.c, op_reset.c, op_store.c,
- * describe.c, hibernate.c. Verbs that begin with a snapshot of the present state share its steps
- * (take_snapshot.c).
+ * op_hibernate.c, op_wake.c, describe.c. Verbs that begin with a snapshot of the present state
+ * share its steps (take_snapshot.c).
  */
 #ifndef ROLLBOX_ENGINE_OP_H
 #define ROLLBOX_ENGINE_OP_H
@@ -231,7 +231,7 @@ extern const struct op_class op_create_class, op_close_class, op_snapshot_class,
     op_reset_class, op_pause_class, op_files_class, op_diff_class, op_commit_class, op_export_class,
     op_show_class, op_verify_class, op_hibernate_class, op_wake_class;
 
-/* hibernate.c */
+/* op_hibernate.c */
 void hibernate_export(struct op *op); /* op->to, or what sleeps, with its processes */
 
 /* describe.c */

@@ -2,7 +2,7 @@
 /*
  * DIFF, COMMIT, EXPORT: jobs of rollbox-store on the layers of a state (store_job.c).
  *
- * They concern files; only an export with processes (hibernate.c) takes these, too.
+ * They concern files; only an export with processes (op_hibernate.c) takes these, too.
  */
 #include <stdlib.h>
 

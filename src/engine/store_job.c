@@ -401,7 +401,7 @@ static void note_commit(struct op *op) {
     session->committed_path = TAKE_PTR(op->commit.path);
 }
 
-/* hibernate.c goes on. */
+/* op_hibernate.c or op_wake.c continues. */
 static void end_of_sleep(
     struct store_job *store_job, struct buf *answer, const struct rollbox_error *error) {
     struct op *op = store_job->op;
