@@ -109,11 +109,14 @@ soak: all build-asan
 	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -s -p no:cacheprovider tests/integration/test_session_soak.py
 	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -p no:cacheprovider tests/integration/test_determinism*.py
 
-# All capabilities on other kernels, in emulated machines; as root, for the first run makes a root file system. Minutes.
+# All capabilities on other kernels, and the Debian packages under systemd, in emulated machines; as root, because the first run makes
+# root file systems. Minutes.
 .PHONY: kernels
 kernels: all
 	@tools/setup kernels
 	@$(PYTHON) -B tests/kernels/run.py --update
+	@tools/deb build
+	@$(PYTHON) -B tests/kernels/systemd.py --update
 
 # FUZZ_SECONDS for each target; what they find is left in build-fuzz/found.
 FUZZ_SECONDS ?= 60
