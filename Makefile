@@ -86,12 +86,17 @@ demo: all
 	@echo; echo 'An agent in one sandbox: its tree of forks, and the rewards (examples/repo_agent.py)'; echo
 	@$(PYTHON) examples/repo_agent.py
 
-# The adapters against the frameworks themselves, which are large: not part of check, where those tests are skipped.
+# The adapters against the frameworks themselves, which are large, and what users install: the wheel in a container's image, the Debian
+# packages in a clean root (as root). Not part of check, where those tests are skipped.
 integrations: all
 	@tools/setup venv .venv-integrations pytest inspect_ai
 	@PYTHONPATH=$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("platlib"))') .venv-integrations/bin/python -B -m pytest -q -p no:cacheprovider tests/integration/test_integrations.py
 	-@tools/setup compatibility
 	@$(PYTHON) -B tests/compatibility/run.py --update
+	@tools/setup integrations
+	@tools/dist build
+	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -p no:cacheprovider tests/integration/test_containerfile.py
+	@tools/deb
 
 bench: all wheel
 	@bench/setup
