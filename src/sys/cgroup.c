@@ -624,8 +624,10 @@ static bool has_self(int dir_fd) {
            has_word(procs, self, '\n', '\0');
 }
 
-/* SIGKILL to what is in the group at `dir_fd`, but to this process. v1 has no call for that, and members fork: the
- * caller asks again until the group can be removed. Returns how many were there. */
+/* SIGKILL to what is in the group at `dir_fd`, but to this process and its parent: a janitor's
+ * parent is the engine, which is about to end if it is not dead. v1 has no call for that, and
+ * members fork: the caller asks again until the group can be removed. Returns how many were
+ * there. */
 static int kill_members(int dir_fd) {
     auto_close int fd = -EBADF;
     char text[4096 + 1];
@@ -648,7 +650,7 @@ static int kill_members(int dir_fd) {
             pid_t pid = (pid_t)strtol(line, NULL, 10);
 
             /* 0 is a process of a pid namespace that we cannot see: kill(0) would be ourselves. */
-            if (pid > 1 && pid != getpid() && kill(pid, SIGKILL) == 0)
+            if (pid > 1 && pid != getpid() && pid != getppid() && kill(pid, SIGKILL) == 0)
                 n_killed++;
             line = end + 1;
         }

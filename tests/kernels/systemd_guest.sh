@@ -64,6 +64,10 @@ limits_cpu_by_cgroup() {
     echo "$result"
     [[ "$result" == *'"cpu":"v2"'* ]]
 }
+ended_well() {
+    systemctl show -p Result,ExecMainCode,ExecMainStatus rollbox-engine
+    [ "$(systemctl show -P Result rollbox-engine)" = success ]
+}
 # Each cgroup that rollbox has made is below this one, and there are some.
 within() {
     find /sys/fs/cgroup -type d -name 'rollbox-[0-9]*' | grep "/$1/" || return 1
@@ -104,7 +108,7 @@ check sandbox_has_ordinary_oom_score bash -c "[ \$($engine -- cat /proc/self/oom
 check service_keeps_time_virtual ends exit $engine --json --time-start 2030-01-01T00:00:00 -- /bin/true
 check socket_is_root_s_alone [ "$(stat -c '%a %U' /run/rollbox)" = "700 root" ]
 check service_stops systemctl stop rollbox-engine
-check service_stopped_well [ "$(systemctl show -P Result rollbox-engine)" = success ]
+check service_stopped_well ended_well
 check service_leaves_nothing none_left
 
 check linger loginctl enable-linger ordinary
