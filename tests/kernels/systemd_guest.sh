@@ -106,7 +106,7 @@ check service_outlives_out_of_memory service_outlives_out_of_memory
 check service_has_oom_score [ "$(cat "/proc/$pid/oom_score_adj")" = -500 ]
 check sandbox_has_ordinary_oom_score bash -c "[ \$($engine -- cat /proc/self/oom_score_adj) -ge 0 ]"
 check service_keeps_time_virtual ends exit $engine --json --time-start 2030-01-01T00:00:00 -- /bin/true
-check socket_is_root_s_alone [ "$(stat -c '%a %U' /run/rollbox)" = "700 root" ]
+check socket_is_for_root_alone [ "$(stat -c '%a %U' /run/rollbox)" = "700 root" ]
 check service_stops systemctl stop rollbox-engine
 check service_stopped_well ended_well
 check service_leaves_nothing none_left
