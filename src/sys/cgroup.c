@@ -415,7 +415,7 @@ static void v2_wanted(
 }
 
 /* Only this process and what it has started? Those are few when the engine looks for its cgroups.
- * Who has ended meanwhile does not count, and a pid that we cannot see is 0. */
+ * A process that has ended meanwhile does not count, and a pid that we cannot see is 0. */
 static bool all_ours(const char *procs) {
     const char *end;
 
@@ -685,7 +685,8 @@ static int remove_tree(int parent_fd, const char *name, int depth) {
         if (entry->d_type == DT_DIR && entry->d_name[0] != '.')
             (void)remove_tree(dir_fd, entry->d_name, depth - 1);
     closedir(dir);
-    /* A group cannot be removed by its last member: the unit's manager does it, or a later sweep. */
+    /* A group cannot be removed by its last member: the unit's manager does it, or a later sweep.
+     */
     return unlinkat(parent_fd, name, AT_REMOVEDIR) == 0 || errno == ENOENT || has_self(dir_fd)
                ? 0
                : -errno;

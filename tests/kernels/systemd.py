@@ -5,7 +5,7 @@ the system and of a user, and runs sandboxes in delegated cgroups. As root, afte
 
     systemd.py [--kernel 6.1|6.12|newest] [--update]
 
-The checks are in systemd_guest.sh. --update writes the table into docs/compatibility.md. The root file system is kept in build/kernels/systemd-root.
+The checks are in systemd_guest.sh. --update writes the table into docs/reference/compatibility.md. The root file system is kept in build/kernels/systemd-root.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def table(text, checks):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernel", choices=list(run.KERNELS), default="newest")
-    parser.add_argument("--update", action="store_true", help="write the table into docs/compatibility.md")
+    parser.add_argument("--update", action="store_true", help="write the table into docs/reference/compatibility.md")
     options = parser.parse_args()
     if not list((run.ROOT / "dist").glob("rollbox_*.deb")):
         sys.exit("systemd.py: there are no packages in dist; run tools/deb build first")

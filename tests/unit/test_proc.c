@@ -302,7 +302,7 @@ TEST(start_time_tells_processes_apart_whatever_their_name) {
     ASSERT_EQ(waitpid(pid, NULL, 0), pid);
 }
 
-TEST(parent_is_told_whatever_the_name) {
+TEST(parent_is_found_under_any_name) {
     ASSERT_EQ(prctl(PR_SET_NAME, ") R 1 (x"), 0);
     pid_t pid = (pid_t)ASSERT_CALL(fork());
 
