@@ -104,7 +104,7 @@ class Container:
         if profile:
             linux["seccomp"] = profile
         self.config = {
-            "ociVersion": "1.0.2", "hostname": "pod", "root": {"path": str(self.root)}, "linux": linux,
+            "ociVersion": "1.0.2", "hostname": "pod", "root": {"path": str(image or "root")}, "linux": linux,
             "mounts": [{"destination": to, "type": kind, "source": source, "options": options}
                        for to, kind, source, options in mounts],
             "process": {
