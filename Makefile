@@ -86,12 +86,17 @@ demo: all
 	@echo; echo 'An agent in one sandbox: its tree of forks, and the rewards (examples/repo_agent.py)'; echo
 	@$(PYTHON) examples/repo_agent.py
 
-# The adapters against the frameworks themselves, which are large: not part of check, where those tests are skipped.
+# The adapters against the frameworks themselves, which are large, and what users install: the wheel in a container's image, the Debian
+# packages in a clean root (as root). Not part of check, where those tests are skipped.
 integrations: all
 	@tools/setup venv .venv-integrations pytest inspect_ai
 	@PYTHONPATH=$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("platlib"))') .venv-integrations/bin/python -B -m pytest -q -p no:cacheprovider tests/integration/test_integrations.py
 	-@tools/setup compatibility
 	@$(PYTHON) -B tests/compatibility/run.py --update
+	@tools/setup integrations
+	@tools/dist build
+	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -p no:cacheprovider tests/integration/test_containerfile.py
+	@tools/deb
 
 bench: all wheel
 	@bench/setup
@@ -109,11 +114,14 @@ soak: all build-asan
 	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -s -p no:cacheprovider tests/integration/test_session_soak.py
 	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -p no:cacheprovider tests/integration/test_determinism*.py
 
-# All capabilities on other kernels, in emulated machines; as root, for the first run makes a root file system. Minutes.
+# All capabilities on other kernels, and the Debian packages under systemd, in emulated machines; as root, because the first run makes
+# root file systems. Minutes.
 .PHONY: kernels
 kernels: all
 	@tools/setup kernels
 	@$(PYTHON) -B tests/kernels/run.py --update
+	@tools/deb build
+	@$(PYTHON) -B tests/kernels/systemd.py --update
 
 # FUZZ_SECONDS for each target; what they find is left in build-fuzz/found.
 FUZZ_SECONDS ?= 60

@@ -414,11 +414,50 @@ static void v2_wanted(
                 controller_names[c]);
 }
 
+/* Only this process and what it has started? Those are few when the engine looks for its cgroups.
+ * A process that has ended meanwhile does not count, and a pid that we cannot see is 0. */
+static bool all_ours(const char *procs) {
+    const char *end;
+
+    for (const char *line = procs; *line; line = end + 1) {
+        pid_t pid = (pid_t)strtol(line, NULL, 10);
+
+        end = strchr(line, '\n');
+        if (!end)
+            return false; /* a list that does not fit */
+        for (int generations = 0; pid != getpid(); generations++) {
+            if (pid <= 1 || generations == 4)
+                return false;
+            pid = proc_parent(pid);
+            if (pid == -ESRCH)
+                break;
+        }
+    }
+    return true;
+}
+
+/* Moves the processes of a list into the group whose cgroup.procs is `file`. */
+static int move_listed(int dir_fd, const char *file, const char *procs) {
+    int r = 0;
+
+    for (const char *line = procs; r == 0 && line && *line; line = strchr(line, '\n')) {
+        char text[16];
+
+        line += *line == '\n';
+        if (!*line)
+            break;
+        snprintf(text, sizeof(text), "%ld", strtol(line, NULL, 10));
+        r = write_at(dir_fd, file, text);
+        r = r == -ESRCH ? 0 : r;
+    }
+    return r;
+}
+
 /* Can groups with limits be made in this directory? Yes if memory and pids are handed down already,
  * or if nobody is in the way of enabling that. */
 static bool v2_usable(const struct features *features, int dir_fd, bool own, bool *ret_need_leaf,
     char *controllers, size_t size) {
-    char available[512], wanted[64], procs[64];
+    char available[512], wanted[64], procs[512];
     bool alone = false, need_leaf = false;
     int r;
 
@@ -438,12 +477,8 @@ static bool v2_usable(const struct features *features, int dir_fd, bool own, boo
     v2_wanted(features, available, wanted, sizeof(wanted));
     r = write_at(dir_fd, "cgroup.subtree_control", wanted);
     if (r == -EBUSY && own) {
-        /* "No internal processes": it must be us alone, nobody else is moved about. */
-        char self[16];
-
-        snprintf(self, sizeof(self), "%d\n", (int)getpid());
-        alone =
-            read_at(dir_fd, "cgroup.procs", procs, sizeof(procs)) > 0 && strcmp(procs, self) == 0;
+        /* "No internal processes": they must be all ours, nobody else is moved about. */
+        alone = read_at(dir_fd, "cgroup.procs", procs, sizeof(procs)) > 0 && all_ours(procs);
         need_leaf = alone;
     }
     if (r < 0 && !need_leaf)
@@ -453,26 +488,32 @@ static bool v2_usable(const struct features *features, int dir_fd, bool own, boo
     return true;
 }
 
-/* Moves this process into a child of its own cgroup so that the controllers can be handed down. */
+/* Moves this process and those that it has started into a child of its own cgroup, so that the
+ * controllers can be handed down. One that is started meanwhile is moved in the next try. */
 static int v2_make_leaf(struct cgroup_root *root, const struct features *features, int dir_fd,
     const char *path, const char *available) {
-    char leaf[sizeof(root->name) + 16], file[sizeof(leaf) + 16], wanted[64];
-    int r;
+    char leaf[sizeof(root->name) + 16], file[sizeof(leaf) + 16], wanted[64], procs[512];
+    int r = -EBUSY;
 
     snprintf(leaf, sizeof(leaf), "%s-engine", root->name);
     snprintf(file, sizeof(file), "%s/cgroup.procs", leaf);
     if (mkdirat(dir_fd, leaf, 0755) < 0)
         return -errno;
     v2_wanted(features, available, wanted, sizeof(wanted));
-    r = write_at(dir_fd, file, "0");
-    if (r == 0) {
-        r = write_at(dir_fd, "cgroup.subtree_control", wanted);
+    for (int tries = 0; r == -EBUSY && tries < 20; tries++) {
+        r = (int)read_at(dir_fd, "cgroup.procs", procs, sizeof(procs));
+        if (r < 0 || !all_ours(procs))
+            break;
+        r = move_listed(dir_fd, file, procs);
         if (r == 0)
-            return add_path(root, path, "-engine");
-        (void)write_at(dir_fd, "cgroup.procs", "0");
+            r = write_at(dir_fd, "cgroup.subtree_control", wanted);
     }
+    if (r == 0)
+        return add_path(root, path, "-engine");
+    if (read_at(dir_fd, file, procs, sizeof(procs)) >= 0)
+        (void)move_listed(dir_fd, "cgroup.procs", procs);
     (void)unlinkat(dir_fd, leaf, AT_REMOVEDIR);
-    return r;
+    return r < 0 ? r : -EBUSY;
 }
 
 /* Our own cgroup first, then its ancestors: the nearest that hands memory and pids down to its
@@ -574,15 +615,26 @@ const char *const *cgroup_paths(const struct cgroup_root *root) {
 
 /* ---- removing ---- */
 
-/* SIGKILL to what is in the group at `dir_fd`. v1 has no call for that, and members fork: the
- * caller asks again until the group can be removed. Returns how many were there. */
+/* Is this process in the group? The janitor is in the engine's, where the engine made one. */
+static bool has_self(int dir_fd) {
+    char procs[4096], self[16];
+
+    snprintf(self, sizeof(self), "%d", (int)getpid());
+    return read_at(dir_fd, "cgroup.procs", procs, sizeof(procs)) > 0 &&
+           has_word(procs, self, '\n', '\0');
+}
+
+/* SIGKILL to what is in the group at `dir_fd`, but to this process and its parent: a janitor's
+ * parent is the engine, which is about to end if it is not dead. v1 has no call for that, and
+ * members fork: the caller asks again until the group can be removed. Returns how many were
+ * there. */
 static int kill_members(int dir_fd) {
     auto_close int fd = -EBADF;
     char text[4096 + 1];
     size_t kept = 0;
     int n_killed = 0;
 
-    if (write_at(dir_fd, "cgroup.kill", "1") == 0)
+    if (!has_self(dir_fd) && write_at(dir_fd, "cgroup.kill", "1") == 0)
         return 0;
     fd = openat(dir_fd, "cgroup.procs", O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -598,7 +650,7 @@ static int kill_members(int dir_fd) {
             pid_t pid = (pid_t)strtol(line, NULL, 10);
 
             /* 0 is a process of a pid namespace that we cannot see: kill(0) would be ourselves. */
-            if (pid > 1 && pid != getpid() && kill(pid, SIGKILL) == 0)
+            if (pid > 1 && pid != getpid() && pid != getppid() && kill(pid, SIGKILL) == 0)
                 n_killed++;
             line = end + 1;
         }
@@ -633,7 +685,11 @@ static int remove_tree(int parent_fd, const char *name, int depth) {
         if (entry->d_type == DT_DIR && entry->d_name[0] != '.')
             (void)remove_tree(dir_fd, entry->d_name, depth - 1);
     closedir(dir);
-    return unlinkat(parent_fd, name, AT_REMOVEDIR) == 0 || errno == ENOENT ? 0 : -errno;
+    /* A group cannot be removed by its last member: the unit's manager does it, or a later sweep.
+     */
+    return unlinkat(parent_fd, name, AT_REMOVEDIR) == 0 || errno == ENOENT || has_self(dir_fd)
+               ? 0
+               : -errno;
 }
 
 static int remove_tree_within(int parent_fd, const char *name, int64_t deadline_ns) {

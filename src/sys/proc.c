@@ -206,6 +206,18 @@ int64_t proc_start_time(pid_t pid) {
     return line.state == 'Z' || line.state == 'X' ? -ESRCH : line.start_time;
 }
 
+pid_t proc_parent(pid_t pid) {
+    char path[32], text[1024];
+    int parent;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    ssize_t n = read_text(AT_FDCWD, path, text, sizeof(text));
+    if (n < 0)
+        return n == -ENOENT ? -ESRCH : (pid_t)n;
+    const char *p = strrchr(text, ')');
+    return p && sscanf(p + 1, " %*c %d", &parent) == 1 ? parent : -EBADMSG;
+}
+
 /* In our own user namespace; what may not be looked into is not. */
 static bool is_beside_us(int process_fd) {
     char ours[64], theirs[64];

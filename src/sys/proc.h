@@ -54,6 +54,9 @@ ssize_t proc_threads(pid_t pid, pid_t *tids, size_t most);
  * -ESRCH, also for one that is dead and only waits to be reaped: pid 1 may be slow or not care. */
 int64_t proc_start_time(pid_t pid);
 
+/* 0: it is in a pid namespace above ours. -ESRCH: the process is gone. */
+pid_t proc_parent(pid_t pid);
+
 /* Does it run in a sandbox that an ordinary user's engine made, or in what cannot be told from one:
  * one user id mapped, no capability to be had, in a user namespace that is not ours? 0, 1, or
  * -errno

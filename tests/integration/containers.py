@@ -76,25 +76,13 @@ class Container:
     """A bundle with the host's /usr and /etc, and the programs under test at /rollbox, for any number of runs."""
 
     def __init__(self, directory, build, *, user=0, capabilities=DOCKER_CAPABILITIES, seccomp="default", masks=True,
-                 new_privileges=True, ids=None, package=None):
-        """`package`: the directory of site-packages, if Python's package is wanted at /rollbox/site."""
+                 new_privileges=True, ids=None, package=None, image=None, home="/tmp"):
+        """`package`: the directory of site-packages, if Python's package is wanted at /rollbox/site.
+        `image`: a root file system that has everything; there is no /rollbox then."""
         self.directory = Path(directory)
-        self.root = self.directory / "root"
-        self.root.mkdir(parents=True)
-        for name in ("usr", "etc", "opt", "proc", "sys", "dev", "tmp", "run", "var", "rollbox"):
-            (self.root / name).mkdir()
-        for name in ("bin", "sbin", "lib", "lib64"):
-            (self.root / name).symlink_to(f"usr/{name}")
-        programs = self.directory / "programs"
-        programs.mkdir()
-        for name in ("rollbox", "rollbox-engine", "rollbox-init", "rollbox-store"):
-            shutil.copy(Path(build) / name, programs / name)
-        for name in ("rollbox", "cloudpickle") if package else ():
-            shutil.copytree(Path(package) / name, programs / "site" / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for path in (self.directory, programs):
-            path.chmod(0o755)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.root, own_mounts = (Path(image), []) if image else self.make_root(build, package)
         profile = seccomp if isinstance(seccomp, dict) else default_profile(capabilities) if seccomp == "default" else None
-        bind = ["bind", "ro", "nosuid", "nodev"]
         mounts = [
             ("/proc", "proc", "proc", ["nosuid", "noexec", "nodev"]),
             ("/dev", "tmpfs", "tmpfs", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
@@ -103,7 +91,7 @@ class Container:
             ("/sys", "bind", "/sys", ["rbind", "ro", "nosuid", "noexec", "nodev"]),
             ("/tmp", "tmpfs", "tmpfs", ["mode=1777"]),
             ("/run", "tmpfs", "tmpfs", ["mode=1777"]),
-            ("/usr", "bind", "/usr", bind), ("/etc", "bind", "/etc", bind), ("/rollbox", "bind", str(programs), bind),
+            *own_mounts,
         ]
         namespaces = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount", "network")]
         linux = {"namespaces": namespaces, "maskedPaths": MASKED if masks else [], "readonlyPaths": READONLY if masks else []}
@@ -116,17 +104,34 @@ class Container:
         if profile:
             linux["seccomp"] = profile
         self.config = {
-            "ociVersion": "1.0.2", "hostname": "pod", "root": {"path": "root"}, "linux": linux,
+            "ociVersion": "1.0.2", "hostname": "pod", "root": {"path": str(image or "root")}, "linux": linux,
             "mounts": [{"destination": to, "type": kind, "source": source, "options": options}
                        for to, kind, source, options in mounts],
             "process": {
                 "user": {"uid": user, "gid": user}, "cwd": "/", "noNewPrivileges": not new_privileges,
-                "env": ["PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp", "TMPDIR=/tmp",
-                        "PYTHONPATH=/rollbox/site", "PYTHONDONTWRITEBYTECODE=1"],
+                "env": ["PATH=/usr/local/bin:/usr/bin:/bin", f"HOME={home}", "TMPDIR=/tmp",
+                        *([] if image else ["PYTHONPATH=/rollbox/site"]), "PYTHONDONTWRITEBYTECODE=1"],
                 "capabilities": {kind: capabilities if user == 0 or kind == "bounding" else []
                                  for kind in ("bounding", "effective", "permitted", "inheritable")},
             },
         }
+
+    def make_root(self, build, package):
+        """A root with nothing in it, and the mounts that fill it."""
+        root, programs = self.directory / "root", self.directory / "programs"
+        for name in ("usr", "etc", "opt", "proc", "sys", "dev", "tmp", "run", "var", "rollbox"):
+            (root / name).mkdir(parents=True)
+        for name in ("bin", "sbin", "lib", "lib64"):
+            (root / name).symlink_to(f"usr/{name}")
+        programs.mkdir()
+        for name in ("rollbox", "rollbox-engine", "rollbox-init", "rollbox-store"):
+            shutil.copy(Path(build) / name, programs / name)
+        for name in ("rollbox", "cloudpickle") if package else ():
+            shutil.copytree(Path(package) / name, programs / "site" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for path in (self.directory, programs):
+            path.chmod(0o755)
+        bind = ["bind", "ro", "nosuid", "nodev"]
+        return root, [("/usr", "bind", "/usr", bind), ("/etc", "bind", "/etc", bind), ("/rollbox", "bind", str(programs), bind)]
 
     def run(self, *argv, timeout=120):
         self.config["process"]["args"] = list(argv)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an installation has: every file in its place, one version, and a command that finds its engine."""
+import ctypes
 import os
 import re
 import shutil
@@ -58,6 +59,11 @@ def test_version_is_that_of_meson(installed):
         shown = subprocess.run([str(installed / program), "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout
         assert version in shown
     assert f"Version: {version}" in next(installed.glob("lib/**/rollbox.pc")).read_text()
+    library = ctypes.CDLL(str(next(installed.glob(f"lib/**/librollbox.so.{version}"))))
+    library.rollbox_version.restype = ctypes.c_char_p
+    assert library.rollbox_version().decode() == version
+    manual = installed / "share/man/man1/rollbox-run.1"
+    assert not shutil.which("scdoc") or f'"rollbox {version}"' in manual.read_text()
 
 
 def test_version_in_a_source_checkout_is_that_of_meson():

@@ -26,7 +26,6 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CACHE = ROOT / "build" / "kernels"
 PAGE = ROOT / "docs" / "reference" / "compatibility.md"
-BEGIN, END = "<!-- kernels: begin -->", "<!-- kernels: end -->"
 MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 # Name, suite, and what its version begins with.
@@ -151,7 +150,7 @@ def make_programs():
     return image
 
 
-def run_machine(name, names, root, programs):
+def run_machine(name, names, root, programs, log=None):
     """One processor: emulated ones that run at once do not see each other's changes of kernel code in time. Without cmpxchg16b,
     which QEMU 7.2 emulates wrongly now and then."""
     kernel = fetch_kernel(name)
@@ -162,7 +161,7 @@ def run_machine(name, names, root, programs):
                f"console=ttyS0 quiet panic=-1 reboot=t smoke={','.join(names)} ", *disks]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=VM_TIMEOUT_S)
     text = done.stdout.decode(errors="replace").replace("\r", "")
-    (CACHE / f"{name}.log").write_text(text)
+    (CACHE / f"{log or name}.log").write_text(text)
     return text
 
 
@@ -191,10 +190,10 @@ def table(releases, results, names):
     return "\n".join(lines)
 
 
-def update_page(text):
-    page = PAGE.read_text()
-    before, rest = page.split(BEGIN)
-    PAGE.write_text(before + BEGIN + "\n" + text + "\n" + END + rest.split(END)[1])
+def update_page(text, section="kernels"):
+    begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
+    before, rest = PAGE.read_text().split(begin)
+    PAGE.write_text(before + begin + "\n" + text + "\n" + end + rest.split(end)[1])
 
 
 def main():

@@ -3,9 +3,9 @@
 """The Debian packages on a host with systemd: an emulated machine boots Debian 12 with them, starts the shared engine as a service of
 the system and of a user, and runs sandboxes in delegated cgroups. As root, after `tools/deb build`; some minutes.
 
-    systemd.py [--kernel 6.1|6.12|newest]
+    systemd.py [--kernel 6.1|6.12|newest] [--update]
 
-The checks are in systemd_guest.sh. The root file system is kept in build/kernels/systemd-root.
+The checks are in systemd_guest.sh. --update writes the table into docs/reference/compatibility.md. The root file system is kept in build/kernels/systemd-root.
 """
 
 import argparse
@@ -67,21 +67,30 @@ def make_programs():
     return image
 
 
+def table(text, checks):
+    release, systemd = re.search(r"kernel (\S+), systemd (\S+)", text).groups() if checks else ("no kernel", "none")
+    lines = [f"| check | {release}, systemd {systemd} |", "|---|---|"]
+    return "\n".join(lines + [f"| {name.replace('_', ' ')} | {status} |" for name, status, _ in checks])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernel", choices=list(run.KERNELS), default="newest")
+    parser.add_argument("--update", action="store_true", help="write the table into docs/reference/compatibility.md")
     options = parser.parse_args()
     if not list((run.ROOT / "dist").glob("rollbox_*.deb")):
         sys.exit("systemd.py: there are no packages in dist; run tools/deb build first")
     run.CACHE.mkdir(parents=True, exist_ok=True)
-    text = run.run_machine(options.kernel, [], make_root(), make_programs())
+    text = run.run_machine(options.kernel, [], make_root(), make_programs(), "systemd")
     checks = re.findall(r"check (\w+) (works|failed)(.*)", text)
     failures = [f"FAILED {name}{detail}" for name, status, detail in checks if status == "failed"]
     if "\ndone" not in text:
-        failures.append(f"FAILED the machine did not come to its end; see {run.CACHE}/{options.kernel}.log")
-    for line in re.findall(r"kernel .*systemd.*|.*Overall exposure.*", text):
-        print(line)
-    print(*(f"{name}: {status}" for name, status, _ in checks), *failures, sep="\n")
+        failures.append(f"FAILED the machine did not come to its end; see {run.CACHE}/systemd.log")
+    shown = table(text, checks)
+    print(shown)
+    if options.update:
+        run.update_page(shown, "systemd")
+    print(*failures, sep="\n")
     print(f"{len(checks) - len([row for row in checks if row[1] == 'failed'])} passed, {len(failures)} failed")
     return 1 if failures else 0
 

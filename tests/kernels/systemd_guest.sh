@@ -15,18 +15,82 @@ user() {
     setpriv --reuid 1000 --regid 1000 --clear-groups --inh-caps=-all env -i PATH="$PATH" HOME=/home/ordinary XDG_RUNTIME_DIR=/run/user/1000 \
         DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/1000/bus "$@"
 }
-hog='x = bytearray(200 << 20)
-for at in range(0, len(x), 4096): x[at] = 1'
+# More than the limit in three processes, each of which is below it: only a cgroup counts their sum.
+hog='import os, signal
+for _ in range(3):
+    if os.fork() == 0:
+        x = bytearray(40 << 20)
+        for at in range(0, len(x), 4096): x[at] = 1
+        signal.pause()
+os.wait()'
+# Prints how many processes the sandbox can have.
+crowd='import os, signal
+n = 1
+try:
+    while n < 100:
+        if os.fork() == 0: signal.pause()
+        n += 1
+except BlockingIOError: pass
+print(n)'
 # Arguments: the expected outcome, then a command that prints a result.
 ends() {
     local wanted=$1 result
     shift
     result=$("$@") || true
     echo "$result"
-    [[ "$result" == *"\"outcome\":\"$wanted\""* || "$result" == *"\"outcome\": \"$wanted\""* ]]
+    [[ "$result" == *"\"outcome\":\"$wanted\""* ]]
 }
-by_cgroup() { "$@" | grep -q cgroup; }
-none_left() { ! pgrep -u "$1" -f 'rollbox-(engine|init)'; }
+# How many processes the kernel has ended for the memory limit of a cgroup below this one.
+kernel_kills() { sed -n 's/^oom_kill //p' "/sys/fs/cgroup/$1/memory.events"; }
+# Arguments: the cgroup of the engine or above it, the command up to its options. The kernel ends the sandbox for the sum of its processes.
+holds_memory() {
+    local cgroup=$1 before
+    shift
+    before=$(kernel_kills "$cgroup")
+    ends out_of_memory "$@" --json --memory 100M --timeout 300 -- python3 -c "$hog" || return 1
+    echo "ended by the kernel: before $before, now $(kernel_kills "$cgroup")"
+    [ "$(kernel_kills "$cgroup")" -gt "$before" ]
+}
+# The result names cgroup v2 for both limits, and exactly so many processes can be.
+limits_by_cgroup() {
+    local result
+    result=$("$@" --json --memory 100M --processes 7 -- python3 -c "$crowd")
+    echo "$result"
+    [[ "$result" == *'"memory":"v2","processes":"v2"'* && "$result" == *'"stdout":"7\n"'* ]]
+}
+limits_cpu_by_cgroup() {
+    local result
+    result=$("$@" --json --cpus 0.5 -- /bin/true)
+    echo "$result"
+    [[ "$result" == *'"cpu":"v2"'* ]]
+}
+ended_well() {
+    systemctl show -p Result,ExecMainCode,ExecMainStatus rollbox-engine
+    [ "$(systemctl show -P Result rollbox-engine)" = success ]
+}
+# Each cgroup that rollbox has made is below this one, and there are some.
+within() {
+    find /sys/fs/cgroup -type d -name 'rollbox-[0-9]*' | grep "/$1/" || return 1
+    ! find /sys/fs/cgroup -type d -name 'rollbox-[0-9]*' | grep -v "/$1/"
+}
+# A sandbox of the service, with a process in it, lives on while the kernel ends another one.
+service_outlives_out_of_memory() {
+    local -x ROLLBOX_SOCKET=$socket
+    rollbox create --name bystander || return 1
+    rollbox exec bystander -- sh -c 'sleep 100000 >/dev/null 2>&1 & echo $! >/tmp/pid' || return 1
+    holds_memory system.slice/rollbox-engine.service $engine || return 1
+    within system.slice/rollbox-engine.service || return 1
+    rollbox exec bystander -- sh -c 'kill -0 $(cat /tmp/pid)' || return 1
+    [ "$(systemctl show -P MainPID rollbox-engine)" = "$pid" ] && [ "$(systemctl show -P NRestarts rollbox-engine)" = 0 ]
+}
+# A private engine ends a moment after its program.
+none_left() {
+    for _ in $(seq 60); do
+        pgrep -l '^rollbox' || pgrep -f '^sleep 100000' || find /sys/fs/cgroup -name 'rollbox-[0-9]*' | grep . || return 0
+        sleep 1
+    done
+    return 1
+}
 socket=/run/rollbox/engine.sock
 engine="rollbox run --engine $socket"
 
@@ -35,28 +99,34 @@ check service_is_not_started_unasked bash -c '! systemctl is-active rollbox-engi
 check service_starts systemctl start rollbox-engine
 pid=$(systemctl show -P MainPID rollbox-engine)
 check service_serves ends exit $engine --json -- /bin/true
-check service_holds_memory ends out_of_memory $engine --json --memory 64M -- python3 -c "$hog"
-check service_limits_by_cgroup by_cgroup $engine --json --memory 64M -- /bin/true
-check service_outlives_out_of_memory [ "$(systemctl show -P MainPID rollbox-engine)" = "$pid" ]
+check service_holds_memory holds_memory system.slice/rollbox-engine.service $engine
+check service_limits_by_cgroup limits_by_cgroup $engine
+check service_limits_cpu_by_cgroup limits_cpu_by_cgroup $engine
+check service_outlives_out_of_memory service_outlives_out_of_memory
 check service_has_oom_score [ "$(cat "/proc/$pid/oom_score_adj")" = -500 ]
 check sandbox_has_ordinary_oom_score bash -c "[ \$($engine -- cat /proc/self/oom_score_adj) -ge 0 ]"
 check service_keeps_time_virtual ends exit $engine --json --time-start 2030-01-01T00:00:00 -- /bin/true
-check socket_is_root_s_alone [ "$(stat -c '%a %U' /run/rollbox)" = "700 root" ]
+check socket_is_for_root_alone [ "$(stat -c '%a %U' /run/rollbox)" = "700 root" ]
 check service_stops systemctl stop rollbox-engine
-check service_stopped_well [ "$(systemctl show -P Result rollbox-engine)" = success ]
-check service_leaves_nothing none_left 0
+check service_stopped_well ended_well
+check service_leaves_nothing none_left
 
 check linger loginctl enable-linger ordinary
 for _ in $(seq 300); do [ -S /run/user/1000/bus ] && break; sleep 1; done
 check user_service_starts user systemctl --user start rollbox-engine
-check user_service_serves ends exit user rollbox run --engine /run/user/1000/rollbox.sock --json -- /bin/true
+own=$(user systemctl --user show -P ControlGroup rollbox-engine)
+users=user.slice/user-1000.slice/user@1000.service
+user_engine="user rollbox run --engine /run/user/1000/rollbox.sock"
+check user_service_serves ends exit $user_engine --json -- /bin/true
 check user_service_is_found user rollbox engine status
-check user_service_holds_memory ends out_of_memory user rollbox run --engine /run/user/1000/rollbox.sock --json --memory 64M -- python3 -c "$hog"
-check user_service_limits_by_cgroup by_cgroup user rollbox run --engine /run/user/1000/rollbox.sock --json --memory 64M -- /bin/true
+check user_service_holds_memory holds_memory "${own#/}" $user_engine
+check user_service_keeps_to_its_cgroup within "${own#/}"
+check user_service_limits_by_cgroup limits_by_cgroup $user_engine
 check user_service_stops user systemctl --user stop rollbox-engine
-check user_scope ends exit user systemd-run --user --scope -q -p Delegate=yes rollbox run --json -- /bin/true
-check user_scope_limits_by_cgroup by_cgroup user systemd-run --user --scope -q -p Delegate=yes rollbox run --json --memory 64M -- /bin/true
-check user_transient_service user systemd-run --user --wait -q -p Delegate=yes rollbox run -- /bin/true
-check user_leaves_nothing none_left 1000
-systemd-analyze security --no-pager rollbox-engine | tail -1
+scope="user systemd-run --user --scope -q -p Delegate=yes rollbox run"
+check user_scope_works ends exit $scope --json -- /bin/true
+check user_scope_holds_memory holds_memory $users $scope
+check user_scope_limits_by_cgroup limits_by_cgroup $scope
+check user_transient_service_works user systemd-run --user --wait -q -p Delegate=yes rollbox run -- /bin/true
+check user_leaves_nothing none_left
 echo "done"

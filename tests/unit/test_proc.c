@@ -302,6 +302,19 @@ TEST(start_time_tells_processes_apart_whatever_their_name) {
     ASSERT_EQ(waitpid(pid, NULL, 0), pid);
 }
 
+TEST(parent_is_found_under_any_name) {
+    ASSERT_EQ(prctl(PR_SET_NAME, ") R 1 (x"), 0);
+    pid_t pid = (pid_t)ASSERT_CALL(fork());
+
+    if (pid == 0)
+        stand_still();
+    ASSERT_EQ(proc_parent(pid), getpid());
+    ASSERT_EQ(proc_parent(getpid()), getppid());
+    kill(pid, SIGKILL);
+    ASSERT_EQ(waitpid(pid, NULL, 0), pid);
+    ASSERT_ERR(proc_parent(pid), -ESRCH);
+}
+
 TEST(host_figures) {
     uint64_t available, total;
 
