@@ -433,7 +433,8 @@ static void start_dump_of_op(struct op *op) {
     }
     op->frozen = ++session->engine->next_exec;
     session->was_thawed = session->state == SESSION_PAUSED;
-    int r = session->was_thawed ? session_thaw(session) : 0;
+    /* Also what is frozen for an agent (GUEST_FILES_ALONE): it would be captured as stopped. */
+    int r = session->was_thawed || session->n_agents ? session_thaw(session) : 0;
     if (r == 0)
         r = session_ask(session, op->frozen);
     if (is_dying(r))
@@ -773,6 +774,8 @@ static void hand_socket(struct op *op) {
     (void)session_resume(session);
     session->dirty = session->was_used = true;
     wire_begin(&request, GUEST_FILES, 0);
+    if (op->force && !buf_failed(&request))
+        ((struct wire_header *)(void *)request.data)->flags |= GUEST_FILES_ALONE;
     int r = wire_send_patiently(session->box->socket, &request, &op->fd, 1);
     /* It may be served before we hear that the box is ready. */
     session->box->served_early |= !session->box->files_baseline;
