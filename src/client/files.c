@@ -117,7 +117,7 @@ static int host_failed(int error_number, const char *path, const char *below, co
     return error_set(error, code_of(error_number), error_number, "files",
         "cannot %s \"%s%s%s\" on the host: %s%s", doing, make_shown(path).text, *below ? "/" : "",
         *below ? make_shown(below).text : "", strerror(error_number),
-        error_number == EINVAL && !strcmp(doing, "read") ? hint_of(EINVAL) : "");
+        error_number == EINVAL ? hint_of(EINVAL) : "");
 }
 
 /* The connection to the agent, or what came over it, is not as it should be. `r` as of
