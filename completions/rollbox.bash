@@ -1,8 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 # bash completion for rollbox; made by: rollbox completion bash
+# The first word of the command line that is a sandbox's name.
+_rollbox_sandbox() {
+    local i names=$'\n'$("${COMP_WORDS[0]}" ps -q 2>/dev/null)$'\n'
+    for ((i = 2; i < COMP_CWORD; i++)); do
+        [[ $names == *$'\n'"${COMP_WORDS[i]}"$'\n'* ]] || continue
+        echo "${COMP_WORDS[i]}"
+        return
+    done
+}
+_rollbox_snapshots() {
+    local sandbox=$(_rollbox_sandbox)
+    [[ ! $sandbox ]] || "${COMP_WORDS[0]}" tree -q -- "$sandbox" 2>/dev/null
+}
+# Completes one of these names. A name with a colon is several words of bash's.
+_rollbox_names() {
+    local word=$cur line=${COMP_LINE:0:COMP_POINT}
+    [[ $line != *:* ]] || word=${line##*[ =]}
+    COMPREPLY=($(compgen -W "$1" -- "$word"))
+    [[ $word != *:* ]] || COMPREPLY=("${COMPREPLY[@]#"${word%:*}:"}")
+}
+_rollbox_list() {
+    _rollbox_names "$("${COMP_WORDS[0]}" "$@" 2>/dev/null)"
+}
 _rollbox() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} options= first=2
     COMPREPLY=()
+    [[ $cur != = ]] || cur=
+    [[ $prev != = ]] || prev=${COMP_WORDS[COMP_CWORD - 2]}
     if ((COMP_CWORD == 1)); then
         COMPREPLY=($(compgen -W 'run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help --help --version' -- "$cur"))
         return
@@ -83,14 +108,14 @@ _rollbox() {
     'fork') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --same-seed --count --from --drop-processes --force --json --socket --help' ;;
     'restore') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --same-seed --count --drop-processes --force --json --socket --help' ;;
     'reset') options='--drop-processes --json --socket --help' ;;
-    'tree') options='--json --socket --help' ;;
+    'tree') options='--quiet --json --socket --help' ;;
     'diff') options='--text --json --socket --help' ;;
     'commit') options='--force --json --socket --help' ;;
     'discard') options='--drop-processes --json --socket --help' ;;
     'export') options='--from --live --json --socket --help' ;;
     'import') options='--trust --drop-processes --name --max-entries --max-bytes --max-depth --json --policy --socket --help' ;;
     'image import') options='--no-progress --name --tag-of-archive --max-entries --max-bytes --max-depth --max-ratio --json --help' ;;
-    'image ls') options='--json --help' ;;
+    'image ls') options='--quiet --json --help' ;;
     'image rm') options='--json --help' ;;
     'image show') options='--json --help' ;;
     'store path') options='--json --help' ;;
@@ -98,7 +123,7 @@ _rollbox() {
     'store fsck') options='--json --help' ;;
     'store df') options='--json --help' ;;
     'template create') options='--python --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --socket --help' ;;
-    'template ls') options='--json --socket --help' ;;
+    'template ls') options='--quiet --json --socket --help' ;;
     'template rm') options='--json --socket --help' ;;
     'engine start') options='--background --json --socket --help' ;;
     'engine status') options='--json --socket --help' ;;
@@ -123,25 +148,34 @@ _rollbox() {
     --net) COMPREPLY=($(compgen -W 'none loopback host' -- "$cur")); return ;;
     --isolation) COMPREPLY=($(compgen -W 'namespace process' -- "$cur")); return ;;
     --time-mode) COMPREPLY=($(compgen -W 'offset virtual' -- "$cur")); return ;;
+    --from) _rollbox_names "$(_rollbox_snapshots)"; return ;;
+    --template) _rollbox_list template ls -q; return ;;
+    --image) _rollbox_list image ls -q; return ;;
     --output | -o | --output | -o | --record | --record | --parent | --policy | --readable | --python | --writable | --shared | --denied | --cwd | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     esac
     case $command in
-    completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")) ;;
-    exec | attach | logs | ps | inspect | kill | rm | pause | resume | hibernate | wake | 'snapshot show' | 'snapshot verify' | snapshot | fork | restore | reset | tree | diff | commit | discard | export)
-        if [[ $cur == -* ]]; then
-            COMPREPLY=($(compgen -W "$options" -- "$cur"))
-        else
-            # What behind the name is no option is the command's own, or a snapshot's name.
-            COMPREPLY=($(compgen -W "$("${COMP_WORDS[0]}" ps -q 2>/dev/null)" -- "$cur"))
+    completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")); return ;;
+    esac
+    if [[ $cur == -* ]]; then
+        COMPREPLY=($(compgen -W "$options" -- "$cur"))
+        return
+    fi
+    case $command in
+    'image rm' | 'image show') _rollbox_list image ls -q ;;
+    'template rm') _rollbox_list template ls -q ;;
+    'exec' | 'attach' | 'logs' | 'ps' | 'inspect' | 'kill' | 'rm' | 'pause' | 'resume' | 'hibernate' | 'wake' | 'snapshot show' | 'snapshot verify' | 'snapshot' | 'fork' | 'restore' | 'reset' | 'tree' | 'diff' | 'commit' | 'discard' | 'export')
+        if [[ ! $(_rollbox_sandbox) ]]; then
+            _rollbox_list ps -q
+            return
         fi
+        case $command in
+        'snapshot show' | 'snapshot verify' | 'restore' | 'reset' | 'diff') _rollbox_names "$(_rollbox_snapshots)" ;;
+        'commit' | 'export') COMPREPLY=($(compgen -f -- "$cur")) ;;
+        'rm') _rollbox_list ps -q ;;
+        'exec') COMPREPLY=($(compgen -c -f -- "$cur")) ;;
+        esac
         ;;
-    *)
-        if [[ $cur == -* ]]; then
-            COMPREPLY=($(compgen -W "$options" -- "$cur"))
-        else
-            COMPREPLY=($(compgen -f -- "$cur"))
-        fi
-        ;;
+    *) COMPREPLY=($(compgen -f -- "$cur")) ;;
     esac
 }
 complete -o filenames -F _rollbox rollbox

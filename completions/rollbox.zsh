@@ -1,8 +1,24 @@
 #compdef rollbox
 # SPDX-License-Identifier: Apache-2.0
 # zsh completion for rollbox; made by: rollbox completion zsh
+# The first word of the command line that is a sandbox's name.
+_rollbox_snapshots() {
+    local word
+    local -a names=(${(f)"$(rollbox ps -q 2>/dev/null)"})
+    for word in $words[2,CURRENT-1]; do
+        (($names[(Ie)$word])) || continue
+        compadd -- ${(f)"$(rollbox tree -q -- $word 2>/dev/null)"}
+        return
+    done
+}
 _rollbox_sandboxes() {
     compadd -- ${(f)"$(rollbox ps -q 2>/dev/null)"}
+}
+_rollbox_images() {
+    compadd -- ${(f)"$(rollbox image ls -q 2>/dev/null)"}
+}
+_rollbox_templates() {
+    compadd -- ${(f)"$(rollbox template ls -q 2>/dev/null)"}
 }
 _rollbox() {
     local command=$words[2] first=2
@@ -65,7 +81,7 @@ _rollbox() {
             '*--interactive[with -t\: pass keys on; without -t standard input is passed on anyway]' \
             '*-t[give it a terminal of its own]' \
             '*--tty[give it a terminal of its own]' \
-            '*--template=[run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy]:NAME:' \
+            '*--template=[run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy]:NAME:_rollbox_templates' \
             '*--json[print the result as one JSON object]' \
             '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
@@ -73,7 +89,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
-            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -107,7 +123,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
-            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -152,7 +168,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
-            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -214,7 +230,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
-            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -263,7 +279,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
-            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -309,7 +325,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
-            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -361,7 +377,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
-            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -406,7 +422,7 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes' \
+            ':name:_rollbox_sandboxes' \
             '*::command:_normal'
         ;;
     'attach')
@@ -420,7 +436,7 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes'
         ;;
     'logs')
         _arguments -s -S \
@@ -431,7 +447,7 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes'
         ;;
     'cp')
         _arguments -s -S \
@@ -444,13 +460,13 @@ _rollbox() {
         ;;
     'ps')
         _arguments -s -S \
-            '*-q[names alone, or the process ids of one sandbox]' \
-            '*--quiet[names alone, or the process ids of one sandbox]' \
+            '*-q[names alone (ps NAME\: process ids)]' \
+            '*--quiet[names alone (ps NAME\: process ids)]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes'
         ;;
     'stats')
         _arguments -s -S \
@@ -468,7 +484,7 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes'
         ;;
     'kill')
         _arguments -s -S \
@@ -479,7 +495,7 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes'
         ;;
     'rm')
         _arguments -s -S \
@@ -487,7 +503,7 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            '*:name:_rollbox_sandboxes'
         ;;
     'pause')
         _arguments -s -S \
@@ -495,7 +511,7 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes'
         ;;
     'resume')
         _arguments -s -S \
@@ -503,7 +519,7 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes'
         ;;
     'hibernate')
         _arguments -s -S \
@@ -512,7 +528,7 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes'
         ;;
     'wake')
         _arguments -s -S \
@@ -521,7 +537,7 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes'
         ;;
     'snapshot show')
         _arguments -s -S \
@@ -529,7 +545,8 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes' \
+            '*:snapshot:_rollbox_snapshots'
         ;;
     'snapshot verify')
         _arguments -s -S \
@@ -537,7 +554,8 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes' \
+            '*:snapshot:_rollbox_snapshots'
         ;;
     'snapshot')
         _arguments -s -S \
@@ -547,7 +565,7 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes'
         ;;
     'fork')
         _arguments -s -S \
@@ -562,7 +580,7 @@ _rollbox() {
             '*--same-seed[under a policy with --seed all have the parent'\''s; without this, each has its own, which follows from it]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \
-            '*--from=[a snapshot (default\: the state of now)]:SNAPSHOT:' \
+            '*--from=[a snapshot (default\: the state of now)]:SNAPSHOT:_rollbox_snapshots' \
             '*--drop-processes[files alone\: what runs is no part of it]' \
             '*-f[even if the file of the trajectory has something in it, which is lost]' \
             '*--force[even if the file of the trajectory has something in it, which is lost]' \
@@ -570,7 +588,7 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes'
         ;;
     'restore')
         _arguments -s -S \
@@ -592,7 +610,8 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes' \
+            '*:snapshot:_rollbox_snapshots'
         ;;
     'reset')
         _arguments -s -S \
@@ -601,15 +620,18 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes' \
+            '*:snapshot:_rollbox_snapshots'
         ;;
     'tree')
         _arguments -s -S \
+            '*-q[names alone (ps NAME\: process ids)]' \
+            '*--quiet[names alone (ps NAME\: process ids)]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes'
         ;;
     'diff')
         _arguments -s -S \
@@ -618,7 +640,8 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes' \
+            '*:snapshot:_rollbox_snapshots'
         ;;
     'commit')
         _arguments -s -S \
@@ -628,7 +651,8 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes' \
+            ':file:_files'
         ;;
     'discard')
         _arguments -s -S \
@@ -637,17 +661,18 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes'
         ;;
     'export')
         _arguments -s -S \
-            '*--from=[a snapshot (default\: the state of now)]:SNAPSHOT:' \
+            '*--from=[a snapshot (default\: the state of now)]:SNAPSHOT:_rollbox_snapshots' \
             '*--live[with what runs; rollbox import makes a sandbox of it that sleeps]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':sandbox:_rollbox_sandboxes'
+            ':name:_rollbox_sandboxes' \
+            ':file:_files'
         ;;
     'import')
         _arguments -s -S \
@@ -680,6 +705,8 @@ _rollbox() {
         ;;
     'image ls')
         _arguments -s -S \
+            '*-q[names alone (ps NAME\: process ids)]' \
+            '*--quiet[names alone (ps NAME\: process ids)]' \
             '*--json[print the result as one JSON object]' \
             '*-h[print this help]' \
             '*--help[print this help]'
@@ -689,14 +716,14 @@ _rollbox() {
             '*--json[print the result as one JSON object]' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':file:_files'
+            ':name:_rollbox_images'
         ;;
     'image show')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':file:_files'
+            ':name:_rollbox_images'
         ;;
     'store path')
         _arguments -s -S \
@@ -731,7 +758,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
-            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -754,6 +781,8 @@ _rollbox() {
         ;;
     'template ls')
         _arguments -s -S \
+            '*-q[names alone (ps NAME\: process ids)]' \
+            '*--quiet[names alone (ps NAME\: process ids)]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -765,7 +794,7 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':file:_files'
+            '*:name:_rollbox_templates'
         ;;
     'engine start')
         _arguments -s -S \

@@ -57,6 +57,7 @@ ADVICE = {
     "CONFLICT": "Look at what changed on the host; commit again with force to replace it.",
     "DAMAGED": "`rollbox store fsck` lists what is damaged; import or make it again.",
     "ENGINE_UNTRUSTED": "Use a socket in a directory that is yours alone, or start an engine of your own. If you trust that user, set `ROLLBOX_TRUST_UID` to the user's id.",
+    "GUEST_INTERFERED": "The guest is at fault: score it as you score a guest that breaks its sandbox. Kill its processes (`kill`), or go back with `reset`, and repeat the call.",
 }
 
 # Of the rows whose text is too long for a summary line.

@@ -63,7 +63,8 @@ extern "C" {
     X(INTERNAL,           19, 500, InternalError,    "a bug in rollbox; please report it") \
     X(CONFLICT,           20, 409, Conflict,         "what is to be replaced on the host was changed meanwhile") \
     X(DAMAGED,            21, 500, Damaged,          "a layer or snapshot of the store is damaged; its name is in the message") \
-    X(ENGINE_UNTRUSTED,   22, 403, EngineUntrusted,  "another user serves the engine's socket, or could; nothing was sent to it")
+    X(ENGINE_UNTRUSTED,   22, 403, EngineUntrusted,  "another user serves the engine's socket, or could; nothing was sent to it") \
+    X(GUEST_INTERFERED,   23, 409, GuestInterfered,  "processes of the sandbox prevented it")
 /* clang-format on */
 
 enum rollbox_error_code {

@@ -6,8 +6,9 @@ absolute. Names are str; bytes that are not UTF-8 are as of os.fsdecode, so that
 can be given back.
 
 An error has the `errno` of the kernel: NotFound (ENOENT), PathDenied (EACCES, EPERM, EROFS),
-InvalidArgument (EISDIR, ENOTDIR, EFBIG, ...), ResourceExhausted (ENOSPC, ...), IOFailed (also: the
-guest has killed or stopped the process that served the call).
+InvalidArgument (EISDIR, ENOTDIR, EFBIG, ...), ResourceExhausted (ENOSPC, ...), IOFailed. Should the
+guest kill the process that serves a call, the call is made again while the guest is frozen. It
+is GuestInterfered when eight have been killed.
 """
 
 from __future__ import annotations

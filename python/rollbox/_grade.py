@@ -35,6 +35,7 @@ from ._core.errors import (
     EngineLost,
     EngineStartFailed,
     FeatureMissing,
+    GuestInterfered,
     HostOutOfMemory,
     InternalError,
     InvalidArgument,
@@ -74,7 +75,7 @@ VERIFIER_CONTROL_FILES = DISTRUSTED
 
 _MAX_COLLECT = 16 << 20
 _OPTIONS = ("timeout", "max_output", "env", "cwd", "user")
-_CANNOT = (PathDenied, IOFailed, InvalidArgument)
+_CANNOT = (PathDenied, IOFailed, InvalidArgument, GuestInterfered)
 _INFRASTRUCTURE = (
     EngineLost,
     EngineBusy,

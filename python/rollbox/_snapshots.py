@@ -123,7 +123,7 @@ def _ran(node: Node) -> str:
 def _size(count: float) -> str:
     """A size as the command line shows it: "512", "1.2K", "34M"."""
     units = ["", "K", "M", "G", "T", "P", "E"]
-    while count >= 1000 and len(units) > 1:
+    while count >= 999.5 and len(units) > 1:
         count /= 1024
         del units[0]
     return (

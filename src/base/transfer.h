@@ -116,7 +116,8 @@ struct transfer_target {
     int into; /* -1; else the directory that is there already: a root that is a directory is merged
                  into it, ... */
     const char *inner_name; /* ... any other becomes this in it */
-    bool replaces;          /* what is no directory gives way to one */
+    bool replaces; /* below the root, what is no directory gives way to one; special files give way
+                    */
 };
 
 struct transfer {

@@ -397,6 +397,16 @@ int transfer_write_at(int fd, const char *data, size_t length, int64_t offset) {
     return 0;
 }
 
+/* A rename over a device, FIFO or socket removes it. In a sandbox these are the guest's and give
+ * way; those of the host do not: root could lose /dev/null by one command. */
+static bool is_kept_special_file(const struct transfer *t) {
+    struct stat st;
+
+    return !t->target.replaces &&
+           fstatat(current_directory(t), t->name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+           !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode) && !S_ISLNK(st.st_mode);
+}
+
 /* An entry begins: its name is found, and whether it may come now. */
 static int begin_file(struct transfer *t, const struct transfer_message *m) {
     if (t->complete || t->file >= 0 || (t->stack.depth == 0) != !*m->name)
@@ -408,7 +418,7 @@ static int begin_file(struct transfer *t, const struct transfer_message *m) {
                     : m->record.type == TRANSFER_ENTER ? ""
                                                        : t->target.inner_name);
     t->begun = true;
-    return 0;
+    return is_kept_special_file(t) ? -EINVAL : 0;
 }
 
 /* An entry is over. */
@@ -590,7 +600,7 @@ static int make_directory(struct transfer *t, uint32_t mode, bool *ret_made) {
             return fd;
         if (errno != ENOTDIR && errno != ELOOP)
             return -errno;
-        if (!t->target.replaces)
+        if (!t->target.replaces || !t->stack.depth)
             return -ENOTDIR;
         if (unlinkat(directory, t->name, 0) < 0 && errno != ENOENT)
             return -errno;

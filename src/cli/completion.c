@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "cli/cli.h"
 
 /* The words of a choice list, separated by spaces. */
@@ -20,6 +21,26 @@ static bool takes_file(const struct option *option) {
     return option->kind == OPTION_FILE || option->kind == OPTION_PATH;
 }
 
+/* Names that the program is asked for. */
+enum names { NAMES_NONE, NAMES_SANDBOXES, NAMES_SNAPSHOTS, NAMES_IMAGES, NAMES_TEMPLATES };
+
+static const struct {
+    const char *function;
+    const char *list; /* the command that prints them; of snapshots, with the sandbox's name */
+} name_lists[] = {
+    [NAMES_SANDBOXES] = { "_rollbox_sandboxes", "ps -q" },
+    [NAMES_SNAPSHOTS] = { "_rollbox_snapshots", "tree -q" },
+    [NAMES_IMAGES] = { "_rollbox_images", "image ls -q" },
+    [NAMES_TEMPLATES] = { "_rollbox_templates", "template ls -q" },
+};
+
+static enum names names_of_option(const struct option *option) {
+    return option->id == OPTION_IMAGE      ? NAMES_IMAGES
+           : option->id == OPTION_TEMPLATE ? NAMES_TEMPLATES
+           : option->id == OPTION_FROM     ? NAMES_SNAPSHOTS
+                                           : NAMES_NONE;
+}
+
 /* Is its first operand a sandbox that lives? */
 static bool takes_sandbox(const struct command *command) {
     size_t first = strcspn(command->arguments, " ");
@@ -29,6 +50,44 @@ static bool takes_sandbox(const struct command *command) {
                (command->bit & (COMMAND_SNAPSHOT_SHOW | COMMAND_SNAPSHOT_VERIFY))) &&
            ((first == 4 && strncmp(command->arguments, "NAME", 4) == 0) ||
                (first == 6 && strncmp(command->arguments, "[NAME]", 6) == 0));
+}
+
+static enum names names_of_operand(const struct command *command) {
+    switch (command->bit) {
+    case COMMAND_IMAGE_RM:
+    case COMMAND_IMAGE_SHOW:
+        return NAMES_IMAGES;
+    case COMMAND_TEMPLATE_RM:
+        return NAMES_TEMPLATES;
+    default:
+        return takes_sandbox(command) ? NAMES_SANDBOXES : NAMES_NONE;
+    }
+}
+
+/* Are the operands behind the sandbox snapshots of it? */
+static bool takes_snapshots(const struct command *command) {
+    return command->bit & (COMMAND_RESTORE | COMMAND_RESET | COMMAND_DIFF | COMMAND_SNAPSHOT_SHOW |
+                              COMMAND_SNAPSHOT_VERIFY);
+}
+
+/* Is what stands behind the sandbox a file of the host's? */
+static bool takes_path_behind(const struct command *command) {
+    return command->bit & (COMMAND_COMMIT | COMMAND_EXPORT);
+}
+
+/* Names of commands that have a property, as a pattern of bash's case. */
+static void print_case(bool (*has)(const struct command *command)) {
+    for (size_t i = 0, n = 0; i < command_count; i++)
+        if (has(&command_table[i]))
+            printf("%s'%s'", n++ ? " | " : "", command_table[i].name);
+}
+
+static bool takes_images(const struct command *command) {
+    return names_of_operand(command) == NAMES_IMAGES;
+}
+
+static bool takes_templates(const struct command *command) {
+    return names_of_operand(command) == NAMES_TEMPLATES;
 }
 
 /* True for the first command with this first word ("policy" of "policy check"). */
@@ -77,10 +136,35 @@ static void print_second_words(size_t i, const char *between) {
 static void print_bash(void) {
     printf("# SPDX-License-Identifier: Apache-2.0\n"
            "# bash completion for rollbox; made by: rollbox completion bash\n"
+           "# The first word of the command line that is a sandbox's name.\n"
+           "_rollbox_sandbox() {\n"
+           "    local i names=$'\\n'$(\"${COMP_WORDS[0]}\" ps -q 2>/dev/null)$'\\n'\n"
+           "    for ((i = 2; i < COMP_CWORD; i++)); do\n"
+           "        [[ $names == *$'\\n'\"${COMP_WORDS[i]}\"$'\\n'* ]] || continue\n"
+           "        echo \"${COMP_WORDS[i]}\"\n"
+           "        return\n"
+           "    done\n"
+           "}\n"
+           "_rollbox_snapshots() {\n"
+           "    local sandbox=$(_rollbox_sandbox)\n"
+           "    [[ ! $sandbox ]] || \"${COMP_WORDS[0]}\" tree -q -- \"$sandbox\" 2>/dev/null\n"
+           "}\n"
+           "# Completes one of these names. A name with a colon is several words of bash's.\n"
+           "_rollbox_names() {\n"
+           "    local word=$cur line=${COMP_LINE:0:COMP_POINT}\n"
+           "    [[ $line != *:* ]] || word=${line##*[ =]}\n"
+           "    COMPREPLY=($(compgen -W \"$1\" -- \"$word\"))\n"
+           "    [[ $word != *:* ]] || COMPREPLY=(\"${COMPREPLY[@]#\"${word%%:*}:\"}\")\n"
+           "}\n"
+           "_rollbox_list() {\n"
+           "    _rollbox_names \"$(\"${COMP_WORDS[0]}\" \"$@\" 2>/dev/null)\"\n"
+           "}\n"
            "_rollbox() {\n"
            "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} "
            "command=${COMP_WORDS[1]} options= first=2\n"
            "    COMPREPLY=()\n"
+           "    [[ $cur != = ]] || cur=\n"
+           "    [[ $prev != = ]] || prev=${COMP_WORDS[COMP_CWORD - 2]}\n"
            "    if ((COMP_CWORD == 1)); then\n"
            "        COMPREPLY=($(compgen -W '");
     print_first_words();
@@ -139,6 +223,16 @@ static void print_bash(void) {
             print_choices(option_table[j].argument);
             printf("' -- \"$cur\")); return ;;\n");
         }
+    for (size_t j = 0; j < option_count; j++) {
+        enum names names = names_of_option(&option_table[j]);
+
+        if (names == NAMES_SNAPSHOTS)
+            printf("    --%s) _rollbox_names \"$(_rollbox_snapshots)\"; return ;;\n",
+                option_table[j].name);
+        else if (names)
+            printf("    --%s) _rollbox_list %s; return ;;\n", option_table[j].name,
+                name_lists[names].list);
+    }
     printf("    ");
     for (size_t j = 0, n = 0; j < option_count; j++)
         if (takes_file(&option_table[j])) {
@@ -149,30 +243,39 @@ static void print_bash(void) {
     printf(") COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n"
            "    esac\n"
            "    case $command in\n"
-           "    completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- \"$cur\")) ;;\n"
-           "    ");
-    for (size_t i = 0, n = 0; i < command_count; i++)
-        if (takes_sandbox(&command_table[i]))
-            printf(strchr(command_table[i].name, ' ') ? "%s'%s'" : "%s%s", n++ ? " | " : "",
-                command_table[i].name);
-    printf(")\n"
-           "        if [[ $cur == -* ]]; then\n"
-           "            COMPREPLY=($(compgen -W \"$options\" -- \"$cur\"))\n"
-           "        else\n"
-           "            # What behind the name is no option is the command's own, or a snapshot's "
-           "name.\n"
-           "            COMPREPLY=($(compgen -W \"$(\"${COMP_WORDS[0]}\" ps -q 2>/dev/null)\" -- "
-           "\"$cur\"))\n"
-           "        fi\n"
-           "        ;;\n"
-           "    *)\n"
-           "        if [[ $cur == -* ]]; then\n"
-           "            COMPREPLY=($(compgen -W \"$options\" -- \"$cur\"))\n"
-           "        else\n"
-           "            COMPREPLY=($(compgen -f -- \"$cur\"))\n"
-           "        fi\n"
-           "        ;;\n"
+           "    completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- \"$cur\")); return ;;\n"
            "    esac\n"
+           "    if [[ $cur == -* ]]; then\n"
+           "        COMPREPLY=($(compgen -W \"$options\" -- \"$cur\"))\n"
+           "        return\n"
+           "    fi\n"
+           "    case $command in\n"
+           "    ");
+    print_case(takes_images);
+    printf(") _rollbox_list %s ;;\n    ", name_lists[NAMES_IMAGES].list);
+    print_case(takes_templates);
+    printf(") _rollbox_list %s ;;\n    ", name_lists[NAMES_TEMPLATES].list);
+    print_case(takes_sandbox);
+    printf(")\n"
+           "        if [[ ! $(_rollbox_sandbox) ]]; then\n"
+           "            _rollbox_list %s\n"
+           "            return\n"
+           "        fi\n"
+           "        case $command in\n"
+           "        ",
+        name_lists[NAMES_SANDBOXES].list);
+    print_case(takes_snapshots);
+    printf(") _rollbox_names \"$(_rollbox_snapshots)\" ;;\n"
+           "        ");
+    print_case(takes_path_behind);
+    printf(") COMPREPLY=($(compgen -f -- \"$cur\")) ;;\n"
+           "        'rm') _rollbox_list %s ;;\n"
+           "        'exec') COMPREPLY=($(compgen -c -f -- \"$cur\")) ;;\n"
+           "        esac\n"
+           "        ;;\n"
+           "    *) COMPREPLY=($(compgen -f -- \"$cur\")) ;;\n",
+        name_lists[NAMES_SANDBOXES].list);
+    printf("    esac\n"
            "}\n"
            "complete -o filenames -F _rollbox rollbox\n");
 }
@@ -193,10 +296,21 @@ static void print_zsh(void) {
     printf("#compdef rollbox\n"
            "# SPDX-License-Identifier: Apache-2.0\n"
            "# zsh completion for rollbox; made by: rollbox completion zsh\n"
-           "_rollbox_sandboxes() {\n"
-           "    compadd -- ${(f)\"$(rollbox ps -q 2>/dev/null)\"}\n"
-           "}\n"
-           "_rollbox() {\n"
+           "# The first word of the command line that is a sandbox's name.\n"
+           "_rollbox_snapshots() {\n"
+           "    local word\n"
+           "    local -a names=(${(f)\"$(rollbox ps -q 2>/dev/null)\"})\n"
+           "    for word in $words[2,CURRENT-1]; do\n"
+           "        (($names[(Ie)$word])) || continue\n"
+           "        compadd -- ${(f)\"$(rollbox tree -q -- $word 2>/dev/null)\"}\n"
+           "        return\n"
+           "    done\n"
+           "}\n");
+    for (size_t i = NAMES_SANDBOXES; i < ARRAY_SIZE(name_lists); i++)
+        if (i != NAMES_SNAPSHOTS)
+            printf("%s() {\n    compadd -- ${(f)\"$(rollbox %s 2>/dev/null)\"}\n}\n",
+                name_lists[i].function, name_lists[i].list);
+    printf("_rollbox() {\n"
            "    local command=$words[2] first=2\n"
            "    if ((CURRENT == 2)); then\n"
            "        compadd -- ");
@@ -245,17 +359,27 @@ static void print_zsh(void) {
                     print_choices(option->argument);
                     printf(")");
                 } else if (option->argument) {
-                    printf(":%s:%s", option->argument, takes_file(option) ? "_files" : "");
+                    enum names names = names_of_option(option);
+
+                    printf(":%s:%s", option->argument,
+                        takes_file(option) ? "_files"
+                        : names            ? name_lists[names].function
+                                           : "");
                 }
                 printf("'");
             }
         }
         if (command_table[i].bit == COMMAND_RUN)
             printf(" \\\n            '*::command:_normal'");
-        else if (takes_sandbox(&command_table[i]))
-            printf(" \\\n            ':sandbox:_rollbox_sandboxes'%s",
+        else if (names_of_operand(&command_table[i]))
+            printf(" \\\n            '%s:name:%s'%s",
+                command_table[i].bit & (COMMAND_RM | COMMAND_TEMPLATE_RM) ? "*" : "",
+                name_lists[names_of_operand(&command_table[i])].function,
                 command_table[i].bit == COMMAND_EXEC ? " \\\n            '*::command:_normal'"
-                                                     : "");
+                : takes_snapshots(&command_table[i])
+                    ? " \\\n            '*:snapshot:_rollbox_snapshots'"
+                : takes_path_behind(&command_table[i]) ? " \\\n            ':file:_files'"
+                                                       : "");
         else if (command_table[i].bit == COMMAND_COMPLETION)
             printf(" \\\n            ':shell:(bash zsh fish)'");
         else if (command_table[i].bit == COMMAND_HELP) {
@@ -271,9 +395,33 @@ static void print_zsh(void) {
            "_rollbox \"$@\"\n");
 }
 
+static void print_fish_operand(
+    const struct command *command, const char *condition, const char *list) {
+    size_t length = strcspn(command->name, " ");
+
+    printf("complete -c rollbox -n '__fish_seen_subcommand_from %.*s", (int)length, command->name);
+    if (command->name[length])
+        printf("; and __fish_seen_subcommand_from %s", command->name + length + 1);
+    printf("%s' -f -a '(%s)'\n", condition, list);
+}
+
 static void print_fish(void) {
     printf("# SPDX-License-Identifier: Apache-2.0\n"
            "# fish completion for rollbox; made by: rollbox completion fish\n"
+           "# The first word of the command line that is a sandbox's name.\n"
+           "function __rollbox_sandbox\n"
+           "    set -l names (rollbox ps -q 2>/dev/null)\n"
+           "    for word in (commandline -opc)[3..]\n"
+           "        if contains -- $word $names\n"
+           "            echo $word\n"
+           "            return 0\n"
+           "        end\n"
+           "    end\n"
+           "    return 1\n"
+           "end\n"
+           "function __rollbox_snapshots\n"
+           "    set -l sandbox (__rollbox_sandbox); and rollbox tree -q -- $sandbox 2>/dev/null\n"
+           "end\n"
            "complete -c rollbox -n __fish_use_subcommand -f -a '");
     print_first_words();
     printf("'\n");
@@ -306,6 +454,11 @@ static void print_fish(void) {
                 printf(" -x -a '");
                 print_choices(option->argument);
                 printf("'");
+            } else if (names_of_option(option) == NAMES_SNAPSHOTS) {
+                printf(" -x -a '(__rollbox_snapshots)'");
+            } else if (names_of_option(option)) {
+                printf(
+                    " -x -a '(rollbox %s 2>/dev/null)'", name_lists[names_of_option(option)].list);
             } else if (option->argument) {
                 printf(takes_file(option) ? " -r -F" : " -x");
             }
@@ -314,10 +467,17 @@ static void print_fish(void) {
                 printf(*p == '\'' || *p == '\\' ? "\\%c" : "%c", *p);
             printf("'\n");
         }
+        if (takes_snapshots(command))
+            print_fish_operand(
+                command, "; and __rollbox_sandbox >/dev/null", "__rollbox_snapshots");
         if (takes_sandbox(command))
-            printf("complete -c rollbox -n '__fish_seen_subcommand_from %.*s' -f -a '(rollbox ps "
-                   "-q 2>/dev/null)'\n",
-                (int)length, command->name);
+            print_fish_operand(command,
+                command->bit == COMMAND_RM ? "" : "; and not __rollbox_sandbox >/dev/null",
+                "rollbox ps -q 2>/dev/null");
+        else if (names_of_operand(command) == NAMES_IMAGES)
+            print_fish_operand(command, "", "rollbox image ls -q 2>/dev/null");
+        else if (names_of_operand(command) == NAMES_TEMPLATES)
+            print_fish_operand(command, "", "rollbox template ls -q 2>/dev/null");
         if (command->bit == COMMAND_COMPLETION)
             printf("complete -c rollbox -n '__fish_seen_subcommand_from completion' -f -a 'bash "
                    "zsh fish'\n");

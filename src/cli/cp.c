@@ -20,6 +20,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/size_text.h"
 #include "cli/cli.h"
 #include "cli/session.h"
 #include "cli/signals.h"
@@ -119,7 +120,9 @@ static int show_progress(uint64_t bytes, uint64_t files, void *userdata) {
     if (c->bar && (!c->drawn || now - c->drawn_ns >= DRAW_NS)) {
         auto_buf struct buf line = BUF_INIT;
 
-        buf_printf(&line, "\r\033[K%.1f MiB  %" PRIu64 " files", (double)bytes / (1 << 20), files);
+        buf_add_text(&line, "\r\033[K");
+        size_text_add(&line, (double)bytes);
+        buf_printf(&line, "  %" PRIu64 " files", files);
         (void)fd_write_all(STDERR_FILENO, line.data, line.length);
         c->drawn = true;
         c->drawn_ns = now;

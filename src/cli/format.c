@@ -10,6 +10,7 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/size_text.h"
 #include "base/utf8.h"
 #include "cli/cli.h"
 
@@ -65,25 +66,10 @@ void format_line(const char *text) {
     putchar('\n');
 }
 
-/* "512", "1.2K", "34M": three figures at most. */
-void shown_add_size(struct buf *to, double bytes) {
-    static const char units[] = "KMGTPE";
-    int unit = -1;
-
-    while (bytes >= 1000 && units[unit + 1]) {
-        bytes /= 1024;
-        unit++;
-    }
-    if (unit < 0)
-        buf_printf(to, "%.0f", bytes);
-    else
-        buf_printf(to, bytes < 9.95 ? "%.1f%c" : "%.0f%c", bytes, units[unit]);
-}
-
 void format_size(double bytes) {
     auto_buf struct buf text = BUF_INIT;
 
-    shown_add_size(&text, bytes);
+    size_text_add(&text, bytes);
     print_escaped(text.data, "");
 }
 
@@ -124,7 +110,7 @@ static void add_cell(struct buf *to, const json_t *value, enum shown_kind kind) 
             buf_printf(to, "%.0f", number);
             break;
         case SHOWN_SIZE:
-            shown_add_size(to, number);
+            size_text_add(to, number);
             break;
         case SHOWN_MILLISECONDS:
             add_duration(to, number);
@@ -230,11 +216,11 @@ static void print_node(const json_t *node) {
         format_text(name);
         putchar('"');
     }
-    shown_add_size(&size, json_number_value(json_object_get(node, "bytes")));
+    size_text_add(&size, json_number_value(json_object_get(node, "bytes")));
     printf("  %s, %" JSON_INTEGER_FORMAT " file%s", size.data ? size.data : "", files,
         files == 1 ? "" : "s");
     if (processes) {
-        shown_add_size(&memory, json_number_value(json_object_get(node, "memory_bytes")));
+        size_text_add(&memory, json_number_value(json_object_get(node, "memory_bytes")));
         printf("; %" JSON_INTEGER_FORMAT " process%s, %s", processes, processes == 1 ? "" : "es",
             memory.data ? memory.data : "");
     }
@@ -371,11 +357,11 @@ void format_diff(const json_t *answer, bool text) {
         bool before = json_is_number(old_size) && kind && kind[0] != 'A',
              after = json_is_number(size) && kind && kind[0] != 'D';
         if (before)
-            shown_add_size(&sizes, json_number_value(old_size));
+            size_text_add(&sizes, json_number_value(old_size));
         if (before && after)
             buf_add_text(&sizes, " -> ");
         if (after)
-            shown_add_size(&sizes, json_number_value(size));
+            size_text_add(&sizes, json_number_value(size));
         printf("%s%c%s ", colours && kind ? colour_of(kind[0]) : "", kind ? kind[0] : '?',
             colours ? PLAIN : "");
         format_text(json_string_value(json_object_get(change, "path")));

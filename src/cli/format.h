@@ -50,8 +50,7 @@ void format_table(const json_t *rows, const struct format_column *columns, size_
  * text or a number), with lines that lead to it. */
 void format_forest(const json_t *rows, const char *key, void (*show)(const json_t *row));
 
-/* "1.2K": on standard output, or appended. */
-void shown_add_size(struct buf *to, double bytes);
+/* A size (base/size_text.h) on standard output. */
 void format_size(double bytes);
 
 /* Snapshots by their parents, with sizes, and the sandboxes that stand on each. */

@@ -482,6 +482,7 @@ bool job_error_is_transient(const struct rollbox_error *error) {
     case ROLLBOX_ERR_CONFLICT:
     case ROLLBOX_ERR_DAMAGED:
     case ROLLBOX_ERR_ENGINE_UNTRUSTED:
+    case ROLLBOX_ERR_GUEST_INTERFERED:
         break;
     }
     return false;

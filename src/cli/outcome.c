@@ -79,3 +79,33 @@ int outcome_status(
     }
     return CLI_EXIT_ERROR;
 }
+
+static bool has_any(const struct buf *text, const char *const *words, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (memmem(text->data, text->length, words[i], strlen(words[i])))
+            return true;
+    return false;
+}
+
+/* Without a network bind and connect are EACCES, which alone may as well be about a file. */
+static bool tells_of_network(const struct buf *tail) {
+    static const char *const sure[] = { "Cannot assign requested address", "EADDRNOTAVAIL",
+        "Network is unreachable", "ENETUNREACH", "Temporary failure in name resolution",
+        "Name or service not known", "Could not resolve host", "EAI_AGAIN" };
+    static const char *const denied[] = { "Permission denied", "EACCES", "permission denied" };
+    static const char *const calls[] = { "bind", "listen", "connect", "socket" };
+
+    return has_any(tail, sure, ARRAY_SIZE(sure)) ||
+           (has_any(tail, denied, ARRAY_SIZE(denied)) && has_any(tail, calls, ARRAY_SIZE(calls)));
+}
+
+void outcome_hint_network(const struct options *options, const struct rollbox_result *result,
+    const char *tail, size_t length) {
+    const struct buf text = { .data = (char *)(uintptr_t)tail, .length = length };
+
+    if (length && result->outcome == ROLLBOX_OUTCOME_EXIT && result->exit_code &&
+        result->isolation && strstr(result->isolation, "\"net\":\"none\"") &&
+        tells_of_network(&text))
+        cli_fail(options, "the sandbox has no network (net none); net loopback gives it one of its "
+                          "own, net host the host's");
+}

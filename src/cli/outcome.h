@@ -4,6 +4,7 @@
 #ifndef ROLLBOX_CLI_OUTCOME_H
 #define ROLLBOX_CLI_OUTCOME_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct options;
@@ -22,5 +23,10 @@ int outcome_fail(const struct options *options, const struct rollbox_error *erro
  * from it. output_limit UINT64_MAX: not known here. */
 int outcome_status(
     const struct options *options, const struct rollbox_result *result, uint64_t output_limit);
+
+/* A line on standard error if the command failed, has no network, and what it wrote last tells that
+ * it wanted one. Python's rollbox/_core/result.py has the same words. */
+void outcome_hint_network(const struct options *options, const struct rollbox_result *result,
+    const char *tail, size_t length);
 
 #endif

@@ -65,8 +65,10 @@ static int conclude_run(const struct options *options, struct copy_stream *pump,
         result.processes_peak = MAX(result.processes_peak, 1u);
         result.error = (struct rollbox_error){ .code = ROLLBOX_OK };
     }
-    if (!options_has(options, OPTION_JSON))
+    if (!options_has(options, OPTION_JSON)) {
+        outcome_hint_network(options, &result, err->tail, err->tail_length);
         return outcome_status(options, &result, policy->max_output_bytes);
+    }
     result.stdout_data = out->collected.data;
     result.stdout_length = out->collected.length;
     result.stderr_data = err->collected.data;

@@ -301,9 +301,21 @@ static void show_names(const struct call *call, const json_t *answer) {
         format_line(json_string_value(name));
 }
 
+/* A snapshot's name, or else its id. */
 static void show_tree(const struct call *call, const json_t *answer) {
-    (void)call;
-    format_snapshot_tree(json_object_get(answer, "snapshots"));
+    const json_t *rows = json_object_get(answer, "snapshots");
+    json_t *row;
+    size_t i;
+
+    if (!options_has(call->options, OPTION_QUIET)) {
+        format_snapshot_tree(rows);
+        return;
+    }
+    json_array_foreach(rows, i, row) {
+        const char *name = json_string_value(json_object_get(row, "name"));
+
+        format_line(name ? name : json_string_value(json_object_get(row, "id")));
+    }
 }
 
 static void describe_snapshot(const struct call *call, const json_t *answer) {

@@ -19,6 +19,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/size_text.h"
 #include "cli/cli.h"
 #include "cli/session.h"
 #include "cli/format.h"
@@ -100,7 +101,7 @@ static void add_figure(struct buf *to, const json_t *value, bool is_size) {
     if (!json_is_number(value))
         buf_add_text(to, "-");
     else if (is_size)
-        shown_add_size(to, json_number_value(value));
+        size_text_add(to, json_number_value(value));
     else
         buf_printf(to, "%.0f", json_number_value(value));
 }

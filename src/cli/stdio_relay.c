@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -113,6 +114,15 @@ static ssize_t read_keys(struct stdio_relay *relay, size_t want) {
     return n;
 }
 
+static void keep_tail(struct stdio_relay *relay, const char *data, size_t length) {
+    size_t new = MIN(length, sizeof relay->tail),
+           old = MIN(relay->tail_length, sizeof relay->tail - new);
+
+    memmove(relay->tail, relay->tail + relay->tail_length - old, old);
+    memcpy(relay->tail + old, data + length - new, new);
+    relay->tail_length = old + new;
+}
+
 /* Reads what fits; true if there is something to write now. */
 static bool fill_buffer(struct stdio_relay *relay) {
     size_t want = (size_t)MIN((uint64_t)relay->piece, relay->limit - relay->passed);
@@ -134,6 +144,8 @@ static bool fill_buffer(struct stdio_relay *relay) {
             return false;
         }
         n = relay->keys ? read_keys(relay, want) : read(relay->from, relay->copy, want);
+        if (n > 0 && !relay->keys)
+            keep_tail(relay, relay->copy, (size_t)n);
     }
     if (n < 0) {
         if (can_wait(relay))

@@ -37,6 +37,8 @@ struct stdio_relay {
     struct keys
         *keys; /* borrowed: what is read is typed, and looked through for these; NULL: it is not */
     size_t copy_at, copy_end;
+    char tail[1024]; /* the last bytes that passed through `copy`: not those that were spliced */
+    size_t tail_length;
     bool broken; /* the reader of `to` is gone */
     int error;   /* errno of a failed read, or write other than EPIPE; 0 */
 };

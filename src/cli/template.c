@@ -278,6 +278,9 @@ static int list_templates(const struct options *options, struct rollbox_engine *
     if (options_has(options, OPTION_JSON)) {
         (void)json_dumpf(found, stdout, JSON_COMPACT | JSON_ENSURE_ASCII);
         putchar('\n');
+    } else if (options_has(options, OPTION_QUIET)) {
+        json_array_foreach(found, i, row)
+            format_line(json_string_value(json_object_get(row, "name")));
     } else {
         format_table(found, columns, ARRAY_SIZE(columns));
     }

@@ -201,7 +201,11 @@ static int conclude(struct view *view, uint64_t output_limit) {
     status = write_rest(view, out, STDOUT_FILENO, result->stdout_data, result->stdout_length);
     if (!status)
         status = write_rest(view, err, STDERR_FILENO, result->stderr_data, result->stderr_length);
-    return status ? status : outcome_status(view->options, result, output_limit);
+    if (status)
+        return status;
+    const struct stdio_relay *last = err->tail_length ? err : out; /* a terminal is one stream */
+    outcome_hint_network(view->options, result, last->tail, last->tail_length);
+    return outcome_status(view->options, result, output_limit);
 }
 
 int view_follow(struct view *view, uint64_t output_limit) {

@@ -24,6 +24,7 @@
 
 #define MAX_READ ((uint64_t)1 << 30) /* unless the caller says otherwise */
 #define MAX_LIST ((size_t)1 << 28)   /* bytes of JSON */
+#define MAX_KILLED 8u                /* agents for one call */
 #define PROGRESS_BYTES (1u << 20)    /* progress is told so often */
 #define PROGRESS_FILES 64u
 
@@ -116,7 +117,7 @@ static int host_failed(int error_number, const char *path, const char *below, co
     return error_set(error, code_of(error_number), error_number, "files",
         "cannot %s \"%s%s%s\" on the host: %s%s", doing, make_shown(path).text, *below ? "/" : "",
         *below ? make_shown(below).text : "", strerror(error_number),
-        error_number == EINVAL && !strcmp(doing, "read") ? hint_of(EINVAL) : "");
+        error_number == EINVAL ? hint_of(EINVAL) : "");
 }
 
 /* The connection to the agent, or what came over it, is not as it should be. `r` as of
@@ -135,10 +136,10 @@ static int agent_lost(const struct files *files, int r, struct rollbox_error *er
     case 0:
     case -EPIPE:
     case -ECONNRESET:
-        return error_set(error, ROLLBOX_ERR_IO, ECONNRESET, "files",
-            "the files agent of the sandbox ended while at \"%s\": a process of the sandbox may "
-            "have killed it, or the sandbox has ended",
-            make_shown(files->path).text);
+        return error_set(error, ROLLBOX_ERR_GUEST_INTERFERED, ECONNRESET, "files",
+            "a process of the sandbox killed each files agent that was started for \"%s\" (%u "
+            "tries)",
+            make_shown(files->path).text, MAX_KILLED);
     default:
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "files",
             "the connection to the files agent failed: %s", strerror(-r));
@@ -220,6 +221,8 @@ static int send_request(struct files *files, struct transfer_record record, cons
     auto_buf struct buf message = BUF_INIT;
     auto_free char *answer = NULL;
     sandbox_begin(&message, files->sandbox, VERB_FILES);
+    if (files->alone)
+        wire_add_u64(&message, TAG_FORCE, 1);
     r = sandbox_call(files->sandbox, &message, &files->theirs, 1, &answer, error);
     files->is_recorded = r >= 0 && answer && strstr(answer, "\"recorded\"");
     close_fd(&files->theirs);
@@ -505,7 +508,10 @@ int files_remove(
         r = send_request(files,
             (struct transfer_record){ .type = TRANSFER_REMOVE, .number = recursive }, NULL, 0,
             error);
-    return r < 0 ? r : expect_done(files, "remove", error);
+    if (r == 0)
+        r = expect_done(files, "remove", error);
+    /* An agent that was killed before may have removed it. */
+    return r == -ENOENT && files->alone ? 0 : r;
 }
 
 /* ---- trees ---- */
@@ -696,22 +702,39 @@ static bool try_again(int r, int64_t since_ns, unsigned *tries) {
     return true;
 }
 
+/* The guest has killed the agent. While the next one works the guest is frozen, unless one of its
+ * processes cannot be stopped in time (an uninterruptible wait), or the client starts commands. A
+ * lost engine has this errno, too: then the next try fails at once. */
+static bool is_killed_again(int r, unsigned *killed) {
+    return r == -ECONNRESET && ++*killed < MAX_KILLED;
+}
+
+static void clear_error(struct rollbox_error *error) {
+    if (error)
+        error->code = ROLLBOX_OK;
+}
+
 /* Opens, calls, closes; and notes in the sandbox's record, if it has one, what was done: `note` is
  * a statement about r_ and files. */
 #define WITH_AGENT_NOTED(sandbox, error, call, note)                                               \
     ({                                                                                             \
         const int64_t since_ns_ = clock_now_ns();                                                  \
-        unsigned tries_ = 0;                                                                       \
+        unsigned tries_ = 0, killed_ = 0;                                                          \
         int r_;                                                                                    \
         do {                                                                                       \
             struct files files;                                                                    \
+            clear_error(error);                                                                    \
             r_ = files_open(&files, sandbox, error);                                               \
+            files.alone = killed_ > 0;                                                             \
             if (r_ >= 0)                                                                           \
                 r_ = call;                                                                         \
-            if (files.is_recorded && r_ != -TRANSFER_REFUSED)                                      \
+            bool again_ = try_again(r_, since_ns_, &tries_) || is_killed_again(r_, &killed_);      \
+            if (files.is_recorded && !again_ && r_ != -TRANSFER_REFUSED)                           \
                 note;                                                                              \
             files_done(&files);                                                                    \
-        } while (try_again(r_, since_ns_, &tries_));                                               \
+            if (!again_)                                                                           \
+                break;                                                                             \
+        } while (true);                                                                            \
         r_;                                                                                        \
     })
 

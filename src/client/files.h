@@ -6,6 +6,9 @@
  * The request is sent before the agent is asked for, so that it finds it there. What the agent says
  * is taken for a guest's words: sizes are bounded, names are one component, nothing is followed. If
  * it says nothing for FILES_SILENCE_MS, because the guest has stopped it, the call fails.
+ *
+ * A guest may kill the agent. The call is then made again, with an agent for which the engine stops
+ * the guest's processes. Every operation may be repeated: it reads, or it leaves the same state.
  */
 #ifndef ROLLBOX_CLIENT_FILES_H
 #define ROLLBOX_CLIENT_FILES_H
@@ -18,6 +21,7 @@
 
 struct files {
     struct rollbox_sandbox *sandbox; /* NULL: the agent is there already */
+    bool alone;       /* an agent was killed before: the guest is frozen for this one */
     bool is_recorded; /* the sandbox: what is done to its files is to be noted (record.h) */
     int theirs;       /* the agent's end of the socket until it has it; -EBADF */
     struct transfer *transfer;

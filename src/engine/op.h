@@ -134,7 +134,8 @@ struct op {
             bool for_walk; /* only until the files have been walked over (disk_upper.h) */
         } pause;
         struct {
-            int fd; /* a socket for the agent */
+            int fd;     /* a socket for the agent */
+            bool alone; /* the guest's processes are stopped meanwhile: they have killed an agent */
         } files;
         struct {
             struct hibernated *becoming;

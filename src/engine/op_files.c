@@ -19,6 +19,8 @@ static void hand_socket(struct op *op) {
     (void)session_resume(session);
     session->dirty = session->was_used = true;
     wire_begin(&request, GUEST_FILES, 0);
+    if (op->files.alone && !buf_failed(&request))
+        ((struct wire_header *)(void *)request.data)->flags |= GUEST_FILES_ALONE;
     int r = wire_send_patiently(session->box->socket, &request, &op->files.fd, 1);
     /* It may be served before we hear that the box is ready. */
     session->box->served_early |= !session->box->files_baseline;

@@ -25,7 +25,8 @@
  * rollbox.h; {} of those that only do LIST {"sandboxes": [...]} (OPEN answers {"name", "isolation":
  * {...}}: results of its commands say that isolation unless they name one.) SIGNAL   SANDBOX EXEC?
  * NUMBER SCOPE (without EXEC: SIGKILL to every process);  RESIZE SANDBOX EXEC TERMINAL;  FILES
- * SANDBOX   (one descriptor: a socket that an agent in the sandbox serves from then on) SNAPSHOT
+ * SANDBOX FORCE?   (one descriptor: a socket that an agent in the sandbox serves from then on; with
+ * FORCE the guest's processes are stopped meanwhile, as they have killed one) SNAPSHOT
  * SANDBOX NAME? DROPS?;  FORK SANDBOX SNAPSHOT? NUMBER DROPS?  {"sandboxes": ["name", ...]};  RESET
  * SANDBOX SNAPSHOT? DROPS?;  DROP SANDBOX SNAPSHOT HIBERNATE SANDBOX DROPS?;  WAKE SANDBOX DROPS?
  * (to the store; back. Any other request that needs what a sleeping sandbox has wakes it first)

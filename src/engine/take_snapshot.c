@@ -171,7 +171,8 @@ static void start_dump_of_op(struct op *op) {
     }
     op->take.init_serial = ++session->engine->next_exec;
     session->was_thawed = session->state == SESSION_PAUSED;
-    int r = session->was_thawed ? session_thaw(session) : 0;
+    /* Also what is frozen for an agent (GUEST_FILES_ALONE): it would be captured as stopped. */
+    int r = session->was_thawed || session->n_agents ? session_thaw(session) : 0;
     if (r == 0)
         r = session_ask(session, op->take.init_serial);
     if (op_is_dying(r))

@@ -171,6 +171,9 @@ static int set_options(struct op *op, const struct verb_request *request) {
         op->commit.force = request->force;
         op->commit.path = request->path ? strdup(request->path) : NULL;
         return request->path && !op->commit.path ? -ENOMEM : 0;
+    case VERB_FILES:
+        op->files.alone = request->force;
+        break;
     case VERB_EXPORT:
         op->export.takes_live = request->live;
         break;

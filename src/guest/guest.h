@@ -47,7 +47,8 @@ enum guest_request {
     GUEST_FREEZE, /* to init: every process of the sandbox but itself stands still; answer FROZEN */
     GUEST_THAW,   /* to init: and goes on; no answer */
     GUEST_FILES, /* to init; fd: a socket, which a child of init's serves (files.h) until it closes;
-                    answer FILES_SERVED */
+                    answer FILES_SERVED. Flagged FILES_ALONE, the guest's processes are stopped
+                    meanwhile */
     GUEST_COPY,  /* to the launcher: GUEST_BYTES GUEST_ENTRIES GUEST_UPPER? GUEST_NUMBERS?; fds:
                     layers, bottom first; a child of it merges them into a new one; answer COPIED.
                     With UPPER, that directory is it, and nobody counts */
@@ -102,6 +103,7 @@ enum guest_exec_flag {
                                    from its beginning */
 };
 
+#define GUEST_FILES_ALONE (1 << 8)   /* in header.flags */
 #define GUEST_RESTORE_TRIAL (1 << 8) /* in header.flags */
 #define GUEST_RESTORE_INCREMENTAL                                                                  \
     (1 << 9) /* the last descriptor is an addition to the image (process_image.h): they go on as   \

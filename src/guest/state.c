@@ -9,9 +9,9 @@
 
 bool command_in_session;
 size_t state_commands;
-pid_t state_agents[COMMAND_MAX_AGENTS];
-size_t state_n_agents;
-bool state_is_frozen;
+struct state_agent state_agents[COMMAND_MAX_AGENTS];
+size_t state_n_agents, state_n_alone;
+bool state_is_frozen, state_is_held;
 int state_capturer = -1;
 
 /* What getdents64(2) fills in; C libraries disagree on its name. */
@@ -29,14 +29,14 @@ size_t command_count(void) {
 
 bool command_is_agent(pid_t pid) {
     for (size_t i = 0; i < state_n_agents; i++)
-        if (state_agents[i] == pid)
+        if (state_agents[i].pid == pid)
             return true;
     return false;
 }
 
 void command_agents_resume(void) {
     for (size_t i = 0; i < state_n_agents; i++)
-        (void)kill(state_agents[i], SIGCONT);
+        (void)kill(state_agents[i].pid, SIGCONT);
 }
 
 bool tree_is_frozen(void) {

@@ -15,8 +15,11 @@
 
 /* command.c: how many commands run, and the agents, children of init's own program. */
 extern size_t state_commands;
-extern pid_t state_agents[COMMAND_MAX_AGENTS];
-extern size_t state_n_agents;
+extern struct state_agent {
+    pid_t pid;
+    bool alone; /* everything but agents was stopped for it (GUEST_FILES_ALONE) */
+} state_agents[COMMAND_MAX_AGENTS];
+extern size_t state_n_agents, state_n_alone;
 size_t command_count(void);
 bool command_is_agent(pid_t pid);
 void command_agents_resume(void);
@@ -25,6 +28,10 @@ extern bool command_in_session;
 /* reaper.c: every process was stopped. */
 extern bool state_is_frozen;
 bool tree_is_frozen(void);
+
+/* init.c: the engine has sent GUEST_FREEZE, and no GUEST_THAW since. A tree that is frozen without
+ * that is frozen for an agent: requests are served all the same. */
+extern bool state_is_held;
 
 /* quiesce.c: the socket of a capturer, while processes stand for it; -1. */
 extern int state_capturer;

@@ -24,6 +24,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/size_text.h"
 #include "base/utf8.h"
 #include "store/live_archive.h"
 #include "store/commit.h"
@@ -43,7 +44,7 @@
 struct arguments {
     const char *program, *store, *name, *tag, *part, *operand, *socket, *policy;
     struct unpack_limits limits;
-    bool json, no_progress, trusts, drops;
+    bool json, no_progress, trusts, drops, quiet;
 };
 
 struct command {
@@ -78,17 +79,13 @@ static const char *get_text(const json_t *object, const char *key) {
 
 /* Static, of a few turns. */
 static const char *size_text(json_int_t bytes) {
-    static char turns[4][32];
+    static struct buf turns[4];
     static unsigned turn;
-    static const char *const units[] = { "B", "kB", "MB", "GB", "TB" };
-    char *to = turns[turn++ % ARRAY_SIZE(turns)];
-    double value = (double)bytes;
-    size_t unit = 0;
+    struct buf *to = &turns[turn++ % ARRAY_SIZE(turns)];
 
-    for (; value >= 1000 && unit + 1 < ARRAY_SIZE(units); unit++)
-        value /= 1000;
-    snprintf(to, sizeof turns[0], unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
-    return to;
+    to->length = 0;
+    size_text_add(to, (double)bytes);
+    return buf_failed(to) ? "" : to->data;
 }
 
 /* ---- commands ---- */
@@ -170,6 +167,15 @@ static void print_rows(const json_t *rows, const char *prefix) {
 static void print_list(const json_t *json) {
     print_rows(json_object_get(json, "images"), "");
     print_rows(json_object_get(json, "snapshots"), KEEP_SNAPSHOT_PREFIX);
+}
+
+static void print_names(const json_t *json) {
+    const json_t *row;
+    size_t i;
+
+    json_array_foreach(json_object_get(json, "images"), i, row) puts(get_text(row, "name"));
+    json_array_foreach(json_object_get(json, "snapshots"), i, row)
+        printf("%s%s\n", KEEP_SNAPSHOT_PREFIX, get_text(row, "name"));
 }
 
 static int call_show(
@@ -523,7 +529,8 @@ static void print_help(void) {
         printf("  %-16s %-5s %s\n", commands[i].name,
             commands[i].operand ? commands[i].operand : "", commands[i].summary);
     printf("\nOptions: --json, --store PATH, --name NAME, --tag-of-archive TAG, --max-entries N, "
-           "--max-bytes N, --max-depth N, --max-ratio N, --no-progress, --part PART, --socket "
+           "--max-bytes N, --max-depth N, --max-ratio N, --no-progress, --quiet, --part PART, "
+           "--socket "
            "PATH, --policy FILE, --trust, --drop-processes\n");
 }
 
@@ -588,6 +595,8 @@ static int parse_arguments(
             continue;
         if (strcmp(word, "--no-progress") == 0) {
             arguments->no_progress = true;
+        } else if (strcmp(word, "--quiet") == 0) {
+            arguments->quiet = true;
         } else if (strcmp(word, "--trust") == 0) {
             arguments->trusts = true;
         } else if (strcmp(word, "--drop-processes") == 0) {
@@ -640,7 +649,7 @@ static int run_command(const struct command *command, const struct arguments *ar
         json_dumpf(json, stdout, JSON_COMPACT | (isatty(STDOUT_FILENO) ? JSON_ENSURE_ASCII : 0));
         putchar('\n');
     } else {
-        command->tell(json);
+        (arguments->quiet && command->tell == print_list ? print_names : command->tell)(json);
     }
     json_decref(json);
     if (fflush(stdout) < 0 || ferror(stdout)) {

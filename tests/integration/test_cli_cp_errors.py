@@ -3,6 +3,7 @@
 
 import os
 import socket
+import stat
 
 import pytest
 
@@ -74,3 +75,33 @@ def test_cp_out_of_a_closed_directory(shared, small, place):
 
 def test_cp_out_of_a_fifo(shared, small, place):
     assert 'cannot read "/tmp/fifo" in the sandbox: Invalid argument (it is no regular file' in refused(shared, f"{small}:/tmp/fifo", place / "x")
+
+
+def test_cp_of_a_directory_onto_a_file(shared, small, place):
+    """It replaced the file of the sandbox."""
+    (place / "directory").mkdir(mode=0o755)
+    (place / "directory" / "inner").write_text("x")
+    shared.who.own(place / "directory")
+    assert 'cannot write "/tmp/file" in the sandbox: Not a directory' in refused(shared, place / "directory", f"{small}:/tmp/file")
+    assert shared.ok("exec", small, "cat", "/tmp/file") == "x"
+    shared.ok("exec", small, *shell("mkdir -p /tmp/tree"))
+    assert f'cannot write "{place}/file" on the host: Not a directory' in refused(shared, f"{small}:/tmp/tree", place / "file")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_cp_out_onto_a_special_file(shared, small, place, kind):
+    """It took the file's place: root lost /dev/full by one command."""
+    target = place / kind
+    if kind == "device":
+        if os.getuid() != 0:
+            return                              # nobody else makes one
+        os.mknod(target, stat.S_IFCHR | 0o666, os.makedev(1, 7))
+    before = os.lstat(target)
+    assert f'cannot write "{target}" on the host: Invalid argument (it is no regular file or directory)' in refused(shared, f"{small}:/tmp/file", target)
+    assert os.path.samestat(os.lstat(target), before)
+
+
+def test_cp_out_of_a_tree_keeps_special_files_of_the_host(shared, small, place):
+    shared.ok("exec", small, *shell("mkdir -p /tmp/tree; echo x > /tmp/tree/fifo"))
+    assert f'cannot write "{place}/fifo" on the host: Invalid argument' in refused(shared, f"{small}:/tmp/tree/.", place)
+    assert stat.S_ISFIFO(os.lstat(place / "fifo").st_mode)

@@ -360,12 +360,14 @@ STORE = ["store path", "store gc", "store fsck", "store df"]
 TEMPLATE = ["template create", "template ls", "template rm"]
 ENGINE = ["engine start", "engine status", "engine stop"]
 RECORD = ["record", "replay", "verify"]
-COMMANDS = ["run", *RECORD, "batch", "doctor", "policy check", "policy plan", "create", "exec", "attach", "logs", "cp", *SESSION[4:], *SNAPSHOT, *IMAGE, *STORE, *TEMPLATE, *ENGINE, "completion", "version", "help"]
+COMMANDS = ["run", "shell", *RECORD, "batch", "doctor", "policy check", "policy plan", "create", "exec", "attach", "logs", "cp", *SESSION[4:], *SNAPSHOT, *IMAGE, *STORE, *TEMPLATE, *ENGINE, "completion", "version", "help"]
 
 
 def page_of(command):
     """The man page that a command's options are in."""
     first = command.split()[0]
+    if command == "shell":
+        return "rollbox-run.1.scd"
     for group, commands in (("session", SESSION), ("snapshot", SNAPSHOT), ("image", IMAGE), ("record", RECORD)):
         if command in commands:
             return f"rollbox-{group}.1.scd"

@@ -31,6 +31,28 @@ def test_a_shell_of_its_own_on_a_terminal(shared):
         assert terminal.restored()
 
 
+def test_job_control_in_a_shell_of_its_own(shared):
+    """^C and ^Z reach the command in the foreground alone, and a job in the background can be killed."""
+    with Terminal(shared, "shell", *PROMPT) as terminal:
+        terminal.expect(rb"p\d+> |[$#] ")
+        terminal.type("sleep 1000 &\r")
+        terminal.type("kill %1; wait; echo killed-$((1+1))\r")
+        terminal.expect(rb"killed-2\r\n")
+        terminal.type("sh -c 'echo up-$((1+1)); exec sleep 1000'\r")
+        terminal.expect(rb"up-2\r\n")
+        terminal.type("\x03")
+        terminal.type("echo status-$?\r")
+        terminal.expect(rb"status-130\r\n")
+        terminal.type("sh -c 'echo up-$((1+2)); exec sleep 1000'\r")
+        terminal.expect(rb"up-3\r\n")
+        terminal.type("\x1a")
+        terminal.expect(rb"Stopped")
+        terminal.type("kill %1; fg; echo after-$((1+1))\r")
+        terminal.expect(rb"after-2\r\n")
+        terminal.type("exit 5\r")
+        assert terminal.process.wait(DEADLINE) == 5
+
+
 def test_a_shell_reads_a_script_where_there_is_no_terminal(shared):
     done = shared("shell", input=b"echo one; test -t 0 || echo two\nexit 7\n")
     assert (done.stdout, done.returncode) == (b"one\ntwo\n", 7), done.stderr

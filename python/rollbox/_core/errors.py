@@ -305,6 +305,18 @@ class EngineUntrusted(RollboxError):
     http_status = 403
 
 
+class GuestInterfered(RollboxError):
+    """Processes of the sandbox prevented it.
+
+    The guest is at fault: score it as you score a guest that breaks its sandbox. Kill its processes
+    (`kill`), or go back with `reset`, and repeat the call.
+    """
+
+    code = "guest_interfered"
+    number = 23
+    http_status = 409
+
+
 __all__ = [
     "RollboxError",
     "InvalidArgument",
@@ -329,4 +341,5 @@ __all__ = [
     "Conflict",
     "Damaged",
     "EngineUntrusted",
+    "GuestInterfered",
 ]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import enum
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any, AnyStr, Generic, Optional, Union
 
@@ -59,7 +60,8 @@ class RunFailed(Exception):
             Outcome.OUTPUT_LIMIT: "the program wrote more than its output limit",
         }.get(result.outcome, f"outcome {result.outcome}")
         tail = _text(result.stderr).strip()[-400:]
-        return what + (f"; stderr ends: {shown(tail)}" if tail else "")
+        what += f"; stderr ends: {shown(tail)}" if tail else ""
+        return what + (f" ({NO_NETWORK})" if _wants_network(result) else "")
 
 
 def _text(data: Union[bytes, str]) -> str:
@@ -67,6 +69,32 @@ def _text(data: Union[bytes, str]) -> str:
 
 
 _REPR_TAIL = 200
+
+NO_NETWORK = (
+    "the sandbox has no network (net none); net loopback gives it one of its own, net host the "
+    "host's"
+)
+# What programs say that want a network; src/cli/outcome.c has the same. Without one, bind and
+# connect are EACCES, which alone may as well be about a file.
+_WANTS_NETWORK = re.compile(
+    "Cannot assign requested address|EADDRNOTAVAIL|Network is unreachable|ENETUNREACH"
+    "|Temporary failure in name resolution|Name or service not known|Could not resolve host"
+    "|EAI_AGAIN"
+)
+_DENIED = re.compile("[Pp]ermission denied|EACCES")
+_NETWORK_CALLS = re.compile("bind|listen|connect|socket")
+
+
+def _wants_network(result: Result[Any]) -> bool:
+    """Whether a program failed that has no network, and wrote last that it wanted one."""
+    if result.outcome is not Outcome.EXIT or not result.exit_code:
+        return False
+    if result.isolation.get("net") != "none":
+        return False
+    tail = _text(result.stderr[-1024:])
+    if _WANTS_NETWORK.search(tail):
+        return True
+    return bool(_DENIED.search(tail) and _NETWORK_CALLS.search(tail))
 
 
 def _tail(data: Union[bytes, str]) -> str:
@@ -133,6 +161,7 @@ class Result(Generic[AnyStr]):
                 if data
                 else []
             )
+        parts += [NO_NETWORK] if _wants_network(self) else []
         parts += self._repr_more()
         return f"<{type(self).__name__} {', '.join(parts)}, {self.wall_ms:.1f} ms>"
 

@@ -187,8 +187,12 @@ static void report_agent(const struct box *box) {
 static void report_end(const struct box *box, pid_t pid, int status, const struct rusage *usage,
     const struct moved *moved) {
     for (size_t i = 0; i < state_n_agents; i++)
-        if (state_agents[i] == pid) {
+        if (state_agents[i].pid == pid) {
+            bool was_alone = state_agents[i].alone;
+
             state_agents[i] = state_agents[--state_n_agents];
+            if (was_alone && !--state_n_alone && !state_is_held)
+                tree_thaw();
             report_agent(box);
             return;
         }
@@ -220,7 +224,7 @@ static void let_go(pid_t pid, int status) {
 
     if (!command_is_agent(pid))
         (void)sys_call4(__NR_ptrace, PTRACE_DETACH, pid, NULL, number);
-    else if (!tree_is_frozen())
+    else if (!state_is_held)
         (void)kill(pid, SIGCONT);
 }
 
@@ -431,7 +435,7 @@ void command_start(const struct box *box, struct wire_message *message) {
     struct guest_fault fault = { .stage = GUEST_STAGE_REQUEST };
     int master = -1, r;
 
-    if (tree_is_frozen() || (state_commands && !command_in_session))
+    if (state_is_held || (state_commands && !command_in_session))
         r = -EBUSY;
     else
         r = state_commands == COMMAND_MAX  ? -EAGAIN
@@ -486,7 +490,7 @@ _Noreturn static void become_agent(int socket) {
     files_serve(0);
 }
 
-int command_serve_files(int socket) {
+int command_serve_files(int socket, bool alone) {
     if (state_n_agents == COMMAND_MAX_AGENTS)
         return -EAGAIN;
     /* As fork, with none of its handlers: a copy of init, not dumpable as that is, all signals
@@ -494,7 +498,9 @@ int command_serve_files(int socket) {
     pid_t pid = (pid_t)sys_call5(__NR_clone, SIGCHLD, NULL, NULL, NULL, NULL);
     if (pid == 0)
         become_agent(socket);
-    if (pid > 0)
-        state_agents[state_n_agents++] = pid;
+    if (pid > 0) {
+        state_agents[state_n_agents++] = (struct state_agent){ .pid = pid, .alone = alone };
+        state_n_alone += alone;
+    }
     return pid < 0 ? pid : 0;
 }

@@ -30,7 +30,7 @@ bool command_reap(const struct box *box);
 /* The main process of the command that an EXEC with this serial started; 0: none runs. */
 pid_t command_main(uint64_t serial);
 /* GUEST_FILES: a child of init's that serves the socket. 0 or -errno. */
-int command_serve_files(int socket);
+int command_serve_files(int socket, bool alone);
 
 /* reaper.c: sends a signal to the processes that `scope` (enum guest_scope) means. Their number, or
  * -errno. */

@@ -137,13 +137,25 @@ static int send_signal(const struct wire_message *message, uint64_t *ret_n) {
     return 0;
 }
 
-static int serve_files(struct wire_message *message) {
+static int serve_files(const struct box *box, struct wire_message *message) {
+    bool alone = false;
+
     if (!command_in_session || message->n_fds != 1)
         return -EBADMSG;
     restore_forget_rest(); /* an agent is to have none of it */
-    int r = tree_is_frozen() ? -EBUSY : command_serve_files(message->fds[0]);
-    if (r < 0)
+    int r = state_is_held ? -EBUSY : 0;
+    if (r == 0 && message->header.flags & GUEST_FILES_ALONE) {
+        determinism_stand(box->plan);
+        alone = tree_freeze() >= 0; /* if some cannot be stopped, it may be killed again */
+        command_agents_resume();
+    }
+    if (r == 0)
+        r = command_serve_files(message->fds[0], alone);
+    if (r < 0) {
+        if (alone && !state_n_alone)
+            tree_thaw();
         files_refuse(message->fds[0]);
+    }
     return r;
 }
 
@@ -188,6 +200,7 @@ static void handle_request(struct box *box, struct wire_message *message) {
     case GUEST_FREEZE:
         determinism_stand(box->plan);
         r = box->plan->flags & PLAN_PROCESS ? -EBADMSG : tree_freeze();
+        state_is_held = r >= 0;
         send_reply(box, message, GUEST_FROZEN, r, r > 0 ? (uint64_t)r : 0);
         break;
     case GUEST_QUIESCE:
@@ -195,10 +208,11 @@ static void handle_request(struct box *box, struct wire_message *message) {
             (void)quiesce_begin(box->plan, wire_take_fd(message, 0));
         break;
     case GUEST_THAW:
+        state_is_held = false;
         tree_thaw();
         break;
     case GUEST_FILES:
-        send_reply(box, message, GUEST_FILES_SERVED, serve_files(message), 0);
+        send_reply(box, message, GUEST_FILES_SERVED, serve_files(box, message), 0);
         break;
     default:
         break;

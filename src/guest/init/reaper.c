@@ -486,7 +486,7 @@ int tree_kill_guests(void) {
     }
     if (!done)
         return kill(-1, SIGKILL) < 0 ? -errno : 0;
-    if (!state_is_frozen)
+    if (!state_is_held)
         command_agents_resume();
     return 0;
 }
