@@ -21,6 +21,7 @@
 
 #include "base/seeded_random.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/log.h"
@@ -82,6 +83,7 @@ void op_wait(struct op *op, enum op_wait wait) {
     if (!op_wait_may_follow(op->wait, wait))
         lose_track(op);
     op->wait = wait;
+    op->since_ns = clock_now_ns();
     log_at(LOG_DEBUG, "operation",
         ABOUT(.sandbox = op->session->name, .op = verb_name(op->verb), .wait = op_wait_name(wait)),
         "waits");
@@ -1191,6 +1193,7 @@ void op_start(struct op *op) {
     case VERB_INSPECT:
     case VERB_EXECS:
     case VERB_STATS:
+    case VERB_DEBUG:
     case VERB_PROCESSES:
     case VERB_TREE:
     case VERB_RESUME:

@@ -885,6 +885,7 @@ struct op *op_new(
     op->serial = serial;
     op->verb = verb;
     op->fd = -EBADF;
+    op->since_ns = clock_now_ns();
     op->follows_commands = !list_empty(&session->waiting);
     list_add_tail(&session->ops, &op->node);
     session->n_ops++;

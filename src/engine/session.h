@@ -253,6 +253,7 @@ struct op {
     uint64_t frozen; /* the serial of what is waited for: FREEZE, or the SIGNAL that tells that init
                         has done all before it */
     enum op_wait wait;
+    int64_t since_ns; /* CLOCK_MONOTONIC: when that wait began */
     bool measures; /* PAUSE: only until the files have been walked over (disk_upper.h) */
     bool holds;    /* HIBERNATE: what stands still for it is not let go until it is in the store */
     struct hibernated *sleep;        /* HIBERNATE: that it is becoming */
@@ -594,6 +595,10 @@ void op_start(struct op *op);
 /* Begins to wait for that, if it may follow the present wait (op_state.h). Otherwise the sandbox
  * ends soon, from the loop. */
 void op_wait(struct op *op, enum op_wait wait);
+
+/* debug.c: what is under way, as a JSON object. */
+void debug_dump(struct engine *engine, struct buf *to);
+
 bool box_is_pristine(struct box *box); /* nothing seems to run in it, and nothing was written: as
                                           far as can be told without asking init */
 bool op_files_are_pristine(struct box *box); /* nothing was written since it was made, though it may
