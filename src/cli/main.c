@@ -283,9 +283,10 @@ static const struct command commands[] = {
     { "engine stop", "", "end a shared engine and all its sandboxes", NULL, COMMAND_ENGINE_STOP, 0,
         0, cmd_engine_stop, 0 },
     { "debug dump", "", "print what a shared engine is in the middle of, as JSON",
-        "For a bug report, when something does not go on: each operation with what it waits for and "
-        "since when.\n",
-        COMMAND_DEBUG_DUMP, 0, 0, cmd_debug_dump, 0 },
+        "For a bug report: each operation, its present wait, and since when.
+        ",
+        COMMAND_DEBUG_DUMP,
+        0, 0, cmd_debug_dump, 0 },
     { "completion", "bash|zsh|fish", "print the shell's completion script", NULL,
         COMMAND_COMPLETION, 1, 1, cmd_completion, 0 },
     { "version", "", "print the version", NULL, COMMAND_VERSION, 0, 0, cmd_version, 0 },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the engine is in the middle of: for `rollbox debug dump`, when something does not go on.
+ * What the engine is in the middle of: for `rollbox debug dump`, when something is stuck.
  *
  * Each sandbox that has operations, commands or a box under way is listed with what it waits for
  * and since when. Nothing is asked of the kernel and nothing is changed.
@@ -47,6 +47,10 @@ static const char *run_state_name(enum run_state state) {
     return names[state];
 }
 
+static const char *truth(bool value) {
+    return value ? "true" : "false";
+}
+
 static void add_client(const struct client *client, struct buf *to) {
     if (client)
         buf_printf(to, "%d", (int)client->pid);
@@ -81,8 +85,8 @@ static void add_session(struct session *session, struct buf *to) {
         "{\"sandbox\": \"%s\", \"state\": \"%s\", \"box\": \"%s\", \"init_pid\": %d, "
         "\"hibernated\": %s, \"waits_for_fork\": %s, \"restores\": %s, \"ops\": [",
         session->name, state_name(session->state), box_state_name(session->box),
-        session->box ? (int)session->box->pid : 0, session->sleep ? "true" : "false",
-        session->fork ? "true" : "false", session->pending_restore ? "true" : "false");
+        session->box ? (int)session->box->pid : 0, truth(session->sleep != NULL),
+        truth(session->fork != NULL), truth(session->pending_restore != NULL));
     list_for_each(node, &session->ops) {
         buf_add_text(to, between);
         add_op(container_of(node, struct op, node), to);
@@ -107,7 +111,7 @@ void debug_dump(struct engine *engine, struct buf *to) {
         "\"memory_reserved_bytes\": %llu, \"memory_budget_bytes\": %llu, \"files\": %u, "
         "\"max_files\": %u, \"sandboxes\": [",
         (int)getpid(), engine->n_boxes, engine->n_queued, engine->n_running,
-        engine->stopping ? "true" : "false", (unsigned long long)engine->memory_reserved,
+        truth(engine->stopping), (unsigned long long)engine->memory_reserved,
         (unsigned long long)engine->memory_budget, engine->files, engine->max_files);
     list_for_each(node, &engine->sessions) {
         buf_add_text(to, between);

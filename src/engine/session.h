@@ -254,8 +254,8 @@ struct op {
                         has done all before it */
     enum op_wait wait;
     int64_t since_ns; /* CLOCK_MONOTONIC: when that wait began */
-    bool measures; /* PAUSE: only until the files have been walked over (disk_upper.h) */
-    bool holds;    /* HIBERNATE: what stands still for it is not let go until it is in the store */
+    bool measures;    /* PAUSE: only until the files have been walked over (disk_upper.h) */
+    bool holds; /* HIBERNATE: what stands still for it is not let go until it is in the store */
     struct hibernated *sleep;        /* HIBERNATE: that it is becoming */
     struct wake_op *wake_op;         /* WAKE: how far it is */
     struct wire_message *deferred;   /* WAKE: a request that is answered once it is awake */
