@@ -342,6 +342,12 @@ ROLLBOX_PUBLIC int rollbox_sandbox_list(
 ROLLBOX_PUBLIC int rollbox_sandbox_stats(
     struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error);
 
+/* What the engine is in the middle of, as JSON, for a bug report: each sandbox with its operations
+ * and commands, what each waits for ("wait") and since when ("since_ms"), and one-off runs; free().
+ * The members are for people and may change with any version. */
+ROLLBOX_PUBLIC int rollbox_engine_debug(
+    struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error);
+
 enum rollbox_query {
     ROLLBOX_QUERY_INSPECT =
         1, /* {"name", "state", "policy", "isolation", "snapshot", "execs": [{"id", "command",

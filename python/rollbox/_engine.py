@@ -120,6 +120,21 @@ class Engine:
         sandboxes: list[dict[str, Any]] = listing["sandboxes"]
         return sandboxes
 
+    def debug(self) -> dict[str, Any]:
+        """Says what the engine is in the middle of, for a bug report.
+
+        Returns:
+            A dict with sandboxes, their operations and commands, what each waits for and since
+            when. Its keys may change with any version.
+
+        Raises:
+            EngineLost: The engine is gone.
+        """
+        dump: dict[str, Any] = self.attempt(
+            lambda connection: connection.json("rollbox_engine_debug")
+        )
+        return dump
+
     def close(self, kill: bool = True) -> None:
         """Kills every sandbox of this engine and ends it. May be called twice.
 

@@ -145,10 +145,43 @@ static int start_in_background(const struct options *options, const char *path) 
     return await_engine(options, absolute, child, pidfd, errors);
 }
 
+/* The engine reads these from its environment. A file's path is made absolute: an engine in the
+ * background has another current directory. 0, or the exit status. */
+static int set_log(const struct options *options) {
+    static const struct {
+        enum option_id option;
+        const char *variable;
+    } places[] = {
+        { OPTION_LOG, "ROLLBOX_LOG" },
+        { OPTION_LOG_LEVEL, "ROLLBOX_LOG_LEVEL" },
+        { OPTION_LOG_FORMAT, "ROLLBOX_LOG_FORMAT" },
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
+        const struct option_use *use = options_last(options, places[i].option);
+        auto_free char *absolute = NULL;
+
+        if (!use)
+            continue;
+        if (places[i].option == OPTION_LOG && strcmp(use->value, "-") != 0) {
+            absolute = cli_path_absolute(use->value);
+            if (!absolute)
+                return cli_fail(options, "out of memory");
+        } else if (places[i].option == OPTION_LOG && options_has(options, OPTION_BACKGROUND))
+            return cli_fail(
+                options, "--log -: an engine in the background has no standard error; name a file");
+        if (setenv(places[i].variable, absolute ? absolute : use->value, 1) < 0)
+            return cli_fail(options, "out of memory");
+    }
+    return 0;
+}
+
 int cmd_engine_start(const struct options *options) {
     auto_free char *path = NULL;
 
     int status = session_socket(options, &path);
+    if (!status)
+        status = set_log(options);
     if (status)
         return status;
     return options_has(options, OPTION_BACKGROUND) ? start_in_background(options, path)
@@ -180,6 +213,22 @@ int cmd_engine_status(const struct options *options) {
         status = cli_fail_error(options, &error);
     else
         print_status(json, stats);
+    rollbox_engine_close(engine);
+    return cli_flush(options, status);
+}
+
+int cmd_debug_dump(const struct options *options) {
+    struct rollbox_engine *engine;
+    struct rollbox_error error = { 0 };
+    auto_free char *json = NULL;
+
+    int status = session_connect(options, &engine);
+    if (status)
+        return status;
+    if (rollbox_engine_debug(engine, &json, &error) < 0)
+        status = cli_fail_error(options, &error);
+    else
+        printf("%s\n", json);
     rollbox_engine_close(engine);
     return cli_flush(options, status);
 }

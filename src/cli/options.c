@@ -32,7 +32,8 @@
         COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD |           \
         COMMAND_EXPORT | COMMAND_CP | TEMPLATE_COMMANDS | STATE_COMMANDS)
 #define SOCKET_COMMANDS                                                                            \
-    (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | SESSION_COMMANDS)
+    (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | COMMAND_DEBUG_DUMP |     \
+        SESSION_COMMANDS)
 #define IMPORT_COMMANDS (COMMAND_IMAGE_IMPORT | COMMAND_IMPORT)
 #define STORE_COMMANDS                                                                             \
     (IMPORT_COMMANDS | COMMAND_IMAGE_LS | COMMAND_IMAGE_RM | COMMAND_IMAGE_SHOW |                  \
@@ -92,6 +93,12 @@ const struct option option_table[] = {
         "no progress bar on a terminal" },
     { OPTION_BACKGROUND, 'b', "background", NULL, OPTION_FLAG, COMMAND_ENGINE_START, NULL,
         "start it in the background and return when it answers" },
+    { OPTION_LOG, 0, "log", "FILE", OPTION_TEXT, COMMAND_ENGINE_START, NULL,
+        "log to that file, which is appended to, or to standard error (-)" },
+    { OPTION_LOG_LEVEL, 0, "log-level", "error|warn|info|debug", OPTION_TEXT, COMMAND_ENGINE_START,
+        NULL, "the least level that is logged (default: info)" },
+    { OPTION_LOG_FORMAT, 0, "log-format", "text|json", OPTION_TEXT, COMMAND_ENGINE_START, NULL,
+        "the lines' format (default: text)" },
     { OPTION_NAME, 0, "name", "NAME", OPTION_TEXT, COMMAND_CREATE, NULL,
         "the sandbox' name: 1 to 64 of A-Z a-z 0-9 _ . - (default: one is made up)" },
     { OPTION_IDLE, 0, "idle", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL,

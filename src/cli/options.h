@@ -50,6 +50,9 @@ enum option_id {
     OPTION_RETRIES,
     OPTION_NO_PROGRESS,
     OPTION_BACKGROUND,
+    OPTION_LOG,
+    OPTION_LOG_LEVEL,
+    OPTION_LOG_FORMAT,
     OPTION_NAME,
     OPTION_IDLE,
     OPTION_HIBERNATE_AFTER,
@@ -179,6 +182,7 @@ struct option {
 #define COMMAND_REPLAY (UINT64_C(1) << 49)
 #define COMMAND_VERIFY (UINT64_C(1) << 50)
 #define COMMAND_SHELL (UINT64_C(1) << 56)
+#define COMMAND_DEBUG_DUMP (UINT64_C(1) << 57)
 
 struct options;
 

@@ -234,6 +234,11 @@ ROLLBOX_PUBLIC int rollbox_sandbox_stats(
     return list(engine, VERB_STATS, ret_json, error);
 }
 
+ROLLBOX_PUBLIC int rollbox_engine_debug(
+    struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error) {
+    return list(engine, VERB_DEBUG, ret_json, error);
+}
+
 ROLLBOX_PUBLIC int rollbox_sandbox_query(struct rollbox_sandbox *sandbox, enum rollbox_query query,
     char **ret_json, struct rollbox_error *error) {
     switch (query) {

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/disk_upper.h"
@@ -50,6 +51,7 @@ struct op *op_new(
     op->serial = serial;
     op->class = class;
     op->verb = verb;
+    op->since_ns = clock_now_ns();
     op->take.follows_commands = !list_empty(&session->waiting);
     if (verb == VERB_FILES)
         op->files.fd = -EBADF;
@@ -162,6 +164,7 @@ void op_wait(struct op *op, enum op_wait wait) {
         op_lose_track(op);
     }
     op->wait = wait;
+    op->since_ns = clock_now_ns();
     log_at(LOG_DEBUG, "operation",
         ABOUT(.sandbox = about.sandbox, .op = about.op, .wait = op_wait_name(wait)), "waits");
 }

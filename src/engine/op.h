@@ -115,6 +115,7 @@ struct op {
     const struct op_class *class;
     enum protocol_verb verb;
     enum op_wait wait;
+    int64_t since_ns;           /* CLOCK_MONOTONIC: when that wait began */
     bool drops;                 /* processes="drop" */
     char *name;                 /* SNAPSHOT: the new one's; SHOW, VERIFY: of one in the store */
     struct snapshot *from, *to; /* references */

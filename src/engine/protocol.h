@@ -87,7 +87,7 @@ enum protocol_type {
     X(EXPORT, "export") X(RECORD, "record") X(NOTE, "note") \
     X(CLAIM, "claim") X(HIBERNATE, "hibernate") X(WAKE, "wake") \
     X(SHOW, "show") X(VERIFY, "verify") X(EXECS, "execs") \
-    X(STATS, "stats")
+    X(STATS, "stats") X(DEBUG, "debug")
 /* clang-format on */
 
 enum protocol_verb {

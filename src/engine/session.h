@@ -578,4 +578,7 @@ void session_text_processes(struct session *session, struct buf *to);
 void json_add_string(struct buf *to, const void *data,
     size_t length); /* a JSON string; what is not UTF-8 is replaced */
 
+/* debug.c: what is under way, as a JSON object. */
+void debug_dump(struct engine *engine, struct buf *to);
+
 #endif

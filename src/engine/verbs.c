@@ -302,6 +302,11 @@ static int handle_stats(struct call *call) {
     return REPLY_NOW;
 }
 
+static int handle_debug(struct call *call) {
+    debug_dump(call->client->engine, call->reply);
+    return REPLY_NOW;
+}
+
 static int handle_open(struct call *call) {
     buf_printf(call->reply, "{\"name\": \"%s\"}", call->session->name);
     return REPLY_NOW;
@@ -535,6 +540,7 @@ static const struct verb {
 } verbs[VERB_END] = {
     [VERB_CREATE] = { WITHOUT_SANDBOX, handle_create },
     [VERB_LIST] = { WITHOUT_SANDBOX, handle_list },
+    [VERB_DEBUG] = { WITHOUT_SANDBOX, handle_debug },
     [VERB_OPEN] = { 0, handle_open },
     [VERB_INSPECT] = { 0, handle_inspect },
     [VERB_EXECS] = { 0, handle_execs },

@@ -76,3 +76,22 @@ def test_a_wrong_option_is_refused(tmp_path, option, value):
     arguments = [option, value] if option == "--log" else ["--log", "-", option, value]
     done = subprocess.run([f"{binaries()}/rollbox-engine", "--socket", str(tmp_path / "socket"), *arguments], capture_output=True, text=True, timeout=60, env={**os.environ})
     assert done.returncode != 0 and len(done.stderr.splitlines()) == 1 and not (tmp_path / "socket").exists()
+
+
+def test_debug_dump_says_who_waits_for_what(tmp_path):
+    socket = tmp_path / "socket"
+    rollbox = f"{binaries()}/rollbox"
+    environment = {**os.environ, "ROLLBOX_SOCKET": str(socket)}
+    subprocess.run([rollbox, "engine", "start", "--background", "--log", str(tmp_path / "log"), "--log-level", "debug"], env=environment, check=True, capture_output=True, timeout=60)
+    try:
+        with Engine(str(socket)) as engine, Sandbox(engine=engine, name="waiting") as box:
+            box.spawn(["sleep", "1000"])
+            done = subprocess.run([rollbox, "debug", "dump"], env=environment, check=True, capture_output=True, timeout=60)
+            row = [row for row in json.loads(done.stdout)["sandboxes"] if row["sandbox"] == "waiting"][0]
+            assert row["state"] == "live" and row["box"] == "ready" and row["ops"] == []
+            assert [command["state"] for command in row["commands"]] == ["running"] and row["commands"][0]["since_ms"] >= 0
+            box.snapshot()
+    finally:
+        subprocess.run([rollbox, "engine", "stop"], env=environment, check=True, timeout=60)
+    waits = [line for line in lines(tmp_path / "log") if "sandbox=waiting op=snapshot wait=" in line]
+    assert [line for line in waits if "wait=dump " in line]

@@ -294,6 +294,7 @@ _SIGNATURES: dict[str, Any] = {
     "rollbox_record": (ctypes.c_int, [_P, ctypes.POINTER(RecordOptions), _TEXT, _ERROR]),
     "rollbox_sandbox_list": (ctypes.c_int, [_P, _TEXT, _ERROR]),
     "rollbox_sandbox_stats": (ctypes.c_int, [_P, _TEXT, _ERROR]),
+    "rollbox_engine_debug": (ctypes.c_int, [_P, _TEXT, _ERROR]),
     "rollbox_sandbox_query": (ctypes.c_int, [_P, ctypes.c_int, _TEXT, _ERROR]),
     "rollbox_pause": (ctypes.c_int, [_P, _ERROR]),
     "rollbox_resume": (ctypes.c_int, [_P, _ERROR]),
