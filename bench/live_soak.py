@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import random
+import re
 import select
 import sys
 import time
@@ -231,20 +232,53 @@ def growth(engine: Any, warm_up: int, rounds: int) -> Dict[str, Any]:
 def page(results: Dict[str, Any]) -> str:
     rows = [(name, row) for name, row in results["programs"].items() if "rounds" in row]
     total = sum(row["rounds"] for _, row in rows)
-    lines = ["# The corpus of live states", "", "Written by `make soak` (bench/live_soak.py); do not edit.", "",
-             f"{results['when']}, Linux {results['kernel']}, run by {results['by']}. Each program (tests/integration/live_corpus.py) was snapshotted at random moments, every other one while it worked; the copy and the program itself then looked at all of "
-             f"their state. A tenth of the copies were copied again. {total} moments, {sum(len(row['wrong']) for _, row in rows)} of them wrong.", "",
-             "| program | moments | as they were | refused, and why |", "|---|---|---|---|"]
+    wrong = sum(len(row["wrong"]) for _, row in rows)
+    lines = [
+        "# Snapshots of running programs: test corpus",
+        "",
+        "`make soak` (bench/live_soak.py) writes this page; do not edit it.",
+        "",
+        f"Date: {results['when']}. Kernel: Linux {results['kernel']}. Run by {results['by']}.",
+        "",
+        "Each program of `tests/integration/live_corpus.py` was snapshotted at random moments, every other time while it",
+        "computed. Then the copy and the program itself checked all of their state. A tenth of the copies were copied again.",
+        "",
+        f"**{total} snapshots, {wrong} of them wrong.** *Intact* counts copies with the state of their origin. *Refused*",
+        "counts snapshots that rollbox rejected; the reasons are below. [checkpoint-limits.md](checkpoint-limits.md) lists",
+        "all reasons.",
+        "",
+        "| program | snapshots | intact | refused |",
+        "|---|---|---|---|",
+    ]
     for name, row in results["programs"].items():
         if "rounds" not in row:
-            lines.append(f"| {name} |  |  | not run: {row['absent']} |")
+            lines.append(f"| {name} | not run: {row['absent']} | | |")
             continue
-        refused = "; ".join(f"{n}: {why}" for why, n in row["refused"].items())
-        lines.append(f"| {name} | {row['rounds']} | {row['rounds'] - sum(row['refused'].values()) - len(row['wrong'])} | {refused} |")
+        refused = sum(row["refused"].values())
+        intact = row["rounds"] - refused - len(row["wrong"])
+        lines.append(f"| {name} | {row['rounds']} | {intact} | {refused or ''} |")
+    lines += ["", "## Refused snapshots", "", "| program | times | reason |", "|---|---|---|"]
+    for name, row in rows:
+        for why, times in row["refused"].items():
+            lines.append(f"| {name} | {times} | {re.sub(r'socket:.[0-9]+.: ', '', why)} |")
     diverging, grown = results["diverging"], results["growth"]
-    lines += ["", f"{diverging['forks']} forks of one snapshot, {diverging['at_once']} alive at once, each told something else: {len(diverging['wrong'])} were not what they had been told.", "",
-              f"{grown['rounds']} rounds of two forks and a reset, {len(grown['wrong'])} wrong, in {grown['seconds']:.0f} s:", "", "| what | before | after | may grow by |  |", "|---|---|---|---|---|"]
-    lines += [f"| {name} | {entry['before']} | {entry['after']} | {entry['allowed']} | {'no growth' if entry['ok'] else '**GROWS**'} |" for name, entry in grown["measures"].items()]
+    lines += [
+        "",
+        "## Forks that diverge",
+        "",
+        f"{diverging['forks']} forks of one snapshot, {diverging['at_once']} alive at once, each got different input.",
+        f"{len(diverging['wrong'])} of them had a wrong state afterwards.",
+        "",
+        "## Resource growth",
+        "",
+        f"{grown['rounds']} rounds of two forks and a reset, {len(grown['wrong'])} wrong, in {grown['seconds']:.0f} s:",
+        "",
+        "| resource | before | after | allowed growth | result |",
+        "|---|---|---|---|---|",
+    ]
+    for name, entry in grown["measures"].items():
+        verdict = "no growth" if entry["ok"] else "**GROWS**"
+        lines.append(f"| {name} | {entry['before']} | {entry['after']} | {entry['allowed']} | {verdict} |")
     return "\n".join(lines) + "\n"
 
 

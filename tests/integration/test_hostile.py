@@ -1053,7 +1053,7 @@ def test_disks_and_swap_of_the_host_are_hidden(caller):
 def abstract_sockets_can_be_held(net):
     if net == "host" and "landlock" in os.environ.get("ROLLBOX_KFEAT", ""):
         pytest.skip(
-            "without Landlock's scopes (before kernel 6.12) net host includes the host's abstract sockets: docs/explanation/security.md"
+            "without Landlock's scopes (before kernel 6.12) net host includes the host's abstract sockets: docs/reference/security-limits.md"
         )
 
 
@@ -1182,7 +1182,7 @@ def test_host_unix_sockets_unreachable(caller):
             if not flags:
                 assert result.stdout == "", result.told
         if result.stdout:
-            pytest.xfail("a socket file below a readable grant can be connected to: documented in docs/explanation/security.md")
+            pytest.xfail("a socket file below a readable grant can be connected to: documented in docs/reference/security-limits.md")
 
 
 def test_parallel_runs_are_isolated(caller):

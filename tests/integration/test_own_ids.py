@@ -106,7 +106,7 @@ def test_every_sandbox_has_an_id_of_its_own(engine):
 
 @pytest.mark.parametrize("key", ["fs_writable", "fs_shared", "disk_at"])
 def test_sandboxes_that_share_an_id_are_of_one_policy(engine, key, tmp_path):
-    """What of the host they own is mounted once, for one id (docs/explanation/security.md); a policy that differs in a word has another."""
+    """What of the host they own is mounted once, for one id (docs/reference/security-limits.md); a policy that differs in a word has another."""
     tmp_path.chmod(0o755)
     more = {key: "store" if key == "disk_at" else [str(tmp_path)]}
     boxes = [Sandbox(Policy(hostname=name, **more), engine=engine) for name in ("one", "one", "other")]

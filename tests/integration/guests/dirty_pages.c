@@ -240,7 +240,7 @@ static void change(void) {
         break;
     case 3:
         if (!slot->is_file) /* what a copy has of a file's that was changed is memory without it,
-                               and goes back to zeros (docs/reference/image-format.md) */
+                               and goes back to zeros (docs/reference/checkpoint-limits.md) */
             madvise(at, length, MADV_DONTNEED);
         break;
     case 4:
