@@ -14,8 +14,8 @@
 #include "base/error.h"
 #include "base/fd.h"
 
-#define MAX_KEPT_BACK (64u << 10) /* buffered pages; a larger buffer costs page faults of its own  \
-                                   */
+/* Buffered pages; a larger buffer costs page faults of its own. */
+#define MAX_KEPT_BACK (64u << 10)
 
 int dump_refuse(struct dump *c, int error_number, const char *format, ...) {
     enum rollbox_error_code code = error_number == ENOTSUP

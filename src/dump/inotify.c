@@ -27,15 +27,15 @@
 #include "dump/internal.h"
 #include "sys/syscalls.h"
 
-#define MAX_ENTRIES 200000u /* limit for all watches together: the processes are paused meanwhile  \
-                             */
+/* Limit for all watches together: the processes are paused meanwhile. */
+#define MAX_ENTRIES 200000u
 #define MAX_DEPTH 64
 #define MAX_PLACE 4096   /* limit of a path; longer ones are not found */
 #define MAX_HANDLE 128   /* MAX_HANDLE_SZ */
 #define WEAK_HANDLE 0x81 /* FILEID_INO64_GEN, of file systems without handles of their own */
-#define ANY_INODE                                                                                  \
-    0x200 /* AT_HANDLE_FID: the kernel's identifier, also of file systems that cannot open a       \
-             handle; Linux 6.5 */
+/* AT_HANDLE_FID: the kernel's identifier, also of file systems that cannot open a handle; Linux
+ * 6.5. */
+#define ANY_INODE 0x200
 
 struct watch {
     struct image_watch image;           /* path 0: not found yet */

@@ -64,8 +64,8 @@ int memory_each_private(struct dump *c, struct dump_process *s,
     int (*call)(void *data, uint64_t start, uint64_t end), void *data);
 
 /* pages.c: a buffer of CHUNK_PAGES pages that all files here share for a short time. */
-#define CHUNK_PAGES 64u /* the kernel allocates it page by page, and it fits a processor's cache   \
-                         */
+/* The kernel allocates it page by page, and it fits a processor's cache. */
+#define CHUNK_PAGES 64u
 char *pages_chunk(void);
 ssize_t pages_read(const struct dump_process *s, uint64_t address, char *to, size_t length);
 int pages_save(struct dump *c, const struct dump_process *s, size_t first_run, uint64_t address,

@@ -28,15 +28,13 @@
 
 #define MAX_ROUNDS 200
 #define MAX_WAITS 1000
-#define POLLS                                                                                      \
-    150 /* a thread that waits for input stops within this; sleeping in between would take longer  \
-         */
+/* A thread that waits for input stops within this; sleeping in between would take longer. */
+#define POLLS 150
 #define WAIT_NS 50000
 #define HOLD_WAITS 500 /* for a thread that stops by itself: some 25 ms */
 #define GIVE_BACK_WAITS 16
-#define DEEP_WAITS                                                                                 \
-    40 /* a vfork child executes its program within this time, unless it was stopped before that   \
-        */
+/* A vfork child executes its program within this time, unless it was stopped before that. */
+#define DEEP_WAITS 40
 #define VFORK_TRIES 20
 #define VFORK_NS 1000000
 #define ON_ITS_WAY_TRIES 500
@@ -651,9 +649,9 @@ static int refuse_left_out(struct dump *c) {
     return 0;
 }
 
-#define INIT_BESIDES                                                                               \
-    32 /* for init and the processes that it starts: a group has room for as many more             \
-          (INIT_PROCESSES in engine/cgroup_lease.c) */
+/* For init and the processes that it starts: a group has room for as many more (INIT_PROCESSES
+ * in engine/cgroup_lease.c). */
+#define INIT_BESIDES 32
 
 /*
  * During a restore all processes exist at once, zombies and ghosts included. A ghost was not

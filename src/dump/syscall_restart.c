@@ -36,9 +36,9 @@
 #define HIGHEST_CALL 1023u
 #define LOOKS 50        /* per thread */
 #define MAX_LOOKS 2000u /* per dump, because the guest decides how many threads there are */
-#define LOOK_NS                                                                                    \
-    20000 /* from the first to the second, then doubled: on a busy machine it takes the thread a   \
-             while to return to its wait, */
+/* From the first to the second, then doubled: on a busy machine it takes the thread a while to
+ * return to its wait, */
+#define LOOK_NS 20000
 #define LAST_LOOK_NS 1280000 /* and it must not be stopped before */
 #define LOWEST_ADDRESS 4096u
 

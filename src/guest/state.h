@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What init knows of the sandbox without looking: what runs, and what stands still. Plain state,
- * below all that acts on it; the file that sets it is named beside it. Other files ask by the
- * functions.
+ * Init's state of the sandbox: running commands, and whether processes are paused. It is plain data
+ * below all code that acts on it. The file that sets each variable is named beside it; other files
+ * use the functions.
  */
 #ifndef ROLLBOX_GUEST_STATE_H
 #define ROLLBOX_GUEST_STATE_H
@@ -13,7 +13,8 @@
 
 #define COMMAND_MAX_AGENTS 64
 
-/* command.c: how many commands run, and the agents, children of init's own program. */
+/* command.c: the number of running commands, and the agents, children that run init's own
+ * program. */
 extern size_t state_commands;
 extern pid_t state_agents[COMMAND_MAX_AGENTS];
 extern size_t state_n_agents;
@@ -22,17 +23,17 @@ bool command_is_agent(pid_t pid);
 void command_agents_resume(void);
 extern bool command_in_session;
 
-/* reaper.c: every process was stopped. */
+/* reaper.c: all processes are paused. */
 extern bool state_is_frozen;
 bool tree_is_frozen(void);
 
-/* quiesce.c: the socket of a capturer, while processes stand for it; -1. */
+/* quiesce.c: the socket of a dump worker while processes are stopped for it; -1. */
 extern int state_capturer;
 bool quiesce_is(void);
 int quiesce_socket(void); /* -1: there is none */
 
-/* Calls back for each entry of a directory, one of /proc, whose name is a number, until that
- * returns false. 0 (1 if it did) or -errno. */
+/* Calls back for each entry with a numeric name in a directory of /proc, until that returns false.
+ * 0 (1 if it did) or -errno. */
 int tree_each_number(int directory, bool (*call)(void *data, pid_t number), void *data);
 
 #endif

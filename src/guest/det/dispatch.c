@@ -100,9 +100,8 @@ static void put_in_order(const struct plan *plan, const struct seccomp_notif *qu
 
 /* Of the program of questions, with an address in place of PLAN_LOADER_UNKNOWN; none: the plan's
  * own serves. */
-#define LOADER_HIGH                                                                                \
-    0x7fff /* the high half of addresses where it is, and no program that is not told where to be  \
-              by it */
+/* The high half of addresses where it is, and no program that is not told where to be by it. */
+#define LOADER_HIGH 0x7fff
 static struct sock_filter learned[PLAN_MAX_QUESTIONS];
 static bool has_learned;
 

@@ -89,9 +89,8 @@
     (AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH | AT_NO_AUTOMOUNT | 0x6000 /* AT_STATX_SYNC_TYPE */)
 
 #define MAX_NUMBERED 64
-#define FIRST_NUMBER                                                                               \
-    0xfffffu /* minor ones, downwards: the kernel gives the lowest that is free                    \
-              */
+/* Minor ones, downwards: the kernel gives the lowest that is free. */
+#define FIRST_NUMBER 0xfffffu
 
 #define PROC_ROOT 1
 #define PROC_NO_PROCESS 0xf0000000ull /* from there on, numbers of what is no process' */

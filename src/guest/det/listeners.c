@@ -11,9 +11,9 @@
 #include "sys/syscalls.h"
 
 #define NEW_LISTENER 8u
-#define WAIT_KILLABLE                                                                              \
-    32u /* 5.19: once we have received a question only death takes it back: else a signal would    \
-           ask twice, and draw twice */
+/* 5.19: once we have received a question only death takes it back: else a signal would ask
+ * twice, and draw twice. */
+#define WAIT_KILLABLE 32u
 #define SYNC_WAKE_UP_FLAG 1
 #define SET_FLAGS_REQUEST _IOW('!', 4, uint64_t) /* SECCOMP_IOCTL_NOTIF_SET_FLAGS, 6.6 */
 #define ALL_THREADS 17u /* TSYNC, TSYNC_ESRCH: it may be with NEW_LISTENER */

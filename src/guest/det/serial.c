@@ -50,9 +50,9 @@
 #define FIRST_PAUSE_NS 20000 /* between looks: doubled each time */
 #define LAST_PAUSE_NS 2000000
 #define PAUSE_BY_COST 2
-#define BUSY_STEP_NS                                                                               \
-    50000000ll /* with somebody who does not ask: how long another one may take to its next call;  \
-                  and how often it is looked whether that is over */
+/* With somebody who does not ask: how long another one may take to its next call; and how often
+ * it is looked whether that is over. */
+#define BUSY_STEP_NS 50000000ll
 #define MAX_CPUS 1024
 #define THREAD_FLAG 0x00010000
 

@@ -11,9 +11,8 @@
 
 #include "guest/internal.h"
 
-#define SERIAL_PATIENCE_NS                                                                         \
-    10000000000ll /* how long somebody may go on without asking, before others do beside it: by    \
-                     the real clock */
+/* How long somebody may go on without asking, before others do beside it: by the real clock. */
+#define SERIAL_PATIENCE_NS 10000000000ll
 
 struct seccomp_notif;
 

@@ -46,13 +46,13 @@
 #define LAST_PAUSE_NS 2000000ll
 #define LAST_PAUSE_OUTSIDE_NS 100000000ll
 #define PAUSE_BY_COST 20 /* and never so short that looking takes more than a twentieth */
-#define MANY_JUMPS                                                                                 \
-    200000 /* of a sandbox that nobody has asked anything of meanwhile; from there on a pause goes \
-              with each */
+/* Of a sandbox that nobody has asked anything of meanwhile; from there on a pause goes with
+ * each. */
+#define MANY_JUMPS 200000
 #define PAUSE_OF_MANY_NS 1000000ll
-#define BUSY_NS                                                                                    \
-    5000000000ll /* so often it is looked whether somebody runs; who is found running all the time \
-                    for as long as that is busy, */
+/* So often it is looked whether somebody runs; who is found running all the time for as long as
+ * that is busy, */
+#define BUSY_NS 5000000000ll
 #define BUSY_STEP_NS                                                                               \
     50000000ll /* when found by looks that are so far apart; then the clock is moved with each */
 

@@ -51,9 +51,9 @@
 #define PURGE_TICK_NS 100000000ll
 #define FIRST_ASIDE_NS                                                                             \
     50000 /* until the next look at a thread that was seen running: doubled each time */
-#define SHORT_NS                                                                                   \
-    20000000ll /* what waits less than this and sees no rest in that time is a hint to a           \
-                  scheduler: the clock does not move for it */
+/* What waits less than this and sees no rest in that time is a hint to a scheduler: the clock
+ * does not move for it. */
+#define SHORT_NS 20000000ll
 #define SAME_NS 1000000ll /* deadlines that are no further apart are one */
 #define MS_NS 1000000ll
 #define MAX_POLLED 32 /* descriptors of a wait that is held for them */

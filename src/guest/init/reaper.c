@@ -44,9 +44,9 @@
 #define LATE_ROUND 60       /* of pausing: after most of 10 ms */
 #define TICK_NS 100000
 #define FREEZE_NS 2000000000ll /* after all were signalled */
-#define POLITE_NS                                                                                  \
-    100000000ll /* guests that keep the processors busy can delay init, so that a round takes a    \
-                   tenth of a second; then init stops all of them first */
+/* Guests that keep the processors busy can delay init, so that a round takes a tenth of a
+ * second; then init stops all of them first. */
+#define POLITE_NS 100000000ll
 #define MAX_THEIRS 1024
 #define MAX_LOOKS 4096 /* in addition to the census */
 

@@ -33,9 +33,8 @@
             ~(uint64_t)(IMAGE_PAGE - 1))
 #    define HUGE 0x200000ull
 #    define LEAST_PACKED 0x10000ull /* moving less is not worth it */
-#    define MAX_GAPS                                                                               \
-        8 /* an eighth of memory without a whole large page, because each copy has that much more  \
-           */
+/* An eighth of memory without a whole large page, because each copy has that much more. */
+#    define MAX_GAPS 8
 #    define GUARD 0x200000ull /* below an area that grows downwards */
 #    define COMMANDS_BESIDES                                                                       \
         32 /* in addition to the policy's processes: INIT_PROCESSES of engine/cgroup_lease.c */

@@ -38,13 +38,12 @@
 
 #    define STREAMS 4
 #    define OFD_SETLK 37 /* F_OFD_SETLK */
-#    define COMMAND_SOCKET                                                                         \
-        10 /* for the start of a command: clear of its streams, but not so high that the           \
-              descriptor table grows, which /proc would show */
+/* For the start of a command: clear of its streams, but not so high that the descriptor table
+ * grows, which /proc would show. */
+#    define COMMAND_SOCKET 10
 #    define HIGH 32
-#    define FAULT_AROUND                                                                           \
-        65536u /* the most that a read fault maps of a file, by the kernel's default               \
-                  (fault_around_bytes) */
+/* The most that a read fault maps of a file, by the kernel's default (fault_around_bytes). */
+#    define FAULT_AROUND 65536u
 #    define KEPT 4
 #    define MAX_TIMER_IDS 100000
 #    define MAX_ASKED 256 /* instructions; policy/determinism.c never makes more */

@@ -35,9 +35,9 @@
 
 #    define STREAMS 4
 #    define FDS_AT_ONCE 32
-#    define REST_NS                                                                                \
-        120000000ll /* by then, the last of a hundred processes that are made at once has          \
-                       answered; and before the engine checks (CHECKPOINT_REST_NS) */
+/* By then, the last of a hundred processes that are made at once has answered; and before the
+ * engine checks (CHECKPOINT_REST_NS). */
+#    define REST_NS 120000000ll
 
 static pid_t keeper;  /* the pid keeper */
 static pid_t command; /* the single process of a command's image; 0: none, or it runs already */

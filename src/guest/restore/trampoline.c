@@ -20,9 +20,9 @@
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
 
-#    define HWCAP2_BASES                                                                           \
-        2 /* HWCAP2_FSGSBASE: the processor lets programs set FS and GS themselves, so no system   \
-             call is needed that a filter would send to init */
+/* HWCAP2_FSGSBASE: the processor lets programs set FS and GS themselves, so no system call is
+ * needed that a filter would send to init. */
+#    define HWCAP2_BASES 2
 
 #    define TEXT(x) #    x
 #    define PLACE(x) TEXT(x)
