@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading a file beside other work.
+ * Reading a file in parallel to other work.
  *
- * /proc/PID/smaps takes the kernel as long as there is of the process' memory, and it is read while
- * that stands still. A child in our memory, with our descriptors, reads it on another processor, if
- * there is one. It makes system calls alone, and such as leave errno, which is ours as well.
+ * The kernel needs time in proportion to a process's memory to produce /proc/PID/smaps, and the
+ * process is paused meanwhile. A child that shares the worker's memory and descriptors reads the
+ * file, on another processor if there is one. The child makes raw system calls only, because errno
+ * is shared as well.
  */
 #include <sched.h>
 #include <signal.h>
@@ -19,14 +20,14 @@
 #include "dump/internal.h"
 #include "sys/syscalls.h"
 
-#define ROOM (1u << 20) /* what is longer is read again, as it otherwise would be */
+#define ROOM (1u << 20) /* a longer file is read again, without a child */
 
 static struct {
-    pid_t pid; /* 0: nobody reads */
+    pid_t pid; /* 0: no child */
     const struct dump_process *of;
     int fd;
     char *memory;
-    size_t length; /* 0: it could not be read, or not all of it */
+    size_t length; /* 0: the file was not read completely */
     volatile bool has_begun;
     _Alignas(16) char stack[8192];
 } aside = { .fd = -EBADF };
@@ -48,8 +49,8 @@ read_it(void *unused) {
     return 0;
 }
 
-/* Where we are not: schedulers that would rather keep processors idle leave it here, and it is in
- * our way. */
+/* Binds the child to the other processors. Some schedulers prefer to keep processors idle and would
+ * leave the child on this one, where it delays the worker. */
 static void send_away(pid_t pid) {
     const int cpu = sched_getcpu();
     cpu_set_t others;
@@ -61,7 +62,8 @@ static void send_away(pid_t pid) {
         (void)sched_setaffinity(pid, sizeof others, &others);
 }
 
-/* It waits for a processor that others have, and we are about to wait for it. */
+/* If the child still waits for a busy processor, it is moved here, because the worker is about to
+ * wait for it. */
 static void call_back(pid_t pid) {
     cpu_set_t here;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lowest of a capture's files: refusals in words, reading of /proc, and adding to the tables
- * and pages of the image. */
+/* The basis of a dump: refusals with a reason, reading of /proc, and adding to the tables and pages
+ * of the image. */
 #include "dump/context.h"
 
 #include <errno.h>
@@ -14,8 +14,8 @@
 #include "base/error.h"
 #include "base/fd.h"
 
-#define MAX_KEPT_BACK                                                                              \
-    (64u << 10) /* of pages, on their way to the file: each of ours has to be made, too */
+/* Buffered pages; a larger buffer costs page faults of its own. */
+#define MAX_KEPT_BACK (64u << 10)
 
 int dump_refuse(struct dump *c, int error_number, const char *format, ...) {
     enum rollbox_error_code code = error_number == ENOTSUP

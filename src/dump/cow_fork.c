@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Twins.
+ * Copy-on-write forks.
  *
- * To copy the memory of a process takes as long as there is of it. So that it need not stand for
- * that, it is made to fork: the child has its memory as it was, page by page shared until one of
- * them writes to it, and is what is copied, while the process goes on. A twin stands from its birth
- * to its end and has no descriptors, so nothing that the process closes, or leaves when it ends,
- * stays open for it. It is a child that sends no signal when it ends and that nobody finds who does
- * not wait for clones; its end is collected in the process' name, for which that stands once more,
- * for a moment. It may be another program by then, and where that is one in which no calls can be
- * made, the end is left to lie.
+ * Copying memory takes time proportional to its size. To keep the pause short, the dump worker
+ * makes the paused process fork, resumes it, and dumps the memory of the child. The kernel shares
+ * the pages of the two until one of them writes.
  *
- * What a twin takes counts for the sandbox: there is one where that much more memory may be had.
- * Should a process end while it has one, the twin becomes a child of the main process of its
- * command, as other orphans do, which may come to know of its end; so those below a main process,
- * which end more often, have twins only where the copying would take long. Else, and where the
- * kernel refuses, the process stands until it is copied.
+ * The child never runs. It has no descriptors, so a pipe or file that the process closes later does
+ * not stay open because of it. It sends no signal when it ends, and only a wait for clones
+ * (__WCLONE) finds it, so the guest does not notice it. To collect the child at the end, the
+ * process has to be paused once more and made to call wait4. If the process has become another
+ * program by then, in which no calls can be made, the child remains a zombie.
+ *
+ * The child's memory counts against the limit of the sandbox, so a fork is made only where that
+ * much memory is left. If the process ends before its child is collected, the child passes to the
+ * main process of the command like any orphan, and that process may notice it. Processes below a
+ * main process end more often, so they get a fork only where copying would take long. Without a
+ * fork, also because the kernel refused it, the process stays paused until its memory is copied.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +31,7 @@
 #include "dump/internal.h"
 #include "sys/proc.h"
 
-/* What has less memory is copied faster than forked. */
+/* Copying less memory than this is faster than a fork. */
 #define LEAST_OF_MAIN (1u << 20)
 #define LEAST_BELOW (64u << 20)
 #define COLLECT_TRIES 3
@@ -54,14 +55,14 @@ static unsigned long pages_mapped(int proc) {
     return strtoul(text, NULL, 10);
 }
 
-/* Areas that forks do not have (MADV_DONTFORK) are missing in it. */
+/* A fork lacks the areas with MADV_DONTFORK. Then it cannot stand for the process. */
 static bool has_all(const struct dump_process *s, const struct pages *twin) {
     unsigned long n = pages_mapped(twin->proc);
 
     return n && n == pages_mapped(s->proc);
 }
 
-/* Files in memory are not counted here: so it is half of what may be had otherwise. */
+/* The usage does not include files in memory, so only a part of the remaining limit is used. */
 void cow_fork_plan(struct dump *c) {
     const uint64_t limit = c->options->memory_limit;
     struct proc_usage usage;
@@ -107,10 +108,10 @@ static void collect_pages(const struct dump_process *s, struct trace *trace) {
         trace, &s->tools, SYS_wait4, arguments, ARRAY_SIZE(arguments), NULL, 0, &result);
 }
 
-/* What was looked at when it was captured may be otherwise since. */
+/* The process ran since it was dumped, so everything that a call depends on is read again. */
 static bool may_call(struct dump *c, struct dump_process *s, const struct trace *trace) {
     close_fd(&s->tools.memory);
-    buf_done(&s->status); /* which may have failed to grow */
+    buf_done(&s->status); /* it may have failed to grow */
     buf_done(&s->maps);
     s->tools = (struct trace_tools){ .memory = openat(s->proc, "mem", O_RDWR | O_CLOEXEC) };
     return s->tools.memory >= 0 && dump_read(c, s, "status", &s->status) == 0 &&
@@ -132,7 +133,7 @@ static void collect_late(struct dump *c, struct dump_process *s) {
     }
 }
 
-/* One that ended in a call is collected already, and its number may be another's by now. */
+/* A fork that ended in a call is collected already, and its pid may be in use again. */
 static bool is_ours(pid_t pid) {
     siginfo_t info;
 

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which pages were written to.
+ * Dirty tracking: which pages were written to since the parent image.
  *
- * The second time that one is captured, most of a process' memory is as it was the first time. The
- * kernel notes in a page's entry that it was written to, where a userfaultfd of the process' covers
- * it (UFFD_FEATURE_WP_ASYNC, Linux 6.7): the page is protected once, the first write takes the
- * protection away, and nobody is asked. /proc/PID/pagemap tells (PAGEMAP_SCAN). What is moved,
- * mapped anew or was never covered is written to as well, by that; so nothing here has to be right
- * for a copy to be. Whoever may look at that could tell the kernel as well that nothing was written
- * to: no guest may (PAGEMAP_SCAN, policy/filter.c).
+ * Between two dumps of a process, most of its memory does not change. A userfaultfd with
+ * asynchronous write protection (UFFD_FEATURE_WP_ASYNC, Linux 6.7) makes the kernel track writes:
+ * each page is protected once, the first write removes the protection without notifying anybody,
+ * and PAGEMAP_SCAN on /proc/PID/pagemap reports the pages without protection. Memory that was
+ * moved, mapped again or never registered counts as written to, so an error can only make an image
+ * larger. PAGEMAP_SCAN can also set the protection again and so hide a write. The seccomp filter
+ * denies it to guests (policy/filter.c).
  *
- * A process makes its userfaultfd itself, in a call that its filter leaves to a tracer, and which
- * it has no other way to make. It has none of it in its descriptors after. It is lost with the last
- * descriptor, and with a new program: all counts as written to then.
+ * The process has to create the userfaultfd itself. The dump worker makes it do so, by a system
+ * call that the filter passes to a tracer and that the guest cannot make by another way. The
+ * descriptor is moved to the engine and closed in the process. Tracking ends when the last
+ * descriptor is closed and when the process executes a new program. All pages count as written to
+ * then.
  */
 #include <errno.h>
 #include <linux/userfaultfd.h>
@@ -31,11 +33,12 @@
 #include "sys/syscalls.h"
 
 #define REGIONS 512u
-#define MAX_WRITTEN 4096u /* pages: more are copied faster while the process goes on */
-#define MIN_MAX 512u      /* so many may be, however little it has */
+#define MAX_WRITTEN 4096u /* pages; more are copied faster after the process has resumed */
+#define MIN_MAX 512u      /* this many are always allowed */
 #define THERE (PAGE_IS_PRESENT | PAGE_IS_SWAPPED)
 
-/* Whose they are, where only the base says. */
+/* Trackers with an index in place of a pid belong to the processes of the parent image, in
+ * order. */
 static void number_trackers(struct dump *c) {
     const struct image *it = image_header(c->base, c->base_length);
     const struct image_process *processes =
@@ -78,8 +81,8 @@ static const struct image_process *process_before(
                : NULL;
 }
 
-/* All pages that there are, and of those in what is tracked whether they were written to. -errno:
- * nobody knows. */
+/* Finds all pages that exist and, for tracked memory, whether they were written to. -errno:
+ * unknown. */
 static int find_pages(
     struct dump_process *s, uint64_t max_written, uint64_t *ret_tracked, uint64_t *ret_written) {
     struct uapi_page_region found[REGIONS];
@@ -110,8 +113,8 @@ static int find_pages(
     return buf_failed(&s->pages_there) ? -ENOMEM : 0;
 }
 
-/* What is there and is in nothing that is tracked is new: mapped since, of another program, or of a
- * process that had this number before. */
+/* A page outside of tracked memory is new: it was mapped since, or belongs to another program, or
+ * to a new process with the same pid. */
 bool dirty_pages_has_few(struct dump *c, struct dump_process *s) {
     const struct image *it = image_header(c->base, c->base_length);
     const struct image_process *before = process_before(c, s);
@@ -148,7 +151,7 @@ static enum dirty_pages_since what_became(uint64_t categories) {
                                            : DIRTY_PAGES_WRITTEN;
 }
 
-/* As found before. */
+/* From the result of find_pages(). */
 static int each_found(
     const struct dump_process *s, uint64_t start, uint64_t end, track_call *call, void *data) {
     const struct uapi_page_region *regions = (const void *)s->pages_there.data;
@@ -171,7 +174,7 @@ static int each_found(
     return r;
 }
 
-/* Of a file's, which are its own takes a look at each page. */
+/* For a file mapping, the kernel has to inspect each page to tell whether it is a private copy. */
 static int each_of_file(
     const struct dump_process *s, uint64_t start, uint64_t end, track_call *call, void *data) {
     struct uapi_page_region found[REGIONS];
@@ -201,7 +204,7 @@ int dirty_pages_each(const struct dump_process *s, uint64_t start, uint64_t end,
     return start >= end ? 0 : (is_file ? each_of_file : each_found)(s, start, end, call, data);
 }
 
-/* In parts, as the base has them. What it has not was zero, and is. */
+/* Split by the runs of the parent image. A page that it does not have was zero and still is. */
 int dirty_pages_keep(
     struct dump *c, const struct image_area *before, uint64_t address, uint64_t n) {
     const struct image_run *runs =
@@ -232,8 +235,8 @@ int dirty_pages_keep(
 
 /* ---- from here on ---- */
 
-/* It may be of memory that nobody has any more: of a program before this one, or of a process that
- * had this number before. To take a protection away does no harm. */
+/* The tracked memory may be gone: the process has executed another program, or its pid belongs to a
+ * new process. Removing a write protection is harmless. */
 static bool is_in_use(int tracker) {
     struct uffdio_writeprotect look = { .range = { IMAGE_LOWEST, IMAGE_PAGE } };
 
@@ -247,8 +250,7 @@ static int tracker_of(const struct dump *c, uint32_t pid) {
     return -1;
 }
 
-/* In the process, which has it among its descriptors for the moment: nothing of it runs meanwhile.
- */
+/* The process has the descriptor for a moment. None of its threads runs meanwhile. */
 static int make_tracker(struct dump *c, struct dump_process *s) {
     const uint64_t flags = O_CLOEXEC | UAPI_UFFD_USER_MODE_ONLY;
     struct uffdio_api api = { .api = UFFD_API, .features = UAPI_UFFD_FEATURE_WP_ASYNC };
@@ -270,8 +272,8 @@ static int make_tracker(struct dump *c, struct dump_process *s) {
     return fd;
 }
 
-/* Those that it has, as one. The kernel refuses some kinds of memory, and then what was to be
- * covered with them. */
+/* Registers adjacent areas at once. The kernel refuses some kinds of memory. The range that
+ * contains them then stays untracked. */
 static void cover_range(int tracker, uint64_t start, uint64_t end) {
     struct uffdio_register range = { .range = { start, end - start },
         .mode = UFFDIO_REGISTER_MODE_WP };
@@ -282,7 +284,7 @@ static void cover_range(int tracker, uint64_t start, uint64_t end) {
 
 struct covering {
     int tracker;
-    uint64_t start, end; /* not covered yet */
+    uint64_t start, end; /* not registered yet */
 };
 
 static int cover_area(void *data, uint64_t start, uint64_t end) {
@@ -337,7 +339,7 @@ void dirty_pages_start(struct dump *c) {
         drop_trackers(c);
 }
 
-/* An addition has its place among regions, beside what there is of the base by then. */
+/* An incremental image is loaded between these addresses, beside the parent image. */
 static bool are_elsewhere(const struct image_area *areas, uint64_t n) {
     for (uint64_t i = 0; i < n; i++)
         if (areas[i].start < IMAGE_REGIONS_END && areas[i].end > IMAGE_REGIONS)
@@ -365,8 +367,8 @@ static bool is_there_yet(
                    st.st_mtim.tv_nsec == was->mtime_ns));
 }
 
-/* Who is prepared from the base maps the files that it had then, those that it has not any more as
- * well. */
+/* A zygote of the parent image maps the files of that image, also those that the process has
+ * unmapped since. So all of them must still be there. */
 static bool are_files_there(struct dump *c, const struct image_process *before,
     const struct image_process *now, uint32_t index) {
     const struct image_area *was = image_table(image_header(c->base, c->base_length), c->base,

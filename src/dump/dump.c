@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a sandbox to its image: dump.h. The order of the work, and the file that comes of it. */
+/* Dumping the processes of a sandbox into a process image (dump.h): the order of the steps, and the
+ * layout of the file that they write. */
 #include "dump/dump.h"
 
 #include <dirent.h>
@@ -21,7 +22,7 @@
 #define MAX_TRIES 2000
 #define TRY_AGAIN_NS 500000
 #define PROGRESS_STEP(length)                                                                      \
-    MAX((length) / 64, (uint64_t)1 << 20) /* so that all that is told has room in a socket */
+    MAX((length) / 64, (uint64_t)1 << 20) /* a socket buffer has room for all reports */
 
 /* ---- the file ---- */
 
@@ -36,8 +37,7 @@ static struct image_part place_table(const struct buf *table, size_t entry_size,
     for (type *entry = (void *)(c)->buf.data, *end_ = (void *)((c)->buf.data + (c)->buf.length);   \
          entry < end_; entry++)
 
-/* What is named by a place among the blobs and texts is so by its place in the file from here on.
- */
+/* Offsets into the blobs and texts become offsets into the file. */
 static void relocate_tables(struct dump *c, uint64_t blobs, uint64_t texts) {
     for_table(c, processes, struct image_process, p) {
         p->auxv += blobs;
@@ -60,7 +60,7 @@ static void relocate_tables(struct dump *c, uint64_t blobs, uint64_t texts) {
     }
 }
 
-/* The next of what follows the pages. */
+/* Appends one part after the pages, with padding up to its offset. */
 static void add_table(struct buf *to, const void *data, size_t length, uint64_t at) {
     static const char nothing[64];
 
@@ -68,8 +68,8 @@ static void add_table(struct buf *to, const void *data, size_t length, uint64_t 
     buf_add(to, data, length);
 }
 
-/* What is more than an image may have (image.c) would be found out when it is to be restored. Of
- * the rest it was asked where it was added. */
+/* Restore refuses an image with more entries than this (image/process_image.c). The other tables
+ * are checked where entries are added. */
 static int refuse_large(struct dump *c) {
     const struct {
         const char *what;
@@ -96,8 +96,8 @@ static int refuse_large(struct dump *c) {
     return 0;
 }
 
-/* The pages are in the file already, from its beginning: the tables follow, and the header comes
- * last. */
+/* The file begins with the pages, which are written already. The tables follow, and the header
+ * comes last. */
 static int finish_dump(struct dump *c) {
     struct image *image = &c->image;
     struct utsname name;
@@ -172,7 +172,7 @@ static bool is_dumped(const struct dump_process *s) {
 
 /* ---- the work ---- */
 
-static uint64_t own_ipc; /* we do not leave it; 0: it is not known */
+static uint64_t own_ipc; /* never changes; 0: unknown */
 
 void dump_prepare(void) {
     struct stat st;
@@ -205,7 +205,7 @@ static int look_at_init(struct dump *c) {
     if (stat(path, &st) < 0)
         return errno == EACCES ? 0
                                : dump_fail(c, "the sandbox' init",
-                                     -errno); /* of an ordinary user; is_called_agent */
+                                     -errno); /* an ordinary user's; is_called_agent() */
     c->program_device = st.st_dev;
     c->program_inode = st.st_ino;
     return 0;
@@ -223,7 +223,7 @@ static unsigned highest_fd(const struct dump_process *s) {
     return highest;
 }
 
-/* What they read of the clocks now: the sandbox may have a time namespace. */
+/* The clocks as the sandbox reads them: it may have a time namespace. */
 static int look_at_clocks(struct dump *c) {
     static const clockid_t clocks[] = { CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_REALTIME };
     auto_buf struct buf text = BUF_INIT;
@@ -253,8 +253,7 @@ static int look_at_clocks(struct dump *c) {
     return 0;
 }
 
-/* Is there the one process and thread, where it should be? 0; -EAGAIN: it may be on its way there.
- */
+/* Is there exactly one process with one thread, at the expected place? 0; -EAGAIN: not yet. */
 static int check_command(struct dump *c) {
     const struct dump_process *s = NULL;
     unsigned n = 0;
@@ -293,7 +292,7 @@ static int stop_command(struct dump *c) {
     }
 }
 
-/* The memory of those with twins, or of the others. */
+/* Saves the memory of the processes with copy-on-write forks, or of the others. */
 static int save_memory(struct dump *c, bool of_twins) {
     int r = 0;
 
@@ -305,14 +304,14 @@ static int save_memory(struct dump *c, bool of_twins) {
         r = of_twins ? process_ask_twin(c, s) : 0;
         if (r == 0)
             r = memory_dump(c, s);
-        /* A guest can end it, and what is read of its memory is nothing from then on. */
+        /* A guest can kill the fork. Reads of its memory return nothing from then on. */
         if (of_twins && (r == -ESRCH || !cow_fork_stands(s)))
             r = dump_refuse(c, EAGAIN, COW_FORK_GONE);
     }
     return r;
 }
 
-/* What is no process' own: any of them may be asked. */
+/* Dumps the resources that processes share. Any process can be asked for them. */
 static int dump_shared(struct dump *c) {
     for (size_t i = 0; i < c->n_dump_processes; i++)
         if (is_dumped(c->dump_processes[i]))
@@ -320,7 +319,8 @@ static int dump_shared(struct dump *c) {
     return 0;
 }
 
-/* While all stand. What an addition turns out not to be is saved whole. */
+/* While all processes are paused. If the image cannot be incremental, the memory is saved in
+ * full. */
 static int save_standing(struct dump *c) {
     const size_t runs = c->runs.length;
     const uint64_t saved = c->saved;
@@ -341,7 +341,7 @@ static int save_standing(struct dump *c) {
                                                     : save_memory(c, false);
 }
 
-/* Of the first, before calls are made in it: it takes its turns on the other processor, too. */
+/* Starts before any call is made in the first process: making calls occupies both processors. */
 static void begin_reading(struct dump *c) {
     for (size_t i = 0; i < c->n_dump_processes && c->base; i++)
         if (is_dumped(c->dump_processes[i])) {
@@ -353,7 +353,7 @@ static void begin_reading(struct dump *c) {
 static int dump_all(struct dump *c) {
     int r = look_at_init(c);
 
-    buf_add(&c->texts, "", 1); /* at 0: no path */
+    buf_add(&c->texts, "", 1); /* offset 0: no path */
     if (r == 0)
         r = dirty_pages_begin(c);
     if (r == 0)
@@ -409,8 +409,8 @@ static void free_tables(struct dump *c) {
         buf_done(all[i]);
 }
 
-/* Whoever reads a verdict takes one without an error for an image: no failure goes without a word.
- */
+/* The reader of a verdict takes a verdict without an error for success, so each failure has an
+ * error. */
 static void say_it_failed(struct dump *c, int r) {
     if (!c->error->code)
         dump_fail(c, "its state", r);
@@ -440,7 +440,7 @@ int dump_begin(const struct dump_options *options, int fd, struct dump **ret_dum
 }
 
 void dump_release(struct dump *c) {
-    async_read_end(); /* what it has not read yet it would read of a later moment */
+    async_read_end(); /* a later read would see the memory of a later moment */
     tree_let_go(c);
 }
 
@@ -461,7 +461,7 @@ size_t dump_trackers(const struct dump *c, const struct dirty_tracker **ret_trac
     return c->n_trackers;
 }
 
-/* Who does not listen any more is of no concern. */
+/* A reader that has gone does not matter. */
 static bool tell_written(const struct dump *c, uint64_t end, int flags) {
     struct image_progress progress = { end };
     ssize_t n;
@@ -472,13 +472,13 @@ static bool tell_written(const struct dump *c, uint64_t end, int flags) {
     return n == sizeof progress;
 }
 
-/* What finds no room is told with the next, and that all is there in the end: that one waits. */
+/* If the socket is full, the next report covers this one. Only the last report is sent blocking. */
 static void tell_progress(struct dump *c, uint64_t end) {
     if (end - c->told >= PROGRESS_STEP(c->saved) && tell_written(c, end, MSG_DONTWAIT))
         c->told = end;
 }
 
-/* Tables first, so that the image can be loaded while it is written. */
+/* The tables come first, so that the image can be loaded while its pages are written. */
 static int write_for_loader(struct dump *c) {
     c->promises = true;
     int r = save_memory(c, true);
@@ -539,12 +539,13 @@ const struct inode_numbers *dump_numbers(const struct dump *c) {
 void dump_end(struct dump *c) {
     if (!c)
         return;
-    free_tables(c); /* first: what follows needs a little room, and may be there for want of it */
+    free_tables(c); /* first: the next steps need some memory, and the dump may have failed for lack
+                       of it */
     for (size_t i = 0; i < c->n_dump_processes; i++)
         cow_fork_end(c, c->dump_processes[i]);
     tree_release(c);
-    quiesce_end(c); /* only now: who stands is no sign of rest */
+    quiesce_end(c); /* last: init must not take a paused process for an idle one */
     if (c->options->in_calls)
-        *c->options->in_calls = 0; /* all that are there go on as they were */
+        *c->options->in_calls = 0; /* all processes continue with their own registers */
     free(c);
 }

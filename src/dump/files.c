@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Capturing descriptors.
+ * Dumping descriptors.
  *
- * What several descriptors, of several processes, have in common is the open file description (its
- * offset, flags, the end of a pipe): kcmp(2) tells whether two are one. A description is captured
- * once. What is in a pipe is copied out by tee(2), which leaves it there.
+ * Several descriptors, of several processes, can refer to one open file description, with its
+ * offset, flags or end of a pipe. kcmp(2) tells whether they do. Each description is dumped once.
+ * The content of a pipe is copied by tee(2), which leaves it there.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -30,13 +30,13 @@
 #include "sys/syscalls.h"
 
 #define GET_SEALS 1034   /* F_GET_SEALS */
-#define MEMORY_DEVICES 1 /* major: null, zero, full, random, urandom */
+#define MEMORY_DEVICES 1 /* major number of null, zero, full, random and urandom */
 
 struct open_file {
     int number;
-    char name[4096]; /* the kernel tells no more than a page of a link in /proc */
+    char name[4096]; /* a link in /proc is at most a page long */
     struct stat st;
-    struct buf info; /* of fdinfo */
+    struct buf info; /* text of fdinfo */
     uint64_t flags, offset;
 };
 
@@ -44,7 +44,7 @@ static uint64_t field_number(const struct open_file *file, const char *name, int
     return strtoull(dump_field(file->info.data, name), NULL, base);
 }
 
-/* Opens it anew, with an offset of its own. */
+/* Opens the file again, with a separate offset. */
 static int open_again(const struct dump_process *s, const struct open_file *file, int flags) {
     char path[32];
 
@@ -64,7 +64,7 @@ static int fail_file(struct dump *c, const struct open_file *file, int r) {
 
 /* ---- what it can be ---- */
 
-/* Whether what is read at once is one: whatever is past the first byte is gone with that, then. */
+/* Does the pipe hold a packet? Reading one byte of a packet discards the rest of it. */
 static bool is_packet(int from, const int ends[2], size_t length) {
     int left = 0;
     char byte;
@@ -74,8 +74,8 @@ static bool is_packet(int from, const int ends[2], size_t length) {
            (size_t)left != length - 1;
 }
 
-/* What is in it, without taking it out. -ENOTSUP: packets (O_DIRECT of pipe(2)), of which a read
- * takes one, whatever room it has. */
+/* The content of a pipe, without taking it out. -ENOTSUP: packets (O_DIRECT of pipe(2)), because
+ * their boundaries cannot be seen. */
 static int dump_content(
     struct dump *c, struct dump_process *s, const struct open_file *file, struct image_pipe *to) {
     auto_close int from = open_again(s, file, O_RDONLY | O_NONBLOCK);
@@ -130,7 +130,7 @@ static unsigned wanted_of(const struct open_file *file) {
     return wanted[file->flags & O_ACCMODE];
 }
 
-/* /proc/PID/maps and its like, of threads, too. */
+/* /proc/PID/maps and similar files, also of threads. */
 static bool is_of_memory(const char *path) {
     static const char *const names[] = { "auxv", "environ", "maps", "mem", "numa_maps", "pagemap",
         "smaps", "smaps_rollup" };
@@ -142,8 +142,8 @@ static bool is_of_memory(const char *path) {
     return false;
 }
 
-/* Is there more of it to be listed? What the sandbox has written is copied, and listed in another
- * order then; so positions in the middle are told by nothing. */
+/* Is a directory listing in progress? The files are copied for the snapshot and listed in another
+ * order there, so a position in the middle has no meaning. */
 static bool is_listed_in_part(const struct dump_process *s, const struct open_file *file) {
     auto_close int fd = file->offset ? open_again(s, file, O_RDONLY | O_DIRECTORY) : -EBADF;
     char entries[512];
@@ -156,7 +156,7 @@ static bool is_listed_in_part(const struct dump_process *s, const struct open_fi
            syscall(SYS_getdents64, fd, entries, sizeof entries) > 0;
 }
 
-/* By a path from the root. */
+/* Only for a path that begins at the root. */
 static struct number number_of(const char *path, const struct stat *st) {
     const char *name = strrchr(path, '/') + 1, *end = name - 1, *directory = end;
 
@@ -186,7 +186,7 @@ static int dump_path(
         return refuse_file(c, file, "another's, and it may not open that any more");
     if (S_ISDIR(file->st.st_mode) && is_listed_in_part(s, file)) {
         (void)refuse_file(c, file, "a directory that is being listed");
-        return -EAGAIN; /* for most that takes no time */
+        return -EAGAIN; /* most checks take no time */
     }
     if (S_ISFIFO(file->st.st_mode) && !is_known_inode(c, file)) {
         struct image_pipe pipe = { 0 };
@@ -205,8 +205,8 @@ static int dump_path(
     return 0;
 }
 
-/* We may read more than it may: what it has opened for writing alone, and is not its own, its copy
- * would get to read. */
+/* The dump worker may read more than the process. If the process has opened a file of another user
+ * for writing only, dumping its content would let the restored process read it. */
 static bool may_be_read(const struct dump_process *s, const struct open_file *file) {
     struct stat st;
 
@@ -214,7 +214,7 @@ static bool may_be_read(const struct dump_process *s, const struct open_file *fi
            (fstat(s->proc, &st) == 0 && st.st_uid == file->st.st_uid);
 }
 
-/* A memory file, or what has no name any more. */
+/* A memory file, or a file without a name. */
 static int dump_memory(
     struct dump *c, struct dump_process *s, const struct open_file *file, struct image_file *to) {
     bool is_memory_file = !strncmp(file->name, "/memfd:", 7);
@@ -280,9 +280,9 @@ static int dump_pipe(
     return 0;
 }
 
-/* What it watches is told by the number that it had when it was added, of a process that need not
- * be this one, and may be another file's by now, or nobody's. Of several by one number it is the
- * one that `n` others precede. */
+/* The kernel names the watched file by the descriptor number at the time it was added, in a process
+ * that need not be this one. The number may be reused or closed by now. Several entries can have
+ * one number; this is the one that `n` others precede. */
 static bool is_watched(const struct dump_process *s, int epoll, int fd, uint32_t n) {
     struct kcmp_epoll_slot slot = { .efd = (uint32_t)epoll, .tfd = (uint32_t)fd, .toff = n };
 
@@ -335,8 +335,8 @@ static int dump_timer(struct dump *c, const struct open_file *file, struct image
         return 0;
     }
     to->ticks = field_number(file, "\nticks: ", 10);
-    /* Until a moment of the day, however long nobody runs. Where the policy governs that, it goes
-     * on from where it stood. */
+    /* The timer expires at a time of day, and pauses do not delay it. In a sandbox with a policy
+     * for that clock, the time continues where it was paused. */
     if (to->value == CLOCK_REALTIME &&
         field_number(file, "\nsettime flags: ", 8) & TFD_TIMER_ABSTIME && (value[0] || value[1]) &&
         !c->options->still) {
@@ -354,8 +354,8 @@ static int dump_timer(struct dump *c, const struct open_file *file, struct image
     return 0;
 }
 
-/* Descriptors of processes that end soon after are told by number, so only of one that is captured.
- */
+/* The pidfd of a process that ends soon after is identified by pid, so only pidfds of dumped
+ * processes are accepted. */
 static int dump_pidfd(struct dump *c, const struct open_file *file, struct image_file *to) {
     to->kind = IMAGE_FILE_PIDFD;
     to->value = dump_innermost(file->info.data, "\nNSpid:");
@@ -365,7 +365,7 @@ static int dump_pidfd(struct dump *c, const struct open_file *file, struct image
     return refuse_file(c, file, "of a process that has ended");
 }
 
-/* What only a descriptor of our own tells. */
+/* Attributes that need a copy of the descriptor. */
 static int dump_copied(
     struct dump *c, struct dump_process *s, const struct open_file *file, struct image_file *to) {
     const char *why = NULL;
@@ -449,7 +449,7 @@ static int find_or_add(
             *ret_file = (uint32_t)i;
             return 0;
         }
-    /* A memory file that is open twice, or mapped, has its pages in common. */
+    /* A memory file that is open twice or is mapped shares its pages. */
     for (size_t i = 0; i < n && file->name[0] == '/' && !file->st.st_nlink &&
                        !quiesce_is_page(c, file->st.st_ino, file->name);
          i++) {
@@ -502,8 +502,8 @@ static int dump_locks(struct dump *c, const struct open_file *file) {
     return 0;
 }
 
-/* What was opened through its master has the flag itself, if it was opened with it, and fdinfo
- * tells of that: only the process knows. */
+/* A terminal opened through its master keeps its own close-on-exec flag in the file, and fdinfo
+ * shows that one. Only the process knows the descriptor's. */
 static int is_closed_on_exec(
     struct dump *c, struct dump_process *s, const struct open_file *file, uint32_t *ret_answer) {
     struct trace *trace = &tree_main(c, s)->trace;
@@ -592,8 +592,8 @@ int files_dump(struct dump *c, struct dump_process *s, struct image_process *pro
     return r;
 }
 
-/* What is mapped the kernel shows to privileged callers only (/proc/PID/map_files); else it is read
- * as the process sees it. */
+/* The kernel shows mapped files to privileged callers only (/proc/PID/map_files). Without
+ * privileges the memory is read as the process sees it. */
 int files_memory(
     struct dump *c, struct dump_process *s, const struct map_line *map, uint32_t *ret_file) {
     struct image_file image = {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From an addition and its base to an image that needs no other (image/process_image.h).
+ * Combining an incremental image and its parent image into a full image (image/process_image.h).
  *
- * All that the addition has keeps its place in the file; after it come the pages of memory once
- * more, each area's by address, some of them the base's, then the tables that name them, and a
- * header. What the addition had as pages is left out of the file: holes.
+ * The data of the incremental image keep their offsets in the file. After them come all pages, the
+ * areas in order of address, some of them from the parent image, then new tables that refer to
+ * them, and a header. The old pages of the incremental image are left out, as holes in the file.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -45,7 +45,7 @@ static const struct image *header_of(const struct mapped *mapped) {
 
 struct flattening {
     int fd;
-    uint64_t at; /* where the next pages go */
+    uint64_t at; /* offset of the next pages */
     struct buf runs;
 };
 
@@ -58,7 +58,7 @@ static int put_pages(
     return fd_write_all(whole->fd, pages, (size_t)length);
 }
 
-/* Its runs and what it keeps, by address. */
+/* The area's runs and its kept pages, by address. */
 static int put_area(struct flattening *whole, const struct mapped *incremental,
     const struct mapped *base, struct image_range runs, struct image_range kept,
     struct image_range *ret_runs) {
@@ -127,8 +127,8 @@ static int put_all(struct flattening *whole, const struct mapped *incremental,
     for (uint64_t i = 0; i < it->areas.n && r == 0; i++) {
         struct image_area *area = dump_entry(areas, i, struct image_area);
 
-        if (area->kind >
-            IMAGE_STACK) /* has no pages; what it said would be others' in the new table */
+        if (area->kind > IMAGE_STACK) /* has no pages; its old indices would refer to other entries
+                                         of the new table */
             area->runs = (struct image_range){ 0 };
         else
             r = put_area(whole, incremental, base, area->runs, area->kept, &area->runs);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Guards in memory.
+ * Guard pages.
  *
- * A process can make pages of a mapping such that whoever touches them is ended, as if nothing were
- * mapped there (MADV_GUARD_INSTALL): glibc from 2.42 on does so below the stacks of threads. They
- * are no mappings of their own, and what they are on may be anything; a copy has them again, in the
- * same places. The kernel tells of them in /proc/PID/pagemap since Linux 6.15, as of pages that are
- * swapped; before, what cannot be read is refused.
+ * A process can turn pages of a mapping into guards, and an access to them is fatal as if nothing
+ * were mapped there (MADV_GUARD_INSTALL). glibc 2.42 and later guards thread stacks this way. A
+ * guard is no mapping of its own, and it can be in any private memory. Restore sets the guards
+ * again at the same addresses. Since Linux 6.15, /proc/PID/pagemap shows guards, as swapped pages
+ * with a flag. On older kernels, a process with unreadable pages is refused.
  */
 #include <errno.h>
 #include <sys/ioctl.h>
@@ -18,9 +18,9 @@
 #include "sys/uapi.h"
 
 #define REGIONS 256u
-#define ENTRIES 4096u /* of pagemap at a time */
+#define ENTRIES 4096u /* entries of pagemap per read */
 
-/* Which of the pages between two addresses are guards. */
+/* Finds the guards between two addresses. */
 static int scan_range(struct dump *c, const struct dump_process *s, uint64_t at, uint64_t end) {
     uint64_t entries[ENTRIES];
 
@@ -86,7 +86,7 @@ int guard_pages_take(struct dump *c, struct image_area *area) {
         if (start < end)
             buf_add(&c->guards, &(struct image_guard){ start, end - start }, sizeof *guard);
         if (guard->address + guard->length > area->end)
-            break; /* the rest of it is the next area's */
+            break; /* the rest belongs to the next area */
     }
     area->guards = dump_range(&c->guards, before, sizeof(struct image_guard));
     if (buf_failed(&c->guards))

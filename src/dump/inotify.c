@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Capturing inotify descriptors: what they watch, by path.
+ * Dumping inotify descriptors: the paths that they watch.
  *
- * The kernel tells a watch's number, its mask, and which file it is of: its inode, the device of
- * its file system, and its file handle, which no file that comes later has. A path is looked for at
- * all that is known to be in use, then in all that is mounted of that file system; one whose file
- * has the handle is one to watch it by, whichever it was. What overlays say of inodes need not
- * agree, so what is not found by its inode is looked for by handle alone; and as two files of one
- * may have the same, it is asked for whether this one is watched. What has happened and was not
- * read yet can be neither looked at nor put there again.
+ * For each watch the kernel tells its number, its mask, and the inode, device and file handle of
+ * the watched file. No later file gets the same handle. To find a path, the dump worker tries all
+ * paths that are known to be in use, and then walks all mounts of that file system. Any path whose
+ * file has the handle can be watched.
+ *
+ * Inode numbers in overlays need not agree, so a file that is not found by inode is looked for by
+ * handle alone. Two files of an overlay may have the same handle, so the worker also tests whether
+ * the file is the watched one. Events that were not read yet can be neither peeked at nor put back,
+ * so they are refused.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -25,18 +27,19 @@
 #include "dump/internal.h"
 #include "sys/syscalls.h"
 
-#define MAX_ENTRIES 200000u /* looked at for all watches: they stand still meanwhile */
+/* Limit for all watches together: the processes are paused meanwhile. */
+#define MAX_ENTRIES 200000u
 #define MAX_DEPTH 64
-#define MAX_PLACE 4096   /* of a path: where there are longer ones, they are not found */
+#define MAX_PLACE 4096   /* limit of a path; longer ones are not found */
 #define MAX_HANDLE 128   /* MAX_HANDLE_SZ */
-#define WEAK_HANDLE 0x81 /* FILEID_INO64_GEN, of what makes no handles of its own */
-#define ANY_INODE                                                                                  \
-    0x200 /* AT_HANDLE_FID: as the kernel tells it, of file systems, too, that open none by it;    \
-             Linux 6.5 */
+#define WEAK_HANDLE 0x81 /* FILEID_INO64_GEN, of file systems without handles of their own */
+/* AT_HANDLE_FID: the kernel's identifier, also of file systems that cannot open a handle; Linux
+ * 6.5. */
+#define ANY_INODE 0x200
 
 struct watch {
     struct image_watch image;           /* path 0: not found yet */
-    const struct dump_process *process; /* one that has it, by this number */
+    const struct dump_process *process; /* a process that has the descriptor, under this number */
     int fd;
     uint64_t inode;
     uint32_t major, minor;
@@ -49,17 +52,16 @@ struct search {
     struct dump *c;
     const struct dump_process *process;
     struct buf mounts;
-    bool by_handle; /* whatever the inode */
+    bool by_handle; /* whatever its inode */
     unsigned n_entries, n_missing;
-    uint64_t
-        inodes[1024]; /* bits: those that are looked for have one of these, modulo their number */
+    uint64_t inodes[1024]; /* a filter: bits of the wanted inodes, modulo its size */
 };
 
 static struct watch *watch_list(struct dump *c) {
     return (struct watch *)(void *)c->watched.data;
 }
 
-/* "61ca0a000000": bytes. */
+/* Bytes in hexadecimal, such as "61ca0a000000". */
 static unsigned read_hex(const char *text, unsigned char *to, unsigned most) {
     unsigned n = 0, byte;
 
@@ -145,8 +147,8 @@ static bool is_of_mount(const struct search *search, int mount, const struct wat
     return false;
 }
 
-/* The kernel refuses a second watch of one file, where that is asked for; should it take the first,
- * that is undone. */
+/* Adds a watch with IN_MASK_CREATE, which the kernel refuses for a file that is watched already. If
+ * the kernel accepts it, it is removed again. */
 static bool is_watched(const struct watch *watch, int directory, const char *name) {
     char path[32];
     auto_close int process = sys_pidfd_open(watch->process->pid, 0);
@@ -166,7 +168,7 @@ static bool is_same(const struct watch *watch, const union handle *found) {
            !memcmp(found->handle.f_handle, watch->handle, watch->n_handle);
 }
 
-/* Another one of the same descriptor says the same of its file. */
+/* Does another watch of the same descriptor have the same identity? */
 static bool is_ambiguous(struct dump *c, size_t index) {
     const struct watch *list = watch_list(c), *watch = &list[index];
 
@@ -178,7 +180,7 @@ static bool is_ambiguous(struct dump *c, size_t index) {
     return false;
 }
 
-/* Those, of any process that has this root, whose file this is. */
+/* Compares a directory entry with the watches of all processes with this root. */
 static void match_entry(
     struct search *search, int directory, const char *name, uint64_t inode, const char *path) {
     struct dump *c = search->c;
@@ -201,7 +203,7 @@ static void match_entry(
     }
 }
 
-/* A path that somebody has in use, and all above it. */
+/* Tries a path that is in use, and all directories above it. */
 static void try_path(struct search *search, const char *known) {
     char place[MAX_PLACE];
     struct stat st;
@@ -255,7 +257,7 @@ static bool is_wanted(struct dump *c, unsigned device_major, unsigned device_min
     return false;
 }
 
-/* Where file systems are mounted that have some of them. */
+/* Walks the mounts of the wanted file systems. */
 static void look_everywhere(struct search *search) {
     struct dump *c = search->c;
     char place[MAX_PLACE];

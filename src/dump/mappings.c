@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The mappings of a process, by its /proc/PID/maps: each in turn, what kind each is, and where the
- * process has what system calls in it need. */
+/* The mappings of a process, from /proc/PID/maps: iteration, classification, and the addresses that
+ * system calls in the process need. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -20,7 +20,7 @@ bool mappings_ends_with(const char *text, const char *end) {
     return n >= m && !strcmp(text + n - m, end);
 }
 
-/* Its root is its own: what is looked at is a name and nothing behind it. */
+/* The process's root is untrusted, so the path is opened with O_PATH, within that root. */
 int mappings_open_path(const struct dump_process *s, const char *path) {
     struct open_how how = { .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC,
         .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS };
@@ -34,8 +34,7 @@ int memory_find_path(const struct dump_process *s, const char *path, struct stat
     return fd < 0 ? fd : fstat(fd, ret_st) < 0 ? -errno : 0;
 }
 
-/* Shared memory without a name, and memory files, whose pages are saved once for all who map them.
- */
+/* Shared memory without a name, and memory files. Their pages are saved once for all processes. */
 bool mappings_is_nameless(const struct map_line *map) {
     return map->is_shared && (!map->path[0] || !strncmp(map->path, "/memfd:", 7) ||
                                  !strncmp(map->path, "/dev/zero (deleted)", 19) ||
@@ -43,11 +42,13 @@ bool mappings_is_nameless(const struct map_line *map) {
                                  mappings_ends_with(map->path, " (deleted)"));
 }
 
-#define LEFT "\n003ff000-00400000 r-xp" /* the line in /proc/PID/maps of what comes last */
+#define LEFT                                                                                       \
+    "\n003ff000-00400000 r-xp" /* the line in /proc/PID/maps of the last of these mappings */
 _Static_assert(IMAGE_TRAMPOLINE == 0x3ff000 && IMAGE_LOWEST == 0x400000, "it lies there");
 
-/* [vsyscall], the same in all processes; what an earlier restoring has left, all of which is there,
- * and begins at these places. What else is there is a guest's. */
+/* [vsyscall] is the same in all processes. The other mappings are remains of an earlier restore,
+ * recognised because all of them exist, at fixed addresses. Otherwise the memory belongs to the
+ * guest. */
 bool mappings_is_nobodys(const struct dump_process *s, const struct map_line *map) {
     return map->start >= IMAGE_HIGHEST ||
            (map->end <= IMAGE_LOWEST &&
@@ -84,8 +85,8 @@ struct private_lines {
     void *data;
 };
 
-/* What is mapped of a file and cannot be written to counts where pages are the process' own: a
- * loader's relocations. */
+/* A read-only file mapping counts too, because pages of it may be private copies: a loader's
+ * relocations. */
 static int pass_private(
     struct dump *c, struct dump_process *s, const struct map_line *map, void *data) {
     const struct private_lines *lines = data;
@@ -104,8 +105,8 @@ int memory_each_private(struct dump *c, struct dump_process *s,
     return mappings_each(c, s, pass_private, &(struct private_lines){ call, data });
 }
 
-/* The vDSO has a `syscall`; the uppermost words of the stack, or else of other memory that may be
- * written to, do for a while. */
+/* The vDSO has a `syscall` instruction. The top of the stack, or else of other writable memory,
+ * serves as scratch space. */
 static int find_tool(
     struct dump *c, struct dump_process *s, const struct map_line *map, void *data) {
     bool writable = !map->is_shared &&

@@ -8,7 +8,7 @@
 
 #include "dump/dump.h"
 
-/* A number and the character that must follow it. */
+/* Parses a number and the character that must follow it. */
 static int take_number(char **at, int base, char after, uint64_t *ret_number) {
     char *end;
 
@@ -22,7 +22,7 @@ static int take_number(char **at, int base, char after, uint64_t *ret_number) {
     return 0;
 }
 
-/* The kernel writes a newline in a path as \012, and nothing else that way. */
+/* The kernel writes a newline in a path as \012, and escapes nothing else. */
 static void unescape_path(char *path) {
     char *to = path;
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Capturing memory.
+ * Dumping memory.
  *
- * It is told by /proc/PID/maps and, page by page, by /proc/PID/pagemap: only pages of the process'
- * own are saved, those that it has written to or that never came from a file. What it has of files
- * is named, with what tells them from others (inode, size, time of change), and mapped again where
- * it is restored, from the files that are at these paths there. A private mapping of a file of
- * which it has changed pages is saved whole and becomes memory without a file: such are the data of
- * programs and libraries, and so restored processes have them without reading or copying anything.
+ * /proc/PID/maps lists the areas of a process, and /proc/PID/pagemap describes each page. Only the
+ * process's own pages are saved: those that it has written to, and those that never came from a
+ * file. An unchanged mapping of a file is recorded by path, with inode, size and modification time,
+ * and restore maps the file at that path again. A private mapping of a file with changed pages is
+ * saved in full and restored as anonymous memory. The data segments of programs and libraries are
+ * of this kind, so restored processes share their pages with the image and nothing has to be read
+ * or copied.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,23 +26,22 @@
 #include "dump/internal.h"
 
 #define PAGEMAP_PRESENT (1ull << 63)
-#define PAGEMAP_EXCLUSIVE                                                                          \
-    (1ull << 56) /* mapped by this process alone: no longer shared with those that have it by fork \
-                  */
+#define PAGEMAP_EXCLUSIVE (1ull << 56) /* mapped by this process alone, not shared with a fork */
 
 /* ---- what has changed ---- */
 
-/* An area that goes on from the base. */
+/* An area that continues an area of the parent image. */
 struct since {
     struct dump *c;
     const struct dump_process *s;
     const struct image_area *before;
     size_t first_run;
     bool is_file;
-    uint64_t end; /* is_file: up to here all is said */
+    uint64_t end; /* is_file: the pages up to here are handled */
 };
 
-/* What of a file's is not the process' own may be otherwise by now. */
+/* Pages of a file that the process has no copy of may have changed in the file since the parent
+ * image. */
 static int save_rest(struct since *since, uint64_t end) {
     uint64_t from = since->end;
 
@@ -55,7 +55,7 @@ static int save_written(void *data, uint64_t address, uint64_t n, enum dirty_pag
     struct since *since = data;
 
     if (what != DIRTY_PAGES_KEPT && since->is_file)
-        return 0; /* with what lies before it, and is not there */
+        return 0; /* save_rest() saves these pages, with the missing ones before them */
     if (what == DIRTY_PAGES_WRITTEN)
         return pages_save_own(since->c, since->s, &since->first_run, address, n);
     if (what == DIRTY_PAGES_UNSURE)
@@ -66,8 +66,8 @@ static int save_written(void *data, uint64_t address, uint64_t n, enum dirty_pag
     return r < 0 ? r : dirty_pages_keep(since->c, since->before, address, n);
 }
 
-/* Only where the two overlap: what the base had beside its area was another's there, and has become
- * one with this since. */
+/* Tracking holds only where the two areas overlap. Outside, the pages belonged to another area of
+ * the parent image, which has been merged with this one since. */
 static int save_since(struct dump *c, const struct dump_process *s, const struct image_area *area,
     const struct image_area *before, size_t first_run, bool is_file) {
     struct since since = { c, s, before, first_run, is_file, area->start };
@@ -84,20 +84,20 @@ static int save_since(struct dump *c, const struct dump_process *s, const struct
 
 /* ---- areas ---- */
 
-/* What is at the path of a mapping: 0, or -errno and nothing. */
+/* The file at the path of a mapping. If error is set, nothing else is. */
 struct note {
     int error;
     mode_t mode;
     bool may_be_read, may_be_written;
     uint64_t inode, size;
     struct timespec mtime;
-    bool is_fixed; /* nobody in the sandbox can write to it */
-    bool is_saved; /* what is mapped is in the image already: */
+    bool is_fixed; /* no process in the sandbox can write to it */
+    bool is_saved; /* the mapped pages are in the image already: */
     struct image_range runs;
 };
 
-/* What may not be touched at all is often nothing but room between a library's parts: if it is no
- * more than that, nothing is refused for it. */
+/* An inaccessible mapping is often only padding between the segments of a library. It is dumped as
+ * plain memory where its file cannot be identified. */
 static bool may_be_found(const struct note *note, const struct map_line *map) {
     return note->error == 0 && S_ISREG(note->mode) && note->may_be_read &&
            !mappings_ends_with(map->path, " (deleted)");
@@ -127,9 +127,9 @@ static int identify_area(
     return 0;
 }
 
-/* By the flags in /proc/PID/smaps, which has a paragraph for each mapping, beginning with the line
- * that it has in maps. */
-/* Whether it has pages of the process' own, swapped ones, too; -1: it does not tell. */
+/* Flags come from /proc/PID/smaps. It has a paragraph for each mapping, which begins with its line
+ * of maps. */
+/* Does the area have pages of the process's own, swapped ones included? -1: smaps does not say. */
 static int has_own(const char *paragraph, const char *end) {
     static const char *const names[] = { "\nAnonymous:", "\nSwap:" };
     int has = 0;
@@ -153,7 +153,7 @@ static void add_flags(
     *ret_has_own = flags ? has_own(found, flags) : -1;
     if (!flags)
         return;
-    /* The line alone: the rest of the text is long, and is looked through once. */
+    /* Copies one line, because the rest of the text is long and would be searched each time. */
     snprintf(line, sizeof line, "%.*s", (int)strcspn(flags + 1, "\n"), flags + 1);
     area->forgets = strstr(line, " dp") ? IMAGE_DROPPABLE : strstr(line, " wf") ? IMAGE_WIPED : 0;
     area->flags = strstr(line, " dc") ? IMAGE_NOT_FORKED : 0;
@@ -171,8 +171,8 @@ static int fail_memory(struct dump *c, int r) {
                        : dump_fail(c, "its memory", r);
 }
 
-/* A command to be shares no memory, but for the page of the clock, which each sandbox has one of.
- */
+/* An image that serves as a command's start must not share memory, except for the page of the
+ * virtual clock, which each sandbox has. */
 static bool is_refused(const struct dump *c, const struct map_line *map) {
     return c->options->is_command && !quiesce_is_page(c, map->inode, map->path);
 }
@@ -183,7 +183,7 @@ static int save_area(struct dump *c, struct dump_process *s, const struct map_li
         .start = map->start, .end = map->end, .protection = map->protection, .kind = IMAGE_ANONYMOUS
     };
     bool is_file = map->path[0] == '/', may_write;
-    int told; /* has_own */
+    int told; /* result of has_own() */
     size_t first_run = dump_count(&c->runs, struct image_run),
            first_kept = dump_count(&c->kept, struct image_kept);
     const struct image_area *before = NULL;
@@ -264,8 +264,8 @@ static void identify_path(const struct dump_process *s, const char *path, struct
             .is_fixed = system.f_flag & ST_RDONLY };
 }
 
-/* Of a private mapping that is saved whole, because pages of it are the process' own, the others
- * are the file's yet, in the twin, too. */
+/* A private file mapping is saved in full if the process has changed pages of it. Its other pages
+ * still belong to the file, also in the copy-on-write fork, so they are saved now. */
 static int save_mapped(
     struct dump *c, struct dump_process *s, const struct map_line *map, struct note *note) {
     size_t before = dump_count(&c->runs, struct image_run);
@@ -330,7 +330,7 @@ int memory_note(struct dump *c, struct dump_process *s) {
 }
 
 struct lines {
-    const char *flags_at; /* in its smaps */
+    const char *flags_at; /* position in its smaps */
     size_t n;
 };
 
@@ -410,7 +410,7 @@ int memory_keep_promises(struct dump *c, void (*written)(struct dump *c, uint64_
 
         c->current = promise->process;
         r = keep_promise(c, promise, written);
-        /* A guest can end it, and what is read of its memory is nothing from then on. */
+        /* A guest can kill the fork. Reads of its memory return nothing from then on. */
         if ((r < 0 || i + 1 == n || promise[1].process != promise->process) &&
             !cow_fork_stands(promise->process))
             return dump_refuse(c, EAGAIN, COW_FORK_GONE);
@@ -420,7 +420,7 @@ int memory_keep_promises(struct dump *c, void (*written)(struct dump *c, uint64_
 
 /* ---- what it touches ---- */
 
-/* Runs of pages, of one area, that it has its own copies of, or, of a file, looked at. */
+/* Adds the runs of pages in an area that the process has copied or, in a file mapping, has read. */
 static int add_touches(const struct image_area *area, int pagemap, struct buf *to) {
     bool is_file = area->kind == IMAGE_FILE;
     struct image_touch touch = { .is_written = !is_file };

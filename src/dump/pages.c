@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saving pages: which of a process' pages are its own (/proc/PID/pagemap), and the content of those
- * and of memory files as runs of the image. */
+/* Saving pages: finding a process's own pages (/proc/PID/pagemap), and writing their content, and
+ * that of memory files, as runs of the image. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +15,10 @@
 #define PAGEMAP_PRESENT (1ull << 63)
 #define PAGEMAP_SWAPPED (1ull << 62)
 #define PAGEMAP_FILE (1ull << 61)
-#define ENTRIES 65536u /* of pagemap at a time */
+#define ENTRIES 65536u /* entries of pagemap per read */
 #define MAX_SHARED (256ull << 20)
 
-/* Guards seem to be swapped, and are none of its pages. */
+/* Guard pages look swapped, and have no content. */
 static bool is_own(uint64_t entry) {
     return !(entry & PAGEMAP_GUARD) &&
            (entry & PAGEMAP_SWAPPED || (entry & PAGEMAP_PRESENT && !(entry & PAGEMAP_FILE)));
@@ -28,7 +28,7 @@ static bool is_zero(const char *page) {
     return !page[0] && !memcmp(page, page + 1, IMAGE_PAGE - 1);
 }
 
-/* Pages that are not zero go to the image, as runs of at most what is given at once. */
+/* Writes pages that are not zero to the image. A run covers at most one call's pages. */
 static int save_pages(
     struct dump *c, size_t first_run, uint64_t address, const char *pages, size_t n) {
     for (size_t i = 0, k; i < n; i = k + 1) {
@@ -61,9 +61,9 @@ static int save_pages(
     return 0;
 }
 
-/* How many bytes there are, or -errno. Not by process_vm_readv(2), which pins what it reads: of
- * each page that is shared by fork, as all of a twin's are, and most of a restored process', the
- * kernel makes a copy for that, the sandbox's to pay for. */
+/* The number of bytes, or -errno. It does not use process_vm_readv(2), because that pins the pages
+ * that it reads. For each page that is shared by fork, like all pages of a copy-on-write fork and
+ * most of a restored process, the kernel would make a copy, charged to the sandbox. */
 ssize_t pages_read(const struct dump_process *s, uint64_t address, char *to, size_t length) {
     return trace_read(s->pages.memory, address, to, length);
 }
@@ -74,8 +74,9 @@ char *pages_chunk(void) {
     return chunk;
 }
 
-/* Zeros are not told from others, for nobody looks: so that those which the kernel has but once,
- * and which count for nobody, do not add up, no more is promised than counts. */
+/* Promised pages are not inspected, so zero pages count as well. The kernel has the zero page only
+ * once and charges nobody for it. To keep such pages from adding up, no more is promised than the
+ * process is charged for. */
 static bool may_promise(const struct dump *c, uint64_t n) {
     return c->promises && n <= c->twins / IMAGE_PAGE &&
            c->n_promised <= c->twins / IMAGE_PAGE - n &&
@@ -83,7 +84,8 @@ static bool may_promise(const struct dump *c, uint64_t n) {
            dump_count(&c->runs, struct image_run) < IMAGE_MAX_RUNS;
 }
 
-/* Where they are to be in the image is known, and tables can tell of it: they follow later. */
+/* Reserves space for pages in the image. The tables can refer to them, and the content follows
+ * later. */
 static int promise_pages(
     struct dump *c, const struct dump_process *s, uint64_t address, uint64_t n) {
     struct promise pages = { .process = s, .address = address, .n = n, .at = c->saved };
@@ -101,7 +103,7 @@ static int promise_pages(
                                                          : 0;
 }
 
-/* `n` pages from an address on; past the end of a mapped file there is nothing. */
+/* Saves `n` pages from an address on. Past the end of a mapped file there are no pages. */
 int pages_save(struct dump *c, const struct dump_process *s, size_t first_run, uint64_t address,
     uint64_t n, bool is_file) {
     char *chunk = pages_chunk();
@@ -128,8 +130,8 @@ int pages_save(struct dump *c, const struct dump_process *s, size_t first_run, u
     return 0;
 }
 
-/* Where the next page is that there is, or `end`: a guest may have terabytes of nothing. Kernels
- * that cannot tell are asked about each page. */
+/* The address of the next existing page, or `end`: a guest may have terabytes of unused address
+ * space. Kernels that cannot skip are asked about each page. */
 static uint64_t skip_nothing(const struct dump_process *s, uint64_t start, uint64_t end) {
     const uint64_t there = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
     struct uapi_page_region found;
@@ -231,7 +233,7 @@ int memory_save_shared(struct dump *c, const struct dump_process *s, const struc
     char *chunk = pages_chunk();
 
     if (map->end - map->start > MAX_SHARED)
-        return -EFBIG; /* looking at all of it would make it all be there */
+        return -EFBIG; /* reading all of it would allocate it */
     for (uint64_t at = map->start; at < map->end; at += CHUNK_PAGES * IMAGE_PAGE) {
         size_t length = (size_t)MIN(map->end - at, (uint64_t)CHUNK_PAGES * IMAGE_PAGE);
         ssize_t n = pages_read(s, at, chunk, length);
@@ -239,7 +241,7 @@ int memory_save_shared(struct dump *c, const struct dump_process *s, const struc
             n < (ssize_t)length ? guard_pages_refuse(c, s, at + (uint64_t)MAX(n, (ssize_t)0)) : 0;
 
         if (r == 0 && n == -EIO && map->protection & PROT_READ)
-            break; /* past the end of its file there is nothing */
+            break; /* past the end of its file */
         if (r == 0)
             r = n < 0 ? (int)n
                       : save_pages(c, before, map->offset + (at - map->start), chunk,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Capturing one process: what the kernel knows of it and of its threads, but for memory and
+/* Dumping one process: the kernel's state of it and of its threads, except for memory and
  * descriptors. */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +27,8 @@
 #define MAX_PENDING 1024
 #define MEMBARRIER_REGISTRATIONS 512u /* MEMBARRIER_CMD_GET_REGISTRATIONS, Linux 6.3 */
 
-/* Who answers for a process: its first thread, or its twin. */
+/* The thread that makes calls for a process: its first thread, or that of its copy-on-write
+ * fork. */
 struct voice {
     pid_t pid;
     struct trace *trace;
@@ -38,7 +39,7 @@ static struct voice voice_of(struct dump *c, const struct dump_process *s) {
     return (struct voice){ s->pid, &tree_main(c, s)->trace, &s->tools };
 }
 
-/* A call of its. 0 or -errno, the call's own included. */
+/* Makes a call there. 0 or -errno, including errors of the call. */
 static int request_call(const struct voice *voice, long number, const uint64_t *arguments, size_t n,
     void *ret_data, size_t length) {
     int64_t result;
@@ -98,7 +99,7 @@ static int look_at_layout(struct dump *c, struct dump_process *s, struct image_p
 }
 
 static int look_at_places(struct dump *c, struct dump_process *s, struct image_process *process) {
-    char target[4096]; /* of a link in /proc: the kernel tells no more than a page */
+    char target[4096]; /* a link in /proc is at most a page long */
     struct stat st;
     int r = read_link(s, "exe", target, sizeof target);
 
@@ -139,15 +140,14 @@ static int ask_timer(struct dump *c, struct dump_process *s, struct image_timer 
     return r < 0 ? dump_fail(c, "its timers", r) : 0;
 }
 
-/* A paragraph for each: "ID: 0\nsignal: 14/0000000000000000\nnotify: signal/pid.7\nClockID: 0\n";
- * pids are those of whoever reads. */
+/* A paragraph for each timer: "ID: 0\nsignal: 14/0000000000000000\nnotify: signal/pid.7\nClockID:
+ * 0\n". Pids are in the reader's namespace. */
 static int look_at_timers(struct dump *c, struct dump_process *s, struct image_process *process) {
     size_t before = dump_count(&c->timers, struct image_timer);
     auto_buf struct buf text = BUF_INIT;
 
     if (dump_read(c, s, "timers", &text) < 0)
-        return 0; /* a kernel without them in /proc, and then (CONFIG_CHECKPOINT_RESTORE) without
-                     much else that is needed */
+        return 0; /* CONFIG_CHECKPOINT_RESTORE is missing; the dump fails for other reasons then */
     for (const char *at = text.data; at && *at;) {
         struct image_timer timer = { 0 };
         unsigned long long value;
@@ -164,8 +164,7 @@ static int look_at_timers(struct dump *c, struct dump_process *s, struct image_p
                                               : SIGEV_SIGNAL;
         for (size_t i = 0; timer.notify == 4 && i < c->n_tasks; i++)
             if (c->tasks[i].trace.tid == pid)
-                timer.tid =
-                    (uint32_t)i + 1; /* its number inside is known when its thread is looked at */
+                timer.tid = (uint32_t)i + 1; /* its inner number is read with its thread */
         int r = ask_timer(c, s, &timer);
         if (r < 0)
             return r;
@@ -198,14 +197,14 @@ static int look_at_signals(
             &action.handler, sizeof action - sizeof action.number);
         if (r < 0)
             return dump_fail(c, "its signal handlers", r);
-        if (action.handler || action.flags) /* SA_NOCLDWAIT is for who does not handle it, too */
+        if (action.handler || action.flags) /* SA_NOCLDWAIT works without a handler, too */
             buf_add(&c->actions, &action, sizeof action);
     }
     process->actions = dump_range(&c->actions, before, sizeof(struct image_action));
     return 0;
 }
 
-/* What it may ask of membarrier(2) without being refused. An older kernel does not tell. */
+/* The commands that the process may use with membarrier(2). An older kernel does not tell. */
 static int look_at_barriers(
     struct dump *c, const struct voice *voice, struct image_process *process) {
     const uint64_t arguments[] = { MEMBARRIER_REGISTRATIONS, 0, 0 };
@@ -225,8 +224,8 @@ static int look_at_timer(
 
     if (r < 0)
         return dump_fail(c, "its timers", r);
-    /* It has expired, and goes on when its signal, which waits, is taken: elsewhere nobody would
-     * know. */
+    /* The timer has expired, and continues when its pending signal is taken. A restored timer would
+     * not know that, so its next expiry is set. */
     if ((timer[0] || timer[1]) && !timer[2] && !timer[3]) {
         timer[2] = timer[0];
         timer[3] = timer[1];
@@ -258,16 +257,16 @@ static int look_at_habits(struct dump *c, struct dump_process *s, struct image_p
     return r;
 }
 
-/* What is of System V is no process' own, but its namespace's. Who has entered that asks for
- * himself; else one process is asked for all. Where a filter knows none of these calls, there is
- * nothing. */
+/* System V objects belong to a namespace and not to a process. A process that has entered the
+ * worker's namespace is asked about it; else one process is asked for all. If a filter denies these
+ * calls, there are no such objects. */
 static int refuse_shared_objects(struct dump *c, const struct dump_process *s, bool is_inside) {
     const struct voice voice = voice_of(c, s);
     static const struct {
         long call;
         size_t n;
-        uint64_t arguments[4]; /* the last is where to write */
-        size_t at;             /* of what is written, the number of those there are */
+        uint64_t arguments[4]; /* the last is the output address */
+        size_t at;             /* where the output has the number of objects */
         const char *what;
     } kinds[] = {
         { SYS_shmctl, 3, { 0, SHM_INFO }, offsetof(struct shm_info, used_ids), "shared memory" },
@@ -293,7 +292,7 @@ static int refuse_shared_objects(struct dump *c, const struct dump_process *s, b
         else if (syscall(kinds[i].call, arguments[0], arguments[1], arguments[2], arguments[3]) < 0)
             r = -errno;
         if (r == -ENOSYS)
-            break; /* nor does it know the others */
+            break; /* nor does it allow the others */
         if (r < 0)
             return dump_fail(c, "what it shares", r);
         memcpy(&number, info.bytes + kinds[i].at, sizeof number);
@@ -303,9 +302,9 @@ static int refuse_shared_objects(struct dump *c, const struct dump_process *s, b
     return 0;
 }
 
-/* An ordinary user may enter it who has taken the rights over the user namespace that it belongs
- * to, which is one of his own. From then on all ids are those of that namespace, so it is for when
- * nothing is asked about any more. */
+/* An ordinary user may enter the namespace after taking the rights of the user namespace that owns
+ * it, which is the user's own. From then on all ids are seen in that namespace, so this must be the
+ * last step. */
 static bool can_enter_namespace(int namespace, bool may_change_ids) {
     if (setns(namespace, CLONE_NEWIPC) == 0)
         return true;
@@ -315,7 +314,7 @@ static bool can_enter_namespace(int namespace, bool may_change_ids) {
     return owner >= 0 && setns(owner, CLONE_NEWUSER) == 0 && setns(namespace, CLONE_NEWIPC) == 0;
 }
 
-/* Once for all of them. */
+/* Once for all processes. */
 static int look_at_shared_objects(struct dump *c, struct dump_process *s, bool is_last) {
     auto_close int namespace = openat(s->proc, "ns/ipc", O_RDONLY | O_CLOEXEC);
     struct stat its;
@@ -335,7 +334,7 @@ static int number_of(const struct image_pending *pending) {
     return number;
 }
 
-/* One that cannot be blocked would stop or kill the copy before it is one. */
+/* A signal that cannot be blocked would stop or kill the restored process too early. */
 static bool holds_up(const struct image_pending *pending, int n) {
     for (int i = 0; i < n; i++)
         if (number_of(&pending[i]) == SIGSTOP || number_of(&pending[i]) == SIGKILL)
@@ -399,7 +398,7 @@ static int look_at_registers(struct dump *c, struct dump_process *s, const struc
                  : 0;
 }
 
-/* Where it handles signals. A fork has that of the thread that made it. */
+/* The signal stack. A fork inherits that of the thread that made it. */
 static int look_at_stack(const struct voice *voice, struct image_thread *thread) {
     uint64_t arguments[] = { 0, voice->tools->scratch };
 
@@ -436,7 +435,7 @@ static int look_at_thread(struct dump *c, struct dump_process *s, struct task *t
     return r;
 }
 
-/* The first one is that of the process' own pid. */
+/* The first thread is that of the process's own pid. */
 static int look_at_threads(struct dump *c, struct dump_process *s, struct image_process *process) {
     size_t before = dump_count(&c->threads, struct image_thread);
     struct task *first = tree_main(c, s);
@@ -452,7 +451,7 @@ static int look_at_threads(struct dump *c, struct dump_process *s, struct image_
     return r;
 }
 
-/* A newline and a backslash are written with a backslash. */
+/* Newlines and backslashes are escaped with a backslash. */
 static void take_name(const char *line, struct task *task) {
     size_t n = 0;
 
@@ -465,8 +464,8 @@ static void take_name(const char *line, struct task *task) {
     task->name[n] = '\0';
 }
 
-/* Calls are made in it, and those that a filter of its own answers tell lies, or kill it; nor could
- * its copy have that filter, or a dispatcher. */
+/* Calls are made in the thread. A filter of its own could fake their results or kill the thread.
+ * Nor can restore reproduce such a filter or a syscall dispatcher. */
 static int check_thread(struct dump *c, const struct dump_process *s, struct task *task) {
     auto_buf struct buf own = BUF_INIT;
     const char *status = s->status.data, *why = trace_oddity(&task->trace);
@@ -520,8 +519,8 @@ static bool waits_of(struct dump *c, struct image_range pending, uint32_t timer)
     return false;
 }
 
-/* Time has gone on: a signal that waits may be that of a timer that was still to expire, and would
- * come twice elsewhere. */
+/* Time has passed: a pending signal may be that of a timer that was read before it expired, and
+ * would be delivered twice after a restore. */
 static int look_at_expired(struct dump *c, struct dump_process *s, struct image_process *process) {
     int r = 0;
 
@@ -545,7 +544,7 @@ static int look_at_expired(struct dump *c, struct dump_process *s, struct image_
     return r;
 }
 
-/* What a fork has as the process that made it. */
+/* Attributes that a fork inherits. */
 static int look_at_heritage(
     struct dump *c, const struct voice *voice, struct image_process *process, uint64_t handled) {
     const uint64_t zero = 0;
@@ -576,8 +575,8 @@ int process_ask_twin(struct dump *c, struct dump_process *s) {
                  : look_at_heritage(c, &voice, process, s->handled);
 }
 
-/* What can be seen without the process, and without its memory, is looked at while its twin is
- * made: that takes as long. */
+/* Reads whatever needs neither calls nor memory of the process while its copy-on-write fork is
+ * being made. The two take equally long. */
 static int look_beside_twin(struct dump *c, struct dump_process *s, struct image_process *process) {
     if (c->base && !dirty_pages_has_few(c, s)) {
         dirty_pages_forget(c);
@@ -586,7 +585,7 @@ static int look_beside_twin(struct dump *c, struct dump_process *s, struct image
     if (c->base)
         memory_begin(s);
     else
-        cow_fork_make(c, s); /* it may answer later */
+        cow_fork_make(c, s); /* it may complete later */
     int r = look_at_places(c, s, process);
     if (r == 0)
         r = look_at_layout(c, s, process);
@@ -608,9 +607,9 @@ int process_dump_shared(struct dump *c, struct dump_process *s) {
     return r < 0 ? r : put_threads_back(c, s);
 }
 
-/* An ordinary user may trace a process of its own that is not dumpable (ssh-agent, gpg-agent), as
- * its sandbox's user namespace is the user's; but its files in /proc are root's. So it is made
- * dumpable for as long as all stand. */
+/* An ordinary user may trace a process that is not dumpable (ssh-agent, gpg-agent), because the
+ * sandbox's user namespace is the user's. But its files in /proc belong to root, so it is made
+ * dumpable while all processes are paused. */
 static int open_up(struct dump *c, struct dump_process *s, struct task *first) {
     static const char name[] = "[vdso]\n";
     auto_buf struct buf maps = BUF_INIT;
@@ -658,8 +657,8 @@ int process_dump(struct dump *c, struct dump_process *s) {
         return dump_refuse(c, ENOTSUP, "its first thread has ended");
     if (first->trace.stopped_by) {
         (void)dump_refuse(c, ENOTSUP, "it is stopped by a signal (%d)", first->trace.stopped_by);
-        return -EAGAIN; /* who stopped it may be about to let it go on: init does so when commands
-                           run out of time, shells and tracers when they like */
+        return -EAGAIN; /* its stopper may be about to continue it: init on a time-out, a shell, or
+                           a tracer */
     }
     int r = check_threads(c, s);
     if (r == 0)
@@ -682,8 +681,7 @@ int process_dump(struct dump *c, struct dump_process *s) {
     if (r == 0)
         r = look_at_expired(c, s, &process);
     if (r == 0 &&
-        s->twin.pid <=
-            0) { /* last: one of its calls has to wait until its mappings are read (async_read.c) */
+        s->twin.pid <= 0) { /* last: the call waits until the mappings are read (async_read.c) */
         const struct voice voice = voice_of(c, s);
 
         r = look_at_heritage(c, &voice, &process, s->handled);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stopping all processes of a sandbox, and how they are related.
+ * Stopping all processes of a sandbox, and their family tree.
  *
- * /proc shows no one moment: while it is read, processes are born and die. But one that stands
- * makes no others, so rounds of looking and stopping come to an end: when a round finds nobody new
- * and all stand. What forks faster than it is found is refused.
+ * /proc does not show a single moment: processes are born and die while it is read. But a stopped
+ * process creates no others, so rounds of looking and stopping come to an end, when a round finds
+ * no new process and all have stopped. A sandbox whose processes fork faster than they are found is
+ * refused.
  *
- * A process is restored as the child of its parent, in its parent's session and group unless it
- * leads one itself. Where the leader is dead, as of what a shell has left in the background, a
- * *ghost* stands in for it: a process of that number which makes its children and is gone before
- * anybody runs.
+ * A restored process becomes a child of its parent, in its parent's session and group unless it
+ * leads one itself. The leader of a session or group may be dead, for example that of a job that a
+ * shell left in the background. Then a *ghost* replaces the leader: a process with that pid, which
+ * creates the members and ends before any process of the sandbox runs.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,14 +28,13 @@
 
 #define MAX_ROUNDS 200
 #define MAX_WAITS 1000
-#define POLLS                                                                                      \
-    150 /* who waits for input stands before that; to sleep in between would take longer */
+/* A thread that waits for input stops within this; sleeping in between would take longer. */
+#define POLLS 150
 #define WAIT_NS 50000
-#define HOLD_WAITS 500 /* of one that goes on by itself: some 25 ms */
+#define HOLD_WAITS 500 /* for a thread that stops by itself: some 25 ms */
 #define GIVE_BACK_WAITS 16
-#define DEEP_WAITS                                                                                 \
-    40 /* the child of a vfork takes less to execute something, unless it was stopped before that  \
-        */
+/* A vfork child executes its program within this time, unless it was stopped before that. */
+#define DEEP_WAITS 40
 #define VFORK_TRIES 20
 #define VFORK_NS 1000000
 #define ON_ITS_WAY_TRIES 500
@@ -67,9 +67,9 @@ static void dump_process_free(struct dump_process *s) {
     free(s);
 }
 
-/* An ordinary user cannot see what program an agent is, as it cannot be dumped and was never
- * executed in the sandbox's user namespace. A guest that calls itself so and cannot be seen either
- * is none of its own snapshots'. */
+/* An ordinary user cannot see which program an agent runs, because an agent is not dumpable and was
+ * not executed in the sandbox's user namespace. So it is recognised by its name. A guest that takes
+ * the name and hides its program is only missing from its own snapshots. */
 static bool is_called_agent(const struct dump_process *s) {
     static const char agent[] = "rollbox-files\n";
     char name[sizeof agent + 1];
@@ -80,9 +80,9 @@ static bool is_called_agent(const struct dump_process *s) {
 }
 
 /*
- * Is it a copy of init? Those have init's program and its memory, which is the host's and not to be
- * looked into: their files in /proc have init's owner. A guest can execute the same program, but
- * its memory belongs to the sandbox.
+ * Is this process a fork of init? Such a process has init's program and its memory, which belongs
+ * to the host and must not be dumped. Its files in /proc have init's owner. A guest can execute the
+ * same program, but the memory then belongs to the sandbox.
  */
 static bool is_of_init(const struct dump *c, const struct dump_process *s) {
     struct stat st;
@@ -127,7 +127,7 @@ static struct dump_process *dump_process_new(struct dump *c, pid_t pid, pid_t pa
     return s;
 }
 
-/* A letter, as of /proc/PID/stat; 0: it is gone. -EMFILE and the like: it cannot be told. */
+/* The letter of /proc/PID/stat; 0: the process is gone. -EMFILE and the like: unknown. */
 static int state_at(const struct dump_process *s, const char *path) {
     char text[512];
     auto_close int fd = s->proc < 0 ? -EBADF : openat(s->proc, path, O_RDONLY | O_CLOEXEC);
@@ -175,17 +175,17 @@ static int add_task(struct dump *c, struct dump_process *s, pid_t tid) {
     int r = trace_seize(&task->trace, tid);
     task->is_gone = r == -ESRCH;
     if (r == -ESRCH || (r == -EPERM && is_dead(s, tid) == 1))
-        return 0; /* found as a zombie, or not at all, in the next round */
+        return 0; /* the next round finds a zombie, or nothing */
     if (r == -EPERM)
         return has_tracer(s, tid) ? dump_refuse(c, ENOTSUP, "it is traced by another")
-                                  : 1; /* on its way out: another round will tell */
+                                  : 1; /* about to end: the next round shows it */
     if (r < 0)
         return dump_fail(c, "stopping it", r);
     c->n_tasks++;
     return 1;
 }
 
-/* The threads of a process that are not known yet: how many, or -errno. */
+/* Seizes the threads of a process that are not known yet: how many, or -errno. */
 static int seize_threads(struct dump *c, struct dump_process *s) {
     pid_t tids[256];
     int n_new = 0;
@@ -206,7 +206,7 @@ static int seize_threads(struct dump *c, struct dump_process *s) {
                : n_new;
 }
 
-/* What is below a process and new, and its threads: how many threads were stopped, or -errno. */
+/* Seizes the new children of a process, with their threads: how many threads, or -errno. */
 static int look_below(struct dump *c, pid_t pid) {
     pid_t children[IMAGE_MAX_PROCESSES + 1];
     ssize_t n = proc_children(pid, children, ARRAY_SIZE(children));
@@ -244,7 +244,7 @@ static void wait_a_little(long ns) {
     nanosleep(&(struct timespec){ .tv_nsec = ns }, NULL);
 }
 
-/* Whoever does not stand yet waits in the kernel, where nothing reaches it. */
+/* The threads that have not stopped sleep uninterruptibly in the kernel. */
 static bool is_deep(const struct dump *c) {
     for (size_t i = 0; i < c->n_tasks; i++) {
         const struct task *task = &c->tasks[i];
@@ -257,7 +257,7 @@ static bool is_deep(const struct dump *c) {
     return true;
 }
 
-/* Until all that were asked to stand do. -EBUSY: some do not. */
+/* Waits until all seized threads have stopped. -EBUSY: some have not. */
 static int await_all(struct dump *c) {
     for (unsigned waits = 0; waits < POLLS + MAX_WAITS; waits++) {
         bool all = true;
@@ -289,7 +289,8 @@ static int await_all(struct dump *c) {
     return -EBUSY;
 }
 
-/* What does not stand yet cannot be let go; what it waits for goes on now, and then it does. */
+/* A thread that has not stopped cannot be detached. The other threads have resumed, so whatever it
+ * waits for can happen, and it stops then. */
 static void await_late(struct trace *trace) {
     int r = -EAGAIN;
 
@@ -315,7 +316,7 @@ int tree_hold(struct trace *trace, pid_t tid) {
     return r;
 }
 
-/* What was made dumpable to be looked at. */
+/* Reverts processes that were made dumpable for the dump. */
 static void close_again(struct dump *c) {
     for (size_t i = 0; i < c->n_dump_processes; i++) {
         struct dump_process *s = c->dump_processes[i];
@@ -331,8 +332,8 @@ static void close_again(struct dump *c) {
 
 void tree_let_go(struct dump *c) {
     close_again(c);
-    (void)quiesce_give_back(c); /* who does not stand, where it came to nothing, and is held by
-                                   init, could not be let go */
+    (void)quiesce_give_back(
+        c); /* after a failure: a thread that init holds cannot stop, and so cannot be detached */
     quiesce_lead(c);
     for (size_t i = 0; i < c->n_tasks; i++)
         if (c->tasks[i].trace.stands)
@@ -372,9 +373,9 @@ static int stop_once(struct dump *c) {
     return dump_refuse(c, EBUSY, "its processes multiply faster than they can be stopped");
 }
 
-/* One that was restored just now has the program that did it yet, for a moment, which lies where
- * nothing of a guest's is; or is in the last steps of that: what it is to go on with is on a page
- * that is not captured. */
+/* A process that was restored just now still has the restorer mapped for a moment, at an address
+ * where guests have nothing. Or it executes the last instructions of it, and reads its registers
+ * from a page that is not dumped. */
 static bool is_on_its_way(const struct dump *c) {
     for (size_t i = 0; i < c->n_tasks; i++)
         if (!c->tasks[i].is_gone && c->tasks[i].trace.registers.rip >= IMAGE_FRAMES &&
@@ -403,8 +404,8 @@ static int let_resume(struct dump *c) {
     return r;
 }
 
-/* One that waits for a child that has its memory (vfork) stands only after that has executed
- * something, which it does not while it stands. */
+/* A process in vfork stops only after its child has executed a program, which the child cannot do
+ * while it is stopped. So the tries repeat. */
 int tree_stop(struct dump *c) {
     for (unsigned tries = 0;; tries++) {
         int r = quiesce_hold(c);
@@ -448,8 +449,8 @@ static int look_at_ids(struct dump *c, struct dump_process *s) {
     if (r < 0)
         return dump_fail(c, "its status", r);
     const char *status = s->status.data;
-    /* Found by number, and numbers are used again: all are held fast by now, so who is somebody
-     * else's child is somebody else. */
+    /* The process was found by pid, and pids are reused. All processes are stopped now, so a
+     * different parent means a different process. */
     if ((pid_t)strtoul(dump_field(status, "\nPPid:\t"), NULL, 10) != s->parent)
         return dump_refuse(c, EAGAIN, "its number is another's by now");
     s->inner_pid = dump_innermost(status, "\nNSpid:");
@@ -473,8 +474,8 @@ static int look_at_ids(struct dump *c, struct dump_process *s) {
 
 static const struct {
     int kind;
-    const char *shared, *own; /* words for processes that have one, and for a thread that has
-                                 another; NULL: no thread can */
+    const char *shared, *own; /* error texts for a process that has one, and for a thread with its
+                                 own; NULL: threads cannot */
 } belongings[] = {
     { KCMP_VM, "memory", NULL },
     { KCMP_FILES, "descriptors", "descriptors" },
@@ -482,7 +483,8 @@ static const struct {
     { KCMP_SIGHAND, "signal handlers", NULL },
 };
 
-/* In the kernel's order of them. What cannot be compared is not the same. */
+/* Sorts by the kernel's order of these objects. Objects that cannot be compared are taken to
+ * differ. */
 static int by_belonging(const void *a, const void *b, void *kind) {
     const struct dump_process *const *x = a, *const *y = b;
     long order = syscall(SYS_kcmp, (*x)->pid, (*y)->pid, *(const int *)kind, 0, 0);
@@ -490,8 +492,8 @@ static int by_belonging(const void *a, const void *b, void *kind) {
     return order == 0 ? 0 : order == 1 ? -1 : order == 2 ? 1 : (*x)->pid < (*y)->pid ? -1 : 1;
 }
 
-/* By clone(2) processes can have in common what is captured, and made again, for each alone: two
- * that do are next to each other. */
+/* With clone(2), processes can share resources that restore would give to each of them separately.
+ * Sorting puts two processes that share one next to each other. */
 static int refuse_shared(struct dump *c) {
     auto_free struct dump_process **living =
         calloc(c->n_dump_processes + 1, sizeof(struct dump_process *));
@@ -516,7 +518,7 @@ static int refuse_shared(struct dump *c) {
     return 0;
 }
 
-/* And threads, by unshare(2), can have for themselves what their process has. */
+/* With unshare(2), a thread can have resources that its process does not have. */
 static int refuse_apart(struct dump *c) {
     for (size_t i = 0; i < c->n_tasks; i++) {
         const struct task *task = &c->tasks[i];
@@ -541,7 +543,7 @@ static struct dump_process *by_inner(const struct dump *c, uint32_t pid) {
     return NULL;
 }
 
-/* The index of the ghost of that pid, made if there is none yet: a child of process `parent` (index
+/* The index of the ghost with that pid. It is made if needed, as a child of process `parent` (index
  * + 1). */
 static uint32_t dead_leader_of(struct dump *c, uint32_t pid, uint32_t session, uint32_t parent) {
     size_t n = dump_count(&c->processes, struct image_process);
@@ -562,8 +564,8 @@ static uint32_t session_of(const struct dump *c, uint32_t parent) {
     return parent ? dump_entry(&c->processes, parent - 1, struct image_process)->session : 0;
 }
 
-/* Whose child it is made as: its parent's, or that of the ghost of its session's leader, from whom
- * it then comes to its parent. */
+/* Chooses the parent that restores a process: its own, or the ghost of its session's leader, whose
+ * end then passes it to its own parent. */
 static int add_process(struct dump *c, struct dump_process *s, uint32_t parent) {
     struct image_process process = { .kind = s->is_zombie ? IMAGE_ZOMBIE : IMAGE_LIVING,
         .pid = s->inner_pid,
@@ -604,7 +606,7 @@ static int add_below(struct dump *c, pid_t pid, uint32_t parent) {
     return 0;
 }
 
-/* Those that were not there any more in the last round, and those that init reaps at any time. */
+/* Removes processes that the last round did not find, and those that init may reap at any time. */
 static void forget_dead(struct dump *c) {
     size_t kept = 0;
 
@@ -633,7 +635,7 @@ static struct dump_process *by_outer(const struct dump *c, pid_t pid) {
     return NULL;
 }
 
-/* Each that is captured hangs on init or on another that is. */
+/* Each dumped process must be a child of init or of another dumped process. */
 static int refuse_left_out(struct dump *c) {
     for (size_t i = 0; i < c->n_dump_processes; i++) {
         struct dump_process *s = c->dump_processes[i];
@@ -647,13 +649,13 @@ static int refuse_left_out(struct dump *c) {
     return 0;
 }
 
-#define INIT_BESIDES                                                                               \
-    32 /* of init and what it starts: a group has room for as many more (INIT_PROCESSES in         \
-          engine/cgroup_lease.c) */
+/* For init and the processes that it starts: a group has room for as many more (INIT_PROCESSES
+ * in engine/cgroup_lease.c). */
+#define INIT_BESIDES 32
 
 /*
- * While they are made, all of them are there at once: the dead, and the ghosts. A ghost takes a
- * place that nobody had when this was captured, so what was within the limit may not fit any more.
+ * During a restore all processes exist at once, zombies and ghosts included. A ghost was not
+ * counted when the processes were dumped, so the total may exceed the limit.
  */
 static int refuse_too_many(struct dump *c) {
     const size_t n = dump_count(&c->processes, struct image_process);
@@ -664,7 +666,7 @@ static int refuse_too_many(struct dump *c) {
         n_ghosts += dump_entry(&c->processes, i, struct image_process)->kind == IMAGE_DEAD_LEADER;
     if (n <= IMAGE_MAX_PROCESSES && (!most || !n_ghosts || n + 1 < most + INIT_BESIDES))
         return 0;
-    /* The parent of a dead one is whoever has to wait for it. */
+    /* A zombie belongs to the process that has to wait for it. */
     for (size_t i = 0; i < c->n_dump_processes; i++)
         if (c->dump_processes[i]->is_zombie && by_outer(c, c->dump_processes[i]->parent)) {
             c->current = by_outer(c, c->dump_processes[i]->parent);
@@ -682,7 +684,7 @@ int tree_describe(struct dump *c) {
     for (size_t i = 0; i < c->n_dump_processes; i++) {
         struct dump_process *s = c->dump_processes[i];
 
-        /* Its parent may have reaped it before the parent stood. */
+        /* Its parent may have reaped it before the parent stopped. */
         s->is_apart |= !state_at(s, "stat");
         int r = s->is_apart ? 0 : look_at_ids(c, s);
 

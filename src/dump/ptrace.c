@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ptrace.
+ * Stopping threads by ptrace, and making system calls in them.
  *
- * A thread that waits in a system call is stopped with the call broken off: the kernel has put
- * -ERESTARTSYS or a relative of it into rax, and would make the call again when the thread goes on.
- * Other calls are made in it meanwhile, at a `syscall` instruction of the kernel's own vDSO; for
- * them orig_rax is -1, so that the kernel restarts nothing, and all signals are blocked. What the
- * thread goes on with where it is restored are the registers of before the instruction it waits at,
- * which restoring makes those of after it where a signal is pending that it handles (IMAGE_ENDS).
- * Here they are what they were, and the kernel makes the call again, or ends it for a signal; a
- * wait for a time (-ERESTART_RESTARTBLOCK) it continues for what is left of it, which nobody else
- * can (syscall_restart.c).
+ * A thread that waits in a system call is stopped with the call interrupted. The kernel has put
+ * -ERESTARTSYS or a related value into rax, and would restart the call when the thread resumes. The
+ * dump worker makes its own calls in the thread meanwhile, at a `syscall` instruction of the vDSO.
+ * For these, orig_rax is -1, so that the kernel restarts nothing, and all signals are blocked.
+ *
+ * The image contains registers that point before the interrupted instruction. Where a signal with a
+ * handler is pending, restore moves them behind the instruction (IMAGE_ENDS). In this sandbox the
+ * thread gets its original registers back, and the kernel restarts the call or ends it for a
+ * signal. A wait with a relative time-out (-ERESTART_RESTARTBLOCK) is different: only the kernel
+ * knows the remaining time, so it continues such a wait here, and syscall_restart.c finds out what
+ * to put into the image.
  */
 #include "dump/ptrace.h"
 
@@ -43,26 +45,26 @@
 #define ERESTARTSYS 512
 #define ERESTARTNOINTR 513
 #define ERESTARTNOHAND 514
-#define XSAVE_LEGACY 576u             /* the legacy area and the header */
-#define XSAVE_FEATURES 464u           /* where the kernel says which components the processor has */
-#define XSAVE_IN_USE 512u             /* XSTATE_BV: which of them are not as at the start */
+#define XSAVE_LEGACY 576u   /* the legacy area and the header */
+#define XSAVE_FEATURES 464u /* offset of the component mask that the kernel enabled */
+#define XSAVE_IN_USE 512u   /* XSTATE_BV: components that are not in their initial state */
 #define XSAVE_ON_REQUEST (3ull << 17) /* AMX */
-#define XSAVE_LEAF 0xd                /* of CPUID */
-#define OWN_VDSO 4096u /* of it that is looked through: its code begins in its first page */
+#define XSAVE_LEAF 0xd                /* leaf of CPUID */
+#define OWN_VDSO 4096u /* bytes that are searched: its code begins in its first page */
 #define MAX_SIGNALS_MET 1000
 #define MAX_LOOKS 4
-#define LOOK_NS 40000 /* so long nobody sleeps */
+#define LOOK_NS 40000 /* poll for at most this long */
 #define OTHER_NS 20000
 #define OTHER_TRIES 10
-#define FAR_NS 25000        /* what another processor has done takes longer, if it was slept for */
+#define FAR_NS 25000        /* a wait longer than this was for work on another processor */
 #define GET_DISPATCH 0x4211 /* PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, Linux 6.4 */
-#define CODE_64 0x33        /* cs */
+#define CODE_64 0x33        /* the cs of 64-bit code */
 
-/* Where each component of the extended state ends; 0: it is not known. A virtual machine's CPUID is
- * its hypervisor's to answer: some microseconds each. */
+/* End of each component of the extended state; 0: unknown. Cached, because in a virtual machine the
+ * hypervisor answers CPUID, in some microseconds each. */
 static uint32_t component_ends[63];
 static bool components_known;
-static uint64_t instruction_at; /* in the vDSO; 0: not known */
+static uint64_t instruction_at; /* offset in the vDSO; 0: unknown */
 
 static void learn_components(void) {
     unsigned low, high, size, offset, unused;
@@ -112,7 +114,7 @@ static bool is_broken_off(const struct image_registers *r) {
            ((result <= -ERESTARTSYS && result >= -ERESTARTNOHAND) || result == RESTART_BLOCK);
 }
 
-/* Words at multiples of their length: what follows the last byte of a page need not be there. */
+/* Reads aligned words, because the page after the last byte may be missing. */
 static bool is_at_instruction(const struct trace *trace, uint64_t at) {
     unsigned char code[2 * sizeof(long)] = { 0 };
 
@@ -127,12 +129,12 @@ static bool is_at_instruction(const struct trace *trace, uint64_t at) {
     return is_instruction(code + at % sizeof(long));
 }
 
-/* The kernel has made it so that it will be, and it was stopped before. */
+/* The kernel has prepared the restart, and the thread was stopped before it. */
 static bool is_about_to_restart(const struct trace *trace, const struct image_registers *r) {
     return syscall_restart_is(r->rax) && is_at_instruction(trace, r->rip);
 }
 
-/* To before the instruction whose call was broken off. */
+/* Moves the registers before the instruction whose call was interrupted. */
 static void rewind_call(struct trace *trace) {
     struct image_registers *registers = &trace->registers;
     int64_t result = (int64_t)registers->rax;
@@ -156,19 +158,20 @@ static void rewind_call(struct trace *trace) {
                                 ? syscall_restart_known(registers->rax)
                                 : trace->restarted;
     if (number) {
-        /* It begins anew there; a handler ends it, as it ends restart_syscall. */
+        /* The call begins again there, and a handler ends it, as with restart_syscall. */
         trace->elsewhere.rax = number;
         trace->call = (long)number;
         trace->interruption = IMAGE_ENDS;
     } else if (trace->call >= 0) {
-        /* For its caller a signal has come between. */
+        /* The caller sees a call that a signal interrupted. */
         trace->elsewhere.rip += SYSCALL_LENGTH;
         trace->elsewhere.rax = (uint64_t)-EINTR;
         trace->interruption = IMAGE_GOES_ON;
     }
 }
 
-/* So that it goes on, and the next capture knows with what; set at once, for we may die. */
+/* Writes the known call into the registers, so that the thread continues with it and the next dump
+ * can read it. This is done at once, because the dump worker may be killed. */
 static int leave_known(struct trace *trace) {
     const bool is_of_time = (int64_t)trace->stopped.rax == RESTART_BLOCK && trace->call >= 0;
 
@@ -177,7 +180,7 @@ static int leave_known(struct trace *trace) {
                : 0;
 }
 
-/* restart_syscall, of nobody knows what. */
+/* In a restart_syscall of an unknown call. */
 static bool is_unknown(const struct trace *trace) {
     const struct image_registers *r = &trace->registers;
 
@@ -185,7 +188,7 @@ static bool is_unknown(const struct trace *trace) {
                             : !syscall_restart_known(r->rax) && is_about_to_restart(trace, r);
 }
 
-/* It goes on, into its wait, and is asked to stand once more. */
+/* Resumes the thread, so that it enters its wait again, and interrupts it once more. */
 static int look_up_hibernated(struct trace *trace) {
     if (ptrace(PTRACE_CONT, trace->tid, 0, 0) < 0)
         return errno == ESRCH ? -EAGAIN : -errno;
@@ -200,14 +203,14 @@ int trace_seize(struct trace *trace, pid_t tid) {
     int r = ptrace(PTRACE_SEIZE, tid, 0, 0) < 0 ? -errno : 0;
     if (r < 0 && r != -EPERM)
         return r;
-    /* One that did not stand could not be let go of either: it is ours still. */
+    /* A thread that did not stop cannot be detached either. It stays traced. */
     if (ptrace(PTRACE_INTERRUPT, tid, 0, 0) < 0)
         return r < 0 ? r : -errno;
     trace->is_seized = true;
     return 0;
 }
 
-/* What it was about to be sent, it is sent: then it stands still as it was asked to. */
+/* A signal that stops the thread first is delivered. The thread then stops as requested. */
 static int look_at_stop(struct trace *trace, int status) {
     if (!WIFSTOPPED(status)) {
         trace->is_seized = false;
@@ -262,10 +265,10 @@ static void count_traced(struct trace *trace, bool in_calls) {
 }
 
 /*
- * A call in another thread is two switches of who runs, if that thread runs where we do; on an idle
- * processor it is woken up for each, which takes a virtual machine ten times as long. The kernel
- * chooses the idle one. So for as long as calls are made in it, it is told to run where we are, and
- * nowhere else. If we are killed meanwhile it does not go on, or not for long (in_calls).
+ * A system call in another thread takes two context switches if that thread runs on this processor.
+ * The scheduler prefers an idle processor, though, and waking that up takes ten times as long in a
+ * virtual machine. So the thread is bound to this processor while calls are made in it. If the dump
+ * worker is killed meanwhile, the engine kills the processes of the sandbox (in_calls).
  */
 static cpu_set_t own_affinity, here;
 static unsigned n_near;
@@ -294,8 +297,8 @@ static void draw_away(struct trace *trace) {
 
     if (!trace->is_near)
         return;
-    /* None of those may be left to it, by who decides about processors: then it has what that
-     * leaves. */
+    /* If none of its old processors is allowed any more, the thread may use all that its cpuset
+     * allows. */
     memset(&all, 0xff, sizeof all);
     if (sched_setaffinity(trace->tid, sizeof trace->affinity, &trace->affinity) < 0)
         (void)sched_setaffinity(trace->tid, sizeof all, &all);
@@ -309,7 +312,7 @@ static bool has_ended(const siginfo_t *info) {
            info->si_code != CLD_CONTINUED;
 }
 
-/* Those that are ours. */
+/* Those that this process traces. */
 static void collect_threads_of(pid_t tid) {
     char path[32];
     struct dirent *entry;
@@ -329,8 +332,9 @@ static void collect_threads_of(pid_t tid) {
         closedir(threads);
 }
 
-/* As waitpid. A process that is killed is told of by its first thread when the others are no more,
- * and those that are ours only we can look at. 0: again. */
+/* Like waitpid, but blocking without a race. When a process is killed, its first thread reports
+ * that only after all other threads have been collected, and only the tracer can collect traced
+ * threads. So ends of other threads are collected here. 0: call again. */
 static pid_t sleep_for(pid_t tid, unsigned tries, int *ret_status) {
     siginfo_t info = { 0 };
     pid_t r;
@@ -344,7 +348,7 @@ static pid_t sleep_for(pid_t tid, unsigned tries, int *ret_status) {
         (void)waitpid(info.si_pid, NULL, __WALL | WNOHANG);
         return 0;
     }
-    /* Another one stands, which will be asked about, and may hide one that has ended. */
+    /* Another thread has stopped and will be handled later. It may hide one that has ended. */
     if (tries > OTHER_TRIES)
         collect_threads_of(tid);
     nanosleep(&(struct timespec){ .tv_nsec = OTHER_NS }, NULL);
@@ -352,10 +356,10 @@ static pid_t sleep_for(pid_t tid, unsigned tries, int *ret_status) {
 }
 
 /*
- * 0, or the PTRACE_EVENT_* that it stands for. What is waited for takes a few microseconds, and
- * where another processor does it, falling asleep and being woken by that takes several times as
- * long: so nobody sleeps then, for a while. Where it is this processor's to do, whoever does not
- * sleep is in the way. Which it is, is taken to be as it was the last time.
+ * Returns 0 or the PTRACE_EVENT_* of the stop. A call takes a few microseconds. If another
+ * processor executes it, sleeping and being woken up takes several times as long, so the wait polls
+ * for a while. If this processor has to execute it, polling delays it. Which of the two applies is
+ * predicted from the previous wait.
  */
 static int wait_for(pid_t tid, bool is_near) {
     static bool is_far = true;
@@ -374,8 +378,9 @@ static int wait_for(pid_t tid, bool is_near) {
     return r < 0 ? -errno : WIFSTOPPED(status) ? status >> 16 : -ESRCH;
 }
 
-/* Its last call left it in a single step, which would kill it if we were killed now: it stands
- * anew, without having gone on. Nothing else stops it first, for all signals are blocked yet. */
+/* The thread's last call left it in a single step. If the dump worker were killed now, the
+ * resulting trap would kill the process. So the thread is stopped again by PTRACE_INTERRUPT,
+ * without having run. Nothing else stops it first, because all signals are still blocked. */
 int trace_put_back(struct trace *trace) {
     if (!trace->stands || !trace->is_used)
         return 0;
@@ -435,7 +440,7 @@ int trace_find_instruction(struct trace_tools *tools, uint64_t start, uint64_t l
     static unsigned char code[65536];
 
     trace_prepare();
-    /* A process has the vDSO that we have, but for what it has been given of another. */
+    /* The vDSO of all processes is the same, unless the project's code patched it. */
     if (instruction_at &&
         trace_read(tools->memory, start + instruction_at, code, SYSCALL_LENGTH) == SYSCALL_LENGTH &&
         is_instruction(code)) {
@@ -505,13 +510,13 @@ int trace_call(struct trace *trace, const struct trace_tools *tools, long number
     for (unsigned met = 0; r == 0; met++) {
         int event = r = step_instruction(trace);
         if (event == PTRACE_EVENT_SECCOMP)
-            r = step_instruction(trace); /* nobody has anything against it */
+            r = step_instruction(trace); /* no tracer objects to the call */
         r = MIN(r, 0);
         if (r == 0)
             r = get_registers(trace, &registers);
         if (r < 0 || registers.rip != tools->instruction)
             break;
-        /* It was stopped first by something that cannot be blocked, and is where it was. */
+        /* A signal that cannot be blocked stopped the thread first. It has not moved. */
         if (met == MAX_SIGNALS_MET)
             r = -EBUSY;
     }
@@ -549,7 +554,7 @@ int trace_call_asked(struct trace *trace, const struct trace_tools *tools, long 
 int trace_of_child(struct trace *trace, pid_t pid) {
     struct trace child = {
         .tid = pid, .is_used = true, .is_twin = true
-    }; /* all signals were blocked when it was born */
+    }; /* all signals were blocked at the fork */
     int r = get_registers(&child, &child.registers);
 
     child.registers.orig_rax = (uint64_t)-1;
@@ -558,8 +563,8 @@ int trace_of_child(struct trace *trace, pid_t pid) {
     return r;
 }
 
-/* From its first stop on, where it was born: what it shares of descriptors it gives up, or they
- * would be open as long as it stands. -ESRCH: it is gone. */
+/* Runs from the child's first stop. The child unshares and closes its descriptors, or they would
+ * stay open as long as it exists. -ESRCH: the child is gone. */
 static int begin_child(pid_t pid, const struct trace_tools *tools) {
     const uint64_t all[] = { 0, UINT32_MAX, CLOSE_RANGE_UNSHARE };
     struct trace child;
@@ -573,9 +578,9 @@ static int begin_child(pid_t pid, const struct trace_tools *tools) {
     return r < 0 ? r : (int)result;
 }
 
-/* Past the call, which it is in, with a stop for its child's birth on the way. Like a process that
- * is killed meanwhile, its child has no stack: neither does anything with what it shares with
- * others. */
+/* Steps over the clone call that the thread is in, with a stop for the birth of its child on the
+ * way. The child has no stack, so if it were ever resumed it would fault before it could touch
+ * shared resources. */
 static int step_over_fork(struct trace *trace, const struct trace_tools *tools,
     struct image_registers *registers, pid_t *ret_pid) {
     unsigned long pid = 0;
@@ -631,8 +636,8 @@ int trace_forked(
     return r < 0 ? r : born;
 }
 
-/* Up to the last component that a process has without asking for it: those of AMX, which are large,
- * are another matter, and a sigreturn with room for them would be refused. */
+/* Up to the last component that each process has without a request. The components of AMX are large
+ * and on request, and a sigreturn with room for them would be refused. */
 static size_t length_without(uint64_t *features) {
     size_t length = XSAVE_LEGACY;
 
@@ -670,9 +675,9 @@ int trace_rseq(const struct trace *trace, uint64_t *ret_address, uint64_t *ret_l
 
     if (ptrace((enum __ptrace_request)GET_RSEQ, trace->tid, sizeof configuration, &configuration) <
         0)
-        return errno == EIO || errno == EINVAL
-                   ? 0
-                   : -errno; /* before 5.13, or not configured: then glibc has none either */
+        return errno == EIO || errno == EINVAL ? 0
+                                               : -errno; /* before Linux 5.13, or not configured:
+                                                            glibc does not use rseq then either */
     *ret_address = configuration.pointer;
     *ret_length = configuration.size;
     *ret_signature = configuration.signature;

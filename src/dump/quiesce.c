@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a capturer asks of the init of a sandbox with random_seed or time_start: guest/quiesce.h. */
+/* The dump worker's side of its protocol with the init of a sandbox with random_seed or time_start
+ * (guest/quiesce.h). Such an init answers system calls and keeps virtual clocks, so the worker asks
+ * it to hold still, for the state of its waits and timers, and to resume. */
 #include "guest/quiesce.h"
 
 #include <errno.h>
@@ -18,7 +20,7 @@
 #include "sys/syscalls.h"
 
 #define MAX_VDSO 65536u
-#define LEAD_NS 10000 /* longer each time */
+#define LEAD_NS 10000 /* grows with each try */
 #define LEAD_LIMIT_NS 100000000
 
 static bool is_wanted(const struct dump *c) {
@@ -33,7 +35,7 @@ static int receive_bytes(struct dump *c, void *to, size_t length) {
     return n == (ssize_t)length ? 0 : n < 0 ? -errno : -EPIPE;
 }
 
-/* 0 or more, which is the word, or -errno. */
+/* The answer, 0 or more, or -errno. */
 static int send_message(struct dump *c, const struct quiesce_message *message) {
     int32_t word;
     ssize_t n = send(c->options->still, message, sizeof *message, MSG_NOSIGNAL);
@@ -73,8 +75,8 @@ static uint64_t signals_among(struct dump *c, struct image_range pending) {
     return signals;
 }
 
-/* It handles a signal before it goes on, and by that ends the call that it was in: here, and where
- * it is restored (guest/restore/process.c, ending_signals). */
+/* A thread handles a pending signal before it continues, and the handler ends its system call, in
+ * this sandbox and after a restore (guest/restore/process.c, ending_signals). */
 static bool is_ended(struct dump *c, const struct image_process *p, uint32_t index) {
     const struct image_thread *thread =
         dump_entry(&c->threads, p->threads.first + index, struct image_thread);
@@ -104,7 +106,7 @@ static bool is_of_ended(struct dump *c, uint32_t tid) {
     return false;
 }
 
-/* Its number inside. What was captured of it knows that, and less may have been. */
+/* The thread's number inside the sandbox. A dumped thread has it already; others are looked up. */
 static uint32_t inner_of(struct dump *c, struct task *task) {
     auto_buf struct buf status = BUF_INIT;
     char path[48];
@@ -130,14 +132,14 @@ static bool has_arguments(const struct image_registers *r, const struct image_wa
     return !memcmp(arguments, wait->arguments, sizeof arguments);
 }
 
-/* It goes on with what is left of a wait: it was broken off there, or is about to. */
+/* The thread continues the remainder of a wait. It was interrupted there, or is about to resume. */
 static bool is_restarted(const struct trace *trace, const struct image_wait *wait) {
     return syscall_restart_is(trace->registers.rax) && has_arguments(&trace->registers, wait);
 }
 
-/* It was in that wait, or is about to begin it anew. Of others one that has yet to ask of such a
- * call (-ERESTARTSYS), or to make it, has ended the one of before, which init learns by the
- * question only. */
+/* The thread was in that wait, or is about to begin it again. If another thread has yet to make its
+ * call, or to ask for it (-ERESTARTSYS), its previous wait has ended. Init learns that only from
+ * the new request. */
 static bool was_in(const struct trace *trace, const struct image_wait *wait, bool is_again) {
     const bool makes_it =
         is_again ? trace->registers.rax == wait->number
@@ -146,7 +148,7 @@ static bool was_in(const struct trace *trace, const struct image_wait *wait, boo
     return is_restarted(trace, wait) || (makes_it && has_arguments(&trace->registers, wait));
 }
 
-/* Waits that have ended are none any more, neither for init nor in the image. */
+/* Waits that have ended are removed from init's state and from the image. */
 static int end_waits(struct dump *c) {
     struct quiesce_message ended = { .order = QUIESCE_FORGET };
     size_t kept = 0;
@@ -193,7 +195,7 @@ static bool has_wait(struct dump *c, struct task *task) {
 void quiesce_lead(struct dump *c) {
     const struct quiesce_message message = { .order = QUIESCE_LEFT };
 
-    (void)quiesce_release(c); /* if nothing has come of it */
+    (void)quiesce_release(c); /* if the dump failed before that */
     if (!c->leads)
         return;
     c->leads = false;
@@ -331,7 +333,8 @@ bool quiesce_is_marked(const struct dump *c, const uint64_t *interval, uint64_t 
 int quiesce_look_at_vdso(struct dump *c, const struct dump_process *s,
     const struct image_area *area, struct image_process *process) {
     static unsigned char theirs[MAX_VDSO];
-    const void *ours = (const void *)getauxval(AT_SYSINFO_EHDR); /* the kernel has one for all */
+    const void *ours =
+        (const void *)getauxval(AT_SYSINFO_EHDR); /* all processes have the same vDSO */
     size_t length = (size_t)(area->end - area->start);
 
     if (!is_wanted(c) || !ours || length > sizeof theirs ||

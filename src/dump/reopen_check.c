@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * May a process open again, by its path, what it has open? What it opened before a mode was changed
- * it may have no right to by now, and who makes it anew has the guest's rights and no more: that
- * must be known before anything is given up for an image that nobody could go on from. We may open
- * more than it may, so modes are compared here, as the kernel does; lists of access are not looked
- * at.
+ * May a process open a file again, by its path, that it has open?
+ *
+ * The mode of the file may have changed since the process opened it. Restore opens the file with
+ * the guest's rights only, so the answer must be known before the processes are given up for an
+ * image that could not be restored. The dump worker may open more than the process, so it compares
+ * modes as the kernel does. It does not read access control lists.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +15,7 @@
 
 #include "dump/internal.h"
 
-/* Of what /proc/PID/status says of its four user and group ids, that for files. */
+/* The last of the four user or group ids in /proc/PID/status, which applies to files. */
 static uint32_t id_of(const struct dump_process *s, const char *name) {
     const char *at = dump_field(s->status.data, name);
     char *end = NULL;
@@ -61,7 +62,7 @@ bool access_reaches(struct dump *c, const struct dump_process *s, const char *pa
 
     if (length >= sizeof directory)
         return false;
-    /* Many are in the same one. */
+    /* Many files are in the same directory. */
     if (c->reached_by == s && c->reached.length == length && !memcmp(c->reached.data, path, length))
         return true;
     for (size_t end = 0;; end += strcspn(path + end + 1, "/") + 1) {

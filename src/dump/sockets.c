@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Capturing sockets: those of Unix, and those of the internet that are the sandbox's own.
+ * Dumping sockets: Unix sockets, and internet sockets of the sandbox's own network.
  *
- * Which Unix socket is connected to which only the kernel's list of sockets tells (sock_diag(7)),
- * which is that of a network namespace: a child enters the sandbox's and asks. What waits to be
- * read is peeked at, and stays.
+ * Only the kernel's list of sockets (sock_diag(7)) tells which Unix sockets are connected. There is
+ * a list for each network namespace, so a child enters the sandbox's namespace and reads it. Data
+ * that waits to be read is peeked at and stays there.
  *
- * A connection of TCP has both its ends in the sandbox, which their addresses tell; it is made anew
- * by connecting. What was sent is at the other end as soon as that says so, which it does when
- * asked to (TCP_QUICKACK); what it has no room for waits at the sender, where it can be looked at
- * with rights over the network alone (TCP_REPAIR).
+ * Both ends of a TCP connection are in the sandbox, and their addresses identify them. Restore
+ * connects them again. Data that was sent is available at the other end once that end has
+ * acknowledged it, which it does on request (TCP_QUICKACK). Data that does not fit there waits at
+ * the sender, where only a process with rights over the network can read it (TCP_REPAIR).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -40,16 +40,15 @@
 #define GET_USERNS _IO(0xb7, 1) /* NS_GET_USERNS */
 #define MAX_LIST (64u << 20)
 #define MAX_MESSAGES 4096u
-#define BUFFER_LOCK 72 /* SO_BUF_LOCK, Linux 5.14 */
-#define OPEN_BOUND                                                                                 \
-    0x89e0 /* SIOCUNIXFILE: the file that a Unix socket was bound to, wherever that is */
+#define BUFFER_LOCK 72    /* SO_BUF_LOCK, Linux 5.14 */
+#define OPEN_BOUND 0x89e0 /* SIOCUNIXFILE: the file that a Unix socket was bound to */
 #define ACK_TRIES 20
 #define ACK_NS 500000
-#define END_TRIES 10 /* each twice as long as the one before: half a second */
+#define END_TRIES 10 /* each twice as long as the previous one: half a second in all */
 
 struct entry {
     uint32_t inode, peer;     /* peer 0: none */
-    uint32_t queued, backlog; /* of one that listens: connections that wait, how many may */
+    uint32_t queued, backlog; /* of a listening socket: waiting connections, and their limit */
     uint8_t state, shut;
     uint16_t unused;
 };
@@ -122,8 +121,8 @@ static int list_here(int unused, struct buf *to) {
     }
 }
 
-/* A process that enters the namespace does not come back: a child of ours. With what it takes an
- * ordinary user to do that, the rights over the user namespace that it belongs to. */
+/* A process cannot return from the namespace, so a child enters it. An ordinary user first takes
+ * the rights of the user namespace that owns it. */
 _Noreturn static void ask_there(int namespace, int (*ask)(int fd, struct buf *to), int fd, int to) {
     struct buf list = BUF_INIT;
     int owner = ioctl(namespace, GET_USERNS), r = 0;
@@ -143,7 +142,7 @@ static int ask_in_network(const struct dump_process *s, int (*ask)(int fd, struc
     struct buf *ret_answer) {
     int status, r = 0;
     auto_close int to = memfd_create("rollbox-sockets", MFD_CLOEXEC);
-    /* The process', for init may not be looked at. */
+    /* The process's namespace, because init's files cannot be opened. */
     auto_close int namespace = openat(s->proc, "ns/net", O_RDONLY | O_CLOEXEC);
     if (to < 0 || namespace < 0)
         return -errno;
@@ -195,8 +194,8 @@ static short poll_ready(int fd, short events) {
     return poll(&one, 1, 0) < 0 ? POLLERR : one.revents;
 }
 
-/* One message, or what there is of a stream. 1; 0: there is nothing more; or -errno. Where nothing
- * more can come, a message without a byte behind all others is the end. */
+/* One message, or the available part of a stream. 1; 0: no more data; or -errno. Where no more data
+ * can come, an empty message after all others is the end. */
 static int peek_one(int fd, struct buf *to, bool may_end, uint64_t *seen, const char **ret_why) {
     int waiting = 0;
     char control[256];
@@ -284,13 +283,13 @@ static int dump_name(struct dump *c, int fd, struct image_file *to) {
     return 0;
 }
 
-/* One that has ended cannot tell any more whom it was connected to, nor can anybody: somebody at
- * its own address, at any port. */
+/* A closed connection no longer knows its remote address. Restore connects it to a made-up one: its
+ * own address with any port. */
 static void invent_remote(struct dump *c, struct image_file *to) {
     struct sockaddr_in6 name = { 0 };
 
     memcpy(&name, c->blobs.data + to->name, MIN(to->name_length, sizeof name));
-    name.sin6_port = 0; /* where IPv4's is, too */
+    name.sin6_port = 0; /* IPv4 has the port in the same place */
     to->remote = dump_blob(c, &name, to->name_length);
     to->remote_length = to->name_length;
 }
@@ -311,7 +310,7 @@ static void dump_tuning(int fd, struct image_file *to) {
         to->tuning[ARRAY_SIZE(names)] = (uint32_t)linger.l_linger + 1;
 }
 
-/* What it is of a connection. 0: of none; 1; or -ENOTSUP and why. */
+/* The state of a connection. 0: not connected; 1; or -ENOTSUP and a reason. */
 static int look_at_state(int fd, struct image_file *to, const char **ret_why) {
     struct tcp_info info = { 0 };
     socklen_t length = sizeof info;
@@ -326,7 +325,7 @@ static int look_at_state(int fd, struct image_file *to, const char **ret_why) {
         to->backlog = MAX(info.tcpi_sacked, 1u);
         return 0;
     case TCP_CLOSE:
-        /* One that never was connected has not been shut. */
+        /* A socket that was never connected has not been shut down. */
         if (!(poll_ready(fd, POLLRDHUP) & POLLRDHUP))
             return 0;
         if (poll_ready(fd, 0) & POLLERR)
@@ -348,13 +347,13 @@ static int look_at_state(int fd, struct image_file *to, const char **ret_why) {
     to->is_shut =
         (info.tcpi_state == TCP_FIN_WAIT1 || info.tcpi_state == TCP_FIN_WAIT2 ? 2u : 0) |
         (info.tcpi_state != TCP_CLOSE_WAIT && poll_ready(fd, POLLRDHUP) & POLLRDHUP ? 1u : 0);
-    to->mode =
-        (to->mode & S_IFMT) |
-        (info.tcpi_state == TCP_CLOSE_WAIT); /* until sockets_connect: the other end may be gone */
+    to->mode = (to->mode & S_IFMT) |
+               (info.tcpi_state ==
+                   TCP_CLOSE_WAIT); /* until sockets_connect(): the other end may be gone */
     return 1;
 }
 
-/* Its port is one of the sandbox's own, so that a copy of the sandbox may have it, too? */
+/* Does the sandbox have a network of its own, so that a copy of it can use the same port? */
 static bool has_network(const struct dump *c) {
     struct stat own, its;
 
@@ -403,7 +402,7 @@ static int dump_inet(struct dump *c, int fd, struct image_file *to, const char *
     return r;
 }
 
-/* Datagrams go to it, and what it sends goes elsewhere, or nowhere. */
+/* The socket receives datagrams from others, and sends to another socket or to none. */
 static bool is_one_way(const struct dump *c, const struct entry *entry) {
     const struct entry *other = find_entry(c, entry->peer);
 
@@ -420,8 +419,8 @@ static int count_names(int fd, struct buf *to) {
     return buf_failed(to) ? -ENOMEM : 0;
 }
 
-/* Where it was bound nothing is, and it has a name all the same. One that has none is bound again,
- * and its name removed. */
+/* The socket has a name, but no file at its path: the file was moved or removed. Restore binds such
+ * a socket and removes the file. */
 static bool is_moved(struct dump *c, int fd, const char *path) {
     auto_buf struct buf answer = BUF_INIT;
     uint64_t names = 1;
@@ -446,7 +445,7 @@ static int dump_unix(
     to->passes_credentials = get_option(fd, SO_PASSCRED) > 0;
     to->is_alone = entry->state != TCP_ESTABLISHED ||
                    (to->type == SOCK_DGRAM && (!entry->peer || is_one_way(c, entry)));
-    to->peer = entry->peer; /* its inode, until sockets_connect */
+    to->peer = entry->peer; /* inode, until sockets_connect() */
     to->is_shut = entry->shut;
     if (!to->is_alone && poll_ready(fd, POLLPRI) & POLLPRI)
         return refuse_socket(ret_why, "a socket with urgent data");
@@ -499,7 +498,7 @@ static int copy_of(const struct dump *c, size_t index) {
     return process < 0 ? process : sys_pidfd_getfd(process, known->number, 0);
 }
 
-/* Of either family, an address of the fourth version is the same. */
+/* IPv4 addresses are compared in either notation. */
 static bool is_address(const struct dump *c, uint64_t a, uint64_t b) {
     struct sockaddr_in6 both[2];
     const uint64_t from[] = { a, b };
@@ -519,8 +518,9 @@ static bool is_address(const struct dump *c, uint64_t a, uint64_t b) {
            !memcmp(&both[0].sin6_addr, &both[1].sin6_addr, sizeof both[0].sin6_addr);
 }
 
-/* Is the end about to come? On a busy machine a kernel worker brings what loopback otherwise
- * delivers before the call returns, and who closed the other end may go on before that. */
+/* Is the end of the stream about to arrive? On a busy machine, a kernel worker delivers what
+ * loopback otherwise delivers within the call, and the process that closed the other end may
+ * continue before that. */
 static bool ends_soon(struct dump *c, size_t index) {
     auto_close int fd = copy_of(c, index);
     struct tcp_info info = { .tcpi_state = TCP_ESTABLISHED };
@@ -548,7 +548,7 @@ static int find_other(struct dump *c, size_t index) {
             return 0;
         }
     }
-    /* It is the end, and nobody's any more. */
+    /* The stream has ended, and no process has the other end. */
     if (file->mode & 1)
         return 0;
     if (ends_soon(c, index)) {
@@ -561,7 +561,7 @@ static int find_other(struct dump *c, size_t index) {
         dump_entry(&c->known, index, struct known_file)->number);
 }
 
-/* To an end that is nobody's any more: what comes there is acknowledged at once. */
+/* Waits for data in flight to an end that no process has. It is acknowledged at once. */
 static int await_arrival(struct dump *c, size_t index) {
     auto_close int fd =
         dump_entry(&c->files, index, struct image_file)->peer ? -EBADF : copy_of(c, index);
@@ -585,8 +585,8 @@ static int await_arrival(struct dump *c, size_t index) {
 
 enum tcp_queue { RECEIVED = 1, SENT = 2 }; /* TCP_RECV_QUEUE, TCP_SEND_QUEUE */
 
-/* Where a queue ends, in the numbers that bytes have on the way, and `n` bytes from its beginning.
- * Leaving that mode forgets that its address may be used again. */
+/* The sequence number at the end of a queue, and `n` bytes from the beginning of it. Leaving repair
+ * mode clears the permission to reuse the address. */
 static int peek_queue(int fd, enum tcp_queue queue, size_t n, struct buf *to) {
     int on = 1, which = queue, off = -1 /* TCP_REPAIR_OFF_NO_WP */,
         reuse = get_option(fd, SO_REUSEADDR), r = 0;
@@ -616,8 +616,8 @@ static int peek_received(int fd, struct buf *to) {
     return peek_queue(fd, RECEIVED, 0, to);
 }
 
-/* And before that, how much waits to be acknowledged, which is one more than the bytes where the
- * stream ends. What is acknowledged meanwhile leaves. */
+/* And before that, the amount that is not acknowledged. At the end of a stream it is one more than
+ * the bytes. Acknowledged data leaves the queue meanwhile. */
 static int peek_sent(int fd, struct buf *to) {
     int waiting = 0, then = -1, r = 0;
 
@@ -644,7 +644,8 @@ static int next_of(const struct dump_process *s, int fd, uint32_t *ret_next) {
     return r;
 }
 
-/* Of what waits at the sender to be acknowledged, some has come, before `next`. */
+/* Adds the sender's unacknowledged data from sequence number `next` on. The receiver has the
+ * rest. */
 static int add_unsent(const struct dump_process *sender, int from, uint32_t next, struct buf *to) {
     auto_buf struct buf sent = BUF_INIT;
     uint32_t end;
@@ -678,8 +679,8 @@ static int add_arrived(int fd, struct buf *to) {
     return 0;
 }
 
-/* All that was sent to an end and not read, wherever it is. What is on its way moves on meanwhile,
- * now and then. */
+/* All data that was sent to an end and not read, wherever it is. Some of it may move from sender to
+ * receiver meanwhile. */
 static int add_stream(const struct dump_process *sender, int from, int fd, struct buf *to) {
     const size_t before = to->length;
     uint32_t next = 0, then = 1;
@@ -687,7 +688,7 @@ static int add_stream(const struct dump_process *sender, int from, int fd, struc
 
     for (unsigned tries = 0; r == 0 && next != then && tries < ACK_TRIES; tries++) {
         to->length = before;
-        /* What is acknowledged has come: in this order nothing is missed. */
+        /* Acknowledged data has arrived. In this order no data is missed. */
         if (from >= 0 && ioctl(from, TIOCOUTQ, &unsent) < 0)
             return -errno;
         if (!unsent)
@@ -710,7 +711,8 @@ static uint64_t most_of(const char *path) {
     return fd >= 0 && read(fd, text, sizeof text - 1) > 0 ? 2 * strtoull(text, NULL, 10) : 0;
 }
 
-/* Whoever makes it anew may have no larger buffers than anybody; half of that is data, for sure. */
+/* The process that restores the socket may be limited to default buffer sizes. Half of a buffer is
+ * certain to be available for data. */
 static bool has_room(const struct image_file *file, const struct image_file *other, size_t length) {
     uint64_t room = MIN(file->buffers[1], most_of("/proc/sys/net/core/rmem_max")) +
                     (other ? MIN(other->buffers[0], most_of("/proc/sys/net/core/wmem_max")) : 0);

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A wait for a time that was broken off (poll, nanosleep, clock_nanosleep, futex) the kernel goes
- * on with by restart_syscall: what is left of it only the kernel knows, and no copy can make that
- * call. So where it is captured it has to be known which call it was, of which the kernel tells
- * nothing any more: the registers have its arguments, and rax had its number.
+ * Interrupted waits with a relative time-out (poll, nanosleep, clock_nanosleep, futex).
  *
- * Of rax the kernel looks at the lower half alone (Linux 5.13); orig_rax keeps all of it, and with
- * -ERESTARTNOHAND that is what the call is made anew by. So a capture that finds such a call leaves
- * it as one of restart_syscall that was broken off, with the number in the upper half. The kernel
- * goes on with it as it would have, a handler ends it as it would have, nothing is there that the
- * program could see, and the next capture reads it.
+ * The kernel continues such a wait by restart_syscall, and only the kernel knows the remaining
+ * time, so a restored process cannot make that call. The dump has to find out which call it was.
+ * The registers still hold the arguments, but the number was in rax and is lost.
  *
- * Where the first to break it off was not a capture (SIGSTOP and SIGCONT, the freezer) nobody has
- * left anything. Then the thread goes on for a moment, back into its wait, and where in the kernel
- * it sleeps tells which one it is.
+ * The kernel reads only the lower half of rax (Linux 5.13) but keeps all of orig_rax, and after
+ * -ERESTARTNOHAND it restarts the call by orig_rax. So a dump that finds such a call rewrites it as
+ * an interrupted restart_syscall, with the number of the original call in the upper half. The
+ * kernel continues it as before, a handler ends it as before, the program cannot see a difference,
+ * and the next dump reads the number.
  *
- * All of that is the guest's to change; what it gains by it is a call of its own in its copies,
- * which it could have made there itself.
+ * If something else interrupted the wait first (SIGSTOP and SIGCONT, the freezer), there is no such
+ * number. Then the thread is resumed for a moment, back into its wait, and the kernel function that
+ * it sleeps in identifies the call.
+ *
+ * A guest can forge all of this. It only gains a system call in its own copies, which it could have
+ * made anyway.
  */
 #include "dump/syscall_restart.h"
 
@@ -33,15 +34,15 @@
 #include "base/cleanup.h"
 
 #define HIGHEST_CALL 1023u
-#define LOOKS 50        /* at a time */
-#define MAX_LOOKS 2000u /* in all: it is for the guest to say how many threads are looked at */
-#define LOOK_NS                                                                                    \
-    20000 /* from the first to the second, and doubled: where others are in the way it takes a     \
-             while to come back to its wait, */
-#define LAST_LOOK_NS 1280000 /* and one that is asked to stand before has not */
+#define LOOKS 50        /* per thread */
+#define MAX_LOOKS 2000u /* per dump, because the guest decides how many threads there are */
+/* From the first to the second, then doubled: on a busy machine it takes the thread a while to
+ * return to its wait, */
+#define LOOK_NS 20000
+#define LAST_LOOK_NS 1280000 /* and it must not be stopped before */
 #define LOWEST_ADDRESS 4096u
 
-static int has_halves; /* the kernel, of rax; -1: it has not. 0: it is not known */
+static int has_halves; /* the kernel keeps the upper half; -1: it does not, 0: unknown */
 
 void syscall_restart_prepare(void) {
     if (!has_halves)
@@ -79,9 +80,9 @@ static const char *read_of(pid_t tid, const char *name, char *to, size_t size) {
     return to;
 }
 
-/* By the function that it sleeps in. That of a sleep leaves no trace where a compiler makes jumps
- * of last calls; then it is what all system calls are below. A sleep by a clock has a small number
- * where the other has an address. */
+/* Identifies the call by the function that the thread sleeps in. Where the compiler turned the last
+ * call of a sleep into a jump, that function is the common entry of all system calls. A
+ * clock_nanosleep has a small number where nanosleep has an address. */
 static int call_at(const char *function, const struct image_registers *r) {
     const uint32_t operation = (uint32_t)r->rsi & FUTEX_CMD_MASK;
 
@@ -111,7 +112,7 @@ int syscall_restart_look(pid_t tid, const struct image_registers *arguments) {
         looks_left--;
         read_of(tid, "syscall", call, sizeof call);
         if (!*call)
-            return -ENOTSUP; /* it is gone, or the kernel does not tell */
+            return -ENOTSUP; /* the thread is gone, or the kernel does not tell */
         if (strtol(call, NULL, 10) == SYS_restart_syscall &&
             strcmp(read_of(tid, "wchan", function, sizeof function), "0") != 0)
             return call_at(function, arguments);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Capturing terminals: pairs of the sandbox's own devpts, of a master and of the terminal that
- * programs have.
+ * Dumping terminals: pairs of a master and a terminal, of the sandbox's own devpts.
  *
- * What has them in common is their number. All that a terminal is set to, and whose it is, its
- * master tells; that is a process', or belongs to the command and is lent to us. What waits in it,
- * both ways, nobody can look at without taking it: it is taken and put there again, as it was,
- * while everybody stands (base/tty.c). Of a command's own terminal it stays here, like all that
- * waits in pipes from outside.
+ * The two ends are matched by their number. The settings of a terminal and its session can be read
+ * from the master, which a process has open, or which belongs to the command and is lent to the
+ * dump worker. Data that waits in a terminal cannot be read without removing it, so it is taken out
+ * and put back, in both directions, while all processes are paused (base/tty.c). Data in a
+ * command's own terminal stays there, as in all pipes from outside.
  */
 #include <asm/termbits.h>
 #include <errno.h>
@@ -23,7 +22,7 @@
 #include "base/tty.h"
 #include "dump/internal.h"
 
-#define TTY_MAJOR 5 /* minor 0: the terminal that one is controlled by; 2: what makes a new one */
+#define TTY_MAJOR 5 /* minor 0: the controlling terminal; 2: /dev/ptmx */
 #define SLAVE_MAJOR 136
 #define MAX_OUTPUT (1u << 20)
 #define MAX_INPUT 65536u
@@ -38,7 +37,7 @@ _Static_assert(sizeof(struct termios2) == sizeof(struct image_modes), "an image 
 struct end {
     uint32_t number, lent;
     int master;   /* -EBADF: not known (yet) */
-    bool is_open; /* by somebody, by its name */
+    bool is_open; /* a process has it open by its name */
 };
 
 bool terminals_is_one(const struct stat *st) {
@@ -138,7 +137,7 @@ static int add_typed(struct buf *to, enum tty_kind kind, const char *bytes, size
     return buf_failed(to) ? -ENOMEM : 0;
 }
 
-/* A line a read; what ends none is seen only where there are no lines. */
+/* Reads line by line. An unfinished line can only be seen in raw mode. */
 static int take_input(int terminal, struct buf *to) {
     struct termios2 modes, raw;
     char bytes[2 * TTY_MAX_TYPED];
@@ -173,7 +172,7 @@ static int take_input(int terminal, struct buf *to) {
     return ioctl(terminal, TCSETS2, &modes) < 0 ? -errno : r;
 }
 
-/* Both ways, and there again. */
+/* Takes the data of both directions and puts it back. */
 static int take_and_put(
     int master, int terminal, bool in_packets, struct buf *output, struct buf *input) {
     int on = 1, off = 0;
@@ -236,7 +235,7 @@ static int look_inside(struct dump *c, const struct end *end, struct image_termi
 
 /* ---- how it is set ---- */
 
-/* An empty group is none: nobody could tell which number it has inside. */
+/* An empty process group is not restored: its number inside the sandbox is unknown. */
 static uint32_t group_inside(const struct dump *c, pid_t outer) {
     for (size_t i = 0; i < c->n_dump_processes; i++)
         if (!c->dump_processes[i]->is_apart && c->dump_processes[i]->outer_group == (uint32_t)outer)
@@ -278,7 +277,7 @@ static int describe_terminal(struct dump *c, const struct end *end, struct image
     return 0;
 }
 
-/* A process gets its terminal by leading its session, or from its parent. */
+/* A process has a terminal because it leads a session or inherited it from its parent. */
 static int check_owners(struct dump *c) {
     for (size_t i = 0; i < dump_count(&c->processes, struct image_process); i++) {
         const struct image_process *p = dump_entry(&c->processes, i, struct image_process);
@@ -304,7 +303,7 @@ static uint32_t index_of(struct dump *c, uint32_t number) {
     return (uint32_t)(end_of(c, number) - dump_entry(&c->ends, 0, struct end));
 }
 
-/* From numbers to indices in the table. */
+/* Replaces numbers by indices of the table. */
 static void name_by_index(struct dump *c) {
     for (size_t i = 0; i < dump_count(&c->files, struct image_file); i++) {
         struct image_file *file = dump_entry(&c->files, i, struct image_file);
@@ -364,7 +363,7 @@ int terminals_connect(struct dump *c) {
     }
     if (buf_failed(&c->terminals))
         return dump_fail(c, "its terminals", -ENOMEM);
-    /* What is taken out is put back at once; still, nothing else is to fail after it. */
+    /* Data that was taken out is put back at once, but nothing that can fail should follow. */
     for (size_t i = 0; i < n && r == 0; i++)
         if (!dump_entry(&c->ends, i, struct end)->lent)
             r = look_inside(c, dump_entry(&c->ends, i, struct end),

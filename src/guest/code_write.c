@@ -2,14 +2,14 @@
 /*
  * Writing to the code of a guest's process.
  *
- * /proc/PID/mem has always let a process that may trace another one write to its read-only pages.
- * Since Linux 6.12 a kernel can be configured to let only the present tracer do so
- * (CONFIG_PROC_MEM_FORCE_PTRACE, proc_mem.force_override=), and Debian's 7.x is.
+ * By tradition, /proc/PID/mem lets a process that may trace another one write to its read-only
+ * pages. Since Linux 6.12 a kernel can restrict this to the actual tracer
+ * (CONFIG_PROC_MEM_FORCE_PTRACE, proc_mem.force_override=), as Debian's 7.x does.
  *
- * There a thread of init's attaches itself, writes, and ends. The kernel detaches what an ending
- * tracer has, and a process that was seized was never stopped, so neither the process nor its
- * parent can tell. A thread, and not a process, because Yama may let a process trace its
- * descendants only, and a guest's process is a descendant of init.
+ * On such a kernel, a thread of init attaches to the process, writes, and ends. The kernel detaches
+ * all tracees of a thread that ends, and a process that was attached by PTRACE_SEIZE is never
+ * stopped, so neither the process nor its parent notices. It is a thread and not a process because
+ * Yama may let a process trace only its descendants, and a guest's process is a descendant of init.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -45,7 +45,7 @@ static long write_plainly(const struct request *q) {
     return n == (long)q->size ? 0 : n < 0 ? n : -EFAULT;
 }
 
-/* Of a thread that has nothing but its stack, errno included: system calls only. */
+/* Runs in a thread that has only a stack; errno is shared, so it makes raw system calls only. */
 static int attach_and_write(void *data) {
     struct request *q = data;
 
@@ -63,13 +63,13 @@ static int write_traced(struct request *q) {
 
     if (tid < 0)
         return -errno;
-    /* It is gone only after it has let go of its tracee. */
+    /* The thread is gone only after the kernel has detached its tracee. */
     while (sys_call3(__NR_tgkill, self, tid, 0) == 0)
         sys_call0(__NR_sched_yield);
     return (int)q->result;
 }
 
-/* By a child, which has the vDSO that we have. */
+/* With a child, which has the same vDSO. */
 static int probe_traced(int proc, const void *vdso) {
     pid_t pid = (pid_t)sys_clone(SIGCHLD, NULL);
 

@@ -2,23 +2,25 @@
 /*
  * The files agent.
  *
- * It is all that a command of the sandbox is before execve, and nothing more: the guest's ids,
- * root, mounts, Landlock domain and filter. So whatever path it is given, and whatever links and
- * races the guest lays in its way, it reaches what the guest itself could reach and no more, and no
- * path is ever resolved for it by somebody with other rights.
+ * The agent is a process in the same state as a command of the sandbox just before execve: with the
+ * guest's ids, root, mounts, Landlock domain and filter. So with any path, and whatever links and
+ * races the guest prepares, it reaches only what the guest itself can reach. No process with other
+ * rights ever resolves a path for it.
  *
- * What could a guest gain by making it open something?
- * - Its memory has what the client has just sent. Both are the client's own, and it is not
- * dumpable: /proc/PID/mem, environ, fd and the like are root's, even to itself, ptrace and
- * pidfd_getfd are refused, and links of /proc that lead past names (fd/N, exe, root, cwd) are not
- * followed where the kernel can be told so. What is left, /proc/PID/maps and the like, is read to
- * the client, not to the guest.
- * - A FIFO, a device or a leased file could hold it up: O_NONBLOCK, O_NOCTTY, and only regular
- * files are read or written.
- * - Signals: it blocks all but SIGKILL and SIGSTOP. Killed or stopped it is silent, which the
- * client gives up on after a while; there is nothing to win by it.
+ * The guest could try to gain something by what it makes the agent open:
  *
- * One request at a time; memory is one struct transfer, whose pages are touched as they are needed.
+ * - The agent's memory contains data of the client. It is not dumpable: /proc/PID/mem, environ, fd
+ *   and similar files belong to root, even for the agent itself; ptrace and pidfd_getfd are
+ *   refused; and magic links of /proc (fd/N, exe, root, cwd) are not followed where the kernel
+ *   supports that. Other files, such as /proc/PID/maps, are readable, but by the client and not by
+ *   the guest.
+ * - A FIFO, a device or a leased file could block it. It opens with O_NONBLOCK and O_NOCTTY, and
+ *   reads and writes only regular files.
+ * - Signals: it blocks all except SIGKILL and SIGSTOP. If it is killed or stopped, the client
+ *   receives no answer and gives up after a time-out, so the guest gains nothing.
+ *
+ * It handles one request at a time. Its memory is one struct transfer, whose pages the kernel
+ * allocates on first use.
  */
 #include "guest/files.h"
 
@@ -40,11 +42,11 @@
 #include "sys/syscalls.h"
 #include "sys/uapi.h"
 
-#define BUSY_NS 1000000000 /* so often a long removal tells that it goes on */
+#define BUSY_NS 1000000000 /* interval of progress reports during a long removal */
 
-static struct transfer *transfer;         /* of the agent alone: init, which lies below all programs
-                                             (restore/load.c), has no room for it */
-static char path_text[TRANSFER_TEXT_MAX]; /* of the request */
+static struct transfer *transfer; /* mapped by the agent: init has no room for it below the guest's
+                                     addresses (restore/load.c) */
+static char path_text[TRANSFER_TEXT_MAX]; /* path of the request */
 static char last_text[TRANSFER_NAME_MAX]; /* its last component */
 
 static void close_if(int fd) {
@@ -57,7 +59,7 @@ static int open_path(const char *path, int flags) {
         .resolve = RESOLVE_NO_MAGICLINKS };
     int fd = sys_openat2(AT_FDCWD, path, &how);
 
-    if (fd != -ENOSYS) /* under isolation process the filter has none */
+    if (fd != -ENOSYS) /* the filter of isolation `process` does not have this call */
         return fd;
     fd = open(path, flags | O_CLOEXEC);
     return fd < 0 ? -errno : fd;
@@ -72,8 +74,8 @@ static size_t cut_slashes(char *path) {
     return length;
 }
 
-/* Makes a directory with those above it. Links on the way are followed, as the guest would. 0 also
- * if it is there. */
+/* Creates a directory and its missing parents. Links on the way are followed, as for the guest. 0
+ * also if it exists. */
 static int make_directories(char *path, mode_t mode) {
     struct stat st;
 
@@ -93,8 +95,8 @@ static int make_directories(char *path, mode_t mode) {
                                                                                           : -error;
 }
 
-/* Cuts path_text into the directory, opened and made if it is missing and `makes`, and last_text. A
- * descriptor (O_PATH) or -errno. */
+/* Splits path_text into its directory, which is opened (and created, with `makes`), and last_text.
+ * A descriptor (O_PATH) or -errno. */
 static int open_parent(bool makes) {
     size_t length = cut_slashes(path_text), begin = length;
 
@@ -104,7 +106,7 @@ static int open_parent(bool makes) {
         return -ENAMETOOLONG;
     memcpy(last_text, path_text + begin, length - begin + 1);
     if (!transfer_is_name(last_text))
-        return -EINVAL; /* "/", or ending in . or .. */
+        return -EINVAL; /* "/", or a path that ends in . or .. */
     while (begin > 1 && path_text[begin - 1] == '/')
         begin--;
     path_text[begin ? begin : 1] = '\0';
@@ -166,7 +168,7 @@ static int serve_list(void) {
 
         for (long at = 0; r == 0 && (name = transfer_next_entry(entries, n, &at, &offset));) {
             r = send_entry(fd, name, name, false);
-            if (r == -ENOENT) /* gone meanwhile */
+            if (r == -ENOENT) /* removed meanwhile */
                 r = 0;
         }
     }
@@ -176,7 +178,7 @@ static int serve_list(void) {
 
 /* ---- writing ---- */
 
-/* Writes what comes until there is as much as was announced. */
+/* Writes the content until the announced size is reached. */
 static int take_content(int fd, const struct transfer_message *first) {
     uint64_t size = first->record.size, have = first->record.data_length;
     int r = have > size ? -EBADMSG : transfer_write_at(fd, first->data, (size_t)have, 0);
@@ -196,8 +198,8 @@ static int take_content(int fd, const struct transfer_message *first) {
     return r;
 }
 
-/* Where nothing can be made or renamed (a file granted by itself, a mount), it is written in place.
- */
+/* Where files cannot be created or renamed (a file that was granted individually, a mount), the
+ * file is written in place. */
 static int write_in_place(int directory, const struct transfer_message *first) {
     int fd =
         openat(directory, last_text, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
@@ -214,8 +216,7 @@ static int write_in_place(int directory, const struct transfer_message *first) {
     return r;
 }
 
-/* What a rename over it would meet: -EISDIR, or 0 and whether there is anything, and whether that
- * is a mount. */
+/* Inspects the target of a rename: -EISDIR, or 0 and whether it exists and is a mount. */
 static int check_place(int directory, bool *ret_exists, bool *ret_mount) {
     struct uapi_statx st;
     long r = sys_call5(__NR_statx, directory, last_text, AT_SYMLINK_NOFOLLOW, UAPI_STATX_TYPE, &st);
@@ -263,8 +264,8 @@ static int take_tree(const struct transfer_target *target) {
     return r < 0 ? r : 0;
 }
 
-/* The process ends after it, so the directories are left open: transfer_done takes a temporary file
- * away that is in one of them. */
+/* The process ends after a failed request, so directories stay open: transfer_done() removes a
+ * temporary file in one of them. */
 static int serve_put(const struct transfer_message *first) {
     static char inner_name[TRANSFER_NAME_MAX];
     struct transfer_target target = {
@@ -295,7 +296,8 @@ static int remove_name(int directory, const char *name) {
     return unlinkat(directory, name, AT_REMOVEDIR) < 0 ? -errno : 0;
 }
 
-/* Goes down into a directory to empty it; it is the guest's, so made writable if it is not. */
+/* Opens a directory in order to empty it. It belongs to the guest, so it is made writable if
+ * necessary. */
 static int remove_enter(int directory, const char *name, const char *path_name) {
     int fd = tree_open(directory, name);
 
@@ -305,7 +307,8 @@ static int remove_enter(int directory, const char *name, const char *path_name) 
     return transfer_stack_enter(&transfer->stack, fd, path_name);
 }
 
-/* Takes away what is in the directory at the top. 1: went down into one; 0: it is empty. */
+/* Removes entries of the directory at the top of the stack. 1: entered a subdirectory; 0: it is
+ * empty. */
 static int remove_entries(int64_t *busy_ns) {
     _Alignas(8) char entries[4096];
     struct transfer_level *level = transfer_stack_level(&transfer->stack);
@@ -340,10 +343,11 @@ static int remove_entries(int64_t *busy_ns) {
     }
     if (n < 0 && n != -ENOENT)
         return (int)n;
-    /* Where an offset counts entries (a tmpfs before Linux 6.6), some were missed when reading went
-     * on at one after others had gone. */
+    /* Where a position counts entries (a tmpfs before Linux 6.6), removing some entries made the
+     * reading skip others. */
     if (level->left_over) {
-        /* Anew: ext4 has nothing more to tell at a descriptor that was first read at the end. */
+        /* A new descriptor: ext4 returns nothing more from a descriptor that was first read at the
+         * end. */
         int again = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (again < 0 || dup2(again, directory) < 0)
             return -errno;
@@ -355,8 +359,8 @@ static int remove_entries(int64_t *busy_ns) {
     return 0;
 }
 
-/* The directory at the top is empty: back to the one above, to take it away there by its name, or,
- * where that was too deep to be kept, when that one is read again. */
+/* The directory at the top is empty. Returns to its parent and removes it there by name. If its
+ * level was too deep to keep the name, it is removed when the parent is read again. */
 static int remove_leave(void) {
     struct transfer_stack *stack = &transfer->stack;
     const struct transfer_level *level = transfer_stack_level(stack);
@@ -422,7 +426,7 @@ static int serve_request(const struct transfer_message *m) {
     }
 }
 
-/* Answers one. False: the connection is of no more use. */
+/* Answers a request. False: the connection is unusable. */
 static bool reply_to_request(const struct transfer_message *m) {
     uint32_t type = m->record.type; /* the message does not outlive the next one */
     bool is_tree = type == TRANSFER_GET || type == TRANSFER_PUT;
@@ -434,18 +438,18 @@ static bool reply_to_request(const struct transfer_message *m) {
                    transfer_send(transfer, (struct transfer_record){ .type = TRANSFER_DONE }, NULL,
                        NULL, 0) == 0) &&
                !is_tree;
-    /* The other end is gone, or does not speak as it should. */
+    /* The peer is gone, or violates the protocol. */
     if (r == -EPIPE || r == -ECONNRESET || r == -EBADMSG)
         return false;
     char *path = transfer->out;
     path[0] = '\0';
-    /* The root of a tree that does not go into a directory is the path that was asked for, which
-     * the other end knows. */
+    /* Without an enclosing directory, the root of the transferred tree is the requested path, which
+     * the peer knows. */
     if (type == TRANSFER_PUT && !transfer->stack.depth && transfer->target.into < 0)
         transfer->name[0] = '\0';
     if (is_tree || type == TRANSFER_REMOVE)
         transfer_stack_path(&transfer->stack, transfer->name, path, TRANSFER_TEXT_MAX);
-    /* What was begun is gone when it is told. */
+    /* Partial results are removed before the error is reported. */
     transfer_done(transfer);
     struct transfer_message rest;
     if (transfer_send(transfer,
@@ -454,7 +458,7 @@ static bool reply_to_request(const struct transfer_message *m) {
         return false;
     if (type != TRANSFER_PUT && type != TRANSFER_WRITE)
         return !is_tree;
-    /* What is on its way still belongs to what has failed. */
+    /* Discards messages that belong to the failed request. */
     while (transfer_receive(transfer, &rest) > 0)
         ;
     return false;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The guest side: what runs in the launcher, in a sandbox's init, and between fork and exec of its
- * commands.
+ * The guest layer: the code that runs in the launcher, in a sandbox's init, and between fork and
+ * exec of its commands.
  *
- * One static program, rollbox-init. The engine starts it as a *launcher* and sends it a plan; the
- * launcher carries out the template operations and then clones, on request, sandboxes from itself.
- * A clone becomes the sandbox' *init* (pid 1): it carries out the box operations, gives up every
- * right it has, and executes commands on request. Nothing here allocates, formats or takes a lock;
- * what fails is reported as one fixed record {what, stage, operation, errno}, which the engine puts
- * in words. Under isolation process there is no template and a clone is no pid 1, but all else is
- * the same: see no_namespace.c.
+ * It is one static program, rollbox-init. The engine starts it as a *launcher* and sends it a plan.
+ * The launcher carries out the template operations, and then clones sandboxes from itself on
+ * request. A clone becomes the *init* of a sandbox (pid 1): it carries out the box operations,
+ * gives up all rights, and executes commands on request.
+ *
+ * Nothing here allocates memory, formats text or takes a lock. An error is reported as a fixed
+ * record {what, stage, operation, errno}, which the engine words. Under isolation `process` there
+ * is no template and init is not pid 1; the rest is the same (no_namespace.c).
  *
  * Requests to the launcher and to init are messages of base/wire.h; their answers are records. When
- * the other end of its socket closes, a launcher ends, and an init ends and with it the whole
- * sandbox.
+ * the other end of its socket closes, a launcher ends, and an init ends with its whole sandbox.
  */
 #ifndef ROLLBOX_GUEST_GUEST_H
 #define ROLLBOX_GUEST_GUEST_H
@@ -21,17 +21,17 @@
 #include <stdint.h>
 
 #define GUEST_LAUNCHER_SOCKET                                                                      \
-    3 /* the launcher's only descriptor at its start, but for /dev/null as 0, 1 and 2 */
+    3 /* the launcher's only descriptor at its start, besides /dev/null as 0, 1 and 2 */
 
-/* As root, a launcher has GUEST_ID_RANGE of the host's ids from a base of its own, mapped to 0 and
- * up in U0. Those below GUEST_ID_OTHERS are U0's root and the guest; from there on stand, on
- * idmapped mounts, the host's ids other than the owner's. */
+/* As root, a launcher has GUEST_ID_RANGE ids of the host, from a base of its own, mapped to 0 and
+ * up in U0. The ids below GUEST_ID_OTHERS are U0's root and the guest. The others represent all
+ * host ids except the owner's on idmapped mounts. */
 #define GUEST_ID_OTHERS 65536u
 #define GUEST_ID_RANGE 131072u
 
 /* Requests. */
 enum guest_request {
-    GUEST_PLAN = 1, /* to the launcher, once, first. fd: the plan */
+    GUEST_PLAN = 1, /* to the launcher, once, as the first message. fd: the plan */
     GUEST_CREATE, /* to the launcher: GUEST_ID? GUEST_AFFINITY? GUEST_HOME? GUEST_UPPER? {GUEST_SEED
                      GUEST_UUID}? {GUEST_SINCE GUEST_GENERATION}? GUEST_CLOCKS?; fds: the sandbox's
                      socket; then as flagged by CREATE_* in header.flags; then the layers, bottom
@@ -39,8 +39,8 @@ enum guest_request {
     GUEST_EXEC,   /* to init: {GUEST_ARG|GUEST_INTERPRETER}+ GUEST_ENV* GUEST_CWD GUEST_PROCESSES?
                      GUEST_TERMINAL? GUEST_NO_TRACE? {GUEST_FILE_*}*; fds: stdin, stdout, stderr
                      (not with GUEST_TERMINAL), then those that become 3 and up */
-    GUEST_SESSION, /* to init, before its first EXEC: it will get several. It enters the Landlock
-                      domain itself, so that all its commands share one. No answer unless it fails
+    GUEST_SESSION, /* to init, before its first EXEC: several will follow. Init enters the Landlock
+                      domain itself, so that all its commands share one. Answered only on failure
                       (GUEST_FAILED) */
     GUEST_SIGNAL, /* to init: GUEST_TARGET GUEST_NUMBER GUEST_SCOPE; answer SIGNALLED. Target 0 with
                      SIGKILL: every process but init; with SCOPE CHILDREN, and but its agents */
@@ -59,55 +59,57 @@ enum guest_request {
                        that image, serves the first as a launcher does: IMAGE_LOADED is its first
                        answer */
     GUEST_IMAGE_FS, /* to the launcher; answer POOLED */
-    GUEST_RESTORE,  /* to init, first, in a sandbox with the image of a tree: {GUEST_TARGET
-                       GUEST_PROCESS}*, commands from now on; fds: the image's externals, in order;
-                       answer RESTORED. Flagged GUEST_RESTORE_TRIAL, they are made and do not go on:
-                       init answers and ends */
-    GUEST_QUIESCE,  /* to init, of a sandbox with random_seed or time_start; fd: a socket to a
-                       capturer (quiesce.h); no answer */
-    GUEST_TOUCHES,  /* to the launcher, after IMAGE; fd: what the process is going to touch (struct
-                       image_touch), which each has ready from then on; no answer */
+    GUEST_RESTORE,  /* to init, as the first message, in a sandbox with the image of a tree:
+                       {GUEST_TARGET GUEST_PROCESS}*, which become commands; fds: the image's
+                       externals, in order; answer RESTORED. With GUEST_RESTORE_TRIAL, the processes
+                       are made and not resumed: init answers and ends */
+    GUEST_QUIESCE,  /* to init, of a sandbox with random_seed or time_start; fd: a socket to a dump
+                       worker (quiesce.h); no answer */
+    GUEST_TOUCHES,  /* to the launcher, after IMAGE; fd: memory that the process is likely to touch
+                       (struct image_touch), which each process then has ready; no answer */
 };
 
 enum guest_create_flag {
     GUEST_CREATE_NETNS = 1 << 8,  /* a network namespace to enter */
     GUEST_CREATE_CGROUP = 1 << 9, /* a cgroup v2 directory to be cloned into */
-    GUEST_CREATE_LOADS = 1 << 11, /* an image that is being written, and who tells of that: it loads
-                                     that itself, and goes on from there */
+    GUEST_CREATE_LOADS = 1 << 11, /* an image that is being written, and the socket of its progress:
+                                     the sandbox loads it itself and restores it */
     GUEST_CREATE_KEEPS =
-        1 << 12, /* with an image: what init has of a process that goes on may stay for a while */
-    GUEST_CREATE_NOTES = 1 << 13, /* with the image of a tree: what its processes write to is noted
-                                     from their start on (RESTORED) */
+        1
+        << 12, /* with an image: init may keep its copy of a resumed process's memory for a while */
+    GUEST_CREATE_NOTES = 1 << 13, /* with the image of a tree: dirty tracking of its processes from
+                                     their start (RESTORED) */
     GUEST_CREATE_LAYERED =
         1 << 10, /* BOX_READY is to carry the private tmpfs as a layer (GUEST_VALUE_DISK) */
     GUEST_CREATE_MAPS =
-        1 << 14, /* its files keep the plan's id, and mounts show them as GUEST_ID's */
-    GUEST_CREATE_HAS_MAP = 1 << 15, /* with a user namespace for that, which CREATED has brought for
-                                       that id; without it, CREATED brings one */
+        1 << 14, /* its files are stored with the plan's id, and mounts show them as GUEST_ID's */
+    GUEST_CREATE_HAS_MAP = 1 << 15, /* with a user namespace for that, which CREATED has returned
+                                       for that id; without it, CREATED returns one */
 };
 
-/* How many layers CREATE carries: in header.flags, from bit 16 on. A layer is the root of a tmpfs
- * (or a directory on disk) that was some sandbox's private one, or was made by COPY, as a detached
- * mount owned by U0. It holds for each place of the plan (PLAN_OP_PLACE) its part "p<index>": a
- * tree in the format of an overlay's upper directory with userxattr, or a file. */
+/* The number of layers that CREATE carries: in header.flags, from bit 16 on. A layer is the root of
+ * a tmpfs (or a directory on disk) that was some sandbox's private one, or was made by COPY, as a
+ * detached mount owned by U0. For each place of the plan (PLAN_OP_PLACE) it contains the part
+ * "p<index>": a tree in the format of an overlay's upper directory with userxattr, or a file. */
 #define GUEST_CREATE_LAYERS_SHIFT 16
 #define GUEST_MAX_LAYERS 24
 
 enum guest_exec_flag {
-    GUEST_EXEC_FINAL = 1 << 8,    /* the sandbox ends with this command */
-    GUEST_EXEC_COUNTED = 1 << 10, /* EXITED is to say what it has read and written */
+    GUEST_EXEC_FINAL = 1 << 8, /* the sandbox ends with this command */
+    GUEST_EXEC_COUNTED =
+        1 << 10, /* EXITED reports the bytes that the command has read and written */
     GUEST_EXEC_RESTORED =
-        1 << 9, /* the restored process is to be it, if there is one: with a fourth descriptor,
-                   its 3. Else the request is carried out without that, */
-    GUEST_EXEC_ALIKE = 1 << 11, /* or with all its descriptors: what it starts is what was captured,
-                                   from its beginning */
+        1 << 9, /* a restored process becomes the command, if there is one: with a fourth descriptor
+                   as its 3. Else the command is started without it, */
+    GUEST_EXEC_ALIKE = 1 << 11, /* or with all its descriptors: the command is the one that was
+                                   dumped, from its beginning */
 };
 
 #define GUEST_FILES_ALONE (1 << 8)   /* in header.flags */
 #define GUEST_RESTORE_TRIAL (1 << 8) /* in header.flags */
-#define GUEST_RESTORE_INCREMENTAL                                                                  \
-    (1 << 9) /* the last descriptor is an addition to the image (process_image.h): they go on as   \
-                that says */
+/* The last descriptor is an incremental image (process_image.h), which is applied before they
+ * resume. */
+#define GUEST_RESTORE_INCREMENTAL (1 << 9)
 
 enum guest_tag {
     GUEST_ARG = 1,   /* text */
@@ -116,37 +118,38 @@ enum guest_tag {
     GUEST_FILE_PATH, /* text */
     GUEST_FILE_MODE, /* u64 */
     GUEST_FILE_DATA, /* bytes */
-    GUEST_ID, /* u64: the guest's id in U0, for this sandbox alone; under isolation process the
-                 host's, and the next is its init's */
+    GUEST_ID, /* u64: the guest's id in U0, for this sandbox alone; under isolation `process` the
+                 host's, and the next id is its init's */
     GUEST_AFFINITY,  /* bytes: a cpu_set_t for sched_setaffinity */
-    GUEST_HOME,      /* text: isolation process: the directory of the sandbox's private files */
-    GUEST_PROCESSES, /* u64: isolation process: RLIMIT_NPROC of the command */
-    GUEST_TERMINAL,  /* u64: rows << 16 | columns: a terminal of its own instead of the three
-                        streams; STARTED then carries its master */
+    GUEST_HOME,      /* text: isolation `process`: the directory of the sandbox's private files */
+    GUEST_PROCESSES, /* u64: isolation `process`: RLIMIT_NPROC of the command */
+    GUEST_TERMINAL,  /* u64: rows << 16 | columns: a terminal in place of the three streams; STARTED
+                        then carries its master */
     GUEST_TARGET,    /* u64: the serial of an EXEC */
     GUEST_NUMBER,    /* u64: a signal */
     GUEST_SCOPE,     /* u64: enum guest_scope */
-    GUEST_BYTES,     /* u64: size of the tmpfs to make, these two */
+    GUEST_BYTES,     /* u64: limits of the new tmpfs, these two */
     GUEST_ENTRIES,
-    GUEST_SEED,    /* u64: of the sandbox, in place of the plan's */
-    GUEST_UUID,    /* text: /proc/sys/kernel/random/uuid with that */
-    GUEST_PROCESS, /* u64: the pid, inside, of the main process of the command named before */
-    GUEST_UPPER,   /* text: the name, in PLAN_UPPERS, of the directory for what is private, U0's
-                      root's; with PLAN_ON_DISK, in place of a tmpfs */
-    GUEST_SINCE, /* u64: CLOCK_REALTIME, nanoseconds: since when there has been a sandbox that this
-                    one's files are of */
-    GUEST_GENERATION,  /* u64: how many states lead to the one that it begins from */
+    GUEST_SEED,    /* u64: the sandbox's seed, in place of the plan's */
+    GUEST_UUID,    /* text: /proc/sys/kernel/random/uuid with that seed */
+    GUEST_PROCESS, /* u64: the pid, inside the sandbox, of the main process of the preceding command
+                    */
+    GUEST_UPPER,   /* text: the name, in PLAN_UPPERS, of the directory for private files, owned by
+                      U0's root; with PLAN_ON_DISK, in place of a tmpfs */
+    GUEST_SINCE,   /* u64: CLOCK_REALTIME in nanoseconds: birth of the first sandbox in this one's
+                      line of forks */
+    GUEST_GENERATION,  /* u64: the number of snapshots before the one that it starts from */
     GUEST_NUMBERS,     /* bytes: struct number of base/inode_numbers.h: files that keep their inode
                           numbers in a COPY */
-    GUEST_INTERPRETER, /* nothing: an argument, as ARG is: the text of interpreter.py */
-    GUEST_CLOCKS, /* bytes: two int64_t, nanoseconds: what CLOCK_MONOTONIC and CLOCK_BOOTTIME of the
-                     sandbox are ahead of the host's; in place of the image's */
-    GUEST_PARTS,  /* bytes: a uint64_t for each layer of CREATE: bit K says that its part "pK" holds
-                     anything. Without it, or for parts past 63: all may */
-    GUEST_NO_TRACE, /* u64: not 0: the command and its descendants trace nobody */
+    GUEST_INTERPRETER, /* empty: an argument like ARG, whose text is interpreter.py */
+    GUEST_CLOCKS, /* bytes: two int64_t in nanoseconds: offsets of the sandbox's CLOCK_MONOTONIC and
+                     CLOCK_BOOTTIME to the host's, in place of the image's */
+    GUEST_PARTS,  /* bytes: a uint64_t for each layer of CREATE: bit K is set if its part "pK" has
+                     content. Without it, and for parts past 63: all may */
+    GUEST_NO_TRACE, /* u64: not 0: the command and its descendants may not trace */
 };
 
-/* Whom a signal is for: enum rollbox_scope, which has the same numbers. */
+/* The receivers of a signal: enum rollbox_scope, which has the same numbers. */
 enum guest_scope {
     GUEST_SCOPE_MAIN = 1,
     GUEST_SCOPE_TREE,
@@ -160,33 +163,35 @@ enum guest_record_kind {
     GUEST_CREATED, /* launcher; serial of the request; fds: a pidfd; and a new user namespace, if
                       CREATE_MAPS came without one */
     GUEST_CREATE_FAILED, /* launcher */
-    GUEST_BOX_READY, /* init; fds as flagged in `value`: a new network namespace (1), the private
-                        tmpfs (2) */
-    GUEST_FAILED,    /* launcher or init: set-up failed; it ends */
-    GUEST_STARTED,   /* init: the command is running; `value`: the pid, inside, of its main process;
-                        `wall_ns`: with random_seed, the index of its random stream in init, from 0.
-                        With EXEC_RESTORED: `operation` 1 if it is the restored one; else `stage`
-                        and `error` say at which step of restore.c that failed, if it did */
-    GUEST_EXEC_FAILED, /* init: it never ran */
+    GUEST_BOX_READY,   /* init; fds as flagged in `value`: a new network namespace (1), the private
+                          tmpfs (2) */
+    GUEST_FAILED,      /* launcher or init: the set-up failed; it ends */
+    GUEST_STARTED,     /* init: the command is running; `value`: the pid, inside the sandbox, of its
+                          main process; `wall_ns`: with random_seed, the number of its stream,
+                          from 0. With EXEC_RESTORED: `operation` 1 if it is the restored
+                          process; else `stage` and `error` are the step of restore.c that
+                          failed, if one did */
+    GUEST_EXEC_FAILED, /* init: the command never ran */
     GUEST_EXITED,      /* init: wait status in `value`, usage in the rest */
-    GUEST_SIGNALLED,   /* init: `error` is 0 or an errno (ESRCH: no such command runs); `value`: how
-                          many processes */
-    GUEST_FROZEN,      /* init: `value`: how many processes there are besides init and its agents
-                          (GUEST_FILES), which stand still, too; `error` ETIMEDOUT if some would not
-                          stand still (all go on then) */
+    GUEST_SIGNALLED,   /* init: `error` is 0 or an errno (ESRCH: no such command runs); `value`:
+                          number of processes */
+    GUEST_FROZEN, /* init: `value`: number of processes besides init and its agents (GUEST_FILES),
+                     which are paused, too; `error` ETIMEDOUT if some could not be paused (all
+                     continue then) */
     GUEST_FILES_SERVED, /* init: `error` */
-    GUEST_COPIED, /* launcher: `error`, stage and operation as of a failure; else fd: the new layer,
-                     `value` its bytes, `wall_ns` its entries */
+    GUEST_COPIED, /* launcher: `error`, with stage and operation; else fd: the new layer, `value`
+                     its bytes, `wall_ns` its entries */
     GUEST_IMAGE_LOADED,  /* launcher: `error` */
-    GUEST_IMAGE_FS_MADE, /* launcher: `error`; else fd: a file system in memory, with large pages,
-                            for images: those of memory files take the kernel many times as long to
-                            make */
-    GUEST_RESTORED, /* init: all go on, fds: the masters of its commands' terminals, in the image's
-                       order, or, flagged GUEST_CREATE_NOTES, a userfaultfd of each living process,
-                       in the image's order, if all have one, and no terminals; or `error`, at
-                       `stage` (enum restore_step), of process `operation` (its pid inside; 0:
-                       none), and it ends */
-    GUEST_FILES_ENDED, /* init: one of those that were served (FILES_SERVED) is over */
+    GUEST_IMAGE_FS_MADE, /* launcher: `error`; else fd: a file system in memory with large pages,
+                            for images: memory files without large pages take the kernel many times
+                            as long to fill */
+    GUEST_RESTORED,      /* init: all processes have resumed, fds: the masters of its commands'
+                            terminals, in the image's order, or, with GUEST_CREATE_NOTES, a
+                            userfaultfd of each living process, in the image's order, if all
+                            have one, and no terminals; or `error`, at `stage` (enum
+                            restore_step), of process `operation` (its pid inside the sandbox;
+                            0: none), and it ends */
+    GUEST_FILES_ENDED,   /* init: one of the agents (FILES_SERVED) has ended */
 };
 
 enum guest_stage {
@@ -249,11 +254,11 @@ struct guest_record {
     uint64_t serial;
     uint64_t value;
     uint64_t wall_ns;
-    uint64_t cpu_ns;        /* of the command and all that it and init have waited for */
-    uint64_t max_rss_bytes; /* of the largest of those */
+    uint64_t cpu_ns;        /* of the command and all processes that it and init have waited for */
+    uint64_t max_rss_bytes; /* the maximum of those */
     uint64_t read_bytes,
-        written_bytes; /* EXEC_COUNTED: by read, write and their like, the command's and those that
-                          it has waited for; UINT64_MAX: not known */
+        written_bytes; /* EXEC_COUNTED: bytes of read, write and similar calls, of the command and
+                          the processes that it has waited for; UINT64_MAX: unknown */
 };
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a process of a sandbox gives up: its rights, and the cgroups and the Landlock domain that it
- * enters for good. */
+/* Restrictions of a process of a sandbox that cannot be undone: dropped rights, cgroups, and the
+ * Landlock domain. */
 #include <errno.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
@@ -12,8 +12,8 @@
 #include "guest/internal.h"
 #include "sys/syscalls.h"
 
-/* A single thread that moves itself ("0", tasks) is the one move that the kernel makes without
- * waiting for a grace period, milliseconds, under a global lock. */
+/* A single thread moves itself ("0" into tasks), because for that the kernel need not wait for a
+ * grace period, which takes milliseconds under a global lock. */
 int box_enter_cgroups(struct box *box) {
     for (; box->n_tasks; box->n_tasks--)
         if (write(*box->tasks++, "0", 1) != 1)
@@ -21,7 +21,8 @@ int box_enter_cgroups(struct box *box) {
     return 0;
 }
 
-/* A new user namespace has them all. What is dropped no child has, nor any program. */
+/* A new user namespace has all of them. Capabilities dropped from the bounding set are unavailable
+ * to children and programs, too. */
 int box_drop_bounds(void) {
     static bool dropped;
 
@@ -47,8 +48,8 @@ int box_drop_privileges(void) {
         return -errno;
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
         return -errno;
-    /* The second string: init ends when its socket closes; this one holds even while init could not
-     * read it. */
+    /* A second safeguard: init ends when its socket closes, and by this signal even if it cannot
+     * read its socket. */
     return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 ? -errno : 0;
 }
 

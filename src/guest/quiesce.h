@@ -1,23 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a capturer and the init of a sandbox with random_seed or time_start say to each other.
+ * The protocol between a dump worker and the init of a sandbox with random_seed or time_start.
  *
- * There, calls of processes wait for init's answers: who has asked stands in the kernel where no
- * tracer reaches, and calls that a tracer makes in a process would be asked about as well. So the
- * engine gives both an end of a socket (GUEST_QUIESCE), on which the capturer asks for what it
- * needs, and hears a word for each: 0 or -errno.
+ * In such a sandbox, init answers system calls of the processes. A thread that waits for an answer
+ * is in the kernel where no tracer reaches it, and calls that a tracer makes in a process would be
+ * sent to init as well. So the engine gives both sides an end of a socket (GUEST_QUIESCE). The
+ * worker sends orders, and init replies to each with a word: 0 or -errno.
  *
- *     HOLD        init takes no question up any more, and no clock of its own moves: who asks now
- * waits so that a tracer stops it. GIVE_BACK   of these threads, which have been told to stop: what
- * init holds is broken off as by a signal, and begins anew where they go on. PASS        all stand:
- * what is asked now are the tracer's calls, and goes to the kernel. The word is followed by what
- * init knows: a struct image_determinism, and by so many waits and alarms as quiesce_counts says.
- *     TELL        the word is followed by the same; some do not stand, and nothing passes.
- *     FORGET      of these threads none begins anew what it was in: it has ended, or a signal ends
- * it. GO          no calls are made in them any more. They stand until the socket is closed, and
- * until then nothing is looked for that comes of their standing. The word is how many are to be let
- * go before the others, for a signal that came to them before they have asked again would be taken
- * for none (vtime_wait.c). LEFT        the word is how many of those have not asked yet.
+ *   HOLD       Init takes up no more calls, and its clock stops. A thread that makes one now
+ *              waits where a tracer can stop it.
+ *   GIVE_BACK  For these threads, which were asked to stop: the calls that init holds are
+ *              interrupted as by a signal, and begin again when the threads resume.
+ *   PASS       All threads have stopped. Calls that arrive now are the tracer's and pass to the
+ *              kernel. The word is followed by init's state: a struct quiesce_state, and as
+ *              many waits and alarms as it says.
+ *   REPLY      The word is followed by the same; some threads have not stopped, and nothing
+ *              passes.
+ *   FORGET     None of these threads begins its wait again: it has ended, or a signal ends it.
+ *   RELEASE    No more calls are made in the threads. They stay stopped until the socket is
+ *              closed, and until then init does not react to their being stopped. The word is
+ *              the number of threads that must resume before the others, because a signal that
+ *              reached them before they make their call again would seem to be lost
+ *              (vtime_wait.c).
+ *   LEFT       The word is the number of those that have not made their call yet.
  */
 #ifndef ROLLBOX_GUEST_QUIESCE_H
 #define ROLLBOX_GUEST_QUIESCE_H
@@ -37,22 +42,21 @@ enum quiesce_command {
 };
 
 #define QUIESCE_MAX_THREADS 256u
-#define QUIESCE_AT_ONCE 64u /* waits, or alarms, of one message */
-/* A timer descriptor that init keeps has, while all stand, this many seconds to go, and its number
- * + 1 as its interval: so it is known wherever it is found. */
+#define QUIESCE_AT_ONCE 64u /* waits or alarms per message */
+/* While all threads are stopped, a timer descriptor whose time init keeps is set to this many
+ * seconds, with its number + 1 as interval. So the dump recognises it. */
 #define QUIESCE_MARK_S 1000000000ll
 
 struct quiesce_message {
     uint32_t order, n;
-    int32_t threads[QUIESCE_MAX_THREADS]; /* GIVE_BACK, FORGET: inside */
+    int32_t threads[QUIESCE_MAX_THREADS]; /* GIVE_BACK, FORGET: thread ids inside the sandbox */
 };
 
-/* Follows the word of PASS, and of TELL, and is followed by messages of at most QUIESCE_AT_ONCE
- * waits, then alarms, each. */
+/* Follows the word of PASS and TELL, and is followed by messages of at most QUIESCE_AT_ONCE waits,
+ * then alarms, each. */
 struct quiesce_state {
     struct image_determinism determinism;
-    uint32_t n_waits, n_again; /* of them so many, the first, were broken off before and have not
-                                  been begun anew */
+    uint32_t n_waits, n_again; /* the first n_again were interrupted, and have not begun again */
     uint32_t n_alarms;
 };
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small things of the guest layer: records to the engine, texts into files of proc. */
+/* Helpers of the guest layer: sending records to the engine, and writing texts to files of
+ * /proc. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

@@ -14,7 +14,7 @@ size_t state_n_agents, state_n_alone;
 bool state_is_frozen, state_is_held;
 int state_capturer = -1;
 
-/* What getdents64(2) fills in; C libraries disagree on its name. */
+/* The output of getdents64(2); C libraries disagree on its name. */
 struct entry {
     uint64_t inode;
     int64_t offset;

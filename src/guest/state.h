@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What init knows of the sandbox without looking: what runs, and what stands still. Plain state,
- * below all that acts on it; the file that sets it is named beside it. Other files ask by the
- * functions.
+ * Init's state of the sandbox: running commands, and whether processes are paused. It is plain data
+ * below all code that acts on it. The file that sets each variable is named beside it; other files
+ * use the functions.
  */
 #ifndef ROLLBOX_GUEST_STATE_H
 #define ROLLBOX_GUEST_STATE_H
@@ -13,7 +13,8 @@
 
 #define COMMAND_MAX_AGENTS 64
 
-/* command.c: how many commands run, and the agents, children of init's own program. */
+/* command.c: the number of running commands, and the agents, children that run init's own
+ * program. */
 extern size_t state_commands;
 extern struct state_agent {
     pid_t pid;
@@ -25,7 +26,7 @@ bool command_is_agent(pid_t pid);
 void command_agents_resume(void);
 extern bool command_in_session;
 
-/* reaper.c: every process was stopped. */
+/* reaper.c: all processes are paused. */
 extern bool state_is_frozen;
 bool tree_is_frozen(void);
 
@@ -38,8 +39,8 @@ extern int state_capturer;
 bool quiesce_is(void);
 int quiesce_socket(void); /* -1: there is none */
 
-/* Calls back for each entry of a directory, one of /proc, whose name is a number, until that
- * returns false. 0 (1 if it did) or -errno. */
+/* Calls back for each entry with a numeric name in a directory of /proc, until that returns false.
+ * 0 (1 if it did) or -errno. */
 int tree_each_number(int directory, bool (*call)(void *data, pid_t number), void *data);
 
 #endif

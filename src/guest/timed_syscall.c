@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * System calls that wait for a guest, for a bounded time.
+ * System calls with a time limit, for calls that a guest can delay.
  *
- * PTRACE_SEIZE takes a lock that a process holds throughout an execve, and that lasts for as long
- * as a dead thread of it has a tracer that does not look. To give a process a descriptor is to wait
- * until it has run, which one of the idle class among busy ones does not for minutes. Both waits
- * end for a signal, so init has itself sent one: an alarm, again and again until the call is over.
- * The kernel would begin the first of the two anew afterwards, whatever the handler asked for: so
- * the handler, finding that the call's own instruction is what comes next, steps over it.
+ * PTRACE_SEIZE takes a lock that a process holds throughout an execve, which can last for as long
+ * as a dead thread of it has a tracer that does not wait for it. Adding a descriptor to a process
+ * waits until the process has run, which can take minutes for a process of the idle class among
+ * busy ones. A signal ends both waits, so init sends itself one, by an alarm that repeats until the
+ * call is over. The kernel would restart the first of the two calls even after a handler without
+ * SA_RESTART. So if the instruction to be executed next is the call's own, the handler steps over
+ * it.
  *
- * The alarm is unblocked here alone. As process 1 has a handler for it, guests may send it, too:
- * that makes a call fail early, no more.
+ * The alarm is unblocked only here. Process 1 has a handler for it, so guests can send it, too:
+ * that makes a call fail early, which is harmless.
  */
 #include "guest/timed_syscall.h"
 
@@ -28,7 +29,7 @@
 
 #if defined(__x86_64__)
 
-#    define AGAIN_US 1000 /* for one that came before the call began */
+#    define AGAIN_US 1000 /* repeated, in case the first one came before the call began */
 #    define INSTRUCTION_BYTES 2
 #    define SEIZE_LIMIT_US 10000
 #    define TICK_NS 100000

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* File systems in memory, as detached mounts that live as long as their descriptor. */
+/* File systems in memory, as detached mounts that exist as long as their descriptor. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>

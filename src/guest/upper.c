@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the sandbox's own files lie: in a directory among the launcher's uppers, or over nothing.
- */
+/* Where the sandbox's own files are: in a directory among the launcher's uppers, or in an empty
+ * place. */
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include "sys/syscalls.h"
 
 int ops_open_upper(const char *name) {
-    /* The launcher's own directory, and a name of the engine's. */
+    /* The directory is the launcher's own, and the engine chooses the name. */
     int uppers = open(PLAN_UPPERS, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), r = uppers;
 
     if (r >= 0)

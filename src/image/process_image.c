@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Is an image sound? Whoever loads one, or looks into it, asks this first, and reads nothing past
- * its end after. */
+/* Is an image well-formed? Each reader of an image calls this first, and does not read past its end
+ * afterwards. */
 #include "image/process_image.h"
 
 #include <stddef.h>
@@ -54,7 +54,7 @@ static bool are_tables(const struct image *it) {
     return it->texts < it->texts_end && it->texts_end <= it->length;
 }
 
-/* Every text ends before the texts do, as the last byte of them is a NUL. */
+/* Every text is terminated, because the last byte of the texts is a NUL. */
 static bool is_text(const struct image *it, uint64_t at) {
     return at >= it->texts && at < it->texts_end;
 }
@@ -110,7 +110,7 @@ static bool is_process(const struct image *it, const char *base, uint32_t index)
 
     if (p->parent > index || p->pid < 2 || p->terminal > it->terminals.n)
         return false;
-    /* Who is dead has nothing: whoever loads an image goes through what all have. */
+    /* A dead process has nothing of these: a loader visits the tables of all processes. */
     if (p->kind == IMAGE_DEAD_LEADER || p->kind == IMAGE_ZOMBIE)
         return !p->areas.n && !p->threads.n && !p->actions.n && !p->pending.n &&
                !p->posix_timers.n && !p->locks.n && !p->fds.n;
@@ -173,7 +173,7 @@ static bool are_files(const struct image *it, const char *base) {
     return true;
 }
 
-/* Numbers go up, and each command has one. */
+/* Numbers ascend, and each command has at most one. */
 static bool are_terminals(const struct image *it, const char *base) {
     const struct image_terminal *terminals =
         image_table(it, base, terminals, struct image_terminal);
@@ -193,7 +193,7 @@ static bool are_terminals(const struct image *it, const char *base) {
            lent == (it->n_lent < 64 ? (1ull << it->n_lent) - 1 : ~0ull);
 }
 
-/* Times of a virtual clock are up to IMAGE_NEVER. */
+/* Times of a virtual clock are at most IMAGE_NEVER. */
 static bool is_time(int64_t time, bool may_be_past) {
     return time <= IMAGE_NEVER && (time >= 0 || (may_be_past && time >= -IMAGE_NEVER));
 }
@@ -231,8 +231,8 @@ static bool are_apart(struct image_range a, struct image_range b) {
     return !a.n || !b.n || a.first + a.n <= b.first || b.first + b.n <= a.first;
 }
 
-/* What is one's is no other's, and each area is somebody's: room is reckoned by areas and taken by
- * processes, and the other way round. */
+/* No two processes share an area, and each area belongs to a process: memory is counted by area and
+ * used by process, and the other way round. */
 static bool are_own(const struct image *it, const char *base) {
     const struct image_process *processes = image_table(it, base, processes, struct image_process);
     uint64_t n_areas = 0;
@@ -247,7 +247,7 @@ static bool are_own(const struct image *it, const char *base) {
     return n_areas == it->areas.n;
 }
 
-/* Whole pages; how many bytes, or UINT64_MAX. */
+/* The length of a range of whole pages in bytes, or UINT64_MAX. */
 static uint64_t bytes_of(const struct image_run *runs, struct image_range range) {
     uint64_t bytes = 0;
 
@@ -259,8 +259,9 @@ static uint64_t bytes_of(const struct image_run *runs, struct image_range range)
     return bytes;
 }
 
-/* No byte is there for two runs, and all areas and files together have as many as there are at
- * most: what is loaded has no more pages than the image, and looking at it takes no longer. */
+/* No byte of the image belongs to two runs, and the runs of all areas and files have at most as
+ * many bytes as the image. So a loaded image has no more pages than its file, and checking it takes
+ * no longer. */
 static bool are_once(const struct image *it, const char *base) {
     const struct image_run *runs = image_table(it, base, runs, struct image_run);
     const struct image_area *areas = image_table(it, base, areas, struct image_area);
@@ -327,7 +328,7 @@ static bool is_same_file(const struct image_area *was, const char *base,
            was->mtime_ns == now->mtime_ns && is_same_text(base + was->path, found + now->path);
 }
 
-/* Those that begin there or, what grows downwards, end there. */
+/* The area with the same start or, for an area that grows downwards, the same end. */
 const struct image_area *image_area_before(const struct image_area *areas, uint32_t n,
     const char *base, const struct image_area *area, const char *found) {
     uint32_t low = 0, high = n;
@@ -387,7 +388,7 @@ bool image_has_same_tree(
     return n == was->processes.n;
 }
 
-/* As many stacks there are for new threads to begin on. */
+/* There are this many initial stacks for new threads. */
 static uint32_t max_threads(const struct image *it, const struct image_process *processes) {
     uint32_t most = 0;
 
@@ -418,8 +419,8 @@ bool image_is_of_same(const struct image *was, const char *base, const struct im
     return true;
 }
 
-/* Each page of memory is said once, and those that are kept lie in an area that goes on, among
- * pages of the base's of the same process and address. */
+/* Each page is described once. Kept pages lie in an area that continues, and among the pages that
+ * the parent image has for the same process and address. */
 static bool is_kept(const struct image *it, const char *found, const struct image_area *area,
     const struct image *was, const char *base, const struct image_area *before) {
     const struct image_kept *kept =

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The image of a tree of processes: what src/dump captures and the guest layer restores.
+ * The process image: the file format that src/dump writes and the guest layer restores.
  *
- * One file without pointers: pages first, then tables at the offsets that the header names, and at
- * its very end the header, so that a file that was not finished has none. It is for the kernel and
- * the build that it names (docs/reference/image-format.md). What it says was a guest's to choose,
- * so whoever loads it checks every range and index; what it says of registers and pages is for the
- * guest alone.
+ * It is one file without pointers: the pages first, then tables at the offsets that the header
+ * gives, and at the very end the header, so that an incomplete file has none. It is valid for the
+ * kernel release and the build that it names (docs/reference/image-format.md). A guest could choose
+ * most of its content, so a loader checks every range and index. Registers and pages concern only
+ * the guest itself.
  *
- * An *addition* is an image of processes of which there is one already, its *base*: of memory that
- * is as it was then it has no pages, but says where the base has them (`kept`). It is of use to who
- * has the base in memory (restore/incremental.c), for a while.
+ * An *incremental image* refers to an earlier image of the same processes, its *parent image*. It
+ * has no pages for unchanged memory, but refers to the pages of the parent (`kept`). It is used
+ * while the parent image is loaded (restore/incremental.c).
  */
 #ifndef ROLLBOX_IMAGE_PROCESS_IMAGE_H
 #define ROLLBOX_IMAGE_PROCESS_IMAGE_H
@@ -21,7 +21,7 @@
 
 #define IMAGE_MAGIC 0x37456d4978427852ull
 #define IMAGE_PAGE 4096u
-#define IMAGE_TABLE 64u /* where tables begin, and the header: at a multiple */
+#define IMAGE_TABLE 64u /* alignment of tables and header */
 #define IMAGE_MAX_PROCESSES 512u
 #define IMAGE_MAX_THREADS 4096u
 #define IMAGE_MAX_AREAS 262144u
@@ -35,38 +35,38 @@
 #define IMAGE_MAX_KEPT 1048576u
 #define IMAGE_MAX_FILES 4096u
 #define IMAGE_MAX_FDS 65536u
-#define IMAGE_MAX_WATCHES 65536u /* also the highest number of one */
-#define IMAGE_MAX_NOTED 32u      /* of more processes it is not noted what they write to */
-#define IMAGE_MAX_TERMINALS 64u  /* what a sandbox's devpts has */
-#define IMAGE_MAX_XSTATE 3072u   /* with the rest of a frame it fits into IMAGE_FRAME */
+#define IMAGE_MAX_WATCHES 65536u /* also the highest watch number */
+#define IMAGE_MAX_NOTED 32u      /* images with more processes have no dirty tracking */
+#define IMAGE_MAX_TERMINALS 64u  /* the limit of a sandbox's devpts */
+#define IMAGE_MAX_XSTATE 3072u   /* fits into IMAGE_FRAME with the rest of a signal frame */
 #define IMAGE_SIGNALS 64
 #define IMAGE_RLIMITS 16
 #define IMAGE_MAX_WAITS 4096u
 #define IMAGE_MAX_ALARMS 256u
 
-/* Where a guest's memory can be: init itself is below (meson.build links it there), the kernel
- * above. Between the two, what the last steps of restoring need, which stays: a frame for each
- * thread, and two pages. */
+/* The range of guest memory. Init itself is below it (meson.build links it there), the kernel
+ * above. Between init and guest memory is what the last steps of restore need and leave behind: a
+ * frame for each thread, and two pages. */
 #define IMAGE_LOWEST 0x400000ull
 #define IMAGE_HIGHEST 0x7ffffffff000ull
-#define IMAGE_TRAMPOLINE 0x3ff000ull     /* the code */
-#define IMAGE_THREAD_BARRIER 0x3fe000ull /* two words that its threads meet at */
+#define IMAGE_TRAMPOLINE 0x3ff000ull /* the code */
+#define IMAGE_THREAD_BARRIER                                                                       \
+    0x3fe000ull /* two words for the synchronisation of a process's threads */
 #define IMAGE_FRAMES 0x300000ull
 #define IMAGE_FRAME 4096u
-#define IMAGE_REGIONS                                                                              \
-    0x200000000000ull /* from here on, where no process of the image has anything, that of who     \
-                         restores it: 32 TiB, far from where the kernel, and Go and Java, put      \
-                         things */
-#define IMAGE_REGIONS_END 0x300000000000ull /* in general */
+/* The memory of the restoring program, in a part of this range where no process of the image has
+ * anything: 32 TiB, far from the default addresses of the kernel, Go and Java. */
+#define IMAGE_REGIONS 0x200000000000ull
+#define IMAGE_REGIONS_END 0x300000000000ull /* limit of all processes together */
 #define IMAGE_MAX_OWN_THREADS                                                                      \
-    ((IMAGE_THREAD_BARRIER - IMAGE_FRAMES) / IMAGE_FRAME) /* of one process */
+    ((IMAGE_THREAD_BARRIER - IMAGE_FRAMES) / IMAGE_FRAME) /* limit of one process */
 
-/* A table: where it begins, how many entries it has. */
+/* A table: its offset and number of entries. */
 struct image_part {
     uint64_t at, n;
 };
 
-/* Of a table: the first entry, how many. */
+/* Entries of a table: the first and their number. */
 struct image_range {
     uint32_t first, n;
 };
@@ -74,13 +74,12 @@ struct image_range {
 /* ---- memory ---- */
 
 enum image_area_kind {
-    IMAGE_ANONYMOUS = 1, /* also what was a private mapping of a file and has pages of its own: it
-                            is copied whole */
+    IMAGE_ANONYMOUS = 1, /* also a private file mapping with changed pages: it is saved in full */
     IMAGE_STACK,         /* grows downwards */
-    IMAGE_FILE,   /* private and untouched, or shared: mapped again from the file at `path` */
-    IMAGE_MEMORY, /* shared memory without a name, or a memory file: `path` is the index of that
-                     among the files */
-    IMAGE_VVAR,   /* the kernel's own: moved to where the process had them, in this order */
+    IMAGE_FILE,   /* private and unchanged, or shared: mapped again from the file at `path` */
+    IMAGE_MEMORY, /* shared memory without a name, or a memory file: `path` is its index among the
+                     files */
+    IMAGE_VVAR,   /* the kernel's own, moved to the process's addresses, in this order */
     IMAGE_VDSO,
 };
 
@@ -90,45 +89,44 @@ struct image_area {
     uint64_t start, end;
     uint32_t kind;       /* enum image_area_kind */
     uint32_t protection; /* PROT_* */
-    uint64_t path; /* FILE: offset of its NUL-terminated path; of several areas of one file they are
-                      equal */
-    uint64_t offset; /* FILE, MEMORY: in the file */
+    uint64_t path; /* FILE: offset of its NUL-terminated path; areas of the same file have the same
+                      offset */
+    uint64_t offset; /* FILE, MEMORY: offset in the file */
     uint32_t is_shared;
-    uint32_t is_written;  /* FILE: shared, and may be written to: opened so. It is not compared with
-                             what it was */
-    uint32_t forgets;     /* enum image_forgets: what is in it must never be seen twice (states of
-                             random generators), so nothing of it is saved */
-    uint32_t flags;       /* IMAGE_NO_DUMP... */
-    uint64_t inode, size; /* FILE: all but the inode must be found at the path */
+    uint32_t is_written; /* FILE: shared and opened for writing; size and time are not compared */
+    uint32_t forgets;    /* enum image_forgets: memory that must not be duplicated (states of random
+                            generators), so its content is not saved */
+    uint32_t flags;      /* IMAGE_NO_DUMP... */
+    uint64_t inode, size; /* FILE: the file at the path must match all but the inode */
     int64_t mtime_s, mtime_ns;
-    struct image_range runs; /* its pages */
+    struct image_range runs; /* saved pages */
     struct image_range guards;
-    struct image_range kept; /* of an addition: its pages that the base has */
+    struct image_range kept; /* incremental image: pages in the parent image */
 };
 
 #define IMAGE_NOT_FORKED 1u /* MADV_DONTFORK */
 #define IMAGE_READ_ONLY                                                                            \
-    2u /* MEMORY: it may not be made writable, by who mapped a descriptor to read, or after a seal \
-        */
+    2u /* MEMORY: must not be made writable: the descriptor was read-only, or a seal forbids it */
 
-/* Pages that follow each other in memory and in the image. All others of the area are zero. */
+/* Pages that are adjacent in memory and in the image. All other pages of the area are zero. */
 struct image_run {
-    uint64_t address, length; /* of memory; of a memory file: the offset in it */
+    uint64_t address, length; /* address; in a memory file: offset */
     uint64_t at;              /* offset in the image */
 };
 
-/* Pages that are the base's, at the same address. */
+/* Pages in the parent image, at the same address. */
 struct image_kept {
     uint64_t address, length;
-    uint64_t at; /* offset in the base */
+    uint64_t at; /* offset in the parent image */
 };
 
-/* Pages of an area that nobody can touch (MADV_GUARD_INSTALL). */
+/* Guard pages of an area (MADV_GUARD_INSTALL). */
 struct image_guard {
     uint64_t address, length;
 };
 
-/* What a restored process is going to touch, as one did before it: a file of these, by address. */
+/* Memory that a restored process is likely to touch, because an earlier one did: a file of these,
+ * by address. */
 struct image_touch {
     uint64_t address, length;
     uint64_t is_written; /* else it is only read */
@@ -139,26 +137,26 @@ struct image_touch {
 /* ---- descriptors ---- */
 
 enum image_file_kind {
-    IMAGE_FILE_PATH = 1, /* opened by its path; what kind of file it was is `mode` */
-    IMAGE_FILE_EXTERNAL, /* number `value` of those that whoever restores it brings along */
+    IMAGE_FILE_PATH = 1, /* opened by its path; `mode` has the kind of file */
+    IMAGE_FILE_EXTERNAL, /* number `value` of the descriptors that are passed to the restore */
     IMAGE_FILE_PIPE,     /* an end of pipe `value` */
     IMAGE_FILE_MEMORY, /* a memory file, a deleted file or shared memory: its pages are `runs`, its
                           length `length` */
     IMAGE_FILE_EVENT,  /* eventfd: its count is `value` */
-    IMAGE_FILE_EPOLL,  /* its entries are `targets`, by the numbers of the process with pid `value`
-                        */
+    IMAGE_FILE_EPOLL,  /* its entries are `targets`, by descriptor numbers of the process with pid
+                          `value` */
     IMAGE_FILE_TIMER,  /* timerfd: clock `value`; `timer` */
     IMAGE_FILE_SIGNAL, /* signalfd: its mask is `value` */
-    IMAGE_FILE_SOCKET, /* a Unix socket: connected to file `peer` - 1, or (0) to what is closed,
-                          unless `is_alone`, and then of datagrams that go to `peer` - 1 if there is
-                          one; or one of the internet's: likewise, by TCP; or, of UDP, alone and
-                          perhaps connected to `remote` */
-    IMAGE_FILE_PIDFD,  /* of process `value`, its pid inside */
-    IMAGE_FILE_MASTER, /* of terminal `value` */
+    IMAGE_FILE_SOCKET, /* a Unix socket: connected to file `peer` - 1, or (0) to a closed one. With
+                          `is_alone`, not connected; its datagrams go to `peer` - 1 if there is one.
+                          Or an internet socket: TCP in the same way; UDP alone, perhaps connected
+                          to `remote` */
+    IMAGE_FILE_PIDFD,  /* of process `value`, a pid inside the sandbox */
+    IMAGE_FILE_MASTER, /* master of terminal `value` */
     IMAGE_FILE_TERMINAL, /* terminal `value` itself */
-    IMAGE_FILE_HUNG_UP,  /* a terminal that is not any more */
-    IMAGE_FILE_NOTIFY,   /* inotify: `targets` are of the table of watches, by number */
-    IMAGE_FILE_CLOCK,    /* the page of a virtual clock: init's */
+    IMAGE_FILE_HUNG_UP,  /* a terminal whose master is closed */
+    IMAGE_FILE_NOTIFY,   /* inotify: `targets` refers to the table of watches, in order of number */
+    IMAGE_FILE_CLOCK,    /* the page of a virtual clock, which init has */
 };
 
 #define IMAGE_REUSE_ADDRESS 1u
@@ -172,43 +170,43 @@ enum image_file_kind {
  */
 #define IMAGE_TUNING 5u
 
-/* An open file description: several descriptors, of several processes, may have it. */
+/* An open file description, which several descriptors of several processes may share. */
 struct image_file {
     uint32_t kind;        /* enum image_file_kind */
     uint32_t flags;       /* O_* */
     uint32_t mode;        /* of st_mode */
-    uint32_t is_nameless; /* MEMORY: a deleted file, made anew without a name in directory `path`
-                             (0: a memory file) */
+    uint32_t is_nameless; /* MEMORY: a deleted file, created again without a name in directory
+                             `path` (0: a memory file) */
     uint64_t path;        /* PATH: its path; MEMORY: its name */
-    uint64_t offset; /* where it is read and written next; TIMER: when it expires, by the time of
-                        day: nanoseconds; 0: after what is left in `timer` */
+    uint64_t offset; /* file position; TIMER: time of day when it expires, in nanoseconds; 0: after
+                        the rest in `timer` */
     uint64_t value;
-    uint64_t length; /* MEMORY; TIMER: its number among the alarms + 1 */
+    uint64_t length; /* MEMORY: length; TIMER: index among the alarms + 1 */
     uint64_t seals;  /* MEMORY; TIMER, with `offset`: TFD_TIMER_* */
     struct image_range runs, targets;
-    uint64_t timer[4]; /* TIMER: seconds and nanoseconds of its interval, and until it expires; 0:
-                          it is not set */
+    uint64_t timer[4]; /* TIMER: seconds and nanoseconds of its interval, and of the time that is
+                          left; 0: not set */
     uint64_t ticks;
     /* SOCKET: */
     uint32_t peer, type; /* its SOCK_* */
     uint32_t is_alone;   /* not connected */
-    uint32_t is_shut;    /* bits: 1: for reading, 2: for writing */
-    uint32_t backlog;    /* it listens; 0: it does not */
+    uint32_t is_shut;    /* bits: 1: shut for reading, 2: for writing */
+    uint32_t backlog;    /* listening, with this backlog; 0: not listening */
     uint32_t passes_credentials;
     uint32_t domain, protocol;
     uint32_t options;               /* IMAGE_REUSE_ADDRESS... */
     uint32_t fixed;                 /* SO_BUF_LOCK */
-    uint64_t name, name_length;     /* a sockaddr that it is bound to */
-    uint64_t remote, remote_length; /* a sockaddr that it is connected to */
+    uint64_t name, name_length;     /* sockaddr of its own address */
+    uint64_t remote, remote_length; /* sockaddr of the remote address */
     uint32_t tuning[IMAGE_TUNING], more_unused;
-    uint64_t data, data_length; /* what waits to be read: messages, each a length (u64) and bytes,
-                                   padded to 8; of a FIFO, also PATH: bytes */
+    uint64_t data, data_length; /* unread data: messages, each a length (u64) and bytes, padded to
+                                   8; of a FIFO, also PATH: bytes */
     uint64_t buffers[2];        /* SO_SNDBUF, SO_RCVBUF */
-    uint64_t patience[2];       /* SO_SNDTIMEO, SO_RCVTIMEO: microseconds; 0: for ever */
+    uint64_t patience[2];       /* SO_SNDTIMEO, SO_RCVTIMEO in microseconds; 0: none */
 };
 
 struct image_pipe {
-    uint64_t data, length; /* what is in it */
+    uint64_t data, length; /* content */
     uint64_t capacity;
 };
 
@@ -227,24 +225,23 @@ struct image_modes {
 
 /* A pseudo-terminal of the sandbox. */
 struct image_terminal {
-    uint32_t number; /* below /dev/pts; they are in this order */
-    uint32_t lent;   /* its master is that of a command, with whoever restores it: which one + 1; 0:
-                        it is a file of the image, or closed */
-    uint32_t state;  /* IMAGE_TERMINAL_... */
-    uint32_t foreground; /* the group, inside; 0: its session's leader's, or it is nobody's */
+    uint32_t number; /* number below /dev/pts; entries are in this order */
+    uint32_t lent;  /* its master belongs to a command and is passed to the restore: index + 1; 0: a
+                       file of the image, or closed */
+    uint32_t state; /* IMAGE_TERMINAL_... */
+    uint32_t foreground; /* foreground process group, inside the sandbox; 0: that of the session's
+                            leader, or none */
     uint16_t rows, columns, width, height; /* struct winsize */
     struct image_modes modes;
     uint32_t unused;
-    uint64_t output,
-        output_length;            /* what has been written to it and not yet read from its master */
-    uint64_t input, input_length; /* what has been typed and not yet read: struct tty_typed */
+    uint64_t output, output_length; /* data written to the terminal and not read from its master */
+    uint64_t input, input_length;   /* data typed and not read: struct tty_typed */
 };
 
 #define IMAGE_TERMINAL_PACKETS 1u   /* TIOCPKT */
 #define IMAGE_TERMINAL_LOCKED 2u    /* TIOCSPTLCK */
 #define IMAGE_TERMINAL_EXCLUSIVE 4u /* TIOCEXCL */
-#define IMAGE_TERMINAL_UNOPENED                                                                    \
-    8u /* nobody has had it open yet: its master does not tell of an end */
+#define IMAGE_TERMINAL_UNOPENED 8u  /* never opened so far: its master does not report a hang-up */
 
 struct image_target {
     uint32_t fd, events;
@@ -258,9 +255,9 @@ struct image_fd {
 
 /* ---- processes ---- */
 
-/* As the kernel's rt_sigaction has it. */
+/* The kernel's format for rt_sigaction. */
 struct image_action {
-    uint64_t number; /* of the signal; those that have the default are not here */
+    uint64_t number; /* signal number; signals with the default action are left out */
     uint64_t handler, flags, restorer, mask;
 };
 
@@ -270,19 +267,19 @@ struct image_timer {
     uint32_t signal, notify; /* SIGEV_* */
     uint32_t tid, unused;    /* SIGEV_THREAD_ID: inside */
     uint64_t value;          /* sigval */
-    uint64_t time[4];        /* struct itimerspec: the interval, and what is left */
+    uint64_t time[4];        /* struct itimerspec: the interval and the remaining time */
 };
 
 enum image_lock_kind { IMAGE_LOCK_FLOCK = 1, IMAGE_LOCK_POSIX, IMAGE_LOCK_OFD };
 
-/* Of the process' descriptor `fd`. */
+/* A lock through descriptor `fd` of the process. */
 struct image_lock {
     uint32_t fd, kind; /* enum image_lock_kind */
     uint32_t is_write, unused;
     uint64_t start, length; /* length 0: to the end */
 };
 
-/* A signal that waits: the kernel's siginfo. */
+/* A pending signal: the kernel's siginfo. */
 struct image_pending {
     unsigned char info[128];
 };
@@ -293,22 +290,22 @@ struct image_registers {
         cs, eflags, rsp, ss, fs_base, gs_base, ds, es, fs, gs;
 };
 
-/* What PR_SET_MM_MAP takes. */
+/* The argument of PR_SET_MM_MAP. */
 struct image_layout {
     uint64_t start_code, end_code, start_data, end_data, start_brk, brk, start_stack, arg_start,
         arg_end, env_start, env_end;
 };
 
-/* What becomes of a call that a thread was in, and is about to make again, when a signal is handled
- * before. */
+/* What happens to an interrupted call, which is about to be restarted, if a signal is handled
+ * first. */
 enum image_interruption {
-    IMAGE_GOES_ON,               /* or it was in none */
-    IMAGE_ENDS_UNLESS_RESTARTED, /* with EINTR, but for handlers with SA_RESTART */
+    IMAGE_GOES_ON,               /* it is restarted, or there was no call */
+    IMAGE_ENDS_UNLESS_RESTARTED, /* EINTR, except after handlers with SA_RESTART */
     IMAGE_ENDS,                  /* with EINTR */
 };
 
 struct image_thread {
-    uint32_t tid;          /* inside */
+    uint32_t tid;          /* inside the sandbox */
     uint32_t interruption; /* enum image_interruption */
     struct image_registers registers;
     uint64_t signal_mask;
@@ -316,77 +313,78 @@ struct image_thread {
     uint64_t robust_list, robust_length;
     uint64_t clear_tid; /* set_tid_address */
     uint64_t rseq, rseq_length, rseq_signature;
-    uint64_t xstate, xstate_length; /* offset; as PTRACE_GETREGSET NT_X86_XSTATE gives it */
-    uint64_t xstate_features;       /* what the processor's extended state has */
+    uint64_t xstate,
+        xstate_length;        /* offset and length; the format of PTRACE_GETREGSET NT_X86_XSTATE */
+    uint64_t xstate_features; /* the components of the extended state */
     struct image_range pending;
     char name[16]; /* comm */
 };
 
 enum image_process_kind {
     IMAGE_LIVING = 1,
-    IMAGE_ZOMBIE,      /* ended with `status`, and its parent has not asked yet */
-    IMAGE_DEAD_LEADER, /* dead and forgotten, but some have it for the leader of their session or
-                          group: it lives until they are made */
+    IMAGE_ZOMBIE,      /* ended with `status`, not waited for yet */
+    IMAGE_DEAD_LEADER, /* a ghost: dead, but it was the leader of a session or group; it exists
+                          until the members are made */
 };
 
 struct image_process {
     uint32_t kind;                /* enum image_process_kind */
-    uint32_t pid, session, group; /* inside */
-    uint32_t parent;              /* its index + 1; parents come before their children. 0: init */
+    uint32_t pid, session, group; /* inside the sandbox */
+    uint32_t parent;              /* index of the parent + 1; parents come first. 0: init */
     uint32_t umask;
-    uint16_t status;  /* ZOMBIE: as of wait(2) */
-    uint16_t goodbye; /* LIVING: the signal that its parent gets at its end + 1; 0: SIGCHLD */
+    uint16_t status;  /* ZOMBIE: status as from wait(2) */
+    uint16_t goodbye; /* LIVING: the signal that it sends its parent at its end + 1; 0: SIGCHLD */
     uint32_t is_subreaper, death_signal;
-    uint32_t terminal; /* that controls it: its index + 1; 0: none */
-    uint32_t is_fresh; /* its vDSO is as the kernel made it: with random_seed or time_start, it has
-                          not begun yet */
-    uint32_t barriers; /* of membarrier(2): what it has registered, MEMBARRIER_CMD_REGISTER_* */
+    uint32_t terminal; /* controlling terminal: index + 1; 0: none */
+    uint32_t is_fresh; /* its vDSO is unpatched: with random_seed or time_start, the process has not
+                          started to run */
+    uint32_t barriers; /* registrations with membarrier(2), MEMBARRIER_CMD_REGISTER_* */
     struct image_layout layout;
     uint64_t executable, directory;    /* offsets of paths */
     uint64_t auxv, auxv_length;        /* offset, bytes */
     uint64_t limits[IMAGE_RLIMITS][2]; /* soft, hard */
     uint64_t timers[3][4];             /* ITIMER_REAL, _VIRTUAL, _PROF: struct itimerval */
     struct image_range areas;          /* by address */
-    struct image_range threads;        /* the first is that of its pid */
+    struct image_range threads;        /* the first is the main thread */
     struct image_range actions, pending, posix_timers, locks;
     struct image_range fds; /* by number */
 };
 
 /* ---- random_seed and time_start ---- */
 
-#define IMAGE_NEVER (1ll << 61) /* the end of a virtual clock */
-#define IMAGE_VIRTUAL 1u        /* flags: the clock is a virtual one */
+#define IMAGE_NEVER (1ll << 61) /* the maximum of a virtual clock */
+#define IMAGE_VIRTUAL 1u        /* in `flags`: the clock is virtual */
 
-/* What init knows beside what its processes have (guest/quiesce.h). Their streams of chance are
- * among their limits. */
+/* The state of init (guest/quiesce.h), except for random streams, which are among the processes'
+ * limits. */
 struct image_determinism {
     uint32_t is_there, flags;
-    uint32_t last_pid; /* that was given to anybody */
+    uint32_t last_pid; /* the last pid that was given out */
     uint32_t unused;
-    uint64_t n_commands; /* that have begun */
-    int64_t ahead_ns; /* what the time of day is ahead of the kernel's; capturing alone needs it */
-    uint64_t ticks, jumped;           /* the virtual clock: nanoseconds */
-    uint64_t page_device, page_inode; /* and its page, which capturing knows by this */
+    uint64_t n_commands;    /* number of commands so far */
+    int64_t ahead_ns;       /* the time of day minus the kernel's; only the dump needs it */
+    uint64_t ticks, jumped; /* the virtual clock, in nanoseconds */
+    uint64_t page_device, page_inode; /* its page, for recognition by the dump */
 };
 
-/* A wait with a time-out, which a thread of a sandbox with a virtual clock begins anew when it goes
- * on: when it was to end. */
+/* A wait with a time-out under a virtual clock, which the thread begins again when it resumes, and
+ * its deadline. */
 struct image_wait {
-    uint32_t thread, number; /* inside; of the call */
+    uint32_t thread, number; /* inside the sandbox; of the call */
     uint64_t arguments[6];
     int64_t deadline; /* of the virtual clock */
 };
 
 enum image_alarm_kind { IMAGE_ALARM_INTERVAL = 1, IMAGE_ALARM_POSIX, IMAGE_ALARM_DESCRIPTOR };
 
-/* A timer of a virtual clock, which init keeps. */
+/* A timer of a virtual clock. Init keeps its time. */
 struct image_alarm {
-    uint32_t kind, number; /* enum image_alarm_kind; of POSIX, its id follows */
-    uint32_t pid, thread;  /* inside; thread: that gets the signal, 0: any */
+    uint32_t kind, number; /* enum image_alarm_kind; POSIX: followed by its id */
+    uint32_t pid, thread;  /* inside the sandbox; thread: the receiver of the signal, 0: any */
     uint32_t signal, clock;
     uint32_t file;                        /* DESCRIPTOR: its index among the files + 1 */
-    uint32_t has_fired, is_ready, missed; /* is_ready: a DESCRIPTOR that is to be read; missed:
-                                             expirations behind the one that nobody has noticed */
+    uint32_t has_fired, is_ready, missed; /* is_ready: a readable DESCRIPTOR; missed: expirations
+                                             after the one that has not been read */
     int64_t deadline, interval;
     uint64_t value, overrun, stream, sequence;
 };
@@ -396,47 +394,48 @@ struct image {
         pipes, targets, fds, terminals, watches, waits, alarms, guards, kept;
     struct image_determinism determinism;
     uint64_t texts, texts_end; /* NUL-terminated each */
-    int64_t clocks[3];         /* CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_REALTIME of the processes:
-                                  nanoseconds */
+    int64_t clocks[3]; /* CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_REALTIME of the processes, in
+                          nanoseconds */
     uint64_t n_externals;
-    uint64_t n_lent;     /* terminals whose masters go to whoever restores it */
-    uint64_t is_command; /* there is one process, which has no descriptors: it is to be a command,
-                            and gets those of one */
+    uint64_t n_lent;     /* terminals whose masters are passed to the restore */
+    uint64_t is_command; /* a single process without descriptors, the start of a command, which gets
+                            the command's */
     uint64_t is_incremental;
-    char release[64]; /* of the kernel; uname(2) */
-    uint64_t length;  /* of the whole */
-    uint64_t magic;   /* the last thing */
+    char release[64]; /* kernel release, uname(2) */
+    uint64_t length;  /* of the file */
+    uint64_t magic;   /* the last member */
 };
 
-/* To who loads an image while it is written: the first message says that everything but pages is
- * there, and each that pages are before this offset, as far as there are any. UINT64_MAX: all are.
- */
+/* Message to a process that loads an image while it is written. The first says that everything
+ * except the pages is there, each further one that the pages before this offset are. UINT64_MAX:
+ * all are. */
 struct image_progress {
     uint64_t written;
 };
 
-/* process_image.c: does it hold what it says? Every range and index in it is within it, every
- * address where a guest's can be. `length` bytes at `base`, aligned to 8. */
+/* process_image.c: is the image well-formed? Every range and index is checked, and every address of
+ * guest memory. `length` bytes at `base`, aligned to 8. */
 bool image_is_sound(const void *base, uint64_t length);
-/* And an addition, to that base, which is sound? That they are of the same processes, of which
- * nothing differs that cannot be amended, is part of it. */
+/* Is it a well-formed incremental image for that parent image, which was checked? That includes
+ * that both have the same processes, with no differences that an incremental image cannot
+ * express. */
 bool image_is_incremental(
     const void *found, uint64_t length, const void *base, uint64_t base_length);
-/* Of `n` areas of a base, by address: the one whose memory an area of the same process goes on
- * with, where both have it; NULL: none, and it is made anew. Files: the one that is the same. The
- * bases are what their texts' offsets count from. */
+/* Among `n` areas of a parent image, sorted by address: the area that an area of the same process
+ * continues. NULL: none, so the area is mapped from scratch. For files: the same mapping. The bases
+ * are the addresses that text offsets refer to. */
 const struct image_area *image_area_before(const struct image_area *areas, uint32_t n,
     const char *base, const struct image_area *area, const char *found);
-/* Whether `n` processes are, and are related as, those of an image. What they have is not looked
- * at. */
+/* Are `n` processes the same, with the same family tree, as those of an image? Their resources are
+ * not compared. */
 bool image_has_same_tree(
     const struct image *was, const char *base, const struct image_process *processes, uint64_t n);
-/* Whether the processes of one image are those of another, threads and all that cannot be amended
- * included. Of the other, the counts in its header, its processes, and what their texts' offsets
- * count from. */
+/* Are the processes of two images the same, with threads and everything that an incremental image
+ * cannot change? The second is given by the counts of its header, its processes, and the base of
+ * its text offsets. */
 bool image_is_of_same(const struct image *was, const char *base, const struct image *now,
     const struct image_process *processes, const char *texts);
-/* And of one of them, whether the kernel's own parts of its memory are where they were. */
+/* Are the kernel's own mappings at the same addresses in both? */
 bool image_has_same_parts(
     const struct image_area *was, uint32_t n, const struct image_area *now, uint32_t n_now);
 

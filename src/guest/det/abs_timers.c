@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Timers until a time of day, at the real rate of time_start: the kernel's clock shows another.
+ * Timers that expire at a time of day, at the real rate of time_start, where the kernel's clock
+ * differs from the sandbox's.
  *
- * A timer that is a descriptor is set here, by a copy of it. One of timer_create can be set by its
- * process alone. So what is asked is to be done again, and its thread is stopped (ptrace) on the
- * way back to it; there it is sent to code in its vDSO (det/vdso_patch.c) that makes the call with
- * the kernel's time, and goes on behind the call that was asked about. Whoever cannot be stopped,
- * or has another vDSO, has the kernel's clock.
+ * Init sets a timer descriptor itself, through a copy of it. Only its own process can set a timer
+ * of timer_create. So init has the system call restarted, and stops its thread (ptrace) on the way
+ * back to it. Init then directs the thread to code in its vDSO (det/vdso_patch.c), which makes the
+ * call with the kernel's time and continues after the original call. A thread that cannot be
+ * stopped, or has another vDSO, gets the kernel's clock.
  */
 #include "guest/det/abs_timers.h"
 
@@ -30,7 +31,7 @@
 #define MAX_STOPPING 64
 #define SETTLE_TICKS 1000
 #define PROC_BYTES 4096 /* the kernel's own buffer for a file in /proc */
-#define MAX_READS 64    /* of it: thousands of timers */
+#define MAX_READS 64    /* enough for thousands of timers */
 
 static struct stopping {
     pid_t thread;
@@ -40,7 +41,7 @@ static size_t n_stopping;
 
 /* ---- of timer_create ---- */
 
-/* "ID: 3", three lines behind it "ClockID: 0". True: that is found. */
+/* Finds "ID: 3", and three lines later "ClockID: 0". True: the timer was found. */
 static bool find_clock(const char *text, int timer, bool *is_it, clockid_t *ret_clock) {
     static const char id[] = "ID: ", clock[] = "ClockID: ";
 
@@ -62,7 +63,7 @@ static bool is_time_of_day(pid_t process, int timer) {
     bool is_it = false;
     ssize_t n;
 
-    /* As much as is asked for is whole timers. */
+    /* Each read returns whole timers. */
     for (int reads = 0; reads < MAX_READS && fd >= 0 && (n = read(fd, text, PROC_BYTES)) > 0;
          reads++) {
         text[n] = '\0';
@@ -89,7 +90,8 @@ static bool set_process_timer(
     return true;
 }
 
-/* The registers that the call changes by itself tell that code where to go on, and until when. */
+/* Registers that a system call changes anyway tell that code where to continue, and the expiry
+ * time. */
 static void redirect_call(const struct stopping *s) {
     struct user_regs_struct registers;
 
@@ -133,10 +135,10 @@ void abs_timers_settle(void) {
 
 /* ---- of timerfd_create ---- */
 
-/* Our copy of a guest's timer until a time of day, or -errno. */
+/* A copy of a guest's timer with an absolute time of day, or -errno. */
 static int open_timer(pid_t pid, uint64_t number) {
     static const char heading[] =
-        "clockid: 0\n"; /* CLOCK_REALTIME; no other kind of descriptor says so */
+        "clockid: 0\n"; /* CLOCK_REALTIME; no other kind of descriptor has this line */
     char name[48] = "/fdinfo/", text[256];
     auto_close int process = sys_pidfd_open(determinism_process_of(pid), 0);
     int fd = process < 0          ? process
@@ -155,8 +157,8 @@ static int open_timer(pid_t pid, uint64_t number) {
     return -EINVAL;
 }
 
-/* The timer is the one that both have, so it can be set by us. False: the kernel does it, or says
- * what is wrong. */
+/* Init's copy refers to the same timer, so init can set it. False: the kernel sets it, or reports
+ * an error. */
 static bool set_descriptor(
     int listener, const struct seccomp_notif *question, struct itimerspec *to) {
     const uint64_t *a = (const uint64_t *)question->data.args;
@@ -175,8 +177,8 @@ static bool set_descriptor(
 
 /* ---- both ---- */
 
-/* As much earlier by the kernel's clock as ours is ahead, and at once rather than never. False: it
- * is no time. */
+/* Subtracts the lead of the sandbox's clock over the kernel's; a past time becomes an immediate
+ * expiry. False: not a valid time. */
 static bool put_earlier(struct timespec *t, int64_t ahead_ns) {
     if (t->tv_nsec < 0 || t->tv_nsec >= NS || t->tv_sec < 0 || t->tv_sec > INT64_MAX / NS / 2 ||
         (!t->tv_sec && !t->tv_nsec))

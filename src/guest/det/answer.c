@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Answers to questions of processes: the lowest of what answers. */
+/* Answers to intercepted system calls: the lowest layer of all files that answer. */
 #include <errno.h>
 #include <linux/seccomp.h>
 #include <sys/ioctl.h>

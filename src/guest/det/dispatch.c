@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * random_seed and time_start: init answers for the kernel.
+ * random_seed and time_start: init answers system calls in place of the kernel.
  *
- * Each command installs, just before it executes, a small seccomp program (policy/determinism.c)
- * whose verdict is "ask". Its listener comes to init, which is asked by the whole tree of that
- * command, and by nobody else. A new image is put in order at the first thing that its C library
- * does: the 16 bytes of AT_RANDOM, from which canaries come, and the clocks of its vDSO
- * (det/vdso_patch.c). After that only getrandom, forks and clocks read by a raw call are asked
- * about.
+ * Just before it executes, each command installs a small seccomp program (policy/determinism.c)
+ * that passes some system calls to a listener (seccomp user notification). Init holds the listener,
+ * and receives the calls of that command's whole process tree and of no other. When a new program
+ * makes the first call of its C library, init patches the process: the 16 bytes of AT_RANDOM, the
+ * source of stack canaries, and the clocks of its vDSO (det/vdso_patch.c). After that init receives
+ * only getrandom, forks, and raw calls that read a clock.
  *
- * Randomness: each process has a stream of its own. A number is its state; every draw and every
- * fork replaces it by another that follows from it. The state is kept where the kernel hands it to
- * the child at a fork, in the same step, and takes it along at execve: in two resource limits that
- * the kernel does not look at (RSS: the state; LOCKS: the process whose state it is, so that a
- * child is seen to be one). So streams follow the tree of forks, whatever is scheduled when; init
- * keeps nothing per process, and what a guest does to its own limits concerns its own stream alone
- * (the program refuses even that).
+ * Randomness: each process has a random stream of its own, whose state is one number. Each draw and
+ * each fork replaces the state by another that follows from it. The state is kept in two resource
+ * limits of the process that the kernel does not use: RSS has the state, and LOCKS has the pid that
+ * it belongs to, so that a forked child is recognised. The kernel copies limits at a fork and keeps
+ * them at execve, atomically. So streams follow the tree of forks and do not depend on scheduling.
+ * Init stores nothing per process, and a guest that changes its own limits affects only its own
+ * stream (the program refuses even that).
  *
- * Whatever is read from a guest is hostile, and no more than its own chance and time is decided by
- * it: each question is answered in bounded time, writes go to memory that the guest may write
- * itself (but for a vDSO that is the kernel's own, byte for byte), and processes are named by the
- * thread that waits for our answer. One that made itself unreadable to init gets the kernel's own
- * answers.
+ * Everything that is read from a guest is untrusted, and affects only that guest's random numbers
+ * and clocks. Each call is answered in bounded time. Init writes only to memory that the guest may
+ * write itself, or to a vDSO that is unmodified. A process is identified by the thread that waits
+ * for the answer. A process that has made itself unreadable to init gets the kernel's own answers.
  */
 #include "guest/det/det.h"
 
@@ -52,33 +51,34 @@
 #include "sys/syscalls.h"
 
 #define NS 1000000000ll
-#define USER_HZ 100 /* ticks a second, as programs are told */
+#define USER_HZ 100 /* ticks per second, as programs see them */
 #define CLOSE_RANGE_UNSHARE_FLAG 2u
 #define CLONE_THREAD_FLAG 0x00010000
-#define MAX_DRAW 262144 /* bytes in one answer: getrandom may give less than was asked for */
+/* Limit in bytes of one answer: getrandom may return less than requested. */
+#define MAX_DRAW 262144
 #define MAX_HELD 256
 #define FUTEX_SLICE_NS 2000000
 #define SLEEP_TICK_NS 5000000
 #define AGAIN_TICK_NS 1000000
 #define AGAIN_NS 100000000ll
 
-/* A question that is answered later: a wait until a time of day. */
+/* A call that is answered later: a wait until a time of day. */
 struct held {
     uint64_t id;
     int64_t until_ns;   /* by the clock of clock_now_ns */
-    int64_t next_ns;    /* when to look again */
-    int64_t signals_ns; /* and when for signals, which takes longer */
+    int64_t next_ns;    /* time of the next check */
+    int64_t signals_ns; /* and of the next check for signals, which takes longer */
     int listener;
     pid_t pid;
     bool futex;
-    uint32_t expected; /* of a futex: what its word has as long as nobody is woken */
+    uint32_t expected; /* futex: the value of its word until somebody wakes it */
     uint64_t word;
 };
 
 static struct held held[MAX_HELD];
 static size_t n_held;
 static uint64_t n_commands_begun;
-static int64_t offset_ns; /* what the time of day is ahead of the kernel's */
+static int64_t offset_ns; /* time of day minus the kernel's */
 
 /* ---- new images ---- */
 
@@ -98,20 +98,20 @@ static void put_in_order(const struct plan *plan, const struct seccomp_notif *qu
         (void)stream_draw(plan->seed, pid, random, 16);
 }
 
-/* Of the program of questions, with an address in place of PLAN_LOADER_UNKNOWN; none: the plan's
- * own serves. */
-#define LOADER_HIGH                                                                                \
-    0x7fff /* the high half of addresses where it is, and no program that is not told where to be  \
-              by it */
+/* The seccomp program with an address in place of PLAN_LOADER_UNKNOWN; none: the plan's own is
+ * used. */
+/* The high half of addresses of the loader; no program without this knowledge uses it. */
+#define LOADER_HIGH 0x7fff
 static struct sock_filter learned[PLAN_MAX_QUESTIONS];
 static bool has_learned;
 
-/* A loader whose image was put in order when it asked for the break calls arch_prctl from here.
- * Where it is does not change: addresses are not random, and each has the same loader. */
+/* Glibc's loader calls brk at its start, and later arch_prctl from this address. A program that was
+ * patched at its brk needs no second handling there. The address is constant, because addresses are
+ * not random and all programs have the same loader. */
 static void learn_vdso(const struct plan *plan, uint64_t address) {
     const struct sock_filter *program = plan_items(plan, notify, struct sock_filter);
 
-    /* With serial nothing is learned: the program has no place for it. */
+    /* With serial nothing is learned, because the program has no room for it. */
     if (has_learned || plan->flags & PLAN_SERIAL || plan->notify.n > PLAN_MAX_QUESTIONS ||
         address >> 32 != LOADER_HIGH)
         return;
@@ -125,8 +125,8 @@ static void learn_vdso(const struct plan *plan, uint64_t address) {
 
 /* ---- answers ---- */
 
-/* Uptimes are one clock: CLOCK_MONOTONIC_RAW of a time namespace starts as far before or after it
- * as the kernel's have parted since its boot. */
+/* All uptimes are one clock. CLOCK_MONOTONIC_RAW of a time namespace differs from it by as much as
+ * the kernel's two clocks have drifted apart since boot. */
 static int64_t read_uptime(void) {
     return clock_now_ns() + determinism_uptime_ahead_ns;
 }
@@ -141,8 +141,8 @@ static void answer_clock(int listener, const struct seccomp_notif *question) {
                           : CLOCK_REALTIME;
     uint64_t vdso;
 
-    /* The vDSO, where it cannot tell the time itself: our code around it adds the offset. And a
-     * clock of alarms, where the machine has none. */
+    /* A call from the vDSO, if that cannot compute the time itself, passes: the patched code adds
+     * the offset. So does a clock of alarms on a machine without one. */
     if ((determinism_vdso_of((pid_t)question->pid, &vdso) &&
             vdso_contains(vdso, question->data.instruction_pointer)) ||
         (clock == CLOCK_REALTIME_ALARM && sys_call2(__NR_clock_getres, clock, NULL) < 0))
@@ -151,8 +151,8 @@ static void answer_clock(int listener, const struct seccomp_notif *question) {
         determinism_answer_time(listener, question, now_of(clock));
 }
 
-/* The kernel counts it from the machine's boot; what its processes have used it tells there as
- * here. */
+/* The kernel's result counts from the machine's boot. The CPU times of the process are the
+ * kernel's. */
 static void answer_times(int listener, const struct seccomp_notif *question) {
     uint64_t fields[DETERMINISM_STAT_FIELDS], to = question->data.args[0];
     pid_t pid = (pid_t)question->pid;
@@ -171,7 +171,7 @@ static void answer_random(
     uint64_t length = question->data.args[1];
     uint32_t flags = (uint32_t)question->data.args[2];
 
-    if (flags & ~7u || (flags & 6) == 6 || !length) { /* the kernel says what is wrong with it */
+    if (flags & ~7u || (flags & 6) == 6 || !length) { /* the kernel reports the error */
         determinism_let_pass(listener, question->id);
         return;
     }
@@ -182,8 +182,8 @@ static void answer_random(
 
 /* ---- waits until a time of day ---- */
 
-/* A futex may wake up for nothing (futex(2)), and says so by no error: who asked looks again, and
- * asks. */
+/* A futex wait may return without a cause (futex(2)), which is no error: the caller checks its word
+ * and waits again. */
 static int broken_off(bool futex) {
     return futex ? 0 : -EINTR;
 }
@@ -197,7 +197,7 @@ static void hold_question(int listener, const struct seccomp_notif *question) {
         (pid_t)question->pid, question->data.args[futex ? 3 : 2], time, sizeof time);
 
     if (r != (long)sizeof time || time[0] < 0 || time[1] < 0 || time[1] >= NS) {
-        determinism_let_pass(listener, question->id); /* the kernel says what is wrong with it */
+        determinism_let_pass(listener, question->id); /* the kernel reports the error */
         return;
     }
     int64_t left = time[0] > INT64_MAX / NS - 1 ? INT64_MAX / 2
@@ -236,8 +236,8 @@ static bool has_signal(pid_t pid) {
     return determinism_signals_of(pid, &signals) && signals.pending & ~signals.blocked;
 }
 
-/* Its word is another: whoever wakes somebody has changed it before, or who was about to wait would
- * have missed it. */
+/* Has the word changed? A process that wakes a futex changes its word first, because a thread that
+ * is about to wait would miss the wake otherwise. */
 static bool is_woken(const struct held *h) {
     uint32_t word;
 
@@ -245,8 +245,8 @@ static bool is_woken(const struct held *h) {
            word != h->expected;
 }
 
-/* A wait is cut into slices: while its question is held, no waker and no signal reaches the thread,
- * so they are looked for. */
+/* A held wait is divided into slices. Wakers and signals do not reach a thread whose call is held,
+ * so init looks for them. */
 static bool is_over(struct held *h, int64_t now) {
     if (now >= h->until_ns) {
         determinism_answer(h->listener, h->id, 0, h->futex ? -ETIMEDOUT : 0);
@@ -355,7 +355,7 @@ void determinism_serve_question(
     case __NR_brk:
         put_in_order(plan, question);
         break;
-    case __NR_arch_prctl: /* with glibc's loader after the other, with other starts before it */
+    case __NR_arch_prctl: /* with glibc's loader after brk, with other start-up code before it */
         if (vdso_is_known((pid_t)question->pid))
             learn_vdso(plan, question->data.instruction_pointer);
         else
@@ -375,7 +375,7 @@ static void answer_one(const struct plan *plan, int listener) {
 
     if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &question) < 0)
         return;
-    /* Its thread may have been killed just now, and its id be another's. */
+    /* The thread may have been killed, and its id may belong to another. */
     if (ioctl(listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &question.id) < 0)
         return;
     if (plan->flags & PLAN_SERIAL)
@@ -415,7 +415,7 @@ static void answer_all(const struct plan *plan, const struct pollfd *events, siz
         if (events[i].revents & POLLIN)
             answer_one(plan, determinism_fds[i]);
         else if (events[i].revents)
-            forget_process(i); /* nobody is left who could ask */
+            forget_process(i); /* no process is left that could make calls */
     }
 }
 
@@ -445,7 +445,7 @@ void determinism_await_waits(const struct plan *plan) {
 
 void determinism_prepare(const struct plan *plan) {
     if (determinism_wanted(plan))
-        (void)code_write_probe(-1); /* what has failed here is tried, and told, in each sandbox */
+        (void)code_write_probe(-1); /* a failure here is repeated, and reported, in each sandbox */
     if (plan->flags & PLAN_CLOCK)
         file_times_find_out(plan);
 }
@@ -454,7 +454,8 @@ uint64_t determinism_last_stream(void) {
     return n_commands_begun - 1;
 }
 
-/* The clocks, once. `before_ns`: what the time of day was ahead where processes come from. */
+/* Starts the clocks, once. `before_ns`: the lead of the time of day where the restored processes
+ * come from. */
 static int begin_determinism(const struct plan *plan, int64_t ahead_ns, int64_t before_ns) {
     static bool is_begun;
     int r = 0;
@@ -477,9 +478,10 @@ static int begin_determinism(const struct plan *plan, int64_t ahead_ns, int64_t 
     return r;
 }
 
-/* With the first command. */
+/* Called for the first command. */
 static int begin_now(const struct plan *plan) {
-    /* The clock that is behind by up to a tick: none is to tell a time before the start. */
+    /* Uses the coarse clock, which is behind by up to a tick, so that no clock shows a time before
+     * the start. */
     int64_t ahead = plan->clock_seconds * NS + plan->clock_nanoseconds -
                     (now_of(CLOCK_REALTIME_COARSE) - offset_ns);
 
@@ -519,7 +521,7 @@ void determinism_end(const struct determinism_start *start, const int *streams) 
     if (start->listener < 0)
         return;
     if (!streams) {
-        close(start->listener); /* if it came to that: the child may have been killed anywhere */
+        close(start->listener); /* if it exists: the child may have been killed at any point */
         return;
     }
     (void)determinism_adopt(start->listener);

@@ -1,48 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Time stamps of files, as the clock of the sandbox has them.
+ * Time stamps of files, by the sandbox's clock.
  *
- * The kernel stamps files with its own time, and only that of modification and access can be set.
- * So whoever looks at a file (stat and its kin) or sets its stamps asks init, which looks at the
- * file first: the same one, found from the asker's own directories with the guest's rights, which
- * are init's as well. Where no stamp is of the sandbox's time, which goes for nearly all that
+ * The kernel stamps files with its own time, and only the times of modification and access can be
+ * set. So init receives the calls that read stamps (stat and similar) or set them. It first
+ * inspects the file, which it finds from the caller's own directories with the guest's rights,
+ * which are init's own. If no stamp is from the time of the sandbox, as with nearly all files that
  * programs look at, the kernel answers; else init does.
  *
- * At the real rate a stamp of the sandbox's time is shown as what its clock showed then: a fixed
- * offset. What is older, of the host's or an image's, is what it is.
+ * At the real rate, a stamp from the sandbox's time is shown by the sandbox's clock, which has a
+ * fixed offset. An older stamp, of the host or an image, is shown unchanged.
  *
- * Under virtual time no such map is good enough: the kernel's stamps are as coarse as 4 ms, in
- * which the clock may have jumped by a year. There a file that has changed gets the time at which
- * init sees that it has: one query of the clock, later than any stamp before. It sees it when
- * somebody looks at the file. For what nobody looks at for long, it remembers the files last opened
- * for writing, and the directories last changed, and looks at them before others are, before the
- * clock jumps, and when a command ends. The time of modification is then set, so that it is there
- * for forks; the other stamps are in a table. What falls out of it gets new times.
+ * Under virtual time a fixed map is not good enough. The kernel's stamps have a granularity of up
+ * to 4 ms, in which the clock may jump by a year. So a changed file gets the time at which init
+ * notices the change: a new query of the clock, later than any stamp before. Init notices it when a
+ * program looks at the file. For files that are not looked at for long, init remembers those last
+ * opened for writing, and the directories last changed, and inspects them before it answers for
+ * others, before the clock jumps, and when a command ends. Init then sets the modification time in
+ * the file, so that forks have it. The other stamps are in a table; a file that drops out of the
+ * table gets new times.
  *
- * A fork of files alone has its clock at the start again. So that what it writes is newer than what
- * it has got, the times that were told before it began are shown before its start, in their order.
+ * A fork of files alone starts with its clock at the beginning again. So that its new files are
+ * newer than the ones it inherited, times from before its start are shown before the start, in
+ * their order. The last digits of a stored time say which of several clocks it is from, and times
+ * of forks of forks are ordered by these first.
  *
- * Which of several clocks it was of that a time was told by is in its last digits: what forks of
- * forks have got comes in the order of these.
+ * A stamp that a guest sets is read back as it was set. If it is not older than the sandbox, it
+ * would be taken for the kernel's, so it is stored MARK_S later and shown without that. A stamp
+ * that init has set is recognised by its last digits, or by twice MARK_S.
  *
- * A stamp that a guest sets is read back as it was set. If it is not older than the sandbox it
- * would be taken for the kernel's, so it is stored MARK_S later, and shown without that. One that
- * init has set is known by its last digits, or by twice that.
+ * The kernel assigns device numbers in the order in which they are free, and programs record them
+ * (git's index, for each file). So private places in memory and the template's file systems get
+ * numbers of init's own, in the order of their mounts. Devices that an overlay shows for the files
+ * of its layers, visible only in those files, get numbers in the order in which they are seen.
+ * Calls about all these files reach init, because their time of change is not older than the
+ * sandbox. Files of the host or an image show their real devices.
  *
- * Devices are numbered by the kernel as it has numbers free, and programs write them down (git's
- * index, with each file that is added). So those of the private places in memory, and of what the
- * policy's template has made, have numbers here, in the order in which they are mounted; those that
- * an overlay has for the files of its layers, which only the files tell, in the order in which they
- * are seen. All these files are asked about, as none has a time of change that is older than the
- * sandbox. Not so what is of the host's or an image's: there all devices are what they are.
+ * Pipes have the clock's start as their time under virtual time; so do terminals. Objects that the
+ * kernel shares between sandboxes (eventfds and similar), and files without a stored time (files of
+ * /proc that belong to no process), always have the clock's start.
  *
- * Pipes are of the clock's start, if that is virtual; so are terminals. What the kernel has made
- * one for all (of eventfds and their like), or keeps no time of (files of /proc that are no
- * process'), is of the clock's start always.
- *
- * All this is for a guest's own files and decides nothing: each question costs a bounded number of
- * system calls, links of /proc are not followed (they would be init's), and what cannot be done is
- * the kernel's to do or to refuse.
+ * All this concerns a guest's own files and decides nothing about access: each call costs a bounded
+ * number of system calls, links of /proc are not followed (they would be init's), and whatever init
+ * cannot do is left to the kernel.
  */
 #include "guest/det/file_times.h"
 
@@ -65,7 +65,7 @@
 
 #define NS 1000000000ll
 #define MARK_S ((int64_t)STAMPS_MARK_S)
-#define KEPT_NS 501 /* beyond the microsecond; and one more for each generation, up to */
+#define KEPT_NS 501 /* nanoseconds below the microsecond; one more for each generation, up to */
 #define LAST_KEPT_NS 999
 #define LONG_AGO_NS 86400e9
 #define NEVER INT64_MIN
@@ -89,86 +89,87 @@
     (AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH | AT_NO_AUTOMOUNT | 0x6000 /* AT_STATX_SYNC_TYPE */)
 
 #define MAX_NUMBERED 64
-#define FIRST_NUMBER                                                                               \
-    0xfffffu /* minor ones, downwards: the kernel gives the lowest that is free                    \
-              */
+/* Minor numbers, downwards, because the kernel assigns the lowest free one. */
+#define FIRST_NUMBER 0xfffffu
 
 #define PROC_ROOT 1
-#define PROC_NO_PROCESS 0xf0000000ull /* from there on, numbers of what is no process' */
+#define PROC_NO_PROCESS                                                                            \
+    0xf0000000ull /* from here on: inode numbers of files that belong to no process */
 
 enum stamp { MODIFIED, CHANGED, ACCESSED, BORN, N_STAMPS };
 
-/* A file that somebody is about to look at, or to change. */
+/* A file that a caller is about to look at or to change. */
 struct place {
-    int directory;     /* the asker's descriptor, or AT_FDCWD */
-    uint64_t path;     /* in its memory; 0: the descriptor's own file */
-    bool is_link;      /* a link at its end is meant itself */
-    bool may_be_empty; /* the path: the descriptor's own file then */
+    int directory;     /* the caller's descriptor, or AT_FDCWD */
+    uint64_t path;     /* address in the caller's memory; 0: the descriptor's own file */
+    bool is_link;      /* a link at the end of the path is not followed */
+    bool may_be_empty; /* an empty path means the descriptor's own file */
 };
 
-/* virtual: what has been told of a file. By its raw stamps, for if one is another now it has
- * changed. */
+/* Virtual time: the times that a file was shown with. If one of its raw stamps differs, the file
+ * has changed. */
 struct known {
     uint64_t device, inode;
     int64_t raw_ns[N_STAMPS], told_ns[N_STAMPS];
-    bool is_set;   /* its stamp of modification has been, by this init */
-    bool has_lost; /* a file was forgotten here of which that was so */
+    bool is_set;   /* this init has set its modification time */
+    bool has_lost; /* a file with is_set was evicted from this entry */
 };
 
-/* virtual: what may have been written since it was last looked at. */
+/* Virtual time: a file that may have been written since init last inspected it. */
 struct recent {
     int base; /* O_PATH; -1: none */
     bool is_used;
     char path[RECENT_PATH];
 };
 
-/* A file that somebody has looked at. */
+/* A file that a process has looked at. */
 struct again {
     pid_t pid;
     uint64_t inode;
 };
 
-/* A place that newfstatat is called from. */
+/* An address from which newfstatat is called. */
 struct caller {
     pid_t pid;
     unsigned n;
     uint64_t address;
 };
 
-static int64_t born_ns,
-    begun_ns; /* by the kernel's time: the sandbox, or what it is a fork of; its clock */
-static int64_t begun_finely_ns; /* the same, as read at once: files that are stamped between the two
-                                   may have been changed before or after */
+static int64_t born_ns, begun_ns; /* by the kernel's time: birth of the sandbox, or of the first one
+                                     in its line of forks; start of its clock */
+static int64_t begun_finely_ns;   /* the same by the fine clock: files stamped between the two may
+                                     have been changed before or after */
 static int64_t ahead_ns, ahead_before_ns;
-static int64_t told_before_ns; /* for what is older than the clock: the template's; virtual:
-                                  anything of the sandbox */
-static int64_t template_ns;    /* likewise: the template, at the latest */
+static int64_t told_before_ns; /* lowest stamp of files older than the clock: the template's;
+                                  virtual time: any file of the sandbox */
+static int64_t template_ns;    /* the same for the template, at the latest */
 static uint64_t mounts[MAX_MOUNTS], proc_device, template_device, dev_device,
     own_device = UINT64_MAX;
 static uint64_t numbered[MAX_NUMBERED], private_mounts[MAX_MOUNTS];
 static size_t n_numbered, n_private;
-static uint64_t made[2] = { UINT64_MAX,
-    UINT64_MAX }; /* mounts that were made with the sandbox, but are none of its own files:
-                     terminals, /proc/uptime */
-static uint64_t pipes = UINT64_MAX, pipes_device = UINT64_MAX; /* the latter as stat(2) has it */
+static uint64_t made[2] = {
+    UINT64_MAX, UINT64_MAX
+}; /* mounts made with the sandbox that do not hold its own files: terminals, /proc/uptime */
+static uint64_t pipes = UINT64_MAX,
+                pipes_device = UINT64_MAX; /* the latter in the encoding of stat(2) */
 static uint64_t anonymous = UINT64_MAX,
-                anonymous_device = UINT64_MAX; /* likewise: eventfd, timerfd, epoll, ... */
-static int64_t start_ns;                       /* virtual: of the clock */
-static int64_t kept_ns = KEPT_NS;              /* of what is written now */
+                anonymous_device = UINT64_MAX; /* the same of eventfd, timerfd, epoll and similar */
+static int64_t start_ns;                       /* virtual time: start of the clock */
+static int64_t kept_ns = KEPT_NS;              /* digits of new stamps */
 static size_t n_mounts;
-static const struct plan *unfound; /* whose mounts have not been looked at yet */
-static struct known *known; /* N_KNOWN and N_KNOWN_OTHERS, in memory of its own: the program itself
-                               has to be small (restore.c) */
+static const struct plan *unfound; /* plan whose mounts have not been examined yet */
+static struct known *known; /* N_KNOWN and N_KNOWN_OTHERS entries, in separate memory, because the
+                               program must be small (restore.c) */
 static struct recent recents[N_RECENT];
-static bool any_recent; /* else they need not be looked at, which would take two pages' faults in
-                           each sandbox */
+static bool any_recent; /* else the list need not be read, which would cost two page faults in each
+                           sandbox */
 static size_t next_recent;
 static struct caller callers[N_CALLERS];
 static struct again agains[N_AGAINS];
-static bool is_fine; /* virtual: of files in memory, no two changes between which somebody has
-                        looked have one stamp */
-/* Of the last program: where its loader, or whoever, has called brk from first; and of the last
- * that was routed, how far from there. */
+static bool is_fine; /* virtual time: no two changes of a file in memory with a look between them
+                        have the same stamp */
+/* The last program: the first address from which its loader, or another caller, called brk; and the
+ * last one with a routed stat: the distance between the two. */
 static struct {
     pid_t pid;
     uint64_t brk;
@@ -184,7 +185,7 @@ static uint64_t device_of(const struct uapi_statx *file) {
     return (uint64_t)file->device_major << 32 | file->device_minor;
 }
 
-/* Where it is in a list; `n`: it is not. */
+/* The index in a list; `n`: not found. */
 static size_t index_of(const uint64_t *list, size_t n, uint64_t wanted) {
     size_t i = 0;
 
@@ -203,8 +204,8 @@ static bool is_private(const struct uapi_statx *file) {
     return index_of(private_mounts, n_private, file->mount) < n_private;
 }
 
-/* The minor number that its device is shown by, with 0 as the major one; 0: it is shown as it is.
- */
+/* The minor number that its device is shown with, with 0 as the major one; 0: the real device is
+ * shown. */
 static uint32_t number_of(const struct uapi_statx *file) {
     if (is_private(file))
         number_device(device_of(file));
@@ -212,7 +213,7 @@ static uint32_t number_of(const struct uapi_statx *file) {
     return i < n_numbered ? FIRST_NUMBER - (uint32_t)i : 0;
 }
 
-/* As stat(2) has it. */
+/* In the encoding of stat(2). */
 static uint64_t stat_device_of(uint32_t minor) {
     return (minor & 0xff) | (uint64_t)(minor & ~0xffu) << 12;
 }
@@ -240,7 +241,7 @@ void file_times_prepare(const struct box *box) {
                                                        : LAST_KEPT_NS;
 }
 
-/* Of a place that is the sandbox's alone, in memory. */
+/* Is this a private place in memory? */
 static bool is_of_memory(const struct plan *plan, const struct plan_op *op) {
     return op->kind == PLAN_OP_PLACE && !op->source && !(plan->flags & PLAN_ON_DISK);
 }
@@ -274,8 +275,8 @@ static void find_mounts(const struct plan *plan) {
         private_mounts[n_private++] = file.mount;
         number_device(device_of(&file));
     }
-    /* The template is what the policy has for all sandboxes, unless an image is the root, whose
-     * /dev is made for each. */
+    /* The template is the same for all sandboxes of the policy, unless an image is the root, whose
+     * /dev is made for each sandbox. */
     if (stat_file(AT_FDCWD, "/", 0, &file) == 0 && is_own(&file)) {
         template_device = UINT64_MAX;
         template_ns = INT64_MAX;
@@ -302,9 +303,9 @@ static void need_mounts(void) {
     unfound = NULL;
 }
 
-/* Most programs ask about no file, so that init looks where they are when one does. But where an
- * image is the root, or a place of the sandbox's own lies over a host's directory, a guest could
- * move what is to be found. */
+/* Most programs ask about no file, so init examines the mounts when one does. But where an image is
+ * the root, or a place lies over a host's directory, a guest could move the mounts, so init
+ * examines them now. */
 void file_times_find_mounts(const struct plan *plan) {
     find_devices(plan);
     unfound = plan;
@@ -312,7 +313,7 @@ void file_times_find_mounts(const struct plan *plan) {
         need_mounts();
 }
 
-/* Where it is, by both names of a device. */
+/* Gets the device in both encodings. */
 static void find_device(int fd, uint64_t *ret_device, uint64_t *ret_stat_device) {
     struct uapi_statx file;
     struct stat st;
@@ -324,8 +325,8 @@ static void find_device(int fd, uint64_t *ret_device, uint64_t *ret_stat_device)
     *ret_stat_device = st.st_dev;
 }
 
-/* Since Linux 6.13. Before, a change has the stamp of its tick: the next may begin between two of
- * these by chance, but not between all. */
+/* Since Linux 6.13. Before, a change is stamped with the present tick. A tick may end between two
+ * of these changes, but not between each two. */
 static bool has_fine_stamps(void) {
     auto_close int fd = (int)sys_call2(__NR_memfd_create, "stamps", MFD_CLOEXEC);
     struct uapi_statx before, after;
@@ -391,7 +392,7 @@ struct stamps_bounds file_times_bounds(void) {
 
 /* ---- files ---- */
 
-/* A text of the asker's, at most MAX_PATH with its end. Its length, or -errno. */
+/* Reads a text of the caller, at most MAX_PATH with its end. Its length, or -errno. */
 static long read_path(pid_t pid, uint64_t from, char *to) {
     size_t n = 0;
 
@@ -409,10 +410,10 @@ static long read_path(pid_t pid, uint64_t from, char *to) {
     return -ENAMETOOLONG;
 }
 
-/* As seen from init: "PID/cwd/PATH", below its own /proc; PATH alone where that is absolute. */
+/* A path as init opens it: "PID/cwd/PATH" below its own /proc; PATH alone if it is absolute. */
 struct spelled {
     char text[PREFIX_BYTES + MAX_PATH];
-    char *path; /* in `text`; NULL: there is none, the descriptor's own file is meant */
+    char *path; /* in `text`; NULL: the descriptor's own file */
     bool is_link;
 };
 
@@ -444,8 +445,8 @@ static int spell_path(pid_t pid, const struct place *place, struct spelled *to) 
     return 0;
 }
 
-/* From there, as the asker would get to it, but through no link of /proc: that would be to init's
- * own files. */
+/* Opens the path as the caller would, but follows no link of /proc, which would lead to init's own
+ * files. */
 static int open_path(int base, const char *path, bool is_link) {
     struct open_how how = { .flags = O_PATH | O_CLOEXEC | (is_link ? O_NOFOLLOW : 0),
         .resolve = RESOLVE_NO_MAGICLINKS };
@@ -453,7 +454,7 @@ static int open_path(int base, const char *path, bool is_link) {
     return sys_openat2(base, path, &how);
 }
 
-/* An O_PATH descriptor of what is meant, or -errno. */
+/* An O_PATH descriptor of the file, or -errno. */
 static int open_spelled(struct spelled *spelled) {
     bool from_root = spelled->path && spelled->path[0] == '/';
     int base = AT_FDCWD;
@@ -471,8 +472,8 @@ static int open_spelled(struct spelled *spelled) {
     return fd;
 }
 
-/* By one call, as most files are none of ours: may it have stamps of the sandbox's time? Of what a
- * link of /proc leads to here nothing is told. */
+/* A single call that excludes most files: may the file have stamps from the sandbox's time? A file
+ * behind a link of /proc is left to the kernel. */
 static bool may_be_told(const struct spelled *spelled) {
     const char *path = spelled->path && spelled->path[0] == '/' ? spelled->path : spelled->text;
     struct uapi_statx file;
@@ -500,9 +501,10 @@ static void set_stamp(struct uapi_statx_time *to, int64_t ns) {
     to->nanoseconds = (uint32_t)fraction;
 }
 
-/* Is it the kernel's, of the sandbox's time? Of files that are not its own others may be newer, if
- * they were set; not than the exact clock, which stamps that somebody has looked at (since
- * Linux 6.13) and those of their tick are not behind as much as the others are. */
+/* Is it a stamp that the kernel made in the sandbox's time? Files outside of the sandbox may have
+ * newer stamps if those were set, but not newer than the fine clock. Stamps that were looked at
+ * (since Linux 6.13), and those of their tick, are from the fine clock; all others are up to a tick
+ * behind. */
 static bool is_kernels(const struct uapi_statx_time *stamp, int64_t since_ns, bool own) {
     int64_t ns = stamp->seconds > 0 ? ns_of(stamp) : 0;
 
@@ -513,7 +515,7 @@ static bool is_kept(int64_t seconds, int64_t nanoseconds) {
     return seconds >= 0 && nanoseconds % 1000 >= KEPT_NS;
 }
 
-/* What a guest sets, as it is stored. Was it to be stored in another way? */
+/* Converts a stamp that a guest sets to its stored form. True if that differs. */
 static bool mark_time(struct timespec *t) {
     bool wanted = t->tv_sec < MARK_S &&
                   (t->tv_sec >= born_ns / NS || (is_virtual && is_kept(t->tv_sec, t->tv_nsec)));
@@ -522,7 +524,7 @@ static bool mark_time(struct timespec *t) {
     return wanted;
 }
 
-/* And what init sets. */
+/* Converts a stamp that init sets. */
 static struct timespec kept_time(int64_t ns) {
     struct timespec t = { ns / NS, ns % NS };
 
@@ -533,7 +535,7 @@ static struct timespec kept_time(int64_t ns) {
     return t;
 }
 
-/* The reverse. Has init set it, and how many clocks ago, if that is known? */
+/* The reverse. Was it set by init, and if known, how many clocks ago? */
 static bool unmark_time(
     struct uapi_statx_time *stamp, bool touched, bool *ret_any, int64_t *ret_ago) {
     bool is_new = stamp->seconds >= 2 * MARK_S,
@@ -553,8 +555,8 @@ static bool unmark_time(
     return is_new || is_old;
 }
 
-/* A time of the clock of a sandbox that this one is a fork of: a day before the start and then on,
- * but never past it; and a day before that of one which that one is a fork of. */
+/* Converts a time of an ancestor's clock: the direct ancestor's times begin a day before the start
+ * and end before it; each earlier ancestor's a day before those. */
 static int64_t long_ago(int64_t ns, int64_t ago) {
     double since = (double)(ns - told_before_ns);
 
@@ -566,8 +568,8 @@ static int set_stamps(int fd, const struct timespec times[2]) {
     return (int)sys_call4(__NR_utimensat, fd, "", times, AT_EMPTY_PATH);
 }
 
-/* Numbers of the sandbox's own files follow each other, on each device of a layer anew, and repeat;
- * those of pipes and the like are any, and take nothing from them. */
+/* Inode numbers of the sandbox's own files are consecutive for each device and repeat between
+ * devices. Those of pipes and similar are arbitrary, and use a separate part of the table. */
 static struct known *place_of(const struct uapi_statx *file) {
     return &known[is_own(file) ? (file->inode + number_of(file) * LAYER_STRIDE) % N_KNOWN
                                : N_KNOWN + file->inode % N_KNOWN_OTHERS];
@@ -590,7 +592,7 @@ static struct known *find_known(const struct uapi_statx *file, bool *ret_is_new)
     return k;
 }
 
-/* virtual: sets stamps, which makes a change of its own, of the time `ns`. 0 or -errno. */
+/* Virtual time: sets stamps, which is itself a change, at time `ns`. 0 or -errno. */
 static int set_at(int fd, const struct timespec times[2], int64_t ns) {
     struct uapi_statx file;
     bool is_new;
@@ -601,8 +603,8 @@ static int set_at(int fd, const struct timespec times[2], int64_t ns) {
     struct known *k = find_known(&file, &is_new);
     k->is_set |= times[1].tv_nsec != UTIME_OMIT;
     if (times[1].tv_nsec != UTIME_OMIT)
-        k->raw_ns[MODIFIED] = NEVER; /* so the kernel's next is a change, though it be in the same
-                                        tick of its clock */
+        k->raw_ns[MODIFIED] = NEVER; /* so the next stamp of the kernel counts as a change even if
+                                        it is in the same tick */
     for (enum stamp i = CHANGED; i < N_STAMPS; i++)
         if (is_new || i == CHANGED) {
             k->raw_ns[i] = ns_of(stamp_of(&file, i));
@@ -611,22 +613,22 @@ static int set_at(int fd, const struct timespec times[2], int64_t ns) {
     return 0;
 }
 
-/* And that of modification to this time, for good. */
+/* Sets the modification time to this time permanently. */
 static void keep_time(int fd, int64_t ns) {
     struct timespec times[2] = { { .tv_nsec = UTIME_OMIT }, kept_time(ns) };
 
     (void)set_at(fd, times, ns);
 }
 
-/* From the tick of the kernel's clock in which the sandbox's began: it cannot be told of which of
- * the two it is. */
+/* The stamp is from the tick of the kernel's clock in which the sandbox's clock began, so it may be
+ * from before or after that. */
 static bool is_of_beginning(int64_t raw_ns) {
     return raw_ns >= begun_ns && raw_ns <= begun_finely_ns;
 }
 
-/* virtual: its stamp of modification was set before the clock began, by another init than this one:
- * which knows what it has set, unless it has forgotten one of these. A change since then, as by
- * chmod, says nothing of when that was. */
+/* Virtual time: another init set the modification time, before this clock began. Init knows the
+ * stamps that it has set itself, unless an entry was evicted. A later change of the inode, as by
+ * chmod, does not show when the file was written. */
 static bool was_set_before(const struct uapi_statx *file) {
     const struct known *k = place_of(file);
     int64_t raw = ns_of(&file->changed);
@@ -636,8 +638,8 @@ static bool was_set_before(const struct uapi_statx *file) {
     return is_of_beginning(raw) && !(is_known(k, file) && k->is_set);
 }
 
-/* Only that somebody has written moves the clock: it is always seen, as the time that was told
- * before has been set. Of the others two changes within a tick of the kernel's are one. */
+/* Only writing moves the clock, because a write is always noticed: the earlier time was set
+ * explicitly. With the other stamps, two changes within a tick look like one. */
 static void tell_virtual(
     int fd, struct uapi_statx *file, const bool kernels[N_STAMPS], bool own, bool may_be_new) {
     bool is_new, has_changed = false, keeps = false;
@@ -656,8 +658,9 @@ static void tell_virtual(
 
             if (i == MODIFIED && own) {
                 has_changed = !before;
-                /* Of what was made with a sandbox that is no fork (its places, and little else) it
-                 * is chance whether that was in that tick; a fork sees whether it is set. */
+                /* For files made together with a sandbox that is no fork (its places, and little
+                 * else), it is random whether they are from that tick; in a fork, the stamps are
+                 * set. */
                 keeps = has_changed || is_of_beginning(raw) || kept_ns == KEPT_NS;
                 if (has_changed)
                     now = vtime_query_time_of_day();
@@ -671,15 +674,15 @@ static void tell_virtual(
         keep_time(fd, k->told_ns[MODIFIED]);
 }
 
-/* Nobody sets those of a pipe, and who looks at them learns when others wrote to it: under virtual
- * time they stand. */
+/* The stamps of a pipe cannot be set, and would show when other processes wrote to it: under
+ * virtual time they are constant. */
 static void tell_pipe(struct uapi_statx *file) {
     for (enum stamp i = MODIFIED; i < BORN; i++)
         set_stamp(stamp_of(file, i), is_virtual ? start_ns : ns_of(stamp_of(file, i)) + ahead_ns);
 }
 
-/* Terminals' are of whole seconds, and so may be before the sandbox. Like a pipe's under virtual
- * time; and no clock was another's when they were made. */
+/* Terminals have stamps in whole seconds, which may be before the sandbox. Under virtual time they
+ * are constant, as for pipes; and they are never from an earlier clock. */
 static bool print_made(struct uapi_statx *file) {
     bool any = false;
 
@@ -694,7 +697,8 @@ static bool print_made(struct uapi_statx *file) {
     return any;
 }
 
-/* Of a process that is not init: whoever looks up /proc/self means another than init does. */
+/* Does the file belong to a process? /proc/self means another process for the caller than for
+ * init. */
 static bool is_of_process(int fd) {
     static const char proc[] = "/proc/";
     char link[32], path[64];
@@ -709,19 +713,18 @@ static bool is_of_process(int fd) {
     return *at >= '1' && *at <= '9' && !(*at == '1' && (n == sizeof proc || at[1] == '/'));
 }
 
-/* What it has got links to is the host's number of processes; one is what directories have where it
- * is not known. */
+/* Its number of links is the host's number of processes; directories of unknown size have one. */
 static bool is_proc_root(const struct uapi_statx *file) {
     return device_of(file) == proc_device && file->inode == PROC_ROOT;
 }
 
-/* Files that stand for no process are made when somebody first looks, for all. */
+/* Files that belong to no process are created when any process of the host first looks at them. */
 static bool is_of_proc_itself(const struct uapi_statx *file) {
     return is_proc_root(file) || (device_of(file) == proc_device && file->inode >= PROC_NO_PROCESS);
 }
 
-/* Makes them what the guest is to see. False: they are. `may_be_new`: it has been changed since the
- * clock started, for all we know. */
+/* Converts the stamps to what the guest sees. False: no change. `may_be_new`: the file may have
+ * changed since the clock started. */
 static bool report_times(int fd, struct uapi_statx *file, bool may_be_new) {
     bool kernels[N_STAMPS], any = is_templates(file) || is_of_proc_itself(file), own = is_own(file),
                             touched = ns_of(&file->changed) >= born_ns;
@@ -763,13 +766,13 @@ static void see_recent(const struct recent *recent, bool may_be_new) {
 
     need_mounts();
     if (fd < 0)
-        return; /* it comes yet, or is gone */
+        return; /* the file does not exist yet, or is gone */
     if (stat_file(fd, "", AT_EMPTY_PATH, &file) == 0 && is_own(&file))
         (void)report_times(fd, &file, may_be_new);
     close(fd);
 }
 
-/* False: there was none to be seen. */
+/* False: there was nothing to inspect. */
 static bool settle_recent(void) {
     bool is_any = false;
 
@@ -787,7 +790,7 @@ void file_times_settle(void) {
     (void)settle_recent();
 }
 
-/* The file at a path, or the directory that it is in. */
+/* Remembers the file at a path, or its directory. */
 static void remember_change(pid_t pid, int directory, const char *path, bool parent) {
     size_t length = strlen(path);
     struct recent *recent = &recents[next_recent];
@@ -821,11 +824,11 @@ static void remember_change(pid_t pid, int directory, const char *path, bool par
     next_recent = (next_recent + 1) % N_RECENT;
 }
 
-/* What a call is about to change: the files at one path or two, or what is beside them in their
+/* A change that a call is about to make: to the files at one or two paths, or to their
  * directories. */
 struct change {
     int directories[2];
-    uint64_t paths[2]; /* in the asker's memory; 0: none */
+    uint64_t paths[2]; /* in the caller's memory; 0: none */
     bool is_file, is_parent;
 };
 
@@ -849,7 +852,7 @@ static bool change_of_open(struct change *to, int directory, uint64_t path, uint
     return change_at(to, directory, path, true, flags & O_CREAT) && flags & WRITES;
 }
 
-/* False: it changes nothing. */
+/* False: the call changes nothing. */
 static bool find_change(const struct seccomp_notif *question, struct change *ret_change) {
     const uint64_t *a = (const uint64_t *)question->data.args;
     uint64_t flags;
@@ -894,7 +897,7 @@ static bool find_change(const struct seccomp_notif *question, struct change *ret
     }
 }
 
-/* What was changed before is older. */
+/* Earlier changes are inspected first, so that they are older. */
 static void record_change(pid_t pid, const struct change *change) {
     static char path[MAX_PATH];
 
@@ -915,8 +918,8 @@ static void put_time(struct timespec *to, const struct uapi_statx_time *from) {
     *to = (struct timespec){ from->seconds, from->nanoseconds };
 }
 
-/* What somebody looks at. If it was changed, what else was is seen first: which of the two ticks
- * the kernel's clock is in must make no difference. */
+/* Shows a file's times. If the file has changed, other changed files are inspected first: the
+ * result must not depend on which tick the kernel's clock is in. */
 static bool show_times(int fd, struct uapi_statx *file) {
     if (is_virtual && is_own(file) && is_kernels(&file->modified, born_ns, true) &&
         settle_recent() && stat_file(fd, "", AT_EMPTY_PATH, file) < 0)
@@ -924,7 +927,7 @@ static bool show_times(int fd, struct uapi_statx *file) {
     return report_times(fd, file, false);
 }
 
-/* What a question is about, if it may be ours to answer; or -errno. */
+/* Opens the file that a call is about, if init may answer for it; or -errno. */
 static int open_shown(const struct seccomp_notif *question, const struct place *place) {
     static struct spelled spelled;
 
@@ -938,9 +941,9 @@ static bool is_stamp(const struct timespec *t, const struct uapi_statx_time *sta
     return t->tv_sec == stamp->seconds && t->tv_nsec == (long)stamp->nanoseconds;
 }
 
-/* Who looks at the same file again is told the same from now on without a question, as long as the
- * kernel's stamps are. `seen`: what it had before it was told; if it has something else now it was
- * changed, by us or meanwhile. */
+/* Stores the times in the process's vDSO, which shows them again without a call to init as long as
+ * the kernel's stamps are the same. `seen`: the stamps before they were shown; if they differ now,
+ * the file was changed, by init or meanwhile. */
 static void tell_vdso(
     pid_t pid, const struct uapi_statx *seen, const struct stat *raw, const struct stat *told) {
     struct again *again = &agains[(uint64_t)raw->st_ino % N_AGAINS];
@@ -960,7 +963,7 @@ static void tell_vdso(
                 { told->st_atim, told->st_mtim, told->st_ctim } });
 }
 
-/* All of it, or none: what has room for a part has a bad address. */
+/* Writes the whole answer or nothing: a buffer with room for a part is a bad address. */
 static void answer_with(int listener, const struct seccomp_notif *question, uint64_t to,
     const void *from, size_t size) {
     long r = determinism_write((pid_t)question->pid, to, from, size);
@@ -1008,7 +1011,7 @@ static bool answer_statx(int listener, const struct seccomp_notif *question) {
             0) {
         for (enum stamp i = MODIFIED; i < N_STAMPS; i++)
             if (stamp_of(&theirs, i)->seconds ||
-                stamp_of(&theirs, i)->nanoseconds) /* what was not asked for is zero */
+                stamp_of(&theirs, i)->nanoseconds) /* fields that were not requested are zero */
                 *stamp_of(&theirs, i) = *stamp_of(&file, i);
         theirs.nlink = is_proc_root(&file) ? 1 : theirs.nlink;
         uint32_t minor = number_of(&file);
@@ -1020,7 +1023,8 @@ static bool answer_statx(int listener, const struct seccomp_notif *question) {
     return told;
 }
 
-/* utime, utimes and futimesat as utimensat. False: the kernel says what is wrong with them. */
+/* Converts the times of utime, utimes and futimesat to those of utimensat. False: the kernel
+ * reports the error. */
 static bool read_times(const struct seccomp_notif *question, uint64_t from, struct timespec to[2]) {
     bool micro = question->data.nr == __NR_utimes || question->data.nr == __NR_futimesat;
     int64_t times[4];
@@ -1044,7 +1048,7 @@ static bool read_times(const struct seccomp_notif *question, uint64_t from, stru
     return true;
 }
 
-/* How a call that sets them is to be done. False: by the kernel, as it is. */
+/* Prepares the times for a call that sets them. False: the kernel makes the call unchanged. */
 static bool prepare_times(struct timespec times[2], bool own, int64_t *ret_now_ns) {
     bool ours = false;
     int64_t now = 0;
@@ -1088,7 +1092,7 @@ static bool answer_set(
     return done;
 }
 
-/* Of the same loader, as long as it is the same, the next program's is made to as it starts. */
+/* A program with the same loader as the one before has this call routed as it starts. */
 static void route_call(pid_t pid, uint64_t vdso, uint64_t address) {
     int64_t after_brk = (int64_t)(address - loader.brk);
 
@@ -1097,7 +1101,7 @@ static void route_call(pid_t pid, uint64_t vdso, uint64_t address) {
         loader.stat_after_brk = after_brk;
 }
 
-/* Who calls it often from one place may be had to call it by the vDSO. */
+/* A process that often calls from one address may have that call routed to the vDSO. */
 static void count_call(const struct seccomp_notif *question) {
     struct caller *caller =
         &callers[((uint64_t)question->pid * 7 + question->data.instruction_pointer / 16) %

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Time stamps of files under time_start. file_times.c has the model. */
+/* Time stamps of files under time_start: file_times.c has the model. */
 #ifndef ROLLBOX_GUEST_DET_FILE_TIMES_H
 #define ROLLBOX_GUEST_DET_FILE_TIMES_H
 
-/* 2^33 seconds, 272 years, which is added to a stamp that a guest sets: ext4's go to 2446. The code
- * in the vDSO has it in its text. */
+/* 2^33 seconds, 272 years, which is added to a stamp that a guest sets: ext4's stamps end in 2446.
+ * The vDSO's assembly code contains this number. */
 #define STAMPS_MARK_S 8589934592
 
 #include <stdbool.h>
@@ -15,37 +15,35 @@
 
 struct seccomp_notif;
 
-/* In the launcher: what the kernel has for all sandboxes. */
+/* In the launcher: determines what is the same for all sandboxes. */
 void file_times_find_out(const struct plan *plan);
-/* While the sandbox is made, before anything is mounted in it. */
+/* While the sandbox is made, before any mount. */
 void file_times_prepare(const struct box *box);
-/* And when all is: which mounts hold its own files. */
+/* After all mounts: finds those that have the sandbox's own files. */
 void file_times_find_mounts(const struct plan *plan);
-/* The clock starts. `ahead_ns`: what the time of day is ahead of the kernel's; `before_ns`: what it
- * was where the sandbox's processes come from. Neither is looked at if it is virtual. 0 or -errno.
- */
+/* Starts the clock. `ahead_ns`: time of day minus the kernel's; `before_ns`: the same where the
+ * sandbox's processes come from. Both are ignored if the clock is virtual. 0 or -errno. */
 int file_times_begin(const struct plan *plan, int64_t ahead_ns, int64_t before_ns);
-/* False: the question is none about stamps, or is to be let pass. */
+/* False: the call is not about stamps, or passes to the kernel. */
 bool file_times_answer(const struct plan *plan, int listener, const struct seccomp_notif *question);
-/* What can be known of a stamp by itself. */
+/* What a stamp alone shows. */
 struct stamps_bounds {
-    int64_t since_s; /* what is older is none of the sandbox' */
-    int64_t born_s;  /* of files on this device, as stat(2) has it: what is not older, and not
-                        STAMPS_MARK_S, is the kernel's, and ahead by what clocks are; -1: there is
-                        none */
+    int64_t since_s; /* older stamps are not from the sandbox */
+    int64_t born_s;  /* files on this device (encoding of stat(2)): a stamp that is not older, and
+                        below STAMPS_MARK_S, is the kernel's and shown with the clock's offset; -1:
+                        no such device */
     uint64_t own_device;
-    uint64_t pipes_device; /* likewise; what is there is of the clock's start, if that is virtual,
-                              and else ahead by what clocks are */
-    uint64_t anonymous_device; /* what is there has none of its own, however old they look */
-    uint64_t renumbered_device,
-        renumbered_as; /* that of its own files, as it is and as it is shown */
+    uint64_t pipes_device; /* the same encoding; pipes have the clock's start if that is virtual,
+                              else the clock's offset */
+    uint64_t anonymous_device; /* files there have no stamps of their own, however old they look */
+    uint64_t renumbered_device, renumbered_as; /* the device of its own files, real and as shown */
 };
 struct stamps_bounds file_times_bounds(void);
-/* A process has a new image; `address` is where it has called brk from, or 0. Where its loader may
- * call newfstatat from, or 0. */
+/* A process has executed a program. `address`: where it called brk from, or 0. Returns an address
+ * from which its loader may call newfstatat, or 0. */
 uint64_t file_times_executed(pid_t pid, uint64_t address);
-/* virtual: what was written up to now is of now, and not of the time that the clock is about to
- * jump to. */
+/* Virtual time: gives files written so far the present time, and not the time that the clock is
+ * about to jump to. */
 void file_times_settle(void);
 
 #endif

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Forks that no signal comes between.
+ * Forks that no signal interrupts.
  *
- * A fork asks init, which draws a new state for the child's chance. Two things that the kernel does
- * with signals are not as for a fork that asks nobody. One that comes before init has taken up the
- * question ends the call with EINTR, if its handler is without SA_RESTART: no fork knows that, and
- * a shell gives up. And one that comes between the answer and the fork has the kernel ask again,
- * after a state has been drawn: which one the child gets would depend on when a child before it has
- * died.
+ * A fork is sent to init, which computes a new state for the child's random stream. Signals could
+ * then do two things that they do not do to an ordinary fork. A signal that arrives before init has
+ * received the call ends it with EINTR, if its handler lacks SA_RESTART. No fork returns EINTR
+ * otherwise, and a shell gives up. A signal between the answer and the fork makes the kernel send
+ * the call again, after a state was computed. The child's stream would then depend on when an
+ * earlier child died.
  *
- * Some C libraries fork with all signals blocked. glibc does not, so that is done for it: its clone
- * is made to call code of ours, which blocks them, does the clone, and puts the mask back, in the
- * parent and in the child. That code is in the unused end of the last page of the same text, so it
- * is near it, and it is the process' own: it goes along into forks and snapshots, and away with
- * execve. As with stat (det/vdso_patch.c) the bytes can be changed only in a process of a single
- * thread, which stands in that call.
+ * Some C libraries fork with all signals blocked. Glibc does not, so init adds that: it replaces an
+ * instruction before glibc's clone by a call to code that blocks the signals, makes the clone, and
+ * restores the mask in parent and child. The code is placed in the unused end of the last page of
+ * the same text, so it is near, and it belongs to the process: forks and snapshots contain it, and
+ * execve discards it. As with stat (det/vdso_patch.c), the bytes are changed only in a process with
+ * a single thread, which is in that call.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -30,8 +30,8 @@
 #    define MAX_TRAMPOLINE 256u
 #    define MAPS_BYTES 16384
 
-/* Called in place of "mov $56, %eax", before the syscall, which stays: a clone that was broken off
- * is begun anew there. */
+/* Called in place of "mov $56, %eax", before the syscall, which stays: an interrupted clone is
+ * restarted there. */
 /* clang-format off */
 __asm__(".pushsection .rodata\n"
         ".balign 16\n"
@@ -50,14 +50,14 @@ __asm__(".pushsection .rodata\n"
         "   push %rsi\n"
         "   push %rdx\n"
         "   push %r10\n"
-        "   sub $16, %rsp\n"                   /* the mask of before, and the result */
+        "   sub $16, %rsp\n"                   /* the old mask, and the result */
         "1: xor %edi, %edi\n"                  /* SIG_BLOCK */
         "   lea 3f(%rip), %rsi\n"
         "   mov %rsp, %rdx\n"
         "   mov $8, %r10d\n"
         "   mov $14, %eax\n"                   /* rt_sigprocmask */
         "   syscall\n"
-        "   cmp $-4, %eax\n"                   /* EINTR: under serial this is a question as well */
+        "   cmp $-4, %eax\n"                   /* EINTR: under serial, this call is sent to init as well */
         "   je 1b\n"
         "   mov 16(%rsp), %r10\n"
         "   mov 24(%rsp), %rdx\n"
@@ -90,9 +90,9 @@ __asm__(".pushsection .rodata\n"
 
 extern const char fork_trampoline[], fork_trampoline_end[];
 
-/* The end of the mapping of code that an address lies in, or 0. */
+/* The end of the mapping of code that contains an address, or 0. */
 static uint64_t end_of_text(pid_t pid, uint64_t address) {
-    static char text[MAPS_BYTES]; /* where more comes before it, it is not looked for */
+    static char text[MAPS_BYTES]; /* a mapping beyond this is not found */
     int fd = determinism_open(pid, "/maps", O_RDONLY);
     size_t length = 0;
     ssize_t n;
@@ -132,8 +132,8 @@ static uint64_t place_trampoline(pid_t pid, uint64_t after) {
 }
 
 int fork_route(pid_t pid, uint64_t after) {
-    /* mov $56, %eax; syscall; cmp $-4096, %rax: a function that calls others, so that nothing below
-     * the stack pointer is in use. */
+    /* mov $56, %eax; syscall; cmp $-4096, %rax: this is in a function that calls others, so nothing
+     * below the stack pointer is in use. */
     static const uint8_t glibcs[] = { 0xb8, 0x38, 0x00, 0x00, 0x00, 0x0f, 0x05, 0x48, 0x3d, 0x00,
         0xf0, 0xff, 0xff };
     uint8_t code[sizeof glibcs];

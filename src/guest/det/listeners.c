@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The listeners by which init is asked, one a command's tree: made, kept, looked at. */
+/* The listeners through which init receives system calls, one for each command's process tree. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -11,12 +11,12 @@
 #include "sys/syscalls.h"
 
 #define NEW_LISTENER 8u
-#define WAIT_KILLABLE                                                                              \
-    32u /* 5.19: once we have received a question only death takes it back: else a signal would    \
-           ask twice, and draw twice */
+/* Linux 5.19: once init has received a call, only the thread's death withdraws it. Otherwise a
+ * signal would send the call twice, and two random numbers would be drawn. */
+#define WAIT_KILLABLE 32u
 #define SYNC_WAKE_UP_FLAG 1
 #define SET_FLAGS_REQUEST _IOW('!', 4, uint64_t) /* SECCOMP_IOCTL_NOTIF_SET_FLAGS, 6.6 */
-#define ALL_THREADS 17u /* TSYNC, TSYNC_ESRCH: it may be with NEW_LISTENER */
+#define ALL_THREADS 17u /* TSYNC, TSYNC_ESRCH: allowed together with NEW_LISTENER */
 
 int determinism_fds[DETERMINISM_MAX_LISTENERS];
 size_t determinism_n_fds;

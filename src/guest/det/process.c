@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What init reads of the processes that ask it, in their memory and in /proc, and what it writes
- * there. Nothing is kept of them. */
+/* Access of init to the processes whose calls it answers: their memory and their files in /proc.
+ * Nothing is stored here. */
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -102,7 +102,7 @@ bool determinism_vdso_of(pid_t pid, uint64_t *ret_base) {
     return determinism_read_auxv(pid, ret_base, &random);
 }
 
-/* From /proc/PID/status: the text that follows a heading. */
+/* Reads /proc/PID/status: the text after a heading. */
 static const char *read_after(int proc, pid_t pid, char *text, size_t size, const char *heading) {
     size_t length = strlen(heading);
     int fd = guest_open_process(proc, pid, "/status", O_RDONLY);
@@ -143,7 +143,7 @@ bool determinism_read_stat(pid_t thread, uint64_t ret_fields[DETERMINISM_STAT_FI
         close(fd);
     text[n < 0 ? 0 : n] = '\0';
     const char *at =
-        strrchr(text, ')'); /* the name may hold anything; nothing after it holds a bracket */
+        strrchr(text, ')'); /* the name may contain anything, but no bracket follows it */
     if (!at)
         return false;
     for (size_t i = DETERMINISM_STAT_STATE; i < DETERMINISM_STAT_FIELDS; i++) {
@@ -161,7 +161,7 @@ bool determinism_is_single(pid_t thread) {
            !(fields[DETERMINISM_STAT_FLAGS] & FORKED_NOT_EXECUTED);
 }
 
-/* The kernel writes them one after the other, all of one length. */
+/* The masks follow each other in the file and have the same length. */
 static bool signals_of(int proc, pid_t pid, struct determinism_signals *ret_signals) {
     static const size_t line = sizeof "SigPnd:\t0123456789abcdef\n" - 1;
     char text[2048];

@@ -2,24 +2,25 @@
 /*
  * serial: the threads of a sandbox take turns.
  *
- * Under this level nearly every system call is a question (policy/determinism.c), and who has asked
- * stands still. So the sandbox comes to rest again and again: each of its threads waits in the
- * kernel, is held by init, or has asked. Then, and not before, one of those that have asked gets
- * its answer. Which one follows from their ids and from whose turn it was: the same again until it
- * waits for something, or has had some dozens of calls; then the next by id. What happens until the
- * sandbox rests again are the doings of that one, and of those that its call has woken, up to their
- * next call each: between these the order is the CPU's, of which there is one.
+ * At this level nearly every system call is sent to init (policy/determinism.c), and the calling
+ * thread waits. So the sandbox comes to rest again and again: each of its threads waits in the
+ * kernel, is held by init, or has made a call. Only then does one of the calling threads get its
+ * answer. The choice follows from their ids and from the previous turn: the same thread again,
+ * until it waits for something or has made some dozens of calls; then the next by id. Until the
+ * sandbox rests again, only that thread runs, and those that its call has woken, each up to its
+ * next call. The CPU decides the order between these, and the sandbox has only one.
  *
- * Rest is looked for in /proc (vtime_idle.c), which takes longer than a call. So it is not, where a
- * call cannot have woken or made anybody: when the same thread asks again, it is the only one that
- * has moved.
+ * Rest is detected in /proc (vtime_idle.c), which takes longer than a call. It is not checked if a
+ * call cannot have woken or created a thread: if the same thread makes the next call, it is the
+ * only one that has moved.
  *
- * Futexes and waits for descriptors are held (vtime_wait.c), and their ends are turns like others:
- * no thread goes on beside one whose memory it shares, and none for a time-out of the kernel's.
+ * Futexes and waits for descriptors are held (vtime_wait.c), and their ends are turns like others.
+ * No thread runs beside another that shares its memory, and none is released by a time-out of the
+ * kernel.
  *
- * A thread that computes on and on, and others that wait for their turn: after SERIAL_PATIENCE_NS
- * these go on beside it, one at a time, so that who waits for them in a loop, or is stopped, traced
- * or starved, holds up nobody for ever. What is seen after that is not the same from run to run.
+ * If a thread computes for longer than SERIAL_PATIENCE_NS while others wait for their turn, they
+ * run beside it, one at a time. So a thread that is polled for in a loop, stopped, traced or
+ * starved does not block the others for ever. From then on runs may differ.
  */
 #include "guest/det/serial.h"
 
@@ -41,18 +42,20 @@
 #include "sys/syscalls.h"
 
 #define MAX_ASKED 2048
-#define MARKS 65536 /* of processes, by the ends of their ids: one too many does no harm */
-/* Calls of a turn: from SHORTEST on, another number each time, for a loop whose length divides it
- * would be left at the same place again and again, with a lock that the others try. */
+/* One for each process, by the low bits of its id: a collision does no harm. */
+#define MARKS 65536
+/* Number of calls in a turn: from SHORTEST on, different each time. With a constant number, a loop
+ * whose length divides it would be left at the same place each time, perhaps with a lock that the
+ * others need. */
 #define SHORTEST_TURN 40
 #define TURN_STEP 61
 #define TURN_RANGE 127
-#define FIRST_PAUSE_NS 20000 /* between looks: doubled each time */
+#define FIRST_PAUSE_NS 20000 /* between checks: doubled each time */
 #define LAST_PAUSE_NS 2000000
 #define PAUSE_BY_COST 2
-#define BUSY_STEP_NS                                                                               \
-    50000000ll /* with somebody who does not ask: how long another one may take to its next call;  \
-                  and how often it is looked whether that is over */
+/* While a thread makes no calls: the time that another one has until its next call, and between
+ * checks of whether the first still computes. */
+#define BUSY_STEP_NS 50000000ll
 #define MAX_CPUS 1024
 #define THREAD_FLAG 0x00010000
 
@@ -61,17 +64,17 @@ _Static_assert(IMAGE_LOWEST == PLAN_PROGRAMS_FROM, "where programs begin");
 enum action { QUESTION, END, PASS };
 
 struct asked {
-    struct seccomp_notif question; /* of an END and a PASS: id and pid alone */
+    struct seccomp_notif question; /* END and PASS use its id and pid only */
     int listener;
     int result; /* of an END */
     enum action action;
 };
 
-/* What a call may do to others. */
+/* The effect that a call may have on other threads. */
 enum effect {
     NONE,
-    WAKES,   /* those who wait for anything but processes */
-    SIGNALS, /* those who sleep, too */
+    WAKES,   /* wakes threads that wait for anything but processes */
+    SIGNALS, /* also threads that sleep */
     FORKS,
 };
 
@@ -79,16 +82,16 @@ static serial_serve *serve_question;
 static struct asked asked[MAX_ASKED];
 static size_t n_asked;
 static uint64_t has_threads[MARKS / 64];
-static pid_t owner;               /* whose turn it is, or was last */
-static unsigned n_calls, n_turns; /* of that turn; all of them */
-static bool is_moving;            /* since it was last known to rest */
-static bool must_look;            /* others than the owner may move */
+static pid_t owner;               /* the thread whose turn it is, or was last */
+static unsigned n_calls, n_turns; /* of this turn; of all turns */
+static bool is_moving;            /* since the last known rest */
+static bool must_look;            /* threads other than the owner may move */
 static bool in_turn;
-static bool has_woken, has_signalled; /* since init looked for the ends of what it holds */
-static bool is_busy;                  /* somebody has not asked for too long */
+static bool has_woken, has_signalled; /* since init last looked for ended waits */
+static bool is_busy;                  /* a thread has made no call for too long */
 static unsigned waiting;              /* at the last rest: enum idle_waits */
-static int64_t since_ns;              /* it has not rested since */
-static int64_t since_lost_ns;         /* what was lost before that */
+static int64_t since_ns;              /* start of the time without rest */
+static int64_t since_lost_ns;         /* lost time before that */
 static int64_t look_ns, pause_ns, busy_look_ns;
 
 /* ---- who has asked ---- */
@@ -114,7 +117,7 @@ bool serial_is_asking(pid_t thread) {
     return is_asking;
 }
 
-/* A first thread has its process' id. */
+/* The first thread of a process has its id. */
 static bool threads_of(pid_t thread) {
     return has_threads[thread % MARKS / 64] >> thread % 64 & 1 ||
            sys_call3(__NR_tgkill, thread, thread, 0) < 0;
@@ -181,7 +184,7 @@ static bool is_later(pid_t thread, pid_t than) {
     return (thread > owner) == (than > owner) ? thread > than : than > owner;
 }
 
-/* The owner again, if it may; else the next by id, and after the highest the lowest. */
+/* The owner again, if allowed; else the next by id, and after the highest the lowest. */
 static size_t choose_asked(void) {
     size_t best = 0;
 
@@ -199,7 +202,7 @@ static size_t choose_asked(void) {
 
 /* ---- what calls do to others ---- */
 
-/* Nobody waits for a file, a directory or /dev/null. */
+/* No thread waits for a file, a directory or /dev/null. */
 static bool is_plain(pid_t thread, uint64_t fd) {
     struct stat st;
 
@@ -270,7 +273,7 @@ static enum effect effect_of(const struct seccomp_notif *question) {
     case __NR_epoll_pwait:
     case __NR_epoll_pwait2:
     case __NR_wait4:
-    case __NR_futex: /* whom it wakes is init's doing */
+    case __NR_futex: /* init itself does its wake-ups */
         return NONE;
     case __NR_read:
     case __NR_write:
@@ -279,7 +282,7 @@ static enum effect effect_of(const struct seccomp_notif *question) {
     case __NR_close:
     case __NR_ioctl:
     case __NR_fcntl:
-        /* What is closed may have been locked. */
+        /* Closing may release a lock. */
         if ((waiting || wait_count()) && !(waiting & IDLE_WAITS_LOCK) &&
             is_plain((pid_t)question->pid, question->data.args[0]))
             return NONE;
@@ -299,8 +302,8 @@ static void turn_of(pid_t thread) {
     look_ns = clock_now_ns() + FIRST_PAUSE_NS;
 }
 
-/* Those who wait are held by init, so it is init that wakes them. What does more than that wakes
- * too many, as a futex may. */
+/* Waiting threads are held by init, so init wakes them. Operations that do more than wake are
+ * turned into waking too many, which futexes allow. */
 static void do_futex(const struct plan *plan, int listener, const struct seccomp_notif *question) {
     const uint64_t *a = (const uint64_t *)question->data.args;
     pid_t thread = (pid_t)question->pid;
@@ -381,8 +384,8 @@ static void give_turn(const struct plan *plan, size_t i) {
 
 /* ---- rest ---- */
 
-/* Whatever has come to its end by what was done since is one of those who ask; or moves. True if
- * nobody does. */
+/* A wait that ended by what was done since has become a call, or its thread moves. True if no
+ * thread moves. */
 static bool has_settled(void) {
     is_moving = must_look = false;
     if (has_signalled)
@@ -417,12 +420,13 @@ static bool is_at_rest(int64_t now) {
     }
     is_busy = false;
     has_woken = true;
-    has_signalled |= idle_has_ended(owner); /* of which its parent is told */
+    has_signalled |= idle_has_ended(owner); /* its parent is notified */
     waiting = idle_waits();
     return has_settled();
 }
 
-/* Beside somebody who does not ask: when the last one has asked again, waits, or takes too long. */
+/* While a thread computes: may the next run, because the last one has made another call, waits, or
+ * takes too long? */
 static bool may_resume_beside(int64_t now) {
     if (now >= busy_look_ns) {
         busy_look_ns = now + BUSY_STEP_NS;
@@ -454,7 +458,7 @@ static bool may_resume(void) {
     return is_at_rest(now);
 }
 
-/* Somebody has asked, or what init holds may have its end once all rest. */
+/* A thread has made a call, or a wait that init holds may have ended once all threads rest. */
 static bool is_wanted(void) {
     return n_asked || (wait_count() && (has_signalled || has_woken || is_moving));
 }
@@ -500,7 +504,7 @@ void serial_begin(serial_serve *serve) {
 
     serve_question = serve;
     serial_ops = &ops;
-    /* The one that we are on: sandboxes that begin at once are on different ones. */
+    /* The present CPU: sandboxes that start together are on different ones. */
     if (sys_call3(__NR_getcpu, &cpu, NULL, NULL) == 0 && cpu < MAX_CPUS) {
         mask[cpu / 64] = 1ull << cpu % 64;
         (void)sys_call3(__NR_sched_setaffinity, 0, sizeof mask, mask);

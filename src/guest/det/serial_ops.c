@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files below serial.c ask of it, where it is on: without it the answers are those of a
+/* The questions that files below serial.c ask of it. If serial is off, the answers are those of a
  * sandbox whose threads take no turns. */
 #include "guest/det/serial.h"
 

@@ -9,7 +9,7 @@
 #include "guest/det/det.h"
 #include "sys/syscalls.h"
 
-#define STATE_BIT (1ull << 62) /* so that whoever takes the limit seriously finds it enormous */
+#define STATE_BIT (1ull << 62) /* so that a reader that takes it for a limit finds it enormous */
 
 static int limit_of(pid_t pid, int resource, const uint64_t *value, uint64_t *ret_value) {
     uint64_t now[2], after[2] = { value ? *value | STATE_BIT : 0, RLIM64_INFINITY };
@@ -32,7 +32,7 @@ uint64_t stream_derive(uint64_t seed, uint64_t state, uint32_t purpose) {
     return chacha_number(seed, state, purpose) >> 2;
 }
 
-/* The stream of the process that a thread is of, as it is now. */
+/* Loads the present stream of a thread's process. */
 static int stream_load(uint64_t seed, pid_t pid, struct stream *ret_stream) {
     uint64_t owner = 0;
     int r = limit_of(pid, RLIMIT_RSS, NULL, &ret_stream->state);
@@ -43,8 +43,8 @@ static int stream_load(uint64_t seed, pid_t pid, struct stream *ret_stream) {
         return r;
     ret_stream->owner = (pid_t)owner;
     if (ret_stream->owner != pid && !determinism_is_thread_of(ret_stream->owner, pid)) {
-        ret_stream->state = stream_derive(
-            seed, ret_stream->state, PURPOSE_CHILD); /* a child that asks for the first time */
+        ret_stream->state =
+            stream_derive(seed, ret_stream->state, PURPOSE_CHILD); /* the first call of a child */
         ret_stream->owner = determinism_process_of(pid);
     }
     return 0;

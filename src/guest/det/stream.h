@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams of randomness, one a process: det/dispatch.c has the model. Their state is kept by the
- * kernel, with the process. */
+/* Random streams, one for each process: det/dispatch.c has the model. The kernel keeps their state
+ * with the process. */
 #ifndef ROLLBOX_GUEST_DET_STREAM_H
 #define ROLLBOX_GUEST_DET_STREAM_H
 
@@ -13,15 +13,15 @@ struct stream {
     pid_t owner;
 };
 
-/* What numbers are drawn for. */
+/* The purposes of random numbers. */
 enum { PURPOSE_NEXT, PURPOSE_BYTES, PURPOSE_CHILD, PURPOSE_COMMAND };
 
 uint64_t stream_derive(uint64_t seed, uint64_t state, uint32_t purpose);
 /* 0 or -errno. */
 int stream_store(pid_t pid, const struct stream *stream);
-/* The next bytes of a process' stream into its memory. Their number or -errno. */
+/* Writes the next bytes of a process's stream to its memory. Their number or -errno. */
 long stream_draw(uint64_t seed, pid_t pid, uint64_t to, size_t length);
-/* Before a fork: parent and child go on from the new state, each in its own way. */
+/* Before a fork: parent and child continue from the new state, each in its own way. */
 void stream_advance(uint64_t seed, pid_t pid);
 
 #endif

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sysinfo(2) as of the sandbox.
+ * sysinfo(2) for the sandbox.
  *
- * Programs size themselves by it: sysconf(_SC_PHYS_PAGES) is this call, so the heaps of Java and
- * .NET and the buffers of DuckDB follow from it. The kernel would tell the memory, load, uptime and
- * processes of the host. So a filter of its own, below the policy's, has init asked (seccomp user
- * notification). Init installs it in itself, once for the sandbox, and every process inherits it; a
- * call that nobody makes costs nothing. Where commands have a filter that asks init anyway
- * (det/dispatch.c), that one asks this, too: the kernel allows one listener in a chain of filters.
+ * Programs choose sizes by it: sysconf(_SC_PHYS_PAGES) is this call, so the heaps of Java and .NET
+ * and the buffers of DuckDB depend on it. The kernel would report the memory, load, uptime and
+ * processes of the host. So a separate seccomp filter, below the policy's, sends the call to init
+ * (user notification). Init installs it in itself, once for the sandbox, and every process inherits
+ * it; it costs nothing unless the call is made. Where commands have a filter with a listener anyway
+ * (det/dispatch.c), that one covers this call too, because the kernel allows one listener in a
+ * chain of filters.
  */
 #include <errno.h>
 #include <linux/audit.h>
@@ -23,11 +24,11 @@
 #include "sys/syscalls.h"
 
 #define NS 1000000000ll
-#define KERNELS_BYTES 112 /* of the kernel's struct: a C library's may have room at its end */
+#define KERNELS_BYTES 112 /* of the kernel's struct: a C library's may be longer */
 
 int64_t sysinfo_uptime_ahead_ns;
-static uint64_t total_bytes; /* of memory; looked up before the filter is there, which would have
-                                init ask itself */
+static uint64_t total_bytes; /* memory size; looked up before the filter exists, which would send
+                                init's own call to init */
 
 int sysinfo_begin(const struct plan *plan) {
     struct sysinfo host = { 0 };
@@ -51,7 +52,7 @@ int sysinfo_begin(const struct plan *plan) {
         return 0;
     int listener = determinism_enter_asked(filter, sizeof filter / sizeof filter[0]);
     if (listener <
-        0) /* EBUSY: what we run in has a listener of its own; the host's figures do no harm */
+        0) /* EBUSY: the environment has a listener of its own; the host's figures do no harm */
         return listener == -EBUSY || listener == -EINVAL ? 0 : listener;
     return determinism_adopt(listener);
 #else

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When System V queues, segments and semaphores were made and used, as the clock of the sandbox has
- * it.
+ * Times of System V queues, segments and semaphores by the sandbox's clock, and a limit for
+ * segments.
  *
- * The kernel keeps whole seconds of its own time of day. init, which is in the same namespace as
- * the same user, asks for what a guest has asked for, and tells it with other times. At the real
- * rate that is what the clock showed then, to the second, and no earlier than its start. Under
- * virtual time it is the start: what a second of the kernel's is of that clock nobody knows, and to
- * notice each use would be to be asked about it.
+ * The kernel stores whole seconds of its own time of day. Init, which is in the same namespace and
+ * has the same user, makes the guest's call itself and returns the result with other times. At the
+ * real rate these are the sandbox's time of that second, and not before its start. Under virtual
+ * time they are the start, because a second of the kernel's corresponds to no definite virtual
+ * time, and noticing each use would mean intercepting it.
  *
- * A segment of shared memory outlives the processes that mapped it, and only a memory cgroup counts
- * it then. Without one, init bounds the segments of the whole sandbox by kernel.shmall of its IPC
+ * A segment of shared memory outlives the processes that mapped it, and then only a memory cgroup
+ * counts it. Without one, init limits the segments of the whole sandbox by kernel.shmall of its IPC
  * namespace. Newer kernels let the root of the owning user namespace write that (6.18 does, 6.1
- * does not). The guest may not: it sees a read-only /proc, with /proc/sys covered. Where init
- * cannot write it, a filter refuses the calls, as on a kernel without System V IPC.
+ * does not). The guest may not: its /proc is read-only, with /proc/sys covered. If init cannot
+ * write it, a filter refuses the calls, as on a kernel without System V IPC.
  */
 #include "guest/det/sysv_ipc_times.h"
 
@@ -38,7 +38,7 @@
 #define MAX_TIMES 3
 #define MAX_WORDS 16
 
-/* What the kernel's structs are, in words of eight bytes, and which of these are times. */
+/* The kernel's structs in words of eight bytes, and which of these are times. */
 static const struct kind {
     int number;
     unsigned command, buffer; /* arguments */

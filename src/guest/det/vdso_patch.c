@@ -1,35 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clocks without a system call: the vDSO of a guest's process, patched.
+ * Clocks without a system call: patching the vDSO of a guest's process.
  *
- * The kernel maps the same two pages of code into every process: ours are theirs. So the image is
- * read here, in init, where no guest can have touched it, patched once, and written as a whole into
- * each new program before its C library looks for symbols in it. A process whose pages are not,
- * byte for byte, what the kernel gave it is left alone: whatever it has done there is its own.
+ * The kernel maps the same two pages of code into every process, init included. So init reads its
+ * own, which no guest can have modified, patches a copy once, and writes it into each new program
+ * before its C library looks for symbols in it. A process whose pages are not byte for byte the
+ * kernel's is left alone.
  *
- * The patch is a piece of position-independent code in the unused tail of the image. The dynamic
- * symbols of clock_gettime point to it; it calls the kernel's own code and adds the offset to
- * clocks that tell the time of day. gettimeofday and time are done by it, and getrandom's says that
- * there is none (its state would be in the process' memory), and their old entries jump there.
+ * The patch is position-independent code in the unused tail of the image. The dynamic symbol
+ * clock_gettime points to it; it calls the kernel's code and adds the offset to clocks of the time
+ * of day. It also implements gettimeofday and time. getrandom returns that the function is missing,
+ * because its state would be in the process's memory. The old entries jump to the new code.
  *
- * A virtual clock is read from a page that all processes of the sandbox share (vtime.c): one atomic
- * addition. A process maps it when it first asks for the time: by a call that init knows by its
- * clock id it gets the page's descriptor, by another it tells init where the page is, and init
- * writes that into the image. Where this does not succeed, each query is a call.
+ * A virtual clock is read from a page that all processes of the sandbox share (vtime.c), by one
+ * atomic addition. A process maps it when it first asks for the time. By a call with a special
+ * clock id it receives the page's descriptor from init; by another it reports the address, which
+ * init writes into the image. If this fails, each query is a system call.
  *
- * So it is with stat, which programs call by the hundred as they start, nearly always for files
- * that no sandbox has written: one whose stamps are all older needs no answer of init's. The C
- * library's call is in its own text, not here. When a process has made some of these calls from one
- * place, and the code there is, from the function's beginning on, what glibc's is, init has it call
- * the vDSO instead; which does it unasked, and again as a question if a stamp is not older (but
- * where it is a fixed offset, in files of the private tmpfs). The bytes cannot be changed at once:
- * so only in a process of a single thread, which stands in that call. It takes addresses that are
- * near each other, which those that are not random are.
+ * stat is treated similarly. Programs call it hundreds of times as they start, nearly always for
+ * files that no sandbox has written, with old stamps that need no conversion. The call is in the C
+ * library's text. When a process has made several of these calls from one place, and the function's
+ * code there is glibc's, init makes it call the vDSO. The code there makes the real call
+ * unintercepted, and repeats it through init if a stamp is not older than the sandbox (at the real
+ * rate, it adds the fixed offset itself for files of the private tmpfs). The bytes cannot be
+ * changed atomically, so this is done only in a process with a single thread, which is in that
+ * call. It needs the addresses to be near each other, which addresses without randomisation are.
  *
- * Under virtual time a file of the sandbox's own is asked about, and one of them often: Python
- * looks at the directory that it was started in with each import. What init has told of it last is
- * put beside the code, with the stamps that the kernel had then: as long as it has the same, it is
- * told the same.
+ * Under virtual time, calls about the sandbox's own files go to init, and some are frequent: Python
+ * looks at its start directory with each import. Init stores the last file's times beside the code,
+ * with the kernel's stamps. As long as those are unchanged, the same times are shown.
  */
 #include <elf.h>
 #include <errno.h>
@@ -49,24 +48,24 @@
 
 #    define MAX_IMAGE 16384u
 #    define MAX_SYMBOLS 64u
-#    define STAT_LENGTH 10 /* bytes of glibc's newfstatat up to behind its syscall */
-#    define STAT_MOV 3     /* where in them what is replaced is */
-#    define GLANCE 64      /* bytes of the code: no two versions of it are alike there */
+#    define STAT_LENGTH 10 /* bytes of glibc's newfstatat up to the end of its syscall */
+#    define STAT_MOV 3     /* offset of the replaced instruction in them */
+#    define GLANCE 64 /* bytes of the code that identify it: they differ between all versions */
 #    define NS 1000000000
 #    define STRING(x) STRING_OF(x)
 #    define STRING_OF(x) #    x
 
-/* Named in the order of their places; `original` is the operand of the one call out of it. */
+/* Named in the order of their addresses; `original` is the operand of the one call to code
+ * outside. */
 /* clang-format off */
 __asm__(".pushsection .rodata\n"
         ".balign 16\n"
         "vdso_blob:\n"
-        /* comes first: it has the same address in every release, and what calls it may have been
-         * captured by another */
+        /* first, so that its address is the same in every release: another release may have patched
+         * the callers of a restored process */
         "vdso_blob_stat:\n"
         "   xor %ecx, %ecx\n"
-        /* rdsspq %rcx: does nothing where there is no shadow stack, which knows where we were
-         * called from */
+        /* rdsspq %rcx: no effect without a shadow stack; with one, the return address is checked */
         "   .byte 0xf3, 0x48, 0x0f, 0x1e, 0xc9\n"
         "   test %rcx, %rcx\n"
         "   jnz 7f\n"
@@ -93,7 +92,7 @@ __asm__(".pushsection .rodata\n"
         "   cmp %rax, (%rdx)\n"
         "   je 8f\n"
         "   mov vdso_blob_born(%rip), %r9\n"
-        /* a file of the sandbox's own, at the real rate: the offset alone is what init would add */
+        /* a file of the sandbox's own, at the real rate: init would only add the offset */
         "   mov vdso_blob_own(%rip), %rax\n"
         "   cmp %rax, (%rdx)\n"
         "   jne 10f\n"
@@ -132,7 +131,7 @@ __asm__(".pushsection .rodata\n"
         "   mov %rcx, (%rdx)\n"
         "15: addq $2, (%rsp)\n"              /* past the caller's own syscall */
         "   ret\n"
-        /* a pipe: at the real rate as a file of its own, else of the start */
+        /* a pipe: at the real rate like an own file, else it has the start's time */
         "8: cmpb $0, vdso_blob_virtual(%rip)\n"
         "   je 9b\n"
         "   mov vdso_blob_seconds(%rip), %rax\n"
@@ -167,13 +166,13 @@ __asm__(".pushsection .rodata\n"
         "   add $8, %ecx\n"
         "   cmp $48, %ecx\n"
         "   jb 13b\n"
-        /* it has been written meanwhile: what we have is thrown away */
+        /* it was written meanwhile: the copy is invalid */
         "   cmp %r9, (%r11)\n"
         "   je 11b\n"
         "14: pop %r9\n"
         "6: mov $262, %eax\n"
         "   syscall\n"
-        /* EINTR: stat knows none, but a question that nobody had heard yet */
+        /* EINTR: stat never returns that, except if init had not received the call yet */
         "   cmp $-4, %eax\n"
         "   je 6b\n"
         "   jmp 2b\n"
@@ -198,7 +197,7 @@ __asm__(".pushsection .rodata\n"
         "   push %rdi\n"
         "   push %rsi\n"
         "   sub $8, %rsp\n"
-        "   cmp $4, %edi\n"                    /* CLOCK_MONOTONIC_RAW: uptimes are one clock */
+        "   cmp $4, %edi\n"                    /* CLOCK_MONOTONIC_RAW: all uptimes are one clock */
         "   jne 3f\n"
         "   mov $1, %edi\n"
         "3: .byte 0xe8\n"                      /* call */
@@ -226,11 +225,11 @@ __asm__(".pushsection .rodata\n"
         "   mov %rcx, 8(%rsi)\n"
         "2: ret\n"
         "vdso_blob_virtual_clock:\n"
-        "   cmpb $2, vdso_blob_virtual(%rip)\n"        /* each query is a call */
+        "   cmpb $2, vdso_blob_virtual(%rip)\n"        /* each query is a system call */
         "   je 6f\n"
         "   cmp $11, %edi\n"
         "   ja 6f\n"
-        "   mov $0xbf3, %ecx\n"                /* all but those that count a CPU's time */
+        "   mov $0xbf3, %ecx\n"                /* all except those of CPU time */
         "   bt %edi, %ecx\n"
         "   jnc 6f\n"
         "   mov vdso_blob_page(%rip), %r8\n"
@@ -291,7 +290,7 @@ __asm__(".pushsection .rodata\n"
         "   pop %rdi\n"
         "6: mov $228, %eax\n"
         "   syscall\n"
-        /* EINTR: a signal came before init had taken the question up */
+        /* EINTR: a signal came before init had received the call */
         "   cmp $-4, %eax\n"
         "   je 6b\n"
         "   ret\n"
@@ -323,7 +322,7 @@ __asm__(".pushsection .rodata\n"
         "   push %rdi\n"
         "   sub $16, %rsp\n"
         "   mov %rsp, %rsi\n"
-        "   mov $5, %edi\n"                     /* CLOCK_REALTIME_COARSE, as the kernel's */
+        "   mov $5, %edi\n"                     /* CLOCK_REALTIME_COARSE, like the kernel's */
         "   call vdso_blob_clock_gettime\n"
         "   mov (%rsp), %rax\n"
         "   add $16, %rsp\n"
@@ -332,10 +331,10 @@ __asm__(".pushsection .rodata\n"
         "   jz 1f\n"
         "   mov %rax, (%rdi)\n"
         "1: ret\n"
-        /* where abs_timers.c sends a thread: %rcx is where it goes on, %r11 and %rax are when
-         * its timer is to expire */
+        /* abs_timers.c sends a thread here: %rcx is where it continues, %r11 and %rax the expiry
+         * time of its timer */
         "vdso_blob_settime:\n"
-        /* what is next below the stack pointer may be in use */
+        /* memory just below the stack pointer may be in use */
         "   lea -256(%rsp), %rsp\n"
         "   pushfq\n"
         "   push %rcx\n"
@@ -370,7 +369,7 @@ extern const char vdso_blob[], vdso_blob_stat[], vdso_blob_since[], vdso_blob_bo
     vdso_blob_gettimeofday[], vdso_blob_time[], vdso_blob_settime[], vdso_blob_getrandom[],
     vdso_blob_end[];
 
-/* What the code compares and copies. */
+/* Data that the code compares and copies. */
 struct told {
     uint64_t sequence; /* odd while it is written */
     struct vdso_told file;
@@ -378,21 +377,21 @@ struct told {
 
 _Static_assert(sizeof(struct told) == 15 * 8, "as the code has it");
 
-static const char *fresh; /* our own */
+static const char *fresh; /* the unmodified image */
 static _Alignas(16) char patched[MAX_IMAGE];
 static size_t length, page_slot, told_slot, stat_entry, settime_entry;
-static uint64_t last_base; /* where the last one was written: with addresses that are not random,
-                              most are there */
+static uint64_t
+    last_base; /* where the last one was written: without randomisation, most are at this address */
 
-/* Nothing in here is a guest's. Still it is a file of unknown make: what is not as expected is not
- * patched. */
+/* A guest cannot have modified this image, but its layout depends on the kernel. If it is not as
+ * expected, it is not patched. */
 struct image {
     const Elf64_Ehdr *header;
     const Elf64_Sym *symbols;
     const char *names;
     size_t n_symbols, names_length;
-    size_t end_loaded; /* of what is used at run time */
-    size_t end;        /* of all, the table of sections included, which nothing reads at run time */
+    size_t end_loaded; /* end of the part that is used at run time */
+    size_t end;        /* end including the table of sections, which nothing reads at run time */
 };
 
 static bool find_tables(struct image *image) {
@@ -423,12 +422,12 @@ static bool find_tables(struct image *image) {
         image->end > MAX_IMAGE - 4096)
         return false;
     image->n_symbols = (size_t)(image->names - (const char *)image->symbols) /
-                       sizeof *image->symbols; /* the one follows the other */
+                       sizeof *image->symbols; /* one follows the other */
     return image->n_symbols <= MAX_SYMBOLS;
 }
 
-/* The place of a function, under its plain name and with the prefix; 0: it has none. Makes both
- * point to `to`, if that is given. */
+/* The offset of a function, under its plain name and with the prefix; 0: none. With `to`, both
+ * symbols are redirected there. */
 static size_t redirect_symbol(const struct image *image, const char *name, size_t to) {
     size_t place = 0;
 
@@ -464,9 +463,9 @@ static void replace_symbol(const struct image *image, const char *name, size_t t
         put_jump(place, to);
 }
 
-/* Where in the image's last page there is room for the code; 0: nowhere. Behind all of it, as long
- * as that is possible: so it lies where earlier versions have put it, which processes on the disk
- * call. Else over the table of sections (Linux 6.12, 7.x). */
+/* The offset of free room for the code in the image's last page; 0: none. After everything else, if
+ * possible, because earlier versions have put it there and stored processes call it. Else over the
+ * table of sections (Linux 6.12, 7.x). */
 static size_t place_blob(const struct image *image, size_t size) {
     const size_t ends[] = { image->end, image->end_loaded };
 
@@ -564,13 +563,13 @@ bool vdso_is_fresh(pid_t pid, uint64_t base) {
     return read_theirs(pid, base) && is_equal(theirs, fresh);
 }
 
-/* What a process has been told since it was patched. */
+/* Values that were written to a process since it was patched. */
 struct knows {
     uint64_t page;     /* 0: it has none */
     uint64_t sequence; /* of struct told */
 };
 
-/* Is it the one that we have written there, but for that? */
+/* Is it the patched image, apart from those values? */
 static bool is_patched(pid_t pid, uint64_t base, struct knows *ret_knows) {
     if (!read_theirs(pid, base))
         return false;
@@ -581,8 +580,8 @@ static bool is_patched(pid_t pid, uint64_t base, struct knows *ret_knows) {
     return is_equal(theirs, patched);
 }
 
-/* mov %ecx, %r10d; mov $262, %eax; syscall; cmp $-4096, %eax; ja; xor %eax, %eax; ret: all of it
- * but the way of errors. Nothing below the stack pointer is in use. */
+/* mov %ecx, %r10d; mov $262, %eax; syscall; cmp $-4096, %eax; ja; xor %eax, %eax; ret: all of the
+ * function except its error path. Nothing below the stack pointer is in use. */
 static bool is_glibcs(pid_t pid, uint64_t from) {
     static const uint8_t glibcs[] = { 0x41, 0x89, 0xca, 0xb8, 0x06, 0x01, 0x00, 0x00, 0x0f, 0x05,
         0x3d, 0x00, 0xf0, 0xff, 0xff, 0x77, 0x07, 0x31, 0xc0, 0xc3 };
@@ -627,8 +626,8 @@ int vdso_tell_page(pid_t pid, uint64_t base, uint64_t page) {
                : -EEXIST;
 }
 
-/* Its other threads may be reading it: so the number is changed before and after, each by a write
- * of its own. */
+/* Other threads may be reading it, so the sequence number is changed before and after, each by a
+ * separate write. */
 static int put_told(pid_t pid, int memory, uint64_t to, struct told *told) {
     int r;
 
@@ -667,8 +666,8 @@ int vdso_route_stat(pid_t pid, uint64_t base, uint64_t after) {
     uint64_t from = after - STAT_LENGTH;
     struct knows knows;
 
-    /* In place of the second mov. The syscall stays: one that a signal has broken off, whose
-     * handler has brought us here, is begun anew there. */
+    /* Replaces the second mov. The syscall stays: if a signal interrupted the call and its handler
+     * led here, the call is restarted there. */
     return is_glibcs(pid, from) && is_patched(pid, base, &knows)
                ? determinism_put_call(pid, from + STAT_MOV, base + stat_entry)
                : -EOPNOTSUPP;

@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Virtual time: the clock of a sandbox moves by what its processes do.
+ * Virtual time: the sandbox's clock moves by what its processes do.
  *
- * It is the sum of two numbers on a page that all processes share: ticks, one for each query, which
- * the queries themselves add (det/vdso_patch.c); and what init has jumped. All clocks are that sum
- * and a constant. init jumps when everybody in the sandbox waits (vtime_idle.c): to the earliest of
- * what lies ahead, time-outs (vtime_wait.c) and timers (vtime_timer.c). It ends that one alone, and
- * looks again when all is at rest once more; so what was to happen at one time happens in an order
- * that does not depend on CPUs.
+ * The clock is the sum of two numbers. The ticks are on a page that all processes share; each query
+ * adds one, without a system call (det/vdso_patch.c). The other number is how far init has jumped.
+ * All clocks are that sum plus a constant. When every process of the sandbox waits (vtime_idle.c),
+ * init jumps to the earliest future event, a time-out (vtime_wait.c) or a timer (vtime_timer.c). It
+ * ends that one event, and checks for rest again before the next. So events of the same time happen
+ * in an order that does not depend on CPUs.
  *
- * The clock stands while somebody computes. So that none waits for ever for what never rests, each
- * wait ends by the real clock, too: those that the kernel does when they would have without us,
- * those that init holds GRACE_NS later; but not while the clock jumps from one thing to the next,
- * if slowly, as on a machine that has too much to do: then each comes in its turn. And so that who
- * computes until time has passed comes to an end, the clock goes at the real rate while a sandbox
- * has not rested for BUSY_NS. Nor does it move while no command runs, however long that is by the
- * real clock, or while somebody waits for input from outside: between what an agent does no time
- * passes.
+ * The clock stands while a process computes. Three rules keep this from lasting for ever:
  *
- * The page is the guests' to write. init reads the ticks from it, and whatever they are is a time;
- * what it has jumped it knows itself. Tables are bounded: what does not fit is the kernel's, and
- * waits in real time.
+ * - Each wait also ends by the real clock: a wait that the kernel executes at its real time-out, a
+ *   wait that init holds GRACE_NS later. This does not apply while the clock jumps from event to
+ *   event, however slowly, as on an overloaded machine; then each event comes in its turn.
+ * - While a sandbox has not rested for BUSY_NS, the clock moves at the real rate, so that a loop
+ *   that computes until a time has passed comes to an end.
+ * - The clock does not move while no command runs, or while a process waits for input from outside:
+ *   between an agent's actions no time passes.
+ *
+ * Guests can write the page. Init reads the ticks from it, and any value is a valid time; the jumps
+ * are stored in init. Tables are bounded: a wait or timer that does not fit is left to the kernel
+ * and its real time.
  */
 #include "guest/det/vtime.h"
 
@@ -40,29 +41,28 @@
 #include "guest/state.h"
 #include "sys/syscalls.h"
 
-/* Of the kernel's structs: those of a C library have room at their ends. */
+/* Sizes of the kernel's structs: those of a C library may be longer. */
 #define RUSAGE_BYTES 144
-#define SLOT_NS 1000000ll /* what is as near to each other as this is at the same time */
+#define SLOT_NS 1000000ll /* events this close together are simultaneous */
 #define LAST_PAUSE_NS 2000000ll
 #define LAST_PAUSE_OUTSIDE_NS 100000000ll
-#define PAUSE_BY_COST 20 /* and never so short that looking takes more than a twentieth */
-#define MANY_JUMPS                                                                                 \
-    200000 /* of a sandbox that nobody has asked anything of meanwhile; from there on a pause goes \
-              with each */
+#define PAUSE_BY_COST 20 /* looking takes at most a twentieth of the time */
+/* Pause of a sandbox in which nothing happens; from here on it doubles. */
+#define MANY_JUMPS 200000
 #define PAUSE_OF_MANY_NS 1000000ll
-#define BUSY_NS                                                                                    \
-    5000000000ll /* so often it is looked whether somebody runs; who is found running all the time \
-                    for as long as that is busy, */
+/* Interval of the checks whether a thread runs; a thread that is found running at each check during
+ * this time is busy, */
+#define BUSY_NS 5000000000ll
 #define BUSY_STEP_NS                                                                               \
-    50000000ll /* when found by looks that are so far apart; then the clock is moved with each */
+    50000000ll /* if the checks were this far apart; then the clock is moved at each check */
 
-static int64_t due_ns; /* the next that is due by the real clock */
+static int64_t due_ns; /* the next wait that ends by the real clock */
 static uint64_t n_jumps;
-static int64_t busy_look_ns; /* when to look next whether it is busy */
-static bool has_stood;       /* still, and has not gone on yet */
+static int64_t busy_look_ns; /* time of the next check whether the sandbox is busy */
+static bool has_stood;       /* stopped for a dump, and not resumed yet */
 static int64_t busy_from_ns,
-    busy_found_ns; /* since when it has not rested, 0: it has; and when that was last seen */
-static int64_t busy_lost_ns; /* what was lost before that began */
+    busy_found_ns; /* start of the time without rest, 0: it rests; and when that was last seen */
+static int64_t busy_lost_ns; /* lost time before that */
 
 /* ---- answers ---- */
 
@@ -103,7 +103,7 @@ static void answer_clock(int listener, const struct seccomp_notif *question) {
         determinism_let_pass(listener, question->id);
 }
 
-/* Of an alarm's, which the machine need not have; others are the kernel's. */
+/* Alarm clocks, which a machine need not have; other clocks are the kernel's. */
 static void answer_resolution(int listener, const struct seccomp_notif *question) {
     static const int64_t resolution[2] = { 0, 1 };
     clockid_t clock = (clockid_t)(int)question->data.args[0];
@@ -125,7 +125,7 @@ static void answer_times(int listener, const struct seccomp_notif *question) {
         (long)((PLAN_VIRTUAL_UPTIME_S * VIRTUAL_NS + vtime_now()) / (VIRTUAL_NS / 100)));
 }
 
-/* What else is in it no two runs have in common. */
+/* The other fields differ between any two runs. */
 static void answer_rusage(int listener, const struct seccomp_notif *question) {
     int64_t cpu = vtime_query_cpu();
     int who = (int)question->data.args[0];
@@ -160,7 +160,7 @@ static enum idle check_idle(bool delivers) {
 
     vtime_pace.looked_ns = clock_now_ns();
     vtime_pace.cost_ns = vtime_pace.looked_ns - begun -
-                         kernel_spent_ns(); /* that is seldom, and no reason to look less often */
+                         kernel_spent_ns(); /* this is rare, and no reason to look less often */
     return idle;
 }
 
@@ -168,7 +168,8 @@ bool vtime_answer(int listener, const struct seccomp_notif *asked) {
     struct seccomp_notif of = *asked, *question = &of;
 
     vtime_disturb();
-    (void)vtime_tell_uptime(); /* who counts the time by asking for it need not jump */
+    (void)
+        vtime_tell_uptime(); /* programs that measure time by the clock itself do not need a jump */
     wait_asked(question);
     switch (question->data.nr) {
     case __NR_clock_gettime:
@@ -201,7 +202,7 @@ static int64_t earliest_deadline(void) {
     return waits < timers ? waits : timers;
 }
 
-/* Of what is nearly at the same time as the earliest of all. */
+/* The first of the events that are simultaneous with the earliest one. */
 static bool first_of_all(bool *ret_is_timer) {
     struct virtual_event wait, timer;
     int64_t first = earliest_deadline(),
@@ -212,7 +213,7 @@ static bool first_of_all(bool *ret_is_timer) {
     return waits || timers;
 }
 
-/* False: none of them is to be ended now. */
+/* False: no event may end now. */
 static bool end_one(void) {
     bool is_timer;
 
@@ -256,7 +257,7 @@ static void has_rested(int64_t now) {
     busy_look_ns = now + busy_ns();
 }
 
-/* Whether they have anything to wait for or not. */
+/* Whether or not there is an event to jump to. */
 static void look_for_rest(int64_t now) {
     if (now < busy_look_ns || !command_count())
         return;
@@ -278,7 +279,7 @@ void vtime_stand(void) {
     idle_stand();
 }
 
-/* That was a rest. */
+/* Ends the time that a dump took. */
 static void resume(int64_t now) {
     has_stood = false;
     wait_stood(now, INT64_MAX);
@@ -287,8 +288,8 @@ static void resume(int64_t now) {
     busy_look_ns = now + BUSY_STEP_NS; /* not before most programs are over */
 }
 
-/* No rest: where one capture follows the other, who computes until time has passed still comes to
- * an end. */
+/* This is no rest: if one dump follows another, a loop that computes until a time has passed must
+ * still end. */
 void vtime_stood(int64_t ns) {
     int64_t now = clock_now_ns();
 
@@ -301,7 +302,7 @@ void vtime_stood(int64_t ns) {
     vtime_disturb();
 }
 
-/* Until the next look, after one that found no rest. */
+/* Sets the time of the next check, after one that found no rest. */
 static void rest_until(int64_t at_most_ns) {
     int64_t cost = vtime_pace.cost_ns * PAUSE_BY_COST;
 
@@ -329,7 +330,7 @@ void vtime_step(bool quiet) {
             vtime_pace.look_ns = now + LAST_PAUSE_OUTSIDE_NS;
         return;
     }
-    /* Who asks for the time often enough need not rest for it to pass. */
+    /* If a process queries the clock often enough, time passes without rest. */
     if (first + SLOT_NS < vtime_now() && !serial_is_on() && end_one())
         return;
     if (!quiet || serial_count())

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The virtual clock itself: the page that all processes share, what init has jumped, and
- * /proc/uptime. vtime.c has the model. */
+/* The virtual clock: the page that all processes share, init's jumps, and /proc/uptime. vtime.c has
+ * the model. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/seccomp.h>
@@ -19,19 +19,19 @@
 #define GIVE_LIMIT_US 100000
 
 struct page {
-    uint64_t ticks;  /* added to by queries */
+    uint64_t ticks;  /* queries add to it */
     uint64_t jumped; /* written by init */
 };
 
 static struct page *page;
 int vtime_page_fd = -1;
 static int uptime_fd = -1;
-static int64_t uptime_told = -1; /* hundredths of a second */
+static int64_t uptime_told = -1; /* in hundredths of a second */
 static int64_t jumped, start_ns;
 static uint64_t last_sequence, seed;
 static bool is_seeded;
 
-/* Sealed: whoever gets its descriptor could else cut it off under init. */
+/* Sealed, because a guest that has its descriptor could truncate it otherwise. */
 int vtime_make_page(void) {
     vtime_page_fd =
         (int)sys_call2(__NR_memfd_create, "rollbox-clock", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -49,9 +49,8 @@ int vtime_make_page(void) {
 
 /* ---- /proc/uptime ---- */
 
-/* As the kernel has it: hundredths of a second, behind it the time that CPUs were idle, of which
- * there is none. Only ever longer, but for a clock that begins anew, which has that in a file of
- * its own. */
+/* In the kernel's format: hundredths of a second, then the idle time of CPUs, which is zero. The
+ * text only grows; a clock that begins again has a file of its own. */
 int vtime_tell_uptime(void) {
     int64_t hundredths = (PLAN_VIRTUAL_UPTIME_S * VIRTUAL_NS + vtime_now()) / (VIRTUAL_NS / 100),
             rest = hundredths % 100;
@@ -174,7 +173,7 @@ bool vtime_is_before(const struct virtual_event *a, const struct virtual_event *
     return a->thread != b->thread ? a->thread < b->thread : a->sequence < b->sequence;
 }
 
-/* A query by a call is one like another. */
+/* A query by a system call is equivalent to others. */
 int64_t vtime_query(void) {
     return ticks_of(__atomic_fetch_add(&page->ticks, VIRTUAL_TICK_NS, __ATOMIC_RELAXED)) + jumped;
 }
@@ -187,7 +186,7 @@ int64_t vtime_query_time_of_day(void) {
     return start_ns + vtime_query();
 }
 
-/* The time that is spent computing: that of the queries, without the jumps. */
+/* CPU time: the sum of the queries, without the jumps. */
 int64_t vtime_query_cpu(void) {
     return vtime_query() - jumped;
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose calls are held: what vtime_idle.c asks, and vtime_wait.c says. */
+/* Which threads have held calls: vtime_wait.c records it, and vtime_idle.c reads it. */
 #include "guest/det/det.h"
 #include "guest/det/serial.h"
 #include "guest/det/vtime.h"
 
-static uint64_t held[WAIT_MAX_THREADS / 64]; /* a bit for each: touched as it is needed */
 static uint64_t
-    alone[WAIT_MAX_THREADS / 64]; /* and which of these have no other thread beside them */
+    held[WAIT_MAX_THREADS / 64]; /* a bit for each; the kernel allocates the memory on first use */
+static uint64_t
+    alone[WAIT_MAX_THREADS / 64]; /* and which of these are the only thread of their process */
 
 void wait_mark(pid_t marked, bool is_held) {
     uint64_t thread = (uint64_t)marked, bit = 1ull << thread % 64;

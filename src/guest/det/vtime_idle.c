@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Does everybody in the sandbox wait?
+ * Does every thread in the sandbox wait?
  *
- * /proc shows one thread after the other, and what waits while it is looked at may have been woken
- * when the last one is. So all are looked at twice, with the number of times that each has got a
- * CPU. A thread that is off its CPU the first time, waits the second time and has got none in
- * between has waited from its first look to its second; and all of these spans have the moment
- * between the two rounds in common.
+ * /proc shows one thread after the other, and a thread that waited when it was inspected may have
+ * been woken when the last one is. So all are inspected twice, with the number of times that each
+ * was scheduled on a CPU. If a thread is off its CPU the first time, waits the second time, and was
+ * not scheduled in between, then it waited from the first inspection to the second. All these spans
+ * contain the moment between the two rounds.
  *
- * A thread that is about to wait shows as waiting already, while it still runs. So the first time
- * it is asked for its system call: the kernel tells that of a thread only when it is off its CPU.
+ * A thread that is about to wait already shows as waiting while it still runs. So the first
+ * inspection reads its system call, which the kernel tells only of a thread that is off its CPU.
  *
- * Threads whose calls init holds are known to wait. The parent of a vfork shows as in a wait of the
- * kernel's own (D), and its child is looked at itself; all others that show so will go on by
- * themselves. Who has asked init something seems to wait as well: so in the end there must be no
- * question.
+ * Threads whose calls init holds are known to wait. The parent of a vfork shows an uninterruptible
+ * wait (D), and its child is inspected itself; all other threads in that state will continue by
+ * themselves. A thread that has just made an intercepted call seems to wait as well, so there must
+ * be no such call at the end.
  *
- * The files of the threads that were looked at last are kept open: a look at one costs a quarter
- * then.
+ * The files of the threads that were inspected last are kept open, which makes an inspection four
+ * times as fast.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -39,25 +39,26 @@
 #include "sys/syscalls.h"
 
 #define NEVER_BLOCKED (1ul << (SIGKILL - 1) | 1ul << (SIGSTOP - 1))
-#define MAX_SEEN 2048    /* threads; with more there is no rest to be seen */
-#define MAX_OUTSIDE 4096 /* more than the streams of all listeners, and what an image has */
+#define MAX_SEEN 2048    /* threads; with more, rest is not detected */
+#define MAX_OUTSIDE 4096 /* more than the streams of all listeners and of an image */
 #define MAX_POLLED 16
 #define VFORK_FLAG 0x4000
 #define MAX_KEPT 61 /* threads whose files are kept open */
 #define KEPT_FILES 3
-#define MAX_LOST 20         /* all but this part of a time is lost at the most; */
-#define MAX_LOST_OF_TURN 4  /* where it is ten times as long anyhow, but this; */
+#define MAX_LOST 20         /* at most all but this fraction of a time counts as lost; */
+#define MAX_LOST_OF_TURN 4  /* where it is ten times as long anyway, all but this; */
 #define SHORTEST_NS 1000000 /* of a shorter one nothing */
-#define MOSTLY 0.9          /* who has had so much of it has lost nothing that matters */
+#define MOSTLY 0.9          /* with this share of the time, nothing that matters was lost */
 
 struct seen {
     pid_t thread;
     uint64_t runs;
-    int call; /* that it waits in, or -errno: none */
+    int call; /* the call that it waits in, or -errno: none */
     uint64_t arguments[6];
 };
 
-/* A thread's files, opened as they are needed, as some of a dead one's cannot be; 0: not open. */
+/* A thread's files, opened on first use, because some of a dead thread's cannot be opened; 0: not
+ * open. */
 struct kept {
     pid_t thread;
     int files[KEPT_FILES];
@@ -72,43 +73,43 @@ static struct seen seen[MAX_SEEN];
 static struct kept kept[MAX_KEPT];
 static size_t n_seen;
 
-/* What a thread has had of the CPUs, nanoseconds, and how long it was kept waiting for one. */
+/* CPU time of a thread in nanoseconds, and how long it waited for a CPU. */
 struct share {
     pid_t thread;
     uint64_t ran, waited;
 };
 
-static pid_t runner;                /* who was found running by the look; 0: nobody */
-static struct share runners, ours;  /* as of the last look that took its time */
-static double part_lost;            /* of the time, by who was found running last */
-static int64_t lost_ns, counted_ns; /* in all, until then */
-static int64_t rest_lost_ns;        /* of that, before the last rest */
+static pid_t runner;                /* the thread that the check found running; 0: none */
+static struct share runners, ours;  /* as of the last check that waited */
+static double part_lost;            /* fraction of the time, by the thread last found running */
+static int64_t lost_ns, counted_ns; /* total until then */
+static int64_t rest_lost_ns;        /* the part of it before the last rest */
 
-/* What comes from outside and what goes there. */
+/* Directions from and to the outside. */
 enum way { IN = 1, OUT = 2 };
 
-#define NO_LISTENER (-1) /* it came with an image, and stays */
+#define NO_LISTENER (-1) /* part of the image; never removed */
 #define GONE (-2)
 
-/* A stream of a command, whose listener is there as long as the command itself, or what it has left
- * behind. Another command's process may have been given it: so it is known beyond that, until there
- * is no room. A terminal is not: its other end goes with the command, and its number is another's
- * then. */
+/* A stream of a command. Its listener exists as long as the command or processes that it has left
+ * behind. Processes of other commands may have received the stream, so it is remembered beyond that
+ * while there is room. A terminal is not: its other end goes with the command, and its number is
+ * reused. */
 struct outside {
     uint64_t inode;
-    uint32_t device; /* as the kernel counts them */
+    uint32_t device; /* in the kernel's encoding */
     unsigned ways;
     int listener;
     bool is_terminal;
 };
 
-static struct outside
-    outside[MAX_OUTSIDE]; /* the first n_outside: memory is touched as it is needed */
+static struct outside outside[MAX_OUTSIDE]; /* the first n_outside entries; the kernel allocates the
+                                               memory on first use */
 static size_t n_outside;
 
 struct round {
     size_t n;
-    bool again; /* the second */
+    bool again; /* the second round */
 };
 
 static void forget_kept(struct kept *k) {
@@ -118,8 +119,8 @@ static void forget_kept(struct kept *k) {
     *k = (struct kept){ 0 };
 }
 
-/* A text of a thread: its length, or -errno. A file that is kept may be that of one which has ended
- * and has left its id to another. */
+/* Reads a file of a thread: its length, or -errno. A file that is kept open may belong to an ended
+ * thread whose id is in use again. */
 static ssize_t read_file(pid_t thread, enum kept_file which, char *text, size_t size) {
     struct kept *k = &kept[(size_t)thread % MAX_KEPT];
 
@@ -147,7 +148,7 @@ static bool is_missing(ssize_t r) {
     return r == -ENOENT || r == -ESRCH;
 }
 
-/* What follows at the beginning of a line. */
+/* The text after a heading at the beginning of a line. */
 static const char *find_heading(const char *text, const char *heading) {
     size_t length = strlen(heading);
 
@@ -165,7 +166,7 @@ static const char *after_fields(const char *at, unsigned n) {
     return at;
 }
 
-/* How often it has got a CPU; 0: the kernel does not count. */
+/* How often it was scheduled; 0: the kernel does not count. */
 static uint64_t runs_of(pid_t thread) {
     char text[128];
 
@@ -174,13 +175,12 @@ static uint64_t runs_of(pid_t thread) {
                : 0;
 }
 
-/* The letter of its state and how many threads its process has. */
+/* The letter of its state, and the number of threads of its process. */
 static ssize_t state_of(pid_t thread, char *ret_state, uint64_t *ret_threads) {
     char text[1024];
     ssize_t n = read_file(thread, STAT, text, sizeof text);
-    const char *at = n > 0
-                         ? strrchr(text, ')')
-                         : NULL; /* the name may hold anything; nothing after it holds a bracket */
+    const char *at = n > 0 ? strrchr(text, ')')
+                           : NULL; /* the name may contain anything, but no bracket follows it */
 
     if (!at || strlen(at) < 4)
         return n < 0 ? n : -EIO;
@@ -241,7 +241,7 @@ static bool count_runners_of(void *data, pid_t pid) {
     return *(unsigned *)data < MAX_LOST;
 }
 
-/* As far as it matters. */
+/* Counts only as far as it matters. */
 static unsigned n_runners(void) {
     unsigned n = 0;
 
@@ -249,11 +249,13 @@ static unsigned n_runners(void) {
     return n ? n : 1;
 }
 
-/* What part of the time is lost: what one who runs has had of it, since it was last seen or was
- * born, times how many they are; for what they keep from each other is the sandbox's own. */
+/* The fraction of time that is lost: the CPU share of a running thread since it was last seen or
+ * born, times the number of running threads, because they also compete with each other, which is
+ * the sandbox's own load. */
 static void estimate_share(const struct share *before, const struct share *now) {
-    bool is_same = before->thread == now->thread && now->ran >= before->ran &&
-                   now->waited >= before->waited; /* its id may be another's meanwhile */
+    bool is_same =
+        before->thread == now->thread && now->ran >= before->ran &&
+        now->waited >= before->waited; /* its id may belong to another thread meanwhile */
     uint64_t ran = now->ran - (is_same ? before->ran : 0),
              waited = now->waited - (is_same ? before->waited : 0);
 
@@ -271,7 +273,7 @@ static int64_t most_lost_of(int64_t span) {
     return span > 0 ? span / part * (part - 1) : 0;
 }
 
-/* Of the time since the last look. */
+/* Adds the lost part of the time since the last check. */
 static void count_lost(void) {
     int64_t now = clock_now_ns(), span = now - counted_ns;
 
@@ -318,7 +320,7 @@ static bool waits_for_child(const struct seen *who) {
     return who->call == __NR_vfork || (who->call == __NR_clone && who->arguments[0] & VFORK_FLAG);
 }
 
-/* The first look: off its CPU. False: it runs. */
+/* The first inspection: it is off its CPU. False: it runs. */
 static bool look_first(struct round *round, pid_t thread) {
     struct seen *now = &seen[round->n];
     char text[256];
@@ -345,9 +347,9 @@ static bool look_again(struct round *round, pid_t thread, char state) {
     return true;
 }
 
-/* A capturer has stopped it wherever it was, and lets it go on in a moment; processes of the
- * sandbox that trace others are seen from here. But a twin (dump/cow_fork.c), which has all signals
- * blocked, never goes on. */
+/* Has a dump worker stopped it? It will resume in a moment; tracers inside the sandbox are visible
+ * from here, others are not. But a copy-on-write fork (dump/cow_fork.c), which has all signals
+ * blocked, never resumes. */
 static bool is_about_to_resume(pid_t thread) {
     char text[4096];
     int fd = determinism_open(thread, "/status", O_RDONLY);
@@ -370,7 +372,7 @@ static bool read_thread(struct round *round, pid_t thread, uint64_t *ret_threads
         return is_missing(r);
     if (state == 't' && is_about_to_resume(thread))
         return false;
-    if (determinism_holds(thread) || strchr("TtZX", state)) /* these do nothing of themselves */
+    if (determinism_holds(thread) || strchr("TtZX", state)) /* these do nothing by themselves */
         return true;
     if ((state != 'S' && state != 'D' && is_running(thread)) || round->n == MAX_SEEN)
         return false;
@@ -458,7 +460,7 @@ void idle_add_external(int fd) {
         add_file(NO_LISTENER, st, OUT);
 }
 
-/* Of pipes, sockets and terminals nobody inside has the other end. */
+/* Registers pipes, sockets and terminals whose other end is not in the sandbox. */
 void idle_add_outside(int listener, const int *streams) {
     struct stat st;
 
@@ -490,7 +492,7 @@ static unsigned ways_of(uint64_t events) {
     return (events & POLLIN ? IN : 0) | (events & POLLOUT ? OUT : 0);
 }
 
-/* What an epoll descriptor watches is listed by the kernel: "tfd: 5 events: 19 ...". */
+/* The kernel lists what an epoll descriptor watches: "tfd: 5 events: 19 ...". */
 static bool watches_outside(pid_t thread, uint64_t epoll) {
     char name[48] = "/fdinfo/", text[4096], *after;
 
@@ -535,7 +537,7 @@ static bool selects_outside(const struct seen *who, uint64_t address, enum way w
     return false;
 }
 
-/* For what comes from there, or until what goes there is taken. */
+/* Does it wait for input from outside, or for output to be taken there? */
 static bool waits_outside(const struct seen *who) {
     const uint64_t *a = who->arguments;
 

@@ -36,13 +36,13 @@
 #include "sys/syscalls.h"
 
 #define LONGEST_NS                                                                                 \
-    2000000000ll /* for the same segments; the kernel tries a lost SYN again after a second */
+    2000000000ll           /* for the same segments; the kernel retries a lost SYN after a second */
 #define TTY_MAJOR_NUMBER 5 /* /dev/tty and /dev/ptmx */
 #define PTMX_MINOR 2
 #define FIRST_SLAVE_MAJOR 136
 #define LAST_SLAVE_MAJOR 143
 #define GET_NUMBER 0x80045430u /* TIOCGPTN: of a master */
-#define MAX_NUMBERS 64         /* the most that a sandbox's devpts has */
+#define MAX_NUMBERS 64         /* the maximum of a sandbox's devpts */
 
 enum end { SLAVE, MASTER };
 
@@ -55,14 +55,14 @@ struct flush {
 
 struct counted {
     const char *summary, *heading, *table;
-    int fd; /* of the summary, once it was opened */
+    int fd; /* the opened summary */
 };
 
 static bool has_network;
 static int terminals = -1; /* /dev/pts */
 static int64_t spent_ns;
 static int statistics = -1;       /* net/snmp */
-static uint64_t statistics_clean; /* of TCP when nothing was under way */
+static uint64_t statistics_clean; /* TCP counters when nothing was in flight */
 static uint64_t segments_before;
 static int64_t segments_since_ns;
 static struct counted counted[] = {
@@ -119,7 +119,7 @@ static bool flush_end(void *data, pid_t fd) {
         flush->pidfd = sys_pidfd_open(flush->process, 0);
     int copy = flush->pidfd < 0 ? flush->pidfd : sys_pidfd_getfd(flush->pidfd, fd, 0);
     if (copy < 0)
-        return true; /* it is gone, or not ours to look at */
+        return true; /* it is gone, or cannot be inspected */
     if (flush->end == MASTER)
         (void)sys_call3(__NR_ioctl, copy, GET_NUMBER, &number);
     if (number >= MAX_NUMBERS || !(flush->done >> number & 1)) {
@@ -164,7 +164,7 @@ static void flush_terminals(void) {
 
 /* ---- TCP ---- */
 
-/* How many sockets this network namespace has. */
+/* The number of sockets in this network namespace. */
 static bool has_sockets(struct counted *of) {
     char text[512];
 
@@ -187,8 +187,8 @@ static uint64_t hash_of(const char *at, const char *end) {
     return hash | 1;
 }
 
-/* How many segments this network namespace has sent and received, among others, as a number; 0: not
- * known. */
+/* A number that changes with each sent or received segment of this network namespace; 0:
+ * unknown. */
 static uint64_t statistics_of_tcp(void) {
     static const char heading[] = "\nTcp: ";
     const size_t length = sizeof heading - 1;
@@ -224,7 +224,7 @@ static uint64_t add_segments(uint64_t sum, const char *at, const char *end) {
     return sum + hash_of(fields[1], fields[5]);
 }
 
-/* 0: none; else a number that is another one when other segments are under way. */
+/* 0: none; else a number that differs for different segments in flight. */
 static uint64_t segments_of(const struct counted *of) {
     char text[4096];
     size_t kept = 0;
@@ -247,7 +247,7 @@ static uint64_t segments_of(const struct counted *of) {
     return sum;
 }
 
-/* Are segments under way, and not the same ones for too long? */
+/* Are segments in flight, and not the same ones for too long? */
 static bool is_sending(void) {
     uint64_t now = statistics_of_tcp(), segments = 0;
 
@@ -262,7 +262,7 @@ static bool is_sending(void) {
     }
     if (!segments)
         statistics_clean =
-            now; /* what was sent after that counts, so the tables need not be read again before */
+            now; /* later segments change this number, so the tables need not be read before */
     return segments && clock_now_ns() - segments_since_ns < LONGEST_NS;
 }
 

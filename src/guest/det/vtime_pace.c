@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When what is due by the real clock ends, and when it is looked whether all rest: what waits,
- * timers and the loop share. vtime.c has the model. */
+/* When waits end by the real clock, and when rest is checked: shared by waits, timers and the main
+ * loop. vtime.c has the model. */
 #include "base/clock.h"
 #include "guest/det/serial.h"
 #include "guest/det/vtime.h"
 #include "guest/state.h"
 
-#define COSTLY_NS                                                                                  \
-    2000000ll          /* a look that takes longer is not worth its while after each question, */
-#define COSTLY_TIMES 4 /* but every fifth part of the time */
+#define COSTLY_NS 2000000ll /* a check that takes longer is not made after each call, */
+#define COSTLY_TIMES 4      /* but takes at most a fifth of the time */
 #define GRACE_NS 1000000000ll
 #define SLOWEST                                                                                    \
-    16 /* the clock goes on by itself as long as it is no slower than this part of the real one */
+    16 /* the clock counts as moving if it is at most this many times slower than the real one */
 
 struct virtual_pace vtime_pace;
 

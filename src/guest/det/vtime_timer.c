@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Timers under a virtual clock: alarm, setitimer(ITIMER_REAL), timer_create and its kin, timerfd.
- * The kernel has none of them: init keeps them, and when one is due sends the signal, or makes the
- * descriptor readable.
+ * Timers under a virtual clock: alarm, setitimer(ITIMER_REAL), timer_create and related calls, and
+ * timerfd. The kernel has none of them: init keeps them, and when one is due it sends the signal,
+ * or makes the descriptor readable.
  *
- * A timerfd is made by init, which keeps a descriptor of the same open file, and tells it how often
- * it has expired (TFD_IOC_SET_TICKS). A descriptor that a guest names is told by a status flag of
- * that file, which init turns over and looks for.
+ * Init makes a timerfd and keeps a descriptor of the same open file, to which it writes the number
+ * of expirations (TFD_IOC_SET_TICKS). To find the timer behind a descriptor that a guest names,
+ * init toggles a status flag of each file and looks for the change.
  *
- * An expiration that nobody has taken notice of (the signal is pending, the descriptor unread)
- * makes those that follow no events: where all else rests, a timer alone would go on for ever. They
- * are counted when the clock has passed them for another reason, and the next one that is noticed
- * comes in its phase, as the kernel has it. init does not learn that guests have closed theirs, so
- * when the table is full, timers are the kernel's own and run in real time.
+ * After an expiration that no process has noticed (the signal is pending, the descriptor unread),
+ * the following ones are no events: otherwise a timer alone would move the clock for ever while
+ * everything else rests. They are counted when the clock has passed them for another reason, and
+ * the next one that is noticed is in phase, as in the kernel. Init does not learn when guests close
+ * their timerfds, so when the table is full, new timers are the kernel's and run in real time.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +37,8 @@
 #include "sys/syscalls.h"
 
 #define MAX_TIMERS 256
-#define FIRST_ID 0x10000000 /* of timer_create; the kernel's, of CPU clocks, count from 0 */
+#define FIRST_ID                                                                                   \
+    0x10000000 /* of timer_create; the kernel's own ids, for CPU clocks, count from 0 */
 #define NOTIFY_THREAD_ID 4
 #define CODE_TIMER (-2) /* SI_TIMER */
 #define APPEND_FLAG 02000
@@ -48,24 +49,24 @@ enum kind { FREE, INTERVAL, POSIX, DESCRIPTOR };
 struct timer {
     struct virtual_event event; /* the next expiration; VIRTUAL_NEVER: not armed */
     int64_t interval, length_ns;
-    int64_t over_ns, due_ns; /* by the real clock; and when it is fired by that */
+    int64_t over_ns, due_ns; /* by the real clock; and when it fires by that */
     int64_t lost_ns;         /* idle_lost_ns() when it began */
-    uint64_t value;          /* for the signal */
+    uint64_t value;          /* payload of the signal */
     uint64_t overrun;        /* of the last signal that was taken */
-    uint64_t missed;         /* those that went by unnoticed, behind the first */
-    pid_t pid;               /* the process; of a descriptor that made it */
-    pid_t thread;            /* that gets the signal; 0: any of the process */
-    int fd;                  /* of the process; or the timer itself */
+    uint64_t missed;         /* unnoticed expirations after the first */
+    pid_t pid;               /* the process; of a descriptor: the one that made it */
+    pid_t thread;            /* receiver of the signal; 0: any thread of the process */
+    int fd;                  /* pidfd of the process; or the timer itself */
     int signal;              /* 0: none */
     clockid_t clock;
     uint8_t kind;              /* enum kind */
     bool has_fired;            /* since it was set */
-    bool is_marked, was_ready; /* for a capturer; and, of a descriptor, it was to be read then */
-    bool is_due;               /* at the last look for the earliest: it may be fired */
+    bool is_marked, was_ready; /* marked for a dump worker; and a descriptor was readable then */
+    bool is_due;               /* at the last search for the earliest: it may fire */
 };
 
 static struct timer timers[MAX_TIMERS];
-static size_t n_used; /* the first ones: there is none behind */
+static size_t n_used; /* entries in use are below this */
 static size_t first;
 
 static void release_timer(struct timer *t) {
@@ -104,8 +105,8 @@ static struct timer *add_timer(enum kind kind, pid_t pid, int take_fd) {
     return &timers[i];
 }
 
-/* One of the asker's process, which is known by a descriptor: its id may be another's later, and is
- * not if the question is still there. NULL: there is no room, or nobody to have it. */
+/* Adds a timer of the caller's process, which is held by a pidfd. Its id may be reused later, but
+ * not while the call is pending. NULL: no room, or the process is gone. */
 static struct timer *add_of_process(
     enum kind kind, pid_t pid, int listener, const struct seccomp_notif *question) {
     uint64_t id = question->id;
@@ -154,7 +155,7 @@ static bool is_readable(const struct timer *t) {
     return sys_call5(__NR_ppoll, &ready, 1, &now, NULL, 0) == 1;
 }
 
-/* Of the thread that was asked for last: most timers are one's. */
+/* State of the thread that was last looked up: most timers belong to one thread. */
 struct asked {
     pid_t thread; /* 0: none, or it is gone */
     struct determinism_signals signals;
@@ -174,7 +175,7 @@ static bool is_unnoticed(const struct timer *t, struct asked *asked) {
     return asked->thread && asked->signals.pending >> (t->signal - 1) & 1;
 }
 
-/* A kernel that cannot be told a number (no CONFIG_CHECKPOINT_RESTORE) counts one. */
+/* A kernel without CONFIG_CHECKPOINT_RESTORE cannot be given a number, and counts one. */
 static void show_ticks(const struct timer *t) {
     struct itimerspec at_once = { .it_value = { 0, 1 } };
     uint64_t ticks = t->missed + 1;
@@ -183,7 +184,7 @@ static void show_ticks(const struct timer *t) {
         (void)sys_call4(__NR_timerfd_settime, t->fd, 0, &at_once, NULL);
 }
 
-/* Goes on to the first expiration that is ahead. How many there were up to now. */
+/* Advances to the first future expiration. Returns the number of past ones. */
 static uint64_t pass_expirations(struct timer *t) {
     int64_t now = vtime_now(), deadline = t->event.deadline;
 
@@ -195,7 +196,7 @@ static uint64_t pass_expirations(struct timer *t) {
     return n;
 }
 
-/* What the clock has passed and nobody notices. */
+/* Counts expirations that the clock has passed unnoticed. */
 static void pass_unnoticed(struct timer *t, struct asked *asked) {
     if (t->kind == FREE || !t->has_fired || t->event.deadline > vtime_now() ||
         !is_unnoticed(t, asked))
@@ -217,7 +218,7 @@ void vtime_reach(int64_t deadline) {
         timer_pass();
 }
 
-/* As the kernel tells it: setitimer's stands while its signal is pending. */
+/* As the kernel reports it: setitimer's timer stands while its signal is pending. */
 static int64_t left_of(struct timer *t) {
     struct asked asked = { 0 };
 
@@ -273,7 +274,7 @@ static void fire_timer(struct timer *t) {
 
 /* ---- questions ---- */
 
-/* An itimerspec or itimerval: the interval, then the value. */
+/* Writes an itimerspec or itimerval: the interval, then the value. */
 static long write_pair(pid_t pid, uint64_t to, bool micro, struct timer *t) {
     long r = vtime_write_time(pid, to, micro, t ? t->interval : 0);
 
@@ -339,7 +340,7 @@ static void answer_create(int listener, const struct seccomp_notif *question) {
     struct timer *t;
     int64_t base;
 
-    /* Clocks that are no virtual ones, and what is wrong, are the kernel's. */
+    /* Clocks that are not virtual, and errors, are left to the kernel. */
     if (!vtime_base((clockid_t)(int)a[0], &base) ||
         (a[1] && determinism_read(asker, a[1], &event, 20) != 20) ||
         (event.notify != SIGEV_SIGNAL && event.notify != SIGEV_NONE &&
@@ -364,7 +365,7 @@ static void answer_create(int listener, const struct seccomp_notif *question) {
     determinism_answer(listener, question->id, 0, r < 0 ? (int)r : 0);
 }
 
-/* Both kinds alike. */
+/* For both kinds of timers. */
 static void answer_settime(int listener, const struct seccomp_notif *question, struct timer *t) {
     const uint64_t *a = (const uint64_t *)question->data.args;
     pid_t asker = (pid_t)question->pid;
@@ -379,7 +380,7 @@ static void answer_settime(int listener, const struct seccomp_notif *question, s
     if (r >= 0) {
         struct itimerspec never = { 0 };
 
-        if (t->kind == DESCRIPTOR) /* what it has counted is gone */
+        if (t->kind == DESCRIPTOR) /* its count is gone */
             (void)sys_call4(__NR_timerfd_settime, t->fd, 0, &never, NULL);
         arm_timer(t,
             !value                 ? VIRTUAL_NEVER
@@ -388,7 +389,7 @@ static void answer_settime(int listener, const struct seccomp_notif *question, s
             interval);
         if (t->event.deadline > VIRTUAL_NEVER)
             t->event.deadline = VIRTUAL_NEVER;
-        if (t->kind == DESCRIPTOR && t->event.deadline <= vtime_now()) /* to be read at once */
+        if (t->kind == DESCRIPTOR && t->event.deadline <= vtime_now()) /* readable at once */
             fire_timer(t);
     }
     determinism_answer(listener, question->id, 0, r < 0 ? (int)r : 0);
@@ -456,7 +457,7 @@ static void answer_make_descriptor(int listener, const struct seccomp_notif *que
     }
 }
 
-/* What the kernel tells of other kinds may be long: thousands of files that an epoll watches. */
+/* For other kinds, the kernel's text may be long: thousands of files that an epoll watches. */
 static bool is_timer(pid_t pid, uint64_t fd) {
     static const char kind[] = "anon_inode:[timerfd]";
     char path[64], target[sizeof kind], *at = guest_put_number(path, (uint64_t)pid);
@@ -489,8 +490,8 @@ static bool shows_flag(pid_t pid, uint64_t fd) {
     return strtoul(at, NULL, 8) & APPEND_FLAG;
 }
 
-/* Which of ours a guest's descriptor is. It may have come by any way, so its number says nothing.
- */
+/* Finds the timer of a guest's descriptor. The descriptor may have been passed in any way, so its
+ * number says nothing. */
 static struct timer *find_descriptor(pid_t pid, uint64_t fd) {
     if (fd > INT32_MAX || !is_timer(pid, fd))
         return NULL;
@@ -705,7 +706,7 @@ uint32_t timer_tell(struct image_alarm *to) {
     return n;
 }
 
-/* Where it was, as its number is part of its id. What is not as it could be is not there. */
+/* At its old index, because the index is part of its id. Invalid entries are skipped. */
 void timer_resume(const struct image_alarm *from, uint32_t n, const int *files) {
     for (uint32_t i = 0; i < n; i++) {
         const struct image_alarm *a = &from[i];

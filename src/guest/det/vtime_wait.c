@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waits with a time-out, under a virtual clock. There are two ways to wait.
+ * Waits with a time-out, under a virtual clock. There are two kinds.
  *
- * A wait for the time alone (a sleep, a poll of nothing) is *held*: its question is answered when
- * its time has come. Signals do not reach who waits like that, so init looks for them.
+ * A wait for time alone (a sleep, a poll of nothing) is *held*: init answers the call when its time
+ * has come. Signals do not reach a thread in a held call, so init looks for them.
  *
- * A wait for something else as well is the *kernel's*: init notes it and lets the call pass, so
- * descriptors, wakers and signals end it as they always do. When its time has come first, init cuts
- * it short: it stops the thread (ptrace), makes the result of its interrupted call that of a
- * time-out, and lets go of it. CLOCK_MONOTONIC being far ahead of the kernel's
- * (PLAN_VIRTUAL_UPTIME_S), absolute times are never reached there. The exception is futexes until a
- * time of day, which may be long past for the kernel: they are held, in slices, at the end of which
- * the one who waits looks for itself.
+ * A wait for something else as well is the *kernel's*: init records it and lets the call pass, so
+ * descriptors, wakers and signals end it as usual. If its time comes first, init cuts it short: it
+ * stops the thread (ptrace), changes the result of the interrupted call to a time-out, and resumes
+ * the thread. Absolute times never come in the kernel, because the sandbox's CLOCK_MONOTONIC is far
+ * ahead of the kernel's (PLAN_VIRTUAL_UPTIME_S). The exception is a futex wait until a time of day,
+ * which may be long past for the kernel: it is held, in slices, after each of which the thread
+ * checks its futex itself.
  *
- * select, pselect6 and ppoll tell how much of their time is left, and the kernel would tell that by
- * its own clock: where init holds them, and where it ends them, it is init that does.
+ * select, pselect6 and ppoll return the remaining time, which the kernel would compute by its own
+ * clock. Where init holds or ends such a wait, it writes the time.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -50,14 +50,14 @@
 #define CUT_LIMIT_NS 100000000ll
 #define PURGE_TICK_NS 100000000ll
 #define FIRST_ASIDE_NS                                                                             \
-    50000 /* until the next look at a thread that was seen running: doubled each time */
-#define SHORT_NS                                                                                   \
-    20000000ll /* what waits less than this and sees no rest in that time is a hint to a           \
-                  scheduler: the clock does not move for it */
-#define SAME_NS 1000000ll /* deadlines that are no further apart are one */
+    50000 /* until the next look at a thread that was found running: doubled each time */
+/* A shorter wait without a rest in that time is a hint to the scheduler: the clock does not move
+ * for it. */
+#define SHORT_NS 20000000ll
+#define SAME_NS 1000000ll /* deadlines this close together are simultaneous */
 #define MS_NS 1000000ll
 #define MAX_POLLED 32 /* descriptors of a wait that is held for them */
-#define MAX_SET 8192  /* bytes of a set of select's */
+#define MAX_SET 8192  /* bytes of a select's set */
 #define FUTEX_WAITV_CALL 449
 #define FUTEX_WAIT_CALL 455
 #define RESTART_CALL 219
@@ -67,32 +67,32 @@ enum form { MILLISECONDS, TIMESPEC, TIMEVAL };
 
 struct wait {
     struct virtual_event event;
-    uint64_t id; /* held: the question */
+    uint64_t id; /* held: the pending call */
     uint64_t arguments[6];
-    int64_t due_ns;  /* by the real clock; INT64_MAX: the kernel knows */
-    int64_t over_ns; /* when the kernel ends it, at the earliest */
-    int64_t look_ns; /* held: for signals, or the end of the slice; set aside: until then */
-    int64_t tick_ns; /* from one such look to the next */
+    int64_t due_ns;  /* by the real clock; INT64_MAX: the kernel ends it */
+    int64_t over_ns; /* earliest time at which the kernel ends it */
+    int64_t look_ns; /* held: next check for signals, or end of the slice; set aside: until then */
+    int64_t tick_ns; /* between such checks */
     int64_t length_ns;
     int listener;
-    int result; /* of a time-out */
+    int result; /* after a time-out */
     uint16_t number;
     uint8_t state;    /* enum state */
-    bool time_of_day; /* the kernel's clock is another */
+    bool time_of_day; /* by the time of day, which differs from the kernel's */
     bool absolute;
-    bool shared;   /* a futex' */
+    bool shared;   /* futex: shared between processes */
     bool polls;    /* held, for descriptors */
-    bool is_aside; /* the kernel's, and not known to be still there: its turn comes when it is seen
-                    */
-    bool is_stopping;  /* the kernel's, and cut: the stop of its thread is late */
-    bool is_restarted; /* held, and begun anew by restart_syscall: the kernel knows nothing of it */
-    pid_t process;     /* of a futex' and of one that polls */
-    uint32_t lost_ms;  /* idle_lost_ns() when it began */
+    bool is_aside; /* the kernel's, and its thread was not found waiting: it can end when it is */
+    bool is_stopping; /* the kernel's, being cut: its thread has not stopped yet */
+    bool
+        is_restarted; /* held, and begun again by restart_syscall: the kernel has no record of it */
+    pid_t process;    /* for futexes and held polls */
+    uint32_t lost_ms; /* idle_lost_ns() when it began */
 };
 
 static const struct call {
     uint16_t number;
-    uint8_t time; /* which argument */
+    uint8_t time; /* index of the argument */
     uint8_t form;
     int result;
 } calls[] = {
@@ -116,13 +116,13 @@ static struct wait waits[MAX_WAITS];
 static size_t n_waits, first;
 static int64_t cut_until_ns, purged_ns;
 /*
- * Calls that threads make anew when they go on, and when these were to end. Where a signal comes
- * first, its thread may well make the same call with the same arguments next, which is another
- * wait. What init has held is given back so that the kernel makes restart_syscall of it, which does
- * not follow a signal. What the kernel itself begins anew as a whole, and what is restored from an
- * image, does not tell the two apart; and a handler with SA_RESTART that runs before a question is
- * taken up does not end the call. So who begins a wait anew goes on first, and others, who could
- * signal it, when it has asked (wait_count_left).
+ * Calls that threads make again when they resume, with their old deadlines. If a signal comes
+ * first, the thread may make the same call with the same arguments as a new wait. Calls that init
+ * held are returned so that the kernel makes restart_syscall of them, which never follows a handled
+ * signal. Calls that the kernel restarts itself, and calls of restored processes, cannot be told
+ * apart this way; and a handler with SA_RESTART that runs before init has received a call does not
+ * end it. So threads that begin a wait again resume first, and others, which could signal them,
+ * only after they have made their call (wait_count_left).
  */
 static struct again {
     struct image_wait wait;
@@ -189,7 +189,7 @@ static enum sight sight_of(const struct wait *wait) {
     return number < 0 || !idle_is_on_its_way(thread) ? UNSEEN : GONE;
 }
 
-/* Nothing waits for its turn until its thread is looked at again. */
+/* The wait cannot end until its thread has been looked at again. */
 static void set_aside(struct wait *wait) {
     wait->is_aside = true;
     wait->look_ns = clock_now_ns() + wait->tick_ns;
@@ -198,7 +198,7 @@ static void set_aside(struct wait *wait) {
 
 /* ---- the beginning ---- */
 
-/* Whether a call waits for the time alone. */
+/* Does a call wait for time alone? */
 static bool is_sleep(const struct seccomp_notif *question) {
     const uint64_t *a = (const uint64_t *)question->data.args;
     uint64_t mask;
@@ -224,7 +224,7 @@ static bool is_sleep(const struct seccomp_notif *question) {
     }
 }
 
-/* The clock that an absolute time is by. False: it is relative. */
+/* The clock of an absolute time. False: the time is relative. */
 static bool clock_of(const struct seccomp_notif *question, clockid_t *ret_clock) {
     const uint64_t *a = (const uint64_t *)question->data.args;
 
@@ -248,8 +248,7 @@ static bool clock_of(const struct seccomp_notif *question, clockid_t *ret_clock)
     }
 }
 
-/* Whether the word of a futex is still what the caller takes it for: 0 or what the call is to
- * return. */
+/* Has the futex's word still the expected value? 0, or the result of the call. */
 static int check_word(pid_t pid, const uint64_t *a) {
     uint32_t word;
     long r = determinism_read(pid, a[0], &word, sizeof word);
@@ -257,7 +256,7 @@ static int check_word(pid_t pid, const uint64_t *a) {
     return r < 0 ? (int)r : r != (long)sizeof word ? -EFAULT : word == (uint32_t)a[2] ? 0 : -EAGAIN;
 }
 
-/* Of the kinds that init can keep, and not one that the kernel refuses. */
+/* Of a kind that init can handle, and valid for the kernel. */
 static bool is_futex_wait(const uint64_t *a) {
     return !(a[0] % sizeof(uint32_t)) &&
            ((a[1] & 0x7f) == FUTEX_WAIT || ((a[1] & 0x7f) == FUTEX_WAIT_BITSET && (uint32_t)a[5]));
@@ -265,8 +264,8 @@ static bool is_futex_wait(const uint64_t *a) {
 
 /* ---- descriptors that are waited for ---- */
 
-/* What poll would be asked. Their number, or -errno: it is too much, or not to be understood; the
- * kernel's, then. */
+/* The descriptors as for poll. Their number, or -errno: too many, or invalid; left to the kernel
+ * then. */
 static int descriptors_of(const struct wait *w, struct pollfd *ret_polled) {
     static const short events[] = { POLLIN | POLLHUP, POLLOUT, POLLPRI };
     const uint64_t *a = w->arguments;
@@ -319,8 +318,8 @@ static int descriptors_of(const struct wait *w, struct pollfd *ret_polled) {
     }
 }
 
-/* What poll would return at once, by copies of the descriptors; or -errno. While all stand still,
- * nobody notices these. */
+/* The result of an immediate poll of copies of the descriptors; or -errno. All threads are stopped,
+ * so the copies are not noticed. */
 static long poll_copies(const struct wait *w, struct pollfd *polled, int n) {
     struct pollfd copies[MAX_POLLED];
     struct timespec now = { 0 };
@@ -344,7 +343,7 @@ static long poll_copies(const struct wait *w, struct pollfd *polled, int n) {
     return r;
 }
 
-/* Would the kernel say something at once? */
+/* Would the kernel return at once? */
 static bool is_ready(const struct wait *w) {
     struct pollfd polled[MAX_POLLED];
 
@@ -371,7 +370,7 @@ static void write_rest(const struct wait *w, int64_t ns) {
         (void)vtime_write_time(w->event.thread, to, w->number == __NR_select, ns);
 }
 
-/* What a call leaves behind that is interrupted. */
+/* Writes the remaining time of an interrupted call. */
 static void write_left(const struct wait *w) {
     uint64_t to = w->number == __NR_nanosleep                         ? w->arguments[1]
                   : w->number == __NR_clock_nanosleep && !w->absolute ? w->arguments[3]
@@ -382,7 +381,7 @@ static void write_left(const struct wait *w) {
     write_rest(w, vtime_left(w->event.deadline));
 }
 
-/* The sets as select leaves them. How many descriptors are in them. */
+/* Writes the sets as select returns them. The number of descriptors in them. */
 static int show_sets(const struct wait *w, const struct pollfd *polled, int n) {
     uint64_t sets[3] = { 0 };
     int count = 0;
@@ -403,8 +402,8 @@ static int show_sets(const struct wait *w, const struct pollfd *polled, int n) {
     return count;
 }
 
-/* Whether a wait that polls is over: what it returns, with the rest written; 0: it is not; or
- * -errno: the kernel is to say. */
+/* Is a held poll over? Its result, with the output written; 0: not over; or -errno: left to the
+ * kernel. */
 static int poll_wait(const struct wait *w) {
     struct pollfd polled[MAX_POLLED];
 
@@ -424,7 +423,7 @@ static int poll_wait(const struct wait *w) {
     return count;
 }
 
-/* Whether it would wait, and for what the descriptor tells, if that is not ready. */
+/* Would it wait, and only for an event of the descriptor that is not there? */
 static bool is_blocking(const struct wait *w) {
     struct timeval limit = { 0 };
     uint32_t length = sizeof limit;
@@ -438,8 +437,8 @@ static bool is_blocking(const struct wait *w) {
     return !(flags & O_NONBLOCK);
 }
 
-/* serial: calls without a time-out that wait, of processes with several threads: whoever comes back
- * from the kernel beside the one that has woken him shares his memory. */
+/* serial: calls without a time-out that wait, in processes with several threads: a thread that the
+ * kernel wakes would run beside its waker, with the same memory. */
 static bool is_plain_wait(const struct seccomp_notif *question) {
     const uint64_t *a = (const uint64_t *)question->data.args;
 
@@ -460,7 +459,8 @@ static bool is_plain_wait(const struct seccomp_notif *question) {
     }
 }
 
-/* serial: what others can end is init's to end, when its turn comes. Not what the outside can. */
+/* serial: init ends waits that other threads can end, at their turn. Waits for the outside are the
+ * kernel's. */
 static void hold_in_turn(struct wait *wait) {
     struct pollfd polled[MAX_POLLED];
     bool futex = wait->number == __NR_futex;
@@ -475,8 +475,8 @@ static void hold_in_turn(struct wait *wait) {
     wait->process = determinism_process_of(wait->event.thread);
 }
 
-/* The deadline of the wait that is begun anew by the question under way, and whether by
- * restart_syscall. */
+/* The deadline of a wait that the present call begins again, and whether restart_syscall does
+ * it. */
 static int64_t begun_deadline = VIRTUAL_NEVER;
 static bool begun_by_restart;
 
@@ -489,7 +489,7 @@ void wait_asked(struct seccomp_notif *question) {
 
     begun_deadline = VIRTUAL_NEVER;
     begun_by_restart = false;
-    if (question->data.nr == __NR_arch_prctl) /* of one that is restored, on its way there */
+    if (question->data.nr == __NR_arch_prctl) /* of a restored process, on its way there */
         return;
     for (uint32_t i = n_again; i-- > 0;) {
         const struct again one = again[i];
@@ -507,7 +507,7 @@ void wait_asked(struct seccomp_notif *question) {
     }
 }
 
-/* Fills in what a wait is. False: it is none of ours. */
+/* Fills in the description of a wait. False: left to the kernel. */
 static bool describe_wait(
     const struct seccomp_notif *question, const struct call *call, struct wait *ret_wait) {
     const uint64_t *a = (const uint64_t *)question->data.args;
@@ -523,7 +523,7 @@ static bool describe_wait(
     if (serial_is_on() && call->number == __NR_futex && !is_futex_wait(a))
         return false;
     if (serial_is_on() && (call->form == MILLISECONDS ? (int)a[call->time] < 0 : !a[call->time])) {
-        hold_in_turn(ret_wait); /* for ever */
+        hold_in_turn(ret_wait); /* without a time-out */
         return ret_wait->process;
     }
     if (call->form == MILLISECONDS)
@@ -561,7 +561,7 @@ static bool describe_wait(
     return ret_wait->length_ns || ret_wait->absolute;
 }
 
-/* Of threads whose waits have ended without a question since. */
+/* Removes waits whose threads have continued without a further call. */
 static void purge_waits(int64_t now) {
     if (now < purged_ns)
         return;
@@ -571,9 +571,9 @@ static void purge_waits(int64_t now) {
     purged_ns = clock_now_ns() + PURGE_TICK_NS;
 }
 
-/* A loop of events, while it or anybody else waits for the outside, has waited long enough by the
- * real clock, finds that it is not yet time by its own, and waits for that again: it would for
- * ever, as nothing else moves the clock. When it is to end, or INT64_MAX. */
+/* An event loop may wait until its own clock's time, end by the real clock while a thread waits for
+ * the outside, find that the time has not come, and wait again. It would do so for ever, because
+ * nothing else moves the clock. Returns when the new wait ends, or INT64_MAX. */
 static int64_t due_again(const struct wait *before, const struct wait *wait, int64_t now) {
     bool same = before->state == KERNEL && wait->state == KERNEL && !before->absolute &&
                 !wait->absolute && before->number == wait->number &&
@@ -591,7 +591,7 @@ static void begin_wait(int listener, const struct seccomp_notif *question, struc
     bool futex = wait->number == __NR_futex;
     int64_t now = clock_now_ns(), length = wait->length_ns, due = INT64_MAX;
 
-    for (size_t i = n_waits; i-- > 0;) /* what it waited for before is over */
+    for (size_t i = n_waits; i-- > 0;) /* its earlier wait is over */
         if (waits[i].event.thread == wait->event.thread && waits[i].state != CUTTING) {
             due = due_again(&waits[i], wait, now);
             drop_wait(i);
@@ -607,8 +607,8 @@ static void begin_wait(int listener, const struct seccomp_notif *question, struc
         determinism_answer(listener, question->id, 0, wait->result);
         return;
     }
-    /* By a clock that is not the virtual one it would end at once, or not at all; or it never ends
-     * by any. */
+    /* By a clock that is not virtual, it would end at once, or never; or it has no end by any
+     * clock. */
     int ready = (wait->time_of_day && wait->state == KERNEL) ||
                         (wait->event.deadline == VIRTUAL_NEVER && !wait->process)
                     ? -ENOTSUP
@@ -623,7 +623,7 @@ static void begin_wait(int listener, const struct seccomp_notif *question, struc
     if (n_waits == MAX_WAITS)
         purge_waits(now);
     if (n_waits == MAX_WAITS) {
-        /* Woken for nothing it asks again; what is relative the kernel can do. */
+        /* After a spurious wake-up it makes the call again. The kernel can do a relative one. */
         if (wait->absolute || wait->is_restarted || (wait->process && futex))
             determinism_answer(listener, question->id, 0, futex ? -EAGAIN : -EINTR);
         else
@@ -678,8 +678,7 @@ bool wait_answer(int listener, const struct seccomp_notif *question) {
         if (describe_wait(question, &calls[i], &wait))
             begin_wait(listener, question, &wait);
         else
-            determinism_let_pass(
-                listener, question->id); /* the kernel says what is wrong with it */
+            determinism_let_pass(listener, question->id); /* the kernel reports the error */
         return true;
     }
     return serial_is_on() && answer_plain_wait(listener, question);
@@ -687,7 +686,7 @@ bool wait_answer(int listener, const struct seccomp_notif *question) {
 
 /* ---- the end ---- */
 
-/* A call of select's that times out leaves nothing in its sets. */
+/* A select that times out leaves its sets empty. */
 static void clear_sets(pid_t pid, const uint64_t *arguments) {
     static const char nothing[MAX_SET];
     size_t length = ((arguments[0] & 0x7fffffff) + 63) / 64 * 8;
@@ -698,7 +697,7 @@ static void clear_sets(pid_t pid, const uint64_t *arguments) {
                 pid, arguments[i], nothing, length < MAX_SET ? length : MAX_SET);
 }
 
-/* What the kernel would leave behind. */
+/* Writes the output that the kernel would write. */
 static void clear_polled(const struct wait *w) {
     struct pollfd polled[MAX_POLLED];
 
@@ -726,7 +725,7 @@ static struct image_wait saved_wait(const struct wait *w) {
     return to;
 }
 
-/* False: there is no room. */
+/* False: no room. */
 static bool add_again(const struct wait *w, bool restarts) {
     if (n_again == IMAGE_MAX_WAITS)
         return false;
@@ -734,7 +733,7 @@ static bool add_again(const struct wait *w, bool restarts) {
     return true;
 }
 
-/* One that polls, if it is over. */
+/* Ends a held poll that is over. */
 static bool end_if_ready(size_t i) {
     const struct wait *w = &waits[i];
     int result = w->polls ? poll_wait(w) : 0;
@@ -746,7 +745,7 @@ static bool end_if_ready(size_t i) {
     return true;
 }
 
-/* So that its call is broken off as by a signal, and begins anew if none is handled first. */
+/* Interrupts the call as a signal would, so that it begins again unless one is handled first. */
 static void break_off(size_t i) {
     const struct wait *w = &waits[i];
 
@@ -754,11 +753,11 @@ static void break_off(size_t i) {
         reply_to_wait(i, DETERMINISM_BROKEN_OFF);
         return;
     }
-    write_left(w); /* as the kernel does, which does not know yet what comes of it */
+    write_left(w); /* like the kernel, before it is known whether the call is restarted */
     reply_to_wait(i, add_again(w, true) ? DETERMINISM_RESTARTED : -EINTR);
 }
 
-/* To the kernel, as if we had not held it. */
+/* Passes the wait to the kernel, as if it had never been held. */
 static void hand_over(size_t i) {
     struct wait *w = &waits[i];
 
@@ -779,9 +778,9 @@ static void hand_over(size_t i) {
     determinism_let_pass(w->listener, w->id);
 }
 
-/* The thread is stopped; the rest is done when that is told (vtime_stopped). One that has a tracer
- * of its own, or whose process is in an execve, waits in real time; of what the kernel would never
- * end we try that again. */
+/* Stops the thread; vtime_stopped() does the rest. A thread with another tracer, or whose
+ * process is in an execve, waits in real time; if the kernel would never end the wait, this is
+ * tried again. */
 static bool cut_wait(size_t i) {
     pid_t thread = waits[i].event.thread;
 
@@ -834,14 +833,15 @@ static bool end_wait(size_t i, bool moves_clock) {
     return ended;
 }
 
-/* Interrupted: the kernel would do the call again, or say so. */
+/* An interrupted call: the kernel would restart it, or return EINTR. */
 static bool is_interrupted(long long result) {
     return result == -EINTR || (result <= -512 && result >= -516);
 }
 
 /*
- * False: not now. The thread may have been woken. It may also be about to make its call again: the
- * kernel has set that up already, and found another signal, or our stop, on the way out.
+ * False: not now. The thread may have been woken. It may also be about to make its call again,
+ * because the kernel has prepared the restart and found another signal, or this stop, on the way
+ * out.
  */
 static bool finish_cut(const struct wait *wait) {
     struct user_regs_struct registers;
@@ -850,23 +850,23 @@ static bool finish_cut(const struct wait *wait) {
     if (sys_call4(__NR_ptrace, PTRACE_GETREGS, thread, NULL, &registers) < 0 ||
         !is_interrupted((long long)registers.rax))
         return false;
-    /* A capturer has left something in the upper half (dump/syscall_restart.c). */
+    /* A dump has stored a number in the upper half (dump/syscall_restart.c). */
     if ((long long)registers.orig_rax != wait->number &&
         (uint32_t)registers.orig_rax != RESTART_CALL)
         return false;
     const uint64_t arguments[6] = { registers.rdi, registers.rsi, registers.rdx, registers.r10,
         registers.r8, registers.r9 };
     if (memcmp(arguments, wait->arguments, sizeof arguments) != 0)
-        return false; /* it was woken, and is in the next call already */
+        return false; /* it was woken, and is in its next call already */
     if (is_select(wait))
         clear_sets(thread, arguments);
     write_rest(wait, 0);
     registers.rax = (unsigned long long)wait->result;
-    registers.orig_rax = (unsigned long long)-1; /* so that it is not done again */
+    registers.orig_rax = (unsigned long long)-1; /* so that it is not restarted */
     return sys_call4(__NR_ptrace, PTRACE_SETREGS, thread, NULL, &registers) >= 0;
 }
 
-/* Not cut, and not over for all that init knows. */
+/* The wait was not cut, and as far as init knows is not over. */
 static void keep_uncut(size_t i, bool is_stopping) {
     waits[i].state = KERNEL;
     waits[i].is_stopping = is_stopping;
@@ -881,8 +881,8 @@ bool vtime_stopped(pid_t thread, int status) {
             cut_until_ns = 0;
         vtime_disturb();
         if (status >> 16 != BOUNDED_STOP_EVENT) {
-            /* A signal came first. The thread gets it, and goes on with its wait if nothing handles
-             * it. */
+            /* A signal came first. The thread receives it, and continues its wait if no handler
+             * runs. */
             keep_uncut(i, false);
             return false;
         }
@@ -900,8 +900,8 @@ int64_t wait_cutting_until(void) {
     return cut_until_ns;
 }
 
-/* So that others have their turn. The stop still comes, when the thread gets a CPU or its control
- * group is thawed. */
+/* Gives up waiting for the stop, so that others get their turn. The stop still comes, when the
+ * thread gets a CPU or its control group is thawed. */
 static void give_up_cutting(void) {
     for (size_t i = n_waits; i-- > 0;)
         if (waits[i].state == CUTTING)
@@ -952,8 +952,8 @@ bool wait_end_first(void) {
     return ended;
 }
 
-/* Signals that its thread would be interrupted by: an end of a sleep; what only stops it is the
- * kernel's to do. True if it is held no more. */
+/* Checks for signals that would interrupt the thread: they end a sleep; signals that only stop are
+ * left to the kernel. True if the call is no longer held. */
 static bool end_for_signal(size_t i) {
     struct wait *w = &waits[i];
     struct determinism_signals signals;
@@ -966,7 +966,7 @@ static bool end_for_signal(size_t i) {
         int r = check_word(w->event.thread, w->arguments);
         if (r == 0 && w->process && determinism_signals_of(w->event.thread, &signals) &&
             signals.pending & ~signals.blocked)
-            r = -EAGAIN; /* which leads to its signal, and there again */
+            r = -EAGAIN; /* it receives its signal on the way, and the call is made again */
         if (r < 0)
             reply_to_wait(i, r);
         return r < 0;
@@ -974,7 +974,7 @@ static bool end_for_signal(size_t i) {
     if (!determinism_signals_of(w->event.thread, &signals) || !(signals.pending & ~signals.blocked))
         return false;
     if (!(signals.pending & ~signals.blocked & signals.caught) || (w->polls && !tells_rest(w))) {
-        hand_over(i); /* who knows what comes of it */
+        hand_over(i); /* the result is unknown */
         return true;
     }
     write_left(w);
@@ -982,7 +982,7 @@ static bool end_for_signal(size_t i) {
     return true;
 }
 
-/* With a great many of them the rest has its turn next time. */
+/* If there are very many, the rest is checked next time. */
 size_t wait_end_changed(void) {
     static size_t from;
     size_t n = 0;
@@ -1010,7 +1010,7 @@ static bool is_woken(const struct wait *w, pid_t waker, uint64_t address, bool s
            (shared || determinism_is_thread_of(w->process, waker));
 }
 
-/* In the order in which they came. */
+/* In the order of their arrival. */
 static size_t wake_waiters(pid_t waker, uint64_t address, bool shared, uint32_t most) {
     size_t n = 0;
 
@@ -1030,8 +1030,8 @@ static size_t wake_waiters(pid_t waker, uint64_t address, bool shared, uint32_t 
     return n;
 }
 
-/* Memory that is shared may be anywhere in another process: where nobody waits at that address, all
- * are woken that it could be. */
+/* Shared memory may have any address in another process: if no thread waits at that address, all
+ * possible waiters are woken. */
 size_t wait_wake(pid_t waker, uint64_t address, bool shared, uint32_t most) {
     size_t n = wake_waiters(waker, address, shared, most);
 
@@ -1043,12 +1043,12 @@ void wait_pass_ready(void) {
         (void)end_if_ready(i);
 }
 
-/* By the real clock. The rest is the kernel's. */
+/* Does init end it by the real clock? Else the kernel does. */
 static bool is_ours_to_end(const struct wait *w) {
     return w->state == HELD || w->absolute;
 }
 
-/* What has no grace, or is the kernel's to end, is not. */
+/* A wait without grace, or one that the kernel ends, is not delayed. */
 static bool put_off(struct wait *w, int64_t now_ns) {
     int64_t later =
         w->due_ns > w->over_ns && is_ours_to_end(w)
@@ -1082,7 +1082,7 @@ int64_t wait_look(int64_t now_ns) {
         }
         if (w->state == HELD && now_ns >= w->look_ns && looks < LOOKS_A_TICK) {
             looks++;
-            if (end_if_ready(i)) /* by what is not seen from here */
+            if (end_if_ready(i)) /* by a cause that is not visible here */
                 continue;
             if (end_for_signal(i))
                 continue;
@@ -1123,7 +1123,8 @@ void wait_stood(int64_t now_ns, int64_t max_ns) {
     }
 }
 
-/* By the real clock; of what the kernel would end, only what has begun anew (due_again). */
+/* By the real clock; for waits that the kernel ends, only those that were begun again
+ * (due_again). */
 static int64_t over_of(const struct wait *w) {
     return w->due_ns == INT64_MAX || w->state == CUTTING ? INT64_MAX
            : w->state == KERNEL && !w->absolute          ? w->due_ns - vtime_grace_ns()
@@ -1150,7 +1151,7 @@ void wait_forget(int listener) {
             drop_wait(i);
 }
 
-/* What is being cut has no other end but its stop, which is a matter of microseconds. */
+/* A wait that is being cut ends only by its stop, within microseconds. */
 static void await_cut(void) {
     for (int ticks = 0; cut_until_ns && ticks < 100; ticks++) {
         for (size_t i = 0; i < n_waits; i++)
@@ -1186,7 +1187,7 @@ uint32_t wait_count_again(void) {
     return n_again;
 }
 
-/* Not who stands, or is no more. */
+/* Without threads that are stopped or gone. */
 uint32_t wait_count_left(void) {
     uint32_t n = 0;
 
@@ -1195,8 +1196,8 @@ uint32_t wait_count_left(void) {
     return n;
 }
 
-/* Interrupted, these are done again as a whole even where they were; the others go on with what is
- * left, of which init learns nothing. */
+/* After an interruption these calls are restarted in full even here. Others continue the remaining
+ * time, of which init is not notified. */
 static bool is_done_again(const struct wait *w) {
     return tells_rest(w);
 }

@@ -2,10 +2,10 @@
 /*
  * The commands of a sandbox, from the request to the report of their end.
  *
- * A command is its main process, a child of init's. What that leaves running is init's to reap, and
- * no longer anybody's command. In a session the main process is a subreaper: while it lives,
- * whatever its descendants leave behind becomes its child and not init's, so that its tree can be
- * found whole (reaper.c).
+ * A command's main process is a child of init. When it ends, init reaps the processes that it left
+ * behind, and they no longer belong to any command. In a session the main process is a subreaper:
+ * its orphaned descendants become its own children and not init's, so that the command's tree of
+ * processes stays complete until the main process ends (reaper.c).
  */
 #include "guest/init/command.h"
 
@@ -35,7 +35,7 @@
 #include "guest/state.h"
 #include "sys/syscalls.h"
 
-#define MAX_REAPED 256 /* at a time: guests can make work of this faster than it is done */
+#define MAX_REAPED 256 /* per round: guests can produce zombies faster than init reaps them */
 
 struct command {
     uint64_t serial;
@@ -44,11 +44,11 @@ struct command {
     bool final;
     bool counted;
     bool restored;
-    struct restore_failure failure; /* why it is not, if it was to be */
+    struct restore_failure failure; /* the reason, if a restore was requested and failed */
 };
 
-static struct command
-    commands[COMMAND_MAX]; /* the first state_commands: memory is touched as it is needed */
+static struct command commands[COMMAND_MAX]; /* the first state_commands entries; the kernel
+                                                allocates the memory on first use */
 
 pid_t command_main(uint64_t serial) {
     for (size_t i = 0; i < state_commands; i++)
@@ -63,15 +63,15 @@ static uint64_t ns_of(struct timeval t) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_usec * 1000;
 }
 
-/* Bytes that were read and written. */
+/* Numbers of bytes that were read and written. */
 struct moved {
     uint64_t read, written;
 };
 
 static const struct moved unknown = { UINT64_MAX, UINT64_MAX };
 
-/* By init and all that it has waited for, which the kernel adds to what it says of init. The number
- * of bytes that finding it out has read, or -1. */
+/* The I/O of init and of all processes that it has waited for, which the kernel adds up. Returns
+ * the number of bytes that were read to find out, or -1. */
 static ssize_t moved_so_far(const struct box *box, struct moved *ret_moved) {
     char text[256], *end;
     ssize_t n = box->io < 0 ? -1 : sys_call4(__NR_pread64, box->io, text, sizeof text - 1, 0);
@@ -87,17 +87,17 @@ static ssize_t moved_so_far(const struct box *box, struct moved *ret_moved) {
 }
 
 /*
- * Finding it out twice at a command's end is what recording adds to that most. So the first time is
- * when the command has begun, and init does something else then, if it has a processor; it holds
- * until init waits for anybody or reads anything but word of an end.
+ * Reading the counters twice at the end of a command would be the main cost of recording. So the
+ * first reading is taken after the command has started, when init can work on another processor. It
+ * stays valid until init waits for a process, or reads anything but the notice of an end.
  */
 static struct {
     bool is_known;
     struct moved moved;
-    uint64_t since; /* bytes that init has read after that */
+    uint64_t since; /* bytes that init has read since then */
 } noted;
 
-/* The main process of a command that is to be told of. 0: is there any? */
+/* Is this the main process of a command whose I/O is counted? 0: is there any such command? */
 static bool is_counted(pid_t pid) {
     for (size_t i = 0; i < state_commands; i++)
         if (commands[i].counted && (!pid || commands[i].pid == pid))
@@ -109,7 +109,7 @@ static void note_moved(const struct box *box) {
     ssize_t n = moved_so_far(box, &noted.moved);
 
     noted.is_known = n >= 0;
-    noted.since = (uint64_t)n; /* reading this counts, too */
+    noted.since = (uint64_t)n; /* reading the counters counts, too */
 }
 
 void command_has_read(uint64_t bytes) {
@@ -120,8 +120,8 @@ void command_has_read_more(void) {
     noted.is_known = false;
 }
 
-/* As wait4 for any child. Of a command of which that is to be told: what it has moved, by the
- * difference that waiting for it makes. */
+/* Like wait4 for any child. For a command whose I/O is counted, it also returns that I/O: the
+ * growth of init's counters when the child is collected. */
 static pid_t wait_next(
     const struct box *box, int *ret_status, struct rusage *ret_usage, struct moved *ret_moved) {
     siginfo_t next = { 0 };
@@ -147,7 +147,7 @@ static pid_t wait_next(
 
 static void report_exit(const struct box *box, const struct command *command, int status,
     const struct rusage *usage, const struct moved *moved) {
-    file_times_settle(); /* what follows may be a snapshot */
+    file_times_settle(); /* a snapshot may be next */
     struct guest_record record = {
         .kind = GUEST_EXITED,
         .serial = command->serial,
@@ -162,10 +162,11 @@ static void report_exit(const struct box *box, const struct command *command, in
     record_send(box->socket, &record, NULL, 0);
 }
 
-/* Kills whatever the command left running and waits for it, so that its end, as told, is the end of
- * all, and its usage complete. The kernel signals every process of the namespace but init in one
- * go, which no fork can slip through; but it looks at each of the host for that. Whoever has no
- * child is alone here: orphans are its children, too. */
+/* Kills all remaining processes of a command and waits for them, so that the reported end covers
+ * them all and the usage is complete. kill(-1) signals every process of the namespace except init
+ * at once, and no fork can escape it. But the kernel visits all processes of the host for that. If
+ * init has no child, no process is left, because orphans are its children, too, and the kill is
+ * skipped. */
 static void end_all(void) {
     pid_t pid;
 
@@ -217,8 +218,8 @@ static void report_end(const struct box *box, pid_t pid, int status, const struc
     }
 }
 
-/* A child has stopped. An agent is not the guests' to stop. Else it may have made init its tracer
- * (PTRACE_TRACEME): it gets what it stopped for, and no tracer. */
+/* A child has stopped. The guest must not stop an agent. Otherwise the child may have made init its
+ * tracer (PTRACE_TRACEME): init delivers the signal and stops tracing. */
 static void let_go(pid_t pid, int status) {
     int number = status >> 16 || WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status);
 
@@ -250,8 +251,8 @@ bool command_reap(const struct box *box) {
 
 /* ---- the start ---- */
 
-/* Puts one file of the request in place. Runs with the guest's own rights, so it can reach only
- * what the guest may write, whatever other commands do to the path meanwhile. */
+/* Writes one file of the request. This runs with the guest's rights, so it reaches only files that
+ * the guest may write, whatever other commands do to the path meanwhile. */
 static int put_file(const char *path, mode_t mode, const void *data, size_t length) {
     char prefix[4096];
     size_t path_length = strlen(path);
@@ -265,7 +266,7 @@ static int put_file(const char *path, mode_t mode, const void *data, size_t leng
             if (mkdir(prefix, 0755) < 0 && errno != EEXIST)
                 return -errno;
         }
-    /* What an earlier guest left in a shared grant may be a FIFO, to hold us up. */
+    /* An earlier guest may have left a FIFO in a shared directory, which would block the open. */
     int fd = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode & 0777);
     struct stat st;
     if (fd < 0)
@@ -281,7 +282,8 @@ static int put_file(const char *path, mode_t mode, const void *data, size_t leng
     return r;
 }
 
-/* Adds an entry to the environment, unless it has one of that name. How many were added. */
+/* Adds an entry to the environment, unless that has one of the same name. Returns the number of
+ * added entries. */
 static size_t add_default(char **env, size_t n, const char *entry) {
     size_t length = strcspn(entry, "=") + 1;
 
@@ -293,7 +295,7 @@ static size_t add_default(char **env, size_t n, const char *entry) {
     return 1;
 }
 
-/* Fills the pointer arrays of a request from its message. `texts` has room for every field, two
+/* Fills the pointer arrays of a request from its message. `texts` has room for all fields, two
  * defaults and two NULLs. */
 static int parse_exec(const struct box *box, const struct wire_message *message, char **texts,
     size_t n_fields, struct exec_request *request, uint64_t *ret_terminal) {
@@ -360,7 +362,8 @@ static int put_files(const struct wire_message *message, struct guest_fault *fau
     return 0;
 }
 
-/* The streams of the request, or a terminal's slave as these three; then what becomes 3 and up. */
+/* The descriptors are the streams of the request, or a terminal for all three; then those that
+ * become 3 and up. */
 static pid_t spawn_command(const struct box *box, const struct wire_message *message,
     struct exec_request *request, uint64_t size, struct command *command, int *ret_master,
     struct guest_fault *fault) {
@@ -376,7 +379,7 @@ static pid_t spawn_command(const struct box *box, const struct wire_message *mes
         if (pid > 0)
             return pid;
         if (!(message->header.flags & GUEST_EXEC_ALIKE))
-            request->n_fds = 3; /* the last was for that one */
+            request->n_fds = 3; /* the last one was the terminal's master */
         return exec_spawn(box, request, fault);
     }
     int r = terminal_open(size, ret_master, &slave);
@@ -421,7 +424,7 @@ static pid_t start_command(const struct box *box, struct wire_message *message,
         command->started_ns = clock_now_ns();
         r = spawn_command(box, message, &request, size, command, ret_master, fault);
     }
-    if (chdir("/") < 0) /* a command's directory must not be held by init */
+    if (chdir("/") < 0) /* init must not keep a command's directory in use */
         init_leave(box, 1);
     if (texts != few)
         munmap(texts, length);
@@ -456,7 +459,8 @@ void command_start(const struct box *box, struct wire_message *message) {
         command.pid = r;
         commands[state_commands++] = command;
         record_send(box->socket, &record, &master, master >= 0);
-        if (command.counted && !determinism_wanted(box->plan)) /* questions take reading */
+        if (command.counted &&
+            !determinism_wanted(box->plan)) /* answering the guest's system calls reads, too */
             note_moved(box);
     } else {
         record_fault(box->socket, GUEST_EXEC_FAILED, command.serial, &fault, r);
@@ -493,8 +497,8 @@ _Noreturn static void become_agent(int socket) {
 int command_serve_files(int socket, bool alone) {
     if (state_n_agents == COMMAND_MAX_AGENTS)
         return -EAGAIN;
-    /* As fork, with none of its handlers: a copy of init, not dumpable as that is, all signals
-     * blocked, with no descriptor but the one it serves. */
+    /* A fork without handlers: a copy of init that is not dumpable either, with all signals blocked
+     * and no descriptor except its socket. */
     pid_t pid = (pid_t)sys_call5(__NR_clone, SIGCHLD, NULL, NULL, NULL, NULL);
     if (pid == 0)
         become_agent(socket);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What init's own files share: the commands of a sandbox, their trees of processes, their
- * terminals. */
+/* Shared by init's own files: the commands of a sandbox, their process trees and terminals. */
 #ifndef ROLLBOX_GUEST_INIT_COMMAND_H
 #define ROLLBOX_GUEST_INIT_COMMAND_H
 
@@ -12,40 +11,40 @@
 #include "base/wire.h"
 #include "guest/internal.h"
 
-#define COMMAND_MAX 1024 /* that run at once */
+#define COMMAND_MAX 1024 /* at the same time */
 
-/* command.c: the commands that run. A session has any number, all in init's own Landlock domain;
- * else there is one at a time. */
+/* command.c: the running commands. A session has any number of them, all in init's Landlock domain.
+ * Other sandboxes have one at a time. */
 void command_start(const struct box *box, struct wire_message *message);
-/* A process that was restored is the main one of a command, as if an EXEC with this serial had
+/* Makes a restored process the main process of a command, as if an EXEC with this serial had
  * started it. 0 or -errno. */
 int command_adopt(uint64_t serial, pid_t pid);
-/* Of what init itself reads, whatever it has not told is taken for a command's: so many bytes; or
- * it is not known how many. */
+/* Reports what init itself reads, because all other reads are counted as a command's: a number of
+ * bytes, or an unknown number. */
 void command_has_read(uint64_t bytes);
 void command_has_read_more(void);
-/* Waits for processes that have ended and reports the ends of commands. True if there may be more.
- */
+/* Collects processes that have ended, and reports the ends of commands. True if there may be
+ * more. */
 bool command_reap(const struct box *box);
-/* The main process of the command that an EXEC with this serial started; 0: none runs. */
+/* The main process of the command with this serial; 0: it does not run. */
 pid_t command_main(uint64_t serial);
 /* GUEST_FILES: a child of init's that serves the socket. 0 or -errno. */
 int command_serve_files(int socket, bool alone);
 
-/* reaper.c: sends a signal to the processes that `scope` (enum guest_scope) means. Their number, or
+/* reaper.c: sends a signal to the processes of `scope` (enum guest_scope). Their number, or
  * -errno. */
 int tree_signal(pid_t top, int number, uint64_t scope);
 /* SIGKILL to every process but init and its agents. 0 or -errno. */
 int tree_kill_guests(void);
-/* Stops every process but init. How many there are, agents not counted, or -ETIMEDOUT: then all go
- * on. */
+/* Stops every process except init. The number of processes without agents, or -ETIMEDOUT: then all
+ * continue. */
 int tree_freeze(void);
 void tree_thaw(void);
 
-/* terminal.c: a new terminal of the sandbox. 0 or -errno. */
+/* terminal.c: creates a terminal of the sandbox. 0 or -errno. */
 int terminal_open(uint64_t size, int *ret_master, int *ret_slave);
-/* In the process that it is to control, a session's leader with the terminal as its standard input.
- * 0 or -errno. */
+/* Called in a session leader with the terminal as its standard input: makes that its controlling
+ * terminal. 0 or -errno. */
 int terminal_control(void);
 
 #endif

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One command: from init to execve.
+ * Starting one command: from init to execve.
  *
- * The child shares init's memory and init sleeps until it has executed or ended, so nothing is
- * copied, and the child leaves word of a failure in a variable. Whether the program truly runs is
- * known without doubt: only an exec that succeeded wakes init with `executing` set and no error. A
- * child that was killed on its way there is told as killed: in a session others may do that, and it
- * is no failure of ours.
+ * The child shares init's memory, and init waits until the child has executed the program or ended.
+ * So nothing is copied, and the child can report an error in a variable. Init knows for certain
+ * whether the program runs: only a successful exec wakes it with `executing` set and no error. A
+ * child that was killed before that is reported as killed. In a session other commands can do that,
+ * and it is not an error of rollbox.
  *
- * It is not vfork: in a session other commands run, and one of them could stop the child just then,
- * and with it an init that sleeps in the kernel. The kernel clears a word and wakes who waits for
- * it when the child lets go of init's memory; init waits for that, and looks up now and then.
+ * vfork is not used, because another command of the session could stop the child at that moment,
+ * and init would sleep in the kernel with it. Instead, the kernel clears a word and wakes a futex
+ * when the child releases init's memory. Init waits for that, with a time-out after which it checks
+ * the child.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -55,7 +56,7 @@ static const char *find_env(char *const *envp, const char *name) {
     return NULL;
 }
 
-/* execve along the sandbox's PATH, as execvpe does, without its allocation. Returns -errno. */
+/* execve along the sandbox's PATH, like execvpe but without allocation. Returns -errno. */
 static int execute_request(const struct exec_request *request) {
     const char *name = request->argv[0], *path = find_env(request->envp, "PATH");
     size_t name_length = strlen(name);
@@ -90,7 +91,8 @@ static int execute_request(const struct exec_request *request) {
 static int set_streams(const int *fds, size_t n) {
     int high[FD_MESSAGE_MAX_FDS];
 
-    /* First out of the way: one of them may be where another belongs. */
+    /* Moves the descriptors out of the way first, because one may have a number that another
+     * needs. */
     for (size_t i = 0; i < n; i++) {
         high[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, (int)n);
         if (high[i] < 0)
@@ -102,8 +104,8 @@ static int set_streams(const int *fds, size_t n) {
     return sys_close_range((unsigned)n, ~0u, 0);
 }
 
-/* Whoever started the engine may have a limit below ours, to which nobody here can add (ulimit -c
- * 0, for one): then that is the guest's. */
+/* The engine may have been started with a lower limit, which nothing here can raise (ulimit -c 0,
+ * for example). The guest gets that limit. */
 static int set_limit(int resource, rlim_t value) {
     struct rlimit limit, ours = { value, value };
 
@@ -127,9 +129,9 @@ int exec_set_limits(const struct plan *plan, uint64_t processes) {
     return processes ? set_limit(RLIMIT_NPROC, processes) : 0;
 }
 
-/* A file or terminal of the caller's own (stdio_fds) is outside of every rule. A program may open
- * it by name for as much as its descriptor allows; that of an append-only descriptor no rule can
- * say. Pipes and memory files need no rule. */
+/* A file or terminal that the caller passed (stdio_fds) is not covered by any rule. A program may
+ * open it by name with the rights of its descriptor. No rule can express append-only. Pipes and
+ * memory files need no rule. */
 static int allow_streams(const struct box *box, const struct exec_request *request) {
     for (size_t i = 0; i < request->n_fds && i <= STDERR_FILENO; i++) {
         struct landlock_path_beneath_attr rule = { .parent_fd = request->fds[i] };
@@ -153,10 +155,10 @@ static int allow_streams(const struct box *box, const struct exec_request *reque
     return 0;
 }
 
-/* What one process sees or changes of another of the same user's by a system call. A command that
- * runs programs which it does not trust has no other hold on them: they have its uid. The policy's
- * filter stays below, and has ended calls by another ABI already. The strictest verdict of two
- * filters holds, so this one takes nothing back. */
+/* Denies system calls that inspect or change another process of the same user. A command that runs
+ * untrusted programs has no other protection against them, because they have its uid. The policy's
+ * filter stays below this one and has handled calls by other ABIs already. The strictest result of
+ * two filters wins, so this filter cannot allow more. */
 static int forbid_tracing(void) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -186,13 +188,13 @@ static int prepare_child(struct child *child) {
         return guest_fault(fault, GUEST_STAGE_USER, 0, r);
     if ((*child->request->cwd ? chdir(child->request->cwd) : fchdir(box->home)) < 0)
         return guest_fault(fault, GUEST_STAGE_CWD, 0, -errno);
-    /* In a session it is in the domain since its birth. */
+    /* In a session, the process is in the domain from its birth. */
     if (box->ruleset >= 0 && ((r = allow_streams(box, child->request)) < 0 ||
                                  (r = sys_landlock_restrict_self(box->ruleset, 0)) < 0))
         return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
     if (child->request->no_trace && (r = forbid_tracing()) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
-    /* Before it changes descriptors. What follows must not be asked about. */
+    /* Before the descriptors change. The calls after this must not need an answer from init. */
     if (determinism_wanted(box->plan) &&
         (r = determinism_enter(box->plan, &child->determinism)) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 1, r);
@@ -202,7 +204,7 @@ static int prepare_child(struct child *child) {
         return guest_fault(fault, GUEST_STAGE_STREAMS, 1, r);
     if ((r = exec_set_limits(box->plan, child->request->processes)) < 0)
         return guest_fault(fault, GUEST_STAGE_LIMITS, 0, r);
-    /* Of no use if a command could undo it: the filter refuses that. */
+    /* The filter keeps commands from undoing this, so it can be relied on. */
     if (child->request->keeps_orphans && prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0)
         return guest_fault(fault, GUEST_STAGE_SESSION, 1, -errno);
     sigemptyset(&none);
@@ -225,15 +227,17 @@ static int child_main(void *argument) {
     _exit(127);
 }
 
-/* Until the child has let go of our memory. A guest that stops it is undone; one that does so
- * without end gets it killed. What is only slow is waited for: the engine has a time for that. */
+/* Waits until the child has released init's memory. If a guest stops the child, it is continued,
+ * and if a guest does so without end, the child is killed. A slow child is waited for: the engine
+ * has a time-out for it. */
 static void await_release(pid_t pid, const volatile int *memory) {
     struct timespec tick = { .tv_nsec = TICK_NS };
 
     for (unsigned stops = 0; *memory;) {
         siginfo_t stopped = { 0 };
 
-        if (sys_call4(__NR_futex, memory, 0 /* FUTEX_WAIT, by address: so the kernel wakes */, 1,
+        if (sys_call4(__NR_futex, memory,
+                0 /* FUTEX_WAIT, not private: the kernel's wake-up is not private either */, 1,
                 &tick) != -ETIMEDOUT)
             continue;
         if (sys_call5(__NR_waitid, P_PID, pid, &stopped, WSTOPPED | WNOHANG, NULL) == 0 &&

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The first process of a sandbox: its setup, its loop, and how it starts commands. */
+/* The first process of a sandbox: its setup, its main loop, and how it starts commands. */
 #ifndef ROLLBOX_GUEST_INIT_INIT_H
 #define ROLLBOX_GUEST_INIT_INIT_H
 
@@ -7,37 +7,35 @@
 
 struct wire_message;
 
-/* setup.c: makes the calling process, just cloned, the init of a sandbox with no rights left.
- */
+/* setup.c: turns the calling process, which was just cloned, into the init of a sandbox, and drops
+ * all rights. */
 int box_setup(struct box *box, struct guest_fault *fault);
 
-/* loopback.c: the loopback interface of the network namespace that the caller is in. 0 or -errno.
- */
+/* loopback.c: sets up the loopback interface of the caller's network namespace. 0 or -errno. */
 int loopback_up(const struct plan *plan);
 
-/* no_namespace.c: the same under isolation process, once the path of the directory for private
- * files is told. */
+/* no_namespace.c: the same for isolation `process`, after the path of the directory for private
+ * files is set. */
 int process_set_home(const char *path);
 int process_setup(struct box *box, struct guest_fault *fault);
-/* In a command's process: from init's ids to the guest's. */
+/* In a command's process: changes init's ids to the guest's. */
 int process_become_guest(const struct box *box);
-/* What init adds to the environment of commands that have it not: "HOME=..." and "TMPDIR=..."; NULL
- * after the last. */
+/* Defaults for the environment of commands: "HOME=..." and "TMPDIR=..."; NULL after the last. */
 const char *process_environment(size_t i);
-/* Kills every process of the sandbox but its init, waits for them, removes the private files. */
+/* Kills every process of the sandbox except its init, waits for them, and removes the private
+ * files. */
 void process_end(const struct box *box);
-/* The sandbox's end. In a pid namespace the kernel kills what is left. */
+/* Ends the sandbox. In a pid namespace the kernel kills the remaining processes. */
 _Noreturn void init_leave(const struct box *box, int status);
 
-/* loop.c: never returns. Requests are received into `message`. */
+/* loop.c: never returns. Receives requests into `message`. */
 _Noreturn void init_run(struct box *box, struct wire_message *message);
 
 /* exec.c */
-/* Of the calling process; `processes` as in the request. 0 or -errno. */
+/* Sets the limits of the calling process; `processes` as in the request. 0 or -errno. */
 int exec_set_limits(const struct plan *plan, uint64_t processes);
 
-/* Starts a command of the sandbox and returns its pid once it runs, or -errno and the fault when it
- * never will. */
+/* Starts a command. Returns its pid once it runs, or -errno and the fault if it cannot run. */
 pid_t exec_spawn(
     const struct box *box, const struct exec_request *request, struct guest_fault *fault);
 

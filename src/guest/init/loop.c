@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The init of a sandbox: reaps, and does what the engine asks for.
+ * The main loop of a sandbox's init: it reaps processes and executes the engine's requests.
  *
- * One thread, one loop: a request on the socket, or a SIGCHLD. The socket's end is the sandbox's
- * end: when init exits, the kernel kills whatever is left in its pid namespace. Only the engine
- * holds the other end, so that is also how the death of the engine, or of its client, reaches every
- * process.
+ * There is one thread, which waits for a request on the socket or for SIGCHLD. When the socket is
+ * closed, init exits, and the kernel kills all processes in its pid namespace. Only the engine has
+ * the other end, so this also happens if the engine dies or its client disconnects.
  *
- * In a session commands live side by side, some of them long after they were last asked about, and
- * may signal and trace each other: they share one Landlock domain, which is init's own. That they
- * do not reach init is then the kernel's doing (pid 1 gets no signal from its own namespace that it
- * did not ask for; it is not dumpable) and the seccomp filter's, which refuses what takes a pid for
- * pid 1.
+ * The commands of a session run side by side and may signal and trace each other, because they
+ * share init's Landlock domain. Two things protect init from them. The kernel gives pid 1 no
+ * signals from its own namespace that it has not asked for, and init is not dumpable. The seccomp
+ * filter refuses calls that name pid 1.
  */
 #include <errno.h>
 #include <poll.h>
@@ -33,9 +31,8 @@
 
 #define PENDING 64
 
-/* Isolation process has no part in this: there init is kept from its commands by being outside of
- * their domain, it has no /proc to find their processes in, and orphans have no other place to go.
- */
+/* Isolation `process` does not need this: init is outside of the commands' domain, there is no
+ * /proc to find their processes in, and init must receive all orphans. */
 static int begin_session(struct box *box, struct guest_fault *fault) {
     if (box->plan->flags & PLAN_PROCESS)
         return guest_fault(fault, GUEST_STAGE_REQUEST, 0, -EOPNOTSUPP);
@@ -48,7 +45,7 @@ static int begin_session(struct box *box, struct guest_fault *fault) {
     return 0;
 }
 
-/* The commands that a message of RESTORE names are under way from now on. */
+/* The commands that a RESTORE message names run from now on. */
 static int adopt_pipes(const struct wire_message *message) {
     struct wire_field field;
     uint64_t serial = 0, pid;
@@ -61,7 +58,7 @@ static int adopt_pipes(const struct wire_message *message) {
         if (field.tag != GUEST_PROCESS || !serial || wire_u64(&field, &pid) < 0 || pid < 2 ||
             pid > INT32_MAX)
             return -EBADMSG;
-        /* Nobody would ever hear of the end of one that is not there. */
+        /* Without its process, the end of the command would never be reported. */
         r = restore_has_command((uint32_t)pid) ? command_adopt(serial, (pid_t)pid) : -EBADMSG;
         if (r < 0)
             return r;
@@ -93,7 +90,7 @@ static void restore_processes(const struct box *box, const struct wire_message *
     if (r == 0 && (n_trackers = restore_take_trackers(trackers)))
         record.value = GUEST_CREATE_NOTES;
     if (!n_trackers || record_send(box->socket, &record, trackers, n_trackers) < 0) {
-        record.value = 0; /* it can do without */
+        record.value = 0; /* it is optional */
         (void)record_send(box->socket, &record, masters, n_masters);
     }
     while (n_masters)
@@ -127,7 +124,7 @@ static int send_signal(const struct wire_message *message, uint64_t *ret_n) {
     if (!target && number == SIGKILL && command_in_session) {
         if (scope == GUEST_SCOPE_CHILDREN)
             return tree_kill_guests();
-        return kill(-1, SIGKILL) < 0 && errno != ESRCH ? -errno : 0; /* every process but init */
+        return kill(-1, SIGKILL) < 0 && errno != ESRCH ? -errno : 0; /* every process except init */
     }
     pid_t top = command_main(target);
     r = top ? tree_signal(top, (int)number, scope) : -ESRCH;
@@ -191,8 +188,8 @@ static void handle_request(struct box *box, struct wire_message *message) {
         break;
     case GUEST_SIGNAL:
         if (message->length &&
-            !tree_is_frozen()) /* and is no mere question whether we are here; who stands still has
-                                  the signal when he goes on */
+            !tree_is_frozen()) /* A stop signal that is no mere test for existence; a paused process
+                                  takes the signal when it continues */
             determinism_release(box->plan);
         r = send_signal(message, &value);
         send_reply(box, message, GUEST_SIGNALLED, r, value);
@@ -222,17 +219,17 @@ static void handle_request(struct box *box, struct wire_message *message) {
 
 _Noreturn void init_run(struct box *box, struct wire_message *message) {
     static struct pollfd all_events[3 + DETERMINISM_MAX_LISTENERS];
-    struct pollfd few_events[3 + 1], *events = determinism_wanted(box->plan)
-                                                   ? all_events
-                                                   : few_events; /* a page less where nobody asks */
+    struct pollfd few_events[3 + 1],
+        *events = determinism_wanted(box->plan) ? all_events
+                                                : few_events; /* saves a page in most sandboxes */
     struct rlimit limit;
     sigset_t all, ended;
 
     command_in_session = restore_is_tree();
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, NULL);
-    /* Whatever else a guest sends stays pending and wakes nobody. How many of these the kernel
-     * keeps is by our limit, not by the sender's; commands raise it to theirs. */
+    /* All other signals from guests stay pending and wake nobody. The receiver's limit, not the
+     * sender's, bounds how many the kernel keeps; commands raise it to theirs. */
     if (sys_call4(__NR_prlimit64, 0, RLIMIT_SIGPENDING, NULL, &limit) == 0 &&
         limit.rlim_cur > PENDING) {
         limit.rlim_cur = PENDING;
@@ -271,7 +268,7 @@ _Noreturn void init_run(struct box *box, struct wire_message *message) {
             restore_forget_rest();
         if (events[2].revents) {
             quiesce_serve(box->plan);
-            continue; /* what they have asked meanwhile, that is */
+            continue; /* answer their system calls meanwhile */
         }
         determinism_serve(box->plan, events + 3, n_listeners, !ready && !more);
         if (events[1].revents && (n = read(signals, &info, sizeof info)) > 0)

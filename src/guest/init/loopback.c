@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loopback interface of a network namespace that is the sandbox's own.
+ * The loopback interface of a sandbox's own network namespace.
  *
- * Under virtual time its routes carry `quickack`: sockets acknowledge at once. A delayed
- * acknowledgement is up to 40 ms of the kernel's own time, for which Nagle's algorithm holds back
- * what was sent; no wait of a process shows that.
+ * Under virtual time its routes carry `quickack`, so that sockets acknowledge at once. A delayed
+ * acknowledgement can take 40 ms of real time, during which Nagle's algorithm holds back data.
+ * Virtual time cannot see that wait, because no process waits in a system call for it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 #include "guest/internal.h"
 #include "sys/syscalls.h"
 
-#define LOOPBACK_INDEX 1 /* it is the first interface of its namespace */
+#define LOOPBACK_INDEX 1 /* the first interface of its namespace */
 
 struct route {
     struct nlmsghdr header;
@@ -71,8 +71,8 @@ static void replace_route4(int socket, uint8_t last, uint8_t prefix) {
     send_route(socket, &message, sizeof message);
 }
 
-/* The kernel's own route has a metric that no other can have, so it cannot be replaced. It goes
- * once ours is there. */
+/* The kernel's route has a metric that no other route can have, so it cannot be replaced. It is
+ * removed once the new route exists. */
 static void replace_route6(int socket) {
     struct route message = {
         .header = { sizeof message, RTM_NEWROUTE, NLM_F_REQUEST | NLM_F_CREATE, 1, 0 },
@@ -90,7 +90,7 @@ static void replace_route6(int socket) {
     send_route(socket, &message, message.header.nlmsg_len);
 }
 
-/* Where a kernel refuses this, virtual time waits for late acknowledgements (vtime_kernel.c). */
+/* If a kernel refuses this, virtual time waits for delayed acknowledgements (vtime_kernel.c). */
 static void acknowledge_at_once(void) {
     int fd = (int)sys_call3(__NR_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
 
@@ -102,8 +102,8 @@ static void acknowledge_at_once(void) {
     close(fd);
 }
 
-/* A multicast group is an entry of the network's that no control group is charged with. A socket
- * may join 20 by default; a program joins one. Where this cannot be set the 20 hold. */
+/* A multicast membership is kernel memory that no control group is charged for. A socket may have
+ * 20 by default; programs need one. Where the limit cannot be set, the 20 remain. */
 static void bound_groups(void) {
     int fd = open("/proc/sys/net/ipv4/igmp_max_memberships", O_WRONLY | O_CLOEXEC);
 

@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Isolation process: a sandbox without namespaces.
+ * Isolation `process`: a sandbox without namespaces.
  *
- * Its init is what pid 1 of a namespace would be. As a subreaper it inherits every descendant,
- * whatever became of the parents between. It is itself in a Landlock domain with the sandbox's
- * rules, and each command in one more, below it: from within a command nothing outside of its own
- * domain can be signalled or traced, init above included, while init's own signals reach what is in
- * its domain, which is all processes of the sandbox and no other. So kill(-1) by init is what the
- * death of pid 1 is in a namespace: every process at once, under a lock that keeps any from forking
- * past it.
+ * Its init does the work of a namespace's pid 1. As a subreaper it inherits every descendant whose
+ * parent has ended. Init is in a Landlock domain with the sandbox's rules, and each command is in a
+ * further domain below it. A command cannot signal or trace anything outside of its own domain,
+ * including init. Init's signals reach its whole domain, which consists of the sandbox's processes.
+ * So kill(-1) by init works like the death of pid 1: it signals every process at once, under a lock
+ * that no fork can pass.
  *
- * As root, a sandbox has two ids of its own besides. Commands run with the first. init has the
- * second as its real and saved id, which is what signals to it are checked against, and the first
- * as its effective one, which is what its own signals and file accesses are checked by. Where
- * Landlock has no scopes, that alone separates them.
+ * As root, a sandbox also has two user ids of its own. Commands run with the first. Init has the
+ * second as its real and saved id, which the kernel checks when a process signals init, and the
+ * first as its effective id, which applies to init's own signals and file accesses. Where Landlock
+ * has no scopes, only these ids separate them.
  *
- * init has no seccomp filter: it puts modes right that the filter would keep, so that what was made
- * unreadable can be removed. Each command gets it before it executes.
+ * Init has no seccomp filter, because it corrects file modes that the filter would protect: files
+ * that were made unreadable must be removable. Each command gets the filter before it executes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -53,7 +52,7 @@ static int add_rule(struct box *box, const struct plan_rule *rule) {
         return rule->kind == PLAN_RULE_HOST_OPTIONAL ? 0 : fd;
     attributes.parent_fd = fd;
     int r = sys_landlock_add_rule(box->ruleset, LANDLOCK_RULE_PATH_BENEATH, &attributes, 0);
-    /* A file has taken the place of a directory, whose rights do not fit it. */
+    /* A file has replaced a directory, and the directory's rights do not apply to it. */
     if (r == -EINVAL && rule->kind == PLAN_RULE_HOST_OPTIONAL)
         r = 0;
     close(fd);
@@ -83,8 +82,8 @@ static int drop_privileges(const struct box *box) {
     struct __user_cap_data_struct none[2] = { 0 };
     uint32_t id = box->outer_id;
 
-    /* Before all else: from here on no exec gains anything, so it does not matter who may not empty
-     * the bounding set. */
+    /* First of all: no exec gains rights from here on, so it does not matter if the bounding set
+     * cannot be emptied. */
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         return -errno;
     for (int capability = 0; prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0; capability++)
@@ -100,8 +99,8 @@ static int drop_privileges(const struct box *box) {
     return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 ? -errno : 0;
 }
 
-/* Everything rests on this: nothing here can signal what is outside, so kill(-1) reaches the
- * sandbox alone. The engine, our parent, is outside. */
+/* Everything depends on this: no process here can signal processes outside, so kill(-1) reaches the
+ * sandbox alone. The engine, init's parent, is outside. */
 static int check_scope(const struct box *box) {
     uid_t real, effective, saved;
 
@@ -169,8 +168,7 @@ void process_end(const struct box *box) {
     kill(-1, SIGKILL);
     while (waitpid(-1, NULL, __WALL) > 0 || errno == EINTR)
         ;
-    /* What cannot be removed here (there should be nothing) is seen and dealt with by the engine.
-     */
+    /* The engine detects and removes files that cannot be removed here. There should be none. */
     (void)tree_empty(box->home);
 }
 

@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trees of processes: signals to all of one, and a sandbox that stands still.
+ * Process trees: signalling all processes of a tree, and pausing a sandbox.
  *
- * All of it is looking into /proc, which is no picture of one moment: while it is read, processes
- * come and go, and whom it concerns may be trying not to be found. What makes an end of that:
+ * All information comes from /proc, which does not show a single moment. While it is read,
+ * processes appear and end, and a hostile process may try not to be found. These facts make the
+ * search complete:
  *
- * - A process that has a SIGKILL or SIGSTOP pending creates no other one, from the moment that
- * kill() returns. So once everything that is found has been sent one, whatever is not found yet is
- * the child of something that was not found either; when no process is there that the last census
- * has not seen, that is the end.
- * - A tree does not leave its top while that lives: the main process of a command is a subreaper
- * (exec.c), and the filter keeps it so and refuses CLONE_PARENT. So the top is stopped first and
- * killed last.
- * - Who kills the stopped top sets its tree free; then everything in the sandbox is killed.
- * - Where that comes to no end (bombs that fork faster than they are found, another command that
- * sends SIGCONT), everything in the sandbox is stopped by one kill(-1), which the kernel does under
- * the lock that forks need. It is the last resort as it is felt by those who are not meant.
+ * - A process with a pending SIGKILL or SIGSTOP creates no other process, from the moment that
+ *   kill() returns. So once everything found has been signalled, a process that was missed must be
+ *   the child of a process that was missed, too. When a census finds no process that the previous
+ *   one did not see, the search is complete.
+ * - A tree keeps its top while that lives: the main process of a command is a subreaper (exec.c),
+ *   and the filter refuses to change that and refuses CLONE_PARENT. So the top is stopped first and
+ *   killed last.
+ * - If another command kills the stopped top, the tree loses its top. Then all processes in the
+ *   sandbox are killed.
+ * - If the search does not come to an end (fork bombs that are faster than the search, another
+ *   command that sends SIGCONT), all processes in the sandbox are stopped by one kill(-1), which
+ *   holds the lock that forks need. This is the last resort, because it affects other commands.
  *
- * Who waits for an answer of init's (det/det.h) stands as still as who is stopped. Standing
- * still is done by SIGSTOP, parents first, and undone by SIGCONT, children first: a shell with job
- * control that sees a child stop takes it for the terminal's ^Z.
+ * A process that waits for an answer from init (det/det.h) counts as paused. Pausing sends SIGSTOP,
+ * to parents first, and SIGCONT undoes it, for children first: a shell with job control would take
+ * a stopped child for the effect of ^Z.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,44 +39,45 @@
 #include "guest/state.h"
 #include "sys/syscalls.h"
 
-#define MAX_PROCESSES 32768 /* in one census; what is more is found when these are dead */
-#define MAX_ROUNDS 24       /* before everything is stopped at once */
-#define LATE_ROUND 60       /* of standing still: the better part of 10 ms */
+#define MAX_PROCESSES 32768 /* per census; more are found once these are dead */
+#define MAX_ROUNDS 24       /* before all processes are stopped at once */
+#define LATE_ROUND 60       /* of pausing: after most of 10 ms */
 #define TICK_NS 100000
-#define FREEZE_NS 2000000000ll /* after all were told */
-#define POLITE_NS                                                                                  \
-    100000000ll /* who is kept from the processors by guests that run, in rounds that take a tenth \
-                   of a second each, has to stop them all first */
+#define FREEZE_NS 2000000000ll /* after all were signalled */
+/* Guests that keep the processors busy can delay init, so that a round takes a tenth of a
+ * second; then init stops all of them first. */
+#define POLITE_NS 100000000ll
 #define MAX_THEIRS 1024
-#define MAX_LOOKS 4096 /* beside the census itself */
+#define MAX_LOOKS 4096 /* in addition to the census */
 
 enum place { UNKNOWN, INSIDE, OUTSIDE };
 
 struct process {
-    uint64_t started;        /* with the pid, a name that is not used again */
-    uint64_t size, resident; /* of its memory */
+    uint64_t started;        /* the pid and this time together are never reused */
+    uint64_t size, resident; /* memory */
     pid_t pid, parent, group, foreground;
-    pid_t restless; /* one of its threads that does not stand still */
+    pid_t restless; /* one of its threads that has not stopped */
     uint32_t threads;
-    uint32_t depth; /* below init; 0: not worked out */
+    uint32_t depth; /* depth below init; 0: not computed yet */
     char state;
     uint8_t place; /* enum place */
-    bool told;     /* has been sent its signal */
+    bool told;     /* the signal was sent */
     bool still;
     bool stopping; /* one of its threads has stopped */
 };
 
 struct census {
-    struct process *list; /* by pid, rising, as the kernel lists them */
+    struct process *list; /* sorted by pid, in the kernel's order */
     size_t n;
     int proc;
     unsigned looks;
-    bool unsure; /* some could not be placed, or counted */
+    bool unsure; /* some processes could not be placed or counted */
 };
 
 static int freeze_processes(bool at_once);
 
-static pid_t theirs[MAX_THEIRS]; /* stopped by others when we froze: not ours to continue */
+static pid_t
+    theirs[MAX_THEIRS]; /* processes that were stopped before the freeze and must stay so */
 static size_t n_theirs;
 
 /* ---- looking ---- */
@@ -91,7 +94,7 @@ static uint64_t number_at(const char *at) {
     return strtoul(at, NULL, 10);
 }
 
-/* One process or thread, by the path of its stat. False if it is gone. */
+/* Reads one process or thread, by the path of its stat. False if it is gone. */
 static bool look_at(int proc, const char *path, struct process *ret_process) {
     char text[1024];
     int fd = openat(proc, path, O_RDONLY | O_CLOEXEC);
@@ -103,7 +106,7 @@ static bool look_at(int proc, const char *path, struct process *ret_process) {
     if (n <= 0)
         return false;
     text[n] = '\0';
-    /* The name may hold anything; nothing after it holds a bracket. */
+    /* The name may contain anything, but no bracket follows it. */
     const char *at = strrchr(text, ')');
     if (!at || strlen(at) < 4)
         return false;
@@ -134,8 +137,8 @@ static bool read_process(int proc, pid_t pid, struct process *ret_process) {
     return look_at(proc, path, ret_process);
 }
 
-/* Dead are those of whom nothing runs any more: a process whose first thread has ended looks like a
- * zombie, too. */
+/* A process is dead when none of its threads runs. A process whose first thread has ended looks
+ * like a zombie, too. */
 static bool is_dead(const struct process *p) {
     return p->state == 'X' || (p->state == 'Z' && p->threads <= 1);
 }
@@ -201,8 +204,8 @@ static struct process *census_find(const struct census *census, pid_t pid) {
     return NULL;
 }
 
-/* The parent as the census saw it; NULL if it did not, or if that is another process that has got
- * the pid. */
+/* The parent, if the census contains it; NULL if not, or if its pid belongs to another process
+ * now. */
 static struct process *census_parent(const struct census *census, const struct process *p) {
     struct process *parent = census_find(census, p->parent);
 
@@ -211,7 +214,7 @@ static struct process *census_parent(const struct census *census, const struct p
 
 /* ---- whose is it? ---- */
 
-/* The census saw a process, but its parent no more (or not yet): asks again, upwards. */
+/* The census contains the process but not its parent: reads the ancestors again, upwards. */
 static enum place trace_ancestry(struct census *census, const struct process *p, pid_t top) {
     struct process now;
 
@@ -220,7 +223,7 @@ static enum place trace_ancestry(struct census *census, const struct process *p,
         if (!read_process(census->proc, pid, &now)) {
             if (pid == p->pid)
                 return OUTSIDE;  /* it has ended */
-            now.parent = p->pid; /* one above it has: its child has another parent now */
+            now.parent = p->pid; /* an ancestor has: its child has another parent now */
             continue;
         }
         if (now.parent == top)
@@ -234,7 +237,7 @@ static enum place trace_ancestry(struct census *census, const struct process *p,
 
 struct late {
     struct census *census;
-    pid_t top; /* whose tree it is about; 0: all */
+    pid_t top; /* top of the tree; 0: all processes */
 };
 
 static bool is_no_news(void *data, pid_t pid) {
@@ -247,9 +250,9 @@ static bool is_no_news(void *data, pid_t pid) {
     return late->top && trace_ancestry(late->census, &p, late->top) == OUTSIDE;
 }
 
-/* Whether there are processes that concern us and that the census did not see. To list them costs
- * little beside looking at each, so it is done twice: what got a pid behind the reader's back has
- * to do it again. */
+/* Are there relevant processes that the census does not contain? A second listing costs little,
+ * compared with reading each process. A process that got a lower pid than the reader's position
+ * must have been created during the first listing, and appears in the second. */
 static bool census_is_old(struct census *census, pid_t top) {
     struct late late = { census, top };
 
@@ -280,21 +283,21 @@ static enum place place_of(struct census *census, struct process *p, pid_t top) 
             break;
         }
     }
-    /* All on the way have the same; so each is passed once. */
+    /* All processes on the path share the result, so each is visited once. */
     for (at = p; place != UNKNOWN && at && at->place == UNKNOWN; at = census_parent(census, at))
         at->place = (uint8_t)place;
     return place;
 }
 
 static void wait_a_little(void) {
-    struct timespec tick = { .tv_nsec = TICK_NS }; /* the kernel puts there what is left of it */
+    struct timespec tick = { .tv_nsec = TICK_NS }; /* the kernel stores the remaining time there */
 
     (void)sys_call5(__NR_ppoll, NULL, 0, &tick, NULL, 0);
 }
 
-/* A SIGSTOP takes effect when its process next looks. Who told of one is to find the process
- * stopped: a freeze that follows must not take it for its own doing. True if it stands, and is not
- * dead. */
+/* A SIGSTOP takes effect when the process next checks for signals. After init reports the signal,
+ * the process must be stopped, or a freeze that follows would take the stop for its own. True if it
+ * has stopped and is not dead. */
 static bool await_stop(pid_t pid) {
     int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     struct process p = { .state = 'X' };
@@ -307,8 +310,8 @@ static bool await_stop(pid_t pid) {
     return is_stopped(p.state) && !is_dead(&p);
 }
 
-/* Whether a child of ours, which we do not reap meanwhile, was killed, or has ended though it
- * stood. */
+/* Was a child, which init has not reaped meanwhile, killed, or did it end although it was
+ * stopped? */
 static bool was_freed(pid_t pid, bool stood) {
     siginfo_t ended = { 0 };
 
@@ -318,7 +321,8 @@ static bool was_freed(pid_t pid, bool stood) {
 
 /* ---- signals ---- */
 
-/* Sends the signal to all that is below the top and was not sent it yet. How many. */
+/* Sends the signal to all processes below the top that have not received it. Returns their
+ * number. */
 static int signal_processes(
     struct census *census, const struct census *before, pid_t top, int number) {
     int n = 0;
@@ -339,8 +343,9 @@ static int signal_processes(
     return n;
 }
 
-/* SIGKILL or SIGSTOP to all below the top, however they try to be missed. -EAGAIN: there was no end
- * to them; -EXDEV: somebody has killed the stopped top, and what was left below it is anywhere. */
+/* Sends SIGKILL or SIGSTOP to all processes below the top, also to those that try to evade it.
+ * -EAGAIN: the search did not end; -EXDEV: another process killed the stopped top, so the rest of
+ * the tree cannot be told from others. */
 static int signal_until_done(pid_t top, int number) {
     struct census two[2];
     bool done = false, stood = false;
@@ -358,11 +363,12 @@ static int signal_until_done(pid_t top, int number) {
         const struct census *before = round ? now : NULL;
 
         now = &two[round % 2];
-        /* First the look, then the deed: who sees the top stop and kills it is known by then. */
+        /* The census comes before the signals, so that a process which reacts to the stopped top by
+         * killing it is known. */
         r = census_take(now);
         if (r < 0)
             break;
-        (void)kill(top, SIGSTOP); /* again, each time: another command may have let it go on */
+        (void)kill(top, SIGSTOP); /* every time: another command may have continued it */
         total += signal_processes(now, before, top, number);
         stood = stood || await_stop(top);
         done = !census_is_old(now, top);
@@ -396,12 +402,13 @@ static int signal_below(pid_t top, int number) {
     int r = number == SIGKILL || number == SIGSTOP ? signal_until_done(top, number)
                                                    : tell_once(top, number);
 
-    /* Nobody kills what stands still by accident: it is a try to get away, so nobody does. */
+    /* Killing a stopped process is no accident but an attempt to escape, so everything is
+     * killed. */
     if (r == -EXDEV && number == SIGKILL)
         return kill(-1, SIGKILL) < 0 ? -errno : 1;
     if ((r != -EAGAIN && r != -EXDEV) || number != SIGKILL)
         return r == -EAGAIN || r == -EXDEV ? 0 : r;
-    /* Nothing gets away from here on; hardly more if some do not stand still in time. */
+    /* From here on no process can escape; a few more might if some do not stop in time. */
     if (!was_frozen)
         (void)freeze_processes(true);
     r = signal_until_done(top, number);
@@ -415,7 +422,7 @@ static int signal_below(pid_t top, int number) {
 static int signal_group(const struct process *top, int number) {
     pid_t group = top->foreground > 1 ? top->foreground : top->group;
 
-    /* The group in the foreground may have ended meanwhile. */
+    /* The foreground group may have ended meanwhile. */
     if (group <= 1)
         return -ESRCH;
     if (kill(-group, number) == 0)
@@ -434,7 +441,7 @@ int tree_signal(pid_t top, int number, uint64_t scope) {
     if (!exists)
         return -ESRCH;
     if (is_dead(&main))
-        return -ESRCH; /* about to be reaped, and nobody is below it */
+        return -ESRCH; /* it is about to be reaped, and has no descendants */
     if (state_is_frozen && number == SIGCONT)
         return -EBUSY;
     if (scope == GUEST_SCOPE_GROUP)
@@ -450,7 +457,8 @@ int tree_signal(pid_t top, int number, uint64_t scope) {
         return -EINVAL;
 
     bool all = scope == GUEST_SCOPE_TREE;
-    /* A shell that is told first does not go on to its next line as the one it waits for ends. */
+    /* A shell that receives the signal first does not continue with its next line when its child
+     * ends. */
     if (all && number != SIGKILL && kill(top, number) < 0)
         return -errno;
     int r = signal_below(top, number);
@@ -464,9 +472,9 @@ int tree_signal(pid_t top, int number, uint64_t scope) {
     return r < 0 ? r : r + all;
 }
 
-/* What stops makes no other, so one more look finds all who were made before; who is not found then
- * goes with all others. Agents are stopped like them, as nobody could leave them out of it, and go
- * on. */
+/* A stopped process creates no others, so one more census finds all that were created before. If
+ * that fails, agents are killed with all others. kill(-1) stops agents, too, because it cannot
+ * exclude them, and they are continued. */
 int tree_kill_guests(void) {
     struct census census;
     bool done = false;
@@ -496,7 +504,7 @@ int tree_kill_guests(void) {
 struct threads {
     int directory;
     bool vfork;     /* it waits for a child that shares its memory */
-    pid_t restless; /* 0: all stand still */
+    pid_t restless; /* 0: all have stopped */
     bool stopping;
 };
 
@@ -515,10 +523,10 @@ static bool look_at_thread(void *data, pid_t thread) {
     return true;
 }
 
-/* A process that has called vfork waits in the kernel, where no signal stops it, until the child
- * has executed; with the child stopped (or waiting likewise) it stands as still. It is told by the
- * memory that both share; or, as there are ways to wait so with memory of one's own, by waiting on
- * and on. */
+/* A process that has called vfork waits in the kernel until its child has executed a program, and
+ * no signal stops it there. If the child is stopped, or waits in the same way, the process counts
+ * as paused. The shared memory identifies it. There are ways to wait so without sharing memory;
+ * those are accepted after a longer time. */
 static bool waits_for_vfork(const struct census *census, const struct process *p, bool late) {
     for (size_t i = 0; i < census->n; i++) {
         const struct process *child = &census->list[i];
@@ -562,9 +570,8 @@ static bool is_theirs(pid_t pid) {
     return false;
 }
 
-/* Has somebody told it to stop, who has not been undone meanwhile? The thread that takes the signal
- * stops in the same moment: so who had neither stopped nor has it pending by now is looked at once
- * more. */
+/* Is a stop pending or in effect? The thread that takes the signal stops in the same moment. So a
+ * process that had neither may have changed between the two readings, and is read once more. */
 static bool is_told(const struct census *census, const struct process *p, bool surely) {
     struct process now = *p;
 
@@ -576,8 +583,9 @@ static bool is_told(const struct census *census, const struct process *p, bool s
     return now.stopping;
 }
 
-/* A signal to a process is one thread's to take, the first one's if it may; and who waits for init
- * takes none. So one that does not is told, too, which stops all others. */
+/* A signal to a process is taken by one thread, preferably the first, and a thread that waits for
+ * init takes none. If that one does not take it, another thread is signalled, which stops all
+ * others. */
 static void stop_process(const struct census *census, const struct process *p) {
     if (!is_theirs(p->pid) || !is_told(census, p, true)) {
         for (size_t i = 0; i < n_theirs; i++)
@@ -589,7 +597,7 @@ static void stop_process(const struct census *census, const struct process *p) {
         (void)sys_call3(__NR_tgkill, p->pid, p->restless, SIGSTOP);
 }
 
-/* How many run; ret_n: how many there are. */
+/* Counts the processes that run; ret_n: all processes. */
 static int count_restless(struct census *census, int round, int *ret_n) {
     int restless = census->unsure, n = 0;
 
@@ -604,9 +612,9 @@ static int count_restless(struct census *census, int round, int *ret_n) {
     return restless;
 }
 
-/* Who has stopped, or been told to, before we told anybody. A process that is told while it sleeps
- * is woken for it: it runs until it has taken the signal, unless init holds it or it waits for the
- * kernel alone; its other threads follow later. */
+/* Records the processes that were stopped, or signalled to stop, before the freeze. A sleeping
+ * process wakes up for a signal and runs until it has taken it, unless it waits for init or
+ * uninterruptibly; its other threads stop later. */
 static void note_theirs(const struct census *census) {
     for (size_t i = 0; i < census->n && n_theirs < MAX_THEIRS; i++) {
         const struct process *p = &census->list[i];
@@ -618,7 +626,7 @@ static void note_theirs(const struct census *census) {
     }
 }
 
-/* A SIGSTOP to those who run; at first to those whose parents do not. */
+/* Sends SIGSTOP to running processes; at first only to those whose parents have stopped. */
 static void stop_some(const struct census *census, bool polite) {
     for (size_t i = 0; i < census->n; i++) {
         const struct process *p = &census->list[i], *parent = census_parent(census, p);
@@ -628,7 +636,7 @@ static void stop_some(const struct census *census, bool polite) {
     }
 }
 
-/* With `at_once`, politeness is left. */
+/* With `at_once`, the order of parents and children is given up. */
 static int freeze_processes(bool at_once) {
     int64_t polite_until = clock_now_ns() + (at_once ? 0 : POLITE_NS), deadline = INT64_MAX;
     struct census census;

@@ -2,12 +2,16 @@
 /*
  * From a fresh clone of the launcher to the init of a sandbox.
  *
- * The order matters. Namespaces of the network and of time come first, while /proc is still the
- * launcher's. Then the mounts, with the rights of U0. Only then the user namespace of the sandbox's
- * own: from here on nothing can change a mount any more, as the mount namespace belongs to U0. What
- * is left of rights (those in the new user namespace, which would be enough to reach much kernel
- * code) goes last, after the filter is there. The Landlock ruleset is built here but entered by
- * each command: init stays outside of the domain, out of reach of ptrace from within.
+ * The order matters:
+ *
+ * 1. Namespaces for network and time, while /proc is still the launcher's. 2. Mounts, with the
+ * rights of U0, the user namespace that owns the mount namespace. 3. The sandbox's own user
+ * namespace. From here on no process can change a mount. 4. The seccomp filter, and then the
+ * remaining capabilities are dropped. Those are in the new user namespace, but would still reach
+ * much kernel code.
+ *
+ * The Landlock ruleset is built here, but each command enters it by itself: init stays outside of
+ * the domain, out of reach of ptrace from within.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,11 +40,11 @@
 #include "guest/template/template.h"
 #include "sys/syscalls.h"
 
-/* A guest of net none has no sockets but Unix ones (the filter), so no counter and no flow label of
- * the namespace can carry a note to the next guest. A Unix socket that is in flight in itself,
- * though, outlives its process until the kernel's collector comes. (The first line counts all of
- * them, whatever their family; the kernel's table of Unix sockets would take it ten times as long.)
- */
+/* A guest without network has Unix sockets only (seccomp), so no counter or flow label of the
+ * namespace can carry information to the next guest. But a Unix socket that was sent over itself
+ * outlives its process until the kernel's collector runs, so the namespace is checked. The first
+ * line counts the sockets of all families; reading the table of Unix sockets would take ten times
+ * as long. */
 static bool is_unused(int proc_self) {
     static const char none[] = "sockets: used 0\n";
     char text[sizeof none - 1];
@@ -62,7 +66,7 @@ static int enter_network(struct box *box, int proc_self) {
         if (box->netns_is_new || is_unused(proc_self))
             return 0;
         close(box->netns);
-        box->netns = -1; /* the engine gets the new one instead */
+        box->netns = -1; /* the engine receives the new namespace instead */
     }
     if (unshare(CLONE_NEWNET) < 0)
         return -errno;
@@ -89,9 +93,8 @@ static char *put_offset(char *at, const char *clock, int64_t ns) {
     return at;
 }
 
-/* The sandbox's uptime counts from its birth, to whole seconds; where processes are restored, their
- * clocks go on from where they stood. Children enter the new namespace; init itself stays outside.
- */
+/* The sandbox's uptime counts from its birth, in whole seconds. With restored processes, the clocks
+ * continue from the dump. Children enter the new time namespace; init stays outside. */
 static int start_clocks(struct box *box, int proc_self) {
     int64_t uptime_s = box->plan->flags & PLAN_VIRTUAL ? PLAN_VIRTUAL_UPTIME_S : 0;
     int64_t monotonic, boottime, now = clock_now_ns(), boot_now = clock_ns(CLOCK_BOOTTIME);
@@ -118,8 +121,8 @@ static int start_clocks(struct box *box, int proc_self) {
 static int build_ruleset(struct box *box, struct guest_fault *fault) {
     const struct plan *plan = box->plan;
     const struct plan_rule *rules = plan_items(plan, rules, struct plan_rule);
-    /* A kernel takes a structure longer than its own only where the rest is zero; one that is
-     * shorter, always. */
+    /* A kernel accepts a longer structure than its own only if the rest is zero, and always accepts
+     * a shorter one. */
     struct uapi_landlock_ruleset attributes = { plan->landlock_fs, plan->landlock_net,
         plan->landlock_scoped };
     size_t size = attributes.scoped ? 24 : attributes.handled_access_net ? 16 : 8;
@@ -144,8 +147,9 @@ static int build_ruleset(struct box *box, struct guest_fault *fault) {
     return 0;
 }
 
-/* What the kernel counts for a user over all his namespaces, so that one sandbox could use up all
- * others' and the caller's. A namespace may set itself less. */
+/* Limits of kernel objects that are counted per user over all namespaces. Without these, one
+ * sandbox could use up what other sandboxes and the caller need. A namespace can lower them for
+ * itself. */
 static int limit_user_counts(int proc_sys) {
     int user = proc_sys < 0 ? -1 : openat(proc_sys, "user", O_PATH | O_DIRECTORY | O_CLOEXEC);
 
@@ -162,8 +166,8 @@ static int enter_user_namespace(const struct box *box, int proc_self) {
     const struct plan *plan = box->plan;
     uint32_t outer_id = box->outer_id;
 
-    /* Leaving U0's root for another of its ids drops our rights there, and makes us undumpable,
-     * which would make /proc/self another's. */
+    /* Changing from U0's root to another id drops the rights there and makes the process
+     * undumpable, so that /proc/self would belong to another user. */
     int r = outer_id ? sys_setresgid(outer_id, outer_id, outer_id) : 0;
     if (r == 0 && outer_id)
         r = sys_setresuid(outer_id, outer_id, outer_id);
@@ -175,8 +179,8 @@ static int enter_user_namespace(const struct box *box, int proc_self) {
     return r < 0 ? r : limit_user_counts(box->proc_sys);
 }
 
-/* Paths count from the cgroups of the one who makes the namespace, and those above them name the
- * engine, or the caller's session. */
+/* Cgroup paths are relative to the cgroups of the namespace's creator. Higher paths would name the
+ * engine or the caller's session. */
 static int enter_cgroups(struct box *box) {
     int r = box_enter_cgroups(box);
 
@@ -207,7 +211,7 @@ static void report_ready(struct box *box) {
         close(box->disk);
 }
 
-/* With an image: the root that everything came from, which lies over the sandbox's own, goes. */
+/* With an image: detaches the old root, which lies above the sandbox's own. */
 static int leave_template(struct box *box) {
     if (box->template <0)
         return 0;
@@ -217,8 +221,8 @@ static int leave_template(struct box *box) {
     return close(box->template) < 0 ? -errno : 0;
 }
 
-/* What does not take the processes was done while they were captured; their clocks are known from
- * here on. */
+/* Rules that do not need the processes were loaded while those were dumped. From here on their
+ * clocks are known. */
 static int load_static_rules(struct box *box, int proc_self, struct guest_fault *fault) {
     int r = restore_load(box->image, box->progress, box->plan);
 
@@ -233,8 +237,7 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     const struct plan *plan = box->plan;
     int r, proc_self = openat(AT_FDCWD, "/proc/self",
                O_PATH | O_DIRECTORY | O_CLOEXEC); /* musl sets the flag once more after open() */
-    /* What the kernel makes for each sandbox alike need not be counted, piece by piece, as the
-     * sandbox's own. */
+    /* Kernel objects that each sandbox has need not be counted individually as the sandbox's. */
     bool is_counted_late = ops_begin_empty(plan) && !box->n_layers;
 
     umask(0);
@@ -272,7 +275,8 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     if (restore_is_tree() && (r = restore_keep_pids(box->proc_sys)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
     const bool has_bounds = sysv_ipc_bound_segments(plan, box->proc_sys);
-    box->io = openat(proc_self, "io", O_RDONLY | O_CLOEXEC); /* without it that is not known */
+    box->io =
+        openat(proc_self, "io", O_RDONLY | O_CLOEXEC); /* on failure that usage is not reported */
     r = enter_user_namespace(box, proc_self);
     close(proc_self);
     if (box->proc_sys >= 0)
@@ -280,8 +284,8 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_USER, 0, r);
     report_ready(box);
-    /* Forty calls, each of which the filter would look at. What is restored inherits the bounds,
-     * and gives up itself what rights it needs yet. */
+    /* This makes forty calls, and the filter would inspect each. Restored processes inherit the
+     * bounding set, and drop the rights that they still need themselves. */
     if ((r = box_drop_bounds()) < 0)
         return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
     if (!has_bounds && (r = sysv_ipc_refuse_segments()) < 0)
@@ -291,7 +295,7 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     const bool are_noted = restore_are_noted(box);
     if (plan->flags & PLAN_SECCOMP && !are_noted && (r = box_install_filter(plan)) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
-    /* Processes that are restored are in the session's domain from their birth. */
+    /* Restored processes are in the session's domain from their birth. */
     if (restore_is_tree() && (r = box_enter_domain(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
     if (box->image >= 0 && (r = restore_fill()) < 0)

@@ -2,9 +2,9 @@
 /*
  * Terminals: pairs from the sandbox's own devpts, whose masters go to the engine.
  *
- * The slave is opened through the master and by no name. What a new terminal is set to is the
- * kernel's default, as on a console, and that its input is UTF-8, so that erasing a character in
- * the kernel's line editing takes all its bytes.
+ * The slave is opened through the master and not by name. A new terminal has the kernel's default
+ * settings, like a console, and UTF-8 input, so that erasing a character in the kernel's line
+ * editing erases all its bytes.
  */
 #include <asm/termbits.h>
 #include <errno.h>
@@ -37,8 +37,8 @@ int terminal_open(uint64_t size, int *ret_master, int *ret_slave) {
     if (master < 0)
         return -errno;
     int r = ioctl(master, TIOCSPTLCK, &unlock) < 0 ? -errno : 0;
-    /* O_CLOEXEC would stay with what is opened so, and fdinfo would tell of it for each descriptor.
-     */
+    /* O_CLOEXEC would stay in the flags of the opened file, and fdinfo would show it for each
+     * descriptor. */
     if (r == 0 && ((slave = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY)) < 0 ||
                       fcntl(slave, F_SETFD, FD_CLOEXEC) < 0))
         r = -errno;

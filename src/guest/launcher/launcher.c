@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The launcher: holds a plan's template and clones sandboxes from it.
+ * The launcher: holds the template of a profile and clones sandboxes from it.
  *
- * As an ordinary user it makes its user namespace U0 first and builds the template inside. As root
- * it builds the template as root, where it can reach whatever the caller can, and only then enters
- * a U0 that maps none of the host's own ids; the copy of the mount namespace that it takes along is
- * locked against U0. Sandboxes are cloned with CLONE_PARENT: their parent is the engine, which
- * holds them by pidfd.
+ * For an ordinary user it first makes the user namespace U0 and builds the template inside. As root
+ * it builds the template with root's rights, where it reaches all files that the caller can reach,
+ * and then enters a U0 that maps none of the host's own ids. The copy of the mount namespace that
+ * it takes along is locked against U0. Sandboxes are cloned with CLONE_PARENT: their parent is the
+ * engine, which holds them by pidfd.
  *
- * The engine gets a descriptor of U0 with TEMPLATE_READY. A launcher that replaces one that was
- * killed gets it with its plan and enters that U0 instead of making one: the files of living
- * sandboxes are file systems of U0, and with ids of its range.
+ * The engine gets a descriptor of U0 with TEMPLATE_READY. A launcher that replaces a killed one
+ * gets it with its plan, and enters that U0 and does not make one: the files of existing sandboxes
+ * are in file systems of U0, with ids of its range.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -42,25 +42,26 @@
 #include "guest/template/template.h"
 #include "sys/syscalls.h"
 
-/* Somewhere that exists on any host, to mount the new root over for the moment until pivot_root;
- * and where the host's root is then, until the template is built. */
+/* A directory that exists on any host, over which the new root is mounted until pivot_root; and the
+ * place of the host's root until the template is built. */
 #define STAGE "/tmp"
 #define HOST ".rollbox-host"
-#define NICE_ZERO 20         /* the kernel's word for it; one above is more */
+#define NICE_ZERO 20         /* the kernel's priority value for nice 0; a higher one is nicer */
 #define TIMER_SLACK_NS 50000 /* the kernel's default */
 
 static int static_rules[GUEST_MAX_RULES];
 
-static int user_namespace = -1; /* U0: given with the plan, or made here, until the engine has it */
+static int user_namespace =
+    -1; /* U0: given with the plan, or made here, until the engine has received it */
 
-/* Waits for the plan: the engine starts a launcher while the policy is still being compiled. */
+/* Waits for the plan: the engine starts a launcher while it still compiles the policy. */
 static int receive_plan(const struct plan **ret_plan) {
     static struct wire_message message;
     struct stat st;
 
     int r = wire_receive(GUEST_LAUNCHER_SOCKET, &message);
     if (r == 0)
-        _exit(0); /* the engine is gone, or had no use for us */
+        _exit(0); /* the engine is gone, or does not need this launcher */
     if (r < 0)
         return r;
     int fd = wire_take_fd(&message, 0);
@@ -100,14 +101,14 @@ static int make_id_range(struct guest_fault *fault) {
     return 0;
 }
 
-/* Leaves the host's root behind for good: another user namespace, no groups, ids of the range. */
+/* Leaves the host's root for good: another user namespace, no groups, ids of the range. */
 static int enter_id_range(struct guest_fault *fault) {
     if (setgroups(0, NULL) < 0 || setns(id_range, CLONE_NEWUSER) < 0)
         return guest_fault(fault, GUEST_STAGE_MAP, 2, -errno);
     user_namespace = id_range;
     id_range = -1;
-    /* A change of ids makes undumpable, so that /proc/self is another's, and undoes the death
-     * signal. */
+    /* A change of ids makes the process undumpable, so that its /proc/self belongs to another user,
+     * and clears the death signal. */
     if (setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0 ||
         prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
         return guest_fault(fault, GUEST_STAGE_MAP, 3, -errno);
@@ -116,14 +117,14 @@ static int enter_id_range(struct guest_fault *fault) {
     return 0;
 }
 
-/* The part that needs no plan, so that it is done while the plan is awaited. */
+/* The part of the set-up that does not need the plan, done before it arrives. */
 static int enter_namespaces(bool as_root, struct guest_fault *fault) {
     bool makes_user = !as_root && user_namespace < 0;
     int flags = CLONE_NEWNS | CLONE_NEWUTS | (makes_user ? CLONE_NEWUSER : 0);
     uid_t uid = getuid();
     gid_t gid = getgid();
 
-    /* Its owner has every capability in it. */
+    /* The namespace's owner has every capability in it. */
     if (!as_root && user_namespace >= 0 && setns(user_namespace, CLONE_NEWUSER) < 0)
         return guest_fault(fault, GUEST_STAGE_MAP, 4, -errno);
     if (unshare(flags) < 0)
@@ -150,7 +151,7 @@ static int set_names(const struct plan *plan, struct guest_fault *fault) {
     return setdomainname("", 0) < 0 ? guest_fault(fault, GUEST_STAGE_UNSHARE, 3, -errno) : 0;
 }
 
-/* An empty root, with the host's in it. */
+/* An empty root, which contains the host's. */
 static int enter_root(struct guest_fault *fault) {
     umask(0);
     if (mount("rollbox", STAGE, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=16m") < 0)
@@ -196,19 +197,20 @@ static int open_rules(const struct plan *plan, struct guest_fault *fault) {
     return 0;
 }
 
-/* A network namespace takes the kernel longer than anything else in a sandbox, so the first one is
- * made ahead of need, by a child in our memory, with our descriptors, on another processor if there
- * is one. It belongs to U0 as all of them do. */
+/* Of all parts of a sandbox, a network namespace takes the kernel longest, so the first one is made
+ * ahead of need. A child that shares the launcher's memory and descriptors makes it, on another
+ * processor if there is one. It belongs to U0, like all others. */
 static int first_netns = -1;
 static int netns_proc = -1,
-           netns_pidfd = -1; /* while it is being made: /proc, which we leave; the child */
+           netns_pidfd =
+               -1; /* while it is being made: /proc, which the launcher leaves; the child */
 static pid_t netns_maker;
 
 static int open_netns(void *unused) {
     struct open_how how = { .flags = O_RDONLY | O_CLOEXEC };
 
     (void)unused;
-    /* errno is that of the launcher, which works on: nothing here may touch it. */
+    /* The child shares the launcher's errno, so it makes raw system calls only. */
     if ((id_range < 0 || sys_setns(id_range, CLONE_NEWUSER) == 0) && sys_unshare(CLONE_NEWNET) == 0)
         first_netns = sys_openat2(netns_proc, "self/ns/net", &how);
     _exit(0);
@@ -234,7 +236,7 @@ static void await_first_netns(void) {
     netns_proc = -1;
 }
 
-/* Until the plan is there; whoever waits for long has reaped the child. */
+/* Waits for the plan, and collects the child meanwhile. */
 static void await_plan(void) {
     struct pollfd events[2] = { { GUEST_LAUNCHER_SOCKET, POLLIN, 0 }, { netns_pidfd, POLLIN, 0 } };
 
@@ -262,8 +264,8 @@ static int build_template(const struct plan *plan, bool in_namespaces, struct gu
     return r < 0 ? r : open_rules(plan, fault);
 }
 
-/* What the request says of this sandbox alone: the guest's id in U0, the CPUs that it and all its
- * children keep to, the size of its files. */
+/* Takes the fields of the request that concern this sandbox alone: the guest's id in U0, the
+ * processors, the size of its files, and so on. */
 static int take_fields(const struct wire_message *message, struct box *box) {
     struct wire_field field;
     size_t position = 0;
@@ -309,19 +311,19 @@ static bool takes_first_netns(const struct plan *plan) {
     return first_netns >= 0 && plan->flags & PLAN_NET_OWN && !(plan->flags & PLAN_NET_LOOPBACK);
 }
 
-/* Where the directory of a cgroup is among the descriptors of a request, if there is one; what is
+/* The index of the cgroup directory among the descriptors of a request, if there is one. An image
  * to be loaded follows. */
 static size_t cgroup_place(const struct wire_message *message) {
     return 1 + !!(message->header.flags & GUEST_CREATE_NETNS);
 }
 
-/* And where the user namespace for its files is. */
+/* The index of the user namespace for its files. */
 static size_t map_place(const struct wire_message *message) {
     return cgroup_place(message) + !!(message->header.flags & GUEST_CREATE_CGROUP);
 }
 
-/* Where the layers are among them, and how many; the files of cgroups follow. False if they cannot
- * all be there. */
+/* The index and number of the layers; the files of cgroups follow. False if there are too few
+ * descriptors. */
 static bool find_layers(const struct wire_message *message, size_t *ret_first, size_t *ret_n) {
     *ret_first = map_place(message) + !!(message->header.flags & GUEST_CREATE_HAS_MAP) +
                  (message->header.flags & GUEST_CREATE_LOADS ? 2 : 0);
@@ -375,7 +377,7 @@ _Noreturn static void become_box(
     if (message->header.flags & GUEST_CREATE_MAPS && file_ids < 0)
         box.outer_id = plan->outer_uid;
     if (message->header.flags & GUEST_CREATE_HAS_MAP && file_ids >= 0)
-        (void)wire_take_fd(message, map_place(message)); /* it is the box' */
+        (void)wire_take_fd(message, map_place(message)); /* the box owns it */
     if (r < 0)
         guest_fault(&fault, GUEST_STAGE_CGROUP, 0, r);
     else if (plan->flags & PLAN_PROCESS)
@@ -394,7 +396,7 @@ _Noreturn static void become_box(
     for (uint32_t i = 0; i < plan->rules.n && !(plan->flags & PLAN_PROCESS); i++)
         if (static_rules[i] >= 0)
             close(static_rules[i]);
-    init_run(&box, message); /* whose pages are there already */
+    init_run(&box, message); /* the pages are already there */
 }
 
 static uint64_t guest_id(const struct wire_message *message) {
@@ -408,8 +410,8 @@ static uint64_t guest_id(const struct wire_message *message) {
     return id;
 }
 
-/* The user namespace for the sandbox's files: the engine's, or a new one. -1: they need none, or
- * none is to be had, and the sandbox runs under the plan's id. */
+/* The user namespace for the sandbox's files: the engine's, or a new one. -1: the files need none,
+ * or it cannot be made, and the sandbox runs with the plan's id. */
 static int take_file_ids(
     const struct plan *plan, const struct wire_message *message, bool *ret_is_new) {
     uint64_t id = guest_id(message);
@@ -475,7 +477,7 @@ static void create_box(const struct plan *plan, struct wire_message *message) {
         close(file_ids);
 }
 
-/* Merges the layers of a request, in a process of its own, which as a sandbox's init has the engine
+/* Merges the layers of a request, in a separate process. Like a sandbox's init, it has the engine
  * as its parent. */
 static void serve_copy(const struct plan *plan, struct wire_message *message) {
     struct guest_record record = {
@@ -505,8 +507,8 @@ static void serve_copy(const struct plan *plan, struct wire_message *message) {
     _exit(r < 0);
 }
 
-/* Descriptors of the message from the first one on: the image, and who tells how far it is written,
- * if it is not. */
+/* Descriptors of the message, from the first one on: the image, and the socket of its progress, if
+ * it is incomplete. */
 static void load_image(const struct plan *plan, const struct wire_message *message, size_t first) {
     struct guest_record record = {
         .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial, .value = (uint64_t)getpid()
@@ -522,7 +524,7 @@ static void load_image(const struct plan *plan, const struct wire_message *messa
     record.error = -r;
     record_send(GUEST_LAUNCHER_SOCKET, &record, NULL, 0);
     if (record.error)
-        _exit(1); /* what it has of the image is in nobody's way then */
+        _exit(1); /* its part of the image is freed then */
 }
 
 static void make_image_fs(const struct wire_message *message) {
@@ -539,8 +541,8 @@ static void make_image_fs(const struct wire_message *message) {
 
 static void serve_requests(const struct plan *plan);
 
-/* A copy of this launcher, the engine's child as it is, with everything that it has but its socket
- * and the network namespace that it made ahead of need. */
+/* Starts a copy of this launcher, as a child of the engine. It inherits everything except the
+ * socket and the network namespace that was made ahead of need. */
 static void start_zygote(const struct plan *plan, struct wire_message *message) {
     struct guest_record failed = {
         .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial, .error = EBADMSG
@@ -602,34 +604,33 @@ int main(int argc, char **argv) {
     struct rlimit limit;
     sigset_t all;
 
-    /* As root: the first of the host's ids that our user namespace will have. */
+    /* As root: the first host id of the launcher's user namespace. */
     if (argc != 3)
         return 2;
     idmap_base = (uint32_t)strtoul(argv[1], NULL, 10);
     const char when = argv[2][0];
-    /* /proc/1/cmdline: no business of guests', and not the same from run to run. */
+    /* Clears /proc/1/cmdline: guests should not see it, and it differs between runs. */
     for (int i = 1; i < argc; i++)
         memset(argv[i], 0, strlen(argv[i]));
-    /* Ends with the engine, whatever happens; nobody's terminal signals concern us. */
+    /* It ends with the engine in any case, and ignores signals from terminals. */
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     prctl(PR_SET_NAME, "rollbox-launch", 0, 0, 0);
-    /* What the engine, or who started it, left us as a soft limit is nothing to hold init to. */
+    /* Soft limits of the engine, or of its caller, must not restrict init. */
     for (size_t i = 0; i < sizeof raised / sizeof raised[0]; i++)
         if (getrlimit(raised[i], &limit) == 0)
             (void)setrlimit(raised[i], &(struct rlimit){ limit.rlim_max, limit.rlim_max });
-    /* Nor are the ways in which we are run something for guests to have: real-time priority would
-     * be theirs. */
+    /* Nor may guests inherit scheduling attributes: real-time priority would be theirs. */
     (void)sys_call3(__NR_sched_setscheduler, 0, SCHED_OTHER, &(const int){ 0 });
     (void)prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0);
     if (sys_call2(__NR_getpriority, PRIO_PROCESS, 0) > NICE_ZERO)
         (void)sys_call3(__NR_setpriority, PRIO_PROCESS, 0, 0);
     (void)sys_call3(__NR_ioprio_set, 1 /* IOPRIO_WHO_PROCESS */, 0, 0);
-    /* Where the host runs out of memory, it is the guests that go first; they inherit this. Raising
-     * it takes no right. */
+    /* If the host runs out of memory, guests are killed first; they inherit this. Raising the value
+     * needs no right. */
     (void)guest_write(AT_FDCWD, "/proc/self/oom_score_adj", "1000");
-    bool early = when != 'l'; /* for a plan with namespaces, by "root" or another */
+    bool early = when != 'l'; /* for a plan with namespaces, started by "root" or another user */
     int early_error = early ? enter_namespaces(when == 'r', &fault) : 0;
     if (early && early_error == 0) {
         make_first_netns();
@@ -646,9 +647,9 @@ int main(int argc, char **argv) {
     ready.value = ops_others;
     record_send(GUEST_LAUNCHER_SOCKET, &ready, &user_namespace, user_namespace >= 0);
     if (user_namespace >= 0)
-        close(user_namespace); /* before any sandbox is cloned: none is to have it */
+        close(user_namespace); /* before any sandbox is cloned, because none may inherit it */
     determinism_prepare(plan);
-    (void)clock_now_ns(); /* musl looks for the kernel's function at the first time, and every
-                             sandbox would anew */
+    (void)clock_now_ns(); /* musl looks up the kernel's function on first use, and every sandbox
+                             would do so again */
     serve_requests(plan);
 }

@@ -1,30 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies of layers: what several make together, as one.
+ * Merging layers: copying the combined content of several layers into one.
  *
- * A layer's parts are trees in the format of an overlay's upper directory: a device 0:0 says that a
- * name is gone, and user.overlay.opaque that nothing below a directory counts. The lowest layer is
- * copied into a new tmpfs; each further one is laid over that as the kernel would show it, but for
- * what lies below all of them, which is not known here. So names that are gone stay in the copy as
- * such. Where the kernel has only one layer of a directory it shows such names when it lists it,
- * unless the directory has an "origin", that is, comes from a merge; so these get one.
+ * The parts of a layer are trees in the format of an overlay's upper directory. A device 0:0, a
+ * whiteout, means that the name is deleted, and user.overlay.opaque that nothing below a directory
+ * is visible. The lowest layer is copied into a new tmpfs, and each further one over that, as the
+ * kernel would show it. The files below all layers are unknown here, so whiteouts stay in the copy.
+ * If a directory exists in one layer only, the kernel shows its whiteouts in listings, unless the
+ * directory has an "origin", which marks a merged directory; so these directories get one.
  *
- * What is read is a guest's work, of any depth and width, and may belong to a sandbox that stands
- * still but lives. Nothing is written to it and no link in it followed. The walk keeps few
- * directories open: those further up are found again as "..". Memory is a small record for each
- * level.
+ * The source is a guest's work, of any depth and width, and may belong to a sandbox that is paused
+ * but still in use. Nothing is written to it, and no link in it is followed. The walk keeps few
+ * directories open: ancestors are found again as "..". Each level takes a small record of memory.
  *
- * Most of the time goes into making many small files, so a second process helps with those of a
- * large directory. It shares the descriptors, and the directory's entries in shared memory, of
- * which each takes the next one until there are none.
+ * Most of the time is spent on creating many small files, so a second process helps in a large
+ * directory. The two share the descriptors, and the list of entries in shared memory, from which
+ * each takes the next one.
  *
- * Hard links are kept with the help of a directory in the copy, in which each such file has a
- * second name: the number that it has in its layer.
+ * Hard links are recreated with the help of a directory in the copy, in which each such file has a
+ * second name: its number in its layer.
  *
- * Files that processes have open keep their inode numbers where that can be (base/inode_numbers.h):
- * they are told of by name and number, and lists of the layers are handed on.
+ * Files that processes have open keep their inode numbers where possible (base/inode_numbers.h):
+ * they are given by name and number, and lists in the layers are passed on.
  *
- * Not copied: access lists of FIFOs, and what only the host's root could have set.
+ * Not copied: access control lists of FIFOs, and attributes that only the host's root can set.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -54,20 +53,20 @@
 #include "sys/syscalls.h"
 
 #define OVERLAY "user.overlay."
-#define ESCAPED OVERLAY "overlay." /* an overlay's name for the guest's own "user.overlay.*" */
+#define ESCAPED OVERLAY "overlay." /* the overlay's name for the guest's own "user.overlay.*" */
 #define OPAQUE OVERLAY "opaque"
 #define ORIGIN OVERLAY "origin"
-#define LINKS "links"          /* beside the parts, while a layer is copied */
-#define OPEN_LEVELS 48         /* of each tree */
-#define WHOLE 262144u          /* up to here a file is read and written in one go */
-#define WORTH_HELP 64          /* regular files at once */
-#define MAX_FILES (65536 / 24) /* in what one call lists */
+#define LINKS "links"          /* beside the parts, during the copy */
+#define OPEN_LEVELS 48         /* in each tree */
+#define WHOLE 262144u          /* files up to this size are read and written at once */
+#define WORTH_HELP 64          /* regular files in a listing */
+#define MAX_FILES (65536 / 24) /* in the result of one call */
 #define UPPER_DEPTH                                                                                \
-    (1u << 20) /* of what is copied to a disk, whose number of entries nobody knows before */
-#define NO_SECURE_FIXUP                                                                            \
-    4 /* SECBIT_NO_SETUID_FIXUP: a change of the id for files takes no right away */
+    (1u << 20) /* for a copy on a disk, where the number of entries is not known before */
+/* SECBIT_NO_SETUID_FIXUP: a change of the id for files drops no rights. */
+#define NO_SECURE_FIXUP 4
 
-/* What getdents64(2) fills in; C libraries disagree on its name. */
+/* The output of getdents64(2); C libraries disagree on its name. */
 struct entry {
     uint64_t inode;
     int64_t offset; /* of the next one */
@@ -76,47 +75,47 @@ struct entry {
     char name[];
 };
 
-/* A directory on the way down. */
+/* A directory on the path of the walk. */
 struct level {
     int from, to; /* -1: closed for now */
     uint64_t from_inode, to_inode;
-    int64_t next; /* where the search for directories in it goes on */
-    bool listed;  /* all else in it has been copied */
+    int64_t next; /* position in the search for subdirectories */
+    bool listed;  /* all other entries have been copied */
     bool has_directories;
-    bool fresh; /* nothing is in the copy of it but from this layer */
+    bool fresh; /* the copy has entries of this layer only */
     bool opaque;
-    bool hides;     /* nothing that is below all layers shows in it */
-    bool whiteouts; /* the copy has some */
+    bool hides;     /* it hides everything below all layers */
+    bool whiteouts; /* the copy has whiteouts here */
     uint32_t name;  /* inode_numbers_name() */
 };
 
-/* What both processes work on: the regular files that one call has listed. */
+/* Shared by both processes: the regular files of one listing. */
 struct crew {
-    _Atomic uint64_t ticket; /* round << 32 | how many << 16 | the next */
-    _Atomic uint32_t done;   /* by the helper, of all rounds */
-    _Atomic uint32_t calls;  /* changes to wake the helper */
+    _Atomic uint64_t ticket; /* round << 32 | number << 16 | next index */
+    _Atomic uint32_t done;   /* entries that the helper has handled, in all rounds */
+    _Atomic uint32_t calls;  /* changes in order to wake the helper */
     atomic_bool sleeps, stop;
-    atomic_bool awaited; /* `done` is */
+    atomic_bool awaited; /* somebody waits for `done` */
     _Atomic int error;
     int from, to;
     uint32_t name;
     bool fresh;
     struct inode_numbers kept; /* in the layer that is being copied */
-    uint32_t files[MAX_FILES]; /* where their names are */
-    bool left[MAX_FILES];      /* not for the helper */
+    uint32_t files[MAX_FILES]; /* offsets of their names */
+    bool left[MAX_FILES];      /* entries that the helper must leave */
     _Alignas(struct entry) char entries[65536];
 };
 
 struct walk {
     struct crew *crew;
-    pid_t helper;    /* 0: none yet; -1: none is to be had */
-    uint32_t n_done; /* by it before this round */
+    pid_t helper;    /* 0: none yet; -1: it could not be started */
+    uint32_t n_done; /* its entries before this round */
     struct level *levels;
     size_t n_levels;
-    size_t first_open;                   /* of the levels; the top is always */
+    size_t first_open;                   /* lowest open level; the top is always open */
     int top, links;                      /* of the copy; links: -1 until needed */
-    uint32_t id;                         /* whose new files are */
-    const struct inode_numbers *numbers; /* to be kept */
+    uint32_t id;                         /* owner of new files */
+    const struct inode_numbers *numbers; /* to be preserved */
 };
 
 /* ---- attributes ---- */
@@ -125,18 +124,18 @@ static bool has_prefix(const char *text, const char *with) {
     return strncmp(text, with, strlen(with)) == 0;
 }
 
-/* The guest's attributes: not those that the overlay has set for itself, nor what only the host's
- * root could set. */
+/* The guest's attributes, without those that the overlay has set for itself, and those that only
+ * the host's root can set. */
 static bool is_wanted(const char *name) {
     return has_prefix(name, "user.") ? !has_prefix(name, OVERLAY) || has_prefix(name, ESCAPED)
                                      : has_prefix(name, "system.posix_acl_");
 }
 
-/* The kernel's limits; nobody is called from within a loop over these. */
+/* Buffers of the kernel's maximum size; loops over them call nothing that uses them. */
 static char names[65536], value[65536];
 
-/* Most files have none, which is known without the room that the kernel takes for itself before it
- * fills ours. */
+/* Most files have no attributes. Asking for the length first finds that out without the kernel
+ * allocating a buffer. */
 static ssize_t list_names(int fd) {
     ssize_t length = flistxattr(fd, NULL, 0);
 
@@ -205,7 +204,7 @@ static int copy_range(int from, int to, off_t at, off_t end) {
     return 0;
 }
 
-/* Only where there are data, so that holes stay holes. */
+/* Copies only data, so that holes stay holes. */
 static int copy_content(int from, int to, const struct stat *st) {
     static char bytes[WHOLE];
     off_t end = st->st_size, at = 0;
@@ -238,7 +237,7 @@ static int remove_at(int directory, const char *name) {
     return r == 0 && unlinkat(directory, name, AT_REMOVEDIR) < 0 ? -errno : r;
 }
 
-/* The empty file for a copy. *ret_is_new: with the mode. */
+/* Creates the empty file of a copy. *ret_is_new: with its final mode. */
 static int create_regular(const struct walk *w, const struct level *l, const char *name,
     const struct stat *st, bool *ret_is_new) {
     uint64_t number = inode_numbers_wanted(w->numbers, &w->crew->kept, l->name, name, st);
@@ -255,7 +254,7 @@ static int create_regular(const struct walk *w, const struct level *l, const cha
     return to < 0 ? -errno : to;
 }
 
-/* What comes in place of a file may be the same one, as a layer further up has it. */
+/* A file that replaces another may be the same one, copied from a higher layer. */
 static void spare_number(const struct walk *w, int directory, const char *name) {
     struct stat st;
 
@@ -277,8 +276,9 @@ static int copy_regular(const struct walk *w, const struct level *l, int from, c
     if (to < 0)
         return to;
     int r = copy_content(from, to, st);
-    bool other = !is_new || st->st_uid != w->id ||
-                 st->st_gid != w->id; /* one that waits may have been another's, in a layer below */
+    bool other =
+        !is_new || st->st_uid != w->id ||
+        st->st_gid != w->id; /* an existing one may belong to another id, in a lower layer */
     if (r == 0 && other && fchown(to, st->st_uid, st->st_gid) < 0)
         r = -errno;
     if (r == 0 && (st->st_mode & 07000 || !is_new) && fchmod(to, st->st_mode & 07777) < 0)
@@ -348,7 +348,7 @@ static int forget_links(struct walk *w) {
 
 /* ---- the tree ---- */
 
-/* 1: it has more than one name, which `alone` are not copied. */
+/* 1: the file has several names; with `alone` it is not copied then. */
 static int copy_one(
     struct walk *w, struct level *l, const char *name, unsigned char type, bool alone) {
     char known[24];
@@ -361,7 +361,7 @@ static int copy_one(
     if ((from >= 0 ? fstat(from, &st) : fstatat(l->from, name, &st, AT_SYMLINK_NOFOLLOW)) < 0)
         r = -errno;
     else if ((type == DT_REG) != S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
-        r = -ESTALE; /* somebody lives in it after all */
+        r = -ESTALE; /* the sandbox is in use after all */
     else if (alone && st.st_nlink > 1)
         r = 1;
     if (r == 0 && !l->fresh) {
@@ -390,7 +390,7 @@ static int copy_one(
 
 /* ---- two at once ---- */
 
-/* The next file of the round; -1: there is none. */
+/* The next file of the round; -1: none. */
 static int take_file(struct crew *crew) {
     uint64_t ticket = atomic_load(&crew->ticket);
 
@@ -460,12 +460,12 @@ static void start_helper(struct walk *w) {
     w->helper = pid < 0 ? -1 : pid;
 }
 
-/* The helper is at work on something of this round until it has said that it is done. */
+/* The helper works on an entry of this round until it has counted it as done. */
 static int await_helper(struct walk *w, uint32_t done) {
     uint32_t now;
     int r = 0;
 
-    /* Either it sees this, or we see what it has done. */
+    /* Either the helper sees this flag, or this process sees the helper's count. */
     atomic_store(&w->crew->awaited, true);
     while (r == 0 && (now = atomic_load(&w->crew->done)) != done) {
         if (waitpid(w->helper, NULL, WNOHANG) == w->helper) {
@@ -479,7 +479,7 @@ static int await_helper(struct walk *w, uint32_t done) {
     return r < 0 ? r : atomic_load(&w->crew->error);
 }
 
-/* Its end is waited for when nobody waits for us any more. */
+/* Its end is collected when nobody waits for this process any more. */
 static pid_t stopped = -1;
 
 static void stop_helper(struct walk *w) {
@@ -495,7 +495,7 @@ void copy_end(void) {
         waitpid(stopped, NULL, 0);
 }
 
-/* The regular files of a round. */
+/* Copies the regular files of a round. */
 static int copy_round(struct walk *w, struct level *l, size_t n) {
     struct crew *crew = w->crew;
     size_t by_us = 0;
@@ -516,7 +516,7 @@ static int copy_round(struct walk *w, struct level *l, size_t n) {
         r = copy_file_of(w, l, i, false);
         by_us++;
     }
-    /* After a failure nobody is to begin with the others. */
+    /* After a failure, the remaining entries are taken and dropped. */
     while (r < 0 && take_file(crew) >= 0)
         by_us++;
     w->n_done += (uint32_t)(n - by_us);
@@ -536,7 +536,7 @@ static bool is_dot(const char *name) {
     return name[0] == '.' && (!name[1] || (name[1] == '.' && !name[2]));
 }
 
-/* All but the directories in a directory. At the top only the parts count. */
+/* Copies all entries of a directory except subdirectories. At the top only the parts count. */
 static int copy_files(struct walk *w, struct level *l) {
     struct crew *crew = w->crew;
     bool top = l == w->levels;
@@ -567,7 +567,7 @@ static int copy_files(struct walk *w, struct level *l) {
     return r < 0 ? r : n < 0 ? (int)n : 0;
 }
 
-/* The next directory in a directory. 1: ret_name is filled; 0: there is none. */
+/* Finds the next subdirectory. 1: ret_name is filled; 0: there is none. */
 static int next_directory(const struct walk *w, struct level *l, char ret_name[256]) {
     _Alignas(struct entry) char entries[1024];
     long n;
@@ -597,7 +597,8 @@ static int open_directory(int at, const char *name) {
     return fd < 0 ? -errno : fd;
 }
 
-/* The directory of the copy for one of the layer, in place of whatever lies there. */
+/* Creates the directory of the copy for one of the layer, and replaces anything else at its
+ * place. */
 static int make_directory(const struct level *parent, struct level *l, const char *name) {
     struct stat st;
     int r = 0;
@@ -618,8 +619,7 @@ static int make_directory(const struct level *parent, struct level *l, const cha
     l->to_inode = st.st_ino;
     if (l->fresh)
         return 0;
-    /* Until it gets those of the layer's, it must have no attributes that what is made in it would
-     * inherit. */
+    /* Until it gets the layer's attributes, it must have none that new entries would inherit. */
     if (fchmod(l->to, 0700) < 0 || (r = remove_xattrs(l->to)) < 0)
         return r < 0 ? r : -errno;
     if (l->opaque) {
@@ -643,7 +643,7 @@ static int enter_directory(struct walk *w, size_t depth, const char *name) {
     struct stat st;
 
     if (depth == w->n_levels)
-        return -ENOSPC; /* deeper than the copy may have directories */
+        return -ENOSPC; /* deeper than the copy supports */
     *l = (struct level){ .from = open_directory(parent->from, name),
         .to = -1,
         .name = depth > 1 ? inode_numbers_name(name, strlen(name)) : 0 };
@@ -727,7 +727,7 @@ static int new_tmpfs(uint64_t bytes, uint64_t entries) {
     return guest_new_tmpfs(&options);
 }
 
-/* New files are the guest's from the start: one call less for each. */
+/* Creates new files as the guest from the start, which saves a call for each. */
 static int create_as(uint32_t id) {
     if (id && prctl(PR_SET_SECUREBITS, NO_SECURE_FIXUP, 0, 0, 0) < 0)
         return -errno;
@@ -736,7 +736,7 @@ static int create_as(uint32_t id) {
     return 0;
 }
 
-/* Of who has processes in the topmost layer, and what the layers have kept for others. */
+/* Inode numbers to preserve: of files open in the topmost layer, and lists kept in the layers. */
 static void gather_numbers(
     const int *layers, size_t n, const struct box *to, struct inode_numbers *numbers) {
     inode_numbers_add_all(numbers, to->numbers, to->inode_numbers_length);
@@ -752,8 +752,8 @@ static void gather_numbers(
 
 int copy_layers(const int *layers, size_t n, uint32_t id, const struct box *to, uint64_t *ret_bytes,
     uint64_t *ret_entries) {
-    /* Besides the entries there may be a second name for half of them, and attributes take up room
-     * of inodes, too. A copy is never written to, so a limit that is too large harms nobody. */
+    /* In addition to the entries, half of them may have a second name, and attributes use inodes,
+     * too. A copy is never written to, so a larger limit does no harm. */
     uint64_t inodes = to->entries * 2 + 64;
     static struct inode_numbers numbers;
     struct walk w = { .n_levels = to->upper ? UPPER_DEPTH : to->entries + 2,
@@ -794,9 +794,9 @@ int copy_layers(const int *layers, size_t n, uint32_t id, const struct box *to, 
         r = -errno;
     if (r < 0)
         return r;
-    inode_numbers_save(&numbers, w.top); /* after the count: it is nothing of the guest's */
+    inode_numbers_save(&numbers, w.top); /* after the count, because it is not the guest's */
     if (to->upper)
-        return copy; /* it is a file system of others', too */
+        return copy; /* it is a shared file system */
     *ret_bytes = (uint64_t)(used.f_blocks - used.f_bfree) * (uint64_t)used.f_bsize;
     *ret_entries = (uint64_t)(used.f_files - used.f_ffree);
     return copy;

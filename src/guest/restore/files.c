@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The open files of an image, each made once, in init: it has the guest's ids, root, Landlock
- * domain and filter, so what it opens by a guest's paths the guest could open. */
+/* The open files of an image. Init creates each once. Init has the guest's ids, root, Landlock
+ * domain and filter, so it can open only paths that the guest could open. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -26,7 +26,7 @@
 #    define WATCH_MASK (IN_ALL_EVENTS | IN_ONESHOT | IN_EXCL_UNLINK)
 #    define SET_TICKS 0x40085400u /* TFD_IOC_SET_TICKS */
 #    define OWN_FDS "/proc/self/fd/"
-#    define OWN_PATH 32 /* with a number behind that */
+#    define OWN_PATH 32 /* followed by a number */
 #    define NAMELESS_MODE 0600u
 #    define BUFFER_LOCK 72     /* SO_BUF_LOCK */
 #    define SET_PIPE_SIZE 1031 /* F_SETPIPE_SZ */
@@ -49,9 +49,9 @@ static int set_mode(const struct image_file *file, uint32_t mode) {
     return (int)sys_call3(__NR_fchmodat, AT_FDCWD, restored_text(file->path), mode & 07777);
 }
 
-/* What its owner opened and then closed to itself, its owner can open to itself again, for a
- * moment. The mode is the one that it has now: of a file that is the host's, too, somebody else may
- * have changed it since. */
+/* A file may have a mode that no longer lets its owner open it. The owner can change that for a
+ * moment. Afterwards the file gets its present mode again, which another user may have changed
+ * since if the file is the host's. */
 static int open_as_it_was(const struct image_file *file, int flags) {
     int fd = open(restored_text(file->path), flags), r = fd < 0 ? -errno : 0;
     struct stat st;
@@ -71,7 +71,7 @@ static int open_as_it_was(const struct image_file *file, int flags) {
 
 static int open_path(const struct image_file *file) {
     struct stat st;
-    /* A FIFO has another end, if only for a moment. */
+    /* Opens the other end of a FIFO for a moment. */
     int other = S_ISFIFO(file->mode) ? open(restored_text(file->path),
                                            O_RDWR | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
                                      : -1;
@@ -93,7 +93,7 @@ static int open_path(const struct image_file *file) {
     if ((S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) &&
         lseek(fd, (off_t)file->offset, SEEK_SET) < 0)
         return fail_file(fd, -errno);
-    /* Opened without waiting, whatever it was. */
+    /* Opened with O_NONBLOCK, so the flags are set now. */
     return fcntl(fd, F_SETFL, file->flags & SETTABLE) < 0 ? fail_file(fd, -errno) : fd;
 }
 
@@ -132,8 +132,8 @@ static int give_mode(int fd, uint32_t mode) {
                                                   : (int)sys_call2(__NR_fchmod, fd, mode & 07777);
 }
 
-/* F_SEAL_FUTURE_WRITE lets those write who mapped it before, and so comes when they have;
- * F_SEAL_WRITE would find who maps it now to read as one who may write. */
+/* F_SEAL_FUTURE_WRITE allows existing writable mappings, so it is added after those are made.
+ * F_SEAL_WRITE would refuse while such mappings exist. */
 static uint64_t late_seals(const struct image_file *file) {
     return file->kind == IMAGE_FILE_MEMORY &&
                    (file->seals & (SEAL_WRITE | SEAL_FUTURE_WRITE)) == SEAL_FUTURE_WRITE
@@ -141,7 +141,7 @@ static uint64_t late_seals(const struct image_file *file) {
                : 0;
 }
 
-/* A file that is there in place of a memory file has none. */
+/* The memory file may have been replaced by an ordinary file, which has no seals. */
 static int add_seals(int fd, uint64_t seals) {
     return seals && fcntl(fd, ADD_SEALS, (int)seals) < 0 && errno != EINVAL ? -errno : 0;
 }
@@ -157,8 +157,8 @@ int restore_seal(const int *fds, uint32_t *ret_file) {
     return r;
 }
 
-/* Its mode and seals come later, so it is not to have those that the host has for all by default
- * (vm.memfd_noexec); where it has them for all without exception, there is no other. */
+/* The mode and seals are set later, so the host's default for all memory files (vm.memfd_noexec)
+ * must not apply. Where the host enforces it, there is no choice. */
 static int create_memory(const char *name) {
     int fd = (int)sys_call2(__NR_memfd_create, name, MEMORY_FLAGS | 16 /* MFD_EXEC */);
 
@@ -168,8 +168,8 @@ static int create_memory(const char *name) {
                          : fd; /* before Linux 6.3 */
 }
 
-/* Where the memory of a sandbox is not counted by a cgroup, its filter knows no memory files: such
- * are files of the private ones, which are counted. */
+/* If no cgroup counts the memory of a sandbox, its filter refuses memory files. Then a file in the
+ * private files is used, which is counted. */
 static int make_memory(const struct image_file *file) {
     int fd = file->is_nameless ? open_nameless() : create_memory(restored_text(file->path));
 
@@ -179,8 +179,8 @@ static int make_memory(const struct image_file *file) {
         return fd;
     int r = fill_file(fd, file);
     if (r == 0)
-        r = give_mode(fd,
-            file->mode); /* before F_SEAL_EXEC: of a file that can be executed it seals all else */
+        r = give_mode(fd, file->mode); /* before F_SEAL_EXEC, because that adds all other seals to
+                                          an executable file */
     if (r == 0 && lseek(fd, (off_t)file->offset, SEEK_SET) < 0)
         r = -errno;
     if (r == 0)
@@ -190,7 +190,7 @@ static int make_memory(const struct image_file *file) {
     return r < 0 ? fail_file(fd, r) : fd;
 }
 
-/* What is open already, opened once more. */
+/* Opens a file again that is open already. */
 static int open_own(int fd, int access) {
     char path[OWN_PATH] = OWN_FDS;
 
@@ -204,8 +204,8 @@ int restore_read_only(int fd) {
     return r < 0 ? -errno : r;
 }
 
-/* Both ends of a pipe at once: for the files that are its ends. An end may have been opened several
- * times (/dev/stdout), and has flags of its own each time. */
+/* Both ends of a pipe at once, for all files that refer to them. An end may have been opened
+ * several times (/dev/stdout), each with its own flags. */
 static int make_pipe(uint64_t number, int *fds) {
     const struct image_file *files = restored_table(files, struct image_file);
     const struct image_pipe *pipe = restored_table(pipes, struct image_pipe) + number;
@@ -214,7 +214,7 @@ static int make_pipe(uint64_t number, int *fds) {
 
     if (r < 0)
         return r;
-    /* Past what one user may have it is as large as it can be. */
+    /* At the user's limit of pipe memory, it is as large as possible. */
     if (pipe->capacity)
         (void)fcntl(ends[1], SET_PIPE_SIZE, (int)pipe->capacity);
     for (uint64_t done = 0; done < pipe->length && r == 0;) {
@@ -244,8 +244,8 @@ static int make_pipe(uint64_t number, int *fds) {
     return r;
 }
 
-/* One that has expired, and that nobody has read, goes on when somebody does: it expires again, at
- * once, and has the ticks that it had. */
+/* A timer that has expired and was not read: it is set to expire at once, and gets its number of
+ * ticks. */
 static int make_timer(const struct image_file *file) {
     uint64_t time[4] = { file->timer[0], file->timer[1], file->timer[2], file->timer[3] };
     int fd =
@@ -264,7 +264,7 @@ static int make_timer(const struct image_file *file) {
     return r < 0 ? fd < 0 ? fd : fail_file(fd, (int)r) : fd;
 }
 
-/* What it begins with is 32 bits; what it may come to is 64. */
+/* The initial value has 32 bits, the counter 64. */
 static int make_event(const struct image_file *file) {
     int fd = (int)sys_call2(
         __NR_eventfd2, 0, (file->flags & O_NONBLOCK) | O_CLOEXEC | (file->ticks ? 1u : 0u));
@@ -294,14 +294,14 @@ static int set_patience(int fd, int name, uint64_t patience_us) {
                        : 0;
 }
 
-/* When it is connected: that may take longer than its process would have waited. */
+/* After connecting, which may take longer than the time-outs allow. */
 static int set_patiences(int fd, const struct image_file *file) {
     int r = set_patience(fd, SO_SNDTIMEO, file->patience[0]);
 
     return r < 0 ? r : set_patience(fd, SO_RCVTIMEO, file->patience[1]);
 }
 
-/* The kernel doubles what it is told. */
+/* The kernel doubles the value. */
 static int set_options(int fd, const struct image_file *file) {
     int r = set_option(fd, SO_SNDBUF, file->buffers[0] / 2);
 
@@ -324,11 +324,12 @@ static int set_options(int fd, const struct image_file *file) {
     return r;
 }
 
-/* A path is there as it was, or is not, for the files are; but what lies there belongs to nobody
- * any more. */
+/* The path exists or not, as the snapshot's files have it. A socket file at the path no longer
+ * belongs to any process. */
 static int bind_to(int fd, const struct image_file *file) {
     const struct sockaddr_un *name = (const void *)(restored.base + file->name);
-    const struct sockaddr_in *internet = (const void *)name; /* IPv6's begins the same way */
+    const struct sockaddr_in *internet =
+        (const void *)name; /* an IPv6 address begins in the same way */
     char path[sizeof name->sun_path + 1] = "";
     struct stat st;
     long r;
@@ -351,7 +352,7 @@ static int bind_to(int fd, const struct image_file *file) {
     return (int)r;
 }
 
-/* What waits for one end has come from the other. */
+/* Data that waits at one end is sent from the other. */
 static int send_data(int from, const struct image_file *to) {
     const char *at = restored.base + to->data, *end = at + to->data_length;
 
@@ -383,9 +384,8 @@ static int set_room(const int *ends, uint64_t first, uint64_t second) {
     return r < 0 ? r : set_option(ends[1], SO_SNDBUF, second);
 }
 
-/* The last message is taken while there is any room, so what waits may be more than a buffer of
- * that size takes again, in other messages. The kernel makes of that number the most that it
- * allows. */
+/* The kernel accepts a last message while there is any room, so a buffer may hold more than its
+ * size allows when the messages are sent again. So the size is raised to the maximum first. */
 static int send_waiting(
     const int *ends, const struct image_file *file, const struct image_file *other) {
     const bool needs_room =
@@ -405,8 +405,8 @@ static int shut_socket(int fd, const struct image_file *file) {
     return file->is_shut ? (int)sys_call2(__NR_shutdown, fd, file->is_shut - 1) : 0;
 }
 
-/* So that connections may be of a port that is listened at, whichever is made first; what it was
- * comes last. */
+/* A connection may use a port on which another socket listens, in either order of creation. The
+ * original setting is restored last. */
 static int share_port(int fd, const struct image_file *file) {
     return file->domain == AF_UNIX ? 0 : set_option(fd, SO_REUSEADDR, 1);
 }
@@ -451,7 +451,7 @@ static int bound_range(
     return r < 0 && fd >= 0 ? fail_file(fd, r) : r < 0 ? r : fd;
 }
 
-/* At the port that it was bound to, or, where that is 0, was given. */
+/* To the port that the socket was bound to, or that the kernel assigned if it was 0. */
 static int connect_to(int fd, int listening) {
     struct sockaddr_storage name;
     socklen_t length = sizeof name;
@@ -460,8 +460,7 @@ static int connect_to(int fd, int listening) {
     return r < 0 ? (int)r : (int)sys_call3(__NR_connect, fd, &name, length);
 }
 
-/* As any two come to be connected: one listens for a moment. Which of them did, nobody can tell
- * after. */
+/* One of the two listens for a moment. It cannot be seen later which one it was. */
 static int connect_ends(
     const struct image_file *file, const struct image_file *other, int *ret_ends) {
     int ends[2] = { -1, -1 }, r = 0,
@@ -486,7 +485,7 @@ static int connect_ends(
     return r;
 }
 
-/* Both ends at once, unless the other one was closed. */
+/* Both ends at once, unless the other end was closed. */
 static int make_socket(const struct image_file *file, int *fds) {
     const struct image_file *files = restored_table(files, struct image_file),
                             *other = file->peer ? &files[file->peer - 1] : NULL;
@@ -503,7 +502,8 @@ static int make_socket(const struct image_file *file, int *fds) {
             : connect_ends(file, other, ends);
     if (r < 0)
         return r;
-    /* Before anything is sent: who it comes from is noted with it if one of them wants that. */
+    /* Before data is sent, because the sender's credentials are recorded only if one end asks for
+     * them. */
     if (file->domain == AF_UNIX)
         r = set_options(ends[0], file);
     if (r == 0 && other && file->domain == AF_UNIX)
@@ -565,14 +565,14 @@ static int make_one(const struct image_file *file, const int *externals, int *fd
     return -EBADMSG;
 }
 
-/* What could not be so before all were there. */
+/* Options that depend on all sockets being there. */
 static int set_last_options(int fd, const struct image_file *file) {
     static const int names[] = { TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT };
     const uint32_t linger = file->tuning[IMAGE_TUNING - 1];
     struct linger lingers = { 1, (int)linger - 1 };
     int r = set_option(fd, SO_REUSEADDR, file->options & IMAGE_REUSE_ADDRESS ? 1 : 0);
 
-    (void)set_option(fd, BUFFER_LOCK, file->fixed); /* before Linux 5.14 they stay as they are */
+    (void)set_option(fd, BUFFER_LOCK, file->fixed); /* before Linux 5.14 these stay as they are */
     for (size_t i = 0; i < IMAGE_TUNING - 1 && r == 0 && file->protocol == IPPROTO_TCP; i++)
         if (file->tuning[i])
             r = set_option_of(fd, IPPROTO_TCP, names[i], file->tuning[i]);
@@ -601,14 +601,14 @@ static int make_all(const int *externals, int *fds, bool connections, uint32_t *
     return 0;
 }
 
-/* Of datagrams that go one way: to what is there by now. */
+/* For datagrams to an unconnected receiver, which exists by now. */
 static int send_to_other(const struct image_file *files, const int *fds, uint64_t index) {
     const struct image_file *file = &files[index],
                             *other = file->peer ? &files[file->peer - 1] : NULL;
 
     if (file->kind != IMAGE_FILE_SOCKET || file->domain != AF_UNIX || !file->is_alone || !other)
         return 0;
-    /* A stream would wait to be accepted. */
+    /* A stream would have to be accepted. */
     return file->type == SOCK_DGRAM && other->kind == IMAGE_FILE_SOCKET &&
                    other->domain == AF_UNIX && other->name_length <= sizeof(struct sockaddr_un)
                ? (int)sys_call3(
@@ -616,12 +616,13 @@ static int send_to_other(const struct image_file *files, const int *fds, uint64_
                : -EBADMSG;
 }
 
-/* Connections first: nobody can listen for a moment where somebody listens already. */
+/* Connections first: a socket cannot listen for a moment on a port where another socket listens
+ * already. */
 int restore_open_files(const int *externals, size_t n_externals, int *fds, uint32_t *ret_file) {
     const struct image_file *files = restored_table(files, struct image_file);
     int r = make_all(externals, fds, true, ret_file);
 
-    (void)n_externals; /* as many as the image has, whose files were checked against that */
+    (void)n_externals; /* the number is the image's, whose files were checked against it */
     if (r == 0)
         r = make_all(externals, fds, false, ret_file);
     for (uint64_t i = 0; i < restored.header->files.n && r == 0; i++) {
@@ -649,8 +650,8 @@ bool restore_makes_files(void) {
 
 /* ---- inotify ---- */
 
-/* Numbers are given one after another, so what is nobody's is watched, for those in between; of a
- * pipe, which no guest watches. */
+/* Watch numbers are assigned in sequence. For unused numbers, a pipe of init's is watched for a
+ * moment, which no guest watches. */
 static int watch_to(int fd, const char *nothing, uint32_t from, uint32_t to) {
     for (; from < to; from++) {
         long number = sys_call3(__NR_inotify_add_watch, fd, nothing, IN_ATTRIB);
@@ -677,7 +678,7 @@ static int add_watches(int fd, const struct image_file *file, const char *nothin
         if (made != (long)watches[i].number)
             return made < 0 ? (int)made : -EEXIST;
     }
-    /* Of the watches in between. */
+    /* Events of those temporary watches. */
     while (ioctl(fd, (int)FIONREAD, &waiting) == 0 && waiting > 0)
         if (read(fd, events, sizeof events) <= 0)
             return -errno;
@@ -720,7 +721,7 @@ int restore_fill_epoll(const struct image_process *process) {
             struct epoll_event event = { .events = targets[k].events, .data.u64 = targets[k].data };
             long r = sys_call4(__NR_epoll_ctl, own[i].number, EPOLL_CTL_ADD, targets[k].fd, &event);
 
-            /* Another descriptor of the same has been here. */
+            /* A duplicate of the descriptor was handled before. */
             if (r < 0 && r != -EEXIST)
                 return (int)r;
         }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A process goes on from an addition (process_image.h).
+ * Applying an incremental image to a process (process_image.h).
  *
- * A sandbox that is made of an image while that is captured anew is most of the way when the
- * addition is there: its processes are forked, in their places, and as they were the first time.
- * They make themselves what they have become since. Their descriptors and threads, which come last
- * in any case, are those of the addition; what they have of memory they go through once, area by
- * area. A page is written to only if it is said anew, or if it was there and is nothing now.
+ * To fork a running session from its parent image, a sandbox is prepared from that image while the
+ * session is dumped. When the incremental image is complete, the sandbox's processes have been
+ * forked already and have their old memory in place, and they update themselves. Descriptors and
+ * threads are created last in any case, from the incremental image. Each process goes through its
+ * memory once, area by area. It writes to a page only if the page has new content, or had content
+ * and is empty now.
  *
- * The addition lies after the region, and goes with it. What the two have in common was looked at
- * in init (image_is_incremental), and no capturer makes an addition whose areas lie where a region
- * may be.
+ * The incremental image is mapped after the region and unmapped with it. Init has checked that it
+ * fits its parent (image_is_incremental). The dump worker makes no incremental image with areas
+ * where a region may be.
  */
 #include <errno.h>
 #include <string.h>
@@ -42,7 +43,7 @@ const struct image_area *restore_before(uint32_t index, const struct image_area 
                            : NULL;
 }
 
-/* Nothing of a process lies where the addition is to. */
+/* The process has nothing where the incremental image is to be mapped. */
 static bool is_clear(const struct image *it, const char *found, uint64_t at, uint64_t end) {
     const struct image_area *areas = image_table(it, found, areas, struct image_area);
 
@@ -93,7 +94,7 @@ static long unmap_range(uint64_t start, uint64_t end) {
     return start < end ? sys_call2(__NR_munmap, start, end - start) : 0;
 }
 
-/* What is not gone on with goes, whole areas and ends of others. */
+/* Unmaps areas, and ends of areas, that the incremental image does not continue. */
 static long drop_areas(uint32_t index) {
     const struct image_process *p = restored_process(index);
     const struct image_area *areas = restored_table(areas, struct image_area) + p->areas.first,
@@ -124,9 +125,9 @@ static long add_area(const struct image_area *area, uint64_t start, uint64_t end
     return start < end ? restore_make_memory(&part) : 0;
 }
 
-/* As it grew: as one mapping. What is mapped beside it is another, of a process that was forked,
- * and would be so for good. The kernel lets a stack grow that it writes to, here the nothing that a
- * timer has. */
+/* Extends an area as a single mapping. Memory mapped next to an area would remain a separate
+ * mapping in a forked process. A stack grows when the kernel writes to it, so an empty timer value
+ * is read into it. */
 static long grow_area(const struct image_area *area, const struct image_area *before) {
     const uint64_t start = before->start > area->start ? before->start : area->start;
     long r = 0;
@@ -139,7 +140,7 @@ static long grow_area(const struct image_area *area, const struct image_area *be
     return r;
 }
 
-/* The next place from `at` on of which the addition says something; UINT64_MAX: none. */
+/* The next address from `at` on that the incremental image mentions; UINT64_MAX: none. */
 struct said {
     const struct image_run *runs, *runs_end;
     const struct image_kept *kept, *kept_end;
@@ -159,7 +160,7 @@ static uint64_t end_of_said(struct said *said, uint64_t at, uint64_t *ret_start)
                                     : kept + said->kept->length;
 }
 
-/* Pages that were there, and of which nothing is said: zeros. */
+/* Pages that had content and are not mentioned become zero. */
 static long forget_range(const struct image_area *area, const struct image_area *before) {
     const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first,
                            *was = image_table(restored.before, restored.before_base, runs,

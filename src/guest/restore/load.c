@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loading an image into a launcher (restore_image.h has the picture).
+ * Loading an image into a launcher (restore_image.h describes the layout).
  *
- * Everything that the image says of itself is checked first, once (process_image.c): what comes
- * after reads no table past its end and maps nothing where it must not. The launcher's own text is
- * copied into memory without a file, for the kernel lets a process change what /proc/PID/exe names
- * only when nothing of the old program is mapped.
+ * The image is checked completely first (process_image.c), so that the code here cannot read past a
+ * table or map memory where it must not. The launcher's own text is copied into anonymous memory,
+ * because the kernel lets a process change its /proc/PID/exe only when nothing of the old program
+ * is mapped.
  */
 #include <elf.h>
 #include <errno.h>
@@ -32,15 +32,14 @@
         ((IMAGE_MAX_TOUCHES * sizeof(struct image_touch) + IMAGE_PAGE - 1) &                       \
             ~(uint64_t)(IMAGE_PAGE - 1))
 #    define HUGE 0x200000ull
-#    define LEAST_PACKED 0x10000ull /* less is not worth its move */
-#    define MAX_GAPS                                                                               \
-        8 /* an eighth of what has no whole large page, for that much more is there in each copy   \
-           */
-#    define GUARD 0x200000ull /* below what grows downwards */
+#    define LEAST_PACKED 0x10000ull /* moving less is not worth it */
+/* An eighth of memory without a whole large page, because each copy has that much more. */
+#    define MAX_GAPS 8
+#    define GUARD 0x200000ull /* below an area that grows downwards */
 #    define COMMANDS_BESIDES                                                                       \
-        32 /* the policy's processes: as many as INIT_PROCESSES of engine/cgroup_lease.c */
+        32 /* in addition to the policy's processes: INIT_PROCESSES of engine/cgroup_lease.c */
 #    define STACK_ROOM                                                                             \
-        0x4000000ull /* around the launcher's own: nothing of a guest's is to be in its way */
+        0x4000000ull /* around the launcher's own mappings, where no guest memory may be */
 
 extern const char __ehdr_start[];
 
@@ -76,10 +75,10 @@ static bool is_staged(const struct image_area *area) {
 }
 
 /*
- * Memory that is mostly there is filled where the kernel gives large pages (the *pack*), whatever
- * lies beside it, and moved from there to where it is parked: whole tables where it is large
- * enough, else the entries of small pages. Those are still pages of a large one, and so the kernel
- * writes down many at once in a fork, and at an end, at a tenth of the cost.
+ * Memory that is mostly used is filled where the kernel provides large pages (the *pack*), and then
+ * moved to its parked address: as whole page tables if it is large enough, else entry by entry.
+ * Those entries still belong to one large page, so the kernel handles many at once in a fork and at
+ * an exit, at a tenth of the cost.
  */
 static bool is_packed(const struct image_area *area, const struct image_run *runs) {
     const uint64_t length = area->end - area->start;
@@ -93,15 +92,15 @@ static bool is_packed(const struct image_area *area, const struct image_run *run
            filled >= (length < HUGE ? length - length / MAX_GAPS : length / 2);
 }
 
-/* The place of an area in the pack, after what ends at `at`: of one that has whole large pages, its
- * own address modulo their size. */
+/* The place of an area in the pack, after `at`. An area with whole large pages keeps its address
+ * modulo their size. */
 static uint64_t pack_place(const struct image_area *area, uint64_t at) {
     return area->end - area->start >= HUGE ? at + ((area->start - at) & (HUGE - 1)) : at;
 }
 
-/* The lowest place above IMAGE_REGIONS in which none of them has anything; 0: there is none. A
- * guest chooses where it has what, so each is looked at once: one bit for each part of the address
- * space, of REGION_ALIGNMENT bytes. */
+/* The lowest address above IMAGE_REGIONS where no process has anything; 0: none. Guests choose
+ * their addresses, so each area is visited once: a bitmap has one bit for each REGION_ALIGNMENT
+ * bytes of the address space. */
 static uint64_t find_region(const struct image *it, const char *base, uint64_t length) {
     static uint64_t taken[N_PARTS / 64];
     const struct image_area *areas = image_table(it, base, areas, struct image_area);
@@ -122,8 +121,8 @@ static uint64_t find_region(const struct image *it, const char *base, uint64_t l
 
 /* ---- its pages ---- */
 
-static uint64_t written = UINT64_MAX; /* of the image: pages before this offset are there */
-static int writer = -1;               /* tells of more */
+static uint64_t written = UINT64_MAX; /* pages of the image before this offset are there */
+static int writer = -1;               /* the socket that reports more */
 
 static int hear_writer(void) {
     struct image_progress word;
@@ -138,7 +137,7 @@ static int hear_writer(void) {
     return 0;
 }
 
-/* As they come, so that the last of them are the only ones that are waited for. */
+/* Copies pages as they arrive, so that only the last of them are waited for. */
 static int copy_pages(uint64_t to, uint64_t at, uint64_t length) {
     for (uint64_t done = 0; done < length;) {
         uint64_t there = written > at ? written - at : 0;
@@ -161,9 +160,9 @@ static bool map_at(uint64_t at, uint64_t length, int protection, int flags, int 
            MAP_FAILED;
 }
 
-static uint64_t pack_at, pack_length; /* at the end of the region; the next place in it */
+static uint64_t pack_at, pack_length; /* the pack at the end of the region; its next free address */
 
-/* In the order in which they take it (restore_fill, make_all_room). */
+/* In the order in which restore_fill() and make_all_room() use it. */
 static uint64_t pack_room(const struct image *it, const char *base) {
     const struct image_process *processes = image_table(it, base, processes, struct image_process);
     const struct image_area *areas = image_table(it, base, areas, struct image_area);
@@ -175,10 +174,10 @@ static uint64_t pack_room(const struct image *it, const char *base) {
              k < processes[i].areas.first + processes[i].areas.n && at < IMAGE_HIGHEST; k++)
             if (is_packed(&areas[k], runs))
                 at = pack_place(&areas[k], at) + (areas[k].end - areas[k].start);
-    return at ? at + 2 * HUGE : 0; /* it begins at a large page, and ends at one */
+    return at ? at + 2 * HUGE : 0; /* both ends are aligned to large pages */
 }
 
-/* Everything but the parked memory. */
+/* Maps everything except the parked memory. */
 static int make_region(const char *found, uint64_t length, int fd) {
     const struct image *it = image_header(found, length);
     const struct image_area *areas = image_table(it, found, areas, struct image_area);
@@ -224,7 +223,7 @@ static bool map_for(const struct image_area *area, uint64_t to) {
         MAP_ANONYMOUS | MAP_NORESERVE | (area->kind == IMAGE_STACK ? MAP_GROWSDOWN : 0), -1);
 }
 
-/* Several processes have theirs at the same addresses. */
+/* Several processes have memory at the same addresses. */
 static bool may_be_in_place(uint64_t start, uint64_t end) {
     uint64_t stack = (uint64_t)(uintptr_t)__builtin_frame_address(0);
 
@@ -241,19 +240,18 @@ static bool has_whole_large_page(uint64_t start, uint64_t end) {
 }
 
 /*
- * Libraries have their data between their code, some pages here and there. Each mapping costs both
- * forks and init's munmap, so those that are near each other are one, from the first to the last,
- * until the process takes away what is between them (clear), which it does anyhow. Where a whole
- * large page would fit in, the kernel may give one. `k` is the first. Returns where they end; 0: it
- * is by itself.
+ * Libraries have small data areas between their code. Each mapping adds cost to both forks and to
+ * init's munmap. So areas that are close together are mapped as one, gaps included, until the
+ * process unmaps the gaps (clear), which it does anyway. The kernel may use a large page there. `k`
+ * is the first area. Returns the end of the group; 0: the area stays by itself.
  */
 static uint64_t map_together(const struct image_range *own, uint32_t k) {
     const struct image_area *areas = restored_table(areas, struct image_area);
     const struct image_run *runs = restored_table(runs, struct image_run);
     uint32_t last = k;
 
-    /* Also because a guest can have ten thousands, of which each would be asked about a thousand
-     * others. */
+    /* This also bounds the time: a guest can have ten thousand areas, and each would be compared
+     * with a thousand others. */
     if (restored.header->processes.n != 1 || areas[k].kind == IMAGE_STACK ||
         is_packed(&areas[k], runs))
         return 0;
@@ -272,7 +270,7 @@ static uint64_t map_together(const struct image_range *own, uint32_t k) {
     return restored.together[k] = areas[last].end;
 }
 
-/* Pages for its runs, all at once, which costs less than one by one. */
+/* Allocates the pages of all runs at once, which costs less than one by one. */
 static void populate_area(const struct image_area *area, uint64_t to) {
     const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first;
 
@@ -281,7 +279,7 @@ static void populate_area(const struct image_area *area, uint64_t to) {
             UAPI_MADV_POPULATE_WRITE);
 }
 
-/* Its runs, from the image to where it is now. */
+/* Copies the runs from the image to their present address. */
 static int fill_area(const struct image_area *area, uint64_t to) {
     const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first;
     int r = 0;
@@ -291,8 +289,8 @@ static int fill_area(const struct image_area *area, uint64_t to) {
     return r;
 }
 
-/* What lies between the runs came with a large page. A little of that stays, and all where a large
- * page would have to be taken apart for it: zeros, as there would be. */
+/* A large page also covers the gaps between runs. Small gaps stay, and so does a gap if a large
+ * page would have to be split for it. They contain zeros, as they should. */
 static void forget_gaps(const struct image_area *area, uint64_t at) {
     const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first;
     uint64_t end = area->start;
@@ -306,7 +304,7 @@ static void forget_gaps(const struct image_area *area, uint64_t at) {
     }
 }
 
-/* Nothing is written past what there was reckoned to be, whatever the image says. */
+/* Never writes past the computed size, whatever the image says. */
 static int take_from_pack(const struct image_area *area, uint64_t *ret_at) {
     const uint64_t length = area->end - area->start, at = pack_place(area, pack_at);
 
@@ -331,8 +329,9 @@ static int fill_packed(const struct image_area *area, uint64_t to) {
                : 0;
 }
 
-/* Where it belongs; else at an address that is the area's modulo the size of a huge page, so that
- * whole tables are moved: of its process' room, which goes from `*at` to `end`. */
+/* Chooses where the area is mapped: at its own address if possible, else in its process's parking
+ * range from `*at` to `end`, at its address modulo the size of a large page, so that whole page
+ * tables can be moved. */
 static int make_room(const struct image_area *area, bool is_mapped, uint64_t *at, uint64_t end) {
     uint64_t to = *at + (area->kind == IMAGE_STACK ? GUARD : 0), pages;
     int r = 0;
@@ -360,7 +359,7 @@ static int stage_area(const struct image_area *area, bool is_together) {
 
     if (r < 0)
         return r;
-    /* Of those that are mapped together the process protects its own. */
+    /* For areas that are mapped as a group, the process sets the protection. */
     if (!is_together && area->protection != (PROT_READ | PROT_WRITE) &&
         sys_call3(__NR_mprotect, to, area->end - area->start,
             area->protection & (PROT_READ | PROT_WRITE | PROT_EXEC)) < 0)
@@ -378,16 +377,15 @@ static uint64_t room_of(const struct image_process *process) {
     return room;
 }
 
-/* Each process' own is followed by that of its children, and each child's by that of its own.
- * Parents come before their children. */
+/* The range of a process is followed by those of its children, each with its descendants. Parents
+ * come before children in the image. */
 static void share_out(uint64_t at) {
-    static uint64_t next[IMAGE_MAX_PROCESSES]; /* where the next child's begins */
+    static uint64_t next[IMAGE_MAX_PROCESSES]; /* where the next child's range begins */
     struct restored_range *memory = restored.memory;
     const uint32_t n = (uint32_t)restored.header->processes.n;
 
     for (uint32_t i = n; i-- > 0;) {
-        memory[i].end +=
-            room_of(restored_process(i)); /* its length, until it is known where it begins */
+        memory[i].end += room_of(restored_process(i)); /* the length, until the start is known */
         if (restored_process(i)->parent)
             memory[restored_process(i)->parent - 1].end += memory[i].end;
     }
@@ -415,7 +413,7 @@ static int make_pack(void) {
     return 0;
 }
 
-/* In our memory: by faults, for which nobody else waits. */
+/* In the launcher's memory: by page faults, which block no other thread. */
 static int make_second_half(void *unused) {
     const struct image_area *areas = restored_table(areas, struct image_area);
     const struct image_run *runs = restored_table(runs, struct image_run);
@@ -439,16 +437,15 @@ static int make_second_half(void *unused) {
     sys_exit_group(0);
 }
 
-/* Runs wait for a command to be, and most of that is for large pages where a hypervisor has taken
- * them back: 7 ms each, so two are made at a time. 0 or less: by ourselves. */
+/* Commands wait for this load. Most of its time goes to large pages that a hypervisor has taken
+ * back: 7 ms each, so two threads allocate them. 0 or less: no second thread. */
 static pid_t begin_second_half(char *stack_end) {
     return restored.header->is_command && pack_length >= 4 * HUGE
                ? clone(make_second_half, stack_end, CLONE_VM | SIGCHLD, NULL)
                : 0;
 }
 
-/* To make pages takes about as long as to copy what they are for, and needs no more than the
- * tables. */
+/* Allocating pages takes about as long as copying their content, and needs only the tables. */
 static int make_all_room(void) {
     _Alignas(GUEST_STACK_ALIGN) char stack[4096];
     const struct image_area *areas = restored_table(areas, struct image_area);
@@ -501,7 +498,7 @@ int restore_fill(void) {
 
 /* ---- handing it on ---- */
 
-/* What nothing is parked in is passed over. */
+/* Skips areas with nothing parked. */
 static void advise_areas(uint32_t index, int advice) {
     const struct restored_range *range = &restored.memory[index];
     const struct image_process *process = restored_process(index);
@@ -534,7 +531,8 @@ void restore_give_up(uint32_t index) {
     for (uint32_t i = 0; i < process->areas.n; i++) {
         if (!restored_is_in_place(&areas[i]) || areas[i].start < end)
             continue;
-        /* There is nothing of init's below the first region, so what is there goes at once. */
+        /* Init has nothing of its own below the first region, so everything there is unmapped at
+         * once. */
         if (areas[i].start >= IMAGE_REGIONS && end) {
             (void)sys_call2(__NR_munmap, start, end - start);
             start = 0;
@@ -548,8 +546,8 @@ void restore_give_up(uint32_t index) {
 
 /* ---- the program ---- */
 
-/* A copy of what is mapped of our program's file takes the file's place, segment by segment, while
- * it runs. Nothing is written to these variables meanwhile. */
+/* Copies of the program's mapped segments replace the file's mappings, while the program runs.
+ * These variables must not be written meanwhile. */
 static int leave_file(void) {
     const Elf64_Ehdr *header = (const void *)__ehdr_start;
     const Elf64_Phdr *segments = (const void *)(__ehdr_start + header->e_phoff);
@@ -574,9 +572,10 @@ static int leave_file(void) {
     return 0;
 }
 
-/* Of the policy's processes, init being one: who restores them is not held to that, as a fork would
- * be. Nor are the commands that init starts, for which the group has a little more room
- * (engine/cgroup_lease.c). The dead that are made for their number alone are not there for long. */
+/* The policy's limit of processes, which includes init, is not enforced while processes are
+ * restored, so it is checked here. Commands that init starts do not count, because the group has a
+ * little more room (engine/cgroup_lease.c). Ghosts are not counted, because they exist only for a
+ * moment. */
 static bool are_too_many(const struct image *it, const char *base, const struct plan *plan) {
     const struct image_process *processes = image_table(it, base, processes, struct image_process);
     const struct plan_rlimit *limits = plan_items(plan, rlimits, struct plan_rlimit);
@@ -603,7 +602,7 @@ int restore_load(int fd, int progress, const struct plan *plan) {
         return left;
     writer = progress;
     written = progress < 0 ? UINT64_MAX : 0;
-    int heard = progress < 0 ? 0 : hear_writer(); /* all but pages is there */
+    int heard = progress < 0 ? 0 : hear_writer(); /* everything except the pages has arrived */
     if (heard < 0)
         return heard;
     if (fstat(fd, &st) < 0)

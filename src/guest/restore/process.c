@@ -2,12 +2,14 @@
 /*
  * From a fork of init to a process of the image.
  *
- * It has the memory of all processes, and runs this program, on a stack in its static memory. It
- * makes its children while init says which; then moves its own memory to where it belongs, maps
- * files again from the sandbox's own mounts, and only if they are those that the process had; moves
- * the kernel's vDSO to where the process had it; becomes, for the kernel, the other program; gives
- * up its rights as init does. Descriptors come from init. Threads begin last, and with them all
- * goes on (restore/trampoline.c).
+ * The fork has the memory of all processes, and runs this program on a stack in static memory. It
+ * does the following:
+ *
+ * 1. It makes its children, as init's messages say. 2. It moves its own memory to its addresses,
+ * and maps files again from the sandbox's mounts, if they are the files that the process had. 3. It
+ * moves the kernel's vDSO to where the process had it. 4. It sets the kernel's record of its
+ * program (PR_SET_MM). 5. It gives up its rights as init does. 6. It receives its descriptors from
+ * init. 7. It creates its threads, and they resume (restore/trampoline.c).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,18 +38,17 @@
 
 #    define STREAMS 4
 #    define OFD_SETLK 37 /* F_OFD_SETLK */
-#    define COMMAND_SOCKET                                                                         \
-        10 /* of a command to be: out of the way of its streams, and not so high that the table of \
-              descriptors grows, which /proc would tell */
+/* For the start of a command: clear of its streams, but not so high that the descriptor table
+ * grows, which /proc would show. */
+#    define COMMAND_SOCKET 10
 #    define HIGH 32
-#    define FAULT_AROUND                                                                           \
-        65536u /* what a read fault maps of a file at most, by the kernel's default                \
-                  (fault_around_bytes) */
+/* The most that a read fault maps of a file, by the kernel's default (fault_around_bytes). */
+#    define FAULT_AROUND 65536u
 #    define KEPT 4
 #    define MAX_TIMER_IDS 100000
-#    define MAX_ASKED 256 /* instructions: as many as policy/determinism.c ever makes */
+#    define MAX_ASKED 256 /* instructions; policy/determinism.c never makes more */
 
-/* The kernel's struct ucontext and what is in it, as rt_sigreturn reads them
+/* The kernel's struct ucontext and its members, as rt_sigreturn reads them
  * (arch/x86/include/uapi/asm/sigcontext.h). */
 struct frame {
     uint64_t flags, link, stack[3];
@@ -64,25 +65,27 @@ _Static_assert(offsetof(struct frame, link) == RESTORE_FRAME_SIGNALS &&
     "where restore/trampoline.c has them");
 
 #    define FRAME_FLAGS 7u       /* UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS */
-#    define XSTATE_SOFTWARE 464u /* where the kernel keeps struct _fpx_sw_bytes */
+#    define XSTATE_SOFTWARE 464u /* offset of the kernel's struct _fpx_sw_bytes */
 #    define XSTATE_MAGIC1 0x46505853u
 #    define XSTATE_MAGIC2 0x46505845u
-#    define XSTATE_PLACE 512u /* in the frame's page */
+#    define XSTATE_PLACE 512u /* offset in the frame's page */
 
 _Static_assert(
     sizeof(struct frame) <= XSTATE_PLACE && XSTATE_PLACE + IMAGE_MAX_XSTATE + 8 <= IMAGE_FRAME,
     "a frame has its page");
 
-static const struct box *box; /* on init's stack, and its plan where processes have theirs: gone
-                                 once memory is in its place */
+static const struct box *box; /* on init's stack, and its plan where the processes have memory of
+                                 their own: unusable once memory is in place */
 static struct plan_rlimit limits[RLIM_NLIMITS];
 static size_t n_limits;
-static struct sock_filter asked[MAX_ASKED]; /* what init is asked about; none: n_asked is 0 */
+static struct sock_filter
+    asked[MAX_ASKED]; /* the filter of calls that init answers; n_asked 0: none */
 static size_t n_asked;
-static int listener = -1; /* or another descriptor that goes with the next word to init */
+static int listener = -1; /* or another descriptor that goes to init with the next message */
 static const struct image_process *self;
-static bool has_forked;                  /* and so its memory is kept from its forks */
-static int to_init, ruleset, clock_page; /* the last: of a command to be, under virtual time; -1 */
+static bool has_forked; /* so its memory is kept from its forks */
+static int to_init, ruleset,
+    clock_page; /* clock_page: for the start of a command under virtual time; else -1 */
 static uint32_t step;
 static struct restore_trampoline lasts[IMAGE_MAX_OWN_THREADS];
 static const struct image_action by_default;
@@ -97,8 +100,8 @@ static const struct image_area *own_areas(void) {
 
 /* ---- memory ---- */
 
-/* Ours, of the same kernel, has the same parts in the same order: [vvar], perhaps [vvar_vclock],
- * [vdso]. `from` and `to` are where the last of them is. */
+/* Moves [vvar], [vvar_vclock] if there is one, and [vdso]. The kernel is the same, so this process
+ * has them in the same order as the image. `from` and `to` are addresses of the last. */
 static int move_kernel_parts(uint64_t from, uint64_t to) {
     uint64_t vdso = 0, first = 0;
 
@@ -129,8 +132,8 @@ static uint64_t own_vdso(void) {
     return 0;
 }
 
-/* What was mapped with others could be written to; by itself, it is protected from the beginning.
- */
+/* An area of a group was mapped writable; an area by itself has had its protection from the
+ * beginning. */
 static long protect_area(const struct image_area *area, bool is_together) {
     return is_together && area->protection != (PROT_READ | PROT_WRITE)
                ? sys_call3(__NR_mprotect, area->start, area->end - area->start,
@@ -138,7 +141,7 @@ static long protect_area(const struct image_area *area, bool is_together) {
                : 0;
 }
 
-/* From the region to where it belongs; what has no pages is made there. */
+/* Moves areas from the region to their addresses, and maps areas without pages. */
 static int place_memory(void) {
     uint64_t together = 0;
 
@@ -164,7 +167,8 @@ static int place_memory(void) {
     return 0;
 }
 
-/* Not by its number: what was written in the sandbox is copied for a snapshot, times included. */
+/* Does not compare inode numbers: files that the sandbox wrote were copied for the snapshot, with
+ * their times. */
 static int open_same(const struct image_area *area) {
     struct stat st;
     int fd = openat(AT_FDCWD, restored_text(area->path),
@@ -182,8 +186,8 @@ static int open_same(const struct image_area *area) {
     return -ESTALE;
 }
 
-/* Where it is among memory that was mapped together with what is between: there it takes the place
- * of that at once. `*end`: of the memory, as areas are gone through by address. */
+/* Is the area within a group that is mapped with its gaps? Then it is mapped over the gap directly.
+ * `*end`: end of the group; areas are visited by address. */
 static bool is_between(const struct image_area *area, uint64_t *end) {
     if (restored_is_memory(area) && !restored.before && restored_are_together(area))
         *end = restored_are_together(area);
@@ -200,7 +204,7 @@ static int map_files(void) {
         const int place = is_between(area, &together) ? MAP_FIXED : MAP_FIXED_NOREPLACE;
 
         if (area->kind != IMAGE_FILE || restore_before(own_index(), area))
-            continue; /* or it is mapped */
+            continue; /* or it is mapped already */
         if (!last || last->path != area->path || last->is_written != area->is_written) {
             if (fd >= 0)
                 close(fd);
@@ -228,8 +232,9 @@ static bool is_own(uint64_t address, uint64_t length) {
     return false;
 }
 
-/* Ahead of need: a fault is quicker than to ask for a page, which besides passes the filter. One
- * that reads maps all of a file's block that is in memory. Areas and touches come by address. */
+/* Touches pages before they are needed. A page fault is faster than a request for pages, which also
+ * has to pass the filter. A read fault maps all cached pages of a file's block. Areas and touches
+ * are sorted by address. */
 static void touch_pages(void) {
     const struct image_area *area = own_areas(), *end = area + self->areas.n;
 
@@ -250,15 +255,15 @@ static void touch_pages(void) {
 
             if (touch->is_written)
                 (void)__atomic_fetch_or(
-                    byte, 0, __ATOMIC_RELAXED); /* at once, and not first to be read */
+                    byte, 0, __ATOMIC_RELAXED); /* a write, so that there is no read fault first */
             else
                 (void)*byte;
         }
     }
 }
 
-/* But for what lies where it belongs, and what something takes the place of. Areas come by address.
- */
+/* Unmaps a range, except for areas at their final addresses and areas that are about to be
+ * replaced. Areas are sorted by address. */
 static int clear_range(uint64_t from, uint64_t to) {
     uint64_t together = 0;
     int r = 0;
@@ -277,8 +282,8 @@ static int clear_range(uint64_t from, uint64_t to) {
     return r < 0 || from >= to ? r : (int)sys_call2(__NR_munmap, from, to - from);
 }
 
-/* Where the kernel's parts are, or are to be, if the last of them is at `vdso`. Nowhere for a
- * process that has none. */
+/* Where the kernel's parts are, or go, if the last of them is at `vdso`. An empty range for a
+ * process without them. */
 static struct restored_range kernel_parts(uint64_t vdso) {
     const uint64_t own = own_vdso();
     struct restored_range range = { 0 };
@@ -302,9 +307,8 @@ static int clear_but(uint64_t from, uint64_t to, struct restored_range kept) {
     return r < 0 ? r : clear_range(kept.end, to);
 }
 
-/* Everything that is neither this program nor the region goes, init's stack included. The kernel's
- * parts go to where the process has them, or wait in the region where that is in part where they
- * are. */
+/* Unmaps everything except this program and the region, init's stack included. The kernel's parts
+ * move to the process's address for them, or wait in the region if source and target overlap. */
 static int clear_place(bool *ret_vdso_waits) {
     const uint64_t vdso = getauxval(AT_SYSINFO_EHDR);
     const struct restored_range now = kernel_parts(vdso), later = kernel_parts(own_vdso());
@@ -355,8 +359,8 @@ static int become_program(void) {
     return r;
 }
 
-/* As they are at the start of a process, all but a few are, and one that init has for itself
- * (timed_syscall.c); and nobody may change these two. */
+/* Most are at their defaults, and are skipped. Init handles one for itself (timed_syscall.c), which
+ * is reset. SIGKILL and SIGSTOP cannot be set. */
 static int set_actions(void) {
     const struct image_action *actions =
         restored_table(actions, struct image_action) + self->actions.first;
@@ -373,12 +377,12 @@ static int set_actions(void) {
     return 0;
 }
 
-/* In these is where its stream of chance is (det/dispatch.c). */
+/* These limits hold the process's random stream (det/dispatch.c). */
 static bool is_streams(int resource) {
     return resource == RLIMIT_RSS || resource == RLIMIT_LOCKS;
 }
 
-/* One that the process has set itself; never more than the sandbox's is. */
+/* A limit that the process has set itself, but never above the sandbox's. */
 static int set_own_limit(int resource) {
     const uint64_t *own = self->limits[resource];
     struct rlimit now;
@@ -392,7 +396,7 @@ static int set_own_limit(int resource) {
                : 0;
 }
 
-/* But for its own of descriptors. A command to be has set none. */
+/* All but the limit of descriptors. The start of a command has set none. */
 static int set_limits(void) {
     int r = 0;
 
@@ -412,13 +416,13 @@ static int prepare_process(void) {
     int r;
 
     if (restore_are_noted(box)) {
-        listener = restore_make_tracker(); /* if there is none, it is captured whole */
+        listener = restore_make_tracker(); /* without a tracker, its first fork is a full image */
         step = RESTORE_RESTRICT;
         if (box->plan->flags & PLAN_SECCOMP && (r = box_install_filter(box->plan)) < 0)
             return r;
     }
-    /* The one step that needs a right, and then none is left: what follows opens and maps what a
-     * guest has named. */
+    /* The only step that needs a right, so all rights are dropped after it: the following steps
+     * open and map paths that a guest has named. */
     step = RESTORE_PROGRAM;
     if ((r = become_program()) < 0)
         return r;
@@ -459,9 +463,9 @@ static int prepare_process(void) {
 
 /* ---- threads ---- */
 
-/* By which its call ends, if one of them is pending when it goes on (restore/trampoline.c): made
- * again after the signal was handled, it would wait for what has come already. What is pending for
- * the process the first thread takes, if it may. */
+/* The signals that end the thread's call, if one is pending when it resumes (restore/trampoline.c).
+ * If the call were restarted after such a signal was handled, it could wait for something that has
+ * come already. Signals of the process are taken by the first thread, unless it blocks them. */
 static uint64_t ending_signals(const struct image_thread *thread, uint32_t index) {
     const struct image_action *actions =
         restored_table(actions, struct image_action) + self->actions.first;
@@ -538,7 +542,7 @@ static int queue_signals(struct image_range range, pid_t pid, pid_t tid) {
     return 0;
 }
 
-/* Of the calling thread. errno is not its own: nothing here may touch it. */
+/* In the calling thread. Threads share errno here, so nothing may touch it. */
 static long set_thread(const struct image_thread *thread) {
     long r = sys_call1(__NR_set_tid_address, thread->clear_tid);
 
@@ -554,14 +558,14 @@ static int thread_main(void *argument) {
     const struct image_thread *thread =
         restored_table(threads, struct image_thread) + self->threads.first + index;
 
-    /* init counts on all of them, so one that fails takes the process along. */
+    /* init relies on all threads, so a failure ends the process. */
     if (set_thread(thread) < 0)
         sys_exit_group(1);
     restore_leave_thread(&lasts[index]);
 }
 
-/* With the ids that they had: the kernel gives the next one, where it cannot be told which (before
- * Linux 6.15). */
+/* Timers get their old ids. Where the id cannot be chosen (before Linux 6.15), the kernel assigns
+ * the next one, so timers are created and deleted until it fits. */
 static int make_timers(void) {
     const struct image_timer *timers =
         restored_table(timers, struct image_timer) + self->posix_timers.first;
@@ -604,8 +608,8 @@ static int make_threads(void) {
             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED)
         return -errno;
     for (uint32_t i = 0; i < self->threads.n; i++) {
-        /* No sequence is under way, whatever was saved; where it is must be memory of the process'.
-         */
+        /* No sequence is in progress, whatever the image says; the address must be within the
+         * process's memory. */
         if (threads[i].rseq && !is_own(threads[i].rseq, threads[i].rseq_length))
             return -EOPNOTSUPP;
         put_frame(&threads[i], i);
@@ -626,8 +630,9 @@ static int make_threads(void) {
     return r < 0 ? r : make_timers();
 }
 
-/* They may be below what it has by now: of memory, of threads, of signals that wait. But for timers
- * its threads are the last to take any of that. A command to be has them. */
+/* A limit may be below what the process has by now: memory, threads, pending signals. Except for
+ * timers, creating threads is the last use of any of these. The start of a command has its limits
+ * already. */
 static int begin_limits(void) {
     struct rlimit now;
 
@@ -640,8 +645,8 @@ static int begin_limits(void) {
     return set_limits();
 }
 
-/* For all its threads, which do nothing yet that is asked about. The listener goes to init with the
- * next word. */
+/* The filter applies to all threads, which do nothing yet that init answers. The listener goes to
+ * init with the next message. */
 static int begin_asking(void) {
     step = RESTORE_ASK;
     if (n_asked > MAX_ASKED)
@@ -662,11 +667,11 @@ static int begin_threads(void) {
 /* ---- descriptors ---- */
 
 /*
- * Of all that init has, a process keeps these: the socket to it, the one to who keeps the pids, the
- * rules, the page of a clock. They lie above all that it is to have, and those that come lie in
- * between until all are there:
+ * Of init's descriptors, a process keeps the socket to init, the one to the pid keeper, the
+ * Landlock ruleset and the clock page. They have numbers above the process's own. Descriptors that
+ * arrive are put between, until all are there:
  *
- *     0 ... highest | its descriptors as they come, in their order | kept
+ *   0 ... highest | arrived descriptors, in their order | kept
  */
 static int first_high(void) {
     const struct image_fd *fds = restored_table(fds, struct image_fd) + self->fds.first;
@@ -680,7 +685,7 @@ static int keep_descriptors(void) {
     int *kept[] = { &to_init, &restore_pids, &ruleset, &clock_page },
         first = first_high() + (int)self->fds.n, last = first - 1, fds[KEPT], r = 0;
 
-    /* They may lie where they are to go. */
+    /* They may occupy the target numbers. */
     for (size_t i = 0; i < KEPT; i++)
         fds[i] = *kept[i] < 0 ? -1 : sys_dup_above(*kept[i], first + KEPT);
     for (size_t i = 0; i < KEPT; i++) {
@@ -695,7 +700,7 @@ static int keep_descriptors(void) {
     return r < 0 ? r : sys_close_range((unsigned)last + 1, ~0u, 0);
 }
 
-/* Entries `index` and up of its descriptors: the lowest numbers that were free. */
+/* Entries `index` and up of its descriptor table. They arrive at the lowest free numbers. */
 static int take_fds(uint32_t index, const int *received, size_t n) {
     int to = first_high() + (int)index;
 
@@ -758,7 +763,7 @@ static int take_locks(void) {
     return 0;
 }
 
-/* When nobody is to touch its memory any more that is not its own program. */
+/* At the end, because nothing but the process's own program may touch its memory afterwards. */
 static int put_guards(void) {
     const struct image_guard *guards = restored_table(guards, struct image_guard);
     long r = 0;
@@ -797,7 +802,7 @@ static void send_result(int error) {
 
     int r = fd_send(to_init, &word, sizeof word, &listener, listener >= 0);
     if (r == -ETOOMANYREFS && !n_asked)
-        r = fd_send(to_init, &word, sizeof word, NULL, 0); /* nothing is noted, then */
+        r = fd_send(to_init, &word, sizeof word, NULL, 0); /* without a tracker */
     if (r < 0)
         _exit(1);
     if (listener >= 0)
@@ -805,8 +810,8 @@ static void send_result(int error) {
     listener = -1;
 }
 
-/* The limit of descriptors is the last: by it the kernel also reckons how many of its user's may be
- * on their way, and the listener was one. */
+/* The limit of descriptors is set last. The kernel also uses it to limit a user's descriptors in
+ * transit, and the listener was one. */
 _Noreturn static void enter_program(void) {
     if (!restored.header->is_command && set_own_limit(RLIMIT_NOFILE) < 0)
         _exit(1);
@@ -826,9 +831,9 @@ static bool dumps_core(int number) {
     return number < 64 && those >> number & 1;
 }
 
-/* As it ended, or without a trace of it. No core, of us, for whoever collects them; but of who
- * could not be dumped at its end an ordinary user is not told how it ended, and so could not
- * capture it again. */
+/* Ends as the original process ended, or without a status. No core file is written. But an ordinary
+ * user cannot read the exit status of a process that was not dumpable at its end, and so could not
+ * dump the zombie again. So the process becomes dumpable. */
 _Noreturn static void end_process(void) {
     int number = self->kind == IMAGE_ZOMBIE ? (int)(self->status & 127) : 0;
     sigset_t none;
@@ -846,7 +851,7 @@ _Noreturn static void end_process(void) {
     _exit((int)(self->status >> 8 & 255));
 }
 
-/* Its parent has been told long ago, so no SIGCHLD is to do so again. */
+/* The parent received SIGCHLD before the dump, so it must not receive it again. */
 static int await_end(uint32_t index, int options) {
     const uint64_t children = 1ull << (SIGCHLD - 1);
     const struct timespec none = { 0 };
@@ -882,8 +887,7 @@ static int make_child(uint32_t index) {
     return pid < 0 ? (int)pid : 0;
 }
 
-/* What it has become since the image that it was prepared from. The program is the same, so no
- * right is needed. */
+/* Applies the incremental image. The program is the same, so no rights are needed. */
 static int apply_incremental(const int *fds, size_t n_fds) {
     const struct image_process *before = self;
     const struct image_action *actions =
@@ -971,15 +975,15 @@ static int obey_order(const struct restore_order *order, const int *fds, size_t 
     return r < 0 || !order->is_last || self->threads.n != 1 ? r : begin_threads();
 }
 
-/* In its own session, if it led one, before it has children. */
+/* A session leader creates its session before it has children. */
 static int begin_process(uint32_t index) {
     const uint64_t all = ~0ull;
 
     step = RESTORE_FORK;
     self = restored_process(index);
     to_init = restore_ends[index].its;
-    /* Those, too, that a C library keeps for itself and leaves out of all: a guest's handler would
-     * be run in the middle of this. */
+    /* This also blocks signals that a C library reserves and leaves out of its own masks: a guest's
+     * handler would run in the middle of the restore. */
     int r = (int)sys_call4(__NR_rt_sigprocmask, SIG_SETMASK, &all, NULL, sizeof all);
     if (r < 0)
         return r;
@@ -1005,12 +1009,12 @@ static int take_command(void) {
     ssize_t n = fd_receive(to_init, cwd, sizeof cwd, fds, &n_fds);
 
     if (n <= 0 || n_fds != STREAMS || cwd[n - 1])
-        _exit(1); /* init is gone, or has no use for us */
+        _exit(1); /* init is gone, or has failed */
     step = RESTORE_CWD;
     if (chdir(cwd) < 0)
         return -errno;
     step = RESTORE_STREAMS;
-    /* They came as the lowest that were free: none is past the socket. */
+    /* They arrived as the lowest free numbers, so none is above the socket. */
     for (int i = 0; i < STREAMS; i++)
         if (fcntl(fds[i], F_DUPFD_CLOEXEC, COMMAND_SOCKET + 1 + i) != COMMAND_SOCKET + 1 + i)
             return -EMFILE;
@@ -1032,8 +1036,8 @@ static bool is_clock(const struct image_area *area) {
            restored_table(files, struct image_file)[area->path].kind == IMAGE_FILE_CLOCK;
 }
 
-/* The one thing that it shares with others: the page of the sandbox's clock, where it had that of
- * its own. */
+/* Maps the sandbox's clock page where the process had its own, the only memory that the process
+ * shares with others. */
 static int take_clock(void) {
     int r = 0;
 
@@ -1053,7 +1057,7 @@ _Noreturn static void become_command(void) {
         r = prepare_process();
     if (r == 0)
         r = take_clock();
-    /* What it does from here on is none of what is asked about. */
+    /* Its calls from here on need no answer from init. */
     if (r == 0)
         r = begin_threads();
     if (n_asked)
@@ -1097,7 +1101,7 @@ static void serve_orders(uint32_t index) {
 
 static _Alignas(GUEST_STACK_ALIGN) char stack[32768];
 
-/* On a stack of this program's, which stays where everything else of init's goes. */
+/* On a stack in static memory, which stays when everything else of init's is unmapped. */
 _Noreturn void restore_become(const struct box *of, uint32_t index) {
     box = of;
     ruleset = of->ruleset;

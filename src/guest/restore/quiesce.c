@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Standing still, and going on: determinism in snapshots of running processes.
+ * Holding still and resuming: determinism in snapshots of running processes.
  *
- * A capturer stops the processes and makes calls in them; what it needs of init for that, and what
- * init knows, it asks for on a socket (quiesce.h). init does nothing else until the calls are made,
- * which takes as long as reading their memory. In the copy, another init begins with what this one
- * knew, before any process goes on: the clock, what was to end when, timers, the numbers of
- * commands to come. Streams of chance need nothing: a process has its own among its limits.
+ * The dump worker stops the processes and makes system calls in them. It uses a socket (quiesce.h)
+ * to ask init for its help and its state. Init does nothing else until those calls are made, which
+ * takes as long as reading the memory of the processes. In a fork of the sandbox, another init
+ * starts with that state before any process resumes: the clock, the ends of waits, the timers, and
+ * the number of the next command. Random streams need no transfer, because each process keeps its
+ * own in its resource limits.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,11 +30,11 @@
 #include "guest/state.h"
 #include "sys/syscalls.h"
 
-static int64_t began_ns; /* when that began, by the real clock */
+static int64_t began_ns; /* start of the quiesce, by the real clock */
 
 /* ---- what init knows ---- */
 
-/* "0.00 0.00 0.00 1/50 LAST", in a /proc that is not covered. */
+/* "0.00 0.00 0.00 1/50 LAST", in a /proc without covered files. */
 static uint32_t last_pid(void) {
     char text[128];
     int fd = openat(determinism_proc, "loadavg", O_RDONLY | O_CLOEXEC);
@@ -92,7 +93,7 @@ static void end_quiesce(void) {
     vtime_stood(clock_now_ns() - began_ns);
 }
 
-/* False: it is gone. */
+/* False: the worker is gone. */
 static bool receive_message(struct quiesce_message *message) {
     int fds[FD_MESSAGE_MAX_FDS];
     size_t n_fds = 0;
@@ -101,8 +102,8 @@ static bool receive_message(struct quiesce_message *message) {
     return n == sizeof *message && message->n <= QUIESCE_MAX_THREADS;
 }
 
-/* Until the next message: what is asked is let pass, once nobody but the capturer can have asked.
- */
+/* Waits for the next message. With `passes`, system calls that arrive are answered, once only the
+ * dump worker can have made them. */
 static void await_orders(bool passes) {
     static struct pollfd events[1 + DETERMINISM_MAX_LISTENERS];
 
@@ -200,7 +201,7 @@ int quiesce_resume(const struct box *box) {
         restored.header->clocks[2] - restored.header->clocks[0] + determinism_uptime_ahead_ns);
 }
 
-/* Where it has the page of the clock; 0: nowhere yet. */
+/* The address of the clock page; 0: not mapped yet. */
 static uint64_t page_of(const struct image_process *process) {
     const struct image_area *areas =
         restored_table(areas, struct image_area) + process->areas.first;
@@ -227,12 +228,13 @@ int quiesce_adopt(const struct image_process *process, int take_listener) {
     uint64_t vdso = vdso_of(process), page = page_of(process);
     int r = determinism_adopt(take_listener);
 
-    /* What it has there is ours: it has done nothing yet but what restoring does. */
+    /* The vDSO there is still the project's own: the process has executed nothing but the
+     * restore. */
     return r < 0 || process->is_fresh || !vdso ? r : vdso_patch((pid_t)process->pid, vdso, page, 0);
 }
 
-/* Its clock starts now, as with any first command, and is then where it stood; it is the one that
- * was numbered. */
+/* Starts the clock as for a first command, and then sets it to its old time. This is the command
+ * that was numbered. */
 int quiesce_begin_command(const struct plan *plan, int take_listener) {
     const struct image_determinism *knew = &restored.header->determinism;
     const uint32_t flags = plan->flags & PLAN_VIRTUAL ? IMAGE_VIRTUAL : 0;

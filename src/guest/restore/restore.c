@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Restoring, from init's side: restore.h has the model.
+ * Restore, on init's side; restore.h has the model.
  *
- * init tells each process what to do, step by step, and hears how it went; no code of a guest's
- * runs before all have said that nothing can fail any more.
+ * Init tells each process what to do, step by step, and receives the results. No guest code runs
+ * before all processes have reported that nothing can fail any more.
  *
- * Pids. Processes and threads get those that they had. Whoever may choose a pid has rights over the
- * user namespace that the pid namespace belongs to, which is U0, and the processes are born in the
- * sandbox's own. So init, while it is U0's root, makes a child that stays so, and does one thing:
- * it says what the next pid is to be. It ends before any of the processes goes on. For a process
- * that is alone, init says so itself, once.
+ * Pids: processes and threads get their old ones. Choosing a pid needs rights over the user
+ * namespace that owns the pid namespace. That is U0, but the processes are born in the sandbox's
+ * own user namespace. So while init is U0's root, it makes a child that remains so, the pid keeper.
+ * On request it sets the next pid, and it ends before any restored process resumes. For a single
+ * process, init sets the pid itself, once.
  */
 #include "guest/restore/restore.h"
 
@@ -35,12 +35,12 @@
 
 #    define STREAMS 4
 #    define FDS_AT_ONCE 32
-#    define REST_NS                                                                                \
-        120000000ll /* by then, of a hundred that are made at once, the last has answered; and     \
-                       before the engine looks (CHECKPOINT_REST_NS) */
+/* By then, the last of a hundred processes that are made at once has answered; and before the
+ * engine checks (CHECKPOINT_REST_NS). */
+#    define REST_NS 120000000ll
 
-static pid_t keeper;  /* of the pids */
-static pid_t command; /* the one process, of a command to be; 0: none, or it goes on by now */
+static pid_t keeper;  /* the pid keeper */
+static pid_t command; /* the single process of a command's image; 0: none, or it runs already */
 
 static uint32_t n_processes(void) {
     return (uint32_t)restored.header->processes.n;
@@ -48,9 +48,9 @@ static uint32_t n_processes(void) {
 
 /* ---- pids ---- */
 
-static int kept_socket, kept_file; /* of who keeps the pids, until it has begun */
+static int kept_socket, kept_file; /* of the pid keeper, until it has started */
 
-/* Writes which pid is the last one that was given, as if it were this one's turn. */
+/* Writes the last pid that was given out, as if this one were next. */
 static int put_next_pid(int file, uint32_t next) {
     char text[16], *end = guest_put_number(text, next - 1);
     long r = sys_call4(__NR_pwrite64, file, text, end - text, 0);
@@ -58,8 +58,8 @@ static int put_next_pid(int file, uint32_t next) {
     return r < 0 ? (int)r : 0;
 }
 
-/* In init's memory, errno included, on a stack of its own: nothing here may touch what init uses.
- */
+/* Runs in init's memory, errno included, on a stack of its own: it must not touch what init
+ * uses. */
 static int keep_pids(void *unused) {
     uint32_t next;
     int32_t result;
@@ -88,8 +88,8 @@ static bool is_taken(uint32_t pid) {
     return false;
 }
 
-/* A fork of init would write down all its memory for this, and the first thing that init did
- * afterwards would be to give that up. */
+/* A fork would copy the page tables of all of init's memory, and init's next step would be to unmap
+ * that memory. */
 static int start_keeper(int file) {
     static _Alignas(GUEST_STACK_ALIGN) char stack[4096];
     uint32_t pid = 2;
@@ -105,7 +105,7 @@ static int start_keeper(int file) {
     if (r == 0 && (keeper = clone(keep_pids, stack + sizeof stack, CLONE_VM | SIGCHLD, NULL)) < 0)
         r = -errno;
     if (r == 0 && (uint32_t)keeper != pid)
-        r = -EEXIST; /* and init's end is its end */
+        r = -EEXIST; /* and it ends with init */
     close(pair[1]);
     if (r < 0)
         close(pair[0]);
@@ -124,7 +124,7 @@ int restore_keep_pids(int proc_sys) {
 
     if (file < 0)
         return errno == ENOENT ? -EOPNOTSUPP : -errno;
-    /* The one that is made next is the only one. */
+    /* The next process is the only one. */
     int r = is_alone() ? put_next_pid(file, restored_process(0)->pid) : start_keeper(file);
     close(file);
     return r;
@@ -135,8 +135,8 @@ static void end_keeper(void) {
 
     if (restore_pids < 0)
         return;
-    /* Processes may have its socket still, and it has rights that we have not any more: it cannot
-     * be killed. */
+    /* Processes may still have its socket open, and it has rights that init has dropped, so init
+     * cannot kill it. */
     (void)!write(restore_pids, &none, sizeof none);
     close(restore_pids);
     restore_pids = -1;
@@ -147,9 +147,9 @@ static void end_keeper(void) {
 
 static struct restore_failure failure;
 
-static bool goes_unasked; /* the one process, when it has all */
+static bool goes_unasked; /* the single process, when it has received everything */
 
-/* A listener may come with it: it is the caller's, who expects it (ret_listener). */
+/* A seccomp listener may come with the reply. The caller expects and owns it (ret_listener). */
 static int hear_with(uint32_t index, int *ret_listener) {
     struct restore_word word;
     int fds[FD_MESSAGE_MAX_FDS];
@@ -191,8 +191,8 @@ static int notify_process(uint32_t index, enum restore_order_kind kind, uint32_t
     return r < 0 ? r : receive_reply(index);
 }
 
-static bool owes_word; /* each of them, of how it was prepared, or amended; one that is by itself
-                          says nothing unasked */
+static bool owes_word; /* each process, for its preparation or its incremental image; a process by
+                          itself sends nothing before it is asked */
 static int trackers[IMAGE_MAX_NOTED];
 static size_t n_trackers;
 
@@ -234,7 +234,7 @@ static int hear_owed(void) {
     return r;
 }
 
-/* They are prepared. */
+/* Collects the results of the preparation. */
 static int hear_prepared(const struct box *box) {
     if (restored_is_by_itself() && restore_are_noted(box)) {
         int r = send_order(0, RESTORE_SAY, 0);
@@ -270,7 +270,7 @@ static int open_sockets(void) {
     return 0;
 }
 
-/* It begins while the next one is made. */
+/* Started while the next process is made. */
 static int hear_begin(uint32_t index) {
     if (restore_ends[index].has_begun)
         return 0;
@@ -278,8 +278,8 @@ static int hear_begin(uint32_t index) {
     return receive_reply(index);
 }
 
-static bool has_several_tops; /* processes without a parent among the others: each is kept from the
-                                 forks that make the others */
+static bool has_several_tops; /* several processes without a parent in the image: the memory of each
+                                 is kept from the forks of the others */
 
 static void keep_from_each_other(void) {
     unsigned n = 0;
@@ -292,18 +292,19 @@ static void keep_from_each_other(void) {
             restore_keep_from_forks(i);
 }
 
-static bool keeps_memory; /* what is for the one process, until it has gone on for a while */
-static const struct image *rests; /* that image; NULL: nothing is left of one */
+static bool keeps_memory; /* parked memory of the single process is kept until the process has run
+                             for a while */
+static const struct image *rests; /* that image; NULL: no image remains */
 static int64_t rests_until_ns;
 
-/* Removing what init had for it takes as long as all else between its fork and its answer, and
- * others wait for the processor. It writes no fewer copies of pages meanwhile: those that a holder
- * has, its own forks have, too. */
+/* Unmapping init's copy of the memory takes as long as everything else between the fork and its
+ * answer, and other processes wait for the processor. Keeping it costs no additional page copies: a
+ * zygote has all pages anyway, and its forks share them. */
 static bool may_keep_memory(const struct box *box) {
     return box->keeps && restored_is_by_itself() && !determinism_wanted(box->plan);
 }
 
-/* Nobody else is made meanwhile, so the one after the last that was made comes by itself. */
+/* No other process is made meanwhile, so the pid after the last one needs no request. */
 static int make_one(const struct box *box, uint32_t index) {
     uint32_t parent = restored_process(index)->parent,
              pid_before = index ? restored_process(index - 1)->pid : 0;
@@ -325,12 +326,12 @@ static int make_one(const struct box *box, uint32_t index) {
     command = (pid_t)pid;
     keeps_memory = may_keep_memory(box);
     if (!keeps_memory)
-        restore_give_up(index); /* init has no use for it, and would be counted for it */
+        restore_give_up(index); /* init does not use it, and would be charged for it */
     return pid < 0 ? (int)pid : 0;
 }
 
-/* The group that it has from its birth, until groups are joined: that of who leads a session at the
- * head of its line. 0: one that is none of theirs. */
+/* The process group at birth, until groups are joined: that of the nearest ancestor that leads a
+ * session. 0: a group outside of the image. */
 static uint32_t group_at_birth(uint32_t index) {
     const struct image_process *p = restored_process(index);
 
@@ -346,7 +347,7 @@ static bool joins_as(uint32_t index, bool leader) {
            p->group != group_at_birth(index);
 }
 
-/* Whoever led a group, and then who joined it; a leader of a session is in its own already. */
+/* Group leaders first, then the members. A session leader is in its group already. */
 static int join_groups(void) {
     int r = 0;
 
@@ -371,7 +372,7 @@ static int set_foregrounds(void) {
     return r;
 }
 
-/* Those that are dead: what has been theirs comes to their parents. */
+/* Ends the dead processes, so that their children pass to the right parents. */
 static int end_dead(void) {
     int r = 0;
 
@@ -390,7 +391,7 @@ static int end_dead(void) {
     return r;
 }
 
-/* They get their relations, and then each prepares itself. */
+/* Builds the family tree. Then each process prepares itself. */
 static int order_tree(void) {
     int r = 0;
 
@@ -451,8 +452,8 @@ static int give_area(uint32_t index, uint32_t first, bool is_last, const int *fi
     return r;
 }
 
-/* The next of what it is to get, one order; with the last, or where there is none, it completes
- * itself. */
+/* Sends the next message with descriptors or memory. With the last, or if there is none, the
+ * process completes itself. */
 static int give_files(uint32_t index, const int *files) {
     const struct image_process *p = restored_process(index);
     const struct image_fd *fds = restored_table(fds, struct image_fd) + p->fds.first;
@@ -473,7 +474,7 @@ static int give_files(uint32_t index, const int *files) {
              : order_more(index, RESTORE_COMPLETE, 0, true, NULL, 0);
 }
 
-/* And what it asks from then on is asked of us. */
+/* From then on its system calls are sent to init. */
 static int has_threads(const struct box *box, uint32_t index) {
     int listener = -1, r = hear_with(index, &listener);
 
@@ -485,14 +486,14 @@ static int has_threads(const struct box *box, uint32_t index) {
     return r;
 }
 
-/* Only who makes more than the one that it is asks for pids, and so takes turns with the others; a
- * single one is made when all else is. */
+/* Only a process that creates more than one task needs the pid keeper, so only it takes turns with
+ * the others. A single task is made after everything else. */
 static bool takes_turns(uint32_t index) {
     return restored_process(index)->threads.n != 1;
 }
 
-/* All of them at a time, each its next: of more than one order for a process neither side could be
- * sure to have room for what the other says. */
+/* One message for each process in turn. With more than one message under way, neither side could be
+ * sure that the socket has room for the other's reply. */
 static int give_all(const struct box *box, const int *files) {
     bool is_more = true;
     int r = 0;
@@ -544,14 +545,16 @@ static int resume(const struct box *box, const int *externals, size_t n_external
     if (r < 0)
         failure = (struct restore_failure){ -r, RESTORE_FILES, 0 };
     if (r == 0)
-        r = restored.before ? hear_owed() : hear_prepared(box); /* they are amended, or prepared */
+        r = restored.before
+                ? hear_owed()
+                : hear_prepared(box); /* their incremental image is applied, or they are prepared */
     if (r == 0)
         r = give_all(box, files);
     if (r == 0)
         r = make_threads(box);
     if (r == 0 && ((r = restore_seal(files, &file)) < 0 || (r = restore_watch(files, &file)) < 0))
         failure = (struct restore_failure){ -r, RESTORE_FILES, 0 };
-    /* Whose pids come next is among what goes on. */
+    /* The last used pid is part of the restored state. */
     if (r == 0 && last_pid > 1)
         r = restore_next_pid(last_pid + 1);
     if (r == 0)
@@ -559,9 +562,9 @@ static int resume(const struct box *box, const int *externals, size_t n_external
     return r;
 }
 
-/* Nothing is left to do, and could fail, between its having all and its going on. Nor has init a
- * file open with it, which one that closes it would find locked, or without an end, for a moment
- * longer. */
+/* Nothing may fail between the last message to the process and its start. Nor may init have one of
+ * its files open: a process that closes the file would find it still locked, or the other end of a
+ * pipe still open, for a moment. */
 static bool may_go_unasked(const struct box *box) {
     return restored_is_by_itself() && !takes_turns(0) && !determinism_wanted(box->plan) &&
            restored.header->determinism.last_pid < 2 && !restore_makes_files();
@@ -586,7 +589,8 @@ static void let_go_those(bool with_waits) {
             (void)send_order(i, RESTORE_GO, 0);
 }
 
-/* Who begins a wait anew is not signalled by the others before (vtime_wait.c). */
+/* A thread that begins a wait again starts first, so that others cannot signal it before it waits
+ * (vtime_wait.c). */
 static void let_go(const struct box *box) {
     let_go_those(true);
     if (restored.header->waits.n && !restored_is_by_itself())
@@ -612,8 +616,7 @@ int restore_finish(const struct box *box, const int *externals, size_t n_externa
         if (files[i] >= 0)
             close(files[i]);
     *ret_n_masters = restore_leave_terminals(ret_masters);
-    /* Nothing can fail any more. Those that go on may end the others, and be none the worse for it
-     * than elsewhere. */
+    /* Nothing can fail any more. Processes that resume may kill the others, as in any sandbox. */
     if (r == 0 && !is_dry_run && !goes_unasked)
         let_go(box);
     for (uint32_t i = 0; i < n_processes(); i++)
@@ -634,7 +637,7 @@ void restore_forget(void) {
         forget_region();
         return;
     }
-    if (restored.before) { /* that is what init has */
+    if (restored.before) { /* init has applied it */
         restored.header = restored.before;
         restored.base = restored.before_base;
         restored.before = NULL;
@@ -668,8 +671,8 @@ void restore_cancel(void) {
     command = 0;
 }
 
-/* Under random_seed or time_start: it is prepared, and what it asks is asked of us, from here on.
- */
+/* With random_seed or time_start: the process is prepared, and init answers its system calls from
+ * here on. */
 static int begin_serving(const struct box *box, int *ret_listener) {
     int listener = -1, r = determinism_wanted(box->plan) ? hear_with(0, &listener) : 0;
 
@@ -689,7 +692,7 @@ pid_t restore_resume(const struct box *box, const struct exec_request *request,
     if (pid <= 0 || !restored.header || !restored.header->is_command || request->n_fds < STREAMS)
         return -ENOENT;
     int listener, r = begin_serving(box, &listener);
-    /* If it has ended, it has left word of why. */
+    /* If the process has ended, it has left the reason. */
     if (r == 0)
         (void)fd_send(
             restore_ends[0].ours, request->cwd, strlen(request->cwd) + 1, request->fds, STREAMS);
@@ -699,7 +702,7 @@ pid_t restore_resume(const struct box *box, const struct exec_request *request,
         vtime_started(listener, request->fds);
         return pid;
     }
-    /* It never was: the command is started in its place, and finds nothing of it. */
+    /* The command is started in the usual way, and nothing of the failed restore remains. */
     restore_cancel();
     determinism_begin_anew(box->plan);
     *ret_failure = failure;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is known of a loaded image while its processes are made, and what several of the files of
- * restoring do with it. */
+/* The state of a loaded image while its processes are made, and helpers that several files of
+ * restore use. */
 #include <errno.h>
 #include <sys/mman.h>
 #include <unistd.h>

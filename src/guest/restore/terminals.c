@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The terminals of an image, in init: made before the processes are, for a session's leader has to
- * have its terminal before it has children, who get it from it and in no other way.
+ * The terminals of an image, in init. They are made before the processes, because a session leader
+ * must have its terminal before it has children, which inherit it and cannot get it in another way.
  *
- * The kernel gives the lowest number that is free, so those in between are taken meanwhile. Until
- * all files are there init has both ends of each; then it lets go of them, but for the masters of
- * commands, which their new owner gets.
+ * The kernel assigns the lowest free number, so the unused numbers between are opened temporarily.
+ * Init keeps both ends of each terminal until all files exist. Then it closes them, except for the
+ * masters of commands' terminals, which it passes to their new owner.
  */
 #include <asm/termbits.h>
 #include <errno.h>
@@ -29,8 +29,8 @@
 #    define LEAVE 0x5422             /* TIOCNOTTY */
 #    define SETTABLE (O_APPEND | O_NONBLOCK | O_ASYNC | O_DIRECT | O_NOATIME)
 
-static struct { int master, terminal; /* -1: it is not open */ } ends[IMAGE_MAX_TERMINALS];
-static int between[IMAGE_MAX_TERMINALS]; /* masters of numbers that the image has not */
+static struct { int master, terminal; /* -1: not open */ } ends[IMAGE_MAX_TERMINALS];
+static int between[IMAGE_MAX_TERMINALS]; /* masters of numbers that the image does not use */
 
 static uint32_t n_terminals(void) {
     return (uint32_t)restored.header->terminals.n;
@@ -52,7 +52,8 @@ static int open_master(uint32_t *ret_number) {
     return r;
 }
 
-/* O_CLOEXEC would stay with what is opened so, and fdinfo would tell of it for each descriptor. */
+/* O_CLOEXEC would stay in the flags of the opened file, and fdinfo would show it for each
+ * descriptor. */
 static int open_terminal(int master, uint32_t flags) {
     int fd = ioctl(master, (int)OPEN_PEER, (int)(flags & O_ACCMODE) | O_NOCTTY | O_NONBLOCK);
 
@@ -117,8 +118,8 @@ int restore_make_terminals(void) {
     return 0;
 }
 
-/* A session's leader, before it has children; or who has left the terminal that it was born with.
- */
+/* For a session leader, before it has children; or for a process that has left the terminal of its
+ * birth. */
 int restore_enter_terminal(const struct image_process *process) {
     if (process->pid != process->session) {
         for (uint32_t i = 0; i < n_terminals() && !process->terminal; i++)
@@ -132,8 +133,8 @@ int restore_enter_terminal(const struct image_process *process) {
     return terminal < 0 ? -EBADMSG : ioctl(terminal, (int)TIOCSCTTY, 0) < 0 ? -errno : 0;
 }
 
-/* Of its leader, when all are in their groups. A group that is not there any more has nobody in the
- * foreground. */
+/* For the session leader, when all groups are joined. If the foreground group no longer exists, no
+ * group is set. */
 int restore_set_foreground(const struct image_process *process) {
     pid_t group = process->terminal ? (pid_t)find_terminal(process->terminal - 1)->foreground : 0;
 
@@ -153,14 +154,14 @@ int restore_open_terminal(const struct image_file *file) {
     }
     if (file->kind == IMAGE_FILE_TERMINAL)
         return open_terminal(master, file->flags);
-    /* The terminal of nobody, which its master's end leaves. */
+    /* A terminal that is no process's controlling terminal. The end of its master detaches it. */
     int other = open_master(&number), fd = other < 0 ? other : open_terminal(other, file->flags);
     if (other >= 0)
         close(other);
     return fd;
 }
 
-/* All are open that are to be. */
+/* Called when all files are open. */
 size_t restore_leave_terminals(int *ret_masters) {
     size_t n = 0;
 
@@ -174,7 +175,7 @@ size_t restore_leave_terminals(int *ret_masters) {
             (void)ioctl(ends[i].master, (int)SET_LOCK, &locked);
         if (ends[i].terminal >= 0 && t->lent)
             idle_add_external(
-                ends[i].terminal); /* its other end is a client's: a virtual clock waits for that */
+                ends[i].terminal); /* a client has its other end, so a virtual clock waits for it */
         if (ends[i].terminal >= 0)
             close(ends[i].terminal);
         if (t->lent) {

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A process whose writes are noted from its start on (dump/dirty_pages.c has how), so that its
- * first fork is what has changed since: against the image that it is prepared from. What it is
- * amended by afterwards it writes itself, and is noted like all else.
+ * Dirty tracking of a process from its start (dump/dirty_pages.c explains tracking), so that its
+ * first fork can be incremental. The parent image is the one that the process was prepared from.
+ * Changes by an incremental image are written by the process afterwards, and tracked like all other
+ * writes.
  *
- * It makes its userfaultfd itself, before it has its filter, by which only a tracer can let it do
- * that; so it gets that by itself, and not from init.
+ * The process creates its userfaultfd before it has its filter, because the filter lets only a
+ * tracer do that. So the process also installs the filter itself, and does not inherit it from
+ * init.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +21,7 @@
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
 
-/* Those that follow each other, as one. */
+/* Registers adjacent areas at once. */
 static void cover_areas(int fd, const struct image_area *areas, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         const uint64_t start = areas[i].start;
@@ -34,7 +36,7 @@ static void cover_areas(int fd, const struct image_area *areas, uint32_t n) {
     }
 }
 
-/* What cannot be protected counts as written to. */
+/* Memory that cannot be protected counts as written to. */
 static void protect_area(int fd, const struct image_area *area) {
     const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first;
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The last steps of restoring, which nothing of ours may come after: this program and the region
- * are removed; only then is the memory known to the kernel where restartable sequences are
- * described, which could name an address to go on at; and each thread returns from a signal that
- * never was.
+ * The last steps of restore, which run without the restore program: the program and the region are
+ * unmapped. Then the kernel learns where the thread's restartable sequences are described; the
+ * guest controls that memory, and it could name an address to jump to, so this comes late. Finally
+ * each thread returns from a signal handler that never ran, by sigreturn.
  *
- * It is a page of code without a program, at IMAGE_TRAMPOLINE, and one of words, the *gate*, at
- * which a process' threads meet: its first thread removes the memory that the others came from once
- * they are all here, and lets them go.
+ * The code is one page at IMAGE_TRAMPOLINE, with a page of words beside it, the *gate*, where the
+ * threads of a process meet. The first thread waits until all others are there, unmaps the memory
+ * that they used, and lets them leave.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -20,9 +20,9 @@
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
 
-#    define HWCAP2_BASES                                                                           \
-        2 /* HWCAP2_FSGSBASE: programs may set the bases of FS and GS themselves, which is nothing \
-             that a filter asks init about */
+/* HWCAP2_FSGSBASE: the processor lets programs set FS and GS themselves, so no system call is
+ * needed that a filter would send to init. */
+#    define HWCAP2_BASES 2
 
 #    define TEXT(x) #    x
 #    define PLACE(x) TEXT(x)
@@ -35,9 +35,9 @@ struct thread_barrier {
 
 extern const char __ehdr_start[], _end[];
 
-/* rbx: the frame, which has a set of signals where the kernel looks for nothing; r12: FS; r13, r14,
- * r15: the restartable sequences'; rbp: GS; r9: how many others there are, of the first thread. The
- * gate's page is the one before this one. */
+/* Registers: rbx: the frame, with a set of signals where the kernel reads nothing; r12: FS; r13,
+ * r14, r15: arguments of rseq; rbp: GS; r9: number of other threads, for the first thread. The
+ * gate's page precedes this one. */
 /* clang-format off */
 __asm__(".pushsection .rodata\n"
         "restore_code:\n"
@@ -121,7 +121,7 @@ __asm__(".pushsection .rodata\n"
         "   syscall\n"
         "   test %r12, " PLACE(RESTORE_FRAME_SIGNALS) "(%rbx)\n"
         "   jz 4f\n"
-        "   addq $2, " PLACE(RESTORE_FRAME_RIP) "(%rbx)\n"     /* past the call: EINTR */
+        "   addq $2, " PLACE(RESTORE_FRAME_RIP) "(%rbx)\n"     /* past the call: it returns EINTR */
         "   movq $-4, " PLACE(RESTORE_FRAME_RAX) "(%rbx)\n"
         "4: mov $15, %eax\n"                    /* rt_sigreturn */
         "   syscall\n"
@@ -132,7 +132,7 @@ __asm__(".pushsection .rodata\n"
 
 extern const char restore_code[], restore_code_end[], restore_first[], restore_other[];
 
-/* What comes with threads is told to each process' own copy of the gate. */
+/* Values for the threads are written to each process's own copy of the gate. */
 int restore_put_last(void) {
     char *code = mmap((void *)IMAGE_TRAMPOLINE, IMAGE_PAGE, PROT_READ | PROT_WRITE,
         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
@@ -168,8 +168,8 @@ void restore_await_threads(uint32_t n) {
         (void)sys_call4(__NR_futex, &thread_barrier->arrived, FUTEX_WAIT, arrived, NULL);
 }
 
-/* The compiler may use rbp for the frame of its function; nothing of that is needed any more once
- * it is loaded last. */
+/* The compiler may use rbp as frame pointer, so it is loaded last, when the function's variables
+ * are no longer needed. */
 _Noreturn static void leave_restorer(
     const struct restore_trampoline *last, uint64_t n_others, uint64_t to) {
     /* clang-format off */

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * User namespaces made for their maps, by the host's root.
+ * User namespaces whose purpose is their id maps.
  *
- * One is U0, which the launcher then enters: it has a range of the host's ids that nobody else
- * uses. The others are for idmapped mounts. Run by root, a guest is an unprivileged id of the host
- * and would own nothing in the directories it may write to. On an idmapped mount what belongs to
- * the owner of the granted directory belongs to the guest, and what the guest makes there belongs
- * to that owner; all other ids are moved to where no process has them, one to one, so that a
- * copy-on-write layer can still copy such files up.
- *
- * The last kind is made inside U0, one for each sandbox with layers. The kernel counts pipes,
- * descriptors under way, watches and the like by user, so every sandbox runs under an id of its
- * own; but a layer outlives its sandbox, and others stand on it. So all files are stored with one
- * id, the plan's, and each sandbox's mounts show them as its own.
+ * 1. U0, which the launcher enters, has a range of host ids that nothing else uses. The host's root
+ * makes it. 2. Namespaces for idmapped mounts of granted directories, also made by the host's root.
+ * A guest of a root caller is an unprivileged id of the host and would own nothing in the
+ * directories that it may write to. On an idmapped mount the files of the directory's owner belong
+ * to the guest, and new files of the guest belong to that owner. All other ids are moved, one to
+ * one, to ids that no process has, so that an overlay can still copy such files up. 3. One for each
+ * sandbox with layers, made inside U0. The kernel counts pipes, descriptors in transit, watches and
+ * other objects by user, so every sandbox runs with an id of its own. But a layer outlives its
+ * sandbox and is used by others. So all files are stored with one id, the plan's, and each
+ * sandbox's mounts show them as its own.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -47,14 +46,14 @@ static int stand_in_namespace(void *launcher) {
     _exit(1);
 }
 
-/* A user namespace with these maps, kept alive by the descriptor alone. The maps are written from
- * outside, with rights that nobody inside has. */
+/* Makes a user namespace with these maps, which only the descriptor keeps alive. The maps are
+ * written from outside, with rights that no process inside has. */
 static int new_namespace(int host, const char *uid_map, const char *gid_map) {
     static _Alignas(GUEST_STACK_ALIGN) char stack[4096];
     char path[32] = "proc/";
     pid_t launcher = getpid(),
           pid = clone(stand_in_namespace, stack + sizeof stack, CLONE_VM | CLONE_NEWUSER | SIGCHLD,
-              &launcher); /* in our memory: it needs none of its own */
+              &launcher); /* shares the launcher's memory */
 
     if (pid < 0)
         return -errno;
@@ -72,8 +71,8 @@ static int new_namespace(int host, const char *uid_map, const char *gid_map) {
     return r < 0 ? r : fd;
 }
 
-/* "inside outside count": those below the owner, the owner itself (the guest's id is 1 in U0),
- * those above it. */
+/* "inside outside count": the ids below the owner, the owner itself (the guest's id is 1 in U0),
+ * the ids above it. */
 static void owner_map(char *text, uint32_t owner) {
     char *at = text;
 
@@ -101,8 +100,7 @@ int idmap_for_owner(int host, uid_t uid, gid_t gid) {
 int idmap_for_files(int root, uint32_t stored, uint32_t id) {
     char map[64], *at = map;
 
-    /* U0's root makes the directories that files lie in, and mounts what needs an owner that can be
-     * told. */
+    /* U0's root creates the directories of the files, and mounts need a known owner. */
     at = put_number(put_number(put_number(at, 0, ' '), 0, ' '), 1, '\n');
     put_number(put_number(put_number(at, stored, ' '), id, ' '), 1, '\0');
     return new_namespace(root, map, map);

@@ -3,17 +3,20 @@
  * Plan operations.
  *
  * `root` is "/", of the launcher or of the sandbox; `host` is the host's root while the template is
- * built. The sources of binds are real paths of the host; they are opened without following any
- * symbolic link, so that a link put there after the engine resolved the path leads nowhere.
+ * built. The sources of bind mounts are resolved paths of the host. They are opened without
+ * following symbolic links, so a link that was put there after the engine resolved the path leads
+ * nowhere.
  *
- * A *place* is where a sandbox may write: its part "p<number>" of the private tmpfs, alone or as
- * the upper directory of an overlay. Below that are its base in the template and the layers that
- * the sandbox is created on: the private file systems of earlier ones, which the engine hands over
- * as detached mounts. The overlay takes them by descriptor, as they are, so nothing of them is ever
- * attached where a guest looks. What is in layers, and in shared directories, guests have written:
- * a path through those (that of any box operation that a grant has caused) is walked without
- * following links. So is every path in an image, once the sandbox has entered that as its root;
- * what it takes from the template it reaches by a descriptor then.
+ * A *place* is a directory in which a sandbox may write: its part "p<number>" of the private tmpfs,
+ * alone or as the upper directory of an overlay. Below that are its base in the template and the
+ * layers that the sandbox is created on, which are the private file systems of earlier sandboxes.
+ * The engine passes them as detached mounts. The overlay takes them by descriptor, so they are
+ * never attached where a guest can see them.
+ *
+ * Guests have written the content of layers and of shared directories. So a path through those (of
+ * any box operation that belongs to a grant) is walked without following links. So is every path in
+ * an image, once the sandbox has entered that as its root; from then on it uses a descriptor to
+ * reach the template.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -44,8 +47,7 @@ static int open_strictly(int directory, const char *path, uint64_t flags) {
     return sys_openat2(directory, path, &how);
 }
 
-/* The directory that the last name of a path is in, made with its parents where they are missing.
- * No link is followed. */
+/* Opens the directory of a path's last name. Missing parents are created. No link is followed. */
 static int open_parent(int root, const char *path, const char **ret_name) {
     char parent[4096];
     size_t length = (size_t)(strrchr(path, '/') - path);
@@ -72,7 +74,7 @@ static int open_parent(int root, const char *path, const char **ret_name) {
     return at;
 }
 
-/* Makes a directory, with its parents where they are missing; fine if it is there. */
+/* Creates a directory and its missing parents; succeeds if it exists. */
 static int make_directories(int root, const char *path, mode_t mode, bool strictly) {
     const char *name;
 
@@ -88,7 +90,7 @@ static int make_directories(int root, const char *path, mode_t mode, bool strict
     return r;
 }
 
-/* A new file, open for writing. (The umask is 0 while operations run.) */
+/* Creates a file and opens it for writing. (The umask is 0 while operations run.) */
 static int create_file(int root, const char *path, mode_t mode, bool strictly) {
     int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
     const char *name;
@@ -138,14 +140,13 @@ static int make_symlink(int root, const char *path, const char *to, bool strictl
     if (parent < 0)
         return parent == -ELOOP || parent == -ENOTDIR
                    ? 0
-                   : parent; /* a link on the way, or what a guest put there, leads somewhere
-                                already */
+                   : parent; /* a link on the way, or a guest's file, leads elsewhere */
     int r = symlinkat(to, parent, name) < 0 && errno != EEXIST ? -errno : 0;
     close(parent);
     return r;
 }
 
-/* Whatever is to be covered at path exists afterwards, as directory or file like the source. */
+/* Makes sure that the target of a mount exists, as a directory or file like the source. */
 static int make_target(int root, const char *path, mode_t type) {
     if (S_ISDIR(type))
         return make_directories(root, path, 0755, false);
@@ -155,9 +156,8 @@ static int make_target(int root, const char *path, mode_t type) {
 
 uint64_t ops_others;
 
-/* Between the engine's look and ours the host may have put something else at a path, and may put
- * back what was there after it. What is there now is as good as any other, but the engine must
- * know. */
+/* The host may have replaced a path after the engine inspected it, and may put the original back
+ * later. The present object is acceptable, but the engine must know. */
 static void note_other(const struct plan_op *op, const struct stat *st) {
     static unsigned n;
 
@@ -206,7 +206,7 @@ static int bind_from_host(int root, int host, const struct plan *plan, const str
     return r;
 }
 
-/* A directory or file of the sandbox's own, made already: the guest's, with this mode. */
+/* Gives a new directory or file of the sandbox to the guest, with this mode. */
 static int give_to_guest(int fd, uint32_t outer_id, mode_t mode) {
     return fchown(fd, outer_id, outer_id) < 0 || fchmod(fd, mode) < 0 ? -errno : 0;
 }
@@ -214,7 +214,7 @@ static int give_to_guest(int fd, uint32_t outer_id, mode_t mode) {
 static int make_private(
     int root, const struct box *box, const char *path, mode_t mode, bool strictly) {
     if (!strictly && mkdirat(root, path_below(path), mode) ==
-                         0) /* new, and nobody's yet who could put another in its place */
+                         0) /* new, and owned by nobody who could replace it */
         return fchownat(root, path_below(path), box->outer_id, box->outer_id, AT_SYMLINK_NOFOLLOW) <
                        0
                    ? -errno
@@ -244,9 +244,10 @@ static char *put_numbered(char *at, const char *text, uint64_t number) {
     return at;
 }
 
-/* mount(2), where `strictly` to a target that is reached without following links. A directory is
- * entered for it: there may be no /proc yet to name it by. One that the sandbox's ids may not enter
- * (root's own, to be covered) is a grant's, and those come when there is one. */
+/* mount(2); with `strictly`, the target is reached without following links. For that the target
+ * directory is entered, because there may be no /proc to name it by. If the sandbox's ids may not
+ * enter a directory (root's own, to be covered), it belongs to a grant, and grants are mounted once
+ * there is a /proc. */
 static int mount_at(int root, const char *source, const char *path, const char *type,
     unsigned long flags, const char *options, bool strictly) {
     char descriptor[40] = ".";
@@ -268,11 +269,11 @@ static int mount_at(int root, const char *source, const char *path, const char *
     return r;
 }
 
-/* What guests see is a read-only copy of the mount, over the mount itself. Through that, which
- * nobody else reaches, init sets limits of its user namespace, and, with a seed or a clock, writes
- * to memory of its guests (det/vdso_patch.c). In the launcher's proc, the kernel would look for
- * what is of a namespace among that of all sandboxes; and to give up a mount that nothing is below,
- * it waits for all processors. */
+/* Guests see a read-only copy of the proc mount, on top of the mount itself. Init uses the mount
+ * below, which nothing else reaches, to set limits of its user namespace, and, with a seed or a
+ * clock, to write to memory of its guests (det/vdso_patch.c). In the launcher's proc, the kernel
+ * would have to search the entries of all sandboxes, and unmounting a mount with nothing below it
+ * waits for all processors. */
 static int mount_proc(int root, struct box *box, const char *path, bool strictly) {
     struct mount_attr read_only = { .attr_set = MOUNT_ATTR_RDONLY };
     int r = mount_at(root, "proc", path, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL, strictly);
@@ -302,20 +303,19 @@ static int mount_proc(int root, struct box *box, const char *path, bool strictly
     return r >= 0 && box->plan->flags & PLAN_VIRTUAL ? vtime_make_page() : r;
 }
 
-/* Where the template is: the root, until the sandbox enters an image's. */
+/* The template's root: "/", until the sandbox enters an image's root. */
 static int template_of(const struct box *box, int root) {
     return box->template >= 0 ? box->template : root;
 }
 
-/* The name of something in it. */
+/* Writes the name of a file in it. */
 static char *put_source(char *at, const struct box *box, const char *path) {
     if (box->template >= 0)
         at = put_numbered(at, "/proc/self/fd/", (uint64_t)box->template);
     return put_text(at, path);
 }
 
-/* Enters an image's root. The template's stays, mounted over it, and is out of the way of every
- * path. */
+/* Enters an image's root. The template's root stays mounted above it, where no path leads. */
 static int change_root(struct box *box, int root, const char *path) {
     box->template = openat(root, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (box->template <0 || chdir(path) < 0)
@@ -328,8 +328,8 @@ static int change_root(struct box *box, int root, const char *path) {
     return 0;
 }
 
-/* On the way to here nothing is the guest's yet. What the engine gets is another mount of the
- * directory, on which no place is mounted later. */
+/* Nothing on the way here belongs to the guest yet. The engine gets a separate mount of the
+ * directory, without the places that are mounted later. */
 static int bind_upper(struct box *box, const char *path) {
     int r = 0, upper = box->upper ? ops_open_upper(box->upper) : -EBADMSG;
 
@@ -343,9 +343,9 @@ static int bind_upper(struct box *box, const char *path) {
     return r;
 }
 
-/* A copy of a mount on which the files are the sandbox's id's, at `path`. There it is out of
- * everybody's way, below what is mounted there in the end; and the kernel waits for all processors
- * when a copy ends that is nowhere. */
+/* Makes a copy of a mount, on which the files belong to the sandbox's id, at `path`. There it is
+ * below the final mounts and does no harm. A copy that is attached nowhere would make the kernel
+ * wait for all processors when it ends. */
 static int show_as_own(const struct box *box, int mount, const char *path) {
     struct mount_attr ids = { .attr_set = MOUNT_ATTR_IDMAP, .userns_fd = (uint64_t)box->file_ids };
     int own = sys_open_tree(mount, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH),
@@ -360,10 +360,9 @@ static int show_as_own(const struct box *box, int mount, const char *path) {
     return r < 0 ? r : own;
 }
 
-/* The layers and a new tmpfs, all of it stored with the plan's id, as the sandbox's own. A kernel
- * may not be able to: tmpfs can be idmapped since 6.3, what other sandboxes have left copied
- * since 6.15. Nor has U0 a right over layers that were made in the U0 of a launcher that is gone.
- */
+/* Shows the layers and a new tmpfs, which are stored with the plan's id, as the sandbox's own. Not
+ * every kernel can do that: tmpfs can be idmapped since 6.3, and copies of other sandboxes' mounts
+ * since 6.15. Nor has U0 rights over layers from the U0 of an earlier launcher. */
 static int mount_as_own(struct box *box, const char *path, const char *options) {
     static int layers[GUEST_MAX_LAYERS];
     int r = 0;
@@ -387,7 +386,7 @@ static int mount_as_own(struct box *box, const char *path, const char *options) 
     return 0;
 }
 
-/* The sandbox's tmpfs, of the size that the request or else the plan says. */
+/* Mounts the sandbox's tmpfs, with the size of the request or else of the plan. */
 static int mount_private(struct box *box, const char *path, const char *options) {
     char text[96];
 
@@ -405,26 +404,26 @@ static int mount_private(struct box *box, const char *path, const char *options)
     }
     if (mount("rollbox", path, "tmpfs", MS_NOSUID | MS_NODEV, options) < 0)
         return -errno;
-    /* To be asked how full it is. Not by a path of the sandbox: there may be a grant of the host's
-     * in its place. */
+    /* For queries of its usage. It is not opened by path later, because a grant of the host may
+     * cover the path. */
     if (!box->layered && box->plan->flags & PLAN_REPORT_DISK &&
         (box->disk = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
         return -errno;
     if (!box->layered)
         return 0;
-    /* Of the tmpfs alone: places, and what covers it in the end, are mounted on it later. */
+    /* Of the tmpfs alone: places and covering mounts are added later. */
     box->layer = sys_open_tree(AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
     return box->layer < 0 ? box->layer : 0;
 }
 
 /* ---- places ---- */
 
-/* The part of the topmost layer: the latest state of the place' root. */
+/* The part of the topmost layer, which has the latest attributes of the place's root. */
 static int open_topmost(const struct box *box, const char *part, uint64_t flags) {
     return open_strictly(box->layers[box->n_layers - 1], part, flags | O_NOFOLLOW);
 }
 
-/* A private copy of one file, for the guest to write to. */
+/* Copies one file for the guest to write to. */
 static int copy_file(int root, const struct box *box, int from, const char *path) {
     struct stat st;
 
@@ -465,8 +464,8 @@ static int file_place(int root, const struct box *box, const struct plan *plan,
                        op->grant || box->template >= 0);
 }
 
-/* The new upper directory, like that of the topmost layer if there is one: an overlay shows the
- * attributes of the uppermost directory. */
+/* Creates the new upper directory with the attributes of the topmost layer, if there is one: an
+ * overlay shows the attributes of its uppermost directory. */
 static int make_upper(
     int template, const struct box *box, const char *part, const char *part_path, mode_t mode) {
     struct stat st;
@@ -488,8 +487,7 @@ static int make_upper(
     return r;
 }
 
-/* Layers with nothing in a part are left out: a mount less where nobody has written, a directory
- * less to look into elsewhere. */
+/* Layers without content in a part are left out: that saves a mount, or a directory to search. */
 static bool layer_has_part(const struct box *box, unsigned layer, uint64_t part) {
     return part >= 64 || box->parts[layer] >> part & 1;
 }
@@ -524,8 +522,8 @@ static int make_place(
     r = make_directories(template, work, 0700, false);
     if (r < 0)
         return r;
-    /* On a disk the end of an overlay would otherwise wait until the whole file system is written
-     * out. Nobody makes an upper of this directory again. */
+    /* On a disk, the end of an overlay would otherwise write out the whole file system. This
+     * directory never becomes an upper directory again. */
     at = put_source(
         put_text(at, box->upper ? "userxattr,volatile,workdir=" : "userxattr,workdir="), box, work);
     at = put_source(put_text(at, ",upperdir="), box, part_path);
@@ -550,7 +548,7 @@ static int make_place(
                                          : r; /* before 6.15 the kernel takes no detached mount */
 }
 
-/* Binds something of the new root over `path`, which may be gone where the plan says "if". */
+/* Binds a path of the new root over `path`, which may be missing where the plan allows that. */
 static int cover_place(int root, const struct box *box, const struct plan *plan,
     const struct plan_op *op, bool strictly) {
     const char *path = plan_text(plan, op->path), *source = plan_text(plan, op->source);
@@ -567,19 +565,20 @@ static int cover_place(int root, const struct box *box, const struct plan *plan,
         op->value & PLAN_COVER_ALONE ? MS_BIND : MS_BIND | MS_REC, NULL, strictly);
     if (r == -ENOENT && op->value & PLAN_COVER_OR_GONE)
         return 0;
-    if (r < 0) /* in an image it may be a link, too */
+    if (r < 0) /* in an image it may be a link */
         return op->kind == PLAN_OP_COVER_IF && (r == -ENOENT || r == -ELOOP || r == -ENOTDIR) ? 0
                                                                                               : r;
     return op->mode ? sys_mount_setattr(AT_FDCWD, path, 0, &attributes) : 0;
 }
 
 /*
- * A mount hangs on a directory entry of the file system below it, in every namespace: when the host
- * renames a file over /etc/passwd, whatever covers that name in a bind of /etc is gone. The entries
- * of an overlay are its own, so what covers them stays. The kernel wants two directories for one:
- * the second is empty. Without userxattr: a directory whose attributes the sandbox may not read
- * could not even be looked up. EINVAL: something is mounted in s that an ordinary user may not look
- * below, or its file system cannot be the base of an overlay. Then it is a bind after all.
+ * A mount is attached to a directory entry of the file system below, in every namespace. When the
+ * host renames a file over /etc/passwd, a mount over that name in a bind of /etc disappears. The
+ * entries of an overlay are its own, so mounts on them stay. The kernel requires two lower
+ * directories; the second is empty. It is mounted without userxattr, because otherwise a directory
+ * whose attributes the sandbox may not read could not be looked up. EINVAL: the directory contains
+ * a mount that an ordinary user may not look below, or its file system cannot be part of an
+ * overlay. Then it is bound.
  */
 static int make_overlay(int root, const struct box *box, const struct plan *plan,
     const struct plan_op *op, bool strictly) {
@@ -605,7 +604,7 @@ static int make_overlay(int root, const struct box *box, const struct plan *plan
     return r == 0 && !op->value && umount2(from, MNT_DETACH) < 0 ? -errno : r;
 }
 
-/* Beside the parts, where no snapshot looks. It keeps its length's room from its first text on. */
+/* Beside the parts, where no snapshot looks. The first text reserves the space for later ones. */
 static int cover_uptime(int root, const struct box *box, const struct plan *plan,
     const struct plan_op *op, bool strictly) {
     int fd = create_file(template_of(box, root), plan_text(plan, op->source), 0444, false);
@@ -629,7 +628,7 @@ static int run_one(
         r = make_file(root, path, source, op->value, op->mode, strictly);
         return r == -EEXIST && !op->value
                    ? 0
-                   : r; /* a place to mount on, which the grant around it may have already */
+                   : r; /* a mount point, which the surrounding grant may contain already */
     case PLAN_OP_CHANCE:
         return make_chance(root, plan, op);
     case PLAN_OP_SYMLINK:
@@ -647,7 +646,7 @@ static int run_one(
         return op->grant && box->n_layers
                    ? 0
                    : make_private(root, box, path, op->mode,
-                         strictly); /* it is in the layers, or the guest has removed it */
+                         strictly); /* the layers have it, or the guest has removed it */
     case PLAN_OP_PLACE:
         return make_place(root, box, plan, op);
     case PLAN_OP_PIVOT:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the operations of a plan mount and make, in the launcher and in each sandbox. */
+/* The mounts and files that the operations of a plan make, in the launcher and in each sandbox. */
 #ifndef ROLLBOX_GUEST_TEMPLATE_TEMPLATE_H
 #define ROLLBOX_GUEST_TEMPLATE_TEMPLATE_H
 
@@ -7,27 +7,27 @@
 
 /* mount_ops.c: carries out plan operations. `root` is "/". While the template is built, `box` is
  * NULL and `host` is the host's root; else -1. */
-extern uint64_t ops_others; /* bit i: the i-th operation with an inode has found another one there;
-                               the last bit stands for all further ones */
+extern uint64_t ops_others; /* bit i: the i-th operation with an inode has found another one; the
+                               last bit covers all further ones */
 int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host,
     struct guest_fault *fault);
 
-/* idmap.c: a user namespace, found through the proc below the directory `host`, for an idmapped
- * mount on which the files of one owner are the guest's; or -errno. Only as the host's root. */
+/* idmap.c: a user namespace for an idmapped mount on which the files of one owner are the guest's,
+ * found through the proc below the directory `host`; or -errno. Only as the host's root. */
 int idmap_for_owner(int host, uid_t uid, gid_t gid);
-/* Likewise, by the root of U0, for the sandbox's own files: what belongs to the id `stored` of U0
- * is that of `id`. */
+/* The same by U0's root, for the sandbox's own files: files of the id `stored` of U0 belong to
+ * `id`. */
 int idmap_for_files(int root, uint32_t stored, uint32_t id);
-/* U0 itself, likewise. */
+/* The same for U0 itself. */
 int idmap_for_launcher(int host);
 extern uint32_t idmap_base; /* the first id of the launcher's range */
 
-/* urandom_file.c: what /dev/urandom has under a seed, to a file (consumed), from now on; `length`
- * is a multiple of 4096. */
+/* urandom_file.c: starts writing the content of /dev/urandom under a seed to a file (consumed);
+ * `length` is a multiple of 4096. */
 void urandom_file_begin(int file, uint64_t seed, uint64_t length);
-/* When all of it is there, if anything was begun. 0 or -errno. */
+/* Waits until the file is complete, if one was started. 0 or -errno. */
 int urandom_file_end(void);
-/* The sandbox's own seed, once it is in its own root. 0 or -errno. */
+/* Sets up the sandbox's own seed, once it is in its own root. 0 or -errno. */
 int urandom_file_setup(const struct box *box);
 
 #endif

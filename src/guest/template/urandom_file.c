@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes of /dev/urandom under a random_seed, which are made where they are written: a plan does
- * not carry them. And a fork's own random_seed, in place of the plan's.
+ * The content of /dev/urandom under a random_seed, which is computed here, because a plan does not
+ * contain it; and a fork's own random_seed, in place of the plan's.
  *
- * All forks have the plan of what they were forked from. What init answers follows from the plan's
- * seed, so that is changed, in this process' own copy of the page. What is a file in the template,
- * for all sandboxes of the plan, is covered by one of the sandbox's own, which begins with the same
- * bytes as it would under a policy with that seed.
+ * All forks of a session have the same plan. The answers of init follow from the plan's seed, so
+ * this process changes the seed in its own copy of the page. The template's file, which all
+ * sandboxes of the plan share, is covered by a file of the sandbox, which has the content that a
+ * policy with that seed would give.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,7 +31,7 @@
 static int change_plan(const struct plan *plan, uint64_t seed) {
     struct plan *own = (struct plan *)(uintptr_t)plan;
 
-    /* It is mapped privately, from its beginning. */
+    /* It is a private mapping from the beginning of the plan. */
     _Static_assert(
         offsetof(struct plan, seed) + sizeof own->seed <= PAGE, "the seed is in the first page");
     long r = sys_call3(__NR_mprotect, own, PAGE, PROT_READ | PROT_WRITE);
@@ -42,7 +42,7 @@ static int change_plan(const struct plan *plan, uint64_t seed) {
     return (int)r;
 }
 
-/* `length` is a multiple of PAGE. 0 or -errno, which itself is left alone. */
+/* `length` is a multiple of PAGE. 0 or -errno; does not touch errno. */
 static int write_chance(int file, uint64_t seed, uint64_t length) {
     uint8_t bytes[PAGE];
 
@@ -58,8 +58,8 @@ static int write_chance(int file, uint64_t seed, uint64_t length) {
     return 0;
 }
 
-/* The plan's own takes as long to make as all else in its template, so it is made beside that: by a
- * child in our memory, with our descriptors, on another processor if there is one. */
+/* The plan's file takes as long as the rest of the template, so a child that shares the launcher's
+ * memory and descriptors writes it in parallel, on another processor if there is one. */
 static struct {
     pid_t maker; /* 0: none */
     int file, error;
@@ -76,7 +76,7 @@ void urandom_file_begin(int file, uint64_t seed, uint64_t length) {
     static _Alignas(GUEST_STACK_ALIGN) char stack[4 * PAGE];
 
     making.file = file;
-    making.error = -ECHILD; /* it may be killed */
+    making.error = -ECHILD; /* the child may be killed */
     making.seed = seed;
     making.length = length;
     pid_t pid = clone(make_files, stack + sizeof stack, CLONE_VM | CLONE_FILES | SIGCHLD, NULL);
@@ -97,7 +97,8 @@ int urandom_file_end(void) {
     return making.error;
 }
 
-/* Over `path`, read-only; the mount of `directory` is not reached from anywhere. */
+/* Mounts the file over `path`, read-only. The mount of `directory` cannot be reached from
+ * anywhere. */
 static int cover_device(int directory, const char *name, const char *path) {
     const struct open_how how = { .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC,
         .resolve = RESOLVE_NO_SYMLINKS };
