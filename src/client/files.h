@@ -3,9 +3,10 @@
  * Files of sandboxes: the library's half of base/transfer.h.
  *
  * Each call has an agent of its own in the sandbox, at the other end of a socket pair (VERB_FILES).
- * The request is sent before the agent is asked for, so that it finds it there. What the agent says
- * is taken for a guest's words: sizes are bounded, names are one component, nothing is followed. If
- * it says nothing for FILES_SILENCE_MS, because the guest has stopped it, the call fails.
+ * The request is sent before the agent is started, so that the agent finds it. The agent's answers
+ * are untrusted, as a guest's are: sizes are bounded, names are single components, no link is
+ * followed. If the agent sends nothing for FILES_SILENCE_MS, because the guest has stopped it, the
+ * call fails.
  */
 #ifndef ROLLBOX_CLIENT_FILES_H
 #define ROLLBOX_CLIENT_FILES_H
