@@ -28,10 +28,10 @@ int fd_read_all(int fd, size_t limit, struct buf *to);
 /* Reads the file again from its beginning. */
 int fd_read_again(int fd, size_t limit, struct buf *to);
 
-/* Reads a whole file by path; relative to the working directory. */
+/* Reads a file by path; relative to the working directory. */
 int fd_read_file(const char *path, size_t limit, struct buf *to);
 
-/* Maps a whole file for reading; the caller unmaps it. Returns 0, or -errno with NULL and 0 (EINVAL
+/* Maps a file for reading; the caller unmaps it. Returns 0, or -errno with NULL and 0 (EINVAL
  * for an empty file). */
 int fd_map(int fd, const char **ret_data, uint64_t *ret_length);
 
