@@ -2,24 +2,31 @@
 /*
  * librollbox: run untrusted programs in sandboxes.
  *
- * The model: a `struct rollbox_engine` is a connection to a rollbox-engine process, private
- * (started by and dying with this process) or shared (on a Unix socket). A policy is JSON text;
- * `rollbox_prepare` has the engine check and compile it once into a plan, which any number of runs
- * share. A run is started with `rollbox_start`, which does not block, and ends in a `struct
- * rollbox_result`, collected by `rollbox_wait` (blocks) or, from an event loop, by polling
- * `rollbox_engine_fd` and calling `rollbox_dispatch`, which calls the run's callback.
+ * Model. A `struct rollbox_engine` is a connection to a rollbox-engine process. The engine is
+ * private (started by this process, and ends with it) or shared (it listens on a Unix socket). A
+ * policy is JSON text. `rollbox_prepare` has the engine check a policy and compile it into a plan,
+ * which any number of runs share. `rollbox_start` starts a run and returns at once. A run ends in a
+ * `struct rollbox_result`. A caller collects the result with `rollbox_wait`, which blocks; an event
+ * loop polls `rollbox_engine_fd` and calls `rollbox_dispatch`, which calls the run's callback.
  *
- * What the guest did (exit, signal, time-out, ...) is a result; what rollbox could not do is an
- * error. The two never mix: a result whose outcome is ROLLBOX_OUTCOME_ERROR says nothing about the
- * guest program.
+ * Results and errors. How the guest's program ended (exit, signal, time-out, ...) is a result.
+ * Something that rollbox could not do is an error. A result whose outcome is ROLLBOX_OUTCOME_ERROR
+ * says nothing about the guest's program.
  *
- * Functions return 0 or a positive count, or -errno. Those that can fail for a reason worth telling
- * take a `struct rollbox_error *` (the caller's, may be NULL), filled once. Outputs named ret_* are
- * written on success only.
+ * Return values. Functions return 0 or a positive count, or -errno. A function that can fail for a
+ * reason worth explaining takes a `struct rollbox_error *`. The caller owns it and may pass NULL;
+ * the function fills it once. Outputs named ret_* are written on success only, except where a
+ * comment says so.
  *
- * Threads: an engine handle may be used from any number of threads at once. After fork() the child
- * must not use the parent's handles: every call on them fails with -ECHILD, and closing them
- * touches nothing of the parent's.
+ * Memory. A comment that names free() means that the caller releases that memory with free().
+ * Strings called static are never freed. Arguments are copied or used before the call returns,
+ * unless they are called borrowed.
+ *
+ * Blocking. A comment says "blocks" if the call waits for the engine.
+ *
+ * Threads. Any number of threads may use an engine handle at once. After fork() the child must not
+ * use the parent's handles: every call on them fails with -ECHILD, and closing them affects nothing
+ * of the parent's.
  *
  * The library never prints, exits, installs signal handlers, or changes the working directory,
  * umask or environment.
@@ -37,31 +44,31 @@ extern "C" {
 
 #define ROLLBOX_PUBLIC __attribute__((visibility("default")))
 
-/* One row an error: name, number on the wire, HTTP status, Python exception (base class after the
- * slash), meaning. The C enum, the Python exceptions and docs/reference/errors.md are all made from
- * this table; numbers never change. */
+/* One row per error: name, number in the protocol, HTTP status, Python exception, meaning. The C
+ * enum, the Python exceptions and docs/reference/errors.md are generated from this table. Numbers
+ * never change. */
 /* clang-format off */
 #define ROLLBOX_ERRORS(X) \
     X(INVALID_ARGUMENT,   1, 400, InvalidArgument,   "an argument of the call is not valid") \
     X(POLICY_INVALID,     2, 400, PolicyInvalid,     "the policy is not valid; the message lists every problem with its line") \
     X(PATH_NOT_FOUND,     3, 400, PathNotFound,      "a path that the policy grants does not exist") \
     X(PATH_DENIED,        4, 403, PathDenied,        "a path that the policy grants cannot be used by the caller") \
-    X(FEATURE_MISSING,    5, 501, FeatureMissing,    "the policy asks for isolation or a limit that this kernel or user cannot give") \
+    X(FEATURE_MISSING,    5, 501, FeatureMissing,    "the policy asks for isolation or a limit that this kernel or user cannot provide") \
     X(COMMAND_NOT_FOUND,  6, 422, CommandNotFound,   "the program does not exist inside the sandbox") \
     X(NOT_EXECUTABLE,     7, 422, NotExecutable,     "the program exists inside the sandbox but cannot be executed") \
     X(BAD_CWD,            8, 422, BadCwd,            "the working directory does not exist inside the sandbox") \
     X(SETUP_FAILED,       9, 500, SetupFailed,       "the kernel refused a step of setting the sandbox up") \
     X(RESOURCE_EXHAUSTED, 10, 503, ResourceExhausted, "the host is out of memory, file descriptors, processes or disk; try again later") \
-    X(HOST_OUT_OF_MEMORY, 11, 503, HostOutOfMemory,  "the host, or a control group that the engine is in, had no memory left, and the OOM killer ended the sandbox or its command; the guest is not at fault") \
+    X(HOST_OUT_OF_MEMORY, 11, 503, HostOutOfMemory,  "the host, or a control group that the engine is in, ran out of memory, and the OOM killer ended the sandbox or its command; the guest is not at fault") \
     X(ENGINE_START,       12, 500, EngineStartFailed, "the engine could not be started") \
     X(ENGINE_LOST,        13, 502, EngineLost,       "the connection to the engine ended; the sandbox is gone") \
     X(ENGINE_BUSY,        14, 409, EngineBusy,       "another engine is serving that socket") \
     X(PROTOCOL,           15, 502, ProtocolError,    "engine and library do not speak the same protocol version, or a message is malformed") \
-    X(NOT_FOUND,          16, 404, NotFound,         "no such operation, sandbox or file") \
+    X(NOT_FOUND,          16, 404, NotFound,         "the operation, sandbox or file does not exist") \
     X(CANCELLED,          17, 499, Cancelled,        "the caller cancelled the operation") \
     X(IO,                 18, 500, IOFailed,         "reading or writing a file of the host failed") \
     X(INTERNAL,           19, 500, InternalError,    "a bug in rollbox; please report it") \
-    X(CONFLICT,           20, 409, Conflict,         "what is to be replaced on the host was changed meanwhile") \
+    X(CONFLICT,           20, 409, Conflict,         "the host's files changed since the sandbox read them; nothing was replaced") \
     X(DAMAGED,            21, 500, Damaged,          "a layer or snapshot of the store is damaged; its name is in the message") \
     X(ENGINE_UNTRUSTED,   22, 403, EngineUntrusted,  "another user serves the engine's socket, or could; nothing was sent to it") \
     X(GUEST_INTERFERED,   23, 409, GuestInterfered,  "processes of the sandbox prevented it")
@@ -74,10 +81,11 @@ enum rollbox_error_code {
 #undef ROLLBOX_ERROR_ENUM
 };
 
-/* Filled by a failing call. `error_number` is a positive errno or 0. `stage` is a short word:
- * arguments, policy, connect, setup, exec, run, result, or what failed (files, snapshot, restore,
- * hibernate, wake, commit, export, import, store and the like). `message` is one line
- * (POLICY_INVALID: one line a problem), no trailing newline: what, where, and how to mend it. */
+/* Filled by a failing call. `error_number` is a positive errno, or 0. `stage` is one short word. It
+ * names the step (arguments, policy, connect, setup, exec, run, result) or the part of rollbox that
+ * failed (files, snapshot, restore, hibernate, wake, commit, export, import, store and others).
+ * `message` is one line without a trailing newline; POLICY_INVALID has one line per problem. It
+ * says what failed, on which object, and what to do. */
 struct rollbox_error {
     enum rollbox_error_code code;
     int error_number;
@@ -85,8 +93,8 @@ struct rollbox_error {
     char message[1000];
 };
 
-/* "policy_invalid", ...: the code's name as JSON results spell it; "unknown" for a number that is
- * none. Static. */
+/* The code's name as in JSON results, such as "policy_invalid". "unknown" for a number without a
+ * code. Static. */
 ROLLBOX_PUBLIC const char *rollbox_error_name(enum rollbox_error_code code);
 
 /* The library's version, such as "1.2.3". Static. */
@@ -97,64 +105,70 @@ ROLLBOX_PUBLIC const char *rollbox_version(void);
 struct rollbox_engine;
 
 struct rollbox_engine_options {
-    size_t size; /* sizeof(struct rollbox_engine_options) */
-    const char *
-        socket_path; /* NULL: start a private engine; else join the shared engine listening there */
-    const char *engine_path; /* NULL: $ROLLBOX_ENGINE, else found beside this library, else the
-                                installed one */
+    size_t size;             /* sizeof(struct rollbox_engine_options) */
+    const char *socket_path; /* A shared engine's socket. NULL starts a private engine. */
+    const char *engine_path; /* The engine's program. NULL: $ROLLBOX_ENGINE, else the one beside
+                                this library, else the installed one. */
 };
 
-/* Starts or joins an engine; blocks until it answers (a private start takes about a millisecond).
- * `options` may be NULL. The caller owns *ret_engine. A shared engine has to be of the caller's own
- * user or root's, or of one that the environment variable ROLLBOX_TRUST_UID names, and no other
- * user may be able to replace its socket: else ENGINE_UNTRUSTED, before anything is sent. Errors:
- * ENGINE_START, ENGINE_LOST, ENGINE_UNTRUSTED, PROTOCOL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED. */
+/* Starts or joins an engine. Blocks until the engine answers; a private engine takes about a
+ * millisecond. `options` may be NULL. The caller owns *ret_engine and closes it with
+ * rollbox_engine_close.
+ *
+ * A shared engine must run as the caller's user, as root, or as the user named by the environment
+ * variable ROLLBOX_TRUST_UID, and no other user may be able to replace its socket. Otherwise the
+ * call fails with ENGINE_UNTRUSTED before it sends anything.
+ *
+ * Errors: ENGINE_START, ENGINE_LOST, ENGINE_UNTRUSTED, PROTOCOL, INVALID_ARGUMENT,
+ * RESOURCE_EXHAUSTED. */
 ROLLBOX_PUBLIC int rollbox_engine_open(const struct rollbox_engine_options *options,
     struct rollbox_engine **ret_engine, struct rollbox_error *error);
 
-/* Closes the connection: every sandbox it owns is killed and cleaned up; a private engine ends
- * (waited for). Runs still under way end as ENGINE_LOST and stay valid until freed. No other thread
- * may be in a call on the handle. Takes and returns NULL. */
+/* Closes the connection and frees the handle. The engine kills and removes every sandbox of this
+ * connection. A private engine ends; the call waits for that. Runs that have not ended end with
+ * ENGINE_LOST and stay valid until they are freed. No other thread may be in a call on the handle.
+ * Takes and returns NULL. */
 ROLLBOX_PUBLIC struct rollbox_engine *rollbox_engine_close(struct rollbox_engine *engine);
 
-/* A descriptor, owned by the handle, that polls readable when rollbox_dispatch has something to do.
- */
+/* A descriptor that polls readable when rollbox_dispatch has something to do. The handle owns
+ * it. */
 ROLLBOX_PUBLIC int rollbox_engine_fd(struct rollbox_engine *engine);
 
 /* The process id of the engine. */
 ROLLBOX_PUBLIC int rollbox_engine_pid(struct rollbox_engine *engine);
 
-/* Handles every message that has arrived, without blocking, calling the callbacks of runs that
- * ended. Returns how many ended, or -ENOTCONN once the engine is lost (all runs have then been
- * ended). For event loops; rollbox_wait does the same by itself. */
+/* Handles every message that has arrived and calls the callbacks of runs that ended. Does not
+ * block. Returns the number of runs that ended, or -ENOTCONN once the engine is lost; all runs have
+ * ended by then. Meant for event loops; rollbox_wait calls it by itself. */
 ROLLBOX_PUBLIC int rollbox_dispatch(struct rollbox_engine *engine);
 
-/* Engine status as JSON text ({"pid", "version", "sandboxes", "queued", "plans", "spares",
- * "memory_budget_bytes", "cgroup", "connections", ...}; docs/how-to/sessions.md); the caller frees
- * *ret_json with free(). Blocks. */
+/* The engine's status as JSON text: {"pid", "version", "sandboxes", "queued", "plans", "spares",
+ * "memory_budget_bytes", "cgroup", "connections", ...}; see docs/how-to/sessions.md. The caller
+ * frees *ret_json with free(). Blocks. */
 ROLLBOX_PUBLIC int rollbox_engine_status(
     struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error);
 
 /* ---- policy ---- */
 
-/* Checks policy text (JSON, see docs/reference/policy.md) without an engine and without looking at
- * the file system. 0 if it is valid; else -EINVAL and POLICY_INVALID. `ret_problems` (may be NULL)
- * gets all problems as JSON text, to be freed with free(), also on failure:
- * [{"line": 3, "key": "fs_readible", "message": "...", "hint": "..."}]. */
+/* Checks the text of a policy (JSON, docs/reference/policy.md). Needs no engine and does not look
+ * at the file system. Returns 0 if the policy is valid, else -EINVAL with POLICY_INVALID.
+ * `ret_problems` may be NULL. It receives all problems as JSON text, on failure too; the caller
+ * frees it with free(): [{"line": 3, "key": "fs_readible", "message": "...", "hint": "..."}]. */
 ROLLBOX_PUBLIC int rollbox_policy_check(
     const char *json, size_t length, char **ret_problems, struct rollbox_error *error);
 
-/* The plan that the engine makes of a policy as text, one operation a line, then the Landlock rules
- * and the disassembled seccomp program; the caller frees *ret_text with free(). Blocks. */
+/* The engine's plan for a policy, as text: one operation per line, then the Landlock rules and the
+ * disassembled seccomp program. The caller frees *ret_text with free(). Blocks. */
 ROLLBOX_PUBLIC int rollbox_policy_plan(struct rollbox_engine *engine, const char *json,
     size_t length, char **ret_text, struct rollbox_error *error);
 
-/* A policy compiled by the engine. Valid as long as the engine handle; never freed by itself. */
+/* A policy compiled by the engine. The engine handle owns it; it is valid until that handle is
+ * closed. */
 struct rollbox_plan;
 
-/* Has the engine check and compile a policy ("{}" is the default one), once: the same text gives
- * the same plan again at no cost. Checks that granted paths exist. Blocks. Errors: POLICY_INVALID,
- * PATH_NOT_FOUND, PATH_DENIED, FEATURE_MISSING, SETUP_FAILED, ENGINE_LOST. */
+/* Has the engine check and compile a policy; "{}" is the default policy. A second call with the
+ * same text returns the same plan at no cost. Checks that the granted paths exist. Blocks. Errors:
+ * POLICY_INVALID, PATH_NOT_FOUND, PATH_DENIED, FEATURE_MISSING, SETUP_FAILED, ENGINE_LOST. */
 ROLLBOX_PUBLIC int rollbox_prepare(struct rollbox_engine *engine, const char *json, size_t length,
     struct rollbox_plan **ret_plan, struct rollbox_error *error);
 
@@ -172,9 +186,9 @@ enum rollbox_outcome {
 /* "exit", "signal", "timeout", "out_of_memory", "output_limit", "error". Static. */
 ROLLBOX_PUBLIC const char *rollbox_outcome_name(enum rollbox_outcome outcome);
 
-/* A file to put into the sandbox before the program starts. A relative path is below the working
- * directory; missing parent directories are made. The path must lie in a writable place of the
- * sandbox. */
+/* A file to create in the sandbox before the program starts. A relative path starts at the working
+ * directory. Missing parent directories are created. The path must lie in a place where the sandbox
+ * may write. */
 struct rollbox_file {
     const char *path;
     const void *data;
@@ -184,161 +198,168 @@ struct rollbox_file {
 
 struct rollbox_run;
 
-/* Called from rollbox_dispatch or rollbox_wait (of any run of that engine), without locks held,
- * once, when the run's result is there. */
+/* Called once per run, when its result is available, from rollbox_dispatch or from a rollbox_wait
+ * on any run of the same engine. No lock is held during the call. */
 typedef void (*rollbox_callback)(struct rollbox_run *run, void *userdata);
 
-/* A callback for those who ask by rollbox_next_ended: nothing of theirs is called from inside of
- * rollbox_dispatch or rollbox_wait then. Itself it does nothing. */
+/* A callback for a program that polls with rollbox_next_ended instead of being called from inside
+ * rollbox_dispatch or rollbox_wait. The function itself does nothing. */
 ROLLBOX_PUBLIC void rollbox_queued(struct rollbox_run *run, void *userdata);
 
-/* The userdata (not NULL) of the run that ended first, of those with that callback; it stays the
- * first until rollbox_told is called with it, or the run is freed. NULL: there is none.
- * rollbox_engine_fd is readable while there are some. Neither blocks; any thread may call them. */
+/* rollbox_next_ended returns the userdata (not NULL) of the first ended run whose callback is
+ * rollbox_queued, or NULL if no such run has ended. The same run stays first until rollbox_told is
+ * called with its userdata, or the run is freed. rollbox_engine_fd is readable while there is such
+ * a run. Neither call blocks. Any thread may call them. */
 ROLLBOX_PUBLIC void *rollbox_next_ended(struct rollbox_engine *engine);
 ROLLBOX_PUBLIC void rollbox_told(struct rollbox_engine *engine, void *userdata);
 
-/* For timeout_ms: whatever the policy says, it may take as long as it likes. */
+/* For timeout_ms: no time limit, even if the policy has one. */
 #define ROLLBOX_NO_TIMEOUT INT64_MIN
 
 struct rollbox_run_options {
     size_t size; /* sizeof(struct rollbox_run_options) */
     const char *const
-        *argv; /* NULL-terminated, at least one; argv[0] is looked up in the sandbox's PATH unless
-                  it has a slash. NULL: the image's own entry point and command */
-    const char *const
-        *env;        /* NULL-terminated "K=V", added to (or replacing) the policy's; NULL: none */
-    const char *cwd; /* NULL: the policy's */
-    const void *stdin_data; /* given to the program as its standard input, which is at end of file
-                               after it; NULL: /dev/null */
+        *argv; /* NULL-terminated, at least one string. An argv[0] without a slash is searched in
+                  the sandbox's PATH. NULL: the image's own entry point and command. */
+    const char *const *env; /* NULL-terminated list of "K=V". They are added to the policy's
+                               variables or replace them. NULL: none. */
+    const char *cwd;        /* NULL: the policy's directory */
+    const void
+        *stdin_data; /* The program's standard input, followed by end of file. NULL: /dev/null. */
     size_t stdin_length;
     const struct rollbox_file *files;
     size_t n_files;
-    int64_t timeout_ms;   /* -1: the policy's, and 300 s if that has none; ROLLBOX_NO_TIMEOUT: none;
-                             0: refused */
-    int64_t output_limit; /* bytes a stream; -1: the policy's */
-    const int *stdio_fds; /* NULL: output is collected into the result. Else three descriptors
-                             (borrowed, duplicated) that become the program's 0, 1 and 2; nothing is
-                             collected, and output_limit is the caller's to hold (rollbox_kill). The
-                             program may open them by name (/dev/stdin), too, for what each
-                             descriptor allows. Run by root, files and terminals also need a mode
-                             that lets others in; append-only files cannot be opened by name */
-    const char *operation_id;  /* NULL: a new one. Else 1 to 64 bytes: starting the same id again
-                                  gives the first one's result */
+    int64_t timeout_ms;   /* -1: the policy's limit, or 300 s if it has none. ROLLBOX_NO_TIMEOUT: no
+                             limit. 0 is refused. */
+    int64_t output_limit; /* bytes per stream; -1: the policy's limit */
+    /* NULL: output is collected into the result. Otherwise three descriptors (borrowed, duplicated)
+     * that become the program's descriptors 0, 1 and 2. Nothing is collected then, and the caller
+     * enforces output_limit (rollbox_kill). The program may also open these descriptors by name
+     * (/dev/stdin), with the access that each descriptor allows. If root runs it, files and
+     * terminals also need a mode that gives other users access. Append-only files cannot be opened
+     * by name. */
+    const int *stdio_fds;
+    const char *operation_id; /* NULL: a new id. Otherwise 1 to 64 bytes. Starting the same id again
+                                 returns the first run's result. */
     rollbox_callback callback; /* may be NULL */
     void *userdata;
-    bool is_code; /* argv is "python3", "-c", the code and its arguments: an interpreter that was
-                     started before, under the same policy, may take it, if env and stdio_fds are
-                     NULL (docs/explanation/interpreters.md). Nothing else changes */
+    /* Says that argv is "python3", "-c", the code and its arguments. If env and stdio_fds are NULL,
+     * a warm interpreter of the same policy may run the code (docs/explanation/interpreters.md).
+     * The result is the same either way. */
+    bool is_code;
 };
 
-/* Starts a run; does not wait for it. The options are copied. The caller owns *ret_run and frees it
- * with rollbox_run_free. Errors: INVALID_ARGUMENT, ENGINE_LOST, RESOURCE_EXHAUSTED. Everything
- * later is in the result. */
+/* Starts a run. Does not wait for it. The options are copied. The caller owns *ret_run and frees it
+ * with rollbox_run_free. Errors: INVALID_ARGUMENT, ENGINE_LOST, RESOURCE_EXHAUSTED. All later
+ * errors are in the result. */
 ROLLBOX_PUBLIC int rollbox_start(struct rollbox_engine *engine, struct rollbox_plan *plan,
     const struct rollbox_run_options *options, struct rollbox_run **ret_run,
     struct rollbox_error *error);
 
-/* The result of a run. All memory belongs to the run. Times are in milliseconds, sizes in bytes. */
+/* The result of a run. The run owns all its memory. Times are in milliseconds, sizes in bytes. */
 struct rollbox_result {
     enum rollbox_outcome outcome;
     int exit_code;           /* -1 unless the outcome is EXIT */
     int signal;              /* 0 unless the outcome is SIGNAL */
-    const void *stdout_data; /* NULL with length 0 if nothing was collected */
+    const void *stdout_data; /* NULL and length 0 if no output was collected */
     size_t stdout_length;
     const void *stderr_data;
     size_t stderr_length;
     bool stdout_truncated;
     bool stderr_truncated;
-    double wall_ms; /* from the start of the program to its end */
-    double cpu_ms;  /* user + system, of all processes of the sandbox */
+    double wall_ms; /* from the program's start to its end */
+    double cpu_ms;  /* user and system time of all processes of the sandbox */
     uint64_t peak_memory_bytes;
     uint32_t
-        processes_peak;    /* the most that were seen at once; at least 1 if the program started */
-    const char *isolation; /* JSON object: what was applied */
+        processes_peak;    /* the most processes seen at once; at least 1 if the program started */
+    const char *isolation; /* JSON object: the isolation that was applied */
     struct rollbox_error error; /* code is ROLLBOX_OK unless the outcome is ERROR */
 };
 
-/* Blocks until the run has ended, up to timeout_ms (-1: for ever). Returns 0 and the result, owned
- * by the run; -ETIMEDOUT if it has not ended. */
+/* Blocks until the run has ended, for at most timeout_ms (-1: no limit). Returns 0 and the result,
+ * which the run owns, or -ETIMEDOUT if the run has not ended. */
 ROLLBOX_PUBLIC int rollbox_wait(
     struct rollbox_run *run, int64_t timeout_ms, const struct rollbox_result **ret_result);
 
-/* Kills the whole sandbox of a run that is under way. `as` is the outcome it will have:
- * OUTPUT_LIMIT, TIMEOUT, or ERROR (code CANCELLED). Does not wait. 0 also if it has ended already.
- */
+/* Kills the whole sandbox of a run. `as` becomes the run's outcome: OUTPUT_LIMIT, TIMEOUT, or ERROR
+ * (with code CANCELLED). Does not wait. Returns 0 if the run has already ended. */
 ROLLBOX_PUBLIC int rollbox_kill(struct rollbox_run *run, enum rollbox_outcome as);
 
-/* Frees the run; one still under way is killed first (its end is not waited for, its callback not
- * called). Takes and returns NULL. */
+/* Frees a run. A run that has not ended is killed first; the call does not wait for its end, and
+ * the callback is not called. Takes and returns NULL. */
 ROLLBOX_PUBLIC struct rollbox_run *rollbox_run_free(struct rollbox_run *run);
 
-/* The result as one line of JSON, fields as in docs/reference/result.md, without trailing newline.
- * `id` (may be NULL) is put first. The caller frees *ret_json with free(). -ENOMEM. */
+/* The result as one line of JSON without a trailing newline; docs/reference/result.md has the
+ * fields. `id` may be NULL; otherwise it becomes the first field. The caller frees *ret_json with
+ * free(). Error: -ENOMEM. */
 ROLLBOX_PUBLIC int rollbox_result_json(
     const struct rollbox_result *result, const char *id, char **ret_json);
 
-/* ---- sandboxes that live ---- */
+/* ---- sessions ---- */
 
-/* A session: a sandbox that stays until it is closed. Commands (`rollbox_exec`) see what earlier
- * ones left, files and background processes. It can be snapshotted, forked and reset, files and
- * processes. It belongs to the connection that made it and ends with that, unless it was made
- * `detached` on a shared engine. Calls on a paused sandbox resume it. The handle is a name: several
- * may exist of one sandbox, in several processes on one shared engine. All calls here block, but
- * for rollbox_exec and rollbox_attach. */
+/* A handle of a session, a sandbox that exists until it is closed. Each command (`rollbox_exec`)
+ * sees the files and background processes that earlier commands left. A session can be snapshotted,
+ * forked and reset, with its files and processes. It belongs to the connection that created it and
+ * ends with that connection, unless it was created `detached` on a shared engine. A call on a
+ * paused session resumes it. Several handles may name one session, from several processes on a
+ * shared engine. All calls on a session block, except rollbox_exec and rollbox_attach. */
 struct rollbox_sandbox;
 
 struct rollbox_sandbox_options {
-    size_t size;         /* sizeof(struct rollbox_sandbox_options) */
-    const char *name;    /* 1 to 64 of [A-Za-z0-9_.-], unique on the engine; NULL: one is made up */
-    bool detached;       /* it outlives the connection (shared engines only) */
-    int64_t idle_ms;     /* paused after so long without a call or a running command; 0: never */
-    int64_t ttl_ms;      /* closed after so long without a call; 0: never */
-    int64_t lifetime_ms; /* closed after so long, whatever happens; 0: never */
-    const char *operation_id; /* as of a run: a retry gets the sandbox that the first call made */
-    int64_t hibernate_ms;     /* hibernated (rollbox_hibernate) after so long without a call, a
-                                 command that is waited for, a transfer of files, or a hundredth of
-                                 a processor used; 0: never */
-    unsigned auto_snapshots;  /* take a snapshot after each command that has changed something, and
-                                 keep so many of these, the latest; 0: take none */
+    size_t size; /* sizeof(struct rollbox_sandbox_options) */
+    const char
+        *name; /* 1 to 64 of [A-Za-z0-9_.-], unique on the engine. NULL: the engine chooses one. */
+    bool detached; /* the session survives its connection (shared engines only) */
+    int64_t
+        idle_ms; /* Pause after this time without a call and without a running command. 0: never. */
+    int64_t ttl_ms;           /* Close after this time without a call. 0: never. */
+    int64_t lifetime_ms;      /* Close after this time in any case. 0: never. */
+    const char *operation_id; /* As in rollbox_run_options: a retry returns the session that the
+                                 first call created. */
+    /* Hibernate (rollbox_hibernate) after this time without a call, a command that a client waits
+     * for, a file transfer, or CPU use above one hundredth of a CPU. 0: never. */
+    int64_t hibernate_ms;
+    /* Take a snapshot after each command that changed something, and keep this many, the latest. 0:
+     * take none. */
+    unsigned auto_snapshots;
 };
 
-/* Errors: as rollbox_prepare; INVALID_ARGUMENT (name taken), RESOURCE_EXHAUSTED, SETUP_FAILED. The
- * caller owns *ret_sandbox. */
+/* Creates a session. The caller owns *ret_sandbox. Errors: those of rollbox_prepare, and
+ * INVALID_ARGUMENT (the name is taken), RESOURCE_EXHAUSTED, SETUP_FAILED. */
 ROLLBOX_PUBLIC int rollbox_sandbox_create(struct rollbox_engine *engine, struct rollbox_plan *plan,
     const struct rollbox_sandbox_options *options, struct rollbox_sandbox **ret_sandbox,
     struct rollbox_error *error);
 
-/* A handle of one that exists, by its name. NOT_FOUND. */
+/* A handle of an existing session, by its name. The caller owns *ret_sandbox. Error: NOT_FOUND. */
 ROLLBOX_PUBLIC int rollbox_sandbox_open(struct rollbox_engine *engine, const char *name,
     struct rollbox_sandbox **ret_sandbox, struct rollbox_error *error);
 
-/* Its name; lives as long as the handle. */
+/* The session's name. Valid as long as the handle. */
 ROLLBOX_PUBLIC const char *rollbox_sandbox_name(const struct rollbox_sandbox *sandbox);
 
-/* Ends the sandbox: its processes are killed, its files dropped; then frees the handle, also on
- * failure. 0 also if it is gone already. */
+/* Ends the session: kills its processes and deletes its files. Then frees the handle, on failure
+ * too. Returns 0 if the session has already ended. */
 ROLLBOX_PUBLIC int rollbox_sandbox_close(
     struct rollbox_sandbox *sandbox, struct rollbox_error *error);
 
-/* The same, and tells what became of its trajectory: {"record": {"id", "steps", "written",
- * "complete", "error"}}, or {} if it was not recorded, or had ended before, {"lost": true} if it
- * ended with its engine; free(). Waits for the last line, but not for a reader that does not read.
- */
+/* Does the same as rollbox_sandbox_close and reports on the trajectory: {"record": {"id", "steps",
+ * "written", "complete", "error"}}. The report is {} if the session was not recorded or had already
+ * ended, and {"lost": true} if it ended together with its engine. The caller frees *ret_json with
+ * free(). Waits until the last line is written, but not for a reader that has stopped reading. */
 ROLLBOX_PUBLIC int rollbox_sandbox_finish(
     struct rollbox_sandbox *sandbox, char **ret_json, struct rollbox_error *error);
 
-/* Frees the handle alone. Takes and returns NULL. */
+/* Frees the handle; the session stays. Takes and returns NULL. */
 ROLLBOX_PUBLIC struct rollbox_sandbox *rollbox_sandbox_free(struct rollbox_sandbox *sandbox);
 
-/* The sandboxes of the engine that this connection may use, as JSON: {"sandboxes": [{"name",
- * "state": "starting"|"idle"|"running"|"paused"|"asleep", "commands", "running", "created", ...}]};
- * free(). */
+/* The sessions of the engine that this connection may use, as JSON text: {"sandboxes": [{"name",
+ * "state": "starting"|"idle"|"running"|"paused"|"asleep", "commands", "running", "created", ...}]}.
+ * "asleep" means hibernated. The caller frees *ret_json with free(). */
 ROLLBOX_PUBLIC int rollbox_sandbox_list(
     struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error);
 
-/* The same rows, each with the sandbox's use of resources, as of ROLLBOX_QUERY_STATS. The kernel is
- * asked for it: some microseconds a sandbox, more without control groups. */
+/* The same rows, each with the session's resource usage as in ROLLBOX_QUERY_STATS. Reading it from
+ * the kernel takes some microseconds per session, more without control groups. */
 ROLLBOX_PUBLIC int rollbox_sandbox_stats(
     struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error);
 
@@ -357,38 +378,41 @@ enum rollbox_query {
     ROLLBOX_QUERY_TREE,      /* {"snapshots": [{"id", "name", "parent", "bytes", "files", "kind":
                                 "files"|"live"|"warm"|"asleep", "automatic", "processes",
                                 "memory_bytes", "disk_bytes", "created", "sandboxes": [...]}]} */
-    ROLLBOX_QUERY_EXECS,     /* {"execs": [...]}: of what ROLLBOX_QUERY_INSPECT tells the commands
-                                alone, for which nothing has to be measured */
-    ROLLBOX_QUERY_STATS, /* a row of rollbox_sandbox_list with "age_s", "cpu_ms" (all that it has
-                            used), "memory_bytes", "peak_memory_bytes", "max_memory_bytes",
-                            "disk_bytes", "max_disk_bytes", "processes", "max_processes": null where
-                            it cannot be told */
+    ROLLBOX_QUERY_EXECS,     /* {"execs": [...]}: the part of ROLLBOX_QUERY_INSPECT that needs no
+                                measuring */
+    ROLLBOX_QUERY_STATS,     /* A row of rollbox_sandbox_list with "age_s", "cpu_ms" (since its
+                                creation), "memory_bytes", "peak_memory_bytes", "max_memory_bytes",
+                                "disk_bytes", "max_disk_bytes", "processes", "max_processes". A value
+                                that cannot be measured is null. */
 };
 
-/* JSON text for free(). */
+/* The answer to a query as JSON text. The caller frees *ret_json with free(). */
 ROLLBOX_PUBLIC int rollbox_sandbox_query(struct rollbox_sandbox *sandbox, enum rollbox_query query,
     char **ret_json, struct rollbox_error *error);
 
-/* No processor time until resumed; rollbox_resume does nothing to one that is not paused. */
+/* Stops all processes of the session until rollbox_resume. rollbox_resume does nothing if the
+ * session is not paused. */
 ROLLBOX_PUBLIC int rollbox_pause(struct rollbox_sandbox *sandbox, struct rollbox_error *error);
 ROLLBOX_PUBLIC int rollbox_resume(struct rollbox_sandbox *sandbox, struct rollbox_error *error);
 
 struct rollbox_state_options;
 
-/* Puts the sandbox to sleep: files and processes go to the store on the disk, and neither processes
- * nor memory are left. Commands under way end as CANCELLED; in the sandbox they go on when it
- * wakes, under the same ids (rollbox_attach, rollbox_claim). Blocks until all of it has reached the
- * disk. Does nothing to one that sleeps. options may be NULL; ROLLBOX_PROCESSES_DROP: files alone.
- * FEATURE_MISSING: a process has what cannot be captured; RESOURCE_EXHAUSTED, IO: no room; after
- * any error it is as it was. */
+/* Hibernates the session: its files and processes are written to the store on the disk, and it uses
+ * no processes or memory. Commands that have not ended end with CANCELLED for their callers. Inside
+ * the session they continue when it wakes, under the same ids (rollbox_attach, rollbox_claim).
+ * Blocks until all data has reached the disk. Does nothing if the session is hibernated. `options`
+ * may be NULL; ROLLBOX_PROCESSES_DROP saves the files alone. Errors: FEATURE_MISSING (a process
+ * uses something that cannot be checkpointed), RESOURCE_EXHAUSTED or IO (no space). After an error
+ * the session is unchanged. */
 ROLLBOX_PUBLIC int rollbox_hibernate(struct rollbox_sandbox *sandbox,
     const struct rollbox_state_options *options, struct rollbox_error *error);
 
-/* Wakes it. Any call that needs it awake does that by itself. ROLLBOX_PROCESSES_DROP: its files
- * alone, such as where its processes cannot go on. Does nothing to one that is awake, but that a
- * paused one is resumed. DAMAGED: what is in the store is not what was written; FEATURE_MISSING: it
- * was put to sleep under another kernel, or on another processor; CONFLICT: the policy's places are
- * others now; SETUP_FAILED. After any error it sleeps on. */
+/* Wakes a hibernated session. Any call that needs a running session wakes it by itself.
+ * ROLLBOX_PROCESSES_DROP restores the files alone, for instance when the processes cannot be
+ * restored. If the session is not hibernated, the call only resumes it if it is paused. Errors:
+ * DAMAGED (the stored data is not what was written), FEATURE_MISSING (it was hibernated under
+ * another kernel or on another processor), CONFLICT (the policy's places have changed),
+ * SETUP_FAILED. After an error the session stays hibernated. */
 ROLLBOX_PUBLIC int rollbox_wake(struct rollbox_sandbox *sandbox,
     const struct rollbox_state_options *options, struct rollbox_error *error);
 
@@ -398,52 +422,56 @@ struct rollbox_terminal {
 
 struct rollbox_exec_options {
     size_t size;             /* sizeof(struct rollbox_exec_options) */
-    const char *const *argv; /* as of rollbox_run_options, these and the following */
+    const char *const *argv; /* this and the following fields: as in rollbox_run_options */
     const char *const *env;
     const char *cwd;
-    const char *user; /* NULL: the policy's. Else its name or number; others are FEATURE_MISSING
-                         unless the sandbox maps them */
+    const char *user; /* NULL: the policy's user. Otherwise a name or number. A user that the
+                         sandbox does not map is FEATURE_MISSING. */
     const void *stdin_data;
     size_t stdin_length;
     const struct rollbox_file *files;
     size_t n_files;
-    int64_t timeout_ms;       /* -1: the policy's, and none if that has none. A time-out kills this
-                                 command's tree of processes and nothing else */
-    int64_t output_limit;     /* past it the command's tree is killed, as by a time-out */
-    const char *operation_id; /* its id, to attach, signal or retry by */
-    const struct rollbox_terminal *terminal; /* not NULL: it gets a terminal of its own of that
-                                                size; its output is all on stdout */
-    int input_fd; /* what becomes its standard input, or is typed into the terminal, whose readers
-                     see its end; -1: stdin_data. Borrowed */
-    int stream_fds[2];    /* where stdout and stderr are written to as they come, besides being
-                             collected; -1: nowhere. Borrowed, duplicated, made non-blocking: give the
-                             write ends of pipes. A stream whose reader is slow waits without holding
-                             the command up; one whose reader is gone ends alone */
-    const int *extra_fds; /* what becomes its descriptors 3 and up; borrowed */
+    int64_t timeout_ms;   /* -1: the policy's limit, or none. A time-out kills this command and all
+                             processes that it started, and nothing else. */
+    int64_t output_limit; /* bytes per stream; the command's processes are killed above it, as by a
+                             time-out */
+    const char *operation_id; /* the command's id, for rollbox_attach, rollbox_signal and retries */
+    const struct rollbox_terminal *
+        terminal; /* not NULL: the command gets a terminal of this size; all its output is stdout */
+    /* Standard input, or the bytes typed into the terminal until end of file. -1: use stdin_data.
+     * Borrowed. */
+    int input_fd;
+    /* Descriptors to which stdout and stderr are written as they arrive, besides being collected.
+     * -1: none. Borrowed, duplicated, made non-blocking: pass the write ends of pipes. A slow
+     * reader delays its stream but not the command. If a reader closes its end, only that stream
+     * ends. */
+    int stream_fds[2];
+    const int *extra_fds; /* these become the command's descriptors 3 and up; borrowed */
     size_t n_extra_fds;   /* at most 8 */
-    bool detached; /* it runs on when the connection ends (in a detached sandbox), and its result is
-                      kept for rollbox_attach */
+    bool detached; /* The command survives its connection (in a detached session), and its result is
+                      kept for rollbox_attach. */
     rollbox_callback callback; /* may be NULL */
     void *userdata;
-    bool no_trace; /* ptrace, process_vm_readv and _writev, pidfd_getfd, kcmp and process_madvise
-                      are EPERM for it and for all that it starts. No snapshot takes such a process
-                      along */
+    /* ptrace, process_vm_readv, process_vm_writev, pidfd_getfd, kcmp and process_madvise fail with
+     * EPERM for the command and all its descendants. A snapshot cannot contain such a process. */
+    bool no_trace;
 };
 
-/* Starts a command in the sandbox; its result is waited for as a run's (rollbox_wait, rollbox_kill,
- * rollbox_run_free, callbacks). When its main program ends, its result is there; what it left
- * running lives on with the sandbox. rollbox_run_free of one under way kills its tree unless
- * `detached`. */
+/* Starts a command in the session. Its result is collected as a run's is (rollbox_wait,
+ * rollbox_kill, rollbox_run_free, callbacks). The result is available when the command's main
+ * process ends; processes that it left stay in the session. rollbox_run_free kills a command that
+ * has not ended, with its descendants, unless it is `detached`. */
 ROLLBOX_PUBLIC int rollbox_exec(struct rollbox_sandbox *sandbox,
     const struct rollbox_exec_options *options, struct rollbox_run **ret_run,
     struct rollbox_error *error);
 
-/* Waits for a command that runs or has run, by its id: its result comes to the new run. What it
- * wrote from its beginning on goes to stream_fds (-1: nowhere). NOT_FOUND in the result. */
+/* Waits for a command, running or ended, by its id. A new run receives the command's result. All
+ * its output from the start is written to stream_fds (-1: nowhere). An unknown id gives the error
+ * NOT_FOUND in the result. */
 struct rollbox_attach_options {
     size_t size; /* sizeof(struct rollbox_attach_options) */
     const char *operation_id;
-    int input_fd; /* for a command with a terminal; -1 */
+    int input_fd; /* input for a command with a terminal; -1: none */
     int stream_fds[2];
     rollbox_callback callback;
     void *userdata;
@@ -454,112 +482,115 @@ ROLLBOX_PUBLIC int rollbox_attach(struct rollbox_sandbox *sandbox,
 
 enum rollbox_scope {
     ROLLBOX_SCOPE_MAIN = 1, /* the command's main process */
-    ROLLBOX_SCOPE_TREE,     /* and all that it started */
-    ROLLBOX_SCOPE_CHILDREN, /* all that it started, not itself */
-    ROLLBOX_SCOPE_GROUP, /* the foreground process group of its terminal; without one, its process
-                            group */
+    ROLLBOX_SCOPE_TREE,     /* the main process and all its descendants */
+    ROLLBOX_SCOPE_CHILDREN, /* the descendants without the main process */
+    ROLLBOX_SCOPE_GROUP,    /* the foreground process group of its terminal; without a terminal, its
+                               process group */
 };
 
-/* Signals a command that runs. NOT_FOUND if it does not any more. operation_id NULL: every process
- * of the sandbox, background ones too; SIGKILL only. */
+/* Sends a signal to a running command. NOT_FOUND if the command has ended. operation_id NULL means
+ * every process of the session, background processes included; only SIGKILL is allowed then. */
 ROLLBOX_PUBLIC int rollbox_signal(struct rollbox_sandbox *sandbox, const char *operation_id,
     int signal_number, enum rollbox_scope scope, struct rollbox_error *error);
 ROLLBOX_PUBLIC int rollbox_resize(struct rollbox_sandbox *sandbox, const char *operation_id,
     const struct rollbox_terminal *terminal, struct rollbox_error *error);
 
-/* What the next three calls do with processes. */
+/* Whether a snapshot, fork, reset or hibernation includes processes. */
 enum rollbox_processes {
     ROLLBOX_PROCESSES_KEEP =
-        1, /* those that run are part of the state: memory and files of one moment */
+        1, /* running processes are included; memory and files are of the same moment */
     ROLLBOX_PROCESSES_DROP, /* files alone */
 };
 
 struct rollbox_state_options {
     size_t size;                      /* sizeof(struct rollbox_state_options) */
     enum rollbox_processes processes; /* 0: ROLLBOX_PROCESSES_KEEP */
-    bool same_seed; /* of forks, under a policy with random_seed: all have the parent's; else each
-                       has its own, which follows from the parent's and from how many children that
-                       had before it */
-    bool attached;  /* of forks: they end with this connection, though the sandbox that they are of
-                       is detached */
+    /* For forks under a policy with random_seed. true: all forks have the parent's seed. false:
+     * each has its own, derived from the parent's seed and the number of its earlier forks. */
+    bool same_seed;
+    bool attached; /* For forks: they end with this connection even if their parent is detached. */
 };
 
-/* The state of the sandbox, kept until the last sandbox of the family is closed or it is dropped:
- * its private files, and the processes that run, which stand still meanwhile, and run on. `name`
- * (may be NULL) is another name for its id in this family; options may be NULL. *ret_json: {"id",
- * "name", "parent", "bytes", "files", "live", "processes", "memory_bytes"}; free().
- * FEATURE_MISSING: a process has what cannot be captured, which the message names; nothing was
- * changed. */
+/* Saves the session's private files and its running processes, which are paused meanwhile. The
+ * snapshot exists until it is dropped or the last session of the family (the sessions forked from
+ * one another) is closed. `name` may be NULL; otherwise it can be used in place of the id within
+ * the family. `options` may be NULL. *ret_json is {"id", "name", "parent", "bytes", "files",
+ * "live", "processes", "memory_bytes"}; the caller frees it with free(). Error: FEATURE_MISSING (a
+ * process uses something that cannot be checkpointed; the message names it). The session is
+ * unchanged then. */
 ROLLBOX_PUBLIC int rollbox_snapshot(struct rollbox_sandbox *sandbox, const char *name,
     const struct rollbox_state_options *options, char **ret_json, struct rollbox_error *error);
 
-/* New sandboxes of the same policy in the state of a snapshot (NULL: of now), with its processes if
- * it has any: their commands have the ids that they have here (rollbox_attach, rollbox_claim).
- * options may be NULL. ret_sandboxes has room for n; the caller owns what is put there; all or
- * none. What is started in the k-th, from 0, has CLONE_ID=k in its environment, unless it is given
- * another. Errors: as rollbox_snapshot, SETUP_FAILED (a process cannot go on). */
+/* Creates n sessions of the same policy from a snapshot (NULL: from the session as it is now), with
+ * its processes if it has any. Their commands keep their ids (rollbox_attach, rollbox_claim).
+ * `options` may be NULL. ret_sandboxes has room for n handles, which the caller owns. Either all
+ * forks are created or none. Commands started in the k-th fork, counted from 0, have CLONE_ID=k in
+ * their environment unless the caller sets that variable. Errors: those of rollbox_snapshot, and
+ * SETUP_FAILED (a process cannot be restored). */
 ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *snapshot, size_t n,
     const struct rollbox_state_options *options, struct rollbox_sandbox **ret_sandboxes,
     struct rollbox_error *error);
 
-/* Back to a snapshot (NULL: to the latest of this sandbox's line, or its beginning: what was
- * changed since is discarded), with its processes if it has any. Those of now are killed; commands
- * under way end as CANCELLED. options may be NULL. SETUP_FAILED: its processes cannot go on; the
- * sandbox has the snapshot's files then, and none. */
+/* Puts the session back to a snapshot, with its processes if it has any. NULL means the latest
+ * snapshot of this session's line, or its beginning. All changes since then are discarded. Running
+ * processes are killed, and commands that have not ended end with CANCELLED. `options` may be NULL.
+ * Error: SETUP_FAILED (the processes cannot be restored; the session then has the snapshot's files
+ * and no processes). */
 ROLLBOX_PUBLIC int rollbox_reset(struct rollbox_sandbox *sandbox, const char *snapshot,
     const struct rollbox_state_options *options, struct rollbox_error *error);
 
-/* Of a command that runs and came into the sandbox by a fork or reset: the other ends of its pipes,
- * which nobody has yet. `wanted` has bit i for what was its descriptor i when it was started;
- * ret_fds[i] is the other end of that, -1 if it is not wanted, was no pipe, is stdout or stderr
- * (rollbox_attach), or was claimed before. Whether it is to be read or written, its open mode says.
- * They are the caller's. NOT_FOUND. */
+/* For a running command that entered the session by a fork or reset: returns the caller's ends of
+ * its pipes. Bit i of `wanted` asks for the pipe that was the command's descriptor i when it was
+ * started. ret_fds[i] becomes the other end of that pipe. It is -1 if it was not wanted, was not a
+ * pipe, is stdout or stderr (use rollbox_attach), or has been claimed before. The open mode of a
+ * descriptor tells whether to read or write it. The caller owns the descriptors. Error:
+ * NOT_FOUND. */
 #define ROLLBOX_CLAIM_FDS 11
 ROLLBOX_PUBLIC int rollbox_claim(struct rollbox_sandbox *sandbox, const char *operation_id,
     unsigned wanted, int ret_fds[ROLLBOX_CLAIM_FDS], struct rollbox_error *error);
 
-/* Gives a snapshot's place in memory back, once nothing stands on it. */
+/* Drops a snapshot. Its memory is freed once no session or later snapshot depends on it. */
 ROLLBOX_PUBLIC int rollbox_snapshot_drop(
     struct rollbox_sandbox *sandbox, const char *snapshot, struct rollbox_error *error);
 
-/* What a snapshot (NULL: the latest of this sandbox's line) holds: as a row of ROLLBOX_QUERY_TREE,
- * with {"commands": [{"id", "command", "pid", "timeout_ms"}], "kernel", "processes": [{"pid",
- * "parent", "session", "group", "state", "name", "command", "executable", "directory",
- * "memory_bytes", "mapped_bytes", "threads": [{"tid", "name"}], "descriptors": {kind: how many}}],
- * "changes": as of rollbox_diff, from the snapshot before it}; free(). A sandbox that sleeps is not
- * woken: "asleep" is true then, and "changes" null. NOT_FOUND. */
+/* Describes a snapshot (NULL: the latest of this session's line): a row of ROLLBOX_QUERY_TREE, with
+ * {"commands": [{"id", "command", "pid", "timeout_ms"}], "kernel", "processes": [{"pid", "parent",
+ * "session", "group", "state", "name", "command", "executable", "directory", "memory_bytes",
+ * "mapped_bytes", "threads": [{"tid", "name"}], "descriptors": {kind: count}}], "changes": as in
+ * rollbox_diff, since the snapshot before it}. The caller frees *ret_json with free(). A hibernated
+ * session is not woken: "asleep" is then true and "changes" is null. Error: NOT_FOUND. */
 ROLLBOX_PUBLIC int rollbox_snapshot_show(struct rollbox_sandbox *sandbox, const char *snapshot,
     char **ret_json, struct rollbox_error *error);
 
-/* The same, with {"sound", "checks": [{"what", "ok", "why"}]}: whether it is what was kept, and
- * what would refuse its processes, which are made in a sandbox of their own and do not go on. "ok"
- * is null of what was not tried ("restoring", while the sandbox sleeps). What is not sound is no
- * error. */
+/* The same, with {"sound", "checks": [{"what", "ok", "why"}]}: whether the snapshot's data is
+ * intact and its processes can be restored. The processes are restored in a sandbox of their own
+ * and never run. "ok" is null for a check that was not made ("restoring", while the session is
+ * hibernated). A snapshot that is not sound is not an error of the call. */
 ROLLBOX_PUBLIC int rollbox_snapshot_verify(struct rollbox_sandbox *sandbox, const char *snapshot,
     char **ret_json, struct rollbox_error *error);
 
-/* What differs between two states: snapshot ids; NULL for `from`: the beginning; for `to`: now.
- * {"changes": [{"path", "change": "A"|"M"|"D", "type", "size", "old_size"}], ...}; with `text`,
- * unified diffs of text files, too. free(). */
+/* The differences between two snapshots, by their ids. `from` NULL: the beginning. `to` NULL: now.
+ * {"changes": [{"path", "change": "A"|"M"|"D", "type", "size", "old_size"}], ...}. With `text`,
+ * unified diffs of text files are included. The caller frees *ret_json with free(). */
 ROLLBOX_PUBLIC int rollbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to,
     bool text, char **ret_json, struct rollbox_error *error);
 
-/* Publishes what was changed below a granted fs_writable path (NULL: all of them) on the host:
- * after a crash, each of them is old or new. CONFLICT if the host changed meanwhile, unless
- * `force`.
- * {"committed": [{"path", "changes"}]}; free(). */
+/* Writes the changes below a granted fs_writable path (NULL: all such paths) to the host. After a
+ * crash each path is entirely old or entirely new. CONFLICT if the host's files changed meanwhile,
+ * unless `force`. *ret_json is {"committed": [{"path", "changes"}]}; the caller frees it with
+ * free(). */
 ROLLBOX_PUBLIC int rollbox_commit(struct rollbox_sandbox *sandbox, const char *path, bool force,
     char **ret_json, struct rollbox_error *error);
 
-/* A snapshot (NULL: of now) as one file, and back: a new snapshot in the store by that name, for
- * policies' image "snapshot:NAME". */
+/* Writes a snapshot (NULL: the session as it is now) to one file of the host. `rollbox import`
+ * makes a snapshot of the store from such a file, which policies name as image "snapshot:NAME". */
 ROLLBOX_PUBLIC int rollbox_export(struct rollbox_sandbox *sandbox, const char *snapshot,
     const char *host_path, struct rollbox_error *error);
 
-/* The same with what runs: a live state, which `rollbox import` makes a sandbox of that sleeps, for
- * another engine, perhaps of another machine with the same kernel and processor. One that sleeps is
- * not woken for it, but for a snapshot. FEATURE_MISSING: what runs cannot be captured, and nothing
- * is written. */
+/* The same with the running processes. `rollbox import` makes a hibernated session from the file,
+ * on another engine or on another machine with the same kernel and processor. A hibernated session
+ * is exported without waking it, unless a snapshot of it is asked for. Error: FEATURE_MISSING (the
+ * processes cannot be checkpointed; nothing is written). */
 ROLLBOX_PUBLIC int rollbox_export_live(struct rollbox_sandbox *sandbox, const char *snapshot,
     const char *host_path, struct rollbox_error *error);
 
@@ -567,97 +598,104 @@ ROLLBOX_PUBLIC int rollbox_export_live(struct rollbox_sandbox *sandbox, const ch
 
 struct rollbox_record_options {
     size_t size; /* sizeof(struct rollbox_record_options) */
-    int fd; /* open for writing; borrowed, duplicated. A regular file should be empty and nobody
-               else's to write */
-    uint64_t stream_bytes; /* kept of each stream and file, at most 16 MiB; 0: 256 KiB. What is more
-                              has its length and digest */
-    uint64_t file_bytes;   /* the whole trajectory; 0: 1 GiB. It ends there */
-    const char *const *redact_names; /* NULL-terminated or NULL: variables whose values are taken
-                                        out wherever they occur */
-    const char *const
-        *redact_patterns; /* likewise: extended regular expressions, matched line by line */
-    bool env_values;      /* record variables' values, not their names alone */
-    bool files; /* with each snapshot, what it has that the sandbox's beginning had not, by digest:
-                   takes as long as reading those files */
+    int fd; /* Open for writing; borrowed, duplicated. A regular file should be empty, and no other
+               user should be able to write to it. */
+    uint64_t stream_bytes; /* Bytes kept of each stream and file, at most 16 MiB. 0: 256 KiB. Longer
+                              data is represented by its length and digest. */
+    uint64_t file_bytes;   /* Size of the trajectory, at which recording stops. 0: 1 GiB. */
+    const char *const *redact_names;    /* NULL-terminated, or NULL: names of variables whose values
+                                           are removed wherever they occur */
+    const char *const *redact_patterns; /* NULL-terminated, or NULL: extended regular expressions,
+                                           matched line by line */
+    bool env_values;                    /* record the values of variables, not only their names */
+    /* With each snapshot, record the digests of all files that the session has added or changed
+     * since its beginning. Takes as long as reading those files. */
+    bool files;
     bool
-        changes; /* after each command, the files that it has changed, by digest: nearly free of one
-                    that changed none, of others as long as a snapshot and reading those files */
-    bool as_parent; /* of a fork: what is not given here is as it is with the record of what it was
-                       forked from, and what that takes out is taken out here, too */
+        /* After each command, record the digests of the files that it changed. Costs almost nothing
+         * if it changed none, otherwise a snapshot and reading those files. */
+        changes;
+    /* For a fork: options that are not set here are taken from the parent's record. Everything that
+     * the parent's record redacts is redacted here, too. */
+    bool as_parent;
 };
 
-/* Records what is done with the sandbox from now on, by whomever, until it is closed
- * (docs/reference/trajectories.md has the format). Nothing is ever held up by it: what cannot be
- * written ends the record, which rollbox_sandbox_finish and INSPECT ("record": {"error"}) tell.
- * Forks are not recorded unless this is called for them. *ret_json (ret_json may be NULL): {"id"};
- * free(). INVALID_ARGUMENT, RESOURCE_EXHAUSTED. */
+/* Records all use of the session by any client from now until it is closed;
+ * docs/reference/trajectories.md has the format. Recording never delays a command. If a line cannot
+ * be written, the record ends; rollbox_sandbox_finish and ROLLBOX_QUERY_INSPECT ("record":
+ * {"error"}) report that. Forks are not recorded unless this function is called for them. ret_json
+ * may be NULL. *ret_json is {"id"}; the caller frees it with free(). Errors: INVALID_ARGUMENT,
+ * RESOURCE_EXHAUSTED. */
 ROLLBOX_PUBLIC int rollbox_record(struct rollbox_sandbox *sandbox,
     const struct rollbox_record_options *options, char **ret_json, struct rollbox_error *error);
 
-/* A step of the caller's own in the sandbox's record: a reward, a model's words. `json` is any JSON
- * text. Does nothing if the sandbox is not recorded. */
+/* Adds a step of the caller's to the session's record, such as a reward or a model's message.
+ * `json` is any JSON text. Does nothing if the session is not recorded. */
 ROLLBOX_PUBLIC int rollbox_note(
     struct rollbox_sandbox *sandbox, const char *json, struct rollbox_error *error);
 
-/* A command that was given to a shell which runs as a command of the sandbox (rollbox_exec, with
- * pipes), and what came of it: for who keeps such a shell, as the Python package does. */
+/* A command that was given to a shell, and its result. The shell itself is a command of the session
+ * (rollbox_exec with pipes). For callers that keep such a shell, as the Python package does. */
 struct rollbox_shell_note {
     size_t size;              /* sizeof(struct rollbox_shell_note) */
-    const char *operation_id; /* of the shell */
+    const char *operation_id; /* the shell's id */
     const void *command;
     size_t command_length;
     int64_t timeout_ms;    /* -1: none */
-    uint64_t output_limit; /* bytes a stream */
+    uint64_t output_limit; /* bytes per stream */
     enum rollbox_outcome outcome;
-    int exit_code, signal; /* if the outcome is EXIT, SIGNAL */
+    int exit_code, signal; /* valid if the outcome is EXIT or SIGNAL */
     const void *stdout_data, *stderr_data;
     size_t stdout_length, stderr_length;
     bool stdout_truncated, stderr_truncated;
-    bool ended; /* it ended the shell, too */
+    bool ended; /* the command also ended the shell */
     double wall_ms;
 };
 
-/* A step `shell` in the sandbox's record, which rollbox replay can do again. Does nothing if the
- * sandbox is not recorded. */
+/* Adds a step `shell` to the session's record, which `rollbox replay` can repeat. Does nothing if
+ * the session is not recorded. */
 ROLLBOX_PUBLIC int rollbox_note_shell(struct rollbox_sandbox *sandbox,
     const struct rollbox_shell_note *note, struct rollbox_error *error);
 
 /* ---- files of a sandbox ---- */
 
-/* Without a guest's program: rollbox-init reads and writes them, with the guest's own rights and
- * inside its root, so that no path leads outside. Paths are absolute. Errors: NOT_FOUND,
- * PATH_DENIED, INVALID_ARGUMENT (is a directory, ...; error_number says), IO, RESOURCE_EXHAUSTED
- * (ENOSPC, EDQUOT). */
+/* These calls run no program of the guest. rollbox-init accesses the files with the guest's rights
+ * and inside the sandbox's root, so no path leads outside. Paths are absolute. All calls block.
+ * Errors: NOT_FOUND, PATH_DENIED, INVALID_ARGUMENT (for instance, the path is a directory;
+ * error_number has the errno), IO, RESOURCE_EXHAUSTED (ENOSPC, EDQUOT). */
 
-/* Up to `most` bytes (0: 1 GiB) of a regular file, for free(); more is INVALID_ARGUMENT with EFBIG.
- */
+/* Reads a regular file of up to `most` bytes (0: 1 GiB). A larger file is INVALID_ARGUMENT with
+ * EFBIG. The caller frees *ret_data with free(). */
 ROLLBOX_PUBLIC int rollbox_file_read(struct rollbox_sandbox *sandbox, const char *path,
     uint64_t most, void **ret_data, size_t *ret_length, struct rollbox_error *error);
 
-/* Makes or replaces a file in place of whatever file was there, with missing parents. */
+/* Creates a file with its missing parent directories, or replaces an existing file. */
 ROLLBOX_PUBLIC int rollbox_file_write(struct rollbox_sandbox *sandbox, const char *path,
     const void *data, size_t length, unsigned mode, struct rollbox_error *error);
 
-/* {"entries": [{"name", "name_base64" (if not UTF-8), "type": "file"|"directory"|"symlink"|...,
- * "size", "mode", "mtime_ns", "target"}]}, and one such object; free(). */
+/* rollbox_file_list returns {"entries": [{"name", "name_base64" (if not UTF-8), "type":
+ * "file"|"directory"|"symlink"|..., "size", "mode", "mtime_ns", "target"}]}; rollbox_file_stat
+ * returns one such object. The caller frees *ret_json with free(). */
 ROLLBOX_PUBLIC int rollbox_file_list(struct rollbox_sandbox *sandbox, const char *path,
     char **ret_json, struct rollbox_error *error);
 ROLLBOX_PUBLIC int rollbox_file_stat(struct rollbox_sandbox *sandbox, const char *path, bool follow,
     char **ret_json, struct rollbox_error *error);
 
-/* Makes a directory with its parents; removes a file, or a tree if `recursive`. */
+/* rollbox_file_mkdir creates a directory with its parents. rollbox_file_remove removes a file, or
+ * with `recursive` a tree. */
 ROLLBOX_PUBLIC int rollbox_file_mkdir(
     struct rollbox_sandbox *sandbox, const char *path, unsigned mode, struct rollbox_error *error);
 ROLLBOX_PUBLIC int rollbox_file_remove(
     struct rollbox_sandbox *sandbox, const char *path, bool recursive, struct rollbox_error *error);
 
-/* Called now and then with what was moved so far; non-zero ends the transfer with CANCELLED. */
+/* Called from time to time during a transfer with the bytes and files transferred so far. A
+ * non-zero return value ends the transfer with CANCELLED. */
 typedef int (*rollbox_progress)(uint64_t bytes, uint64_t files, void *userdata);
 
-/* A file or a tree between host and sandbox, streamed; holes stay holes, links stay links, what is
- * neither file, directory nor link is left out. The host's side is used with the caller's rights;
- * what comes from the sandbox is never followed out of `host_path`. An existing directory as target
- * gets the entries put into it. */
+/* Copy a file or a tree between host and sandbox. Data is streamed; holes and links are kept;
+ * anything that is not a file, directory or link is skipped. The host's files are accessed with the
+ * caller's rights, and nothing from the sandbox can be written outside `host_path`. If the target
+ * is an existing directory, the entries are put into it. */
 ROLLBOX_PUBLIC int rollbox_upload(struct rollbox_sandbox *sandbox, const char *host_path,
     const char *path, rollbox_progress progress, void *userdata, struct rollbox_error *error);
 ROLLBOX_PUBLIC int rollbox_download(struct rollbox_sandbox *sandbox, const char *path,
@@ -665,11 +703,11 @@ ROLLBOX_PUBLIC int rollbox_download(struct rollbox_sandbox *sandbox, const char 
 
 /* ---- features ---- */
 
-/* What this kernel and user can give, as JSON text: {"kernel", "ok", "isolation": {"namespace":
- * bool, "process": bool}, "cgroup": "v1"|"v2"|"none", "features": [{"name", "available",
- * "needed_for", "hint"}]}. The caller frees *ret_json with free(). Features named in the
- * environment variable ROLLBOX_KFEAT (-landlock,-userns,...) count as missing. Blocks for a few
- * milliseconds: it tries things in child processes. */
+/* The features of this kernel that the current user may use, as JSON text: {"kernel", "ok",
+ * "isolation": {"namespace": bool, "process": bool}, "cgroup": "v1"|"v2"|"none", "features":
+ * [{"name", "available", "needed_for", "hint"}]}. The caller frees *ret_json with free(). Features
+ * named in the environment variable ROLLBOX_KFEAT (-landlock,-userns,...) count as missing. Blocks
+ * for a few milliseconds, because it tries features in child processes. */
 ROLLBOX_PUBLIC int rollbox_doctor(char **ret_json, struct rollbox_error *error);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A growing byte buffer. It remembers the first failure to grow: a writer appends without checking
- * and asks buf_failed once at the end. The content is always followed by a NUL that is not counted,
- * so text can be used as a string.
+ * A growing byte buffer. It remembers the first failure to grow, so a writer appends without checks
+ * and calls buf_failed once at the end. A NUL that is not counted always follows the content, so
+ * text can be used as a string.
  */
 #ifndef ROLLBOX_BASE_BUF_H
 #define ROLLBOX_BASE_BUF_H
@@ -21,8 +21,8 @@ struct buf {
 #define BUF_INIT ((struct buf){ NULL, 0, 0, false })
 #define auto_buf __attribute__((cleanup(buf_done)))
 
-/* Room for `more` bytes at the end, to be counted by the caller with length +=; NULL when out of
- * memory. */
+/* Returns room for `more` bytes at the end. The caller adds the bytes that it wrote to `length`.
+ * NULL when out of memory. */
 void *buf_reserve(struct buf *buf, size_t more);
 void buf_add(struct buf *buf, const void *data, size_t length);
 void buf_add_text(struct buf *buf, const char *text);
@@ -30,8 +30,8 @@ __attribute__((format(printf, 2, 3))) void buf_printf(struct buf *buf, const cha
 static inline bool buf_failed(const struct buf *buf) {
     return buf->failed;
 }
-/* The content as a string for the caller to free; leaves the buffer empty. NULL when out of memory.
- */
+/* Returns the content as a string, which the caller frees, and leaves the buffer empty. NULL when
+ * out of memory. */
 char *buf_take(struct buf *buf);
 void buf_done(struct buf *buf);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The block function of ChaCha20 (RFC 8439, section 2.3), as a function from a few words to 64
- * bytes that look random. It makes a seed into all that a sandbox with random_seed takes for
- * chance. Equal words give equal bytes on every machine, today and later: results of earlier runs
- * depend on it.
+ * The block function of ChaCha20 (RFC 8439, section 2.3): it maps a few words to 64 bytes that look
+ * random. All random values of a sandbox with random_seed are derived from the seed by this
+ * function. Equal words give equal bytes on every machine and in every version, because results of
+ * earlier runs depend on it.
  */
 #ifndef ROLLBOX_BASE_CHACHA_H
 #define ROLLBOX_BASE_CHACHA_H
@@ -12,10 +12,10 @@
 #include <stdint.h>
 
 #define CHACHA_BLOCK 64
-#define CHACHA_LANES 4    /* as many as a register of any x86-64 has room for */
-#define CHACHA_COUNTER 12 /* where the counter is in a block's start */
+#define CHACHA_LANES 4    /* fits into the vector registers of any x86-64 */
+#define CHACHA_COUNTER 12 /* the counter's index in the initial block */
 
-/* Of numbers, and as well of vectors of them. */
+/* For numbers and for vectors of numbers. */
 #define CHACHA_ROTATE(x, n) ((x) << (n) | (x) >> (32 - (n)))
 #define CHACHA_STEP(a, b, d, n) ((a) += (b), (d) ^= (a), (d) = CHACHA_ROTATE(d, n))
 #define CHACHA_QUARTER(x, a, b, c, d)                                                              \
@@ -41,7 +41,7 @@ static inline void chacha_put(uint32_t number, uint8_t *to) {
     to[3] = (uint8_t)(number >> 24);
 }
 
-/* The key's 256 bits are two numbers and zeros. */
+/* The 256 bits of the key are two numbers and zeros. */
 #define CHACHA_START(seed, state, purpose, counter)                                                \
     {                                                                                              \
         0x61707865, 0x3320646e, 0x79622d32, 0x6b206574, (uint32_t)(seed),                          \
@@ -62,8 +62,7 @@ static inline void chacha_block(
         chacha_put(x[i] + start[i], ret_bytes + 4 * i);
 }
 
-/* Several of them that follow each other, side by side: for those who want many, in half the time.
- */
+/* Computes several consecutive blocks side by side, in half the time per block. */
 static inline void chacha_blocks(
     uint64_t seed, uint64_t state, uint32_t purpose, uint32_t counter, uint8_t *ret_bytes) {
     const uint32_t start[16] = CHACHA_START(seed, state, purpose, counter);
@@ -79,7 +78,7 @@ static inline void chacha_blocks(
                 ret_bytes + CHACHA_BLOCK * lane + 4 * i);
 }
 
-/* A number out of such a block. */
+/* One number derived from such a block. */
 static inline uint64_t chacha_number(uint64_t seed, uint64_t state, uint32_t purpose) {
     uint8_t bytes[CHACHA_BLOCK];
     uint64_t number = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ownership by scope: `auto_close int fd = -EBADF`, `auto_free char *p = NULL`; TAKE_FD and
- * TAKE_PTR hand it on. */
+/* Ownership by scope: `auto_close int fd = -EBADF` and `auto_free char *p = NULL` release at the
+ * end of the scope. TAKE_FD and TAKE_PTR pass ownership on. */
 #ifndef ROLLBOX_BASE_CLEANUP_H
 #define ROLLBOX_BASE_CLEANUP_H
 
@@ -39,8 +39,7 @@ static inline void cleanup_free(void *pointer) {
     })
 
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
-/* Each operand once. The names are made unique so that one may stand inside another without
- * shadowing. */
+/* Evaluates each operand once. The unique names allow nested use without shadowing. */
 #define CLEANUP_JOIN_(a, b) a##b
 #define CLEANUP_JOIN(a, b) CLEANUP_JOIN_(a, b)
 #define CLEANUP_PICK(a, relation, b, x, y)                                                         \
@@ -54,7 +53,7 @@ static inline void cleanup_free(void *pointer) {
 #define MAX(a, b)                                                                                  \
     CLEANUP_PICK(a, >, b, CLEANUP_JOIN(a_, __COUNTER__), CLEANUP_JOIN(b_, __COUNTER__))
 
-/* Closes a descriptor that may be none and forgets it. */
+/* Closes a descriptor, which may be negative, and sets the variable to -EBADF. */
 static inline void close_fd(int *fd) {
     cleanup_close(fd);
     *fd = -EBADF;

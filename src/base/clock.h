@@ -22,7 +22,7 @@ static inline int64_t clock_real_ns(void) {
     return clock_ns(CLOCK_REALTIME);
 }
 
-/* The same as of the kernel's last tick: what is stamped on files from now on is no earlier. */
+/* The same at the kernel's last tick. Time stamps of files written from now on are not earlier. */
 static inline int64_t clock_coarse_ns(void) {
     return clock_ns(CLOCK_REALTIME_COARSE);
 }

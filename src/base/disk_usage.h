@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much a directory of private files holds, on a disk that others use as well.
+ * The size of a directory of private files on a disk that other programs also use.
  *
- * It is added up by walking, while guests change it. Who moves a directory from where the walk
- * comes to where it was already has it counted nowhere; whether that can have been is told by a
- * second walk.
+ * The size is the sum over a walk, while guests change the tree. A directory that moves from a part
+ * not yet walked to a part already walked is not counted. A second walk (disk_usage_has_moved)
+ * tells whether that can have happened.
  */
 #ifndef ROLLBOX_BASE_MEASURE_H
 #define ROLLBOX_BASE_MEASURE_H
@@ -18,17 +18,18 @@
 
 struct disk_usage {
     uint64_t bytes, entries, max_bytes, max_entries;
-    bool forces;  /* directories that their owner, the caller, has shut are opened for good */
-    bool is_deep; /* something lies deeper than MEASURE_DEPTH: it is not counted */
+    bool forces;  /* makes directories readable for good that their owner, the caller, has made
+                     unreadable */
+    bool is_deep; /* the tree is deeper than MEASURE_DEPTH; the rest was not counted */
 };
 
-/* Adds up a directory (consumed) and what is below. False, and the rest is not looked at, once
- * there is more than the most of either, or something too deep. */
+/* Adds up a directory (consumed) and its descendants. Returns false, without walking the rest, once
+ * a maximum is exceeded or the tree is too deep. */
 bool disk_usage_of(int take_directory, struct disk_usage *m);
 
-/* Whether something can have come into a directory (consumed), or one below, or gone from there,
- * since then: clock_coarse_ns, before a walk began. What moves out of the way of this, too, is told
- * by where it was. */
+/* Whether an entry can have moved into or out of a directory (consumed) or one below it since
+ * `since_ns`, a value of clock_coarse_ns from before the walk. A directory that moves away from
+ * this walk as well is detected by its old parent. */
 bool disk_usage_has_moved(int take_directory, int64_t since_ns);
 
 #endif

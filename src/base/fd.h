@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptors: whole reads and writes, messages with descriptors, sealed memory files. All
+/* Descriptors: complete reads and writes, messages with descriptors, sealed memory files. All
  * functions return -errno on failure. */
 #ifndef ROLLBOX_BASE_FD_H
 #define ROLLBOX_BASE_FD_H
@@ -13,9 +13,9 @@
 #define FD_MESSAGE_MAX_FDS                                                                         \
     200 /* the pipes of a sandbox that is restored; the kernel takes 253 (SCM_MAX_FD) */
 
-/* Descriptors under way are counted by user, all his processes' together: what others have sent and
- * nobody has received yet can leave no room (ETOOMANYREFS). Nothing tells when there is some again.
- */
+/* The kernel counts descriptors in flight per user, over all processes. Messages that other
+ * processes sent and nobody has received yet can exhaust the limit (ETOOMANYREFS). The kernel
+ * signals no end of that condition, so sending is retried. */
 #define FDS_AGAIN_MS 5
 #define FDS_TRIES 2000 /* ten seconds */
 
@@ -25,34 +25,34 @@ int fd_write_all(int fd, const void *data, size_t length);
 /* Reads up to end of file, at most `limit` bytes (-EFBIG past it). */
 int fd_read_all(int fd, size_t limit, struct buf *to);
 
-/* The same from its beginning. */
+/* Reads the file again from its beginning. */
 int fd_read_again(int fd, size_t limit, struct buf *to);
 
-/* Reads a whole file by path; relative to the working directory. */
+/* Reads a file by path; relative to the working directory. */
 int fd_read_file(const char *path, size_t limit, struct buf *to);
 
-/* All of a file, to be read; the caller unmaps it. 0 or -errno (an empty one: EINVAL), and then
- * NULL and 0. */
+/* Maps a file for reading; the caller unmaps it. Returns 0, or -errno with NULL and 0 (EINVAL
+ * for an empty file). */
 int fd_map(int fd, const char **ret_data, uint64_t *ret_length);
 
 /* One message with descriptors (borrowed; the kernel duplicates them). Returns 0 or -errno (-EAGAIN
  * on a full non-blocking socket). Never raises SIGPIPE. */
 int fd_send(int socket, const void *data, size_t length, const int *fds, size_t n_fds);
-/* The same, by who has nothing better to do than to wait for that room: a tenth of a second, and
- * then not again for a second. One thread alone calls it. */
+/* Does the same, but waits for room: up to a tenth of a second, and then not again for a second.
+ * For callers with nothing else to do. Only one thread may call it. */
 int fd_send_patiently(int socket, const void *data, size_t length, const int *fds, size_t n_fds);
 
-/* One message. Returns its length (0: the peer closed) or -errno; -EMSGSIZE if it did not fit;
- * -EMFILE if its descriptors found no room, here or in this process, and `data` has it without them
- * (what was received of them is closed). Received descriptors are close-on-exec and the caller's.
- * ret_fds has room for FD_MESSAGE_MAX_FDS. */
+/* Receives one message. Returns its length (0: the peer closed the socket) or -errno. -EMSGSIZE:
+ * the message did not fit. -EMFILE: there was no room for its descriptors; `data` then has the
+ * message, and the descriptors that did arrive are closed. Received descriptors are close-on-exec,
+ * and the caller owns them. ret_fds has room for FD_MESSAGE_MAX_FDS. */
 ssize_t fd_receive(int socket, void *data, size_t capacity, int *ret_fds, size_t *ret_n_fds);
 
 /* A sealed, read-only memory file with the given content, or -errno. */
 int fd_memory_file(const char *name, const void *data, size_t length);
 
-/* Maps a memory file that must carry the seals of fd_memory_file (so its sender can neither shrink
- * nor change it), read-only. *ret_data is NULL for an empty one; unmap with munmap. */
+/* Maps a memory file read-only. The file must carry the seals of fd_memory_file, so that its sender
+ * can neither shrink nor change it. *ret_data is NULL for an empty file. Unmap it with munmap. */
 int fd_map_memory_file(int fd, size_t limit, void **ret_data, size_t *ret_length);
 
 #endif

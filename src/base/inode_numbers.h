@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inode numbers that files keep in a copy of them.
+ * Copies of files that keep the inode numbers of the originals.
  *
- * Programs compare the number of a file that they have open with what its path says, SQLite before
- * each transaction. A tmpfs numbers its files one after the other and never gives a number twice,
- * so a number that is wanted can be had in a new one: others are used up until it comes, and it
- * waits in a file of its own, at the top, until the copier gets to the file that is to have it. A
- * layer's list is an attribute of its top.
+ * Programs compare the inode number of an open file with that of its path; SQLite does so before
+ * each transaction. A tmpfs numbers its files consecutively and never reuses a number. So a new
+ * tmpfs can provide any number: earlier numbers are used up by temporary files until the wanted one
+ * comes. A file with that number waits in the top directory until the copier reaches the file that
+ * needs it. The list of a layer is stored in an attribute of its top directory.
  *
- * No number is worth a failure: what cannot be had is another. Nothing here allocates.
+ * A number is never worth a failure: if it is not available, the copy gets another. Nothing here
+ * allocates memory.
  */
 #ifndef ROLLBOX_BASE_INODE_NUMBERS_H
 #define ROLLBOX_BASE_INODE_NUMBERS_H
@@ -25,10 +26,10 @@
 #define NUMBERS_LIST                                                                               \
     "user.overlay.numbers" /* struct number; no overlay shows attributes of such names */
 
-/* A file, by the number that processes know it by. What an overlay has copied up goes on to show
- * the number of what lies below while it is open, and in a user namespace nothing else tells of it:
- * so there is its name, and its times and size, too, which are those of the file above. `name` has
- * that of the directory in its upper half. */
+/* A file, by the inode number that processes know. An open file that an overlay has copied up keeps
+ * the number of the lower file, and in a user namespace nothing else reveals it. So the name, times
+ * and size of the upper file are recorded, too. The upper half of `name` holds the directory's
+ * name. */
 struct number {
     uint64_t number, name, stamp;
 };
@@ -43,28 +44,28 @@ struct inode_numbers {
  * part. */
 uint32_t inode_numbers_name(const char *name, size_t length);
 struct number inode_numbers_of(uint32_t directory, const char *name, const struct stat *st);
-/* The number that the copy of this file is to have; 0: any. `kept`: those of the layer that it is
- * in. */
+/* The number that the copy of this file should have; 0: any. `kept`: the numbers of the file's
+ * layer. */
 uint64_t inode_numbers_wanted(const struct inode_numbers *numbers, const struct inode_numbers *kept,
     uint32_t directory, const char *name, const struct stat *st);
-/* Numbers that nobody can have, and what there is no room for, are left out. */
+/* Adds a number. Numbers that cannot be provided, or that do not fit, are left out. */
 void inode_numbers_add(struct inode_numbers *numbers, struct number number);
-/* What somebody has written as struct number, one after the other, in a message or an attribute. */
+/* Adds all struct number of a message or an attribute. The data is untrusted. */
 void inode_numbers_add_all(struct inode_numbers *numbers, const void *data, size_t length);
 bool inode_numbers_has(const struct inode_numbers *numbers, uint64_t number);
 /* The list of a layer (its top directory, opened for reading), and the other way. */
 void inode_numbers_load(struct inode_numbers *numbers, int top);
 void inode_numbers_save(const struct inode_numbers *numbers, int top);
 
-/* The first thing in a new tmpfs, whose top directory this is. In any other file system none can be
- * had, and the list is empty then. */
+/* Reserves the numbers. It must be the first operation in a new tmpfs, whose top directory is
+ * `top`. On any other file system no number can be reserved, and the list becomes empty. */
 void inode_numbers_reserve(struct inode_numbers *numbers, int top);
-/* The file that has waited with the number gets the name, in a directory that has none such. 0 or
- * -errno; -ENOENT: there is none. */
+/* Gives the waiting file with this number a name in a directory that has no such name. Returns 0 or
+ * -errno; -ENOENT: no file waits with this number. */
 int inode_numbers_take(int top, uint64_t number, int directory, const char *name);
-/* It waits again, with whatever is in it. */
+/* Makes the file wait again, with its contents. */
 int inode_numbers_give_back(int top, uint64_t number, int directory, const char *name);
-/* Those that nobody took go. */
+/* Removes the files that still wait. */
 void inode_numbers_release(const struct inode_numbers *numbers, int top);
 
 #endif

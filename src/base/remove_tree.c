@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Emptying a directory.
+ * Empties a directory.
  *
- * A tree may be deeper than there are descriptors or stack. So none is descended into: a directory
- * inside a directory inside the top is moved up into the top, under a name of its own, and dealt
- * with when its turn comes. Two directories are open at any time, and each was opened by its
- * parent's descriptor and one name that is no link, so nothing outside is ever reached.
+ * A tree may be deeper than the limits on descriptors and stack. So no tree is descended into: a
+ * directory two levels below the top is moved up into the top, under a new name, and removed later.
+ * Two directories are open at any time. Each was opened from its parent's descriptor by one name
+ * that is not a link, so nothing outside is ever reached.
  */
 #include "base/remove_tree.h"
 

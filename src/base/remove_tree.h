@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Emptying a directory that somebody hostile has filled. */
+/* Empties a directory with hostile contents. */
 #ifndef ROLLBOX_BASE_TREE_H
 #define ROLLBOX_BASE_TREE_H
 
-/* Removes everything below `directory` (borrowed; opened for reading), whatever names, modes, depth
- * and links it has: no link is followed, and neither memory nor descriptors grow with the depth.
- * Allocates nothing. Tolerates others who remove, or add, meanwhile. 0 once it is empty, or -errno
- * of the first thing that would not go. */
+/* Removes everything below `directory` (borrowed, opened for reading), for any names, modes, depth
+ * and links. No link is followed, and neither memory nor descriptors grow with the depth. Allocates
+ * nothing. Tolerates other processes that remove or add files. Returns 0 once the directory is
+ * empty, or the -errno of the first failure. */
 int tree_empty(int directory);
 
-/* Opens a directory, no link, for reading; made readable first if its owner, who is the caller, has
- * made it unreadable. A descriptor or -errno. */
+/* Opens a directory for reading; links are refused. If the caller owns the directory and it is
+ * unreadable, its mode is changed first. Returns a descriptor or -errno. */
 int tree_open(int at, const char *name);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What follows from a random_seed alone, whatever runs: equal on every machine, today and later. */
+/* Values that depend on a random_seed alone. They are equal on every machine and in every
+ * version. */
 #ifndef ROLLBOX_BASE_SEEDED_RANDOM_H
 #define ROLLBOX_BASE_SEEDED_RANDOM_H
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tree on its way: sending one, and taking one. transfer.h has the model.
+ * Sending and receiving a tree. transfer.h has the model.
  *
- * Sending, what changes meanwhile is either not there any more (left out) or sent as far as it
- * goes: a file has the size that it had when it was opened, or less. What cannot be read is told
- * (SKIPPED) and the rest goes on. Taking, the first failure is the end.
+ * Sending: a file that changes meanwhile is skipped if it is gone, or sent up to the size that it
+ * had when it was opened. Unreadable files are reported (SKIPPED), and sending continues. Receiving
+ * ends at the first failure.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What waits in pseudo-terminals.
+ * Restores the input that waits in a pseudo-terminal.
  *
- * What is typed reaches the terminal some time after it was written to the master, when the kernel
- * gets to it; and only then may the terminal be set to what it was. So it is typed with echo: each
- * byte comes back once it is there. An end of file is not echoed, so at the end comes a letter, and
- * the key that erases it. Keys that mean something are such as are not typed otherwise.
+ * Typed bytes reach the terminal some time after they were written to the master, and the
+ * terminal's settings may be restored only then. So the bytes are typed with echo on: each byte is
+ * echoed once it has arrived. An end of file is not echoed, so a letter and the erase key follow
+ * it. The special keys are bytes that the input does not contain.
  */
 #include "base/tty.h"
 

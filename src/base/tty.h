@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What waits in pseudo-terminals: put there as if it had come the usual way, but as it is, whatever
- * the terminal is set to. Whoever calls has both ends for himself meanwhile. */
+/* Restores data that waits in pseudo-terminals, independently of the terminal's settings. The
+ * caller must be the only user of both ends meanwhile. */
 #ifndef ROLLBOX_BASE_TTY_H
 #define ROLLBOX_BASE_TTY_H
 
@@ -8,7 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What has been typed and not been read yet: each of these, its bytes, padded to 8. */
+/* Typed input that was not read yet: a sequence of these, each followed by its bytes, padded to
+ * 8. */
 struct tty_typed {
     uint32_t length, kind; /* enum tty_kind */
 };
@@ -21,14 +22,14 @@ enum tty_kind {
 
 #define TTY_MAX_TYPED 4095u /* what the kernel keeps, N_TTY_BUF_SIZE - 1: bytes and ends */
 
-/* As one that is a character device: a terminal, or its master. */
+/* Whether a character device is a terminal or a terminal's master. */
 bool tty_is_one(int fd);
-/* Written to the terminal `fd`, so that its master reads these bytes. Does not wait where `fd` does
- * not. 0 or -errno. */
+/* Writes to the terminal `fd`, so that its master reads these bytes. Does not wait if `fd` is
+ * non-blocking. Returns 0 or -errno. */
 int tty_put_output(int fd, const void *data, size_t length);
-/* Typed into `master`, so that the terminal `fd` has it as it was; what waits for the master must
- * be read before, and it is not to be in packet mode. 0, -EBADMSG if it is not of that form, or
- * -errno. */
+/* Types the input into `master`, so that the terminal `fd` has it as before. The caller must first
+ * read all data that waits for the master, and the master must not be in packet mode. Returns 0,
+ * -EBADMSG for malformed input, or -errno. */
 int tty_put_input(int master, int fd, const void *typed, size_t length);
 
 #endif

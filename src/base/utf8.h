@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* UTF-8: is it valid, and a copy in which what is not valid is replaced by U+FFFD; base64 for the
- * bytes as they were; and a copy that is safe to show. */
+/* UTF-8: validation, copies with U+FFFD in place of invalid bytes, copies that are safe to show,
+ * and base64 for the original bytes. */
 #ifndef ROLLBOX_BASE_UTF8_H
 #define ROLLBOX_BASE_UTF8_H
 
@@ -21,13 +21,13 @@ void utf8_replace(struct buf *to, const void *data, size_t length);
  * Characters that a terminal acts on (utf8_shown) are written as \uNNNN. */
 bool utf8_json(struct buf *to, const void *data, size_t length);
 
-/* Appends the text as it may be shown on a terminal, whoever chose it: \xNN in the place of control
- * characters (C0, DEL, C1) and of bytes that are not UTF-8, \uNNNN in the place of characters that
- * change the order or the lines of what is around them. Those of `allowed` stay: "\n", "\t". */
+/* Appends untrusted text in a form that is safe on a terminal. Control characters (C0, DEL, C1) and
+ * bytes that are not UTF-8 become \xNN. Characters that change the order or the lines of the text
+ * around them become \uNNNN. Characters in `allowed` ("\n", "\t") stay. */
 void utf8_shown(struct buf *to, const void *text, size_t length, const char *allowed);
 
-/* The same for a whole JSON text, in which such characters can be in strings alone: it means what
- * it meant. */
+/* Does the same for a complete JSON text, in which such characters occur only in strings. The
+ * meaning stays the same. */
 void utf8_json_shown(struct buf *to, const void *text, size_t length);
 
 /* Appends the base64 (RFC 4648, padded) of the data. */

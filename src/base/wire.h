@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages: how engine, client and init speak to each other.
+ * The messages between engine, client and init.
  *
  * A message is one SOCK_SEQPACKET datagram: a header, then fields {tag, length, bytes}, each padded
- * to 8 bytes. Texts carry their NUL inside the field, so a receiver can point into the message.
- * Fields that would not fit into WIRE_INLINE bytes travel in a sealed memory file instead, which is
- * then the message's first descriptor (WIRE_BODY_IN_FD). Reading allocates nothing and is safe on
- * hostile bytes: the guest layer uses it too. Both ends are of one machine, so integers are in host
- * order.
+ * to 8 bytes. Texts include their NUL, so a receiver can point into the message. Fields that exceed
+ * WIRE_INLINE bytes travel in a sealed memory file, which is then the message's first descriptor
+ * (WIRE_BODY_IN_FD). Reading allocates nothing and is safe on hostile bytes: the guest layer uses
+ * it too. Both ends run on one machine, so integers are in host order.
  */
 #ifndef ROLLBOX_BASE_WIRE_H
 #define ROLLBOX_BASE_WIRE_H
@@ -70,8 +69,8 @@ struct wire_message {
     _Alignas(8) char bytes[WIRE_INLINE];
 };
 
-/* Receives one message. 1: got one; 0: the peer closed; -EAGAIN: nothing there; -EBADMSG: malformed
- * (dropped); -EMFILE: its descriptors found no room, and nothing but its header is there; other
+/* Receives one message. 1: received; 0: the peer closed the socket; -EAGAIN: no message; -EBADMSG:
+ * malformed (dropped); -EMFILE: no room for its descriptors, only the header is valid; or another
  * -errno. wire_message_done unmaps the body and closes descriptors that were not taken. */
 int wire_receive(int socket, struct wire_message *message);
 void wire_message_done(struct wire_message *message);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox batch: a file of jobs, N at a time.
+ * rollbox batch: runs a file of jobs, N at a time.
  *
- * One thread, one poll loop over the engine, the signals and (when the jobs come through a pipe)
- * the jobs. A job is read when there is a place for it, so memory holds N jobs and their results,
- * however long the file is. Jobs in a regular file are first read through once, for their ids: a
- * duplicate is found before hours of work, and the total is known.
+ * One thread and one poll loop serve the engine, the signals and, if jobs come through a pipe, the
+ * jobs. A job is read when one of N slots is free, so memory holds N jobs and their results,
+ * however long the file is. A regular file is first read through once for its ids, to find
+ * duplicates before hours of work and to know the total.
  *
- * What the guest does is a row. What the infrastructure could not do is tried again a few times,
- * over a new engine if it was lost, and only then becomes a row, with outcome "error". The rows
- * stand for themselves at every moment: see results.h.
+ * A guest's failure becomes a row. A failure of the infrastructure is retried a few times, with a
+ * new engine if the old one was lost, and only then becomes a row with outcome "error". The results
+ * file is valid at every moment: see results.h.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the commands share that run one: its streams, relayed until it has ended, and its result.
+ * Shared by the commands that run a guest's command: relays its streams until it ends, then takes
+ * its result.
  *
- * Each has a loop of its own, whose turns end in copy_stream_wait.
+ * Each caller has a loop of its own and ends each turn with copy_stream_wait.
  */
 #ifndef ROLLBOX_CLI_PUMP_H
 #define ROLLBOX_CLI_PUMP_H

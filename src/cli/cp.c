@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox cp: a file or tree between host and sandbox.
+ * rollbox cp: copies a file or tree between host and sandbox.
  *
- * One operand is NAME:/PATH, the other a path of the host (one with a colon in its first component
- * is given as ./a:b), or - for a standard stream, which is one file. As with docker cp, a directory
- * goes into a directory that is there under its own name, and SOURCE/. stands for what is in it.
+ * One operand is NAME:/PATH. The other is a path of the host (written ./a:b if its first component
+ * has a colon), or - for a standard stream, which is one file. As with docker cp, a directory is
+ * copied into an existing directory under its own name, and SOURCE/. stands for the contents of
+ * SOURCE.
  */
 #include <errno.h>
 #include <fcntl.h>

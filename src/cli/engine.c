@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox engine: a shared engine, its status, its end. In the foreground this process becomes it,
- * for service managers; in the background it gets a session of its own, and we return once it
- * answers. Nothing else in rollbox starts an engine that outlives its caller.
+ * rollbox engine: starts, shows and stops a shared engine. In the foreground this process becomes
+ * the engine, for service managers. In the background the engine gets a session of its own, and the
+ * command returns once the engine answers. No other part of rollbox starts an engine that outlives
+ * its caller.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox exec and attach: a command of a sandbox that lives, seen from here.
+ * rollbox exec and attach: run a command in a session, or connect to a running one.
  *
- * The command belongs to the sandbox and not to this process: it is started detached, and ends with
- * us only where we say so (SIGINT, SIGTERM). view.h has the model of what passes between.
+ * The command belongs to the session and not to this process. It is started detached, and this
+ * process kills it only on SIGINT and SIGTERM. view.h has the model of the data between the two.
  */
 #include <errno.h>
 #include <jansson.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Answers of the engine as a person reads them: tables, trees, differences. Texts in them may be a
- * guest's, so they are escaped (utf8_shown): a name can neither end its line, nor speak to the
- * terminal, nor change the order of what stands beside it.
+ * Formats the engine's answers for people: tables, trees, differences. Texts in them may be a
+ * guest's, so they are escaped (utf8_shown): a name can neither end its line, nor control the
+ * terminal, nor reorder the text beside it.
  */
 #ifndef ROLLBOX_CLI_SHOWN_H
 #define ROLLBOX_CLI_SHOWN_H

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The detach keys: a sequence of keys that is for rollbox and not for the command on the terminal.
+ * The detach keys: a sequence of keys for rollbox and not for the command on the terminal.
  *
- * A key that may begin the sequence is held back until the next key tells. If that does not go on
- * with the sequence, the command gets both. Where the command cannot be left (a sandbox that ends
- * with rollbox), nothing is held back: every key goes to the command, and the sequence is only
- * noticed.
+ * A key that may begin the sequence is held back until the next key. If that key does not continue
+ * the sequence, the command receives both. If the command cannot be left (its sandbox ends with
+ * rollbox), every key goes to the command at once, and the sequence is only detected.
  */
 #ifndef ROLLBOX_CLI_KEYS_H
 #define ROLLBOX_CLI_KEYS_H

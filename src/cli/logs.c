@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox logs: what commands of a sandbox have written so far, without waiting for their ends.
+ * rollbox logs: shows the output of a session's commands so far, without waiting for their ends.
  *
- * The engine keeps a command's output from its beginning on. We attach to the command, as rollbox
- * attach does, and stop once as much has come as the engine had when we asked; with --follow we
- * stay until its end. The first part is held in memory for --tail.
+ * The engine keeps a command's output from its start. The program attaches to the command, as
+ * rollbox attach does, and stops after the amount of output that the engine had at the request;
+ * with --follow it stays until the command ends. For --tail the first part is kept in memory.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shells that keep their state between commands, as the Python package has them
- * (python/rollbox/_shell.py): the same words go in by the same pipes, and the status of each
- * command comes back on one of its own.
+ * Shells that keep their state between commands, as in the Python package
+ * (python/rollbox/_shell.py): the same text is sent through the same pipes, and each command's
+ * status is returned on a pipe of its own.
  */
 #ifndef ROLLBOX_CLI_PLAY_SHELL_H
 #define ROLLBOX_CLI_PLAY_SHELL_H

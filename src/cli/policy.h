@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The policy that a command line asks for: the policy file, or the default, with the flags added.
- * List keys grow by the flags' paths; other keys are replaced. What is wrong is told in the user's
- * own terms: FILE:LINE for the file, --FLAG for a flag.
+ * The policy for a command line: the policy file, or the default, with the flags added. Flags
+ * extend list keys and replace other keys. Problems are reported in the user's terms: FILE:LINE for
+ * the file, --FLAG for a flag.
  */
 #ifndef ROLLBOX_CLI_POLICY_H
 #define ROLLBOX_CLI_POLICY_H

@@ -2,12 +2,12 @@
 /*
  * The CLI's private engine.
  *
- * The CLI has the engine's code in it, so its engine is a fork and no other program: executing one
- * would take longer than all that the engine does before the first sandbox. (The library never does
- * so: it lives in processes whose memory must not be copied.) The fork gets what rollbox-engine
- * would get, its end of a socket pair, standard error and what an engine gets of the environment,
- * and loses the rest before anything else: descriptors, signal dispositions, the terminal's
- * session, and what /proc shows of the caller's arguments and environment.
+ * The CLI contains the engine's code, so its engine is a fork and not another program: executing a
+ * program would take longer than all that the engine does before the first sandbox. (The library
+ * never forks its engine, because its host process may be large and must not be copied.) The fork
+ * receives what rollbox-engine would: its end of a socket pair, standard error, and an engine's
+ * environment variables. It first drops everything else: descriptors, signal dispositions, the
+ * terminal's session, and the arguments and environment that /proc shows.
  */
 #include "cli/private_engine.h"
 

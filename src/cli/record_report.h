@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Jobs of a batch that are recorded: each is the one command of a sandbox that lives for it, as
- * trajectories are of those. Making such a sandbox and ending its record block, each for a
- * millisecond or two.
+ * Recorded jobs of a batch. Each is the only command of a session of its own, because only sessions
+ * have trajectories. Creating such a session and ending its record each block for a millisecond or
+ * two.
  */
 #ifndef ROLLBOX_CLI_RECORDED_H
 #define ROLLBOX_CLI_RECORDED_H

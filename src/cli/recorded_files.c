@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * They are read when nothing more happens in the sandbox, for reading a file changes the time of
- * its last access, which a command could see. A file that was written again after the step that
- * tells of it has another digest by then, and so is not taken for what it was.
+ * Files are read after the sandbox's last step, because reading changes a file's access time, which
+ * a command could see. A file that was rewritten after the recorded step has another digest by
+ * then, and so is not mistaken for the recorded version.
  */
 #include "cli/recorded_files.h"
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox replay: the actions of a trajectory once more, and what is seen now as a new trajectory.
+ * rollbox replay: repeats the actions of a trajectory and writes the observations as a new
+ * trajectory.
  *
- * A trajectory that begins with a fork has its origin in other records: those are played first, up
- * to the fork, the oldest first.
+ * The origin of a trajectory that begins with a fork is in other records. Those are replayed first,
+ * up to the fork, oldest first.
  */
 #include "cli/replay.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Playing a trajectory's actions again, in a new sandbox under the recorded policy.
+ * Replays the actions of a trajectory in a new sandbox under the recorded policy.
  *
- * Steps begin in the order in which they began, each once as many had ended as when it was
- * recorded, so commands that ran side by side do so again. What the record cannot give back (a
- * secret, a terminal's keys, a stream of more than was kept) is refused by name before anything
- * runs in its place. Commits are not repeated: a replay must not change the host.
+ * Steps begin in their recorded order. Each begins when as many steps have ended as in the record,
+ * so commands that ran side by side do so again. A step with data that the record does not have (a
+ * secret, a terminal's keys, a stream longer than the kept part) is refused by name before anything
+ * runs. Commits are not repeated: a replay must not change the host.
  */
 #ifndef ROLLBOX_CLI_PLAY_H
 #define ROLLBOX_CLI_PLAY_H

@@ -2,11 +2,11 @@
 /*
  * The results of a batch: a file of rows that survives a kill at any moment.
  *
- * A row is written whole by one write and ends in a newline, so only the last line can be torn; it
- * is cut off when the file is opened again. A job whose row is there already is not done again,
- * unless the row is an error: those rows are taken out at opening, for their jobs get another try,
- * and the file keeps one row an id. A file with any line that is no result row is refused, so that
- * a wrong -o destroys nothing. A lock keeps a second batch away.
+ * A row is written by one write and ends in a newline, so only the last line can be torn; it is cut
+ * off when the file is opened again. A job with a row is not run again, unless the row is an error.
+ * Error rows are removed at opening, because their jobs are tried again and each id has only one
+ * row. A file with any line that is not a result row is refused, so that a wrong -o destroys
+ * nothing. A lock keeps a second batch away.
  */
 #ifndef ROLLBOX_CLI_RESULTS_H
 #define ROLLBOX_CLI_RESULTS_H

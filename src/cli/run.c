@@ -2,11 +2,11 @@
 /*
  * rollbox run: one command in one sandbox.
  *
- * The guest gets three pipes, with and without --json; the caller's streams are relayed through
- * them while it runs, so input of any size works and a guest that does not read its input holds
- * nothing up. With --json the output goes into memory instead of out. In both cases the output
- * limit is held here, exactly. When the run has ended, what is still in the pipes is moved before
- * the exit: nothing is lost.
+ * The guest gets three pipes, with and without --json. The caller's streams are relayed through
+ * them while the command runs, so input of any size works, and a guest that does not read its input
+ * blocks nothing. With --json the output is collected in memory. The output limit is enforced here,
+ * exactly, in both cases. After the run has ended, the rest of the pipes is read before rollbox
+ * exits, so no output is lost.
  */
 #include <errno.h>
 #include <unistd.h>

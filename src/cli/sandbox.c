@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The commands that are one call on one sandbox: a row each in a table says what to call and how to
- * show the answer. With --json the answer is shown as the library gave it.
+ * Commands that are one call on one sandbox. Each has a row in a table with the call and the
+ * function that shows the answer. With --json the library's answer is printed unchanged.
  *
- * Names of files and commands come from guests: what a terminal would take for more than text is
- * shown escaped.
+ * Guests choose the names of files and commands, so control characters are shown escaped.
  */
 #include <errno.h>
 #include <jansson.h>

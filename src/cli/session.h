@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the commands about sandboxes that live share: which shared engine they speak to, and the
- * sandbox that their first operand names. A command is a client like any other and ends at once;
- * the sandboxes are detached from it, so they stay.
+ * Shared by the commands about sessions: the shared engine that they use, and the session named by
+ * the first operand. A command is an ordinary client that ends at once. The sessions are detached
+ * from it, so they stay.
  */
 #ifndef ROLLBOX_CLI_SESSION_H
 #define ROLLBOX_CLI_SESSION_H

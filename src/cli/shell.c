@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Of rollbox shell and rollbox run -t: one command on a terminal, in a sandbox that ends with it.
+ * rollbox shell and rollbox run -t: one command on a terminal, in a sandbox that ends with the
+ * command.
  *
- * A run has pipes alone. So the sandbox is one that lives, without a name that anybody knows, on
- * the same private engine; it ends with our connection to that, however we end. A shell whose input
- * is no terminal is a run like any other.
+ * A run has only pipes. So the sandbox is an anonymous session on the same private engine. It ends
+ * with the connection to that engine, however this process ends. A shell whose input is not a
+ * terminal is an ordinary run.
  */
 #include "cli/shell.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SIGINT, SIGTERM and SIGHUP as a descriptor in the poll set. Handlers and a pipe, not a blocked
- * mask and a signalfd: a mask would be inherited by an engine started later. The second signal of a
- * kind has its ordinary effect, and five seconds after the first the process ends by that one,
- * whatever it waits for: a stuck program always ends.
+ * SIGINT, SIGTERM and SIGHUP as a descriptor in the poll set. It uses handlers and a pipe, because
+ * an engine started later would inherit the blocked mask that a signalfd needs. The second signal
+ * of a kind has its default effect. Five seconds after the first signal the process ends by that
+ * signal, even if it is stuck.
  */
 #ifndef ROLLBOX_CLI_SIGNALS_H
 #define ROLLBOX_CLI_SIGNALS_H

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox stats: what the sandboxes of an engine use, as a table that is drawn anew at each
+ * rollbox stats: the resource usage of an engine's sandboxes, as a table that is redrawn at each
  * interval.
  *
- * The engine tells totals; a share of the CPU is the difference of two of them over the time
- * between. So the first table comes after one interval. On a terminal each table takes the place of
- * the last one; elsewhere tables follow each other, and with --json each is one line.
+ * The engine reports totals. A CPU share is the difference of two totals over the time between
+ * them, so the first table appears after one interval. On a terminal each table replaces the
+ * previous one. Elsewhere the tables follow each other, and with --json each is one line.
  */
 #include <errno.h>
 #include <jansson.h>

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A relay moves one stream's bytes, in constant memory, from a descriptor to another, or into a
- * buffer. The guest only ever holds pipes of ours: never the caller's terminal or files, whose
- * ioctls, offsets and other names would come with them.
+ * A relay moves one stream's bytes, in constant memory, from one descriptor to another or into a
+ * buffer. The guest only holds pipes of rollbox, never the caller's terminal or files; otherwise it
+ * could use their ioctls, offsets and other names.
  *
- * It waits for input first and for room in the output only while it has input, so that an idle
- * stream costs nothing and a full one stops the guest as a full pipe would. Descriptors of the
- * caller stay blocking (that flag is shared with whoever else holds them), so output is written
- * only after poll says so: to a pipe by splice, which does not block; else in pieces that poll has
- * promised room for.
+ * A relay polls the input first, and polls the output only while it has input. So an idle stream
+ * costs nothing, and a full one stops the guest as a full pipe would. The caller's descriptors stay
+ * blocking, because that flag is shared with all their other holders. So output is written only
+ * after poll reports room: to a pipe by splice, which does not block, otherwise in pieces for which
+ * poll has promised room.
  */
 #ifndef ROLLBOX_CLI_RELAY_H
 #define ROLLBOX_CLI_RELAY_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox store: what is in the store as a whole. The work is rollbox-store's, a program of its
- * own: this one parses no archive and walks no guest's tree. It takes this process' place, under
- * the name of the command that was typed, so that its messages and its exit status are ours.
+ * rollbox store: commands on the store. The program rollbox-store does the work; this one parses no
+ * archive and walks no guest's tree. It executes rollbox-store in this process, under the name of
+ * the command that was typed, so messages and exit status are those of the command.
  */
 #include <errno.h>
 #include <limits.h>

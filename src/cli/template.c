@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Templates: Python that has done something already, kept to be forked.
+ * Templates: Python processes that have run some code, kept for forking.
  *
- * A template NAME is the sandbox template.NAME of a shared engine with one interpreter
- * (python/rollbox/_clone_guest.py), which ran the template's code and was captured while it waited
- * for a program: the snapshot "template". It ended then; the snapshot is what is kept. A run is a
- * fork of that: the interpreter gets the program through a new pipe in the place of the one that it
- * waited for, and the fork ends with it. Messages are a length in 8 bytes and JSON.
+ * A template NAME is the session template.NAME of a shared engine with one interpreter
+ * (python/rollbox/_clone_guest.py). The interpreter ran the template's code and was captured in the
+ * snapshot "template" while it waited for a program. The interpreter then ended; the snapshot is
+ * kept. A run forks that snapshot: the interpreter receives the program through a new pipe in place
+ * of the one on which it waited, and the fork ends with the program. Messages are a length in 8
+ * bytes and JSON.
  */
 #include "cli/template.h"
 

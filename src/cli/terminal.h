@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The caller's terminal, lent to a command in a sandbox: raw while the command runs, so that every
- * key is the command's, and as it was at every end of this process, signals included. Changes of
- * its size make the descriptor of signals_catch readable, as signals do.
+ * The caller's terminal, lent to a command in a sandbox. It is raw while the command runs, so that
+ * the command receives every key. It is restored at every end of this process, signals included.
+ * Changes of its size make the descriptor of signals_catch readable, as signals do.
  */
 #ifndef ROLLBOX_CLI_TERMINAL_H
 #define ROLLBOX_CLI_TERMINAL_H

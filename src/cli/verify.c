@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox verify: does the same history come of the same actions?
+ * rollbox verify: checks whether the same actions give the same history.
  *
- * Two trajectories are compared step by step: a record and a replay of it, two records, or two runs
- * of one command. What is said of the first step that differs is where, at which byte, what each
- * has there, and what may lie behind it, which is a guess from the two values.
+ * It compares two trajectories step by step: a record and its replay, two records, or two runs of
+ * one command. For the first step that differs it reports the place, the byte, both values, and a
+ * guess at the cause, which is derived from the two values.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One command of a sandbox, seen from here: its streams, relayed until it ends or is left, its
- * terminal, and its result.
+ * The client's view of one command in a session: its streams, relayed until it ends or the client
+ * detaches, its terminal, and its result.
  *
- * The streams are pipes that the engine writes to and reads from. With a terminal of its own, the
- * command's one stream is what the terminal shows, and ours is raw meanwhile: keys, signals and
- * sizes are the command's. With --json nothing is streamed: the result has the output.
+ * The streams are pipes to and from the engine. A command with a terminal has one output stream,
+ * and the caller's terminal is raw meanwhile: the command receives keys, signals and sizes. With
+ * --json nothing is streamed, and the result has the output.
  */
 #ifndef ROLLBOX_CLI_VIEW_H
 #define ROLLBOX_CLI_VIEW_H

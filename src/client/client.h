@@ -2,23 +2,23 @@
 /*
  * The client side of the engine's protocol, internal to librollbox.
  *
- * Every request is a `struct pending` in a table by serial until its one reply comes. There is no
- * thread of the library's own: a thread that has to wait polls the socket on behalf of all if
- * nobody does so yet (the poller), takes what has arrived under the lock, and wakes exactly those
- * whose reply was there; when it leaves, another waiting thread takes over. Messages are sent
- * without the lock, for a SOCK_SEQPACKET send is atomic.
+ * Requests. Every request is a `struct pending` in a table, by serial number, until its one reply
+ * arrives. The library has no thread of its own. The first thread that has to wait becomes the
+ * poller: it polls the socket for all threads, takes arrived messages under the lock, and wakes the
+ * threads whose replies have come. When it leaves, another waiting thread takes over. Messages are
+ * sent without the lock, because sending on a SOCK_SEQPACKET socket is atomic.
  *
- * Runs that ended are queued in `ended`; only rollbox_dispatch and rollbox_wait call callbacks,
- * with the lock released. Whoever else finds a result on its way (a blocking request, a start whose
- * socket was full) leaves it in the queue and makes rollbox_engine_fd readable. Runs whose callers
- * ask for them (rollbox_next_ended) go on to `queued`.
+ * Runs. Ended runs are queued in `ended`. Only rollbox_dispatch and rollbox_wait call callbacks,
+ * with the lock released. Other functions that receive a result (a blocking request, a start whose
+ * socket was full) leave it in the queue and make rollbox_engine_fd readable. Runs with the
+ * callback rollbox_queued move on to `queued`, for rollbox_next_ended.
  *
- * Loss is final: the first end of file, failure or breach of the protocol fills `lost_error`, and
- * every pending request and run ends with it.
+ * Loss of the connection is final. The first end of file, failure or protocol violation fills
+ * `lost_error`, and every pending request and run ends with it.
  *
- * Fork: a child shares nothing. A handler run in the child closes its copies of the descriptors, so
- * that a forked worker that outlives its parent cannot keep the engine alive; every call compares
- * the process id first. Locks are taken around the fork, so the child's copies can be freed.
+ * Fork: a child shares nothing. A fork handler in the child closes its copies of the descriptors,
+ * so that a forked worker that outlives its parent cannot keep the engine alive. Every call first
+ * compares the process id. Locks are taken around the fork, so the child can free its copies.
  */
 #ifndef ROLLBOX_CLIENT_CLIENT_H
 #define ROLLBOX_CLIENT_CLIENT_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox_doctor: the features of features.h, tried out, as JSON. A hint names the very sysctl that
- * is in the way where one is known, and says what isolation is left without the feature.
+ * rollbox_doctor: tries the features of features.h and reports them as JSON. A hint names the
+ * sysctl that disables a feature, if it is known, and the isolation that remains without the
+ * feature.
  */
 #include <errno.h>
 #include <jansson.h>

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Policies and the engine's other blocking requests.
+ * Policies, and the engine's other blocking requests.
  *
- * Policy text is parsed here first: a wrong policy is told of without an engine, and with all its
- * problems. Plans are kept by their exact text for as long as the engine's handle; one whose policy
- * keeps the caller's environment (clean_env false) also by that environment.
+ * Policy text is parsed here first, so that an invalid policy is reported without an engine and
+ * with all its problems. Plans are kept by their exact text for the lifetime of the engine handle.
+ * If the policy keeps the caller's environment (clean_env false), the environment is part of the
+ * key.
  */
 #include "client/client.h"
 

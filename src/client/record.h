@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Notes for a sandbox's record. Files go between us and an agent in the sandbox, so that the engine
- * sees none of them; of a recorded sandbox we tell it what was done, and hand over the content,
- * which its recorder hashes. A note that cannot be given is the record's loss, never the call's.
+ * Steps for a sandbox's record that the engine cannot see. Files are transferred between the
+ * library and an agent in the sandbox. If the sandbox is recorded, the library reports each
+ * transfer to the engine and passes the content, which the recorder hashes. A failure to report
+ * damages the record and never the call.
  */
 #ifndef ROLLBOX_CLIENT_RECORD_H
 #define ROLLBOX_CLIENT_RECORD_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests: what a run, a command in a session and the engine's other calls have in common. A
- * command is checked and encoded here, and sent on its way; a call whose answer is one text is made
- * here. client.h has the model.
+ * Requests: the common part of runs, commands in a session, and the engine's other calls. Commands
+ * are checked, encoded and sent here, and so are calls whose answer is one text. client.h has the
+ * model.
  */
 #include "client/client.h"
 

@@ -2,10 +2,10 @@
 /*
  * Results: from the engine's RESULT message to struct rollbox_result, and from there to JSON.
  *
- * Small outputs come inside the message and are copied; large ones come as sealed memory files and
- * are mapped, so that ten megabytes cost no copy. The JSON is written by hand: it is the hot path
- * of a batch, numbers must not depend on the locale, and outputs may hold NULs and bytes that are
- * no UTF-8.
+ * Small outputs arrive inside the message and are copied. Large ones arrive as sealed memory files
+ * and are mapped, so that ten megabytes cost no copy. The JSON writer is hand-written: it is the
+ * hot path of a batch, numbers must not depend on the locale, and outputs may contain NULs and
+ * invalid UTF-8.
  */
 #include "client/client.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Handles of sandboxes that live: a name and the engine's handle it is used on. A handle holds
- * nothing open; all state is the engine's.
+ * Handles of sessions: a name, and the engine handle on which it is used. A handle holds nothing
+ * open; the engine has all state.
  *
- * A call is one SANDBOX message with a verb, begun by sandbox_begin, and one JSON object as answer.
- * Calls block; any number of threads may be in calls on one handle (the connection sorts the
- * answers by serial). The engine's handle must outlive all but sandbox_free.
+ * A call is one SANDBOX message with a verb, started by sandbox_begin, and one JSON object as
+ * answer. Calls block. Any number of threads may use one handle; the connection matches answers by
+ * serial number. The engine handle must outlive every call except sandbox_free.
  */
 #ifndef ROLLBOX_CLIENT_SANDBOX_H
 #define ROLLBOX_CLIENT_SANDBOX_H

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finding and starting a private engine.
+ * Finds and starts a private engine.
  *
- * The engine must get nothing of the caller but its end of the socket, its standard error and a
- * handful of variables: the caller may be a trainer whose environment, descriptors and signal
- * dispositions are no business of what runs sandboxes. The engine closes inherited descriptors, too
- * (--fd): posix_spawn can do so only since glibc 2.34, and the library of a wheel runs with older
- * ones. It gets a session of its own so that a terminal's Ctrl-C reaches the client alone, which
- * then closes the socket. posix_spawn never copies the caller's page tables, however big it is.
+ * The engine must inherit nothing of the caller's except its end of the socket, standard error and
+ * a few variables. The caller may be a trainer whose environment, descriptors and signal
+ * dispositions must not affect sandboxes. The engine closes inherited descriptors itself (--fd),
+ * because posix_spawn can do so only since glibc 2.34 and the wheel's library runs with older ones.
+ * It gets a session of its own, so that Ctrl-C on a terminal reaches the client alone, which then
+ * closes the socket. posix_spawn never copies the caller's page tables, however large the caller
+ * is.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -18,8 +18,7 @@ struct loop {
     int n_batch, current;     /* events current+1..n_batch-1 are fetched but not handled */
     struct loop_timer **heap; /* heap[1..n]: the root is the earliest */
     size_t n, capacity;
-    struct list tasks,
-        round_end; /* what is deferred; the end of the round that runs, in that list */
+    struct list tasks, round_end; /* deferred tasks; the end of the current round in that list */
 };
 
 int loop_new(struct loop **ret_loop) {
@@ -149,7 +148,7 @@ void loop_task_cancel(struct loop_task *task) {
         list_remove(&task->node);
 }
 
-/* Those that are deferred now. */
+/* Runs the tasks that are deferred now. */
 static void run_round(struct loop *loop) {
     if (list_empty(&loop->tasks))
         return;
@@ -177,7 +176,7 @@ static int milliseconds_to_wait(const struct loop *loop) {
     return left <= 0 ? 0 : (int)MIN((left + 999999) / 1000000, (int64_t)1 << 30);
 }
 
-/* Those that are due now. One that is set meanwhile comes after the descriptors have had their
+/* Runs the timers that are due now. A timer set meanwhile runs after the descriptors have had their
  * turn. */
 static void fire_timers(struct loop *loop) {
     int64_t now = clock_now_ns() - 1;

@@ -2,13 +2,13 @@
 /*
  * The event loop: descriptors by epoll, timers by a heap. One thread.
  *
- * Sources and timers are embedded in their owners, who may remove any of them, themselves included,
- * from any callback: an event that is already fetched for a removed source is dropped.
+ * Owners embed sources and timers and may remove any of them from any callback, the running one
+ * included. An event that was already fetched for a removed source is dropped.
  *
- * A module that calls back into its user does not do so from inside a call of that user: it defers
- * a task. Tasks run in the order in which they were deferred, after the callback that is under way
- * returns. What a task defers in turn runs after descriptors and timers have had their turn, so
- * tasks that defer each other starve nobody.
+ * A module must not call its user back from inside a call of that user; it defers a task instead.
+ * Tasks run in the order of deferral, after the current callback returns. A task deferred by a task
+ * runs after descriptors and timers have had their turn, so tasks that defer each other cannot
+ * starve them.
  */
 #ifndef ROLLBOX_LOOP_LOOP_H
 #define ROLLBOX_LOOP_LOOP_H
@@ -32,7 +32,7 @@ struct loop_timer {
     void (*callback)(struct loop_timer *timer);
 };
 
-/* Embedded in its owner, who cancels it before it frees it. */
+/* Embedded in its owner, which must cancel the task before it is freed. */
 struct loop_task {
     struct list node; /* linked while it is deferred */
     void (*run)(struct loop_task *task);
@@ -46,7 +46,7 @@ struct loop *loop_free(struct loop *loop);
 int loop_add(struct loop *loop, struct loop_source *source, int fd, uint32_t events,
     void (*callback)(struct loop_source *, uint32_t));
 int loop_modify(struct loop *loop, struct loop_source *source, uint32_t events);
-/* Before the descriptor is closed. Does nothing if it is not added. */
+/* Must be called before the descriptor is closed. Does nothing for a source that is not added. */
 void loop_remove(struct loop *loop, struct loop_source *source);
 
 /* Arms (again). 0 or -ENOMEM, which cannot happen to a timer that is armed already. */
@@ -57,10 +57,10 @@ void loop_timer_clear(struct loop *loop, struct loop_timer *timer);
 /* Runs task->run once, soon. Does nothing if it is deferred already. */
 void loop_defer(struct loop *loop, struct loop_task *task, void (*run)(struct loop_task *task));
 void loop_task_cancel(struct loop_task *task);
-/* Runs tasks until none is left: before the end, when no events are wanted any more. */
+/* Runs tasks until none is left. For the end, when no more events are wanted. */
 void loop_run_tasks(struct loop *loop);
 
-/* Runs until loop_stop, and then what is deferred. 0 or -errno. */
+/* Runs until loop_stop, and then runs the deferred tasks. Returns 0 or -errno. */
 int loop_run(struct loop *loop);
 void loop_stop(struct loop *loop);
 

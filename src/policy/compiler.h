@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files that compile a plan share. */
+/* Declarations shared by the files that compile a plan. */
 #ifndef ROLLBOX_POLICY_COMPILER_H
 #define ROLLBOX_POLICY_COMPILER_H
 
@@ -22,16 +22,17 @@ void compiler_rule(struct compiler *c, const char *path, uint64_t access, uint32
 
 void compiler_limit(struct compiler *c, unsigned resource, uint64_t value);
 
-/* Is what a grant leads to denied, or below something that is? The policy's text tells only where
- * no link lies between. 1: it is a default, to be left out; 0: it is not; or the error. */
+/* Whether the target of a grant is denied, or lies below a denied path. The policy's text decides
+ * this only if no link lies between. 1: the grant is a default and is left out; 0: it is not
+ * denied; otherwise the error. */
 int compiler_denied(const struct compiler *c, const char *key, const struct policy_path *grant,
     const char *real, struct rollbox_error *error);
 
-/* Is `path` the directory `parent`, or below it? */
+/* Whether `path` is the directory `parent` or lies below it. */
 bool compiler_is_below(const char *path, const char *parent);
 
-/* plan_process.c: the whole of a plan of isolation process but what both levels have (rights,
- * limits, the filter). */
+/* plan_process.c: fills in the parts of a plan that isolation process does not share with
+ * namespaces (all but rights, limits and the filter). */
 int plan_process(struct compiler *c, struct rollbox_error *error);
 
 #endif

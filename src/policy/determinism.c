@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What random_seed and time_start add to a plan: a second, small seccomp program whose verdict is
- * "ask init", and the contents of files that stand in for the kernel's chance.
+ * The parts that random_seed and time_start add to a plan: a second, small seccomp program whose
+ * verdict is "ask init", and the contents of files that replace the kernel's sources of randomness.
  *
- * The program is installed below the plan's own filter by each command, just before it executes. Of
- * two filters the stricter verdict holds, so this one can take nothing back that the other refuses.
- * It allows whatever it does not name, a foreign architecture included: that is the other's to
- * kill.
+ * Each command installs the program below the plan's own filter, just before it executes. The
+ * stricter verdict of two filters applies, so this program cannot permit a call that the other
+ * refuses. It allows everything that it does not name, foreign architectures included: the other
+ * filter kills those.
  */
 #include "policy/determinism.h"
 

@@ -20,8 +20,8 @@ enum determinism_clock {
     DETERMINISM_CLOCK_SERIAL
 };
 
-/* The program that each command gets besides the plan's filter: what init is asked about. The
- * number of instructions, or -ENOTSUP on an architecture for which there is none. */
+/* The second filter program of each command: it sends the questions that determinism needs to init.
+ * Returns the number of instructions, or -ENOTSUP on an architecture without one. */
 int determinism_filter(
     bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity);
 

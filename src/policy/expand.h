@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Grants without what is denied in them, for Landlock.
+ * Expands grants that contain denied paths, for Landlock.
  *
- * A Landlock rule allows a directory with all below it, and nothing below it can be taken away
- * again. So a grant that contains something denied becomes a rule for each of its entries that
- * contains nothing denied, and the same again for those that do, level by level. The directories on
- * the way get no rule, so they cannot be listed, and what is put there later is not granted.
+ * A Landlock rule allows a directory with everything below it, and no later rule can take a part
+ * away. So a grant that contains a denied path becomes one rule for each entry without a denied
+ * path. Entries that contain a denied path are expanded in the same way, level by level. The
+ * directories on the way get no rule: they cannot be listed, and files created in them later are
+ * not granted.
  */
 #ifndef ROLLBOX_POLICY_EXPAND_H
 #define ROLLBOX_POLICY_EXPAND_H
@@ -13,7 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What a grant may come to: more is refused. */
+/* The most rules for one plan; more are refused. */
 #define EXPAND_MAX 3500
 
 struct expand_entry {

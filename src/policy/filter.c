@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Generating the seccomp program (see filter.h).
+ * Generates the seccomp program (see filter.h).
  *
- * A jump of classic BPF goes forward only, and a conditional one at most 255 instructions. The
- * program is therefore written back to front: whatever an instruction jumps to is already there and
- * its distance known, and where it is too far, a copy of the RET or a long jump is put next to the
- * jump. A "place" is an instruction's number counted from the end of the program.
+ * A jump of classic BPF only goes forward, and a conditional jump at most 255 instructions. So the
+ * program is written back to front: the target of every jump already exists and its distance is
+ * known. If the target is too far, a copy of the RET or a long jump is put next to the jump. A
+ * "place" is an instruction's number counted from the end of the program.
  *
- * Its shape, in the order of execution: is it our architecture; a search tree over the call's
- * number; the checks of arguments. The kernel runs the program for every number once when it is
- * installed and afterwards lets calls that are always allowed pass without it, so the depth of the
- * tree is paid at installation: it is balanced by how many numbers a range has, and neighbours with
- * the same rule are one range.
+ * In the order of execution the program checks the architecture, searches a tree for the call's
+ * number, and checks arguments. At installation the kernel runs the program once for every number;
+ * later, calls that are always allowed skip it. So the depth of the tree is paid at installation.
+ * The tree is balanced by the count of numbers in a range, and neighbours with the same rule form
+ * one range.
  *
- * Arguments are compared by their low 32 bits where the kernel itself looks at no more (int and
- * unsigned int arguments): comparing all 64 would let a guest hide a value behind a high bit that
- * the kernel ignores. Memory that an argument points to is never looked at: the guest could change
- * it meanwhile.
+ * Arguments that the kernel itself reads as 32 bits (int and unsigned int) are compared by their
+ * low 32 bits. Comparing all 64 would let a guest hide a value behind a high bit that the kernel
+ * ignores. Memory behind a pointer is never read, because the guest could change it after the
+ * check.
  */
 #include "policy/filter.h"
 

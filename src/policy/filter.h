@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The seccomp filter: a pure generator of the classic BPF program that every process of a sandbox
- * runs under.
+ * The seccomp filter: generates the classic BPF program under which every process of a sandbox
+ * runs. It does no I/O.
  *
- * A table (syscalls_x86_64.h) gives each system call a verdict; filter_build turns it, with the
- * options, into a balanced binary search over ranges of call numbers, with the few calls whose
- * arguments matter checked at the end. Verdicts are: allow; EPERM (known, forbidden); ENOSYS
- * (unknown, newer than the table, or one that programs do without); another errno where programs
- * expect it; and death of the process for a call by another ABI (i386, x32). The filter is an
- * allow-list: what the table does not name is ENOSYS.
+ * A table (syscalls_x86_64.h) gives each system call a verdict. filter_build turns the table and
+ * the options into a balanced binary search over ranges of call numbers, with argument checks for a
+ * few calls at the end. The verdicts are: allow; EPERM (known, forbidden); ENOSYS (unknown, newer
+ * than the table, or not needed by programs); another errno where programs expect it; and death of
+ * the process for a call by another ABI (i386, x32). The filter is an allow-list: calls that the
+ * table does not name get ENOSYS.
  */
 #ifndef ROLLBOX_POLICY_FILTER_H
 #define ROLLBOX_POLICY_FILTER_H

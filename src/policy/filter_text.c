@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A seccomp program as text. Jumps go forward only, so one pass in the order of the instructions
- * knows at each of them what the accumulator holds (which field of seccomp_data, on every path that
- * leads there) and whether anything jumps to it.
+ * Disassembles a seccomp program. Jumps only go forward. So one pass over the instructions knows,
+ * for each of them, which field of seccomp_data the accumulator holds on every path, and whether an
+ * instruction jumps to it.
  */
 #include "policy/filter.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where in a policy's text something is: jansson tells lines of syntax errors only, so a second,
- * small scanner walks the text that jansson has accepted. */
+/* Finds the line of a key in a policy's text. jansson reports lines only for syntax errors, so a
+ * second, small scanner walks the text that jansson has accepted. */
 #ifndef ROLLBOX_POLICY_LOCATE_H
 #define ROLLBOX_POLICY_LOCATE_H
 

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compiling a policy into a plan.
+ * Compiles a policy into a plan.
  *
- * Where things go. The template holds what is the same for every sandbox: read-only and shared
- * grants, /dev, /etc's own files, and below PLAN_HIDDEN the sources of what box operations bind:
- * faked files of /proc, lower directories of copy-on-write grants, and grants that lie below a
- * place that is each sandbox' own ("late" ones: they can be put in place only after that). A
- * sandbox adds one tmpfs, whose parts become its writable places and /dev/shm, so one size holds
- * for all that it writes; its own /proc and /dev/pts; and the late grants.
+ * The template holds everything that is the same for every sandbox: read-only and shared grants,
+ * /dev, and /etc's own files. Below PLAN_HIDDEN it holds the sources for box operations: faked
+ * files of /proc, lower directories of copy-on-write grants, and "late" grants. A late grant lies
+ * below a private place of the sandbox, so it can be mounted only after that place. A sandbox adds
+ * one tmpfs, whose parts become its writable places and /dev/shm, so that one size limits
+ * everything that it writes. It also adds its own /proc and /dev/pts and the late grants.
  *
- * With an image the root is itself such a place: an overlay over the image's layers, which the
- * sandbox makes first and then enters. Everything else is put into it from the template, which it
- * leaves at the end; so all grants are late ones. What the image holds is as untrusted as what a
- * guest wrote: no link in it is followed.
+ * With an image, the root itself is such a place: an overlay over the image's layers, which the
+ * sandbox mounts first and then enters. Everything else is moved into it from the template, which
+ * the sandbox leaves at the end. So all grants are late. An image's files are as untrusted as a
+ * guest's: no link in them is followed.
  */
 #include "policy/plan.h"
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plan: a policy compiled against one host, once, for any number of sandboxes.
+ * The plan: a policy compiled once for one host, for any number of sandboxes.
  *
- * It is one block of memory without pointers, handed to a launcher as a sealed memory file. A
- * launcher carries out the template operations once, at its start, which leaves it in a mount
- * namespace that holds everything the sandboxes of that plan have in common. Each sandbox is cloned
- * from there and carries out the box operations: what must be its own. Everything that needs
- * memory, formatting or decisions has been done here; the guest layer only obeys.
+ * A plan is one block of memory without pointers. A launcher receives it as a sealed memory file.
+ * At its start the launcher carries out the template operations, which leave it in a mount
+ * namespace with everything that the sandboxes of this plan share. Each sandbox is cloned from
+ * there and carries out the box operations, which create its private parts. All work that needs
+ * memory, formatting or decisions is done here; the guest layer only executes.
  *
- * Names: the launcher lives in a user namespace U0, in which the template is owned; each sandbox
- * ends in a user namespace of its own below it, and so has no rights over any mount it can see.
+ * The launcher lives in a user namespace U0, which owns the template. Each sandbox ends in a user
+ * namespace of its own below U0, and so has no rights over any mount that it sees.
  */
 #ifndef ROLLBOX_POLICY_PLAN_H
 #define ROLLBOX_POLICY_PLAN_H

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans of isolation process: no namespaces, so no template and nothing to mount. What is left of a
- * plan is Landlock rules on the host's own paths, limits and the filter.
+ * Plans for isolation process: no namespaces, hence no template and no mounts. The plan consists of
+ * Landlock rules on the host's own paths, limits and the filter.
  *
- * Two layers hold each process where there are two. Run by root, every sandbox has user ids of its
- * own, and ordinary permissions separate it from the host and from others; run by an ordinary user,
- * who has one id, the Landlock domain's scope does, and without a kernel that has it there is no
- * such sandbox.
+ * If root runs rollbox, each sandbox has user ids of its own, and ordinary permissions separate it
+ * from the host and from other sandboxes, in addition to Landlock. An ordinary user has only one
+ * id, so the scope of the Landlock domain separates sandboxes. A kernel without that scope refuses
+ * such sandboxes.
  */
 #include <errno.h>
 #include <string.h>

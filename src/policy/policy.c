@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading a policy (see policy.h).
+ * Parses a policy (see policy.h).
  *
- * jansson turns the text into values; a table has one row a key with the function that checks its
- * value and stores it. A function that finds a problem notes it and goes on, so that one reading
- * tells everything that is wrong. Only a text that is not JSON at all ends the reading at once.
+ * jansson turns the text into values. A table has one row per key, with the function that checks
+ * and stores its value. A function that finds a problem records it and continues, so that one pass
+ * reports all problems. Only text that is not JSON at all ends the pass at once.
  *
- * Texts are the caller's and may be hostile: their length, their depth (jansson's own limit) and
- * the number of elements and of problems are bounded.
+ * The caller's text may be hostile. Its length, its depth (jansson's own limit) and the number of
+ * elements and problems are bounded.
  */
 #include "policy/policy.h"
 

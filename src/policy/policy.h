@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The policy: what a sandbox may see and use.
+ * The policy: the files, network, limits and other resources that a sandbox may use.
  *
- * JSON text -> policy_parse -> struct policy, checked in itself (types, ranges, unknown keys,
- * contradictions) but not against the host: this layer does no I/O. All problems are gathered, each
+ * policy_parse turns JSON text into a struct policy. It checks types, ranges, unknown keys and
+ * contradictions, but nothing on the host: this layer does no I/O. It collects all problems, each
  * with its line. docs/reference/policy.md documents every key and default.
  */
 #ifndef ROLLBOX_POLICY_POLICY_H

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading one value of a policy: the kinds of values there are, and noting what is wrong with one.
+ * Reads one value of a policy: the kinds of values, and the recording of problems.
  *
- * A reader knows where the reading is, so that a problem has its key and line. Each read_ function
- * takes a value of any type; for one that is not what it should be it notes a problem and leaves
- * its output alone.
+ * A reader knows its position in the text, so that a problem has its key and line. Each read_
+ * function accepts a value of any type. For a wrong value it records a problem and leaves its
+ * output unchanged.
  */
 #ifndef ROLLBOX_POLICY_READ_H
 #define ROLLBOX_POLICY_READ_H

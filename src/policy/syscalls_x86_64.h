@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every x86-64 system call up to Linux 6.18 and its rule (enum filter_rule in filter.c). The
- * numbers are spelled out because the kernel headers to build with are older than the kernels to
- * run on. A number that has no row is ENOSYS, as on a kernel that does not know it.
+ * numbers are spelled out because the kernel headers of the build may be older than the kernel at
+ * run time. A number without a row is ENOSYS, as on a kernel that does not have the call.
  */
 #ifndef ROLLBOX_POLICY_SYSCALLS_X86_64_H
 #define ROLLBOX_POLICY_SYSCALLS_X86_64_H

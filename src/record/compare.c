@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Comparing steps. Actions and observations are walked in the order in which they are written,
- * contents byte by byte as far as they were kept and by their digests beyond.
+ * Compares steps. Actions and observations are walked in the order in which they were written.
+ * Contents are compared byte by byte as far as they were kept, and by digest beyond that.
  *
- * The guess at the source looks at the two values, at the words around the first difference, and at
- * what the policy leaves to chance. It is a guess: a counter can look like a process id, and a
- * random number like a time.
+ * The guess at the cause of a difference uses the two values, the words around the first
+ * difference, and the sources of randomness that the policy leaves open. It can be wrong: a counter
+ * can look like a process id, and a random number like a time.
  */
 #include "record/compare.h"
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Digests of lines. A value is hashed as its kind and its content with its length, objects by
- * sorted keys, so that it does not matter how a line is spaced or escaped. Of a content (an object
- * with "sha256") what was kept of it is left out: how much that is is a matter of limits, not of
- * history.
+ * Digests of lines. A value is hashed as its kind, its length and its content, and objects by
+ * sorted keys, so spacing and escaping do not matter. Of a content (an object with "sha256") the
+ * kept part is left out: how much is kept depends on limits and not on what happened.
  */
 #include <nettle/sha2.h>
 #include <stdio.h>

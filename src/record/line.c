@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A message becomes a line. What is others' words (arguments, paths, streams) goes through the
- * rules before anything else is done with it, its digest included: a digest of a secret would tell
- * it to whoever can guess.
+ * Turns a message into a line. Text that did not come from rollbox (arguments, paths, streams)
+ * passes the redaction rules before any other processing, hashing included, because a digest of a
+ * secret would help to guess it.
  *
- * A content is {"bytes", "sha256", "text" or "base64"}, with "truncated" where more came than is
- * kept, and "withheld" instead of the rest where rules could not be applied to it.
+ * A content is {"bytes", "sha256", "text" or "base64"}. "truncated" marks content longer than the
+ * kept part. "withheld" replaces content to which the rules could not be applied.
  */
 #include <errno.h>
 #include <nettle/sha2.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading trajectories. A file is others' words until it is checked: it may be cut off anywhere,
- * edited, or no trajectory at all. What is whole is given, in the order in which steps began; what
- * is wrong is said.
+ * Reads trajectories. A file is untrusted: it may be cut off anywhere, edited, or no trajectory at
+ * all. The reader returns the complete steps in the order in which they began, and reports
+ * everything that is wrong.
  */
 #ifndef ROLLBOX_RECORD_READ_H
 #define ROLLBOX_RECORD_READ_H

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trajectories: what an engine and its recorder say to each other, and what a line is made of
+ * Trajectories: the messages between an engine and its recorder, and the parts of a line
  * (docs/reference/trajectories.md has the format).
  *
- * The *recorder* is a process of the engine's that writes trajectories: it hashes, redacts, escapes
- * and writes, so that neither a large stream nor a slow disk is the engine's business. The engine
- * sends it a message (base/wire.h) for each step and never waits. A step's message is the line as a
- * tree: keys and values in order, contents inline or as descriptors. The recorder knows no kinds of
- * steps.
+ * The recorder is a child process of the engine that writes trajectories. It hashes, redacts,
+ * escapes and writes, so that neither a large stream nor a slow disk delays the engine. The engine
+ * sends it one message (base/wire.h) per step and never waits. The message is the line as a tree:
+ * keys and values in order, contents inline or as descriptors. The recorder does not know the kinds
+ * of steps.
  */
 #ifndef ROLLBOX_RECORD_RECORD_H
 #define ROLLBOX_RECORD_RECORD_H

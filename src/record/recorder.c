@@ -2,14 +2,14 @@
 /*
  * The recorder: writes trajectories, line by line, for one engine.
  *
- * A line is written whole or is the last of its file: who could not write one writes no more, so
- * what is there is a beginning of what happened, and a last line that says "end" is there only if
- * all is. Regular files are written at once; whatever else it is (a pipe, a terminal, a socket)
- * gets as much as it takes, and the rest waits here, up to MAX_QUEUE for each. The engine is told
- * of every failure.
+ * A line is complete, or it is the last of its file: after a failed write the recorder writes no
+ * more to that file. So a file is always a beginning of what happened, and its last line says "end"
+ * only if the file is complete. Regular files are written at once. Pipes, terminals and sockets
+ * receive as much as they accept; the rest waits in memory, up to MAX_QUEUE per file. The engine is
+ * notified of every failure.
  *
- * Should the engine die, lines that it had sent are still written, and an end that says so; readers
- * that do not read are waited for PATIENCE_MS then.
+ * If the engine dies, the recorder still writes the lines that the engine has sent, and an end line
+ * that says so. It then waits PATIENCE_MS for slow readers.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rules by which secrets are taken out before anything is hashed or written.
+ * Rules that remove secrets before anything is hashed or written.
  *
- * A name stands for the value that a variable of that name has in any command: wherever the same
- * bytes occur, "[redacted:NAME]" takes their place. A pattern is an extended regular expression
- * over bytes, matched line by line as grep does. What encodes a secret (base64, one character a
- * line) is not found.
+ * A name stands for the value of that variable in any command: "[redacted:NAME]" replaces the same
+ * bytes everywhere. A pattern is an extended regular expression over bytes, matched line by line as
+ * grep does. Encoded secrets (base64, one character per line) are not found.
  *
- * The text is the guest's, and glibc's matcher tries every place of a line to its end: "a.*b" takes
- * the square of a line of a's, and its states, which it never forgets, take memory. So what is
- * longer than MAX_DIRECT is looked through by a child, with processor time and memory that suffice
- * for any text which is not made to take more, and withheld if they do not; and what is shorter
- * cannot have collected many states when the patterns are compiled anew.
+ * The text is the guest's. glibc's matcher tries every position of a line to its end, so "a.*b"
+ * takes time quadratic in the length of a line of a's, and it never frees its states. So a child
+ * process with limited CPU time and memory searches text longer than MAX_DIRECT. The limits suffice
+ * for any text that was not made to exceed them; otherwise the text is withheld. Shorter text
+ * cannot create many states before the patterns are compiled again.
  */
 #include <errno.h>
 #include <poll.h>

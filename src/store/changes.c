@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What layers change.
+ * Finds the changes that layers make.
  *
- * Two stacks of directories are gone through together: what the upper layers show, and what is
- * below them. Only names that the upper layers have can differ, unless a directory of theirs is
- * opaque: then everything that is below it and not in them is gone. A file that was copied up and
- * is the same as before, byte for byte, is no change.
+ * The function walks two stacks of directories together: the view with the upper layers, and the
+ * view below them. Only names in the upper layers can differ, unless one of their directories is
+ * opaque; then everything below it that is not also in it counts as deleted. A file that was copied
+ * up but has the same bytes as before is not a change.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Publishing what a sandbox made of a host directory.
+ * Publishes a sandbox's changes to a host directory.
  *
- * The new version is built beside the old one, in a directory of ours (.rollbox-commit-XXXX): what
- * did not change is a hard link to the host's own file, what did is copied out of the layers. When
- * it is on the disk, renameat2(RENAME_EXCHANGE) puts it into the old one's place: there is no
- * moment in which neither is there. The old one is removed last. A crash leaves the old or the new
- * version, and perhaps our directory, which the engine, or its janitor, has swept (rollbox-store
- * sweep), and the next commit sweeps besides: its lock is free then, and the mark in it can have
- * been made by nobody else.
+ * The new version is built beside the old one, in a directory of its own (.rollbox-commit-XXXX).
+ * Unchanged files are hard links to the host's files; changed files are copied from the layers.
+ * When the new version has reached the disk, renameat2(RENAME_EXCHANGE) swaps the two, so the path
+ * never lacks a version. The old version is removed last. A crash leaves the old or the new
+ * version, and perhaps the extra directory. The engine or its janitor removes that (rollbox-store
+ * sweep), as does the next commit: its lock is then free, and no other program can have made the
+ * mark in it.
  *
- * The layers were written by a guest: set-user-id bits and devices are not published, and every
- * file gets the owner that the host's file, or else the host's directory, had.
+ * A guest wrote the layers, so set-user-id bits and devices are not published. Every file gets the
+ * owner of the host's file, or else of the host's directory.
  */
 #include "store/commit.h"
 

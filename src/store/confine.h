@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The process that reads an archive: what it can do to the host if a parser is taken over.
+ * Confines the process that reads an archive, in case an attacker takes over the parser.
  *
- * Nothing outside a few directories (Landlock), no programs, sockets, namespaces, mounts, or
- * looking into other processes (seccomp), no capability but what giving files their owners takes,
- * no endless memory. Landlock is a second layer here: where the kernel has none, the rest stands,
- * and the result says so.
+ * The process can reach only a few directories (Landlock). Seccomp refuses programs, sockets,
+ * namespaces, mounts and access to other processes. It keeps only the capabilities for changing
+ * file owners, and its memory is limited. Landlock is a second layer here: on a kernel without
+ * Landlock the rest still applies, and the result reports that.
  */
 #ifndef ROLLBOX_STORE_CONFINE_H
 #define ROLLBOX_STORE_CONFINE_H

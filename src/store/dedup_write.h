@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writing what sleeps, without what is there already.
+ * Writes a hibernated sandbox without writing data again that the store already has.
  *
- * Of a sandbox that has slept before, woken/ID still has the files (hibernated_read.h). A layer or
- * image that is the same is linked, and an image that came of one is written as a difference over
- * that one's files (delta.h), which are linked, too: so each directory has all that it needs, the
- * file system counts who needs what, and whichever goes first takes nothing from the others.
+ * If the sandbox was hibernated before, woken/ID still has its files (hibernated_read.h). An
+ * unchanged layer or image is hard-linked. A changed image is written as a difference against the
+ * earlier image's files (delta.h), which are linked as well. So each directory is complete, the
+ * link counts record shared files, and either directory can be removed without affecting the other.
  *
- * A difference lies over DELTA_MAX_FILES at most. When there would be more, those with little in
- * them are written anew; when most of it is new, or the files have more that is not needed than
- * what is, the image is written whole.
+ * A difference refers to at most DELTA_MAX_FILES files. Above that, files with little needed data
+ * are merged into the new file. If most data is new, or the old files hold more unneeded than
+ * needed data, the image is written in full.
  */
 #ifndef ROLLBOX_STORE_KEPT_H
 #define ROLLBOX_STORE_KEPT_H

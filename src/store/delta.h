@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Differences: an image of processes as one file with what is new in it, and others that have the
+ * Differences: a process image stored as one file with the new blocks, plus earlier files with the
  * rest (docs/reference/store-format.md, "Sandboxes that sleep").
  *
- * Blocks of a page's size are compared byte for byte with those of the image that the processes
- * came from, first with the one that follows where the last was found, then with some that look
- * alike. So a page that has moved is found as well as one that has not, no digest decides what is
- * the same, and whoever makes pages look alike only makes more of them be written.
+ * Blocks of one page are compared byte for byte with blocks of the image that the processes came
+ * from: first with the block after the last match, then with a few similar blocks. So moved pages
+ * are found, too, and no digest decides whether blocks are equal. A guest that makes pages look
+ * alike only causes more blocks to be written.
  *
- * A file is new blocks, then runs in the image's order, at the very end a struct delta_end.
+ * A file consists of the new blocks, the runs in the image's order, and a final struct delta_end.
  */
 #ifndef ROLLBOX_STORE_DELTA_H
 #define ROLLBOX_STORE_DELTA_H

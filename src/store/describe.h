@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a state of a sandbox holds, in JSON: the processes of its image (image/process_image.h), its
- * files' changes. And whether it is what was kept: what would refuse it is told in words.
+ * Describes a snapshot in JSON: the processes of its image (image/process_image.h) and the changes
+ * of its files. Also verifies a snapshot and explains in words why it could not be restored.
  *
- * Jobs of the engine's (docs/reference/store-format.md, "Jobs"): it knows the states, this process
- * reads what guests have chosen.
+ * These are jobs for the engine (docs/reference/store-format.md, "Jobs"). The engine knows the
+ * snapshots; this process reads the data that guests chose.
  */
 #ifndef ROLLBOX_STORE_DESCRIBE_H
 #define ROLLBOX_STORE_DESCRIBE_H

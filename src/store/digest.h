@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SHA-256, from nettle: small, no initialisation, uses the processor's own instructions, and
- * libarchive has loaded it already.
+ * SHA-256 from nettle. It is small, needs no initialisation, uses the processor's own instructions,
+ * and libarchive loads it anyway.
  *
- * The digest of a file's content does not read its holes: it is over the size and, for every block
- * of 4 KiB that has a byte other than 0, its offset and its bytes. So it does not depend on how a
- * file system keeps the file, and a guest's file of 8 EiB of nothing costs nothing.
+ * The digest of a file covers its size and, for every 4 KiB block with a byte other than 0, the
+ * block's offset and bytes. So it does not depend on how a file system stores holes, and a guest's
+ * sparse file of 8 EiB costs nothing.
  */
 #ifndef ROLLBOX_STORE_DIGEST_H
 #define ROLLBOX_STORE_DIGEST_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private files of sandboxes that live (disk_at store), as gc and df see them: boxes/, with a
- * directory for each engine that has some, which that engine has flocked. What is in it is no part
- * of the store, and no business of fsck's: it goes with its engine.
+ * Private files of running sandboxes (disk_at store), as gc and df treat them: boxes/ has one
+ * directory per engine, which that engine holds with flock. Their contents are not part of the
+ * store, and fsck ignores them: they are removed with their engine.
  */
 #ifndef ROLLBOX_STORE_BOXES_H
 #define ROLLBOX_STORE_BOXES_H

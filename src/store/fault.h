@@ -2,9 +2,9 @@
 /*
  * Fault points: places where ROLLBOX_FAULT=name makes rollbox-store kill itself with SIGKILL, as a
  * power cut or the OOM killer might. A test tries every row (tests/integration/test_store.py) and
- * finds the store and the host's directory as they were before, or as they should be after, never
- * between. The process that unpacks may not send signals: it ends with FAULT_EXIT, and its parent
- * dies for it.
+ * checks that the store and the host's directory are in the state before or after the operation,
+ * never between. The process that unpacks may not send signals; it exits with FAULT_EXIT, and its
+ * parent kills itself instead.
  */
 #ifndef ROLLBOX_STORE_FAULT_H
 #define ROLLBOX_STORE_FAULT_H

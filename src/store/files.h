@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Walking trees that somebody hostile has made, and the attributes of what is in them.
+ * Walks trees with hostile contents and reads the attributes of their files.
  *
- * Everything is reached from its parent's descriptor by one name, and no link is followed. What the
- * caller owns and its maker has made unreadable is read all the same, and left as it was.
+ * Every file is reached from its parent directory's descriptor by one name, and no link is
+ * followed. Files that the caller owns and that are unreadable are read as well; their modes stay
+ * unchanged.
  */
 #ifndef ROLLBOX_STORE_FILES_H
 #define ROLLBOX_STORE_FILES_H

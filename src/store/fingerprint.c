@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What processes that were captured cannot go on without: the kernel whose calls they were in, the
- * code that it maps into them, and a processor that has all that they have found theirs to have.
+ * The fingerprint of a host: the properties that restored processes depend on. These are the kernel
+ * (processes were inside its system calls), the code that the kernel maps into them, and a
+ * processor with all features that they have detected.
  */
 #include "store/fingerprint.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Putting a sandbox's files and processes on the disk, and getting them back: the work of
- * rollbox-store for `hibernate` and `wake`.
+ * Writes a sandbox's files and processes to the disk and reads them back: the work of rollbox-store
+ * for `hibernate` and `wake`.
  *
- * Both are jobs of the engine (docs/reference/store-format.md, "Jobs"). What sleeps appears by
- * rename when all of it has reached the disk, and is taken back only once every digest was found
- * right.
+ * Both are jobs for the engine (docs/reference/store-format.md, "Jobs"). A hibernated sandbox
+ * appears by rename after all its data has reached the disk. It is woken only after every digest
+ * was verified.
  */
 #ifndef ROLLBOX_STORE_HIBERNATE_H
 #define ROLLBOX_STORE_HIBERNATE_H

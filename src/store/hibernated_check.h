@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Is the record of a sleeping sandbox valid as a whole? (docs/reference/store-format.md)
+ * Checks the whole record of a hibernated sandbox (docs/reference/store-format.md).
  *
- * A digest tells that a record was not changed by accident; whoever makes a file makes the digest,
- * too. So a record is checked here before anything is made of it: when a file is imported, when an
- * engine takes a sandbox from the store, and when it wakes. The engine relies on what is checked.
+ * A digest detects accidental changes only, because an attacker who writes a file also writes its
+ * digest. So a record is checked here before it is used: when a file is imported, when an engine
+ * adopts a sandbox from the store, and when the sandbox wakes. The engine relies on these checks.
  */
 #ifndef ROLLBOX_STORE_HIBERNATED_CHECK_H
 #define ROLLBOX_STORE_HIBERNATED_CHECK_H

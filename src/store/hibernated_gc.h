@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What sleeps, as gc, fsck and df see it.
+ * Hibernated sandboxes, as gc, fsck and df treat them.
  *
- * A sandbox may be woken, and with that be gone, at any moment: what is missing then is no damage.
- * None of these waits for anybody, nor keeps an engine from what it does.
+ * A sandbox may be woken, and so disappear, at any moment; a missing file is then not damage. These
+ * commands neither wait for an engine nor delay one.
  */
 #ifndef ROLLBOX_STORE_HIBERNATED_GC_H
 #define ROLLBOX_STORE_HIBERNATED_GC_H

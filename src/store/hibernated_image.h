@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Does an image of processes agree with the record that names it (hibernated_check.h)?
+ * Checks that a process image agrees with the record that names it (hibernated_check.h).
  *
- * The engine believes the record, and init the image. Where the two differ, one would wait for what
- * the other does not have: for the end of a command without a process, or for a pipe too few.
+ * The engine trusts the record, and init trusts the image. If the two differed, one would wait for
+ * something that the other does not have, such as the end of a command without a process.
  */
 #ifndef ROLLBOX_STORE_HIBERNATED_IMAGE_H
 #define ROLLBOX_STORE_HIBERNATED_IMAGE_H

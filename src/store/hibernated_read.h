@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sandboxes that sleep, as the store has them (docs/reference/store-format.md, "Sandboxes that
- * sleep"): what reads them, without writing anything.
+ * Reads hibernated sandboxes in the store (docs/reference/store-format.md, "Sandboxes that sleep").
+ * Writes nothing.
  *
  * asleep/ID/ has `record.json`, `layer-N`, `image-N` and, if an image is a difference, `base-N`.
- * Whose the sandbox is holds an exclusive lock on record.json; the kernel takes it back when the
- * process dies. When it has been woken it is woken/ID, with the same lock, for as long as something
- * could be written over what is in it (dedup_write.h).
+ * The engine that owns the sandbox holds an exclusive lock on record.json; the kernel releases it
+ * if the engine dies. A woken sandbox is renamed to woken/ID, with the same lock, and stays as long
+ * as later hibernations can reuse its data (dedup_write.h).
  */
 #ifndef ROLLBOX_STORE_HIBERNATED_READ_H
 #define ROLLBOX_STORE_HIBERNATED_READ_H

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Importing an image: which of an archive's images is meant, what its configuration says, its
- * layers into the store.
+ * Imports an image: selects the image in an archive, reads its configuration, and writes its layers
+ * to the store.
  *
- * A child process reads the archive, confined (confine.h), and writes what it unpacks below tmp/;
- * the parent believes it nothing but that: it computes the trees' digests, publishes the layers and
- * writes the manifest. What a child that was taken over by an archive could still do is lie about
- * that archive.
+ * A confined child process (confine.h) reads the archive and writes the unpacked files below tmp/.
+ * The parent does not trust the child: it computes the trees' digests, publishes the layers and
+ * writes the manifest. A child that an archive has taken over can misrepresent only that archive.
  */
 #ifndef ROLLBOX_STORE_IMAGE_H
 #define ROLLBOX_STORE_IMAGE_H

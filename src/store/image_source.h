@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where an image comes from: a directory in OCI layout, or a tar file (an OCI layout or a
- * docker-archive, compressed or not) whose members are read in place.
+ * The source of an image: a directory in OCI layout, or a tar file whose members are read in place
+ * (an OCI layout or a docker-archive, compressed or not).
  *
- * Nothing is unpacked to look at it: a member of a tar is found by reading the headers, and then
- * streamed. libarchive reads the formats; only its own filters are enabled, none that starts a
+ * Nothing is unpacked for reading: a member of a tar is found by its header and then streamed.
+ * libarchive reads the formats. Only its built-in filters are enabled, none of which starts a
  * program.
  */
 #ifndef ROLLBOX_STORE_SOURCE_H

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A job that the engine hands over: layers by descriptor, described by a JSON object on standard
- * input (docs/reference/store-format.md, "Jobs").
+ * A store job from the engine: layers by descriptor, and a JSON object on standard input that
+ * describes them (docs/reference/store-format.md, "Jobs").
  *
- * Each descriptor is the root of one layer, in the format of an overlay's upper directory, with one
- * subtree a place (p0, p1, ...). A layer may have none for a place: then it changes nothing there.
- * What is in the layers was written by guests.
+ * Each descriptor is the root of one layer in the format of an overlay's upper directory, with one
+ * subtree per place (p0, p1, ...). A layer without a subtree for a place changes nothing there.
+ * Guests wrote the contents of the layers.
  */
 #ifndef ROLLBOX_STORE_JOB_H
 #define ROLLBOX_STORE_JOB_H

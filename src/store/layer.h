@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writing to the store: directories of work in progress, publishing layers and manifests, sweeping.
+ * Writes to the store: directories of work in progress, publishing of layers and manifests,
+ * cleaning up.
  *
- * Work in progress lies in tmp/NAME, flocked by its process. It becomes part of the store by
- * rename, after everything in it has reached the disk. The file `lock` orders what looks at the
- * whole store (gc: exclusive) against what adds to it (shared): a manifest is published, and a work
- * directory made, under the shared lock, both short; layers on their way into a manifest are held
+ * Work in progress lies in tmp/NAME, which its process holds with flock. It becomes part of the
+ * store by rename, after all of it has reached the disk. The file `lock` orders readers of the
+ * whole store (gc: exclusive) and writers (shared). Publishing a manifest and creating a work
+ * directory take the shared lock for a short time. Layers that no manifest names yet are protected
  * by their own locks, which gc respects.
  */
 #ifndef ROLLBOX_STORE_LAYER_H

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Live states as files: a sandbox with what runs in it, to be carried to another store, or another
- * machine of the same kind (docs/reference/store-format.md, "Live states as files").
+ * Hibernated sandboxes as files, to be carried to another store or to another machine of the same
+ * kind (docs/reference/store-format.md, "Live states as files").
  *
- * A file is LIVE_ARCHIVE_MAGIC and a tar (zstd): record.json, then the layers and images that it
- * names, each whole, as in asleep/. It is for whoever reads it to believe nothing of that: what is
- * taken from it becomes a sandbox that sleeps, detached, under a policy that its new owner gives,
- * or agrees to.
+ * A file is LIVE_ARCHIVE_MAGIC and a tar (zstd): record.json, then the layers and images that the
+ * record names, each complete, as in asleep/. The reader trusts nothing in it. An import creates a
+ * hibernated, detached sandbox under a policy that its new owner supplies or accepts.
  */
 #ifndef ROLLBOX_STORE_LIVE_ARCHIVE_H
 #define ROLLBOX_STORE_LIVE_ARCHIVE_H

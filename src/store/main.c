@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox-store: the slow work on files and layers, outside of every sandbox. The engine and the
- * command line start one for each job; it is no daemon.
+ * rollbox-store: slow work on files and layers, outside every sandbox. The engine and the command
+ * line start one process per job; it is not a daemon.
  *
- * With --json it answers with one object on standard output, and with one {"error": {"code",
- * "stage", "message"}} on standard error if it fails; without, in words, under the name that it was
- * called by. Exit status: 0 done; 1 for fsck that found damage; 125 failed.
+ * With --json it writes one object to standard output, and on failure one {"error": {"code",
+ * "stage", "message"}} to standard error. Without --json it writes text, under the name by which it
+ * was called. Exit status: 0 success; 1 if fsck found damage; 125 failure.
  *
- * setlocale is never called: names of files are bytes, and only in the C locale does libarchive
- * leave them as they are. In a UTF-8 one it composes characters, and two names become one.
+ * setlocale is never called. File names are bytes, and libarchive leaves them unchanged only in the
+ * C locale. In a UTF-8 locale it composes characters, so that two names can become one.
  */
 #include <errno.h>
 #include <inttypes.h>

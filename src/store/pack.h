@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A layer as one file: what a sandbox that sleeps has of its private files
- * (docs/reference/store-format.md, "Sandboxes that sleep").
+ * A layer as one file: the private files of a hibernated sandbox (docs/reference/store-format.md,
+ * "Sandboxes that sleep").
  *
- * Unlike a snapshot file it is for the machine it was made on, and leaves nothing out: sockets, ids
- * of the whole range, access lists, times, holes, names of one file. It is entries one after the
- * other, parents before what is in them: a struct pack_entry, its texts, its segments, its data.
+ * Unlike a snapshot file it is for the same machine and keeps everything: sockets, the whole range
+ * of ids, access lists, times, holes and hard links. It is a sequence of entries, parents before
+ * children: a struct pack_entry, its texts, its segments, its data.
  */
 #ifndef ROLLBOX_STORE_PACK_H
 #define ROLLBOX_STORE_PACK_H

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A child process that reads what nobody vouches for and reports in JSON; its parent believes it no
- * more than its archive.
+ * A child process that parses untrusted data and reports in JSON. The parent trusts the report no
+ * more than the data.
  *
- * The child stays, with what it has open, until parser_process_end: so that what it found can be
- * locked before anybody removes it.
+ * The child keeps its files open until parser_process_end, so that the parent can lock the objects
+ * that it found before another process removes them.
  */
 #ifndef ROLLBOX_STORE_WORKER_H
 #define ROLLBOX_STORE_WORKER_H

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a policy lets a sandbox reach that the default policy does not.
+ * The rights that a policy grants beyond the default policy.
  *
- * A record, or a live state, is a file that anybody may have written, its policy included. What
- * that grants beyond the defaults (files of the host, the caller's environment, the network, more
- * of the machine) is the caller's to give, not the writer's: it is told, and going on under it has
- * to be asked for.
+ * Anyone may have written a record or an exported sandbox, with its policy. Only the caller may
+ * grant rights beyond the defaults (files of the host, the caller's environment, the network, more
+ * resources). So these rights are reported, and restoring with them must be requested.
  */
 #ifndef ROLLBOX_STORE_REACH_H
 #define ROLLBOX_STORE_REACH_H

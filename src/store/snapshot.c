@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Snapshot files: a tar (zstd) whose first member is manifest.json with the digest of each layer's
- * tree, and then the layers' trees, bottom first, under 0/, 1/, ...
+ * Snapshot files: a tar (zstd). Its first member is manifest.json with the digest of each layer's
+ * tree. The layers' trees follow, bottom first, under 0/, 1/, ...
  *
- * A whiteout is a character device 0:0 and an opaque directory has the attribute
- * user.overlay.opaque, as on disk. A file with holes is a member of its data alone, with the
- * attribute user.rollbox.sparse="SIZE;OFFSET,LENGTH;...": tar's own way makes the writer go through
- * the holes, and a guest can make those as large as it likes.
+ * A whiteout is a character device 0:0, and an opaque directory has the attribute
+ * user.overlay.opaque, as on disk. A sparse file is a member with its data alone and the attribute
+ * user.rollbox.sparse="SIZE;OFFSET,LENGTH;...". tar's own sparse format would make the writer read
+ * the holes, which a guest can make arbitrarily large.
  *
- * Digests are taken in a first pass and again while writing; if they differ, somebody has changed a
- * layer meanwhile and the file does not appear. An import unpacks, confined as an image's is, and
- * takes the digests anew.
+ * Digests are computed in a first pass and again while writing. If they differ, a layer was changed
+ * meanwhile and the file does not appear. An import unpacks in a confined process, as for images,
+ * and computes the digests again.
  */
 #include "store/snapshot.h"
 

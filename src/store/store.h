@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store: layers of files and the manifests that name them (docs/reference/store-format.md).
+ * The store: layers of files, and the manifests that name them (docs/reference/store-format.md).
  *
- * The model: a store is one directory, private to its owner. A layer is there once its meta.json
- * is, an image or snapshot once its manifest is; both appear by rename and never change. Who uses a
- * layer holds a shared flock on its meta.json, which the kernel takes back when the process dies:
- * nothing is counted, so no count can be wrong. Who removes one needs the exclusive lock and looks
- * through the manifests first.
+ * Model. A store is one directory, private to its owner. A layer exists once its meta.json exists,
+ * and an image or snapshot once its manifest exists. Both appear by rename and never change. A user
+ * of a layer holds a shared flock on its meta.json, which the kernel releases when the process
+ * dies. There are no counters that could be wrong. Removing a layer requires the exclusive lock and
+ * a look through all manifests.
  *
- * This part of the layer only reads, and calls nothing but jansson and the kernel: the engine links
- * it. What writes, walks trees or parses archives is in rollbox-store. No function waits for
- * another process.
+ * This part only reads and calls only jansson and the kernel; the engine links it. Code that
+ * writes, walks trees or parses archives is in rollbox-store. No function waits for another
+ * process.
  */
 #ifndef ROLLBOX_STORE_STORE_H
 #define ROLLBOX_STORE_STORE_H

@@ -3,10 +3,10 @@
  * Myers' greedy algorithm ("An O(ND) difference algorithm and its variations", 1986) over whole
  * lines.
  *
- * Lines that both texts begin and end with are taken off first. What is left is searched with a
- * bound on the number of edits: the trace of a search takes its square in memory. Texts that differ
- * by more are shown as all of the old middle gone and all of the new one added: still right, only
- * longer than it need be.
+ * Common lines at the start and end are removed first. The search over the rest has a bound on the
+ * number of edits, because its trace takes memory quadratic in that number. Texts that differ by
+ * more are shown as the old middle deleted and the new one added, which is correct but longer than
+ * necessary.
  */
 #include "store/textdiff.h"
 

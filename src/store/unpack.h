@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A layer's tar, unpacked into a directory of its own in the format of an overlay's upper
- * directory.
+ * Unpacks a layer's tar into a directory in the format of an overlay's upper directory.
  *
- * Nothing in the tar is trusted. Names are taken apart here; every directory is reached from the
- * layer's descriptor through no link (openat2), so neither "..", nor absolute names, nor links that
- * an earlier entry made lead out. Devices are left out, setuid bits are noted and not set, hard
- * links lead to files of the same layer only.
+ * Nothing in the tar is trusted. Names are split here, and every directory is opened from the
+ * layer's descriptor without following links (openat2). So neither "..", nor absolute names, nor
+ * links from earlier entries lead out. Devices are skipped, setuid bits are recorded but not set,
+ * and hard links may only refer to files of the same layer.
  *
- * Deletions (.wh.NAME, .wh..wh..opq) are carried out when everything else is there: they are about
- * the layers below, whatever their place in the tar. One of something that is not below is dropped:
- * it would show up in the sandbox as a name that cannot be looked at.
+ * Deletions (.wh.NAME, .wh..wh..opq) are applied after all other entries, because they concern the
+ * layers below, wherever they are in the tar. A deletion of a name that no layer below has is
+ * dropped; the sandbox would otherwise see a name that it cannot look up.
  */
 #ifndef ROLLBOX_STORE_UNPACK_H
 #define ROLLBOX_STORE_UNPACK_H

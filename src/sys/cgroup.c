@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cgroups: see cgroup.h for the model.
+ * Control groups: see cgroup.h for the model.
  *
- * One `hierarchy` is a mounted tree: on v1 there is one for each controller (or several share one:
- * cpu,cpuacct), on v2 there is one in all. Everything is done relative to directory descriptors:
- * `parent_fd` is the group that was found, `engine_fd` our directory in it. What v1 and v2 call
- * differently is in the `files` table and in the few functions that ask for the backend.
+ * A `hierarchy` is a mounted tree. v1 has one per controller (some share one: cpu,cpuacct); v2 has
+ * one in all. All operations are relative to directory descriptors: `parent_fd` is the group that
+ * was found, and `engine_fd` is our directory in it. The differences between v1 and v2 are in the
+ * `files` table and in the few functions that check the backend.
  *
  * Documentation/admin-guide/cgroup-v1/{memory,pids,freezer-subsystem}.rst, cgroup-v2.rst.
  */
@@ -248,8 +248,9 @@ static bool own_position(const char *cgroups, const char *controller, char *copy
     return false;
 }
 
-/* The path of our position in a hierarchy that is mounted at `mount`; or (in a container that sees
- * another part of the tree) of its top. The length of the top's; 0: we are in none. */
+/* The path of our group in a hierarchy mounted at `mount`, or of its top if a container sees
+ * another part of the tree. Returns the length of the top's path, or 0 if we are in no group
+ * there. */
 static size_t own_path(
     const char *cgroups, const char *controller, const char *mount, char *path, size_t size) {
     char position[2048];
@@ -349,8 +350,8 @@ static void drop_hierarchies(struct cgroup_root *root) {
     root->n_hierarchies = root->n_paths = 0;
 }
 
-/* One controller of v1, mounted at its usual place: at our own position, or (in a container that
- * sees another part of the tree) at the top. Not being there is no error. */
+/* Finds one v1 controller at its usual mount point: at our own position, or at the top if a
+ * container sees another part of the tree. A missing controller is not an error. */
 static int find_v1_controller(
     struct cgroup_root *root, const char *cgroups, enum controller controller) {
     char mount[64], path[MAX_PATH];
@@ -393,8 +394,8 @@ static int find_v1(struct cgroup_root *root, const struct features *features, co
 
         if (r < 0)
             return r;
-        /* A limit on memory without one on processes (or the reverse) would have to be completed by
-         * the other back end: better one of them for all. */
+        /* The other backend would have to supply the missing one of the memory and process limits.
+         * It is simpler to use one backend for both. */
         if (c <= PIDS && root->where[c] < 0) {
             drop_hierarchies(root);
             return 0;
@@ -516,8 +517,8 @@ static int v2_make_leaf(struct cgroup_root *root, const struct features *feature
     return r < 0 ? r : -EBUSY;
 }
 
-/* Our own cgroup first, then its ancestors: the nearest that hands memory and pids down to its
- * children and lets us move processes there. */
+/* Tries our own cgroup first, then its ancestors. Takes the nearest that delegates memory and pids
+ * to its children and lets us move processes there. */
 static int find_v2(struct cgroup_root *root, const struct features *features, const char *cgroups) {
     char path[MAX_PATH], controllers[512];
     bool own = true;
@@ -660,8 +661,8 @@ static int kill_members(int dir_fd) {
     return n_killed;
 }
 
-/* Removes a group and those below it, killing members. -EBUSY as long as the dying are not gone.
- * Depth is bounded: rollbox makes two levels, and a guest cannot make any. */
+/* Removes a group and its children and kills the members. -EBUSY until the dying processes are
+ * gone. The depth is bounded: rollbox makes two levels, and a guest cannot make any. */
 static int remove_tree(int parent_fd, const char *name, int depth) {
     auto_close int dir_fd = -EBADF;
     struct dirent *entry;
@@ -674,7 +675,7 @@ static int remove_tree(int parent_fd, const char *name, int depth) {
     if (dir_fd < 0)
         return errno == ENOENT ? 0 : -errno;
     (void)kill_members(dir_fd);
-    (void)write_at(dir_fd, "freezer.state", "THAWED"); /* v1: who is frozen does not die */
+    (void)write_at(dir_fd, "freezer.state", "THAWED"); /* v1: frozen processes do not die */
     copy = fcntl(dir_fd, F_DUPFD_CLOEXEC, 3);
     dir = copy >= 0 ? fdopendir(copy) : NULL;
     if (dir == NULL) {
@@ -718,8 +719,8 @@ int cgroup_paths_remove(const char *const *paths, int timeout_ms) {
     return result;
 }
 
-/* Is this the directory of an engine of our pid namespace that is dead? Others' pids mean nothing
- * to us. */
+/* Whether this is the directory of a dead engine of our pid namespace. Pids of other namespaces
+ * mean nothing here. */
 static bool is_leftover(const struct cgroup_root *root, const char *name) {
     uint64_t pid_namespace;
     int64_t start;
@@ -734,8 +735,8 @@ static bool is_leftover(const struct cgroup_root *root, const char *name) {
     return pid_namespace == root->pid_namespace && proc_start_time(pid) != start;
 }
 
-/* What becomes of each leftover. It is killed and thawed in all hierarchies before it is waited for
- * in one. */
+/* The steps for each leftover: it is killed and thawed in all hierarchies before any removal
+ * waits. */
 enum leftover_use { COUNT, KILL, REMOVE };
 
 /* The directories of engines that are dead: how many; if they are to be removed, how many were in
@@ -777,8 +778,8 @@ bool cgroup_any_leftover(const struct cgroup_root *root) {
 
 /* ---- slots ---- */
 
-/* One program of normal weight on each CPU: what all sandboxes of an engine weigh against the
- * host's programs, however many they are. */
+/* The weight of one program of normal weight per CPU: the share of all sandboxes of an engine
+ * against the host's programs, for any number of sandboxes. */
 static int set_weights(const struct cgroup_root *root, int engine_fd) {
     const uint64_t normal = root->backend == CGROUP_V2 ? 100 : 1024,
                    most = root->backend == CGROUP_V2 ? 10000 : 262144;
@@ -790,10 +791,10 @@ static int set_weights(const struct cgroup_root *root, int engine_fd) {
 }
 
 /*
- * v2: CLONE_INTO_CGROUP takes the right to write to cgroup.procs of the new group, and of the
- * nearest group that the old and the new one have in common. A launcher that root's engine has
- * started has given up root's ids by then. So these files are for everybody, in a directory that
- * root alone may enter: who has a descriptor of the group, as the launcher has, gets in.
+ * v2: CLONE_INTO_CGROUP requires write access to cgroup.procs of the new group and of the nearest
+ * common ancestor of the old and the new group. A launcher of root's engine has given up root's ids
+ * by then. So these files are writable by everyone, in a directory that only root may enter. A
+ * process with a descriptor of the group, such as the launcher, gets in.
  */
 static int open_to_launchers(const struct cgroup_root *root, int dir_fd, const char *path) {
     return root->lends && fchmodat(dir_fd, path, 0666, 0) < 0 ? -errno : 0;
@@ -909,10 +910,10 @@ int cgroup_slot_limit(struct cgroup_slot *slot, const struct cgroup_limits *limi
 }
 
 /*
- * An eventfd that the kernel raises when the group is out of memory: "<eventfd>
- * <memory.oom_control>" to cgroup.event_control. All groups below one that is out of memory are
- * told, before the kernel kills: so what a slot was told more often than the directory above it,
- * which nobody charges, it was told of itself.
+ * Registers an eventfd that the kernel signals when the group is out of memory: "<eventfd>
+ * <memory.oom_control>" to cgroup.event_control. When a group is out of memory, the kernel signals
+ * all groups below it before it kills. Our own directory is never charged. So the signals that a
+ * slot received beyond those of its parent directory concern the slot itself.
  */
 static int arm_oom_eventfd(int engine_fd, const char *group, int control, int *ret_fd) {
     auto_close int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -1260,8 +1261,8 @@ static uint64_t read_peak(struct cgroup_slot *slot, uint64_t now) {
                : now;
 }
 
-/* What a predecessor left charged is not this user's; but once the limit was met, the kernel has
- * reclaimed it and all of the peak is. */
+/* Memory that the previous user left charged is not this user's. But once the limit was reached,
+ * the kernel has reclaimed it, and the whole peak is this user's. */
 static uint64_t own_peak(const struct cgroup_slot *slot, uint64_t peak, uint32_t limit_hits) {
     if (limit_hits > 0)
         return peak;
@@ -1385,8 +1386,8 @@ int cgroup_slot_thaw(struct cgroup_slot *slot) {
                                             : write_slot(slot, FREEZER, "freezer.state", "THAWED");
 }
 
-/* v1: with pids.max 0 nobody can fork any more; a child that was on its way when its parent was
- * killed shows in the next round. A killed process that is frozen dies when it is thawed. */
+/* v1: with pids.max 0 no member can fork. A child that was being forked when its parent was killed
+ * is found in the next round. A killed process that is frozen dies when it is thawed. */
 int cgroup_slot_kill(struct cgroup_slot *slot) {
     struct cgroup_root *root = slot->root;
     auto_close int fd = -EBADF;

@@ -2,10 +2,10 @@
 /*
  * Feature detection: see features.h for the model.
  *
- * The quick part asks each system call with arguments that it must refuse: -ENOSYS (or, from a
- * container's seccomp filter, -EPERM where the kernel would not say so) means that it is not there.
- * The thorough part is a table of probes, each run in a child of its own whose exit status is the
- * answer.
+ * The quick part calls each system call with arguments that it must refuse. -ENOSYS means that the
+ * call does not exist; so does -EPERM from a container's seccomp filter, where the kernel itself
+ * would answer differently. The thorough part is a table of probes. Each runs in a child of its
+ * own, whose exit status is the answer.
  */
 #include "sys/features.h"
 
@@ -62,21 +62,21 @@ static void feature_set(struct features *features, enum feature feature, bool av
     *(bool *)((char *)features + rows[feature].offset) = available;
 }
 
-/* Something that counts what a sandbox has. */
+/* Whether the processes of a sandbox can be counted in any way. */
 static bool can_count(const struct features *f) {
     return f->cgroup_v1 || f->cgroup_v2 || f->proc_children;
 }
 
 bool features_namespace_ok(const struct features *f) {
-    /* The host's root that cannot become another would leave guests as root. */
+    /* If the host's root cannot become another user, guests would run as root. */
     return (f->uid != 0 || f->is_root || !f->has_all_ids) && f->userns && f->pidns &&
            f->proc_mount && f->mountns && f->pivot_root && f->ipcns && f->utsns && f->netns &&
            f->seccomp && f->openat2 && f->close_range && f->pidfd && f->mount_api && can_count(f);
 }
 
 bool features_process_ok(const struct features *f) {
-    /* uid 0 that cannot become another would leave guests as root; an ordinary user's are kept
-     * apart by Landlock alone. */
+    /* If uid 0 cannot become another user, guests would run as root. An ordinary user's sandboxes
+     * are separated by Landlock alone. */
     return f->landlock && f->seccomp && f->openat2 && f->close_range && f->pidfd && can_count(f) &&
            (f->uid == 0 ? f->own_ids : f->landlock_scope);
 }
@@ -162,7 +162,7 @@ static bool has_capabilities(uint32_t wanted) {
     return sys_capget(&header, data) == 0 && (data[0].effective & wanted) == wanted;
 }
 
-/* What ids there are here: a user namespace, as of a container, may have mapped few. */
+/* The ids mapped here. A user namespace, such as a container's, may have mapped few. */
 struct mapped_ids {
     uint64_t n;
     bool has_all; /* all that the kernel knows, in one range: so also those that sandboxes of root's

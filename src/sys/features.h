@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernel and the present user can give.
+ * The features of this kernel that the current user may use.
  *
- * One table names every feature. features_quick fills it in microseconds without starting a
- * process, from what the kernel says about itself: the engine does this at each start.
- * features_probe then tries the things in forked children: what a security module, a seccomp filter
- * or a chroot forbids shows only there. The environment variable ROLLBOX_KFEAT
- * ("-landlock,-cgroup") makes features count as missing, so that the other path can be tested on
- * any machine.
+ * One table names every feature. features_quick fills it in microseconds, without starting a
+ * process, from the kernel's own reports; the engine calls it at each start. features_probe also
+ * tries each feature in forked children, because prohibitions by a security module, a seccomp
+ * filter or a chroot show only then. The environment variable ROLLBOX_KFEAT ("-landlock,-cgroup")
+ * makes features count as missing, so that fallbacks can be tested on any machine.
  */
 #ifndef ROLLBOX_SYS_FEATURES_H
 #define ROLLBOX_SYS_FEATURES_H
@@ -15,8 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Row: enum suffix, field and name in ROLLBOX_KFEAT, what it is needed for, how to get it. "cgroup"
- * in ROLLBOX_KFEAT stands for all cgroup_* but cgroupns. */
+/* Row: enum suffix, field and name in ROLLBOX_KFEAT, purpose, how to enable it. "cgroup" in
+ * ROLLBOX_KFEAT stands for all cgroup_* features except cgroupns. */
 /* clang-format off */
 #define FEATURES(X) \
     X(USERNS, userns, "isolation namespace", \
@@ -99,50 +98,50 @@ struct features {
 #define FEATURE_FIELD(id, name, needed_for, hint) bool name;
     FEATURES(FEATURE_FIELD)
 #undef FEATURE_FIELD
-    int landlock_abi; /* 0: none */
+    int landlock_abi; /* 0: no Landlock */
 
     /* Facts. */
     uint32_t uid;     /* effective */
-    bool is_root;     /* uid 0 with CAP_SYS_ADMIN, and all ids mapped: not in a container's user
+    bool is_root;     /* uid 0 with CAP_SYS_ADMIN and all ids mapped; false in a container's user
                          namespace */
-    bool has_all_ids; /* not in a user namespace that maps few, as a container's does */
-    bool own_ids;  /* uid 0 that may become other users: CAP_SETUID, CAP_SETGID, CAP_CHOWN, and ids
-                      mapped */
-    unsigned cpus; /* that this process may run on, at least 1 */
+    bool has_all_ids; /* false in a user namespace that maps few ids, such as a container's */
+    bool own_ids; /* uid 0 that may become other users: CAP_SETUID, CAP_SETGID, CAP_CHOWN and mapped
+                     ids */
+    unsigned cpus; /* CPUs on which this process may run; at least 1 */
     uint64_t memory_total_bytes, memory_available_bytes; /* of the host; 0: unknown */
     bool userns_forbidden_by_max;                        /* user.max_user_namespaces is 0 */
-    int unprivileged_userns_clone; /* Debian's and Arch's sysctl; -1: the kernel has none */
-    int apparmor_restrict_unprivileged_userns; /* Ubuntu's sysctl; -1: none */
+    int unprivileged_userns_clone; /* sysctl of Debian and Arch; -1: not in this kernel */
+    int apparmor_restrict_unprivileged_userns; /* sysctl of Ubuntu; -1: not in this kernel */
     int yama_ptrace_scope;                     /* -1: no Yama */
     char release[65];                          /* uname -r */
     int release_major, release_minor;
 
-    /* The first word of ROLLBOX_KFEAT that is no "-name" of the table, to be told as an error; ""
-     * if all are known. */
+    /* The first word of ROLLBOX_KFEAT that is not "-" and a name of the table, for an error
+     * message. "" if all words are known. */
     char mask_problem[48];
 };
 
-/* Fills all of *features from what the kernel says. Microseconds, no child processes, never fails:
- * what cannot be found out counts as missing. */
+/* Fills *features from the kernel's reports. Takes microseconds, starts no process, never fails: a
+ * feature that cannot be determined counts as missing. */
 void features_quick(struct features *features);
 
-/* Of these, only who we are: uid, is_root, own_ids. */
+/* Fills only uid, is_root and own_ids. */
 void features_identity(struct features *features);
 
-/* features_quick, then tries each feature in a forked child as the present user and corrects the
- * table. Some milliseconds. Writes nothing that stays: mounts are made in namespaces of their own,
- * a cgroup is removed again. Not for threaded programs' hot paths: it forks. 0, or -errno (-ENOMEM,
- * -EAGAIN) when no child can be started. */
+/* Calls features_quick, then tries each feature in a forked child as the current user and corrects
+ * the table. Takes some milliseconds. Leaves nothing behind: mounts are made in private namespaces,
+ * and the test cgroup is removed. It forks, so a threaded program should call it rarely. Returns 0,
+ * or -errno (-ENOMEM, -EAGAIN) if no child can be started. */
 int features_probe(struct features *features);
 
-/* The row's words. `name` as in ROLLBOX_KFEAT. */
+/* The texts of a feature's row. `name` is that of ROLLBOX_KFEAT. */
 const char *feature_name(enum feature feature);
 const char *feature_needed_for(enum feature feature);
 const char *feature_hint(enum feature feature);
 bool feature_get(const struct features *features, enum feature feature);
 
-/* True if all that isolation namespace (or process) cannot do without is there, with a policy that
- * asks for nothing (so with net none). */
+/* Whether all features exist that isolation `namespaces` (or `process`) requires for the default
+ * policy (so with net none). */
 bool features_namespace_ok(const struct features *features);
 bool features_process_ok(const struct features *features);
 

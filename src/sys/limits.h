@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Limits of processes (setrlimit(2)) that no policy sets, so that guests have those of whoever
- * starts the engine: what a program does would depend on that shell, and what it fails for would
- * look like its own fault. The engine makes them the same everywhere as far as it may; an ordinary
- * user may not where they are hard.
+ * Process limits (setrlimit(2)) that no policy sets. Without this module, guests would inherit the
+ * limits of the shell that started the engine: a program's behaviour would depend on that shell,
+ * and a failure would look like the program's fault. The engine sets the limits to the same values
+ * everywhere, as far as hard limits allow an ordinary user to do so.
  */
 #ifndef ROLLBOX_SYS_LIMITS_H
 #define ROLLBOX_SYS_LIMITS_H
@@ -18,13 +18,14 @@ struct limits_left {
     uint64_t value;             /* in the command's unit */
 };
 
-/* Of this process, for its children's. */
+/* Sets the limits of this process, which its children inherit. */
 void limits_settle(void);
 
-/* As many descriptors as we may have. How many, or 0: it cannot be told. */
+/* Raises this process's limit of open files to the maximum allowed. Returns the new limit, or 0 if
+ * it is not known. */
 uint64_t limits_raise_open_files(void);
 
-/* The i-th of LIMITS_COUNT: whether a guest has less than it should, as this process stands. */
+/* Whether this process's limit number i, of LIMITS_COUNT, is lower than a guest should have. */
 bool limits_is_low(unsigned i, struct limits_left *ret_left);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What waits in a sandbox's sockets: memory of the kernel's that no process has, and that nothing
- * counts where there is no memory cgroup. The kernel tells it of each socket of a network namespace
- * (sock_diag(7)) to whoever asks in that namespace; the socket to ask with stays of it wherever it
- * is used.
+ * Memory of data that waits in a sandbox's sockets. It belongs to the kernel, not to a process, and
+ * without a memory cgroup no limit counts it. The kernel reports it for each socket of a network
+ * namespace (sock_diag(7)) to a socket that was created in that namespace. Such a socket keeps
+ * working when a process outside holds it.
  */
 #ifndef ROLLBOX_SYS_SOCKMEM_H
 #define ROLLBOX_SYS_SOCKMEM_H
@@ -13,18 +13,19 @@
 #include <sys/types.h>
 
 struct sockmem {
-    int fd;               /* asks; -EBADF: not open */
-    int protocols;        /* of that namespace, /proc/net/protocols */
-    unsigned kinds, list; /* of the answer under way: what it is about, and which of the kernel's
-                             lists is next */
-    bool is_asked;        /* for that list */
+    int fd;        /* the socket for the questions; -EBADF: not open */
+    int protocols; /* /proc/net/protocols of that namespace */
+    unsigned kinds,
+        list;      /* of the current question: the kinds asked for, and the kernel's next list */
+    bool is_asked; /* the question for that list has been sent */
     uint64_t bytes;
     uint32_t datagram_sockets, packet_sockets, unseen_packets;
 };
 
-/* In the network namespace of the child of init's that can be looked into first (init itself
- * cannot). The caller stays where it is: a child of its own goes there, for some hundred
- * microseconds. -ESRCH: there is no such process, -EPERM, -EMFILE, ... Two descriptors. */
+/* Opens two descriptors in the network namespace of a sandbox, through the first child of init that
+ * may be inspected (init may not). The caller stays in its namespace: a short-lived child enters
+ * the other one, which takes some hundred microseconds. -ESRCH: no such process; -EPERM, -EMFILE,
+ * ... */
 int sockmem_open(pid_t init_pid, struct sockmem *ret_sockmem);
 void sockmem_close(struct sockmem *sockmem);
 
@@ -32,14 +33,15 @@ void sockmem_close(struct sockmem *sockmem);
 #define SOCKMEM_INET 2u /* TCP and UDP */
 #define SOCKMEM_NETLINK 4u
 
-/* The memory of all sockets there of these kinds, theirs included that nobody has a descriptor of
- * any more (they are on their way in a message, or not accepted yet). What a Unix socket that is
- * gone has sent, and nobody has read, is not told: it is taken for as much as it can be, but for
- * some tens of such sockets, which are taken for ordinary ones. Takes some 0.2 microseconds a
- * socket, so an answer may take several calls: 0 is returned when it is `until_ns`
- * (CLOCK_MONOTONIC) and there is more to come, for which `fd` is readable; 1 with the answer, or
- * with what there is as soon as that is more than `limit_bytes`; or -errno. After an error, or an
- * answer above the limit, it can only be closed. */
+/* Adds up the memory of all sockets of these kinds in the namespace. Sockets without a descriptor
+ * are included: sockets that are in flight in a message or were not accepted yet. Data that a
+ * closed Unix socket has sent and no process has read is not reported; such a socket counts with
+ * the maximum it can hold, except that some tens of them count as ordinary sockets.
+ *
+ * The kernel takes some 0.2 microseconds per socket, so one answer may need several calls. Returns
+ * 0 if `until_ns` (CLOCK_MONOTONIC) has passed and more is to come; `fd` is then readable. Returns
+ * 1 with the answer, or early with a partial sum above `limit_bytes`. Otherwise -errno. After an
+ * error or a sum above the limit, the only valid call is sockmem_close. */
 int sockmem_usage(struct sockmem *sockmem, unsigned kinds, uint64_t limit_bytes, int64_t until_ns,
     uint64_t *ret_bytes);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * System calls that Debian 12's glibc has no wrapper for, or whose wrapper does more than the call.
- * Each returns what the kernel returns: a result, or -errno.
+ * System calls for which Debian 12's glibc has no wrapper, or whose wrapper does more than the
+ * call. Each returns the kernel's value: a result, or -errno.
  *
- * errno is neither set nor read and no function of the C library is called, so these may be used
+ * The wrappers neither set nor read errno and call no C library function. So they may be used
  * between clone and exec, in a process that shares its parent's memory, and in the guest layer.
  */
 #ifndef ROLLBOX_SYS_SYSCALLS_H
@@ -60,22 +60,23 @@ static inline long sys_call6(long number, long a, long b, long c, long d, long e
 #define sys_call5(n, a, b, c, d, e)                                                                \
     sys_call6((n), SYS_ARG(a), SYS_ARG(b), SYS_ARG(c), SYS_ARG(d), SYS_ARG(e), 0)
 
-/* fcntl(2), F_DUPFD_CLOEXEC; musl's wrapper asks once more, and so does its open(2). */
+/* fcntl(2), F_DUPFD_CLOEXEC. musl's wrapper makes a second call, as does its open(2). */
 static inline int sys_dup_above(int fd, int least) {
     return (int)sys_call3(__NR_fcntl, fd, 1030, least);
 }
 
-/* Returns in both processes, like fork: 0 in the child, which runs on a copy of the caller's stack,
- * so CLONE_VM is not for here. glibc's fork handlers do not run, and its cached state is the
- * parent's: the child keeps to this header and to async-signal-safe functions. `flags` has the exit
- * signal in its low byte; with CLONE_PIDFD, `ret_pidfd` takes the descriptor. Container profiles
- * answer clone3 with ENOSYS, as they cannot see its flags, so that call is for what this one cannot
- * do. clone(2) */
+/* clone(2). Returns in both processes, like fork, with 0 in the child. The child runs on a copy of
+ * the caller's stack, so CLONE_VM must not be used. glibc's fork handlers do not run, and glibc's
+ * cached state is the parent's: the child may use only this header and async-signal-safe functions.
+ * The low byte of `flags` has the exit signal. With CLONE_PIDFD, `ret_pidfd` receives the
+ * descriptor. Container profiles answer clone3 with ENOSYS, because a filter cannot see its flags,
+ * so clone3 is used only for what clone cannot do. */
 static inline __attribute__((always_inline)) long sys_clone(unsigned long flags, int *ret_pidfd) {
     return sys_call5(__NR_clone, flags, NULL, ret_pidfd, NULL, NULL);
 }
 
-/* The same, and the only way to start a process in another cgroup (CLONE_INTO_CGROUP). clone(2) */
+/* clone3(2). It alone can start a process in another cgroup (CLONE_INTO_CGROUP). Otherwise as
+ * sys_clone. */
 static inline __attribute__((always_inline)) long sys_clone3(struct clone_args *args, size_t size) {
     return sys_call2(__NR_clone3, args, size);
 }
@@ -85,15 +86,15 @@ static inline int sys_openat2(int dir_fd, const char *path, const struct open_ho
     return (int)sys_call4(__NR_openat2, dir_fd, path, how, sizeof(*how));
 }
 
-/* landlock_create_ruleset(2). With `ruleset` NULL and size 0, LANDLOCK_CREATE_RULESET_VERSION asks
- * for the ABI. */
+/* landlock_create_ruleset(2). With `ruleset` NULL and size 0, LANDLOCK_CREATE_RULESET_VERSION
+ * returns the ABI. */
 static inline int sys_landlock_create_ruleset(
     const struct uapi_landlock_ruleset *ruleset, size_t size, unsigned flags) {
     return (int)sys_call3(__NR_landlock_create_ruleset, ruleset, size, flags);
 }
 
-/* `rule` is a struct landlock_path_beneath_attr or uapi_landlock_net_port by `type`
- * (UAPI_LANDLOCK_RULE_*). landlock_add_rule(2) */
+/* landlock_add_rule(2). `rule` is a struct landlock_path_beneath_attr or uapi_landlock_net_port, by
+ * `type` (UAPI_LANDLOCK_RULE_*). */
 static inline int sys_landlock_add_rule(
     int ruleset_fd, unsigned type, const void *rule, unsigned flags) {
     return (int)sys_call4(__NR_landlock_add_rule, ruleset_fd, type, rule, flags);
@@ -180,8 +181,8 @@ static inline int sys_execveat(
     return (int)sys_call5(__NR_execveat, dir_fd, path, argv, envp, flags);
 }
 
-/* The raw calls of this thread alone; glibc's setresuid and friends signal every thread of the
- * process, which a child that shares its parent's memory must not do. */
+/* Raw calls that change this thread alone. glibc's setresuid and similar functions signal every
+ * thread of the process, which a child that shares its parent's memory must not do. */
 static inline int sys_setresuid(uid_t real, uid_t effective, uid_t saved) {
     return (int)sys_call3(__NR_setresuid, real, effective, saved);
 }
@@ -212,7 +213,7 @@ static inline pid_t sys_getpid(void) {
     return (pid_t)sys_call0(__NR_getpid);
 }
 
-/* wait4(2): `status` in the form of <sys/wait.h>; `usage` (struct rusage) may be NULL. */
+/* wait4(2). `status` has the form of <sys/wait.h>; `usage` (struct rusage) may be NULL. */
 static inline pid_t sys_wait4(pid_t pid, int *status, int options, void *usage) {
     return (pid_t)sys_call4(__NR_wait4, pid, status, options, usage);
 }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whose sockets and directories are trusted.
+ * Which users' sockets and directories rollbox trusts.
  *
- * Who serves an engine's socket sees the policy, the environment and the files of each run, and
- * says what came of it. So a client speaks to an engine of its own user or of root only, and an
- * engine listens to the same. ROLLBOX_TRUST_UID names other users ("1000" or "1000,1001") whose
- * engines a client speaks to.
+ * The process that serves an engine's socket sees the policy, environment and files of each run,
+ * and decides its result. So a client connects only to an engine of its own user or of root, and an
+ * engine accepts only clients of the same kind. ROLLBOX_TRUST_UID names further users ("1000" or
+ * "1000,1001") whose engines a client trusts.
  *
- * In a user namespace, users without an id there all show as one (the overflow id, 65534). That id
- * is nobody's: it is trusted only where the namespace maps it, or ROLLBOX_TRUST_UID names it.
+ * In a user namespace, all users without an id there appear as one, the overflow id (65534). That
+ * id identifies no user. It is trusted only where the namespace maps it, or where ROLLBOX_TRUST_UID
+ * names it.
  */
 #ifndef ROLLBOX_SYS_TRUST_H
 #define ROLLBOX_SYS_TRUST_H
@@ -18,24 +19,24 @@
 
 #include <rollbox/rollbox.h>
 
-/* Users that are trusted besides root and the process' own. */
+/* Users that are trusted besides root and the process's own user. */
 struct trust {
     uid_t uids[16];
     unsigned n;
 };
 
-/* Those of ROLLBOX_TRUST_UID. 0 or -EINVAL: it is no list of ids. */
+/* Reads ROLLBOX_TRUST_UID. Returns 0, or -EINVAL if it is not a list of ids. */
 int trust_read(struct trust *ret_trust, struct rollbox_error *error);
 
-/* Is this id, as the kernel tells of a peer or an owner, root's, our own or a trusted one's?
- * `trust` may be NULL. */
+/* Whether an id, as the kernel reports it for a peer or an owner, is root's, our own or a trusted
+ * user's. `trust` may be NULL. */
 bool trust_user(const struct trust *trust, uid_t uid);
 
 /*
- * Looks at the directories and symbolic links that a socket's path leads through, and at the
- * socket. 0: nobody else can put another socket there, or there is none (connecting tells). -EACCES
- * and ENGINE_UNTRUSTED: a directory belongs to another user, or may be written to by others and is
- * not sticky, or the socket or a link belongs to another user.
+ * Checks the socket and all directories and symbolic links on its path. Returns 0 if no other user
+ * can replace the socket, or if it does not exist (connecting reports that). Returns -EACCES with
+ * ENGINE_UNTRUSTED if a directory belongs to another user, if others can write to a directory that
+ * is not sticky, or if the socket or a link belongs to another user.
  */
 int trust_path(const struct trust *trust, const char *path, struct rollbox_error *error);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernel constants and structures that are newer than Debian 12's headers (6.1), under the kernel's
- * own names where those are macros. What the 6.1 headers make an enum or a shorter structure is
- * here under the prefix uapi_/UAPI_, so that newer headers do not collide.
+ * Kernel constants and structures that are newer than Debian 12's headers (6.1). Macros of the
+ * kernel have the kernel's own names. Where the 6.1 headers have an enum or a shorter structure,
+ * the names here begin with uapi_/UAPI_, so that they do not collide with newer headers.
  *
- * The values are the kernel's ABI (include/uapi/linux); what they mean on an older kernel: the call
- * fails, so probe first (features.h).
+ * The values are the kernel's ABI (include/uapi/linux). On an older kernel the call fails, so probe
+ * first (features.h).
  */
 #ifndef ROLLBOX_SYS_UAPI_H
 #define ROLLBOX_SYS_UAPI_H
@@ -18,11 +18,11 @@
 #include <linux/sched.h>
 #include <linux/seccomp.h>
 #include <stdint.h>
-/* glibc's has the mount API's constants; <linux/mount.h> cannot be included beside it. */
+/* Has glibc's constants of the mount API; <linux/mount.h> cannot be included beside it. */
 #include <sys/mount.h>
 #include <sys/syscall.h>
 #ifndef __GLIBC__
-#    include <linux/mount.h> /* musl's has not */
+#    include <linux/mount.h> /* musl's <sys/mount.h> does not have the constants */
 #endif
 
 /* clone3 (clone(2)) */
@@ -99,8 +99,8 @@ struct uapi_landlock_ruleset {
     uint64_t scoped;             /* ABI 6 */
 };
 
-/* What to pass as the structure's size on a kernel of an ABI: an older kernel refuses a longer one
- * unless the rest is 0; so this is always right. */
+/* The structure's size to pass on a kernel of this ABI. An older kernel refuses a longer structure
+ * unless the rest is 0; with this size the call always works. */
 static inline size_t uapi_landlock_ruleset_size(int abi) {
     return abi >= 6 ? 24 : abi >= 4 ? 16 : 8;
 }
@@ -110,7 +110,7 @@ struct uapi_landlock_net_port {
     uint64_t port;
 };
 
-/* Overlay, FUSE and friends report these in statfs; cgroup magic numbers are in <linux/magic.h> */
+/* Overlay, FUSE and others report these in statfs. The cgroup numbers are in <linux/magic.h>. */
 #ifndef CGROUP_SUPER_MAGIC
 #    define CGROUP_SUPER_MAGIC 0x27e0eb
 #endif
@@ -149,7 +149,7 @@ struct uapi_landlock_net_port {
 #    define PR_GET_MEMORY_MERGE 68
 #endif
 
-/* statmount(2), listmount(2), 6.8; the numbers are the same on every architecture but alpha */
+/* statmount(2), listmount(2), 6.8. The numbers are the same on every architecture except alpha. */
 #ifndef __NR_statmount
 #    define __NR_statmount 457
 #endif
@@ -163,7 +163,7 @@ struct uapi_landlock_net_port {
 #    define __NR_map_shadow_stack 453
 #endif
 
-/* statx(2): older C libraries have it not, or not all of it. */
+/* statx(2). Older C libraries lack it or parts of it. */
 struct uapi_statx_time {
     int64_t seconds;
     uint32_t nanoseconds;
@@ -216,7 +216,7 @@ struct uapi_pm_scan_arg {
 #    define PM_SCAN_CHECK_WPASYNC (1ULL << 1)
 #endif
 
-/* userfaultfd(2): faults for writing are noted in the page's entry and nobody is asked, 6.7 */
+/* userfaultfd(2): the kernel records write faults in the page table and notifies no process, 6.7 */
 #define UAPI_UFFD_USER_MODE_ONLY 1
 #define UAPI_UFFD_FEATURE_WP_ASYNC (1ull << 15)
 

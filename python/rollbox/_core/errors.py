@@ -52,7 +52,7 @@ def _rebuild(
 class InvalidArgument(RollboxError, ValueError):
     """An argument of the call is not valid.
 
-    Mend the call; the message names the argument and what it may be.
+    Correct the call; the message names the argument and its allowed values.
     """
 
     code = "invalid_argument"
@@ -63,7 +63,7 @@ class InvalidArgument(RollboxError, ValueError):
 class PolicyInvalid(RollboxError, ValueError):
     """The policy is not valid; the message lists every problem with its line.
 
-    Mend the policy. `rollbox policy check FILE` lists the same problems.
+    Correct the policy. `rollbox policy check FILE` lists the same problems.
     """
 
     code = "policy_invalid"
@@ -86,7 +86,8 @@ class PathNotFound(RollboxError, FileNotFoundError):
 class PathDenied(RollboxError, PermissionError):
     """A path that the policy grants cannot be used by the caller.
 
-    Grant only what the user who runs rollbox may use; a sandbox never gets more than its owner.
+    Grant only paths that the user who runs rollbox may use; a sandbox never has more rights than
+    its owner.
     """
 
     code = "path_denied"
@@ -95,10 +96,10 @@ class PathDenied(RollboxError, PermissionError):
 
 
 class FeatureMissing(RollboxError, NotImplementedError):
-    """The policy asks for isolation or a limit that this kernel or user cannot give.
+    """The policy asks for isolation or a limit that this kernel or user cannot provide.
 
-    `rollbox doctor` tells what is missing and how to get it. rollbox never goes on with less
-    isolation than asked for.
+    `rollbox doctor` shows which feature is missing and how to enable it. rollbox never continues
+    with less isolation than the policy asks for.
     """
 
     code = "feature_missing"
@@ -143,9 +144,10 @@ class BadCwd(RollboxError, FileNotFoundError):
 class SetupFailed(RollboxError):
     """The kernel refused a step of setting the sandbox up.
 
-    The message names the operation, its object and the errno. Run `rollbox doctor`. Also: a process
-    of rollbox was killed from outside. Where it was the one that captures, just as it made a call
-    in a process of the sandbox, what ran there is ended and its commands have this error.
+    The message names the operation, its object and the errno. Run `rollbox doctor`. The code also
+    means that a process of rollbox was killed from outside. If that was the dump worker, and it was
+    making a system call in a process of the sandbox, all processes of the sandbox are killed and
+    its commands end with this error.
     """
 
     code = "setup_failed"
@@ -167,7 +169,7 @@ class ResourceExhausted(RollboxError, OSError):
 class HostOutOfMemory(RollboxError, MemoryError):
     """The host had no memory left; the guest is not at fault.
 
-    The host, or a control group that the engine is in, had no memory left, and the OOM killer ended
+    The host, or a control group that the engine is in, ran out of memory, and the OOM killer ended
     the sandbox or its command; the guest is not at fault.
 
     Run fewer sandboxes at a time, or lower `max_memory`. Never score it: the guest is not at fault.
@@ -192,10 +194,10 @@ class EngineStartFailed(RollboxError, OSError):
 class EngineLost(RollboxError, ConnectionError):
     """The connection to the engine ended; the sandbox is gone.
 
-    The sandboxes that ran on that engine are gone; those that sleep in the store are not. In Python
-    the next call starts another engine, or connects to the one that serves the socket by then; a
-    run can be repeated if that is safe, and a session has to be opened anew. In C, close the handle
-    and open another.
+    The sandboxes that ran on that engine are gone; hibernated sessions in the store are kept. In
+    Python the next call starts another engine, or connects to the engine that serves the socket by
+    then. Repeat a run if that is safe, and open a session again. In C, close the handle and open
+    another.
     """
 
     code = "engine_lost"
@@ -206,7 +208,7 @@ class EngineLost(RollboxError, ConnectionError):
 class EngineBusy(RollboxError):
     """Another engine is serving that socket.
 
-    Use the engine that is there, or another socket path.
+    Use the running engine, or choose another socket path.
     """
 
     code = "engine_busy"
@@ -228,9 +230,9 @@ class ProtocolError(RollboxError):
 
 
 class NotFound(RollboxError, LookupError):
-    """No such operation, sandbox or file.
+    """The operation, sandbox or file does not exist.
 
-    The operation or sandbox has ended and was forgotten, or never was.
+    Check the name or id. An ended operation or sandbox is forgotten after a while.
     """
 
     code = "not_found"
@@ -241,7 +243,7 @@ class NotFound(RollboxError, LookupError):
 class Cancelled(RollboxError):
     """The caller cancelled the operation.
 
-    Nothing to mend: the caller asked for it.
+    Nothing to correct: the caller asked for it.
     """
 
     code = "cancelled"
@@ -272,9 +274,9 @@ class InternalError(RollboxError):
 
 
 class Conflict(RollboxError):
-    """What is to be replaced on the host was changed meanwhile.
+    """The host's files changed since the sandbox read them; nothing was replaced.
 
-    Look at what changed on the host; commit again with force to replace it.
+    Look at the changes on the host; commit again with force to overwrite them.
     """
 
     code = "conflict"
@@ -294,7 +296,7 @@ class Damaged(RollboxError):
 
 
 class EngineUntrusted(RollboxError):
-    """Another user serves the engine's socket, or could; nothing was sent to it.
+    """Another user serves the engine's socket, or could replace it; nothing was sent.
 
     Use a socket in a directory that is yours alone, or start an engine of your own. If you trust
     that user, set `ROLLBOX_TRUST_UID` to the user's id.
