@@ -57,7 +57,7 @@ __asm__(".pushsection .rodata\n"
         "   mov $8, %r10d\n"
         "   mov $14, %eax\n"                   /* rt_sigprocmask */
         "   syscall\n"
-        "   cmp $-4, %eax\n"                   /* EINTR: under serial, this call is sent to init as well */
+        "   cmp $-4, %eax\n"                   /* EINTR: serial sends this call to init, too */
         "   je 1b\n"
         "   mov 16(%rsp), %r10\n"
         "   mov 24(%rsp), %rdx\n"
