@@ -57,7 +57,7 @@ int64_t proc_start_time(pid_t pid);
 /* 0: it is in a pid namespace above ours. -ESRCH: the process is gone. */
 pid_t proc_parent(pid_t pid);
 
-/* Does it run in a sandbox that an ordinary user's engine made, or in what cannot be told from one:
+/* Does it run in a sandbox that an ordinary user's engine made, or in one that looks the same:
  * one user id mapped, no capability to be had, in a user namespace that is not ours? 0, 1, or
  * -errno
  * (-ENOENT, -ESRCH: it is gone). */

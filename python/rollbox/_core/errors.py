@@ -296,7 +296,7 @@ class Damaged(RollboxError):
 
 
 class EngineUntrusted(RollboxError):
-    """Another user serves the engine's socket, or could replace it; nothing was sent.
+    """Another user serves the engine's socket, or could; nothing was sent to it.
 
     Use a socket in a directory that is yours alone, or start an engine of your own. If you trust
     that user, set `ROLLBOX_TRUST_UID` to the user's id.
