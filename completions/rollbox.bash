@@ -29,7 +29,7 @@ _rollbox() {
     [[ $cur != = ]] || cur=
     [[ $prev != = ]] || prev=${COMP_WORDS[COMP_CWORD - 2]}
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W 'run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help --help --version' -- "$cur"))
+        COMPREPLY=($(compgen -W 'run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine debug completion version help --help --version' -- "$cur"))
         return
     fi
     case $command in
@@ -73,6 +73,13 @@ _rollbox() {
     engine)
         if ((COMP_CWORD == 2)); then
             COMPREPLY=($(compgen -W 'start status stop' -- "$cur"))
+            return
+        fi
+        command="$command ${COMP_WORDS[2]}" first=3
+        ;;
+    debug)
+        if ((COMP_CWORD == 2)); then
+            COMPREPLY=($(compgen -W 'dump' -- "$cur"))
             return
         fi
         command="$command ${COMP_WORDS[2]}" first=3
@@ -125,9 +132,10 @@ _rollbox() {
     'template create') options='--python --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --socket --help' ;;
     'template ls') options='--quiet --json --socket --help' ;;
     'template rm') options='--json --socket --help' ;;
-    'engine start') options='--background --json --socket --help' ;;
+    'engine start') options='--background --log --log-level --log-format --json --socket --help' ;;
     'engine status') options='--json --socket --help' ;;
     'engine stop') options='--json --socket --help' ;;
+    'debug dump') options='--json --socket --help' ;;
     'completion') options='--help' ;;
     'version') options='--json --help' ;;
     'help') options='--help' ;;
@@ -142,6 +150,8 @@ _rollbox() {
         done
     fi
     case $prev in
+    --log-level) COMPREPLY=($(compgen -W 'error warn info debug' -- "$cur")); return ;;
+    --log-format) COMPREPLY=($(compgen -W 'text json' -- "$cur")); return ;;
     --auto-snapshot) COMPREPLY=($(compgen -W 'changed off' -- "$cur")); return ;;
     --scope) COMPREPLY=($(compgen -W 'main tree children group' -- "$cur")); return ;;
     --disk-at) COMPREPLY=($(compgen -W 'memory store' -- "$cur")); return ;;

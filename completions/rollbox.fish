@@ -14,7 +14,7 @@ end
 function __rollbox_snapshots
     set -l sandbox (__rollbox_sandbox); and rollbox tree -q -- $sandbox 2>/dev/null
 end
-complete -c rollbox -n __fish_use_subcommand -f -a 'run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help'
+complete -c rollbox -n __fish_use_subcommand -f -a 'run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine debug completion version help'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l interactive -s i -d 'with -t: pass keys on; without -t standard input is passed on anyway'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l tty -s t -d 'give it a terminal of its own'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l template -x -a '(rollbox template ls -q 2>/dev/null)' -d 'run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy'
@@ -516,6 +516,9 @@ complete -c rollbox -n '__fish_seen_subcommand_from template; and __fish_seen_su
 complete -c rollbox -n '__fish_seen_subcommand_from template; and __fish_seen_subcommand_from rm' -f -a '(rollbox template ls -q 2>/dev/null)'
 complete -c rollbox -n '__fish_seen_subcommand_from engine; and not __fish_seen_subcommand_from start status stop' -f -a 'start status stop'
 complete -c rollbox -n '__fish_seen_subcommand_from engine; and __fish_seen_subcommand_from start' -l background -s b -d 'start it in the background and return when it answers'
+complete -c rollbox -n '__fish_seen_subcommand_from engine; and __fish_seen_subcommand_from start' -l log -x -d 'log to that file, which is appended to, or to standard error (-)'
+complete -c rollbox -n '__fish_seen_subcommand_from engine; and __fish_seen_subcommand_from start' -l log-level -x -a 'error warn info debug' -d 'the least level that is logged (default: info)'
+complete -c rollbox -n '__fish_seen_subcommand_from engine; and __fish_seen_subcommand_from start' -l log-format -x -a 'text json' -d 'the lines\' format (default: text)'
 complete -c rollbox -n '__fish_seen_subcommand_from engine; and __fish_seen_subcommand_from start' -l json -d 'print the result as one JSON object'
 complete -c rollbox -n '__fish_seen_subcommand_from engine; and __fish_seen_subcommand_from start' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'
 complete -c rollbox -n '__fish_seen_subcommand_from engine; and __fish_seen_subcommand_from start' -l help -s h -d 'print this help'
@@ -525,6 +528,10 @@ complete -c rollbox -n '__fish_seen_subcommand_from engine; and __fish_seen_subc
 complete -c rollbox -n '__fish_seen_subcommand_from engine; and __fish_seen_subcommand_from stop' -l json -d 'print the result as one JSON object'
 complete -c rollbox -n '__fish_seen_subcommand_from engine; and __fish_seen_subcommand_from stop' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'
 complete -c rollbox -n '__fish_seen_subcommand_from engine; and __fish_seen_subcommand_from stop' -l help -s h -d 'print this help'
+complete -c rollbox -n '__fish_seen_subcommand_from debug; and not __fish_seen_subcommand_from dump' -f -a 'dump'
+complete -c rollbox -n '__fish_seen_subcommand_from debug; and __fish_seen_subcommand_from dump' -l json -d 'print the result as one JSON object'
+complete -c rollbox -n '__fish_seen_subcommand_from debug; and __fish_seen_subcommand_from dump' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'
+complete -c rollbox -n '__fish_seen_subcommand_from debug; and __fish_seen_subcommand_from dump' -l help -s h -d 'print this help'
 complete -c rollbox -n '__fish_seen_subcommand_from completion' -l help -s h -d 'print this help'
 complete -c rollbox -n '__fish_seen_subcommand_from completion' -f -a 'bash zsh fish'
 complete -c rollbox -n '__fish_seen_subcommand_from version' -l json -d 'print the result as one JSON object'

@@ -23,7 +23,7 @@ _rollbox_templates() {
 _rollbox() {
     local command=$words[2] first=2
     if ((CURRENT == 2)); then
-        compadd -- run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help
+        compadd -- run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine debug completion version help
         return
     fi
     case $command in
@@ -67,6 +67,13 @@ _rollbox() {
     engine)
         if ((CURRENT == 3)); then
             compadd -- start status stop
+            return
+        fi
+        command="$command $words[3]" first=3
+        ;;
+    debug)
+        if ((CURRENT == 3)); then
+            compadd -- dump
             return
         fi
         command="$command $words[3]" first=3
@@ -800,6 +807,9 @@ _rollbox() {
         _arguments -s -S \
             '*-b[start it in the background and return when it answers]' \
             '*--background[start it in the background and return when it answers]' \
+            '*--log=[log to that file, which is appended to, or to standard error (-)]:FILE:' \
+            '*--log-level=[the least level that is logged (default\: info)]:value:(error warn info debug)' \
+            '*--log-format=[the lines'\'' format (default\: text)]:value:(text json)' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -813,6 +823,13 @@ _rollbox() {
             '*--help[print this help]'
         ;;
     'engine stop')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]'
+        ;;
+    'debug dump')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
@@ -835,7 +852,7 @@ _rollbox() {
         _arguments -s -S \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':command:(run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help)'
+            ':command:(run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine debug completion version help)'
         ;;
     esac
 }

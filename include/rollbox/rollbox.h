@@ -53,7 +53,7 @@ extern "C" {
     X(POLICY_INVALID,     2, 400, PolicyInvalid,     "the policy is not valid; the message lists every problem with its line") \
     X(PATH_NOT_FOUND,     3, 400, PathNotFound,      "a path that the policy grants does not exist") \
     X(PATH_DENIED,        4, 403, PathDenied,        "a path that the policy grants cannot be used by the caller") \
-    X(FEATURE_MISSING,    5, 501, FeatureMissing,    "the policy asks for isolation or a limit that this kernel or user cannot provide") \
+    X(FEATURE_MISSING,    5, 501, FeatureMissing,    "the policy asks for isolation or a limit that this kernel or user lacks") \
     X(COMMAND_NOT_FOUND,  6, 422, CommandNotFound,   "the program does not exist inside the sandbox") \
     X(NOT_EXECUTABLE,     7, 422, NotExecutable,     "the program exists inside the sandbox but cannot be executed") \
     X(BAD_CWD,            8, 422, BadCwd,            "the working directory does not exist inside the sandbox") \

@@ -12,6 +12,14 @@ static void hand_socket(struct op *op) {
     struct buf nothing = BUF_INIT;
     struct rollbox_error error;
 
+    /* A call is repeated with `alone` when the guest has killed its agent. At a limit it was us. */
+    const bool met_limit = op->files.alone && session->agents_met_limit;
+    session->agents_met_limit = false;
+    if (met_limit) {
+        op_fail_with(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, 0,
+            "the sandbox met its limit of memory or disk, which ended the call");
+        return;
+    }
     if (session_need_box(session, &error) < 0) {
         op_fail(op, &error);
         return;

@@ -707,6 +707,7 @@ void session_out_of_memory(struct session *session, enum oom_cause cause) {
     log_at(LOG_WARN, "session", ABOUT(.sandbox = session->name),
         "out of memory (%s): all its processes are ended",
         cause == OOM_HOST ? "the host's" : "its own limit");
+    session->agents_met_limit = session->n_agents > 0;
     exec_kill_all(session);
     if (session->box) {
         session->box->oom = false;
@@ -725,10 +726,12 @@ void session_over_disk(struct session *session, bool spares_agents) {
             run_kill(run, ROLLBOX_OUTCOME_SIGNAL);
         }
     }
-    if (spares_agents)
+    if (spares_agents) {
         exec_kill_guests(session);
-    else
+    } else {
+        session->agents_met_limit = session->n_agents > 0;
         exec_kill_all(session);
+    }
 }
 
 void session_broken(struct session *session) {

@@ -208,6 +208,7 @@ struct session {
     struct list ops;   /* struct op.node; the first is under way */
     struct list ended; /* struct ended.node: commands that are over, oldest first */
     unsigned n_ops, n_runs, n_ended, n_agents;
+    bool agents_met_limit; /* file agents were killed at a limit: their calls are not repeated */
     struct loop_timer idle_timer, end_timer, lifetime_timer, hibernate_timer, watch;
     int64_t memory_poll_cost_ns; /* how long the last look at its memory took; counted in
                                     engine->memory_poll_cost_ns */

@@ -358,7 +358,7 @@ SNAPSHOT = ["snapshot show", "snapshot verify", "snapshot", "fork", "restore", "
 IMAGE = ["import", "image import", "image ls", "image rm", "image show"]
 STORE = ["store path", "store gc", "store fsck", "store df"]
 TEMPLATE = ["template create", "template ls", "template rm"]
-ENGINE = ["engine start", "engine status", "engine stop"]
+ENGINE = ["engine start", "engine status", "engine stop", "debug dump"]
 RECORD = ["record", "replay", "verify"]
 COMMANDS = ["run", "shell", *RECORD, "batch", "doctor", "policy check", "policy plan", "create", "exec", "attach", "logs", "cp", *SESSION[4:], *SNAPSHOT, *IMAGE, *STORE, *TEMPLATE, *ENGINE, "completion", "version", "help"]
 
@@ -368,6 +368,8 @@ def page_of(command):
     first = command.split()[0]
     if command == "shell":
         return "rollbox-run.1.scd"
+    if command == "debug dump":
+        return "rollbox-engine.1.scd"
     for group, commands in (("session", SESSION), ("snapshot", SNAPSHOT), ("image", IMAGE), ("record", RECORD)):
         if command in commands:
             return f"rollbox-{group}.1.scd"

@@ -96,7 +96,7 @@ class PathDenied(RollboxError, PermissionError):
 
 
 class FeatureMissing(RollboxError, NotImplementedError):
-    """The policy asks for isolation or a limit that this kernel or user cannot provide.
+    """The policy asks for isolation or a limit that this kernel or user lacks.
 
     `rollbox doctor` shows which feature is missing and how to enable it. rollbox never continues
     with less isolation than the policy asks for.
