@@ -5,6 +5,7 @@
 #include "sys/proc.h"
 
 static struct {
+    bool is_known;   /* there was a look */
     int64_t kills;   /* as of the last look */
     int64_t rose_ns; /* CLOCK_MONOTONIC: when a look found more; 0: never */
 } host;
@@ -14,8 +15,9 @@ static struct {
 int64_t engine_oom_kills(struct engine *engine, bool now) {
     const int64_t before = host.kills;
 
-    if (now || !engine->tidy.position)
+    if (now || !host.is_known || !engine->tidy.position)
         host.kills = proc_oom_kill_count();
+    host.is_known = true;
     if (host.kills > before && before > 0)
         host.rose_ns = clock_now_ns();
     return host.kills;
