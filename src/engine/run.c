@@ -1032,7 +1032,8 @@ void run_abandon(struct run *run) {
     if (heir) { /* somebody else waits for the same operation: it is theirs now */
         bool was_queued = run->queued_at, was_charged = run->charged_to;
 
-        leave_queue(run);
+        if (was_queued) /* a run that waits elsewhere, for its sandbox, waits on */
+            leave_queue(run);
         unhold_run(run);
         uncharge_run(run);
         run->client = heir->client;

@@ -4,8 +4,9 @@
 import contextlib
 
 import protocol
-from engines import engine, wait_running  # noqa: F401
-from harness import caller  # noqa: F401
+from engines import engine, launcher_of, stopped, wait_running  # noqa: F401
+from harness import caller, until  # noqa: F401
+from protocol import SessionClient
 
 
 def test_retry_gets_the_failure_of_the_first_run(engine):
@@ -56,3 +57,23 @@ def test_cancelled_retry_leaves_the_first_run(engine):
         second.kill(waiting)
         assert second.wait(waiting)["OUTCOME"] == protocol.ERROR
         assert first.wait(started)["STDOUT"] == b"done\n"
+
+
+def test_retry_of_a_command_that_waits_outlives_the_first_client(engine):
+    """A command that waits for its sandbox keeps its place when its client leaves and another one waits for it."""
+    with SessionClient(engine.path) as second, contextlib.ExitStack() as stack:
+        first = stack.enter_context(SessionClient(engine.path))
+        pid = second.status()["pid"]
+        name = second.create(second.prepare())
+        with stopped(launcher_of(pid)):
+            forks = second.verb("FORK", ("SANDBOX", name), ("NUMBER", 1))
+            made = [one["name"] for one in second.json(second.verb("LIST"))["sandboxes"] if one["name"] != name]
+            operation = [("OPERATION", b"one")]
+            first.exec(made[0], "sh", "-c", "echo done", more=operation)
+            first.json(first.verb("LIST"))
+            waiting = second.exec(made[0], "sh", "-c", "echo again", more=operation)
+            second.json(second.verb("LIST"))
+            stack.close()
+            until(lambda: second.status()["clients"] == 1)
+        assert second.json(forks)["sandboxes"] == made
+        assert second.wait(waiting)["STDOUT"] == b"done\n"
