@@ -193,13 +193,13 @@ void admission_end(struct run *run) {
 void admission_move(struct run *run, struct client *to) {
     const bool is_queued = run->queued_at, is_charged = run->charged_to;
 
-    if (is_queued)
+    if (to && is_queued)
         admission_leave(run);
     admission_unhold(run);
     uncharge(run);
     run->client = to;
     if (!to)
-        return;
+        return; /* run_fail takes it from its queue */
     hold(run);
     if (is_charged)
         charge(run);

@@ -426,6 +426,10 @@ int profile_of_before(struct profile **profile, const json_t *path_identities,
                                      of no number, if the host's directories are others now */
 int profile_explain(struct engine *engine, const char *text, size_t length, struct buf *to,
     struct rollbox_error *error);
+/* Adds the policy's environment, then which clone it is (-1: none), then the entries; of two with
+ * one name the later. How many of the entries. */
+size_t profile_add_environment(struct buf *to, const struct profile *profile, int64_t clone_id,
+    const char *const *entries, size_t n);
 struct profile *profile_free(struct profile *profile);
 int profile_keep_spares(struct profile *profile);
 void profile_drop_spares(struct engine *engine); /* of all programs: something has run out */
@@ -567,8 +571,12 @@ void cgroup_lease_oom_forget(const struct cgroup_lease *slot,
     uint64_t *known_kills); /* they are known, and all ends by them already */
 struct cgroup_lease *cgroup_lease_free(struct cgroup_lease *slot);
 
-/* run.c */
+/* run_request.c */
 void run_request(struct client *client, struct wire_message *message);
+
+/* run.c */
+struct run *run_new(struct engine *engine);
+void run_free(struct run *run);
 void run_kill(struct run *run, enum rollbox_outcome outcome);
 int64_t run_filling_ns(const struct engine *engine,
     uint64_t bytes); /* how long it takes a guest at least to bring in so much memory */
@@ -586,7 +594,6 @@ void run_box_dead(struct run *run);
 void run_abandon(struct run *run);             /* its client is gone */
 void run_forget_client(struct client *client); /* as somebody who waits for another's run */
 void run_cancel(struct client *client, uint64_t serial, enum rollbox_outcome outcome);
-void run_handed_over(struct run *run); /* its descriptors, to init */
 void run_enqueue(struct run
         *run); /* to be started by run_schedule; of code, by the interpreter that there is now */
 void run_schedule(
@@ -598,10 +605,6 @@ int run_open_streams(struct run *run);
 struct run *run_adopt(struct session *session,
     const struct checkpoint_command
         *command); /* one that goes on in its box; RUN_STARTING. NULL: out of memory */
-size_t run_add_environment(struct buf *to, const struct profile *profile,
-    const struct session *session, const char *const *entries,
-    size_t n); /* the policy's, the session's (or NULL) and these, as fields for init; how many are
-                  these */
 int run_wait_for(
     struct client *client, uint64_t serial, struct run *run); /* its result goes there, too */
 

@@ -17,6 +17,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/admission.h"
 #include "engine/op.h"
 #include "engine/disk_upper.h"
 
@@ -246,7 +247,7 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
         note_pipe(&run->pipes[3 + i], run->extra[i]);
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
         close_fd(&run->stdio[i]);
-    run_handed_over(run);
+    admission_handed_over(run);
     while (run->n_extra)
         close(run->extra[--run->n_extra]);
     record_run_sent(run);

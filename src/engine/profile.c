@@ -650,3 +650,46 @@ int profile_keep_spares(struct profile *profile) {
     }
     return 0;
 }
+
+/* "NAME" of "NAME=value" is the same. */
+static bool same_name(const char *a, const char *b) {
+    size_t n = strcspn(a, "=");
+
+    return !strncmp(a, b, n) && b[n] == '=';
+}
+
+static bool named_in(const char *entry, const char *const *entries, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (same_name(entry, entries[i]))
+            return true;
+    return false;
+}
+
+/* The policy's environment, then which clone it is, then the request's; of two with one name the
+ * later. How many are the request's. */
+size_t profile_add_environment(struct buf *to, const struct profile *profile, int64_t clone_id,
+    const char *const *entries, size_t n) {
+    char clone[40] = "";
+    const char *end = profile->environment.data + profile->environment.length;
+
+    if (clone_id >= 0)
+        snprintf(clone, sizeof clone, "CLONE_ID=%lld", (long long)clone_id);
+    for (const char *entry = profile->environment.data; entry < end; entry += strlen(entry) + 1) {
+        bool replaced = named_in(entry, entries, n) || same_name(entry, clone);
+
+        for (const char *later = entry + strlen(entry) + 1; !replaced && later < end;
+             later += strlen(later) + 1)
+            replaced = same_name(entry, later);
+        if (!replaced)
+            wire_add_text(to, GUEST_ENV, entry);
+    }
+    if (clone[0] && !named_in(clone, entries, n))
+        wire_add_text(to, GUEST_ENV, clone);
+    size_t own = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!named_in(entries[i], entries + i + 1, n - i - 1)) {
+            wire_add_text(to, GUEST_ENV, entries[i]);
+            own++;
+        }
+    return own;
+}

@@ -352,7 +352,7 @@ static int send_start(struct interpreter *interpreter) {
     wire_begin(&message, GUEST_EXEC, 0);
     add_program(&message, interpreter_is_fixed(profile));
     wire_add_text(&message, GUEST_CWD, "/");
-    (void)run_add_environment(&message, profile, NULL, NULL, 0);
+    (void)profile_add_environment(&message, profile, -1, NULL, 0);
     if (r == 0)
         r = fcntl(output[0], F_SETFL, O_NONBLOCK) < 0
                 ? -errno

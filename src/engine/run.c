@@ -2,7 +2,7 @@
 /*
  * Runs: one command in a box of its own.
  *
- * A run ends in one place, `finish`, when three things are known: how the command ended (init's
+ * A run ends in one place, run_finish, when three things are known: how the command ended (init's
  * word, or our own when we killed it), that nothing of it is alive, and that its streams are at
  * their ends. init tells of the end only after it has killed and reaped everything else, so a run
  * that ends by itself need not wait for the kernel to tear its namespaces down.
@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "engine/admission.h"
 #include "engine/engine.h"
 #include "engine/log.h"
 #include "engine/protocol.h"
@@ -28,8 +29,6 @@
 #include "engine/disk_upper.h"
 #include "sys/proc.h"
 
-#define MAX_ARGUMENTS 65536
-#define MAX_ENVIRONMENT 8192
 /* How fast a guest can use memory, a CPU: page faults bring in less than this. Without a memory
  * cgroup it says when the limit can be reached at the earliest. */
 #define BYTES_A_SECOND (4ull << 30)
@@ -38,19 +37,13 @@
 #define PROCESSES_SLACK 8
 #define WATCH_LEAST_NS 2000000ll
 #define MAX_WATCH_NS 200000000ll
-#define MAX_HELD_BYTES (256u << 20) /* of one client's requests */
-#define HELD_FDS_SHARE                                                                             \
-    4u /* of the limit of open files, the part that descriptors of one client's requests may be */
-#define HELD_FDS_LEAST 64u
-#define KEPT_FOR_OTHERS                                                                            \
-    (UINT64_C(512) << 20) /* of a shared engine's budget, one run of the default policy */
 #define MAX_LOOK_NS                                                                                \
     50000000ll /* a look that takes longer than this is not what a kill waits for                  \
                 */
 
 /* ---- the request ---- */
 
-static struct run *run_new(struct engine *engine) {
+struct run *run_new(struct engine *engine) {
     struct run *run = calloc(1, sizeof *run);
 
     if (!run)
@@ -97,96 +90,7 @@ struct run *run_adopt(struct session *session, const struct checkpoint_command *
     return run;
 }
 
-/* ---- what a client has in the engine ---- */
-
-static void hold_run(struct run *run) {
-    run->held_by = run->client;
-    run->held_by->held_bytes += run->held_bytes;
-    run->held_by->held_fds += run->held_fds;
-}
-
-void run_handed_over(struct run *run) {
-    if (run->held_by)
-        run->held_by->held_fds -= run->held_fds;
-    run->held_fds = 0;
-}
-
-static void unhold_run(struct run *run) {
-    struct client *client = TAKE_PTR(run->held_by);
-
-    if (!client)
-        return;
-    client->held_bytes -= run->held_bytes;
-    client->held_fds -= run->held_fds;
-}
-
-static void charge_run(struct run *run) {
-    run->charged_to = run->client;
-    run->charged_to->memory_reserved += run->profile->policy->max_memory_bytes;
-    run->charged_to->n_running++;
-}
-
-static void uncharge_run(struct run *run) {
-    struct client *client = TAKE_PTR(run->charged_to);
-
-    if (!client)
-        return;
-    client->memory_reserved -= run->profile->policy->max_memory_bytes;
-    client->n_running--;
-}
-
-static void join_queue(struct run *run) {
-    struct client *client = run->queued_at = run->client;
-
-    if (list_empty(&client->queue))
-        list_add_tail(&run->engine->turns, &client->in_turns);
-    list_add_tail(&client->queue, &run->in_queue);
-    client->n_queued++;
-}
-
-/* Also of one that waits elsewhere. */
-static void leave_queue(struct run *run) {
-    struct client *client = TAKE_PTR(run->queued_at);
-
-    list_remove(&run->in_queue);
-    if (!client)
-        return;
-    client->n_queued--;
-    if (list_empty(&client->queue)) {
-        list_remove(&client->in_turns);
-        client->passed = 0;
-    }
-}
-
-/* 0, or it is more than one client may have the engine keep. A single request may be larger than
- * that. */
-static int take_hold(struct run *run, struct rollbox_error *error) {
-    const struct client *client = run->client;
-    const struct engine *engine = run->engine;
-    const unsigned max_fds =
-        engine->is_private ? UINT_MAX : MAX(engine->open_files / HELD_FDS_SHARE, HELD_FDS_LEAST);
-
-    run->held_bytes = run->request.length;
-    for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
-        run->held_fds += run->stdio[i] >= 0;
-    run->held_fds += (run->input >= 0) + run->n_extra;
-    if (client->held_bytes && client->held_bytes + run->held_bytes > MAX_HELD_BYTES)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
-            "requests of this connection that wait in the engine have %zu MiB, and it keeps %u MiB "
-            "of one connection; wait for some of their results, or give "
-            "large data as stdin",
-            client->held_bytes >> 20, MAX_HELD_BYTES >> 20);
-    if (client->held_fds + run->held_fds > max_fds)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
-            "requests of this connection that wait in the engine have %zu descriptors, and it "
-            "keeps %u of one connection (a share of its limit of open files); wait "
-            "for some of their results",
-            client->held_fds, max_fds);
-    hold_run(run);
-    return 0;
-}
-
-static void run_free(struct run *run) {
+void run_free(struct run *run) {
     loop_timer_clear(run->engine->loop, &run->timeout);
     loop_timer_clear(run->engine->loop, &run->watch);
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
@@ -208,317 +112,12 @@ static void run_free(struct run *run) {
         list_remove(node);
         free(container_of(node, struct waiter, node));
     }
-    leave_queue(run);
+    admission_leave(run);
     list_remove(&run->of_session);
-    unhold_run(run);
-    uncharge_run(run);
+    admission_unhold(run);
     list_remove(&run->of_client);
     list_remove(&run->of_engine);
     free(run);
-}
-
-/* "NAME" of "NAME=value" is the same. */
-static bool same_name(const char *a, const char *b) {
-    size_t n = strcspn(a, "=");
-
-    return !strncmp(a, b, n) && b[n] == '=';
-}
-
-static bool named_in(const char *entry, const char *const *entries, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (same_name(entry, entries[i]))
-            return true;
-    return false;
-}
-
-/* The policy's environment, then which clone it is, then the request's; of two with one name the
- * later. How many are the request's. */
-size_t run_add_environment(struct buf *to, const struct profile *profile,
-    const struct session *session, const char *const *entries, size_t n) {
-    char clone[40] = "";
-    const char *end = profile->environment.data + profile->environment.length;
-
-    if (session && session->clone_id >= 0)
-        snprintf(clone, sizeof clone, "CLONE_ID=%lld", (long long)session->clone_id);
-    for (const char *entry = profile->environment.data; entry < end; entry += strlen(entry) + 1) {
-        bool replaced = named_in(entry, entries, n) || same_name(entry, clone);
-
-        for (const char *later = entry + strlen(entry) + 1; !replaced && later < end;
-             later += strlen(later) + 1)
-            replaced = same_name(entry, later);
-        if (!replaced)
-            wire_add_text(to, GUEST_ENV, entry);
-    }
-    if (clone[0] && !named_in(clone, entries, n))
-        wire_add_text(to, GUEST_ENV, clone);
-    size_t own = 0;
-    for (size_t i = 0; i < n; i++)
-        if (!named_in(entries[i], entries + i + 1, n - i - 1)) {
-            wire_add_text(to, GUEST_ENV, entries[i]);
-            own++;
-        }
-    return own;
-}
-
-/* Which of a request's descriptors there are. */
-struct given {
-    bool stdin_file, stdio, input;
-    unsigned streams, extra; /* bits; how many */
-};
-
-static int take_operation(
-    struct run *run, const struct wire_field *field, struct rollbox_error *error) {
-    if (field->length < 1 || field->length > 64)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "operation id: must have 1 to 64 bytes");
-    memcpy(run->operation, field->data, field->length);
-    run->operation_length = field->length;
-    return 0;
-}
-
-/* A field that only a command of a session has. 0; 1: it is none; or -errno. */
-static int parse_exec_field(struct run *run, const struct wire_field *field, struct given *given,
-    struct rollbox_error *error) {
-    const char *text = wire_text(field);
-    uint64_t number = 0;
-
-    if (field->tag != TAG_SANDBOX && field->tag != TAG_USER && wire_u64(field, &number) < 0)
-        return 1;
-    switch (field->tag) {
-    case TAG_SANDBOX: {
-        int r = session_look_up(run->engine, text, &run->session, error);
-        if (r < 0)
-            return r;
-        run->profile = run->session->profile;
-        return 0;
-    }
-    case TAG_USER:
-        return text && session_has_user(run->session, text)
-                   ? 0
-                   : error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments",
-                         "user %.100s: the sandbox has no other user than its policy's",
-                         text ? text : "?");
-    case TAG_INPUT:
-        given->input = number;
-        return 0;
-    case TAG_STREAM:
-        given->streams = (unsigned)number & 3;
-        return 0;
-    case TAG_EXTRA:
-        given->extra = (unsigned)MIN(number, (uint64_t)ARRAY_SIZE(run->extra) + 1);
-        return 0;
-    case TAG_DETACHED:
-        run->is_detached = number;
-        return 0;
-    case TAG_TERMINAL:
-        run->has_terminal = true;
-        wire_add_u64(&run->request, GUEST_TERMINAL, number);
-        return 0;
-    case TAG_NO_TRACE:
-        wire_add_u64(&run->request, GUEST_NO_TRACE, number);
-        return 0;
-    default:
-        return 1;
-    }
-}
-
-/* What the image is for: its entry point and command. How many arguments that is. */
-static size_t add_image_command(struct run *run) {
-    const struct image *image = run->profile->image;
-    size_t n = 0;
-
-    if (!image || image->plan.places)
-        return 0;
-    for (char *const *word = image->stored->manifest.entrypoint; *word; word++, n++)
-        wire_add_text(&run->request, GUEST_ARG, *word);
-    for (char *const *word = image->stored->manifest.cmd; *word; word++, n++)
-        wire_add_text(&run->request, GUEST_ARG, *word);
-    return n;
-}
-
-/* python3 -c CODE ..., or python3 FILE ...: no other options, which would be for another
- * interpreter. */
-static bool is_code(const struct run *run) {
-    const char *words[3] = { "", "", "" };
-    struct wire_field field;
-    size_t position = 0, n = 0;
-
-    while (n < ARRAY_SIZE(words) &&
-           wire_next(run->request.data + sizeof(struct wire_header),
-               run->request.length - sizeof(struct wire_header), &position, &field) > 0)
-        if (field.tag == GUEST_ARG)
-            words[n++] = field.data;
-    return !strcmp(words[0], "python3") &&
-           (words[1][0] == '-' ? n == 3 && !strcmp(words[1], "-c") : n >= 2 && words[1][0]);
-}
-
-/* Among its files is what Python looks for at its start, which one that is started already would
- * not find. */
-static bool brings_packages(const struct run *run) {
-    static const char *const parts[] = { "/site-packages/", "/dist-packages/", "/sitecustomize",
-        "/usercustomize", "/pyvenv.cfg" };
-    struct wire_field field;
-    size_t position = 0;
-
-    while (wire_next(run->request.data + sizeof(struct wire_header),
-               run->request.length - sizeof(struct wire_header), &position, &field) > 0)
-        for (size_t i = 0; field.tag == GUEST_FILE_PATH && i < ARRAY_SIZE(parts); i++)
-            if (memmem(field.data, field.length, parts[i], strlen(parts[i])))
-                return true;
-    return false;
-}
-
-static int parse_run(struct run *run, struct wire_message *message, struct given *given,
-    struct rollbox_error *error) {
-    auto_free const char **env = NULL;
-    struct wire_field field;
-    size_t position = 0, n_env = 0, n_args = 0, n_fields = 0;
-    uint64_t number, timeout = 0, output = UINT64_MAX;
-    bool have_timeout = false, have_profile = false, have_cwd = false;
-    int r;
-
-    while ((r = wire_next(message->data, message->length, &position, &field)) > 0)
-        n_fields++;
-    if (r < 0 || !(env = calloc(n_fields + 1, sizeof *env)))
-        return error_set(error, r < 0 ? ROLLBOX_ERR_PROTOCOL : ROLLBOX_ERR_RESOURCE_EXHAUSTED,
-            r < 0 ? EBADMSG : ENOMEM, "arguments", "the request cannot be read");
-    wire_begin(&run->request, GUEST_EXEC, 0);
-    position = 0;
-    while (wire_next(message->data, message->length, &position, &field) > 0) {
-        const char *text = wire_text(&field);
-
-        switch (field.tag) {
-        case TAG_PLAN:
-            have_profile = wire_u64(&field, &number) == 0 &&
-                           (run->profile = profile_find(run->engine, number));
-            break;
-        case TAG_OPERATION:
-            if ((r = take_operation(run, &field, error)) < 0)
-                return r;
-            break;
-        case TAG_ARG:
-            if (!text || ++n_args > MAX_ARGUMENTS)
-                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, text ? E2BIG : EINVAL,
-                    "arguments", "argv: %s",
-                    text ? "too many arguments" : "an argument has a NUL inside");
-            wire_add(&run->request, GUEST_ARG, field.data, field.length);
-            break;
-        case TAG_ENV:
-            if (!text || !strchr(text, '=') || text[0] == '=' || n_env == MAX_ENVIRONMENT)
-                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-                    "env: each entry must be NAME=value, and there may be at most %d",
-                    MAX_ENVIRONMENT);
-            env[n_env++] = text;
-            break;
-        case TAG_CWD:
-            if (!text || text[0] != '/')
-                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-                    "cwd: must be an absolute path inside the sandbox");
-            have_cwd = true;
-            wire_add(&run->request, GUEST_CWD, field.data, field.length);
-            break;
-        case TAG_TIMEOUT:
-            have_timeout = wire_u64(&field, &timeout) == 0;
-            if (!have_timeout || timeout > INT64_MAX / 2 / 1000000)
-                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-                    "timeout: is too long");
-            break;
-        case TAG_OUTPUT_LIMIT:
-            (void)wire_u64(&field, &output);
-            output =
-                output == UINT64_MAX
-                    ? output
-                    : MIN(output,
-                          (uint64_t)
-                              INT64_MAX); /* JSON has no larger number (hibernate_manifest.c) */
-            break;
-        case TAG_FILE_PATH:
-            wire_add(&run->request, GUEST_FILE_PATH, field.data, field.length);
-            break;
-        case TAG_FILE_MODE:
-            wire_add(&run->request, GUEST_FILE_MODE, field.data, field.length);
-            break;
-        case TAG_FILE_DATA:
-            wire_add(&run->request, GUEST_FILE_DATA, field.data, field.length);
-            break;
-        case TAG_STDIN:
-            given->stdin_file = wire_u64(&field, &number) == 0 && number;
-            break;
-        case TAG_STDIO:
-            given->stdio = wire_u64(&field, &number) == 0 && number;
-            break;
-        case TAG_CODE:
-            run->is_code = wire_u64(&field, &number) == 0 && number;
-            break;
-        default:
-            r = message->header.type == PROTOCOL_EXEC ? parse_exec_field(run, &field, given, error)
-                                                      : 1;
-            if (r < 0)
-                return r;
-            if (r == 0)
-                break;
-            return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
-                "the request has a field (%u) that this engine does not know", field.tag);
-        }
-    }
-    if (message->header.type == PROTOCOL_EXEC ? !run->session : !have_profile)
-        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments",
-            "the engine does not know that policy any more; prepare it again");
-    if (have_profile && (r = profile_renew(&run->profile, error)) < 0)
-        return r;
-    if (!n_args)
-        n_args = add_image_command(run);
-    if (!n_args)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "argv: must have at least one argument, unless the policy has an image that says what "
-            "to run");
-    if (!have_cwd)
-        wire_add_text(&run->request, GUEST_CWD,
-            run->profile->policy->cwd                  ? run->profile->policy->cwd
-            : run->profile->plan->flags & PLAN_PROCESS ? ""
-                                                       : "/tmp");
-    run->n_env = run_add_environment(&run->request, run->profile, run->session, env, n_env);
-    /* What was started already cannot be given another environment, and has made up its mind about
-     * its streams. */
-    run->is_code = run->is_code && !n_env && !given->stdio && !run->session && is_code(run) &&
-                   !brings_packages(run);
-    run->timeout_ms = have_timeout   ? (int64_t)timeout
-                      : run->session ? run->profile->policy->timeout_ms
-                                     : policy_run_timeout_ms(run->profile->policy);
-    run->output_limit = output == UINT64_MAX ? run->profile->policy->max_output_bytes : output;
-    return buf_failed(&run->request) ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM,
-                                           "arguments", "out of memory")
-                                     : 0;
-}
-
-static int take_descriptors(struct run *run, struct wire_message *message,
-    const struct given *given, struct rollbox_error *error) {
-    size_t next = 0, n = given->stdin_file + (given->stdio ? 3 : 0) + given->input +
-                         (given->streams & 1) + (given->streams >> 1) + given->extra;
-
-    if (message->n_fds != n || given->stdin_file + given->stdio + given->input > 1 ||
-        (given->stdio && message->header.type == PROTOCOL_EXEC) ||
-        (given->stdin_file && run->has_terminal) || given->extra > ARRAY_SIZE(run->extra))
-        return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
-            "the request has not the descriptors that it names");
-    for (size_t i = 0; i < (given->stdio ? 3u : given->stdin_file ? 1u : 0u); i++)
-        run->stdio[i] = wire_take_fd(message, next++);
-    if (given->input)
-        *(run->has_terminal ? &run->input : &run->stdio[0]) = wire_take_fd(message, next++);
-    for (unsigned i = 0; i < 2; i++)
-        if (given->streams & 1u << i)
-            run->streams[i] = wire_take_fd(message, next++);
-    run->stdin_is_data = given->stdin_file;
-    run->stdin_is_piped = given->input;
-    run->n_extra_given = given->extra;
-    while (run->n_extra < given->extra)
-        run->extra[run->n_extra++] = wire_take_fd(message, next++);
-    for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
-        if (run->stdio[i] >= 0 && !given->stdin_file)
-            stream_let_open(run->engine, run->stdio[i]);
-    for (unsigned i = 0; i < run->n_extra; i++)
-        stream_let_open(run->engine, run->extra[i]);
-    return 0;
 }
 
 static bool is_operation(const struct run *run, const unsigned char *operation, size_t length) {
@@ -549,67 +148,6 @@ int run_wait_for(struct client *client, uint64_t serial, struct run *run) {
     return 0;
 }
 
-/* A retry gets the first one's answer: at once if it is there, else when it is. 1, 0 if it is none,
- * or -ENOMEM. */
-static int take_retry(struct client *client, const struct run *run) {
-    if (result_replay(client, run->serial, run->operation, run->operation_length))
-        return 1;
-    struct run *first = run_find(client->engine, run, run->operation, run->operation_length);
-    if (!first)
-        return 0;
-    int r = run_wait_for(client, run->serial, first);
-    return r < 0 ? r : 1;
-}
-
-void run_request(struct client *client, struct wire_message *message) {
-    struct run *run = run_new(client->engine);
-    struct rollbox_error error;
-    struct given given = { 0 };
-
-    if (!run) {
-        error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments",
-            "the engine is out of memory");
-        result_send_error(client, message->header.serial, &error);
-        return;
-    }
-    run->client = client;
-    run->input_client = client;
-    run->serial = message->header.serial;
-    list_add_tail(&client->runs, &run->of_client);
-    if (parse_run(run, message, &given, &error) < 0 ||
-        take_descriptors(run, message, &given, &error) < 0 || take_hold(run, &error) < 0) {
-        run->profile = NULL;
-        run->session = NULL;
-        run_fail(run, error.code, error.error_number, error.stage, error.message);
-        return;
-    }
-    if (run->session)
-        session_name_operation(run->session, run->operation, &run->operation_length);
-    int retry = run->operation_length ? take_retry(client, run) : 0;
-    if (retry < 0) {
-        run->profile = NULL;
-        run->session = NULL;
-        run_fail(run, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments",
-            "the engine is out of memory");
-        return;
-    }
-    if (retry) {
-        run_free(run);
-        return;
-    }
-    if (run->session) {
-        exec_enter(run);
-        return;
-    }
-    run->profile->n_runs++;
-    run->profile->n_running++;
-    run->engine->n_queued++;
-    if (run->is_code && interpreter_queue(run))
-        return;
-    run_enqueue(run);
-    run_schedule(run->engine);
-}
-
 void run_enqueue(struct run *run) {
     struct profile *base = run->profile;
 
@@ -621,7 +159,7 @@ void run_enqueue(struct run *run) {
     }
     run->is_cold = run->is_code && run->profile == base;
     base->n_cold += run->is_cold;
-    join_queue(run);
+    admission_join(run);
 }
 
 /* ---- the course ---- */
@@ -644,7 +182,7 @@ static void finish_exec(struct run *run) {
         session_exec_ended(session, step, has_run);
 }
 
-static void finish_run(struct run *run) {
+void run_finish(struct run *run) {
     struct engine *engine = run->engine;
     struct profile *profile = run->profile;
     struct box *box = run->box;
@@ -671,11 +209,7 @@ static void finish_run(struct run *run) {
         if (box->state != BOX_DYING)
             box_kill(box);
     }
-    if (run->reserved) {
-        uncharge_run(run);
-        engine->memory_reserved -= profile->policy->max_memory_bytes;
-        engine->n_running--;
-    }
+    admission_end(run);
     if (run->is_cold) {
         profile->n_cold--;
         interpreter_release_queue(profile->interpreter);
@@ -693,10 +227,6 @@ static void finish_run(struct run *run) {
     profile_leave(profile);
 }
 
-void run_finish(struct run *run) {
-    finish_run(run);
-}
-
 static bool streams_ended(const struct run *run) {
     return run->outputs[0].fd < 0 && run->outputs[1].fd < 0;
 }
@@ -710,11 +240,11 @@ void run_fail(struct run *run, enum rollbox_error_code code, int error_number, c
     if (run->session) {
         list_remove(&run->in_queue);
         if (run->state == RUN_QUEUED || !exec_kill(run))
-            finish_run(run);
+            run_finish(run);
         return; /* else it ends when init says so */
     }
     if (!list_empty(&run->in_queue)) {
-        leave_queue(run);
+        admission_leave(run);
         run->engine->n_queued--;
     }
     if (run->box && run->box->pidfd >= 0 && run->state == RUN_RUNNING) {
@@ -722,7 +252,7 @@ void run_fail(struct run *run, enum rollbox_error_code code, int error_number, c
         box_kill(run->box); /* the end comes with its death */
         return;
     }
-    finish_run(run);
+    run_finish(run);
 }
 
 /* Past the limit a figure says only that it was passed: shared memory is taken for used as far as
@@ -766,7 +296,7 @@ void run_kill(struct run *run, enum rollbox_outcome outcome) {
     loop_timer_clear(run->engine->loop, &run->watch);
     if (run->session) {
         if (!exec_kill(run))
-            finish_run(run);
+            run_finish(run);
         return;
     }
     if (run->box->pidfd >= 0)
@@ -989,7 +519,7 @@ void run_answer(struct run *run, const struct guest_record *record) {
         handle_exited(run, record);
     }
     if (run->exited && (run->session ? record != NULL : !run->killed && streams_ended(run)))
-        finish_run(run);
+        run_finish(run);
 }
 
 void run_box_dead(struct run *run) {
@@ -1006,7 +536,7 @@ void run_box_dead(struct run *run) {
         if (cause == OOM_LIMIT && run->state == RUN_RUNNING)
             run->outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
     }
-    finish_run(run);
+    run_finish(run);
 }
 
 static void waiter_free(struct waiter *waiter) {
@@ -1030,26 +560,13 @@ void run_abandon(struct run *run) {
         list_empty(&run->waiters) ? NULL : container_of(run->waiters.next, struct waiter, node);
     list_remove(&run->of_client);
     if (heir) { /* somebody else waits for the same operation: it is theirs now */
-        bool was_queued = run->queued_at, was_charged = run->charged_to;
-
-        if (was_queued) /* a run that waits elsewhere, for its sandbox, waits on */
-            leave_queue(run);
-        unhold_run(run);
-        uncharge_run(run);
-        run->client = heir->client;
-        hold_run(run);
-        if (was_charged)
-            charge_run(run);
-        if (was_queued)
-            join_queue(run);
+        admission_move(run, heir->client);
         run->serial = heir->serial;
         list_add_tail(&heir->client->runs, &run->of_client);
         waiter_free(heir);
         return;
     }
-    unhold_run(run);
-    uncharge_run(run);
-    run->client = NULL;
+    admission_move(run, NULL);
     if (!run->session || !run->is_detached)
         run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the client is gone");
 }
@@ -1180,65 +697,8 @@ static int start_run(struct run *run, struct rollbox_error *error) {
     }
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
         close_fd(&run->stdio[i]);
-    run_handed_over(run);
+    admission_handed_over(run);
     return 0;
-}
-
-/*
- * Whose run is next. Each client has a queue of its own, which is in order. Of the clients whose
- * first run has room, it is that with the least memory reserved by what runs for it, and of several
- * such the one that was served longest ago; so a long queue delays nobody else's, and shares are of
- * memory and not of numbers.
- *
- * A large run finds no room as long as small ones of others take what becomes free. Once others
- * have been given as much as the whole budget past it, nothing else is started before it.
- */
-static struct run *first_of(const struct client *client) {
-    return container_of(client->queue.next, struct run, in_queue);
-}
-
-/* Part of a shared engine's budget is for clients for which nothing runs yet: who comes while one
- * client's long runs have all the rest need not wait for the end of one. */
-static bool has_room(const struct client *client) {
-    const struct engine *engine = client->engine;
-    const uint64_t budget = engine->memory_budget,
-                   memory = first_of(client)->profile->policy->max_memory_bytes;
-    const uint64_t kept =
-        engine->is_private || !client->n_running ? 0 : MIN(budget / 8, KEPT_FOR_OTHERS);
-
-    return !engine->n_running || !budget || engine->memory_reserved + memory <= budget - kept;
-}
-
-/* Its results wait: nothing of its is started that would add to them. */
-static bool is_behind(const struct client *client) {
-    return sender_is_paused(&client->sender);
-}
-
-static struct client *next_client(struct engine *engine) {
-    struct client *best = NULL;
-
-    list_for_each(node, &engine->turns) {
-        struct client *client = container_of(node, struct client, in_turns);
-
-        if (is_behind(client))
-            continue;
-        if (engine->memory_budget && client->passed >= engine->memory_budget)
-            return has_room(client) ? client : NULL;
-        if (has_room(client) && (!best || client->memory_reserved < best->memory_reserved))
-            best = client;
-    }
-    return best;
-}
-
-/* It has been given that much: those who had less, and no room, were passed. */
-static void note_passed(struct engine *engine, const struct client *served, uint64_t memory) {
-    list_for_each(node, &engine->turns) {
-        struct client *client = container_of(node, struct client, in_turns);
-
-        if (client != served && client->memory_reserved <= served->memory_reserved &&
-            !is_behind(client) && !has_room(client))
-            client->passed += memory;
-    }
 }
 
 /* Starts queued runs, as far as memory allows: the sum of their limits stays within the budget, or
@@ -1247,9 +707,8 @@ static void note_passed(struct engine *engine, const struct client *served, uint
 static void start_queued(struct engine *engine) {
     struct client *client;
 
-    while (!engine->stopping && (client = next_client(engine))) {
-        struct run *run = first_of(client);
-        uint64_t memory = run->profile->policy->max_memory_bytes;
+    while (!engine->stopping && (client = admission_next(engine))) {
+        struct run *run = admission_first(client);
         struct rollbox_error error;
 
         if (!run->profile->n_spares && !tracking_make_room(engine)) {
@@ -1266,18 +725,7 @@ static void start_queued(struct engine *engine) {
             run_fail(run, error.code, error.error_number, error.stage, error.message);
             continue;
         }
-        note_passed(engine, client, memory);
-        client->passed = 0;
-        leave_queue(run);
-        engine->n_queued--;
-        engine->memory_reserved += memory;
-        engine->n_running++;
-        run->reserved = true;
-        charge_run(run);
-        if (!list_empty(&client->queue)) {
-            list_remove(&client->in_turns);
-            list_add_tail(&engine->turns, &client->in_turns);
-        }
+        admission_start(run);
         (void)profile_keep_spares(run->profile);
     }
 }
