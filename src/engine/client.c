@@ -10,11 +10,12 @@
 
 #include "base/cleanup.h"
 #include "engine/engine.h"
-#include "engine/log.h"
 #include "engine/protocol.h"
 
-#define UNREAD_SHARE 4u                /* that part of the memory budget, if that is more */
-#define MAX_UNREAD (UINT64_C(1) << 30) /* with which it is ended, or */
+/* A connection with more bytes of unread replies than both of these is ended. */
+#define MAX_UNREAD (UINT64_C(1) << 30)
+#define UNREAD_SHARE 4u /* of the memory budget, the part */
+
 /* One answer to each request. What a client leaves unread is bounded by what ran for it when it
  * stopped reading: it is not read from and nothing of it is started then. Should it be this much
  * all the same, it is not to cost others their memory. */

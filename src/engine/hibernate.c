@@ -131,7 +131,7 @@ void hibernate_enter_profile(struct session *session) {
 
 /* A descriptor of rollbox-store's, and what is known of what it leads to. */
 json_t *hibernate_describe_part(size_t number, const struct backing_ref *backing_ref, bool same) {
-    int fd = (int)(ERRAND_FIRST_FD + number);
+    int fd = (int)(STORE_JOB_FIRST_FD + number);
 
     return backing_ref && backing_ref->backing
                ? json_pack("{s:i, s:s, s:I, s:b}", "fd", fd, "kept", backing_ref->backing->id,

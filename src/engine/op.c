@@ -106,7 +106,7 @@ void op_fail(struct op *op, const struct rollbox_error *error) {
     bool is_create = op->verb == VERB_CREATE;
     struct session *session = op->session;
 
-    verbs_count_failure(op->verb);
+    verb_count_failure(op->verb);
     log_at(LOG_WARN, "operation", ABOUT(.sandbox = session->name, .op = verb_name(op->verb)),
         "failed: %s", error->message);
     op_wait(op, OP_WAIT_DONE);

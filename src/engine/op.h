@@ -253,8 +253,8 @@ int dump_job_start(struct op *op,
 
 /* store_job.c */
 int store_job_start(struct op *op, struct rollbox_error *error); /* STORE_JOB_DONE follows */
-#define ERRAND_FIRST_FD 3
-/* The descriptors are ERRAND_FIRST_FD and up there. */
+#define STORE_JOB_FIRST_FD 3
+/* The descriptors are STORE_JOB_FIRST_FD and up there. */
 int store_job_hibernate(struct op *op, const char *command, const json_t *job, const int *fds,
     size_t n_fds, struct rollbox_error *error);
 void store_job_give_up(struct op *op); /* the store removes what was written of it */

@@ -90,7 +90,7 @@ static int start_writing(struct op *op, const char *command, const char *id, jso
         json_t *job = json_pack("{s:s, s:o, s:o, s:O}", "id", id, "layers", layers_of(parts),
             "images", images_of(parts, session), "record", record);
         if (to >= 0)
-            json_object_set_new(job, "to", json_integer((json_int_t)(ERRAND_FIRST_FD + n)));
+            json_object_set_new(job, "to", json_integer((json_int_t)(STORE_JOB_FIRST_FD + n)));
         fds[n] = to;
         r = store_job_hibernate(op, command, job, fds, n + (to >= 0), error);
         json_decref(job);
@@ -158,7 +158,7 @@ static void write_state(struct op *op) {
 
 static int export_hibernated(struct op *op, struct rollbox_error *error) {
     json_t *job = json_pack("{s:s, s:[], s:[], s:b, s:i}", "id", op->session->sleep->id, "layers",
-        "images", "asleep", true, "to", ERRAND_FIRST_FD);
+        "images", "asleep", true, "to", STORE_JOB_FIRST_FD);
     int r = store_job_hibernate(op, "export-live", job, &op->export.fd, 1, error);
 
     json_decref(job);

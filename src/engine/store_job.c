@@ -36,7 +36,7 @@
 #define MAX_ANSWER (512u << 20)
 #define RECORDED_CHANGES 10000     /* of one command, as a record has them */
 #define RECORDED_BYTES (256 << 20) /* of files read for their digests */
-#define HIGH_FD ERRAND_FIRST_FD    /* the first after the standard streams */
+#define HIGH_FD STORE_JOB_FIRST_FD /* the first after the standard streams */
 
 struct store_job {
     struct op *op; /* NULL: it is let finish alone */

@@ -20,7 +20,7 @@ void verb_count_request(enum protocol_verb verb) {
     counts[verb].requests++;
 }
 
-void verbs_count_failure(enum protocol_verb verb) {
+void verb_count_failure(enum protocol_verb verb) {
     counts[verb].errors++;
 }
 

@@ -12,7 +12,7 @@ const char *verb_name(enum protocol_verb verb);
 
 void verb_count_request(enum protocol_verb verb);
 /* A request that was refused, or an operation that failed after it had been accepted. */
-void verbs_count_failure(enum protocol_verb verb);
+void verb_count_failure(enum protocol_verb verb);
 
 /* Requests and errors of each verb since the engine's start, as a member of a JSON object. */
 void verbs_status(struct buf *to);

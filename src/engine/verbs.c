@@ -649,7 +649,7 @@ void verbs_request(struct client *client, struct wire_message *message) {
         const enum protocol_verb verb =
             request.verb < VERB_END ? (enum protocol_verb)request.verb : VERB_NONE;
 
-        verbs_count_failure(verb);
+        verb_count_failure(verb);
         log_at(LOG_WARN, "verbs", ABOUT(.sandbox = request.sandbox, .op = verb_name(verb)),
             "refused: %s", error.message);
         client_fail(client, message->header.serial, &error);
