@@ -6,7 +6,7 @@ import os
 import subprocess
 
 import pytest
-from harness import binaries
+from harness import binaries, until
 from rollbox import Engine, NotFound, Policy, Sandbox
 
 
@@ -86,8 +86,13 @@ def test_debug_dump_says_who_waits_for_what(tmp_path):
     try:
         with Engine(str(socket)) as engine, Sandbox(engine=engine, name="waiting") as box:
             box.spawn(["sleep", "1000"])
-            done = subprocess.run([rollbox, "debug", "dump"], env=environment, check=True, capture_output=True, timeout=60)
-            row = [row for row in json.loads(done.stdout)["sandboxes"] if row["sandbox"] == "waiting"][0]
+
+            def dumped():
+                done = subprocess.run([rollbox, "debug", "dump"], env=environment, check=True, capture_output=True, timeout=60)
+                return [row for row in json.loads(done.stdout)["sandboxes"] if row["sandbox"] == "waiting"][0]
+
+            until(lambda: dumped()["commands"][0]["state"] not in ("queued", "starting"))      # init says so, in its own time
+            row = dumped()
             assert row["state"] == "live" and row["box"] == "ready" and row["ops"] == []
             assert [command["state"] for command in row["commands"]] == ["running"] and row["commands"][0]["since_ms"] >= 0
             box.snapshot()
