@@ -455,7 +455,8 @@ def test_sandbox_ended_by_oom_during_a_dump():
                 try:
                     state = box.snapshot()
                     taken = state.processes
-                    box.drop(state)
+                    if taken:               # the last one may be the beginning, which nobody can drop
+                        box.drop(state)
                 except RollboxError as problem:     # nobody has looked yet
                     assert "more than 67108864 bytes of memory" in str(problem), problem
             assert process.wait().outcome == "out_of_memory"
