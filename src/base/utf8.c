@@ -235,3 +235,10 @@ bool utf8_json(struct buf *to, const void *data, size_t length) {
         json_quote(to, (const unsigned char *)replaced.data, replaced.length);
     return false;
 }
+
+void json_add_string(struct buf *to, const void *data, size_t length) {
+    if (data)
+        (void)utf8_json(to, data, length);
+    else
+        buf_add_text(to, "null");
+}

@@ -21,6 +21,9 @@ void utf8_replace(struct buf *to, const void *data, size_t length);
  * Characters that a terminal acts on (utf8_shown) are written as \uNNNN. */
 bool utf8_json(struct buf *to, const void *data, size_t length);
 
+/* The same, or null without data. */
+void json_add_string(struct buf *to, const void *data, size_t length);
+
 /* Appends untrusted text in a form that is safe on a terminal. Control characters (C0, DEL, C1) and
  * bytes that are not UTF-8 become \xNN. Characters that change the order or the lines of the text
  * around them become \uNNNN. Characters in `allowed` ("\n", "\t") stay. */

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "engine/op.h"
 
 /* Commands that end with these have not ended by themselves, and what they left goes, or is kept

@@ -15,6 +15,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/utf8.h"
 #include "engine/hibernate.h"
 #include "engine/op.h"
 #include "store/fingerprint.h"

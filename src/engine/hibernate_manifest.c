@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/utf8.h"
 #include "engine/dump_worker.h"
 #include "engine/hibernate.h"
 #include "engine/op.h"

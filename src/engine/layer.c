@@ -18,6 +18,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/utf8.h"
 #include "engine/op.h"
 #include "engine/disk_upper.h"
 

@@ -35,6 +35,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/utf8.h"
 #include "engine/session.h"
 #include "dump/dump.h"
 #include "sys/proc.h"

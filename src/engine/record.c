@@ -20,6 +20,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/utf8.h"
 #include "engine/op.h"
 #include "engine/recorder.h"
 #include "record/record.h"

@@ -576,8 +576,6 @@ void session_text_stats(struct session *session, struct buf *to);
 void session_text_all(struct engine *engine, bool has_stats, struct buf *to);
 void session_text_execs(const struct session *session, struct buf *to);
 void session_text_processes(struct session *session, struct buf *to);
-void json_add_string(struct buf *to, const void *data,
-    size_t length); /* a JSON string; what is not UTF-8 is replaced */
 
 /* debug.c: what is under way, as a JSON object. */
 void debug_dump(struct engine *engine, struct buf *to);

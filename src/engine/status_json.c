@@ -21,13 +21,6 @@
 #define MAX_LISTED 4096
 #define MAX_LINE 4096 /* bytes of a command line */
 
-void json_add_string(struct buf *to, const void *data, size_t length) {
-    if (!data)
-        buf_add_text(to, "null");
-    else
-        (void)utf8_json(to, data, length);
-}
-
 static const char *state_name(const struct session *session) {
     if (session->sleep && session->state != SESSION_CLOSING)
         return "asleep";
