@@ -60,15 +60,31 @@ static uint64_t parts_of(int layer) {
     return parts;
 }
 
+static void layer_free(struct layer *layer) {
+    if (layer->upper) {
+        close(layer->fd); /* it frees nothing: that is the janitor's work */
+        layer->upper->layer = NULL;
+        disk_upper_put(layer->upper);
+    } else if (layer->in_use_by_box) {
+        close(layer->fd); /* nor does this */
+    } else {
+        deferred_close(layer->fd);
+    }
+    backing_ref_put(&layer->backing_ref);
+    free(layer);
+}
+
 struct layer *layer_new(int take_fd, uint64_t bytes, uint64_t entries) {
     auto_close int fd = take_fd;
     struct layer *layer = calloc(1, sizeof *layer);
 
     if (!layer)
         return NULL;
-    *layer = (struct layer){
-        .references = 1, .bytes = bytes, .entries = entries, .parts = parts_of(fd)
-    };
+    *layer = (struct layer){ .references = 1,
+        .free = layer_free,
+        .bytes = bytes,
+        .entries = entries,
+        .parts = parts_of(fd) };
     layer->fd = TAKE_FD(fd);
     return layer;
 }
@@ -90,59 +106,6 @@ void layer_take_upper(struct layer *layer, struct disk_upper *take_upper) {
 
 bool layer_is_measured(const struct layer *layer) {
     return !layer->upper || layer->upper->is_measured;
-}
-
-int layer_hold(struct layer_hold *hold, struct layer *const *layers, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        if (!layers[i] || !layers[i]->upper)
-            continue;
-        struct layer **more = realloc(hold->layers, (hold->n + 1) * sizeof(struct layer *));
-        if (!more)
-            return -ENOMEM;
-        hold->layers = more;
-        hold->layers[hold->n++] = layer_get(layers[i]);
-    }
-    return 0;
-}
-
-int layer_hold_tree(struct layer_hold *hold, const struct snapshot_tree *tree) {
-    int r = 0;
-
-    /* What was dropped is there below others. */
-    list_for_each(at, &tree->snapshots)
-        for (const struct snapshot *i = container_of(at, struct snapshot, in_tree); r == 0 && i;
-             i = i->lower && !i->lower->tree ? i->lower : NULL)
-            r = layer_hold(hold, (struct layer *const[]){ i->layer, i->compacted }, 2);
-    return r;
-}
-
-void layer_hold_done(struct layer_hold *hold) {
-    for (size_t i = 0; i < hold->n; i++)
-        layer_put(hold->layers[i]);
-    free(hold->layers);
-    *hold = (struct layer_hold){ 0 };
-}
-
-struct layer *layer_get(struct layer *layer) {
-    layer->references++;
-    return layer;
-}
-
-struct layer *layer_put(struct layer *layer) {
-    if (layer && !--layer->references) {
-        if (layer->upper) {
-            close(layer->fd); /* it frees nothing: that is the janitor's work */
-            layer->upper->layer = NULL;
-            disk_upper_put(layer->upper);
-        } else if (layer->in_use_by_box) {
-            close(layer->fd); /* nor does this */
-        } else {
-            deferred_close(layer->fd);
-        }
-        backing_ref_put(&layer->backing_ref);
-        free(layer);
-    }
-    return NULL;
 }
 
 /* ---- nodes ---- */
@@ -245,22 +208,6 @@ struct snapshot *snapshot_new(struct engine *engine, struct snapshot_tree *tree,
     return snapshot;
 }
 
-static struct snapshot *beginning_of(const struct snapshot *snapshot) {
-    while (snapshot->parent)
-        snapshot = snapshot->parent;
-    return (struct snapshot *)(uintptr_t)snapshot;
-}
-
-int64_t snapshot_since_ns(const struct snapshot *snapshot) {
-    return beginning_of(snapshot)->made_ns;
-}
-
-void snapshot_has_since(struct snapshot *snapshot, int64_t since_ns) {
-    struct snapshot *beginning = beginning_of(snapshot);
-
-    beginning->made_ns = MIN(beginning->made_ns, since_ns);
-}
-
 struct snapshot *snapshot_get(struct snapshot *snapshot) {
     snapshot->references++;
     return snapshot;
@@ -308,30 +255,6 @@ int snapshot_drop(struct snapshot *snapshot) {
     list_for_each(at, &tree->snapshots)
         settle_snapshot(container_of(at, struct snapshot, in_tree));
     return 0;
-}
-
-size_t snapshot_chain(struct snapshot *snapshot, struct layer **layers, size_t most) {
-    size_t n = 0, at = 0;
-
-    for (struct snapshot *i = snapshot; i; i = i->compacted ? NULL : i->lower)
-        n += i->compacted || i->layer;
-    for (struct snapshot *i = snapshot; i; i = i->compacted ? NULL : i->lower)
-        if (i->compacted || i->layer) {
-            if (n - 1 - at < most)
-                layers[n - 1 - at] = i->compacted ? i->compacted : i->layer;
-            at++;
-        }
-    return n;
-}
-
-void snapshot_usage(struct snapshot *snapshot, uint64_t *ret_bytes, uint64_t *ret_entries) {
-    *ret_bytes = *ret_entries = 0;
-    for (struct snapshot *i = snapshot; i; i = i->compacted ? NULL : i->lower) {
-        const struct layer *layer = i->compacted ? i->compacted : i->layer;
-
-        *ret_bytes += layer ? layer->bytes : 0;
-        *ret_entries += layer ? layer->entries : 0;
-    }
 }
 
 /* Somebody may want to compare with it. */

@@ -42,6 +42,7 @@ struct backing_ref {
 /* Immutable files: see GUEST_MAX_LAYERS. */
 struct layer {
     unsigned references;
+    void (*free)(struct layer *layer); /* called with the last reference */
     struct backing_ref backing_ref;
     struct disk_upper *upper; /* on disk: where; a reference. NULL: it is a tmpfs, or a box's yet */
     int fd;
@@ -344,23 +345,29 @@ struct terminal_input *terminal_input_new(
     struct engine *engine, const struct client *client, int take_input, int terminal);
 struct terminal_input *terminal_input_free(struct terminal_input *terminal_input);
 
-/* layer.c */
-struct layer *layer_new(int take_fd, uint64_t bytes, uint64_t entries);
-void layer_take_upper(struct layer *layer,
-    struct disk_upper *take_upper);                /* it is on disk, and immutable from now on */
-bool layer_is_measured(const struct layer *layer); /* else it will be: op_measured */
+/* layer_chain.c */
 int layer_hold(struct layer_hold *hold, struct layer *const *layers,
     size_t n); /* those of them that are on disk, besides what it holds. 0 or -ENOMEM */
 int layer_hold_tree(struct layer_hold *hold, const struct snapshot_tree *tree);
 void layer_hold_done(struct layer_hold *hold);
 struct layer *layer_put(struct layer *layer);
 struct layer *layer_get(struct layer *layer);
-struct snapshot_tree *snapshot_tree_new(struct engine *engine, struct snapshot **ret_beginning);
-struct snapshot_tree *snapshot_tree_put(struct snapshot_tree *tree);
 /* No file of its family's sandboxes is older: CLOCK_REALTIME. */
 int64_t snapshot_since_ns(const struct snapshot *snapshot);
 void snapshot_has_since(
     struct snapshot *snapshot, int64_t since_ns); /* a sandbox that was made ahead, say */
+size_t snapshot_chain(struct snapshot *snapshot, struct layer **layers,
+    size_t most); /* bottom first; how many there are, perhaps more than most */
+void snapshot_usage(
+    struct snapshot *snapshot, uint64_t *ret_bytes, uint64_t *ret_entries); /* of its chain */
+
+/* layer.c */
+struct layer *layer_new(int take_fd, uint64_t bytes, uint64_t entries);
+void layer_take_upper(struct layer *layer,
+    struct disk_upper *take_upper);                /* it is on disk, and immutable from now on */
+bool layer_is_measured(const struct layer *layer); /* else it will be: op_measured */
+struct snapshot_tree *snapshot_tree_new(struct engine *engine, struct snapshot **ret_beginning);
+struct snapshot_tree *snapshot_tree_put(struct snapshot_tree *tree);
 struct snapshot *snapshot_new(struct engine *engine, struct snapshot_tree *tree,
     struct snapshot *parent, struct snapshot *lower, struct layer *take_layer);
 struct snapshot *snapshot_get(struct snapshot *snapshot);
@@ -373,10 +380,6 @@ struct snapshot *snapshot_unpin(struct snapshot *snapshot); /* NULL */
 struct snapshot *snapshot_nearest_owned(struct snapshot *
         snapshot); /* that one, or what it lies on if it is nobody's any more and has nothing of its
                       own: one more of those with each round of states would be kept for nothing */
-size_t snapshot_chain(struct snapshot *snapshot, struct layer **layers,
-    size_t most); /* bottom first; how many there are, perhaps more than most */
-void snapshot_usage(
-    struct snapshot *snapshot, uint64_t *ret_bytes, uint64_t *ret_entries); /* of its chain */
 void snapshot_compact_later(struct snapshot *snapshot, struct profile *profile);
 /* What users are told of a state. */
 struct snapshot_facts {
