@@ -25,6 +25,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/utf8.h"
 #include "engine/session.h"
 
 #define MAX_HOLDERS 32     /* each has a copy of its image */
@@ -152,6 +153,23 @@ int checkpoint_seal_image(int *fd) {
     close(*fd);
     *fd = again;
     return 0;
+}
+
+/* ---- in words ---- */
+
+void checkpoint_command_text(
+    const struct checkpoint_command *command, const char **between, struct buf *to) {
+    buf_printf(to, "%s{\"id\": ", *between);
+    json_add_string(to, command->operation, command->operation_length);
+    buf_add_text(to, ", \"command\": ");
+    json_add_string(
+        to, command->description, command->description ? strlen(command->description) : 0);
+    buf_printf(to, ", \"pid\": %d, \"timeout_ms\": ", (int)command->pid);
+    if (command->timeout_ms)
+        buf_printf(to, "%lld}", (long long)command->timeout_ms);
+    else
+        buf_add_text(to, "null}");
+    *between = ", ";
 }
 
 /* ---- holders ---- */

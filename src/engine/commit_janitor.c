@@ -19,6 +19,7 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "engine/engine.h"
+#include "engine/store_job.h"
 #include "sys/syscalls.h"
 
 struct watch {

@@ -15,7 +15,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "base/utf8.h"
+#include "engine/files_job.h"
 #include "engine/hibernate.h"
 #include "engine/op.h"
 #include "store/fingerprint.h"
@@ -32,22 +32,8 @@ static void fail_memory(struct op *op) {
     op_fail(op, &error);
 }
 
-void describe_command_text(
-    const struct checkpoint_command *command, const char **between, struct buf *to) {
-    buf_printf(to, "%s{\"id\": ", *between);
-    json_add_string(to, command->operation, command->operation_length);
-    buf_add_text(to, ", \"command\": ");
-    json_add_string(
-        to, command->description, command->description ? strlen(command->description) : 0);
-    buf_printf(to, ", \"pid\": %d, \"timeout_ms\": ", (int)command->pid);
-    if (command->timeout_ms)
-        buf_printf(to, "%lld}", (long long)command->timeout_ms);
-    else
-        buf_add_text(to, "null}");
-    *between = ", ";
-}
-
-json_t *describe_snapshot(const struct op *op) {
+/* What the engine knows of op->to; NULL: out of memory. */
+static json_t *describe_snapshot(const struct op *op) {
     const struct checkpoint *checkpoint = op->to->checkpoint;
     auto_buf struct buf text = BUF_INIT;
     const char *between = "";
@@ -58,7 +44,7 @@ json_t *describe_snapshot(const struct op *op) {
     snapshot_facts_text(&facts, &text);
     buf_add_text(&text, ", \"asleep\": false, \"commands\": [");
     for (size_t i = 0; checkpoint && i < checkpoint->n_commands; i++)
-        describe_command_text(&checkpoint->commands[i], &between, &text);
+        checkpoint_command_text(&checkpoint->commands[i], &between, &text);
     buf_add_text(&text, "]}");
     json_t *state = buf_failed(&text) ? NULL : json_loadb(text.data, text.length, 0, NULL);
     /* The image says which there are. */
@@ -74,7 +60,7 @@ json_t *describe_snapshot(const struct op *op) {
 static void scan_snapshot(struct op *op) {
     struct rollbox_error error;
 
-    if (store_job_start(op, &error) < 0)
+    if (files_job_start(op, describe_snapshot(op), &error) < 0)
         op_fail(op, &error);
 }
 
@@ -177,7 +163,7 @@ static void look_up_hibernated(struct op *op) {
                 json_pack("{s:O, s:o}", "own", own, "granted",
                     paths_of(&session->profile->policy->fs_readable,
                         &session->profile->policy->fs_shared)));
-        r = store_job_hibernate(op, "describe-asleep", job, NULL, 0, &error);
+        r = hibernate_job_start(op, "describe-asleep", job, NULL, 0, &error);
         json_decref(job);
     }
     json_decref(state);

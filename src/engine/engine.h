@@ -673,11 +673,6 @@ int janitor_fork(int (*body)(void *), void *argument, int *ret_held);
 void janitor_wait(
     void); /* in a janitor: until *ret_held, the engine's, is closed, or the engine dead */
 
-/* store_job.c */
-/* Starts the removal of what commits have left beside it and nobody has locked. Its process, which
- * nobody needs to wait for, or -errno. */
-pid_t store_job_sweep(const struct engine *engine, const char *path);
-
 /* commit_janitor.c: a janitor that sweeps where commits were made when the engine, and whoever was
  * lent its descriptor, are gone. */
 void commit_janitor_begin(struct engine *engine,

@@ -36,20 +36,10 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/op.h"
+#include "engine/store_job.h"
 #include "store/hibernated_check.h"
 
 #define LOCK_WAIT_MS 200
-
-int hibernate_open_store(struct engine *engine, int *ret_store, struct rollbox_error *error) {
-    auto_free char *path = NULL;
-    int r =
-        engine->store_path
-            ? store_default_path(&path, error)
-            : error_set(error, ROLLBOX_ERR_ENGINE_START, ENOENT, "run",
-                  "rollbox-store cannot be found beside the engine; is the installation complete?");
-
-    return r < 0 ? r : store_open(path, ret_store, error);
-}
 
 int hibernate_no_memory(struct rollbox_error *error, const char *stage) {
     return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, stage, "out of memory");
@@ -60,39 +50,6 @@ struct hibernated *hibernate_put(struct hibernated *sleep) {
         close_fd(&sleep->lock);
     free(sleep);
     return NULL;
-}
-
-/* ---- what it was woken from ---- */
-
-struct backing *backing_put(struct backing *backing) {
-    auto_close int store = -EBADF;
-
-    if (!backing || --backing->references)
-        return NULL;
-    if (backing->lock >= 0) {
-        if (hibernate_open_store(backing->engine, &store, NULL) == 0 &&
-            hibernated_remove(store, WOKEN_DIRECTORY, backing->id) == 0)
-            store_job_forget(backing->engine);
-        close_fd(&backing->lock);
-        backing->engine->files--;
-    }
-    free(backing);
-    return NULL;
-}
-
-void backing_ref_set(struct backing_ref *backing_ref, struct backing *backing, size_t index) {
-    backing->references++;
-    *backing_ref = (struct backing_ref){ backing, index };
-}
-
-struct backing_ref backing_ref_of(const struct backing_ref *backing_ref) {
-    if (backing_ref->backing)
-        backing_ref->backing->references++;
-    return *backing_ref;
-}
-
-void backing_ref_put(struct backing_ref *backing_ref) {
-    backing_ref->backing = backing_put(backing_ref->backing);
 }
 
 /* ---- between the states ---- */
@@ -169,7 +126,7 @@ int sleep_consume(struct session *session, struct rollbox_error *error) {
 
     if (!wake_op || !wake_op->sleep || wake_op->is_kept)
         return 0;
-    int r = hibernate_open_store(session->engine, &store, error);
+    int r = store_job_open_store(session->engine, &store, error);
     if (r < 0)
         return r;
     r = hibernated_keep(store, wake_op->sleep->id);
@@ -184,7 +141,7 @@ int sleep_consume(struct session *session, struct rollbox_error *error) {
 void hibernate_abandoned(struct engine *engine, const char *id) {
     auto_close int store = -EBADF;
 
-    if (hibernate_open_store(engine, &store, NULL) < 0)
+    if (store_job_open_store(engine, &store, NULL) < 0)
         return;
     if (hibernated_remove(store, HIBERNATED_DIRECTORY, id) == -ENOENT)
         (void)hibernated_remove(store, WOKEN_DIRECTORY, id); /* closed while it woke */

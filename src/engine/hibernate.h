@@ -8,6 +8,7 @@
 
 #include <jansson.h>
 
+#include "engine/backing.h"
 #include "engine/session.h"
 #include "store/hibernated_read.h"
 
@@ -78,14 +79,6 @@ void hibernate_execs_text(const json_t *record, struct buf *to, const char **bet
 
 /* ---- hibernate.c, for op_hibernate.c and op_wake.c ---- */
 
-/* What the store has of one that was woken. */
-struct backing {
-    struct engine *engine;
-    unsigned references;
-    char id[HIBERNATED_ID_LENGTH + 1];
-    int lock; /* of its record.json; -EBADF: it is not in woken/ (yet) */
-};
-
 struct wake_op {
     json_t *whole;          /* as the store has it */
     json_t *record;         /* what is ours of that; borrowed */
@@ -98,10 +91,8 @@ struct wake_op {
     bool is_kept;    /* in woken/: its processes may run */
 };
 
-int hibernate_open_store(struct engine *engine, int *ret_store, struct rollbox_error *error);
 int hibernate_no_memory(struct rollbox_error *error, const char *stage); /* -ENOMEM */
 struct hibernated *hibernate_put(struct hibernated *sleep); /* takes and returns NULL */
-struct backing *backing_put(struct backing *backing);       /* likewise */
 /* A session without a box that stands on `beginning`, and on nothing of before. Takes both. */
 void hibernate_drop_states(
     struct session *session, struct snapshot_tree *tree, struct snapshot *beginning);
@@ -111,5 +102,11 @@ void hibernate_enter_profile(struct session *session);
 /* A descriptor of rollbox-store's, and the origin of the file that it is for. */
 json_t *hibernate_describe_part(size_t number, const struct backing_ref *backing_ref, bool same);
 bool hibernate_allows(const struct op *op); /* it needs no sandbox that is awake */
+
+/* hibernate_job.c. The descriptors, which stay the caller's, are STORE_JOB_FIRST_FD and up there.
+ * The event STORE_JOB_DONE follows. 0, or the error. */
+int hibernate_job_start(struct op *op, const char *command, json_t *description, const int *fds,
+    size_t n_fds, struct rollbox_error *error);
+void hibernate_job_give_up(struct op *op); /* the store removes what was written of it */
 
 #endif

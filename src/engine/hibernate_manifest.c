@@ -851,7 +851,7 @@ json_t *hibernate_state(struct engine *engine, const json_t *whole, const char *
     (void)read_commands(
         json_object_get(find_named(record, "lives", node, "live"), "commands"), checkpoint);
     for (size_t c = 0; c < checkpoint->n_commands; c++)
-        describe_command_text(&checkpoint->commands[c], &between, &text);
+        checkpoint_command_text(&checkpoint->commands[c], &between, &text);
     checkpoint_put(checkpoint);
     buf_add_text(&text, "], \"processes\": [], \"changes\": null}");
     json_t *own = json_array();

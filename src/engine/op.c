@@ -18,6 +18,7 @@
 #include "base/fd.h"
 #include "engine/disk_upper.h"
 #include "engine/log.h"
+#include "engine/store_job.h"
 #include "engine/verb_names.h"
 
 /* Set once, at the start. */

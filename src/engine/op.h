@@ -236,10 +236,6 @@ extern const struct op_class op_create_class, op_close_class, op_snapshot_class,
 /* op_hibernate.c */
 void hibernate_export(struct op *op); /* op->to, or what sleeps, with its processes */
 
-/* describe.c */
-json_t *describe_snapshot(
-    const struct op *op); /* what the engine knows of op->to; NULL: out of memory */
-
 /* auto_snapshot.c */
 void auto_snapshot_taken(struct op *op);
 
@@ -250,13 +246,5 @@ bool flatten_begin(struct op *op);
 /* dump_job.c */
 int dump_job_start(struct op *op,
     struct rollbox_error *error); /* DUMPED follows; the processes are paused from then on */
-
-/* store_job.c */
-int store_job_start(struct op *op, struct rollbox_error *error); /* STORE_JOB_DONE follows */
-#define STORE_JOB_FIRST_FD 3
-/* The descriptors are STORE_JOB_FIRST_FD and up there. */
-int store_job_hibernate(struct op *op, const char *command, const json_t *job, const int *fds,
-    size_t n_fds, struct rollbox_error *error);
-void store_job_give_up(struct op *op); /* the store removes what was written of it */
 
 #endif

@@ -17,6 +17,7 @@
 #include "base/fd.h"
 #include "engine/hibernate.h"
 #include "engine/op.h"
+#include "engine/store_job.h"
 #include "store/fingerprint.h"
 #include "store/hibernated_check.h"
 
@@ -92,7 +93,7 @@ static int start_writing(struct op *op, const char *command, const char *id, jso
         if (to >= 0)
             json_object_set_new(job, "to", json_integer((json_int_t)(STORE_JOB_FIRST_FD + n)));
         fds[n] = to;
-        r = store_job_hibernate(op, command, job, fds, n + (to >= 0), error);
+        r = hibernate_job_start(op, command, job, fds, n + (to >= 0), error);
         json_decref(job);
     } else {
         error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "hibernate",
@@ -159,7 +160,7 @@ static void write_state(struct op *op) {
 static int export_hibernated(struct op *op, struct rollbox_error *error) {
     json_t *job = json_pack("{s:s, s:[], s:[], s:b, s:i}", "id", op->session->sleep->id, "layers",
         "images", "asleep", true, "to", STORE_JOB_FIRST_FD);
-    int r = store_job_hibernate(op, "export-live", job, &op->export.fd, 1, error);
+    int r = hibernate_job_start(op, "export-live", job, &op->export.fd, 1, error);
 
     json_decref(job);
     return r;
@@ -287,7 +288,7 @@ static void hibernate_event(struct op *op, enum op_event event, const struct op_
         fall_asleep(op);
         break;
     case OP_EVENT_CANCEL:
-        store_job_give_up(op);
+        hibernate_job_give_up(op);
         stay_awake(op);
         break;
     default:

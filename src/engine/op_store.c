@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * DIFF, COMMIT, EXPORT: jobs of rollbox-store on the layers of a state (store_job.c).
+ * DIFF, COMMIT, EXPORT: jobs of rollbox-store on the layers of a state (files_job.c).
  *
  * They concern files; only an export with processes (op_hibernate.c) takes these, too.
  */
@@ -8,12 +8,13 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "engine/files_job.h"
 #include "engine/op.h"
 
 static void run_job(struct op *op) {
     struct rollbox_error error;
 
-    if (store_job_start(op, &error) < 0)
+    if (files_job_start(op, NULL, &error) < 0)
         op_fail(op, &error);
 }
 

@@ -15,6 +15,7 @@
 #include "base/fd.h"
 #include "engine/hibernate.h"
 #include "engine/op.h"
+#include "engine/store_job.h"
 #include "store/fingerprint.h"
 #include "store/hibernated_check.h"
 
@@ -69,7 +70,7 @@ static void consume_not(struct engine *engine, struct wake_op *wake_op) {
     auto_close int store = -EBADF;
 
     if (wake_op && wake_op->is_kept && wake_op->sleep &&
-        hibernate_open_store(engine, &store, NULL) == 0 &&
+        store_job_open_store(engine, &store, NULL) == 0 &&
         hibernated_forget_kept(store, wake_op->sleep->id) == 0)
         wake_op->is_kept = false;
 }
@@ -136,7 +137,7 @@ static void handle_woken(struct op *op) {
     auto_close int store = -EBADF;
 
     /* Before anything is done in it that is not in the store. */
-    if (op->wake.progress->is_kept || (hibernate_open_store(session->engine, &store, NULL) == 0 &&
+    if (op->wake.progress->is_kept || (store_job_open_store(session->engine, &store, NULL) == 0 &&
                                           hibernated_keep(store, sleep->id) == 0)) {
         op->wake.progress->backing->lock = TAKE_FD(sleep->lock);
         session->engine->files++;
@@ -175,7 +176,7 @@ static int make_images(struct op *op, struct rollbox_error *error) {
 static int open_images(struct op *op, struct rollbox_error *error) {
     struct wake_op *wake_op = op->wake.progress;
     auto_close int store = -EBADF;
-    int r = hibernate_open_store(op->session->engine, &store, error);
+    int r = store_job_open_store(op->session->engine, &store, error);
 
     for (size_t i = 0; r == 0 && i < wake_op->n_images; i++) {
         char path[sizeof HIBERNATED_DIRECTORY + HIBERNATED_ID_LENGTH + 32];
@@ -325,7 +326,7 @@ static void start_reading(struct op *op) {
     json_t *job = json_pack("{s:s, s:o, s:o, s:b}", "id", op->session->sleep->id, "layers", layers,
         "images", images, "drops", op->drops);
     if (r == 0)
-        r = store_job_hibernate(op, "wake", job, fds, n, &error);
+        r = hibernate_job_start(op, "wake", job, fds, n, &error);
     json_decref(job);
     for (size_t i = 0; fds && i < n_opened; i++)
         close_fd(&fds[i]);

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/session.h"
+#include "engine/store_job.h"
 #include "engine/disk_upper.h"
 #include "store/store.h"
 

@@ -27,17 +27,12 @@
 #include <jansson.h>
 
 #include "base/inode_numbers.h"
+#include "engine/backing.h"
 #include "engine/engine.h"
 #include "engine/dirty_tracking.h"
 #include "engine/protocol.h"
 
 #define SESSION_NAME_MAX 64
-
-/* Layer or image `index` of what a session was woken from: the store has it still (hibernate.c). */
-struct backing_ref {
-    struct backing *backing; /* a reference; NULL: it comes from nowhere */
-    size_t index;
-};
 
 /* Immutable files: see GUEST_MAX_LAYERS. */
 struct layer {
@@ -475,6 +470,9 @@ struct checkpoint *checkpoint_backing_ref(
 /* flatten.c. Nobody waits for it. */
 void flatten_later(struct checkpoint *checkpoint, struct profile *profile);
 struct flatten_job *flatten_free(struct flatten_job *flatten_job);
+/* In a list of JSON objects. */
+void checkpoint_command_text(
+    const struct checkpoint_command *command, const char **between, struct buf *to);
 int checkpoint_restore(struct session *session,
     struct rollbox_error *error); /* in its box, which is ready; init answers RESTORED */
 int checkpoint_take_terminals(struct session *session, int *fds,
@@ -482,14 +480,9 @@ int checkpoint_take_terminals(struct session *session, int *fds,
 void checkpoint_restored(struct session *session); /* they go on */
 
 /* hibernate.c: hibernating and waking. */
-void backing_ref_set(struct backing_ref *backing_ref, struct backing *backing, size_t index);
-struct backing_ref backing_ref_of(const struct backing_ref *backing_ref); /* another reference */
-void backing_ref_put(struct backing_ref *backing_ref);                    /* which is none then */
-void hibernate_start(struct op *op);
 void hibernate_cancel(
     struct session *session); /* it is called: if it goes to sleep by itself and is written right
                                  now, it goes on at once instead */
-void wake_start(struct op *op);
 void hibernate_abandoned(struct engine *engine, const char *id);
 bool hibernate_box_dead(struct session *session); /* its box was to die */
 int sleep_consume(struct session *session,
@@ -519,10 +512,6 @@ void auto_snapshot_after(struct session *session,
 void auto_snapshot_failed(struct session *session, const struct rollbox_error *error);
 void auto_snapshot_text(const struct session *session, struct buf *to);
 
-/* describe.c: what a state holds, and whether it is sound. */
-void describe_command_text(
-    const struct checkpoint_command *command, const char **between, struct buf *to);
-
 /* box_files.c */
 bool box_is_pristine(struct box *box); /* nothing seems to run in it, and nothing was written: as
                                           far as can be told without asking init */
@@ -533,11 +522,6 @@ struct files_baseline *box_files_baseline(
 struct snapshot *op_seal_layer(struct session *session,
     struct box *box); /* the files of a box in which nothing runs (any more), as a node with a
                          reference for the caller, or NULL; the session stands on it from now on */
-
-/* store_job.c: rollbox-store. */
-struct store_job;
-void store_job_forget(struct engine *engine); /* empties the store's trash */
-struct store_job *store_job_free(struct store_job *job);
 
 /* record.c: trajectories. None of these waits, or fails what is recorded. */
 void record_inherit(struct session *session,
