@@ -22,17 +22,18 @@ int dump_refuse(struct dump *c, int error_number, const char *format, ...) {
                                        ? ROLLBOX_ERR_FEATURE_MISSING
                                        : error_code_of(error_number, ROLLBOX_ERR_SETUP_FAILED);
     const struct dump_process *s = c->current;
-    char what[400], who[64] = "";
+    char what[400], who[64] = "the processes";
     va_list arguments;
 
     va_start(arguments, format);
     vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
-    if (s)
-        snprintf(who, sizeof who, " %u (%.15s)", s->inner_pid ? s->inner_pid : (unsigned)s->pid,
-            s->name[0] ? s->name : "?");
+    if (s) {
+        const unsigned pid = s->inner_pid ? s->inner_pid : (unsigned)s->pid;
+        snprintf(who, sizeof who, "process %u (%.15s)", pid, s->name[0] ? s->name : "?");
+    }
     return error_set(
-        c->error, code, error_number, "snapshot", "process%s cannot be captured: %s", who, what);
+        c->error, code, error_number, "snapshot", "%s cannot be checkpointed: %s", who, what);
 }
 
 int dump_fail(struct dump *c, const char *what, int negative_errno) {

@@ -51,7 +51,7 @@ static void number_trackers(struct dump *c) {
             c->had[n++].pid = processes[i].pid;
 }
 
-_Static_assert(MAX_DIRTY_TRACKERS == IMAGE_MAX_NOTED, "so many are noted");
+_Static_assert(MAX_DIRTY_TRACKERS == IMAGE_MAX_NOTED, "the image holds as many trackers");
 
 int dirty_pages_begin(struct dump *c) {
     for (; c->n_had < c->options->n_trackers && c->n_had < MAX_DIRTY_TRACKERS; c->n_had++)
@@ -60,7 +60,7 @@ int dirty_pages_begin(struct dump *c) {
         return 0;
     int r = fd_map(c->options->base, &c->base, &c->base_length);
     if (r < 0)
-        return dump_fail(c, "the image that it is compared with", r);
+        return dump_fail(c, "the parent image", r);
     number_trackers(c);
     return 0;
 }

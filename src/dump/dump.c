@@ -77,20 +77,21 @@ static int refuse_large(struct dump *c) {
     } counts[] = {
         { "threads", dump_count(&c->threads, struct image_thread), IMAGE_MAX_THREADS },
         { "signal handlers", dump_count(&c->actions, struct image_action), IMAGE_MAX_ACTIONS },
-        { "signals that wait", dump_count(&c->pending, struct image_pending), IMAGE_MAX_PENDING },
+        { "pending signals", dump_count(&c->pending, struct image_pending), IMAGE_MAX_PENDING },
         { "timers", dump_count(&c->timers, struct image_timer), IMAGE_MAX_TIMERS },
-        { "locks of files", dump_count(&c->locks, struct image_lock), IMAGE_MAX_LOCKS },
+        { "file locks", dump_count(&c->locks, struct image_lock), IMAGE_MAX_LOCKS },
         { "entries of epoll descriptors", dump_count(&c->targets, struct image_target),
             IMAGE_MAX_TARGETS },
-        { "watches", dump_count(&c->watches, struct image_watch), IMAGE_MAX_WATCHES },
-        { "pieces of memory", dump_count(&c->runs, struct image_run), IMAGE_MAX_RUNS },
-        { "waits of a virtual clock", dump_count(&c->waits, struct image_wait), IMAGE_MAX_WAITS },
+        { "inotify watches", dump_count(&c->watches, struct image_watch), IMAGE_MAX_WATCHES },
+        { "memory ranges", dump_count(&c->runs, struct image_run), IMAGE_MAX_RUNS },
+        { "waits for the virtual clock", dump_count(&c->waits, struct image_wait),
+            IMAGE_MAX_WAITS },
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(counts); i++)
         if (counts[i].n > counts[i].most) {
             c->current = NULL;
-            return dump_refuse(c, ENOTSUP, "all of them have %zu %s; %zu can be restored",
+            return dump_refuse(c, ENOTSUP, "together they have %zu %s; at most %zu can be restored",
                 counts[i].n, counts[i].what, counts[i].most);
         }
     return 0;
@@ -191,7 +192,7 @@ static int look_at_init(struct dump *c) {
     auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
     int r = fd < 0 ? -errno : fd_read_all(fd, DUMP_MAX_TEXT, &status);
     if (r < 0)
-        return dump_fail(c, "the sandbox' init", r);
+        return dump_fail(c, "the sandbox's init", r);
     dump_prepare();
     if (!own_ipc)
         return dump_fail(c, "/proc", -ENOENT);
@@ -199,12 +200,12 @@ static int look_at_init(struct dump *c) {
     c->n_filters =
         strtoul(dump_field(status.data, "\nSeccomp_filters:"), NULL, 10) + (c->options->still > 0);
     if (fstat(fd, &st) < 0)
-        return dump_fail(c, "the sandbox' init", -errno);
+        return dump_fail(c, "the sandbox's init", -errno);
     c->profile_owner = st.st_uid;
     snprintf(path, sizeof path, "/proc/%d/exe", (int)c->options->init);
     if (stat(path, &st) < 0)
         return errno == EACCES ? 0
-                               : dump_fail(c, "the sandbox' init",
+                               : dump_fail(c, "the sandbox's init",
                                      -errno); /* an ordinary user's; is_called_agent() */
     c->program_device = st.st_dev;
     c->program_inode = st.st_ino;
@@ -264,16 +265,16 @@ static int check_command(struct dump *c) {
             n++;
         }
     if (n != 1)
-        return dump_refuse(c, ENOTSUP, "%u of them are there, and it should be alone", n);
+        return dump_refuse(c, ENOTSUP, "there are %u processes, and there must be only one", n);
     c->current = s;
     const struct task *task = tree_main(c, s);
     if (!task || c->n_tasks != 1)
-        return dump_refuse(c, ENOTSUP, "it has %zu threads", c->n_tasks);
+        return dump_refuse(c, ENOTSUP, "it has %zu threads, and must have only one", c->n_tasks);
     if (task->trace.call != c->options->call)
         return -EAGAIN;
     unsigned highest = highest_fd(s);
     if (highest > c->options->highest_fd)
-        return dump_refuse(c, ENOTSUP, "it has descriptor %u open", highest);
+        return dump_refuse(c, ENOTSUP, "it has descriptor %u open; close it first", highest);
     return 0;
 }
 
@@ -287,7 +288,7 @@ static int stop_command(struct dump *c) {
             return r;
         tree_release(c);
         if (tries == MAX_TRIES)
-            return dump_refuse(c, ENOTSUP, "it does not wait in the system call that it should");
+            return dump_refuse(c, ENOTSUP, "it does not wait in the expected system call");
         nanosleep(&(struct timespec){ .tv_nsec = TRY_AGAIN_NS }, NULL);
     }
 }

@@ -175,15 +175,15 @@ static int dump_path(
         return refuse_file(c, file, "not a file");
     int r = memory_find_path(s, file->name, &st);
     if (r == -EACCES || (r == 0 && !access_reaches(c, s, file->name)))
-        return refuse_file(c, file, "below a directory that it may not enter any more");
+        return refuse_file(c, file, "the process may no longer enter a directory of its path");
     if (r < 0 || st.st_dev != file->st.st_dev || st.st_ino != file->st.st_ino)
-        return refuse_file(c, file, "at that name there is another file, or none, by now");
+        return refuse_file(c, file, "the path no longer leads to this file");
     if (is_of_memory(file->name))
         return refuse_file(
-            c, file, "tells of the memory of a process, and cannot be opened before that goes on");
+            c, file, "a /proc file of a process's memory, which a restore cannot open again");
     if (!access_is_given(s, &st, wanted_of(file)) &&
         !((S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) && access_is_owner(s, &st)))
-        return refuse_file(c, file, "another's, and it may not open that any more");
+        return refuse_file(c, file, "a file of another user, which the process may no longer open");
     if (S_ISDIR(file->st.st_mode) && is_listed_in_part(s, file)) {
         (void)refuse_file(c, file, "a directory that is being listed");
         return -EAGAIN; /* most checks take no time */
@@ -223,7 +223,7 @@ static int dump_memory(
     if (!S_ISREG(file->st.st_mode))
         return refuse_file(c, file, "deleted");
     if (!may_be_read(s, file))
-        return refuse_file(c, file, "deleted, another's, and open for writing alone");
+        return refuse_file(c, file, "a deleted file of another user, open for writing only");
     if (fd < 0)
         return fail_file(c, file, fd);
     to->kind = IMAGE_FILE_MEMORY;
@@ -239,7 +239,7 @@ static int dump_memory(
         to->seals = seals < 0 ? 0 : (uint64_t)seals;
     }
     int r = memory_save_file(c, fd, to->length, &to->runs);
-    return r == -E2BIG ? dump_refuse(c, E2BIG, "there are more than %llu bytes of memory",
+    return r == -E2BIG ? dump_refuse(c, E2BIG, "the processes have more than %llu bytes of memory",
                              (unsigned long long)c->options->max_bytes)
            : r < 0     ? fail_file(c, file, r)
                        : 0;
@@ -265,7 +265,7 @@ static int dump_pipe(
         return 0;
     }
     if ((file->flags & O_ACCMODE) == O_RDWR)
-        return refuse_file(c, file, "both ends of a pipe in one");
+        return refuse_file(c, file, "a pipe that is open for reading and writing (O_RDWR)");
     to->kind = IMAGE_FILE_PIPE;
     for (to->value = 0; to->value < n; to->value++)
         if (inodes[to->value] == inode)
@@ -273,7 +273,7 @@ static int dump_pipe(
     struct image_pipe pipe = { 0 };
     int r = dump_content(c, s, file, &pipe);
     if (r < 0)
-        return r == -ENOTSUP ? refuse_file(c, file, "in which packets wait")
+        return r == -ENOTSUP ? refuse_file(c, file, "a pipe with unread packets (O_DIRECT)")
                              : fail_file(c, file, r);
     buf_add(&c->pipes, &pipe, sizeof pipe);
     buf_add(&c->pipe_inodes, &inode, sizeof inode);
@@ -309,7 +309,8 @@ static int dump_epoll(struct dump *c, const struct dump_process *s, const struct
         if (sscanf(at, "\ntfd: %d events: %x data: %llx", &fd, &target.events, &data) != 3)
             return fail_file(c, file, -EBADMSG);
         if (!is_watched(s, file->number, fd, count_targets(c, before, fd)))
-            return refuse_file(c, file, "and watches what was closed here, or never was open");
+            return refuse_file(
+                c, file, "it watches a descriptor that the process has closed or never had");
         target.fd = (uint32_t)fd;
         target.data = data;
         buf_add(&c->targets, &target, sizeof target);
@@ -362,7 +363,7 @@ static int dump_pidfd(struct dump *c, const struct open_file *file, struct image
     for (size_t i = 0; i < c->n_dump_processes; i++)
         if (!c->dump_processes[i]->is_apart && c->dump_processes[i]->inner_pid == to->value)
             return 0;
-    return refuse_file(c, file, "of a process that has ended");
+    return refuse_file(c, file, "the pidfd of a process that has ended");
 }
 
 /* Attributes that need a copy of the descriptor. */
@@ -408,7 +409,7 @@ static int dump_other(
         return dump_pidfd(c, file, to);
     if (!strncmp(file->name, "socket:", 7))
         return dump_copied(c, s, file, to);
-    return refuse_file(c, file, "of a kind that is not captured");
+    return refuse_file(c, file, "descriptors of this type are not supported");
 }
 
 static int dump_description(
@@ -457,12 +458,12 @@ static int find_or_add(
 
         if (known->device == file->st.st_dev && known->inode == file->st.st_ino &&
             known->number >= 0)
-            return refuse_file(c, file, "a file without a name that is opened twice");
+            return refuse_file(c, file, "a deleted file that is open twice");
         if (known->inode == file->st.st_ino && known->number < 0)
-            return refuse_file(c, file, "memory that another process maps");
+            return refuse_file(c, file, "memory that another process has mapped");
     }
     if (n == IMAGE_MAX_FILES)
-        return dump_refuse(c, E2BIG, "there are more than %u open files", IMAGE_MAX_FILES);
+        return dump_refuse(c, E2BIG, "the processes have more than %u open files", IMAGE_MAX_FILES);
     int r = dump_description(c, s, file, &image);
     if (r < 0)
         return r;
@@ -487,7 +488,7 @@ static int dump_locks(struct dump *c, const struct open_file *file) {
 
         if (sscanf(at, "\nlock: %*d: %11s %11s %11s %*d %*s %llu %23s", kind, how, access, &start,
                 end) != 5)
-            return refuse_file(c, file, "locked in a way that is not known");
+            return refuse_file(c, file, "its lock has an unknown type");
         lock.kind = !strcmp(kind, "FLOCK")    ? IMAGE_LOCK_FLOCK
                     : !strcmp(kind, "POSIX")  ? IMAGE_LOCK_POSIX
                     : !strcmp(kind, "OFDLCK") ? IMAGE_LOCK_OFD
@@ -496,7 +497,7 @@ static int dump_locks(struct dump *c, const struct open_file *file) {
         lock.start = start;
         lock.length = strcmp(end, "EOF") ? strtoull(end, NULL, 10) - start + 1 : 0;
         if (!lock.kind)
-            return refuse_file(c, file, "locked by a lease");
+            return refuse_file(c, file, "it has a lease (F_SETLEASE)");
         buf_add(&c->locks, &lock, sizeof lock);
     }
     return 0;
@@ -543,9 +544,9 @@ static int dump_one(
     file->flags = field_number(file, "\nflags:", 8);
     file->offset = field_number(file, "\npos:", 10);
     if (file->flags & O_PATH)
-        return refuse_file(c, file, "opened by O_PATH");
+        return refuse_file(c, file, "opened with O_PATH");
     if (file->flags & O_ASYNC)
-        return refuse_file(c, file, "of which a signal tells its owner (O_ASYNC)");
+        return refuse_file(c, file, "it signals its owner (O_ASYNC)");
     r = find_or_add(c, s, file, &fd.file);
     if (r == 0)
         r = dump_locks(c, file);
@@ -614,13 +615,14 @@ int files_memory(
         if (known->inode != map->inode || known->kind != IMAGE_FILE_MEMORY)
             continue;
         if (map->offset + (map->end - map->start) > image_up_to(file->length, IMAGE_PAGE))
-            return dump_refuse(c, ENOTSUP, "it shares more of the memory at 0x%llx than others do",
+            return dump_refuse(c, ENOTSUP,
+                "it maps more of the shared memory at 0x%llx than other processes do",
                 (unsigned long long)map->start);
         *ret_file = (uint32_t)i;
         return 0;
     }
     if (dump_count(&c->known, struct known_file) == IMAGE_MAX_FILES)
-        return dump_refuse(c, E2BIG, "there are more than %u open files", IMAGE_MAX_FILES);
+        return dump_refuse(c, E2BIG, "the processes have more than %u open files", IMAGE_MAX_FILES);
     snprintf(path, sizeof path, "map_files/%llx-%llx", (unsigned long long)map->start,
         (unsigned long long)map->end);
     auto_close int fd = openat(s->proc, path, O_RDONLY | O_CLOEXEC);

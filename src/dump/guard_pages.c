@@ -93,7 +93,9 @@ int guard_pages_take(struct dump *c, struct image_area *area) {
         return dump_fail(c, "its guards", -ENOMEM);
     return dump_count(&c->guards, struct image_guard) <= IMAGE_MAX_GUARDS
                ? 0
-               : dump_refuse(c, E2BIG, "there are more than %u guards in memory", IMAGE_MAX_GUARDS);
+               : dump_refuse(c, E2BIG,
+                     "the processes have more than %u guard ranges (MADV_GUARD_INSTALL)",
+                     IMAGE_MAX_GUARDS);
 }
 
 int guard_pages_refuse(struct dump *c, const struct dump_process *s, uint64_t address) {
@@ -104,7 +106,7 @@ int guard_pages_refuse(struct dump *c, const struct dump_process *s, uint64_t ad
         !(entry & PAGEMAP_GUARD))
         return 0;
     return dump_refuse(c, ENOTSUP,
-        "it guards memory at 0x%llx (MADV_GUARD_INSTALL) of which it has what can be read through "
-        "that mapping alone: shared memory, or a file's of which pages are its own",
+        "it has guard pages at 0x%llx (MADV_GUARD_INSTALL) over data that can only be read through "
+        "that mapping: shared memory, or a file mapping with private pages",
         (unsigned long long)address);
 }

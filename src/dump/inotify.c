@@ -84,7 +84,7 @@ int inotify_dump(struct dump *c, const struct dump_process *s, int number, int f
     if (ioctl(fd, FIONREAD, &waiting) < 0)
         return -errno;
     if (waiting) {
-        *ret_why = "inotify, and tells of what nobody has read yet";
+        *ret_why = "it has unread inotify events";
         return -EAGAIN;
     }
     for (const char *at = info; (at = strstr(at, "\ninotify wd:")); at++) {
@@ -101,7 +101,7 @@ int inotify_dump(struct dump *c, const struct dump_process *s, int number, int f
             !handle || bytes > MAX_HANDLE || watch.image.number < 1)
             return -EBADMSG;
         if (watch.image.number > IMAGE_MAX_WATCHES) {
-            *ret_why = "inotify, and has had too many watches";
+            *ret_why = "too many inotify watches were added to it";
             return -ENOTSUP;
         }
         watch.inode = inode;
@@ -311,7 +311,7 @@ int inotify_connect(struct dump *c) {
         c->current = watch->process;
         if (!watch->image.path)
             return dump_refuse(c, ENOTSUP,
-                "its inotify watch %u is of a file (inode %llu of %u:%u) that was not found",
+                "the file of its inotify watch %u (inode %llu of device %u:%u) was not found",
                 watch->image.number, (unsigned long long)watch->inode, watch->major, watch->minor);
         buf_add(&c->watches, &watch->image, sizeof watch->image);
     }

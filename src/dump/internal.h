@@ -24,7 +24,7 @@ int process_dump_shared(struct dump *c, struct dump_process *s);
 int process_ask_twin(struct dump *c, struct dump_process *s);
 
 /* cow_fork.c */
-#define COW_FORK_GONE "its copy was killed before it was written; try again"
+#define COW_FORK_GONE "its copy-on-write fork was killed before it was dumped; try again"
 /* Decides that copy-on-write forks are made, and how much memory they may have. */
 void cow_fork_plan(struct dump *c);
 /* Starts a copy-on-write fork if there is room for it. Until cow_fork_made(), no calls are made in

@@ -66,11 +66,11 @@ int mappings_each(struct dump *c, struct dump_process *s, mappings_call *call, v
 
         end = strchrnul(at, '\n');
         if ((size_t)(end - at) >= sizeof line)
-            return dump_refuse(c, ENAMETOOLONG, "a line of its mappings is too long");
+            return dump_refuse(c, ENAMETOOLONG, "a line of its /proc/PID/maps is too long");
         memcpy(line, at, (size_t)(end - at));
         line[end - at] = '\0';
         r = map_line_parse(line, &map) < 0
-                ? dump_refuse(c, EBADMSG, "a line of its mappings makes no sense")
+                ? dump_refuse(c, EBADMSG, "a line of its /proc/PID/maps cannot be parsed")
                 : call(c, s, &map, data);
     }
     return r;
@@ -130,5 +130,5 @@ int memory_find_tools(struct dump *c, struct dump_process *s) {
     return r < 0 ? r
            : s->tools.instruction && s->tools.scratch
                ? 0
-               : dump_refuse(c, ENOTSUP, "it has no vDSO, or no memory that can be written to");
+               : dump_refuse(c, ENOTSUP, "it has no vDSO, or no writable memory");
 }

@@ -106,15 +106,15 @@ static bool may_be_found(const struct note *note, const struct map_line *map) {
 static int identify_area(
     struct dump *c, const struct note *note, const struct map_line *map, struct image_area *area) {
     if (mappings_ends_with(map->path, " (deleted)"))
-        return dump_refuse(c, ENOTSUP, "it maps a file that is deleted, %.200s", map->path);
+        return dump_refuse(c, ENOTSUP, "it maps the deleted file %.200s", map->path);
     if (note->error < 0)
         return dump_refuse(c, note->error == -ENOENT ? ENOTSUP : -note->error,
             "it maps %.200s, which cannot be found: %s", map->path, strerror(-note->error));
     if (!S_ISREG(note->mode))
-        return dump_refuse(c, ENOTSUP, "it maps %.200s, which is no file", map->path);
+        return dump_refuse(c, ENOTSUP, "it maps %.200s, which is not a regular file", map->path);
     if (!note->may_be_read ||
         (!note->may_be_written && map->is_shared && map->protection & PROT_WRITE))
-        return dump_refuse(c, ENOTSUP, "it maps %.200s, which it may not open any more", map->path);
+        return dump_refuse(c, ENOTSUP, "it maps %.200s, which it may no longer open", map->path);
     area->kind = IMAGE_FILE;
     area->path = dump_text(c, map->path);
     area->offset = map->offset;
@@ -166,7 +166,7 @@ static void add_flags(
 static int fail_memory(struct dump *c, int r) {
     if (c->error->code)
         return r;
-    return r == -E2BIG ? dump_refuse(c, E2BIG, "there are more than %llu bytes of memory",
+    return r == -E2BIG ? dump_refuse(c, E2BIG, "the processes have more than %llu bytes of memory",
                              (unsigned long long)c->options->max_bytes)
                        : dump_fail(c, "its memory", r);
 }
@@ -192,7 +192,8 @@ static int save_area(struct dump *c, struct dump_process *s, const struct map_li
     if (mappings_is_nobodys(s, map))
         return 0;
     if (map->start < IMAGE_LOWEST)
-        return dump_refuse(c, ENOTSUP, "it has memory at 0x%llx", (unsigned long long)map->start);
+        return dump_refuse(c, ENOTSUP, "it maps memory at 0x%llx, too low for a restore",
+            (unsigned long long)map->start);
     add_flags(flags_at, &area, &may_write, &told);
     if (!strncmp(map->path, "[vvar", 5) || !strcmp(map->path, "[vdso]")) {
         area.kind = map->path[2] == 'v' ? IMAGE_VVAR : IMAGE_VDSO;
@@ -245,7 +246,7 @@ static int save_area(struct dump *c, struct dump_process *s, const struct map_li
     buf_add(&c->areas, &area, sizeof area);
     return dump_count(&c->areas, struct image_area) <= IMAGE_MAX_AREAS
                ? 0
-               : dump_refuse(c, E2BIG, "there are more than %u mappings", IMAGE_MAX_AREAS);
+               : dump_refuse(c, E2BIG, "the processes have more than %u mappings", IMAGE_MAX_AREAS);
 }
 
 static void identify_path(const struct dump_process *s, const char *path, struct note *ret_note) {
@@ -479,7 +480,7 @@ int dump_touched(pid_t pid, int image, int fd, struct rollbox_error *error) {
     if (r == 0)
         r = fd_write_all(fd, touches.data, touches.length);
     return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "snapshot",
-                       "what process %d has touched of its memory cannot be told: %s", (int)pid,
+                       "the pages that process %d has written cannot be determined: %s", (int)pid,
                        strerror(-r))
                  : 0;
 }

@@ -92,7 +92,7 @@ static int look_at_layout(struct dump *c, struct dump_process *s, struct image_p
     const uint64_t terminal = stat_field(stat.data, 7);
     process->terminal = terminals_number(terminal);
     if (terminal && !process->terminal)
-        return dump_refuse(c, ENOTSUP, "its terminal is from outside");
+        return dump_refuse(c, ENOTSUP, "its terminal was opened outside of the sandbox");
     process->auxv = dump_blob(c, auxv.data, auxv.length);
     process->auxv_length = auxv.length;
     return 0;
@@ -110,16 +110,16 @@ static int look_at_places(struct dump *c, struct dump_process *s, struct image_p
     if (r == 0)
         r = memory_find_path(s, target, &st);
     if (r < 0)
-        return dump_refuse(
-            c, ENOTSUP, "its working directory, %.200s, is not there any more", target);
+        return dump_refuse(c, ENOTSUP, "its working directory %.200s no longer exists", target);
     if (!access_is_given(s, &st, ACCESS_ENTER) || !access_reaches(c, s, target))
         return dump_refuse(
-            c, ENOTSUP, "it may not enter its working directory, %.200s, any more", target);
+            c, ENOTSUP, "it may no longer enter its working directory %.200s", target);
     process->directory = dump_text(c, target);
     r = read_link(s, "root", target, sizeof target);
-    return r < 0                 ? dump_fail(c, "its root", r)
-           : strcmp(target, "/") ? dump_refuse(c, ENOTSUP, "it has a root directory of its own")
-                                 : 0;
+    return r < 0 ? dump_fail(c, "its root", r)
+           : strcmp(target, "/")
+               ? dump_refuse(c, ENOTSUP, "it has changed its root directory (chroot)")
+               : 0;
 }
 
 static void look_at_status(struct dump_process *s, struct image_process *process) {
@@ -157,7 +157,7 @@ static int look_at_timers(struct dump *c, struct dump_process *s, struct image_p
         if (sscanf(at, "ID: %u signal: %u/%llx notify: %15[^/]/%7[^.].%d ClockID: %u %n", &timer.id,
                 &timer.signal, &value, how, whom, &pid, &timer.clock, &n) != 7 ||
             !n)
-            return dump_refuse(c, ENOTSUP, "its timers cannot be told");
+            return dump_refuse(c, ENOTSUP, "its timers cannot be read from /proc");
         timer.value = value;
         timer.notify = !strcmp(how, "none")   ? SIGEV_NONE
                        : !strcmp(whom, "tid") ? 4 /* SIGEV_THREAD_ID */
@@ -294,7 +294,7 @@ static int refuse_shared_objects(struct dump *c, const struct dump_process *s, b
         if (r == -ENOSYS)
             break; /* nor does it allow the others */
         if (r < 0)
-            return dump_fail(c, "what it shares", r);
+            return dump_fail(c, "its System V IPC objects", r);
         memcpy(&number, info.bytes + kinds[i].at, sizeof number);
         if (number)
             return dump_refuse(c, ENOTSUP, "it and others have %s of System V", kinds[i].what);
@@ -349,11 +349,11 @@ static int look_at_pending(
     int n = trace_pending(trace, is_shared, found, MAX_PENDING);
 
     if (n < 0)
-        return dump_fail(c, "signals that wait for it", n);
+        return dump_fail(c, "its pending signals", n);
     if (n == MAX_PENDING)
-        return dump_refuse(c, E2BIG, "%d signals wait for it", n);
+        return dump_refuse(c, E2BIG, "it has %d or more pending signals", n);
     if (holds_up(found, n))
-        return dump_refuse(c, EAGAIN, "it is about to be stopped by a signal");
+        return dump_refuse(c, EAGAIN, "a signal is about to stop or kill it");
     buf_add(&c->pending, found, (size_t)n * sizeof *found);
     *ret_range = dump_range(&c->pending, before, sizeof *found);
     return 0;
@@ -623,11 +623,11 @@ static int open_up(struct dump *c, struct dump_process *s, struct task *first) {
         r = trace_set_dumpable(&first->trace, vdso, true);
     if (r == 0)
         s->closed_vdso = vdso;
-    return r == 0 ? 0
-           : r == -ENOTSUP
-               ? dump_refuse(c, ENOTSUP,
-                     "it is not dumpable (PR_SET_DUMPABLE), and has no vDSO to change that by")
-               : dump_fail(c, "its being dumpable", r);
+    return r == 0          ? 0
+           : r == -ENOTSUP ? dump_refuse(c, ENOTSUP,
+                                 "it is not dumpable (PR_SET_DUMPABLE), and has no vDSO, which is "
+                                 "needed to change that")
+                           : dump_fail(c, "its being dumpable", r);
 }
 
 static int open_files_of(struct dump *c, struct dump_process *s, struct task *first) {
@@ -654,7 +654,7 @@ int process_dump(struct dump *c, struct dump_process *s) {
 
     c->current = s;
     if (!first)
-        return dump_refuse(c, ENOTSUP, "its first thread has ended");
+        return dump_refuse(c, ENOTSUP, "its main thread has ended");
     if (first->trace.stopped_by) {
         (void)dump_refuse(c, ENOTSUP, "it is stopped by a signal (%d)", first->trace.stopped_by);
         return -EAGAIN; /* its stopper may be about to continue it: init on a time-out, a shell, or

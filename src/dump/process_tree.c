@@ -177,7 +177,7 @@ static int add_task(struct dump *c, struct dump_process *s, pid_t tid) {
     if (r == -ESRCH || (r == -EPERM && is_dead(s, tid) == 1))
         return 0; /* the next round finds a zombie, or nothing */
     if (r == -EPERM)
-        return has_tracer(s, tid) ? dump_refuse(c, ENOTSUP, "it is traced by another")
+        return has_tracer(s, tid) ? dump_refuse(c, ENOTSUP, "another process traces it (ptrace)")
                                   : 1; /* about to end: the next round shows it */
     if (r < 0)
         return dump_fail(c, "stopping it", r);
@@ -370,7 +370,7 @@ static int stop_once(struct dump *c) {
         if (!n)
             return 0;
     }
-    return dump_refuse(c, EBUSY, "its processes multiply faster than they can be stopped");
+    return dump_refuse(c, EBUSY, "processes are created faster than they can be stopped");
 }
 
 /* A process that was restored just now still has the restorer mapped for a moment, at an address
@@ -424,8 +424,8 @@ int tree_stop(struct dump *c) {
             return r;
         if (tries >= VFORK_TRIES)
             return dump_refuse(c, EBUSY,
-                "it does not stand still: it waits for a child that shares its memory, or for a "
-                "device");
+                "it cannot be paused: it waits for a child that shares its memory (vfork), or for "
+                "a device");
         r = let_resume(c);
         if (r < 0)
             return r;
@@ -452,7 +452,7 @@ static int look_at_ids(struct dump *c, struct dump_process *s) {
     /* The process was found by pid, and pids are reused. All processes are stopped now, so a
      * different parent means a different process. */
     if ((pid_t)strtoul(dump_field(status, "\nPPid:\t"), NULL, 10) != s->parent)
-        return dump_refuse(c, EAGAIN, "its number is another's by now");
+        return dump_refuse(c, EAGAIN, "its pid has been reused");
     s->inner_pid = dump_innermost(status, "\nNSpid:");
     s->group = dump_innermost(status, "\nNSpgid:");
     s->outer_group = (uint32_t)strtoul(dump_field(status, "\nNSpgid:\t"), NULL, 10);
@@ -460,7 +460,7 @@ static int look_at_ids(struct dump *c, struct dump_process *s) {
     const char *name = dump_field(status, "Name:\t");
     snprintf(s->name, sizeof s->name, "%.*s", (int)strcspn(name, "\n"), name);
     if (!s->inner_pid)
-        return dump_refuse(c, ENOTSUP, "its pid cannot be told");
+        return dump_refuse(c, ENOTSUP, "its pid in the sandbox cannot be read");
     if (s->is_zombie) {
         r = dump_read(c, s, "stat", &stat);
         const char *last = r < 0 ? NULL : strrchr(stat.data, ' ');
@@ -530,7 +530,7 @@ static int refuse_apart(struct dump *c) {
                                          belongings[k].kind, 0, 0) != 0) {
                 c->current = task->process;
                 return dump_refuse(
-                    c, ENOTSUP, "a thread of it has %s of its own", belongings[k].own);
+                    c, ENOTSUP, "one of its threads has %s of its own", belongings[k].own);
             }
     }
     return 0;
@@ -582,7 +582,8 @@ static int add_process(struct dump *c, struct dump_process *s, uint32_t parent) 
         process.parent = dead_leader_of(c, s->session, s->session, parent) + 1;
         if (dump_entry(&c->processes, process.parent - 1, struct image_process)->parent != parent)
             return dump_refuse(c, ENOTSUP,
-                "it and others of its session, whose leader has ended, have different parents");
+                "the leader of its session has ended, and the processes of the session have "
+                "different parents");
     }
     if (s->group != s->inner_pid && s->group != s->session && !by_inner(c, s->group))
         (void)dead_leader_of(c, s->group, s->session, process.parent);
@@ -644,7 +645,7 @@ static int refuse_left_out(struct dump *c) {
         if (s->is_apart || s->parent == c->options->init || (parent && !parent->is_apart))
             continue;
         c->current = s;
-        return dump_refuse(c, ENOTSUP, "its parent is a process of the sandbox' init");
+        return dump_refuse(c, ENOTSUP, "its parent is a helper process of the sandbox's init");
     }
     return 0;
 }
@@ -673,9 +674,9 @@ static int refuse_too_many(struct dump *c) {
             break;
         }
     return dump_refuse(c, ENOTSUP,
-        "restoring takes %zu processes, %zu of them in the place of leaders of sessions and groups "
-        "that have ended, and that is over max_processes; wait for those that have ended, or raise "
-        "it",
+        "a restore needs %zu processes, %zu of them in place of ended leaders of sessions and "
+        "groups, and max_processes allows fewer; wait for the processes that have ended, or raise "
+        "max_processes",
         n, n_ghosts);
 }
 

@@ -46,7 +46,7 @@ static int send_message(struct dump *c, const struct quiesce_message *message) {
         c->current = NULL;
         return c->error->code
                    ? r
-                   : dump_refuse(c, -r, "the sandbox' init does not answer: %s", strerror(-r));
+                   : dump_refuse(c, -r, "the sandbox's init does not answer: %s", strerror(-r));
     }
     return r;
 }
@@ -256,7 +256,7 @@ static int request_quiesce(struct dump *c, enum quiesce_command order) {
         r = receive_entries(c, &c->alarms, state.n_alarms, sizeof(struct image_alarm));
     c->image.determinism = state.determinism;
     c->n_again = state.n_again;
-    return r < 0 ? dump_fail(c, "what its init knows", r) : 0;
+    return r < 0 ? dump_fail(c, "the state of the sandbox's init", r) : 0;
 }
 
 int quiesce_pass(struct dump *c) {

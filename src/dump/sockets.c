@@ -218,7 +218,7 @@ static int peek_one(int fd, struct buf *to, bool may_end, uint64_t *seen, const 
 
         if (c->cmsg_type != SCM_RIGHTS)
             continue;
-        *ret_why = "a socket on which descriptors are under way";
+        *ret_why = "a socket with descriptors that were sent and not received (SCM_RIGHTS)";
         memcpy(fds, CMSG_DATA(c), MIN(c->cmsg_len - CMSG_LEN(0), sizeof fds));
         for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof fds[0] && i < ARRAY_SIZE(fds);
              i++)
@@ -227,7 +227,7 @@ static int peek_one(int fd, struct buf *to, bool may_end, uint64_t *seen, const 
     if (n < 0)
         return errno == EAGAIN || errno == EINVAL || errno == ENOTCONN ? 0 : -errno;
     if (*ret_why || message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) {
-        *ret_why = "a socket on which descriptors are under way";
+        *ret_why = "a socket with descriptors that were sent and not received (SCM_RIGHTS)";
         return -ENOTSUP;
     }
     if (may_end && !n && *seen >= (uint64_t)waiting)
@@ -321,7 +321,7 @@ static int look_at_state(int fd, struct image_file *to, const char **ret_why) {
     switch (info.tcpi_state) {
     case TCP_LISTEN:
         if (info.tcpi_unacked)
-            return refuse_socket(ret_why, "a socket with connections that nobody has accepted yet");
+            return refuse_socket(ret_why, "a socket with connections that have not been accepted");
         to->backlog = MAX(info.tcpi_sacked, 1u);
         return 0;
     case TCP_CLOSE:
@@ -329,8 +329,8 @@ static int look_at_state(int fd, struct image_file *to, const char **ret_why) {
         if (!(poll_ready(fd, POLLRDHUP) & POLLRDHUP))
             return 0;
         if (poll_ready(fd, 0) & POLLERR)
-            return refuse_socket(
-                ret_why, "a connection of TCP that has failed, which nobody has been told yet");
+            return refuse_socket(ret_why,
+                "a TCP connection that has failed, with an error that the process has not read");
         to->is_shut = 2;
         to->mode = (to->mode & S_IFMT) | 1;
         return 1;
@@ -340,10 +340,10 @@ static int look_at_state(int fd, struct image_file *to, const char **ret_why) {
     case TCP_FIN_WAIT2:
         break;
     default:
-        return refuse_socket(ret_why, "a connection of TCP that is about to begin or to end");
+        return refuse_socket(ret_why, "a TCP connection that is being opened or closed");
     }
     if (poll_ready(fd, POLLPRI) & POLLPRI)
-        return refuse_socket(ret_why, "a connection of TCP with urgent data");
+        return refuse_socket(ret_why, "a TCP connection with urgent data");
     to->is_shut =
         (info.tcpi_state == TCP_FIN_WAIT1 || info.tcpi_state == TCP_FIN_WAIT2 ? 2u : 0) |
         (info.tcpi_state != TCP_CLOSE_WAIT && poll_ready(fd, POLLRDHUP) & POLLRDHUP ? 1u : 0);
@@ -377,14 +377,13 @@ static int dump_inet(struct dump *c, int fd, struct image_file *to, const char *
 
     to->protocol = (uint32_t)get_option(fd, SO_PROTOCOL);
     if (to->protocol != IPPROTO_TCP && to->protocol != IPPROTO_UDP)
-        return refuse_socket(ret_why, "a socket that is neither of TCP nor of UDP");
+        return refuse_socket(ret_why, "a network socket that is neither TCP nor UDP");
     if (!has_network(c))
-        return refuse_socket(ret_why, "a socket of the host's network");
+        return refuse_socket(ret_why, "a socket in the host's network");
     if (to->protocol == IPPROTO_TCP)
         r = look_at_state(fd, to, ret_why);
     else if (ioctl(fd, FIONREAD, &waiting) == 0 && (waiting || poll_ready(fd, POLLIN) & POLLIN))
-        r = refuse_socket(
-            ret_why, "a datagram socket with something in it that came from anywhere");
+        r = refuse_socket(ret_why, "a datagram socket with unread data whose sender is unknown");
     if (r < 0)
         return r;
     to->fixed = (uint32_t)MAX(get_option(fd, BUFFER_LOCK), 0);
@@ -441,7 +440,7 @@ static int dump_unix(
     if (r < 0)
         return r;
     if (!entry)
-        return refuse_socket(ret_why, "a socket from outside");
+        return refuse_socket(ret_why, "a socket that was opened outside of the sandbox");
     to->passes_credentials = get_option(fd, SO_PASSCRED) > 0;
     to->is_alone = entry->state != TCP_ESTABLISHED ||
                    (to->type == SOCK_DGRAM && (!entry->peer || is_one_way(c, entry)));
@@ -452,21 +451,20 @@ static int dump_unix(
     if (!to->is_alone)
         return peek_data(c, fd, to, ret_why);
     if (entry->state == TCP_LISTEN && entry->queued)
-        return refuse_socket(ret_why, "a socket with connections that nobody has accepted yet");
+        return refuse_socket(ret_why, "a socket with connections that have not been accepted");
     if (entry->state == TCP_LISTEN)
         to->backlog = MAX(entry->backlog, 1u);
     if (to->type == SOCK_DGRAM && ioctl(fd, FIONREAD, &waiting) == 0 && waiting)
-        return refuse_socket(
-            ret_why, "a datagram socket with something in it that came from anywhere");
+        return refuse_socket(ret_why, "a datagram socket with unread data whose sender is unknown");
     r = dump_name(c, fd, to);
     const char *path = c->blobs.data + to->name + sizeof(sa_family_t);
     if (r < 0 || to->name_length <= sizeof(sa_family_t) || !*path)
         return r;
     if (*path != '/')
-        return refuse_socket(ret_why, "a socket at a path that does not begin at the root");
-    return is_moved(c, fd, path) ? refuse_socket(ret_why,
-                                       "a socket that has another name by now than it was bound to")
-                                 : 0;
+        return refuse_socket(ret_why, "a socket that is bound to a relative path");
+    return is_moved(c, fd, path)
+               ? refuse_socket(ret_why, "a socket whose path has changed since it was bound")
+               : 0;
 }
 
 int sockets_dump(
@@ -482,7 +480,7 @@ int sockets_dump(
         return dump_unix(c, fd, inode, to, ret_why);
     if (to->domain == AF_INET || to->domain == AF_INET6)
         return dump_inet(c, fd, to, ret_why);
-    return refuse_socket(ret_why, "a socket of another kind than Unix sockets, TCP and UDP");
+    return refuse_socket(ret_why, "a socket that is neither Unix, TCP nor UDP");
 }
 
 /* ---- connections ---- */
@@ -556,8 +554,8 @@ static int find_other(struct dump *c, size_t index) {
         return 0;
     }
     return dump_refuse(c, ENOTSUP,
-        "descriptor %d of one of them is a connection of TCP whose other end is outside, or not "
-        "accepted yet",
+        "descriptor %d of one of them is a TCP connection whose other end is outside of the "
+        "sandbox or has not been accepted",
         dump_entry(&c->known, index, struct known_file)->number);
 }
 
@@ -578,7 +576,7 @@ static int await_arrival(struct dump *c, size_t index) {
     }
     if (fd >= 0)
         return dump_refuse(c, EAGAIN,
-            "descriptor %d of one of them is a connection of TCP that is about to end",
+            "descriptor %d of one of them is a TCP connection that is being closed",
             dump_entry(&c->known, index, struct known_file)->number);
     return MIN(fd, 0);
 }
@@ -748,8 +746,8 @@ static int peek_connection(struct dump *c, size_t index) {
     if (!has_room(file,
             file->peer ? dump_entry(&c->files, file->peer - 1, struct image_file) : NULL, length))
         return dump_refuse(c, EAGAIN,
-            "descriptor %d of one of them is a connection of TCP on which more waits than a new "
-            "one has room for",
+            "descriptor %d of one of them is a TCP connection with more unread data than a new "
+            "connection can hold",
             dump_entry(&c->known, index, struct known_file)->number);
     buf_add(&data, nothing, (8 - length % 8) % 8);
     if (buf_failed(&data))
@@ -790,8 +788,8 @@ static int connect_local(struct dump *c) {
         if (other == n) {
             c->current = NULL;
             return dump_refuse(c, ENOTSUP,
-                "descriptor %d of one of them is a socket whose other end is outside, or not "
-                "accepted yet",
+                "descriptor %d of one of them is a socket whose other end is outside of the "
+                "sandbox or has not been accepted",
                 known->number);
         }
         file->peer = (uint32_t)other + 1;
@@ -799,8 +797,8 @@ static int connect_local(struct dump *c) {
         if (file->is_alone && (!to->is_alone || to->name_length <= sizeof(sa_family_t))) {
             c->current = NULL;
             return dump_refuse(c, ENOTSUP,
-                "descriptor %d of one of them is a socket whose datagrams go to one without a "
-                "name, or that is connected itself",
+                "descriptor %d of one of them is a datagram socket that is connected to a socket "
+                "without a name, or to one that is connected itself",
                 known->number);
         }
     }

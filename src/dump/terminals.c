@@ -32,7 +32,8 @@
 #define GET_EXCLUSIVE 0x80045440 /* TIOCGEXCL */
 #define OPEN_PEER _IO('T', 0x41) /* TIOCGPTPEER */
 
-_Static_assert(sizeof(struct termios2) == sizeof(struct image_modes), "an image has the kernel's");
+_Static_assert(sizeof(struct termios2) == sizeof(struct image_modes),
+    "struct image_modes is the kernel's struct termios2");
 
 struct end {
     uint32_t number, lent;
@@ -86,14 +87,14 @@ int terminals_dump(struct dump *c, const struct dump_process *s, const struct st
 
     if (!is_own &&
         (fstatat(s->root, "dev/pts/ptmx", &devices, 0) < 0 || devices.st_dev != st->st_dev))
-        return refuse_terminal(ret_why, "a terminal from outside");
+        return refuse_terminal(ret_why, "a terminal that was opened outside of the sandbox");
     if (!is_master && ioctl(fd, TCGETS2, &modes) < 0 && errno == EIO) {
         to->kind = IMAGE_FILE_HUNG_UP;
         return 0;
     }
     if (is_master ? number_of_master(fd, &number) < 0
                   : ioctl(fd, GET_DEVICE, &device) < 0 || !(number = terminals_number(device)))
-        return refuse_terminal(ret_why, "a terminal from outside");
+        return refuse_terminal(ret_why, "a terminal that was opened outside of the sandbox");
     number -= !is_master;
     struct end *end = end_of(c, number);
     if (!end)
@@ -210,7 +211,7 @@ static int look_inside(struct dump *c, const struct end *end, struct image_termi
 
     if (waits & POLLPRI)
         return dump_refuse(c, EAGAIN,
-            "terminal /dev/pts/%u tells of a change that nobody has read yet", t->number);
+            "terminal /dev/pts/%u has a status change that has not been read (TIOCPKT)", t->number);
     if (!end->is_open && !(waits & POLLIN))
         return 0;
     auto_close int terminal = open_terminal(end->master, t->state & IMAGE_TERMINAL_LOCKED);
@@ -219,13 +220,13 @@ static int look_inside(struct dump *c, const struct end *end, struct image_termi
             c, -terminal, "terminal /dev/pts/%u: %s", t->number, strerror(-terminal));
     if (!(poll_ready(terminal, POLLOUT) & POLLOUT))
         return dump_refuse(c, EAGAIN,
-            "terminal /dev/pts/%u: what is written to it is held up, by ^S or because nobody has "
-            "read what was written",
+            "terminal /dev/pts/%u: its output is stopped by ^S, or its buffer is full because "
+            "nothing reads it",
             t->number);
     int r = take_and_put(end->master, terminal, t->state & IMAGE_TERMINAL_PACKETS, &output, &input);
     if (r < 0)
-        return dump_refuse(
-            c, -r, "terminal /dev/pts/%u, what waits in it: %s", t->number, strerror(-r));
+        return dump_refuse(c, -r, "terminal /dev/pts/%u: its buffered data cannot be read: %s",
+            t->number, strerror(-r));
     t->output = dump_blob(c, output.data ? output.data : "", output.length);
     t->output_length = output.length;
     t->input = dump_blob(c, input.data ? input.data : "", input.length);
@@ -287,7 +288,8 @@ static int check_owners(struct dump *c) {
         if (p->terminal && p->pid != p->session &&
             (!parent || parent->terminal != p->terminal || parent->session != p->session)) {
             c->current = NULL;
-            return dump_refuse(c, ENOTSUP, "%u has a terminal that its parent has not", p->pid);
+            return dump_refuse(
+                c, ENOTSUP, "process %u has a terminal that its parent does not have", p->pid);
         }
     }
     return 0;
@@ -355,7 +357,8 @@ int terminals_connect(struct dump *c) {
 
         if (end->master < 0)
             return dump_refuse(c, ENOTSUP,
-                "the master of terminal /dev/pts/%u is nobody's, or outside", end->number);
+                "the master of terminal /dev/pts/%u is closed, or outside of the sandbox",
+                end->number);
         r = describe_terminal(c, end, &t);
         if (r < 0)
             return dump_refuse(c, -r, "terminal /dev/pts/%u: %s", end->number, strerror(-r));

@@ -665,7 +665,7 @@ def test_unfinished_image_is_never_a_parent():
                     try:
                         kids = forking.result()
                     except RollboxError as problem:
-                        assert "its copy was killed" in str(problem)
+                        assert "its copy-on-write fork was killed" in str(problem)
                         killed += 1
                         continue
                     for kid in kids:

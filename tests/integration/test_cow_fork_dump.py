@@ -149,7 +149,7 @@ for line in sys.stdin:
 def test_killed_copy_is_reported():
     with Sandbox(ROOM) as box:
         process = strike(box, KILLS)
-        with pytest.raises(RollboxError, match="its copy was killed before it was written; try again"):
+        with pytest.raises(RollboxError, match="its copy-on-write fork was killed before it was dumped; try again"):
             box.snapshot()
         until(lambda: ask(process) == "0")
         box.snapshot()
@@ -191,7 +191,7 @@ def test_copy_killed_during_a_request_is_reported():
                 box.drop(box.snapshot())
             except RollboxError as problem:
                 told.add(str(problem))
-        assert told and all("its copy was killed before it was written; try again" in one for one in told), told
+        assert told and all("its copy-on-write fork was killed before it was dumped; try again" in one for one in told), told
 
 
 ENDS = """

@@ -531,7 +531,7 @@ def test_refused_snapshot_names_the_cause_and_changes_nothing():
 
 
 @pytest.mark.parametrize("state, problem, why, after", [
-    ("open('/tmp/w/new', 'w').close()", ResourceExhausted, "nobody has read", "os.read(fd, 1000) and None"),
+    ("open('/tmp/w/new', 'w').close()", ResourceExhausted, "unread inotify events", "os.read(fd, 1000) and None"),
     ("f = open('/tmp/w/gone', 'w'); l.inotify_add_watch(fd, b'/tmp/w/gone', 2); os.unlink('/tmp/w/gone'); os.read(fd, 1000)", FeatureMissing, "inotify watch 2 .*was not found", "f.close()"),
     ("[l.inotify_rm_watch(fd, l.inotify_add_watch(fd, b'/tmp', 2)) for _ in range(65536)]; os.read(fd, 1 << 20); l.inotify_add_watch(fd, b'/tmp', 2)", FeatureMissing, "too many", "os.close(fd)"),
 ])
@@ -845,7 +845,7 @@ def test_shared_memory_that_ends_before_its_mapping_does():
         look = "zlib.crc32(ctypes.string_at(at, 5 << 12))"
         wanted = origin(look)
         if os.geteuid() == 0:
-            with pytest.raises(FeatureMissing, match="shares more of the memory"):
+            with pytest.raises(FeatureMissing, match="maps more of the shared memory"):
                 box.fork(1)
         else:
             with closing(box.fork(1)) as (kid,):
@@ -933,7 +933,7 @@ def test_guard_pages_before_unmovable_memory_are_refused(guardable, flags, pages
                 assert origin.of(kid).holds() and origin.holds()
             return
         for take in (box.snapshot, lambda: box.fork(1)):
-            with pytest.raises(FeatureMissing, match="it guards memory at 0x"):
+            with pytest.raises(FeatureMissing, match="it has guard pages at 0x"):
                 take()
         assert origin.holds()
         origin.asked("advise(0, 256, 103)")

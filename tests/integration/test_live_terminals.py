@@ -172,8 +172,8 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize("before, why, after", [
-    ("os.write(master, b'\\x13'); os.write(master, b'x\\n'); select.select([slave], [], [], 20)", "held up", "os.write(master, b'\\x11')"),
-    ("fcntl.ioctl(master, 0x5420, struct.pack('i', 1)); termios.tcflush(slave, termios.TCIFLUSH)", "tells of a change", "os.read(master, 100)"),
+    ("os.write(master, b'\\x13'); os.write(master, b'x\\n'); select.select([slave], [], [], 20)", "stopped by", "os.write(master, b'\\x11')"),
+    ("fcntl.ioctl(master, 0x5420, struct.pack('i', 1)); termios.tcflush(slave, termios.TCIFLUSH)", "status change", "os.read(master, 100)"),
 ])
 def test_refused_terminal_states_are_named(before, why, after):
     with Sandbox() as box:
