@@ -32,7 +32,7 @@ bool auto_snapshot_is_due(const struct session *session) {
            session->dirty && !is_being_put_elsewhere(session);
 }
 
-void auto_snapshot_after(struct session *session, uint64_t step) {
+void auto_snapshot_after(struct session *session) {
     struct auto_snapshot *auto_snapshot = &session->auto_snapshot;
 
     if (!auto_snapshot->keep || !auto_snapshot_is_due(session))
@@ -48,8 +48,8 @@ void auto_snapshot_after(struct session *session, uint64_t step) {
     if (!op)
         return;
     op->snapshot.is_automatic = true;
-    op->recording.after = step;
-    record_op_begun(op); /* before any command that comes later: a replay takes it here, too */
+    session_events_op_started(
+        op); /* before any command that comes later: a replay takes it here, too */
 }
 
 static bool is_branched(const struct session *session, const struct snapshot *snapshot) {

@@ -372,11 +372,8 @@ struct run {
                                                  Of stdout and stderr: `outputs` */
     struct terminal_input *terminal_input;    /* session: from `input` into the terminal */
     struct buf request;                       /* the message for init */
-    struct buf action; /* of its step, once it has been sent; empty: it is made at its end */
-    uint64_t step, begun_at, end_sequence; /* record.c; 0: it is no step; it was the n-th to end */
-    size_t n_env;                          /* of the request's variables, the last in it */
+    size_t n_env;                             /* of the request's variables, the last in it */
     unsigned n_extra_given;
-    int recorded_stdin; /* while it is a step; -EBADF */
     bool stdin_is_data, stdin_is_piped;
     int stdio[3]; /* what the command gets; -EBADF once handed over */
     int64_t timeout_ms;

@@ -51,7 +51,7 @@ void exec_enter(struct run *run) {
     list_add_tail(&session->waiting, &run->in_queue);
     session->n_runs++;
     session->dirty = session->was_used = true;
-    record_run_begun(run);
+    session_events_command_started(run);
     session_touch(session);
     hibernate_cancel(session);
     session_schedule(session);
@@ -144,8 +144,6 @@ struct session *exec_leave(struct run *run) {
     memcpy(ended->operation, run->operation, sizeof ended->operation);
     ended->operation_length = run->operation_length;
     ended->command = exec_describe(run);
-    ended->step = run->step;
-    ended->end_sequence = run->end_sequence;
     ended->outcome = run->outcome;
     ended->status = run->status;
     ended->wall_ns = run->wall_ns;
@@ -250,7 +248,7 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
     admission_handed_over(run);
     while (run->n_extra)
         close(run->extra[--run->n_extra]);
-    record_run_sent(run);
+    session_events_command_sent(run);
     run->state = RUN_STARTING;
     run->box = session->box;
     session->dirty = true; /* again: a state may have been taken while it waited */

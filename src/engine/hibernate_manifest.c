@@ -331,10 +331,11 @@ json_t *hibernate_record(const struct session *session, const struct snapshot *a
             "was_used", session->was_used, "operation",
             hex_of(session->operation, session->operation_length));
     json_t *ended = alone ? json_array() : ended_of(session);
+    const struct buf *rules = session_events_saved(session);
     if (listing.failed || !record || !numbers || json_object_update(record, numbers) < 0 ||
         json_object_set(record, "ended", ended) < 0 ||
-        json_object_set_new(
-            record, "rules", hex_of(session->rules.data, alone ? 0 : session->rules.length)) < 0 ||
+        json_object_set_new(record, "rules",
+            rules && !alone ? hex_of(rules->data, rules->length) : hex_of("", 0)) < 0 ||
         json_object_set_new(
             record, "grounds", path_identities_record(&session->profile->path_identities)) < 0) {
         json_decref(record);
@@ -641,13 +642,15 @@ static void settle_ended(struct session *session, const json_t *row) {
     buf_done(&streams[1]);
 }
 
-/* By which the records of its forks are made: its own ended with the engine that wrote it. */
-static void settle_rules(struct session *session, const json_t *rules) {
-    size_t most = session->rules.length ? 0 : json_string_length(rules) / 2;
-    void *to = most ? buf_reserve(&session->rules, most) : NULL;
-    ssize_t n = to ? bytes_of(rules, to, most) : 0;
+/* By these the records of its forks are made. */
+static void settle_rules(struct session *session, const json_t *text) {
+    auto_buf struct buf rules = BUF_INIT;
+    size_t most = json_string_length(text) / 2;
+    void *to = most ? buf_reserve(&rules, most) : NULL;
+    ssize_t n = to ? bytes_of(text, to, most) : 0;
 
-    session->rules.length += n > 0 ? (size_t)n : 0;
+    rules.length += n > 0 ? (size_t)n : 0;
+    session_events_restored(session, &rules);
 }
 
 void hibernate_settle(struct session *session, const json_t *record) {

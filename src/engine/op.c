@@ -111,7 +111,7 @@ void op_fail(struct op *op, const struct rollbox_error *error) {
     log_at(LOG_WARN, "operation", ABOUT(.sandbox = session->name, .op = verb_name(op->verb)),
         "failed: %s", error->message);
     op_wait(op, OP_WAIT_DONE);
-    record_op_ended(op, error);
+    session_events_op_ended(op, error);
     if (op->class->failed)
         op->class->failed(op, error);
     if (op->client)
@@ -138,7 +138,7 @@ void op_done(struct op *op, struct buf *json) {
     log_at(LOG_INFO, "operation", ABOUT(.sandbox = op->session->name, .op = verb_name(op->verb)),
         "done");
     op_wait(op, OP_WAIT_DONE);
-    record_op_ended(op, NULL);
+    session_events_op_ended(op, NULL);
     if (op->client)
         client_reply(op->client, op->serial, json);
     buf_done(json);

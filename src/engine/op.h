@@ -13,6 +13,7 @@
 
 #include "engine/op_state.h"
 #include "engine/session.h"
+#include "engine/session_events.h"
 
 struct op;
 
@@ -65,19 +66,13 @@ struct take_snapshot {
 #define TAKE_SNAPSHOT_MAX_DUMPS                                                                    \
     20 /* again, of one that something is in the way of for the moment */
 
-/* What record.c needs of an operation. */
-struct op_recording {
-    uint64_t step, begun_at;
-    uint64_t after; /* automatic: the step of the command that ended; 0: it was none */
-    char asked[32], name[SESSION_NAME_MAX + 1];
-};
-
 struct op_snapshot {
     bool is_automatic; /* auto_snapshot.c's */
 };
 
 struct op_fork {
     unsigned count, n_made, n_asked, n_ready;
+    unsigned n_owned; /* of those made: they are closed with the operation */
     struct session **made;
     bool same_seed;         /* not one for each */
     bool attached;          /* they are the asker's */
@@ -86,7 +81,7 @@ struct op_fork {
 
 struct op_diff {
     bool textual, digests;
-    bool is_recorded;         /* it is for the record, and nobody waits */
+    bool is_recorded;         /* an observer asks for it, and no client waits */
     const struct buf *answer; /* of that, while it ends */
 };
 
@@ -123,7 +118,6 @@ struct op {
     struct flatten_job *flatten_job; /* while an image is put together for it; NULL */
     struct store_job *store_job;
     struct take_snapshot take;
-    struct op_recording recording;
     union { /* by verb */
         struct op_snapshot snapshot;
         struct op_fork fork;

@@ -39,8 +39,9 @@ static void hand_socket(struct op *op) {
             "the sandbox cannot be told now");
     else {
         session->n_agents++;
-        /* Who asked knows what is done there; the record is to know, too. */
-        buf_add_text(&nothing, session->record ? "{\"recorded\": true}" : "{}");
+        /* The client knows the transfer, and notes it for the observers. */
+        buf_add_text(&nothing,
+            session_events_wants(session) & OBSERVER_WANTS_NOTES ? "{\"recorded\": true}" : "{}");
         op_done(op, &nothing);
     }
 }

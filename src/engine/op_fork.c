@@ -11,11 +11,11 @@
 #define MAX_FORK 10000
 
 static void close_made(struct op *op) {
-    for (unsigned i = 0; i < op->fork.n_made; i++) {
+    for (unsigned i = 0; i < op->fork.n_owned; i++) {
         op->fork.made[i]->fork = NULL;
         session_close(op->fork.made[i]);
     }
-    op->fork.n_made = 0;
+    op->fork.n_made = op->fork.n_owned = 0;
 }
 
 /* As many as the launcher's socket has room for; each that is ready has made some. Each may fail,
@@ -56,11 +56,8 @@ static void child_ready(struct op *op) {
         op->fork.made[i]->fork = NULL;
     }
     buf_add_text(&json, "]}");
-    record_op_ended(op, NULL); /* while it is known what was made */
     if (op->client || !op->session->client)
-        op->fork.n_made = 0; /* they are somebody's now */
-    else
-        close_made(op);
+        op->fork.n_owned = 0; /* they are somebody's now */
     op_done(op, &json);
 }
 
@@ -101,9 +98,7 @@ static void make_forks(struct op *op) {
         }
         made->since_ns = session->since_ns;
         made->parent = session->number;
-        made->parent_step = session->record ? op->recording.step : 0;
-        made->recorded_ancestor = session->record ? session->number : session->recorded_ancestor;
-        record_inherit(made, session);
+        session_events_forked(op, made);
         made->clone_id = i;
         made->seed =
             op->fork.same_seed ? session->seed : seeded_random_fork(session->seed, before + i);
@@ -119,6 +114,7 @@ static void make_forks(struct op *op) {
         made->track_from_birth = dirty_tracking_is_few(op->fork.count);
         session_arm(made);
         op->fork.made[op->fork.n_made++] = made;
+        op->fork.n_owned++;
         made->fork = op;
     }
     op_wait(op, OP_WAIT_CHILDREN);
@@ -152,6 +148,7 @@ static void fork_failed(struct op *op, const struct rollbox_error *error) {
 }
 
 static void release_fork(struct op *op) {
+    close_made(op);
     free(op->fork.made);
     take_snapshot_release(op);
 }

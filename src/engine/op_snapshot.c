@@ -56,7 +56,8 @@ static void name_snapshot(struct op *op) {
     op->to->is_of_fork = false;
     op->to->automatic = 0;
     snapshot_text(op->to, &json);
-    buf_add_text(&json, record_wants_files(op->session) ? ", \"recorded_files\": true}" : "}");
+    const bool wants_files = session_events_wants(op->session) & OBSERVER_WANTS_SNAPSHOT_FILES;
+    buf_add_text(&json, wants_files ? ", \"recorded_files\": true}" : "}");
     op_done(op, &json);
 }
 

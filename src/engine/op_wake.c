@@ -103,7 +103,7 @@ static void fail_wake(struct op *op, const struct rollbox_error *error) {
         if (other != op && other->wait == OP_WAIT_QUEUED) {
             op_wait(other, OP_WAIT_DONE);
             list_remove(&other->node);
-            record_op_ended(other, error);
+            session_events_op_ended(other, error);
             if (other->client)
                 client_fail(other->client, other->serial, error);
             op_free(other);

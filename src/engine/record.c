@@ -34,59 +34,110 @@
                     CLOSE waiting */
 #define MAX_CLOSE_PATIENCE_NS 30000000000ll
 
-/* Who waits for a record's end. */
-struct closer {
-    struct list node;
-    struct client *client;
-    uint64_t serial;
+#define MAX_ENDED_STEPS 1024 /* commands that have ended and that a note may name */
+
+/* A command that is a step. */
+struct command_step {
+    struct list node;      /* recording->commands */
+    const struct run *run; /* NULL: it has ended */
+    unsigned char operation[sizeof((struct run *)0)->operation];
+    size_t operation_length;
+    uint64_t step, begun_at;
+    uint64_t end_sequence; /* it was the n-th to end */
+    int stdin_copy;        /* -EBADF: its input is not data */
+    struct buf action;     /* once it has been sent; empty: it is made at its end */
 };
+
+/* An operation that is a step. */
+struct op_step {
+    struct list node; /* recording->ops */
+    const struct op *op;
+    uint64_t step, begun_at;
+    uint64_t after; /* automatic: the step of the command that ended; 0: it was none */
+    char asked[sizeof((struct snapshot *)0)->id], name[SESSION_NAME_MAX + 1];
+};
+
+/* The observer of a session that is recorded, or has rules for the records of its forks. */
+struct recording {
+    struct session_observer observer;
+    struct session *session;
+    struct record *record; /* NULL: it is not recorded */
+    struct buf rules;      /* by which its record is made, or that of the nearest it was forked from
+                              which is recorded: fields as of RECORD */
+    uint64_t parent_step;  /* of a fork: the step of its parent; 0 */
+    uint64_t ancestor;     /* the nearest recorded session that it was forked from; 0 */
+    uint64_t after;        /* the step of the command that ended last; 0: it was none */
+    struct list commands;  /* struct command_step: those that have not ended */
+    struct list ended;     /* likewise: those that have, the latest last */
+    unsigned n_ended;
+    struct list ops; /* struct op_step */
+};
+
+static const struct session_observer_ops observer_ops;
+
+static struct recording *recording_of(const struct session_observer *observer) {
+    return container_of(observer, struct recording, observer);
+}
+
+/* NULL: the session has none. */
+static struct recording *find_recording(const struct session *session) {
+    list_for_each(node, &session->observers) {
+        struct session_observer *observer = container_of(node, struct session_observer, node);
+
+        if (observer->ops == &observer_ops)
+            return recording_of(observer);
+    }
+    return NULL;
+}
+
+static struct record *find_record(const struct session *session) {
+    const struct recording *recording = find_recording(session);
+
+    return recording ? recording->record : NULL;
+}
+
+/* NULL: out of memory. */
+static struct recording *recording_new(struct session *session) {
+    struct recording *recording = calloc(1, sizeof *recording);
+
+    if (!recording)
+        return NULL;
+    recording->session = session;
+    list_init(&recording->commands);
+    list_init(&recording->ended);
+    list_init(&recording->ops);
+    /* Before others, whose operations follow from a command's end, too. */
+    session_observe(session, &recording->observer, &observer_ops, true);
+    return recording;
+}
 
 /* ---- records ---- */
 
 static void state_text(const struct record *record, struct buf *to) {
+    const bool is_complete = record->phase == RECORD_IS_DONE && !record->error;
+
     buf_printf(to,
         "{\"id\": \"%s\", \"steps\": %llu, \"written\": %llu, \"complete\": %s, \"error\": ",
         record->id, (unsigned long long)(record->next_step - 1),
-        (unsigned long long)record->written, record->done && !record->error ? "true" : "false");
+        (unsigned long long)record->written, is_complete ? "true" : "false");
     json_add_string(to, record->error ? record->message : NULL, strlen(record->message));
     buf_add_text(to, "}");
 }
 
-static void answer_closers(struct record *record) {
-    list_for_each(node, &record->closers) {
-        struct closer *closer = container_of(node, struct closer, node);
-        struct buf json = BUF_INIT;
-
-        buf_add_text(&json, "{\"record\": ");
-        state_text(record, &json);
-        buf_add_text(&json, "}");
-        client_reply(closer->client, closer->serial, &json);
-        list_remove(node);
-        free(closer);
-    }
-}
-
 static void record_free(struct record *record) {
-    answer_closers(record);
     loop_timer_clear(record->engine->loop, &record->patience);
     list_remove(&record->node);
-    if (record->session)
-        record->session->record = NULL;
+    if (record->recording)
+        record->recording->record = NULL;
     free(record);
 }
 
-void record_over(struct record *record) {
-    if (record->session)
-        answer_closers(record);
+/* Nothing of it will be written any more. */
+static void on_over(struct record *record) {
+    if (record->recording)
+        session_close_continue(record->recording->session);
     else
         record_free(record);
-}
-
-void record_fail(struct record *record, int error_number, const char *message) {
-    if (record->error)
-        return;
-    record->error = error_number;
-    snprintf(record->message, sizeof record->message, "%s", message);
 }
 
 static void send_end(struct record *record, const char *reason) {
@@ -95,7 +146,8 @@ static void send_end(struct record *record, const char *reason) {
     wire_begin(&message, RECORD_END, record->number);
     wire_add_text(&message, RECORD_REASON, record->error ? "lost" : reason);
     recorder_post(record, &message, NULL, 0, 0);
-    record->end_sent = true;
+    if (record->phase == RECORD_IS_OPEN)
+        record->phase = RECORD_IS_ENDING;
 }
 
 /* ---- lines ---- */
@@ -179,17 +231,37 @@ static void end_step(
 
 /* ---- commands ---- */
 
-void record_run_begun(struct run *run) {
-    struct record *record = run->session->record;
+static struct command_step *find_command(const struct recording *recording, const struct run *run) {
+    list_for_each(node, &recording->commands)
+        if (container_of(node, struct command_step, node)->run == run)
+            return container_of(node, struct command_step, node);
+    return NULL;
+}
 
-    if (!record)
+static void command_free(struct command_step *command) {
+    list_remove(&command->node);
+    close_fd(&command->stdin_copy);
+    buf_done(&command->action);
+    free(command);
+}
+
+static void command_started(struct session_observer *observer, struct run *run) {
+    struct recording *recording = recording_of(observer);
+    struct record *record = recording->record;
+    struct command_step *command = record ? calloc(1, sizeof *command) : NULL;
+
+    if (record && !command)
+        recorder_fail(record, ENOMEM, "out of memory for a step");
+    if (!command)
         return;
-    run->step = record->next_step++;
-    run->begun_at = record->ended;
-    run->read_bytes = run->written_bytes = run->stream = UINT64_MAX;
+    command->run = run;
+    memcpy(command->operation, run->operation, sizeof command->operation);
+    command->operation_length = run->operation_length;
+    command->step = record->next_step++;
+    command->begun_at = record->ended;
     ((struct wire_header *)(void *)run->request.data)->flags |= GUEST_EXEC_COUNTED;
-    if (run->stdin_is_data)
-        run->recorded_stdin = fcntl(run->stdio[0], F_DUPFD_CLOEXEC, 3);
+    command->stdin_copy = run->stdin_is_data ? fcntl(run->stdio[0], F_DUPFD_CLOEXEC, 3) : -EBADF;
+    list_add_tail(&recording->commands, &command->node);
 }
 
 static bool next_of(const struct run *run, size_t *position, struct wire_field *field) {
@@ -257,10 +329,11 @@ static void add_files(const struct run *run, struct buf *to) {
         close_part(to);
 }
 
-static void add_input(const struct run *run, struct buf *to, int *fds, size_t *n_fds) {
-    if (run->recorded_stdin >= 0) {
+static void add_input(
+    const struct run *run, int stdin_copy, struct buf *to, int *fds, size_t *n_fds) {
+    if (stdin_copy >= 0) {
         add_value(to, "stdin", RECORD_CONTENT_FD, UINT64_MAX);
-        fds[(*n_fds)++] = run->recorded_stdin;
+        fds[(*n_fds)++] = stdin_copy;
     } else if (run->stdin_is_data || run->stdin_is_piped) {
         open_part(to, "stdin", RECORD_OBJECT);
         add_value(to, "unrecorded", RECORD_FLAG, 1);
@@ -270,8 +343,8 @@ static void add_input(const struct run *run, struct buf *to, int *fds, size_t *n
     }
 }
 
-static void add_action(
-    const struct record *record, const struct run *run, struct buf *to, int *fds, size_t *n_fds) {
+static void add_action(const struct record *record, const struct command_step *command,
+    const struct run *run, struct buf *to, int *fds, size_t *n_fds) {
     struct wire_field field;
     size_t position = 0;
 
@@ -286,7 +359,7 @@ static void add_action(
         if (field.tag == GUEST_CWD)
             add_text(to, "cwd", wire_text(&field));
     add_environment(record, run, to);
-    add_input(run, to, fds, n_fds);
+    add_input(run, command->stdin_copy, to, fds, n_fds);
     add_files(run, to);
     if (run->timeout_ms > 0)
         add_value(to, "timeout_ms", RECORD_NUMBER, (uint64_t)run->timeout_ms);
@@ -300,13 +373,14 @@ static void add_action(
     close_part(to);
 }
 
-/* Whoever waits for its end does not wait for this part, too. */
-void record_run_sent(struct run *run) {
-    const struct record *record = run->session->record;
+/* Now, so that the client does not wait for this part at the end of the command. */
+static void command_sent(struct session_observer *observer, struct run *run) {
+    const struct recording *recording = recording_of(observer);
+    struct command_step *command = find_command(recording, run);
 
-    if (record && run->step && !run->action.length && run->recorded_stdin < 0 &&
+    if (recording->record && command && !command->action.length && command->stdin_copy < 0 &&
         run->request.length <= EARLY_BYTES)
-        add_action(record, run, &run->action, NULL, NULL);
+        add_action(recording->record, command, run, &command->action, NULL, NULL);
 }
 
 static void add_stream(struct output *output, const char *key, const char *key_cut, struct buf *to,
@@ -340,23 +414,33 @@ static void add_known(struct buf *to, const char *key, uint64_t value) {
         add_value(to, key, RECORD_NUMBER, value);
 }
 
-void record_run_ended(struct run *run) {
-    struct record *record = run->session ? run->session->record : NULL;
+/* It may be named by notes that come later. */
+static void keep_ended(struct recording *recording, struct command_step *command) {
+    close_fd(&command->stdin_copy);
+    buf_done(&command->action);
+    command->run = NULL;
+    list_remove(&command->node);
+    list_add_tail(&recording->ended, &command->node);
+    if (++recording->n_ended <= MAX_ENDED_STEPS)
+        return;
+    command_free(container_of(recording->ended.next, struct command_step, node));
+    recording->n_ended--;
+}
+
+static void tell_command(struct record *record, struct command_step *command, struct run *run) {
     auto_buf struct buf message = BUF_INIT;
     int fds[STEP_FDS];
     size_t n_fds = 0;
     uint64_t bytes = 0;
 
-    if (!record || !run->step)
-        return; /* one that had begun before is none of its steps */
-    begin_step(record, &message, run->step, run->begun_at);
+    begin_step(record, &message, command->step, command->begun_at);
     if (record->wants_secrets)
         add_secrets(run, &message);
-    if (run->action.length) {
-        buf_add(&message, run->action.data, run->action.length);
-        message.failed |= run->action.failed;
+    if (command->action.length) {
+        buf_add(&message, command->action.data, command->action.length);
+        message.failed |= command->action.failed;
     } else {
-        add_action(record, run, &message, fds, &n_fds);
+        add_action(record, command, run, &message, fds, &n_fds);
     }
     open_part(&message, "observation", RECORD_OBJECT);
     add_word(&message, "outcome", rollbox_outcome_name(run->outcome));
@@ -385,8 +469,19 @@ void record_run_ended(struct run *run) {
         close_part(&message);
     }
     end_step(record, &message, fds, n_fds, bytes);
-    run->end_sequence = record->ended;
-    close_fd(&run->recorded_stdin);
+    command->end_sequence = record->ended;
+}
+
+static void command_ended(struct session_observer *observer, struct run *run) {
+    struct recording *recording = recording_of(observer);
+    struct command_step *command = find_command(recording, run);
+
+    recording->after = command ? command->step : 0;
+    if (!command)
+        return; /* one that had begun before is none of its steps */
+    if (recording->record)
+        tell_command(recording->record, command, run);
+    keep_ended(recording, command);
 }
 
 /* ---- what is done with the sandbox ---- */
@@ -406,25 +501,53 @@ static const char *kind_of(const struct op *op) {
     }
 }
 
-void record_op_begun(struct op *op) {
-    struct record *record = op->session->record;
-
-    if (!record || !kind_of(op))
-        return;
-    op->recording.step = record->next_step++;
-    op->recording.begun_at = record->ended;
-    /* Taking the state may make it, or drop it. */
-    snprintf(op->recording.asked, sizeof op->recording.asked, "%s", op->from ? op->from->id : "");
-    snprintf(op->recording.name, sizeof op->recording.name, "%s", op->name ? op->name : "");
+static struct op_step *find_op(const struct recording *recording, const struct op *op) {
+    list_for_each(node, &recording->ops)
+        if (container_of(node, struct op_step, node)->op == op)
+            return container_of(node, struct op_step, node);
+    return NULL;
 }
 
-static void add_op(const struct op *op, struct buf *to) {
+static void op_step_free(struct op_step *step) {
+    list_remove(&step->node);
+    free(step);
+}
+
+static struct op_step *number_op(struct recording *recording, const struct op *op) {
+    struct record *record = recording->record;
+    struct op_step *step = calloc(1, sizeof *step);
+
+    if (!step) {
+        recorder_fail(record, ENOMEM, "out of memory for a step");
+        return NULL;
+    }
+    step->op = op;
+    step->step = record->next_step++;
+    step->begun_at = record->ended;
+    list_add_tail(&recording->ops, &step->node);
+    return step;
+}
+
+static void op_started(struct session_observer *observer, struct op *op) {
+    struct recording *recording = recording_of(observer);
+    struct op_step *step = recording->record && kind_of(op) ? number_op(recording, op) : NULL;
+
+    if (!step)
+        return;
+    if (op->verb == VERB_SNAPSHOT && op->snapshot.is_automatic)
+        step->after = recording->after;
+    /* Taking the state may make it, or drop it. */
+    snprintf(step->asked, sizeof step->asked, "%s", op->from ? op->from->id : "");
+    snprintf(step->name, sizeof step->name, "%s", op->name ? op->name : "");
+}
+
+static void add_op(const struct op *op, const struct op_step *step, struct buf *to) {
     open_part(to, "action", RECORD_OBJECT);
     add_word(to, "kind", kind_of(op));
     if (op->verb != VERB_SNAPSHOT && op->verb != VERB_COMMIT)
-        add_word(to, "snapshot", op->recording.asked[0] ? op->recording.asked : NULL);
+        add_word(to, "snapshot", step->asked[0] ? step->asked : NULL);
     if (op->verb == VERB_SNAPSHOT)
-        add_text(to, "name", op->recording.name[0] ? op->recording.name : NULL);
+        add_text(to, "name", step->name[0] ? step->name : NULL);
     if (op->drops && op->verb != VERB_COMMIT)
         add_word(to, "processes", "drop");
     if (op->verb == VERB_FORK)
@@ -440,26 +563,38 @@ static void add_op(const struct op *op, struct buf *to) {
 
 /* ---- changed files ---- */
 
-void record_changes_after(struct session *session, uint64_t step) {
-    struct record *record = session->record;
+/* A command has ended: the files that it has changed are a step, too, if that is wanted. */
+static void tell_changes_after(struct recording *recording, uint64_t after) {
+    struct session *session = recording->session;
+    const struct record *record = recording->record;
 
-    if (!record || !record->wants_changes || record->done || record->error ||
+    if (!record || !record->wants_changes || record->phase == RECORD_IS_DONE || record->error ||
         !auto_snapshot_is_due(session) || op_files_are_pristine(session->box))
         return;
     struct op *op = op_add(session, VERB_DIFF, false);
     if (!op)
         return;
     op->diff.is_recorded = op->diff.digests = true;
-    op->recording.after = step;
-    op->recording.step = record->next_step++;
-    op->recording.begun_at = record->ended;
+    struct op_step *step = number_op(recording, op);
+    if (step)
+        step->after = after;
 }
 
-bool record_is_behind(const struct session *session) {
-    list_for_each(node, &session->ops)
+static void command_settled(
+    struct session_observer *observer, struct session *session, bool has_run) {
+    struct recording *recording = recording_of(observer);
+
+    (void)session;
+    if (has_run)
+        tell_changes_after(recording, recording->after);
+}
+
+/* The record is to have the files that the last command has changed. */
+static enum observer_answer may_close(struct session_observer *observer) {
+    list_for_each(node, &recording_of(observer)->session->ops)
         if (op_is_recorded_diff(container_of(node, struct op, node)))
-            return true;
-    return false;
+            return OBSERVER_WAIT;
+    return OBSERVER_CONTINUE;
 }
 
 /* What the answer of a diff says, in its words. */
@@ -481,8 +616,8 @@ static void add_changes(const struct op *op, struct buf *to) {
         add_value(to, "cumulative", RECORD_FLAG, 1);
 }
 
-static void add_changed_files(
-    const struct op *op, const struct rollbox_error *error, struct buf *to) {
+static void add_changed_files(const struct op *op, const struct op_step *step,
+    const struct rollbox_error *error, struct buf *to) {
     open_part(to, "action", RECORD_OBJECT);
     add_word(to, "kind", "files");
     add_word(to, "of", "exec");
@@ -495,7 +630,7 @@ static void add_changed_files(
         add_changes(op, to);
         close_part(to);
     }
-    add_status(to, "after", op->recording.after != 0, (int)op->recording.after);
+    add_status(to, "after", step->after != 0, (int)step->after);
 }
 
 static void add_seed(const struct session *session, struct buf *to) {
@@ -520,20 +655,17 @@ static void add_children(const struct op *op, struct buf *to) {
     close_part(to);
 }
 
-void record_op_ended(struct op *op, const struct rollbox_error *error) {
-    struct record *record = op->session->record;
+static void tell_op(struct record *record, const struct op_step *step, const struct op *op,
+    const struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
-    if (!record || !op->recording.step)
-        return;
-    begin_step(record, &message, op->recording.step, op->recording.begun_at);
-    op->recording.step = 0;
+    begin_step(record, &message, step->step, step->begun_at);
     if (op_is_recorded_diff(op)) {
-        add_changed_files(op, error, &message);
+        add_changed_files(op, step, error, &message);
         end_step(record, &message, NULL, 0, 0);
         return;
     }
-    add_op(op, &message);
+    add_op(op, step, &message);
     if (!error && op->verb == VERB_SNAPSHOT && op->to) {
         open_part(&message, "observation", RECORD_OBJECT);
         add_word(&message, "outcome", "done");
@@ -545,8 +677,20 @@ void record_op_ended(struct op *op, const struct rollbox_error *error) {
     if (!error && op->verb == VERB_FORK)
         add_children(op, &message);
     if (op->verb == VERB_SNAPSHOT && op->snapshot.is_automatic)
-        add_status(&message, "after", op->recording.after != 0, (int)op->recording.after);
+        add_status(&message, "after", step->after != 0, (int)step->after);
     end_step(record, &message, NULL, 0, 0);
+}
+
+static void op_ended(
+    struct session_observer *observer, struct op *op, const struct rollbox_error *error) {
+    struct recording *recording = recording_of(observer);
+    struct op_step *step = find_op(recording, op);
+
+    if (!step)
+        return;
+    if (recording->record)
+        tell_op(recording->record, step, op, error);
+    op_step_free(step);
 }
 
 /* One that takes commands through pipes. Their time-outs and limits signal it, and are told by
@@ -566,9 +710,11 @@ static bool is_shell(const struct run *run) {
     return n == ARRAY_SIZE(words) && run->n_extra_given == 3;
 }
 
-void record_signal(
-    struct session *session, const struct run *run, unsigned number, unsigned scope) {
-    struct record *record = session->record;
+static void signalled(
+    struct session_observer *observer, const struct run *run, unsigned number, unsigned scope) {
+    const struct recording *recording = recording_of(observer);
+    struct record *record = recording->record;
+    const struct command_step *command = run ? find_command(recording, run) : NULL;
     auto_buf struct buf message = BUF_INIT;
 
     if (!record || (run && is_shell(run)))
@@ -576,7 +722,7 @@ void record_signal(
     begin_step(record, &message, record->next_step++, record->ended);
     open_part(&message, "action", RECORD_OBJECT);
     add_word(&message, "kind", "signal");
-    add_status(&message, "exec", run != NULL, run ? (int)run->step : 0);
+    add_status(&message, "exec", run != NULL, command ? (int)command->step : 0);
     add_value(&message, "number", RECORD_NUMBER, number);
     add_value(&message, "scope", RECORD_NUMBER, scope);
     close_part(&message);
@@ -617,35 +763,29 @@ static const char *last_component(const char *path) {
 /* Which step that command was; 0: none, as of one that came into the sandbox with a state. What it
  * was given to do began before its end. */
 static uint64_t step_of(
-    const struct session *session, const struct wire_field *operation, uint64_t *begun_at) {
-    const size_t prefix = sizeof session->number;
+    const struct recording *recording, const struct wire_field *operation, uint64_t *begun_at) {
+    const struct list *lists[] = { &recording->commands, &recording->ended };
+    const size_t prefix = sizeof recording->session->number;
 
-    if (!operation->data)
-        return 0;
-    list_for_each(node, &session->runs) {
-        const struct run *run = container_of(node, struct run, of_session);
+    for (size_t i = 0; i < ARRAY_SIZE(lists) && operation->data; i++)
+        list_for_each(node, lists[i]) {
+            const struct command_step *command = container_of(node, struct command_step, node);
 
-        if (run->operation_length == prefix + operation->length &&
-            !memcmp(run->operation + prefix, operation->data, operation->length))
-            return run->step;
-    }
-    list_for_each(node, &session->ended) {
-        const struct ended *ended = container_of(node, struct ended, node);
-
-        if (ended->operation_length == prefix + operation->length &&
-            !memcmp(ended->operation + prefix, operation->data, operation->length))
-            *begun_at = ended->end_sequence ? MIN(*begun_at, ended->end_sequence - 1) : *begun_at;
-        else
-            continue;
-        return ended->step;
-    }
+            if (command->operation_length != prefix + operation->length ||
+                memcmp(command->operation + prefix, operation->data, operation->length) != 0)
+                continue;
+            if (command->end_sequence)
+                *begun_at = MIN(*begun_at, command->end_sequence - 1);
+            return command->step;
+        }
     return 0;
 }
 
 /* What a client has had a shell do, which is one command for us. */
 static int record_shell(
     struct session *session, struct wire_message *from, struct rollbox_error *error) {
-    struct record *record = session->record;
+    struct recording *recording = find_recording(session);
+    struct record *record = recording ? recording->record : NULL;
     uint64_t timeout = UINT64_MAX, limit = 0, outcome = 0, exit_code = 0, number = 0,
              cut[2] = { 0 }, ended = 0, wall_ns = 0;
     struct wire_field field, exec = { 0 };
@@ -693,7 +833,7 @@ static int record_shell(
     if (!record)
         return 0;
     uint64_t begun_at = record->ended;
-    const uint64_t shell = step_of(session, &exec, &begun_at), step = record->next_step++;
+    const uint64_t shell = step_of(recording, &exec, &begun_at), step = record->next_step++;
     begin_step(record, &message, step, begun_at);
     open_part(&message, "action", RECORD_OBJECT);
     add_word(&message, "kind", "shell");
@@ -725,7 +865,7 @@ static int record_shell(
     add_value(&message, "processes_peak", RECORD_NUMBER, 0);
     close_part(&message);
     end_step(record, &message, from->fds, from->n_fds, 0);
-    record_changes_after(session, step);
+    tell_changes_after(recording, step);
     session_schedule(session);
     return 0;
 }
@@ -733,7 +873,7 @@ static int record_shell(
 int record_note(struct session *session, struct wire_message *from, struct rollbox_error *error) {
     static const char *const kinds[] = { "write_file", "mkdir", "remove", "upload", "files",
         "note" };
-    struct record *record = session->record;
+    struct record *record = find_record(session);
     const char *kind = NULL, *path = NULL, *host = NULL, *data = NULL, *known = NULL;
     uint64_t mode = 0, recursive = 0, code = 0, bytes = 0, files = 0;
     auto_buf struct buf message = BUF_INIT;
@@ -841,7 +981,9 @@ static void add_image_digest(const struct image *image, struct buf *to) {
     add_word(to, "sha256", hex);
 }
 
-static void add_header(struct session *session, const struct record *record, struct buf *to) {
+static void add_header(
+    const struct recording *recording, const struct record *record, struct buf *to) {
+    const struct session *session = recording->session;
     const struct profile *profile = session->profile;
     const struct policy *policy = profile->policy;
     char id[48];
@@ -856,7 +998,7 @@ static void add_header(struct session *session, const struct record *record, str
         record_name(session->engine, session->parent, id, sizeof id);
         open_part(to, "parent", RECORD_OBJECT);
         add_word(to, "id", id);
-        add_status(to, "step", session->parent_step != 0, (int)session->parent_step);
+        add_status(to, "step", recording->parent_step != 0, (int)recording->parent_step);
         add_value(to, "index", RECORD_NUMBER, (uint64_t)session->clone_id);
         add_word(to, "snapshot", session->parent_snapshot[0] ? session->parent_snapshot : NULL);
         close_part(to);
@@ -912,14 +1054,43 @@ static void add_fields(struct buf *rules, const void *data, size_t length) {
             wire_add(rules, field.tag, field.data, field.length);
 }
 
-void record_inherit(struct session *session, const struct session *parent) {
-    buf_add(&session->rules, parent->rules.data, parent->rules.length);
-    session->rules.failed |= parent->rules.failed;
+static void add_rules_of(struct buf *rules, const struct buf *from) {
+    buf_add(rules, from->data, from->length);
+    rules->failed |= from->failed;
+}
+
+static void forked(struct session_observer *observer, const struct op *op, struct session *child) {
+    const struct recording *parent = recording_of(observer);
+    struct recording *recording = recording_new(child);
+    const struct op_step *step = find_op(parent, op);
+
+    if (!recording) {
+        if (parent->record)
+            recorder_fail(parent->record, ENOMEM, "out of memory for the rules of a fork");
+        return;
+    }
+    recording->parent_step = parent->record && step ? step->step : 0;
+    recording->ancestor = parent->record ? parent->session->number : parent->ancestor;
+    add_rules_of(&recording->rules, &parent->rules);
+}
+
+static const struct buf *saved(const struct session_observer *observer) {
+    return &recording_of(observer)->rules;
+}
+
+/* Its own record ended with the engine that wrote it. */
+static void restore(struct session *session, const struct buf *rules) {
+    struct recording *recording = find_recording(session);
+
+    if (!recording && rules->length)
+        recording = recording_new(session);
+    if (recording && !recording->rules.length)
+        add_rules_of(&recording->rules, rules);
 }
 
 /* By which a record is made that is asked for. */
 static void find_rules(
-    const struct session *session, const struct wire_message *from, struct buf *rules) {
+    const struct recording *recording, const struct wire_message *from, struct buf *rules) {
     struct wire_field field;
     uint64_t files = 0;
 
@@ -927,8 +1098,8 @@ static void find_rules(
         if (field.tag == TAG_FILES)
             (void)wire_u64(&field, &files);
     if (files & 4) {
-        add_fields(rules, session->rules.data, session->rules.length);
-        rules->failed |= session->rules.failed;
+        add_fields(rules, recording->rules.data, recording->rules.length);
+        rules->failed |= recording->rules.failed;
     }
     add_fields(rules, from->data, from->length);
 }
@@ -965,8 +1136,9 @@ static int add_rules(const struct buf *from, struct record *record, struct buf *
     return 0;
 }
 
-static int begin_record(struct session *session, const struct buf *rules, int fd,
+static int begin_record(const struct recording *recording, const struct buf *rules, int fd,
     struct record *record, struct rollbox_error *error) {
+    const struct session *session = recording->session;
     uint64_t most = RECORD_STREAM_BYTES, max_file = RECORD_FILE_BYTES, env_values = 0, files = 0,
              number;
     auto_buf struct buf message = BUF_INIT;
@@ -1003,10 +1175,10 @@ static int begin_record(struct session *session, const struct buf *rules, int fd
     wire_add_u64(&message, RECORD_ENV_VALUES, env_values);
     if (session->parent) {
         wire_add_u64(&message, RECORD_PARENT, session->parent);
-        wire_add_u64(&message, RECORD_PARENT_STEP, session->parent_step);
-        wire_add_u64(&message, RECORD_KIN, session->recorded_ancestor);
+        wire_add_u64(&message, RECORD_PARENT_STEP, recording->parent_step);
+        wire_add_u64(&message, RECORD_KIN, recording->ancestor);
     }
-    add_header(session, record, &message);
+    add_header(recording, record, &message);
     open_part(&message, "limits", RECORD_OBJECT);
     add_value(&message, "stream_bytes", RECORD_NUMBER, most);
     add_value(&message, "file_bytes", RECORD_NUMBER, MIN(max_file, (uint64_t)INT64_MAX));
@@ -1040,40 +1212,45 @@ int record_begin(struct session *session, struct wire_message *from, struct buf 
     if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY || flags & O_PATH)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADF, "arguments",
             "what is to be recorded to cannot be written to");
-    if (session->record)
+    if (find_record(session))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments",
             "sandbox %s is recorded already", session->name);
     if (!engine->recorder && recorder_start(engine, error) < 0)
         return -EAGAIN;
-    struct record *record = calloc(1, sizeof *record);
+    struct recording *recording = find_recording(session);
+    if (!recording)
+        recording = recording_new(session);
+    struct record *record = recording ? calloc(1, sizeof *record) : NULL;
     if (!record)
         return error_set(
             error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     record->engine = engine;
+    record->over = on_over;
     record->number = session->number;
     record->next_step = 1;
     record_name(engine, session->number, record->id, sizeof record->id);
-    list_init(&record->closers);
     list_init(&record->node);
     list_add_tail(&engine->recorder->records, &record->node);
-    find_rules(session, from, &rules);
-    int r = begin_record(session, &rules, from->fds[0], record, error);
+    find_rules(recording, from, &rules);
+    int r = begin_record(recording, &rules, from->fds[0], record, error);
     if (r < 0) {
         record_free(record);
         return r;
     }
-    record->session = session;
-    session->record = record;
-    buf_done(&session->rules);
-    session->rules = rules;
+    record->recording = recording;
+    recording->record = record;
+    buf_done(&recording->rules);
+    recording->rules = rules;
     rules = BUF_INIT;
     buf_printf(json, "{\"id\": \"%s\"}", record->id);
     return 0;
 }
 
-void record_close(struct session *session) {
-    if (session->record)
-        send_end(session->record, "closed");
+static void closing(struct session_observer *observer) {
+    struct record *record = recording_of(observer)->record;
+
+    if (record)
+        send_end(record, "closed");
 }
 
 static void on_patience(struct loop_timer *timer);
@@ -1093,78 +1270,89 @@ static void on_patience(struct loop_timer *timer) {
         wait_for_end(record);
         return;
     }
-    record_fail(record, ETIMEDOUT,
+    recorder_fail(record, ETIMEDOUT,
         "the record's end has not been written yet: what it is written to is slow, or nobody reads "
         "it");
-    answer_closers(record);
+    record->is_given_up = true;
+    if (record->recording)
+        session_close_continue(record->recording->session);
 }
 
-bool record_answer_close(struct session *session, struct op *op) {
-    struct record *record = session->record;
-    struct closer *closer = record && op->client ? calloc(1, sizeof *closer) : NULL;
+/* CLOSE is answered when the record is written, or soon. */
+static enum observer_answer closed(struct session_observer *observer, bool is_waited_for) {
+    struct record *record = recording_of(observer)->record;
 
-    if (!closer)
-        return false;
-    list_init(&closer->node);
-    closer->client = op->client;
-    closer->serial = op->serial;
-    list_add_tail(&record->closers, &closer->node);
-    op->client = NULL;
-    if (!record->patient_until)
+    if (!record || !is_waited_for || record->is_given_up || record->phase == RECORD_IS_DONE ||
+        !record->engine->recorder)
+        return OBSERVER_CONTINUE;
+    if (!record->patient_until) {
         record->patient_until = clock_now_ns() + MAX_CLOSE_PATIENCE_NS;
-    wait_for_end(record);
-    return true;
+        wait_for_end(record);
+    }
+    return OBSERVER_WAIT;
 }
 
-void record_leave(struct session *session) {
-    struct record *record = session->record;
+static unsigned wants(const struct session_observer *observer) {
+    const struct record *record = recording_of(observer)->record;
+    const bool wants_files = record && record->wants_files && record->phase != RECORD_IS_DONE;
 
-    if (!record)
-        return;
-    session->record = NULL;
-    record->session = NULL;
-    if (record->done || !record->engine->recorder)
+    return (record ? OBSERVER_WANTS_NOTES : 0) |
+           (wants_files && !record->error ? OBSERVER_WANTS_SNAPSHOT_FILES : 0);
+}
+
+static void record_text(const struct session_observer *observer, struct buf *to) {
+    const struct record *record = recording_of(observer)->record;
+
+    if (record)
+        state_text(record, to);
+}
+
+/* The record goes on without its session until it is written. */
+static void leave_record(struct record *record) {
+    record->recording = NULL;
+    loop_timer_clear(record->engine->loop, &record->patience);
+    if (record->phase == RECORD_IS_DONE || !record->engine->recorder)
         record_free(record);
 }
 
-void record_forget_client(const struct client *client) {
-    const struct recorder *recorder = client->engine->recorder;
+static void release(struct session_observer *observer) {
+    struct recording *recording = recording_of(observer);
 
-    if (!recorder)
-        return;
-    list_for_each(node, &recorder->records)
-        list_for_each(at, &container_of(node, struct record, node)->closers) {
-            struct closer *closer = container_of(at, struct closer, node);
-
-            if (closer->client == client) {
-                list_remove(at);
-                free(closer);
-            }
-        }
+    if (recording->record)
+        leave_record(recording->record);
+    list_for_each(node, &recording->commands)
+        command_free(container_of(node, struct command_step, node));
+    list_for_each(node, &recording->ended)
+        command_free(container_of(node, struct command_step, node));
+    list_for_each(node, &recording->ops)
+        op_step_free(container_of(node, struct op_step, node));
+    buf_done(&recording->rules);
+    free(recording);
 }
 
-bool record_wants_files(const struct session *session) {
-    return session->record && session->record->wants_files && !session->record->done &&
-           !session->record->error;
-}
+static const struct session_observer_ops observer_ops = {
+    .command_started = command_started,
+    .command_sent = command_sent,
+    .command_ended = command_ended,
+    .command_settled = command_settled,
+    .signal = signalled,
+    .op_started = op_started,
+    .op_ended = op_ended,
+    .forked = forked,
+    .wants = wants,
+    .record_text = record_text,
+    .saved = saved,
+    .may_close = may_close,
+    .closing = closing,
+    .closed = closed,
+    .release = release,
+};
 
-void record_text(const struct session *session, struct buf *to) {
-    if (session->record)
-        state_text(session->record, to);
-    else
-        buf_add_text(to, "null");
+void record_init(void) {
+    session_events_set_restorer(restore);
 }
 
 void record_finish(struct engine *engine) {
-    if (!engine->recorder)
-        return;
-    list_for_each(node, &engine->recorder->records) {
-        struct record *record = container_of(node, struct record, node);
-
-        list_for_each(at, &record->closers) {
-            list_remove(at);
-            free(container_of(at, struct closer, node));
-        }
-    }
-    recorder_leave(engine->recorder);
+    if (engine->recorder)
+        recorder_leave(engine->recorder);
 }

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -41,6 +42,13 @@ static struct record *find_record(const struct recorder *recorder, uint64_t numb
     return NULL;
 }
 
+void recorder_fail(struct record *record, int error_number, const char *message) {
+    if (record->error)
+        return;
+    record->error = error_number;
+    snprintf(record->message, sizeof record->message, "%s", message);
+}
+
 /* ---- what waits ---- */
 
 static struct posted *posted_of(struct list *node) {
@@ -68,7 +76,7 @@ static bool is_step(const struct buf *message) {
 /* What it has not told yet is not told either: a record has no gaps. That it was begun is. */
 static void give_up(
     struct recorder *recorder, struct record *record, int error_number, const char *message) {
-    record_fail(record, error_number, message);
+    recorder_fail(record, error_number, message);
     list_for_each(node, &recorder->sender.waiting) {
         struct posted *posted = posted_of(node);
 
@@ -163,7 +171,7 @@ void recorder_post(
     struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
     struct recorder *recorder = record->engine->recorder;
 
-    if (record->done || record->end_sent || !recorder)
+    if (record->phase != RECORD_IS_OPEN || !recorder)
         return;
     if (buf_failed(message)) {
         give_up(recorder, record, ENOMEM, "out of memory for a step");
@@ -182,6 +190,12 @@ void recorder_post(
 
 /* ---- what it tells ---- */
 
+static void end_record(struct record *record) {
+    record->phase = RECORD_IS_DONE;
+    if (record->over)
+        record->over(record);
+}
+
 static void lose_recorder(struct recorder *recorder) {
     struct engine *engine = recorder->engine;
 
@@ -196,11 +210,10 @@ static void lose_recorder(struct recorder *recorder) {
     list_for_each(node, &recorder->records) {
         struct record *record = container_of(node, struct record, node);
 
-        if (!record->done)
-            record_fail(record, EPIPE, "the recorder was killed");
-        record->done = true;
+        if (record->phase != RECORD_IS_DONE)
+            recorder_fail(record, EPIPE, "the recorder was killed");
         list_remove(&record->node);
-        record_over(record);
+        end_record(record);
     }
     free(recorder);
 }
@@ -229,10 +242,9 @@ static void take_state(struct record *record, const struct wire_message *message
             break;
         }
     if (error_number)
-        record_fail(record, (int)error_number, text ? text : "the record cannot be written");
-    record->done |= done != 0;
-    if (record->done)
-        record_over(record);
+        recorder_fail(record, (int)error_number, text ? text : "the record cannot be written");
+    if (done || record->phase == RECORD_IS_DONE)
+        end_record(record);
 }
 
 static void on_recorder(struct loop_source *source, uint32_t events) {

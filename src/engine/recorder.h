@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is kept of each record, and the recorder that writes them all: record.c and recorder.c
- * between them. */
+/* What is kept of each record, and the recorder that writes them all. record.c fills the records,
+ * recorder.c sends them. */
 #ifndef ROLLBOX_ENGINE_RECORDER_H
 #define ROLLBOX_ENGINE_RECORDER_H
 
-#include "engine/session.h"
+#include "engine/engine.h"
+
+struct recording;
 
 struct recorder {
     struct engine *engine;
@@ -19,34 +21,37 @@ struct recorder {
     uint64_t heard; /* how often it has told of something: that it works */
 };
 
+enum record_phase {
+    RECORD_IS_OPEN,
+    RECORD_IS_ENDING, /* no step follows; the recorder has not written all yet */
+    RECORD_IS_DONE,   /* nothing of it will be written any more */
+};
+
 struct record {
     struct list node; /* recorder->records */
     struct engine *engine;
-    struct session *session; /* NULL: gone */
+    struct recording *recording;         /* of its session (record.c); NULL: that is gone */
+    void (*over)(struct record *record); /* it is done; may free it. Or NULL */
     uint64_t number, next_step, ended, written;
     uint64_t heard_before;
     uint64_t posted_bytes; /* of what waits for the recorder */
     unsigned posted_fds;
     int64_t patient_until;
     char id[48];
-    bool wants_secrets, wants_files, wants_changes, env_values, done, end_sent;
+    enum record_phase phase;
+    bool wants_secrets, wants_files, wants_changes, env_values;
+    bool is_given_up; /* its end is not waited for any longer */
     int error;
     char message[160];
-    struct list closers; /* struct closer (record.c) */
     struct loop_timer patience;
 };
 
-/* recorder.c */
 int recorder_start(struct engine *engine, struct rollbox_error *error);
 void recorder_post(struct record *record, struct buf *message, const int *fds, size_t n_fds,
     uint64_t bytes); /* bytes: of what the descriptors hold on to */
 void recorder_leave(struct recorder
         *recorder); /* it goes on alone; what it has not got yet it gets now, if it takes it soon */
-
-/* record.c */
-void record_fail(struct record *record, int error_number,
+void recorder_fail(struct record *record, int error_number,
     const char *message); /* unless it has failed already */
-void record_over(
-    struct record *record); /* nothing of it will be written any more; it may be gone after this */
 
 #endif

@@ -26,6 +26,7 @@
 #include "engine/log.h"
 #include "engine/protocol.h"
 #include "engine/session.h"
+#include "engine/session_events.h"
 #include "engine/disk_upper.h"
 #include "sys/proc.h"
 
@@ -54,7 +55,8 @@ struct run *run_new(struct engine *engine) {
     list_init(&run->of_client);
     list_init(&run->waiters);
     list_add_tail(&engine->runs, &run->of_engine);
-    run->input = run->recorded_stdin = -EBADF;
+    run->input = -EBADF;
+    run->read_bytes = run->written_bytes = run->stream = UINT64_MAX;
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
         run->stdio[i] = -EBADF;
     for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++) {
@@ -97,7 +99,6 @@ void run_free(struct run *run) {
         close_fd(&run->stdio[i]);
     run->terminal_input = terminal_input_free(run->terminal_input);
     close_fd(&run->input);
-    close_fd(&run->recorded_stdin);
     while (run->n_extra)
         close(run->extra[--run->n_extra]);
     for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++)
@@ -107,7 +108,6 @@ void run_free(struct run *run) {
         output_done(&run->outputs[i]);
     }
     buf_done(&run->request);
-    buf_done(&run->action);
     list_for_each(node, &run->waiters) {
         list_remove(node);
         free(container_of(node, struct waiter, node));
@@ -171,15 +171,13 @@ static void finish_exec(struct run *run) {
         output_hand_over(&run->outputs[i]);
     for (size_t i = 0; i < ARRAY_SIZE(run->pipes) && run->session->box; i++)
         box_close(run->session->box, &run->pipes[i].kept);
-    record_run_ended(
-        run); /* before anybody knows: what a client has seen is recorded, whoever is killed next */
+    session_events_command_ended(run); /* before the client knows */
     result_send(run);
-    uint64_t step = run->step;
     bool has_run = run->outcome != ROLLBOX_OUTCOME_ERROR;
     struct session *session = exec_leave(run);
     run_free(run);
     if (session)
-        session_exec_ended(session, step, has_run);
+        session_exec_ended(session, has_run);
 }
 
 void run_finish(struct run *run) {

@@ -146,6 +146,7 @@ struct session *session_new(struct engine *engine, struct profile *profile, stru
     list_init(&session->waiting);
     list_init(&session->ops);
     list_init(&session->ended);
+    list_init(&session->observers);
     list_add_tail(&engine->sessions, &session->node);
     list_add_tail(bucket_of(engine, session->name), &session->by_name);
     if (client)
@@ -167,6 +168,18 @@ static void stop_watching(struct session *session) {
     note_watching(session, 0);
 }
 
+static void close_reply(const struct session *session, struct buf *to) {
+    auto_buf struct buf record = BUF_INIT;
+
+    buf_add_text(to, "{");
+    if (session_events_record_text(session, &record)) {
+        buf_add_text(to, "\"record\": ");
+        buf_add(to, record.data, record.length);
+        to->failed |= record.failed;
+    }
+    buf_add_text(to, "}");
+}
+
 static void session_free(struct session *session) {
     struct engine *engine = session->engine;
 
@@ -178,14 +191,12 @@ static void session_free(struct session *session) {
     loop_task_cancel(&session->schedule);
     list_for_each(node, &session->ops) {
         struct op *op = container_of(node, struct op, node);
-        struct buf nothing = BUF_INIT;
+        struct buf reply = BUF_INIT;
 
-        buf_add_text(&nothing, "{}");
-        (void)record_answer_close(session, op);
-        op_done(op, &nothing); /* only CLOSE is left */
+        close_reply(session, &reply);
+        op_done(op, &reply); /* only CLOSE is left */
     }
-    record_leave(session);
-    buf_done(&session->rules);
+    session_events_release(session);
     list_for_each(node, &session->ended) {
         struct ended *ended = container_of(node, struct ended, node);
 
@@ -249,7 +260,7 @@ void session_close(struct session *session) {
             op_fail(container_of(node, struct op, node), &error);
     while (!list_empty(&session->runs))
         end_run(container_of(session->runs.next, struct run, of_session), &error);
-    record_close(session);
+    session_events_closing(session);
     if (session->box)
         box_kill(session->box); /* session_box_dead frees us */
     else
@@ -263,12 +274,18 @@ void session_forget_client(struct client *client) {
         list_for_each(at, &container_of(node, struct session, node)->ops) {
             struct op *op = container_of(at, struct op, node);
 
-            if (op->client == client)
-                op->client = NULL;
+            if (op->client != client)
+                continue;
+            op->client = NULL;
+            session_close_continue(op->session);
         }
-    record_forget_client(client);
     while (!list_empty(&client->sessions))
         session_close(container_of(client->sessions.next, struct session, of_client));
+}
+
+void session_close_continue(struct session *session) {
+    if (session->state == SESSION_CLOSING)
+        session_schedule(session);
 }
 
 void session_close_all(struct engine *engine) {
@@ -794,12 +811,11 @@ void session_watch_restored(struct session *session, uint64_t image_bytes) {
         MAX(WATCH_NS / 10, MIN(run_filling_ns(session->engine, limit - most), CHECKPOINT_REST_NS)));
 }
 
-void session_exec_ended(struct session *session, uint64_t step, bool has_run) {
+void session_exec_ended(struct session *session, bool has_run) {
     session_touch(session);
-    if (has_run) {
-        record_changes_after(session, step);
-        auto_snapshot_after(session, step);
-    }
+    session_events_command_settled(session, has_run);
+    if (has_run)
+        auto_snapshot_after(session);
     session_schedule(session);
 }
 
@@ -815,6 +831,15 @@ static void end_inconsistent(struct session *session) {
     if (op && op->verb != VERB_CLOSE)
         op_fail(op, &error);
     session_close(session);
+}
+
+/* Nothing of it runs. Its observers may have something to do before CLOSE is answered. */
+static bool may_end(const struct session *session) {
+    bool is_waited_for = false;
+
+    list_for_each(node, &session->ops)
+        is_waited_for |= container_of(node, struct op, node)->client != NULL;
+    return session_events_closed(session, is_waited_for) == OBSERVER_CONTINUE;
 }
 
 /* The next operation, then the commands that wait. A session that is closed and has no box ends
@@ -839,7 +864,7 @@ static void on_schedule(struct loop_task *task) {
     }
     if (session->state != SESSION_CLOSING)
         exec_send_waiting(session);
-    else if (!session->box)
+    else if (!session->box && may_end(session))
         session_free(session);
 }
 

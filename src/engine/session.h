@@ -177,12 +177,8 @@ struct session {
     struct list runs;          /* struct run.of_session */
     struct list waiting; /* struct run.in_queue: for room in init's socket, for a box, for a work to
                             be done */
-    struct record *record; /* record.c; NULL: it is not recorded */
-    struct buf rules;      /* by which its record is made, or that of the nearest it was forked from
-                              which is recorded: fields as of RECORD */
-    uint64_t parent, parent_step; /* of a fork: its origin's number, and the step of that; 0 */
-    uint64_t recorded_ancestor;   /* the nearest that it was forked from, at some remove, which is
-                                     recorded; 0 */
+    struct list observers; /* struct session_observer.node (session_events.h) */
+    uint64_t parent;       /* of a fork: the number of the session it was made from; 0 */
     char parent_snapshot[32];
     int64_t clone_id;        /* of a fork: which of those that were made at once, from 0; -1 */
     uint64_t seed, n_forked; /* random_seed, the policy's unless has_own_seed; how many children it
@@ -232,7 +228,6 @@ struct ended {
     unsigned char operation[72];
     size_t operation_length;
     char *command;
-    uint64_t step, end_sequence; /* record.c */
     enum rollbox_outcome outcome;
     int status;
     uint64_t wall_ns, cpu_ns;
@@ -270,9 +265,11 @@ enum oom_cause session_oom_cause(
     struct session *session); /* since this was asked last, by its group */
 void session_oom_forget(
     struct session *session); /* what it has counted until now is the cause of no later end */
-void session_exec_ended(struct session *session, uint64_t step, bool has_run);
+void session_exec_ended(struct session *session, bool has_run);
 void session_forget_client(struct client *client);
 void session_close(struct session *session); /* and frees */
+/* An observer that delayed the end of the session (session_events.h) does not any longer. */
+void session_close_continue(struct session *session);
 void session_close_all(struct engine *engine);
 int session_need_box(
     struct session *session, struct rollbox_error *error); /* makes one unless there is */
@@ -507,8 +504,7 @@ int hibernate_reattach(struct engine *engine, const char *name, bool removes,
 /* auto_snapshot.c: snapshots that are taken by themselves. */
 bool auto_snapshot_is_due(const struct session
         *session); /* its state may be another than before the command that has just ended */
-void auto_snapshot_after(struct session *session,
-    uint64_t step); /* a command has ended, which was that step of its record (0: none) */
+void auto_snapshot_after(struct session *session); /* a command of it has ended */
 void auto_snapshot_failed(struct session *session, const struct rollbox_error *error);
 void auto_snapshot_text(const struct session *session, struct buf *to);
 
@@ -523,31 +519,12 @@ struct snapshot *op_seal_layer(struct session *session,
     struct box *box); /* the files of a box in which nothing runs (any more), as a node with a
                          reference for the caller, or NULL; the session stands on it from now on */
 
-/* record.c: trajectories. None of these waits, or fails what is recorded. */
-void record_inherit(struct session *session,
-    const struct session *parent); /* of a fork: by which rules its record would be made */
+/* record.c: trajectories. It observes the sessions that are recorded (session_events.h). */
+void record_init(void);
 int record_begin(struct session *session, struct wire_message *from, struct buf *json,
     struct rollbox_error *error); /* VERB_RECORD */
 int record_note(struct session *session, struct wire_message *from,
     struct rollbox_error *error); /* VERB_NOTE */
-void record_run_begun(struct run *run);
-void record_run_sent(struct run *run); /* to init */
-void record_run_ended(struct run *run);
-void record_op_begun(struct op *op);
-void record_changes_after(
-    struct session *session, uint64_t step); /* a command has ended: what it has changed is to be a
-                                                step, too, if that is wanted */
-bool record_is_behind(const struct session *session); /* it waits for such a step */
-void record_op_ended(struct op *op, const struct rollbox_error *error);
-void record_signal(struct session *session, const struct run *run, unsigned number, unsigned scope);
-void record_close(struct session *session); /* nothing more comes */
-bool record_answer_close(
-    struct session *session, struct op *op); /* false: it is not recorded; else CLOSE is answered
-                                                when the record is written, or soon */
-void record_leave(struct session *session);
-void record_forget_client(const struct client *client);
-bool record_wants_files(const struct session *session);
-void record_text(const struct session *session, struct buf *to);
 void record_name(struct engine *engine, uint64_t number, char *ret_id,
     size_t size); /* a session's number as an id that no other has */
 void record_finish(struct engine *engine);

@@ -16,6 +16,7 @@
 #include "base/utf8.h"
 #include "engine/hibernate.h"
 #include "engine/disk_upper.h"
+#include "engine/session_events.h"
 #include "sys/proc.h"
 
 #define MAX_LISTED 4096
@@ -247,7 +248,8 @@ void session_text(struct session *session, struct buf *to) {
     buf_add_text(to, ", \"auto_snapshot\": ");
     auto_snapshot_text(session, to);
     buf_add_text(to, ", \"record\": ");
-    record_text(session, to);
+    if (!session_events_record_text(session, to))
+        buf_add_text(to, "null");
     buf_printf(to, ", \"pid\": %d, \"isolation\": %s, ", session->box ? (int)session->box->pid : 0,
         session->profile->isolation);
     add_execs(session, to);

@@ -374,7 +374,7 @@ static int kill_all(struct call *call) {
     list_for_each(node, &session->runs)
         (void)exec_kill(container_of(node, struct run, of_session));
     exec_kill_all(session);
-    record_signal(session, NULL, SIGKILL, ROLLBOX_SCOPE_TREE);
+    session_events_signal(session, NULL, SIGKILL, ROLLBOX_SCOPE_TREE);
     return REPLY_NOW;
 }
 
@@ -398,7 +398,7 @@ static int handle_signal(struct call *call) {
     if (r < 0)
         return error_set(call->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run",
             "the sandbox's init takes no requests now: %s", strerror(-r));
-    record_signal(session, run, (unsigned)request->number, (unsigned)request->scope);
+    session_events_signal(session, run, (unsigned)request->number, (unsigned)request->scope);
     return REPLY_NOW;
 }
 
@@ -471,8 +471,7 @@ static int handle_drop(struct call *call) {
 static int handle_close(struct call *call) {
     if (!add_operation(call))
         return OUT_OF_MEMORY(call->error);
-    /* The record is to have what the last command has changed. */
-    if (record_is_behind(call->session))
+    if (session_events_may_close(call->session) == OBSERVER_WAIT)
         session_schedule(call->session);
     else
         session_close(call->session);
@@ -511,7 +510,7 @@ static int handle_operation(struct call *call) {
         op->files.fd = wire_take_fd(call->message, 0);
     else if (call->message->n_fds && request->verb == VERB_EXPORT)
         op->export.fd = wire_take_fd(call->message, 0);
-    record_op_begun(op);
+    session_events_op_started(op);
     session_schedule(call->session);
     return REPLY_LATER;
 }

@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "engine/hibernate.h"
+#include "engine/session_events.h"
 #include "store/hibernated_check.h"
 
 #define LAYERS 2
@@ -34,6 +35,8 @@ static void settle(struct engine *engine, const json_t *record) {
     struct session session = { .engine = engine };
 
     list_init(&session.ended);
+    list_init(&session.observers);
+    record_init();
     list_init(&engine->finished);
     for (size_t i = 0; i < ARRAY_SIZE(engine->finished_by); i++)
         list_init(&engine->finished_by[i]);
@@ -50,7 +53,7 @@ static void settle(struct engine *engine, const json_t *record) {
         free(ended);
     }
     result_forget_all(engine);
-    buf_done(&session.rules);
+    session_events_release(&session);
     free(session.committed_path);
 }
 

@@ -70,7 +70,6 @@ TEST(sleeping_recorder_is_woken_for_queued_messages) {
     ASSERT_GT(pid, 0);
     close(ends[1]);
     *record = (struct record){ .engine = &engine, .number = NUMBER };
-    list_init(&record->closers);
     list_init(&record->node);
     list_add_tail(&recorder->records, &record->node);
     for (int i = 0; i < N_STEPS; i++)
