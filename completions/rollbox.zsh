@@ -110,7 +110,12 @@ _rollbox() {
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
-            '*--net=[network (default none)]:value:(none loopback host)' \
+            '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
+            '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
+            '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
+            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N]:NAME=SOURCE:' \
+            '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
@@ -144,7 +149,12 @@ _rollbox() {
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
-            '*--net=[network (default none)]:value:(none loopback host)' \
+            '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
+            '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
+            '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
+            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N]:NAME=SOURCE:' \
+            '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
@@ -189,7 +199,12 @@ _rollbox() {
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
-            '*--net=[network (default none)]:value:(none loopback host)' \
+            '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
+            '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
+            '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
+            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N]:NAME=SOURCE:' \
+            '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
@@ -251,7 +266,12 @@ _rollbox() {
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
-            '*--net=[network (default none)]:value:(none loopback host)' \
+            '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
+            '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
+            '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
+            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N]:NAME=SOURCE:' \
+            '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
@@ -300,7 +320,12 @@ _rollbox() {
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
-            '*--net=[network (default none)]:value:(none loopback host)' \
+            '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
+            '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
+            '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
+            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N]:NAME=SOURCE:' \
+            '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
@@ -346,7 +371,12 @@ _rollbox() {
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
-            '*--net=[network (default none)]:value:(none loopback host)' \
+            '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
+            '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
+            '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
+            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N]:NAME=SOURCE:' \
+            '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
@@ -398,7 +428,12 @@ _rollbox() {
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
-            '*--net=[network (default none)]:value:(none loopback host)' \
+            '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
+            '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
+            '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
+            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N]:NAME=SOURCE:' \
+            '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
@@ -779,7 +814,12 @@ _rollbox() {
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
-            '*--net=[network (default none)]:value:(none loopback host)' \
+            '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
+            '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
+            '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
+            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N]:NAME=SOURCE:' \
+            '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \

@@ -21,6 +21,7 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/utf8.h"
+#include "cli/absolute_path.h"
 #include "cli/cli.h"
 #include "cli/policy.h"
 #include "cli/session.h"

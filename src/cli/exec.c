@@ -13,6 +13,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "cli/absolute_path.h"
 #include "cli/cli.h"
 #include "cli/outcome.h"
 #include "cli/policy.h"

@@ -15,7 +15,9 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/utf8.h"
+#include "cli/absolute_path.h"
 #include "cli/cli.h"
+#include "cli/network_options.h"
 #include "cli/outcome.h"
 #include "policy/policy.h"
 
@@ -29,35 +31,6 @@ static inline void cleanup_json(json_t **json) {
 
 /* Absolute against the working directory, without ".", "..", "//" and a trailing "/"; by the
  * letters alone, symbolic links are not looked at. */
-char *cli_path_absolute(const char *path) {
-    auto_buf struct buf out = BUF_INIT;
-    char cwd[PATH_MAX];
-    const char *parts[2] = { "", path };
-
-    if (path[0] != '/') {
-        if (!getcwd(cwd, sizeof cwd))
-            return NULL;
-        parts[0] = cwd;
-    }
-    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
-        for (const char *p = parts[i]; *p;) {
-            size_t n = strcspn(p, "/");
-
-            if (n == 2 && p[0] == '.' && p[1] == '.') {
-                while (out.length > 0 && out.data[--out.length] != '/')
-                    ;
-            } else if (n > 0 && !(n == 1 && p[0] == '.')) {
-                buf_add(&out, "/", 1);
-                buf_add(&out, p, n);
-            }
-            p += n;
-            p += *p == '/';
-        }
-    if (out.length == 0)
-        buf_add(&out, "/", 1);
-    buf_add(&out, "", 0);
-    return buf_take(&out);
-}
 
 static bool is_given(const json_t *policy, const char *key) {
     const json_t *value = json_object_get(policy, key);
@@ -208,11 +181,18 @@ static bool is_one_command(const struct options *options) {
            options_has(options, OPTION_TWICE);
 }
 
-int cli_policy_choose_clock(json_t *policy, bool *ret_chosen) {
+/* Whether a command may wait for others than itself, who keep the real time. */
+static bool reaches_outside(const json_t *policy) {
     const char *net = json_string_value(json_object_get(policy, "net"));
 
+    return (net && (!strcmp(net, "host") || !strcmp(net, "allow"))) ||
+           json_array_size(json_object_get(policy, "net_allow")) ||
+           json_array_size(json_object_get(policy, "net_allow_hosts"));
+}
+
+int cli_policy_choose_clock(json_t *policy, bool *ret_chosen) {
     *ret_chosen = !is_given(policy, "time_mode") && is_given(policy, "random_seed") &&
-                  is_given(policy, "time_start") && !(net && !strcmp(net, "host"));
+                  is_given(policy, "time_start") && !reaches_outside(policy);
     return *ret_chosen && json_object_set_new(policy, "time_mode", json_string("virtual")) < 0
                ? -ENOMEM
                : 0;
@@ -278,7 +258,10 @@ int cli_policy_make(const struct options *options, const char *file, struct cli_
 
         if (!use->option->policy_key)
             continue;
-        int r = add_option(policy, use);
+        int r = network_option_is(use->option->id) ? network_option_add(options, policy, use)
+                                                   : add_option(policy, use);
+        if (r > 0)
+            return r;
         if (r == -EILSEQ && has_no_place(use))
             return cli_fail(options,
                 "--%s %s: the path is relative, and the working directory is gone or cannot be "

@@ -32,10 +32,6 @@ int cli_policy_make(const struct options *options, const char *file, struct cli_
 int cli_policy_given(const struct options *options, struct cli_policy *ret_policy);
 void cli_policy_done(struct cli_policy *policy);
 
-/* The path made absolute against the working directory by its letters alone; for free(), NULL when
- * out of memory. */
-char *cli_path_absolute(const char *path);
-
 /* The canonical text (sorted keys, no spaces): equal policies have equal texts. NULL when out of
  * memory; the caller frees it. */
 char *cli_policy_text(const json_t *policy);
@@ -44,10 +40,10 @@ char *cli_policy_text(const json_t *policy);
  * more. A new reference, NULL when out of memory. */
 json_t *cli_policy_override(const json_t *base, const json_t *overrides);
 
-/* Of one command by itself: who gives a seed and a time wants the same run again, for which the
- * clock must not go on by itself. So its mode, if none is given, is virtual; with net host, whose
- * peers keep the real time, it is not. (A sandbox that lives has others that wait for their clients
- * meanwhile, for whom that would be wrong.) 0 or -ENOMEM. */
+/* A command by itself with a seed and a start time is meant to repeat, so its clock must not go on
+ * by itself: unless the policy gives a mode, it becomes virtual. With net allow or host it does
+ * not, because hosts outside keep the real time. A sandbox that lives waits for its clients, so it
+ * keeps the real rate, too. 0 or -ENOMEM. */
 int cli_policy_choose_clock(json_t *policy, bool *ret_chosen);
 
 #endif

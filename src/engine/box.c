@@ -451,7 +451,7 @@ static unsigned uncounted_sockets(const struct box *box) {
     if (!policy || box->private_dir || policy->net == POLICY_NET_HOST)
         return 0;
     unsigned all =
-        SOCKMEM_UNIX | (policy->net == POLICY_NET_LOOPBACK ? SOCKMEM_INET | SOCKMEM_NETLINK : 0);
+        SOCKMEM_UNIX | (policy->net != POLICY_NET_NONE ? SOCKMEM_INET | SOCKMEM_NETLINK : 0);
     if (!box->slot)
         return all;
     return all &

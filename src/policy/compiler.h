@@ -9,7 +9,7 @@ struct compiler {
     const struct policy *policy;
     const struct plan_host *host;
     struct plan plan; /* the head being filled */
-    struct buf texts, template_ops, box_ops, rules, rlimits;
+    struct buf texts, template_ops, box_ops, rules, rlimits, net_ports;
     unsigned n_hidden, n_places;
     uint64_t access_read, access_write, access_file;
 };

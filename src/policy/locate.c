@@ -3,6 +3,7 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 /* A place in the text. It never moves past the end, so a text that is not valid after all gives a
@@ -121,14 +122,26 @@ static unsigned find_element(struct cursor *c, long index) {
     return 0;
 }
 
+/* The line of the first name of a path such as "requests[0].paths". */
+static unsigned find_member(struct cursor *c, const char *member) {
+    struct cursor again = *c;
+    char name[64];
+    unsigned line = find_key(c, member);
+
+    if (line > 0)
+        return line;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(member, ".["), member);
+    return find_key(&again, name);
+}
+
 unsigned locate_line(
     const char *text, size_t length, const char *key, long index, const char *member) {
     struct cursor c = { text, text + length, 1 };
     unsigned line = find_key(&c, key), deeper = 0;
 
-    if (line > 0 && index >= 0)
-        deeper = find_element(&c, index);
-    else if (line > 0 && member != NULL)
-        deeper = find_key(&c, member);
-    return deeper > 0 ? deeper : line;
+    if (line > 0 && index >= 0 && (deeper = find_element(&c, index)) > 0)
+        line = deeper;
+    if (line > 0 && member != NULL && (deeper = find_member(&c, member)) > 0)
+        line = deeper;
+    return line;
 }

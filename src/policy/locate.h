@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 /* The line (from 1) of `key` in the object that is the text; of its element `index` if that is not
- * -1, or of its member `member` if that is not NULL (as far down as there is such a thing). 0 if
+ * -1, and of the member `member` of that object if that is not NULL (as far as they exist). 0 if
  * the text has no such key. The text must be valid JSON. */
 unsigned locate_line(
     const char *text, size_t length, const char *key, long index, const char *member);

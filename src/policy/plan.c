@@ -564,42 +564,82 @@ static bool has_etc(const struct compiler *c) {
     return false;
 }
 
-/* The sandbox's own names in place of the host's users, host name and resolvers. */
+/* A file of /etc: in the place of the host's or the image's, if there is one. */
+static void add_etc_file(struct compiler *c, const char *name, const struct buf *text) {
+    bool over = has_etc(c);
+    char path[64], at[64];
+
+    snprintf(at, sizeof at, "/etc/%s", name);
+    snprintf(path, sizeof path, over ? PLAN_HIDDEN "/%s" : "/etc/%s", name);
+    if (text->data)
+        add_file(c, path, text->data, 0444);
+    else
+        c->texts.failed = true;
+    if (over)
+        op_add(c, c->host->image ? &c->box_ops : &c->template_ops, PLAN_OP_COVER_IF, at, path,
+            READ_ONLY | MOUNT_ATTR_NOEXEC, 0);
+}
+
+/* Names are asked of the gateway, which answers at any address. Where a file cannot be covered
+ * (a link, or none in the image), libraries ask 127.0.0.1, which is as good. */
+static void add_resolver(struct compiler *c) {
+    static const char resolvers[] = "nameserver " NET_NAMESERVER "\noptions timeout:5 attempts:2\n";
+    static const char services[] = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n"
+                                   "networks: files\nprotocols: files\nservices: files\n";
+    auto_buf struct buf text = BUF_INIT;
+
+    buf_add_text(&text, resolvers);
+    add_etc_file(c, "resolv.conf", &text);
+    buf_done(&text);
+    buf_add_text(&text, services);
+    add_etc_file(c, "nsswitch.conf", &text);
+}
+
+/* Where the gateway ends TLS, programs must trust the store's own certificate. Most read the file
+ * that a variable names (plan_environment), others the system's. */
+static void add_certificates(struct compiler *c) {
+    if (!net_rules_terminate(&c->policy->network) || !c->host->ca_bundle)
+        return;
+    add_file(c, PLAN_CA_BUNDLE, c->host->ca_bundle, 0444);
+    if (has_etc(c))
+        op_add(c, c->host->image ? &c->box_ops : &c->template_ops, PLAN_OP_COVER_IF,
+            "/etc/ssl/certs/ca-certificates.crt", PLAN_CA_BUNDLE, READ_ONLY | MOUNT_ATTR_NOEXEC, 0);
+}
+
+/* The users, the host name and the resolvers of the sandbox in place of the host's. An image has
+ * users of its own. */
 static void add_etc(struct compiler *c) {
-    struct buf passwd = BUF_INIT, group = BUF_INIT, hosts = BUF_INIT, hostname = BUF_INIT;
     const char *name = c->policy->hostname ? c->policy->hostname : "rollbox";
-    const char *const names[] = { "passwd", "group", "hosts", "hostname" };
-    struct buf *const contents[] = { &passwd, &group, &hosts, &hostname };
-    bool host_net = c->policy->net == POLICY_NET_HOST, over = has_etc(c);
+    auto_buf struct buf text = BUF_INIT;
+    bool own_net = c->policy->net != POLICY_NET_HOST;
+    bool has_user = c->plan.inner_uid && c->plan.inner_uid != 65534;
 
-    buf_add_text(&passwd, "root:x:0:0:root:/root:/bin/sh\n");
-    buf_add_text(&group, "root:x:0:\n");
-    if (c->plan.inner_uid && c->plan.inner_uid != 65534) {
-        buf_printf(&passwd, "box:x:%u:%u:box:/tmp:/bin/sh\n", c->plan.inner_uid, c->plan.inner_gid);
-        buf_printf(&group, "box:x:%u:\n", c->plan.inner_gid);
+    if (!c->host->image) {
+        buf_add_text(&text, "root:x:0:0:root:/root:/bin/sh\n");
+        if (has_user)
+            buf_printf(
+                &text, "box:x:%u:%u:box:/tmp:/bin/sh\n", c->plan.inner_uid, c->plan.inner_gid);
+        buf_add_text(&text, "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n");
+        add_etc_file(c, "passwd", &text);
+        buf_done(&text);
+        buf_add_text(&text, "root:x:0:\n");
+        if (has_user)
+            buf_printf(&text, "box:x:%u:\n", c->plan.inner_gid);
+        buf_add_text(&text, "nogroup:x:65534:\n");
+        add_etc_file(c, "group", &text);
+        buf_done(&text);
     }
-    buf_add_text(&passwd, "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n");
-    buf_add_text(&group, "nogroup:x:65534:\n");
-    buf_printf(&hosts, "127.0.0.1 localhost %s\n::1 localhost\n", name);
-    buf_printf(&hostname, "%s\n", name);
-    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
-        char path[64], at[64];
-
-        snprintf(at, sizeof at, "/etc/%s", names[i]);
-        snprintf(path, sizeof path, over ? PLAN_HIDDEN "/%s" : "/etc/%s", names[i]);
-        if (c->host->image ? i == 3 || (i == 2 && !host_net)
-                           : !over || !host_net || i < 2 || i == 3) {
-            if (contents[i]->data)
-                add_file(c, path, contents[i]->data, 0444);
-            else
-                c->texts.failed = true;
-            if (over)
-                op_add(c, c->host->image ? &c->box_ops : &c->template_ops, PLAN_OP_COVER_IF, at,
-                    path, READ_ONLY | MOUNT_ATTR_NOEXEC, 0);
-        }
-        buf_done(contents[i]);
+    if (own_net || (!c->host->image && !has_etc(c))) {
+        buf_printf(&text, "127.0.0.1 localhost %s\n::1 localhost\n", name);
+        add_etc_file(c, "hosts", &text);
+        buf_done(&text);
     }
-    if (!over)
+    if (c->policy->net == POLICY_NET_ALLOW)
+        add_resolver(c);
+    add_certificates(c);
+    buf_printf(&text, "%s\n", name);
+    add_etc_file(c, "hostname", &text);
+    if (!has_etc(c))
         compiler_rule(c, "/etc", c->access_read, PLAN_RULE_STATIC);
 }
 
@@ -931,6 +971,16 @@ static int refuse_missing(const struct compiler *c, struct rollbox_error *error)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "time_mode virtual: with net host it would jump over waits for others, who keep the "
             "real time; use net none or loopback");
+    if (is_virtual && p->net == POLICY_NET_ALLOW)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "time_mode virtual: with net allow it would jump over waits for hosts outside, which "
+            "keep the real time; use time_mode offset");
+    for (size_t i = 0; i < p->network.n; i++)
+        if (p->network.items[i].set && !p->network.items[i].n_ports)
+            return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
+                "net_allow: %s is a set of hosts that is not filled in; librollbox does that when "
+                "it sends a policy",
+                p->network.items[i].set);
     if (is_virtual && p->isolation != POLICY_ISOLATION_PROCESS && !c->host->timens)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "time_mode virtual: timens is missing (Linux 6.3 or later with CONFIG_TIME_NS); use "
@@ -980,7 +1030,7 @@ static int assemble_plan(struct compiler *c, const struct sock_filter *program,
     struct plan head = c->plan;
 
     if (buf_failed(&c->texts) || buf_failed(&c->template_ops) || buf_failed(&c->box_ops) ||
-        buf_failed(&c->rules) || buf_failed(&c->rlimits))
+        buf_failed(&c->rules) || buf_failed(&c->rlimits) || buf_failed(&c->net_ports))
         return -ENOMEM;
     buf_add(&block, &head, sizeof head);
     buf_add(&block, c->texts.data, c->texts.length);
@@ -992,6 +1042,8 @@ static int assemble_plan(struct compiler *c, const struct sock_filter *program,
         sizeof(struct plan_rule));
     head.rlimits = place_array(&block, c->rlimits.data,
         c->rlimits.length / sizeof(struct plan_rlimit), sizeof(struct plan_rlimit));
+    head.net_ports = place_array(&block, c->net_ports.data,
+        c->net_ports.length / sizeof(struct plan_net_ports), sizeof(struct plan_net_ports));
     head.filter = place_array(&block, program, c->plan.filter.n, sizeof *program);
     head.notify = place_array(&block, asked, c->plan.notify.n, sizeof *asked);
     if (buf_failed(&block)) {
@@ -1032,6 +1084,23 @@ static int compile_notify(
     return 0;
 }
 
+static void compile_network(struct compiler *c) {
+    const struct net_rules *rules = &c->policy->network;
+
+    for (size_t i = 0; i < rules->n; i++)
+        for (size_t k = 0; k < rules->items[i].n_ports; k++) {
+            const struct net_ports *ports = &rules->items[i].ports[k];
+            const struct plan_net_ports one = { ports->first, ports->last, ports->is_udp };
+            bool is_known = false;
+            const struct plan_net_ports *all = (const void *)c->net_ports.data;
+
+            for (size_t n = c->net_ports.length / sizeof one; n-- > 0 && !is_known;)
+                is_known = memcmp(&all[n], &one, sizeof one) == 0;
+            if (!is_known)
+                buf_add(&c->net_ports, &one, sizeof one);
+        }
+}
+
 static int compile_plan(struct compiler *c, struct sock_filter *program, struct sock_filter *asked,
     struct rollbox_error *error) {
     int r = refuse_missing(c, error);
@@ -1041,6 +1110,7 @@ static int compile_plan(struct compiler *c, struct sock_filter *program, struct 
     c->plan.flags = (c->host->is_root ? PLAN_AS_ROOT : 0) |
                     (c->policy->net != POLICY_NET_HOST ? PLAN_NET_OWN : 0) |
                     (c->policy->net == POLICY_NET_LOOPBACK ? PLAN_NET_LOOPBACK : 0) |
+                    (c->policy->net == POLICY_NET_ALLOW ? PLAN_NET_LOOPBACK | PLAN_NET_ALLOW : 0) |
                     (c->host->timens ? PLAN_TIMENS : 0) | (c->host->cgroupns ? PLAN_CGROUPNS : 0) |
                     (c->host->uppers             ? PLAN_ON_DISK
                         : c->host->memory_cgroup ? 0
@@ -1050,6 +1120,7 @@ static int compile_plan(struct compiler *c, struct sock_filter *program, struct 
         c->plan.flags |= PLAN_OWN_ID;
     if ((r = compile_notify(c, asked, error)) < 0)
         return r;
+    compile_network(c);
     c->plan.hostname = compiler_text(c, c->policy->hostname ? c->policy->hostname : "rollbox");
     landlock_rights(c);
     user_ids(c);
@@ -1089,6 +1160,7 @@ int plan_compile(const struct policy *policy, const struct plan_host *host, stru
     buf_done(&c.box_ops);
     buf_done(&c.rules);
     buf_done(&c.rlimits);
+    buf_done(&c.net_ports);
     return r;
 }
 
@@ -1135,6 +1207,23 @@ static void add_variable(const struct policy *policy, const char *entry, struct 
     buf_add(to, entry, strlen(entry) + 1);
 }
 
+/* The variables by which programs find certificates and, for secrets, placeholders. */
+static void add_network_variables(const struct policy *policy, struct buf *to) {
+    static const char *const readers[] = { "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+        "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "PIP_CERT" };
+    const struct net_rules *rules = &policy->network;
+
+    for (size_t i = 0; net_rules_terminate(rules) && i < ARRAY_SIZE(readers); i++) {
+        buf_printf(to, "%s=" PLAN_CA_BUNDLE, readers[i]);
+        buf_add(to, "", 1);
+    }
+    for (size_t i = 0; i < rules->n_secrets; i++)
+        if (rules->secrets[i].as) {
+            buf_printf(to, "%s=rollbox-secret-%s", rules->secrets[i].as, rules->secrets[i].name);
+            buf_add(to, "", 1);
+        }
+}
+
 /* Later entries replace earlier ones of the same name, so `caller`, base and policy are added in
  * that order and the last counts. */
 void plan_environment(const struct policy *policy, const char *const *caller, struct buf *to) {
@@ -1155,6 +1244,7 @@ void plan_environment(const struct policy *policy, const char *const *caller, st
         if (is_base ? policy->isolation != POLICY_ISOLATION_PROCESS || strcmp(*caller, home)
                     : !is_place_elsewhere(policy, *caller))
             add_variable(policy, *caller, to);
+    add_network_variables(policy, to);
     for (size_t i = 0; i < policy->env.n; i++)
         buf_add(to, policy->env.items[i], strlen(policy->env.items[i]) + 1);
 }

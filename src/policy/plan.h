@@ -122,6 +122,13 @@ struct plan_rule {
     uint32_t kind; /* enum plan_rule_kind */
 };
 
+/* Ports that a rule of net "allow" names. Without transparent proxying a TCP port has a listener of
+ * its own; a UDP port always has. */
+struct plan_net_ports {
+    uint16_t first, last;
+    uint32_t is_udp;
+};
+
 /* A resource limit, soft and hard. */
 struct plan_rlimit {
     uint32_t resource;
@@ -148,9 +155,11 @@ enum plan_flag {
         1 << 11, /* time_start: the time of day is `clock_*` when the first command starts */
     PLAN_VIRTUAL =
         1 << 12, /* time_mode virtual: and it moves with what the guest does (guest/det/vtime.h) */
-    PLAN_ON_DISK = 1 << 14, /* disk_at store: what is private lies in a directory of PLAN_UPPERS,
-                               not in a tmpfs */
-    PLAN_SERIAL = 1 << 13,  /* serial: and one thread goes on at a time (guest/det/serial.h) */
+    PLAN_ON_DISK = 1 << 14,   /* disk_at store: what is private lies in a directory of PLAN_UPPERS,
+                                 not in a tmpfs */
+    PLAN_NET_ALLOW = 1 << 15, /* with PLAN_NET_LOOPBACK: connections to outside lead to a gateway,
+                                 through sockets that the engine gets with BOX_READY */
+    PLAN_SERIAL = 1 << 13,    /* serial: and one thread goes on at a time (guest/det/serial.h) */
 };
 
 /* With PLAN_VIRTUAL: what CLOCK_MONOTONIC and CLOCK_BOOTTIME show at the start. Further than the
@@ -170,6 +179,9 @@ enum plan_flag {
 /* Likewise of a timer_settime. */
 #define PLAN_SETTIME_UNASKED 0x726f6c6c74696d65
 
+/* Certificates to trust where the gateway ends TLS, in every sandbox that has such a rule. */
+#define PLAN_CA_BUNDLE "/dev/rollbox-ca.pem"
+
 struct plan_array {
     uint32_t offset;
     uint32_t n;
@@ -185,6 +197,7 @@ struct plan {
     struct plan_array box_ops;      /* struct plan_op */
     struct plan_array rules;        /* struct plan_rule */
     struct plan_array rlimits;      /* struct plan_rlimit */
+    struct plan_array net_ports;    /* struct plan_net_ports */
     struct plan_array filter;       /* struct sock_filter */
     struct plan_array notify;       /* struct sock_filter: calls that init answers
                                        (policy/determinism.c); none without seed and clock */
@@ -262,6 +275,9 @@ struct plan_host {
         *vmstat; /* contents of the faked files of /proc */
     const char *const
         *sysctls; /* values of plan_sysctl_names, in order; NULL: the host has none such */
+    /* Certificates that programs trust where the gateway ends TLS: the host's roots and the store's
+     * own, as text. NULL: there are none yet. */
+    const char *ca_bundle;
     const bool *proc_exists; /* parallel to plan_proc_masked: does the host have it? */
 };
 

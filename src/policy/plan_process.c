@@ -57,8 +57,10 @@ static int refuse_policy(const struct compiler *c, struct rollbox_error *error) 
 
     if (p->fs_writable.n)
         return fail_missing(error, "fs_writable (private copy-on-write) needs a mount namespace");
-    if (p->net == POLICY_NET_LOOPBACK)
-        return fail_missing(error, "net loopback needs a network namespace");
+    if (p->net == POLICY_NET_LOOPBACK || p->net == POLICY_NET_ALLOW)
+        return fail_missing(error, p->net == POLICY_NET_ALLOW
+                                       ? "net allow needs a network namespace"
+                                       : "net loopback needs a network namespace");
     if (p->hostname)
         return fail_missing(error, "hostname needs a uts namespace");
     if (p->user && strcmp(p->user, "box"))
@@ -214,7 +216,7 @@ void plan_process_explain(const struct plan *plan, struct buf *to) {
 
 void plan_process_isolation(const struct plan *plan, const struct plan_host *host,
     const struct policy *policy, const char *cgroup, struct buf *to) {
-    static const char *const nets[] = { "none", "loopback", "host" };
+    static const char *const nets[] = { "none", "loopback", "allow", "host" };
     bool own_ids = plan->flags & PLAN_AS_ROOT;
 
     buf_printf(to,

@@ -174,7 +174,7 @@ void plan_explain(const struct plan *plan, struct buf *to) {
 
 void plan_isolation(const struct plan *plan, const struct plan_host *host,
     const struct policy *policy, const char *cgroup, struct buf *to) {
-    static const char *const nets[] = { "none", "loopback", "host" };
+    static const char *const nets[] = { "none", "loopback", "allow", "host" };
 
     if (plan->flags & PLAN_PROCESS) {
         plan_process_isolation(plan, host, policy, cgroup, to);

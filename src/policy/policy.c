@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "policy/network_read.h"
 #include "policy/read.h"
 
 #define MAX_TEXT (1u << 20)
@@ -472,24 +473,6 @@ static void key_timeout(struct reader *r, json_t *value) {
             (int64_t)1); /* 1.1 * 1000 is a little more than 1100 */
 }
 
-static void key_net(struct reader *r, json_t *value) {
-    static const char *const words[] = {
-        [POLICY_NET_NONE] = "none", [POLICY_NET_LOOPBACK] = "loopback", [POLICY_NET_HOST] = "host"
-    };
-    int found = read_word(r, value, words, ARRAY_SIZE(words));
-
-    if (found >= 0)
-        r->policy->net = (enum policy_net)found;
-}
-
-static void key_net_allow_hosts(struct reader *r, json_t *value) {
-    if (!json_is_array(value))
-        read_bad(r, "write []", "must be a list, not %s", read_type(value));
-    else if (json_array_size(value) > 0)
-        read_bad(r, "use \"net\": \"none\" or, for the whole network, \"net\": \"host\"",
-            "allowing single hosts is not supported yet: must be an empty list");
-}
-
 static void key_random_seed(struct reader *r, json_t *value) {
     const char *text = json_is_string(value) ? json_string_value(value) : NULL;
     char *end = NULL;
@@ -631,6 +614,8 @@ static void key_isolation(struct reader *r, json_t *value) {
     X(fs_readable) X(fs_readable_extra) X(fs_writable) X(fs_shared) X(fs_denied) X(image) X(cwd) \
     X(python) X(env) X(clean_env) X(user) X(hostname) X(max_memory) X(max_processes) X(max_cpu) \
     X(max_disk) X(disk_at) X(max_open_files) X(max_output) X(timeout) X(net) X(net_allow_hosts) \
+    X(net_allow) X(net_secrets) X(net_max_connections) X(net_max_requests) X(net_max_upload) \
+    X(net_max_download) X(net_max_rate) X(net_idle) X(net_log) X(net_record) X(net_replay) \
     X(random_seed) X(time_start) X(time_mode) X(serial) X(isolation)
 /* clang-format on */
 
@@ -897,6 +882,7 @@ int policy_parse(
         .max_output_bytes = 10ull << 20,
         .timeout_ms = -1,
         .net = POLICY_NET_NONE,
+        .network = NET_RULES_DEFAULT,
         .isolation = POLICY_ISOLATION_NAMESPACE,
         .time_mode = POLICY_TIME_OFFSET,
     };
@@ -904,6 +890,7 @@ int policy_parse(
     root = parse_policy(&r);
     if (root != NULL)
         read_keys(&r, root);
+    network_check(&r);
     if (!r.bad)
         check_conflicts(&r);
     if (!r.bad)
@@ -961,6 +948,7 @@ struct policy *policy_free(struct policy *policy) {
     free(policy->user);
     free(policy->hostname);
     free(policy->time_start);
+    net_rules_done(&policy->network);
     free(policy);
     return NULL;
 }

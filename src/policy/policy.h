@@ -13,7 +13,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum policy_net { POLICY_NET_NONE, POLICY_NET_LOOPBACK, POLICY_NET_HOST };
+#include "policy/network.h"
+#include "policy/strings.h"
+
+enum policy_net { POLICY_NET_NONE, POLICY_NET_LOOPBACK, POLICY_NET_ALLOW, POLICY_NET_HOST };
 enum policy_isolation { POLICY_ISOLATION_NAMESPACE, POLICY_ISOLATION_PROCESS };
 enum policy_disk_at { POLICY_DISK_MEMORY, POLICY_DISK_STORE };
 enum policy_time_mode { POLICY_TIME_OFFSET, POLICY_TIME_VIRTUAL };
@@ -26,11 +29,6 @@ struct policy_path {
 
 struct policy_paths {
     struct policy_path *items;
-    size_t n;
-};
-
-struct policy_strings {
-    char **items; /* NULL-terminated */
     size_t n;
 };
 
@@ -61,6 +59,7 @@ struct policy {
     uint64_t max_output_bytes;   /* 10 MiB a stream */
     int64_t timeout_ms;          /* -1: not said (policy_run_timeout_ms); 0: "none" */
     enum policy_net net;
+    struct net_rules network; /* of net "allow" */
     enum policy_isolation isolation;
     bool have_seed;
     uint64_t random_seed;

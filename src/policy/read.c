@@ -78,7 +78,7 @@ void read_bad(struct reader *r, const char *hint, const char *format, ...) {
     buf_printf(&key, "%.100s", r->key);
     if (r->index >= 0)
         buf_printf(&key, "[%ld]", r->index);
-    else if (r->member != NULL)
+    if (r->member != NULL)
         buf_printf(&key, ".%.100s", r->member);
     va_start(arguments, format);
     add_problem(r, line, buf_failed(&key) ? r->key : key.data, hint, format, arguments);

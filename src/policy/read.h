@@ -26,8 +26,8 @@ struct reader {
     struct policy_problems *problems;
     const char *key;    /* where the reading is: the key, ... */
     long index;         /* ... the element of its list or -1, ... */
-    const char *member; /* ... or the member of its object or NULL */
-    bool readable_given;
+    const char *member; /* ... and the member of that object ("requests[0].paths"), or NULL */
+    bool readable_given, net_given;
     bool out_of_memory;
     bool bad;
 };

@@ -90,6 +90,13 @@ int policy_excess_text(const char *text, size_t length, struct buf *to) {
         add_line(to, "clean_env false");
     if (policy->net == POLICY_NET_HOST)
         add_line(to, "net host");
+    for (size_t i = 0; i < policy->network.n; i++)
+        add_line(to, "net_allow %s",
+            policy->network.items[i].host  ? policy->network.items[i].host
+            : policy->network.items[i].set ? policy->network.items[i].set
+                                           : "an address");
+    for (size_t i = 0; i < policy->network.n_secrets; i++)
+        add_line(to, "net_secrets %s", policy->network.secrets[i].name);
     if (policy->isolation != defaults->isolation)
         add_line(to, "isolation process");
     add_limit("max_memory", policy->max_memory_bytes, defaults->max_memory_bytes, to);

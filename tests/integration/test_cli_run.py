@@ -306,7 +306,7 @@ def test_bad_policy_file(cli, tmp_path):
     (["--processes", "many"], ["--processes"]),
     (["--processes", "0"], ["--processes"]),
     (["--cpus", "0"], ["--cpus"]),
-    (["--net", "internet"], ["--net", "none|loopback|host"]),
+    (["--net", "internet"], ["--net", "none|loopback|allow|host"]),
     (["--env", "NOVALUE"], ["--env", "NAME=VALUE"]),
     (["--json=yes"], ["--json"]),
     (["--seed", "18446744073709551616"], ["--seed"]),

@@ -41,6 +41,17 @@ _KEYS = _PATH_LISTS + (
     "timeout",
     "net",
     "net_allow_hosts",
+    "net_allow",
+    "net_secrets",
+    "net_max_connections",
+    "net_max_requests",
+    "net_max_upload",
+    "net_max_download",
+    "net_max_rate",
+    "net_idle",
+    "net_log",
+    "net_record",
+    "net_replay",
     "random_seed",
     "time_start",
     "time_mode",
@@ -80,9 +91,9 @@ def _json_value(key: str, value: object) -> object:
     """
     if key in _PATH_LISTS:
         return [_path(f"{key}[{i}]", item) for i, item in enumerate(_list(key, value))]
-    if key == "net_allow_hosts":
+    if key in ("net_allow_hosts", "net_allow"):
         return _list(key, value)
-    if key in ("image", "cwd", "python"):
+    if key in ("image", "cwd", "python", "net_record", "net_replay"):
         return _path(key, value)
     if key == "env":
         if not isinstance(value, Mapping):
@@ -126,8 +137,21 @@ class Policy:
         max_output: Bytes per stream, or text.
         timeout: Seconds of wall clock for a run (300) and for each command of a session (no limit);
             "none" is no limit.
-        net: "none", "loopback" or "host".
-        net_allow_hosts: The hosts that may be reached.
+        net: "none", "loopback", "allow" or "host".
+        net_allow_hosts: The hosts that may be reached, such as "pypi.org" or "*.example.org:8443";
+            one entry sets net to "allow".
+        net_allow: The same, and mappings with ports, methods, paths and headers
+            (docs/reference/network.md).
+        net_secrets: Names of secrets, and where to read each: {"github": "env:GITHUB_TOKEN"}.
+        net_max_connections: Connections to outside at one time (64).
+        net_max_requests: HTTP requests of the sandbox's life.
+        net_max_upload: Bytes to outside of the sandbox's life, or text.
+        net_max_download: Bytes from outside of the sandbox's life, or text.
+        net_max_rate: Bytes a second in both directions together, or text.
+        net_idle: Seconds without a byte after which a connection is closed (300).
+        net_log: "connections", "requests" or "none": what the network log has a line for.
+        net_record: A file that decrypted exchanges are recorded in.
+        net_replay: Such a file to answer from; nothing outside is reached.
         random_seed: 0 to 2**64-1: make randomness repeat.
         time_start: ISO text or a datetime (a naive one is UTC): where the clock begins.
         time_mode: "offset" (the real rate) or "virtual" (waits end at once, by a clock that jumps).
@@ -175,6 +199,17 @@ class Policy:
         timeout: Union[float, str, None] = None,
         net: Optional[str] = None,
         net_allow_hosts: Optional[Iterable[str]] = None,
+        net_allow: Optional[Iterable[Union[str, Mapping[str, Any]]]] = None,
+        net_secrets: Optional[Mapping[str, Union[str, Mapping[str, str]]]] = None,
+        net_max_connections: Optional[int] = None,
+        net_max_requests: Optional[int] = None,
+        net_max_upload: Optional[Size] = None,
+        net_max_download: Optional[Size] = None,
+        net_max_rate: Optional[Size] = None,
+        net_idle: Optional[int] = None,
+        net_log: Optional[str] = None,
+        net_record: Optional[PathLike] = None,
+        net_replay: Optional[PathLike] = None,
         random_seed: Optional[int] = None,
         time_start: Optional[Union[str, datetime.datetime]] = None,
         time_mode: Optional[str] = None,

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The readers of a policy's network keys, for the table of keys in policy.c. */
+#ifndef ROLLBOX_POLICY_NETWORK_READ_H
+#define ROLLBOX_POLICY_NETWORK_READ_H
+
+#include "policy/read.h"
+
+void key_net(struct reader *r, json_t *value);
+void key_net_allow_hosts(struct reader *r, json_t *value);
+void key_net_allow(struct reader *r, json_t *value);
+void key_net_secrets(struct reader *r, json_t *value);
+void key_net_max_connections(struct reader *r, json_t *value);
+void key_net_max_requests(struct reader *r, json_t *value);
+void key_net_max_upload(struct reader *r, json_t *value);
+void key_net_max_download(struct reader *r, json_t *value);
+void key_net_max_rate(struct reader *r, json_t *value);
+void key_net_idle(struct reader *r, json_t *value);
+void key_net_log(struct reader *r, json_t *value);
+void key_net_record(struct reader *r, json_t *value);
+void key_net_replay(struct reader *r, json_t *value);
+
+/* After all keys: what the network keys say about one another. */
+void network_check(struct reader *r);
+
+#endif
