@@ -337,13 +337,10 @@ int checkpoint_restore(struct session *session, struct rollbox_error *error) {
         r = MIN(ends[n] = checkpoint_open_to_read(checkpoint->image), 0);
         n += r == 0;
     }
-    const int consumed = r == 0 ? sleep_consume(session, error) : 0;
-    if (r == 0 && consumed == 0)
+    if (r == 0)
         r = wire_send_patiently(session->box->socket, &message, ends, n);
     while (n)
         close(ends[--n]);
-    if (consumed < 0)
-        return consumed;
     if (r < 0)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "restore",
             "the processes of the snapshot cannot be handed to the sandbox: %s", strerror(-r));

@@ -16,6 +16,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "engine/attach.h"
 #include "engine/log.h"
 #include "engine/session.h"
 #include "engine/verb_names.h"
@@ -257,7 +258,7 @@ int server_handle(struct client *client, struct wire_message *message) {
         run_request(client, message);
         return 0;
     case PROTOCOL_ATTACH:
-        exec_attach(client, message);
+        attach_client(client, message);
         return 0;
     case PROTOCOL_SANDBOX:
         verbs_request(client, message);

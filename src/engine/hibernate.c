@@ -96,30 +96,13 @@ json_t *hibernate_describe_part(size_t number, const struct backing_ref *backing
                : json_pack("{s:i}", "fd", fd);
 }
 
-bool hibernate_allows(const struct op *op) {
-    return (op->class->flags & OP_LEAVES_ASLEEP) || (op_is_live_export(op) && !op->from);
-}
-
-void hibernate_cancel(struct session *session) {
-    struct op *op = session_first_op(session);
-
-    if (!op || op->verb != VERB_HIBERNATE || op->client || !op->store_job)
-        return;
-    session_touch(session); /* its timer is over: not every call is noted as one */
-    (void)op_event(op, OP_EVENT_CANCEL, NULL);
-}
-
-bool hibernate_box_dead(struct session *session) {
-    return session_event(session, OP_EVENT_BOX_DEAD, NULL);
-}
-
 /* ---- awake ---- */
 
 /*
  * An engine that dies takes with it what is awake. If it could die after processes went on, and
  * before the store knew, the next engine would offer a state that has run on since.
  */
-int sleep_consume(struct session *session, struct rollbox_error *error) {
+static int before_restore(struct session *session, struct rollbox_error *error) {
     struct op *op = session_first_op(session);
     struct wake_op *wake_op = op && op->verb == VERB_WAKE ? op->wake.progress : NULL;
     auto_close int store = -EBADF;
@@ -147,28 +130,6 @@ void hibernate_abandoned(struct engine *engine, const char *id) {
         (void)hibernated_remove(store, WOKEN_DIRECTORY, id); /* closed while it woke */
     store_job_forget(
         engine); /* what was begun lies in tmp, perhaps, and may be as large as the sandbox */
-}
-
-/* ---- who wakes it ---- */
-
-bool wake_if_needed(struct session *session) {
-    struct op *first = session_first_op(session);
-
-    if (!session->sleep || (first ? hibernate_allows(first) : list_empty(&session->waiting)))
-        return false;
-    struct op *op = op_add(session, VERB_WAKE, true);
-    if (!op) {
-        struct rollbox_error error;
-
-        hibernate_no_memory(&error, "wake");
-        while (!list_empty(&session->waiting)) {
-            struct run *run = container_of(session->waiting.next, struct run, in_queue);
-
-            list_remove(&run->in_queue);
-            run_fail(run, error.code, error.error_number, error.stage, error.message);
-        }
-    }
-    return op;
 }
 
 const struct hibernated *sleep_of(const struct session *session) {
@@ -201,19 +162,25 @@ int wake_then(struct session *session, struct client *client, struct wire_messag
 
 /* ---- the end of one that sleeps ---- */
 
-void hibernate_close(struct session *session, bool keeps) {
+static void on_closing(struct session *session, bool keeps_stored) {
     const struct op *op = session_first_op(session);
     const struct hibernated *found = op && op->wait == OP_WAIT_BOX_DEATH && !session->sleep
                                          ? op->hibernate.becoming
                                          : sleep_of(session);
     struct hibernated *sleep = TAKE_PTR(session->sleep);
 
-    if (found && !keeps)
+    if (found && !keeps_stored)
         hibernate_abandoned(session->engine, found->id);
     if (sleep)
         hibernate_enter_profile(session);
     hibernate_put(sleep);
     backing_ref_put(&session->backing_ref);
+}
+
+void hibernate_set_up(void) {
+    static const struct hibernation_ops ops = { before_restore, on_closing };
+
+    session_set_hibernation(&ops);
 }
 
 /* What cannot be read is found out when it is woken. */
@@ -388,4 +355,19 @@ int hibernate_reattach(
             "%s sleeps, and another process has it, such as one of an engine that was killed",
             name ? name : "a sandbox");
     return r;
+}
+
+int hibernate_find_session(struct engine *engine, const char *name, struct session **ret_session,
+    struct rollbox_error *error) {
+    struct session *session = name ? session_find(engine, name) : NULL;
+    int r = session || !name || !session_name_ok(name)
+                ? 0
+                : hibernate_reattach(engine, name, false, error);
+
+    if (r < 0)
+        return r;
+    if (!session && !(session = name ? session_find(engine, name) : NULL))
+        return session_not_found(engine, name, error);
+    *ret_session = session;
+    return 0;
 }

@@ -77,6 +77,27 @@ json_t *hibernate_state(struct engine *engine, const json_t *whole, const char *
 
 void hibernate_execs_text(const json_t *record, struct buf *to, const char **between);
 
+/* ---- hibernate.c ---- */
+
+void hibernate_set_up(void); /* once, at the start */
+/* Removes the record of a sandbox that nobody can wake any more. */
+void hibernate_abandoned(struct engine *engine, const char *id);
+/* The record of a hibernated sandbox, or of one that is on its way to be awake. NULL: it is awake.
+ */
+const struct hibernated *sleep_of(const struct session *session);
+/* A request for the time when it is awake; takes what is in it. */
+int wake_then(struct session *session, struct client *client, struct wire_message *message);
+void hibernate_tree(const struct session *session, struct buf *to);
+/* The commands that continue when it wakes. */
+void hibernate_execs(const struct session *session, struct buf *to, const char **between);
+/* The sandboxes that an earlier engine on this socket left hibernated. `name` NULL: all that can be
+ * had. 0; 1: it cannot be had, and was removed; or the error. */
+int hibernate_reattach(
+    struct engine *engine, const char *name, bool removes, struct rollbox_error *error);
+/* A session by its name, from the store if need be. 0, or the error. */
+int hibernate_find_session(struct engine *engine, const char *name, struct session **ret_session,
+    struct rollbox_error *error);
+
 /* ---- hibernate.c, for op_hibernate.c and op_wake.c ---- */
 
 struct wake_op {
@@ -101,7 +122,6 @@ void hibernate_leave_profile(struct session *session);
 void hibernate_enter_profile(struct session *session);
 /* A descriptor of rollbox-store's, and the origin of the file that it is for. */
 json_t *hibernate_describe_part(size_t number, const struct backing_ref *backing_ref, bool same);
-bool hibernate_allows(const struct op *op); /* it needs no sandbox that is awake */
 
 /* hibernate_job.c. The descriptors, which stay the caller's, are STORE_JOB_FIRST_FD and up there.
  * The event STORE_JOB_DONE follows. 0, or the error. */

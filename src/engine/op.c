@@ -239,6 +239,19 @@ bool session_event(struct session *session, enum op_event event, const struct op
     return op && op_event(op, event, message);
 }
 
+bool op_allows_hibernated(const struct op *op) {
+    return (op->class->flags & OP_LEAVES_ASLEEP) || (op_is_live_export(op) && !op->from);
+}
+
+void op_session_called(struct session *session) {
+    struct op *op = session_first_op(session);
+
+    if (!op || !(op->class->flags & OP_YIELDS_TO_CALLS) || op->client || !op->store_job)
+        return;
+    session_touch(session); /* its timer has run out, and not every call sets it */
+    (void)op_event(op, OP_EVENT_CANCEL, NULL);
+}
+
 void op_init_reply(struct session *session, const struct guest_record *record) {
     struct op *op = session_first_op(session);
     bool is_awaited = op && op->take.init_serial == record->serial &&

@@ -32,10 +32,12 @@ struct op_message {
 };
 
 enum op_class_flags {
-    OP_LEAVES_ASLEEP = 1,  /* does not wake a sandbox that hibernates */
-    OP_NEEDS_NO_LAYER = 2, /* a copy of changed files is enough: it is not to be mounted */
-    OP_RESUMES_EARLY = 4,  /* the dump worker may resume the processes before it reports, and what
-                              they write to from then on may be tracked */
+    OP_LEAVES_ASLEEP = 1,   /* does not wake a sandbox that hibernates */
+    OP_NEEDS_NO_LAYER = 2,  /* a copy of changed files is enough: it is not to be mounted */
+    OP_YIELDS_TO_CALLS = 8, /* one that nobody asked for is cancelled while it waits for the store,
+                               when the sandbox is called */
+    OP_RESUMES_EARLY = 4,   /* the dump worker may resume the processes before it reports, and what
+                               they write to from then on may be tracked */
 };
 
 struct op_class {
@@ -184,6 +186,8 @@ bool op_event(struct op *op, enum op_event event, const struct op_message *messa
 /* The same, to the session's first operation. False also if there is none. */
 bool session_event(struct session *session, enum op_event event, const struct op_message *message);
 
+bool op_allows_hibernated(const struct op *op);  /* it needs no sandbox that is awake */
+void op_session_called(struct session *session); /* by a client: OP_YIELDS_TO_CALLS */
 void op_init_reply(
     struct session *session, const struct guest_record *record); /* FROZEN, SIGNALLED */
 /* Its box is ready, with the processes that were to be restored in it, or (error) never will be. */

@@ -3,6 +3,7 @@
  * know of their classes by op->class alone. */
 #include "base/cleanup.h"
 #include "engine/engine_serve.h"
+#include "engine/hibernate.h"
 #include "engine/op.h"
 
 void engine_set_operations(void) {
@@ -12,4 +13,5 @@ void engine_set_operations(void) {
         &op_hibernate_class, &op_wake_class };
 
     op_set_classes(all, ARRAY_SIZE(all));
+    hibernate_set_up();
 }

@@ -109,9 +109,9 @@ static bool is_called(const struct op *op) {
     const struct session *session = op->session;
     const struct list *next = op->node.next;
 
-    return !op->client &&
-           (!list_empty(&session->waiting) ||
-               (next != &session->ops && !hibernate_allows(container_of(next, struct op, node))));
+    return !op->client && (!list_empty(&session->waiting) ||
+                              (next != &session->ops &&
+                                  !op_allows_hibernated(container_of(next, struct op, node))));
 }
 
 static void stay_awake(struct op *op) {
@@ -303,7 +303,7 @@ static void release_hibernate(struct op *op) {
 }
 
 const struct op_class op_hibernate_class = { .verb = VERB_HIBERNATE,
-    .flags = OP_LEAVES_ASLEEP,
+    .flags = OP_LEAVES_ASLEEP | OP_YIELDS_TO_CALLS,
     .start = start_hibernate,
     .have_snapshot = write_state,
     .event = hibernate_event,

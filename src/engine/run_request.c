@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "engine/admission.h"
 #include "engine/engine.h"
+#include "engine/hibernate.h"
 #include "engine/protocol.h"
 #include "engine/session.h"
 
@@ -42,7 +43,7 @@ static int parse_exec_field(struct run *run, const struct wire_field *field, str
         return 1;
     switch (field->tag) {
     case TAG_SANDBOX: {
-        int r = session_look_up(run->engine, text, &run->session, error);
+        int r = hibernate_find_session(run->engine, text, &run->session, error);
         if (r < 0)
             return r;
         run->profile = run->session->profile;

@@ -30,6 +30,13 @@
     3 /* the part of our time that looking at all sandboxes takes at most: a third */
 #define RELEASE_NS 10000000ll /* by when captured processes have been let go */
 
+/* Set once, at the start. NULL: no session hibernates. */
+static const struct hibernation_ops *hibernation;
+
+void session_set_hibernation(const struct hibernation_ops *ops) {
+    hibernation = ops;
+}
+
 /* ---- life ---- */
 
 /* FNV-1a. */
@@ -246,8 +253,9 @@ void session_close(struct session *session) {
     log_at(LOG_DEBUG, "session", ABOUT(.sandbox = session->name),
         "closes; %u operations and %u commands end with it", session->n_ops, session->n_runs);
     session->state = SESSION_CLOSING;
-    hibernate_close(session,
-        session->engine->stopping && !session->client); /* a detached one outlives its engine */
+    if (hibernation)
+        hibernation->closing(session,
+            session->engine->stopping && !session->client); /* a detached one outlives its engine */
     error_set(&error, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the sandbox %s was closed",
         session->name);
     list_remove(&session->of_client);
@@ -404,7 +412,10 @@ static int enter_box(struct session *session, struct rollbox_error *error) {
     box_checkpoint(session->box);
     if (!session->box->files_baseline)
         session->box->files_baseline = box_files_baseline(session->box);
-    return session->pending_restore ? checkpoint_restore(session, error) : 0;
+    if (!session->pending_restore)
+        return 0;
+    int r = hibernation ? hibernation->before_restore(session, error) : 0;
+    return r < 0 ? r : checkpoint_restore(session, error);
 }
 
 static void handle_entered(struct session *session) {
@@ -656,7 +667,7 @@ void session_box_dead(struct session *session, struct box *box) {
         return;
     forget_box(session);
     session->state = SESSION_NEW;
-    if (hibernate_box_dead(session))
+    if (session_event(session, OP_EVENT_BOX_DEAD, NULL))
         return;
     keep_files(session, box);
     error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run",
@@ -842,6 +853,22 @@ static bool may_end(const struct session *session) {
     return session_events_closed(session, is_waited_for) == OBSERVER_CONTINUE;
 }
 
+/* Something waits that a hibernated sandbox cannot do: a WAKE is its first operation now. */
+static void wake_if_needed(struct session *session) {
+    struct op *first = session_first_op(session);
+
+    if (!session->sleep || (first ? op_allows_hibernated(first) : list_empty(&session->waiting)))
+        return;
+    if (op_add(session, VERB_WAKE, true))
+        return;
+    while (!list_empty(&session->waiting)) {
+        struct run *run = container_of(session->waiting.next, struct run, in_queue);
+
+        list_remove(&run->in_queue);
+        run_fail(run, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "wake", "out of memory");
+    }
+}
+
 /* The next operation, then the commands that wait. A session that is closed and has no box ends
  * here. */
 static void on_schedule(struct loop_task *task) {
@@ -850,7 +877,7 @@ static void on_schedule(struct loop_task *task) {
     if (session->is_inconsistent)
         end_inconsistent(session);
     while (session->state != SESSION_CLOSING) {
-        (void)wake_if_needed(session);
+        wake_if_needed(session);
         /* What is asked of a session that a fork is still making waits until it has its box. */
         if (session->state == SESSION_CLOSING || session->fork || list_empty(&session->ops))
             break;
@@ -918,19 +945,4 @@ int session_not_found(const struct engine *engine, const char *name, struct roll
         n ? ". The store has records of sleeping sandboxes that cannot be read, and it may be one "
             "of those: `rollbox store fsck` lists them"
           : "");
-}
-
-int session_look_up(struct engine *engine, const char *name, struct session **ret_session,
-    struct rollbox_error *error) {
-    struct session *session = name ? session_find(engine, name) : NULL;
-    int r = session || !name || !session_name_ok(name)
-                ? 0
-                : hibernate_reattach(engine, name, false, error);
-
-    if (r < 0)
-        return r;
-    if (!session && !(session = name ? session_find(engine, name) : NULL))
-        return session_not_found(engine, name, error);
-    *ret_session = session;
-    return 0;
 }

@@ -236,12 +236,18 @@ struct ended {
 
 struct op;
 
+/* What sessions need of hibernation, which is a module above them (hibernate.c). */
+struct hibernation_ops {
+    /* The processes of a snapshot are about to be resumed in the session's box. A sandbox that
+     * wakes is not to be offered by the store from then on. 0, or the error. */
+    int (*before_restore)(struct session *session, struct rollbox_error *error);
+    /* The session closes. `keeps_stored`: the store keeps it for the next engine. */
+    void (*closing)(struct session *session, bool keeps_stored);
+};
+
 /* session.c */
+void session_set_hibernation(const struct hibernation_ops *ops); /* once, at the start */
 struct session *session_find(struct engine *engine, const char *name);
-/* The same; one that sleeps in the store is taken from there. What keeps it from being had is the
- * error. */
-int session_look_up(struct engine *engine, const char *name, struct session **ret_session,
-    struct rollbox_error *error);
 bool session_name_ok(const char *name);
 bool session_has_user(const struct session *session, const char *user);
 void session_name_operation(const struct session *session, unsigned char *operation,
@@ -307,7 +313,6 @@ void exec_send_waiting(struct session *session); /* to init; of session_schedule
 void exec_signalled(struct session *session, uint64_t serial);
 void exec_answer(
     struct session *session, const struct guest_record *record, int *fds, size_t n_fds);
-void exec_attach(struct client *client, struct wire_message *message);
 size_t exec_claim(struct run *run, uint64_t wanted, struct buf *json,
     int *ret_fds); /* VERB_CLAIM: what was kept for whoever asks first; the descriptors are the
                       caller's */
@@ -475,31 +480,6 @@ int checkpoint_restore(struct session *session,
 int checkpoint_take_terminals(struct session *session, int *fds,
     size_t n_fds); /* those of its commands; takes what is one (-EBADF) */
 void checkpoint_restored(struct session *session); /* they go on */
-
-/* hibernate.c: hibernating and waking. */
-void hibernate_cancel(
-    struct session *session); /* it is called: if it goes to sleep by itself and is written right
-                                 now, it goes on at once instead */
-void hibernate_abandoned(struct engine *engine, const char *id);
-bool hibernate_box_dead(struct session *session); /* its box was to die */
-int sleep_consume(struct session *session,
-    struct rollbox_error *error); /* before what sleeps may go on: the store does not offer it any
-                                     more. 0, also if it does not sleep; or the error */
-bool wake_if_needed(struct session
-        *session); /* something waits that needs it awake: a WAKE is its first work now */
-const struct hibernated *sleep_of(const struct session
-        *session); /* what it sleeps with, or is on its way to be awake from; NULL: it is awake */
-int wake_then(struct session *session, struct client *client,
-    struct wire_message *message); /* a request that is for when it is awake; takes what is in it */
-void hibernate_close(
-    struct session *session, bool keeps); /* `keeps`: what is in the store stays there */
-void hibernate_tree(const struct session *session, struct buf *to);
-void hibernate_execs(const struct session *session, struct buf *to,
-    const char **between); /* commands that go on when it wakes */
-int hibernate_reattach(struct engine *engine, const char *name, bool removes,
-    struct rollbox_error
-        *error); /* those that an engine before us on this socket left asleep; NULL: all that can be
-                    had. 1: it cannot be had, and was removed */
 
 /* auto_snapshot.c: snapshots that are taken by themselves. */
 bool auto_snapshot_is_due(const struct session

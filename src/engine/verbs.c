@@ -7,6 +7,7 @@
  * when it is done. What a hibernated sandbox cannot answer from its record wakes it first: the
  * request is kept as it came and handled again then.
  */
+#include "engine/hibernate.h"
 #include "engine/verbs.h"
 
 #include <errno.h>
@@ -622,7 +623,7 @@ static int dispatch(struct call *call) {
         return REPLY_LATER;
     }
     if (needs_awake(request))
-        hibernate_cancel(call->session);
+        op_session_called(call->session);
     return verb->handle(call);
 }
 
