@@ -8,6 +8,7 @@
  * key.
  */
 #include "client/client.h"
+#include "client/net_sets.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -95,14 +96,39 @@ static char *problems_json(const struct policy_problems *problems) {
     return buf_take(&to);
 }
 
+/* The sets of hosts that the policy names exist; else one more problem. */
+static int check_sets(const char *json, size_t length, struct policy_problems *problems,
+    struct rollbox_error *error) {
+    struct rollbox_error unknown = { 0 };
+    auto_free char *filled = NULL;
+
+    int r = net_sets_fill(json, length, &filled, &unknown);
+    if (r == 0)
+        return 0;
+    const char *message =
+        strncmp(unknown.message, "net_allow: ", 11) == 0 ? unknown.message + 11 : unknown.message;
+    problems->items = calloc(1, sizeof *problems->items);
+    if (problems->items) {
+        problems->n = 1;
+        problems->items[0] = (struct policy_problem){
+            .key = strdup("net_allow"), .message = strdup(message), .hint = strdup("")
+        };
+    }
+    if (error)
+        *error = unknown;
+    return -EINVAL;
+}
+
 ROLLBOX_PUBLIC int rollbox_policy_check(
     const char *json, size_t length, char **ret_problems, struct rollbox_error *error) {
     struct policy_problems problems = { 0 };
     struct policy *policy = NULL;
 
     int r = parse_policy(json, length, &policy, &problems, error);
-    if (r >= 0)
+    if (r >= 0) {
         policy_free(policy);
+        r = check_sets(json, length, &problems, error);
+    }
     if (ret_problems && (r >= 0 || r == -EINVAL)) {
         char *text = problems_json(&problems);
 
@@ -221,13 +247,13 @@ static int read_prepared(const struct buf *body, struct rollbox_plan *plan) {
     return r < 0 || !have_id ? -EBADMSG : 0;
 }
 
-static int request_plan(
-    struct rollbox_engine *engine, struct rollbox_plan *plan, struct rollbox_error *error) {
+static int request_plan(struct rollbox_engine *engine, struct rollbox_plan *plan,
+    const char *policy, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
     struct request request = { .takes_fds = false };
 
     wire_begin(&message, PROTOCOL_PREPARE, 0);
-    wire_add_text(&message, TAG_POLICY, plan->text);
+    wire_add_text(&message, TAG_POLICY, policy);
     for (size_t at = 0; at < plan->environment_length; at += strlen(plan->environment + at) + 1)
         wire_add_text(&message, TAG_ENV, plan->environment + at);
     int r = connection_call(engine, &message, NULL, 0, PROTOCOL_PREPARED, &request, error);
@@ -277,13 +303,16 @@ ROLLBOX_PUBLIC int rollbox_prepare(struct rollbox_engine *engine, const char *js
         *ret_plan = known;
         return 0;
     }
+    auto_free char *filled = NULL;
     r = examine_policy(json, length, &keeps_environment, error);
+    if (r >= 0)
+        r = net_sets_fill(json, length, &filled, error);
     if (r < 0)
         return r;
     struct rollbox_plan *plan = new_plan(engine, json, length, hash, keeps_environment);
     if (!plan)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
-    r = request_plan(engine, plan, error);
+    r = request_plan(engine, plan, filled ? filled : plan->text, error);
     if (r < 0) {
         policy_api_free_plan(plan);
         return r;
@@ -310,14 +339,18 @@ ROLLBOX_PUBLIC int rollbox_prepare(struct rollbox_engine *engine, const char *js
 ROLLBOX_PUBLIC int rollbox_policy_plan(struct rollbox_engine *engine, const char *json,
     size_t length, char **ret_text, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
+    auto_free char *text = NULL;
     bool keeps_environment;
 
     int r = connection_check_owner(engine->owner, error);
     if (r >= 0)
         r = examine_policy(json, length, &keeps_environment, error);
+    if (r >= 0)
+        r = net_sets_fill(json, length, &text, error);
     if (r < 0)
         return r;
-    auto_free char *text = strndup(json, length);
+    if (!text)
+        text = strndup(json, length);
     if (!text)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
     wire_begin(&message, PROTOCOL_EXPLAIN, 0);
