@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sandboxes: their listeners, rules and names.
+ *
+ * Fairness: one turn of the loop accepts a few connections of one sandbox, and a sandbox that opens
+ * them faster than ACCEPTS_PER_SECOND waits in its own listeners' queues.
+ */
+#ifndef ROLLBOX_EGRESS_BOX_H
+#define ROLLBOX_EGRESS_BOX_H
+
+#include "egress/egress.h"
+
+#define BOX_MAX_LISTENERS 160
+
+/* `fds` are taken over (set to -EBADF): the listeners, and the log's file at the end if `has_log`.
+ * Fills *ret_why on failure, which is a constant text. 0 or -errno. */
+int box_open(struct egress *egress, const char *id, const char *policy, const json_t *names,
+    int *fds, size_t n_fds, bool has_log, const char **ret_why);
+/* Connections that the new rules do not allow are reset. */
+int box_set_rules(struct box *box, const char *policy, const char **ret_why);
+struct box *box_find(struct egress *egress, const char *id);
+/* Takes, or refuses, all that waits in the listeners: it belongs to the tally that ends. */
+void box_drain(struct box *box);
+/* Brings the bytes of all connections into the tallies. */
+void box_tally(struct box *box);
+/* Resets all connections. The totals are in box->totals until box_free. */
+void box_stop(struct box *box);
+struct box *box_free(struct box *box);
+
+#endif

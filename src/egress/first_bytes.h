@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a guest says first on a connection, read without consuming it: TLS for the right name, a
+ * request of plain HTTP, or another protocol. */
+#ifndef ROLLBOX_EGRESS_FIRST_BYTES_H
+#define ROLLBOX_EGRESS_FIRST_BYTES_H
+
+#include "egress/connection.h"
+
+enum first_bytes {
+    FIRST_BYTES_MORE,  /* the socket wakes when there are more */
+    FIRST_BYTES_END,   /* the guest closed without a word */
+    FIRST_BYTES_TLS,   /* its name is the connection's */
+    FIRST_BYTES_HTTP,  /* Host is still to be checked */
+    FIRST_BYTES_OTHER, /* allowed as it is */
+    FIRST_BYTES_REFUSED,
+};
+
+enum first_bytes first_bytes_read(struct connection *connection, enum net_why *ret_why);
+/* The socket wakes for any byte again. */
+void first_bytes_done(struct connection *connection);
+
+#endif

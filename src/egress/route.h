@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Is an address one of the host's own? The kernel's routing table knows: the route to it is then
+ * local (or broadcast, or multicast). It is asked for each connection, because addresses come and
+ * go, and no list has the ranges that an administrator made local.
+ */
+#ifndef ROLLBOX_EGRESS_ROUTE_H
+#define ROLLBOX_EGRESS_ROUTE_H
+
+#include <stdbool.h>
+
+#include "net/address.h"
+
+/* A netlink socket, or -errno. Before the confinement. */
+int route_open(void);
+/* True also if the kernel gives no answer. False for an address without any route. */
+bool route_is_own(int route, const struct address *address);
+
+#endif
