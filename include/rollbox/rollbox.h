@@ -274,6 +274,7 @@ struct rollbox_result {
         processes_peak;    /* the most processes seen at once; at least 1 if the program started */
     const char *isolation; /* JSON object: the isolation that was applied */
     struct rollbox_error error; /* code is ROLLBOX_OK unless the outcome is ERROR */
+    const char *network; /* JSON object: what the command did in the network (net allow); or NULL */
 };
 
 /* Blocks until the run has ended, for at most timeout_ms (-1: no limit). Returns 0 and the result,

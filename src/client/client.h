@@ -61,7 +61,7 @@ struct result {
     void *copies[2];   /* of stdout and stderr when they came inside the message */
     void *mappings[2]; /* ... when they came as memory files */
     size_t mapping_lengths[2];
-    char *isolation;
+    char *isolation, *network;
 };
 
 /* Reads a RESULT message into *ret_result (overwritten). `isolation` (copied; may be NULL) is what

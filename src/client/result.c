@@ -74,6 +74,7 @@ void result_done(struct result *result) {
             munmap(result->mappings[i], result->mapping_lengths[i]);
     }
     free(result->isolation);
+    free(result->network);
     *result = (struct result){ .public = { .exit_code = -1 } };
 }
 
@@ -162,6 +163,13 @@ static int read_fields(struct wire_message *message, const char *isolation, stru
             result->isolation =
                 isolation && !strcmp(text, isolation) ? strdup(text) : result_json_object(text);
             r = result->isolation ? 0 : -EBADMSG;
+            break;
+        case TAG_NETWORK:
+            text = wire_text(&field);
+            if (!text || result->network)
+                return -EBADMSG;
+            result->network = result_json_object(text);
+            r = result->network ? 0 : -EBADMSG;
             break;
         case TAG_OUTCOME:
         case TAG_EXIT_CODE:
@@ -262,6 +270,7 @@ int result_read(struct wire_message *message, const char *isolation, struct resu
         return r;
     }
     result->public.isolation = result->isolation;
+    result->public.network = result->network;
     return 0;
 }
 
@@ -359,6 +368,8 @@ ROLLBOX_PUBLIC int rollbox_result_json(
     } else {
         buf_add_text(&to, "null");
     }
+    if (result->network)
+        buf_printf(&to, ",\"network\":%s", result->network);
     buf_add_text(&to, "}");
     char *json = buf_take(&to);
     if (!json)

@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "engine/gateway.h"
 #include "engine/session.h"
 #include "engine/disk_upper.h"
 #include "sys/proc.h"
@@ -76,6 +77,7 @@ bool box_has_room(const struct engine *engine) {
 static unsigned files_of(const struct box *box) {
     unsigned n = FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) +
                  (box->file_ids.fd >= 0 ? 1 : 0) + (box->sockets.fd >= 0 ? 2 : 0) +
+                 gateway_box_files(box) +
                  (unsigned)box->session->tracking.dirty_tracking.n_trackers;
 
     list_for_each(node, &box->session->runs) {
@@ -127,6 +129,7 @@ static void box_free(struct box *box) {
     loop_remove(box->engine->loop, &box->asking);
     sockmem_close(&box->sockets);
     note_asking(box, 0);
+    gateway_box_free(box);
     close_held(box);
     if (box->disk >= 0 && !box->upper) /* of an upper it frees nothing */
         deferred_close(TAKE_FD(box->disk));
@@ -176,6 +179,11 @@ static void become_ready(struct box *box) {
     if (box->state != BOX_SETUP || !box->is_set_up || box->pid <= 0)
         return;
     box->state = BOX_READY;
+    if ((box->run || box->session) && gateway_use(box, NULL) < 0) {
+        box_failed(box, &(struct guest_record){
+                            .kind = GUEST_FAILED, .stage = GUEST_STAGE_NETWORK, .error = ENOMEM });
+        return;
+    }
     disk_upper_watch(box);
     if (box->session) {
         loop_timer_clear(box->engine->loop, &box->deadline);
@@ -195,8 +203,20 @@ static void take_ready(struct box *box, const struct guest_record *record, int *
         box->netns = TAKE_FD(fds[next]);
         next++;
     }
-    if (record->value & GUEST_VALUE_DISK && next < n_fds)
+    if (record->value & GUEST_VALUE_DISK && next < n_fds) {
         box->disk = TAKE_FD(fds[next]);
+        next++;
+    }
+    if (record->value & GUEST_VALUE_LISTENERS) {
+        if (gateway_box_new(box, !(record->value & GUEST_VALUE_PORTS), fds + next, n_fds - next) <
+            0) {
+            box_failed(
+                box, &(struct guest_record){
+                         .kind = GUEST_FAILED, .stage = GUEST_STAGE_NETWORK, .error = ENOMEM });
+            return;
+        }
+        set_files(box, box->files + gateway_box_files(box));
+    }
     box->is_set_up = true;
     become_ready(box);
 }

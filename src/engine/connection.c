@@ -69,6 +69,7 @@ void client_free(struct client *client) {
     while (!list_empty(&client->runs))
         run_abandon(container_of(client->runs.next, struct run, of_client));
     run_forget_client(client);
+    result_forget_client(client);
     session_forget_client(client);
     free(client);
     if (engine->is_private)

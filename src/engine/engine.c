@@ -27,6 +27,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/log.h"
+#include "engine/gateway.h"
 #include "engine/session.h"
 #include "engine/disk_upper.h"
 #include "sys/limits.h"
@@ -185,37 +186,6 @@ static int listen_on(struct engine *engine, const char *path) {
     return 0;
 }
 
-static char *program_in(const char *directory, const char *below, const char *name) {
-    char *path = NULL;
-
-    return asprintf(&path, "%s%s/%s", directory, below, name) < 0 ? NULL : path;
-}
-
-/* As a variable of the environment says, or beside this program, or where an installation has it
- * when this program is the CLI. If it is at none of these, whoever tries to start it says so. */
-static char *find_program(const char *variable, const char *program) {
-    static const struct {
-        bool beside;
-        const char *below;
-    } places[] = { { true, "" }, { true, "/../libexec/rollbox" }, { false, ROLLBOX_LIBEXECDIR } };
-    const char *named = secure_getenv(variable);
-
-    if (named)
-        return strdup(named);
-    auto_free char *self = realpath("/proc/self/exe", NULL);
-    if (!self)
-        return NULL;
-    *strrchr(self, '/') = '\0';
-    for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
-        char *path = program_in(places[i].beside ? self : "", places[i].below, program);
-
-        if (!path || access(path, X_OK) == 0)
-            return path;
-        free(path);
-    }
-    return program_in(self, "", program);
-}
-
 /* As many descriptors as we may have, as each sandbox takes a handful. Returns how many. */
 static unsigned raise_open_files(void) {
     struct rlimit limit;
@@ -340,8 +310,8 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
     while (engine->null_fd >= 0 && engine->null_fd <= STDERR_FILENO);
     if (engine->null_fd < 0)
         return serve_complain("/dev/null", strerror(errno));
-    engine->init_path = find_program("ROLLBOX_INIT", "rollbox-init");
-    engine->store_path = find_program("ROLLBOX_STORE_PROGRAM", "rollbox-store");
+    engine->init_path = spawn_find_program("ROLLBOX_INIT", "rollbox-init");
+    engine->store_path = spawn_find_program("ROLLBOX_STORE_PROGRAM", "rollbox-store");
     if (!engine->init_path)
         return serve_complain("rollbox-init", "cannot be found beside the engine");
     /* It has much to do before the first plan. */
@@ -351,6 +321,7 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
     if (engine->features.mask_problem[0])
         return serve_complain("ROLLBOX_KFEAT", engine->features.mask_problem);
     r = loop_new(&engine->loop);
+    gateway_on_tally(result_tally);
     if (r == 0)
         r = open_signals(engine, &ignored);
     if (r == -ENOSPC)
@@ -376,6 +347,7 @@ static void finish_engine(struct engine *engine) {
 
     record_finish(engine);
     result_forget_all(engine);
+    gateway_finish(engine);
     launcher_drop_idle(engine);
     stream_forget_all(engine);
     drain_forget_all(engine);

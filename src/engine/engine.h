@@ -630,6 +630,10 @@ void result_restore(struct engine *engine, const void *operation, size_t length,
     const struct buf streams[2]); /* keeps it, of a command of an engine before this one */
 void result_forget(struct engine *engine, const void *operation, size_t length);
 void result_forget_all(struct engine *engine);
+void result_forget_client(
+    const struct client *client); /* which waits for a result that waits for a tally */
+void result_tally(uint64_t tally,
+    const char *network); /* what the gateway has counted, as JSON: the result is complete */
 
 /* engine.c */
 void engine_stop(struct engine *engine);
@@ -676,7 +680,11 @@ void commit_janitor_begin(struct engine *engine,
     const char *path); /* before rollbox-store begins to: it may be killed together with us */
 int commit_janitor_lend(const struct engine *engine); /* a descriptor for it, or -errno */
 
-/* spawn.c: a program in a session of its own, without environment, whose descriptors 0 to n_fds - 1
+/* spawn.c */
+/* The path of a program of ours, for the caller to free; `variable` of the environment overrides
+ * it, unless NULL. NULL: out of memory. */
+char *spawn_find_program(const char *variable, const char *program);
+/* A program in a session of its own, without environment, whose descriptors 0 to n_fds - 1
  * are fds[] (each its own number, or above all of them). 0 or -errno. */
 int spawn_clean(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid);
 /* The same once in a process' life (later it is spawn_clean), without waiting until it is executed,

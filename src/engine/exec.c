@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/admission.h"
+#include "engine/gateway.h"
 #include "engine/op.h"
 #include "engine/disk_upper.h"
 
@@ -232,6 +233,7 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
     for (unsigned i = 0; i < run->n_extra; i++)
         fds[n++] = run->extra[i];
     ((struct wire_header *)(void *)run->request.data)->serial = run->exec;
+    gateway_run_begins(run, session->box);
     r = wire_send_patiently(session->box->socket, &run->request, fds, n);
     if (r == -EAGAIN)
         return r; /* its pipes are kept for the next try */

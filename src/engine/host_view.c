@@ -318,6 +318,7 @@ static int scan_host(struct host *host, struct engine *engine, const struct poli
     h->seccomp = engine->features.seccomp;
     h->timens = engine->features.timens;
     h->cgroupns = engine->features.cgroupns;
+    h->nft_tproxy = engine->features.nft_tproxy;
     h->cpus = engine->features.cpus;
     bool cgroups = cgroup_root_backend(engine->cgroups) != CGROUP_NONE;
     h->memory_cgroup = h->processes_cgroup = cgroups;

@@ -200,6 +200,7 @@ struct snapshot *snapshot_new(struct engine *engine, struct snapshot_tree *tree,
                               : NULL;
     snapshot->lower = lower ? snapshot_get(snapshot_nearest_owned(lower)) : NULL;
     snapshot->layer = take_layer;
+    snapshot->net_names = parent ? json_incref(parent->net_names) : NULL;
     snapshot->generation = parent ? parent->generation + 1 : 0;
     snapshot->made_ns = clock_coarse_ns(); /* files that a sandbox makes from now on have stamps
                                               that are no earlier (stamps.c) */
@@ -221,6 +222,7 @@ struct snapshot *snapshot_put(struct snapshot *snapshot) {
         layer_put(snapshot->layer);
         layer_put(snapshot->compacted);
         checkpoint_put(snapshot->checkpoint);
+        json_decref(snapshot->net_names);
         free(snapshot->name);
         free(snapshot);
         snapshot = lower;

@@ -177,6 +177,7 @@ enum protocol_tag {
     TAG_CHECKPOINTS, /* u64: a snapshot is taken after each command that has changed something, and
                         so many are kept; 0: none is taken */
     TAG_NO_TRACE,    /* u64: the command and its descendants trace nobody */
+    TAG_NETWORK,     /* text: JSON; of a RESULT: what the command did in the network */
 };
 
 #endif

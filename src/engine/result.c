@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "engine/engine.h"
+#include "engine/gateway.h"
 #include "engine/protocol.h"
 
 #define MAX_FINISHED 1024 /* and engine->max_finished_fds descriptors */
@@ -60,11 +61,6 @@ void result_forget(struct engine *engine, const void *operation, size_t length) 
         if (finished->operation_length == length && !memcmp(finished->operation, operation, length))
             finished_free(engine, finished);
     }
-}
-
-void result_forget_all(struct engine *engine) {
-    list_for_each(node, &engine->finished)
-        finished_free(engine, container_of(node, struct finished, node));
 }
 
 /* `bytes`: what it takes, of memory files, too. */
@@ -170,6 +166,111 @@ static void begin_result(struct buf *message, uint64_t serial, enum rollbox_outc
     wire_add_u64(message, TAG_CPU_NS, cpu_ns);
 }
 
+/* A result that lacks only the tally of the gateway. Its run is over and gone. */
+struct held {
+    struct list node; /* held_results */
+    struct engine *engine;
+    uint64_t tally;
+    struct buf message;
+    int fds[2];
+    size_t n_fds, bytes;
+    unsigned char operation[72];
+    size_t operation_length;
+    struct client *client; /* NULL: it is gone */
+    uint64_t serial;
+    struct list waiters;
+};
+
+static struct list held_results = { &held_results, &held_results };
+
+static void held_free(struct held *held) {
+    list_remove(&held->node);
+    list_for_each(node, &held->waiters) {
+        list_remove(node);
+        free(container_of(node, struct waiter, node));
+    }
+    for (size_t i = 0; i < held->n_fds; i++)
+        close_fd(&held->fds[i]);
+    buf_done(&held->message);
+    free(held);
+}
+
+/* False: it cannot be kept, and is to be sent as it is. */
+static bool hold_result(struct run *run, uint64_t tally, struct buf *message, const int *fds,
+    size_t n_fds, size_t bytes) {
+    struct held *held = buf_failed(message) ? NULL : calloc(1, sizeof *held);
+
+    if (!held)
+        return false;
+    list_init(&held->node);
+    list_init(&held->waiters);
+    for (; held->n_fds < n_fds; held->n_fds++)
+        if ((held->fds[held->n_fds] = fcntl(fds[held->n_fds], F_DUPFD_CLOEXEC, 3)) < 0)
+            break;
+    if (held->n_fds < n_fds) {
+        held_free(held);
+        return false;
+    }
+    held->engine = run->engine;
+    held->tally = tally;
+    held->message = *message;
+    *message = BUF_INIT;
+    held->bytes = bytes;
+    if (run->outcome != ROLLBOX_OUTCOME_ERROR) {
+        memcpy(held->operation, run->operation, run->operation_length);
+        held->operation_length = run->operation_length;
+    }
+    held->client = run->client;
+    held->serial = run->serial;
+    list_for_each(node, &run->waiters) {
+        list_remove(node);
+        list_add_tail(&held->waiters, node);
+    }
+    list_add_tail(&held_results, &held->node);
+    return true;
+}
+
+void result_tally(uint64_t tally, const char *network) {
+    list_for_each(node, &held_results) {
+        struct held *held = container_of(node, struct held, node);
+
+        if (held->tally != tally)
+            continue;
+        wire_add_text(&held->message, TAG_NETWORK, network);
+        if (held->operation_length) {
+            result_forget(held->engine, held->operation, held->operation_length);
+            keep_result(held->engine, held->operation, held->operation_length, &held->message,
+                held->bytes, held->fds, held->n_fds);
+        }
+        list_for_each(at, &held->waiters) {
+            struct waiter *waiter = container_of(at, struct waiter, node);
+
+            send_copy(waiter->client, waiter->serial, &held->message, held->fds, held->n_fds);
+        }
+        if (held->client)
+            client_send(held->client, &held->message, held->fds, held->n_fds);
+        held_free(held);
+        return;
+    }
+}
+
+void result_forget_client(const struct client *client) {
+    list_for_each(node, &held_results) {
+        struct held *held = container_of(node, struct held, node);
+
+        if (held->client == client)
+            held->client = NULL;
+        list_for_each(at, &held->waiters) {
+            struct waiter *waiter = container_of(at, struct waiter, node);
+
+            if (waiter->client == client) {
+                list_remove(&waiter->node);
+                free(waiter);
+            }
+        }
+    }
+}
+
 void result_send(struct run *run) {
     auto_buf struct buf message = BUF_INIT;
     int fds[2];
@@ -184,11 +285,15 @@ void result_send(struct run *run) {
     wire_add_u64(&message, TAG_PROCESSES_PEAK, run->processes_peak);
     if (run->profile)
         wire_add_text(&message, TAG_ISOLATION, run->profile->isolation);
+    const size_t bytes = message.length + run->outputs[0].total + run->outputs[1].total;
     if (run->outcome == ROLLBOX_OUTCOME_ERROR)
         add_error(&message, &run->error);
     else /* infrastructure failures are not kept: a retry of one is meant to try again */
-        keep_result(run->engine, run->operation, run->operation_length, &message,
-            message.length + run->outputs[0].total + run->outputs[1].total, fds, n_fds);
+        keep_result(
+            run->engine, run->operation, run->operation_length, &message, bytes, fds, n_fds);
+    const uint64_t tally = gateway_run_ends(run);
+    if (tally && hold_result(run, tally, &message, fds, n_fds, bytes))
+        return;
     list_for_each(node, &run->waiters) {
         struct waiter *waiter = container_of(node, struct waiter, node);
 
@@ -196,6 +301,13 @@ void result_send(struct run *run) {
     }
     if (run->client)
         client_send(run->client, &message, fds, n_fds);
+}
+
+void result_forget_all(struct engine *engine) {
+    list_for_each(node, &engine->finished)
+        finished_free(engine, container_of(node, struct finished, node));
+    while (!list_empty(&held_results))
+        held_free(container_of(held_results.next, struct held, node));
 }
 
 void result_send_summary(struct client *client, uint64_t serial, enum rollbox_outcome outcome,

@@ -23,6 +23,7 @@
 #include "base/fd.h"
 #include "engine/admission.h"
 #include "engine/engine.h"
+#include "engine/gateway.h"
 #include "engine/log.h"
 #include "engine/protocol.h"
 #include "engine/session.h"
@@ -89,6 +90,7 @@ struct run *run_adopt(struct session *session, const struct checkpoint_command *
     wire_begin(&run->request, GUEST_EXEC, 0);
     wire_add_text(&run->request, GUEST_ARG, command->description);
     exec_adopt(run);
+    gateway_run_begins(run, run->box);
     return run;
 }
 
@@ -667,7 +669,8 @@ static int start_run(struct run *run, struct rollbox_error *error) {
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup",
             "the pipes of the command cannot be made: %s", strerror(-r));
     }
-    if (!box && (r = box_new(run->profile, &(struct box_options){ 0 }, &box, error)) < 0) {
+    if (!box && ((r = gateway_prepare(run->profile, error)) < 0 ||
+                    (r = box_new(run->profile, &(struct box_options){ 0 }, &box, error)) < 0)) {
         close_streams_again(run);
         return r;
     }
@@ -675,6 +678,13 @@ static int start_run(struct run *run, struct rollbox_error *error) {
     run->oom_kills_before = engine_oom_kills(run->engine, false);
     run->box = box;
     box->run = run;
+    if (box->state == BOX_READY && (r = gateway_use(box, error)) < 0) {
+        box->run = NULL;
+        run->box = NULL;
+        box_kill(box);
+        close_streams_again(run);
+        return r;
+    }
     box_expect_start(box);
     if (box->private_dir && (processes = process_limit(run->profile)))
         wire_add_u64(&run->request, GUEST_PROCESSES, processes);

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/log.h"
+#include "engine/gateway.h"
 #include "engine/op.h"
 #include "engine/verb_names.h"
 
@@ -215,6 +216,7 @@ static void session_free(struct session *session) {
     if (engine->forked_last == session)
         engine->forked_last = NULL;
     checkpoint_put(session->pending_restore);
+    gateway_forget_log(session);
     free(session->orphan_pipes);
     free(session->auto_snapshot.refusal);
     snapshot_put(session->base);
@@ -457,6 +459,8 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
 
     if (session->box)
         return 0;
+    if (gateway_prepare(session->profile, error) < 0)
+        return -error->error_number;
     size_t n = snapshot_chain(session->base, layers, GUEST_MAX_LAYERS);
     if (n > GUEST_MAX_LAYERS)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "setup",
@@ -498,7 +502,9 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
     box->session = session;
     session->box = box;
     session->oom_kills = 0;
-    r = checkpoint ? 0 : announce_session(session, !was_spare, error);
+    r = box->state == BOX_READY ? gateway_use(box, error) : 0;
+    if (r == 0)
+        r = checkpoint ? 0 : announce_session(session, !was_spare, error);
     if (r < 0) {
         session_give_up_box(session);
         return was_spare ? session_need_box(session, error)

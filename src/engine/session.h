@@ -132,6 +132,7 @@ struct snapshot {
     int64_t made_ns;     /* CLOCK_REALTIME */
     uint64_t generation; /* how many states lead to it, those that were dropped since, too */
     bool is_live;        /* taken while something ran */
+    json_t *net_names;   /* gateway_name_snapshot; NULL: none */
     unsigned n_pins;     /* works that name it: what ran in it stays for them when it is dropped */
     bool is_asked_for;   /* by SNAPSHOT or FORK */
     bool is_of_fork;     /* by FORK alone: kept as long as somebody stands on it */

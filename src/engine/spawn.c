@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -23,6 +24,38 @@ static struct {
     int fds[8], n_fds;
     _Alignas(16) char stack[16384];
 } soon;
+
+static char *program_in(const char *directory, const char *below, const char *name) {
+    char *path = NULL;
+
+    return asprintf(&path, "%s%s/%s", directory, below, name) < 0 ? NULL : path;
+}
+
+/* As a variable of the environment says, or beside this program, or where an installation has it
+ * when this program is the CLI. If it is at none of these, its start fails and
+ * says so. */
+char *spawn_find_program(const char *variable, const char *program) {
+    static const struct {
+        bool beside;
+        const char *below;
+    } places[] = { { true, "" }, { true, "/../libexec/rollbox" }, { false, ROLLBOX_LIBEXECDIR } };
+    const char *named = variable ? secure_getenv(variable) : NULL;
+
+    if (named)
+        return strdup(named);
+    auto_free char *self = realpath("/proc/self/exe", NULL);
+    if (!self)
+        return NULL;
+    *strrchr(self, '/') = '\0';
+    for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
+        char *path = program_in(places[i].beside ? self : "", places[i].below, program);
+
+        if (!path || access(path, X_OK) == 0)
+            return path;
+        free(path);
+    }
+    return program_in(self, "", program);
+}
 
 int spawn_clean(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid) {
     posix_spawn_file_actions_t actions;

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/disk_upper.h"
+#include "engine/gateway.h"
 #include "engine/op.h"
 
 #define LONG_CHAIN 18 /* layers: from here on a state waits until its chain is merged */
@@ -76,6 +77,7 @@ struct snapshot *op_seal_layer(struct session *session, struct box *box) {
         snapshot_new(session->engine, session->tree, session->at, session->base, layer);
     if (!snapshot)
         return NULL;
+    gateway_name_snapshot(snapshot, box);
     snapshot_ref_assign(&session->base, snapshot);
     snapshot_ref_assign(&session->at, snapshot);
     session->dirty = false;
@@ -266,6 +268,7 @@ static void snapshot_files_ready(struct op *op, struct layer *take_layer) {
         return;
     }
     snapshot->is_live = true;
+    gateway_name_snapshot(snapshot, session->box);
     snapshot->checkpoint = TAKE_PTR(op->take.checkpoint);
     snapshot_ref_assign(&session->at, snapshot);
     op->to = snapshot; /* its reference */

@@ -164,7 +164,7 @@ enum guest_record_kind {
                       CREATE_MAPS came without one */
     GUEST_CREATE_FAILED, /* launcher */
     GUEST_BOX_READY,   /* init; fds as flagged in `value`: a new network namespace (1), the private
-                          tmpfs (2) */
+                          tmpfs (2), sockets for the gateway (4) */
     GUEST_FAILED,      /* launcher or init: the set-up failed; it ends */
     GUEST_STARTED,     /* init: the command is running; `value`: the pid, inside the sandbox, of its
                           main process; `wall_ns`: with random_seed, the number of its stream,
@@ -245,6 +245,10 @@ enum restore_step {
 
 #define GUEST_VALUE_NETNS 1
 #define GUEST_VALUE_DISK 2
+#define GUEST_VALUE_LISTENERS                                                                      \
+    4                       /* the rest of the descriptors: where the guest's connections to       \
+                               outside and its DNS queries arrive */
+#define GUEST_VALUE_PORTS 8 /* with LISTENERS: a listener for each port; else one for all */
 
 struct guest_record {
     uint32_t kind;

@@ -14,6 +14,8 @@
 
 #define GUEST_MAX_RULES 512
 
+struct network;
+
 /* Alignment of stacks of children that share the parent's memory. It is more than needed: the
  * linker groups objects by alignment, and this one is large. */
 #define GUEST_STACK_ALIGN 64
@@ -37,15 +39,16 @@ struct box {
     const int *static_rules; /* O_PATH descriptors of the template's Landlock rules, parallel to the
                                 plan's; -1 for rules of the sandbox's own files */
     int socket;
-    int netns;         /* namespace to enter; -1: make one */
-    bool netns_is_new; /* the engine has not received it yet */
-    uint32_t outer_id; /* the guest's uid and gid in U0 */
-    int file_ids;      /* a user namespace for idmapped mounts of the sandbox's own files
-                          (idmap_for_files); -1: no idmapping */
-    int disk;          /* the private tmpfs, for the engine; -1: not wanted */
-    bool layered;      /* also as a layer: a detached mount of its own */
-    int layer;         /* that mount; -1 */
-    const int *layers; /* the layers that it is created on, bottom first */
+    int netns;               /* namespace to enter; -1: make one */
+    bool netns_is_new;       /* the engine has not received it yet */
+    uint32_t outer_id;       /* the guest's uid and gid in U0 */
+    int file_ids;            /* a user namespace for idmapped mounts of the sandbox's own files
+                                (idmap_for_files); -1: no idmapping */
+    struct network *network; /* sockets for the engine; NULL: none */
+    int disk;                /* the private tmpfs, for the engine; -1: not wanted */
+    bool layered;            /* also as a layer: a detached mount of its own */
+    int layer;               /* that mount; -1 */
+    const int *layers;       /* the layers that it is created on, bottom first */
     unsigned n_layers;
     uint64_t parts[GUEST_MAX_LAYERS]; /* which parts of each have content; as GUEST_PARTS */
     uint64_t bytes, entries;          /* the size of the private tmpfs; 0: the plan's */

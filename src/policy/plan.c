@@ -1121,6 +1121,8 @@ static int compile_plan(struct compiler *c, struct sock_filter *program, struct 
     if ((r = compile_notify(c, asked, error)) < 0)
         return r;
     compile_network(c);
+    if (c->policy->net == POLICY_NET_ALLOW && c->host->nft_tproxy)
+        c->plan.flags |= PLAN_NET_TPROXY;
     c->plan.hostname = compiler_text(c, c->policy->hostname ? c->policy->hostname : "rollbox");
     landlock_rights(c);
     user_ids(c);

@@ -155,11 +155,13 @@ enum plan_flag {
         1 << 11, /* time_start: the time of day is `clock_*` when the first command starts */
     PLAN_VIRTUAL =
         1 << 12, /* time_mode virtual: and it moves with what the guest does (guest/det/vtime.h) */
-    PLAN_ON_DISK = 1 << 14,   /* disk_at store: what is private lies in a directory of PLAN_UPPERS,
-                                 not in a tmpfs */
-    PLAN_NET_ALLOW = 1 << 15, /* with PLAN_NET_LOOPBACK: connections to outside lead to a gateway,
-                                 through sockets that the engine gets with BOX_READY */
-    PLAN_SERIAL = 1 << 13,    /* serial: and one thread goes on at a time (guest/det/serial.h) */
+    PLAN_ON_DISK = 1 << 14,    /* disk_at store: what is private lies in a directory of PLAN_UPPERS,
+                                  not in a tmpfs */
+    PLAN_NET_ALLOW = 1 << 15,  /* with PLAN_NET_LOOPBACK: connections to outside lead to a gateway,
+                                  through sockets that the engine gets with BOX_READY */
+    PLAN_NET_TPROXY = 1 << 16, /* with PLAN_NET_ALLOW: by transparent proxying, if the kernel can;
+                                  else a listener for each port */
+    PLAN_SERIAL = 1 << 13,     /* serial: and one thread goes on at a time (guest/det/serial.h) */
 };
 
 /* With PLAN_VIRTUAL: what CLOCK_MONOTONIC and CLOCK_BOOTTIME show at the start. Further than the
@@ -263,7 +265,7 @@ struct plan_host {
     int landlock_abi;    /* 0: none */
     bool seccomp;
     const char *uppers; /* disk_at store: the host's directory for PLAN_UPPERS */
-    bool timens, cgroupns;
+    bool timens, cgroupns, nft_tproxy;
     bool memory_cgroup, processes_cgroup, cpu_cgroup;
     unsigned cpus;                          /* usable by us */
     uint64_t open_files_max, processes_max; /* our hard limits */

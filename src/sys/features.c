@@ -278,6 +278,7 @@ static void quick_unmasked(struct features *f) {
     f->ipcns = path_exists("/proc/self/ns/ipc");
     f->utsns = path_exists("/proc/self/ns/uts");
     f->netns = path_exists("/proc/self/ns/net");
+    f->nft_tproxy = f->netns; /* a sandbox that finds otherwise makes do without */
     /* Before 6.3 a process with a time namespace for its children can start none that shares its
      * memory, as init does. */
     f->timens = path_exists("/proc/self/ns/time") && release_at_least(f, 6, 3);

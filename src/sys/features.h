@@ -37,6 +37,10 @@
       "them, use isolation process") \
     X(NETNS, netns, "net none and loopback", \
       "use a kernel with CONFIG_NET_NS; without it only net host works in isolation namespace") \
+    X(NFT_TPROXY, nft_tproxy, "net allow: one listener for all ports", \
+      "load the modules (modprobe nft_tproxy nft_reject_inet) or use a kernel with " \
+      "CONFIG_NFT_TPROXY and CONFIG_NFT_REJECT_INET; without them each port of net_allow has a " \
+      "listener of its own, and there are at most 64") \
     X(TIMENS, timens, "an uptime of its own, time_mode virtual", \
       "use Linux 6.3 or later with CONFIG_TIME_NS; without it a sandbox sees the host's uptime") \
     X(CGROUPNS, cgroupns, "hiding the host's cgroup paths", \

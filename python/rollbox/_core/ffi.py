@@ -116,6 +116,7 @@ class RawResult(ctypes.Structure):
         ("processes_peak", ctypes.c_uint32),
         ("isolation", ctypes.c_char_p),
         ("error", Error),
+        ("network", ctypes.c_char_p),
     ]
 
 

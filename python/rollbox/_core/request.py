@@ -383,6 +383,7 @@ def copy_result(raw: Any, text: bool = False, id: Optional[JobId] = None) -> Res
         isolation=_isolation(raw.isolation),
         error=ffi.exception(raw.error) if outcome is Outcome.ERROR else None,
         id=id,
+        network=json.loads(raw.network) if raw.network else None,
     )
 
 

@@ -123,6 +123,8 @@ class Result(Generic[AnyStr]):
         isolation: The isolation that was applied.
         error: The RollboxError of an outcome "error", else None.
         id: In a batch, the job's id; else None.
+        network: With net "allow", what the command did in the network: a dict with connections,
+            refused, up, down (bytes), hosts, refusals and mode. Else None.
     """
 
     outcome: Outcome
@@ -139,6 +141,7 @@ class Result(Generic[AnyStr]):
     isolation: dict[str, Any] = field(default_factory=dict, hash=False)
     error: Optional[RollboxError] = None
     id: Optional[JobId] = None
+    network: Optional[dict[str, Any]] = field(default=None, hash=False)
 
     def __repr__(self) -> str:
         """One short line: how it ended, the ends of its streams, how long it took."""
@@ -220,6 +223,8 @@ class Result(Generic[AnyStr]):
                 "message": self.error.message,
             },
         )
+        if self.network is not None:
+            row["network"] = self.network
         return row
 
     def to_json(self) -> str:

@@ -36,6 +36,7 @@
 #include "guest/det/sysinfo.h"
 #include "guest/det/sysv_ipc_times.h"
 #include "guest/init/init.h"
+#include "guest/init/network.h"
 #include "guest/restore/restore.h"
 #include "guest/template/template.h"
 #include "sys/syscalls.h"
@@ -70,7 +71,8 @@ static int enter_network(struct box *box, int proc_self) {
     }
     if (unshare(CLONE_NEWNET) < 0)
         return -errno;
-    return box->plan->flags & PLAN_NET_LOOPBACK ? loopback_up(box->plan) : 0;
+    int r = box->plan->flags & PLAN_NET_LOOPBACK ? loopback_up(box->plan) : 0;
+    return r == 0 && box->network ? network_open(box->plan, box->network) : r;
 }
 
 static char *put_offset(char *at, const char *clock, int64_t ns) {
@@ -189,7 +191,7 @@ static int enter_cgroups(struct box *box) {
 
 static void report_ready(struct box *box) {
     struct guest_record record = { .kind = GUEST_BOX_READY };
-    int fds[2], n_fds = 0, netns = -1;
+    int fds[2 + NETWORK_MAX_SOCKETS], n_fds = 0, netns = -1;
 
     if (box->netns_is_new)
         netns = box->netns;
@@ -204,11 +206,19 @@ static void report_ready(struct box *box) {
         record.value |= GUEST_VALUE_DISK;
         fds[n_fds++] = box->disk;
     }
+    if (box->network) {
+        record.value |=
+            GUEST_VALUE_LISTENERS | (box->network->is_transparent ? 0 : GUEST_VALUE_PORTS);
+        for (size_t i = 0; i < box->network->n; i++)
+            fds[n_fds++] = box->network->fds[i];
+    }
     record_send(box->socket, &record, fds, (size_t)n_fds);
     if (netns >= 0 && netns != box->netns)
         close(netns);
     if (box->disk >= 0)
         close(box->disk);
+    if (box->network)
+        network_close(box->network);
 }
 
 /* With an image: detaches the old root, which lies above the sandbox's own. */
@@ -235,6 +245,7 @@ static int load_static_rules(struct box *box, int proc_self, struct guest_fault 
 
 int box_setup(struct box *box, struct guest_fault *fault) {
     const struct plan *plan = box->plan;
+    struct network network = { .n = 0 };
     int r, proc_self = openat(AT_FDCWD, "/proc/self",
                O_PATH | O_DIRECTORY | O_CLOEXEC); /* musl sets the flag once more after open() */
     /* Kernel objects that each sandbox has need not be counted individually as the sandbox's. */
@@ -247,6 +258,8 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return guest_fault(fault, GUEST_STAGE_TIME, 0, -errno);
     if (!is_counted_late && (r = enter_cgroups(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_CGROUP, 0, r);
+    if (plan->flags & PLAN_NET_ALLOW)
+        box->network = &network;
     r = enter_network(box, proc_self);
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_NETWORK, 0, r);
@@ -284,6 +297,7 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_USER, 0, r);
     report_ready(box);
+    box->network = NULL;
     /* This makes forty calls, and the filter would inspect each. Restored processes inherit the
      * bounding set, and drop the rights that they still need themselves. */
     if ((r = box_drop_bounds()) < 0)
