@@ -29,7 +29,7 @@ python: build
 	@test ! -e .git || tools/setup venv .venv-lint $(LINT_PACKAGES)
 	@$(MAKE) --no-print-directory .venv/.installed
 
-.venv/.installed: pyproject.toml README.md meson.build meson_options.txt .venv/.requirements $(wildcard python/rollbox/* python/rollbox/*/*) build/librollbox.so build/rollbox build/rollbox-engine build/rollbox-init
+.venv/.installed: pyproject.toml README.md meson.build meson_options.txt .venv/.requirements $(wildcard python/rollbox/* python/rollbox/*/*) build/librollbox.so build/rollbox build/rollbox-engine build/rollbox-init build/rollbox-egress-tls
 	$(INSTALL) --config-settings=build-dir=build-python --config-settings=setup-args=-Dprograms=$(CURDIR)/build .
 	@touch $@
 

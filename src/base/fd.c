@@ -174,24 +174,26 @@ int fd_memory_file(const char *name, const void *data, size_t length) {
 }
 
 int fd_map_memory_file(int fd, size_t limit, void **ret_data, size_t *ret_length) {
-    struct stat st;
     int seals = fcntl(fd, F_GET_SEALS);
+    off_t size;
 
     if (seals < 0)
         return -errno;
     if ((seals & SEALS) != SEALS)
         return -EPERM;
-    if (fstat(fd, &st) < 0)
+    /* glibc's fstat is newfstatat, which takes paths: programs that may not name files lack it. */
+    size = lseek(fd, 0, SEEK_END);
+    if (size < 0)
         return -errno;
-    if ((uint64_t)st.st_size > limit)
+    if ((uint64_t)size > limit)
         return -EFBIG;
     void *data = NULL;
-    if (st.st_size > 0) {
-        data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (size > 0) {
+        data = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (data == MAP_FAILED)
             return -errno;
     }
     *ret_data = data;
-    *ret_length = (size_t)st.st_size;
+    *ret_length = (size_t)size;
     return 0;
 }
