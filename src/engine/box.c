@@ -78,7 +78,7 @@ static unsigned files_of(const struct box *box) {
     unsigned n = FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) +
                  (box->file_ids.fd >= 0 ? 1 : 0) + (box->sockets.fd >= 0 ? 2 : 0) +
                  gateway_box_files(box) +
-                 (unsigned)box->session->tracking.dirty_tracking.n_trackers;
+                 (unsigned)box->session->checkpoint->tracking.dirty_tracking.n_trackers;
 
     list_for_each(node, &box->session->runs) {
         const struct run *run = container_of(node, struct run, of_session);

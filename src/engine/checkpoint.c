@@ -26,10 +26,10 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "base/utf8.h"
+#include "engine/flatten.h"
 #include "engine/session.h"
 
-#define MAX_HOLDERS 32     /* each has a copy of its image */
-#define DEMAND_NS 10000000 /* less than this apart is one after the other */
+#define MAX_HOLDERS 32 /* each has a copy of its image */
 
 struct checkpoint *checkpoint_new(struct engine *engine) {
     struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
@@ -55,7 +55,8 @@ struct checkpoint *checkpoint_put(struct checkpoint *checkpoint) {
         box_kill(checkpoint->preforked);
     if (checkpoint->zygote)
         launcher_stop(checkpoint->zygote);
-    flatten_free(checkpoint->making);
+    if (checkpoint->flattening)
+        checkpoint->flattening->cancel(checkpoint);
     close_fd(&checkpoint->image);
     close_fd(&checkpoint->flat_image);
     close_fd(&checkpoint->progress);
@@ -214,56 +215,6 @@ int checkpoint_zygote(struct checkpoint *checkpoint, struct profile *profile,
     return 0;
 }
 
-/* From the second one on: what is done once is often not done again. With a seed or clocks of its
- * own nothing is to depend on when a box was made. An addition is put together first, where one
- * work after the other wants it. */
-void checkpoint_prefork(
-    struct checkpoint *checkpoint, struct profile *profile, struct snapshot *base) {
-    struct engine *engine = checkpoint->engine;
-    struct launcher *zygote;
-    struct rollbox_error error;
-    struct box *box;
-
-    if (++checkpoint->n_restored < 2 || checkpoint->preforked || checkpoint->references < 2 ||
-        engine->stopping || engine->n_queued || profile->plan->flags & (PLAN_SEED | PLAN_CLOCK) ||
-        !box_has_room(engine))
-        return;
-    if (checkpoint_backing_ref(checkpoint) != checkpoint) {
-        if (checkpoint->n_uses >= 2)
-            flatten_later(checkpoint, profile);
-        return;
-    }
-    /* What goes wrong the next one will meet and tell. */
-    if (checkpoint_zygote(checkpoint, profile, &zygote, &error) == 0 &&
-        box_new(profile,
-            &(struct box_options){ .base = base, .zygote = zygote, .notes = checkpoint->notes },
-            &box, &error) == 0)
-        box_set_preforked(box, checkpoint);
-}
-
-/* Of what is taken one after the other, a box that is taken is most likely not ready yet, and the
- * next begins while it gets there; else that would only take its processors. */
-bool checkpoint_is_in_demand(struct checkpoint *checkpoint) {
-    const int64_t before_ns = checkpoint->taken_ns;
-
-    checkpoint->taken_ns = clock_now_ns();
-    return checkpoint->taken_ns - before_ns < DEMAND_NS;
-}
-
-void checkpoint_load_box(
-    struct checkpoint *checkpoint, struct profile *profile, struct snapshot *base) {
-    struct box *box;
-
-    /* What goes wrong a holder will meet and tell. */
-    if (checkpoint->preforked || !box_has_room(checkpoint->engine) ||
-        box_new(profile,
-            &(struct box_options){ .base = base, .loads = checkpoint, .notes = checkpoint->notes },
-            &box, NULL) < 0)
-        return;
-    close_fd(&checkpoint->progress); /* it has the other copy */
-    box_set_preforked(box, checkpoint);
-}
-
 /* A group counts what init keeps, as each page, once. Who looks without one counts it again, so the
  * first look must be late, and the limit out of reach until then. */
 bool checkpoint_may_be_kept(const struct checkpoint *checkpoint, const struct box *box) {
@@ -273,131 +224,4 @@ bool checkpoint_may_be_kept(const struct checkpoint *checkpoint, const struct bo
     return bytes &&
            (box->slot || (bytes < limit / 3 && run_filling_ns(checkpoint->engine,
                                                    limit - 3 * bytes) >= CHECKPOINT_REST_NS));
-}
-
-/* ---- going on ---- */
-
-/* The sandbox's end of a new pipe in the place of one that was captured; the other is ours. */
-static int make_pipe(
-    struct session *session, struct run *run, const struct checkpoint_pipe *pipe, int *ret_end) {
-    int ends[2];
-    struct stat st;
-
-    if (run && (pipe->slot == 1 || pipe->slot == 2))
-        return output_open(&run->outputs[pipe->slot - 1], run, ret_end);
-    if (pipe2(ends, O_CLOEXEC) < 0)
-        return -errno;
-    *ret_end = ends[pipe->is_written];
-    stream_let_open(session->engine, *ret_end);
-    int ours = ends[!pipe->is_written];
-    if (run) {
-        run->pipes[pipe->slot] = (struct run_pipe){ .inode = fstat(ours, &st) == 0 ? st.st_ino : 0,
-            .is_written = pipe->is_written,
-            .kept = ours };
-    } else if (pipe->is_written) {
-        (void)fcntl(ours, F_SETFL, O_NONBLOCK);
-        drain_add(session->engine, session->number, ours);
-    } else
-        close(ours);
-    return 0;
-}
-
-int checkpoint_restore(struct session *session, struct rollbox_error *error) {
-    const struct checkpoint *checkpoint = session->pending_restore;
-    const bool applies_incremental = checkpoint_is_incremental_on(checkpoint, session->box);
-    auto_free struct run **runs = calloc(checkpoint->n_commands + 1, sizeof *runs);
-    auto_buf struct buf message = BUF_INIT;
-    int ends[FD_MESSAGE_MAX_FDS],
-        r = !runs                                                               ? -ENOMEM
-            : applies_incremental || session->box->restored_image == checkpoint ? 0
-                                                                                : -ESTALE;
-    size_t n = 0;
-
-    wire_begin(&message, GUEST_RESTORE, 0);
-    for (size_t i = 0; i < checkpoint->n_commands && r == 0; i++) {
-        runs[i] = run_adopt(session, &checkpoint->commands[i]);
-        if (!runs[i]) {
-            r = -ENOMEM;
-            break;
-        }
-        wire_add_u64(&message, GUEST_TARGET, runs[i]->exec);
-        wire_add_u64(&message, GUEST_PROCESS, (uint64_t)checkpoint->commands[i].pid);
-    }
-    for (size_t i = 0; i < checkpoint->n_pipes && r == 0; i++) {
-        const struct checkpoint_pipe *pipe = &checkpoint->pipes[i];
-
-        r = make_pipe(session, pipe->command < 0 ? NULL : runs[pipe->command], pipe, &ends[n]);
-        n += r == 0;
-    }
-    if (r == 0 && !buf_failed(&message))
-        ((struct wire_header *)(void *)message.data)->flags |=
-            (session->is_dry_run ? GUEST_RESTORE_TRIAL : 0) |
-            (applies_incremental ? GUEST_RESTORE_INCREMENTAL : 0);
-    if (r == 0 && applies_incremental) {
-        r = MIN(ends[n] = checkpoint_open_to_read(checkpoint->image), 0);
-        n += r == 0;
-    }
-    if (r == 0)
-        r = wire_send_patiently(session->box->socket, &message, ends, n);
-    while (n)
-        close(ends[--n]);
-    if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "restore",
-            "the processes of the snapshot cannot be handed to the sandbox: %s", strerror(-r));
-    box_count_files(session->box);
-    box_expect_start(session->box);
-    return 0;
-}
-
-static struct run *run_of(struct session *session, pid_t pid) {
-    list_for_each(node, &session->runs) {
-        struct run *run = container_of(node, struct run, of_session);
-
-        if (run->main_pid == pid && run->state == RUN_STARTING)
-            return run;
-    }
-    return NULL;
-}
-
-int checkpoint_take_terminals(struct session *session, int *fds, size_t n_fds) {
-    const struct checkpoint *checkpoint = session->pending_restore;
-    int r = 0;
-
-    if (!checkpoint || n_fds != checkpoint->n_terminals)
-        return checkpoint ? -EPROTO : 0;
-    for (size_t i = 0; i < n_fds && r == 0; i++) {
-        int command = checkpoint->terminals[i], master = TAKE_FD(fds[i]);
-        struct run *run = command < 0 ? NULL : run_of(session, checkpoint->commands[command].pid);
-
-        if (run)
-            r = output_adopt(&run->outputs[0], master);
-        else if (fcntl(master, F_SETFL, O_NONBLOCK) == 0)
-            drain_add(session->engine, session->number, master);
-        else
-            close(master);
-    }
-    return r;
-}
-
-void checkpoint_restored(struct session *session) {
-    struct guest_record started = { .kind = GUEST_STARTED };
-    const uint64_t bytes = checkpoint_memory(session->pending_restore);
-
-    loop_timer_clear(session->engine->loop, &session->box->deadline);
-    if (session->pending_restore->backing_ref.backing) {
-        backing_ref_put(&session->backing_ref);
-        session->backing_ref = backing_ref_of(&session->pending_restore->backing_ref);
-    }
-    if (session->pending_restore->wants_zygote)
-        dirty_tracking_start_zygote(session->pending_restore, session->profile);
-    session->pending_restore = checkpoint_put(session->pending_restore);
-    session->restores_again = false;
-    session->dirty = true;
-    list_for_each(node, &session->runs) {
-        struct run *run = container_of(node, struct run, of_session);
-
-        if (run->state == RUN_STARTING)
-            run_answer(run, &started);
-    }
-    session_watch_restored(session, bytes);
 }

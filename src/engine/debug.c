@@ -87,7 +87,7 @@ static void add_session(struct session *session, struct buf *to) {
         "\"hibernated\": %s, \"waits_for_fork\": %s, \"restores\": %s, \"ops\": [",
         session->name, state_name(session->state), box_state_name(session->box),
         session->box ? (int)session->box->pid : 0, truth(session->sleep != NULL),
-        truth(session->fork != NULL), truth(session->pending_restore != NULL));
+        truth(session->fork != NULL), truth(session->checkpoint->pending_restore != NULL));
     list_for_each(node, &session->ops) {
         buf_add_text(to, between);
         add_op(container_of(node, struct op, node), to);

@@ -16,6 +16,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "engine/files_job.h"
+#include "engine/flatten.h"
 #include "engine/hibernate.h"
 #include "engine/op.h"
 #include "store/fingerprint.h"
@@ -100,7 +101,7 @@ static void try_processes(struct op *op) {
     }
     made->is_dry_run = true;
     made->seed = session->seed;
-    made->pending_restore = checkpoint_get(op->to->checkpoint);
+    made->checkpoint->pending_restore = checkpoint_get(op->to->checkpoint);
     made->fork = op;
     op->describe.trial = made;
     op_wait(op, OP_WAIT_TRIAL);
@@ -188,6 +189,13 @@ static void start_describe(struct op *op) {
         scan_snapshot(op);
 }
 
+static struct checkpoint *wants_full_image(const struct op *op) {
+    const struct snapshot *snapshot =
+        op->from ? op->from : snapshot_nearest_visible(op->session->at);
+
+    return flatten_is_lacking(snapshot->checkpoint) ? snapshot->checkpoint : NULL;
+}
+
 static void describe_event(struct op *op, enum op_event event, const struct op_message *message) {
     if (event == OP_EVENT_TRIED) {
         processes_tried(op, message->error);
@@ -213,12 +221,14 @@ static void release_describe(struct op *op) {
 const struct op_class op_show_class = { .verb = VERB_SHOW,
     .flags = OP_LEAVES_ASLEEP,
     .start = start_describe,
+    .wants_full_image = wants_full_image,
     .event = describe_event,
     .release = release_describe };
 
 const struct op_class op_verify_class = { .verb = VERB_VERIFY,
     .flags = OP_LEAVES_ASLEEP,
     .start = start_describe,
+    .wants_full_image = wants_full_image,
     .event = describe_event,
     .failed = verify_failed,
     .release = release_describe };

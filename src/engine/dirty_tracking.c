@@ -9,7 +9,8 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "engine/op.h"
+#include "engine/dump_job.h"
+#include "engine/session.h"
 #include "sys/proc.h"
 
 #define MAX_NOTED 4u /* sandboxes of one fork: of many at once few are forked again */
@@ -46,9 +47,9 @@ void dirty_tracking_forget(struct session_tracking *tracking) {
     tracking->next = checkpoint_put(tracking->next);
 }
 
-static bool is_noted(const struct op *op) {
-    return (op->class->flags & OP_RESUMES_EARLY) && !op->drops && !op->session->was_thawed &&
-           !(op->session->profile->plan->flags & (PLAN_SEED | PLAN_CLOCK | PLAN_PROCESS));
+static bool is_tracked(const struct dump_request *request) {
+    return request->resumes_early && !request->drops && !request->of->was_thawed &&
+           !(request->of->profile->plan->flags & (PLAN_SEED | PLAN_CLOCK | PLAN_PROCESS));
 }
 
 /* Each process' is an open file, for as long as its sandbox is there: half of all are for more
@@ -66,19 +67,19 @@ void dirty_tracking_forget_unwritten(struct dirty_tracking *dirty_tracking) {
         dirty_tracking_end(dirty_tracking); /* whose they are only that image says */
 }
 
-bool dirty_tracking_take(
-    struct op *op, struct dirty_tracking *ret_dirty_tracking, struct dump_options *options) {
-    struct session *session = op->session;
+bool dirty_tracking_take(const struct dump_request *request,
+    struct dirty_tracking *ret_dirty_tracking, struct dump_options *options) {
+    struct session_tracking *tracking = &request->of->tracking;
+    const struct engine *engine = request->of->profile->engine;
 
     *ret_dirty_tracking = (struct dirty_tracking){ 0 };
-    if (!is_noted(op))
+    if (!is_tracked(request))
         return false;
-    *ret_dirty_tracking = take_tracking(&session->tracking.dirty_tracking);
-    session->tracking.was_dumped = true;
+    *ret_dirty_tracking = take_tracking(&tracking->dirty_tracking);
+    tracking->was_dumped = true;
     dirty_tracking_forget_unwritten(ret_dirty_tracking);
     options->base = ret_dirty_tracking->since ? checkpoint_image(ret_dirty_tracking->since) : 0;
-    options->tracks =
-        ret_dirty_tracking->n_trackers ? box_has_room(session->engine) : may_note(session->engine);
+    options->tracks = ret_dirty_tracking->n_trackers ? box_has_room(engine) : may_note(engine);
     options->trackers = ret_dirty_tracking->trackers;
     options->n_trackers = ret_dirty_tracking->n_trackers;
     return true;
@@ -107,26 +108,29 @@ static int read_clocks(struct box *box, int64_t ret_ahead_ns[2]) {
     return 0;
 }
 
-void dirty_tracking_begin_box(const struct dirty_tracking *dirty_tracking, struct session *session,
-    struct checkpoint *checkpoint) {
+void dirty_tracking_begin_box(const struct dirty_tracking *dirty_tracking, struct box *box,
+    struct snapshot *base, struct checkpoint *checkpoint) {
+    struct profile *profile = box ? box->profile : NULL;
     int64_t ahead_ns[2];
-    struct box *box;
+    struct box *made;
 
-    if (dirty_tracking->since)
-        dirty_tracking_start_zygote(
-            dirty_tracking->since, session->profile); /* it may have been given up, for others', or
-                                                         nobody has wanted it yet */
-    if (!dirty_tracking->since || !dirty_tracking->since->zygote || checkpoint->preforked ||
-        !session->box || session->box->pid <= 0 || !box_has_room(session->engine) ||
-        !op_files_are_pristine(session->box) || read_clocks(session->box, ahead_ns) < 0)
+    if (!box || box->pid <= 0)
         return;
-    if (box_new(session->profile,
-            &(struct box_options){ .base = session->base,
+    /* Its zygote may have been given up for others, or no fork has wanted it yet. */
+    if (dirty_tracking->since)
+        dirty_tracking_start_zygote(dirty_tracking->since, profile);
+    if (!dirty_tracking->since || !dirty_tracking->since->zygote || checkpoint->preforked)
+        return;
+    if (!box_has_room(profile->engine) || !op_files_are_pristine(box) ||
+        read_clocks(box, ahead_ns) < 0)
+        return;
+    if (box_new(profile,
+            &(struct box_options){ .base = base,
                 .zygote = dirty_tracking->since->zygote,
                 .notes = checkpoint->notes,
                 .ahead_ns = ahead_ns },
-            &box, NULL) == 0)
-        box_set_preforked(box, checkpoint);
+            &made, NULL) == 0)
+        box_set_preforked(made, checkpoint);
 }
 
 bool dirty_tracking_is_few(unsigned count) {
@@ -135,18 +139,18 @@ bool dirty_tracking_is_few(unsigned count) {
 
 /* What is forked as it runs is likely to be forked on; a snapshot is, where it is one of several,
  * or of a fork. */
-void dirty_tracking_begin(const struct op *op, struct checkpoint *checkpoint) {
-    const struct session *session = op->session;
-    const bool is_likely = op->verb == VERB_FORK ? dirty_tracking_is_few(op->fork.count)
-                                                 : session->tracking.was_dumped || session->is_fork;
+void dirty_tracking_begin(const struct dump_request *request, struct checkpoint *checkpoint) {
+    const struct session_checkpoint *of = request->of;
+    const bool is_likely = request->n_forks ? dirty_tracking_is_few(request->n_forks)
+                                            : of->tracking.was_dumped || of->is_fork;
 
-    checkpoint->notes = is_noted(op) && is_likely && may_note(session->engine);
+    checkpoint->notes = is_tracked(request) && is_likely && may_note(of->profile->engine);
 }
 
-void dirty_tracking_born(struct session *session, int *take_fds, size_t n) {
-    struct dirty_tracking *dirty_tracking = &session->tracking.dirty_tracking;
-    struct checkpoint *checkpoint = session->pending_restore,
-                      *since = checkpoint && checkpoint_is_incremental_on(checkpoint, session->box)
+void dirty_tracking_born(struct session_checkpoint *of, struct box *box, int *take_fds, size_t n) {
+    struct dirty_tracking *dirty_tracking = &of->tracking.dirty_tracking;
+    struct checkpoint *checkpoint = of->pending_restore,
+                      *since = checkpoint && checkpoint_is_incremental_on(checkpoint, box)
                                    ? checkpoint->parent
                                    : checkpoint;
 
@@ -159,9 +163,9 @@ void dirty_tracking_born(struct session *session, int *take_fds, size_t n) {
             close_fd(&take_fds[i]);
     if (!dirty_tracking->n_trackers)
         return;
-    box_count_files(session->box);
+    box_count_files(box);
     note_since(dirty_tracking, since);
-    dirty_tracking_start_zygote(since, session->profile);
+    dirty_tracking_start_zygote(since, of->profile);
 }
 
 void dirty_tracking_start_zygote(struct checkpoint *checkpoint, struct profile *profile) {
@@ -177,43 +181,46 @@ void dirty_tracking_start_zygote(struct checkpoint *checkpoint, struct profile *
         (void)checkpoint_zygote(checkpoint, profile, &zygote, &error);
 }
 
-struct checkpoint *dirty_tracking_next(const struct op *op) {
-    struct session *session = op->session;
+struct checkpoint *dirty_tracking_next(const struct dump_request *request) {
+    struct session_tracking *tracking = &request->of->tracking;
+    struct engine *engine = request->of->profile->engine;
 
-    /* What is captured by itself amends nobody: the sandbox has the processes of the base in it. */
-    if (!is_noted(op) || op->verb != VERB_FORK)
-        return checkpoint_new(session->engine);
-    struct checkpoint *checkpoint = TAKE_PTR(session->tracking.next);
+    /* A dump without a fork restores no sandbox: the preforked one has the parent's processes. */
+    if (!is_tracked(request) || !request->n_forks)
+        return checkpoint_new(engine);
+    struct checkpoint *checkpoint = TAKE_PTR(tracking->next);
 
-    /* With the processes of another state in it, or on other files. */
+    /* With the processes of another checkpoint in it, or on other files. */
     if (checkpoint && checkpoint->preforked &&
-        (session->tracking.next_stands_on != session->base ||
-            checkpoint->preforked->restored_image != session->tracking.dirty_tracking.since))
+        (tracking->next_stands_on != request->base ||
+            checkpoint->preforked->restored_image != tracking->dirty_tracking.since))
         box_kill(checkpoint->preforked);
-    return checkpoint ? checkpoint : checkpoint_new(session->engine);
+    return checkpoint ? checkpoint : checkpoint_new(engine);
 }
 
-void dirty_tracking_prefork(struct session *session) {
-    struct session_tracking *tracking = &session->tracking;
+void dirty_tracking_prefork(struct session_checkpoint *of, struct box *box, struct snapshot *base,
+    const struct snapshot *at) {
+    struct session_tracking *tracking = &of->tracking;
     const struct checkpoint *since = tracking->dirty_tracking.since;
-    struct engine *engine = session->engine;
+    struct engine *engine = of->profile->engine;
 
-    if (!since || !since->zygote || session->at == NULL || !session->at->checkpoint ||
-        session->at->checkpoint->parent != since || tracking->next || engine->stopping ||
-        engine->n_queued || session->state == SESSION_CLOSING)
+    if (!since || !since->zygote || tracking->next || engine->stopping || engine->n_queued)
+        return;
+    if (!at || !at->checkpoint || at->checkpoint->parent != since)
         return;
     tracking->next = checkpoint_new(engine);
-    tracking->next_stands_on = session->base;
+    tracking->next_stands_on = base;
     if (tracking->next) {
         tracking->next->notes = may_note(engine);
-        dirty_tracking_begin_box(&tracking->dirty_tracking, session, tracking->next);
+        dirty_tracking_begin_box(&tracking->dirty_tracking, box, base, tracking->next);
     }
 }
 
-void dirty_tracking_give_back(struct session *session, struct dirty_tracking *take_dirty_tracking,
-    struct checkpoint *checkpoint, bool is_incremental, const struct dirty_tracker *trackers,
-    const int *take_fds, size_t n) {
-    struct dirty_tracking *dirty_tracking = &session->tracking.dirty_tracking;
+void dirty_tracking_give_back(const struct dump_request *request,
+    struct dirty_tracking *take_dirty_tracking, struct checkpoint *checkpoint, bool is_incremental,
+    const struct dirty_tracker *trackers, const int *take_fds, size_t n) {
+    struct session_tracking *tracking = &request->of->tracking;
+    struct dirty_tracking *dirty_tracking = &tracking->dirty_tracking;
 
     if (is_incremental) {
         checkpoint->parent = checkpoint_get(take_dirty_tracking->since);
@@ -224,19 +231,19 @@ void dirty_tracking_give_back(struct session *session, struct dirty_tracking *ta
         !take_dirty_tracking->since; /* what it does is more than noting is of use for */
     if (checkpoint->preforked)       /* it has what was */
         box_kill(checkpoint->preforked);
-    session->tracking.next = checkpoint_put(session->tracking.next); /* and so has this one */
+    tracking->next = checkpoint_put(tracking->next); /* and so has this one */
     for (size_t i = 0; i < n; i++)
         dirty_tracking->trackers[i] = (struct dirty_tracker){ trackers[i].pid, take_fds[i] };
     dirty_tracking->n_trackers = n;
     if (n)
         note_since(dirty_tracking, checkpoint);
-    if (session->box)
-        box_count_files(session->box);
+    box_count_files(request->box);
 }
 
 void dirty_tracking_distrust(struct engine *engine, const struct checkpoint *checkpoint) {
     list_for_each(at, &engine->sessions) {
-        struct session_tracking *tracking = &container_of(at, struct session, node)->tracking;
+        struct session_tracking *tracking =
+            &container_of(at, struct session, node)->checkpoint->tracking;
 
         if (checkpoint->parent && tracking->dirty_tracking.since == checkpoint->parent)
             dirty_tracking_forget(tracking);
@@ -245,7 +252,8 @@ void dirty_tracking_distrust(struct engine *engine, const struct checkpoint *che
 
 void dirty_tracking_forget_dropped(struct engine *engine) {
     list_for_each(at, &engine->sessions) {
-        struct session_tracking *tracking = &container_of(at, struct session, node)->tracking;
+        struct session_tracking *tracking =
+            &container_of(at, struct session, node)->checkpoint->tracking;
         const struct checkpoint *since = tracking->dirty_tracking.since;
 
         if (since && since->was_dropped && since->references == since->n_trackings)
@@ -258,9 +266,9 @@ bool tracking_make_room(struct engine *engine) {
          at = at->next) {
         struct session *session = container_of(at, struct session, node);
 
-        if (!session->tracking.dirty_tracking.n_trackers)
+        if (!session->checkpoint->tracking.dirty_tracking.n_trackers)
             continue;
-        dirty_tracking_forget(&session->tracking);
+        dirty_tracking_forget(&session->checkpoint->tracking);
         if (session->box)
             box_count_files(session->box);
     }

@@ -27,8 +27,8 @@ struct engine;
 struct checkpoint;
 struct snapshot;
 struct profile;
-struct session;
-struct op;
+struct dump_request;
+struct session_checkpoint;
 
 /* What the processes of a sandbox write to is noted. One owner at a time: the session, or a capture
  * of it. */
@@ -61,33 +61,34 @@ bool tracking_make_room(struct engine *engine);
 void dirty_tracking_forget_dropped(struct engine *engine);
 /* For a capture, of what this session has. False: it is none for a snapshot or a fork, and the
  * session keeps it. */
-bool dirty_tracking_take(
-    struct op *op, struct dirty_tracking *ret_dirty_tracking, struct dump_options *options);
+bool dirty_tracking_take(const struct dump_request *request,
+    struct dirty_tracking *ret_dirty_tracking, struct dump_options *options);
 /* A sandbox for an addition to that, which is on its way, if there is none: `live` has it as the
  * one that was made ahead. What goes wrong who needs one will meet and tell. */
-void dirty_tracking_begin_box(const struct dirty_tracking *dirty_tracking, struct session *session,
-    struct checkpoint *checkpoint);
+void dirty_tracking_begin_box(const struct dirty_tracking *dirty_tracking, struct box *box,
+    struct snapshot *base, struct checkpoint *checkpoint);
 /* Before that, of the state that is to be captured for it: whether what its sandboxes write to is
  * noted from their start on. The first capture of them is an addition then, to what they were
  * prepared from. */
-void dirty_tracking_begin(const struct op *op, struct checkpoint *checkpoint);
+void dirty_tracking_begin(const struct dump_request *request, struct checkpoint *checkpoint);
 /* So many made at once, of which each is likely to be captured. */
 bool dirty_tracking_is_few(unsigned count);
 /* Such a one goes on: a userfaultfd of each of its processes. */
-void dirty_tracking_born(struct session *session, int *take_fds, size_t n);
+void dirty_tracking_born(struct session_checkpoint *of, struct box *box, int *take_fds, size_t n);
 /* The holder that its fork will want, as soon as that can be. */
 void dirty_tracking_start_zygote(struct checkpoint *checkpoint, struct profile *profile);
 /* The state to be captured: for a fork with such a sandbox, if there is one that is right yet.
  * NULL: out of memory. */
-struct checkpoint *dirty_tracking_next(const struct op *op);
+struct checkpoint *dirty_tracking_next(const struct dump_request *request);
 /* The next fork, where there is likely to be one, finds its sandbox, which waits for a second. Not
  * while the last one is on its way: it would take its processors. */
-void dirty_tracking_prefork(struct session *session);
+void dirty_tracking_prefork(struct session_checkpoint *of, struct box *box, struct snapshot *base,
+    const struct snapshot *at);
 /* The processes are captured: an addition, or a state that is noted from by `fds`, which are taken;
  * 0: nothing is. */
-void dirty_tracking_give_back(struct session *session, struct dirty_tracking *take_dirty_tracking,
-    struct checkpoint *checkpoint, bool is_incremental, const struct dirty_tracker *trackers,
-    const int *take_fds, size_t n);
+void dirty_tracking_give_back(const struct dump_request *request,
+    struct dirty_tracking *take_dirty_tracking, struct checkpoint *checkpoint, bool is_incremental,
+    const struct dirty_tracker *trackers, const int *take_fds, size_t n);
 /* A sandbox that was to go on from this state did not: where that is an addition, none is made to
  * the same base any more. */
 void dirty_tracking_distrust(struct engine *engine, const struct checkpoint *checkpoint);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Capturing the processes of a session.
+ * The engine's side of a dump (dump_job.h).
  *
- * ptrace blocks, and what it looks at is hostile; so a child of the engine does it (src/dump), the
- * capturer. It stops every process, looks at it, tells how that went, and holds them until it is
- * told that they go on: meanwhile the files are copied (take_snapshot.c), and both are of one
- * moment. The image may take it longer, where twins have the memory; it tells when that is written.
- * Should it be killed, or we, the kernel lets all of them go on.
+ * ptrace blocks, and what it reads is hostile, so the dump worker does it (src/dump). While it
+ * holds the processes, the files are copied (take_snapshot.c), and both are of one moment. If the
+ * worker or the engine is killed, the kernel lets all processes continue.
  *
- * Commands and pipes are noted before, for the image has them by what we call them; which of the
- * commands were still there when everything stood, the image tells.
+ * Commands and pipes are noted before the dump, because the image refers to them by number. The
+ * worker reports which of the commands still existed when all processes were paused.
  */
+#include "engine/dump_job.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -29,122 +29,40 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/dump_worker.h"
-#include "engine/op.h"
+#include "engine/session.h"
 #include "sys/cgroup.h"
 #include "sys/proc.h"
 #include "sys/syscalls.h"
 
-#define DUMP_SECONDS 20                    /* they stand still meanwhile */
-#define MAX_PIPES (FD_MESSAGE_MAX_FDS - 1) /* one message brings them all */
+#define DUMP_SECONDS 20 /* they stand still meanwhile */
 #define HINT "; processes=\"drop\" (--drop-processes) takes the files alone"
 
+/* The order is that of a dump. */
+enum dump_state {
+    DUMP_BEGUN,
+    DUMP_REPORTED, /* the processes were paused, and may be still; the image is not written */
+    DUMP_RESUMED,  /* the same, after dump_job_resume */
+    DUMP_COMPLETE, /* the image is written */
+};
+
 struct dump_job {
+    struct dump_request request; /* data: NULL once it was released */
     struct engine *engine;
-    struct op *op; /* NULL: it is over, and they are being let go: */
-    struct session *session;
+    enum dump_state state;
     struct checkpoint *checkpoint;
     int socket, pidfd;
     struct loop_source source;
     struct loop_timer deadline;
-    struct inode_numbers numbers; /* of the files that are open */
-    struct dirty_tracking
-        dirty_tracking;          /* what the session had of it, until the processes are captured */
-    bool is_noted;               /* and whether it is to have any after */
-    bool dumped, complete;       /* they stand, or stood; and the image is written */
-    bool resumed;                /* they did that by themselves */
-    bool has_spoken;             /* what it has to say first */
-    bool resumes;                /* they do not stand any more, and it is not */
-    unsigned n_out_of_memory;    /* of the session, when this began */
-    volatile uint32_t *in_calls; /* shared with it: how many threads do not go on as they were if it
-                                    is killed now */
-    int masters[DUMP_WORKER_MAX_TERMINALS]; /* borrowed, until the capturer has them; parallel to
-                                               live->terminals */
+    struct inode_numbers numbers;         /* of the files that are open */
+    struct dirty_tracking dirty_tracking; /* the session's, until the processes are dumped */
+    bool is_tracked;                      /* the session is to have one afterwards */
+    bool was_resumed;                     /* by the worker, before its report */
+    bool has_reported;                    /* the worker, at least once */
+    volatile uint32_t *in_calls; /* shared with the worker: how many threads do not continue as they
+                                    were if it is killed now */
+    int masters[DUMP_WORKER_MAX_TERMINALS]; /* borrowed, until the worker has them; parallel to
+                                               checkpoint->terminals */
 };
-
-/* ---- what is noted ---- */
-
-static void add_pipe(
-    struct checkpoint *checkpoint, uint64_t inode, int command, unsigned slot, bool is_written) {
-    checkpoint->pipes[checkpoint->n_pipes++] = (struct checkpoint_pipe){
-        .inode = inode, .command = command, .slot = slot, .is_written = is_written
-    };
-}
-
-static int add_terminal(struct dump_job *dump_job, int master, int command) {
-    struct checkpoint *checkpoint = dump_job->checkpoint;
-
-    if (checkpoint->n_terminals == ARRAY_SIZE(dump_job->masters))
-        return -E2BIG; /* no devpts has as many */
-    dump_job->masters[checkpoint->n_terminals] = master;
-    checkpoint->terminals[checkpoint->n_terminals++] = command;
-    return 0;
-}
-
-static int note_command(struct dump_job *dump_job, struct run *run) {
-    struct checkpoint *checkpoint = dump_job->checkpoint;
-    struct checkpoint_command *command = &checkpoint->commands[checkpoint->n_commands];
-    size_t prefix = sizeof run->session->number;
-    int index = (int)checkpoint->n_commands;
-    struct stat st;
-
-    command->description = exec_describe(run);
-    if (!command->description)
-        return -ENOMEM;
-    checkpoint->n_commands++;
-    if (run->operation_length > prefix) {
-        command->operation_length = run->operation_length - prefix;
-        memcpy(command->operation, run->operation + prefix, command->operation_length);
-    }
-    command->pid = run->main_pid;
-    command->output_limit = run->output_limit;
-    command->has_terminal = run->has_terminal;
-    if (run->timeout_ms > 0)
-        command->timeout_ms =
-            MAX(run->timeout_ms - (clock_now_ns() - run->started_ns) / 1000000, (int64_t)1);
-    if (run->has_terminal)
-        return run->outputs[0].fd < 0 ? 0 : add_terminal(dump_job, run->outputs[0].fd, index);
-    for (unsigned i = 0; i < ARRAY_SIZE(run->outputs); i++)
-        if (run->outputs[i].fd >= 0 && fstat(run->outputs[i].fd, &st) == 0)
-            add_pipe(checkpoint, st.st_ino, index, i + 1, true);
-    for (unsigned i = 0; i < ARRAY_SIZE(run->pipes); i++)
-        if (run->pipes[i].inode)
-            add_pipe(checkpoint, run->pipes[i].inode, index, i, run->pipes[i].is_written);
-    return 0;
-}
-
-static int record_mains(struct session *session, struct dump_job *dump_job) {
-    struct checkpoint *checkpoint = dump_job->checkpoint;
-    uint64_t drains[MAX_PIPES];
-    int masters[DUMP_WORKER_MAX_TERMINALS], r = 0;
-    size_t n_drains = drain_inodes(session->engine, session->number, drains, ARRAY_SIZE(drains)),
-           n_runs = 0;
-
-    list_for_each(node, &session->runs)
-        n_runs++;
-    checkpoint->commands = calloc(n_runs + 1, sizeof *checkpoint->commands);
-    checkpoint->pipes = calloc(n_runs * (ARRAY_SIZE(((struct run *)0)->pipes) + 2) + n_drains +
-                                   session->n_orphan_pipes + 1,
-        sizeof *checkpoint->pipes);
-    checkpoint->terminals = calloc(DUMP_WORKER_MAX_TERMINALS, sizeof *checkpoint->terminals);
-    if (!checkpoint->commands || !checkpoint->pipes || !checkpoint->terminals)
-        return -ENOMEM;
-    list_for_each(node, &session->runs) {
-        struct run *run = container_of(node, struct run, of_session);
-
-        if (run->state == RUN_RUNNING && run->exec && (r = note_command(dump_job, run)) < 0)
-            return r;
-    }
-    size_t n_masters =
-        drain_terminals(session->engine, session->number, masters, ARRAY_SIZE(masters));
-    for (size_t i = 0; i < n_masters && r == 0; i++)
-        r = add_terminal(dump_job, masters[i], -1);
-    for (size_t i = 0; i < n_drains; i++)
-        add_pipe(checkpoint, drains[i], -1, 1, true);
-    for (size_t i = 0; i < session->n_orphan_pipes; i++)
-        add_pipe(checkpoint, session->orphan_pipes[i].inode, -1,
-            session->orphan_pipes[i].is_written, session->orphan_pipes[i].is_written);
-    return r;
-}
 
 /* Those that ended before everything stood are none of the image's; what they left has their pipes.
  */
@@ -179,7 +97,7 @@ static void dismiss_dump_job(struct dump_job *dump_job) {
     close_fd(&dump_job->socket);
     /* One that is not done yet would find that out late; but of twins, it alone can make an end,
      * also where its word found no room. */
-    if (!dump_job->has_spoken && dump_job->pidfd >= 0)
+    if (!dump_job->has_reported && dump_job->pidfd >= 0)
         sys_pidfd_send_signal(dump_job->pidfd, SIGKILL, NULL, 0);
     dump_job->checkpoint = checkpoint_put(dump_job->checkpoint);
     dirty_tracking_end(&dump_job->dirty_tracking);
@@ -188,6 +106,8 @@ static void dismiss_dump_job(struct dump_job *dump_job) {
 struct dump_job *dump_job_free(struct dump_job *dump_job) {
     if (!dump_job)
         return NULL;
+    if (dump_job->request.of->dumping == dump_job)
+        dump_job->request.of->dumping = NULL;
     dismiss_dump_job(dump_job);
     close_fd(&dump_job->pidfd);
     if (dump_job->in_calls)
@@ -204,35 +124,38 @@ static bool has_broken(const struct dump_job *dump_job) {
     return dump_job && *dump_job->in_calls && poll(&dead, 1, 0) > 0;
 }
 
-bool dump_job_has_broken(struct session *session) {
-    const struct op *op = session_first_op(session);
-
-    return has_broken(session->releasing) || (op && has_broken(op->take.dump_job));
+bool dump_job_has_broken(const struct session_checkpoint *of) {
+    return has_broken(of->releasing) || has_broken(of->dumping);
 }
 
 static void on_gone(struct loop_source *source, uint32_t events) {
     struct dump_job *dump_job = container_of(source, struct dump_job, source);
-    struct session *session = dump_job->session;
+    const struct dump_request request = dump_job->request;
 
     (void)events;
     bool broken = has_broken(dump_job);
-    session->releasing = dump_job_free(dump_job);
-    if (broken)
-        session_broken(session);
-    op_dump_released(session);
+    request.of->releasing = dump_job_free(dump_job);
+    request.user->released(request.owner, broken);
 }
 
-void dump_job_release(struct dump_job *take_dump_job) {
-    struct session *session = take_dump_job->op->session;
+/* The session is freed meanwhile. */
+static void cancel_release(struct session_checkpoint *of) {
+    of->releasing = dump_job_free(of->releasing);
+}
 
-    dismiss_dump_job(take_dump_job);
-    take_dump_job->op = NULL;
-    take_dump_job->session = session;
-    if (loop_add(session->engine->loop, &take_dump_job->source, take_dump_job->pidfd, EPOLLIN,
-            on_gone) < 0)
-        dump_job_free(take_dump_job);
-    else
-        session->releasing = take_dump_job;
+void dump_job_release(struct dump_job *take_job) {
+    struct session_checkpoint *of = take_job->request.of;
+
+    dismiss_dump_job(take_job);
+    take_job->request.data = NULL;
+    of->dumping = NULL;
+    if (loop_add(take_job->engine->loop, &take_job->source, take_job->pidfd, EPOLLIN, on_gone) <
+        0) {
+        dump_job_free(take_job);
+        return;
+    }
+    of->releasing = take_job;
+    of->cancel_release = cancel_release;
 }
 
 void dump_job_kill(struct dump_job *dump_job) {
@@ -251,41 +174,31 @@ const struct inode_numbers *dump_job_numbers(const struct dump_job *dump_job) {
 }
 
 bool dump_job_is_complete(const struct dump_job *dump_job) {
-    return dump_job->complete;
+    return dump_job->state == DUMP_COMPLETE;
 }
 
 bool dump_job_resumed(const struct dump_job *dump_job) {
-    return dump_job && dump_job->resumed;
+    return dump_job && dump_job->was_resumed;
 }
 
 bool dump_job_resume(struct dump_job *dump_job) {
-    if (dump_job->complete)
+    if (dump_job->state == DUMP_COMPLETE)
         return false;
-    dump_job->resumes = true;
+    dump_job->state = DUMP_RESUMED;
     start_clock(dump_job);
     (void)send(dump_job->socket, &(const char){ DUMP_COMMAND_RESUME }, 1,
         MSG_NOSIGNAL | MSG_DONTWAIT); /* if it is gone, we are told */
     return true;
 }
 
-static void fail_dump_job(struct dump_job *dump_job, const struct rollbox_error *error) {
+static void fail_dump_job(
+    struct dump_job *dump_job, const struct rollbox_error *error, enum dump_failure failure) {
     struct rollbox_error hinted = *error;
     size_t length = strnlen(hinted.message, sizeof hinted.message - 1);
 
     if (length + sizeof HINT <= sizeof hinted.message)
         memcpy(hinted.message + length, HINT, sizeof HINT);
-    (void)op_event(dump_job->op, OP_EVENT_DUMP_FAILED, &(struct op_message){ .error = &hinted });
-}
-
-/* They were ended for want of memory meanwhile, and what is looked at is not there any more: it is
- * a snapshot of what is left. */
-static bool ran_out(struct dump_job *dump_job) {
-    struct session *session = dump_job->op->session;
-    enum oom_cause cause = session_oom_cause(session); /* of which we may not have heard yet */
-
-    if (cause != OOM_NONE)
-        session_out_of_memory(session, cause);
-    return session->n_out_of_memory != dump_job->n_out_of_memory;
+    dump_job->request.user->failed(dump_job->request.data, &hinted, failure);
 }
 
 static void on_report(struct loop_source *source, uint32_t events) {
@@ -299,36 +212,34 @@ static void on_report(struct loop_source *source, uint32_t events) {
     (void)events;
     if (n == -EAGAIN || n == -EINTR)
         return;
-    dump_job->has_spoken |= n == -EMFILE || n == sizeof report;
+    dump_job->has_reported |= n == -EMFILE || n == sizeof report;
     if (n == -EMFILE) {
         error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "snapshot",
             "the engine has no descriptors left for what is noted of the sandbox' processes "
             "(RLIMIT_NOFILE)");
-        fail_dump_job(dump_job, &error);
+        fail_dump_job(dump_job, &error, DUMP_FAILED);
         return;
     }
+    const bool is_first = dump_job->state == DUMP_BEGUN;
     bool are_trackers = n == sizeof report && !report.error.code && n_fds == report.n_trackers &&
-                        n_fds <= ARRAY_SIZE(report.trackers) && !dump_job->dumped;
+                        n_fds <= ARRAY_SIZE(report.trackers) && is_first;
     while (!are_trackers && n_fds)
         close(fds[--n_fds]);
-    if (n != sizeof report || dump_job->complete || (dump_job->dumped && !report.is_complete)) {
+    if (n != sizeof report || dump_job->state == DUMP_COMPLETE ||
+        (!is_first && !report.is_complete)) {
         error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "snapshot",
             "the process that captured the sandbox was killed from outside; %s",
             *dump_job->in_calls ? "what ran in the sandbox is ended, as one of its processes would "
                                   "not have gone on as it was"
                                 : "nothing was changed");
-        fail_dump_job(dump_job, &error);
+        fail_dump_job(dump_job, &error, DUMP_FAILED);
         return;
     }
     report.error.message[sizeof report.error.message - 1] =
         report.error.stage[sizeof report.error.stage - 1] = '\0';
     if (report.error.code) {
-        const bool may_pass = (report.may_pass && !dump_job->dumped) || ran_out(dump_job);
-
-        if (may_pass && dump_job->op->take.n_dumps < TAKE_SNAPSHOT_MAX_DUMPS)
-            (void)op_event(dump_job->op, OP_EVENT_DUMP_AGAIN, NULL);
-        else
-            fail_dump_job(dump_job, &report.error);
+        fail_dump_job(
+            dump_job, &report.error, report.may_pass && is_first ? DUMP_MAY_PASS : DUMP_REFUSED);
         return;
     }
     struct checkpoint *checkpoint = dump_job->checkpoint;
@@ -340,46 +251,45 @@ static void on_report(struct loop_source *source, uint32_t events) {
             close(fds[--n_fds]);
         error_set(&error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "snapshot",
             "the image cannot be sealed: %s", strerror(-r));
-        fail_dump_job(dump_job, &error);
+        fail_dump_job(dump_job, &error, DUMP_FAILED);
         return;
     }
-    dump_job->complete = checkpoint->is_complete = report.is_complete;
-    if (!dump_job->dumped && dump_job->is_noted)
-        dirty_tracking_give_back(dump_job->op->session, &dump_job->dirty_tracking, checkpoint,
+    checkpoint->is_complete = report.is_complete;
+    dump_job->state = report.is_complete ? DUMP_COMPLETE : DUMP_REPORTED;
+    if (is_first && dump_job->is_tracked)
+        dirty_tracking_give_back(&dump_job->request, &dump_job->dirty_tracking, checkpoint,
             report.is_incremental, report.trackers, fds, n_fds);
     memcpy(checkpoint->clocks, report.clocks, sizeof checkpoint->clocks);
     checkpoint->bytes = report.bytes;
     if (checkpoint->is_complete && checkpoint->wants_zygote)
-        dirty_tracking_start_zygote(checkpoint, dump_job->op->session->profile);
-    if (dump_job->dumped) {
-        (void)op_event(dump_job->op, OP_EVENT_IMAGE_WRITTEN, NULL);
+        dirty_tracking_start_zygote(checkpoint, dump_job->request.of->profile);
+    if (!is_first) {
+        dump_job->request.user->image_written(dump_job->request.data);
         return;
     }
     checkpoint->processes = report.processes;
     keep_mains(checkpoint, &report);
     report.numbers.n = MIN(report.numbers.n, (uint32_t)NUMBERS_MAX);
     dump_job->numbers = report.numbers;
-    dump_job->resumed = report.resumes;
-    dump_job->dumped = true;
-    (void)op_event(dump_job->op, OP_EVENT_DUMPED,
-        &(struct op_message){ .take_checkpoint = checkpoint_get(checkpoint) });
+    dump_job->was_resumed = report.resumes;
+    dump_job->request.user->dumped(dump_job->request.data, checkpoint_get(checkpoint));
 }
 
 static void on_deadline(struct loop_timer *timer) {
     struct dump_job *dump_job = container_of(timer, struct dump_job, deadline);
     struct rollbox_error error;
 
-    if (dump_job->complete || (dump_job->dumped && !dump_job->resumes))
+    if (dump_job->state == DUMP_COMPLETE || dump_job->state == DUMP_REPORTED)
         return; /* copies have a time of their own */
     error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ETIMEDOUT, "snapshot",
         "the processes of the sandbox were not captured within %d seconds", DUMP_SECONDS);
-    fail_dump_job(dump_job, &error);
+    fail_dump_job(dump_job, &error, DUMP_FAILED);
 }
 
 /* Of what the sandbox may have, what the host has room for: the image, and the copy of it that
  * sandboxes are made of. */
-static uint64_t max_bytes(const struct session *session) {
-    uint64_t limit = session->profile->policy->max_memory_bytes, available;
+static uint64_t max_bytes(const struct profile *profile) {
+    uint64_t limit = profile->policy->max_memory_bytes, available;
 
     if (!limit)
         limit = UINT64_MAX;
@@ -390,18 +300,19 @@ static uint64_t max_bytes(const struct session *session) {
  * what they take is not to be missed by others, who may take as much meanwhile; over the limit, all
  * would go. Whoever is to stand still afterwards has none: there would be a moment in which they do
  * not. */
-static uint64_t cow_fork_bytes(const struct op *op) {
-    const struct session *session = op->session;
-    const struct policy *policy = session->profile->policy;
+static uint64_t cow_fork_bytes(const struct dump_request *request) {
+    const struct profile *profile = request->of->profile;
+    const struct policy *policy = profile->policy;
+    struct box *box = request->box;
     uint64_t limit = policy->max_memory_bytes, used, cpu;
     uint32_t processes;
 
-    if (op->verb == VERB_HIBERNATE || session->was_thawed ||
-        session->profile->plan->flags & (PLAN_SEED | PLAN_CLOCK) ||
-        box_usage(session->box, &used, &cpu, &processes) < 0)
+    if (request->stays_paused || request->of->was_thawed ||
+        profile->plan->flags & (PLAN_SEED | PLAN_CLOCK) ||
+        box_usage(box, &used, &cpu, &processes) < 0)
         return 0;
-    if (session->box->slot)
-        (void)cgroup_slot_memory_now(session->box->slot->cgroup, &used);
+    if (box->slot)
+        (void)cgroup_slot_memory_now(box->slot->cgroup, &used);
     if (policy->max_processes && processes > policy->max_processes / 2)
         return 0;
     return !limit ? UINT64_MAX : limit > used ? (limit - used) / 2 : 0;
@@ -409,10 +320,11 @@ static uint64_t cow_fork_bytes(const struct op *op) {
 
 /* A fork's holder loads the image while it is written, where it takes that long: the end of a
  * socket for who writes, the other is the state's. 0: not so, or -errno. */
-static int make_progress(const struct op *op, struct checkpoint *checkpoint, bool may_have_twins) {
+static int make_progress(
+    const struct dump_request *request, struct checkpoint *checkpoint, bool may_have_twins) {
     int pair[2];
 
-    if (op->verb != VERB_FORK || !may_have_twins)
+    if (!request->n_forks || !may_have_twins)
         return 0;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return -errno;
@@ -443,23 +355,24 @@ static bool are_files_as_made(void *box) {
     return op_files_are_pristine(box);
 }
 
-int dump_job_start(struct op *op, struct rollbox_error *error) {
-    struct session *session = op->session;
-    struct engine *engine = session->engine;
+int dump_job_start(
+    const struct dump_request *request, struct dump_job **ret_job, struct rollbox_error *error) {
+    struct profile *profile = request->of->profile;
+    struct engine *engine = profile->engine;
+    struct box *box = request->box;
     struct dump_job *dump_job = calloc(1, sizeof *dump_job);
     auto_free uint64_t *externals = NULL;
     int pair[2] = { -EBADF, -EBADF }, still = 0, progress = 0,
-        r = !dump_job               ? -ENOMEM
-            : session->box->pid > 0 ? 0
-                                    : -EAGAIN;
+        r = !dump_job      ? -ENOMEM
+            : box->pid > 0 ? 0
+                           : -EAGAIN;
 
     if (dump_job)
-        *dump_job = (struct dump_job){ .engine = engine,
-            .op = op,
+        *dump_job = (struct dump_job){ .request = *request,
+            .engine = engine,
             .socket = -EBADF,
             .pidfd = -EBADF,
-            .checkpoint = dirty_tracking_next(op),
-            .n_out_of_memory = session->n_out_of_memory };
+            .checkpoint = dirty_tracking_next(request) };
     struct checkpoint *checkpoint = dump_job ? dump_job->checkpoint : NULL;
     void *shared = r == 0 ? mmap(NULL, sizeof *dump_job->in_calls, PROT_READ | PROT_WRITE,
                                 MAP_SHARED | MAP_ANONYMOUS, -1, 0)
@@ -469,11 +382,12 @@ int dump_job_start(struct op *op, struct rollbox_error *error) {
     else if (r == 0)
         r = -errno;
     if (r == 0)
-        r = checkpoint ? record_mains(session, dump_job) : -ENOMEM;
-    if (r == 0 && checkpoint->n_pipes > MAX_PIPES) {
+        r = checkpoint ? request->user->note_commands(request->data, checkpoint, dump_job->masters)
+                       : -ENOMEM;
+    if (r == 0 && checkpoint->n_pipes > DUMP_JOB_MAX_PIPES) {
         dump_job_free(dump_job);
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "snapshot",
-            "the sandbox' commands have more than %d pipes in all" HINT, MAX_PIPES);
+            "the sandbox' commands have more than %d pipes in all" HINT, DUMP_JOB_MAX_PIPES);
     }
     if (r == 0 && !(externals = calloc(checkpoint->n_pipes + 1, sizeof *externals)))
         r = -ENOMEM;
@@ -481,30 +395,30 @@ int dump_job_start(struct op *op, struct rollbox_error *error) {
         externals[i] = checkpoint->pipes[i].inode;
     struct dump_options options = { 0 };
     if (r == 0) {
-        dirty_tracking_begin(op, checkpoint);
-        dump_job->is_noted = dirty_tracking_take(op, &dump_job->dirty_tracking, &options);
+        dirty_tracking_begin(request, checkpoint);
+        dump_job->is_tracked = dirty_tracking_take(request, &dump_job->dirty_tracking, &options);
     }
     if (r == 0)
-        r = MIN(checkpoint->image = options.base > 0 ? checkpoint_new_small_image()
-                                                     : checkpoint_new_image(session->profile),
+        r = MIN(checkpoint->image =
+                    options.base > 0 ? checkpoint_new_small_image() : checkpoint_new_image(profile),
             0);
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         r = -errno;
     if (r == 0)
-        r = MIN(still = dump_job_notify_init(session->box), 0);
-    const uint64_t twins = r == 0 && options.base <= 0 ? cow_fork_bytes(op) : 0;
+        r = MIN(still = dump_job_notify_init(box), 0);
+    const uint64_t twins = r == 0 && options.base <= 0 ? cow_fork_bytes(request) : 0;
     if (r == 0)
-        r = MIN(progress = make_progress(op, checkpoint, twins || options.base > 0), 0);
+        r = MIN(progress = make_progress(request, checkpoint, twins || options.base > 0), 0);
     if (r == 0) {
-        const struct policy *policy = session->profile->policy;
-        const bool may_resume = (op->class->flags & OP_RESUMES_EARLY) && !session->was_thawed &&
-                                !still && session->box->disk >= 0;
-        options = (struct dump_options){ .init = session->box->pid,
+        const struct policy *policy = profile->policy;
+        const bool may_resume =
+            request->resumes_early && !request->of->was_thawed && !still && box->disk >= 0;
+        options = (struct dump_options){ .init = box->pid,
             .externals = externals,
             .n_externals = checkpoint->n_pipes,
             .masters = dump_job->masters,
             .n_masters = checkpoint->n_terminals,
-            .max_bytes = max_bytes(session),
+            .max_bytes = max_bytes(profile),
             .cow_fork_bytes = twins,
             .still = still,
             .progress = progress,
@@ -529,16 +443,16 @@ int dump_job_start(struct op *op, struct rollbox_error *error) {
         if (progress)
             fds[n_fds++] = progress;
         if (may_resume)
-            fds[n_fds++] = session->box->disk;
+            fds[n_fds++] = box->disk;
         memcpy(fds + n_fds, dump_job->masters, checkpoint->n_terminals * sizeof *fds);
         dump_job->socket = pair[0];
         dump_prepare();
         r = spawn_fork("rollbox-capture", fds, n_fds + checkpoint->n_terminals);
         if (r == 0)
-            dump_worker_run(&options, may_resume ? are_files_as_made : NULL, session->box,
-                checkpoint->image, pair[1]);
-        if (r > 0 && op->verb == VERB_FORK)
-            dirty_tracking_begin_box(&dump_job->dirty_tracking, session, checkpoint);
+            dump_worker_run(
+                &options, may_resume ? are_files_as_made : NULL, box, checkpoint->image, pair[1]);
+        if (r > 0 && request->n_forks)
+            dirty_tracking_begin_box(&dump_job->dirty_tracking, box, request->base, checkpoint);
     }
     close_fd(&pair[1]);
     if (still > 0)
@@ -557,7 +471,6 @@ int dump_job_start(struct op *op, struct rollbox_error *error) {
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "snapshot",
             "the processes of the sandbox cannot be captured: %s" HINT, strerror(-r));
     }
-    op->take.dump_job = dump_job;
-    op_wait(op, OP_WAIT_DUMP);
+    request->of->dumping = *ret_job = dump_job;
     return 0;
 }

@@ -107,6 +107,13 @@ static inline void engine_account(int64_t *sum, int64_t *own, int64_t now) {
     *own = now;
 }
 
+/* How long it takes a guest at least to bring in so much memory. */
+static inline int64_t run_filling_ns(const struct engine *engine, uint64_t bytes) {
+    const uint64_t bytes_a_second = UINT64_C(4) << 30;
+
+    return (int64_t)(bytes / (bytes_a_second * engine->features.cpus / 1000000000 + 1));
+}
+
 #define MAX_RUN_EXTRA 8 /* descriptors of a command from 3 on */
 #define AGAIN_NS                                                                                   \
     50000000ll /* before it is tried again what found no room, or is looked for again what nobody  \
@@ -575,8 +582,6 @@ void run_request(struct client *client, struct wire_message *message);
 struct run *run_new(struct engine *engine);
 void run_free(struct run *run);
 void run_kill(struct run *run, enum rollbox_outcome outcome);
-int64_t run_filling_ns(const struct engine *engine,
-    uint64_t bytes); /* how long it takes a guest at least to bring in so much memory */
 void run_out_of_memory(struct run *run,
     enum oom_cause
         cause); /* with all else in its sandbox: it may have begun already, which init has not said

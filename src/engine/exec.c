@@ -277,7 +277,7 @@ static void send_waiting(struct session *session) {
 
     tell_again(session);
     if (list_empty(&session->waiting) || (op && op->wait != OP_WAIT_COMMANDS_SENT) ||
-        session->pending_restore || session->state == SESSION_CLOSING)
+        session->checkpoint->pending_restore || session->state == SESSION_CLOSING)
         return;
     int ready = session_need_box(session, &error);
     if (ready == 0 && session->box->state == BOX_SETUP)

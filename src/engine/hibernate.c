@@ -58,8 +58,8 @@ struct hibernated *hibernate_put(struct hibernated *sleep) {
 void hibernate_drop_states(
     struct session *session, struct snapshot_tree *tree, struct snapshot *beginning) {
     session_give_up_box(session);
-    session->pending_restore = checkpoint_put(session->pending_restore);
-    backing_ref_put(&session->backing_ref);
+    session->checkpoint->pending_restore = checkpoint_put(session->checkpoint->pending_restore);
+    backing_ref_put(&session->checkpoint->backing_ref);
     snapshot_put(session->base);
     snapshot_put(session->at);
     session->committed = snapshot_put(session->committed);
@@ -174,7 +174,7 @@ static void on_closing(struct session *session, bool keeps_stored) {
     if (sleep)
         hibernate_enter_profile(session);
     hibernate_put(sleep);
-    backing_ref_put(&session->backing_ref);
+    backing_ref_put(&session->checkpoint->backing_ref);
 }
 
 void hibernate_set_up(void) {

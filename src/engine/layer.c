@@ -164,7 +164,7 @@ struct snapshot_tree *snapshot_tree_put(struct snapshot_tree *tree) {
 
 struct snapshot *snapshot_nearest_owned(struct snapshot *snapshot) {
     while (snapshot && snapshot->lower && !snapshot->tree && !snapshot->layer &&
-           !snapshot->compacted && !snapshot->compacting)
+           !snapshot->compacted && !snapshot->compacted_hook)
         snapshot = snapshot->lower;
     return snapshot;
 }
@@ -174,7 +174,7 @@ struct snapshot *snapshot_nearest_owned(struct snapshot *snapshot) {
 static void settle_snapshot(struct snapshot *snapshot) {
     struct snapshot *lower = snapshot->lower, *ground = snapshot_nearest_owned(lower);
 
-    if (ground == lower || snapshot->compacting)
+    if (ground == lower || snapshot->compacted_hook)
         return;
     snapshot->lower = snapshot_get(ground);
     snapshot_put(lower);
@@ -309,36 +309,41 @@ static void on_merged(void *data, struct layer *take_layer, int error_number) {
 
     (void)
         error_number; /* not merged: the chain serves as it is, and the next snapshot tries again */
-    snapshot->compacting = false;
+    void (*done)(struct engine *, struct snapshot *) = TAKE_PTR(snapshot->compacted_hook);
     if (snapshot->compact_onto)
         settle_on(snapshot, take_layer);
     else if (!snapshot->compacted)
         snapshot->compacted = take_layer;
     else
         layer_put(take_layer);
-    op_compacted(snapshot->engine, snapshot);
+    done(snapshot->engine, snapshot);
     snapshot_put(snapshot);
 }
 
-void snapshot_compact_later(struct snapshot *snapshot, struct profile *profile) {
+bool snapshot_is_compacting(const struct snapshot *snapshot) {
+    return snapshot->compacted_hook;
+}
+
+void snapshot_compact_later(struct snapshot *snapshot, struct profile *profile,
+    void (*done)(struct engine *engine, struct snapshot *snapshot)) {
     struct layer *layers[GUEST_MAX_LAYERS];
     size_t n = snapshot_chain(snapshot, layers, GUEST_MAX_LAYERS);
 
-    if (n < MERGE_FROM || n > GUEST_MAX_LAYERS || snapshot->compacting)
+    if (n < MERGE_FROM || n > GUEST_MAX_LAYERS || snapshot->compacted_hook)
         return;
     for (struct snapshot *i = snapshot->lower; i && !i->compacted; i = i->lower)
-        if (i->compacting)
+        if (i->compacted_hook)
             return; /* will be short enough then */
     /* Best are layers that are not needed any more then; else all are merged, and kept. */
     struct layer *run[GUEST_MAX_LAYERS];
     struct snapshot *compact_onto;
     size_t n_run = snapshot_run(snapshot, run, &compact_onto);
     bool shortens = n_run >= MERGE_FROM / 2;
-    snapshot->compacting = true;
+    snapshot->compacted_hook = done;
     snapshot->compact_onto = shortens ? snapshot_get(compact_onto) : NULL;
     if (copy_start(profile, shortens ? run : layers, shortens ? n_run : n, NULL, on_merged,
             snapshot_get(snapshot)) < 0) {
-        snapshot->compacting = false;
+        snapshot->compacted_hook = NULL;
         snapshot->compact_onto = snapshot_put(snapshot->compact_onto);
         snapshot_put(snapshot);
     }

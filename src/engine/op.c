@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/disk_upper.h"
+#include "engine/flatten.h"
 #include "engine/log.h"
 #include "engine/store_job.h"
 #include "engine/verb_names.h"
@@ -170,9 +171,49 @@ void op_wait(struct op *op, enum op_wait wait) {
         ABOUT(.sandbox = about.sandbox, .op = about.op, .wait = op_wait_name(wait)), "waits");
 }
 
+/* 0: the operation starts without the image. */
+static int refuse_flatten(struct op *op, int r) {
+    struct rollbox_error error;
+
+    if (op->class->flags & OP_STARTS_UNFLATTENED) {
+        op->take.flatten_failed = true;
+        return 0;
+    }
+    if (r == -ECHILD)
+        error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "snapshot",
+            "the process that put the image of the processes together was killed from outside; try "
+            "again");
+    else
+        error_set(&error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "snapshot",
+            "the image of the processes cannot be put together: %s", strerror(-r));
+    op_fail(op, &error);
+    return r;
+}
+
+static void on_flattened(void *data, int error_number) {
+    struct op *op = data;
+
+    op->flatten_job = NULL;
+    if (error_number == 0 || refuse_flatten(op, error_number) == 0)
+        (void)op_event(op, OP_EVENT_FLATTENED, NULL);
+}
+
+/* True: the operation starts when the image is complete, or has failed. */
+static bool begin_flatten(struct op *op) {
+    struct checkpoint *checkpoint =
+        op->session->sleep || !op->class->wants_full_image ? NULL : op->class->wants_full_image(op);
+
+    if (!checkpoint)
+        return false;
+    int r = flatten_start(checkpoint, op->session->profile, on_flattened, op, &op->flatten_job);
+    if (r == 0)
+        op_wait(op, OP_WAIT_FLATTEN);
+    return r == 0 || refuse_flatten(op, r) < 0;
+}
+
 static void start_op(struct op *op) {
     op_wait(op, OP_WAIT_STARTED);
-    if (!flatten_begin(op))
+    if (!begin_flatten(op))
         op->class->start(op);
 }
 
@@ -268,8 +309,8 @@ void op_init_reply(struct session *session, const struct guest_record *record) {
 
 /* What was to go on will not. */
 static void go_without(struct session *session) {
-    session->pending_restore = checkpoint_put(session->pending_restore);
-    session->restores_again = false;
+    session->checkpoint->pending_restore = checkpoint_put(session->checkpoint->pending_restore);
+    session->checkpoint->restore_state = RESTORE_WAITS;
     struct snapshot *snapshot = session_unchanged_state(session);
     snapshot_put(snapshot);
 }
@@ -285,7 +326,7 @@ void op_session_ready(struct session *session, const struct rollbox_error *error
     }
     /* A sandbox that wakes sleeps on if it fails. */
     const bool is_of_own = own && op_wait_takes(own->wait, OP_EVENT_BOX_READY) == OP_EVENT_IS_TAKEN;
-    if (error && session->pending_restore && !op && session->state != SESSION_CLOSING &&
+    if (error && session->checkpoint->pending_restore && !op && session->state != SESSION_CLOSING &&
         !(is_of_own && own->verb != VERB_RESET))
         go_without(session);
     if (is_of_own) {
@@ -342,9 +383,9 @@ void op_compacted(struct engine *engine, struct snapshot *snapshot) {
 }
 
 void op_dump_released(struct session *session) {
-    if (session->was_thawed && session->state == SESSION_PAUSED)
+    if (session->checkpoint->was_thawed && session->state == SESSION_PAUSED)
         (void)session_freeze(session, 0);
-    session->was_thawed = false;
+    session->checkpoint->was_thawed = false;
     (void)session_event(session, OP_EVENT_PROCESSES_FREE, NULL);
 }
 

@@ -32,8 +32,9 @@ struct op_message {
 };
 
 enum op_class_flags {
-    OP_LEAVES_ASLEEP = 1,   /* does not wake a sandbox that hibernates */
-    OP_NEEDS_NO_LAYER = 2,  /* a copy of changed files is enough: it is not to be mounted */
+    OP_LEAVES_ASLEEP = 1,       /* does not wake a sandbox that hibernates */
+    OP_NEEDS_NO_LAYER = 2,      /* a copy of changed files is enough: it is not to be mounted */
+    OP_STARTS_UNFLATTENED = 16, /* it does without a full image that cannot be made */
     OP_YIELDS_TO_CALLS = 8, /* one that nobody asked for is cancelled while it waits for the store,
                                when the sandbox is called */
     OP_RESUMES_EARLY = 4,   /* the dump worker may resume the processes before it reports, and what
@@ -49,6 +50,8 @@ struct op_class {
     /* An event that its wait takes, but for START, FLATTENED and BOX_LOST. NULL: none but those of
      * a snapshot. */
     void (*event)(struct op *op, enum op_event event, const struct op_message *message);
+    /* The next checkpoint that must have a full image before the operation starts. NULL: none. */
+    struct checkpoint *(*wants_full_image)(const struct op *op);
     void (*failed)(struct op *op, const struct rollbox_error *error); /* before the reply */
     void (*release)(struct op *op);
 };
@@ -59,7 +62,9 @@ struct take_snapshot {
                               has done all before it */
     bool follows_commands; /* that were on their way to init when it was asked for */
     bool keeps_stopped;    /* HIBERNATE: the processes are not let go until the store has them */
+    bool flatten_failed;   /* OP_STARTS_UNFLATTENED: it starts without the full image */
     unsigned n_dumps;      /* that failed and may be tried again */
+    unsigned n_out_of_memory;      /* of the session, when the dump began */
     struct dump_job *dump_job;     /* while the processes are paused for it */
     struct checkpoint *checkpoint; /* the result of the dump; a reference */
     struct layer *layer;           /* a copy of the files, while the image is still written */
@@ -76,9 +81,8 @@ struct op_fork {
     unsigned count, n_made, n_asked, n_ready;
     unsigned n_owned; /* of those made: they are closed with the operation */
     struct session **made;
-    bool same_seed;         /* not one for each */
-    bool attached;          /* they are the asker's */
-    bool was_not_flattened; /* putting the image together failed; each child does it itself */
+    bool same_seed; /* not one for each */
+    bool attached;  /* they are the asker's */
 };
 
 struct op_diff {
@@ -236,13 +240,5 @@ void hibernate_export(struct op *op); /* op->to, or what sleeps, with its proces
 
 /* auto_snapshot.c */
 void auto_snapshot_taken(struct op *op);
-
-/* flatten.c. An image is being put together that the operation needs: it starts when it is there,
- * or has failed. */
-bool flatten_begin(struct op *op);
-
-/* dump_job.c */
-int dump_job_start(struct op *op,
-    struct rollbox_error *error); /* DUMPED follows; the processes are paused from then on */
 
 #endif

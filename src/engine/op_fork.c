@@ -6,9 +6,13 @@
 
 #include "base/error.h"
 #include "base/seeded_random.h"
+#include "engine/flatten.h"
 #include "engine/op.h"
 
 #define MAX_FORK 10000
+/* Of one incremental image: from here on it costs less to put a full image together than to apply
+ * the incremental one in each child. */
+#define MANY_FORKS 16u
 
 static void close_made(struct op *op) {
     for (unsigned i = 0; i < op->fork.n_owned; i++) {
@@ -109,9 +113,9 @@ static void make_forks(struct op *op) {
         made->ttl_ms = session->ttl_ms;
         made->lifetime_ms = session->lifetime_ms;
         made->auto_snapshot.keep = session->auto_snapshot.keep;
-        made->pending_restore = checkpoint ? checkpoint_get(checkpoint) : NULL;
-        made->is_fork = true;
-        made->track_from_birth = dirty_tracking_is_few(op->fork.count);
+        made->checkpoint->pending_restore = checkpoint ? checkpoint_get(checkpoint) : NULL;
+        made->checkpoint->is_fork = true;
+        made->checkpoint->tracks_from_birth = dirty_tracking_is_few(op->fork.count);
         session_arm(made);
         op->fork.made[op->fork.n_made++] = made;
         op->fork.n_owned++;
@@ -153,9 +157,17 @@ static void release_fork(struct op *op) {
     take_snapshot_release(op);
 }
 
+static struct checkpoint *wants_full_image(const struct op *op) {
+    const bool is_for_many =
+        op->from && !op->drops && op->fork.count >= MANY_FORKS && !op->take.flatten_failed;
+
+    return is_for_many && flatten_is_lacking(op->from->checkpoint) ? op->from->checkpoint : NULL;
+}
+
 const struct op_class op_fork_class = { .verb = VERB_FORK,
-    .flags = OP_RESUMES_EARLY,
+    .flags = OP_RESUMES_EARLY | OP_STARTS_UNFLATTENED,
     .start = start_fork,
+    .wants_full_image = wants_full_image,
     .have_snapshot = make_forks,
     .event = fork_event,
     .failed = fork_failed,

@@ -15,6 +15,8 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "engine/dump_job.h"
+#include "engine/flatten.h"
 #include "engine/hibernate.h"
 #include "engine/op.h"
 #include "engine/store_job.h"
@@ -65,9 +67,10 @@ static json_t *images_of(const struct hibernate_parts *parts, const struct sessi
     for (size_t i = 0; i < parts->n_checkpoints; i++) {
         bool same = parts->checkpoints[i]->backing_ref.backing;
 
-        json_array_append_new(
-            list, hibernate_describe_part(parts->n_layers + i,
-                      same ? &parts->checkpoints[i]->backing_ref : &session->backing_ref, same));
+        json_array_append_new(list,
+            hibernate_describe_part(parts->n_layers + i,
+                same ? &parts->checkpoints[i]->backing_ref : &session->checkpoint->backing_ref,
+                same));
     }
     return list;
 }
@@ -297,6 +300,17 @@ static void hibernate_event(struct op *op, enum op_event event, const struct op_
     }
 }
 
+/* All snapshots that the session stands on and comes from are written, most often all there are. */
+static struct checkpoint *wants_full_image(const struct op *op) {
+    list_for_each(at, &op->session->tree->snapshots) {
+        struct checkpoint *checkpoint = container_of(at, struct snapshot, in_tree)->checkpoint;
+
+        if (flatten_is_lacking(checkpoint))
+            return checkpoint;
+    }
+    return NULL;
+}
+
 static void release_hibernate(struct op *op) {
     hibernate_put(op->hibernate.becoming);
     take_snapshot_release(op);
@@ -305,6 +319,7 @@ static void release_hibernate(struct op *op) {
 const struct op_class op_hibernate_class = { .verb = VERB_HIBERNATE,
     .flags = OP_LEAVES_ASLEEP | OP_YIELDS_TO_CALLS,
     .start = start_hibernate,
+    .wants_full_image = wants_full_image,
     .have_snapshot = write_state,
     .event = hibernate_event,
     .release = release_hibernate };

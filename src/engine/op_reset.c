@@ -42,8 +42,8 @@ static void reset_session(struct op *op) {
         op_done(op, &nothing);
         return;
     }
-    session->pending_restore = checkpoint_get(checkpoint);
-    session->track_from_birth = false;
+    session->checkpoint->pending_restore = checkpoint_get(checkpoint);
+    session->checkpoint->tracks_from_birth = false;
     checkpoint->n_uses++;
     op_wait(op, OP_WAIT_RESTORE);
     if (session_need_box(session, &error) < 0)

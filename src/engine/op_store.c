@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "engine/files_job.h"
+#include "engine/flatten.h"
 #include "engine/op.h"
 
 static void run_job(struct op *op) {
@@ -70,6 +71,13 @@ static void release_commit(struct op *op) {
     take_snapshot_release(op);
 }
 
+static struct checkpoint *wants_full_image(const struct op *op) {
+    const struct snapshot *snapshot = op->from ? op->from : op->session->at;
+
+    return op->export.takes_live && flatten_is_lacking(snapshot->checkpoint) ? snapshot->checkpoint
+                                                                             : NULL;
+}
+
 static void release_export(struct op *op) {
     close_fd(&op->export.fd);
     take_snapshot_release(op);
@@ -92,6 +100,7 @@ const struct op_class op_commit_class = { .verb = VERB_COMMIT,
 const struct op_class op_export_class = { .verb = VERB_EXPORT,
     .flags = OP_NEEDS_NO_LAYER,
     .start = start_export,
+    .wants_full_image = wants_full_image,
     .have_snapshot = have_export_snapshot,
     .event = store_event,
     .release = release_export };

@@ -289,7 +289,7 @@ static void handle_filled(struct op *op) {
         handle_woken(op);
         return;
     }
-    session->pending_restore = checkpoint_get(at->checkpoint);
+    session->checkpoint->pending_restore = checkpoint_get(at->checkpoint);
     op_wait(op, OP_WAIT_RESTORE);
     if (session_need_box(session, &error) < 0)
         op_session_ready(session, &error);

@@ -36,6 +36,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "base/utf8.h"
+#include "engine/dump_job.h"
 #include "engine/session.h"
 #include "dump/dump.h"
 #include "sys/proc.h"

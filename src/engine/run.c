@@ -22,6 +22,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/admission.h"
+#include "engine/dump_job.h"
 #include "engine/engine.h"
 #include "engine/gateway.h"
 #include "engine/log.h"
@@ -33,7 +34,6 @@
 
 /* How fast a guest can use memory, a CPU: page faults bring in less than this. Without a memory
  * cgroup it says when the limit can be reached at the earliest. */
-#define BYTES_A_SECOND (4ull << 30)
 /* How far the watcher lets a sandbox of isolation process be over max_processes: by what the count
  * of the user's other processes may have changed. */
 #define PROCESSES_SLACK 8
@@ -357,10 +357,6 @@ static void on_timeout(struct loop_timer *timer) {
     run_kill(run, ROLLBOX_OUTCOME_TIMEOUT);
 }
 
-int64_t run_filling_ns(const struct engine *engine, uint64_t bytes) {
-    return (int64_t)(bytes / (BYTES_A_SECOND * engine->features.cpus / 1000000000ull + 1));
-}
-
 /* Without a memory cgroup: looks as often as the limit could have been reached since the last look,
  * never mind what the guest does. */
 static void on_watch(struct loop_timer *timer) {
@@ -468,7 +464,7 @@ static void handle_exited(struct run *run, const struct guest_record *record) {
     if (run->killed || run->outcome == ROLLBOX_OUTCOME_ERROR)
         return;
     run->outcome = WIFSIGNALED(run->status) ? ROLLBOX_OUTCOME_SIGNAL : ROLLBOX_OUTCOME_EXIT;
-    if (run->session && dump_job_has_broken(run->session)) {
+    if (run->session && dump_job_has_broken(run->session->checkpoint)) {
         run->outcome = ROLLBOX_OUTCOME_ERROR;
         error_set(&run->error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "%s", broken);
         return;

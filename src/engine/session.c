@@ -23,6 +23,7 @@
 #include "engine/log.h"
 #include "engine/gateway.h"
 #include "engine/op.h"
+#include "engine/restore.h"
 #include "engine/verb_names.h"
 
 #define MAX_OPS 16384u /* requests that wait for one sandbox, commands not included */
@@ -126,6 +127,10 @@ struct session *session_new(struct engine *engine, struct profile *profile, stru
     } else if (session) {
         tree = snapshot_tree_new(engine, &base); /* its reference of the beginning is ours */
     }
+    if (session && tree && !(session->checkpoint = session_checkpoint_new(profile))) {
+        snapshot_put(base);
+        tree = snapshot_tree_put(tree);
+    }
     if (!session || !tree) {
         free(session);
         error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "setup", "out of memory");
@@ -211,12 +216,10 @@ static void session_free(struct session *session) {
         free(ended->command);
         free(ended);
     }
-    dump_job_free(session->releasing);
-    dirty_tracking_forget(&session->tracking);
     if (engine->forked_last == session)
         engine->forked_last = NULL;
-    checkpoint_put(session->pending_restore);
     gateway_forget_log(session);
+    session->checkpoint = session_checkpoint_free(session->checkpoint);
     free(session->orphan_pipes);
     free(session->auto_snapshot.refusal);
     snapshot_put(session->base);
@@ -275,8 +278,8 @@ void session_close(struct session *session) {
         box_kill(session->box); /* session_box_dead frees us */
     else
         session_schedule(session);
-    if (of)
-        dirty_tracking_prefork(of);
+    if (of && of->state != SESSION_CLOSING)
+        dirty_tracking_prefork(of->checkpoint, of->box, of->base, of->at);
 }
 
 void session_forget_client(struct client *client) {
@@ -377,7 +380,7 @@ static void on_idle(struct loop_timer *timer) {
     struct session *session = container_of(timer, struct session, idle_timer);
     int64_t left = left_of(session, session->idle_ms);
 
-    if (left > 0 || session->releasing)
+    if (left > 0 || session->checkpoint->releasing)
         (void)loop_timer_set(
             session->engine->loop, timer, clock_now_ns() + MAX(left, RELEASE_NS), on_idle);
     else if (session->state == SESSION_LIVE && session_freeze(session, 0) == 0)
@@ -414,14 +417,14 @@ static int enter_box(struct session *session, struct rollbox_error *error) {
     box_checkpoint(session->box);
     if (!session->box->files_baseline)
         session->box->files_baseline = box_files_baseline(session->box);
-    if (!session->pending_restore)
+    if (!session->checkpoint->pending_restore)
         return 0;
     int r = hibernation ? hibernation->before_restore(session, error) : 0;
-    return r < 0 ? r : checkpoint_restore(session, error);
+    return r < 0 ? r : restore_start(session, error);
 }
 
 static void handle_entered(struct session *session) {
-    if (session->pending_restore)
+    if (session->checkpoint->pending_restore)
         return; /* init answers when they go on */
     if (session->state == SESSION_NEW)
         session->state = SESSION_LIVE;
@@ -446,10 +449,10 @@ static void leave_box(struct session *session, const struct rollbox_error *error
 static bool may_restore_again(struct session *session, const struct rollbox_error *why) {
     const bool was_lost = why->error_number == ECHILD && session->box->pid <= 0;
 
-    if (!session->pending_restore || !(session->box->from_prefork || was_lost) ||
-        session->box->oom || session->restores_again)
+    if (!session->checkpoint->pending_restore || !(session->box->from_prefork || was_lost) ||
+        session->box->oom || session->checkpoint->restore_state == RESTORE_REPEATS)
         return false;
-    session->restores_again = true;
+    session->checkpoint->restore_state = RESTORE_REPEATS;
     return true;
 }
 
@@ -466,8 +469,9 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "setup",
             "the layers of the sandbox could not be merged for want of memory; drop snapshots or "
             "close sandboxes");
-    struct checkpoint *checkpoint = session->pending_restore;
-    struct box *box = checkpoint && !session->has_own_seed && !session->restores_again
+    struct checkpoint *checkpoint = session->checkpoint->pending_restore;
+    struct box *box = checkpoint && !session->has_own_seed &&
+                              session->checkpoint->restore_state != RESTORE_REPEATS
                           ? box_take_preforked(checkpoint, session->profile)
                           : NULL;
     int r =
@@ -490,7 +494,8 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
                   &(struct box_options){ .session = session,
                       .base = session->base,
                       .zygote = zygote,
-                      .notes = checkpoint && checkpoint->notes && session->track_from_birth,
+                      .notes =
+                          checkpoint && checkpoint->notes && session->checkpoint->tracks_from_birth,
                       .ahead_ns = applies_incremental ? ahead_ns : NULL },
                   &box, error);
     if ((r == -EPIPE || r == -ECONNRESET) && zygote && list_empty(&zygote->creating)) {
@@ -532,7 +537,7 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
 /* With what was known of its processes. */
 static void forget_box(struct session *session) {
     session->box = NULL;
-    dirty_tracking_forget(&session->tracking);
+    dirty_tracking_forget(&session->checkpoint->tracking);
     session->thaw_due = false;
     session->n_agents = 0;
     stop_watching(session);
@@ -544,7 +549,7 @@ void session_give_up_box(struct session *session) {
     if (!box)
         return;
     forget_box(session);
-    session->restored_early = false;
+    session->checkpoint->restored_early = false;
     session->n_orphan_pipes = 0;
     if (session->state == SESSION_LIVE)
         session->state = SESSION_NEW;
@@ -557,16 +562,18 @@ void session_give_up_box(struct session *session) {
 
 /* What was to go on in its box does not. It stands on the files alone then. */
 static void not_restored(struct session *session, const struct rollbox_error *error) {
-    if (session->pending_restore)
-        dirty_tracking_distrust(session->engine, session->pending_restore);
+    if (session->checkpoint->pending_restore)
+        dirty_tracking_distrust(session->engine, session->checkpoint->pending_restore);
     leave_box(session, error);
     op_session_ready(session, error);
 }
 
+static void watch_restored(struct session *session, uint64_t image_bytes);
+
 static void handle_restored(struct session *session, const struct guest_record *record) {
     struct rollbox_error error;
 
-    if (!session->pending_restore)
+    if (!session->checkpoint->pending_restore)
         return;
     if (record->error) {
         guest_restore_error_to_text(record, &error);
@@ -574,7 +581,8 @@ static void handle_restored(struct session *session, const struct guest_record *
         return;
     }
     if (session->box->pid <= 0) {
-        session->restored_early = true; /* the launcher's word of the box is on its way */
+        session->checkpoint->restored_early =
+            true; /* the launcher's word of the box is on its way */
         return;
     }
     if (session->is_dry_run) {
@@ -582,11 +590,13 @@ static void handle_restored(struct session *session, const struct guest_record *
         return;
     }
     struct profile *profile = session->profile;
-    struct checkpoint *checkpoint = checkpoint_get(session->pending_restore);
+    struct checkpoint *checkpoint = checkpoint_get(session->checkpoint->pending_restore);
     struct snapshot *base = snapshot_get(session->base);
 
     session->state = SESSION_LIVE;
-    checkpoint_restored(session);
+    const uint64_t bytes = checkpoint_memory(checkpoint);
+    restore_done(session);
+    watch_restored(session, bytes);
     op_session_ready(session, NULL);
     session_schedule(session);
     checkpoint_prefork(checkpoint, profile, base);
@@ -597,9 +607,9 @@ static void handle_restored(struct session *session, const struct guest_record *
 void session_box_created(struct session *session) {
     struct guest_record record = { .kind = GUEST_RESTORED };
 
-    if (!session->restored_early)
+    if (!session->checkpoint->restored_early)
         return;
-    session->restored_early = false;
+    session->checkpoint->restored_early = false;
     handle_restored(session, &record);
 }
 
@@ -701,10 +711,10 @@ void session_answer(
     switch (record->kind) {
     case GUEST_RESTORED:
         if (record->value & GUEST_CREATE_NOTES) {
-            dirty_tracking_born(session, fds, n_fds);
+            dirty_tracking_born(session->checkpoint, session->box, fds, n_fds);
             n_fds = 0;
         }
-        if (!record->error && checkpoint_take_terminals(session, fds, n_fds) < 0)
+        if (!record->error && restore_take_terminals(session, fds, n_fds) < 0)
             handle_restored(
                 session, &(struct guest_record){ .kind = GUEST_RESTORED, .error = ENOMEM });
         else
@@ -819,7 +829,7 @@ void session_watch(struct session *session) {
 
 /* What they have is known: twice the image at most, where all its pages came with large ones. The
  * first look, the dearest of all, is not before they can have reached the limit. */
-void session_watch_restored(struct session *session, uint64_t image_bytes) {
+static void watch_restored(struct session *session, uint64_t image_bytes) {
     hoards_watch(session->engine);
     uint64_t limit = session->profile->policy->max_memory_bytes,
              most = image_bytes > limit / 2 ? limit : 2 * image_bytes;

@@ -80,9 +80,9 @@ struct checkpoint {
                                   is to be its holder's (dirty_tracking.h) */
     int flat_image;      /* then: one that is none (flatten.c); -EBADF: nobody has asked for it */
     uint64_t flat_bytes; /* of that */
-    struct flatten_job *making; /* which is being put together, and nobody waits for it; NULL */
-    int64_t clocks[2];          /* of the processes, when they were captured: CLOCK_MONOTONIC,
-                                   CLOCK_BOOTTIME; nanoseconds */
+    struct flatten_handle *flattening; /* a job that nobody waits for (flatten.h); NULL: none */
+    int64_t clocks[2]; /* of the processes, when they were captured: CLOCK_MONOTONIC,
+                          CLOCK_BOOTTIME; nanoseconds */
     int progress; /* a socket that tells who loads it how far it is written, while it is; -EBADF */
     struct backing_ref backing_ref;
     unsigned processes;
@@ -112,6 +112,26 @@ struct checkpoint_pipe {
     bool is_written; /* in the sandbox */
 };
 
+/* What a session's processes are dumped to and restored from. */
+struct session_checkpoint {
+    struct profile *profile;    /* the session's */
+    struct dump_job *dumping;   /* under way; NULL: none */
+    struct dump_job *releasing; /* resumes the processes; until then no other dump may begin */
+    void (*cancel_release)(struct session_checkpoint *of); /* of that */
+    bool was_thawed;                                       /* for that dump, and is paused */
+    bool is_fork;
+    bool tracks_from_birth; /* and was not made with many others at once (dirty_tracking.h) */
+    struct session_tracking tracking;
+    /* What is to be resumed in the session's box, until it is; a reference, or NULL. */
+    struct checkpoint *pending_restore;
+    enum restore_state {
+        RESTORE_WAITS,   /* or none is pending */
+        RESTORE_REPEATS, /* in a box that is made for it, as a preforked one has died */
+    } restore_state;
+    bool restored_early;            /* init has reported before the launcher did */
+    struct backing_ref backing_ref; /* the image that the processes were restored from */
+};
+
 struct snapshot {
     struct engine *engine;
     unsigned references; /* of nodes below in `under`, sessions, works; not of the family's list */
@@ -123,7 +143,8 @@ struct snapshot {
     struct layer *layer;           /* NULL: none */
     struct checkpoint *checkpoint; /* NULL: nothing ran, or its files alone are kept; a reference */
     struct layer *compacted;       /* of this node and all under it; NULL: not merged (yet) */
-    bool compacting;
+    /* Called when the merge of the chain is over; NULL: none is under way. */
+    void (*compacted_hook)(struct engine *engine, struct snapshot *snapshot);
     struct snapshot *compact_onto; /* while merging: what the merged layer is to lie on, a
                                       reference; NULL: it is `merged` */
     bool pinned;                   /* snapshot_tree_gc: somebody stands on it */
@@ -169,8 +190,6 @@ struct session {
     struct snapshot_tree *tree;
     bool dirty;                /* files may have changed since `at` */
     struct loop_task schedule; /* of session_schedule */
-    bool restored_early;       /* init has told before the launcher did */
-    bool was_thawed;           /* to be captured, and is paused */
     bool kill_due, thaw_due;   /* init could not be told yet: of some command; of its files' copy */
     bool is_inconsistent;      /* the engine has lost track of an operation: it is to be closed */
     uint64_t oom_kills;        /* of its box's group, as of the last look */
@@ -188,14 +207,8 @@ struct session {
     bool
         is_dry_run; /* of a VERIFY: what is restored in it does not go on, and nobody knows of it */
     bool was_used;  /* something was done in it that a record begun now has not */
-    struct op *fork;            /* of another session: that made this one and waits for its box */
-    struct dump_job *releasing; /* lets its processes go; until then nobody else can capture them */
-    struct session_tracking tracking;
-    bool is_fork,
-        track_from_birth; /* and was not made with many others at once (dirty_tracking.h) */
-    struct checkpoint
-        *pending_restore; /* what is to go on in its box, until it does; a reference */
-    bool restores_again;  /* in a box that is made for it, as one made ahead has died */
+    struct op *fork; /* of another session: that made this one and waits for its box */
+    struct session_checkpoint *checkpoint;
     struct orphan_pipe *orphan_pipes;
     size_t n_orphan_pipes;
     struct list ops;   /* struct op.node; the first is under way */
@@ -207,11 +220,10 @@ struct session {
                                     engine->memory_poll_cost_ns */
     int64_t idle_ms, ttl_ms, lifetime_ms, hibernate_ms;
     struct auto_snapshot auto_snapshot;
-    uint64_t hibernate_cpu_ns; /* of its box when that timer was set */
-    struct hibernated *sleep;  /* it is in the store, and nothing of it here; NULL: it is awake */
-    struct backing_ref backing_ref; /* the image that its processes were restored from */
-    int64_t made_ns, called_ns;     /* CLOCK_REALTIME; CLOCK_MONOTONIC */
-    int64_t since_ns; /* CLOCK_REALTIME: what the host changed later, we do not know of */
+    uint64_t hibernate_cpu_ns;  /* of its box when that timer was set */
+    struct hibernated *sleep;   /* it is in the store, and nothing of it here; NULL: it is awake */
+    int64_t made_ns, called_ns; /* CLOCK_REALTIME; CLOCK_MONOTONIC */
+    int64_t since_ns;           /* CLOCK_REALTIME: what the host changed later, we do not know of */
     unsigned char operation[64]; /* of CREATE */
     size_t operation_length;
 };
@@ -300,7 +312,6 @@ struct session *session_new(struct engine *engine, struct profile *profile, stru
 void session_schedule(struct session *session);
 void session_watch(struct session *session);
 #define CHECKPOINT_REST_NS 200000000ll /* the longest until the first look at what was restored */
-void session_watch_restored(struct session *session, uint64_t image_bytes);
 
 /* exec.c: commands in sessions. */
 void exec_enter(struct run *run);
@@ -378,7 +389,10 @@ struct snapshot *snapshot_unpin(struct snapshot *snapshot); /* NULL */
 struct snapshot *snapshot_nearest_owned(struct snapshot *
         snapshot); /* that one, or what it lies on if it is nobody's any more and has nothing of its
                       own: one more of those with each round of states would be kept for nothing */
-void snapshot_compact_later(struct snapshot *snapshot, struct profile *profile);
+/* Merges a long chain of layers in the background. `done` is called once if that begins. */
+void snapshot_compact_later(struct snapshot *snapshot, struct profile *profile,
+    void (*done)(struct engine *engine, struct snapshot *snapshot));
+bool snapshot_is_compacting(const struct snapshot *snapshot);
 /* What users are told of a state. */
 struct snapshot_facts {
     const char *id, *name, *parent; /* name, parent: or NULL */
@@ -414,28 +428,10 @@ int copy_empty(struct profile *profile, uint64_t bytes, uint64_t entries, copy_d
     void *data);                      /* a new layer with nothing in it */
 void layer_look(struct layer *layer); /* it was filled */
 
-/* dump_job.c: the processes of a session and their image. */
-int dump_job_notify_init(const struct box
-        *box); /* with random_seed or time_start, init has a part in it (guest/quiesce.h): the end
-                  of a socket to it, the caller's; 0: it has none; or -errno */
-void dump_job_release(
-    struct dump_job *take_dump_job); /* they go on; op_dump_released tells when all do */
-const struct inode_numbers *dump_job_numbers(
-    const struct dump_job *dump_job); /* of the files that are open; NULL of NULL */
-bool dump_job_is_complete(const struct dump_job *dump_job); /* the image is written */
-bool dump_job_resumed(
-    const struct dump_job *dump_job); /* and then there were no files to copy; NULL: no */
-bool dump_job_resume(struct dump_job *dump_job); /* they go on, and op_image_written tells when the
-                                                    image is written; false: it is */
-void dump_job_kill(
-    struct dump_job *dump_job); /* with the box's init all of them end, and none goes on before */
-bool dump_job_has_broken(
-    struct session *session); /* it was killed, and a process of the sandbox does not go on as it
-                                 was: session_broken comes */
-struct dump_job *dump_job_free(
-    struct dump_job *dump_job); /* whatever it is at; they go on. Takes and returns NULL */
-
 /* checkpoint.c: processes that go on in another box. */
+struct session_checkpoint *session_checkpoint_new(struct profile *profile);
+/* Its dump ends, and its processes are resumed. Takes and returns NULL. */
+struct session_checkpoint *session_checkpoint_free(struct session_checkpoint *of);
 struct checkpoint *checkpoint_new(struct engine *engine); /* empty; NULL: out of memory */
 int checkpoint_new_image(struct profile *profile);        /* a file for one, empty; or -errno */
 int checkpoint_new_small_image(void);   /* one that a page of usual size is not too small for */
@@ -470,17 +466,9 @@ bool checkpoint_is_incremental_on(const struct checkpoint *checkpoint,
 struct checkpoint *checkpoint_backing_ref(
     struct checkpoint *checkpoint); /* whose holder makes its sandboxes: it, or what it is an
                                        addition to, and they amend themselves */
-/* flatten.c. Nobody waits for it. */
-void flatten_later(struct checkpoint *checkpoint, struct profile *profile);
-struct flatten_job *flatten_free(struct flatten_job *flatten_job);
 /* In a list of JSON objects. */
 void checkpoint_command_text(
     const struct checkpoint_command *command, const char **between, struct buf *to);
-int checkpoint_restore(struct session *session,
-    struct rollbox_error *error); /* in its box, which is ready; init answers RESTORED */
-int checkpoint_take_terminals(struct session *session, int *fds,
-    size_t n_fds); /* those of its commands; takes what is one (-EBADF) */
-void checkpoint_restored(struct session *session); /* they go on */
 
 /* auto_snapshot.c: snapshots that are taken by themselves. */
 bool auto_snapshot_is_due(const struct session

@@ -17,6 +17,8 @@
 #include "base/fd.h"
 #include "engine/disk_upper.h"
 #include "engine/gateway.h"
+#include "engine/dump_commands.h"
+#include "engine/dump_job.h"
 #include "engine/op.h"
 
 #define LONG_CHAIN 18 /* layers: from here on a state waits until its chain is merged */
@@ -94,8 +96,8 @@ void op_have_snapshot(struct op *op) {
         op_wait(op, OP_WAIT_SIZE);
         return;
     }
-    snapshot_compact_later(op->to, op->session->profile);
-    if (snapshot_chain(op->to, layers, 0) >= LONG_CHAIN && op->to->compacting) {
+    snapshot_compact_later(op->to, op->session->profile, op_compacted);
+    if (snapshot_chain(op->to, layers, 0) >= LONG_CHAIN && snapshot_is_compacting(op->to)) {
         op_wait(op, OP_WAIT_COMPACTION);
         return;
     }
@@ -112,7 +114,7 @@ static void release_dump(struct op *op) {
     if (op->take.dump_job)
         dump_job_release(op->take.dump_job);
     op->take.dump_job = NULL;
-    if (!op->session->releasing)
+    if (!op->session->checkpoint->releasing)
         op_dump_released(op->session);
 }
 
@@ -146,7 +148,7 @@ static void after_init_send(struct op *op, int r, enum op_wait wait) {
 
 void op_freeze(struct op *op) {
     /* A signal that stops may be lost on one that is being let go. */
-    if (op->session->releasing) {
+    if (op->session->checkpoint->releasing) {
         op_wait(op, OP_WAIT_FREEZE_SLOT);
         return;
     }
@@ -167,14 +169,14 @@ static void start_dump_of_op(struct op *op) {
         op_fail(op, &error);
         return;
     }
-    if (session->releasing) {
+    if (session->checkpoint->releasing) {
         op_wait(op, OP_WAIT_DUMP_SLOT);
         return;
     }
     op->take.init_serial = ++session->engine->next_exec;
-    session->was_thawed = session->state == SESSION_PAUSED;
+    session->checkpoint->was_thawed = session->state == SESSION_PAUSED;
     /* Also what is frozen for an agent (GUEST_FILES_ALONE): it would be captured as stopped. */
-    int r = session->was_thawed || session->n_agents ? session_thaw(session) : 0;
+    int r = session->checkpoint->was_thawed || session->n_agents ? session_thaw(session) : 0;
     if (r == 0)
         r = session_ask(session, op->take.init_serial);
     if (op_is_dying(r))
@@ -186,7 +188,7 @@ static void start_dump_of_op(struct op *op) {
 /* Each try pauses the processes for about a millisecond, and the next begins where it ends. */
 static void dump_again(struct op *op) {
     op->take.n_dumps++;
-    dirty_tracking_forget_unwritten(&op->session->tracking.dirty_tracking);
+    dirty_tracking_forget_unwritten(&op->session->checkpoint->tracking.dirty_tracking);
     release_dump(op);
     op->take.checkpoint = checkpoint_put(op->take.checkpoint);
     layer_put(TAKE_PTR(op->take.layer));
@@ -233,7 +235,7 @@ static void load_ahead(struct op *op) {
         return;
     if (!checkpoint->preforked)
         (void)checkpoint_zygote(checkpoint, op->session->profile, &zygote, NULL);
-    else if (op->session->tracking.dirty_tracking.since == checkpoint)
+    else if (op->session->checkpoint->tracking.dirty_tracking.since == checkpoint)
         checkpoint->wants_zygote = true;
 }
 
@@ -282,7 +284,7 @@ static void image_written(struct op *op) {
 }
 
 static void image_failed(struct op *op, const struct rollbox_error *error) {
-    dirty_tracking_forget_unwritten(&op->session->tracking.dirty_tracking);
+    dirty_tracking_forget_unwritten(&op->session->checkpoint->tracking.dirty_tracking);
     release_dump(op);
     op_fail(op, error);
 }
@@ -451,13 +453,84 @@ void op_take_snapshot(struct op *op) {
             op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "the files of the sandbox cannot be kept");
 }
 
+/* ---- the dump ---- */
+
+static int note_commands(void *data, struct checkpoint *checkpoint, int *masters) {
+    const struct op *op = data;
+
+    return dump_commands_note(op->session, checkpoint, masters);
+}
+
+static void on_dumped(void *data, struct checkpoint *take_checkpoint) {
+    (void)op_event(
+        data, OP_EVENT_DUMPED, &(struct op_message){ .take_checkpoint = take_checkpoint });
+}
+
+static void on_image_written(void *data) {
+    (void)op_event(data, OP_EVENT_IMAGE_WRITTEN, NULL);
+}
+
+/* All processes were ended for want of memory meanwhile, and what the worker looked at is gone: a
+ * snapshot of the rest is taken. */
+static bool ran_out_of_memory(const struct op *op) {
+    struct session *session = op->session;
+    enum oom_cause cause = session_oom_cause(session); /* the event may be on its way yet */
+
+    if (cause != OOM_NONE)
+        session_out_of_memory(session, cause);
+    return session->n_out_of_memory != op->take.n_out_of_memory;
+}
+
+static void on_dump_failed(
+    void *data, const struct rollbox_error *error, enum dump_failure failure) {
+    struct op *op = data;
+    const bool waits = op->wait == OP_WAIT_DUMP || op->wait == OP_WAIT_IMAGE,
+               may_pass = failure == DUMP_MAY_PASS ||
+                          (failure == DUMP_REFUSED && waits && ran_out_of_memory(op));
+
+    if (may_pass && op->take.n_dumps < TAKE_SNAPSHOT_MAX_DUMPS)
+        (void)op_event(op, OP_EVENT_DUMP_AGAIN, NULL);
+    else
+        (void)op_event(op, OP_EVENT_DUMP_FAILED, &(struct op_message){ .error = error });
+}
+
+static void on_released(void *owner, bool is_broken) {
+    struct session *session = owner;
+
+    if (is_broken)
+        session_broken(session);
+    op_dump_released(session);
+}
+
+static int start_dump_job(struct op *op, struct rollbox_error *error) {
+    static const struct dump_job_user user = { note_commands, on_dumped, on_image_written,
+        on_dump_failed, on_released };
+    struct session *session = op->session;
+
+    op->take.n_out_of_memory = session->n_out_of_memory;
+    int r = dump_job_start(&(struct dump_request){ .of = session->checkpoint,
+                               .box = session->box,
+                               .base = session->base,
+                               .resumes_early = op->class->flags & OP_RESUMES_EARLY,
+                               .drops = op->drops,
+                               .stays_paused = op->verb == VERB_HIBERNATE,
+                               .n_forks = op->verb == VERB_FORK ? MAX(op->fork.count, 1u) : 0,
+                               .user = &user,
+                               .data = op,
+                               .owner = session },
+        &op->take.dump_job, error);
+    if (r == 0)
+        op_wait(op, OP_WAIT_DUMP);
+    return r;
+}
+
 /* Init has done all earlier requests, or every process is frozen. */
 static void init_replied(struct op *op, const struct guest_record *record) {
     struct rollbox_error error;
 
     if (op->wait == OP_WAIT_FROZEN)
         handle_frozen(op, record);
-    else if (dump_job_start(op, &error) < 0)
+    else if (start_dump_job(op, &error) < 0)
         not_dumped(op, &error);
 }
 
