@@ -29,6 +29,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/dump_worker.h"
+#include "engine/quiesce.h"
 #include "engine/session.h"
 #include "sys/cgroup.h"
 #include "sys/proc.h"
@@ -138,11 +139,6 @@ static void on_gone(struct loop_source *source, uint32_t events) {
     request.user->released(request.owner, broken);
 }
 
-/* The session is freed meanwhile. */
-static void cancel_release(struct session_checkpoint *of) {
-    of->releasing = dump_job_free(of->releasing);
-}
-
 void dump_job_release(struct dump_job *take_job) {
     struct session_checkpoint *of = take_job->request.of;
 
@@ -155,7 +151,6 @@ void dump_job_release(struct dump_job *take_job) {
         return;
     }
     of->releasing = take_job;
-    of->cancel_release = cancel_release;
 }
 
 void dump_job_kill(struct dump_job *dump_job) {
@@ -332,23 +327,6 @@ static int make_progress(
     return pair[1];
 }
 
-int dump_job_notify_init(const struct box *box) {
-    auto_buf struct buf message = BUF_INIT;
-    auto_close int theirs = -EBADF;
-    int pair[2];
-
-    if (!(box->profile->plan->flags & (PLAN_SEED | PLAN_CLOCK)))
-        return 0;
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-        return -errno;
-    theirs = pair[1];
-    wire_begin(&message, GUEST_QUIESCE, 0);
-    int r = wire_send_patiently(box->socket, &message, &theirs, 1);
-    if (r < 0)
-        close(pair[0]);
-    return r < 0 ? r : pair[0];
-}
-
 /* Asked of the capturer, while everything stands: where there are no files to be copied at the same
  * moment nobody needs to be waited for. */
 static bool are_files_as_made(void *box) {
@@ -405,7 +383,7 @@ int dump_job_start(
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         r = -errno;
     if (r == 0)
-        r = MIN(still = dump_job_notify_init(box), 0);
+        r = MIN(still = quiesce_begin(box), 0);
     const uint64_t twins = r == 0 && options.base <= 0 ? cow_fork_bytes(request) : 0;
     if (r == 0)
         r = MIN(progress = make_progress(request, checkpoint, twins || options.base > 0), 0);
@@ -473,4 +451,25 @@ int dump_job_start(
     }
     request->of->dumping = *ret_job = dump_job;
     return 0;
+}
+
+/* ---- what a session has of dumps and checkpoints ---- */
+
+struct session_checkpoint *session_checkpoint_new(struct profile *profile) {
+    struct session_checkpoint *of = calloc(1, sizeof *of);
+
+    if (of)
+        of->profile = profile;
+    return of;
+}
+
+struct session_checkpoint *session_checkpoint_free(struct session_checkpoint *of) {
+    if (!of)
+        return NULL;
+    dump_job_free(of->releasing);
+    dirty_tracking_forget(&of->tracking);
+    checkpoint_put(of->pending_restore);
+    backing_ref_put(&of->backing_ref);
+    free(of);
+    return NULL;
 }

@@ -73,8 +73,5 @@ bool dump_job_resumed(const struct dump_job *job);
 const struct inode_numbers *dump_job_numbers(const struct dump_job *job);
 /* The worker was killed, and a process does not continue as it was: `released` comes. */
 bool dump_job_has_broken(const struct session_checkpoint *of);
-/* With random_seed or time_start, init has a part in a dump (guest/quiesce.h): the end of a socket
- * to it, the caller's; 0: it has none; or -errno. */
-int dump_job_notify_init(const struct box *box);
 
 #endif

@@ -36,7 +36,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "base/utf8.h"
-#include "engine/dump_job.h"
+#include "engine/quiesce.h"
 #include "engine/session.h"
 #include "dump/dump.h"
 #include "sys/proc.h"
@@ -256,7 +256,7 @@ static void start_dump(struct interpreter *interpreter) {
     if (*file < 0 || interpreter->problem_fd < 0)
         r = -errno;
     if (r == 0 && !was_tried)
-        r = MIN(still = dump_job_notify_init(interpreter->box), 0);
+        r = MIN(still = quiesce_begin(interpreter->box), 0);
     int fds[] = { interpreter->image, interpreter->touches, interpreter->problem_fd,
         still > 0 ? still : -EBADF };
     if (r == 0 && (r = dump_worker = spawn_fork("rollbox-capture", fds, ARRAY_SIZE(fds))) == 0)

@@ -117,8 +117,7 @@ struct session_checkpoint {
     struct profile *profile;    /* the session's */
     struct dump_job *dumping;   /* under way; NULL: none */
     struct dump_job *releasing; /* resumes the processes; until then no other dump may begin */
-    void (*cancel_release)(struct session_checkpoint *of); /* of that */
-    bool was_thawed;                                       /* for that dump, and is paused */
+    bool was_thawed;            /* for that dump, and is paused */
     bool is_fork;
     bool tracks_from_birth; /* and was not made with many others at once (dirty_tracking.h) */
     struct session_tracking tracking;
