@@ -19,10 +19,10 @@
 #include "egress/udp_flow.h"
 #include "net/dns.h"
 
-#define ACCEPTS_PER_TURN 8
+#define ACCEPTS_PER_TURN 4
 #define ACCEPTS_PER_SECOND 2000
 #define ACCEPTS_BURST 512
-#define DRAIN_MAX 4096 /* the longest queue that a listener has */
+#define DRAIN_MAX 512 /* of one listener, at the end of a tally */
 #define REST_MS 5
 #define MS 1000000ll
 
@@ -261,6 +261,7 @@ int box_open(struct egress *egress, const char *id, const char *policy, const js
         return -ENOMEM;
     box->egress = egress;
     box->log.fd = -EBADF;
+    box->turn.epoll = -EBADF;
     list_init(&box->node);
     list_init(&box->connections);
     list_init(&box->flows);

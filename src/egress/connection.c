@@ -20,10 +20,11 @@
 #include "egress/route.h"
 #include "egress/tally.h"
 #include "egress/tls.h"
+#include "egress/turn.h"
 
 #define SECOND 1000000000ll
 #define LINGER_S 2
-#define PASSES 4        /* chunks in one turn of the loop, so that others have theirs */
+#define PASSES 1        /* chunks in one turn of the loop, so that others have theirs */
 #define RATE_TURN_MS 20 /* a sandbox past its rate rests this long */
 
 static void on_guest(struct loop_source *source, uint32_t events);
@@ -46,7 +47,7 @@ static int set_timer(struct connection *connection, int64_t seconds) {
 
 static void close_side(struct connection *connection, struct side *side) {
     if (side->events)
-        loop_remove(connection->box->egress->loop, &side->source);
+        turn_remove(connection->box, &side->source);
     side->events = 0;
     close_fd(&side->fd);
 }
@@ -111,17 +112,17 @@ static void refuse_upstream(struct connection *connection, enum net_why why) {
 
 static void set_events(struct connection *connection, struct side *side, uint32_t events,
     void (*callback)(struct loop_source *, uint32_t)) {
-    struct loop *loop = connection->box->egress->loop;
+    struct box *box = connection->box;
 
     if (events == side->events || side->fd < 0)
         return;
     /* A side that waits for nothing leaves the loop: the kernel would report its hang-up again and
      * again. */
     if (!events)
-        loop_remove(loop, &side->source);
+        turn_remove(box, &side->source);
     else if (side->events)
-        (void)loop_modify(loop, &side->source, events);
-    else if (loop_add(loop, &side->source, side->fd, events, callback) < 0)
+        (void)turn_modify(box, &side->source, events);
+    else if (turn_add(box, &side->source, side->fd, events, callback) < 0)
         events = 0; /* ends by its time limit */
     side->events = events;
 }

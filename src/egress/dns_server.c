@@ -13,6 +13,7 @@
 #include "egress/datagram.h"
 #include "egress/log.h"
 #include "egress/outbox.h"
+#include "egress/turn.h"
 #include "net/dns.h"
 
 #define QUERIES_PER_SECOND 200
@@ -132,7 +133,7 @@ struct dns_stream {
 static void stream_end(struct dns_stream *stream) {
     struct loop *loop = stream->box->egress->loop;
 
-    loop_remove(loop, &stream->source);
+    turn_remove(stream->box, &stream->source);
     loop_timer_clear(loop, &stream->timer);
     close_fd(&stream->fd);
     list_remove(&stream->node);
@@ -209,7 +210,7 @@ void dns_stream_start(struct box *box, int take_fd) {
     stream->fd = take_fd;
     list_add_tail(&box->dns_streams, &stream->node);
     box->n_connections++;
-    if (loop_add(loop, &stream->source, take_fd, EPOLLIN, on_stream) < 0 ||
+    if (turn_add(box, &stream->source, take_fd, EPOLLIN, on_stream) < 0 ||
         loop_timer_set(
             loop, &stream->timer, clock_now_ns() + STREAM_IDLE_S * 1000 * MS, on_stream_timer) < 0)
         stream_end(stream);

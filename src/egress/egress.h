@@ -107,6 +107,11 @@ struct box {
     struct tally totals;
     struct list tallies;
     struct log log;
+    struct {
+        struct loop_source source;
+        int epoll; /* while there are sources: see turn.h */
+        unsigned n_sources;
+    } turn;
     struct bucket accepts, queries, bytes;
     bool is_paused; /* past its rate of bytes */
     struct loop_timer accept_timer, query_timer, rate_timer;

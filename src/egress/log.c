@@ -17,6 +17,15 @@ bool log_wants_requests(const struct box *box) {
     return box->rules->policy->network.log == NET_LOG_REQUESTS;
 }
 
+/* The bytes of the log up to which this kind of event is written. */
+static uint64_t limit_of(const char *event) {
+    if (strcmp(event, "dns") == 0)
+        return LOG_MAX_BYTES / 4;
+    if (strcmp(event, "refused") == 0 || strcmp(event, "http-refused") == 0)
+        return LOG_MAX_BYTES / 2;
+    return LOG_MAX_BYTES - LAST_LINE;
+}
+
 static void write_line(struct box *box, const char *event, json_t *members, bool is_last) {
     auto_buf struct buf line = BUF_INIT;
     const char *key;
@@ -34,7 +43,7 @@ static void write_line(struct box *box, const char *event, json_t *members, bool
     buf_add_text(&line, "}\n");
     if (buf_failed(&line))
         return;
-    if (!is_last && box->log.bytes + line.length > LOG_MAX_BYTES - LAST_LINE) {
+    if (!is_last && box->log.bytes + line.length > limit_of(event)) {
         box->log.dropped++;
         return;
     }
@@ -50,7 +59,7 @@ void log_event(struct box *box, const char *event, const char *format, ...) {
 
     if (box->log.fd < 0 || box->rules->policy->network.log == NET_LOG_NONE)
         return;
-    if (box->log.bytes > LOG_MAX_BYTES - LAST_LINE) {
+    if (box->log.bytes >= limit_of(event)) {
         box->log.dropped++;
         return;
     }

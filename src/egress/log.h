@@ -4,6 +4,9 @@
  *
  * Texts of guests and servers are written as JSON strings of valid UTF-8. Past LOG_MAX_BYTES events
  * are only counted; the last line of a full log says how many.
+ *
+ * A guest can cause any number of refusals, and must not be able to hide connections behind them.
+ * So refused names may fill a quarter of the log, other refusals half, and connections the rest.
  */
 #ifndef ROLLBOX_EGRESS_LOG_H
 #define ROLLBOX_EGRESS_LOG_H

@@ -8,9 +8,10 @@ import socket
 import ssl
 import struct
 import tempfile
+import threading
 from pathlib import Path
 
-from egress_engine import Server, alone, echo, egress, is_refused, receive, was_reset
+from egress_engine import Guest, Server, alone, echo, egress, is_refused, receive, was_reset
 from harness import caller  # noqa: F401
 
 LOCAL = {"allowed.test": ["127.0.0.1"], "x.wild.test": ["127.0.0.1"]}
@@ -422,6 +423,40 @@ def test_egress_udp_to_named_port():
             client.sendto(b"question", ("9.9.9.9", 5353))
             client.sendto(b"question", ("9.9.9.9", 5353))
         assert program.refusals()[0][:3] == ("9.9.9.9", 5353, "literal")
+
+
+@alone
+def test_egress_other_guest_is_served_during_flood():
+    rules = {**allow("allowed.test", ports=[8080]), "net_max_connections": 500}
+    with egress(rules, LOCAL) as (program, flooding, _):
+        other = Guest()
+        program.open(other, rules, box="b")
+        Server(echo, 8080)
+        address = flooding.lookup("allowed.test")
+        assert other.lookup("allowed.test") == address
+        is_over = threading.Event()
+        flood = []
+
+        def connect_all():
+            while not is_over.is_set():
+                with contextlib.suppress(OSError):
+                    flood.append(flooding.connect(address, 8080))
+                    flood[-1].sendall(b"x")
+                del flood[:-400]
+
+        threads = [threading.Thread(target=connect_all) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(100):
+                with other.connect(address, 8080) as client:
+                    client.sendall(b"y")
+                    assert receive(client, 1) == b"y"
+        finally:
+            is_over.set()
+            for thread in threads:
+                thread.join()
+        assert program.close("b")["connections"] == 100
 
 
 @alone

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fairness among sandboxes: the sockets of each are in an epoll instance of its own, and that one
+ * is in the loop. So a sandbox has one place in the loop's order, however many of its connections
+ * are busy, and a turn of it is short.
+ *
+ * The instance exists while there is a socket in it: an idle sandbox has its listeners alone.
+ */
+#ifndef ROLLBOX_EGRESS_TURN_H
+#define ROLLBOX_EGRESS_TURN_H
+
+#include "egress/egress.h"
+
+/* As loop_add, loop_modify and loop_remove. */
+int turn_add(struct box *box, struct loop_source *source, int fd, uint32_t events,
+    void (*callback)(struct loop_source *, uint32_t));
+int turn_modify(struct box *box, struct loop_source *source, uint32_t events);
+void turn_remove(struct box *box, struct loop_source *source);
+
+#endif
