@@ -76,8 +76,8 @@ bool box_has_room(const struct engine *engine) {
 
 static unsigned files_of(const struct box *box) {
     unsigned n = FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) +
-                 (box->file_ids.fd >= 0 ? 1 : 0) + (box->sockets.fd >= 0 ? 2 : 0) +
-                 gateway_box_files(box) +
+                 (box->file_ids.fd >= 0 ? 1 : 0) + (box->file_ids.mounts >= 0 ? 1 : 0) +
+                 (box->sockets.fd >= 0 ? 2 : 0) + gateway_box_files(box) +
                  (unsigned)box->session->checkpoint->tracking.dirty_tracking.n_trackers;
 
     list_for_each(node, &box->session->runs) {
@@ -101,6 +101,8 @@ void box_checkpoint(struct box *box) {
     if (box->engine->files > box->engine->max_files / 2) {
         close_fd(&box->netns);
         close_fd(&box->file_ids.fd);
+        if (box->file_ids.mounts >= 0)
+            deferred_close(TAKE_FD(box->file_ids.mounts));
     }
     if (box->slot)
         cgroup_lease_rest(box->slot);
@@ -324,8 +326,8 @@ int box_new(struct profile *profile, const struct box_options *options, struct b
     box->is_layered = options->session || options->base || profile->n_sessions;
     box->launcher = launcher->number;
     box->restored_image = options->loads ? options->loads : launcher->checkpoint;
-    box->pidfd = box->socket = box->file_ids.fd = box->netns = box->disk = box->sockets.fd =
-        box->sockets.protocols = -EBADF;
+    box->pidfd = box->socket = box->file_ids.fd = box->file_ids.mounts = box->file_ids.waits =
+        box->netns = box->disk = box->sockets.fd = box->sockets.protocols = -EBADF;
     list_init(&box->in_profile);
     list_init(&box->in_launcher);
     list_add_tail(&engine->boxes, &box->node);

@@ -366,6 +366,13 @@ struct disk_upper *disk_upper_put(struct disk_upper *upper) {
     return NULL;
 }
 
+int disk_upper_show(const struct disk_upper *upper, int map,
+    int (*show)(int map, int directory, const char *path, unsigned flags)) {
+    struct uppers *uppers = upper->engine->uppers;
+
+    return uppers ? show(map, uppers->fd, name_of(upper).text, AT_SYMLINK_NOFOLLOW) : -ESTALE;
+}
+
 void upper_field(const struct disk_upper *upper, struct buf *message) {
     wire_add_text(message, GUEST_UPPER, name_of(upper).text);
 }

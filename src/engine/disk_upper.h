@@ -68,6 +68,9 @@ int disk_upper_lend(const struct engine *engine);
 int disk_upper_new(struct engine *engine, uint32_t id_base, struct disk_upper **ret_upper);
 struct disk_upper *disk_upper_get(struct disk_upper *upper);
 struct disk_upper *disk_upper_put(struct disk_upper *upper);
+/* Calls `show` for its directory: a mount with that map, the caller's, or -errno. */
+int disk_upper_show(const struct disk_upper *upper, int map,
+    int (*show)(int map, int directory, const char *path, unsigned flags));
 void upper_field(const struct disk_upper *upper, struct buf *message); /* of CREATE and COPY */
 void disk_upper_measure(
     struct disk_upper *upper);          /* soon; a layer's node hears of it by op_measured */

@@ -240,11 +240,13 @@ struct cgroup_lease {
     struct engine *engine;
 };
 
-/* As root: the guest's id in U0, and the user namespace by which the mounts of its files show it as
- * their owner. */
+/* As root: the guest's id in U0, the user namespace by which the mounts of its files show it as
+ * their owner, and such mounts of what its template shows of the host. */
 struct file_ids {
-    uint32_t id; /* 0: none of its own */
-    int fd;      /* -1: none, or not kept */
+    uint32_t id;    /* 0: the plan's, which others may have, too */
+    bool is_plans;  /* and this sandbox alone has that */
+    int fd, mounts; /* -1: none, or not kept */
+    int waits;      /* a socket, on which init waits for `mounts` (own_mounts.c); -1 */
 };
 
 struct launcher {
@@ -255,6 +257,7 @@ struct launcher {
     int socket;
     struct loop_source source;
     bool ready;
+    int sources; /* what its template shows of the host as the guest's (own_mounts.c); -1 */
     uint32_t id_base;
     bool fixed; /* its memory has the addresses that are not random, as a command's of such a plan
                    has; so what is restored in it finds room in the same places as what is started
@@ -266,6 +269,7 @@ struct launcher {
         number; /* of its user namespace: a holder's is that of the launcher it was cloned from */
     int free_netns[128]; /* of that, so of no use to another's boxes */
     unsigned n_free_netns;
+    bool plan_id_is_lent;               /* a sandbox may have the plan's own id */
     struct file_ids free_file_ids[128]; /* likewise */
     unsigned n_free_file_ids;
 };

@@ -18,6 +18,7 @@
 #include "base/fd.h"
 #include "engine/session.h"
 #include "engine/disk_upper.h"
+#include "engine/own_mounts.h"
 #include "policy/determinism.h"
 
 /* Host ids far above those that distributions and container tools hand out (subuids end below
@@ -46,7 +47,7 @@ static struct box *take_creating(struct launcher *launcher, uint64_t serial) {
 static void keep_user_namespace(struct launcher *launcher, int *fds, size_t n_fds) {
     struct profile *profile = launcher->profile;
 
-    if (n_fds != 1 || profile->launcher != launcher || profile->user_namespace >= 0)
+    if (n_fds < 1 || profile->launcher != launcher || profile->user_namespace >= 0)
         return;
     profile->user_namespace = TAKE_FD(fds[0]);
     profile->id_base = launcher->id_base;
@@ -89,6 +90,10 @@ static void on_message(struct loop_source *source, uint32_t events) {
     case GUEST_TEMPLATE_READY:
         launcher->ready = true;
         keep_user_namespace(launcher, fds, n_fds);
+        if (n_fds == 2)
+            launcher->sources = TAKE_FD(fds[1]);
+        list_for_each(node, &launcher->creating)
+            own_mounts_ready(container_of(node, struct box, in_launcher), launcher);
         path_identities_bound(
             profile_path_identities(launcher->profile), launcher->profile->plan, record.value);
         break;
@@ -199,6 +204,14 @@ static void end_guest_id(struct engine *engine, uint32_t id) {
     engine->guest_ids[id / 64] &= ~(1ull << id % 64);
 }
 
+static void drop_ids(struct engine *engine, struct file_ids *ids) {
+    close_fd(&ids->fd);
+    /* The kernel takes long to end mounts that are attached nowhere. */
+    if (ids->mounts >= 0)
+        deferred_close(TAKE_FD(ids->mounts));
+    end_guest_id(engine, ids->id);
+}
+
 /* The launcher that has what is left over for the next: never a holder, which ends with its state.
  */
 static struct launcher *pool_of(const struct box *box) {
@@ -211,12 +224,17 @@ void launcher_lend_ids(struct box *box) {
     struct launcher *pool = pool_of(box);
     const unsigned flags = box->profile->plan->flags;
 
-    box->file_ids = (struct file_ids){ .fd = -EBADF };
-    /* Files on the host's disk are the host's root's to map, not U0's: they keep one id, and so do
-     * the sandboxes on them. */
-    if (!(flags & PLAN_OWN_ID) || flags & PLAN_PROCESS || (flags & PLAN_ON_DISK && box->is_layered))
+    box->file_ids = (struct file_ids){ .fd = -EBADF, .mounts = -EBADF, .waits = -EBADF };
+    if (!(flags & PLAN_AS_ROOT) || flags & PLAN_PROCESS)
         return;
-    if (box->is_layered && pool && pool->n_free_file_ids)
+    bool needs_mounts = own_mounts_needed(box);
+    if (needs_mounts && (!pool || !pool->plan_id_is_lent)) {
+        box->file_ids.is_plans = pool;
+        if (pool)
+            pool->plan_id_is_lent = true;
+        return;
+    }
+    if ((box->is_layered || needs_mounts) && pool && pool->n_free_file_ids)
         box->file_ids = pool->free_file_ids[--pool->n_free_file_ids];
     else
         box->file_ids.id = new_guest_id(box->engine);
@@ -225,24 +243,22 @@ void launcher_lend_ids(struct box *box) {
 void launcher_take_ids(struct box *box) {
     struct launcher *pool = pool_of(box);
 
-    if (pool && box->file_ids.fd >= 0 && pool->n_free_file_ids < ARRAY_SIZE(pool->free_file_ids))
+    close_fd(&box->file_ids.waits);
+    if (pool && box->file_ids.is_plans)
+        pool->plan_id_is_lent = false;
+    if (pool && (box->file_ids.fd >= 0 || box->file_ids.mounts >= 0) &&
+        pool->n_free_file_ids < ARRAY_SIZE(pool->free_file_ids))
         pool->free_file_ids[pool->n_free_file_ids++] = box->file_ids;
-    else if (box->file_ids.id) {
-        close_fd(&box->file_ids.fd);
-        end_guest_id(box->engine, box->file_ids.id);
-    }
-    box->file_ids = (struct file_ids){ .fd = -EBADF };
+    else if (box->file_ids.id)
+        drop_ids(box->engine, &box->file_ids);
+    box->file_ids = (struct file_ids){ .fd = -EBADF, .mounts = -EBADF, .waits = -EBADF };
 }
 
 void launcher_drop_free(struct launcher *launcher) {
     while (launcher->n_free_netns)
         close(launcher->free_netns[--launcher->n_free_netns]);
-    while (launcher->n_free_file_ids) {
-        struct file_ids *ids = &launcher->free_file_ids[--launcher->n_free_file_ids];
-
-        close(ids->fd);
-        end_guest_id(launcher->profile->engine, ids->id);
-    }
+    while (launcher->n_free_file_ids)
+        drop_ids(launcher->profile->engine, &launcher->free_file_ids[--launcher->n_free_file_ids]);
 }
 
 void launcher_stop(struct launcher *launcher) {
@@ -259,6 +275,8 @@ void launcher_stop(struct launcher *launcher) {
     copy_lost(launcher);
     loop_remove(engine->loop, &launcher->source);
     launcher_drop_free(launcher);
+    if (launcher->sources >= 0)
+        deferred_close(TAKE_FD(launcher->sources));
     close(launcher->socket); /* it ends when it notices */
     free(launcher);
 }
@@ -298,6 +316,7 @@ static int make_launcher(uint64_t number, struct launcher **ret_launcher, int *r
     }
     list_init(&launcher->creating);
     launcher->socket = pair[0];
+    launcher->sources = -EBADF;
     launcher->number = number;
     (void)fcntl(launcher->socket, F_SETFL, O_NONBLOCK);
     *ret_launcher = launcher;
@@ -322,9 +341,10 @@ static int start_process(struct engine *engine, const struct profile *after, boo
     r = high < 0 ? -errno : 0;
     close(other);
     launcher->fixed = fixed;
-    if (after)
+    if (after) { /* a sandbox of that one's may still have the plan's id */
         launcher->id_base = after->id_base;
-    else if (engine->features.is_root || engine->features.own_ids)
+        launcher->plan_id_is_lent = true;
+    } else if (engine->features.is_root || engine->features.own_ids)
         launcher->id_base = FIRST_ID_BASE + engine->next_id_base++ % N_ID_BASES * GUEST_ID_RANGE;
     if (r == 0)
         r = spawn_init(engine, launcher->id_base, early, fixed, high, &launcher->pid);
@@ -492,6 +512,34 @@ static void add_disk(const struct box *box, struct snapshot *base, struct buf *m
         max_entries > entries + LEAST_ENTRIES ? max_entries - entries : LEAST_ENTRIES);
 }
 
+static void close_all(const int *fds, size_t n) {
+    while (n)
+        close(fds[--n]);
+}
+
+/* disk_at store: mounts of the sandbox's own directory, and then of the layers that it is created
+ * on, for an id of its own. Returns how many, 0: none are needed; or -errno. */
+static int show_uppers(struct box *box, uint32_t base, struct layer *const *layers, size_t n,
+    int ret_mounts[1 + GUEST_MAX_LAYERS]) {
+    if (!box->file_ids.id || !own_mounts_on_disk(box))
+        return 0;
+    struct file_ids *ids = &box->file_ids;
+    if (ids->fd < 0)
+        ids->fd = MAX(own_mounts_map(base, box->profile->plan->outer_uid, ids->id), -EBADF);
+    size_t shown = 0;
+    int r = MIN(ids->fd, 0);
+
+    while (r >= 0 && shown <= n) {
+        const struct disk_upper *upper = shown ? layers[shown - 1]->upper : box->upper;
+
+        r = upper ? disk_upper_show(upper, ids->fd, own_mounts_show) : -ESTALE;
+        if (r >= 0)
+            ret_mounts[shown++] = r;
+    }
+    close_all(ret_mounts, r < 0 ? shown : 0);
+    return r < 0 ? r : (int)shown;
+}
+
 int launcher_create(
     struct launcher *launcher, struct box *box, const struct box_options *options, int box_socket) {
     struct snapshot *base = options->base;
@@ -500,11 +548,19 @@ int launcher_create(
     int fds[FD_MESSAGE_MAX_FDS];
     auto_close int image = options->loads ? checkpoint_open_to_read(options->loads->image)
                                           : -EBADF; /* as for a holder */
-    size_t n = 0, n_layers;
+    size_t n = 0, n_layers = base ? snapshot_chain(base, layers, GUEST_MAX_LAYERS) : 0;
+    int uppers[1 + GUEST_MAX_LAYERS];
+    auto_close int sources = -EBADF;
     uint32_t flags = 0;
 
     if (options->loads && image < 0)
         return image;
+    int n_uppers = show_uppers(box, launcher->id_base, layers, n_layers, uppers);
+    if (n_uppers < 0) {
+        launcher_take_ids(box);
+        n_uppers = 0;
+    }
+    int r = own_mounts_promise(box, pool_of(box), &sources);
     box->serial = ++launcher->next_serial;
     wire_begin(&message, GUEST_CREATE, box->serial);
     if (box->upper)
@@ -537,11 +593,20 @@ int launcher_create(
         fds[n++] = cgroup_slot_fd(box->slot->cgroup);
         flags |= GUEST_CREATE_CGROUP;
     }
-    if (box->is_layered && box->file_ids.id)
+    /* Of files in memory the launcher makes the namespace, the first time. */
+    if (box->is_layered && box->file_ids.id && !n_uppers)
         flags |= GUEST_CREATE_MAPS;
-    if (box->is_layered && box->file_ids.fd >= 0) {
+    if (flags & GUEST_CREATE_MAPS && box->file_ids.fd >= 0) {
         fds[n++] = box->file_ids.fd;
         flags |= GUEST_CREATE_HAS_MAP;
+    }
+    if (sources >= 0) {
+        fds[n++] = sources;
+        flags |= GUEST_CREATE_SOURCES;
+    }
+    if (n_uppers) {
+        fds[n++] = uppers[0];
+        flags |= GUEST_CREATE_UPPER;
     }
     if (options->loads) {
         fds[n++] = image;
@@ -554,17 +619,17 @@ int launcher_create(
         flags |= GUEST_CREATE_LAYERED;
     if (launcher->checkpoint && checkpoint_may_be_kept(launcher->checkpoint, box))
         flags |= GUEST_CREATE_KEEPS;
-    if (base && (n_layers = snapshot_chain(base, layers, GUEST_MAX_LAYERS))) {
+    if (n_layers) {
         add_disk(box, base, &message);
         flags |= (uint32_t)n_layers << GUEST_CREATE_LAYERS_SHIFT;
         uint64_t parts[GUEST_MAX_LAYERS];
 
         box->stands_on = box->upper ? calloc(1, sizeof *box->stands_on) : NULL;
         if (box->upper && (!box->stands_on || layer_hold(box->stands_on, layers, n_layers) < 0))
-            return -ENOMEM;
+            r = -ENOMEM;
 
         for (size_t i = 0; i < n_layers; i++) {
-            fds[n++] = layers[i]->fd;
+            fds[n++] = n_uppers ? uppers[1 + i] : layers[i]->fd;
             parts[i] = layers[i]->parts;
         }
         wire_add(&message, GUEST_PARTS, parts, n_layers * sizeof parts[0]);
@@ -572,9 +637,12 @@ int launcher_create(
     for (int i = 0; box->slot && i < box->slot->n_entries; i++)
         fds[n++] = box->slot->entries[i];
     if (buf_failed(&message))
-        return -ENOMEM;
-    ((struct wire_header *)(void *)message.data)->flags = flags;
-    int r = wire_send_patiently(launcher->socket, &message, fds, n);
+        r = -ENOMEM;
+    if (r == 0) {
+        ((struct wire_header *)(void *)message.data)->flags = flags;
+        r = wire_send_patiently(launcher->socket, &message, fds, n);
+    }
+    close_all(uppers, (size_t)n_uppers);
     /* It has ended. If it has said why, that is in its socket, and fails this one with all others
      * that it was to make. */
     if ((r == -EPIPE || r == -ECONNRESET) &&

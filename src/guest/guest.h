@@ -34,8 +34,9 @@ enum guest_request {
     GUEST_PLAN = 1, /* to the launcher, once, as the first message. fd: the plan */
     GUEST_CREATE, /* to the launcher: GUEST_ID? GUEST_AFFINITY? GUEST_HOME? GUEST_UPPER? {GUEST_SEED
                      GUEST_UUID}? {GUEST_SINCE GUEST_GENERATION}? GUEST_CLOCKS?; fds: the sandbox's
-                     socket; then as flagged by CREATE_* in header.flags; then the layers, bottom
-                     first; then `tasks` files of cgroups v1 to enter */
+                     socket; then as flagged by CREATE_* in header.flags (namespaces, SOURCES,
+                     UPPER, the image); then the layers, bottom first; then `tasks` files of cgroups
+                     v1 to enter */
     GUEST_EXEC,   /* to init: {GUEST_ARG|GUEST_INTERPRETER}+ GUEST_ENV* GUEST_CWD GUEST_PROCESSES?
                      GUEST_TERMINAL? GUEST_NO_TRACE? {GUEST_FILE_*}*; fds: stdin, stdout, stderr
                      (not with GUEST_TERMINAL), then those that become 3 and up */
@@ -87,11 +88,19 @@ enum guest_create_flag {
                                        for that id; without it, CREATED returns one */
 };
 
-/* The number of layers that CREATE carries: in header.flags, from bit 16 on. A layer is the root of
+/* As root, with files of the host that are to belong to GUEST_ID. */
+#define GUEST_CREATE_SOURCES                                                                       \
+    (1 << 16) /* a socket, on which the engine sends one byte with the sources as that id sees     \
+                 them (template/own_mounts.c), or without: the sandbox has the plan's id */
+#define GUEST_CREATE_UPPER                                                                         \
+    (1 << 17) /* a mount of the directory GUEST_UPPER that shows its files as that id's; the       \
+                 layers are mounts of that kind, too */
+
+/* The number of layers that CREATE carries: in header.flags, from bit 18 on. A layer is the root of
  * a tmpfs (or a directory on disk) that was some sandbox's private one, or was made by COPY, as a
  * detached mount owned by U0. For each place of the plan (PLAN_OP_PLACE) it contains the part
  * "p<index>": a tree in the format of an overlay's upper directory with userxattr, or a file. */
-#define GUEST_CREATE_LAYERS_SHIFT 16
+#define GUEST_CREATE_LAYERS_SHIFT 18
 #define GUEST_MAX_LAYERS 24
 
 enum guest_exec_flag {

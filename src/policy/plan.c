@@ -437,6 +437,12 @@ static void pin_parents(struct compiler *c, const struct grant *grants, size_t i
     }
 }
 
+/* As root each sandbox has an id of its own, and attaches a mount of the directory with that owner
+ * before it binds it (guest/template/own_mounts.c). */
+static bool is_shown_as_own(const struct compiler *c, const struct grant *g) {
+    return c->host->is_root && g->kind == PLAN_GRANT_SHARED && !compiler_is_below(g->real, "/dev");
+}
+
 /* All grants, parents before what lies in them. */
 static int add_grants(struct compiler *c, struct rollbox_error *error) {
     const struct policy *p = c->policy;
@@ -474,6 +480,12 @@ static int add_grants(struct compiler *c, struct rollbox_error *error) {
             g->kind == PLAN_GRANT_DENIED && inside && inside->kind == PLAN_GRANT_SHARED;
         g->late = below_late || is_in_shared || in_private_place(c, g->real);
         uint16_t tag = plan_grant(g->kind, g->index);
+        if (!g->late && is_shown_as_own(c, g)) {
+            op_add(c, &c->template_ops,
+                g->type == PLAN_PATH_DIRECTORY ? PLAN_OP_MKDIR : PLAN_OP_FILE, g->real,
+                g->type == PLAN_PATH_DIRECTORY ? NULL : "", 0755, tag);
+            g->late = true;
+        }
         pin_parents(c, grants, i, tag);
         if (g->kind == PLAN_GRANT_DENIED) {
             if (inside) /* what is not granted needs no denying */
@@ -1115,9 +1127,6 @@ static int compile_plan(struct compiler *c, struct sock_filter *program, struct 
                     (c->host->uppers             ? PLAN_ON_DISK
                         : c->host->memory_cgroup ? 0
                                                  : PLAN_REPORT_DISK);
-    if (c->host->is_root && !c->policy->fs_writable.n && !c->policy->fs_shared.n &&
-        !c->host->image && !c->host->snapshot)
-        c->plan.flags |= PLAN_OWN_ID;
     if ((r = compile_notify(c, asked, error)) < 0)
         return r;
     compile_network(c);

@@ -75,6 +75,9 @@ enum plan_grant {
  * owner of s is the guest's; or, with an owner, what belongs to that id. */
 #define PLAN_BIND_IDMAP 1
 #define PLAN_BIND_OWNER 2
+#define plan_bind_is_mapped(op)                                                                    \
+    (((op)->kind == PLAN_OP_BIND || (op)->kind == PLAN_OP_BIND_ONE) &&                             \
+        (op)->value & PLAN_BIND_IDMAP)
 #define plan_bind_owned(id) (PLAN_BIND_IDMAP | PLAN_BIND_OWNER | (uint64_t)(id) << 32)
 #define plan_bind_owner(op) ((uint32_t)((op)->value >> 32))
 
@@ -138,7 +141,7 @@ struct plan_rlimit {
 
 enum plan_flag {
     PLAN_AS_ROOT = 1 << 0, /* the launcher starts as the host's root: real mounts first, then U0
-                              with a range of ids of its own */
+                              with a range of ids, of which each sandbox has one of its own */
     PLAN_NET_OWN = 1 << 1, /* a network namespace of its own, from the engine's pool or new */
     PLAN_NET_LOOPBACK = 1 << 2, /* with its loopback interface up */
     PLAN_TIMENS = 1 << 3,       /* boottime and monotonic clocks start at zero */
@@ -147,9 +150,6 @@ enum plan_flag {
     PLAN_REPORT_DISK = 1 << 6, /* send the engine a descriptor of the private tmpfs */
     PLAN_LANDLOCK = 1 << 7,
     PLAN_SECCOMP = 1 << 8,
-    PLAN_OWN_ID =
-        1
-        << 9, /* each sandbox may have an id of its own in U0: nothing is idmapped to a fixed one */
     PLAN_SEED = 1 << 10, /* random_seed: chance comes from `seed` */
     PLAN_CLOCK =
         1 << 11, /* time_start: the time of day is `clock_*` when the first command starts */

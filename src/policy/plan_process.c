@@ -186,7 +186,7 @@ int plan_process(struct compiler *c, struct rollbox_error *error) {
         return r;
     /* The network is shared unless refused by the filter; nothing else is the sandbox's own. */
     c->plan.flags = (c->plan.flags & (PLAN_LANDLOCK | PLAN_SECCOMP)) | PLAN_PROCESS |
-                    (c->host->own_ids ? PLAN_AS_ROOT | PLAN_OWN_ID : 0);
+                    (c->host->own_ids ? PLAN_AS_ROOT : 0);
     /* With an id of its own a sandbox's processes are counted by themselves; else with all of the
      * caller's, see run.c. */
     if (c->host->own_ids)

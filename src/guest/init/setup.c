@@ -265,6 +265,8 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return guest_fault(fault, GUEST_STAGE_NETWORK, 0, r);
     if (plan->flags & PLAN_TIMENS && box->image < 0 && (r = start_clocks(box, proc_self)) < 0)
         return guest_fault(fault, GUEST_STAGE_TIME, 0, r);
+    if ((r = own_mounts_receive(box)) < 0)
+        return guest_fault(fault, GUEST_STAGE_BOX, 0, r);
     fault->stage = GUEST_STAGE_BOX;
     int root = openat(AT_FDCWD, "/", O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (root < 0)

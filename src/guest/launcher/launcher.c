@@ -322,10 +322,25 @@ static size_t map_place(const struct wire_message *message) {
     return cgroup_place(message) + !!(message->header.flags & GUEST_CREATE_CGROUP);
 }
 
+/* The index of what shows the host's files as the sandbox's own. */
+static size_t own_place(const struct wire_message *message) {
+    return map_place(message) + !!(message->header.flags & GUEST_CREATE_HAS_MAP);
+}
+
+static void take_own_mounts(struct wire_message *message, struct box *box) {
+    size_t at = own_place(message);
+
+    if (message->header.flags & GUEST_CREATE_SOURCES)
+        box->sources_socket = wire_take_fd(message, at++);
+    if (message->header.flags & GUEST_CREATE_UPPER)
+        box->own_upper = wire_take_fd(message, at);
+}
+
 /* The index and number of the layers; the files of cgroups follow. False if there are too few
  * descriptors. */
 static bool find_layers(const struct wire_message *message, size_t *ret_first, size_t *ret_n) {
-    *ret_first = map_place(message) + !!(message->header.flags & GUEST_CREATE_HAS_MAP) +
+    *ret_first = own_place(message) + !!(message->header.flags & GUEST_CREATE_SOURCES) +
+                 !!(message->header.flags & GUEST_CREATE_UPPER) +
                  (message->header.flags & GUEST_CREATE_LOADS ? 2 : 0);
     *ret_n = message->header.flags >> GUEST_CREATE_LAYERS_SHIFT;
     return *ret_n <= GUEST_MAX_LAYERS && *ret_first + *ret_n <= message->n_fds;
@@ -339,6 +354,9 @@ _Noreturn static void become_box(
         .static_rules = static_rules,
         .socket = wire_take_fd(message, 0),
         .netns = -1,
+        .sources_socket = -1,
+        .sources = -1,
+        .own_upper = -1,
         .disk = -1,
         .layer = -1,
         .template = -1,
@@ -372,6 +390,7 @@ _Noreturn static void become_box(
     }
     box.tasks = message->fds + first_layer + n_layers;
     box.n_tasks = message->n_fds - first_layer - n_layers;
+    take_own_mounts(message, &box);
     int r = take_fields(message, &box);
 
     if (message->header.flags & GUEST_CREATE_MAPS && file_ids < 0)
@@ -387,6 +406,8 @@ _Noreturn static void become_box(
     wire_message_done(message);
     if (file_ids >= 0)
         close(file_ids);
+    if (box.sources >= 0)
+        close(box.sources);
     if (box.netns >= 0)
         close(box.netns);
     if (r < 0) {
@@ -645,9 +666,15 @@ int main(int argc, char **argv) {
         return 1;
     }
     ready.value = ops_others;
-    record_send(GUEST_LAUNCHER_SOCKET, &ready, &user_namespace, user_namespace >= 0);
+    record_send(GUEST_LAUNCHER_SOCKET, &ready, (const int[]){ user_namespace, own_mounts_sources },
+        user_namespace < 0       ? 0
+        : own_mounts_sources < 0 ? 1
+                                 : 2);
+    /* Before any sandbox is cloned, because none may inherit them. */
     if (user_namespace >= 0)
-        close(user_namespace); /* before any sandbox is cloned, because none may inherit it */
+        close(user_namespace);
+    if (own_mounts_sources >= 0)
+        close(own_mounts_sources);
     determinism_prepare(plan);
     (void)clock_now_ns(); /* musl looks up the kernel's function on first use, and every sandbox
                              would do so again */

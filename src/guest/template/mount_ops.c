@@ -183,7 +183,8 @@ static int bind_from_host(int root, int host, const struct plan *plan, const str
     if (r == 0)
         r = tree = sys_open_tree(
             source, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | recursive);
-    if (r >= 0 && plan->flags & PLAN_AS_ROOT && op->value & PLAN_BIND_IDMAP) {
+    if (r >= 0 && plan->flags & PLAN_AS_ROOT && plan_bind_is_mapped(op)) {
+        own_mounts_keep(source, op, st.st_mode);
         r = ids = op->value & PLAN_BIND_OWNER
                       ? idmap_for_owner(host, plan_bind_owner(op), plan_bind_owner(op))
                       : idmap_for_owner(host, st.st_uid, st.st_gid);
@@ -331,8 +332,15 @@ static int change_root(struct box *box, int root, const char *path) {
 /* Nothing on the way here belongs to the guest yet. The engine gets a separate mount of the
  * directory, without the places that are mounted later. */
 static int bind_upper(struct box *box, const char *path) {
-    int r = 0, upper = box->upper ? ops_open_upper(box->upper) : -EBADMSG;
+    int r = 0, upper = box->own_upper;
 
+    /* As show_as_own does, and for the same reason. */
+    for (unsigned i = 0; r == 0 && upper >= 0 && i < box->n_layers; i++)
+        r = sys_move_mount(box->layers[i], "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH);
+    if (r < 0)
+        return r;
+    if (upper < 0)
+        upper = box->upper ? ops_open_upper(box->upper) : -EBADMSG;
     if (upper < 0)
         return upper;
     if (box->layered)
@@ -639,9 +647,11 @@ static int run_one(
     case PLAN_OP_OVERLAY:
         return make_overlay(root, box, plan, op, strictly);
     case PLAN_OP_TMPFS:
-        return mount_private(box, path, source);
+        r = mount_private(box, path, source);
+        return r < 0 ? r : own_mounts_attach(box);
     case PLAN_OP_UPPER:
-        return bind_upper(box, path);
+        r = bind_upper(box, path);
+        return r < 0 ? r : own_mounts_attach(box);
     case PLAN_OP_PRIVATE:
         return op->grant && box->n_layers
                    ? 0

@@ -18,9 +18,19 @@ int idmap_for_owner(int host, uid_t uid, gid_t gid);
 /* The same by U0's root, for the sandbox's own files: files of the id `stored` of U0 belong to
  * `id`. */
 int idmap_for_files(int root, uint32_t stored, uint32_t id);
-/* The same for U0 itself. */
+/* The same for U0 itself, to be entered. */
 int idmap_for_launcher(int host);
 extern uint32_t idmap_base; /* the first id of the launcher's range */
+
+/* own_mounts.c: mounts of the host for sandboxes with an id of their own. The tree of sources, for
+ * the engine; -1: none. */
+extern int own_mounts_sources;
+/* Adds the host's object of an operation, of this type, to the sources. */
+void own_mounts_keep(int source, const struct plan_op *op, mode_t type);
+/* In init: waits for the engine's copy of the tree, if the sandbox is to have one. 0 or -errno. */
+int own_mounts_receive(struct box *box);
+/* Attaches its mounts over the template's. 0 or -errno. */
+int own_mounts_attach(struct box *box);
 
 /* urandom_file.c: starts writing the content of /dev/urandom under a seed to a file (consumed);
  * `length` is a multiple of 4096. */
