@@ -6,8 +6,12 @@ The hog takes all of something and says how much; its neighbour, of the same pol
 
 import itertools
 import os
+import subprocess
+from pathlib import Path
 
 import pytest
+from archives import busybox, entry, layer, oci_blobs, write_oci
+from conftest import BUILD
 from harness import processes, until
 from rollbox import Engine, Policy, Sandbox
 
@@ -104,14 +108,122 @@ def test_every_sandbox_has_an_id_of_its_own(engine):
         box.close()
 
 
-@pytest.mark.parametrize("key", ["fs_writable", "fs_shared", "disk_at"])
-def test_sandboxes_that_share_an_id_are_of_one_policy(engine, key, tmp_path):
-    """What of the host they own is mounted once, for one id (docs/reference/security-limits.md); a policy that differs in a word has another."""
-    tmp_path.chmod(0o755)
-    more = {key: "store" if key == "disk_at" else [str(tmp_path)]}
-    boxes = [Sandbox(Policy(hostname=name, **more), engine=engine) for name in ("one", "one", "other")]
-    one, same, other = host_ids(boxes)
-    assert one == same != other and not {one, other} & {0, 65534}
+# Policies whose guests see files of the host's file systems as their own.
+ON_THE_HOST = ["fs_writable", "a_writable_file", "fs_shared", "disk_at", "snapshot", "all"]
+
+
+def store_tool(*arguments):
+    subprocess.run([BUILD / "rollbox", *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def granted(tmp_path_factory):
+    """Directories of an ordinary user, in which another has a file, too; and a store with an image and a snapshot."""
+    top = tmp_path_factory.mktemp("granted")
+    for directory in (top, *top.parents[:-2]):
+        directory.chmod(directory.stat().st_mode | 0o055)
+    for name in ("writable", "shared"):
+        (top / name).mkdir(mode=0o755)
+        (top / name / "file").write_text("1")
+        (top / name / "other").write_text("2")
+        for path, owner in ((top / name, 1000), (top / name / "file", 1000), (top / name / "other", 77)):
+            os.chown(path, owner, owner)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROLLBOX_STORE", str(top / "store"))
+        with Engine() as engine, Sandbox(Policy(), engine=engine) as box:
+            box.write_file("/tmp/file", b"1")
+            box.export(str(top / "exported"))
+        store_tool("import", str(top / "exported"), "--name", "left")
+        write_oci(top / "image.tar", oci_blobs([layer(
+            entry("bin"), entry("bin/busybox", Path(busybox()).read_bytes(), mode=0o755), *(entry(f"bin/{name}", b"", link="busybox") for name in ("sh", "sleep", "id", "stat", "rm")),
+            entry("data"), entry("tmp", mode=0o1777), entry("tmp/file", b"1", uid=1000, gid=1000))]))
+        store_tool("image", "import", str(top / "image.tar"), "--name", "small")
+        with Engine() as engine:
+            yield top, engine
+
+
+def policy_of(kind, top):
+    """A policy of that kind, and a file of the host's in it that is the guest's."""
+    writable, shared = str(top / "writable"), str(top / "shared")
+    return {
+        "fs_writable": (dict(fs_writable=[writable]), f"{writable}/file"),
+        "a_writable_file": (dict(fs_writable=[f"{writable}/file"]), f"{writable}/file"),
+        "fs_shared": (dict(fs_shared=[shared]), f"{shared}/file"),
+        "disk_at": (dict(disk_at="store"), "/tmp/file"),
+        "image": (dict(image="small"), "/tmp/file"),
+        "snapshot": (dict(image="snapshot:left"), "/tmp/file"),
+        "all": (dict(fs_writable=[writable], fs_shared=[shared], disk_at="store"), f"{shared}/file"),
+    }[kind]
+
+
+@pytest.mark.parametrize("policy", ON_THE_HOST)
+@pytest.mark.parametrize("kind", HOGS)
+def test_sandboxes_on_host_files_do_not_share_per_user_counts(granted, policy, kind):
+    top, engine = granted
+    keys, _ = policy_of(policy, top)
+    with Sandbox(Policy(**keys), engine=engine) as box, Sandbox(Policy(**keys), engine=engine) as other:
+        kid = other.fork(1)[0]
+        fill(box, kind)
+        for one in (other, kid):
+            look(one.exec)
+        look(Sandbox(Policy(**keys), engine=engine).run)
+        kid.close()
+
+
+@pytest.mark.parametrize("policy", [*ON_THE_HOST, "image"])
+def test_host_files_are_the_guests_with_any_id(granted, policy):
+    """The one that has the plan's id, others, their forks, and those that get an id again: all of them own and change their files."""
+    top, engine = granted
+    keys, path = policy_of(policy, top)
+    script = f"stat -c '%u %g' {path}; echo $(id -u) $(id -g); echo more >> {path} && echo changed; : > /tmp/new && rm /tmp/new && echo made"
+    for _ in range(2):
+        boxes = [Sandbox(Policy(**keys), engine=engine) for _ in range(3)]
+        for box in boxes:
+            if path == "/tmp/file" and policy == "disk_at":
+                box.write_file(path, b"1")
+        kids = boxes[0].fork(2)
+        kids += kids[0].fork(1)
+        for box in boxes + kids:
+            lines = box.exec(["sh", "-c", script], text=True).stdout.splitlines()
+            assert lines[0] == lines[1] and lines[2:] == ["changed", "made"], lines
+        ids = host_ids(boxes + kids)
+        assert len(set(ids)) == len(ids) == 6 and not set(ids) & {0, 65534}
+        for box in boxes + kids:
+            box.close()
+
+
+def test_files_of_other_owners_are_copied_up(granted):
+    """A writable directory has files of others than its owner; a guest with any id may move them."""
+    top, engine = granted
+    keys, _ = policy_of("fs_writable", top)
+    boxes = [Sandbox(Policy(**keys), engine=engine) for _ in range(2)]
+    for box in boxes:
+        assert box.exec(["sh", "-c", f"cd {top}/writable && mv other moved && cat moved"], text=True).check().stdout == "2"
+        kid = box.fork(1)[0]
+        assert kid.exec(["sh", "-c", f"cd {top}/writable && mv moved again && cat again"], text=True).check().stdout == "2"
+        kid.close()
+        box.close()
+    assert (top / "writable" / "other").stat().st_uid == 77
+
+
+def test_new_files_in_a_shared_directory_are_its_owners(granted):
+    top, engine = granted
+    keys, _ = policy_of("fs_shared", top)
+    boxes = [Sandbox(Policy(**keys), engine=engine) for _ in range(3)]
+    for number, box in enumerate(boxes):
+        box.exec(["touch", f"{top}/shared/{number}"]).check()
+        box.close()
+    assert {(top / "shared" / str(number)).stat().st_uid for number in range(3)} == {1000}
+
+
+def test_set_user_id_files_on_disk_are_of_no_user_of_the_host(granted, tmp_path):
+    """disk_at store: what a guest marks so is stored as a file of an id of its template's range."""
+    top, engine = granted
+    boxes = [Sandbox(Policy(disk_at="store"), engine=engine) for _ in range(2)]
+    for box in boxes:
+        box.exec("cp /bin/true /tmp/marked && chmod 6755 /tmp/marked").check()
+    found = [path.stat() for path in (top / "store" / "boxes").glob("*/*/p*/marked")]
+    assert len(found) == 2 and all(st.st_mode & 0o6000 and min(st.st_uid, st.st_gid) >= 0x60000000 for st in found), found
     for box in boxes:
         box.close()
 
