@@ -20,8 +20,9 @@ from harness import DEADLINE, Caller, binaries, place
 PLAN, CREATE, EXEC, _SESSION, _SIGNAL, _FREEZE, _THAW, _FILES, COPY = range(1, 10)
 TEMPLATE_READY, CREATED, CREATE_FAILED, BOX_READY, FAILED, STARTED, EXEC_FAILED, EXITED, _SIGNALLED, _FROZEN, _SERVED, COPIED = range(1, 13)
 ARG, ENV, CWD = 1, 2, 3
+ID = 7
 BYTES, ENTRIES = 15, 16
-LAYERED, LAYERS_SHIFT = 1 << 10, 18
+LAYERED, MAPS, SOURCES, LAYERS_SHIFT = 1 << 10, 1 << 14, 1 << 16, 18
 ID_BASE = 0x70000000
 
 CAPTURE = """#!/usr/bin/python3 -IS
@@ -158,11 +159,20 @@ class Launcher(Peer):
         self.socket.close()
         self.process.wait(DEADLINE)
 
-    def create(self, layers: Sequence[int] = (), size: Optional[Tuple[int, int]] = None, expect: int = BOX_READY) -> Box:
-        """A sandbox on these layers, bottom first; `size`: bytes and entries of its files. With another `expect` the record is in `answer`."""
+    def create(self, layers: Sequence[int] = (), size: Optional[Tuple[int, int]] = None, expect: int = BOX_READY, own_id: int = 0) -> Box:
+        """A sandbox on these layers, bottom first; `size`: bytes and entries of its files. With another `expect` the record is in `answer`. With `own_id` it is to have that id, but gets no mounts of host files for it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fields = [(BYTES, size[0]), (ENTRIES, size[1])] if size else []
-        self.send(CREATE, fields, [theirs.fileno(), *layers], LAYERED | len(layers) << LAYERS_SHIFT)
+        fds, flags = [theirs.fileno(), *layers], LAYERED | len(layers) << LAYERS_SHIFT
+        promise, source = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if own_id:
+            fields += [(ID, own_id)]
+            fds.insert(1, source.fileno())
+            flags |= MAPS | SOURCES
+        self.send(CREATE, fields, fds, flags)
+        promise.send(b"-")
+        promise.close()
+        source.close()
         theirs.close()
         created = self.receive()
         assert created.kind == CREATED, created

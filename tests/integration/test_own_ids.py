@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from archives import busybox, entry, layer, oci_blobs, write_oci
 from conftest import BUILD
-from harness import processes, until
+from harness import Caller, processes, until
+from launch import ID_BASE, Launcher, plan_of
 from rollbox import Engine, Policy, Sandbox
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="an ordinary user has one id, which all sandboxes share")
@@ -214,6 +215,18 @@ def test_new_files_in_a_shared_directory_are_its_owners(granted):
         box.exec(["touch", f"{top}/shared/{number}"]).check()
         box.close()
     assert {(top / "shared" / str(number)).stat().st_uid for number in range(3)} == {1000}
+
+
+def test_sandboxes_without_mounts_of_their_own_have_the_plans_id(granted):
+    """Linux before 6.15 cannot make the mounts. Then the engine sends none, and the template shows the files as those of the plan's id."""
+    top, _ = granted
+    path, root = f"{top}/writable/file", Caller("root", 0)
+    with Launcher(root, plan_of(root, "--writable", f"{top}/writable")) as launcher:
+        for own_id in (0, 77):
+            box = launcher.create(own_id=own_id)
+            assert box.sh(f"stat -c '%u %g' {path}; id -u; id -g; echo more >> {path} && echo > /tmp/new && ls -n /tmp/new").split()[:4] == ["1000", "1000", "1000", "1000"]
+            with open(f"/proc/{box.pid}/uid_map") as uids:
+                assert uids.read().split() == ["1000", str(ID_BASE + 1), "1"]
 
 
 def test_set_user_id_files_on_disk_are_of_no_user_of_the_host(granted, tmp_path):
