@@ -22,7 +22,7 @@ struct hoard_host {
     uint64_t kernel_bytes; /* unreclaimable slab memory and vmalloc */
 };
 
-/* Reads the host's numbers from descriptors of /proc/sys/fs/file-nr and /proc/meminfo. The two reads
+/* Reads the host's numbers from descriptors of /proc/sys/fs/file-nr and /proc/meminfo. Both reads
  * take some 30 times as long as the cheapest system call: a few microseconds on a small host, and
  * more where the kernel adds up many processors. Returns 0 or -errno. */
 int hoard_read_host(int file_nr, int meminfo, struct hoard_host *ret_host);
