@@ -39,14 +39,14 @@ struct box {
     const int *static_rules; /* O_PATH descriptors of the template's Landlock rules, parallel to the
                                 plan's; -1 for rules of the sandbox's own files */
     int socket;
-    int netns;               /* namespace to enter; -1: make one */
-    bool netns_is_new;       /* the engine has not received it yet */
-    uint32_t outer_id;       /* the guest's uid and gid in U0 */
-    int file_ids;            /* a user namespace for idmapped mounts of the sandbox's own files
-                                (idmap_for_files); -1: no idmapping */
-    int sources_socket;      /* the engine sends `sources` there; -1 */
-    int sources;             /* the host's mounts as this sandbox's id sees them (own_mounts.c); -1 */
-    int own_upper;           /* `upper`, likewise, and `layers` are of that kind; -1 */
+    int netns;          /* namespace to enter; -1: make one */
+    bool netns_is_new;  /* the engine has not received it yet */
+    uint32_t outer_id;  /* the guest's uid and gid in U0 */
+    int file_ids;       /* a user namespace for idmapped mounts of the sandbox's own files
+                           (idmap_for_files); -1: no idmapping */
+    int sources_socket; /* the engine sends `sources` there; -1 */
+    int sources;        /* the host's mounts as this sandbox's id sees them (own_mounts.c); -1 */
+    int own_upper;      /* `upper`, likewise, and `layers` are of that kind; -1 */
     struct network *network; /* sockets for the engine; NULL: none */
     int disk;                /* the private tmpfs, for the engine; -1: not wanted */
     bool layered;            /* also as a layer: a detached mount of its own */
