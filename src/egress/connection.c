@@ -169,6 +169,12 @@ static void end_pause(struct loop_timer *timer) {
         connection_update(container_of(node, struct connection, node));
 }
 
+static bool is_used_up(const struct box *box, const struct net_rules *rules) {
+    if (rules->max_upload_bytes && box->up_bytes > rules->max_upload_bytes)
+        return true;
+    return rules->max_download_bytes && box->down_bytes > rules->max_download_bytes;
+}
+
 /* Counts bytes that were passed. Returns the limit that is reached. */
 static enum net_why account(struct connection *connection, uint64_t up, uint64_t down) {
     const struct net_rules *rules = rules_of(connection);
@@ -180,9 +186,7 @@ static enum net_why account(struct connection *connection, uint64_t up, uint64_t
     connection->active_ns = clock_now_ns();
     box->up_bytes += up;
     box->down_bytes += down;
-    if (rules->max_upload_bytes && box->up_bytes > rules->max_upload_bytes)
-        return NET_WHY_LIMIT_BYTES;
-    if (rules->max_download_bytes && box->down_bytes > rules->max_download_bytes)
+    if (is_used_up(box, rules))
         return NET_WHY_LIMIT_BYTES;
     if (rate) {
         uint64_t burst = MAX(rate / 10, (uint64_t)(64u << 10));
@@ -524,9 +528,14 @@ static enum net_why admit(struct connection *connection) {
         return why;
     if (connection->box->n_connections > rules->max_connections)
         return NET_WHY_LIMIT_CONNECTIONS;
+    /* Connections that were handed over report their bytes at their end. */
+    if (is_used_up(connection->box, rules))
+        return NET_WHY_LIMIT_BYTES;
     connection->tls = match_tls(rules, connection->rule, connection->port, false);
+    connection->is_checked = connection->tls == NET_TLS_RAW;
     /* Without a name there is nothing to compare. */
-    connection->is_checked = !connection->name || connection->tls == NET_TLS_RAW;
+    if (!connection->name && connection->tls == NET_TLS_CHECK)
+        connection->is_checked = true;
     return NET_WHY_NONE;
 }
 

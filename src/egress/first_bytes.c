@@ -27,6 +27,8 @@ static enum first_bytes read_hello(
     else if (hello.has_ech && connection->tls == NET_TLS_CHECK &&
              !rules->items[connection->rule].allows_ech)
         *ret_why = NET_WHY_ECH;
+    else if (!connection->name)
+        return FIRST_BYTES_TLS; /* an address has no name to compare */
     else if (!*hello.name)
         *ret_why = NET_WHY_SNI_MISSING;
     else if (strcmp(hello.name, connection->name) != 0)

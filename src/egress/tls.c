@@ -16,7 +16,7 @@ int tls_hand_over(struct connection *connection) {
     if (egress->tls < 0)
         return -ENOTCONN;
     json_t *message = json_pack("{s:s, s:I, s:s, s:i, s:I, s:b, s:b}", "box", connection->box->id,
-        "connection", (json_int_t)connection->id, "name", connection->name, "port",
+        "connection", (json_int_t)connection->id, "name", connection_host(connection), "port",
         (int)connection->port, "rule", (json_int_t)connection->rule, "is_tls",
         (int)connection->is_tls, "to_is_plain", (int)(to && to->is_plain));
     auto_free char *text = message ? json_dumps(message, JSON_COMPACT) : NULL;

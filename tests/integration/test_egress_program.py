@@ -43,6 +43,19 @@ def in_records(hello, size):
     return b"".join(b"\x16\x03\x01" + struct.pack(">H", len(part)) + part for part in parts)
 
 
+def with_extension(hello, kind, data):
+    """The same handshake message in one record, with one more extension at its end."""
+    body = bytearray(hello[5:])
+    at = 4 + 2 + 32
+    at += 1 + body[at]
+    at += 2 + struct.unpack_from(">H", body, at)[0]
+    at += 1 + body[at]
+    body += struct.pack(">2H", kind, len(data)) + data
+    struct.pack_into(">H", body, at, len(body) - at - 2)
+    body[1:4] = (len(body) - 4).to_bytes(3, "big")
+    return b"\x16\x03\x01" + struct.pack(">H", len(body)) + body
+
+
 @alone
 def test_egress_name_allowed_443():
     hello = client_hello("allowed.test")
@@ -185,6 +198,21 @@ def test_egress_sni_other_missing_and_split():
             ("allowed.test", 8080, "bad_request", 1),
         ]
         assert servers[0].connections == 1
+
+
+@alone
+def test_egress_ech_refused():
+    hello = with_extension(client_hello("allowed.test"), 0xFE0D, b"outer")
+    rules = allow("allowed.test")
+    rules["net_allow"] += allow("other.test", ech="allow")["net_allow"]
+    with egress(rules, {**LOCAL, "other.test": ["127.0.0.1"]}) as (program, guest, _):
+        Server(echo, 443)
+        assert is_refused(guest, guest.lookup("allowed.test"), 443, hello)
+        hello = with_extension(client_hello("other.test"), 0xFE0D, b"outer")
+        with guest.connect(guest.lookup("other.test"), 443) as client:
+            client.sendall(hello)
+            assert receive(client, len(hello)) == hello
+        assert program.refusals() == [("allowed.test", 443, "ech", 1)]
 
 
 def http_server(connection):
@@ -365,6 +393,43 @@ def test_egress_limit_bytes():
             with contextlib.suppress(ConnectionResetError):
                 receive(client)
         assert program.refusals() == [("allowed.test", 8080, "limit_bytes", 1)]
+
+
+@alone
+def test_egress_limit_idle():
+    with egress({**allow("allowed.test", ports=[8080]), "net_idle": 1}, LOCAL) as (program, guest, _):
+        Server(echo, 8080)
+        with guest.connect(guest.lookup("allowed.test"), 8080) as client:
+            client.sendall(b"\0")
+            assert receive(client, 1) == b"\0"
+            assert was_reset(client)
+        assert program.refusals() == [("allowed.test", 8080, "limit_idle", 1)]
+
+
+@alone
+def test_egress_limit_requests():
+    with egress({**allow("allowed.test"), "net_max_requests": 2}, LOCAL) as (program, guest, _):
+        Server(http_server, 80)
+        with guest.connect(guest.lookup("allowed.test"), 80) as client:
+            client.sendall(get("/1") + get("/2") + get("/3"))
+            assert [answer(client)[0] for _ in range(3)] == [200, 200, 429]
+        assert program.refusals() == [("allowed.test", 80, "limit_requests", 1)]
+
+
+@alone
+def test_egress_names_of_a_snapshot_keep_their_addresses():
+    with egress({}, LOCAL) as (program, guest, _):
+        program.close()
+        names = [["198.18.128.7", "x.wild.test"], ["198.18.0.3", "allowed.test"]]
+        program.open(guest, allow("allowed.test", "*.wild.test", ports=[8080]), names=names)
+        Server(echo, 8080)
+        # A program that has cached the address reaches the name without asking again.
+        for address, _name in names:
+            with guest.connect(address, 8080) as client:
+                client.sendall(b"\0")
+                assert receive(client, 1) == b"\0"
+        assert guest.lookup("x.wild.test") == "198.18.128.7"
+        assert guest.lookup("y.wild.test") == "198.18.128.8"
 
 
 @alone
