@@ -14,6 +14,7 @@
 #include "egress/log.h"
 #include "egress/outbox.h"
 #include "egress/tally.h"
+#include "net/probe.h"
 
 #define MAX_MESSAGE (256u << 10)
 #define MAX_POLICY (4u << 20)
@@ -129,6 +130,36 @@ static int do_close(struct egress *egress, struct message *message) {
     return 0;
 }
 
+static json_t *probe_json(const char *text, const char *url, const char *method) {
+    struct policy_problems problems = { 0 };
+    struct policy *policy = NULL;
+    struct probe probe = { .rule = -1 };
+    int r = policy_parse(text, strlen(text), &policy, &problems);
+
+    policy_problems_done(&problems);
+    if (r == 0)
+        r = probe_url(&policy->network, url, method ? method : "GET", &probe);
+    policy_free(policy);
+    if (r < 0)
+        return json_pack("{s:s, s:s}", "event", "test", "error",
+            r == -EINVAL ? "the rules or the URL cannot be read" : "out of memory");
+    return json_pack("{s:s, s:b, s:o?, s:s}", "event", "test", "allowed", (int)probe.is_allowed,
+        "rule", probe.rule < 0 ? NULL : json_integer(probe.rule), "why", match_why_text(probe.why));
+}
+
+/* What the rules would do with a URL: of any policy, without a sandbox. */
+static int do_test(struct egress *egress, struct message *message) {
+    auto_free char *policy = take_policy(message);
+    const char *url = text_of(message->body, "url");
+
+    if (!policy || !url)
+        return -EBADMSG;
+    json_t *answer = probe_json(policy, url, text_of(message->body, "method"));
+    json_object_set(answer, "serial", json_object_get(message->body, "serial"));
+    outbox_send(egress, answer);
+    return 0;
+}
+
 /* --- rollbox-egress-tls --- */
 
 static struct connection *find_handed(struct egress *egress, uint64_t id) {
@@ -225,22 +256,25 @@ static int do_tls(struct egress *egress, struct message *message) {
 
 static const struct {
     const char *verb;
-    bool needs_box;
+    enum { NEEDS_NOTHING, NEEDS_ID, NEEDS_BOX } needs;
     int (*run)(struct egress *egress, struct message *message);
 } verbs[] = {
-    { "open", false, do_open },
-    { "rules", true, do_rules },
-    { "start", true, do_start },
-    { "end", true, do_end },
-    { "close", true, do_close },
-    { "tls", false, do_tls },
+    { "open", NEEDS_ID, do_open },
+    { "rules", NEEDS_BOX, do_rules },
+    { "start", NEEDS_BOX, do_start },
+    { "end", NEEDS_BOX, do_end },
+    { "close", NEEDS_BOX, do_close },
+    { "tls", NEEDS_NOTHING, do_tls },
+    { "test", NEEDS_NOTHING, do_test },
 };
 
 static int run(struct egress *egress, struct message *message) {
     for (size_t i = 0; i < ARRAY_SIZE(verbs); i++) {
         if (strcmp(verbs[i].verb, message->verb) != 0)
             continue;
-        if (verbs[i].needs_box && !message->box) {
+        if (verbs[i].needs != NEEDS_NOTHING && !message->id)
+            return -EBADMSG;
+        if (verbs[i].needs == NEEDS_BOX && !message->box) {
             report_error(egress, message->id, "there is no such sandbox", -ENOENT);
             return 0;
         }
@@ -265,7 +299,7 @@ static void on_engine(struct loop_source *source, uint32_t events) {
         r = 0; /* the engine is gone */
     message.verb = text_of(message.body, "do");
     message.id = text_of(message.body, "box");
-    if (message.verb && (message.id || strcmp(message.verb, "tls") == 0)) {
+    if (message.verb) {
         message.box = message.id ? box_find(egress, message.id) : NULL;
         r = run(egress, &message);
     }

@@ -491,6 +491,19 @@ def test_egress_udp_to_named_port():
 
 
 @alone
+def test_egress_url_is_judged_by_rules():
+    with egress({}) as (program, _, _dns):
+        policy = json.dumps({"net": "allow", **allow("allowed.test")})
+        for url, allowed, rule, why in (
+            ("https://allowed.test/x", True, 0, ""),
+            ("https://other.test/x", False, None, "name"),
+        ):
+            program.send({"do": "test", "serial": 7, "policy": policy, "url": url})
+            found = program.next("test")
+            assert found == {"event": "test", "serial": 7, "allowed": allowed, "rule": rule, "why": why}
+
+
+@alone
 def test_egress_other_guest_is_served_during_flood():
     rules = {**allow("allowed.test", ports=[8080]), "net_max_connections": 500}
     with egress(rules, LOCAL) as (program, flooding, _):

@@ -2,6 +2,7 @@
 #include "net/match.h"
 
 #include "base/cleanup.h"
+#include "net/probe.h"
 #include "test.h"
 
 static struct net_ports web[] = { { 80, 80, false }, { 443, 443, false } };
@@ -121,4 +122,36 @@ TEST(reasons_have_texts) {
     ASSERT_EQ(match_why_of("private_address"), NET_WHY_PRIVATE_ADDRESS);
     ASSERT_EQ(match_why_of("no such reason"), NET_WHY_NONE);
     ASSERT_STR_EQ(match_why_text(NET_WHY_GATEWAY), "gateway");
+}
+
+static void assert_probe(const struct net_rules *rules, const char *url, const char *method,
+    long rule, enum net_why why) {
+    struct probe probe;
+
+    ASSERT_OK(probe_url(rules, url, method, &probe));
+    ASSERT_EQ(probe.rule, rule);
+    ASSERT_EQ(probe.why, why);
+    ASSERT_EQ(probe.is_allowed, why == NET_WHY_NONE);
+}
+
+TEST(url_is_judged_without_a_connection) {
+    struct net_rule items[] = { { HOST("a.org"), .requests = requests, .n_requests = 1 },
+        { .host = (char *)"db.org", .ports = database, .n_ports = 2 },
+        { .address = { { 10 }, false, 8 }, .ports = web, .n_ports = 2 } };
+    struct net_rules rules = RULES(items);
+    struct probe probe;
+
+    assert_probe(&rules, "https://A.org/repos/x/y", "GET", 0, NET_WHY_NONE);
+    assert_probe(&rules, "https://a.org./repos/x/y?z", "POST", 0, NET_WHY_METHOD_PATH);
+    assert_probe(&rules, "http://a.org:8080/", "GET", -1, NET_WHY_PORT);
+    assert_probe(&rules, "http://b.org", "GET", -1, NET_WHY_NAME);
+    assert_probe(&rules, "tcp://db.org:5432", "GET", 1, NET_WHY_NONE);
+    assert_probe(&rules, "udp://db.org:5353", "GET", 1, NET_WHY_NONE);
+    assert_probe(&rules, "https://10.1.2.3/", "GET", 2, NET_WHY_PRIVATE_ADDRESS);
+    assert_probe(&rules, "https://[2001:db8::1]:443/", "GET", -1, NET_WHY_LITERAL);
+    ASSERT_ERR(probe_url(&rules, "tcp://db.org", "GET", &probe), -EINVAL);
+    ASSERT_ERR(probe_url(&rules, "ftp://db.org/", "GET", &probe), -EINVAL);
+    ASSERT_ERR(probe_url(&rules, "https:///x", "GET", &probe), -EINVAL);
+    ASSERT_ERR(probe_url(&rules, "https://a.org:99999/", "GET", &probe), -EINVAL);
+    ASSERT_ERR(probe_url(&rules, "https://user@a.org:x/", "GET", &probe), -EINVAL);
 }
