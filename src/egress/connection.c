@@ -229,6 +229,11 @@ static bool pass(struct connection *connection, bool is_up) {
         int failed;
         ssize_t n = relay_pass(from->fd, to->fd, box->egress->scratch, limit, &next, &failed);
 
+        if (n < 0 && is_up && failed == to->fd) {
+            /* The server has closed before it read all: its answer may still be here. */
+            from->has_ended = true;
+            break;
+        }
         if (n < 0) {
             connection_end(connection, true);
             return false;

@@ -366,6 +366,20 @@ def test_egress_server_reset_is_no_end_of_file():
 
 
 @alone
+def test_egress_answer_of_a_server_that_closes_early_arrives():
+    def serve(connection):
+        connection.recv(1)
+        connection.sendall(b"too large")
+
+    with egress(allow("allowed.test", ports=[8080]), LOCAL) as (_, guest, _dns):
+        Server(serve, 8080)
+        with guest.connect(guest.lookup("allowed.test"), 8080) as client:
+            with contextlib.suppress(ConnectionError):
+                client.sendall(bytes(20 << 20))
+            assert receive(client, 9) == b"too large"
+
+
+@alone
 def test_egress_limit_connections():
     rules = {**allow("allowed.test", ports=[8080]), "net_max_connections": 2}
     with egress(rules, LOCAL) as (program, guest, _):
