@@ -120,6 +120,7 @@ struct rollbox_plan {
     char *text;
     size_t length;
     char *environment; /* the caller's, as it was sent; NULL if the policy does not keep it */
+    char *secrets;     /* the values of net_secrets, as they were sent (JSON); NULL: it has none */
     size_t environment_length;
     char *isolation;    /* compact JSON */
     int64_t timeout_ms; /* of a run by default; -1: none */
@@ -289,6 +290,14 @@ int request_text(struct rollbox_engine *engine, struct buf *message, const int *
  * REQUEST_FDS_MAX. */
 int request_text_fds(struct rollbox_engine *engine, struct buf *message, int *ret_fds,
     size_t *ret_n_fds, char **ret_text, struct rollbox_error *error);
+
+/* ---- secrets.c ---- */
+
+struct policy;
+/* Reads the values of the policy's secrets. *ret_json is NULL if it has none; free it with
+ * secrets_free, which erases it. Errors: policy_invalid names the secret whose value is missing. */
+int secrets_read(const struct policy *policy, char **ret_json, struct rollbox_error *error);
+char *secrets_free(char *json);
 
 /* ---- policy_api.c ---- */
 

@@ -18,6 +18,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/fd.h"
 #include "engine/protocol.h"
 #include "policy/policy.h"
 
@@ -142,14 +143,16 @@ ROLLBOX_PUBLIC int rollbox_policy_check(
 }
 
 /* Is it valid, and does it keep the caller's environment? */
-static int examine_policy(
-    const char *json, size_t length, bool *ret_keeps_environment, struct rollbox_error *error) {
+static int examine_policy(const char *json, size_t length, bool *ret_keeps_environment,
+    char **ret_secrets, struct rollbox_error *error) {
     struct policy_problems problems = { 0 };
     struct policy *policy = NULL;
 
     int r = parse_policy(json, length, &policy, &problems, error);
     if (r >= 0) {
         *ret_keeps_environment = !policy->clean_env;
+        if (ret_secrets)
+            r = secrets_read(policy, ret_secrets, error);
         policy_free(policy);
     }
     policy_problems_done(&problems);
@@ -186,13 +189,19 @@ static bool environment_is_now(const struct rollbox_plan *plan) {
            !memcmp(now.data, plan->environment, now.length);
 }
 
-/* Needs the lock. */
-static struct rollbox_plan *find_plan(
-    struct rollbox_engine *engine, const char *text, size_t length, uint64_t hash) {
+static bool secrets_are(const struct rollbox_plan *plan, const char *secrets) {
+    if (!plan->secrets || !secrets)
+        return plan->secrets == secrets;
+    return strcmp(plan->secrets, secrets) == 0;
+}
+
+/* Needs the lock. `secrets` NULL: the plan of a policy without any. */
+static struct rollbox_plan *find_plan(struct rollbox_engine *engine, const char *text,
+    size_t length, uint64_t hash, const char *secrets) {
     for (struct rollbox_plan *plan = engine->plans[hash % CONNECTION_PLAN_BUCKETS]; plan;
          plan = plan->next)
         if (plan->hash == hash && plan->length == length && !memcmp(plan->text, text, length) &&
-            environment_is_now(plan))
+            secrets_are(plan, secrets) && environment_is_now(plan))
             return plan;
     return NULL;
 }
@@ -204,6 +213,7 @@ int64_t policy_api_run_timeout_ms(const struct rollbox_plan *plan) {
 struct rollbox_plan *policy_api_free_plan(struct rollbox_plan *plan) {
     free(plan->text);
     free(plan->environment);
+    secrets_free(plan->secrets);
     free(plan->isolation);
     free(plan);
     return NULL;
@@ -251,12 +261,20 @@ static int request_plan(struct rollbox_engine *engine, struct rollbox_plan *plan
     const char *policy, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
     struct request request = { .takes_fds = false };
+    auto_close int secrets = -EBADF;
 
+    if (plan->secrets) {
+        secrets = fd_memory_file("rollbox-secrets", plan->secrets, strlen(plan->secrets));
+        if (secrets < 0)
+            return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -secrets, "policy",
+                "cannot make a memory file for the secrets: %s", strerror(-secrets));
+    }
     wire_begin(&message, PROTOCOL_PREPARE, 0);
     wire_add_text(&message, TAG_POLICY, policy);
     for (size_t at = 0; at < plan->environment_length; at += strlen(plan->environment + at) + 1)
         wire_add_text(&message, TAG_ENV, plan->environment + at);
-    int r = connection_call(engine, &message, NULL, 0, PROTOCOL_PREPARED, &request, error);
+    int r = connection_call(
+        engine, &message, &secrets, secrets >= 0, PROTOCOL_PREPARED, &request, error);
     if (r >= 0 && read_prepared(&request.body, plan) < 0)
         r = request_malformed(error);
     buf_done(&request.body);
@@ -265,7 +283,7 @@ static int request_plan(struct rollbox_engine *engine, struct rollbox_plan *plan
 
 /* The text as a C string. A NUL inside is for policy_parse to refuse, which has seen it by now. */
 static struct rollbox_plan *new_plan(struct rollbox_engine *engine, const char *json, size_t length,
-    uint64_t hash, bool keeps_environment) {
+    uint64_t hash, bool keeps_environment, char **take_secrets) {
     struct rollbox_plan *plan = calloc(1, sizeof *plan);
     auto_buf struct buf environment = BUF_INIT;
 
@@ -275,6 +293,7 @@ static struct rollbox_plan *new_plan(struct rollbox_engine *engine, const char *
     plan->hash = hash;
     plan->length = length;
     plan->text = strndup(json, length);
+    plan->secrets = TAKE_PTR(*take_secrets);
     if (keeps_environment) {
         take_environment(&environment);
         plan->environment_length = environment.length;
@@ -285,9 +304,14 @@ static struct rollbox_plan *new_plan(struct rollbox_engine *engine, const char *
     return plan;
 }
 
+static void erase_secrets(char **secrets) {
+    *secrets = secrets_free(*secrets);
+}
+
 ROLLBOX_PUBLIC int rollbox_prepare(struct rollbox_engine *engine, const char *json, size_t length,
     struct rollbox_plan **ret_plan, struct rollbox_error *error) {
     bool keeps_environment = false;
+    __attribute__((cleanup(erase_secrets))) char *secrets = NULL;
 
     if (!engine || !json || !ret_plan)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
@@ -297,19 +321,29 @@ ROLLBOX_PUBLIC int rollbox_prepare(struct rollbox_engine *engine, const char *js
         return r;
     uint64_t hash = hash_text(json, length);
     pthread_mutex_lock(&engine->lock);
-    struct rollbox_plan *known = find_plan(engine, json, length, hash);
+    struct rollbox_plan *known = find_plan(engine, json, length, hash, NULL);
     pthread_mutex_unlock(&engine->lock);
     if (known) {
         *ret_plan = known;
         return 0;
     }
     auto_free char *filled = NULL;
-    r = examine_policy(json, length, &keeps_environment, error);
+    r = examine_policy(json, length, &keeps_environment, &secrets, error);
+    if (r >= 0 && secrets) {
+        /* Its plan is looked up with the values that the secrets have now. */
+        pthread_mutex_lock(&engine->lock);
+        known = find_plan(engine, json, length, hash, secrets);
+        pthread_mutex_unlock(&engine->lock);
+    }
+    if (known) {
+        *ret_plan = known;
+        return 0;
+    }
     if (r >= 0)
         r = net_sets_fill(json, length, &filled, error);
     if (r < 0)
         return r;
-    struct rollbox_plan *plan = new_plan(engine, json, length, hash, keeps_environment);
+    struct rollbox_plan *plan = new_plan(engine, json, length, hash, keeps_environment, &secrets);
     if (!plan)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
     r = request_plan(engine, plan, filled ? filled : plan->text, error);
@@ -320,7 +354,7 @@ ROLLBOX_PUBLIC int rollbox_prepare(struct rollbox_engine *engine, const char *js
     pthread_mutex_lock(&engine->lock);
     /* Another thread may have prepared the same text meanwhile: the same text gives the same plan.
      */
-    known = find_plan(engine, json, length, hash);
+    known = find_plan(engine, json, length, hash, plan->secrets);
     if (!known) {
         struct rollbox_plan **bucket = &engine->plans[hash % CONNECTION_PLAN_BUCKETS];
 
@@ -344,7 +378,7 @@ ROLLBOX_PUBLIC int rollbox_policy_plan(struct rollbox_engine *engine, const char
 
     int r = connection_check_owner(engine->owner, error);
     if (r >= 0)
-        r = examine_policy(json, length, &keeps_environment, error);
+        r = examine_policy(json, length, &keeps_environment, NULL, error);
     if (r >= 0)
         r = net_sets_fill(json, length, &text, error);
     if (r < 0)
