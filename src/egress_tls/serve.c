@@ -216,6 +216,11 @@ static void take_connection(struct server *server, struct message *message) {
         .rule = (size_t)json_integer_value(json_object_get(message->json, "rule")) };
     struct tls_box *box = find_box(server, place.box);
 
+    /* The engine's message about a sandbox is sent before, but on another socket. */
+    if (box == NULL) {
+        on_engine(&server->engine_source, EPOLLIN);
+        box = find_box(server, place.box);
+    }
     if (box == NULL || message->n_fds != 2) {
         /* The guest's socket resets when it is closed: egress has set that. */
         events_add_close(&server->gateway.events, &place, 0, 0);

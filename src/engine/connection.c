@@ -128,6 +128,14 @@ static const char *read_policy(struct wire_message *message, const char ***ret_e
     return policy;
 }
 
+/* The memory file with the values of the policy's secrets, which is not the body's. */
+static int secrets_of(const struct wire_message *message) {
+    for (size_t i = 0; i < message->n_fds; i++)
+        if (message->fds[i] >= 0)
+            return message->fds[i];
+    return -EBADF;
+}
+
 static void handle_prepare(struct client *client, struct wire_message *message) {
     auto_buf struct buf reply = BUF_INIT;
     auto_free const char **env = NULL;
@@ -138,7 +146,7 @@ static void handle_prepare(struct client *client, struct wire_message *message) 
     if (!policy)
         error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "policy", "the request has no policy");
     if (!policy || profile_get(client->engine, policy, strlen(policy), env[0] ? env : NULL,
-                       &profile, &error) < 0) {
+                       secrets_of(message), &profile, &error) < 0) {
         client_fail(client, message->header.serial, &error);
         return;
     }

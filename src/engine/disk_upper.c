@@ -92,7 +92,7 @@ static int make_store(const struct engine *engine, char *path, struct rollbox_er
         text.data ? (int)strcspn(text.data, "\n") : 1, text.data ? text.data : "?");
 }
 
-static int open_store(
+int disk_upper_open_store(
     const struct engine *engine, char **ret_path, int *ret_fd, struct rollbox_error *error) {
     auto_free char *path = NULL;
     struct rollbox_error why = { 0 };
@@ -233,7 +233,7 @@ static struct uppers *uppers_free(struct uppers *uppers) {
 static int set_up(struct engine *engine, struct uppers *uppers, struct rollbox_error *error) {
     auto_free char *store = NULL;
     auto_close int fd = -EBADF;
-    int r = open_store(engine, &store, &fd, error);
+    int r = disk_upper_open_store(engine, &store, &fd, error);
 
     if (r < 0)
         return r;

@@ -26,6 +26,10 @@
 
 #include "engine/engine.h"
 
+/* The store's directory, which is made if it does not exist; both are the caller's. */
+int disk_upper_open_store(
+    const struct engine *engine, char **ret_path, int *ret_fd, struct rollbox_error *error);
+
 struct layer;
 
 struct disk_upper {

@@ -182,6 +182,12 @@ struct path_identities {
     bool is_mixed; /* its template has something else than this, however the host looks now */
 };
 
+/* What the client's environment and files give a policy. */
+struct profile_values {
+    struct buf environment; /* "K=V" NUL each */
+    int secrets;            /* of net_secrets: a sealed memory file; -EBADF: none */
+};
+
 struct profile {
     struct engine *engine;
     struct list node; /* engine->programs */
@@ -194,8 +200,8 @@ struct profile {
     struct plan *plan;
     struct image *image; /* that its template shows; NULL: none */
     struct path_identities
-        path_identities;    /* what was at the policy's paths when it was compiled */
-    struct buf environment; /* "K=V" NUL each */
+        path_identities; /* what was at the policy's paths when it was compiled */
+    struct profile_values values;
     char *isolation;
     struct launcher *launcher; /* NULL: none yet, or it died */
     int user_namespace; /* of the first launcher that was ready, for those that replace it; -EBADF
@@ -418,8 +424,8 @@ struct run {
 int python_grant(struct policy *policy, struct rollbox_error *error);
 
 int profile_get(struct engine *engine, const char *text, size_t length,
-    const char *const *caller_environment, struct profile **ret_profile,
-    struct rollbox_error *error);
+    const char *const *caller_environment, int secrets, struct profile **ret_profile,
+    struct rollbox_error *error); /* `secrets`: see struct profile; borrowed */
 struct profile *profile_twin(const struct profile *of,
     struct rollbox_error *error); /* another of the same policy, on no list and without a number:
                                      its owner frees it; NULL */

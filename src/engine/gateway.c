@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/gateway_process.h"
+#include "engine/gateway_tls.h"
 #include "engine/log.h"
 #include "engine/session.h"
 
@@ -44,8 +45,9 @@ struct gateway_box {
     char *text;    /* rules that replace the policy's; NULL: none */
     json_t *names; /* see gateway_name_snapshot; never NULL once it is registered */
     bool is_transparent, is_registered;
-    bool is_closed; /* its box is gone; results wait for their tallies */
-    int log;        /* -EBADF: none */
+    pid_t decrypter; /* the rollbox-egress-tls that has it; 0: none */
+    bool is_closed;  /* its box is gone; results wait for their tallies */
+    int log;         /* -EBADF: none */
     struct list tallies;
     size_t n;
     int fds[];
@@ -122,6 +124,26 @@ static int send_tally(struct gateway_box *b, const char *what, uint64_t number) 
         0);
 }
 
+/* Before rollbox-egress, which may hand over a connection at once. */
+static int open_tls(struct gateway_box *b) {
+    struct gateway *gateway = b->gateway;
+    auto_free char *text = NULL;
+
+    /* Rules that came later may terminate TLS where those of the policy do not. */
+    if (!b->text && !net_rules_terminate(&b->box->profile->policy->network))
+        return 0;
+    text = rules_of(b);
+    if (!text)
+        return -ENOMEM;
+    int r = gateway_tls_start(&gateway->tls, &gateway->egress);
+    if (r == 0)
+        r = gateway_tls_send(&gateway->tls, b->decrypter == gateway->tls.pid ? "rules" : "open",
+            b->id, text, b->box->profile->values.secrets);
+    if (r == 0)
+        b->decrypter = gateway->tls.pid;
+    return r;
+}
+
 static int send_open(struct gateway_box *b) {
     json_t *message = json_pack("{s:s, s:s, s:s, s:O, s:b}", "do", "open", "box", b->id, "mode",
         b->is_transparent ? "tproxy" : "ports", "names", b->names, "log", b->log >= 0);
@@ -130,6 +152,8 @@ static int send_open(struct gateway_box *b) {
     size_t n = 0;
     int r = message && fds ? add_rules(b, message, &rules) : -ENOMEM;
 
+    if (r == 0)
+        r = open_tls(b);
     if (r < 0) {
         json_decref(message);
         return r;
@@ -211,6 +235,7 @@ static void forget(struct gateway_box *b) {
     list_remove(&b->node);
     if (b->is_registered && !--gateway->n_boxes) {
         loop_timer_clear(gateway->engine->loop, &gateway->restart);
+        gateway_process_stop(&gateway->tls);
         gateway_process_stop(&gateway->egress);
     }
     json_decref(b->names);
@@ -223,13 +248,32 @@ static void forget_if_done(struct gateway_box *b) {
         forget(b);
 }
 
-static void on_egress_end(struct gateway_process *process) {
-    struct gateway *gateway = container_of(process, struct gateway, egress);
+/* Its connections are reset. rollbox-egress refuses new ones until it is there again. */
+static void on_tls_end(struct gateway_process *process) {
+    struct gateway *gateway = container_of(process, struct gateway, tls);
+    bool lived = clock_now_ns() - gateway->started_ns >= LIFE_NS;
 
     gateway->n_restarts++;
     list_for_each(node, &gateway->boxes) {
         struct gateway_box *b = container_of(node, struct gateway_box, node);
 
+        if (!b->decrypter || b->is_closed)
+            continue;
+        b->decrypter = 0;
+        if (lived && gateway->egress.pid)
+            (void)open_tls(b);
+    }
+}
+
+static void on_egress_end(struct gateway_process *process) {
+    struct gateway *gateway = container_of(process, struct gateway, egress);
+
+    gateway->n_restarts++;
+    gateway_process_stop(&gateway->tls); /* it ends with the other as well */
+    list_for_each(node, &gateway->boxes) {
+        struct gateway_box *b = container_of(node, struct gateway_box, node);
+
+        b->decrypter = 0;
         list_for_each(at, &b->tallies) {
             struct tally *tally = container_of(at, struct tally, node);
 
@@ -312,6 +356,17 @@ static void on_egress_message(struct gateway_process *process, const json_t *mes
         note_name(b, message);
 }
 
+static void on_tls_message(struct gateway_process *process, const json_t *message) {
+    const char *event = json_string_value(json_object_get(message, "event")),
+               *id = json_string_value(json_object_get(message, "box")),
+               *text = json_string_value(json_object_get(message, "message"));
+
+    (void)process;
+    if (event && !strcmp(event, "error"))
+        log_at(LOG_ERROR, "gateway", ABOUT(.sandbox = id), "rollbox-egress-tls: %.500s",
+            text ? text : "?");
+}
+
 static struct gateway *get_gateway(struct engine *engine) {
     struct gateway *gateway = the_gateway;
 
@@ -326,6 +381,8 @@ static struct gateway *get_gateway(struct engine *engine) {
     gateway_process_init(&gateway->tls, engine, "rollbox-egress-tls");
     gateway->egress.on_message = on_egress_message;
     gateway->egress.on_end = on_egress_end;
+    gateway->tls.on_message = on_tls_message;
+    gateway->tls.on_end = on_tls_end;
     return the_gateway = gateway;
 }
 
@@ -370,6 +427,8 @@ void gateway_box_free(struct box *box) {
     if (b->is_registered)
         (void)gateway_process_send(
             &b->gateway->egress, json_pack("{s:s, s:s}", "do", "close", "box", b->id), NULL, 0);
+    if (b->decrypter)
+        (void)gateway_tls_close(&b->gateway->tls, b->id);
     forget_if_done(b);
 }
 
@@ -558,7 +617,9 @@ int gateway_set_rules(struct session *session, const char *text) {
     }
     free(b->text);
     b->text = copy;
-    int r = add_rules(b, message, &rules);
+    int r = open_tls(b);
+    if (r == 0)
+        r = add_rules(b, message, &rules);
     if (r < 0) {
         json_decref(message);
         return r;

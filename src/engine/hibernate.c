@@ -240,7 +240,8 @@ static int reattach_record(struct engine *engine, const char *id, int *take_lock
     if (r < 0)
         return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake",
             "the record of the sleeping sandbox has no policy");
-    r = profile_get(engine, text, length, (const char *const *)environment, &profile, error);
+    r = profile_get(
+        engine, text, length, (const char *const *)environment, -EBADF, &profile, error);
     hibernate_environment_free(environment);
     if (r == 0)
         r = profile_of_before(&profile, json_object_get(record, "grounds"), error);

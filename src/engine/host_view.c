@@ -21,6 +21,7 @@
 #include "base/fd.h"
 #include "engine/engine.h"
 #include "engine/disk_upper.h"
+#include "engine/gateway_tls.h"
 #include "store/commit.h"
 #include "sys/proc.h"
 #include "sys/syscalls.h"
@@ -31,7 +32,7 @@ struct host {
     struct plan_host plan;
     struct plan_host_path *paths;
     size_t n_paths;
-    struct buf cpuinfo, stat, meminfo, loadavg, vmstat;
+    struct buf ca_bundle, cpuinfo, stat, meminfo, loadavg, vmstat;
     char **sysctls;
     size_t n_sysctls;
     bool *proc_exists;
@@ -56,6 +57,7 @@ struct host *host_free(struct host *host) {
         free(host->places[i]);
     buf_done(&host->mount_texts);
     free(host->mounts);
+    buf_done(&host->ca_bundle);
     buf_done(&host->cpuinfo);
     buf_done(&host->stat);
     buf_done(&host->meminfo);
@@ -355,6 +357,15 @@ static int scan_host(struct host *host, struct engine *engine, const struct poli
     return find_masked(host);
 }
 
+/* The store's authority is made with the first policy that needs it, and the store, too. */
+static int read_certificates(struct engine *engine, struct buf *to, struct rollbox_error *error) {
+    auto_free char *store = NULL;
+    auto_close int fd = -EBADF;
+    int r = disk_upper_open_store(engine, &store, &fd, error);
+
+    return r < 0 ? r : gateway_tls_bundle(engine, store, to, error);
+}
+
 int host_look(struct engine *engine, const struct policy *policy, const struct image *image,
     struct host **ret_host, struct rollbox_error *error) {
     struct host *host = calloc(1, sizeof *host);
@@ -366,7 +377,14 @@ int host_look(struct engine *engine, const struct policy *policy, const struct i
         host_free(host);
         return r;
     }
-
+    if (r == 0 && policy->net == POLICY_NET_ALLOW && net_rules_terminate(&policy->network)) {
+        r = read_certificates(engine, &host->ca_bundle, error);
+        if (r < 0) {
+            host_free(host);
+            return r;
+        }
+        host->plan.ca_bundle = host->ca_bundle.data;
+    }
     if (r < 0) {
         host_free(host);
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "policy",

@@ -7,21 +7,25 @@
  * building the template again. What is left is some memory, and kept for MAX_PROGRAMS.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/fd.h"
 #include "engine/session.h"
 #include "engine/store_job.h"
 #include "engine/disk_upper.h"
 #include "store/store.h"
 
 #define MAX_WARM 64
+#define MAX_SECRETS (1u << 20) /* bytes, of a policy */
 #define MAX_PROGRAMS 8192
 #define MAX_PROGRAM_BYTES                                                                          \
     (64u << 20) /* of their texts together; what is compiled takes a few times that */
@@ -276,6 +280,7 @@ static struct profile *profile_new(
     }
     profile->engine = engine;
     profile->user_namespace = -EBADF;
+    profile->values.secrets = -EBADF;
     list_init(&profile->node);
     list_init(&profile->spares);
     list_init(&profile->slots);
@@ -313,11 +318,41 @@ static int profile_compile(
 
     if (r < 0)
         return r;
-    plan_environment(profile->policy, caller_environment, &profile->environment);
-    return profile->isolation && !buf_failed(&profile->environment)
+    plan_environment(profile->policy, caller_environment, &profile->values.environment);
+    return profile->isolation && !buf_failed(&profile->values.environment)
                ? 0
                : error_set(
                      error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
+}
+
+/* ---- secrets ---- */
+
+/* Clients with the same policy and other secrets have profiles of their own: a sandbox must not
+ * use another client's. */
+static bool same_secrets(int a, int b) {
+    void *data[2] = { NULL, NULL };
+    size_t length[2] = { 0, 0 };
+    bool same = false;
+
+    if (a < 0 || b < 0)
+        return a < 0 && b < 0;
+    if (fd_map_memory_file(a, MAX_SECRETS, &data[0], &length[0]) == 0 &&
+        fd_map_memory_file(b, MAX_SECRETS, &data[1], &length[1]) == 0)
+        same = length[0] == length[1] && length[0] > 0 && !memcmp(data[0], data[1], length[0]);
+    for (size_t i = 0; i < 2; i++)
+        if (data[i])
+            munmap(data[i], length[i]);
+    return same;
+}
+
+static int keep_secrets(struct profile *profile, int secrets, struct rollbox_error *error) {
+    if (secrets < 0)
+        return 0;
+    profile->values.secrets = fcntl(secrets, F_DUPFD_CLOEXEC, 3);
+    return profile->values.secrets < 0
+               ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, errno, "policy",
+                     "the secrets cannot be kept: %s", strerror(errno))
+               : 0;
 }
 
 /* ---- replaced directories ---- */
@@ -422,7 +457,9 @@ static int compiled_anew(
             profile_free(next);
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
     }
-    int r = profile_compile(next, environment, error);
+    int r = keep_secrets(next, profile->values.secrets, error);
+    if (r == 0)
+        r = profile_compile(next, environment, error);
     if (r < 0)
         profile_free(next);
     else
@@ -505,7 +542,7 @@ void profile_retire(struct engine *engine, const char *path, int take_fd, const 
 }
 
 int profile_get(struct engine *engine, const char *text, size_t length,
-    const char *const *caller_environment, struct profile **ret_profile,
+    const char *const *caller_environment, int secrets, struct profile **ret_profile,
     struct rollbox_error *error) {
     struct buf key = BUF_INIT;
 
@@ -515,7 +552,8 @@ int profile_get(struct engine *engine, const char *text, size_t length,
         struct profile *known = container_of(node, struct profile, node);
 
         if (known->number && known->key_length == key.length &&
-            !memcmp(known->key, key.data, key.length)) {
+            !memcmp(known->key, key.data, key.length) &&
+            same_secrets(known->values.secrets, secrets)) {
             buf_done(&key);
             int r = profile_renew(&known, error);
             if (r < 0)
@@ -530,7 +568,9 @@ int profile_get(struct engine *engine, const char *text, size_t length,
     struct profile *profile = whole ? profile_new(engine, whole, key_length, length) : NULL;
     if (!profile)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
-    int r = profile_compile(profile, caller_environment, error);
+    int r = keep_secrets(profile, secrets, error);
+    if (r == 0)
+        r = profile_compile(profile, caller_environment, error);
     /* The template is built while the client thinks of its first command; what goes wrong there is
      * told to the runs. */
     if (r == 0)
@@ -559,6 +599,7 @@ struct profile *profile_twin(const struct profile *of, struct rollbox_error *err
     if (!profile)
         return NULL;
     if (key_environment(profile, &environment) < 0 ||
+        keep_secrets(profile, of->values.secrets, error) < 0 ||
         profile_compile(profile, environment, error) < 0)
         return profile_free(profile);
     return profile;
@@ -621,13 +662,14 @@ struct profile *profile_free(struct profile *profile) {
     cool_down(profile);
     let_go(profile);
     list_remove(&profile->node);
+    close_fd(&profile->values.secrets);
     policy_free(profile->policy);
     image_free(profile->image);
     path_identities_done(&profile->path_identities);
     free(profile->plan);
     free(profile->key);
     free(profile->isolation);
-    buf_done(&profile->environment);
+    buf_done(&profile->values.environment);
     free(profile);
     return NULL;
 }
@@ -671,11 +713,12 @@ static bool named_in(const char *entry, const char *const *entries, size_t n) {
 size_t profile_add_environment(struct buf *to, const struct profile *profile, int64_t clone_id,
     const char *const *entries, size_t n) {
     char clone[40] = "";
-    const char *end = profile->environment.data + profile->environment.length;
+    const char *end = profile->values.environment.data + profile->values.environment.length;
 
     if (clone_id >= 0)
         snprintf(clone, sizeof clone, "CLONE_ID=%lld", (long long)clone_id);
-    for (const char *entry = profile->environment.data; entry < end; entry += strlen(entry) + 1) {
+    for (const char *entry = profile->values.environment.data; entry < end;
+         entry += strlen(entry) + 1) {
         bool replaced = named_in(entry, entries, n) || same_name(entry, clone);
 
         for (const char *later = entry + strlen(entry) + 1; !replaced && later < end;

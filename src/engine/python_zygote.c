@@ -471,9 +471,10 @@ static bool is_harmless(const char *entry) {
 }
 
 static bool is_eligible(const struct profile *profile) {
-    const char *end = profile->environment.data + profile->environment.length;
+    const char *end = profile->values.environment.data + profile->values.environment.length;
 
-    for (const char *entry = profile->environment.data; entry < end; entry += strlen(entry) + 1)
+    for (const char *entry = profile->values.environment.data; entry < end;
+         entry += strlen(entry) + 1)
         if (!is_harmless(entry))
             return false;
     return !(profile->plan->flags & (PLAN_PROCESS | PLAN_SERIAL));

@@ -63,7 +63,7 @@ static void start(void) {
     check(loop_new(&engine.loop) == 0 && engine.null_fd >= 0 &&
           cgroup_root_open(&engine.features, CGROUP_LIMITS, &engine.cgroups) == 0);
     /* The launcher may have ended before it was told anything. */
-    for (int tries = 0; profile_get(&engine, "{}", 2, NULL, &profile, &error) < 0;)
+    for (int tries = 0; profile_get(&engine, "{}", 2, NULL, -EBADF, &profile, &error) < 0;)
         if (++tries == 100) {
             fprintf(stderr, "no sandbox can be here: %s\n", error.message);
             _exit(SKIPPED);
