@@ -206,7 +206,8 @@ static void tls_event(struct connection *connection, const json_t *body) {
             log_tls_event(connection, event, body);
         return;
     }
-    if (strcmp(event, "injected") != 0)
+    /* A server's failed handshake shows as a refusal of each request as well. */
+    if (strcmp(event, "http-refused") == 0 || strcmp(event, "limit") == 0)
         tally_refusal(box, connection_host(connection), connection->port,
             why && match_why_of(why) ? match_why_of(why) : NET_WHY_UPSTREAM_TLS);
     log_tls_event(connection, event, body);

@@ -27,6 +27,7 @@ struct tls_box {
     size_t n_sessions;
     struct list connections;
     uint64_t n_requests, up, down;
+    int64_t paused_ns; /* until then its bytes of before fill net_max_rate */
 };
 
 /* 0, -ENOMEM or -EINVAL for a policy that does not parse. */

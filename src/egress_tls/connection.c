@@ -185,6 +185,7 @@ struct connection *connection_free(struct connection *connection) {
 
     list_remove(&connection->node);
     loop_timer_clear(loop, &connection->timer);
+    loop_timer_clear(loop, &connection->pause);
     loop_task_cancel(&connection->task);
     events_add_close(&connection->gateway->events, &connection->place, connection->guest.received,
         connection->guest.written);
@@ -248,7 +249,6 @@ static void on_timer(struct loop_timer *timer) {
         advance(connection);
         return;
     case CONNECTION_OPEN:
-        events_add(&connection->gateway->events, place, "limit", NULL, 0, "limit_idle");
         if (connection->h2 == NULL && connection->relay.state == HTTP_RELAY_BUSY &&
             !connection->relay.has_answer) {
             http_relay_refuse(&connection->relay, 504, "limit_idle",
@@ -258,6 +258,7 @@ static void on_timer(struct loop_timer *timer) {
             advance(connection);
             return;
         }
+        events_add(&connection->gateway->events, place, "limit", NULL, 0, "limit_idle");
         break;
     case CONNECTION_HELLO:
     case CONNECTION_GUEST:
@@ -470,6 +471,16 @@ static bool is_failed(const struct side *side) {
     return buf_failed(&side->in) || buf_failed(&side->out);
 }
 
+/* The time that these bytes take at net_max_rate. */
+static void pause_for(struct tls_box *box, uint64_t bytes) {
+    uint64_t rate = box_rules(box)->max_bytes_per_s;
+    int64_t now = clock_now_ns();
+
+    if (rate == 0 || bytes == 0)
+        return;
+    box->paused_ns = MAX(box->paused_ns, now) + (int64_t)((double)bytes / (double)rate * 1e9);
+}
+
 /* Counts the bytes. Is a limit exceeded? */
 static bool count_bytes(struct connection *connection) {
     struct tls_box *box = connection->box;
@@ -478,6 +489,7 @@ static bool count_bytes(struct connection *connection) {
 
     if (up != connection->counted_up || down != connection->counted_down)
         connection->active_ns = clock_now_ns();
+    pause_for(box, up - connection->counted_up + down - connection->counted_down);
     box->up += up - connection->counted_up;
     box->down += down - connection->counted_down;
     connection->counted_up = up;
@@ -553,6 +565,10 @@ static int await_both(struct connection *connection) {
     bool reads_guest = connection->step != CONNECTION_UPSTREAM, reads_upstream = false;
     int result;
 
+    if (connection->is_paused && connection->step == CONNECTION_OPEN) {
+        (void)await(connection, &connection->guest, 0, on_guest);
+        return await(connection, &connection->upstream, 0, on_upstream);
+    }
     if (connection->step == CONNECTION_UPSTREAM)
         reads_upstream = true;
     else if (connection->step == CONNECTION_OPEN) {
@@ -580,21 +596,51 @@ static void on_task(struct loop_task *task) {
     advance(container_of(task, struct connection, task));
 }
 
+/* Between requests nothing has to be cut: the next one is refused. */
+static bool is_exchanging(const struct connection *connection) {
+    if (connection->h2 != NULL)
+        return h2_is_exchanging(connection->h2);
+    return connection->relay.state == HTTP_RELAY_BUSY ||
+           connection->relay.state == HTTP_RELAY_TUNNEL;
+}
+
+static void on_pause(struct loop_timer *timer) {
+    struct connection *connection = container_of(timer, struct connection, pause);
+
+    connection->active_ns = clock_now_ns();
+    advance(connection);
+}
+
+/* Has the sandbox to wait for its rate? A tenth of a second is not worth a timer. */
+static bool pause_connection(struct connection *connection) {
+    struct tls_box *box = connection->box;
+
+    connection->is_paused =
+        box_rules(box)->max_bytes_per_s > 0 && box->paused_ns > clock_now_ns() + SECOND_NS / 10;
+    if (connection->is_paused)
+        (void)loop_timer_set(connection->gateway->loop, &connection->pause,
+            box->paused_ns - SECOND_NS / 20, on_pause);
+    return connection->is_paused;
+}
+
 /* The open step. false: the connection has to be freed. */
 static bool advance_http(struct connection *connection) {
-    bool has_more = advance_open(connection);
+    bool has_more;
+
+    if (pause_connection(connection))
+        return true;
+    has_more = advance_open(connection);
 
     end_tunnel_half(connection);
-    if (count_bytes(connection) && !is_over(connection)) {
-        events_add(
-            &connection->gateway->events, &connection->place, "limit", NULL, 0, "limit_bytes");
-        if (connection->h2 != NULL)
+    if (count_bytes(connection) && is_exchanging(connection)) {
+        if (connection->h2 != NULL || connection->relay.state == HTTP_RELAY_TUNNEL) {
+            events_add(
+                &connection->gateway->events, &connection->place, "limit", NULL, 0, "limit_bytes");
             return false;
+        }
         http_relay_refuse(&connection->relay, 429, "limit_bytes",
             "rollbox: the sandbox has used up net_max_upload or net_max_download",
             &connection->guest.out);
-        if (connection->relay.state == HTTP_RELAY_TUNNEL)
-            return false;
         has_more = true;
     }
     if (is_cut(connection))

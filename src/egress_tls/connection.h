@@ -33,7 +33,7 @@ struct connection {
     struct tls_box *box;
     struct event_place place; /* its number, name, port and rule */
     struct side guest, upstream;
-    struct loop_timer timer;
+    struct loop_timer timer, pause;
     struct loop_task task;
     int64_t begun_ns, active_ns;
     enum connection_step {
@@ -46,6 +46,7 @@ struct connection {
     enum { OFFERS_NOTHING = 0, OFFERS_HTTP1 = 1, OFFERS_H2 = 2 } offers; /* flags, of the guest */
     bool is_tls_upstream;
     bool guest_eof_passed;
+    bool is_paused;      /* by net_max_rate */
     const char *failure; /* of the server: the reason's name, or NULL */
     char failure_text[200];
     struct http_relay relay; /* HTTP/1 */

@@ -726,3 +726,10 @@ bool h2_is_over(const struct h2 *h2) {
     return h2->upstream_is_gone && list_empty(&h2->streams) &&
            nghttp2_session_want_write(h2->guest) == 0;
 }
+
+bool h2_is_exchanging(const struct h2 *h2) {
+    list_for_each(node, &h2->streams)
+        if (container_of(node, struct stream, node)->upstream_id > 0)
+            return true;
+    return false;
+}

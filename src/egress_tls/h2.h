@@ -20,5 +20,7 @@ struct h2 *h2_free(struct h2 *h2);
 bool h2_advance(struct h2 *h2);
 /* Nothing more is to come: both sessions are over, and all is sent. */
 bool h2_is_over(const struct h2 *h2);
+/* Does the server work on a request? */
+bool h2_is_exchanging(const struct h2 *h2);
 
 #endif

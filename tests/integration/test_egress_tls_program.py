@@ -299,6 +299,41 @@ def test_limits_end_requests(tmp_path, authority, server):
     gateway.close()
 
 
+def test_bytes_over_the_limit_are_not_sent(tmp_path, authority):
+    size = 3_000_000
+
+    def answer(connection, head, body):
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+        connection.sendall(b"z" * size)
+
+    server = Server(answer=answer)
+    gateway = Gateway(tmp_path, authority.certificate, [{"host": HOST, "tls": "terminate"}], policy={"net_max_download": "1M"})
+    with gateway.connect(server.address, is_tls=False) as connection, pytest.raises(ConnectionResetError):
+        request(connection, get("/1"))
+    assert gateway.event("http-refused")["why"] == "limit_bytes"
+    assert gateway.event("close")["down"] < 2_500_000
+    with gateway.connect(server.address) as connection:
+        assert request(connection, get("/1")).startswith("HTTP/1.1 429 ")
+    gateway.close()
+    server.close()
+
+
+def test_limited_rate_passes_everything(tmp_path, authority):
+    size = 400_000
+
+    def answer(connection, head, body):
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+        connection.sendall(b"z" * size)
+        return False
+
+    server = Server(answer=answer)
+    gateway = Gateway(tmp_path, authority.certificate, [{"host": HOST, "tls": "terminate"}], policy={"net_max_rate": "400K"})
+    with gateway.connect(server.address, to_is_plain=True) as connection:
+        assert len(request(connection, get("/1"), close=False)) > size
+    gateway.close()
+    server.close()
+
+
 def test_changed_rules_hold_for_open_connections(gateway, server):
     with gateway.connect(server.address) as connection:
         assert "200 OK" in request(connection, get("/open/1"), close=False)
