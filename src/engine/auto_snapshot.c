@@ -32,10 +32,12 @@ bool auto_snapshot_is_due(const struct session *session) {
            session->dirty && !is_being_put_elsewhere(session);
 }
 
-void auto_snapshot_after(struct session *session) {
+static void command_settled(
+    struct session_observer *observer, struct session *session, bool has_run) {
     struct auto_snapshot *auto_snapshot = &session->auto_snapshot;
 
-    if (!auto_snapshot->keep || !auto_snapshot_is_due(session))
+    (void)observer;
+    if (!has_run || !auto_snapshot->keep || !auto_snapshot_is_due(session))
         return;
     /* That nothing runs any more is a change, too; and what the box stands on may be a state that
      * nobody knows of. */
@@ -50,6 +52,34 @@ void auto_snapshot_after(struct session *session) {
     op->snapshot.is_automatic = true;
     session_events_op_started(
         op); /* before any command that comes later: a replay takes it here, too */
+}
+
+static void forked(struct session_observer *observer, const struct op *op, struct session *child) {
+    (void)op;
+    auto_snapshot_set(child, container_of(observer, struct auto_snapshot, observer)->keep);
+}
+
+static void release(struct session_observer *observer) {
+    free(container_of(observer, struct auto_snapshot, observer)->refusal);
+}
+
+static const struct session_observer_ops observer_ops = {
+    .command_settled = command_settled, .forked = forked, .release = release
+};
+
+void auto_snapshot_set(struct session *session, unsigned keep) {
+    session->auto_snapshot.keep = keep;
+    if (keep && !session->auto_snapshot.observer.ops)
+        session_observe(session, &session->auto_snapshot.observer, &observer_ops, false);
+}
+
+static void restore(struct session *session, const struct buf *saved) {
+    (void)saved;
+    auto_snapshot_set(session, session->auto_snapshot.keep);
+}
+
+void auto_snapshot_init(void) {
+    session_events_add_restorer(restore);
 }
 
 static bool is_branched(const struct session *session, const struct snapshot *snapshot) {

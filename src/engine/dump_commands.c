@@ -34,7 +34,7 @@ static int note_command(struct checkpoint *checkpoint, int *masters, const struc
     int index = (int)checkpoint->n_commands;
     struct stat st;
 
-    command->description = exec_describe(run);
+    command->description = run_describe(run);
     if (!command->description)
         return -ENOMEM;
     checkpoint->n_commands++;

@@ -290,6 +290,7 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
         return r;
     stop_ignoring(&ignored);
     record_init();
+    auto_snapshot_init();
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
         list_init(lists[i]);
     for (size_t i = 0; i < ARRAY_SIZE(engine->sessions_by); i++)

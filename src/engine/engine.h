@@ -333,8 +333,18 @@ struct box {
     int64_t suspected_bytes; /* what it may have made the kernel take besides */
 };
 
+struct output;
+
+/* What follows from a command's output, for the owner of the run. Each may end the run. */
+struct output_ops {
+    void (*ended)(struct output *output); /* nobody has it open for writing any more */
+    void (*overflowed)(struct output *output);
+    void (*lost)(struct output *output, int error_number); /* it cannot be kept */
+};
+
 struct output {
     struct run *run;
+    const struct output_ops *ops;
     struct list streams; /* struct stream: who gets it as it comes */
     struct loop_source source;
     int fd; /* read end; -EBADF once at its end or never there */
@@ -358,6 +368,19 @@ struct run_pipe {
     int kept;        /* of a restored one: the other end, until somebody claims it; -EBADF */
 };
 
+/* As init counts them, for records. UINT64_MAX: not known. */
+struct run_counts {
+    uint64_t read_bytes, written_bytes;
+    uint64_t stream; /* of random numbers */
+};
+
+/* How a command of a session ends, which shares its box with others: exec.c. */
+struct run_session_ops {
+    bool (*kill)(struct run *run);   /* its processes; false: init cannot be told, or has none */
+    void (*finish)(struct run *run); /* sends the result and frees the run */
+    bool (*is_broken)(const struct run *run); /* a dump that was killed has left it damaged */
+};
+
 enum run_state { RUN_QUEUED, RUN_STARTING, RUN_RUNNING, RUN_ENDED };
 
 struct run {
@@ -373,7 +396,8 @@ struct run {
         operation[72]; /* of a session's: its number first, so that two sessions may use the same */
     size_t operation_length;
     enum run_state state;
-    struct session *session; /* NULL: a box for it alone */
+    struct session *session;                   /* NULL: a box for it alone */
+    const struct run_session_ops *session_ops; /* of that */
     struct list of_session;
     uint64_t exec;  /* its serial towards init */
     pid_t main_pid; /* of its main process, in the sandbox */
@@ -412,9 +436,8 @@ struct run {
     enum rollbox_outcome outcome;
     int status; /* wait status */
     uint64_t wall_ns, cpu_ns, peak_memory;
-    int64_t look_ns;                    /* what the last look at its memory took (on_watch) */
-    uint64_t read_bytes, written_bytes; /* UINT64_MAX: not known */
-    uint64_t stream;                    /* likewise: of chance, as GUEST_STARTED tells it */
+    int64_t look_ns; /* what the last look at its memory took (on_watch) */
+    struct run_counts counts;
     uint32_t processes_peak;
     struct rollbox_error error;
 };
@@ -600,12 +623,14 @@ void run_broken(struct run *run); /* session_broken */
 void run_fail(struct run *run, enum rollbox_error_code code, int error_number, const char *stage,
     const char *message);
 void run_answer(struct run *run, const struct guest_record *record);
-void run_overflow(struct run *run);                      /* a stream is past its limit */
-void run_output_lost(struct run *run, int error_number); /* a stream cannot be kept */
 void run_box_dead(struct run *run);
 void run_abandon(struct run *run);             /* its client is gone */
 void run_forget_client(struct client *client); /* as somebody who waits for another's run */
 void run_cancel(struct client *client, uint64_t serial, enum rollbox_outcome outcome);
+/* run_text.c: "argv0 argv1 ...", as far as it is short, for people; the caller frees it. Or NULL.
+ */
+char *run_describe(const struct run *run);
+
 void run_enqueue(struct run
         *run); /* to be started by run_schedule; of code, by the interpreter that there is now */
 void run_schedule(
@@ -614,9 +639,6 @@ struct run *run_find(struct engine *engine, const struct run *except,
     const unsigned char *operation, size_t length); /* under way */
 void run_finish(struct run *run);                   /* init has told all that it will */
 int run_open_streams(struct run *run);
-struct run *run_adopt(struct session *session,
-    const struct checkpoint_command
-        *command); /* one that goes on in its box; RUN_STARTING. NULL: out of memory */
 int run_wait_for(
     struct client *client, uint64_t serial, struct run *run); /* its result goes there, too */
 

@@ -30,6 +30,8 @@
                    */
 #define MAX_STRAYS 64
 
+static const struct run_session_ops session_ops;
+
 void exec_enter(struct run *run) {
     struct session *session = run->session;
     struct rollbox_error error;
@@ -46,6 +48,7 @@ void exec_enter(struct run *run) {
                 return;
             }
         }
+    run->session_ops = &session_ops;
     run->exec = ++run->engine->next_exec;
     list_add_tail(&session->runs, &run->of_session);
     list_add_tail(&session->waiting, &run->in_queue);
@@ -64,9 +67,26 @@ static void forget_ended(struct session *session, struct ended *ended) {
     free(ended);
 }
 
-void exec_adopt(struct run *run) {
-    struct session *session = run->session;
+struct run *exec_adopt(struct session *session, const struct checkpoint_command *command) {
+    struct run *run = run_new(session->engine);
 
+    if (!run)
+        return NULL;
+    run->profile = session->profile;
+    run->session = session;
+    run->session_ops = &session_ops;
+    run->box = session->box;
+    run->state = RUN_STARTING;
+    run->main_pid = command->pid;
+    run->is_detached = true;
+    run->timeout_ms = command->timeout_ms;
+    run->output_limit = command->output_limit;
+    run->has_terminal = command->has_terminal;
+    memcpy(run->operation, command->operation, command->operation_length);
+    run->operation_length = command->operation_length;
+    session_name_operation(session, run->operation, &run->operation_length);
+    wire_begin(&run->request, GUEST_EXEC, 0);
+    wire_add_text(&run->request, GUEST_ARG, command->description);
     run->exec = ++run->engine->next_exec;
     list_add_tail(&session->runs, &run->of_session);
     session->n_runs++;
@@ -79,24 +99,8 @@ void exec_adopt(struct run *run) {
             !memcmp(ended->operation, run->operation, run->operation_length))
             forget_ended(session, ended);
     }
-}
-
-char *exec_describe(const struct run *run) {
-    struct wire_field field;
-    size_t position = 0;
-    struct buf text = BUF_INIT;
-
-    while (run->request.length > sizeof(struct wire_header) && text.length < 80 &&
-           wire_next(run->request.data + sizeof(struct wire_header),
-               run->request.length - sizeof(struct wire_header), &position, &field) > 0)
-        if (field.tag == GUEST_ARG) {
-            const char *argument = wire_text(&field);
-
-            buf_add_text(&text, text.length ? " " : "");
-            if (argument)
-                buf_add(&text, argument, strnlen(argument, 80));
-        }
-    return buf_take(&text);
+    gateway_run_begins(run, run->box);
+    return run;
 }
 
 /* A result that nobody has got yet is not lost for others' sake. */
@@ -130,7 +134,8 @@ static void keep_orphan_pipes(struct session *session, const struct run *run) {
     }
 }
 
-struct session *exec_leave(struct run *run) {
+/* It is over: keeps its end for clients that ask later. */
+static struct session *leave(struct run *run) {
     struct session *session = run->session;
     struct ended *ended = calloc(1, sizeof *ended);
 
@@ -143,7 +148,7 @@ struct session *exec_leave(struct run *run) {
     list_init(&ended->node);
     memcpy(ended->operation, run->operation, sizeof ended->operation);
     ended->operation_length = run->operation_length;
-    ended->command = exec_describe(run);
+    ended->command = run_describe(run);
     ended->outcome = run->outcome;
     ended->status = run->status;
     ended->wall_ns = run->wall_ns;
@@ -310,6 +315,33 @@ void exec_send_waiting(struct session *session) {
         (void)session_event(session, OP_EVENT_COMMANDS_SENT, NULL);
 }
 
+/* ---- the end ---- */
+
+/* Its box stays, and so does what it left running. */
+static void finish(struct run *run) {
+    run->state = RUN_ENDED;
+    for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)
+        output_hand_over(&run->outputs[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(run->pipes) && run->session->box; i++)
+        box_close(run->session->box, &run->pipes[i].kept);
+    session_events_command_ended(run); /* before the client knows */
+    result_send(run);
+    const bool has_run = run->outcome != ROLLBOX_OUTCOME_ERROR;
+    struct session *session = leave(run);
+    run_free(run);
+    session_touch(session);
+    session_events_command_settled(session, has_run);
+    session_schedule(session);
+}
+
+static bool is_broken(const struct run *run) {
+    return session_is_broken(run->session);
+}
+
+static const struct run_session_ops session_ops = {
+    .kill = exec_kill, .finish = finish, .is_broken = is_broken
+};
+
 /* ---- from init ---- */
 
 static struct run *of_serial(struct session *session, uint64_t serial) {
@@ -354,7 +386,7 @@ void exec_answer(
     }
     if (record->kind == GUEST_STARTED) {
         run->main_pid = (pid_t)record->value;
-        run->stream = record->wall_ns;
+        run->counts.stream = record->wall_ns;
     }
     if (record->kind == GUEST_STARTED && run->has_terminal) {
         int r = n_fds ? take_terminal(run, TAKE_FD(fds[0])) : -EPROTO;

@@ -112,7 +112,6 @@ static void make_forks(struct op *op) {
         made->idle_ms = session->idle_ms;
         made->ttl_ms = session->ttl_ms;
         made->lifetime_ms = session->lifetime_ms;
-        made->auto_snapshot.keep = session->auto_snapshot.keep;
         made->checkpoint->pending_restore = checkpoint ? checkpoint_get(checkpoint) : NULL;
         made->checkpoint->is_fork = true;
         made->checkpoint->tracks_from_birth = dirty_tracking_is_few(op->fork.count);

@@ -58,8 +58,7 @@ static size_t read_some(struct output *output) {
         loop_remove(run->engine->loop, &output->source);
         close_fd(&output->fd);
         stream_flush(output);
-        if (run->state == RUN_RUNNING)
-            run_answer(run, NULL);
+        output->ops->ended(output);
         return 0;
     }
     size_t room = (size_t)MIN((uint64_t)n, run->output_limit - output->total);
@@ -67,10 +66,10 @@ static size_t read_some(struct output *output) {
     stream_flush(output);
     if (r < 0) {
         output->truncated = true;
-        run_output_lost(run, -r);
+        output->ops->lost(output, -r);
     } else if (room < (size_t)n) {
         output->truncated = true;
-        run_overflow(run);
+        output->ops->overflowed(output);
     }
     return (size_t)n;
 }

@@ -459,13 +459,13 @@ static void tell_command(struct record *record, struct command_step *command, st
     add_value(&message, "cpu_ms", RECORD_MILLISECONDS, run->cpu_ns);
     add_value(&message, "peak_memory_bytes", RECORD_NUMBER, run->peak_memory);
     add_value(&message, "processes_peak", RECORD_NUMBER, run->processes_peak);
-    add_known(&message, "read_bytes", run->read_bytes);
-    add_known(&message, "written_bytes", run->written_bytes);
+    add_known(&message, "read_bytes", run->counts.read_bytes);
+    add_known(&message, "written_bytes", run->counts.written_bytes);
     close_part(&message);
     if (run->profile->policy->have_seed) {
         open_part(&message, "chance", RECORD_OBJECT);
         add_seed_as(&message, "seed", run->session->seed);
-        add_known(&message, "stream", run->stream);
+        add_known(&message, "stream", run->counts.stream);
         close_part(&message);
     }
     end_step(record, &message, fds, n_fds, bytes);
@@ -1349,7 +1349,7 @@ static const struct session_observer_ops observer_ops = {
 };
 
 void record_init(void) {
-    session_events_set_restorer(restore);
+    session_events_add_restorer(restore);
 }
 
 void record_finish(struct engine *engine) {

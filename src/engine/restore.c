@@ -45,7 +45,9 @@ static int make_pipe(
     return 0;
 }
 
-int restore_start(struct session *session, struct rollbox_error *error) {
+int restore_start(struct session *session,
+    struct run *(*adopt)(struct session *, const struct checkpoint_command *),
+    struct rollbox_error *error) {
     const struct checkpoint *checkpoint = session->checkpoint->pending_restore;
     const bool applies_incremental = checkpoint_is_incremental_on(checkpoint, session->box);
     auto_free struct run **runs = calloc(checkpoint->n_commands + 1, sizeof *runs);
@@ -58,7 +60,7 @@ int restore_start(struct session *session, struct rollbox_error *error) {
 
     wire_begin(&message, GUEST_RESTORE, 0);
     for (size_t i = 0; i < checkpoint->n_commands && r == 0; i++) {
-        runs[i] = run_adopt(session, &checkpoint->commands[i]);
+        runs[i] = adopt(session, &checkpoint->commands[i]);
         if (!runs[i]) {
             r = -ENOMEM;
             break;

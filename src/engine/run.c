@@ -28,7 +28,6 @@
 #include "engine/log.h"
 #include "engine/protocol.h"
 #include "engine/session.h"
-#include "engine/session_events.h"
 #include "engine/disk_upper.h"
 #include "sys/proc.h"
 
@@ -45,6 +44,8 @@
 
 /* ---- the request ---- */
 
+static const struct output_ops output_ops;
+
 struct run *run_new(struct engine *engine) {
     struct run *run = calloc(1, sizeof *run);
 
@@ -57,40 +58,17 @@ struct run *run_new(struct engine *engine) {
     list_init(&run->waiters);
     list_add_tail(&engine->runs, &run->of_engine);
     run->input = -EBADF;
-    run->read_bytes = run->written_bytes = run->stream = UINT64_MAX;
+    run->counts = (struct run_counts){ UINT64_MAX, UINT64_MAX, UINT64_MAX };
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
         run->stdio[i] = -EBADF;
     for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++) {
         list_init(&run->outputs[i].streams);
         run->outputs[i].fd = run->outputs[i].spool = run->streams[i] = -EBADF;
         run->outputs[i].run = run;
+        run->outputs[i].ops = &output_ops;
     }
     for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++)
         run->pipes[i].kept = -EBADF;
-    return run;
-}
-
-struct run *run_adopt(struct session *session, const struct checkpoint_command *command) {
-    struct run *run = run_new(session->engine);
-
-    if (!run)
-        return NULL;
-    run->profile = session->profile;
-    run->session = session;
-    run->box = session->box;
-    run->state = RUN_STARTING;
-    run->main_pid = command->pid;
-    run->is_detached = true;
-    run->timeout_ms = command->timeout_ms;
-    run->output_limit = command->output_limit;
-    run->has_terminal = command->has_terminal;
-    memcpy(run->operation, command->operation, command->operation_length);
-    run->operation_length = command->operation_length;
-    session_name_operation(session, run->operation, &run->operation_length);
-    wire_begin(&run->request, GUEST_EXEC, 0);
-    wire_add_text(&run->request, GUEST_ARG, command->description);
-    exec_adopt(run);
-    gateway_run_begins(run, run->box);
     return run;
 }
 
@@ -166,22 +144,6 @@ void run_enqueue(struct run *run) {
 
 /* ---- the course ---- */
 
-/* Of a session's: its box stays, and so does what it left running. */
-static void finish_exec(struct run *run) {
-    run->state = RUN_ENDED;
-    for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)
-        output_hand_over(&run->outputs[i]);
-    for (size_t i = 0; i < ARRAY_SIZE(run->pipes) && run->session->box; i++)
-        box_close(run->session->box, &run->pipes[i].kept);
-    session_events_command_ended(run); /* before the client knows */
-    result_send(run);
-    bool has_run = run->outcome != ROLLBOX_OUTCOME_ERROR;
-    struct session *session = exec_leave(run);
-    run_free(run);
-    if (session)
-        session_exec_ended(session, has_run);
-}
-
 void run_finish(struct run *run) {
     struct engine *engine = run->engine;
     struct profile *profile = run->profile;
@@ -193,7 +155,7 @@ void run_finish(struct run *run) {
         ABOUT(.sandbox = run->session ? run->session->name : NULL, .run = run->exec), "ends: %s",
         rollbox_outcome_name(run->outcome));
     if (run->session) {
-        finish_exec(run);
+        run->session_ops->finish(run);
         return;
     }
     run->state = RUN_ENDED;
@@ -239,7 +201,7 @@ void run_fail(struct run *run, enum rollbox_error_code code, int error_number, c
     error_set(&run->error, code, error_number, stage, "%s", message);
     if (run->session) {
         list_remove(&run->in_queue);
-        if (run->state == RUN_QUEUED || !exec_kill(run))
+        if (run->state == RUN_QUEUED || !run->session_ops->kill(run))
             run_finish(run);
         return; /* else it ends when init says so */
     }
@@ -295,7 +257,7 @@ void run_kill(struct run *run, enum rollbox_outcome outcome) {
     loop_timer_clear(run->engine->loop, &run->timeout);
     loop_timer_clear(run->engine->loop, &run->watch);
     if (run->session) {
-        if (!exec_kill(run))
+        if (!run->session_ops->kill(run))
             run_finish(run);
         return;
     }
@@ -307,7 +269,7 @@ void run_kill(struct run *run, enum rollbox_outcome outcome) {
 
 /* The same whether the end of the command, its output, or init's word of its start is seen first.
  */
-void run_overflow(struct run *run) {
+static void end_overflow(struct run *run) {
     if (!run->killed && (run->exited || run->state == RUN_ENDED)) {
         if (run->outcome == ROLLBOX_OUTCOME_EXIT || run->outcome == ROLLBOX_OUTCOME_SIGNAL)
             run->outcome = ROLLBOX_OUTCOME_OUTPUT_LIMIT;
@@ -339,7 +301,8 @@ void run_out_of_memory(struct run *run, enum oom_cause cause) {
         run_fail(run, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run", host_has_no_memory);
 }
 
-void run_output_lost(struct run *run, int error_number) {
+static void on_output_lost(struct output *output, int error_number) {
+    struct run *run = output->run;
     static const char message[] = "the host has no memory left for the output of the command";
     enum rollbox_error_code code = error_code_of(error_number, ROLLBOX_ERR_RESOURCE_EXHAUSTED);
 
@@ -455,8 +418,8 @@ static void handle_exited(struct run *run, const struct guest_record *record) {
     run->exited = true;
     run->wall_ns = record->wall_ns;
     run->cpu_ns = MAX(run->cpu_ns, record->cpu_ns);
-    run->read_bytes = record->read_bytes;
-    run->written_bytes = record->written_bytes;
+    run->counts.read_bytes = record->read_bytes;
+    run->counts.written_bytes = record->written_bytes;
     run->peak_memory = MAX(run->peak_memory, record->max_rss_bytes);
     /* Who was killed for a limit of its files ends by the signal that says so. */
     if (!run->killed || run->outcome != ROLLBOX_OUTCOME_SIGNAL)
@@ -464,7 +427,7 @@ static void handle_exited(struct run *run, const struct guest_record *record) {
     if (run->killed || run->outcome == ROLLBOX_OUTCOME_ERROR)
         return;
     run->outcome = WIFSIGNALED(run->status) ? ROLLBOX_OUTCOME_SIGNAL : ROLLBOX_OUTCOME_EXIT;
-    if (run->session && dump_job_has_broken(run->session->checkpoint)) {
+    if (run->session && run->session_ops->is_broken(run)) {
         run->outcome = ROLLBOX_OUTCOME_ERROR;
         error_set(&run->error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "%s", broken);
         return;
@@ -535,6 +498,19 @@ void run_box_dead(struct run *run) {
     run_finish(run);
 }
 
+static void on_output_ended(struct output *output) {
+    if (output->run->state == RUN_RUNNING)
+        run_answer(output->run, NULL);
+}
+
+static void on_output_overflowed(struct output *output) {
+    end_overflow(output->run);
+}
+
+static const struct output_ops output_ops = {
+    .ended = on_output_ended, .overflowed = on_output_overflowed, .lost = on_output_lost
+};
+
 static void waiter_free(struct waiter *waiter) {
     list_remove(&waiter->node);
     free(waiter);
@@ -597,7 +573,7 @@ void run_cancel(struct client *client, uint64_t serial, enum rollbox_outcome out
         if (run->serial != serial)
             continue;
         if (outcome == ROLLBOX_OUTCOME_OUTPUT_LIMIT)
-            run_overflow(run); /* of streams that the client reads itself */
+            end_overflow(run); /* of streams that the client reads itself */
         else
             run_kill(run, outcome);
         return;

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/log.h"
+#include "engine/dump_job.h"
 #include "engine/gateway.h"
 #include "engine/op.h"
 #include "engine/restore.h"
@@ -221,7 +222,6 @@ static void session_free(struct session *session) {
     gateway_forget_log(session);
     session->checkpoint = session_checkpoint_free(session->checkpoint);
     free(session->orphan_pipes);
-    free(session->auto_snapshot.refusal);
     snapshot_put(session->base);
     snapshot_put(session->at);
     snapshot_put(session->committed);
@@ -420,7 +420,7 @@ static int enter_box(struct session *session, struct rollbox_error *error) {
     if (!session->checkpoint->pending_restore)
         return 0;
     int r = hibernation ? hibernation->before_restore(session, error) : 0;
-    return r < 0 ? r : restore_start(session, error);
+    return r < 0 ? r : restore_start(session, exec_adopt, error);
 }
 
 static void handle_entered(struct session *session) {
@@ -778,6 +778,10 @@ void session_over_disk(struct session *session, bool spares_agents) {
     }
 }
 
+bool session_is_broken(struct session *session) {
+    return dump_job_has_broken(session->checkpoint);
+}
+
 void session_broken(struct session *session) {
     list_for_each(node, &session->runs)
         run_broken(container_of(node, struct run, of_session));
@@ -836,14 +840,6 @@ static void watch_restored(struct session *session, uint64_t image_bytes) {
 
     watch_from(session,
         MAX(WATCH_NS / 10, MIN(run_filling_ns(session->engine, limit - most), CHECKPOINT_REST_NS)));
-}
-
-void session_exec_ended(struct session *session, bool has_run) {
-    session_touch(session);
-    session_events_command_settled(session, has_run);
-    if (has_run)
-        auto_snapshot_after(session);
-    session_schedule(session);
 }
 
 /* Of an operation whose state is not known nothing can be expected, its end included. */

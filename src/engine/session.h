@@ -31,6 +31,7 @@
 #include "engine/engine.h"
 #include "engine/dirty_tracking.h"
 #include "engine/protocol.h"
+#include "engine/session_events.h"
 
 #define SESSION_NAME_MAX 64
 
@@ -162,6 +163,7 @@ struct snapshot {
 
 /* Of a session: auto_snapshot.c. */
 struct auto_snapshot {
+    struct session_observer observer;
     unsigned keep; /* how many; 0: none are taken */
     uint64_t n_taken, n_unchanged;
     char last[32]; /* id of the latest; "": none */
@@ -277,13 +279,14 @@ void session_box_ready(struct session *session);
 void session_out_of_memory(struct session *session, enum oom_cause cause);
 void session_over_disk(
     struct session *session, bool spares_agents); /* disk_at store: there is more than max_disk */
+/* Its processes are damaged: session_broken follows. */
+bool session_is_broken(struct session *session);
 void session_broken(struct session *session); /* a process of it would not go on as it was: all of
                                                  them end, and their commands with an error */
 enum oom_cause session_oom_cause(
     struct session *session); /* since this was asked last, by its group */
 void session_oom_forget(
     struct session *session); /* what it has counted until now is the cause of no later end */
-void session_exec_ended(struct session *session, bool has_run);
 void session_forget_client(struct client *client);
 void session_close(struct session *session); /* and frees */
 /* An observer that delayed the end of the session (session_events.h) does not any longer. */
@@ -314,7 +317,6 @@ void session_watch(struct session *session);
 
 /* exec.c: commands in sessions. */
 void exec_enter(struct run *run);
-struct session *exec_leave(struct run *run); /* over: keeps the record of it */
 bool exec_kill(struct run *run); /* its tree; false: init cannot be told, or never knew of it */
 int exec_signal(struct run *run, int number, enum rollbox_scope scope);
 void exec_kill_all(struct session *session);     /* every process but init */
@@ -328,9 +330,8 @@ size_t exec_claim(struct run *run, uint64_t wanted, struct buf *json,
     int *ret_fds); /* VERB_CLAIM: what was kept for whoever asks first; the descriptors are the
                       caller's */
 struct run *exec_find(struct session *session, const struct wire_field *operation);
-char *exec_describe(
-    const struct run *run);       /* "argv0 argv1 ...", as far as it is short, for people; NULL */
-void exec_adopt(struct run *run); /* one that is restored: nobody asked for it */
+/* A restored command, which continues in the session's box. NULL: out of memory. */
+struct run *exec_adopt(struct session *session, const struct checkpoint_command *command);
 
 /* stream.c */
 struct terminal_input;
@@ -470,9 +471,12 @@ void checkpoint_command_text(
     const struct checkpoint_command *command, const char **between, struct buf *to);
 
 /* auto_snapshot.c: snapshots that are taken by themselves. */
+void auto_snapshot_init(void);
 bool auto_snapshot_is_due(const struct session
         *session); /* its state may be another than before the command that has just ended */
-void auto_snapshot_after(struct session *session); /* a command of it has ended */
+/* From now on each command that changes something is followed by a snapshot; `keep` of them stay.
+ * 0: none are taken. */
+void auto_snapshot_set(struct session *session, unsigned keep);
 void auto_snapshot_failed(struct session *session, const struct rollbox_error *error);
 void auto_snapshot_text(const struct session *session, struct buf *to);
 

@@ -4,7 +4,10 @@
 
 #include "engine/op.h"
 
-static void (*restorer)(struct session *session, const struct buf *saved);
+#define MAX_RESTORERS 4u
+
+static session_restorer restorers[MAX_RESTORERS];
+static size_t n_restorers;
 
 /* Calls a member of each observer that has it. */
 #define TELL(session, member, ...)                                                                 \
@@ -22,9 +25,9 @@ void session_observe(struct session *session, struct session_observer *observer,
     list_add_tail(first ? session->observers.next : &session->observers, &observer->node);
 }
 
-void session_events_set_restorer(
-    void (*restore)(struct session *session, const struct buf *saved)) {
-    restorer = restore;
+void session_events_add_restorer(session_restorer restore) {
+    if (n_restorers < MAX_RESTORERS)
+        restorers[n_restorers++] = restore;
 }
 
 /* ---- commands ---- */
@@ -101,8 +104,8 @@ const struct buf *session_events_saved(const struct session *session) {
 }
 
 void session_events_restored(struct session *session, const struct buf *saved) {
-    if (restorer)
-        restorer(session, saved);
+    for (size_t i = 0; i < n_restorers; i++)
+        restorers[i](session, saved);
 }
 
 /* ---- the end ---- */

@@ -71,9 +71,10 @@ struct session_observer {
 void session_observe(struct session *session, struct session_observer *observer,
     const struct session_observer_ops *ops, bool first);
 
-/* Set once, at the start: called for a session that wakes from the store of an earlier engine, with
- * the bytes that an observer had saved. */
-void session_events_set_restorer(void (*restore)(struct session *session, const struct buf *saved));
+/* At the start: `restore` is called for each session that comes from the store, as an earlier
+ * engine or this one has left it, with the bytes that an observer had saved. */
+typedef void (*session_restorer)(struct session *session, const struct buf *saved);
+void session_events_add_restorer(session_restorer restore);
 
 void session_events_command_started(struct run *run);
 void session_events_command_sent(struct run *run);

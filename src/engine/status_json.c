@@ -70,7 +70,7 @@ static void add_execs(const struct session *session, struct buf *to) {
 
         buf_printf(to, "%s{\"id\": ", between);
         operation_text(run->operation, run->operation_length, to);
-        auto_free char *command = exec_describe(run);
+        auto_free char *command = run_describe(run);
 
         buf_add_text(to, ", \"command\": ");
         json_add_string(to, command, command ? strlen(command) : 0);

@@ -277,7 +277,7 @@ static int handle_create(struct call *call) {
     session->ttl_ms = limit_ms(request->ttl);
     session->lifetime_ms = limit_ms(request->lifetime);
     session->hibernate_ms = limit_ms(request->hibernate);
-    session->auto_snapshot.keep = (unsigned)MIN(request->auto_snapshot, (uint64_t)INT32_MAX);
+    auto_snapshot_set(session, (unsigned)MIN(request->auto_snapshot, (uint64_t)INT32_MAX));
     session_arm(session);
     call->session = session;
     if (!add_operation(call)) {

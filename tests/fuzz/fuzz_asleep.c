@@ -33,10 +33,15 @@ static void walk(struct snapshot *at) {
 /* What a session is told of itself, and of commands that are over. */
 static void settle(struct engine *engine, const json_t *record) {
     struct session session = { .engine = engine };
+    static bool has_observers;
 
+    if (!has_observers) {
+        record_init();
+        auto_snapshot_init();
+        has_observers = true;
+    }
     list_init(&session.ended);
     list_init(&session.observers);
-    record_init();
     list_init(&engine->finished);
     for (size_t i = 0; i < ARRAY_SIZE(engine->finished_by); i++)
         list_init(&engine->finished_by[i]);

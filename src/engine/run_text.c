@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "engine/engine.h"
+
+char *run_describe(const struct run *run) {
+    struct wire_field field;
+    size_t position = 0;
+    struct buf text = BUF_INIT;
+
+    while (run->request.length > sizeof(struct wire_header) && text.length < 80 &&
+           wire_next(run->request.data + sizeof(struct wire_header),
+               run->request.length - sizeof(struct wire_header), &position, &field) > 0)
+        if (field.tag == GUEST_ARG) {
+            const char *argument = wire_text(&field);
+
+            buf_add_text(&text, text.length ? " " : "");
+            if (argument)
+                buf_add(&text, argument, strnlen(argument, 80));
+        }
+    return buf_take(&text);
+}
