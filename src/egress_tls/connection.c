@@ -734,11 +734,20 @@ int connection_new(struct gateway *gateway, struct tls_box *box, const struct ev
     return 0;
 }
 
+/* The rule of a connection to a host's name, or to an address. */
+static long find_rule(const struct net_rules *rules, const struct event_place *place) {
+    struct address address;
+    enum net_why why;
+
+    if (address_parse(place->name, &address) == 0)
+        return match_literal(rules, &address, place->port, false, &why);
+    return match_connection(rules, place->name, place->port, false, &why);
+}
+
 void connection_check_rules(struct connection *connection) {
     struct event_place *place = &connection->place;
     const struct net_rules *rules = box_rules(connection->box);
-    enum net_why why;
-    long rule = match_connection(rules, place->name, place->port, false, &why);
+    long rule = find_rule(rules, place);
 
     if (rule < 0 || match_tls(rules, (size_t)rule, place->port, false) != NET_TLS_TERMINATE) {
         connection_free(connection);

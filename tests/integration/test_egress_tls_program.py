@@ -350,6 +350,20 @@ def test_changed_rules_hold_for_open_connections(gateway, server):
             raise OSError
 
 
+def test_changed_rules_keep_connections_to_allowed_addresses(tmp_path, authority):
+    rules = [{"host": "192.0.2.7", "ports": [80], "tls": "terminate"}]
+    gateway = Gateway(tmp_path, authority.certificate, rules)
+    server = Server()
+    with gateway.connect(server.address, is_tls=False, name="192.0.2.7", port=80) as connection:
+        for number in range(2):
+            assert "200 OK" in request(connection, get(f"/{number}").replace(HOST, "192.0.2.7"), close=False)
+            egress_tls.send(gateway.engine, {"do": "rules", "box": "b", "policy": gateway.policy(rules)})
+            egress_tls.send(gateway.engine, {"do": "rules", "box": "unknown", "policy": gateway.policy(rules)})
+            assert gateway.receive(gateway.engine)["event"] == "error"
+    server.close()
+    gateway.close()
+
+
 def test_closed_box_resets_its_connections(gateway, server):
     with gateway.connect(server.address) as connection:
         assert "200 OK" in request(connection, get("/open/1"), close=False)
