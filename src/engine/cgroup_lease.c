@@ -16,6 +16,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "engine/janitor.h"
 #include "engine/session.h"
 
 /* A sandbox that lives must be able to start commands and agents when its guests have used up their

@@ -27,6 +27,7 @@
 #include "base/fd.h"
 #include "base/remove_tree.h"
 #include "engine/disk_usage_worker.h"
+#include "engine/janitor.h"
 #include "engine/op.h"
 #include "store/disk_uppers.h"
 
@@ -50,10 +51,9 @@
 
 struct uppers {
     struct engine *engine;
-    char *path;  /* of the engine's directory, without links */
-    int fd;      /* it, locked */
-    int gone;    /* where its janitor deletes */
-    int janitor; /* write end of a pipe: each byte says that there is something */
+    char *path; /* of the engine's directory, without links */
+    int fd;     /* it, locked */
+    int gone;   /* where its janitor deletes */
     uint64_t next_number;
     int disk_usage_worker; /* -EBADF: none yet */
     struct loop_source answers;
@@ -178,41 +178,62 @@ static void remove_engine(int boxes, const char *name, int lock_flags) {
     (void)unlinkat(boxes, name, AT_REMOVEDIR);
 }
 
-static void sweep_boxes(const char *boxes) {
-    DIR *list = opendir(boxes);
+static void sweep_boxes(int boxes) {
+    int fd = openat(boxes, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = fd < 0 ? NULL : fdopendir(fd);
     struct dirent *entry;
 
     while (list && (entry = readdir(list)))
         if (entry->d_name[0] != '.')
-            remove_engine(dirfd(list), entry->d_name, LOCK_NB);
+            remove_engine(boxes, entry->d_name, LOCK_NB);
     if (list)
         closedir(list);
+    else
+        close_fd(&fd);
 }
 
-static int look_after(void *argument) {
-    char *path = argument, *name = strrchr(path, '/');
-    char bytes[64];
+/* The directory of an engine, apart from its name. */
+static int open_boxes(const char *path, const char **ret_name) {
+    const char *name = strrchr(path, '/');
+    auto_free char *boxes = name ? strndup(path, (size_t)(name - path)) : NULL;
 
-    *name++ = '\0';
-    auto_close int boxes = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    *ret_name = name ? name + 1 : "";
+    return boxes ? open(boxes, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+}
+
+static void sweep_dead_engines(struct engine *engine, const char *path) {
+    const char *name;
+    auto_close int boxes = open_boxes(path, &name);
+
+    (void)engine;
     /* Without that, what guests have shut stays until somebody opens it. */
     (void)disk_usage_overrule();
-    sweep_boxes(path);
-    for (;;) {
-        ssize_t n = read(STDIN_FILENO, bytes, sizeof bytes);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            break;
-        auto_close int own = openat(boxes, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        auto_close int gone = openat(own, GONE, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (gone >= 0)
-            (void)tree_empty(gone);
-    }
-    remove_engine(boxes, name, 0);
-    return 0;
+    if (boxes >= 0)
+        sweep_boxes(boxes);
 }
+
+static void remove_own(struct engine *engine, const char *path) {
+    const char *name;
+    auto_close int boxes = open_boxes(path, &name);
+
+    (void)engine;
+    if (boxes >= 0)
+        remove_engine(boxes, name, 0);
+}
+
+static void empty_gone(struct engine *engine, const char *path) {
+    auto_close int own = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    auto_close int gone = openat(own, GONE, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+    (void)engine;
+    if (gone >= 0)
+        (void)tree_empty(gone);
+}
+
+static const struct janitor_duty own_duty = { .now = sweep_dead_engines,
+    .at_end = remove_own,
+    .after_loans = true },
+                                 gone_duty = { .now = empty_gone };
 
 /* ---- all of them ---- */
 
@@ -222,7 +243,6 @@ static struct uppers *uppers_free(struct uppers *uppers) {
     loop_timer_clear(uppers->engine->loop, &uppers->look);
     loop_remove(uppers->engine->loop, &uppers->answers);
     close_fd(&uppers->disk_usage_worker);
-    close_fd(&uppers->janitor);
     close_fd(&uppers->gone);
     close_fd(&uppers->fd);
     free(uppers->path);
@@ -247,12 +267,8 @@ static int set_up(struct engine *engine, struct uppers *uppers, struct rollbox_e
         return r;
     if (r == 0)
         r = make_own(uppers, boxes, store, engine->features.is_root);
-    if (r == 0) {
-        r = janitor_fork(look_after, uppers->path, &uppers->janitor);
-        if (r == 0)
-            (void)fcntl(uppers->janitor, F_SETFL,
-                O_NONBLOCK); /* what fits into the pipe is enough to be heard */
-    }
+    if (r == 0)
+        r = janitor_tell(engine, &own_duty, uppers->path);
     return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "policy",
                        "disk_at store: no directory for sandboxes can be made in %s: %s", store,
                        strerror(-r))
@@ -268,7 +284,7 @@ int disk_upper_directory(
             return error_set(
                 error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
         uppers->engine = engine;
-        uppers->fd = uppers->gone = uppers->janitor = uppers->disk_usage_worker = -EBADF;
+        uppers->fd = uppers->gone = uppers->disk_usage_worker = -EBADF;
         uppers->answers.fd = -1;
         list_init(&uppers->queue);
         int r = set_up(engine, uppers, error);
@@ -361,7 +377,7 @@ struct disk_upper *disk_upper_put(struct disk_upper *upper) {
     list_remove(&upper->in_queue);
     /* An engine that ends has given its directory to the janitor. */
     if (uppers && renameat(uppers->fd, name.text, uppers->gone, name.text) == 0)
-        (void)!write(uppers->janitor, "", 1);
+        (void)janitor_tell(upper->engine, &gone_duty, uppers->path);
     free(upper);
     return NULL;
 }

@@ -26,6 +26,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/janitor.h"
 #include "engine/log.h"
 #include "engine/gateway.h"
 #include "engine/session.h"
@@ -297,8 +298,7 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
         list_init(&engine->sessions_by[i]);
     for (size_t i = 0; i < ARRAY_SIZE(engine->finished_by); i++)
         list_init(&engine->finished_by[i]);
-    engine->image_fs = engine->janitor = engine->publishing = engine->listen_fd =
-        engine->signal_fd = engine->lock_fd = -EBADF;
+    engine->image_fs = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
     engine->tidy.callback = on_tidy;
     engine->next_id_base = (uint32_t)getpid() * 61; /* engines that run at once should not meet */
     limits_settle();
@@ -369,8 +369,7 @@ static void finish_engine(struct engine *engine) {
     if (engine->leftovers && cgroup_root_remove(cgroups) == 0)
         engine->leftovers[0] = '\0';
     engine->cgroups = cgroup_root_free(cgroups);
-    close_fd(&engine->janitor);
-    close_fd(&engine->publishing);
+    janitor_finish(engine);
     free(engine->init_path);
     free(engine->store_path);
     engine->loop = loop_free(engine->loop);

@@ -44,9 +44,8 @@ struct engine {
     int (*handle_request)(struct client *client, struct wire_message *message);
     struct features features;
     struct cgroup_root *cgroups;
-    int janitor;     /* write end of the janitor's pipe; -EBADF: not started */
-    int publishing;  /* of commit_janitor.c's janitor, likewise */
-    char *leftovers; /* see engine_serve.h */
+    struct janitor *janitor; /* NULL: it has no duty yet */
+    char *leftovers;         /* see engine_serve.h */
     size_t leftovers_size;
     char *init_path, *store_path; /* of rollbox-init; of rollbox-store, NULL: not found */
     bool is_private;              /* ends with its one client */
@@ -701,21 +700,6 @@ void client_fail(struct client *client, uint64_t serial, const struct rollbox_er
 int server_handle(
     struct client *client, struct wire_message *message); /* < 0: the connection is to end */
 void server_status(struct engine *engine, struct buf *to);
-
-/* janitor.c: a process that outlives the engine by a moment, to remove the cgroups of one that is
- * killed. Started as soon as the loop has nothing better to do. */
-void janitor_start_soon(struct engine *engine);
-/* Forks a janitor of some kind, which runs body(argument) and ends with what it returns. It has no
- * descriptor of the engine's. 0 or -errno. */
-int janitor_fork(int (*body)(void *), void *argument, int *ret_held);
-void janitor_wait(
-    void); /* in a janitor: until *ret_held, the engine's, is closed, or the engine dead */
-
-/* commit_janitor.c: a janitor that sweeps where commits were made when the engine, and whoever was
- * lent its descriptor, are gone. */
-void commit_janitor_begin(struct engine *engine,
-    const char *path); /* before rollbox-store begins to: it may be killed together with us */
-int commit_janitor_lend(const struct engine *engine); /* a descriptor for it, or -errno */
 
 /* spawn.c */
 /* The path of a program of ours, for the caller to free; `variable` of the environment overrides

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -21,6 +22,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/disk_upper.h"
+#include "engine/janitor.h"
 #include "engine/store_job.h"
 #include "store/commit.h"
 
@@ -380,7 +382,22 @@ static struct files_job *files_job_new(struct op *op, struct rollbox_error *erro
     return NULL;
 }
 
-/* The janitor sweeps there, should the engine be killed. */
+/* rollbox-store removes what it has made beside the published directory, and the engine has
+ * replaced directories removed when no sandbox shows them any more. If the engine is killed, with
+ * or without rollbox-store, the janitor does this. A rollbox-store that commits may finish alone,
+ * so it has a loan of the janitor's. If the janitor is killed as well, the next commit there
+ * sweeps.
+ */
+static void sweep(struct engine *engine, const char *path) {
+    pid_t pid = store_job_sweep(engine, path);
+
+    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+}
+
+static const struct janitor_duty sweep_duty = { .at_end = sweep, .after_loans = true };
+
+/* Before rollbox-store begins: it may be killed together with the engine. */
 static int note_published(struct files_job *job, const struct op *op) {
     const struct profile *profile = op->session->profile;
     const struct plan_op *ops = plan_items(profile->plan, box_ops, struct plan_op);
@@ -391,7 +408,7 @@ static int note_published(struct files_job *job, const struct op *op) {
         if (!is_published(&ops[i], path, op->commit.path))
             continue;
         buf_add(&job->published, path, strlen(path) + 1);
-        commit_janitor_begin(job->engine, path);
+        (void)janitor_tell(job->engine, &sweep_duty, path);
     }
     return buf_failed(&job->published) ? -ENOMEM : 0;
 }
@@ -445,7 +462,7 @@ static int launch_job(struct op *op, const json_t *description, int *fds, size_t
         r = add_socket(job, fds, &n_fds);
     if (r == 0 && op->verb == VERB_COMMIT)
         r = note_published(job, op);
-    if (op->verb == VERB_COMMIT && (fds[n_fds] = commit_janitor_lend(job->engine)) >= 0)
+    if (op->verb == VERB_COMMIT && (fds[n_fds] = janitor_lend(job->engine)) >= 0)
         n_fds++;
     if (is_describe(op) && op->to->checkpoint)
         fds[n_fds++] =

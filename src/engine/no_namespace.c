@@ -31,6 +31,7 @@
 #include "base/disk_usage.h"
 #include "base/remove_tree.h"
 #include "engine/engine.h"
+#include "engine/janitor.h"
 #include "sys/proc.h"
 
 #define MAX_PATH 2048 /* leaves room for what the guest makes of it */
@@ -47,8 +48,7 @@ struct process_state {
     int fd;
     uint64_t next_home;
     uint32_t next_id, n_ids, first_id; /* first_id 0: from the launcher's range */
-    int janitor;
-    unsigned filters; /* of the engine itself */
+    unsigned filters;                  /* of the engine itself */
     struct loop_timer orphan_pipes;
     uint32_t tasks; /* of the user, when last counted */
     int64_t counted_ns;
@@ -170,12 +170,11 @@ static int make_directory(struct process_state *state, bool for_others) {
 
 /* ---- the janitor ---- */
 
-static int look_after(void *argument) {
+static void remove_emptied(struct engine *engine, const char *path) {
     const struct timespec pause_time = { 0, 10000000 };
-    const char *path = argument;
     int r = -1;
 
-    janitor_wait();
+    (void)engine;
     /* The inits know better what is alive; what they leave are empty directories. */
     for (int waited = 0; waited < PATIENCE_MS && r < 0; waited += 10) {
         DIR *directory = opendir(path);
@@ -190,12 +189,17 @@ static int look_after(void *argument) {
         if (r < 0)
             nanosleep(&pause_time, NULL);
     }
-    return r == 0 || remove_all(AT_FDCWD, path) == 0 ? 0 : 1;
+    if (r < 0)
+        (void)remove_all(AT_FDCWD, path);
 }
 
-static int start_janitor(struct process_state *state) {
-    return janitor_fork(look_after, state->path, &state->janitor);
+static void remove_now(struct engine *engine, const char *path) {
+    (void)engine;
+    (void)remove_all(AT_FDCWD, path);
 }
+
+static const struct janitor_duty own_duty = { .at_end = remove_emptied },
+                                 private_dir_duty = { .now = remove_now };
 
 /* ---- the state ---- */
 
@@ -229,12 +233,12 @@ static int state_get(struct engine *engine, bool own_ids, struct process_state *
     if (!state)
         return -ENOMEM;
     state->engine = engine;
-    state->fd = state->janitor = -EBADF;
+    state->fd = -EBADF;
     if (read_status(getpid(), &status) == 0)
         state->filters = (unsigned)MAX(status_number(&status, "\nSeccomp_filters:\t"), 0l);
     int r = make_directory(state, own_ids);
     if (r == 0)
-        r = start_janitor(state);
+        r = janitor_tell(engine, &own_duty, state->path);
     if (r < 0) {
         if (state->path)
             (void)rmdir(state->path);
@@ -255,7 +259,6 @@ void process_finish(struct engine *engine) {
     loop_timer_clear(engine->loop, &state->orphan_pipes);
     /* Whatever could not be removed is left to the janitor, which sees the end of its pipe. */
     (void)rmdir(state->path);
-    close_fd(&state->janitor);
     close_fd(&state->fd);
     free(state->path);
     free(state);
@@ -361,13 +364,12 @@ struct private_dir *private_dir_free(struct private_dir *private_dir) {
     close_fd(&private_dir->fd);
     if (unlinkat(state->fd, private_dir->name, AT_REMOVEDIR) < 0 &&
         (errno == ENOTEMPTY || errno == EEXIST)) {
-        struct process_state one = { .janitor = -EBADF };
+        auto_free char *path = NULL;
 
-        if (asprintf(&one.path, "%s/%s", state->path, private_dir->name) >= 0) {
-            if (start_janitor(&one) == 0)
-                close_fd(&one.janitor);
-            free(one.path);
-        }
+        if (asprintf(&path, "%s/%s", state->path, private_dir->name) < 0)
+            path = NULL;
+        if (path)
+            (void)janitor_tell(private_dir->engine, &private_dir_duty, path);
     }
     free(private_dir);
     return NULL;

@@ -51,8 +51,7 @@ static void start(void) {
         list_init(&engine.sessions_by[i]);
     for (size_t i = 0; i < ARRAY_SIZE(engine.finished_by); i++)
         list_init(&engine.finished_by[i]);
-    engine.janitor = engine.publishing = engine.listen_fd = engine.signal_fd = engine.lock_fd =
-        -EBADF;
+    engine.listen_fd = engine.signal_fd = engine.lock_fd = -EBADF;
     engine.init_path = "/bin/true";
     engine.max_files = 64 * (16);
     engine.max_finished_fds = 16;
