@@ -102,7 +102,7 @@ class BatchTask:
         unknown = sorted(str(key) for key in set(job) - _KEYS)
         if unknown:
             raise _invalid(
-                f"a job has no key {', '.join(map(repr, unknown))}; the keys are "
+                f"unknown job key {', '.join(map(repr, unknown))}; the keys are "
                 f"{', '.join(sorted(_KEYS))}"
             )
         argv, code, language, files = (

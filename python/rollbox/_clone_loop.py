@@ -66,7 +66,7 @@ class Answer:
                 self.length = int.from_bytes(self.data[:8], "big")
                 if self.length > self.max_bytes:
                     raise ValueError(
-                        f"it is said to have {self.length} bytes, and may have {self.max_bytes}"
+                        f"it announces {self.length} bytes, and may have {self.max_bytes}"
                     )
         return False
 
@@ -81,7 +81,7 @@ class Answer:
             return {}
         found = _safe_values.loads(bytes(self.data[8 : 8 + self.length]))
         if not isinstance(found, dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not an object")
         return found
 
 

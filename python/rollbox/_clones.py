@@ -582,12 +582,12 @@ def _send_functions(
         ]
         raise InvalidArgument(
             f"the sandbox's {python} is Python {versions[0]}, and this is {versions[1]}: functions "
-            f"go between equal ones only; name one that the sandbox has by python=",
+            f"need the same version; name an interpreter of the sandbox with python=",
             stage="arguments",
         )
     raise failure_of(message, None) or WorkFailed(
         "",
-        f"it ran into the policy's timeout of {timeout:g} seconds"
+        f"it reached the policy's timeout of {timeout:g} seconds"
         if late
         else f"its interpreter ended: {RunFailed(ended)}",
     )

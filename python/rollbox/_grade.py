@@ -251,7 +251,8 @@ def _absolute(what: str, path: object, cwd: str) -> str:
         raise InvalidArgument(f"grade: {what} cannot be the root directory", stage="arguments")
     if is_kernel_path(whole):
         raise InvalidArgument(
-            f"grade: {what} {path!r} is the kernel's, no file of the sandbox", stage="arguments"
+            f"grade: {what} {path!r} belongs to the kernel and is not a file of the sandbox",
+            stage="arguments",
         )
     return whole
 

@@ -503,7 +503,7 @@ class OutputCopier:
                 return
             if info.type != "directory":
                 raise OutputsRefused(
-                    f"output {path!r}: {directory!r} on the way to it is no directory but a "
+                    f"output {path!r}: {directory!r} on the way to it is not a directory but a "
                     f"{info.type}"
                 )
         try:

@@ -170,7 +170,7 @@ class _ShellProcess:
                 if fd >= 0:
                     os.close(fd)
             raise NotFound(
-                f"command {id} is no shell of a fork or reset, or somebody has it already",
+                f"command {id} is not a shell of a fork or reset, or it was taken already",
                 stage="arguments",
             )
         self.stdin, self.status, self.out, self.err = fds
@@ -341,7 +341,7 @@ class Shell:
         )
         if b"\0" in script:
             raise InvalidArgument(
-                f"the command has a NUL byte at offset {script.index(0)}; no shell takes that",
+                f"the command has a NUL byte at offset {script.index(0)}; no shell accepts that",
                 stage="arguments",
             )
         allowed = allowed_s(timeout, self._timeout)

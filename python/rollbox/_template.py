@@ -66,14 +66,14 @@ class TemplateSource:
         given = sorted(name for name, value in others.items() if value is not None)
         if given:
             raise InvalidArgument(
-                f"{', '.join(given)} cannot be given with template: its policy and its life are "
-                "the template's",
+                f"{', '.join(given)} cannot be given with template: the template's policy and "
+                "lifetime apply",
                 stage="arguments",
             )
         if engine is None:
             raise InvalidArgument(
-                "templates are a shared engine's: give engine=Engine(SOCKET), the one that rollbox "
-                "template create spoke to",
+                "templates belong to a shared engine: give engine=Engine(SOCKET), the engine of "
+                "rollbox template create",
                 stage="arguments",
             )
         if not isinstance(template, str) or not template or "\0" in template:
@@ -83,7 +83,7 @@ class TemplateSource:
             return cls(Handle.open(engine, name))
         except NotFound:
             raise NotFound(
-                f"there is no template {template}; rollbox template ls lists those there are",
+                f"there is no template {template}; rollbox template ls lists them",
                 stage="arguments",
             ) from None
 

@@ -306,7 +306,7 @@ static void take_ended(struct batch *batch) {
             error = (struct rollbox_error){ .code = ROLLBOX_ERR_INTERNAL,
                 .error_number = -r,
                 .stage = "result",
-                .message = "a run that ended has no result" };
+                .message = "an ended run has no result" };
             job->run = rollbox_run_free(job->run);
             fail_job(batch, job, &error);
         } else if (result->outcome == ROLLBOX_OUTCOME_ERROR) {
@@ -541,7 +541,7 @@ int cmd_batch(const struct options *options) {
         if (r < 0 && !batch.status) {
             progress_clear(&batch.progress);
             batch.status = cli_fail(
-                options, "%s: cannot have it on disk: %s", batch.results.path, strerror(-r));
+                options, "%s: cannot sync it to disk: %s", batch.results.path, strerror(-r));
         }
         progress_summary(&batch.progress, caught);
         if (options_has(options, OPTION_JSON)) {

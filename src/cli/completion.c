@@ -495,6 +495,6 @@ int cmd_completion(const struct options *options) {
         print_fish();
     else
         return cli_fail(
-            options, "%s: no completion for this shell; there is bash, zsh and fish", shell);
+            options, "%s: no completion for this shell; choose bash, zsh or fish", shell);
     return cli_flush(options, 0);
 }

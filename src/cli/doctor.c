@@ -49,12 +49,12 @@ static void print_table(const json_t *report) {
                 colour_code("\033[0m"));
     }
     if (json_array_size(json_object_get(report, "low_limits")))
-        printf("\nLimits of yours that sandboxes will have, too: what needs more fails in them, "
-               "and it will look like the program's own fault\n");
+        printf("\nYour own limits apply inside sandboxes, too: a program that needs more fails "
+               "there as if by its own fault\n");
     json_array_foreach(json_object_get(report, "low_limits"), i, limit)
         printf("  %slow%s  %-22s %s %" JSON_INTEGER_FORMAT
-               "\n       %-22s %s-> have the hard limit raised (limits.conf(5), or LimitAS= and "
-               "the like of a unit)%s\n",
+               "\n       %-22s %s-> raise the hard limit (limits.conf(5), or LimitAS= and others "
+               "of a unit)%s\n",
             colour_code("\033[33m"), colour_code("\033[0m"), text_of(limit, "name"),
             text_of(limit, "command"), json_integer_value(json_object_get(limit, "value")), "",
             colour_code("\033[33m"), colour_code("\033[0m"));

@@ -117,8 +117,8 @@ static int await_engine(
         if (poll(&gone, 1, START_STEP_MS) > 0) {
             stdio_relay_errors(errors);
             return cli_fail(options,
-                "the engine ended at its start; --socket or ROLLBOX_SOCKET names another place for "
-                "its socket than %s",
+                "the engine ended at its start; use --socket or ROLLBOX_SOCKET for another socket "
+                "than %s",
                 path);
         }
     }

@@ -104,8 +104,8 @@ int cmd_exec(const struct options *options) {
         .userdata = &view.pump,
     };
     if (options_has(options, OPTION_DETACH) && options_has(options, OPTION_INTERACTIVE))
-        return cli_fail(options, "--detach and --interactive exclude each other: what is left "
-                                 "running has no standard input");
+        return cli_fail(options, "--detach and --interactive exclude each other: a detached "
+                                 "command has no standard input");
     if (limit && policy_parse_size(limit, &limit_bytes) < 0)
         return cli_fail(options, "--output-limit %s: not a size such as 10M", limit);
     if (limit)

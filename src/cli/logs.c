@@ -168,8 +168,8 @@ static int take_result(struct logs *logs, struct rollbox_run *run) {
     if ((result->stdout_truncated || result->stderr_truncated) &&
         result->outcome != ROLLBOX_OUTCOME_OUTPUT_LIMIT)
         fprintf(stderr,
-            "rollbox logs: %s: some of its output was dropped; the engine keeps that of the "
-            "commands that ended last\n",
+            "rollbox logs: %s: some of its output was dropped; the engine keeps the output of the "
+            "latest commands\n",
             logs->id);
     else if (result->outcome == ROLLBOX_OUTCOME_OUTPUT_LIMIT)
         fprintf(stderr, "rollbox logs: %s: it was ended at its output limit; more was dropped\n",
@@ -258,8 +258,8 @@ static int show_all(struct logs *logs, const json_t *execs) {
     }
     if (!status && wanted && !is_found)
         status = cli_fail_code(logs->options, ROLLBOX_ERR_NOT_FOUND,
-            "there is no command %s in sandbox %s; rollbox inspect %s shows those there are",
-            wanted, logs->options->rest[0], logs->options->rest[0]);
+            "there is no command %s in sandbox %s; rollbox inspect %s lists them", wanted,
+            logs->options->rest[0], logs->options->rest[0]);
     return status;
 }
 

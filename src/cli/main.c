@@ -103,8 +103,9 @@ static const struct command commands[] = {
         "With --image and without COMMAND, the image's own entry point and command run.\n"
         "Example: rollbox run --timeout 10 --readable . -- python3 test.py\n",
         COMMAND_RUN, 1, -1, cmd_run, 0 },
-    { "shell", "", "start a shell in a sandbox of its own, which is gone when the shell ends",
-        "bash where the sandbox has it, else sh. Standard input that is no terminal is the script. "
+    { "shell", "", "start a shell in a sandbox of its own, which ends with the shell",
+        "bash where the sandbox has it, else sh. Standard input is the script if it is not a "
+        "terminal. "
         "Exit status: the shell's, else as of rollbox run.\n"
         "Example: rollbox shell --readable .\n",
         COMMAND_SHELL, 0, 0, cmd_shell, 0 },
@@ -116,15 +117,16 @@ static const struct command commands[] = {
         "Example: rollbox record -o run.jsonl --seed 7 -- python3 test.py\n",
         COMMAND_RECORD, 1, -1, cmd_record, 0 },
     { "replay", "FILE",
-        "do the actions of a trajectory again, in a new sandbox under its policy, and record them",
-        "What the record has not (secrets, typed keys, more than was kept) is refused by name; "
-        "--env gives the values of variables.\n"
+        "repeat the actions of a trajectory in a new sandbox under its policy, and record them",
+        "Steps whose data was not recorded (secrets, typed keys, long outputs) are refused by "
+        "name; --env gives the values of variables.\n"
         "Example: rollbox replay -o again.jsonl run.jsonl\n",
         COMMAND_REPLAY, 1, 1, cmd_replay, 0 },
     { "verify", "FILE [FILE] | --twice -- COMMAND [ARGUMENT...]",
-        "replay a trajectory, or run a command twice, and tell where the histories part",
-        "Two files are compared as they are. Exit status: 0 equal, as far as both go; 1 they part: "
-        "the first step, stream or file, and byte are told; 125 rollbox's own error.\n"
+        "replay a trajectory, or run a command twice, and show the first difference",
+        "Two files are compared without a replay. Exit status: 0 equal, up to the end of the "
+        "shorter; 1 different: the first step, stream or file, and byte are printed; 125 rollbox's "
+        "own error.\n"
         "Example: rollbox verify --twice --seed 7 -- python3 -c 'import random; "
         "print(random.random())'\n",
         COMMAND_VERIFY, 1, -1, cmd_verify, 2 },
@@ -134,30 +136,30 @@ static const struct command commands[] = {
         "Exit status: 0 every job has a result; 1 some row is an error, or a trajectory is not "
         "whole; 130 interrupted (run it again to go on); 125 rollbox's own error.\n",
         COMMAND_BATCH, 1, 1, cmd_batch, 0 },
-    { "doctor", "", "tell what this kernel and user can isolate, and how to mend what is missing",
+    { "doctor", "",
+        "show what this kernel and user can isolate, and how to enable missing features",
         "Exit status: 0 if namespace isolation works, else 1.\n", COMMAND_DOCTOR, 0, 0, cmd_doctor,
         0 },
     { "policy check", "FILE", "check a policy file (- is standard input) and list all its problems",
         "Exit status: 0 valid, 1 not valid.\n", COMMAND_POLICY_CHECK, 1, 1, cmd_policy_check, 0 },
-    { "policy plan", "[FILE]",
-        "print the operations, rules and system-call filter that a policy becomes", NULL,
-        COMMAND_POLICY_PLAN, 0, 1, cmd_policy_plan, 0 },
-    { "create", "", "make a sandbox that lives on a shared engine, and print its name",
-        "It lives until rollbox rm, or as --ttl and --lifetime say, or until the engine ends "
+    { "policy plan", "[FILE]", "print the operations, rules and system-call filter of a policy",
+        NULL, COMMAND_POLICY_PLAN, 0, 1, cmd_policy_plan, 0 },
+    { "create", "", "create a session on a shared engine, and print its name",
+        "It lasts until rollbox rm, until --ttl or --lifetime expires, or until the engine ends "
         "(rollbox engine start --background starts one).\n"
         "Example: name=$(rollbox create --writable .); rollbox exec $name make test; rollbox rm "
         "$name\n",
         COMMAND_CREATE, 0, 0, cmd_create, 0 },
-    { "exec", "NAME [--] [COMMAND [ARGUMENT...]]", "run a command in a sandbox that lives",
-        "With --tty and no command: a login shell. The command runs on if rollbox is killed or its "
-        "terminal is closed: rollbox attach finds it by its id;\n"
-        "SIGINT and SIGTERM kill it and what it started, and nothing else. Exit status: as of "
+    { "exec", "NAME [--] [COMMAND [ARGUMENT...]]", "run a command in a session",
+        "With --tty and no command: a login shell. The command continues if rollbox is killed or "
+        "its terminal is closed: rollbox attach finds it by its id;\n"
+        "SIGINT and SIGTERM kill only the command and its processes. Exit status: as of "
         "rollbox run.\n"
         "Example: rollbox exec -it NAME bash\n",
         COMMAND_EXEC, 1, -1, cmd_exec, 1 },
-    { "attach", "NAME [ID]", "see a command's output, from its beginning on, and wait for its end",
-        "Without ID: the one command that runs, with -t the one that has a terminal. Signals end "
-        "rollbox and not the command. Of several clients that\n"
+    { "attach", "NAME [ID]", "show a command's output from its beginning, and wait for its end",
+        "Without ID: the only running command, with -t the only one with a terminal. Signals end "
+        "rollbox, but not the command. Of several clients that\n"
         "attach with -i, all see the output, and the latest one types. Exit status: as of rollbox "
         "run.\n"
         "Example: rollbox attach -it NAME\n",
@@ -178,68 +180,68 @@ static const struct command commands[] = {
         cmd_sandbox, 0 },
     { "stats", "[NAME...]",
         "show what the sandboxes use: CPU, memory, disk and processes, again at each interval",
-        "CPU is of one processor: two busy ones are 200%. - stands for what cannot be told. With "
+        "CPU is relative to one processor: two busy ones are 200%. - means unknown. With "
         "--json each table is one line.\n"
         "Example: rollbox stats --once\n",
         COMMAND_STATS, 0, -1, cmd_stats, INT_MAX },
-    { "inspect", "NAME", "print a sandbox' state as JSON", NULL, COMMAND_INSPECT, 1, 1, cmd_sandbox,
-        0 },
+    { "inspect", "NAME", "print a sandbox's state as JSON", NULL, COMMAND_INSPECT, 1, 1,
+        cmd_sandbox, 0 },
     { "kill", "NAME [ID]", "signal a command of a sandbox, or all of them",
-        "Without ID, --signal and --scope: every process of the sandbox is killed, those in the "
-        "background too.\n",
+        "Without ID, --signal and --scope: every process of the sandbox is killed, including those "
+        "in the background.\n",
         COMMAND_KILL, 1, 2, cmd_sandbox, 0 },
     { "rm", "NAME [NAME...]", "end sandboxes: processes and files", NULL, COMMAND_RM, 1, -1, cmd_rm,
         INT_MAX },
-    { "pause", "NAME", "stop a sandbox' processes; the next call resumes it", NULL, COMMAND_PAUSE,
+    { "pause", "NAME", "stop a sandbox's processes; the next call resumes it", NULL, COMMAND_PAUSE,
         1, 1, cmd_sandbox, 0 },
-    { "resume", "NAME", "let them go on", NULL, COMMAND_RESUME, 1, 1, cmd_sandbox, 0 },
+    { "resume", "NAME", "resume a paused sandbox", NULL, COMMAND_RESUME, 1, 1, cmd_sandbox, 0 },
     { "hibernate", "NAME",
-        "put a sandbox to sleep on the disk, files and processes; the next call wakes it",
-        "Nothing of it runs then, and no memory is used. A detached one outlives its engine.\n",
+        "hibernate a sandbox: save its files and processes to disk; the next call wakes it",
+        "A hibernated sandbox uses no memory. A detached one outlives its engine.\n",
         COMMAND_HIBERNATE, 1, 1, cmd_sandbox, 0 },
-    { "wake", "NAME", "wake a sandbox that sleeps", NULL, COMMAND_WAKE, 1, 1, cmd_sandbox, 0 },
+    { "wake", "NAME", "wake a hibernated sandbox", NULL, COMMAND_WAKE, 1, 1, cmd_sandbox, 0 },
     { "snapshot show", "NAME [SNAPSHOT]",
         "show what a snapshot holds (default: the latest): its processes, memory, descriptors, "
         "commands and files",
-        "A sandbox that sleeps is not woken.\n", COMMAND_SNAPSHOT_SHOW, 1, 2, cmd_sandbox, 0 },
+        "A hibernated sandbox is not woken.\n", COMMAND_SNAPSHOT_SHOW, 1, 2, cmd_sandbox, 0 },
     { "snapshot verify", "NAME [SNAPSHOT]",
-        "check a snapshot: every table and digest, and whether its processes could go on here",
-        "They are made in a sandbox of their own, and do not go on. Of a sandbox that sleeps what "
-        "is on the disk is checked. Exit status: 1 if something would refuse it.\n",
+        "check a snapshot: every table and digest, and whether its processes can be restored here",
+        "The processes are restored in a sandbox of their own, and do not run. Of a hibernated "
+        "sandbox, the data on disk is checked. Exit status: 1 if there is a problem.\n",
         COMMAND_SNAPSHOT_VERIFY, 1, 2, cmd_sandbox, 0 },
-    { "snapshot", "NAME", "keep the state of a sandbox, files and processes, and print its id",
-        NULL, COMMAND_SNAPSHOT, 1, 1, cmd_sandbox, 0 },
-    { "fork", "NAME",
-        "make new sandboxes in the state of a sandbox, files and processes, and print their names",
+    { "snapshot", "NAME",
+        "save a snapshot of a sandbox, with files and processes, and print its id", NULL,
+        COMMAND_SNAPSHOT, 1, 1, cmd_sandbox, 0 },
+    { "fork", "NAME", "create copies of a sandbox, with files and processes, and print their names",
         NULL, COMMAND_FORK, 1, 1, cmd_sandbox, 0 },
-    { "restore", "NAME SNAPSHOT", "make a new sandbox in the state of a snapshot: fork --from",
-        NULL, COMMAND_RESTORE, 2, 2, cmd_sandbox, 0 },
+    { "restore", "NAME SNAPSHOT", "create a sandbox from a snapshot: fork --from", NULL,
+        COMMAND_RESTORE, 2, 2, cmd_sandbox, 0 },
     { "reset", "NAME [SNAPSHOT]",
-        "put a sandbox back to a snapshot (default: its latest, or its beginning)",
-        "Its processes are killed; those of the snapshot go on.\n", COMMAND_RESET, 1, 2,
+        "reset a sandbox to a snapshot (default: its latest, or its beginning)",
+        "Its processes are killed; those of the snapshot are restored.\n", COMMAND_RESET, 1, 2,
         cmd_sandbox, 0 },
-    { "tree", "NAME", "show the snapshots of a sandbox and its forks, and who stands on which",
+    { "tree", "NAME",
+        "show the snapshots of a sandbox and its forks, and which sandbox is at which snapshot",
         NULL, COMMAND_TREE, 1, 1, cmd_sandbox, 0 },
     { "diff", "NAME [FROM [TO]]",
-        "list what differs between two snapshots (default: the beginning, and now)",
+        "list the differences between two snapshots (default: the beginning, and now)",
         "A added, M modified, D deleted.\n", COMMAND_DIFF, 1, 3, cmd_sandbox, 0 },
     { "commit", "NAME [PATH]",
-        "publish on the host what was changed below a --writable path (default: all of them)", NULL,
+        "write the changes below a --writable path (default: all of them) to the host", NULL,
         COMMAND_COMMIT, 1, 2, cmd_sandbox, 0 },
-    { "discard", "NAME", "drop what was changed since the latest snapshot, or the beginning",
-        "Its processes are killed; those of the snapshot go on.\n", COMMAND_DISCARD, 1, 1,
+    { "discard", "NAME", "drop all changes since the latest snapshot, or the beginning",
+        "Its processes are killed; those of the snapshot are restored.\n", COMMAND_DISCARD, 1, 1,
         cmd_sandbox, 0 },
     { "export", "NAME FILE", "write a snapshot to one file",
-        "With --live a sandbox that sleeps is not woken.\n", COMMAND_EXPORT, 2, 2, cmd_sandbox, 0 },
-    { "import", "FILE",
-        "bring a snapshot that was exported into the store, for --image snapshot:NAME",
-        "A live state becomes the sandbox NAME, asleep, of the engine on --socket; any call there "
-        "wakes it.\n"
+        "With --live, a hibernated sandbox is not woken.\n", COMMAND_EXPORT, 2, 2, cmd_sandbox, 0 },
+    { "import", "FILE", "import an exported snapshot into the store, for --image snapshot:NAME",
+        "An export with processes becomes the hibernated sandbox NAME of the engine on --socket; "
+        "any call there wakes it.\n"
         "Example: rollbox export --live box box.live; rollbox import --name copy box.live; rollbox "
         "exec copy -- ps\n",
         COMMAND_IMPORT, 1, 1, cmd_image, 0 },
     { "image import", "PATH",
-        "bring an image into the store: an OCI layout, or a tar of one or of docker save",
+        "import an image into the store: an OCI layout, or a tar of one or of docker save",
         "Layers that the store has already are not stored again. An image of the same name is "
         "replaced.\n"
         "Example: docker save python:3.12 -o python.tar; rollbox image import --name python:3.12 "
@@ -255,22 +257,22 @@ static const struct command commands[] = {
     { "store path", "", "print where the store is", NULL, COMMAND_STORE_PATH, 0, 0, cmd_store, 0 },
     { "store gc", "", "remove layers that no image needs and no sandbox uses", NULL,
         COMMAND_STORE_GC, 0, 0, cmd_store, 0 },
-    { "store fsck", "", "read every layer anew, and mark those that are damaged",
+    { "store fsck", "", "read every layer again, and mark damaged ones",
         "A marked layer is refused by name. Importing its image again mends it. Exit status: 1 if "
         "something is damaged.\n",
         COMMAND_STORE_FSCK, 0, 0, cmd_store, 0 },
-    { "store df", "", "tell how much the store holds and what of it is unused", NULL,
+    { "store df", "", "show the size of the store, and how much of it is unused", NULL,
         COMMAND_STORE_DF, 0, 0, cmd_store, 0 },
     { "template create", "NAME",
-        "keep a Python that has done something, to run programs in forks of it",
-        "It lives on the shared engine until it is removed or the engine ends, and is the sandbox "
-        "template.NAME there. What cannot be captured is refused by name.\n"
+        "create a template: a Python interpreter that has run code, to run programs in forks of it",
+        "It lasts until it is removed or the engine ends, and is the sandbox template.NAME of the "
+        "shared engine. Objects that cannot be checkpointed are refused by name.\n"
         "Example: rollbox template create --python 'import json, sqlite3' base && rollbox run "
         "--template base -- python3 -c 'print(json.dumps(1))'\n",
         COMMAND_TEMPLATE_CREATE, 1, 1, cmd_template, 0 },
     { "template ls", "", "list the templates", NULL, COMMAND_TEMPLATE_LS, 0, 0, cmd_template, 0 },
-    { "template rm", "NAME...", "remove templates; runs under way go on", NULL, COMMAND_TEMPLATE_RM,
-        1, -1, cmd_template, INT_MAX },
+    { "template rm", "NAME...", "remove templates; running commands continue", NULL,
+        COMMAND_TEMPLATE_RM, 1, -1, cmd_template, INT_MAX },
     { "engine start", "", "run a shared engine, in the foreground",
         "Its socket is --socket, else $ROLLBOX_SOCKET, else $XDG_RUNTIME_DIR/rollbox.sock, else "
         "/run/rollbox.sock (root), /run/user/UID/rollbox.sock\n"
@@ -282,7 +284,7 @@ static const struct command commands[] = {
         0, cmd_engine_status, 0 },
     { "engine stop", "", "end a shared engine and all its sandboxes", NULL, COMMAND_ENGINE_STOP, 0,
         0, cmd_engine_stop, 0 },
-    { "debug dump", "", "print what a shared engine is in the middle of, as JSON",
+    { "debug dump", "", "print the present operations of a shared engine as JSON",
         "For a bug report: each operation, its present wait, and since when.\n", COMMAND_DEBUG_DUMP,
         0, 0, cmd_debug_dump, 0 },
     { "completion", "bash|zsh|fish", "print the shell's completion script", NULL,

@@ -52,10 +52,9 @@ int outcome_status(
         return 128 + result->signal;
     case ROLLBOX_OUTCOME_TIMEOUT:
         cli_fail(options, "timed out after %s%s",
-            timeout ? timeout
-            : is_default
-                ? "300 s, which is the default; --timeout sets another, --timeout none takes it off"
-                : "the policy's time",
+            timeout      ? timeout
+            : is_default ? "300 s, the default; --timeout sets another, --timeout none removes it"
+                         : "the policy's time",
             timeout ? " s" : "");
         return CLI_EXIT_TIMEOUT;
     case ROLLBOX_OUTCOME_OUT_OF_MEMORY:
@@ -106,6 +105,6 @@ void outcome_hint_network(const struct options *options, const struct rollbox_re
     if (length && result->outcome == ROLLBOX_OUTCOME_EXIT && result->exit_code &&
         result->isolation && strstr(result->isolation, "\"net\":\"none\"") &&
         tells_of_network(&text))
-        cli_fail(options, "the sandbox has no network (net none); net loopback gives it one of its "
-                          "own, net host the host's");
+        cli_fail(options, "the sandbox has no network (net none); choose net loopback for a "
+                          "private network, or net host for the host's");
 }

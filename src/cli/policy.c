@@ -264,8 +264,7 @@ int cli_policy_make(const struct options *options, const char *file, struct cli_
             return r;
         if (r == -EILSEQ && has_no_place(use))
             return cli_fail(options,
-                "--%s %s: the path is relative, and the working directory is gone or cannot be "
-                "told: %s",
+                "--%s %s: the path is relative, and the working directory cannot be determined: %s",
                 use->option->name, use->value, strerror(errno));
         if (r == -EILSEQ)
             return cli_fail(options, "--%s %s: not valid UTF-8", use->option->name, use->value);

@@ -37,8 +37,8 @@
 int record_open_file(const char *path, bool force, int *ret_fd, struct rollbox_error *error) {
     if (!strcmp(path, "-"))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "-: a trajectory does not go to standard output, which has the command's; name a file, "
-            "or a descriptor as /dev/fd/3");
+            "-: a trajectory cannot go to standard output, which carries the command's output; "
+            "name a file, or a descriptor as /dev/fd/3");
     /* Without waiting for somebody to read a pipe. */
     auto_close int fd =
         open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
@@ -47,18 +47,18 @@ int record_open_file(const char *path, bool force, int *ret_fd, struct rollbox_e
     if (fd < 0 || fstat(fd, &st) < 0)
         return error_set(error, ROLLBOX_ERR_IO, errno, "arguments",
             "%.600s: cannot open it for a trajectory: %s", path,
-            errno == ENXIO ? "nobody reads that pipe" : strerror(errno));
+            errno == ENXIO ? "the pipe has no reader" : strerror(errno));
     /* Held by whoever has this open file, so for as long as the recorder writes. Where a file
      * system has no locks, there is none. */
     if (S_ISREG(st.st_mode) && flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBUSY, "arguments",
             "%.600s: another sandbox is recorded to it", path);
     if (fstat(fd, &st) < 0)
-        return error_set(error, ROLLBOX_ERR_IO, errno, "arguments", "%.600s: cannot look at it: %s",
+        return error_set(error, ROLLBOX_ERR_IO, errno, "arguments", "%.600s: cannot examine it: %s",
             path, strerror(errno));
     if (S_ISREG(st.st_mode) && st.st_size && !force)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments",
-            "%.600s: there is something in it already; remove it, or use --force", path);
+            "%.600s: the file is not empty; remove it, or use --force", path);
     if (S_ISREG(st.st_mode) && st.st_size && ftruncate(fd, 0) < 0)
         return error_set(error, ROLLBOX_ERR_IO, errno, "arguments", "%.600s: cannot empty it: %s",
             path, strerror(errno));
@@ -134,11 +134,12 @@ int record_end(
     const json_t *record = json_object_get(answer, "record");
     const char *problem = json_string_value(json_object_get(record, "error"));
     if (record && !json_is_true(json_object_get(record, "complete")))
-        status = cli_fail(options, "%s: the trajectory is not whole: it has %lld of %lld steps: %s",
-            what ? what : "the record",
-            (long long)json_integer_value(json_object_get(record, "written")),
-            (long long)json_integer_value(json_object_get(record, "steps")),
-            problem ? problem : "its end could not be written");
+        status =
+            cli_fail(options, "%s: the trajectory is incomplete: it has %lld of %lld steps: %s",
+                what ? what : "the record",
+                (long long)json_integer_value(json_object_get(record, "written")),
+                (long long)json_integer_value(json_object_get(record, "steps")),
+                problem ? problem : "its end could not be written");
     json_decref(answer);
     return status;
 }
@@ -286,7 +287,8 @@ int cmd_record(const struct options *options) {
     int command_status = 0;
 
     if (!path)
-        return cli_fail(options, "where to is missing: rollbox record -o FILE -- COMMAND");
+        return cli_fail(
+            options, "the trajectory's file is missing: rollbox record -o FILE -- COMMAND");
     private_engine_start(options);
     int status = cli_policy_given(options, &policy);
     if (status)

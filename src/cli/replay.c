@@ -48,13 +48,13 @@ unsigned replay_warn(const struct options *options, const struct reader *reader)
 
     if (reader->changed_line && ++n)
         cli_fail(options,
-            "%s:%" PRIu64 ": its digest is not that of what the lines say: the record was changed "
-            "after it was written",
+            "%s:%" PRIu64
+            ": its digest does not match its lines: the record was changed after it was written",
             reader->name, reader->changed_line);
     if (!reader->read_all)
         return n;
     if (reader->torn && ++n)
-        cli_fail(options, "%s: its last line is cut off and left out", reader->name);
+        cli_fail(options, "%s: its last line is truncated and ignored", reader->name);
     if (!reader->end_reason && ++n)
         cli_fail(options, "%s: it has no end: more may have happened than its %" PRIu64 " steps",
             reader->name, reader->n_steps);
@@ -145,7 +145,7 @@ static int begin_replay(struct play *play, const struct options *options,
     *play = (struct play){ .name = reader->name };
     if (!n && json_is_object(json_object_get(reader->header, "parent")))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENODATA, "arguments",
-            "%s begins as a fork; give the record of what it was forked from: --parent FILE",
+            "%s begins with a fork; give the record of the parent sandbox: --parent FILE",
             reader->name);
     if (!n)
         return play_begin(play, options, engine, reader, error);
@@ -218,7 +218,7 @@ static int check_other(const struct options *options, const char *to, const char
     if (stat(to, &a) == 0 && stat(from, &b) == 0 && S_ISREG(a.st_mode) && a.st_dev == b.st_dev &&
         a.st_ino == b.st_ino)
         return cli_fail(options,
-            "%s: it is what is to be replayed (%s); the new trajectory needs a file of its own", to,
+            "%s: this is the trajectory to replay (%s); the new one needs a file of its own", to,
             from);
     return 0;
 }
@@ -259,8 +259,8 @@ int cmd_replay(const struct options *options) {
     struct reader reader;
 
     if (!path)
-        return cli_fail(
-            options, "where to is missing: rollbox replay -o FILE %s", options->rest[0]);
+        return cli_fail(options, "the new trajectory's file is missing: rollbox replay -o FILE %s",
+            options->rest[0]);
     private_engine_start(options);
     int status = check_output(options, path);
     if (!status)

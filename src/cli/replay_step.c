@@ -99,12 +99,11 @@ static int check_reach(const struct play *play, const char *policy, struct rollb
         return 0;
     if (policy_excess_text(policy, strlen(policy), &beyond) < 0)
         return no_memory(error);
-    return beyond.length
-               ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EPERM, "policy",
-                     "%.200s: its policy grants more than the default one does: %.500s; use "
-                     "--trust if that is meant, or --policy FILE to say what may be used",
-                     play->name, beyond.data)
-               : 0;
+    return beyond.length ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EPERM, "policy",
+                               "%.200s: its policy grants more than the default policy: %.500s; "
+                               "use --trust to accept it, or --policy FILE to replace it",
+                               play->name, beyond.data)
+                         : 0;
 }
 
 static int choose_policy(const struct play *play, const struct reader *reader, char **ret_text,
@@ -143,8 +142,8 @@ int play_begin(struct play *play, const struct options *options, struct rollbox_
     if (json_is_false(json_object_get(reader->header, "from_beginning")) &&
         !json_is_object(json_object_get(reader->header, "parent")))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENOTSUP, "arguments",
-            "%s: the record was begun after the sandbox had been used: what came before is not in "
-            "it",
+            "%s: recording began after the sandbox was first used, so its earlier steps are "
+            "missing",
             play->name);
     auto_free char *text = NULL;
     int r = play->snapshots ? choose_policy(play, reader, &text, error) : no_memory(error);
@@ -202,11 +201,11 @@ static int take_text(const struct play *play, const struct step *step, const jso
     int r = read_bytes(value, &bytes);
 
     if (r < 0 || (bytes.length && memchr(bytes.data, '\0', bytes.length)))
-        return refuse_step(play, step, error, "%s is no text", what);
+        return refuse_step(play, step, error, "%s is not text", what);
     if (play->redacted && bytes.data && bytes.length &&
         (memmem(bytes.data, bytes.length, "[redacted", 9) ||
             memmem(bytes.data, bytes.length, "[withheld", 9)))
-        return refuse_step(play, step, error, "something was taken out of %s as a secret", what);
+        return refuse_step(play, step, error, "a secret was redacted from %s", what);
     buf_add(&bytes, "", 0);
     *ret_text = bytes.data ? buf_take(&bytes) : strdup("");
     return *ret_text ? 0 : no_memory(error);
@@ -220,12 +219,12 @@ static int take_content(const struct play *play, const struct step *step, const 
     if (json_is_true(json_object_get(content, "truncated")) ||
         json_is_true(json_object_get(content, "withheld")))
         return refuse_step(play, step, error,
-            "%s has %lld bytes, of which not all were kept; record with a larger --keep", what,
+            "%s has %lld bytes, and only a part was kept; record with a larger --keep", what,
             (long long)json_integer_value(json_object_get(content, "bytes")));
     if (read_bytes(content, to) < 0)
         return refuse_step(play, step, error, "%s is not in the record", what);
     if (play->redacted && to->length && memmem(to->data, to->length, "[redacted", 9))
-        return refuse_step(play, step, error, "something was taken out of %s as a secret", what);
+        return refuse_step(play, step, error, "a secret was redacted from %s", what);
     return 0;
 }
 
@@ -416,7 +415,7 @@ static int play_exec(struct play *play, const struct step *step, struct rollbox_
 
     if (json_is_true(json_object_get(action, "terminal")))
         return refuse_step(
-            play, step, error, "the command had a terminal, and what was typed is not recorded");
+            play, step, error, "the command had a terminal, whose input is not recorded");
     const bool is_shell = play_shell_is(action);
     if (json_object_get(action, "extra_fds") && !is_shell)
         return refuse_step(play, step, error, "the command had descriptors of its caller");
@@ -543,8 +542,8 @@ static int play_children(struct play *play, const struct step *step, size_t kept
     if (!made)
         return no_memory(error);
     if (ret_kept && kept >= n)
-        return refuse_step(
-            play, step, error, "the sandbox to replay is none of the %zu that it made", n);
+        return refuse_step(play, step, error,
+            "the sandbox to replay is not among the %zu sandboxes that it made", n);
     options.same_seed =
         !seed ||
         strcmp(seed,
@@ -573,7 +572,7 @@ static int play_write(
     auto_buf struct buf data = BUF_INIT;
 
     if (!content)
-        return refuse_step(play, step, error, "what was written is not in the record");
+        return refuse_step(play, step, error, "the written content is not in the record");
     int r = take_content(play, step, content, "the file", &data, error);
     return r < 0
                ? r
@@ -589,7 +588,7 @@ static int play_upload(
     auto_free char *name = NULL;
 
     if (!json_object_get(step->action, "content"))
-        return refuse_step(play, step, error, "the tree that was uploaded is not in the record");
+        return refuse_step(play, step, error, "the uploaded tree is not in the record");
     int r = take_content(
         play, step, json_object_get(step->action, "content"), "the file", &data, error);
     if (r == 0)
@@ -598,7 +597,7 @@ static int play_upload(
     if (r < 0)
         return r;
     if (!name[0] || strchr(name, '/') || !strcmp(name, ".") || !strcmp(name, ".."))
-        return refuse_step(play, step, error, "the file's name is none");
+        return refuse_step(play, step, error, "the file's name is not valid");
     auto_close int fd = fd_memory_file("rollbox-replay", data.length ? data.data : "", data.length);
     r = fd < 0 ? fd
         : fchmod(fd, (mode_t)json_integer_value(json_object_get(step->action, "mode")) & 07777) < 0
@@ -640,7 +639,7 @@ static int play_shell(struct play *play, const struct step *step, struct rollbox
         if (of && play->shells[i]->step == of && play->shells[i]->run)
             shell = play->shells[i];
     if (!shell)
-        return refuse_step(play, step, error, "its shell is none that this record has begun");
+        return refuse_step(play, step, error, "the record has not started its shell");
     int r = take_content(
         play, step, json_object_get(step->action, "command"), "its command", &command, error);
     if (r < 0)
@@ -677,7 +676,7 @@ static int play_note(struct play *play, const struct step *step, struct rollbox_
         JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(RECORD_REAL_DIGITS));
 
     return text ? rollbox_note(play->sandbox, text, error)
-                : refuse_step(play, step, error, "the note says nothing");
+                : refuse_step(play, step, error, "the note is empty");
 }
 
 int play_step(struct play *play, const struct step *step, struct rollbox_error *error) {
@@ -711,7 +710,7 @@ int play_step(struct play *play, const struct step *step, struct rollbox_error *
         r = refuse_step(play, step, &own, "a %.30s %s", step->kind,
             !strcmp(step->kind, "commit")   ? "changes the host"
             : !strcmp(step->kind, "signal") ? "comes at a moment that is not recorded"
-                                            : "is nothing that this version knows");
+                                            : "is unknown to this version");
     bool is_ours = own.code == ROLLBOX_ERR_ENGINE_LOST || own.error_number == ENOTSUP ||
                    own.error_number == ENODATA;
     if (r < 0 && failed && !is_ours)
@@ -726,8 +725,8 @@ int play_fork(
     struct rollbox_sandbox *child = NULL;
 
     if (strcmp(step->kind, "fork"))
-        return refuse_step(
-            play, step, error, "the record to replay was begun by a fork there, and this is none");
+        return refuse_step(play, step, error,
+            "the record to replay begins with a fork at this step, and this step is not a fork");
     int r = play_settle(play, step->begun_at, error);
     if (r == 0)
         r = play_children(play, step, (size_t)index, &child, error);

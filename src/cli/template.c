@@ -301,8 +301,7 @@ static int open_template(const struct options *options, struct rollbox_engine *e
     if (rollbox_sandbox_open(engine, name, ret_sandbox, &error) == 0)
         return 0;
     return error.code == ROLLBOX_ERR_NOT_FOUND
-               ? cli_fail(options,
-                     "there is no template %s; rollbox template ls lists those there are", given)
+               ? cli_fail(options, "there is no template %s; rollbox template ls lists them", given)
                : cli_fail_error(options, &error);
 }
 

@@ -29,7 +29,8 @@ int connection_check_owner(pid_t owner, struct rollbox_error *error) {
     if (owner == getpid())
         return 0;
     return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ECHILD, "arguments",
-        "this handle belongs to process %d, of which this process is a fork; open an engine here",
+        "this handle belongs to process %d, from which this process was forked; open an engine in "
+        "this process",
         (int)owner);
 }
 
@@ -214,7 +215,7 @@ static void handle_welcome(struct rollbox_engine *engine) {
             break;
     }
     if (r < 0 || message->header.type != PROTOCOL_WELCOME || pid > INT32_MAX) {
-        lose_protocol(engine, "its first answer is no welcome");
+        lose_protocol(engine, "its first message is not a welcome");
     } else if (version != PROTOCOL_VERSION) {
         lose_protocol(engine, "it speaks another version of the protocol");
     } else {
@@ -265,7 +266,7 @@ static void handle_run(struct rollbox_engine *engine, struct rollbox_run *run) {
         result_fail(&run->result, run->isolation, &error);
     } else if (r < 0) {
         error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "result",
-            "cannot take the run's output: %s", strerror(-r));
+            "cannot receive the run's output: %s", strerror(-r));
         result_fail(&run->result, run->isolation, &error);
     }
     finish_pending(engine, &run->pending);
@@ -304,7 +305,7 @@ static void handle_damaged(struct rollbox_engine *engine, int error_number) {
     }
     if (error_number != EBADMSG)
         error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, error_number, "result",
-            "cannot take the engine's answer: %s", strerror(error_number));
+            "cannot receive the engine's answer: %s", strerror(error_number));
     else
         error_set(&error, ROLLBOX_ERR_PROTOCOL, EPROTO, "result",
             "the engine's answer is malformed; are engine and library of one version?");
@@ -386,8 +387,8 @@ int connection_send(struct rollbox_engine *engine, struct buf *message, uint64_t
             WIRE_BODY_MAX);
     case -ETOOMANYREFS:
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "connect",
-            "this user's processes have more descriptors on their way over sockets than one "
-            "process may have open; raise the limit of open files (ulimit -n), or try again later");
+            "this user's processes have more descriptors in flight over sockets than one process "
+            "may have open; raise the limit of open files (ulimit -n), or try again later");
     default:
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "connect",
             "cannot send to the engine: %s", strerror(-r));
@@ -591,7 +592,7 @@ int connection_call(struct rollbox_engine *engine, struct buf *message, const in
     }
     if (request->type != expected)
         return error_set(error, ROLLBOX_ERR_PROTOCOL, EPROTO, "connect",
-            "the engine's answer is of the wrong kind (%u instead of %u)", request->type, expected);
+            "the engine's answer has type %u instead of %u", request->type, expected);
     return 0;
 }
 

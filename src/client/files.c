@@ -80,7 +80,7 @@ static enum rollbox_error_code code_of(int error_number) {
 static const char *hint_of(int error_number) {
     switch (error_number) {
     case EINVAL:
-        return " (it is no regular file or directory)";
+        return " (it is neither a regular file nor a directory)";
     case EISDIR:
         return " (a file cannot take the place of a directory: remove it first)";
     case ENOTEMPTY:
@@ -126,12 +126,12 @@ static int agent_lost(const struct files *files, int r, struct rollbox_error *er
     switch (r) {
     case -ETIMEDOUT:
         return error_set(error, ROLLBOX_ERR_IO, ETIMEDOUT, "files",
-            "the files agent of the sandbox has said nothing for %d ms while at \"%s\": a process "
-            "of the sandbox may have stopped it",
+            "the files agent of the sandbox has not answered for %d ms at \"%s\": a process of the "
+            "sandbox may have stopped it",
             files->transfer->timeout_ms, make_shown(files->path).text);
     case -EBADMSG:
         return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "files",
-            "the files agent of the sandbox sent what is not allowed there while at \"%s\"",
+            "the files agent of the sandbox sent an unexpected message at \"%s\"",
             make_shown(files->path).text);
     case 0:
     case -EPIPE:

@@ -185,7 +185,7 @@ static int join_shared(
             path, path);
     if (r == -EPROTOTYPE)
         return error_set(error, ROLLBOX_ERR_PROTOCOL, -r, "connect",
-            "what serves %s is no rollbox-engine", path);
+            "the server at %s is not a rollbox-engine", path);
     if (r < 0)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_LOST), -r, "connect",
             "cannot connect to %s: %s", path, strerror(-r));

@@ -24,7 +24,7 @@ static int add_names(struct buf *to, const char *const *names, struct rollbox_er
     for (; names && *names; names++) {
         if (!**names || strchr(*names, '='))
             return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-                "redact_names: \"%.100s\" is no name of a variable", *names);
+                "redact_names: \"%.100s\" is not a variable name", *names);
         wire_add_text(to, TAG_RULE_NAME, *names);
     }
     return 0;
@@ -166,7 +166,7 @@ ROLLBOX_PUBLIC int rollbox_note(
     json_t *value = json_loads(json, JSON_DECODE_ANY | JSON_ALLOW_NUL, &problem);
     if (!value)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "the note is no JSON: %s", problem.text);
+            "the note is not JSON: %s", problem.text);
     json_decref(value);
     sandbox_begin(&message, sandbox, VERB_NOTE);
     wire_add_text(&message, TAG_NAME, "note");

@@ -134,9 +134,9 @@ int request_check_fd(int fd, const char *what, size_t i, struct rollbox_error *e
         return 0;
     if (i == REQUEST_NO_INDEX)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADF, "arguments",
-            "%s is %d, which is no open descriptor", what, fd);
+            "%s is %d, which is not an open descriptor", what, fd);
     return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADF, "arguments",
-        "%s[%zu] is %d, which is no open descriptor", what, i, fd);
+        "%s[%zu] is %d, which is not an open descriptor", what, i, fd);
 }
 
 static int check_command(const struct request_command *command, struct rollbox_error *error) {

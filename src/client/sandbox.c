@@ -253,7 +253,7 @@ ROLLBOX_PUBLIC int rollbox_sandbox_query(struct rollbox_sandbox *sandbox, enum r
     case ROLLBOX_QUERY_STATS:
         return plain_call(sandbox, VERB_STATS, ret_json, error);
     }
-    return request_invalid(error, "query is none of enum rollbox_query");
+    return request_invalid(error, "query is not a value of enum rollbox_query");
 }
 
 ROLLBOX_PUBLIC int rollbox_pause(struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
@@ -425,7 +425,7 @@ ROLLBOX_PUBLIC int rollbox_signal(struct rollbox_sandbox *sandbox, const char *o
         return request_invalid(error, "without an operation_id the signal must be SIGKILL: it is "
                                       "for every process of the sandbox");
     if (scope < ROLLBOX_SCOPE_MAIN || scope > ROLLBOX_SCOPE_GROUP)
-        return request_invalid(error, "scope is none of enum rollbox_scope");
+        return request_invalid(error, "scope is not a value of enum rollbox_scope");
     sandbox_begin(&message, sandbox, VERB_SIGNAL);
     if (operation_id)
         wire_add(&message, TAG_EXEC, operation_id, strlen(operation_id));

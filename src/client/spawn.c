@@ -224,7 +224,7 @@ int spawn_engine(
         while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
             ;
         return error_set(error, error_code_of(r, ROLLBOX_ERR_ENGINE_START), r, "connect",
-            "cannot hold the engine's process: %s", strerror(r));
+            "cannot open the engine's process: %s", strerror(r));
     }
     *ret_spawned = (struct spawned){
         .socket = TAKE_FD(ours), .pidfd = pidfd, .pid = pid, .path = TAKE_PTR(path)

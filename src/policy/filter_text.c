@@ -60,7 +60,7 @@ static void add_action(struct buf *to, uint32_t action) {
         break;
     case SECCOMP_RET_ERRNO:
         if (data == 0)
-            buf_add_text(to, "return 0 without doing it");
+            buf_add_text(to, "return 0 without an effect");
         else if (strerrorname_np((int)data) != NULL)
             buf_printf(to, "errno %s", strerrorname_np((int)data));
         else

@@ -219,8 +219,9 @@ static int gather_grants(struct compiler *c, const struct policy_paths *paths,
             }
             if (found[i].error == EACCES || found[i].error == EPERM)
                 return error_set(error, ROLLBOX_ERR_PATH_DENIED, found[i].error, "policy",
-                    "%s: %s: you may not look there yourself, so no sandbox of yours may", key,
-                    path);
+                    "%s: %s: you cannot access this path yourself, so your sandboxes cannot "
+                    "either; grant another path",
+                    key, path);
             return error_set(error, ROLLBOX_ERR_PATH_NOT_FOUND,
                 found[i].error ? found[i].error : ENOENT, "policy",
                 "%s: %s: %s; create it or take it out of the policy", key, path,
@@ -249,8 +250,8 @@ static int gather_grants(struct compiler *c, const struct policy_paths *paths,
         if (!strcmp(real, "/")) {
             if (kind == PLAN_GRANT_READABLE)
                 return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
-                    "%s: the whole of / would grant every secret of the host; name the directories "
-                    "that are needed",
+                    "%s: / would grant every secret of the host; name the directories that are "
+                    "needed",
                     key);
             return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
                 "%s: / itself cannot be granted or denied; name directories", key);
@@ -973,20 +974,21 @@ static int refuse_missing(const struct compiler *c, struct rollbox_error *error)
 
     if (p->serial && (!is_virtual || !p->time_start))
         return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
-            "serial: threads cannot take turns by a clock that runs while they wait; set time_mode "
-            "to virtual, and time_start");
+            "serial: threads take turns only under a virtual clock; set time_mode to virtual, and "
+            "time_start");
     if (is_virtual && !p->time_start)
         return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
-            "time_mode virtual: it has no time to start at; set time_start, such as "
+            "time_mode virtual: the start time is missing; set time_start, such as "
             "2025-01-01T00:00:00");
     if (is_virtual && p->net == POLICY_NET_HOST)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
-            "time_mode virtual: with net host it would jump over waits for others, who keep the "
-            "real time; use net none or loopback");
+            "time_mode virtual: net host is not possible, because other hosts keep the real time; "
+            "use net none or loopback");
     if (is_virtual && p->net == POLICY_NET_ALLOW)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
-            "time_mode virtual: with net allow it would jump over waits for hosts outside, which "
-            "keep the real time; use time_mode offset");
+            "time_mode virtual: net allow is not possible, because hosts outside keep the real "
+            "time; "
+            "use time_mode offset");
     for (size_t i = 0; i < p->network.n; i++)
         if (p->network.items[i].set && !p->network.items[i].n_ports)
             return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
@@ -1011,16 +1013,16 @@ static int refuse_missing(const struct compiler *c, struct rollbox_error *error)
             "image: isolation process has no root file system of its own; use isolation namespace");
     if (c->host->snapshot && c->host->snapshot->n > GUESTS_LAYERS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
-            "image: a snapshot of %zu layers is more than the %d that a sandbox can stand on; "
-            "export it again from a fork",
+            "image: the snapshot has %zu layers, and a sandbox can use at most %d; export it again "
+            "from a fork",
             c->host->snapshot->n, GUESTS_LAYERS);
     if (c->host->image && c->host->image->n > PLAN_MAX_IMAGE_LAYERS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
-            "image: %zu layers are more than the %d that a sandbox can have; flatten the image",
+            "image: the image has %zu layers, and a sandbox can use at most %d; flatten the image",
             c->host->image->n, PLAN_MAX_IMAGE_LAYERS);
     if (!c->host->seccomp)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
-            "seccomp: the kernel has no system call filters, and nothing runs without them; use a "
+            "seccomp: the kernel has no system call filters, which every sandbox needs; use a "
             "kernel with CONFIG_SECCOMP_FILTER");
     return 0;
 }

@@ -67,8 +67,8 @@ static int refuse_policy(const struct compiler *c, struct rollbox_error *error) 
         return fail_missing(error, "user needs a user namespace");
     if (!(c->plan.flags & PLAN_LANDLOCK))
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
-            "isolation process: landlock is missing, which is what it consists of; `rollbox "
-            "doctor` tells how to get it");
+            "isolation process: landlock is missing, on which it is based; `rollbox doctor` says "
+            "how to enable it");
     if (!c->host->own_ids && !(c->plan.landlock_scoped & LANDLOCK_SCOPE_SIGNAL))
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "isolation process: landlock_scope is missing (Linux 6.12 or later has it), so a "
@@ -119,7 +119,9 @@ static int add_grant(struct grants *g, const struct policy_path *grant,
             return 0;
         if (e == EACCES || e == EPERM)
             return error_set(error, ROLLBOX_ERR_PATH_DENIED, e, "policy",
-                "%s: %s: you may not look there yourself, so no sandbox of yours may", key, path);
+                "%s: %s: you cannot access this path yourself, so your sandboxes cannot either; "
+                "grant another path",
+                key, path);
         return error_set(error, ROLLBOX_ERR_PATH_NOT_FOUND, e, "policy",
             "%s: %s: %s; create it or take it out of the policy", key, path, strerror(e));
     }
@@ -130,8 +132,8 @@ static int add_grant(struct grants *g, const struct policy_path *grant,
         is_below(found->real, "/sys") || !strcmp(found->real, "/dev") ||
         is_below(found->real, "/dev/shm") || is_below(found->real, "/dev/pts"))
         return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
-            "%s: %s: under isolation process this would be the host's own, with what it tells of "
-            "every process; name the files or directories that are needed",
+            "%s: %s: under isolation process this is the host's directory, which describes every "
+            "process; name the files or directories that are needed",
             key, path);
     const char *private = is_opened(g, found->real);
     if (private)
@@ -151,12 +153,12 @@ static int add_grant(struct grants *g, const struct policy_path *grant,
         g->c->host->lister, &g->budget, emit_grant, g);
     if (r == -E2BIG)
         return error_set(error, ROLLBOX_ERR_POLICY_INVALID, E2BIG, "policy",
-            "%s: %s: too many entries (over %d) lie beside what is denied in it, and Landlock "
-            "takes a rule for each; grant what is needed of it instead",
+            "%s: %s: the directory has more than %d entries beside the denied ones, and each needs "
+            "a Landlock rule; grant the needed entries instead",
             key, path, EXPAND_MAX);
     if (r < 0 && r != -ENOMEM)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_PATH_DENIED), -r, "policy",
-            "%s: %s: contains something denied, and looking for what lies beside it failed: %s",
+            "%s: %s: the directory has a denied entry, and listing its other entries failed: %s",
             key, path, strerror(-r));
     return r;
 }

@@ -23,7 +23,7 @@
 #define MAX_SORT (1u << 20)
 #define MAX_NOTE 600u
 #define MAX_PATH 32768u
-#define LONE_NUMBERS "two numbers without a word that says what they are"
+#define LONE_NUMBERS "two numbers without a label"
 
 void divergence_done(struct divergence *divergence) {
     buf_done(&divergence->values[0]);
@@ -267,7 +267,7 @@ static const char *guess_words(
 
     if (numbers && a.length <= 7 && b.length <= 7 &&
         (holds_any(phrase, pids) || (a.data > line.data && a.data[-1] == '['))) {
-        *ret_why = "a small number where the line speaks of a process";
+        *ret_why = "a small number in a line that mentions a process";
         return "pid";
     }
     if (looks_like_time(a, phrase) && looks_like_time(b, phrase_around(other, b))) {
@@ -346,11 +346,11 @@ static const char *guess_values(
         return "order";
     }
     if (look_raw(a, b, at)) {
-        *ret_why = "the difference is in bytes that are no text, and nearly all of them differ";
+        *ret_why = "the difference is in binary data, and nearly all bytes differ";
         return "randomness";
     }
     if (has_net && (holds_any(line, nets) || holds_any(other, nets))) {
-        *ret_why = "the line speaks of a connection";
+        *ret_why = "the line mentions a connection";
         return "network";
     }
     const char *found = guess_words(
@@ -379,8 +379,8 @@ static const char *guess_text(
      * else. */
     if (is_host && ((!found && count_characters(word, isalpha) + count_characters(twin, isalpha)) ||
                        (random && seeded && !lone))) {
-        *ret_why = "the values do not tell, but the policy gives the host's network, whose ports "
-                   "and answers do not repeat";
+        *ret_why = "the values give no hint, but the policy allows the host's network, whose ports "
+                   "and answers vary";
         return "network";
     }
     if (net && has_net && (!found || lone) && is_port(word) && is_port(twin)) {
@@ -392,7 +392,7 @@ static const char *guess_text(
         return "unknown";
     }
     if (!found)
-        *ret_why = "nothing about the values says where they come from";
+        *ret_why = "the values give no hint of their source";
     return found ? found : "unknown";
 }
 
@@ -410,7 +410,7 @@ static int add_divergence(
     snprintf(divergence->where, sizeof divergence->where, "%s", where);
     divergence->offset = -1;
     divergence->source = "unknown";
-    divergence->why = "the values themselves do not tell";
+    divergence->why = "the values give no hint";
     for (int i = 0; i < 2; i++) {
         auto_free char *text = values[i]
                                    ? json_dumps(values[i], JSON_COMPACT | JSON_ENSURE_ASCII |
@@ -495,7 +495,7 @@ static int compare_contents(
 
         add_divergence(divergence, where, sa, sb);
         divergence->why =
-            "they differ beyond what was kept of them: record with a larger limit to see where";
+            "they differ after the part that was kept: record with a larger limit to see where";
         json_decref(sa);
         json_decref(sb);
         return 1;
@@ -612,8 +612,8 @@ static int note_file(const struct step *a, const struct step *b, const json_t *c
         return note_texts(divergence, where, xa, xb, first_difference(xa, xb));
     json_t *sa = file_of(change, have_a, xa), *sb = file_of(other, have_b, xb);
     add_divergence(divergence, where, sa, sb);
-    divergence->why = have_a || have_b ? "what is in one of the two is not known, only its digest"
-                                       : "what is in the two is not known, only their digests";
+    divergence->why = have_a || have_b ? "the content of one of the two is unknown, only its digest"
+                                       : "the content of the two is unknown, only their digests";
     json_decref(sa);
     json_decref(sb);
     return 1;
@@ -718,7 +718,7 @@ static void blame_machine(
     for (int i = 0; i < 2; i++)
         if (outcomes[i] && !strcmp(outcomes[i], "timeout")) {
             divergence->source = "time";
-            divergence->why = "it ran into its time-out, which is of real time";
+            divergence->why = "it reached its time-out, which is in real time";
         }
 }
 

@@ -68,7 +68,7 @@ static int next_line(
         seen = reader->buf.length;
         if (seen > RECORD_MAX_LINE) {
             reader->line++;
-            return fail_reader(reader, error, "a line is longer than any of a trajectory");
+            return fail_reader(reader, error, "a line is too long for a trajectory");
         }
         char *room = buf_reserve(&reader->buf, CHUNK);
         ssize_t n = room ? read(reader->fd, room, CHUNK) : -1;
@@ -104,11 +104,11 @@ static int next_object(struct reader *reader, json_t **ret_object, struct rollbo
     if (r <= 0)
         return r;
     if (has_too_many_values(line, length))
-        return fail_reader(reader, error, "has more values than any line of a trajectory");
+        return fail_reader(reader, error, "has too many values for a trajectory");
     json_t *object = json_loadb(line, length, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, NULL);
     if (!json_is_object(object)) {
         json_decref(object);
-        return fail_reader(reader, error, "is no JSON object");
+        return fail_reader(reader, error, "is not a JSON object");
     }
     *ret_object = object;
     return 1;
@@ -145,13 +145,11 @@ int reader_open(struct reader *reader, int fd, const char *name, struct rollbox_
         strncmp(format, "rollbox-trajectory/", strlen("rollbox-trajectory/"))) {
         reader->line = MAX(reader->line, (uint64_t)1);
         return fail_reader(reader, error,
-            r == 0
-                ? "there is no whole line in it: it is empty, or was cut off at its very beginning"
-                : "is no trajectory: its first line must have \"format\"");
+            r == 0 ? "it has no complete line: it is empty, or its first line is truncated"
+                   : "is not a trajectory: its first line must have \"format\"");
     }
     if (strcmp(format, RECORD_FORMAT))
-        return fail_reader(
-            reader, error, "is of another version of the format than " RECORD_FORMAT);
+        return fail_reader(reader, error, "has another format version than " RECORD_FORMAT);
     if (!is_digest(digest) || !is_digest(policy) ||
         !json_is_object(json_object_get(reader->header, "policy")))
         return fail_reader(
@@ -237,7 +235,7 @@ static int read_step(struct reader *reader, struct rollbox_error *error) {
         (at != &reader->pending && container_of(at, struct step, node)->number == step->number) ||
         n > MAX_PENDING) {
         step_free(step);
-        return fail_reader(reader, error, "a step has the number of another");
+        return fail_reader(reader, error, "two steps have the same number");
     }
     list_add_tail(at->next, &step->node);
     return 1;

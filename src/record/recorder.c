@@ -151,7 +151,7 @@ static void make_room(struct trajectory *trajectory) {
 static void enqueue_line(struct trajectory *trajectory, const struct buf *line) {
     make_room(trajectory);
     if (trajectory->queue.length + line->length > MAX_QUEUE) {
-        stop_trajectory(trajectory, ENOBUFS, "the record's reader does not read");
+        stop_trajectory(trajectory, ENOBUFS, "the reader of the record has stopped reading");
         return;
     }
     buf_add(&trajectory->queue, line->data, line->length);
@@ -179,14 +179,14 @@ static void write_line(struct trajectory *trajectory, json_t *take_line, bool is
     if (r == 0 && text.length > RECORD_MAX_LINE)
         r = -EFBIG;
     if (r < 0)
-        stop_trajectory(trajectory, -r, "a line of the record cannot be made");
+        stop_trajectory(trajectory, -r, "a line of the record cannot be built");
     else if (!is_end && trajectory->bytes + text.length + END_ROOM > trajectory->most) {
         /* What waits for a slow reader is still to come, and an end behind it. */
         trajectory->is_full = true;
         trajectory->error = EFBIG;
         trajectory->told = false;
         snprintf(trajectory->message, sizeof trajectory->message,
-            "the record is as large as it may become");
+            "the record has reached its size limit");
     } else
         enqueue_line(trajectory, &text);
 }
@@ -279,7 +279,7 @@ static void begin_line(struct recorder *recorder, struct trajectory *trajectory,
     if (!text) {
         json_decref(policy);
         json_decref(line);
-        stop_trajectory(trajectory, ENOMEM, "the record cannot be begun");
+        stop_trajectory(trajectory, ENOMEM, "the record cannot be started");
         return;
     }
     digest_hex(text, strlen(text), hex);
@@ -394,7 +394,7 @@ static void on_begin(struct recorder *recorder, struct wire_message *message) {
         r = line_build(&(struct line_options){ .most = trajectory->line.most }, message->data,
             message->length, NULL, 0, &line);
     if (r < 0)
-        stop_trajectory(trajectory, -r, "the record cannot be begun");
+        stop_trajectory(trajectory, -r, "the record cannot be started");
     else
         begin_line(recorder, trajectory, line, policy ? policy : "{}", parent, parent_step);
 }
@@ -406,7 +406,7 @@ static void learn_rules(struct trajectory *trajectory, const struct wire_message
     while (wire_next(message->data, message->length, &position, &field) > 0)
         if (field.tag == RECORD_SECRET && wire_text(&field) &&
             rules_learn(trajectory->line.rules, wire_text(&field)) < 0)
-            stop_trajectory(trajectory, E2BIG, "there are more secrets than can be looked for");
+            stop_trajectory(trajectory, E2BIG, "there are too many secrets to redact");
 }
 
 static void remember_fork(struct trajectory *trajectory, const json_t *line) {
@@ -464,7 +464,7 @@ static void on_end(struct trajectory *trajectory, const struct wire_message *mes
 static void lose_message(struct recorder *recorder, int error_number) {
     list_for_each(node, &recorder->trajectories)
         stop_trajectory(container_of(node, struct trajectory, node), error_number,
-            "a step was lost on its way to the record");
+            "a step was lost before it was recorded");
 }
 
 /* The next messages, as far as they are there. False when the engine is gone. *ret_slow: they took

@@ -272,8 +272,8 @@ static int changes_of_file(const struct job *job, const struct job_place *place,
         file_in(job->lower, job->n_lower, place, &change.old_parent, &old_name, &opened_old,
             &old_st) > 0)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "store",
-            "%s: a file that is granted by itself was changed in the one state and is the host's "
-            "in the other: these two cannot be compared",
+            "%s: this single file was changed in one snapshot and is the host's file in the other, "
+            "so the two cannot be compared",
             files_printable(place->path));
     if (r == 0)
         return 0;
@@ -469,8 +469,8 @@ static int list_change(void *context, const struct change *change, struct rollbo
     listing->path_bytes += path.length;
     if (listing->path_bytes > MAX_PATHS_TOTAL)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "store",
-            "the changes have paths of more than %u MiB in all; remove files, or look into the "
-            "sandbox",
+            "the paths of the changed files have more than %u MiB in all; remove files, or list "
+            "them inside the sandbox",
             MAX_PATHS_TOTAL >> 20);
     if (!buf_failed(&path))
         utf8_replace(&shown, path.data, path.length);

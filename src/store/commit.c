@@ -258,8 +258,8 @@ static int check_conflicts(struct commit *commit) {
     if (r < 0 || !commit->n_conflicts || commit->job->force)
         return r;
     return error_set(commit->error, ROLLBOX_ERR_CONFLICT, EBUSY, "commit",
-        "the host changed what is to be committed to %s: %s%s; nothing was changed (force "
-        "overrides)",
+        "files of the host that the commit to %s would replace have changed: %s%s; nothing was "
+        "changed (force overrides)",
         files_printable(commit->path), commit->conflicts.data ? commit->conflicts.data : "?",
         commit->n_conflicts > MAX_NAMED ? ", ..." : "");
 }

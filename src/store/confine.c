@@ -30,7 +30,7 @@
 #elif defined(__aarch64__)
 #    define OUR_ARCH AUDIT_ARCH_AARCH64
 #else
-#    error "the system calls of this architecture are not known yet"
+#    error "the system calls of this architecture are not known"
 #endif
 
 /* What unpacking needs none of. */

@@ -146,9 +146,9 @@ int stored_image_write(
 
     if (r == -EBADMSG)
         return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake",
-            "image-%zu of the sleeping sandbox is damaged: it does not fit what it lies over", i);
+            "image-%zu of the hibernated sandbox is damaged: it does not fit its parent image", i);
     return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "wake",
-                       "the image of the processes cannot be put together: %s", strerror(-r))
+                       "the process image cannot be put together: %s", strerror(-r))
                  : 0;
 }
 
@@ -432,7 +432,7 @@ int stage_image(struct stage *stage, const json_t *from, struct rollbox_error *e
     r = map_file((int)json_integer_value(json_object_get(from, "fd")), image.files);
     if (r < 0) {
         free(image.files);
-        return io_error(error, -r, "the image of the processes cannot be read");
+        return io_error(error, -r, "the process image cannot be read");
     }
     image.n_files = 1;
     r = i < 0 ? 0 : write_difference(stage, kept, (size_t)i, image.files, error);

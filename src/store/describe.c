@@ -262,8 +262,8 @@ static void check_mapped(const struct view *view, const json_t *places, json_t *
         else if ((uint64_t)st.st_size != areas[i].size || st.st_mtim.tv_sec != areas[i].mtime_s ||
                  st.st_mtim.tv_nsec != areas[i].mtime_ns)
             buf_printf(&why,
-                "%s, which a process has mapped, is another file now (by its size or time of "
-                "change)",
+                "%s, which a process has mapped, was replaced or changed (its size or change time "
+                "differs)",
                 path);
     }
     add_check(state, "mapped files", why.length ? why.data : NULL);
@@ -276,12 +276,12 @@ static int describe_image(
 
     if (fstat(fd, &st) < 0)
         return error_set(error, ROLLBOX_ERR_IO, errno, "store",
-            "the image of the processes cannot be read: %s", strerror(errno));
+            "the process image cannot be read: %s", strerror(errno));
     void *base =
         st.st_size ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
     if (base == MAP_FAILED)
         return error_set(error, ROLLBOX_ERR_IO, st.st_size ? errno : EINVAL, "store",
-            "the image of the processes cannot be read");
+            "the process image cannot be read");
     bool is_sound = image_is_sound(base, (uint64_t)st.st_size);
     json_t *found = is_sound ? describe_processes(base, (uint64_t)st.st_size) : NULL;
     int r = found ? json_object_update(state, found) : 0;
@@ -293,16 +293,16 @@ static int describe_image(
     }
     add_check(state, "tables",
         is_sound ? NULL
-                 : "the image of the processes is not sound: a table, range or address in it leads "
-                   "out of it, or it is of another version");
+                 : "the process image is invalid: a table, range or address leads outside of it, "
+                   "or it has another version");
     if (is_sound) {
         const struct view view = { base,
             (const void *)((const char *)base + st.st_size - (off_t)sizeof(struct image)) };
         bool same = uname(&kernel) == 0 &&
                     !strncmp(kernel.release, view.it->release, sizeof view.it->release - 1);
 
-        add_check(
-            state, "kernel", same ? NULL : "the processes are of another kernel than runs here");
+        add_check(state, "kernel",
+            same ? NULL : "the processes are from another kernel than the running one");
         if (places)
             check_mapped(&view, places, state);
     }
@@ -380,7 +380,7 @@ int describe_hibernated(int store, int fd, json_t **ret_json, struct rollbox_err
     if (r == 0 && json_is_integer(index)) {
         image = hibernate_open_image(store, job.id, (size_t)json_integer_value(index));
         r = image < 0 ? error_set(error, ROLLBOX_ERR_IO, -image, "store",
-                            "the image of the processes cannot be read: %s", strerror(-image))
+                            "the process image cannot be read: %s", strerror(-image))
                       : describe_image(image, json_object_get(job.root, "places"), state, error);
     }
     hibernate_job_done(&job);

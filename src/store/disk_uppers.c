@@ -53,7 +53,7 @@ int disk_uppers_collect(int store, uint64_t *ret_removed, struct rollbox_error *
 
     if (r < 0)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
-            "cannot remove what engines that are gone have left in " BOXES_DIRECTORY ": %s",
+            "cannot remove the private files of ended engines in " BOXES_DIRECTORY ": %s",
             strerror(-r));
     *ret_removed = removed;
     return 0;
@@ -85,7 +85,7 @@ int disk_uppers_measure(
 
     if (r < 0)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
-            "cannot add up " BOXES_DIRECTORY " of the store: %s", strerror(-r));
+            "cannot measure " BOXES_DIRECTORY " of the store: %s", strerror(-r));
     *ret_engines = total.engines;
     *ret_bytes = total.measure.bytes;
     return 0;

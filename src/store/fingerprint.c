@@ -106,8 +106,8 @@ int fingerprint_check(
             continue;
         bool is_kernel = !strcmp(parts[i].key, "kernel");
         r = error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, stage,
-            "the sandbox' processes were put to sleep under %s (%.100s; this is %.100s), and "
-            "cannot go on here; %s",
+            "the sandbox's processes were hibernated under %s (%.100s; this is %.100s), so they "
+            "cannot be restored here; %s",
             parts[i].words, is_kernel && was ? was : "digests differ",
             is_kernel && is ? is : "another one", hint);
     }

@@ -89,7 +89,7 @@ int hibernate_stage(
     json_array_foreach(job->images, i, from) r = r < 0 ? r : stage_image(stage, from, error);
     if (r == 0 && json_array_size(stage->bases) > HIBERNATED_MAX_FILES)
         r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "hibernate",
-            "the sandbox' images lie over too many others: drop snapshots");
+            "the sandbox's process images have too many parent images: drop snapshots");
     return r;
 }
 
@@ -243,7 +243,7 @@ int hibernate_check_file(
     if (fd < 0 || !chunk || fstat(fd, &st) < 0)
         return fd < 0 ? -errno : -ENOMEM;
     if (st.st_size != json_integer_value(json_object_get(row, "bytes"))) {
-        *ret_reason = "it has another length than what was written";
+        *ret_reason = "its length is not the one that was written";
         return 0;
     }
     digest_init(&digest);
@@ -254,7 +254,7 @@ int hibernate_check_file(
     }
     digest_end_hex(&digest, found);
     if (strcmp(found, json_string_value(json_object_get(row, "sha256"))) != 0)
-        *ret_reason = "it is not what was written";
+        *ret_reason = "its content is not the one that was written";
     return 0;
 }
 
@@ -267,11 +267,11 @@ int hibernate_check_files(int directory, const json_t *record, struct rollbox_er
         int r = hibernate_check_file(directory, name, row, &reason);
 
         if (r < 0)
-            return io_error(error, -r, "wake", "a file of the sleeping sandbox cannot be read");
+            return io_error(error, -r, "wake", "a file of the hibernated sandbox cannot be read");
         if (reason)
             return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake",
-                "%s of the sleeping sandbox is damaged: %s; it cannot be woken (rollbox rm gives "
-                "its place back)",
+                "%s of the hibernated sandbox is damaged: %s; it cannot be woken (rollbox rm frees "
+                "its space)",
                 name, reason);
     }
     return 0;
@@ -286,8 +286,9 @@ static int read_layers(
 
         hibernated_file_name(name, HIBERNATED_LAYER, i);
         auto_close int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-        r = fd < 0 ? io_error(error, errno, "wake", "a file of the sleeping sandbox cannot be read")
-                   : pack_read(fd, descriptor_of(job->layers, i), error);
+        r = fd < 0
+                ? io_error(error, errno, "wake", "a file of the hibernated sandbox cannot be read")
+                : pack_read(fd, descriptor_of(job->layers, i), error);
     }
     return r;
 }
@@ -304,7 +305,7 @@ static int join_images(int directory, const json_t *record, const struct hiberna
             continue;
         r = n == json_array_size(job->images)
                 ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-                      "the job has not as many images as the record has differences")
+                      "the job and the record have different numbers of images")
                 : stored_image_write(directory, record, i, descriptor_of(job->images, n++), error);
         fault_point(FAULT_wake_joined);
     }
@@ -348,7 +349,7 @@ static int open_record(int store, const char *id, int *ret_directory, json_t **r
                               ? -EBADF
                               : openat(directory, "record.json", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     int r = file < 0 ? io_error(error, directory < 0 ? -directory : errno, "wake",
-                           "the sleeping sandbox is not in the store any more")
+                           "the hibernated sandbox is no longer in the store")
                      : hibernated_read(file, ret_record, error);
 
     if (r == 0)
@@ -401,7 +402,7 @@ int hibernate_read(int store, int fd, json_t **ret_json, struct rollbox_error *e
     r = open_record(store, job.id, &directory, &record, error);
     if (r == 0 && json_array_size(json_object_get(record, "layers")) != json_array_size(job.layers))
         r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "the job has not as many layers as the record");
+            "the job and the record have different numbers of layers");
     if (r == 0)
         r = hibernate_check_files(directory, record, error);
     if (r == 0) {

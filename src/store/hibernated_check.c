@@ -60,7 +60,7 @@ static int refuse_value(const struct walk *walk, const char *at, const char *key
     (void)vsnprintf(why, sizeof why, format, arguments);
     va_end(arguments);
     return error_set(walk->error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake",
-        "the record of the sleeping sandbox is not valid: %s%s%s is %.60s%s: %s", at,
+        "the record of the hibernated sandbox is not valid: %s%s%s is %.60s%s: %s", at,
         *at && key ? "." : "", key ? key : "", text ? text : "missing", is_long ? "..." : "", why);
 }
 
@@ -133,7 +133,7 @@ static int check_text(const struct walk *walk, const char *at, const char *key, 
         return 0;
     int r = check_bytes(walk, at, key, value, HIBERNATED_MAX_BYTES);
     if (r == 0 && has_nul(json_string_value(value), json_string_length(value)))
-        return refuse_value(walk, at, key, value, "a text has no zero byte");
+        return refuse_value(walk, at, key, value, "a text must not contain a zero byte");
     return r;
 }
 
@@ -398,11 +398,12 @@ static int check_node(const struct walk *walk, const char *at, const json_t *row
     const bool is_hidden = json_is_true(json_object_get(row, "hidden"));
     if (json_is_null(parent) != is_hidden)
         return refuse_value(walk, at, "parent", parent,
-            is_hidden ? "a state that is hidden has none" : "the first state alone has none");
+            is_hidden ? "a hidden snapshot has no parent"
+                      : "only the first snapshot has no parent");
     const json_t *nodes = json_object_get(walk->record, "nodes");
     const size_t p = (size_t)json_integer_value(parent);
     if (p && json_is_true(json_object_get(json_array_get(nodes, p), "hidden")))
-        return refuse_value(walk, at, "parent", parent, "that state is hidden");
+        return refuse_value(walk, at, "parent", parent, "that snapshot is hidden");
     return 0;
 }
 

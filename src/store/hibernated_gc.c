@@ -74,7 +74,7 @@ int hibernated_gc_measure(int store, struct hibernated_usage *ret_hibernated,
         r = hibernated_each(store, measuring.directory, measure_one, &measuring);
     inodes_done(&measuring.inodes);
     if (r < 0)
-        return fail_gc(error, r, "look at the sandboxes that sleep");
+        return fail_gc(error, r, "examine the hibernated sandboxes");
     *ret_hibernated = asleep;
     *ret_woken =
         (struct hibernated_usage){ measuring.sleepers - asleep.n, measuring.bytes - asleep.bytes };
@@ -169,7 +169,7 @@ int hibernated_gc_collect(
     if (r == 0)
         r = hibernated_each(store, collecting.directory, collect_one, &collecting);
     if (r < 0)
-        return fail_gc(error, r, "remove a sandbox that sleeps");
+        return fail_gc(error, r, "remove a hibernated sandbox");
     *ret_removed = collecting.removed;
     *freed += collecting.freed;
     return 0;
@@ -237,7 +237,7 @@ static int check_one(void *context, const char *id) {
     else if (hibernated_read_unchecked(file, &whole, &inner) < 0)
         r = inner.code == ROLLBOX_ERR_DAMAGED
                 ? record_damage(checking, id, NULL, "record.json",
-                      "it is not what was written, or of another version")
+                      "its content is not the one that was written, or it has another version")
                 : -inner.error_number;
     else if (hibernated_check(whole, &inner) < 0)
         r = inner.code == ROLLBOX_ERR_DAMAGED
@@ -255,7 +255,7 @@ int hibernated_gc_check(
     int r = hibernated_each(store, HIBERNATED_DIRECTORY, check_one, &checking);
 
     if (r < 0)
-        return fail_gc(error, r, "check the sandboxes that sleep");
+        return fail_gc(error, r, "check the hibernated sandboxes");
     *ret_checked = checking.checked;
     return 0;
 }

@@ -35,7 +35,7 @@ static int fail_comparison(const struct comparison *comparison, const char *form
     (void)vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
     return error_set(comparison->error, ROLLBOX_ERR_DAMAGED, EBADMSG, comparison->stage,
-        "image-%zu of the sleeping sandbox and lives[%zu] of its record do not agree: %s",
+        "image-%zu of the hibernated sandbox and lives[%zu] of its record do not agree: %s",
         comparison->i, comparison->i, what);
 }
 
@@ -92,7 +92,7 @@ static int compare_row(
                 (unsigned long long)counts[i].of_record, (unsigned long long)counts[i].of_image);
     json_array_foreach(json_object_get(row, "commands"), i,
         command) if (!has_command(image, get_number(command, "pid"))) return fail_comparison(c,
-        "commands[%zu].pid is %llu, which is no command's process in the image", i,
+        "commands[%zu].pid is %llu, which is not a command's process in the image", i,
         (unsigned long long)get_number(command, "pid"));
     return 0;
 }
@@ -110,8 +110,8 @@ int hibernated_image_open(const json_t *record, size_t i, int fd, const char *st
         if (data != MAP_FAILED)
             (void)munmap(data, (size_t)st.st_size);
         return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, stage,
-            "image-%zu is no image of processes, or one of another version of rollbox; "
-            "its files alone can be had with --drop-processes",
+            "image-%zu is not a process image, or one of another version of rollbox; "
+            "--drop-processes keeps only the files",
             i);
     }
     image = (struct hibernated_image){ data, (size_t)st.st_size,

@@ -90,7 +90,7 @@ int hibernated_parse(
 
     if (!end || text[length - 1] != '\n' || (size_t)(text + length - 1 - end) != HEX + 1)
         return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake",
-            "the record of the sleeping sandbox is cut off");
+            "the record of the hibernated sandbox is cut off");
     hibernated_digest(text, (size_t)(end - text), found);
     if (memcmp(found, end + 1, HEX) == 0)
         root = json_loadb(text, (size_t)(end - text), JSON_REJECT_DUPLICATES, NULL);
@@ -101,7 +101,7 @@ int hibernated_parse(
         !files_are_sound(root, HIBERNATED_BASE)) {
         json_decref(root);
         return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake",
-            "the record of the sleeping sandbox was changed, or is of another version");
+            "the record of the hibernated sandbox was changed, or is of another version");
     }
     *ret_record = root;
     return 0;
@@ -123,7 +123,7 @@ int hibernated_read_unchecked(int fd, json_t **ret_record, struct rollbox_error 
 
     if (r < 0)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "wake",
-            "the record of the sleeping sandbox cannot be read: %s", strerror(-r));
+            "the record of the hibernated sandbox cannot be read: %s", strerror(-r));
     return hibernated_parse(text.data, text.length, ret_record, error);
 }
 

@@ -121,7 +121,7 @@ static int push_fd(struct child *child, int take_fd) {
     auto_close int fd = take_fd;
     if (fstat(fd, &st) < 0)
         return error_set(child->error, ROLLBOX_ERR_IO, errno, "import",
-            "cannot look at a layer: %s", strerror(errno));
+            "cannot examine a layer: %s", strerror(errno));
     memmove(below->fds + 1, below->fds, below->n * sizeof *below->fds);
     memmove(below->stats + 1, below->stats, below->n * sizeof *below->stats);
     below->stats[0] = st;
@@ -276,7 +276,7 @@ static int take_layer(const struct work *work, const json_t *row, int *ret_lock,
     if (!id || !layer_id_ok(id) || !diff_id || !layer_id_ok(diff_id) || !directory ||
         strspn(directory, "L0123456789") != strlen(directory))
         return error_set(error, ROLLBOX_ERR_INTERNAL, EBADMSG, "import",
-            "the process that reads the archive reported nonsense");
+            "the process that reads the archive sent an invalid report");
     if (!directory[0]) {
         r = store_layer_lock(work->store, id, ret_lock);
         if (r == 0)
@@ -441,7 +441,7 @@ int image_import(int store, const struct import_options *options, json_t **ret_j
 
     if (!manifest_name_ok(options->name))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "%.200s is no name of an image: letters, digits and . _ : @ / + -, beginning with a "
+            "%.200s is not an image name: use letters, digits and . _ : @ / + -, and begin with a "
             "letter or digit",
             options->name);
     struct stat st;

@@ -34,7 +34,7 @@ static int bad_archive(struct archive *archive, struct rollbox_error *error) {
     const char *text = archive_error_string(archive);
 
     return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import",
-        "the archive cannot be read: %s; it may be truncated, or no tar",
+        "the archive cannot be read: %s; it may be truncated, or not a tar archive",
         text ? files_printable(text) : "unknown format");
 }
 
@@ -120,7 +120,7 @@ static int list_members(
             continue;
         if (source->n_members == SOURCE_MAX_MEMBERS)
             return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "import",
-                "the archive has more than %d members; it is no image", SOURCE_MAX_MEMBERS);
+                "the archive has more than %d members, too many for an image", SOURCE_MAX_MEMBERS);
         if (source->n_members == capacity) {
             capacity = capacity ? 2 * capacity : 64;
             struct image_source_member *more = realloc(source->members, capacity * sizeof *more);
@@ -152,7 +152,7 @@ int image_source_open(int fd, struct image_source *ret_source, struct rollbox_er
     struct stat st;
 
     if (fstat(fd, &st) < 0)
-        return error_set(error, ROLLBOX_ERR_IO, errno, "import", "cannot look at the archive: %s",
+        return error_set(error, ROLLBOX_ERR_IO, errno, "import", "cannot examine the archive: %s",
             strerror(errno));
     source.is_directory = S_ISDIR(st.st_mode);
     if (!source.is_directory) {

@@ -38,7 +38,7 @@ static int read_fds(const json_t *root, const char *key, int **ret_fds, size_t *
 
         if (number < 3 || number > 1 << 20 || fstat((int)number, &st) < 0 || !S_ISDIR(st.st_mode))
             return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADF, "arguments",
-                "the job's \"%s\" names descriptor %lld, which is no directory", key,
+                "the job's \"%s\" names descriptor %lld, which is not a directory", key,
                 (long long)number);
         fds[i] = (int)number;
         *ret_n = i + 1;

@@ -143,8 +143,7 @@ static json_t *carried_record(int directory, const json_t *whole, struct rollbox
     if (!carried)
         error_set(error, r < 0 ? ROLLBOX_ERR_DAMAGED : ROLLBOX_ERR_RESOURCE_EXHAUSTED,
             r < 0 ? -r : ENOMEM, "export",
-            r < 0 ? "the images of the processes cannot be read: %s" : "out of memory",
-            strerror(-r));
+            r < 0 ? "the process images cannot be read: %s" : "out of memory", strerror(-r));
     json_decref(images);
     json_decref(bases);
     json_decref(record);
@@ -228,7 +227,7 @@ static int export_directory(
     int r = carried ? write_archive(to, directory, whole, carried, error) : -EIO;
 
     if (r == 0 && fstat(to, &st) < 0)
-        r = error_set(error, ROLLBOX_ERR_IO, errno, "export", "the file cannot be looked at: %s",
+        r = error_set(error, ROLLBOX_ERR_IO, errno, "export", "the file cannot be examined: %s",
             strerror(errno));
     if (r == 0)
         *ret_json = json_pack("{s:I, s:I}", "bytes", (json_int_t)st.st_size, "processes",
@@ -248,7 +247,7 @@ static int export_hibernated(
         directory < 0 ? -EBADF : openat(directory, RECORD, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (file < 0)
         return error_set(error, ROLLBOX_ERR_IO, errno, "export",
-            "the sleeping sandbox cannot be read: %s", strerror(errno));
+            "the hibernated sandbox cannot be read: %s", strerror(errno));
     int r = hibernated_read(file, &whole, error);
     /* What is damaged is not given on. */
     if (r == 0)
@@ -322,7 +321,7 @@ struct importing {
 
 static int refuse_archive(struct importing *in, const char *why) {
     return error_set(in->error, ROLLBOX_ERR_DAMAGED, EBADMSG, "import",
-        "the file is no whole live state: %s; it is refused", why);
+        "the file is not a complete exported sandbox: %s; it is refused", why);
 }
 
 /* The next member, which must be this one; its size. */
@@ -336,7 +335,7 @@ static int next_member(struct importing *in, const char *name, uint64_t *ret_siz
         archive_entry_size(entry) < 0) {
         char why[128];
 
-        snprintf(why, sizeof why, "%s is not where it should be", name);
+        snprintf(why, sizeof why, "%s is not at its place in the archive", name);
         return refuse_archive(in, why);
     }
     *ret_size = (uint64_t)archive_entry_size(entry);
@@ -412,7 +411,7 @@ static int check_layers(struct importing *in, const json_t *whole) {
 
         hibernated_file_name(name, HIBERNATED_LAYER, i);
         auto_close int fd = openat(in->stage, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-        snprintf(why, sizeof why, "%s is no layer", name);
+        snprintf(why, sizeof why, "%s is not a layer", name);
         if (fd < 0 || pack_check(fd) < 0)
             return refuse_archive(in, why);
     }
@@ -430,10 +429,10 @@ static int read_members(struct importing *in, json_t **ret_whole) {
     if (r < 0)
         return r;
     if (json_array_size(json_object_get(whole, "bases")))
-        r = refuse_archive(in, "it has parts alone");
+        r = refuse_archive(in, "it has incremental images without their parents");
     json_array_foreach(
         json_object_get(whole, "images"), i, row) if (r == 0 && json_object_get(row, "over")) r =
-        refuse_archive(in, "it has parts alone");
+        refuse_archive(in, "it has incremental images without their parents");
     for (i = 0; r == 0 && (row = hibernated_file(whole, i, name)); i++)
         r = read_file(in, name, row);
     if (r == 0 && archive_read_next_header(in->tar, &entry) != ARCHIVE_EOF)
@@ -524,13 +523,13 @@ static int check_mapped(const json_t *record, const struct image_area *area, con
     if (area->kind != IMAGE_FILE || area->is_written || is_own(record, path))
         return 0;
     if (stat(path, &st) < 0)
-        what = errno == ENOENT || errno == ENOTDIR ? "is not there on this machine" : NULL;
+        what = errno == ENOENT || errno == ENOTDIR ? "does not exist on this machine" : NULL;
     else if ((uint64_t)st.st_size != area->size || st.st_mtim.tv_sec != area->mtime_s ||
              st.st_mtim.tv_nsec != area->mtime_ns)
         what = "is another file on this machine";
     return what ? error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOENT, "import",
-                      "the sandbox' processes have %.300s mapped, which %s; they cannot go on "
-                      "here; rollbox import --drop-processes takes its files alone",
+                      "the sandbox's processes have %.300s mapped, which %s, so they cannot be "
+                      "restored here; rollbox import --drop-processes imports only its files",
                       files_printable(path), what)
                 : 0;
 }
@@ -544,7 +543,7 @@ static int check_image(int stage, size_t i, const json_t *record, struct rollbox
     struct rollbox_error why;
     if (hibernated_image_open(record, i, fd, "import", &image, &why) < 0)
         return error_set(error, why.code, EBADMSG, "import",
-            "the file is no whole live state: %.800s; it is refused", why.message);
+            "the file is not a complete exported sandbox: %.800s; it is refused", why.message);
     const struct image_area *areas =
         image_table(image.header, image.data, areas, struct image_area);
     int r = 0;
@@ -583,7 +582,7 @@ static int read_policy(const char *path, struct buf *to, struct rollbox_error *e
     policy_problems_done(&problems);
     policy_free(policy);
     return r < 0 ? error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
-                       "%s is no valid policy; rollbox policy check tells what is wrong",
+                       "%s is not a valid policy; rollbox policy check lists its problems",
                        files_printable(path))
                  : 0;
 }
@@ -609,17 +608,16 @@ static int choose_policy(
     }
     if (!json_is_string(own))
         return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "import",
-            "the file is no whole live state: it has no policy; it is refused");
+            "the file is not a complete exported sandbox: it has no policy; it is refused");
     if (options->trusts)
         return 0;
     if (policy_excess_text(json_string_value(own), json_string_length(own), &text) < 0)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
-    return text.length
-               ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EPERM, "policy",
-                     "the sandbox' policy grants more than the default one does: %.500s; use "
-                     "--trust if that is meant, or --policy FILE to say what may be used",
-                     text.data)
-               : 0;
+    return text.length ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EPERM, "policy",
+                             "the sandbox's policy grants more than the default policy: %.500s; "
+                             "use --trust to accept it, or --policy FILE to replace it",
+                             text.data)
+                       : 0;
 }
 
 struct naming {
@@ -671,7 +669,7 @@ static int check_archive(json_t *whole, const struct live_archive_options *optio
         drop_processes(whole, stage);
     if (r == 0 && json_array_size(json_object_get(whole, "images")))
         r = fingerprint_check(json_object_get(record, "fingerprint"), "import",
-            "rollbox import --drop-processes takes its files alone", error);
+            "rollbox import --drop-processes imports only its files", error);
     for (size_t i = 0; r == 0 && i < json_array_size(json_object_get(whole, "images")); i++)
         r = check_image(stage, i, record, error);
     return r;
@@ -692,7 +690,7 @@ static int publish_import(const struct work *work, int stage, json_t *whole,
     if (r != 0)
         error_set(error, r > 0 ? ROLLBOX_ERR_CONFLICT : error_code_of(-r, ROLLBOX_ERR_IO),
             r > 0 ? EEXIST : -r, "import",
-            r > 0 ? "a sandbox %s of that engine sleeps already; choose another --name"
+            r > 0 ? "that engine has a hibernated sandbox %s already; choose another --name"
                   : "%s cannot be imported",
             options->name);
     for (size_t i = 0; r == 0 && (row = hibernated_file(now, i, name)); i++)
@@ -729,11 +727,11 @@ int live_archive_import(int store, const char *path, const struct live_archive_o
 
     if (!is_name(options->name))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "%.200s is no name of a sandbox: 1 to 64 of A-Z a-z 0-9 _ . -",
+            "%.200s is not a sandbox name: use 1 to 64 of A-Z a-z 0-9 _ . -",
             files_printable(options->name));
     if (!options->socket)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "a live state is for an engine: add --socket PATH");
+            "a sandbox with processes is imported for one engine: add --socket PATH");
     auto_close int archive = files_open_archive(path, &st, error);
     if (archive < 0)
         return archive;

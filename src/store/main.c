@@ -93,7 +93,7 @@ static const char *size_text(json_int_t bytes) {
 static int needs_name(const struct arguments *arguments, struct rollbox_error *error) {
     return arguments->name ? 0
                            : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-                                 "what shall it be called? add --name NAME");
+                                 "the image needs a name: add --name NAME");
 }
 
 static int call_import(
@@ -133,7 +133,8 @@ static int call_import_snapshot(
         return live_archive_import(store, arguments->operand, &live, ret_json, error);
     if (r == 0 && (arguments->policy || arguments->trusts || arguments->drops))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "%s has files alone: --policy, --trust and --drop-processes are about live states",
+            "%s contains only files: --policy, --trust and --drop-processes apply to sandboxes "
+            "with processes",
             files_printable(arguments->operand));
     return r < 0 ? r
                  : snapshot_import(store, arguments->operand, arguments->name, &arguments->limits,
@@ -466,37 +467,40 @@ static void tell_faults(const json_t *json) {
 }
 
 static const struct command commands[] = {
-    { "import", "PATH", "an image: an OCI layout, or a tar of one or of docker save; --name NAME",
-        true, true, call_import, print_import },
-    { "import-snapshot", "FILE", "a snapshot or live state that was exported; --name NAME", true,
-        true, call_import_snapshot, print_import },
+    { "import", "PATH",
+        "import an image: an OCI layout, or a tar of one or of docker save; --name NAME", true,
+        true, call_import, print_import },
+    { "import-snapshot", "FILE", "import an exported snapshot or sandbox; --name NAME", true, true,
+        call_import_snapshot, print_import },
     { "ls", NULL, "list images and snapshots", true, true, call_list, print_list },
-    { "show", "NAME", "what an image is made of", true, false, call_show, print_show },
+    { "show", "NAME", "show an image's layers and configuration", true, false, call_show,
+        print_show },
     { "rm", "NAME", "remove an image, or snapshot:NAME", true, false, call_remove, tell_nothing },
-    { "path", NULL, "where the store is", false, false, call_path, tell_path },
-    { "gc", NULL, "remove what nothing needs", true, true, call_collect, print_collect },
-    { "fsck", NULL, "read every layer, and all that sleeps, and tell what is damaged", true, true,
+    { "path", NULL, "print the store's path", false, false, call_path, tell_path },
+    { "gc", NULL, "remove unused layers", true, true, call_collect, print_collect },
+    { "fsck", NULL, "read every layer and hibernated sandbox, and report damage", true, true,
         call_check, print_check },
-    { "df", NULL, "how much there is", true, true, call_usage, print_usage },
-    { "diff", NULL, "what the layers of the job on standard input change", false, false, call_diff,
-        tell_diff },
-    { "export", "FILE", "the layers of a job as one file", false, false, call_export,
+    { "df", NULL, "show the size of the store", true, true, call_usage, print_usage },
+    { "diff", NULL, "list the changes in the layers of the job on standard input", false, false,
+        call_diff, tell_diff },
+    { "export", "FILE", "export the layers of a job to one file", false, false, call_export,
         tell_nothing },
-    { "commit", NULL, "publish the places of a job on the host; --part PART: one of them", false,
-        false, call_commit, tell_nothing },
-    { "sweep", "PATH", "remove what commits beside it have left", false, false, call_sweep,
+    { "commit", NULL, "commit the places of a job to the host; --part PART: only one", false, false,
+        call_commit, tell_nothing },
+    { "sweep", "PATH", "remove the leftovers of interrupted commits", false, false, call_sweep,
         tell_nothing },
-    { "hibernate", NULL, "keep the sandbox of the job on standard input", true, true,
+    { "hibernate", NULL, "save the sandbox of the job on standard input", true, true,
         call_hibernate, tell_nothing },
-    { "wake", NULL, "give the files of the job's sandbox back", true, false, call_wake,
+    { "wake", NULL, "restore the files of the job's sandbox", true, false, call_wake,
         tell_nothing },
-    { "export-live", NULL, "the sandbox of the job on standard input, with what runs, as one file",
-        true, true, call_export_live, tell_nothing },
-    { "describe", NULL, "what the state of the job on standard input holds", false, false,
+    { "export-live", NULL,
+        "export the sandbox of the job on standard input, with processes, to one file", true, true,
+        call_export_live, tell_nothing },
+    { "describe", NULL, "describe the snapshot of the job on standard input", false, false,
         call_describe, tell_nothing },
-    { "describe-asleep", NULL, "the same of a sandbox that sleeps", true, false,
+    { "describe-asleep", NULL, "describe a hibernated sandbox", true, false,
         call_describe_hibernated, tell_nothing },
-    { "forget", NULL, "empty the trash, and take away what others left unfinished", true, false,
+    { "forget", NULL, "empty the trash, and remove the leftovers of interrupted calls", true, false,
         call_forget, tell_nothing },
     { "faults", NULL, "list the fault points (see ROLLBOX_FAULT)", false, false, call_faults,
         tell_faults },

@@ -172,13 +172,13 @@ int maintenance_remove(
 
     if (!manifest_name_ok(name))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "store",
-            "%.200s is no name of an image", files_printable(name));
+            "%.200s is not an image name", files_printable(name));
     file = manifest_file_name(name);
     if (!file || asprintf(&path, "%s/%s", store_manifest_directory(kind), file) < 0)
         return out_of_memory(error);
     if (unlinkat(store, path, 0) < 0)
         return errno == ENOENT ? error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "store",
-                                     "there is no %s %s; rollbox image ls lists what there is",
+                                     "there is no %s %s; rollbox image ls lists them",
                                      kind == MANIFEST_IMAGE ? "image" : "snapshot", name)
                                : fail_maintenance(error, -errno, "remove the manifest");
     auto_close int directory =
@@ -283,7 +283,7 @@ static int collect_garbage(
         return r;
     if (references.problem) {
         r = error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "store",
-            "which layers are needed cannot be told: %s; remove it with rollbox image rm, or "
+            "the layers in use cannot be determined: %s; remove it with rollbox image rm, or "
             "import it again",
             references.problem);
         references_done(&references);
@@ -297,7 +297,7 @@ static int collect_garbage(
                 names.list[i])) { /* of a newer version, perhaps, whose manifests we cannot see */
             json_array_append_new(
                 kept, json_pack("{s:s, s:s}", "layer", files_printable(names.list[i]), "reason",
-                          "it has no name of a layer"));
+                          "it does not name its layer"));
             continue;
         }
         int gone = collect_layer(store, names.list[i], &freed);
@@ -386,7 +386,7 @@ static int mark_damaged(
         return out_of_memory(error);
     if (!reason)
         return unlinkat(store, path, 0) < 0 && errno != ENOENT
-                   ? fail_maintenance(error, -errno, "take the mark from a layer")
+                   ? fail_maintenance(error, -errno, "remove the mark of a layer")
                    : 0;
     int r = work_begin(store, &work, error);
     if (r == 0)
@@ -514,7 +514,7 @@ int maintenance_usage(int store, json_t **ret_json, struct rollbox_error *error)
     if (r == 0)
         r = disk_uppers_measure(store, &engines, &box_bytes, error);
     if (r == 0 && fstatvfs(store, &room) < 0)
-        r = fail_maintenance(error, -errno, "ask the store's file system");
+        r = fail_maintenance(error, -errno, "query the store's file system");
     if (r < 0)
         return r;
     *ret_json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",

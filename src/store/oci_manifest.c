@@ -118,8 +118,8 @@ static int check_layers(const json_t *config, const json_t *layers, struct rollb
     if (!json_is_array(layers) || !json_is_array(diff_ids) ||
         json_array_size(layers) != json_array_size(diff_ids) || !json_array_size(layers))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import",
-            "the image's manifest lists %zu layers and its configuration %zu; it is no image with "
-            "files, or damaged",
+            "the image's manifest lists %zu layers and its configuration %zu; the image is "
+            "damaged, or has no files",
             json_array_size(layers), json_array_size(diff_ids));
     if (json_array_size(layers) > MANIFEST_MAX_LAYERS)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "import",
@@ -198,7 +198,7 @@ static int choose_descriptor(
             "the archive has no image for linux/%s; it has: %s", image_architecture(),
             there.data ? there.data : "none");
     return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",
-        "the archive has several images: %s; --tag-of-archive says which",
+        "the archive has several images: %s; choose one with --tag-of-archive",
         there.data ? there.data : "?");
 }
 
@@ -244,7 +244,7 @@ static int plan_oci(struct image_source *source, const char *tag, struct image_p
         json_decref(index);
         index = next;
         if (r == 0 && more && depth >= MAX_INDEXES)
-            r = not_valid("index (too many in one another)", error);
+            r = not_valid("index (nested too deeply)", error);
         if (r < 0 || !more)
             break;
     }
@@ -283,7 +283,7 @@ static int choose_docker(
         return not_valid("manifest.json", error);
     if (n > 1)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",
-            "the archive has %zu images: %s; --tag-of-archive says which", n,
+            "the archive has %zu images: %s; choose one with --tag-of-archive", n,
             there.data ? there.data : "none with a tag");
     *ret_image = chosen;
     return 0;
@@ -347,8 +347,9 @@ int oci_manifest_choose(struct image_source *source, const char *tag, struct ima
         r = plan_docker(source, tag, &plan, error);
     else
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",
-            "this is no image: neither index.json (OCI layout) nor manifest.json (docker save) is "
-            "in it; make one with docker save, podman save, skopeo copy or buildah push");
+            "this is not an image archive: it has neither index.json (OCI layout) nor "
+            "manifest.json (docker save); make one with docker save, podman save, skopeo copy or "
+            "buildah push");
     const char *os = text_of(plan.config, "os");
     if (r == 0 && os && os[0] && strcmp(os, "linux") != 0)
         r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",

@@ -86,7 +86,7 @@ int parser_process_start(
         json_decref(found);
         kill(pid, SIGKILL);
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EPIPE, "import",
-            "the process that reads the archive ended before its time: out of memory, or killed");
+            "the process that reads the archive ran out of memory, or was killed");
     }
     const json_t *problem = json_object_get(found, "error");
     if (problem) {

@@ -337,7 +337,7 @@ static int export_to_descriptor(
     if (r < 0)
         return r;
     if (fstat(fd, &st) < 0)
-        return error_set(error, ROLLBOX_ERR_IO, errno, "export", "cannot look at %s: %s",
+        return error_set(error, ROLLBOX_ERR_IO, errno, "export", "cannot examine %s: %s",
             files_printable(path), strerror(errno));
     *ret_json = json_pack("{s:I, s:I, s:I}", "bytes", (json_int_t)st.st_size, "layers",
         (json_int_t)(job->n_lower + job->n_upper), "files", (json_int_t)files);
@@ -359,7 +359,7 @@ int snapshot_export(
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
     if (!leaf[0])
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EISDIR, "export",
-            "%s is no file's name", files_printable(path));
+            "%s is not a file name", files_printable(path));
     if (strncmp(path, DESCRIPTOR, strlen(DESCRIPTOR)) == 0)
         return export_to_descriptor(job, path, ret_json, error);
     if (slash)
@@ -527,15 +527,15 @@ int snapshot_import(int store, const char *path, const char *name,
 
     if (!manifest_name_ok(name))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "%.200s is no name of a snapshot: letters, digits and . _ : @ / + -, beginning with a "
-            "letter or digit",
+            "%.200s is not a snapshot name: use letters, digits and . _ : @ / + -, and begin with "
+            "a letter or digit",
             name);
     auto_close int archive = files_open_archive(path, &st, error);
     if (archive < 0)
         return archive;
     if (!S_ISREG(st.st_mode))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import", "%s is no file",
-            files_printable(path));
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",
+            "%s is not a regular file", files_printable(path));
     int r = work_begin(store, &work, error);
     if (r < 0)
         return r;

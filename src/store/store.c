@@ -81,7 +81,7 @@ int store_open(const char *path, int *ret_fd, struct rollbox_error *error) {
             errno == ELOOP || errno == ENOTDIR ? " (it must be a directory, not a link)" : "");
     if (fstat(fd, &st) < 0)
         return error_set(error, ROLLBOX_ERR_IO, errno, "store",
-            "the store %s cannot be looked at: %s", path, strerror(errno));
+            "the store %s cannot be examined: %s", path, strerror(errno));
     if (st.st_uid != geteuid())
         return error_set(error, ROLLBOX_ERR_PATH_DENIED, EPERM, "store",
             "the store %s belongs to user %u, not to the caller; set ROLLBOX_STORE to a directory "
@@ -96,7 +96,7 @@ int store_open(const char *path, int *ret_fd, struct rollbox_error *error) {
     int r = file < 0 ? -errno : fd_read_all(file, 64, &version);
     if (r < 0)
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, -r, "store",
-            "%s is no store: its file \"version\" cannot be read: %s", path, strerror(-r));
+            "%s is not a store: its file \"version\" cannot be read: %s", path, strerror(-r));
     if (!version.data || strcmp(version.data, STORE_VERSION_TEXT) != 0)
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, EPROTONOSUPPORT, "store",
             "the store %s is not of version %d, which this rollbox knows; set ROLLBOX_STORE to "
@@ -168,8 +168,8 @@ int store_manifest(int store, enum manifest_kind kind, const char *name,
 
     if (!manifest_name_ok(name))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "store",
-            "%.200s is no name of an %s: letters, digits and . _ : @ / + -, beginning with a "
-            "letter or digit",
+            "%.200s is not a name of an %s: use letters, digits and . _ : @ / + -, and begin with "
+            "a letter or digit",
             name, what);
     file = manifest_file_name(name);
     if (!file || asprintf(&path, "%s/%s", store_manifest_directory(kind), file) < 0)
@@ -177,7 +177,7 @@ int store_manifest(int store, enum manifest_kind kind, const char *name,
     auto_close int fd = openat(store, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT)
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "store",
-            "there is no %s %s; rollbox image ls lists what there is", what, name);
+            "there is no %s %s; rollbox image ls lists them", what, name);
     int r = fd < 0 ? -errno : fd_read_all(fd, MANIFEST_MAX_BYTES, &text);
     if (r < 0)
         return error_set(error,

@@ -118,7 +118,7 @@ static la_ssize_t read_filtered(struct archive *archive, void *context, const vo
         (unpack->unpacked > RATIO_FROM &&
             unpack->unpacked / unpack->limits->max_ratio > unpack->stream.bytes)) {
         unpack->too_much = true;
-        archive_set_error(archive, EFBIG, "it unpacks to too much");
+        archive_set_error(archive, EFBIG, "it unpacks to too many bytes");
         return -1;
     }
     return (la_ssize_t)length;
@@ -135,7 +135,7 @@ static int bad_tar(struct unpack *unpack, struct archive *archive) {
     if (unpack->read_error && unpack->read_error != -EBADMSG)
         return fail_unpack(unpack, unpack->read_error, unpack->member);
     return error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import",
-        "%s cannot be unpacked: %s; it is truncated or no tar", unpack->member,
+        "%s cannot be unpacked: %s; it is truncated, or not a tar archive", unpack->member,
         text ? files_printable(text) : "unknown format");
 }
 
@@ -359,7 +359,7 @@ static int write_data(struct unpack *unpack, const char *path, int fd, uint64_t 
     while ((r = archive_read_data_block(unpack->tar, &data, &length, &offset)) == ARCHIVE_OK ||
            r == ARCHIVE_WARN) {
         if (offset < 0 || (uint64_t)offset > size || length > size - (uint64_t)offset)
-            return refuse_entry(unpack, EFBIG, path, "is longer than it says");
+            return refuse_entry(unpack, EFBIG, path, "has more data than its header says");
         for (const char *p = data; length;) {
             ssize_t n = pwrite(fd, p, length, offset);
 
@@ -448,7 +448,7 @@ static int write_sparse(
         int r =
             parse_sparse(value, length, (uint64_t)archive_entry_size(entry), &size, &segments, &n);
         if (r == -EINVAL)
-            return refuse_entry(unpack, EINVAL, path, "has a list of holes that is not valid");
+            return refuse_entry(unpack, EINVAL, path, "has an invalid list of holes");
         if (r < 0)
             return fail_unpack(unpack, r, path);
         r = write_segments(unpack, path, fd, size, segments, n);
@@ -536,11 +536,10 @@ static int unpack_hard_link(struct unpack *unpack, struct archive_entry *entry, 
     int r = clear_way(unpack, at, leaf);
     if (r == 0 && linkat(from, target_leaf, at, leaf, 0) < 0)
         r = -errno;
-    return r < 0
-               ? (r == -ENOENT
-                         ? refuse_entry(unpack, ENOENT, path, "is a hard link to what it replaces")
-                         : fail_unpack(unpack, r, path))
-               : 0;
+    return r < 0 ? (r == -ENOENT ? refuse_entry(unpack, ENOENT, path,
+                                       "is a hard link to the file that it replaces")
+                                 : fail_unpack(unpack, r, path))
+                 : 0;
 }
 
 static int unpack_other(struct unpack *unpack, struct archive_entry *entry, const char *path,
@@ -610,12 +609,20 @@ static int note_deletion(struct unpack *unpack, const char *path) {
         const char *name = leaf + strlen(WHITEOUT);
 
         if (!name[0] || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-            return refuse_entry(unpack, EINVAL, path, "deletes what is no name");
+            return refuse_entry(unpack, EINVAL, path, "deletes an invalid name");
         memmove(deleted + base, name, strlen(name) + 1);
         r = texts_add(&unpack->whiteouts, deleted);
     }
     unpack->depends = true;
     return r < 0 ? fail_unpack(unpack, r, path) : 1;
+}
+
+static bool is_left_out(mode_t type) {
+    return type == AE_IFCHR || type == AE_IFBLK || type == AE_IFSOCK;
+}
+
+static bool is_known_type(mode_t type) {
+    return type == AE_IFREG || type == AE_IFLNK || type == AE_IFIFO || type == AE_IFDIR;
 }
 
 static int unpack_entry(struct unpack *unpack, struct archive_entry *entry, const char *name) {
@@ -641,13 +648,12 @@ static int unpack_entry(struct unpack *unpack, struct archive_entry *entry, cons
     mode_t type = archive_entry_filetype(entry);
     bool hard = archive_entry_hardlink(entry) != NULL;
     bool whiteout = unpack->exact && !hard && type == AE_IFCHR && archive_entry_rdev(entry) == 0;
-    if (!hard && !whiteout && (type == AE_IFCHR || type == AE_IFBLK || type == AE_IFSOCK)) {
+    if (!hard && !whiteout && is_left_out(type)) {
         unpack->totals->devices++;
         return 0;
     }
-    if (!hard && !whiteout && type != AE_IFREG && type != AE_IFLNK && type != AE_IFIFO &&
-        type != AE_IFDIR)
-        return refuse_entry(unpack, EINVAL, path, "is of a kind that is not known");
+    if (!hard && !whiteout && !is_known_type(type))
+        return refuse_entry(unpack, EINVAL, path, "has an unknown type");
     if (!path[0] && (hard || type != AE_IFDIR))
         return refuse_entry(unpack, EINVAL, name, "takes the place of the layer's top directory");
     unpack->entries++;
@@ -656,7 +662,8 @@ static int unpack_entry(struct unpack *unpack, struct archive_entry *entry, cons
         if (at == -ELOOP)
             return refuse_entry(unpack, ELOOP, path, "goes through a symbolic link");
         if (at == -ENOTDIR)
-            return refuse_entry(unpack, ENOTDIR, path, "goes through what is no directory");
+            return refuse_entry(
+                unpack, ENOTDIR, path, "goes through a file that is not a directory");
         if (at < 0)
             return fail_unpack(unpack, at, path);
     }
@@ -917,7 +924,7 @@ int unpack_layer(struct image_source *source, const char *name, int root, const 
 
 static int bad_snapshot(struct rollbox_error *error, const char *what) {
     return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import",
-        "this is no snapshot that rollbox exported: %s", what);
+        "this is not a snapshot that rollbox exported: %s", what);
 }
 
 static int read_snapshot_manifest(struct unpack *unpack, json_t **ret_manifest) {

@@ -51,14 +51,14 @@ def test_cp_in_of_a_missing_file(shared, small, place):
 
 
 def test_cp_in_of_a_fifo(shared, small, place):
-    assert f'cannot read "{place}/fifo" on the host: Invalid argument (it is no regular file' in refused(shared, place / "fifo", f"{small}:/tmp/x")
+    assert f'cannot read "{place}/fifo" on the host: Invalid argument (it is neither a regular file' in refused(shared, place / "fifo", f"{small}:/tmp/x")
 
 
 def test_cp_in_of_a_socket(shared, small, place):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place / "socket"))
         os.chmod(place / "socket", 0o777)
-        assert f'cannot read "{place}/socket" on the host: Invalid argument (it is no regular file' in refused(shared, place / "socket", f"{small}:/tmp/x")
+        assert f'cannot read "{place}/socket" on the host: Invalid argument (it is neither a regular file' in refused(shared, place / "socket", f"{small}:/tmp/x")
 
 
 def test_cp_out_into_a_missing_directory(shared, small, place):
@@ -74,7 +74,7 @@ def test_cp_out_of_a_closed_directory(shared, small, place):
 
 
 def test_cp_out_of_a_fifo(shared, small, place):
-    assert 'cannot read "/tmp/fifo" in the sandbox: Invalid argument (it is no regular file' in refused(shared, f"{small}:/tmp/fifo", place / "x")
+    assert 'cannot read "/tmp/fifo" in the sandbox: Invalid argument (it is neither a regular file' in refused(shared, f"{small}:/tmp/fifo", place / "x")
 
 
 def test_cp_of_a_directory_onto_a_file(shared, small, place):
@@ -97,7 +97,7 @@ def test_cp_out_onto_a_special_file(shared, small, place, kind):
             return                              # nobody else makes one
         os.mknod(target, stat.S_IFCHR | 0o666, os.makedev(1, 7))
     before = os.lstat(target)
-    assert f'cannot write "{target}" on the host: Invalid argument (it is no regular file or directory)' in refused(shared, f"{small}:/tmp/file", target)
+    assert f'cannot write "{target}" on the host: Invalid argument (it is neither a regular file nor a directory)' in refused(shared, f"{small}:/tmp/file", target)
     assert os.path.samestat(os.lstat(target), before)
 
 

@@ -609,7 +609,7 @@ def test_gc_keeps_directories_of_layers_that_it_does_not_know(store):
         pass
     store_tells("gc")
     (store / "layers" / "v2-0123").mkdir()
-    assert store_tells("gc")["damaged"] == [{"layer": "v2-0123", "reason": "it has no name of a layer"}]
+    assert store_tells("gc")["damaged"] == [{"layer": "v2-0123", "reason": "it does not name its layer"}]
     assert (store / "layers" / "v2-0123").exists()
 
 

@@ -296,7 +296,7 @@ REFUSED = {
     "through a relative link": ([entry("out", b"", link="../../../../../../../../etc"), entry("out/rollbox-evil", b"x")], "symbolic link"),
     "through a link in the middle": ([entry("a"), entry("a/out", b"", link="/"), entry("a/out/etc/rollbox-evil", b"x")], "symbolic link"),
     "directory through a link": ([entry("out", b"", link="/etc"), entry("out/sub/rollbox-evil")], "symbolic link"),
-    "through a file": ([entry("a", b""), entry("a/b", b"")], "no directory"),
+    "through a file": ([entry("a", b""), entry("a/b", b"")], "not a directory"),
     "hard link out": ([entry("h", b"", hard="../../../../etc/passwd")], "leads out"),
     "hard link to the host": ([entry("h", b"", hard="/etc/passwd")], "not in its layer"),
     "hard link through a link": ([entry("out", b"", link="/etc"), entry("h", b"", hard="out/passwd")], "symbolic link"),

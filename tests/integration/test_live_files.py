@@ -239,7 +239,7 @@ def test_changed_program_is_named_on_import(exported, other, tmp_path, how):
         members["image-0"] = members["image-0"].replace(was, now)
 
     code, message = other.refuses(changed(path, tmp_path / "there.live", change))
-    assert code == "feature_missing" and (program if how == "changed" else elsewhere) in message and ("not there" if how == "gone" else "another file") in message
+    assert code == "feature_missing" and (program if how == "changed" else elsewhere) in message and ("does not exist" if how == "gone" else "another file") in message
 
 
 def test_refused_checkpoint_is_not_written(engine, tmp_path):

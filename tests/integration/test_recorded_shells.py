@@ -114,7 +114,7 @@ def test_replay_of_dropped_content_is_refused(tmp_path):
     recorded(path, ["echo hunter2", "echo 1"], redact=["hunter[0-9]"])
     assert "hunter2" not in path.read_text()
     done = cli("replay", "-o", tmp_path / "b.jsonl", path)
-    assert done.returncode == 125 and b"taken out of its command as a secret" in done.stderr
+    assert done.returncode == 125 and b"redacted from its command" in done.stderr
     long = tmp_path / "long.jsonl"
     recorded(long, ["echo " + "a" * 2000], keep=1000)
     done = cli("replay", "-o", tmp_path / "c.jsonl", long)
@@ -134,7 +134,7 @@ def test_a_shell_that_came_with_a_fork_is_refused_by_name(tmp_path):
         (step,) = [step for step in trajectory.steps() if step.action.kind == "shell"]
     assert step.action.exec is None and step.observation.stdout.data == b"5\n"
     done = cli("replay", "-o", tmp_path / "again.jsonl", "--parent", parent, child)
-    assert done.returncode == 125 and b"its shell is none that this record has begun" in done.stderr
+    assert done.returncode == 125 and b"the record has not started its shell" in done.stderr
 
 
 def test_files_that_a_run_changed(tmp_path):

@@ -306,7 +306,7 @@ def test_cli_refuses_a_nonempty_record_file(caller):
     home = caller.directory()
     caller.write(home / "a.jsonl", "precious\n")
     done = caller.rollbox("record", "-o", home / "a.jsonl", "--", "true")
-    assert done.returncode == 125 and b"something in it already" in done.stderr
+    assert done.returncode == 125 and b"is not empty" in done.stderr
     assert (home / "a.jsonl").read_text() == "precious\n"
     assert caller.rollbox("record", "--force", "-o", home / "a.jsonl", "--", "true").returncode == 0
     assert read(home / "a.jsonl")[2].complete
@@ -327,7 +327,7 @@ def test_a_pipe_that_nobody_has_open_is_refused(caller):
     os.mkfifo(home / "p")
     caller.own(home / "p")
     done = caller.rollbox("record", "-o", home / "p", "--", "true")
-    assert done.returncode == 125 and b"nobody reads that pipe" in done.stderr
+    assert done.returncode == 125 and b"the pipe has no reader" in done.stderr
 
 
 def test_python_to_a_path_a_pattern_a_descriptor_and_a_function(tmp_path):
@@ -336,7 +336,7 @@ def test_python_to_a_path_a_pattern_a_descriptor_and_a_function(tmp_path):
         assert box.recorded["id"] and "complete" not in box.recorded
     assert box.recorded["complete"] and box.recorded["steps"] == 1
     assert read(tmp_path / "fox.jsonl")[0].name == "fox"
-    with pytest.raises(InvalidArgument, match="something in"):
+    with pytest.raises(InvalidArgument, match="is not empty"):
         Sandbox(record=tmp_path / "fox.jsonl").exec(["true"])
     with open(tmp_path / "fd.jsonl", "wb") as file, Sandbox(record=file.fileno()) as box:
         box.exec(["true"])
@@ -678,13 +678,13 @@ def test_full_disk_is_reported_and_loses_no_command(tmp_path):
     assert seen["ok"], "every command has its result"
     assert 5 < seen["steps"] < 15 and not seen["complete"] and seen["changed"] is None
     assert "No space left" in seen["recorded"]["error"] and seen["recorded"]["written"] == seen["steps"]
-    assert len(seen["told"]) == 1 and "not whole" in seen["told"][0]
+    assert len(seen["told"]) == 1 and "incomplete" in seen["told"][0]
 
 
 def test_stalled_reader_delays_nothing(tmp_path):
     ours, theirs = os.pipe()
     try:
-        with pytest.warns(RecordWarning, match="not whole"):
+        with pytest.warns(RecordWarning, match="incomplete"):
             with Sandbox(record=Record(theirs, keep=1 << 20)) as box:
                 for i in range(200):
                     assert len(box.exec(["head", "-c", "700000", "/dev/zero"]).stdout) == 700000
@@ -735,7 +735,7 @@ def test_exception_of_the_callback_is_reported():
 
 
 def test_a_trajectory_ends_at_its_limit_and_says_so(tmp_path):
-    with pytest.warns(RecordWarning, match="as large as it may become"):
+    with pytest.warns(RecordWarning, match="reached its size limit"):
         with Sandbox(record=Record(tmp_path / "a.jsonl", max_bytes=10000)) as box:
             for _ in range(30):
                 assert box.exec(["echo", "on"]).ok
@@ -915,7 +915,7 @@ def test_verify_reports_a_changed_record(caller):
     caller.rollbox("record", "-o", home / "a.jsonl", "--", "echo", "one")
     caller.write(home / "b.jsonl", (home / "a.jsonl").read_text().replace('"exit_code":0', '"exit_code":1'))
     done = caller.rollbox("verify", home / "b.jsonl")
-    assert done.returncode == 1 and b"b.jsonl:2: its digest is not that" in done.stderr
+    assert done.returncode == 1 and b"b.jsonl:2: its digest does not match" in done.stderr
     assert done.stdout.startswith(b"diverged at step 1 (exec): exit_code\n  record  1\n  replay  0\n")
 
 
@@ -1033,7 +1033,7 @@ def test_a_cut_record_is_verified_as_far_as_it_goes(caller):
     for files in (["b.jsonl"], ["a.jsonl", "b.jsonl"]):
         done = caller.rollbox("verify", *(home / name for name in files))
         assert (done.returncode, done.stdout) == (0, b"equal: 2 steps (not whole, see standard error; files were not compared: they were not recorded)\n"), done
-        assert b"its last line is cut off" in done.stderr and b"it has no end" in done.stderr
+        assert b"its last line is truncated" in done.stderr and b"it has no end" in done.stderr
         assert verdict(caller, *(home / name for name in files), status=0)["whole"] is False
 
 
@@ -1105,7 +1105,7 @@ def test_a_replayed_fork_is_the_one_it_was(tmp_path):
     (lambda box: box.spawn(["cat"]).stdin.close(), b"pipe or a terminal"),
     (lambda box: box.exec(["cat"], stdin=b"x" * 3000), b"larger --keep"),
     (lambda box: box.exec(["true"], env={"V": "x"}), b"--env V=VALUE"),
-    (lambda box: box.exec(["echo", "sk-secret"]), b"taken out of an argument"),
+    (lambda box: box.exec(["echo", "sk-secret"]), b"redacted from an argument"),
     (lambda box: box.kill_all(), b"signal"),
     (lambda box: box.upload("/etc/alternatives", "/tmp/a"), b"tree"),
 ])
@@ -1161,8 +1161,8 @@ def test_no_colours_or_progress_without_a_terminal(caller):
 
 def test_invalid_trajectory_is_reported(caller):
     home = caller.directory()
-    for name, text, words in (("empty", "", b"empty:1: there is no whole line"), ("other", '{"a": 1}\n', b"other:1: is no trajectory"), ("text", "hello\n", b"text:1: is no JSON object"),
-                              ("newer", '{"format": "rollbox-trajectory/2"}\n', b"newer:1: is of another version")):
+    for name, text, words in (("empty", "", b"empty:1: it has no complete line"), ("other", '{"a": 1}\n', b"other:1: is no trajectory"), ("text", "hello\n", b"text:1: is not a JSON object"),
+                              ("newer", '{"format": "rollbox-trajectory/2"}\n', b"newer:1: has another format version")):
         caller.write(home / name, text)
         done = caller.rollbox("verify", home / name)
         assert done.returncode == 125 and words in done.stderr, done

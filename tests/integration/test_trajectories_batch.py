@@ -50,7 +50,7 @@ def test_single_record_path_is_refused_for_a_batch(tmp_path):
 def test_unwritable_record_file_is_an_error_row(tmp_path):
     (tmp_path / "1.jsonl").write_text("precious")
     results = run_many([["true"]] * 3, record=tmp_path / "{id}.jsonl")
-    assert [result.outcome for result in results] == ["exit", "error", "exit"] and "something in" in str(results[1].error)
+    assert [result.outcome for result in results] == ["exit", "error", "exit"] and "is not empty" in str(results[1].error)
     assert (tmp_path / "1.jsonl").read_text() == "precious"
     [result] = run_many([["true"]], record=tmp_path / "missing" / "{id}.jsonl")
     assert result.outcome == "error" and "No such file" in str(result.error)
@@ -102,7 +102,7 @@ def test_a_batch_from_the_command_line(caller):
     caller.own(home / "out.jsonl")
     before = (home / "t" / "a%2Fb.jsonl").read_bytes()
     assert caller.rollbox(*arguments).returncode == 1
-    assert sum("something in it" in (json.loads(line)["error"] or {}).get("message", "") for line in (home / "out.jsonl").read_text().splitlines()) == 3
+    assert sum("is not empty" in (json.loads(line)["error"] or {}).get("message", "") for line in (home / "out.jsonl").read_text().splitlines()) == 3
     assert caller.rollbox(*arguments, "--force").returncode == 1
     assert sum(json.loads(line)["outcome"] == "exit" for line in (home / "out.jsonl").read_text().splitlines()) == 4
     assert (home / "t" / "a%2Fb.jsonl").read_bytes() == before
@@ -132,5 +132,5 @@ def test_incomplete_batch_trajectory_is_reported(caller):
     caller.own(home / "1.jsonl")
     caller.write(home / "jobs.jsonl", '{"id": 1, "argv": ["echo", "on"]}\n{"id": 2, "argv": ["echo", "on"]}\n')
     done = caller.rollbox("batch", "--record", home / "{id}.jsonl", home / "jobs.jsonl")
-    assert done.returncode == 1 and b"job 1: the trajectory is not whole" in done.stderr and done.stdout.count(b'"on\\n"') == 2, done
+    assert done.returncode == 1 and b"job 1: the trajectory is incomplete" in done.stderr and done.stdout.count(b'"on\\n"') == 2, done
     assert read(home / "2.jsonl")[2].complete

@@ -47,7 +47,7 @@ def duration_ms(what: str, seconds: Optional[float]) -> int:
         return 0
     try:
         if isinstance(seconds, str):
-            raise InvalidArgument("only a time-out may be that", stage="arguments")
+            raise InvalidArgument("only a time-out can be None", stage="arguments")
         return milliseconds(seconds)
     except InvalidArgument:
         raise InvalidArgument(

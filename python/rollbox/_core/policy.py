@@ -72,7 +72,7 @@ def _path(key: str, value: object) -> str:
 
 def _list(key: str, value: object) -> list[object]:
     if isinstance(value, (str, bytes, os.PathLike, Mapping)) or not isinstance(value, Iterable):
-        raise InvalidArgument(f"{key}: a list is wanted, not {value!r}", stage="policy")
+        raise InvalidArgument(f"{key}: it must be a list, not {value!r}", stage="policy")
     return list(value)
 
 
@@ -98,7 +98,7 @@ def _json_value(key: str, value: object) -> object:
     if key == "env":
         if not isinstance(value, Mapping):
             raise InvalidArgument(
-                f"env: a mapping of names to values is wanted, not {value!r}", stage="policy"
+                f"env: it must be a mapping of names to values, not {value!r}", stage="policy"
             )
         return dict(value)
     if key == "random_seed" and isinstance(value, int) and value >= 1 << 63:

@@ -200,7 +200,7 @@ class Record:
         if os.fstat(fd).st_size:
             if not self._force:
                 raise InvalidArgument(
-                    f"record: there is something in {path} already; remove it, or use "
+                    f"record: the file {path} is not empty; remove it, or use "
                     f"Record({path!r}, force=True)",
                     stage="arguments",
                 )
@@ -276,7 +276,7 @@ class Recording:
             self.state.update(complete=False, error=problem)
         if self.state["complete"] is False:
             warnings.warn(
-                f"the trajectory {self.state.get('id')} is not whole: "
+                f"the trajectory {self.state.get('id')} is incomplete: "
                 f"{self.state.get('error') or 'its end could not be written'}",
                 RecordWarning,
                 stacklevel=4,

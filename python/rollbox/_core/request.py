@@ -89,7 +89,7 @@ def code_argv(code: object, args: object = ()) -> list[bytes]:
     raw = as_bytes("code", code)
     if b"\0" in raw:
         raise _invalid(
-            f"code has a NUL byte at offset {raw.index(0)}, which Python source may not have"
+            f"code has a NUL byte at offset {raw.index(0)}, which Python source code cannot contain"
         )
     if len(raw) >= _ARGUMENT_MAX:
         raise _invalid(

@@ -55,7 +55,7 @@ class RunFailed(Exception):
         what = {
             Outcome.EXIT: f"the program exited with status {result.exit_code}",
             Outcome.SIGNAL: f"the program was killed by signal {result.signal}",
-            Outcome.TIMEOUT: f"the program ran into its time-out after {result.wall_ms:.0f} ms",
+            Outcome.TIMEOUT: f"the program reached its time-out after {result.wall_ms:.0f} ms",
             Outcome.OUT_OF_MEMORY: "the program ran out of memory",
             Outcome.OUTPUT_LIMIT: "the program wrote more than its output limit",
         }.get(result.outcome, f"outcome {result.outcome}")
@@ -71,8 +71,8 @@ def _text(data: Union[bytes, str]) -> str:
 _REPR_TAIL = 200
 
 NO_NETWORK = (
-    "the sandbox has no network (net none); net loopback gives it one of its own, net host the "
-    "host's"
+    "the sandbox has no network (net none); choose net loopback for a private network, or net host "
+    "for the host's"
 )
 # What programs say that want a network; src/cli/outcome.c has the same. Without one, bind and
 # connect are EACCES, which alone may as well be about a file.

@@ -341,7 +341,7 @@ def chain_add(digest: str, action: Any, observation: Any) -> str:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row = dict(pairs)
     if len(row) != len(pairs):
-        raise ValueError("a key is there twice")  # and readers may differ in which of them counts
+        raise ValueError("a key occurs twice")  # and readers may differ in which of them counts
     return row
 
 
@@ -425,7 +425,7 @@ def _step(row: Mapping[str, Any], sandbox: str) -> Step:
         or not isinstance(row["digest"], str)
         or not isinstance(row["action"], dict)
     ):
-        raise ValueError("a step's numbers, digest and action are none")
+        raise ValueError("a step's numbers, digest or action are not valid")
     return Step(
         sandbox=sandbox,
         number=row["step"],
@@ -644,7 +644,7 @@ class Trajectory:
         line = self._file.readline(_MAX_LINE + 1)
         if len(line) > _MAX_LINE:
             self._line += 1
-            raise self._wrong("a line is longer than any of a trajectory")
+            raise self._wrong("a line is too long for a trajectory")
         if not line.endswith(b"\n"):
             self.torn = bool(line)
             return None
@@ -654,7 +654,7 @@ class Trajectory:
         except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
-            raise self._wrong("is no JSON object")
+            raise self._wrong("is not a JSON object")
         return row
 
     def _check(self, digest: str, now: str) -> None:
@@ -666,10 +666,10 @@ class Trajectory:
         row = self._next()
         if row is None:
             raise self._wrong(
-                "there is no whole line in it: it is empty, or was cut off at its very beginning"
+                "it has no complete line: it is empty, or its first line is truncated"
             )
         if row.get("format") != FORMAT:
-            raise self._wrong(f"is no trajectory of a format that this version reads ({FORMAT})")
+            raise self._wrong(f"is not a trajectory of a format that this version reads ({FORMAT})")
         try:
             header = _header(row)
             self._check(header.digest, chain_begin(row))
@@ -681,7 +681,7 @@ class Trajectory:
             ArithmeticError,
             RecursionError,
         ) as problem:
-            raise self._wrong("is no header of a trajectory") from problem
+            raise self._wrong("is not the header of a trajectory") from problem
         return header
 
     def __iter__(self) -> Iterator[Step]:
@@ -711,7 +711,7 @@ class Trajectory:
                 ArithmeticError,
                 RecursionError,
             ) as problem:
-                raise self._wrong("is no step of a trajectory") from problem
+                raise self._wrong("is not a step of a trajectory") from problem
             yield step
 
     def steps(self) -> list[Step]:

@@ -166,7 +166,7 @@ class Container:
         )
         if result.outcome is Outcome.TIMEOUT:
             raise TimeoutError(
-                f"the command ran into its time-out of {timeout_s} s; its output ends: "
+                f"the command reached its time-out of {timeout_s} s; its output ends: "
                 f"{result.text[-1000:]}"
             )
         return containers.ExecResult(

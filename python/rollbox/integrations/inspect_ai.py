@@ -202,7 +202,7 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
             raise (_Unavailable or RuntimeError)(str(problem)) from problem
         if result.outcome is Outcome.TIMEOUT:
             raise TimeoutError(
-                f"the command ran into its time-out of {timeout} s; its output ends: "
+                f"the command reached its time-out of {timeout} s; its output ends: "
                 f"{result.stdout[-1000:]}"
                 f"{result.stderr[-1000:]}"
             )

@@ -127,7 +127,7 @@ class RollboxSandbox:
         )
         if result.outcome is Outcome.TIMEOUT:
             raise CommandTimeout(
-                f"the command ran into its time-out of {timeout} s: {command[:200]}\n{ends}"
+                f"the command reached its time-out of {timeout} s: {command[:200]}\n{ends}"
             )
         raise RuntimeError(f"the command ended with {status_of(result)}: {command[:200]}\n{ends}")
 
@@ -137,13 +137,13 @@ class RollboxSandbox:
     def upload_file(self, local_path: str, remote_path: str) -> None:
         """Copies one file to its path; parents are made."""
         if not os.path.isfile(local_path):
-            raise InvalidArgument(f"{local_path} is no file", stage="arguments")
+            raise InvalidArgument(f"{local_path} is not a file", stage="arguments")
         self._box.upload(local_path, self._path(remote_path))
 
     def upload_dir(self, local_path: str, remote_path: str) -> None:
         """Copies a tree; what is at remote_path already stays."""
         if not os.path.isdir(local_path):
-            raise InvalidArgument(f"{local_path} is no directory", stage="arguments")
+            raise InvalidArgument(f"{local_path} is not a directory", stage="arguments")
         self._box.upload(local_path, self._path(remote_path))
 
     def download_file(self, remote_path: str) -> bytes:
