@@ -2,7 +2,7 @@
 """Live states, in `make bench`: what snapshots, forks and resets of running processes cost, one JSON object of rows on standard output.
 
     live.py rollbox REPEATS     rollbox' Python package
-    live.py sandlock REPEATS    sandlock's fork, of this process' own memory, without a pid namespace, files or limits for each clone
+    live.py sandlock REPEATS    sandlock's fork, of this process's own memory, without a pid namespace, files or limits for each clone
     live.py criu REPEATS        CRIU's dump and restore of the same Python, without any sandbox; by root, where it runs on the kernel at hand
 """
 import contextlib
@@ -82,7 +82,7 @@ def of_rollbox(repeats: int) -> Dict[str, Any]:
         return process
 
     def fork_kept(box: Any, process: Any, **options: Any) -> Tuple[Any, Any, float]:
-        """The sandbox, the process' copy, and how long it took."""
+        """The sandbox, the process's copy, and how long it took."""
         start = time.perf_counter()
         (kid,) = box.fork(1, **options)
         copy = kid.process(process.id)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the other sandboxing tools are called, so that they give what rollbox' default policy gives, as far as they can.
+"""How the other sandboxing tools are called, so that they give what rollbox's default policy gives, as far as they can.
 
 The same host directories, read-only; a private /tmp; /proc and /dev of its own; no network; no capabilities; an empty environment. What a tool then still has not is in
 its `lacks`, and goes into the report: a peer that does less is not slower for it.
@@ -40,7 +40,7 @@ def bwrap(argv: List[str]) -> Optional[List[str]]:
 
 
 def bwrap_alike(argv: List[str], plan: str, directory: Path) -> Optional[List[str]]:
-    """The same with what rollbox' default policy has besides, as far as bubblewrap has it: the system-call filter, read from standard input, and nothing to be seen at the paths of /etc and /proc that are
+    """The same with what rollbox's default policy has besides, as far as bubblewrap has it: the system-call filter, read from standard input, and nothing to be seen at the paths of /etc and /proc that are
     covered. plan: what `rollbox policy plan` prints. directory: for what covers them."""
     words = bwrap([])
     if not words:
@@ -69,7 +69,7 @@ def bundle(directory: Path, argv: List[str], uid: int, gid: int, cgroup: str = "
                 inside.symlink_to(os.readlink(path))
         elif os.path.isdir(path):
             inside.mkdir(exist_ok=True)
-            # Not recursively: a user namespace may not take a part of a mount tree, but rollbox' recursive binds have nothing more here.
+            # Not recursively: a user namespace may not take a part of a mount tree, but rollbox's recursive binds have nothing more here.
             mounts.append({"destination": path, "type": "bind", "source": path, "options": ["rbind", "ro", "nosuid", "nodev"]})
     mounts += [
         {"destination": "/proc", "type": "proc", "source": "proc"},

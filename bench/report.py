@@ -30,7 +30,7 @@ CONTESTANTS = {
     "rollbox CLI": "`rollbox run -- PROGRAM`: a process, an engine and a compiled policy for each run",
     "bwrap": "--unshare-all, its own session, ro-binds of the same host directories, --proc, --dev, a tmpfs on /tmp, an empty environment, no capabilities. It has no Landlock "
              "rules, no seccomp filter, no limits, no masks in /proc, and, run by root, its guest is the host's root with another name",
-    "bwrap alike": "the same with the system-call filter of rollbox' default policy, and an empty file or directory over each path of /etc and /proc that rollbox covers. Still no Landlock rules and no limits",
+    "bwrap alike": "the same with the system-call filter of rollbox's default policy, and an empty file or directory over each path of /etc and /proc that rollbox covers. Still no Landlock rules and no limits",
     "crun": "an OCI bundle over the same directories, no capabilities, no_new_privs; its cgroup manager is off: no limits, no seccomp filter, no Landlock. By root with a range of ids of its own, else with one id. "
             "Where it refuses the host's mixture of cgroups v1 and v2, its processes live in a mount namespace without the v2 mount",
     "runc": "the same bundle; its cgroups cannot be switched off, so by root it makes one without limits",
@@ -184,7 +184,7 @@ def targets_page(results: Dict[str, Any], soak: Optional[Dict[str, Any]]) -> str
     lines += ["## Contestants", ""]
     for name, text in CONTESTANTS.items():
         lines += wrapped(f"- **{name}**: {text}.", "  ")
-    lines += ["", *wrapped("A rate with two workers includes the removal of sandboxes: rollbox' clock stops when the engine has no sandbox left except its spares."), ""]
+    lines += ["", *wrapped("A rate with two workers includes the removal of sandboxes: rollbox's clock stops when the engine has no sandbox left except its spares."), ""]
     return "\n".join(lines)
 
 

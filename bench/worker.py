@@ -26,7 +26,7 @@ def rollbox(argv: List[str]) -> Callable[[], None]:
 
 def sandlock(argv: List[str]) -> Callable[[], None]:
     from sandlock import Sandbox
-    # What rollbox' default policy grants, as far as it can be said there. (Its wheel has no command line, so the library is what there is.)
+    # What rollbox's default policy grants, as far as it can be said there. (Its wheel has no command line, so the library is what there is.)
     readable = [path for path in ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/proc", "/dev/null", "/dev/zero", "/dev/urandom") if os.path.exists(path)]
     denied = [path for path in ("/etc/shadow", "/etc/gshadow", "/etc/ssh") if os.path.exists(path)]
     private = tempfile.mkdtemp(prefix="bench-sandlock-")

@@ -43,7 +43,7 @@ void async_read_begin(const struct dump_process *s, int take_fd);
 bool async_read_take(const struct dump_process *s, struct buf *to);
 void async_read_end(void);
 
-/* mappings.c: lines of a process' maps. */
+/* mappings.c: lines of a process's maps. */
 #define MAX_LINE 4352
 /* Called for each line in turn. */
 typedef int mappings_call(

@@ -173,8 +173,8 @@ static void compare_argument(
     emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, if_equal, if_not, (uint32_t)(value >> 32));
 }
 
-/* The state of a process' stream is in two limits that the kernel does not use: what sets them does
- * nothing. */
+/* The state of a process's stream is in two limits that the kernel does not use: what sets them
+ * does nothing. */
 static void guard_limits(struct calls *c) {
     emit_call(c, __NR_setrlimit, 3);
     load_field(c, ARGUMENT(0));

@@ -46,14 +46,14 @@
     X(BIND_ONE, "bind the host's s at p without what is mounted below it, attributes m") \
     X(OVERLAY,  "show s of the new root at p, read-only, under names that stay covered when the host replaces them; v: s stays mounted") \
     X(TMPFS,    "mount a tmpfs at p, options s") \
-    X(UPPER,    "bind the directory of the sandbox' own in s at p") \
-    X(PRIVATE,  "make the directory p of the sandbox' own, mode m") \
-    X(PLACE,    "make p writable: the part v of the sandbox' own files over s, if given, and over its layers; mode m where it is new") \
+    X(UPPER,    "bind the directory of the sandbox's own in s at p") \
+    X(PRIVATE,  "make the directory p of the sandbox's own, mode m") \
+    X(PLACE,    "make p writable: the part v of the sandbox's own files over s, if given, and over its layers; mode m where it is new") \
     X(PIVOT,    "make p, a mount point, the root of what follows; s is still the template's") \
     X(COVER,    "bind s of the new root over p, attributes m") \
     X(COVER_IF, "the same if p exists") \
     X(PROC,     "mount proc at p, read-only") \
-    X(UPTIME,   "cover p by the file s of the sandbox' own, attributes m, in which init writes the virtual clock") \
+    X(UPTIME,   "cover p by the file s of the sandbox's own, attributes m, in which init writes the virtual clock") \
     X(DEVPTS,   "mount devpts at p, options s")
 /* clang-format on */
 

@@ -55,7 +55,7 @@ static uint64_t bytes_of(const struct view *view, struct image_range runs) {
     return bytes;
 }
 
-/* What of the process' memory the image has; the rest is left as it is. */
+/* What of the process's memory the image has; the rest is left as it is. */
 static void read_memory(const struct view *view, const struct image_process *p, uint64_t address,
     char *to, uint64_t length) {
     const struct image_area *areas = TABLE(view, areas, struct image_area) + p->areas.first;

@@ -221,7 +221,7 @@ static bool is_same(pid_t pid, pid_t other, unsigned long fd) {
     return syscall(SYS_kcmp, pid, other, KCMP_FILE, fd, fd) == 0;
 }
 
-/* Of so many descriptors, those that are not another process' files as well, by the same number:
+/* Of so many descriptors, those that are not another process's files as well, by the same number:
  * what is inherited is no file more. */
 static uint64_t own_of(pid_t pid, pid_t other, uint64_t in_all, uint64_t table) {
     unsigned n = 0, own = 0;

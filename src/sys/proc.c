@@ -18,7 +18,7 @@
 
 #define MAX_MEMORY_FILES 65536
 #define HIDING_PLACE                                                                               \
-    (16u << 20) /* address space from which on a process' mappings are looked through */
+    (16u << 20) /* address space from which on a process's mappings are looked through */
 
 /* ---- small reads ---- */
 
@@ -63,7 +63,7 @@ struct stat_line {
     char state;
 };
 
-/* /proc/PID/stat. The name in parentheses is the process' to choose: the last parenthesis ends it.
+/* /proc/PID/stat. The name in parentheses is the process's to choose: the last parenthesis ends it.
  */
 static int parse_stat(const char *text, struct stat_line *ret) {
     const char *p = strrchr(text, ')');

@@ -389,7 +389,7 @@ def processes(*argv):
 
 
 def comm(pid):
-    """A process' name; nothing of one that has ended since it was listed."""
+    """A process's name; nothing of one that has ended since it was listed."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except (FileNotFoundError, ProcessLookupError):

@@ -225,7 +225,7 @@ def test_removed_files_that_are_open_count(small):
     assert ended_by_limit(done) and done.stdout == b"", done
 
 
-# Once descriptors are a thread's own, once the process' main thread, which is where one looks, has ended.
+# Once descriptors are a thread's own, once the process's main thread, which is where one looks, has ended.
 @pytest.mark.parametrize("ends", [False, True])
 def test_removed_files_of_threads_count(small, ends):
     code = f"""

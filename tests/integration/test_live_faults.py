@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who takes a live state is killed on the way, at each step that others can see: the sandbox runs on, or is told to be gone, and nothing is left.
 
-The model: guests/killer.c kills a process between two of its system calls, and says how many it made. A first round counts; the others are spread over all that were counted, and each is another process' end: the capturer's, a
+The model: guests/killer.c kills a process between two of its system calls, and says how many it made. A first round counts; the others are spread over all that were counted, and each is another process's end: the capturer's, a
 holder's, a new sandbox's init, that of the sandbox itself, the engine's. make soak takes more of them (ROLLBOX_SOAK).
 """
 

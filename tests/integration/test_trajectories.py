@@ -1161,7 +1161,7 @@ def test_no_colours_or_progress_without_a_terminal(caller):
 
 def test_invalid_trajectory_is_reported(caller):
     home = caller.directory()
-    for name, text, words in (("empty", "", b"empty:1: it has no complete line"), ("other", '{"a": 1}\n', b"other:1: is no trajectory"), ("text", "hello\n", b"text:1: is not a JSON object"),
+    for name, text, words in (("empty", "", b"empty:1: it has no complete line"), ("other", '{"a": 1}\n', b"other:1: is not a trajectory"), ("text", "hello\n", b"text:1: is not a JSON object"),
                               ("newer", '{"format": "rollbox-trajectory/2"}\n', b"newer:1: has another format version")):
         caller.write(home / name, text)
         done = caller.rollbox("verify", home / name)
