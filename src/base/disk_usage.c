@@ -54,9 +54,9 @@ static int64_t changed_ns(int fd) {
                               : (int64_t)st.st_ctim.tv_sec * 1000000000 + st.st_ctim.tv_nsec;
 }
 
-/* A directory is looked at when all below it has been. So who moves one of those away, before we
- * come to it or after, changes one that we have not looked at yet, or moves that as well; and so on
- * up to the first, which nobody can move. */
+/* A directory is examined after everything below it. A process that moves one of these directories,
+ * before or after it is examined, changes a directory that is not yet examined, or moves that one
+ * as well; and so on up to the top directory, which no process can move. */
 static bool has_moved(int take_directory, unsigned depth, int64_t since_ns) {
     DIR *list = fdopendir(take_directory);
     struct dirent *entry;

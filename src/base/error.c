@@ -35,8 +35,8 @@ ROLLBOX_PUBLIC const char *rollbox_error_name(enum rollbox_error_code code) {
     return name;
 }
 
-/* What to do about a limit that was met, for messages that do not say it themselves. It is ours:
- * whoever words the failure of a child of ours has given it the same. */
+/* Adds a hint for a limit that was reached, if the message has none. The limit is the engine's:
+ * failures of child processes come with the same hint. */
 static void add_hint(struct rollbox_error *error) {
     size_t length = strlen(error->message);
     char *at = error->message + length;
@@ -59,7 +59,7 @@ static void add_hint(struct rollbox_error *error) {
             "; the host has no more open files for anybody: raise fs.file-max, or close sandboxes");
 }
 
-/* Names that guests chose may be in a message, which programs show as it is, as an exception's
+/* Names that guests chose can be in a message, which programs print unchanged, as an exception's
  * text. */
 static void make_shown(struct rollbox_error *error) {
     auto_buf struct buf text = BUF_INIT;

@@ -36,7 +36,7 @@ int fd_write_all(int fd, const void *data, size_t length) {
     return 0;
 }
 
-/* Most files are small, and memory that is not touched is none. */
+/* Most files are small, and untouched memory costs nothing. */
 int fd_read_all(int fd, size_t limit, struct buf *to) {
     size_t total = 0;
 
@@ -109,8 +109,8 @@ int fd_send(int socket, const void *data, size_t length, const int *fds, size_t 
 }
 
 int fd_send_patiently(int socket, const void *data, size_t length, const int *fds, size_t n_fds) {
-    static int64_t tired_until; /* who fills what there is for good must not have us stand for each
-                                   that is sent */
+    static int64_t tired_until; /* a process that keeps the limit exhausted must not delay us for
+                                   each message */
     int r;
 
     for (unsigned tries = 0; (r = fd_send(socket, data, length, fds, n_fds)) == -ETOOMANYREFS &&
@@ -136,8 +136,8 @@ ssize_t fd_receive(int socket, void *data, size_t capacity, int *ret_fds, size_t
     ssize_t n;
     size_t n_fds = 0;
 
-    /* A peer that ends with messages unread is told of first, once, and what it had sent itself
-     * after that. */
+    /* After a peer has closed with unread messages, the first call reports that once. The messages
+     * that the peer had sent follow. */
     do
         n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
     while (n < 0 && (errno == EINTR || (errno == ECONNRESET && !was_reset && (was_reset = true))));

@@ -36,9 +36,9 @@ struct number inode_numbers_of(uint32_t directory, const char *name, const struc
         hash_data(stamp, sizeof stamp) };
 }
 
-/* The stamp is of the moment when processes stood still; after that, in a layer, a kept number is
- * the file's own. Files that were made or copied in one moment have one stamp, so of those with one
- * name the directory tells. */
+/* The stamp is the moment when the processes were paused. After that, in a layer, a kept number
+ * belongs to the file. Files that were made or copied at one moment have the same stamp; for files
+ * with the same name, the directory decides. */
 uint64_t inode_numbers_wanted(const struct inode_numbers *numbers, const struct inode_numbers *kept,
     uint32_t directory, const char *name, const struct stat *st) {
     struct number own = numbers->n ? inode_numbers_of(directory, name, st) : (struct number){ 0 };
@@ -58,8 +58,8 @@ uint64_t inode_numbers_wanted(const struct inode_numbers *numbers, const struct 
         else if (same_number &&
                  (same_name ? is_kept
                             : st->st_nlink > 1 &&
-                                  (is_kept || same_stamp))) /* who has several names may have been
-                                                               opened by another */
+                                  (is_kept || same_stamp))) /* a file with several names may have
+                                                               been opened by another name */
             rank = 1;
         if (rank > best) {
             best = rank;
@@ -126,7 +126,7 @@ static struct waiting waiting(uint64_t number) {
     return file;
 }
 
-/* A new file's number; 0: there is none. */
+/* The number of a new file; 0: none. */
 static uint64_t number_of(int fd) {
     struct stat st;
     uint64_t number = fd >= 0 && fstat(fd, &st) == 0 ? st.st_ino : 0;
@@ -152,7 +152,7 @@ void inode_numbers_reserve(struct inode_numbers *numbers, int top) {
         uint64_t number = numbers->list[i].number;
 
         if (number <= last)
-            continue; /* another name for it, or it was given already */
+            continue; /* another name of the file, or its number was assigned already */
         for (; last < number - 1; last++) {
             int fd = open_nameless_file(top);
 

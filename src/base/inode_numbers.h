@@ -21,8 +21,7 @@
 
 #define NUMBERS_MAX 128
 #define NUMBERS_HIGHEST                                                                            \
-    2048 /* using one up takes six microseconds, while processes stand still                       \
-          */
+    2048 /* using up a number takes six microseconds, while processes are paused */
 #define NUMBERS_LIST                                                                               \
     "user.overlay.numbers" /* struct number; no overlay shows attributes of such names */
 
@@ -40,8 +39,8 @@ struct inode_numbers {
     struct number list[NUMBERS_MAX];
 };
 
-/* What is compared of a directory's name; 0 where that is not known, as of the topmost of a layer's
- * part. */
+/* The compared part of a directory's name; 0 if it is unknown, as for the topmost directory of a
+ * layer's part. */
 uint32_t inode_numbers_name(const char *name, size_t length);
 struct number inode_numbers_of(uint32_t directory, const char *name, const struct stat *st);
 /* The number that the copy of this file should have; 0: any. `kept`: the numbers of the file's

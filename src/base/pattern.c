@@ -39,7 +39,7 @@ static const char *skip_bracket(const char *p) {
     return *p ? p : p - 1;
 }
 
-/* How often what is before "{m,n}" is copied; *p goes to its end. */
+/* How often the part before "{m,n}" is copied. *p is moved to the end of the count. */
 static unsigned long parse_repetitions(const char **p) {
     char *end;
     unsigned long least = strtoul(*p + 1, &end, 10), most = least;

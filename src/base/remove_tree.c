@@ -19,7 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* What getdents64(2) fills in; C libraries disagree on its name. */
+/* The record of getdents64(2). C libraries give it different names. */
 struct entry {
     uint64_t inode;
     int64_t offset;
@@ -28,10 +28,10 @@ struct entry {
     char name[];
 };
 
-#define CHMOD_AT 452 /* fchmodat2, Linux 6.6: the one that takes a descriptor of O_PATH */
+#define CHMOD_AT 452 /* fchmodat2, Linux 6.6, which accepts a descriptor of O_PATH */
 #define ROUNDS                                                                                     \
-    (1u << 22) /* each takes away a level at least; a directory that others fill at the same time  \
-                  is given up in the end */
+    (1u << 22)     /* each round removes a level at least; a directory that other processes keep   \
+                      filling is given up in the end */
 #define TRIES 1000 /* names */
 
 int tree_open(int at, const char *name) {
@@ -59,7 +59,7 @@ static bool is_dot(const char *name) {
     return name[0] == '.' && (!name[1] || (name[1] == '.' && !name[2]));
 }
 
-/* Moves a directory up under a name that is not taken. */
+/* Moves a directory up, under a free name. */
 static int move_up(int from, const char *name, int top, unsigned *number) {
     char moved[24] = "rollbox-remove-";
 
@@ -131,7 +131,8 @@ int tree_empty(int directory) {
     unsigned number = 0;
     int r = 0;
 
-    /* What is moved up while the top is being read may or may not turn up in the same reading. */
+    /* A directory that is moved up while the top is being read may or may not appear in the same
+     * reading. */
     for (unsigned round = 0; round < ROUNDS; round++) {
         bool progress = false;
 

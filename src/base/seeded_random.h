@@ -6,9 +6,9 @@
 
 #include "base/chacha.h"
 
-#define SEEDED_RANDOM_UUID_BYTES 38 /* a uuid's text, its newline and NUL */
-#define SEEDED_RANDOM_FORK_BYTES                                                                   \
-    (64u << 10) /* of /dev/urandom of a fork with a seed of its own, which is made for it alone */
+#define SEEDED_RANDOM_UUID_BYTES 38          /* a uuid's text, its newline and NUL */
+#define SEEDED_RANDOM_FORK_BYTES (64u << 10) /* /dev/urandom of a fork that has a seed of its own  \
+                                              */
 
 /* The purposes of a chacha_block call, beside seed and number. guest/det/dispatch.c has purposes of
  * its own, below these. */
@@ -16,7 +16,8 @@ enum { SEEDED_RANDOM_UUID = 16, SEEDED_RANDOM_URANDOM, SEEDED_RANDOM_FORK };
 
 #define SEEDED_RANDOM_STEP (CHACHA_LANES * CHACHA_BLOCK)
 
-/* What /dev/urandom holds from `at` on, a multiple of SEEDED_RANDOM_STEP as the length is. */
+/* The bytes of /dev/urandom from `at` on. `at` and the length are multiples of SEEDED_RANDOM_STEP.
+ */
 static inline void seeded_random_bytes(
     uint64_t seed, uint64_t at, uint8_t *ret_bytes, size_t length) {
     for (size_t done = 0; done < length; done += SEEDED_RANDOM_STEP)

@@ -34,7 +34,7 @@ static bool is_text(const char *data, size_t length) {
     return length && length <= TRANSFER_TEXT_MAX && memchr(data, '\0', length) == data + length - 1;
 }
 
-/* What a type of message may carry. */
+/* The data that each type of message may have. */
 static bool is_sound(const struct transfer_message *m) {
     const struct transfer_record *r = &m->record;
     bool named = *m->name, component = transfer_is_name(m->name);
@@ -150,8 +150,8 @@ int transfer_receive(struct transfer *transfer, struct transfer_message *ret_mes
         } else if (errno == EAGAIN && transfer->timeout_ms >= 0) {
             r = await_events(transfer, POLLIN, transfer->timeout_ms);
         } else if (errno == ECONNRESET && !reset) {
-            reset = true; /* it closed without reading all that was sent; what it had sent itself
-                             comes after */
+            reset = true; /* the peer closed without reading everything; the messages that it had
+                             sent follow */
         } else if (errno != EINTR) {
             r = -errno;
         }
@@ -162,7 +162,7 @@ int transfer_receive(struct transfer *transfer, struct transfer_message *ret_mes
 
 /* ---- directories ---- */
 
-/* What getdents64(2) fills in; C libraries disagree on its name. */
+/* The record of getdents64(2). C libraries give it different names. */
 struct directory_entry {
     uint64_t inode;
     int64_t offset;

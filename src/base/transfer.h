@@ -39,9 +39,9 @@
 #define TRANSFER_DEPTH_MAX 16384u /* levels of directories */
 #define TRANSFER_OPEN_MAX 32u     /* of them held open */
 #define TRANSFER_REFUSED                                                                           \
-    EUSERS /* the errno of FAILED when nothing was begun and the same may be asked for again */
+    EUSERS /* the errno of FAILED if nothing was done and the request can be repeated */
 #define TRANSFER_LINKS_MAX                                                                         \
-    4096u /* files with several names that are told apart; those beyond become copies */
+    4096u /* files with several names that are recognised; later ones become copies */
 
 enum transfer_type {
     /* requests */
@@ -53,8 +53,8 @@ enum transfer_type {
     TRANSFER_MKDIR,    /* mode -> DONE */
     TRANSFER_REMOVE,   /* number: 1 for whole trees -> BUSY* DONE */
     TRANSFER_GET,      /* -> a tree */
-    TRANSFER_PUT,      /* data: a name (text) for what is no directory, if the path is one; a tree
-                          follows -> DONE */
+    TRANSFER_PUT, /* data: the name (text) for a file, if the path is a directory; a tree follows ->
+                     DONE */
     /* streams */
     TRANSFER_FILE, /* mode, size, mtime_ns; number: enum transfer_file_flag; data: its beginning */
     TRANSFER_DATA, /* number: the offset */
@@ -94,7 +94,7 @@ struct transfer_message {
 
 struct transfer_level {
     uint64_t device, inode;
-    int64_t offset;       /* where reading it goes on */
+    int64_t offset;       /* the position for the next reading */
     uint32_t path_length; /* of its path from the root */
     bool named;           /* the path had room for its name */
     bool made;            /* taking: was not there before */
@@ -109,15 +109,14 @@ struct transfer_stack {
     char path[TRANSFER_TEXT_MAX];
 };
 
-/* Where a tree goes. Descriptors are borrowed. */
+/* The destination of a tree. Descriptors are borrowed. */
 struct transfer_target {
     int parent; /* the root becomes `name` in this directory */
     const char *name;
-    int into; /* -1; else the directory that is there already: a root that is a directory is merged
-                 into it, ... */
+    int into; /* -1, or the existing directory: a root that is a directory is merged into it, ... */
     const char *inner_name; /* ... any other becomes this in it */
-    bool replaces; /* below the root, what is no directory gives way to one; special files give way
-                    */
+    bool replaces; /* below the root, files other than directories are replaced by directories;
+                      special files are replaced */
 };
 
 struct transfer {
@@ -132,7 +131,7 @@ struct transfer {
         skipped; /* left out because they could not be read, with the first one's error and path */
     int skipped_error;
     char skipped_path[TRANSFER_TEXT_MAX];
-    char name[TRANSFER_NAME_MAX]; /* the last one that was worked on, in the stack's directory */
+    char name[TRANSFER_NAME_MAX]; /* the last entry that was worked on, in the stack's directory */
     struct transfer_stack stack;
     /* Sending: files with several names. */
     uint32_t n_links, texts_length;
@@ -166,7 +165,7 @@ void transfer_done(struct transfer *transfer);
 int transfer_parse(const char *bytes, size_t length, struct transfer_message *ret_message);
 
 /* Sends a record with a name (NULL: none) and data. The lengths are filled in. 0; -EPIPE, also if
- * the other end has something to say (`listens`); -ETIMEDOUT; -errno. */
+ * the other end has sent something (`listens`); -ETIMEDOUT; -errno. */
 int transfer_send(struct transfer *transfer, struct transfer_record record, const char *name,
     const void *data, size_t data_length);
 
@@ -186,7 +185,7 @@ int transfer_stack_enter(struct transfer_stack *stack, int take_fd, const char *
 /* Goes up. On success the top is open, unless that was the last one. */
 int transfer_stack_leave(struct transfer_stack *stack);
 void transfer_stack_done(struct transfer_stack *stack);
-/* The path of an entry of the top directory from the root on, cut to what there is room for. */
+/* The path of an entry from the root on, truncated to the room that there is. */
 void transfer_stack_path(
     const struct transfer_stack *stack, const char *name, char *ret_path, size_t size);
 
@@ -202,13 +201,14 @@ const char *transfer_next_entry(
  * is borrowed. */
 int transfer_send_file(struct transfer *transfer, int fd, const char *name, uint64_t most);
 
-/* Sends what the descriptor (consumed) is, a directory or a regular file, as a tree, with its DONE.
- * 0 or -errno; -EINVAL: it is neither. */
+/* Sends the directory or regular file of the descriptor (consumed) as a tree, with its DONE. 0 or
+ * -errno; -EINVAL: another kind of file. */
 int transfer_send_tree(struct transfer *transfer, int take_fd);
 
-/* A tree is to be taken. */
+/* Prepares for receiving a tree. */
 void transfer_take_begin(struct transfer *transfer, const struct transfer_target *target);
-/* The next message of it. 1: that was its end; 0; -EBADMSG; -errno of what could not be made. */
+/* Handles the next message of the tree. 1: it was the last one; 0; -EBADMSG; -errno of the file
+ * that could not be made. */
 int transfer_take(struct transfer *transfer, const struct transfer_message *message);
 
 /* A new file beside the target, for writing; its name is transfer->temporary. A descriptor or

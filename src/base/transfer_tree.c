@@ -60,7 +60,7 @@ static int send_skipped(struct transfer *t, const char *name, int error) {
         0);
 }
 
-/* Where the next data of a sparse file begins and ends; 1, or 0 if there is none before `size`. */
+/* Finds the next data of a sparse file. 1, or 0 if there is none before `size`. */
 static int next_extent(int fd, uint64_t *start, uint64_t size, uint64_t *ret_end) {
     off_t data = lseek(fd, (off_t)*start, SEEK_DATA);
 
@@ -73,8 +73,8 @@ static int next_extent(int fd, uint64_t *start, uint64_t size, uint64_t *ret_end
     return *start < size;
 }
 
-/* What follows the beginning of a file up to its size (0: it has none to go by, like those of
- * /proc: up to its end). */
+/* Sends the rest of a file up to its size. Size 0: up to its end, because files of /proc have no
+ * size. */
 static int send_rest(
     struct transfer *t, int fd, uint64_t position, uint64_t size, bool sparse, uint64_t most) {
     bool endless = size == 0;
@@ -155,8 +155,8 @@ int transfer_send_file(struct transfer *transfer, int fd, const char *name, uint
                                  : -EINVAL;
 }
 
-/* Looks for a file that was sent under another name: 1 and which; else it is remembered from now on
- * (0), unless there is no room (-ENOSPC). */
+/* Looks for a file that was sent under another name. 1: found, and which; 0: it is remembered from
+ * now on; -ENOSPC: there is no room to remember it. */
 static int find_link(
     struct transfer *t, const struct stat *st, const char *name, uint32_t *ret_index) {
     uint64_t hash = ((uint64_t)st->st_dev * 31 + st->st_ino) * 0x9e3779b97f4a7c15u;
@@ -209,8 +209,8 @@ static int send_regular(struct transfer *t, int directory, const char *name) {
             flags = TRANSFER_FILE_LINKED;
     }
     int r = send_file(t, fd, &st, name, flags, UINT64_MAX);
-    /* The beginning could not be read: nothing of it was sent, but the other end must not be told
-     * of a link to it. */
+    /* The first block could not be read. Nothing of the file was sent, so the other end must not
+     * receive a link to it. */
     if ((r == -EIO || r == -EACCES || r == -EPERM) && !flags)
         r = send_skipped(t, name, -r);
     return r;
@@ -274,7 +274,8 @@ static int send_entry(struct transfer *t, int directory, const char *name) {
                                  : 0;
 }
 
-/* Goes on with the directory at the top. 1: went down into one in it; 0: it is at its end. */
+/* Continues with the directory at the top of the stack. 1: entered a directory below it; 0: reached
+ * its end. */
 static int send_directory(struct transfer *t) {
     _Alignas(8) char entries[4096];
     struct transfer_level *level = transfer_stack_level(&t->stack);
@@ -397,8 +398,9 @@ int transfer_write_at(int fd, const char *data, size_t length, int64_t offset) {
     return 0;
 }
 
-/* A rename over a device, FIFO or socket removes it. In a sandbox these are the guest's and give
- * way; those of the host do not: root could lose /dev/null by one command. */
+/* A rename over a device, FIFO or socket removes it. In a sandbox these files are the guest's and
+ * can be replaced. On the host they are kept: root could otherwise lose /dev/null by one command.
+ */
 static bool is_kept_special_file(const struct transfer *t) {
     struct stat st;
 
@@ -426,7 +428,7 @@ static void end_file(struct transfer *t) {
     t->complete = t->stack.depth == 0;
 }
 
-/* What was made under the temporary name takes its own. */
+/* Renames the file from its temporary name to its own. */
 static int name_it(struct transfer *t, int r) {
     int directory = current_directory(t);
 
@@ -483,7 +485,7 @@ static int take_file(struct transfer *t, const struct transfer_message *m) {
     t->file_linked = m->record.number & TRANSFER_FILE_LINKED;
     t->position = 0;
     r = m->record.data_length ? take_data(t, m, 0) : 0;
-    /* The caller's umask has had its say on the host; in a sandbox it is 0. */
+    /* On the host the caller's umask was applied; in a sandbox it is 0. */
     return r == 0 && m->record.number & TRANSFER_FILE_COMPLETE
                ? finish_file(t, m->record.size, m->record.mtime_ns)
                : r;

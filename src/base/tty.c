@@ -56,7 +56,7 @@ int tty_put_output(int fd, const void *data, size_t length) {
     return ioctl(fd, (int)SET_MODES, &modes) < 0 ? -errno : r;
 }
 
-/* The next one at `*at`; false at the end, or if it is none. */
+/* Reads the next value at `*at`. False at the end, or if there is none. */
 static bool next_typed(const unsigned char *data, size_t length, size_t *at,
     struct tty_typed *ret_typed, const unsigned char **ret_bytes) {
     if (length - *at < sizeof *ret_typed)

@@ -15,12 +15,12 @@ struct tty_typed {
 };
 
 enum tty_kind {
-    TTY_LINE = 1, /* with what ends it */
+    TTY_LINE = 1, /* with its terminating character */
     TTY_END,      /* ended by an end of file, which is not among the bytes */
     TTY_REST,     /* not ended yet; or there are no lines in this mode */
 };
 
-#define TTY_MAX_TYPED 4095u /* what the kernel keeps, N_TTY_BUF_SIZE - 1: bytes and ends */
+#define TTY_MAX_TYPED 4095u /* the kernel's buffer, N_TTY_BUF_SIZE - 1 bytes */
 
 /* Whether a character device is a terminal or a terminal's master. */
 bool tty_is_one(int fd);

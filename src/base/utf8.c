@@ -83,7 +83,7 @@ void base64_encode(struct buf *to, const void *data, size_t length) {
     }
 }
 
-/* ---- what terminals act on ---- */
+/* ---- characters that terminals act on ---- */
 
 /* The character of a well-formed sequence. */
 static uint32_t character_of(const unsigned char *p, size_t n) {
@@ -94,8 +94,8 @@ static uint32_t character_of(const unsigned char *p, size_t n) {
     return c;
 }
 
-/* What Unicode has to write from right to left, or for other lines than a line feed's. They change
- * how text that is not theirs is read. */
+/* Unicode's characters for right-to-left text and its line separators other than the line feed.
+ * They change how the surrounding text is displayed. */
 static bool is_layout(uint32_t c) {
     return c == 0x61c || (c >= 0x200e && c <= 0x200f) || (c >= 0x2028 && c <= 0x202e) ||
            (c >= 0x2066 && c <= 0x206f) || c == 0xfeff || (c >= 0xfff9 && c <= 0xfffb);
@@ -105,7 +105,7 @@ static bool is_control(uint32_t c) {
     return c < 0x20 || (c >= 0x7f && c < 0xa0);
 }
 
-/* All of those begin with one of these bytes: others need not be looked at. */
+/* All of them begin with one of these bytes, so text without these bytes is not examined. */
 static bool may_act(unsigned char byte) {
     return byte < 0x20 || byte == 0x7f || byte == 0xc2 || byte == 0xd8 || byte == 0xe2 ||
            byte == 0xef;

@@ -25,7 +25,7 @@
 struct wire_header {
     uint32_t type;
     uint32_t flags;
-    uint64_t serial; /* a reply carries that of its request */
+    uint64_t serial; /* a reply has the serial number of its request */
 };
 
 struct wire_field {

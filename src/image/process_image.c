@@ -311,7 +311,7 @@ bool image_is_sound(const void *base, uint64_t length) {
     return is_consistent(base, length) && !it->is_incremental && !it->kept.n;
 }
 
-/* ---- additions ---- */
+/* ---- incremental images ---- */
 
 static bool is_same_text(const char *a, const char *b) {
     for (; *a && *a == *b; a++, b++)

@@ -30,7 +30,7 @@
 #include "base/chacha.h"
 #include "policy/plan.h"
 
-/* What the bytes are for. Below 16 are those of guest/det/dispatch.c. */
+/* The purposes of derived bytes. Those below 16 are in guest/det/dispatch.c. */
 
 #if defined(__x86_64__)
 
@@ -42,7 +42,7 @@
 #    define FUTEX_WAIT_NUMBER 455
 #    define PIDFD_GETFD_NUMBER 438
 
-/* At the real rate: those of the time of day, and one that has a time of its own. */
+/* Clocks at the real rate: those of the time of day, and one with a time of its own. */
 static const uint32_t clocks[] = { CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_TAI,
     CLOCK_REALTIME_ALARM, CLOCK_MONOTONIC_RAW };
 
@@ -86,7 +86,8 @@ struct program {
     size_t n_jumps;
 };
 
-/* What is to be done on calls: their instructions, and which are whose; none: a verdict is all. */
+/* The actions for calls: their instructions, and the calls of each. Without instructions the action
+ * is a verdict. */
 struct calls {
     struct sock_filter instructions[MAX_OF_CALLS];
     size_t n_instructions;
@@ -96,7 +97,7 @@ struct calls {
     } calls[MAX_CALLS]; /* by their numbers; `from`: where the tree has the jump to their
                            instructions */
     size_t n;
-    unsigned otherwise; /* of what is not named: ALLOW or ASK */
+    unsigned otherwise; /* the verdict for calls that are not named: ALLOW or ASK */
 };
 
 static void emit_instruction(
@@ -148,8 +149,8 @@ static void if_equal(
     emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, verdict, ALLOW, value);
 }
 
-/* The verdict if an argument is one of the values, else what goes for calls that are not named; in
- * n + 1 instructions. */
+/* Returns the verdict if an argument is one of the values, else the verdict for calls that are not
+ * named; in n + 1 instructions. */
 static void if_any(
     struct calls *c, unsigned argument, const uint32_t *values, size_t n, unsigned verdict) {
     load_field(c, ARGUMENT(argument));
@@ -173,8 +174,8 @@ static void compare_argument(
     emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, if_equal, if_not, (uint32_t)(value >> 32));
 }
 
-/* The state of a process's stream is in two limits that the kernel does not use: what sets them
- * does nothing. */
+/* The state of a process's random stream is stored in two resource limits that the kernel does not
+ * use. So setting them has no effect. */
 static void guard_limits(struct calls *c) {
     emit_call(c, __NR_setrlimit, 3);
     load_field(c, ARGUMENT(0));
@@ -184,11 +185,11 @@ static void guard_limits(struct calls *c) {
     load_field(c, ARGUMENT(1));
     emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, 1, NEXT, RLIMIT_RSS);
     emit_instruction(c, BPF_JMP | BPF_JEQ | BPF_K, NEXT, ALLOW, RLIMIT_LOCKS);
-    compare_argument(c, 2, 0, ALLOW, FORGED); /* where there is no new value, it is a question */
+    compare_argument(c, 2, 0, ALLOW, FORGED); /* without a new value, the call only reads */
 }
 
-/* The thread's pointer is set once in an image. Where that is by a loader that has been seen to ask
- * for the break first, init knows of the image. (With serial each call is a turn.) */
+/* The thread pointer is set once in an image. If the loader has asked for the break before, init
+ * knows the image already. (With serial, each call is a turn.) */
 static void ask_arch_prctl(struct calls *c, enum determinism_clock clock) {
     bool is_asked_before = clock == DETERMINISM_CLOCK_OFFSET || clock == DETERMINISM_CLOCK_VIRTUAL;
 
@@ -218,13 +219,13 @@ static void ask_if_set(struct calls *c, unsigned number, unsigned argument, uint
     emit_instruction(c, BPF_JMP | BPF_JSET | BPF_K, ASK, ALLOW, bits);
 }
 
-/* Asks, but for what the patched vDSO does, which says so by a sixth argument. */
+/* Asks, except for calls of the patched vDSO, which are marked by a sixth argument. */
 static void ask_newfstatat(struct calls *c) {
     emit_call(c, __NR_newfstatat, 4);
     compare_argument(c, 5, PLAN_STAT_UNASKED, ALLOW, ASK);
 }
 
-/* Of timer_settime, what is to come at a time of day. */
+/* Asks for timers with an absolute time of day (timer_settime). */
 static void ask_timer(struct calls *c) {
     emit_call(c, __NR_timer_settime, 6);
     load_field(c, ARGUMENT(1));
@@ -237,7 +238,7 @@ static void filter_clock(struct calls *c) {
     add_notify(c, __NR_time);
     add_notify(c, __NR_times);
     ask_if_any(c, __NR_clock_gettime, 0, clocks, sizeof clocks / sizeof clocks[0]);
-    /* What waits until a time of day. */
+    /* Waits until a time of day. */
     emit_call(c, __NR_clock_nanosleep, 5);
     load_field(c, ARGUMENT(1));
     emit_instruction(c, BPF_JMP | BPF_JSET | BPF_K, NEXT, ALLOW, TIMER_ABSTIME);
@@ -270,7 +271,7 @@ static void ask_if_pointer(struct calls *c, unsigned number, unsigned argument) 
     compare_argument(c, argument, 0, ALLOW, ASK);
 }
 
-/* Who looks at stamps of files, and who sets them to a time of his own. */
+/* Calls that read time stamps of files, or set them to a given time. */
 static void filter_stamps(struct calls *c) {
     static const unsigned asked[] = { __NR_stat, __NR_fstat, __NR_lstat, __NR_statx };
 
@@ -283,7 +284,7 @@ static void filter_stamps(struct calls *c) {
     ask_if_pointer(c, __NR_futimesat, 2);
 }
 
-/* And who changes files, or may: what is stamped anew is to be seen before the clock moves on. */
+/* Calls that change files: new stamps must be seen before the clock advances. */
 static void filter_changes(struct calls *c) {
     static const unsigned asked[] = {
         __NR_stat,
@@ -320,8 +321,8 @@ static void filter_changes(struct calls *c) {
     ask_if_set(c, __NR_open, 1, O_WRONLY | O_RDWR | O_CREAT | O_TRUNC);
 }
 
-/* Whatever tells the time, and whatever waits with a time-out: what has none is no matter of the
- * clock's. */
+/* Calls that return the time, and calls that wait with a time-out. Waits without a time-out do not
+ * depend on the clock. */
 static void filter_virtual(struct calls *c) {
     static const unsigned asked[] = {
         __NR_clock_gettime, __NR_gettimeofday, __NR_time, __NR_times, __NR_getrusage, __NR_sysinfo,
@@ -332,9 +333,9 @@ static void filter_virtual(struct calls *c) {
 
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)
         add_notify(c, asked[i]);
-    /* Init's, to see what terminals have; the policy's filter leaves it to it. */
+    /* For init, which inspects terminals; the policy's filter permits it only to init. */
     add_always(c, PIDFD_GETFD_NUMBER, NO_RIGHT);
-    /* The clocks of alarms are told whether the machine has them or not. */
+    /* Programs see the alarm clocks whether the machine has them or not. */
     ask_if_any(c, __NR_clock_getres, 0,
         (const uint32_t[]){ CLOCK_REALTIME_ALARM, CLOCK_BOOTTIME_ALARM }, 2);
     if_equal(c, __NR_setitimer, 0, 0 /* ITIMER_REAL */, ASK);
@@ -358,15 +359,15 @@ static void filter_virtual(struct calls *c) {
     compare_argument(c, 3, 0, ALLOW, ASK);
 }
 
-/* Who looks when System V's objects were made and used. */
+/* Calls that read the times of System V objects. */
 static void filter_ipc(struct calls *c) {
     ask_if_any(c, __NR_shmctl, 1, (const uint32_t[]){ IPC_STAT, SHM_STAT, SHM_STAT_ANY }, 3);
     ask_if_any(c, __NR_msgctl, 1, (const uint32_t[]){ IPC_STAT, MSG_STAT, MSG_STAT_ANY }, 3);
     ask_if_any(c, __NR_semctl, 2, (const uint32_t[]){ IPC_STAT, SEM_STAT, SEM_STAT_ANY }, 3);
 }
 
-/* When a packet came is told by the kernel's time, beside what is read. So none has a stamp: to ask
- * for them does nothing. */
+/* The time of arrival of a packet is the kernel's time. So packets get no time stamp: requests for
+ * stamps have no effect. */
 static void filter_packets(struct calls *c) {
     static const uint32_t options[] = { SO_TIMESTAMP_OLD, SO_TIMESTAMPNS_OLD, SO_TIMESTAMPING_OLD,
         SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW };
@@ -383,9 +384,9 @@ static void filter_packets(struct calls *c) {
     if_any(c, 1, requests, n_requests, NO_ENTRY);
 }
 
-/* Whatever another thread could tell, or be told by, or go on for: that is, all but a few. A thread
- * that is new asks before it does anything of its own (set_robust_list, rt_sigprocmask), so these
- * are not among the few. */
+/* All calls that can affect another thread or be affected by one: all but a few. A new thread asks
+ * before it does anything of its own (set_robust_list, rt_sigprocmask), so these calls are not
+ * excepted. */
 static void filter_serial(struct calls *c) {
     static const unsigned alone[] = {
         __NR_rt_sigreturn,
@@ -413,7 +414,7 @@ static void filter_serial(struct calls *c) {
 
     for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
         add_always(c, alone[i], ALLOW);
-    /* One CPU is what there is. */
+    /* The sandbox sees one CPU. */
     add_always(c, __NR_sched_setaffinity, FORGED);
 }
 
@@ -442,8 +443,8 @@ static void jump_here(struct program *p, size_t from, bool if_true) {
         p->instructions[from].jf = (uint8_t)(p->n - from - 1);
 }
 
-/* Not what init's own code calls, before a command's execve; but from there, too, not what the
- * policy's filter leaves to init itself. */
+/* Excludes calls of init's own code before a command's execve. After the execve, calls that the
+ * policy's filter leaves to init are excluded too. */
 static void skip_init(struct program *p) {
     put_instruction(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr));
     jump_to(p, true, NO_RIGHT);
@@ -463,7 +464,7 @@ static bool are_alike(const struct calls *c, const struct call *a, const struct 
                a->length * sizeof c->instructions[0]);
 }
 
-/* Calls that follow each other and have the same verdict, whatever their arguments, are one. */
+/* Merges neighbouring calls that have the same verdict for all arguments. */
 static void merge_calls(struct calls *c) {
     size_t n = 0;
 
@@ -510,7 +511,7 @@ static void search_calls(
     }
 }
 
-/* Behind it, what is to be done: once for all that are alike. */
+/* The actions follow, once for all calls with the same action. */
 static void put_calls(struct program *p, const struct calls *c) {
     for (size_t i = 0; i < c->n; i++) {
         const struct call *call = &c->calls[i];
@@ -555,15 +556,15 @@ int determinism_filter(
                  *c = &calls;
     struct program p = { .instructions = program, .capacity = capacity };
 
-    /* The first that a C library does in a new image: init puts its clocks and its chance in order.
-     * Where glibc's loader asks for the break, it is yet to look for clocks; chance is needed after
-     * arch_prctl alone. */
+    /* The first call of a C library in a new image: init sets up the clocks and the random stream.
+     * glibc's loader asks for the break before it looks for clocks; the random stream is needed
+     * after arch_prctl. */
     if (clock != DETERMINISM_CLOCK_REAL)
         if_equal(c, __NR_brk, 0, 0, ASK);
     ask_arch_prctl(c, clock);
     if (clock == DETERMINISM_CLOCK_REAL || clock == DETERMINISM_CLOCK_OFFSET)
         add_notify(c, __NR_sysinfo);
-    /* A process that is not dumpable is one that init could not put right. */
+    /* Init cannot set up a process that is not dumpable. */
     if_equal(c, __NR_prctl, 0, 4 /* PR_SET_DUMPABLE */, FORGED);
     if (seed && clock != DETERMINISM_CLOCK_SERIAL)
         filter_seed(c);

@@ -25,7 +25,7 @@ enum determinism_clock {
 int determinism_filter(
     bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity);
 
-/* A time that policy_parse has taken, as seconds and nanoseconds of CLOCK_REALTIME. */
+/* A time as parsed by policy_parse, in seconds and nanoseconds of CLOCK_REALTIME. */
 void determinism_time(const char *text, int64_t *ret_seconds, uint32_t *ret_nanoseconds);
 
 /* The text of a random uuid (version 4) and its newline, with NUL: 38 bytes. */

@@ -36,8 +36,8 @@
 #    define FILTER_X32_BIT 0x40000000u
 #endif
 
-/* What is done with a call. Those up to FILTER_TRACED are verdicts; the others are worked out from
- * the options or the arguments. */
+/* The action for a call. Those up to FILTER_TRACED are verdicts; the others are generated from the
+ * options or the arguments. */
 enum filter_rule {
     FILTER_ENOSYS, /* not there; also the rule of numbers without a row */
     FILTER_ALLOW,
@@ -52,8 +52,8 @@ enum filter_rule {
     FILTER_E2BIG,
     FILTER_DONE, /* returns 0 and does nothing */
     FILTER_KILL,
-    FILTER_TRACED, /* a tracer that asked to be asked decides, which guests cannot; without one:
-                      ENOSYS */
+    FILTER_TRACED, /* a tracer with PTRACE_O_TRACESECCOMP decides, which a guest cannot be; without
+                      one: ENOSYS */
     /* by argument */
     FILTER_CLONE,
     FILTER_UNSHARE,
@@ -68,18 +68,19 @@ enum filter_rule {
     FILTER_MKNOD,
     FILTER_MKNODAT,
     FILTER_RENAME,
-    FILTER_CHECK_RESERVE, /* argument 1 is no mode but one that punches a hole */
+    FILTER_CHECK_RESERVE, /* argument 1 is a mode that punches a hole */
     FILTER_CHECK_SELF,    /* the pid argument must be 0 */
     FILTER_CHECK_PRIORITY,
     FILTER_CHECK_IOPRIO,
     FILTER_CHECK_MODE1, /* no set-id bits in argument 1 */
     FILTER_CHECK_MODE2,
-    FILTER_CHECK_OPEN, /* no set-id bits in the mode, if the flags say that there is one */
+    FILTER_CHECK_OPEN, /* no set-id bits in the mode, if the flags say that there is a mode */
     FILTER_CHECK_OPENAT,
     FILTER_CHECK_PTRACE,
     FILTER_CHECK_FAULTS,
     FILTER_CHECK_NOT_INIT,  /* argument 0 is not pid 1 */
-    FILTER_CHECK_ATTRIBUTE, /* argument 3, a length, is not that of a long access control list */
+    FILTER_CHECK_ATTRIBUTE, /* argument 3, a length, is not the length of a long access control list
+                             */
     /* by option: one of the above */
     FILTER_RESERVE,
     FILTER_MEMFD,
@@ -236,11 +237,11 @@ static unsigned check_personality(struct program *p) {
 
     return load_field(p, ARGUMENT(0),
         emit_test(
-            p, BPF_JEQ, 0xffffffffu, emit_verdict(p, FILTER_ALLOW), flags)); /* -1 only asks */
+            p, BPF_JEQ, 0xffffffffu, emit_verdict(p, FILTER_ALLOW), flags)); /* -1 only queries */
 }
 
-/* What lets a guest type into, or change, a terminal that it was given as a stream, or tell the
- * kernel that it has not written to what it has; with keep_metadata also what changes a file by its
+/* Calls that let a guest type into a terminal that it was given as a stream, change that terminal,
+ * or hide its writes from the kernel; with keep_metadata also calls that change a file by its
  * inode. */
 static unsigned check_ioctl(struct program *p, const struct filter_options *options) {
     static const uint32_t terminal[] = { TIOCSTI, TIOCLINUX, TIOCSETD, TIOCCONS,
@@ -252,7 +253,7 @@ static unsigned check_ioctl(struct program *p, const struct filter_options *opti
         0x401c5820u, /* FS_IOC_FSSETXATTR */
         0x40806685u, /* FS_IOC_ENABLE_VERITY */
     };
-    /* What file systems other than XFS had from it: fallocate by another name. */
+    /* The calls of XFS that other file systems have taken over: fallocate by another name. */
     static const uint32_t reserve[] = {
         0x40305828u, /* FS_IOC_RESVSP */
         0x4030582au, /* FS_IOC_RESVSP64 */
@@ -260,8 +261,8 @@ static unsigned check_ioctl(struct program *p, const struct filter_options *opti
         0x401c5820u, /* FS_IOC_FSSETXATTR: with an extent size hint, XFS reserves as much as that
                         says for each byte that is written */
     };
-    /* What cannot be removed as other directories are: nothing is renamed out of it, or all of it
-     * may be read-only. */
+    /* Directories that cannot be removed like others: nothing can be renamed out of them, or all of
+     * it may be read-only. */
     static const uint32_t apart[] = {
         0x50009401u, /* BTRFS_IOC_SNAP_CREATE */
         0x50009417u, /* BTRFS_IOC_SNAP_CREATE_V2 */
@@ -286,9 +287,9 @@ static unsigned check_ioctl(struct program *p, const struct filter_options *opti
             rest));
 }
 
-/* No leases: with one on a file that it may only read, the owner's sandbox would hold up whoever on
- * the host opens that file for writing, for 45 seconds. EINVAL is what a file system without leases
- * says. */
+/* No leases: with a lease on a file that it may only read, the sandbox would delay every process of
+ * the host that opens this file for writing, for 45 seconds. File systems without leases return
+ * EINVAL. */
 static unsigned check_fcntl(struct program *p) {
     static const uint32_t leases[] = { 1024 /* F_SETLEASE */, 1040 /* F_SETDELEG */ };
 
@@ -371,15 +372,15 @@ static unsigned check_own(struct program *p, uint32_t user) {
     return load_field(p, ARGUMENT(0), emit_test(p, BPF_JEQ, user, denied, who));
 }
 
-/* The same where the sandbox has pids of its own: not its init, which has the guest's id, so that
- * the kernel would let a guest starve it and be told an infrastructure failure. */
+/* The same in a sandbox with its own pid namespace: init is excluded. It has the guest's id, so a
+ * guest could starve it and cause an infrastructure error. */
 static unsigned check_not_init(struct program *p, unsigned argument) {
     return load_field(p, ARGUMENT(argument),
         emit_test(p, BPF_JEQ, 1, emit_verdict(p, FILTER_EPERM), emit_verdict(p, FILTER_ALLOW)));
 }
 
-/* Nor does a guest, as a tracer, decide what a filter leaves to tracers (check_faults): EINVAL is
- * what kernels without that option say. */
+/* A guest that traces a process must not decide on calls that a filter leaves to tracers
+ * (check_faults). Kernels without that option return EINVAL. */
 static unsigned check_ptrace(struct program *p, const struct filter_options *options) {
     static const uint32_t sets_options[] = { 0x4200 /* PTRACE_SETOPTIONS */,
         0x4206 /* PTRACE_SEIZE */, 21 /* PTRACE_OLDSETOPTIONS */ };
@@ -396,8 +397,8 @@ static unsigned check_ptrace(struct program *p, const struct filter_options *opt
                      emit_test(p, BPF_JEQ, 1, emit_verdict(p, FILTER_EPERM), request));
 }
 
-/* A guest has none. The process that takes snapshots makes one in it, to be told which pages were
- * written to (dump/dirty_pages.c); and one that handles no fault of the kernel's. */
+/* Guests have no userfaultfd. The dump worker makes one in a guest's process for dirty tracking
+ * (dump/dirty_pages.c), which handles no kernel faults. */
 static unsigned check_faults(struct program *p) {
     return load_field(p, ARGUMENT(0),
         emit_test(p, BPF_JEQ, 0x80001 /* O_CLOEXEC, UFFD_USER_MODE_ONLY */,
@@ -434,16 +435,14 @@ static unsigned check_prctl(struct program *p) {
         p, ARGUMENT(0), emit_test(p, BPF_JEQ, 36 /* PR_SET_CHILD_SUBREAPER */, to, hash));
 }
 
-/* Options whose memory the kernel charges to nobody, and of which a socket, or a network, takes any
- * number or large ones. ENOPROTOOPT is what a kernel without the option says.
- *
- * - Filters: their machine code is nobody's memory, and its sum has a bound for the whole host
- * (net.core.bpf_jit_limit), past which no other sandbox would get its own filter. EPERM.
- * - Keys that sign segments (TCP_MD5SIG, TCP-AO): 4,000 a socket. Upper layers (TCP_ULP) and their
- * ciphers.
- * - Groups of IPv6, and sources of groups: each is an entry of the network's, 4,000 a socket.
- * Groups of IPv4 without sources are bounded by igmp_max_memberships (guest/init/setup.c).
- * - Headers of IPv6 that are sent with each packet: up to 128 KiB a socket. */
+/* Socket options whose memory the kernel charges to no cgroup, and of which a socket or a network
+ * accepts large values or any number. A kernel without the option returns ENOPROTOOPT. - Filters:
+ * their machine code is charged to no cgroup, and its sum is limited for the whole host
+ * (net.core.bpf_jit_limit). Beyond the limit no other sandbox would get its own filter. EPERM. -
+ * Keys that sign segments (TCP_MD5SIG, TCP-AO): 4,000 per socket. Upper layers (TCP_ULP) and their
+ * ciphers. - Groups of IPv6, and sources of groups: each is an entry of the network, 4,000 per
+ * socket. Groups of IPv4 without sources are limited by igmp_max_memberships (guest/init/setup.c).
+ * - Headers of IPv6 that are sent with each packet: up to 128 KiB per socket. */
 static unsigned check_sockopt(struct program *p) {
     static const uint32_t programs[] = { SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF };
     unsigned allow = emit_verdict(p, FILTER_ALLOW), absent = emit_verdict(p, FILTER_ENOPROTOOPT);
@@ -509,8 +508,8 @@ static unsigned emit_check(
     case FILTER_SOCKETPAIR:
         return check_socketpair(p, options);
     case FILTER_SECCOMP:
-        /* A listener holds its own processes in the kernel until it answers, and no snapshot can
-         * hold it; EINVAL is what a kernel without listeners says. */
+        /* A seccomp listener blocks its processes in the kernel until it answers, and a dump cannot
+         * include it. A kernel without listeners returns EINVAL. */
         return options->allow_listener ? emit_verdict(p, FILTER_ALLOW)
                                        : check_bits(p, 1, NEW_LISTENER, FILTER_EINVAL);
     case FILTER_PRCTL:
@@ -574,11 +573,11 @@ static enum filter_rule resolve_rule(const struct filter_options *o, enum filter
     case FILTER_RULESET:
         return o->deny_uncharged ? FILTER_EOPNOTSUPP : FILTER_ALLOW;
     case FILTER_AFFINITY:
-        /* Each hop to another CPU is made by the kernel's own thread for that, ahead of everybody
-         * and charged to nobody: eight processes that hop take both CPUs of a host, whatever their
-         * weight or limit. And where max_cpu is held by affinity, it is the limit. Programs that
-         * pin themselves do so to be quicker and many end when it is refused, so it is a hint that
-         * nobody follows. */
+        /* A kernel thread executes each migration to another CPU, before all other threads and
+         * charged to no process: eight processes that migrate constantly occupy both CPUs of a
+         * host, in spite of their weight or limit. If max_cpu is enforced by affinity, the affinity
+         * is the limit. Programs pin themselves only for speed, and many fail if the call is
+         * refused. So the call succeeds without an effect. */
         return !o->allow_affinity     ? FILTER_DONE
                : o->process_isolation ? FILTER_CHECK_SELF
                                       : FILTER_CHECK_NOT_INIT;
@@ -671,8 +670,7 @@ static size_t make_ranges(const struct filter_options *options, struct range *ra
     }
     add_range(ranges, &n, next, FILTER_ENOSYS);
     add_range(ranges, &n, FILTER_X32_BIT, FILTER_KILL);
-    add_range(ranges, &n, 0xffffffffu,
-        FILTER_ENOSYS); /* -1: a call that a tracer has taken away; the kernel runs none */
+    add_range(ranges, &n, 0xffffffffu, FILTER_ENOSYS); /* -1: a call that a tracer has cancelled */
     return n;
 }
 

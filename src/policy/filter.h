@@ -46,23 +46,23 @@ struct filter_options {
     bool allow_affinity;  /* sched_setaffinity of the caller itself has an effect (init's, under
                              serial; of its commands it is forged). Else it succeeds and changes
                              nothing */
-    bool deny_setid_bits; /* nobody makes a set-user-id or set-group-id file (what it writes lands
-                             on the host) */
+    bool deny_setid_bits; /* set-user-id and set-group-id files cannot be made, because written
+                             files land on the host */
     /* Modes, owners, times and attributes of files stay as they are. For a guest that runs with the
      * uid of the host's user and without a mount namespace: Landlock does not hold chmod, utime and
      * kin, so it could change any file of that user. chmod and utime do nothing and return 0 (so
      * that git, tar and cp work), chown is EPERM, setxattr EOPNOTSUPP. */
     bool keep_metadata;
-    bool no_inet; /* no socket but AF_UNIX: with net none, where any other could only fail, and
-                     leave traces in counters */
+    bool no_inet; /* only AF_UNIX sockets: with net none, other sockets could only fail, and leave
+                     traces in counters */
     /* One seccomp listener, for init's own child: each command has it from its start, and the
      * kernel refuses a second to whom it holds (EBUSY). */
     bool allow_listener;
     bool allow_getfd;  /* for init: commands have a second filter that refuses it (determinism.c) */
     bool deny_reserve; /* fallocate only gives blocks back (else EOPNOTSUPP): it would take
                           gigabytes of a disk faster than anybody can look */
-    bool no_sync; /* sync and syncfs do nothing: they would write out what the whole host has to
-                     write, and nothing ends who waits for that */
+    bool no_sync; /* sync and syncfs have no effect: they would write the dirty data of the whole
+                     host, and a process that waits for that cannot be killed */
 };
 
 /* Writes the program to program[0..capacity). Returns the number of instructions, or -ENOBUFS

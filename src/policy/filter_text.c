@@ -14,8 +14,8 @@
 
 #include "base/cleanup.h"
 
-/* What the accumulator holds at an instruction: nothing known yet (no path so far), a field by its
- * offset + 1, or one thing or another. */
+/* The content of the accumulator at an instruction: unknown (not reached yet), a field by its
+ * offset + 1, or ambiguous. */
 enum { HOLDS_NOTHING = 0, HOLDS_MASKED = 1u << 8, HOLDS_VARIOUS = 1u << 9 };
 
 struct line {

@@ -69,10 +69,10 @@ const char *const plan_sysctl_names[] = {
     NULL,
 };
 
-/* What the kernel gives to root alone is not here, as no guest is the host's root; nor what tells
- * only of the kernel's build (kallsyms has no addresses for a guest). cpuinfo, loadavg, meminfo,
- * stat and vmstat are replaced by ones that tell of the sandbox, /proc/sys by a choice of it. Each
- * costs every sandbox a mount, about 10 us. */
+/* Files that only root can read are not listed, because no guest is the host's root; nor files that
+ * only describe the kernel's build (kallsyms has no addresses for a guest). cpuinfo, loadavg,
+ * meminfo, stat and vmstat are replaced by files that describe the sandbox, and /proc/sys by a
+ * selection. Each costs every sandbox a mount, about 10 us. */
 const char *const plan_proc_masked[] = {
     "buddyinfo",
     "bus/",
@@ -122,7 +122,7 @@ static void add_box_op(struct compiler *c, enum plan_op_kind kind, const char *p
     op_add(c, &c->box_ops, kind, path, source, mode, 0);
 }
 
-/* What the snapshot that the policy names has for a place. */
+/* The layers that the policy's snapshot has for a place. */
 static const struct plan_image_place *stored_place(
     const struct compiler *c, const char *path, bool is_file) {
     for (size_t i = 0; c->host->snapshot && i < c->host->snapshot->n_places; i++)
@@ -132,8 +132,8 @@ static const struct plan_image_place *stored_place(
     return NULL;
 }
 
-/* Where a sandbox may write. Its number is part of what layers are: the order in which places are
- * added must depend on the policy and the host's files alone. */
+/* The places that a sandbox may write. The number of a place is part of the layers' format, so the
+ * order in which places are added must depend only on the policy and the host's files. */
 static void writable_place(struct compiler *c, const char *path, const char *base, uint32_t mode,
     uint32_t flags, uint16_t grant) {
     const struct plan_image_place *stored = stored_place(c, path, flags & PLAN_PLACE_FILE);
@@ -205,8 +205,8 @@ static int gather_grants(struct compiler *c, const struct policy_paths *paths,
         const char *path = paths->items[i].path, *key = grant_keys[kind];
 
         if (c->host->image && paths->items[i].optional && kind != PLAN_GRANT_DENIED)
-            continue; /* the system is the image's; of the host's, what is granted by name has
-                         secrets all the same */
+            continue; /* the system comes from the image; host directories that are granted by name
+                         can still contain secrets */
         if (found[i].type == PLAN_PATH_MISSING || found[i].error) {
             if (paths->items[i].optional ||
                 (kind == PLAN_GRANT_DENIED &&
@@ -327,8 +327,8 @@ static void grant_writable(struct compiler *c, const struct grant *g, uint16_t t
         c, g->real, directory ? c->access_write : c->access_write & c->access_file, PLAN_RULE_OWN);
 }
 
-/* What is mounted in a directory on the host: an overlay does not show it by itself. An ordinary
- * user has no overlay there (guest/template/mount_ops.c). */
+/* Mounts inside a directory of the host: an overlay does not show them by itself. An ordinary user
+ * has no overlay there (guest/template/mount_ops.c). */
 static void add_mounts_below(
     struct compiler *c, const struct grant *g, const char *hidden, uint16_t tag) {
     for (const char *const *mount = c->host->mounts; mount && *mount; mount++) {

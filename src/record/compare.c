@@ -135,12 +135,12 @@ static bool same_parts(struct bytes a, struct bytes b, bool (*ends)(char)) {
     return true;
 }
 
-/* The part of a line that a word is in, up to commas and brackets: what says what the word is. */
+/* The part of a line around a word, up to commas and brackets: it says what the word means. */
 static struct bytes phrase_around(struct bytes line, struct bytes word) {
     static const char ends[] = ",;(){}[]";
 
     if (word.data < line.data || word.data + word.length > line.data + line.length)
-        return line; /* a word longer than what is looked at of a line */
+        return line; /* a word longer than the examined part of a line */
     size_t begin = (size_t)(word.data - line.data), end = begin + word.length;
 
     while (begin && !memchr(ends, line.data[begin - 1], sizeof ends - 1))
@@ -162,7 +162,7 @@ static bool begins_with_date(struct bytes word) {
            (word.data[0] == '2' && word.data[1] == '0');
 }
 
-/* 0.12s, 12.1 nsec, 3 ms, 1m3.5s: a number and a unit, behind at most a blank. Not of minutes
+/* 0.12s, 12.1 nsec, 3 ms, 1m3.5s: a number and a unit, with at most one blank between. Not minutes
  * alone, which could be metres. */
 static bool is_duration(struct bytes word, struct bytes phrase) {
     static const char *const units[] = { "s", "ms", "us", "\xc2\xb5s", "ns", "sec", "secs",
@@ -236,8 +236,8 @@ static size_t count_turns(struct bytes word) {
     return n;
 }
 
-/* Names of temporary files, tokens: what differs is as long in both, differs nearly everywhere, and
- * is no word. */
+/* Names of temporary files and tokens: the differing parts have the same length, differ nearly
+ * everywhere, and are not words. */
 static bool look_random(struct bytes a, struct bytes b) {
     size_t begin = 0, end = a.length, others = 0;
 
@@ -362,7 +362,7 @@ static bool is_port(struct bytes word) {
     return word.length >= 4 && word.length <= 5 && count_characters(word, isdigit) == word.length;
 }
 
-/* The values, and what the policy leaves to chance. */
+/* The guess by the values, and by the sources of randomness that the policy leaves open. */
 static const char *guess_text(
     struct bytes a, struct bytes b, size_t at, const json_t *header, const char **ret_why) {
     const char *net =
@@ -375,8 +375,7 @@ static const char *guess_text(
                lone = random && !strcmp(*ret_why, LONE_NUMBERS);
     const struct bytes word = word_at(a, MIN(at, a.length)), twin = word_at(b, MIN(at, b.length));
 
-    /* What is fetched is text. A number that is no port says no more of a network than of anything
-     * else. */
+    /* Data from a network is text. A number that is not a port is no evidence of a network. */
     if (is_host && ((!found && count_characters(word, isalpha) + count_characters(twin, isalpha)) ||
                        (random && seeded && !lone))) {
         *ret_why = "the values give no hint, but the policy allows the host's network, whose ports "
@@ -432,7 +431,7 @@ static void add_excerpt(struct buf *to, struct bytes text, size_t at) {
            n = MIN((size_t)EXCERPT, text.length - MIN(begin, text.length));
     auto_buf struct buf clean = BUF_INIT;
 
-    /* Not in the middle of a character, as far as it is text at all. */
+    /* Moves the position to the start of a character, if the content is text. */
     while (begin && begin < text.length && begin > at - MIN(at, (size_t)EXCERPT_BEFORE + 3) &&
            ((unsigned char)text.data[begin] & 0xc0) == 0x80)
         begin--;
@@ -511,7 +510,7 @@ static bool is_content(const json_t *value) {
 static int compare_values(
     const json_t *a, const json_t *b, const char *where, struct divergence *divergence);
 
-/* Keys may be others' words, of any length: what is no plain character is '?'. */
+/* Keys may be a guest's words, of any length: other characters than plain ones become '?'. */
 static void add_plain(char *to, size_t size, const char *text) {
     size_t at = strlen(to);
 
@@ -578,7 +577,7 @@ static void note_path(struct divergence *divergence, const json_t *change) {
         buf_add_text(&divergence->path, text);
 }
 
-/* What is known of a file; with what it begins with, if that is. */
+/* The description of a file, with its first bytes if they are known. */
 static json_t *file_of(const json_t *change, bool have, struct bytes text) {
     json_t *object = json_pack("{s:O?, s:O?}", "bytes", json_object_get(change, "size"), "sha256",
         json_object_get(change, "sha256"));
@@ -591,8 +590,8 @@ static json_t *file_of(const json_t *change, bool have, struct bytes text) {
     return object;
 }
 
-/* Records have files' digests alone. What was in one is known of sandboxes that were there a moment
- * ago. */
+/* Records contain only the digests of files. The content is known for sandboxes that existed a
+ * moment ago. */
 static int note_file(const struct step *a, const struct step *b, const json_t *change,
     const json_t *other, const char *where, struct divergence *divergence) {
     auto_buf struct buf ta = BUF_INIT;
@@ -668,7 +667,7 @@ static int compare_changes(
     return r;
 }
 
-/* Of two steps of which one at most is of files: there none were changed. */
+/* Two steps, at most one of which describes files: no files were changed in the other. */
 static void name_file(const struct step *step, struct divergence *divergence) {
     if (step && !strcmp(step->kind, "files"))
         note_path(divergence, json_array_get(json_object_get(step->observation, "changes"), 0));
@@ -676,7 +675,8 @@ static void name_file(const struct step *step, struct divergence *divergence) {
 
 /* ---- steps ---- */
 
-/* What was left out: a secret's digest, files too large for one, or too many to be told of. */
+/* Content that was left out: a secret's digest, files that are too large for a digest, or too many
+ * files to list. */
 static bool holds_unseen(const json_t *value) {
     const char *key;
     json_t *item;
@@ -691,7 +691,7 @@ static bool holds_unseen(const json_t *value) {
     return false;
 }
 
-/* Files that could not be looked at: that both could not makes them no more alike. */
+/* Files that could not be read. They are not equal only because both could not be read. */
 static bool lacks_files(const struct step *step) {
     return !strcmp(step->kind, "files") && json_object_get(step->observation, "error") &&
            !json_is_null(json_object_get(step->observation, "error"));
@@ -736,9 +736,9 @@ int compare_steps(const struct step *a, const struct step *b, struct divergence 
     else
         r = compare_objects(a->action, b->action, "action", &divergence);
     if (r == 0 && is_cancelled(a) && is_cancelled(b))
-        return 0; /* by who used the sandbox, at some moment: how far they had come is not theirs to
-                     repeat */
-    /* What a stream says tells more than the status that came of it. */
+        return 0; /* by the client, at some moment: a replay does not repeat how far the processes
+                     had come */
+    /* A difference in a stream is more informative than the status that follows from it. */
     static const char *const first[] = { "stdout", "stderr" };
     for (size_t i = 0; i < ARRAY_SIZE(first) && r == 0; i++)
         r = compare_values(json_object_get(a->observation, first[i]),

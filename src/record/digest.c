@@ -64,7 +64,7 @@ static void add_object(struct sha256_ctx *context, const json_t *object) {
     const char *key;
     size_t n = 0;
 
-    if (!keys) { /* a digest that cannot be made is that of nothing */
+    if (!keys) { /* a failed digest is the digest of nothing */
         add_mark(context, '?', 0);
         return;
     }

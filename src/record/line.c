@@ -20,7 +20,9 @@
 
 #define MAX_DEPTH 8
 #define MAX_REDACT (64u << 20) /* larger contents are withheld where there are rules */
-#define MAX_HASH (1ull << 30)  /* what is larger has no digest: it would hold up others' lines */
+#define MAX_HASH                                                                                   \
+    (1ull << 30) /* larger contents have no digest, because computing it would delay other lines   \
+                  */
 #define CHUNK 65536
 
 static json_t *text_or_base64(const char *data, size_t length) {
@@ -104,7 +106,7 @@ static json_t *clean_content(
     return r < 0 || buf_failed(&clean) ? NULL : content_of(options, clean.data, clean.length);
 }
 
-/* By pread: whoever else holds the descriptor has its offset, and may make the file shorter. */
+/* Uses pread, because other processes share the descriptor's offset and may truncate the file. */
 static json_t *content_of_fd(
     const struct line_options *options, int fd, uint64_t length, bool is_cut) {
     auto_buf struct buf head = BUF_INIT;
@@ -145,7 +147,7 @@ static json_t *clean_object(const struct line_options *options, json_t *object) 
         json_t *name = others_text(options, key, strlen(key)),
                *value = line_clean(options, json_incref(item));
 
-        /* What is no text any more, or was withheld, is not told as a key. */
+        /* A key that is no longer text, or was withheld, is not written. */
         if (!clean || !name || !value ||
             json_object_set_new(clean,
                 json_string_value(name) ? json_string_value(name) : "[redacted]", value) < 0) {

@@ -114,7 +114,7 @@ static int next_object(struct reader *reader, json_t **ret_object, struct rollbo
     return 1;
 }
 
-/* ---- what lines say ---- */
+/* ---- contents of lines ---- */
 
 static bool is_digest(const char *text) {
     return text && strlen(text) == RECORD_DIGEST_HEX &&
@@ -247,8 +247,8 @@ int reader_next(struct reader *reader, struct step **ret_step, struct rollbox_er
                                  ? NULL
                                  : container_of(reader->pending.next, struct step, node);
 
-        /* One that never ended is not there: those after it are given at the end of the file, or
-         * once nobody can wait for it any more. */
+        /* A step that never ended is missing here: the steps after it are returned at the end of
+         * the file, or when no step can wait for it any longer. */
         if (first && (first->number == reader->next_step || reader->read_all)) {
             list_remove(&first->node);
             reader->next_step = first->number + 1;

@@ -20,9 +20,9 @@ struct step {
     json_t *json;                 /* the whole line; a reference */
     json_t *action, *observation; /* in it */
     const char *kind, *digest;    /* in it */
-    const json_t *header;         /* borrowed, of who compares: of its record; NULL: not known */
-    const json_t *contents; /* borrowed, of who compares: what files had in them, by digest; NULL:
-                               not known */
+    const json_t *header;         /* borrowed, from the comparison: its record; NULL: unknown */
+    const json_t
+        *contents; /* borrowed, from the comparison: contents of files by digest; NULL: unknown */
 };
 
 struct reader {
@@ -32,10 +32,10 @@ struct reader {
     size_t at;
     bool eof, torn, read_all;
     json_t *header;
-    char *end_reason; /* NULL: there is no last line, so more may have happened */
+    char *end_reason; /* NULL: the last line is missing, so more steps may have happened */
     uint64_t line, n_steps, next_step;
-    uint64_t changed_line; /* the first whose digest is not that of what it says: it was changed, or
-                              one before it; 0: none */
+    uint64_t changed_line; /* the first line whose digest does not match: it was changed, or one
+                              before it; 0: none */
     struct chain chain;
     struct list pending; /* steps that have ended before one that began earlier */
 };
@@ -49,8 +49,8 @@ void reader_done(struct reader *reader);
 int reader_next(struct reader *reader, struct step **ret_step, struct rollbox_error *error);
 struct step *step_free(struct step *step);
 
-/* What was kept of a content, or a text that may be {"base64"}. 0; -ENODATA: nothing was kept;
- * -EBADMSG. */
+/* Returns the kept part of a content, or of a text that may be {"base64"}. 0; -ENODATA: nothing was
+ * kept; -EBADMSG. */
 int read_bytes(const json_t *value, struct buf *to);
 
 #endif

@@ -22,14 +22,14 @@
 #include "base/buf.h"
 
 #define RECORD_FORMAT "rollbox-trajectory/1"
-#define RECORD_STREAM_BYTES (256u << 10) /* of each content, unless asked otherwise */
+#define RECORD_STREAM_BYTES (256u << 10) /* of each content, by default */
 #define RECORD_MAX_STREAM (16u << 20)
 #define RECORD_FILE_BYTES (UINT64_C(1) << 30)
 #define RECORD_MAX_LINE (64u << 20) /* bytes of one, its newline included */
 #define RECORD_MAX_RULES 64
 #define RECORD_MAX_RULE 4096 /* bytes of one */
 #define RECORD_DIGEST_HEX 64
-#define RECORD_REAL_DIGITS 12 /* numbers with fractions are written, and hashed, with so many */
+#define RECORD_REAL_DIGITS 12 /* decimal digits of fractional numbers, as written and hashed */
 
 /* ---- messages ---- */
 
@@ -45,7 +45,7 @@ enum record_type { RECORD_BEGIN = 1, RECORD_STEP, RECORD_END, RECORD_STATE };
 enum record_tag {
     RECORD_KEY = 1,      /* text: of the value that follows */
     RECORD_WORD,         /* text: one of our own */
-    RECORD_TEXT,         /* bytes: somebody else's, which rules may redact */
+    RECORD_TEXT,         /* bytes: foreign data, which rules may redact */
     RECORD_NUMBER,       /* u64: an int64 */
     RECORD_MILLISECONDS, /* u64: nanoseconds */
     RECORD_FLAG,         /* u64 */
@@ -57,7 +57,7 @@ enum record_tag {
     RECORD_CONTENT,      /* bytes: a stream or file */
     RECORD_CONTENT_FD,   /* u64: its length; UINT64_MAX: to its end */
     RECORD_JSON,         /* text: of ours, or checked as JSON before */
-    RECORD_DATA,         /* text: JSON of somebody else's, which rules may redact */
+    RECORD_DATA,         /* text: foreign JSON, which rules may redact */
     RECORD_POLICY,       /* text */
     MAX_RECORD,          /* u64: bytes kept of a content */
     RECORD_MAX_FILE,     /* u64: bytes of the file */
@@ -67,7 +67,7 @@ enum record_tag {
     RECORD_SECRET,       /* text: NAME=value */
     RECORD_PARENT,       /* u64, u64: number and step */
     RECORD_PARENT_STEP,
-    RECORD_KIN,     /* u64: the number of the one whose secrets it may have, 0: none */
+    RECORD_KIN,     /* u64: the trajectory whose secrets it shares, 0: none */
     RECORD_REASON,  /* text */
     RECORD_STEPS,   /* u64: lines written */
     RECORD_ERROR,   /* u64: an errno */
@@ -94,14 +94,15 @@ void rules_on_wait(struct rules *rules, void (*on_wait)(void *data), void *data)
 /* The value of this variable is a secret: 0 or -errno. */
 int rules_add_name(struct rules *rules, const char *name);
 
-/* What this extended regular expression matches within a line is one. INVALID_ARGUMENT. */
+/* Adds a pattern: every match of this extended regular expression within a line is a secret.
+ * INVALID_ARGUMENT. */
 int rules_add_pattern(struct rules *rules, const char *pattern, struct rollbox_error *error);
 
 /* "NAME=value": looked for from now on, if the name is one of those and the value is long enough
  * not to be everywhere. */
 int rules_learn(struct rules *rules, const char *variable);
 
-/* What these others have learned so far. */
+/* Adds the secrets that these other rules have learned so far. */
 int rules_learn_from(struct rules *rules, const struct rules *others);
 
 bool rules_any(const struct rules *rules);
@@ -125,8 +126,8 @@ int line_build(const struct line_options *options, const void *data, size_t leng
 /* Others' JSON without secrets, its keys too. Takes the reference; NULL: out of memory. */
 json_t *line_clean(const struct line_options *options, json_t *take_value);
 
-/* Leaves out what was kept of contents: their digests tell what they were, and the line's digest is
- * the same. */
+/* Removes the kept parts of contents. Their digests stay, and the digest of the line does not
+ * change. */
 void line_shorten(json_t *line);
 
 /* As text, with its newline: ASCII alone, so that no terminal obeys it. */

@@ -36,12 +36,12 @@
 #define TELL_EVERY 32u
 #define IDLE_MS 20
 #define MESSAGES_AT_ONCE                                                                           \
-    32 /* then the engine is told how far we are, and slow readers are looked after */
+    32 /* then the engine is notified of the progress, and slow readers are served */
 #define SLICE_NS                                                                                   \
-    100000000 /* or after so long: whoever closes a sandbox waits only for a recorder of which he  \
-                 hears */
+    100000000 /* or after this time: closing a sandbox waits only until its trajectory's end is    \
+                 reported */
 
-/* What a fork's children begin their chains with. */
+/* The start of the digest chains of a fork's children. */
 struct fork {
     uint64_t step;
     struct chain chain;
@@ -100,8 +100,8 @@ static void stop_trajectory(struct trajectory *trajectory, int error_number, con
 
 /* ---- writing ---- */
 
-/* Of a regular file, half a line is taken back, if the file is so far ours alone that its end is
- * ours; else it stays, torn, and the last. */
+/* Truncates an incomplete line of a regular file if the end of the file is still ours. Otherwise
+ * the incomplete line stays, and is the last. */
 static void take_back(const struct trajectory *trajectory, off_t before) {
     struct stat st;
 
@@ -138,7 +138,7 @@ static void flush_trajectory(struct trajectory *trajectory) {
     trajectory->at = 0;
 }
 
-/* What was written is let go of, so that a slow reader's queue does not grow by what it has. */
+/* Drops written data, so that the queue of a slow reader does not grow by it. */
 static void make_room(struct trajectory *trajectory) {
     if (!trajectory->at)
         return;
@@ -181,7 +181,7 @@ static void write_line(struct trajectory *trajectory, json_t *take_line, bool is
     if (r < 0)
         stop_trajectory(trajectory, -r, "a line of the record cannot be built");
     else if (!is_end && trajectory->bytes + text.length + END_ROOM > trajectory->most) {
-        /* What waits for a slow reader is still to come, and an end behind it. */
+        /* Data for a slow reader is still to be written, and an end after it. */
         trajectory->is_full = true;
         trajectory->error = EFBIG;
         trajectory->told = false;
@@ -233,7 +233,8 @@ static json_t *variables_of(json_t *list) {
     return object;
 }
 
-/* A policy without the values of its variables, unless they are asked for, and without secrets. */
+/* The policy without the values of its variables, unless they are requested, and without secrets.
+ */
 static json_t *shown_policy(const struct trajectory *trajectory, const char *text) {
     json_t *policy = json_loads(text, JSON_ALLOW_NUL, NULL), *env, *value;
     const char *key;
@@ -293,8 +294,8 @@ static void begin_line(struct recorder *recorder, struct trajectory *trajectory,
     write_line(trajectory, line, false);
 }
 
-/* Not blocking, without that being so for all who hold the same descriptor: a terminal is others',
- * too. */
+/* Writes without blocking, but without setting O_NONBLOCK: the flag would affect other holders of
+ * the descriptor, such as those of a terminal. */
 static int open_again(int take_fd, struct trajectory *trajectory) {
     auto_close int fd = take_fd;
     struct stat st;
@@ -313,7 +314,7 @@ static int open_again(int take_fd, struct trajectory *trajectory) {
     return fcntl(fd, F_SETFL, O_NONBLOCK) < 0 ? -errno : TAKE_FD(fd);
 }
 
-/* Else the engine would take us for one that does not get on. */
+/* Otherwise the engine would assume that the recorder is stuck. */
 static void on_wait(void *data) {
     const struct recorder *recorder = data;
     auto_buf struct buf message = BUF_INIT;
@@ -345,7 +346,7 @@ static void on_begin(struct recorder *recorder, struct wire_message *message) {
     int r = 0;
 
     if (!trajectory)
-        return; /* the engine hears of it at the next step, whose trajectory is not known */
+        return; /* the engine learns of it at the next step, whose trajectory is unknown */
     list_init(&trajectory->node);
     list_add_tail(&recorder->trajectories, &trajectory->node);
     trajectory->number = message->header.serial;
@@ -383,7 +384,7 @@ static void on_begin(struct recorder *recorder, struct wire_message *message) {
             break;
         }
     }
-    /* What a fork has in its files and memory was its parent's. */
+    /* The files and memory of a fork come from its parent. */
     struct trajectory *from = kin ? find_trajectory(recorder, kin) : NULL;
     if (r == 0 && from && from->line.rules && trajectory->line.rules)
         r = rules_learn_from(trajectory->line.rules, from->line.rules);
@@ -442,7 +443,7 @@ static void on_step(struct trajectory *trajectory, const struct wire_message *me
     remember_fork(trajectory, line);
     write_line(trajectory, line, false);
     if (trajectory->error)
-        trajectory->chain = before; /* of what is there */
+        trajectory->chain = before; /* of the present data */
     else
         trajectory->steps++;
 }
@@ -459,16 +460,16 @@ static void on_end(struct trajectory *trajectory, const struct wire_message *mes
         write_end(trajectory, trajectory->is_full ? "file_limit" : reason);
 }
 
-/* A message that came without its descriptors, or not whole, was somebody's step: nobody's record
- * goes on as if it had none. */
+/* A message that came without its descriptors, or truncated, was a step of an unknown trajectory.
+ * So no trajectory continues as if it were complete. */
 static void lose_message(struct recorder *recorder, int error_number) {
     list_for_each(node, &recorder->trajectories)
         stop_trajectory(container_of(node, struct trajectory, node), error_number,
             "a step was lost before it was recorded");
 }
 
-/* The next messages, as far as they are there. False when the engine is gone. *ret_slow: they took
- * long. *ret_more: there may be others. */
+/* Handles the pending messages. False when the engine has ended. *ret_slow: they took long.
+ * *ret_more: there may be others. */
 static bool receive_message(struct recorder *recorder, bool *ret_slow, bool *ret_more) {
     static struct wire_message message;
     const int64_t until_ns = clock_now_ns() + SLICE_NS;
@@ -476,7 +477,7 @@ static bool receive_message(struct recorder *recorder, bool *ret_slow, bool *ret
     int r = 1;
 
     (void)eventfd_read(recorder->bell,
-        &rung); /* before what it was rung for is looked for: the next may be rung for already */
+        &rung); /* before the messages are read: the bell may be rung again for the next ones */
     *ret_slow = false;
     for (int i = 0;
          i < MESSAGES_AT_ONCE && !*ret_slow && (r = wire_receive(recorder->socket, &message)) == 1;
@@ -502,16 +503,17 @@ static bool receive_message(struct recorder *recorder, bool *ret_slow, bool *ret
 
 /* ---- its life ---- */
 
-/* How far we are is told now and then, or at once: when nothing is to do, for it wakes the engine;
- * when there is very much; and what matters. What is over goes. */
+/* Reports progress from time to time, or at once: when there is nothing to do, because the report
+ * wakes the engine; when there is very much to do; and for important events. Ended trajectories are
+ * freed. */
 static void settle_trajectories(struct recorder *recorder, bool at_once) {
     list_for_each(node, &recorder->trajectories) {
         struct trajectory *trajectory = container_of(node, struct trajectory, node);
         bool over = trajectory->ended && !trajectory->queue.length;
 
         if (over)
-            close_fd(&trajectory->fd); /* before its end is told: who hears of it may record to the
-                                          same file, and finds it locked as long as it is open */
+            close_fd(&trajectory->fd); /* before its end is reported: the client may then record to
+                                          the same file, which is locked while it is open */
         if (recorder->socket >= 0 && !trajectory->told &&
             (at_once || over || trajectory->error ||
                 trajectory->steps >= trajectory->told_steps + TELL_EVERY))
@@ -531,8 +533,8 @@ static void lose_engine(struct recorder *recorder) {
     }
 }
 
-/* 1: there is more to do; 0: nothing, or nobody takes it; -ENOMEM. *ret_idle: nothing came. `more`:
- * it is not waited for. */
+/* 1: there is more to do; 0: nothing to do, or no reader is ready; -ENOMEM. *ret_idle: no message
+ * came. `more`: does not wait. */
 static int run_turn(struct recorder *recorder, int64_t until_ns, bool more, bool *ret_idle) {
     size_t n = 2, most = 2;
 
@@ -542,7 +544,7 @@ static int run_turn(struct recorder *recorder, int64_t until_ns, bool more, bool
     auto_free struct trajectory **of = calloc(most, sizeof(struct trajectory *));
     if (!polls || !of)
         return -ENOMEM;
-    /* Of the socket it is only heard when the engine is gone. */
+    /* The socket itself only signals the engine's end. */
     polls[0] = (struct pollfd){ .fd = recorder->socket };
     polls[1] =
         (struct pollfd){ .fd = recorder->socket >= 0 ? recorder->bell : -1, .events = POLLIN };

@@ -39,8 +39,8 @@
 #define MAX_DIRECT 1024u
 #define AGAIN_AFTER 16384u /* bytes that patterns were matched with here */
 #define WAIT_MS 100
-#define CHILD_US 300000u    /* of processor time, and besides: */
-#define CHILD_NS_A_BYTE 50u /* of each pattern: several times what matching takes */
+#define CHILD_US 300000u    /* of processor time, plus: */
+#define CHILD_NS_A_BYTE 50u /* for each pattern: several times the time that matching takes */
 #define CHILD_MEMORY (512u << 20)
 
 #define MARK_PATTERN                                                                               \
@@ -161,8 +161,8 @@ bool rules_any(const struct rules *rules) {
     return rules && (rules->n_secrets || rules->n_patterns);
 }
 
-/* All rules look at the text as it was: what one takes out must not hide from another what is
- * around it. */
+/* All rules see the original text: one rule must not hide from another rule the text around its
+ * match. */
 struct marked {
     const char *text;
     size_t length;
@@ -198,7 +198,7 @@ static void find_secret(const struct secret *secret, const struct marked *marked
             marked->length, with);
 }
 
-/* 0; -ENOMEM, which is not to be taken for no match. */
+/* 0; -ENOMEM, which does not mean "no match". */
 static int match_line(
     const regex_t *pattern, const struct marked *marked, size_t start, size_t length) {
     const char *line = marked->text + start;
@@ -310,7 +310,7 @@ static int find_all(struct rules *rules, const struct marked *marked, bool is_cu
     return r < 0 ? r : match_here(rules, marked);
 }
 
-/* Neighbours that are taken out are told as one. */
+/* Adjacent matches are replaced by one mark. */
 static void add_unmarked(const struct rules *rules, const struct marked *marked, struct buf *to) {
     for (size_t at = 0, end; at < marked->length; at = end) {
         const uint8_t with = marked->marks[at];
@@ -330,8 +330,8 @@ int rules_apply(struct rules *rules, const char *data, size_t length, bool is_cu
     uint8_t few[MAX_DIRECT] = { 0 };
     auto_buf struct buf text = BUF_INIT;
 
-    buf_add(&text, length ? data : "", length); /* what regexec gets is a string by its manual, and
-                                                   whoever watches it reads on to a NUL */
+    buf_add(&text, length ? data : "",
+        length); /* regexec takes a string, and checking tools read it up to its NUL */
     struct marked marked = { .text = text.data ? text.data : "", .length = length, .marks = few };
     if (buf_failed(&text))
         return -ENOMEM;

@@ -98,13 +98,11 @@ static int write_slot_u64(
     return write_slot(slot, controller, file, text);
 }
 
-/*
- * Swap is not added to the limit: v2 gives the group none. v1 limits memory + swap, in a file of
- * its own, never to less than memory (hence the order), here to a huge page more: were the two
- * equal, that one would be met first, whose failures some kernels do not count (6.18:
- * memory.memsw.failcnt stays 0). Swappiness 0 keeps the rest out of swap, and is all there is on
- * kernels that do not account it.
- */
+/* Swap is not added to the limit: v2 gives the group none. v1 limits memory + swap in a file of its
+ * own, which must not be below the limit of memory; hence the order. Here it is a huge page more.
+ * If the two were equal, the limit of memory + swap would be reached first, and some kernels do not
+ * count these failures (6.18: memory.memsw.failcnt stays 0). Swappiness 0 keeps the rest out of
+ * swap, and is the only means on kernels that do not account swap. */
 static int limit_memory(struct cgroup_slot *slot, uint64_t bytes) {
     const uint64_t room = UINT64_C(2) << 20;
     uint64_t limit = bytes == 0 ? NO_LIMIT : MIN(bytes, NO_LIMIT);

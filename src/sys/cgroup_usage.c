@@ -183,7 +183,7 @@ static int read_hits(struct cgroup_slot *slot, struct cgroup_usage *u, bool kill
     return 0;
 }
 
-/* What the files say that a reset does not set back. */
+/* Reads the counts that a reset of the kernel's files does not clear. */
 static int read_counts(struct cgroup_slot *slot, struct cgroup_usage *u) {
     char text[1024];
     int r;

@@ -23,11 +23,10 @@
 #include "sys/proc.h"
 
 #define FILES_LISTED                                                                               \
-    2048 /* descriptors of a process up to which each is looked at; of more, some by chance */
+    2048 /* descriptors of a process up to which each is examined; of more, a random sample */
 #define FILES_SAMPLED 1024
 #define FILES_COMPARED                                                                             \
-    64 /* descriptors, by chance, that are compared with those of another process, of so many more \
-        */
+    64 /* random descriptors that are compared with those of another process, if it has more */
 #define MAPPING_BYTES                                                                              \
     256 /* of one: its structure, its place in the tree, half a page of it in each table */
 #define INHERITED_BYTES 64 /* for each process above that it was inherited from */
@@ -198,7 +197,7 @@ static uint64_t random_below(uint64_t below) {
     return ((uint64_t)random() << 16 ^ (uint64_t)random()) % MAX(below, 1u);
 }
 
-/* Numbers by chance, which a guest cannot keep clear of. */
+/* Random numbers, so that a guest cannot avoid them. */
 static void look_at_some(const struct count *count, int process_fd, int fds, uint64_t table,
     uint64_t in_all, struct seen *seen) {
     uint64_t hits = 0;

@@ -236,8 +236,8 @@ static void add_inet(const struct nlmsghdr *header, struct sockmem *sum) {
     const struct nlattr *memory = find_attribute(header, sizeof(struct inet_diag_msg),
         INET_DIAG_SKMEMINFO, (SK_MEMINFO_BACKLOG + 1) * sizeof(uint32_t));
 
-    /* What has none is not a whole socket: a connection that has ended, for a minute, or one that
-     * is not made yet. */
+    /* A socket without this information is incomplete: a connection that ended within the last minute, or
+     * one that is being opened. */
     sum->bytes += memory ? SOCKET_BYTES : SHORT_SOCKET_BYTES;
     add_memory(memory, sum);
 }
@@ -326,8 +326,8 @@ static int request_sockets(int fd, const struct socket_list *list) {
     return send(fd, &question, question.header.nlmsg_len, 0) < 0 ? -errno : 0;
 }
 
-/* What the kernel has ready of a list; it makes the next part ready meanwhile. 1: that was the
- * last, also where it has no such list. */
+/* Reads the part of a list that the kernel has ready; the kernel prepares the next part meanwhile.
+ * 1: this was the last part, or the kernel has no such list. */
 static int take_part(struct sockmem *sum, const struct socket_list *list) {
     static _Alignas(struct nlmsghdr) char answer[65536];
     const struct nlmsghdr *header = (const void *)answer;

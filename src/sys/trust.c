@@ -46,7 +46,7 @@ static unsigned long overflow_id(void) {
     return strtoul(text.data, NULL, 10);
 }
 
-/* Without /proc nobody can tell, which counts as no. */
+/* Without /proc the answer is unknown, which counts as no. */
 static bool is_mapped(uid_t uid) {
     auto_buf struct buf text = BUF_INIT;
 
@@ -78,14 +78,13 @@ bool trust_user(const struct trust *trust, uid_t uid) {
 
 /* ---- paths ---- */
 
-/* In a container, the directories above may be the host root's, who has no id there. Who serves the
- * socket is looked at in any case; this is the second look. */
+/* In a container, the upper directories may belong to the host's root, who has no id there. The
+ * server of the socket is checked in any case; this is a second check. */
 static bool may_own(const struct trust *trust, const struct stat *st) {
     return trust_user(trust, st->st_uid) || (S_ISDIR(st->st_mode) && is_nobody(st->st_uid));
 }
 
-/* "write" here means that others may put something else in the place of what is in the directory.
- */
+/* "write" means that other users may replace entries of the directory. */
 static bool others_may_write(const struct stat *st) {
     if (st->st_mode & S_ISVTX)
         return false;
@@ -115,7 +114,7 @@ static int look_at(
     return 0;
 }
 
-/* From here on the link's target stands in its place: `text` is written anew. */
+/* Replaces the link in `text` by its target. */
 static int follow_link(char text[PATH_MAX], size_t begin, size_t end) {
     char target[PATH_MAX], next[PATH_MAX];
     ssize_t n = readlink(text, target, sizeof target - 1);
@@ -147,7 +146,7 @@ static int walk_path(
         end = begin + strcspn(text + begin, "/");
         if (begin == end)
             return 0;
-        /* ".." is one that has been looked at already, as all above was. */
+        /* ".." was examined already, like all directories above. */
         const char after = text[end];
         text[end] = '\0';
         int r = lstat(text, &st) < 0 ? 1 : look_at(trust, text, &st, error);

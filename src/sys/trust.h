@@ -19,7 +19,7 @@
 
 #include <rollbox/rollbox.h>
 
-/* Users that are trusted besides root and the process's own user. */
+/* The users that are trusted in addition to root and the process's own user. */
 struct trust {
     uid_t uids[16];
     unsigned n;
