@@ -45,7 +45,7 @@
 #define ORDER_WINDOW 16
 #define ORDER_BYTES (64u << 20)
 
-/* How often a lost engine is started anew before the batch gives up, and the pause before the
+/* How often a lost engine is started again before the batch gives up, and the pause before the
  * second and later tries. */
 #define REOPEN_TRIES 5
 #define REOPEN_MS 300
@@ -64,9 +64,9 @@ struct batch {
     uint64_t jobs; /* -j */
     uint64_t retries;
     bool ordered;
-    bool lost;  /* the engine is gone; no job is started until there is a new one */
+    bool lost;  /* the engine is lost; no job is started until there is a new one */
     bool stop;  /* no further job is read */
-    int status; /* what ends the batch before its time; 0: nothing has */
+    int status; /* the error that ends the batch early; 0: none */
     int signal_fd;
     size_t n_running, n_retry, n_order, order_bytes;
     struct list retry, ended, order;
@@ -180,7 +180,7 @@ static bool is_blank(const char *text, size_t length) {
     return strspn(text, " \t\r") == length;
 }
 
-/* Reads one line and starts its job. False if there is none to read now. */
+/* Reads one line and starts its job. False if there is no line to read now. */
 static bool read_one(struct batch *batch) {
     struct rollbox_error error;
     char *text;
@@ -207,7 +207,7 @@ static bool read_one(struct batch *batch) {
     if (job->has_id && !batch->lines.blocking) {
         r = id_set_add(&batch->seen, job->id, job->line, &first);
         if (r) {
-            /* What is under way may end; then the batch fails. */
+            /* Running jobs may end; then the batch fails. */
             progress_clear(&batch->progress);
             batch->stop = true;
             if (r > 0)
@@ -237,7 +237,7 @@ static bool read_one(struct batch *batch) {
     return true;
 }
 
-/* The first job whose time for a retry has come; NULL if none. */
+/* The first job that is due for a retry; NULL if none. */
 static struct job *next_due_job(struct batch *batch) {
     int64_t now = clock_now_ns();
 
@@ -339,7 +339,7 @@ static int open_engine(struct batch *batch, struct rollbox_error *error) {
     return r;
 }
 
-/* A new engine for the lost one, whose runs have all been taken. */
+/* Opens a new engine for the lost one, after all of its runs were taken. */
 static void reopen_engine(struct batch *batch) {
     struct rollbox_error error = { 0 };
 
@@ -360,8 +360,8 @@ static void reopen_engine(struct batch *batch) {
     batch->status = cli_fail_error(batch->options, &error);
 }
 
-/* How long poll may sleep: until the next retry, if there is a place for it, and no longer than a
- * tick of the bar. */
+/* The time that poll may sleep: until the next retry, if a job can start, and at most one tick of
+ * the progress bar. */
 static int pause_ms(const struct batch *batch) {
     int64_t now = clock_now_ns(), pause = batch->progress.bar ? PROGRESS_TICK_MS : -1;
 
@@ -388,7 +388,7 @@ static void run_loop(struct batch *batch) {
         if (batch->lost && batch->n_running == 0) {
             reopen_engine(batch);
             if (!batch->engine)
-                return; /* none came back, or a signal came first */
+                return; /* no engine came back, or a signal came first */
             continue;
         }
         bool wants_more = start_jobs(batch);
@@ -457,7 +457,7 @@ static int open_jobs(struct batch *batch, int *ret_fd) {
     if (fstat(standard ? STDIN_FILENO : fd, &st) == 0 && S_ISDIR(st.st_mode))
         return cli_fail(batch->options, "%s: is a directory; the jobs are a file of JSON lines",
             batch->jobs_path);
-    /* Standard input is read once, from where it stands. */
+    /* Standard input is read once, from its present position. */
     line_reader_init(&batch->lines, standard ? STDIN_FILENO : fd, !standard && S_ISREG(st.st_mode));
     if (standard)
         batch->jobs_path = "<stdin>";
@@ -494,7 +494,7 @@ static int prepare_batch(struct batch *batch, int *ret_jobs_fd) {
     batch->policy_json = json_loadb(batch->policy.text, batch->policy.length, 0, NULL);
     if (!batch->policy_json)
         return cli_fail(batch->options, "out of memory");
-    /* First: meanwhile it has what the jobs' sandboxes have in common made. */
+    /* First, because the engine prepares the common profile of the jobs meanwhile. */
     int opened = open_engine(batch, &error);
     if (batch->lines.blocking)
         status = survey_jobs(batch);
@@ -506,7 +506,7 @@ static int prepare_batch(struct batch *batch, int *ret_jobs_fd) {
     return opened < 0 ? cli_fail_error(batch->options, &error) : 0;
 }
 
-/* Lets go of what did not come to a row. */
+/* Frees the jobs that have no row. */
 static void drop_jobs(struct batch *batch) {
     list_for_each(node, &batch->order)
         job_free(container_of(node, struct job, of_order));

@@ -61,12 +61,12 @@ __attribute__((format(printf, 2, 3))) int cli_fail(
 /* The same from an error of the library, whose message may have several lines (one a problem). */
 int cli_fail_error(const struct options *options, const struct rollbox_error *error);
 
-/* As cli_fail, where it is neither the arguments' fault nor known to the library. */
+/* As cli_fail, for a failure that is neither an error of the arguments nor of the library. */
 __attribute__((format(printf, 3, 4))) int cli_fail_code(
     const struct options *options, enum rollbox_error_code code, const char *format, ...);
 
-/* With --json: the one object of this command is on standard output. Where none was, and it has
- * failed, the failure is. */
+/* With --json: if no object was printed on standard output and the command has failed, prints the
+ * failure. */
 void cli_notify(void);
 
 /* With --json: prints the object of a command that has failed before it had one (a result if the
@@ -87,8 +87,8 @@ int cli_open_standard_streams(void);
 /* It reads as /dev/null does, which is no list of jobs that came to its end. */
 bool cli_stdin_was_closed(void);
 
-/* The end of a command that catches signals: `status`; or it ends here, as one that was caught
- * would have ended it. */
+/* The end of a command that catches signals. Returns `status`; if a signal was caught, ends the
+ * process by that signal. */
 int cli_end(int status);
 
 /* Flushes standard output: `status`, or CLI_EXIT_ERROR with a line if what was printed could not be

@@ -21,7 +21,7 @@ static bool takes_file(const struct option *option) {
     return option->kind == OPTION_FILE || option->kind == OPTION_PATH;
 }
 
-/* Names that the program is asked for. */
+/* The names that completion asks the program for. */
 enum names { NAMES_NONE, NAMES_SANDBOXES, NAMES_SNAPSHOTS, NAMES_IMAGES, NAMES_TEMPLATES };
 
 static const struct {
@@ -41,7 +41,7 @@ static enum names names_of_option(const struct option *option) {
                                            : NAMES_NONE;
 }
 
-/* Is its first operand a sandbox that lives? */
+/* Whether the first operand is a session. */
 static bool takes_sandbox(const struct command *command) {
     size_t first = strcspn(command->arguments, " ");
 
@@ -70,7 +70,7 @@ static bool takes_snapshots(const struct command *command) {
                               COMMAND_SNAPSHOT_VERIFY);
 }
 
-/* Is what stands behind the sandbox a file of the host's? */
+/* Whether the word after the sandbox is a file of the host. */
 static bool takes_path_behind(const struct command *command) {
     return command->bit & (COMMAND_COMMIT | COMMAND_EXPORT);
 }

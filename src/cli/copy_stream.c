@@ -79,8 +79,8 @@ bool copy_stream_wait(struct copy_stream *pump, int other) {
     return polls[N_STREAMS + 2].revents;
 }
 
-/* The command was told of an end that is none. What was not opened for reading is at its end (nohup
- * gives that), and so is a terminal that is gone. */
+/* The command saw an end of input that is not the real end. The end is real if the input was not
+ * opened for reading (nohup does so), or its terminal is gone. */
 static bool input_is_lost(const struct stdio_relay *input) {
     return input->error && input->error != EBADF && !(input->error == EIO && isatty(STDIN_FILENO));
 }

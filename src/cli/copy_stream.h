@@ -19,7 +19,7 @@ enum stream { STREAM_IN, STREAM_OUT, STREAM_ERR, N_STREAMS };
 struct copy_stream {
     struct rollbox_engine *engine;
     struct stdio_relay relays[N_STREAMS];
-    int signal_fd;  /* of signals_catch; -EBADF: none */
+    int signal_fd;  /* from signals_catch; -EBADF: none */
     bool signalled; /* by copy_stream_signalled */
     bool ended;     /* the command has: by copy_stream_on_end */
 };
@@ -46,12 +46,12 @@ bool copy_stream_signalled(struct copy_stream *pump);
 /* The command has ended, and all of its output is where it belongs. */
 bool copy_stream_is_over(const struct copy_stream *pump);
 
-/* Waits until one of the streams can go on, which it then does, the engine has news, a signal comes
- * that was not seen yet, or `other` (-EBADF: none) is readable: then true. */
+/* Waits until one of the streams makes progress, the engine has news, a new signal arrives, or
+ * `other` (-EBADF: none) is readable: then true. */
 bool copy_stream_wait(struct copy_stream *pump, int other);
 
-/* What came of the command. 0, or an exit status: after a line, if the streams or the result were
- * lost; without one, if a signal was caught. */
+/* Collects the command's result. 0, or an exit status: after a line, if the streams or the result
+ * were lost; without one, if a signal was caught. */
 int copy_stream_result(const struct copy_stream *pump, const struct options *options,
     struct rollbox_run *run, const struct rollbox_result **ret_result);
 

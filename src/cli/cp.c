@@ -56,7 +56,7 @@ static const char *guest_path(const char *operand, size_t *ret_name_length) {
     return operand + length + 1;
 }
 
-/* ---- where it goes ---- */
+/* ---- destination ---- */
 
 static bool means_content(const char *path) {
     size_t length = strlen(path);
@@ -82,7 +82,7 @@ static int append_name(char **path, const char *from) {
     return 0;
 }
 
-/* 1: a directory of the sandbox; 0: something else, or nothing; negative: cannot be told. */
+/* 1: a directory of the sandbox; 0: another file, or none; negative: unknown. */
 static int guest_is_directory(struct copying *c) {
     auto_free char *text = NULL;
 

@@ -63,7 +63,7 @@ static int execute_engine(const struct options *options, const char *path) {
         options, "cannot find rollbox-engine: %s; set ROLLBOX_ENGINE to its path", strerror(errno));
 }
 
-/* In the child: of its caller it keeps nothing but the pipe for what it has to say at its start. */
+/* In the child: keeps nothing of its caller except the pipe for messages of its start. */
 _Noreturn static void become_engine(const struct options *options, const char *path, int errors) {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
@@ -74,7 +74,7 @@ _Noreturn static void become_engine(const struct options *options, const char *p
     _exit(execute_engine(options, path));
 }
 
-/* Passes on what the engine said. */
+/* Prints the engine's messages. */
 static void stdio_relay_errors(int errors) {
     auto_buf struct buf text = BUF_INIT;
 
@@ -113,7 +113,7 @@ static int await_engine(
             }
             return cli_flush(options, 0);
         }
-        /* Nobody tells when a socket begins to listen. */
+        /* The kernel does not report when a socket begins to listen, so this polls. */
         if (poll(&gone, 1, START_STEP_MS) > 0) {
             stdio_relay_errors(errors);
             return cli_fail(options,

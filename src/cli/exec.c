@@ -53,8 +53,7 @@ static int leave_exec(struct view *view) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_free char *json = NULL;
 
-    /* Requests are answered in their order as far as that goes: what stops a command at once is
-     * known by now. */
+    /* Requests are answered in order, so failures that stop a command at once are known by now. */
     if (rollbox_sandbox_query(view->sandbox, ROLLBOX_QUERY_INSPECT, &json, &error) < 0)
         return outcome_fail(view->options, &error);
     if (rollbox_wait(view->run, 0, &result) == 0 && result->outcome == ROLLBOX_OUTCOME_ERROR)
@@ -168,7 +167,7 @@ static bool has_terminal(const struct view *view) {
     return found;
 }
 
-/* Without an ID: the one that runs, with --tty the one that runs on a terminal. 0, or an exit
+/* Without an ID: the only running command, with --tty the only one on a terminal. 0, or an exit
  * status after a line. */
 static int choose_command(const struct view *view, char **ret_id) {
     const bool tty = options_has(view->options, OPTION_TTY);

@@ -194,7 +194,7 @@ struct forest {
     const json_t *nodes;
     void (*show)(const json_t *row);
     size_t *first,
-        *next; /* of each node: its first child and its next sibling, as index + 1; 0: none */
+        *next; /* for each node: its first child and its next sibling, as index + 1; 0: none */
     struct buf prefix;
 };
 
@@ -224,7 +224,7 @@ static void print_node(const json_t *node) {
         printf("; %" JSON_INTEGER_FORMAT " process%s, %s", processes, processes == 1 ? "" : "es",
             memory.data ? memory.data : "");
     }
-    /* Files alone need no word. */
+    /* Snapshots that contain only files need no word. */
     if (kind && strcmp(kind, "files") != 0) {
         printf(", ");
         format_text(kind);
@@ -268,7 +268,7 @@ static const char *key_of(const json_t *value, char text[32]) {
     return json_is_string(value) ? json_string_value(value) : text;
 }
 
-/* The index of a row's parent + 1; 0: it has none, or none that is there. */
+/* The index of a row's parent + 1; 0: it has none, or an unknown one. */
 static size_t parent_of(const json_t *index, const json_t *row) {
     char text[32];
 
@@ -291,8 +291,8 @@ void format_forest(const json_t *rows, const char *key, void (*show)(const json_
         if (*id)
             (void)json_object_set_new(index, id, json_integer((json_int_t)i + 1));
     }
-    /* Backwards, so that siblings stand in the order of the answer. A parent comes before its
-     * children: what claims otherwise is shown as a root, and there is no circle. */
+    /* Backwards, so that siblings are in the order of the answer. A parent comes before its
+     * children: a row with a later parent is shown as a root, so there is no cycle. */
     for (size_t i = n; first && next && i-- > 0;) {
         size_t parent = parent_of(index, json_array_get(rows, i));
 

@@ -21,7 +21,7 @@ enum shown_kind {
     SHOWN_TIME,
     SHOWN_SECONDS,
     SHOWN_PERCENT,
-    SHOWN_RIGHT, /* a text that stands on the right */
+    SHOWN_RIGHT, /* a text that is right-aligned */
 };
 
 struct format_column {
@@ -43,17 +43,17 @@ void format_json(const char *json);
 /* The first bytes of a text on standard error. */
 void format_error(const char *text, size_t length);
 
-/* An array of objects, a line each below the titles, in columns. Numbers stand on the right. */
+/* Prints an array of objects as a table with titles. Numbers are right-aligned. */
 void format_table(const json_t *rows, const struct format_column *columns, size_t n_columns);
 
-/* Rows in the order of the list, each below the one that its "parent" names by that one's `key` (a
- * text or a number), with lines that lead to it. */
+/* Prints rows as a tree, in the order of the list: each row below the one whose `key` (a text or a
+ * number) is its "parent". */
 void format_forest(const json_t *rows, const char *key, void (*show)(const json_t *row));
 
 /* A size (base/size_text.h) on standard output. */
 void format_size(double bytes);
 
-/* Snapshots by their parents, with sizes, and the sandboxes that stand on each. */
+/* Prints snapshots as a tree, with sizes and with the sandboxes that are at each. */
 void format_snapshot_tree(const json_t *snapshots);
 
 /* {"changes": [...]}: a line each, coloured on a terminal; with `text` each file's unified diff

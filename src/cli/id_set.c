@@ -10,7 +10,7 @@ struct ids_slot {
     uint64_t hash, line;
 };
 
-/* FNV-1a. The ids are the user's own: nobody gains by making them collide. */
+/* FNV-1a. The ids are the user's own, so there is no reason to make them collide. */
 static uint64_t hash_of(const char *id) {
     uint64_t hash = 0xcbf29ce484222325u;
 

@@ -72,8 +72,8 @@ static size_t string_end(const char *text, size_t length, size_t at) {
     return MIN(at + 1, length);
 }
 
-/* The last value of the key "id" in what begins as a JSON object, though the whole is none: NULL if
- * there is none, else its literal of a string or number. */
+/* The last value of the key "id" in a text that begins as a JSON object but is not one: the literal
+ * of a string or number, else NULL. */
 static const char *find_id(const char *text, size_t length, size_t *ret_length) {
     const char *found = NULL;
     bool is_key = false;
@@ -111,8 +111,8 @@ static const char *find_id(const char *text, size_t length, size_t *ret_length) 
     return found;
 }
 
-/* A string's literal with U+FFFD for what JSON must not have: surrogates without their other half,
- * what is no UTF-8, control characters. */
+/* A string's literal with U+FFFD for characters that JSON must not have: surrogates without their
+ * other half, invalid UTF-8, control characters. */
 static void mend_string(struct buf *to, const char *literal, size_t length) {
     for (size_t at = 0; at < length; at++) {
         unsigned code = 0, low = 0;
@@ -136,12 +136,9 @@ static void mend_string(struct buf *to, const char *literal, size_t length) {
     }
 }
 
-/*
- * The id of a line that is no job: whoever reads the rows has to find out which of his jobs it was,
- * so what can be read of it is told. A line that cannot be parsed at all (a lone surrogate in a
- * model's text, a number that is too large, a key twice, a torn end) has its id somewhere all the
- * same.
- */
+/* The id of a line that is not a job, as far as it can be read, so that a reader of the rows can
+ * find the job. A line that cannot be parsed at all (a lone surrogate in a model's text, a number
+ * that is too large, a key twice, a truncated end) still has its id somewhere. */
 static char *broken_id(const char *text, size_t length) {
     auto_buf struct buf mended = BUF_INIT, valid = BUF_INIT;
     size_t n = 0;
@@ -171,8 +168,8 @@ static char *broken_id(const char *text, size_t length) {
     return known;
 }
 
-/* The JSON text of the id, and whether a job may have it. An id of another kind is told in the row
- * as it is. */
+/* The JSON text of the id, and whether a job may have it. The row repeats an invalid id unchanged.
+ */
 static char *id_of(const json_t *root, const char *text, size_t length, bool *ret_valid) {
     const json_t *id = json_object_get(root, "id");
     char *known = root ? id ? json_dumps(id, JSON_ENCODE_ANY | JSON_COMPACT) : strdup("null")
@@ -323,7 +320,7 @@ static int take_rest(struct job *job, struct rollbox_error *error) {
         if (!json_is_number(timeout) || !isfinite(seconds) || seconds <= 0 || seconds > 1e9)
             return refuse_job(
                 job, error, "\"timeout_s\" must be a number of seconds above 0, or \"none\"");
-        /* Rounded up: no job gets less than it was given. */
+        /* Rounded up: a job never gets less time than requested. */
         job->options.timeout_ms = (int64_t)(seconds * 1000);
         job->options.timeout_ms += (double)job->options.timeout_ms < seconds * 1000;
     }
@@ -334,7 +331,8 @@ static int take_rest(struct job *job, struct rollbox_error *error) {
     return 0;
 }
 
-/* A line that is one string, which is no JSON text to who allows objects and lists alone. */
+/* A line that is a single string: parsers that accept only objects and lists do not take it as
+ * JSON. */
 static bool is_string(const char *text, size_t length) {
     size_t at = strspn(text, " \t\r");
 
@@ -372,8 +370,8 @@ static int parse_job(
         while (i < ARRAY_SIZE(fields) && strcmp(fields[i], key) != 0)
             i++;
         if (i < ARRAY_SIZE(fields)) {
-            /* As if left out, as a policy's key is: programs write jobs with all fields, and null
-             * is what they have for none. */
+            /* null counts as a missing field, as in a policy: programs write jobs with all fields,
+             * and null for those without a value. */
             if (json_is_null(value))
                 json_object_del(job->root, key);
             continue;
@@ -438,7 +436,7 @@ int job_set_row(struct job *job, const struct rollbox_result *result) {
 
     if (rollbox_result_json(result, NULL, &json) < 0)
         return -ENOMEM;
-    /* The id goes first, as it was written in the job: a number stays one. */
+    /* The id comes first, as it was written in the job: a number stays a number. */
     buf_printf(&row, "{\"id\":%s,", job->id);
     buf_add_text(&row, json + 1);
     buf_add(&row, "\n", 1);

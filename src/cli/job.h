@@ -18,8 +18,8 @@ struct job {
     struct list of_batch; /* waiting for a retry, or finished */
     struct list of_order; /* among all that are not written yet, in the order of the jobs */
     struct batch *batch;
-    char *id;    /* JSON text of the id, as its row has it; "null" if the line tells none */
-    bool has_id; /* it is one that a job may have: by it a row is found again */
+    char *id;    /* JSON text of the id, as in its row; "null" if the line has none */
+    bool has_id; /* the id is valid: it identifies the row */
     uint64_t line;
     json_t *root;
     const json_t *policy; /* overrides; NULL: none */
@@ -31,7 +31,7 @@ struct job {
     int64_t not_before_ns; /* waiting for a retry: when */
     struct rollbox_run *run;
     struct rollbox_sandbox *sandbox; /* that it runs in, if it is recorded */
-    char *row;                       /* the result row, newline included, once there is one */
+    char *row;                       /* the result row with its newline, once it exists */
     size_t row_length;
 };
 

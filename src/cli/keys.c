@@ -69,8 +69,8 @@ size_t keys_filter(struct keys *keys, const char *typed, size_t length, char *to
         if (keys->only_notices) {
             to[n++] = typed[i];
         } else {
-            /* Those that were held back and are no part of it any more are the command's, and so is
-             * this one if it is none. */
+            /* Keys that were held back and no longer belong to the sequence go to the command, and
+             * so does this key if it does not begin one. */
             size_t released = before + 1 - keys->matched;
 
             memcpy(to + n, keys->sequence, MIN(released, before));

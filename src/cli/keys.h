@@ -17,7 +17,7 @@
 
 struct keys {
     unsigned char sequence[MAX_KEYS];
-    size_t length;  /* 0: there is no sequence */
+    size_t length;  /* 0: no sequence */
     size_t matched; /* of the sequence, by the keys before; held back unless `only_notices` */
     bool only_notices;
     bool seen; /* the sequence was typed */
@@ -26,11 +26,9 @@ struct keys {
 /* Parses "ctrl-p,ctrl-q", "a,b" or "none". 0, or -EINVAL. */
 int keys_parse(const char *text, bool only_notices, struct keys *ret_keys);
 
-/*
- * Looks for the sequence in keys[0 .. length), and puts what is for the command into to[], which
- * has room for length + MAX_KEYS. Returns how much that is. Once the sequence was seen, what
- * follows it is dropped, unless `only_notices`.
- */
+/* Looks for the sequence in keys[0 .. length), and puts the command's keys into to[], which has
+ * room for length + MAX_KEYS. Returns their number. Keys after the sequence are dropped, unless
+ * `only_notices`. */
 size_t keys_filter(struct keys *keys, const char *typed, size_t length, char *to);
 
 #endif

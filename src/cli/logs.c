@@ -31,7 +31,7 @@ struct logs {
     const char *id;   /* of the command whose turn it is */
     bool is_terminal; /* its one stream is standard output */
     bool has_ended;
-    bool is_current; /* what there was at first has been printed */
+    bool is_current; /* the first part has been printed */
     int fds[N_LOGS];
     struct buf held[N_LOGS]; /* not printed yet */
     uint64_t came, expected; /* bytes of both streams */
@@ -77,8 +77,8 @@ static int print_piece(const struct logs *logs, int stream, const char *data, si
                  : 0;
 }
 
-/* Prints what is held. As JSON, half a line waits for its rest unless this is the end of the
- * stream. */
+/* Prints the kept part. As JSON, an incomplete line waits for its rest unless this is the end of
+ * the stream. */
 static int print_held(struct logs *logs, bool is_end) {
     const struct option_use *tail = options_last(logs->options, OPTION_TAIL);
     int status = 0;
@@ -152,7 +152,7 @@ static int move(struct logs *logs) {
     return status;
 }
 
-/* What the streams did not bring is in the result of a command that had ended before. */
+/* Output that is not in the streams is in the result of a command that had ended before. */
 static int take_result(struct logs *logs, struct rollbox_run *run) {
     const struct rollbox_result *result;
     int r = rollbox_wait(run, -1, &result);
@@ -184,7 +184,7 @@ static int show(struct logs *logs, const json_t *exec) {
 
     logs->id = json_string_value(json_object_get(exec, "id"));
     logs->is_terminal = json_is_true(json_object_get(exec, "terminal"));
-    /* Of one that has ended all comes with its result. */
+    /* All output of an ended command comes with its result. */
     const json_t *bytes = json_object_get(exec, "output_bytes");
     logs->expected = json_is_integer(bytes) ? (uint64_t)json_integer_value(bytes) : UINT64_MAX;
     logs->came = 0;

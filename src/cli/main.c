@@ -17,7 +17,8 @@ int cmd_version(const struct options *options) {
     return cli_flush(options, 0);
 }
 
-/* The command that words begin with; *ret_used is how many of them name it. NULL if none. */
+/* The command that is named by the first words; *ret_used is the number of these words. NULL if
+ * none. */
 static const struct command *command_find(int n, char **words, int *ret_used) {
     for (size_t i = 0; i < command_count; i++) {
         const char *name = command_table[i].name, *space = strchr(name, ' ');
@@ -33,7 +34,7 @@ static const struct command *command_find(int n, char **words, int *ret_used) {
     return NULL;
 }
 
-/* The line for a word that names no command; half of one can be asked what there is. */
+/* The error for a word that is not a command, with a suggestion. */
 static int command_unknown(int n, char **words) {
     enum { MOST = 96, LONGEST = 24 };
     const char *names[MOST];
@@ -302,9 +303,9 @@ int main(int argc, char **argv) {
     command_count = ARRAY_SIZE(commands);
     if (cli_open_standard_streams() < 0)
         return CLI_EXIT_ERROR;
-    (void)limits_raise_open_files(); /* descriptors that anybody of this user has on their way in
-                                        sockets, guests included, count against the soft limit of
-                                        whoever sends some */
+    (void)limits_raise_open_files(); /* descriptors that any process of this user has in flight over
+                                        sockets, guests included, count against the soft limit of a
+                                        sender */
     if (argc < 2) {
         cli_fail(NULL, "a command is missing; see rollbox --help");
         return CLI_EXIT_ERROR;

@@ -20,7 +20,7 @@
 #define REPEATING_COMMANDS (POLICY_COMMANDS & ~COMMAND_TEMPLATE_CREATE)
 #define RECORD_COMMANDS (COMMAND_RECORD | COMMAND_REPLAY | COMMAND_VERIFY)
 #define RULE_COMMANDS (COMMAND_RECORD | COMMAND_VERIFY | COMMAND_BATCH | KEPT_COMMANDS)
-/* What makes sandboxes that live, which can be recorded. */
+/* The commands that create sessions, which can be recorded. */
 #define KEPT_COMMANDS (COMMAND_CREATE | COMMAND_FORK | COMMAND_RESTORE)
 #define EVERY_COMMAND UINT64_MAX
 #define STATE_COMMANDS (COMMAND_SNAPSHOT_SHOW | COMMAND_SNAPSHOT_VERIFY)
@@ -38,7 +38,7 @@
 #define STORE_COMMANDS                                                                             \
     (IMPORT_COMMANDS | COMMAND_IMAGE_LS | COMMAND_IMAGE_RM | COMMAND_IMAGE_SHOW |                  \
         COMMAND_STORE_PATH | COMMAND_STORE_GC | COMMAND_STORE_FSCK | COMMAND_STORE_DF)
-/* All but those whose answer is a text for somebody else: a person, or a shell. */
+/* All commands except those whose output is a text for a person or a shell. */
 #define JSON_COMMANDS (EVERY_COMMAND & ~(COMMAND_COMPLETION | COMMAND_HELP))
 
 /* In the order of the help. */
@@ -358,7 +358,7 @@ static bool is_choice(const char *choices, const char *value) {
     }
 }
 
-/* Checks one value as far as the option's kind tells, so that the complaint can name the option. */
+/* Checks one value by the option's kind, so that the error can name the option. */
 static int check_option(const struct options *options, struct option_use *use) {
     const struct option *option = use->option;
     const char *value = use->value;
@@ -412,7 +412,7 @@ static int check_option(const struct options *options, struct option_use *use) {
     return 0;
 }
 
-/* What the operand is called that comes after n of them. */
+/* The name of the operand that comes after n operands. */
 static const char *missing_operand(const struct command *command, int n, size_t *ret_length) {
     const char *word = command->bit == COMMAND_RUN ? "the command to run" : command->arguments;
 
@@ -469,8 +469,8 @@ int options_parse(
             break;
         }
         if (word[0] != '-' || !word[1]) {
-            /* The first word that is no option begins the guest's command: what follows is the
-             * guest's own. */
+            /* The first word that is not an option begins the guest's command: the rest belongs to
+             * the guest. */
             if (command->max_rest < 0 && n_rest >= command->leading)
                 break;
             argv[n_rest++] = word;
@@ -494,8 +494,8 @@ int options_parse(
                 goto out;
             }
             if (word[2] >= 'a' && word[2] <= 'z' && !use->option->argument) {
-                /* Letters in one word, as in -it: this one is done, the next is looked at as a word
-                 * of its own. */
+                /* Letters in one word, as in -it: the next letter is parsed as a word of its own.
+                 */
                 options.n_uses++;
                 word[1] = '-';
                 argv[i--] = word + 1;
@@ -527,7 +527,7 @@ int options_parse(
     options.rest = argv;
     options.n_rest = n_rest;
     if (!options_has(&options, OPTION_HELP)) {
-        /* An image says what to run. */
+        /* An image has a default command. */
         if (n_rest < command->min_rest &&
             !(command->bit == COMMAND_RUN && options_has(&options, OPTION_IMAGE))) {
             size_t length;

@@ -116,7 +116,7 @@ enum option_id {
 enum option_kind {
     OPTION_FLAG, /* no argument */
     OPTION_TEXT,
-    OPTION_FILE,    /* a file of the caller's, used as given */
+    OPTION_FILE,    /* a file of the caller, used as given */
     OPTION_PATH,    /* a path put into the policy: made absolute */
     OPTION_SIZE,    /* passed on as text, checked with the policy */
     OPTION_COUNT,   /* a whole number from 0 */
@@ -131,7 +131,7 @@ struct option {
     const char *argument; /* NULL: none */
     enum option_kind kind;
     uint64_t commands;      /* bits: COMMAND_ */
-    const char *policy_key; /* the key of the policy that it sets or adds to; NULL: none */
+    const char *policy_key; /* the policy key that it sets or adds to; NULL: none */
     const char *help;
 };
 
@@ -193,14 +193,14 @@ struct options;
 
 struct command {
     const char *name;      /* "run", "policy check" */
-    const char *arguments; /* what follows the options in the usage line */
+    const char *arguments; /* the text after the options in the usage line */
     const char *summary;
     const char *notes; /* printed after the options; may be NULL */
     uint64_t bit;
     int min_rest, max_rest; /* how many operands; max -1: any number */
     int (*call)(const struct options *options);
-    int leading; /* with max_rest -1: operands before those of the guest's command; options may
-                    stand between them */
+    int leading; /* with max_rest -1: the number of operands before the guest's command; options may
+                    come between them */
 };
 
 extern const struct option option_table[];
@@ -225,14 +225,14 @@ struct options {
     int n_rest;
 };
 
-/* Parses argv (after the command's name). 0; or -EINVAL after one line on standard error saying
- * what, where and how to mend it. */
+/* Parses argv (after the command's name). 0; or -EINVAL after one line on standard error with the
+ * error, its place and the remedy. */
 int options_parse(
     const struct command *command, int argc, char **argv, struct options *ret_options);
 void options_done(struct options *options);
 
-/* Whether --json is among the options, be they otherwise right or wrong. `command` NULL: there is
- * no such command. */
+/* Whether --json is among the options, even if others are wrong. `command` NULL: unknown command.
+ */
 bool options_ask_json(const struct command *command, int argc, char *const *argv);
 
 /* The last use of an option; NULL if it was not given. */
@@ -247,8 +247,8 @@ void options_help(const struct command *command);
 void options_help_group(const char *group); /* the commands whose first word it is */
 void options_help_all(void);
 
-/* Of `names` (n of them, `stride` bytes apart, each a const char *), the one that was most likely
- * meant; NULL if none is near. */
+/* The entry of `names` (n of them, `stride` bytes apart, each a const char *) that was most likely
+ * meant; NULL if none is similar. */
 const char *options_nearest(const char *word, const void *names, size_t n, size_t stride);
 
 #endif

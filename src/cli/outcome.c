@@ -86,7 +86,7 @@ static bool has_any(const struct buf *text, const char *const *words, size_t n) 
     return false;
 }
 
-/* Without a network bind and connect are EACCES, which alone may as well be about a file. */
+/* Without a network, bind and connect fail with EACCES, which alone could also concern a file. */
 static bool tells_of_network(const struct buf *tail) {
     static const char *const sure[] = { "Cannot assign requested address", "EADDRNOTAVAIL",
         "Network is unreachable", "ENETUNREACH", "Temporary failure in name resolution",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a result is told to whoever called the program: as one JSON object, or as an exit status with
- * a line where the status alone is not plain. */
+/* Reports a result to the caller of the program: as one JSON object, or as an exit status, with a
+ * line if the status alone is unclear. */
 #ifndef ROLLBOX_CLI_OUTCOME_H
 #define ROLLBOX_CLI_OUTCOME_H
 
@@ -16,16 +16,17 @@ struct rollbox_result;
 int outcome_print_json(
     const struct options *options, const struct rollbox_result *result, const char *id);
 
-/* The end of what never began: told as --json asks for. Returns the exit status. */
+/* Reports a command that was never started, in the form that --json selects. Returns the exit
+ * status. */
 int outcome_fail(const struct options *options, const struct rollbox_error *error);
 
-/* The exit status that a result means, after a line on standard error about whatever is not plain
- * from it. output_limit UINT64_MAX: not known here. */
+/* The exit status for a result, after a line on standard error if the status alone is unclear.
+ * output_limit UINT64_MAX: unknown. */
 int outcome_status(
     const struct options *options, const struct rollbox_result *result, uint64_t output_limit);
 
-/* A line on standard error if the command failed, has no network, and what it wrote last tells that
- * it wanted one. Python's rollbox/_core/result.py has the same words. */
+/* Prints a line on standard error if the command failed, has no network, and its last output shows
+ * that it needed one. Python's rollbox/_core/result.py has the same words. */
 void outcome_hint_network(const struct options *options, const struct rollbox_result *result,
     const char *tail, size_t length);
 

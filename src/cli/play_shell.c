@@ -24,8 +24,8 @@ enum { IN, STATUS, OUT, ERR };
 
 #define SLICE_MS 100
 #define PATIENCE_NS                                                                                \
-    1000000000ll /* how long a command is asked, then forced, to end, before the next harder way   \
-                  */
+    1000000000ll /* how long a command may take to end when asked, then when forced, before the    \
+                    next harder step */
 #define MAX_STATUS 4096u
 
 /* Where a bash script has numbers for descriptors of its own there are few; sh knows one digit
@@ -68,9 +68,8 @@ int play_shell_open(
         shell->fds[i] = ends[i == IN];
         ret_theirs[i] = ends[i != IN];
         if (fcntl(shell->fds[i], F_SETFL, O_NONBLOCK) < 0 ||
-            (i != STATUS &&
-                fchmod(ret_theirs[i], i == IN ? 0644 : 0622) <
-                    0)) /* so that /dev/stdin and /dev/stdout open for whoever the guest is */
+            (i != STATUS && fchmod(ret_theirs[i], i == IN ? 0644 : 0622) <
+                                0)) /* so that any guest user can open /dev/stdin and /dev/stdout */
             r = -errno;
     }
     buf_printf(&shell->unsent,
@@ -93,7 +92,7 @@ void play_shell_result_done(struct play_shell_result *result) {
         buf_done(&result->streams[i]);
 }
 
-/* ---- what goes in ---- */
+/* ---- input ---- */
 
 /*
  * The shell's own lines must not be seen, whatever options the user has set. So -x and -v are off
@@ -172,14 +171,14 @@ static void copy_stream_in(struct play_shell *shell) {
     ssize_t n = write(shell->fds[IN], shell->unsent.data, MIN(shell->unsent.length, (size_t)65536));
 
     if (n < 0 && errno == EPIPE)
-        n = (ssize_t)shell->unsent.length; /* it has ended, which is about to be told */
+        n = (ssize_t)shell->unsent.length; /* the shell has ended, which is reported next */
     if (n <= 0)
         return;
     memmove(shell->unsent.data, shell->unsent.data + n, shell->unsent.length - (size_t)n);
     shell->unsent.length -= (size_t)n;
 }
 
-/* ---- what comes back ---- */
+/* ---- output ---- */
 
 static void keep_output(
     struct play_shell_result *result, int stream, const char *data, size_t length, uint64_t limit) {
@@ -191,7 +190,7 @@ static void keep_output(
     buf_add(&result->streams[stream], data, MIN(length, room));
 }
 
-/* True once the status of the present command is there: *ret_status. */
+/* True when the status of the present command has arrived: *ret_status. */
 static bool take_status(struct play_shell *shell, int *ret_status) {
     char chunk[MAX_STATUS], wanted[32];
     ssize_t n = read(shell->fds[STATUS], chunk, sizeof chunk);
@@ -231,7 +230,7 @@ static bool take_output(
     return n != 0;
 }
 
-/* What is in the pipes now, and no more: others may go on writing. */
+/* Reads only the data that is in the pipes now: other processes may continue to write. */
 static void drain_output(
     struct play_shell *shell, int fd, struct play_shell_result *result, uint64_t limit) {
     int left = 0;
@@ -247,7 +246,7 @@ static void drain_output(
 
 /* ---- a command ---- */
 
-/* Asked first, then what the shell started is killed, then the shell. */
+/* Asks the command to end first, then kills the shell's processes, then the shell. */
 static void press_interrupt(
     struct play_shell *shell, struct rollbox_sandbox *sandbox, int64_t since_ns) {
     int64_t past = clock_now_ns() - since_ns;

@@ -27,7 +27,7 @@ struct play_shell {
     uint64_t number; /* of its commands */
 };
 
-/* What one command came to. */
+/* The result of one command. */
 struct play_shell_result {
     enum rollbox_outcome outcome;
     int exit_code, signal;

@@ -29,16 +29,13 @@ static inline void cleanup_json(json_t **json) {
 }
 #define auto_json __attribute__((cleanup(cleanup_json)))
 
-/* Absolute against the working directory, without ".", "..", "//" and a trailing "/"; by the
- * letters alone, symbolic links are not looked at. */
-
 static bool is_given(const json_t *policy, const char *key) {
     const json_t *value = json_object_get(policy, key);
 
     return value && !json_is_null(value);
 }
 
-/* The value that one use of an option stands for; NULL when it cannot be put into JSON. */
+/* The value of one use of an option; NULL if it cannot be represented in JSON. */
 static json_t *option_value(const struct option_use *use) {
     switch (use->option->kind) {
     case OPTION_FLAG:
@@ -66,7 +63,7 @@ static json_t *option_value(const struct option_use *use) {
     return json_string(use->value);
 }
 
-/* A relative path where there is nothing that it is relative to; errno tells why. */
+/* A relative path without a working directory; errno has the reason. */
 static bool has_no_place(const struct option_use *use) {
     char cwd[PATH_MAX];
 
@@ -99,7 +96,7 @@ static int add_option(json_t *policy, const struct option_use *use) {
     json_t *list = json_object_get(policy, key);
     if (!is_given(policy, key) && json_object_set_new(policy, key, list = json_array()) < 0)
         return -ENOMEM;
-    /* What is there already, by default or given before, is there. */
+    /* Entries that exist already, by default or given before, stay. */
     for (size_t i = 0; i < json_array_size(list); i++)
         if (json_equal(json_array_get(list, i), value))
             return 0;
@@ -173,10 +170,10 @@ json_t *cli_policy_override(const json_t *base, const json_t *overrides) {
     return TAKE_PTR(policy);
 }
 
-/* A command by itself; a replay is of whatever was recorded. */
+/* Whether it is a single command. A replay depends on the recorded one. */
 static bool is_one_command(const struct options *options) {
     if (options_has(options, OPTION_TTY))
-        return false; /* somebody sits before it, for whom time goes on */
+        return false; /* a person uses it, for whom real time passes */
     return options->command->bit & (COMMAND_RUN | COMMAND_BATCH | COMMAND_RECORD) ||
            options_has(options, OPTION_TWICE);
 }

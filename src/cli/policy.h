@@ -19,16 +19,16 @@ struct rollbox_error;
 struct cli_policy {
     char *text; /* JSON for rollbox_prepare */
     size_t length;
-    uint64_t max_output_bytes; /* what the policy says, or its default */
+    uint64_t max_output_bytes; /* the policy's value, or its default */
     bool chose_clock;          /* cli_policy_choose_clock has */
 };
 
-/* 0; or an exit status after telling what is wrong. `file` may be NULL. With --json and
- * ret_invalid, what is wrong with the policy is put there instead of being told. */
+/* 0; or an exit status after a message. `file` may be NULL. With --json and ret_invalid, the
+ * problems of the policy are stored there instead of printed. */
 int cli_policy_make(const struct options *options, const char *file, struct cli_policy *ret_policy,
     struct rollbox_error *ret_invalid);
-/* The same of a command that tells its errors as a result (outcome.h), with the file of --policy.
- */
+/* The same for a command that reports its errors as a result (outcome.h), with the file of
+ * --policy. */
 int cli_policy_given(const struct options *options, struct cli_policy *ret_policy);
 void cli_policy_done(struct cli_policy *policy);
 
@@ -40,10 +40,10 @@ char *cli_policy_text(const json_t *policy);
  * more. A new reference, NULL when out of memory. */
 json_t *cli_policy_override(const json_t *base, const json_t *overrides);
 
-/* A command by itself with a seed and a start time is meant to repeat, so its clock must not go on
- * by itself: unless the policy gives a mode, it becomes virtual. With net allow or host it does
- * not, because hosts outside keep the real time. A sandbox that lives waits for its clients, so it
- * keeps the real rate, too. 0 or -ENOMEM. */
+/* A command by itself with a seed and a start time is meant to repeat, so its clock must not
+ * advance by itself: unless the policy gives a mode, it becomes virtual. With net allow or host it
+ * does not, because hosts outside keep the real time. A session waits for its clients, so it keeps
+ * the real rate, too. 0 or -ENOMEM. */
 int cli_policy_choose_clock(json_t *policy, bool *ret_chosen);
 
 #endif

@@ -41,7 +41,7 @@ static char *arguments;
 static size_t arguments_length;
 
 void private_engine_arguments(int argc, char **argv) {
-    /* They lie one after the other. */
+    /* The strings are adjacent in memory. */
     arguments = argc > 0 ? argv[0] : NULL;
     for (int i = 0; i < argc && argv[i] == arguments + arguments_length; i++)
         arguments_length += strlen(argv[i]) + 1;
@@ -86,7 +86,7 @@ _Noreturn static void become_engine(int socket, bool expects_fixed) {
         .leftovers_size = LEFTOVERS_SIZE }));
 }
 
-/* What an engine has left that was killed, and is dead. */
+/* Removes the leftovers of an engine that was killed. */
 static void clean_up(void) {
     const char *paths[16] = { NULL };
     size_t n = 0;

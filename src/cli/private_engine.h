@@ -13,16 +13,16 @@ struct rollbox_error;
 void private_engine_arguments(int argc, char **argv);
 
 /* Starts the engine that private_engine_open will need, so that it gets ready while the command
- * still reads its policy. Does nothing where --engine or $ROLLBOX_ENGINE name another; what goes
- * wrong is told by private_engine_open. */
+ * still reads its policy. Does nothing if --engine or $ROLLBOX_ENGINE name another.
+ * private_engine_open reports errors. */
 void private_engine_start(const struct options *options);
 
 /* Opens a private engine: the one started, or $ROLLBOX_ENGINE, or a new one. As
  * rollbox_engine_open. */
 int private_engine_open(struct rollbox_engine **ret_engine, struct rollbox_error *error);
 
-/* When nothing is open any more: ends one that was started and not opened, and removes what one
- * that was killed has left. */
+/* Called when no engine is open: ends an engine that was started and not opened, and removes the
+ * leftovers of a killed one. */
 void private_engine_end(void);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a batch has done so far: counted always, drawn as a bar on standard error when that is a
- * terminal, told in one line (or JSON) at the end. */
+/* The progress of a batch: always counted, drawn as a bar on standard error if that is a terminal,
+ * and summarised in one line (or JSON) at the end. */
 #ifndef ROLLBOX_CLI_PROGRESS_H
 #define ROLLBOX_CLI_PROGRESS_H
 
@@ -14,7 +14,7 @@
 
 struct progress {
     bool bar;
-    bool drawn; /* a bar stands on the terminal's current line */
+    bool drawn; /* a bar is on the terminal's current line */
     int64_t started_ns, drawn_ns;
     uint64_t total;   /* jobs in all; 0: not known */
     uint64_t skipped; /* their rows were there already */

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * rollbox record: one command in one sandbox, as rollbox run, with its trajectory in a file.
- *
- * The sandbox is one that lives, for as long as its one command does, as trajectories are of those.
- * The command's input is read to its end before it starts: what is typed while it runs could not be
- * given to it again. Its output goes through pipes to our own streams as it comes.
- */
+/* rollbox record: one command in one sandbox, as rollbox run, with its trajectory in a file. The
+ * sandbox is a session that ends with its only command, because only sessions have trajectories.
+ * The command's input is read to its end before it starts: input typed while it runs could not be
+ * repeated. Its output goes through pipes to our own streams as it arrives. */
 #include "cli/record.h"
 
 #include <errno.h>
@@ -39,7 +36,7 @@ int record_open_file(const char *path, bool force, int *ret_fd, struct rollbox_e
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
             "-: a trajectory cannot go to standard output, which carries the command's output; "
             "name a file, or a descriptor as /dev/fd/3");
-    /* Without waiting for somebody to read a pipe. */
+    /* Without waiting for a reader of a pipe. */
     auto_close int fd =
         open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
     struct stat st;
@@ -48,8 +45,8 @@ int record_open_file(const char *path, bool force, int *ret_fd, struct rollbox_e
         return error_set(error, ROLLBOX_ERR_IO, errno, "arguments",
             "%.600s: cannot open it for a trajectory: %s", path,
             errno == ENXIO ? "the pipe has no reader" : strerror(errno));
-    /* Held by whoever has this open file, so for as long as the recorder writes. Where a file
-     * system has no locks, there is none. */
+    /* The lock belongs to this open file, so it lasts as long as the recorder writes. A file system
+     * without locks has none. */
     if (S_ISREG(st.st_mode) && flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBUSY, "arguments",
             "%.600s: another sandbox is recorded to it", path);

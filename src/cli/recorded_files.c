@@ -14,7 +14,7 @@
 
 #define MAX_CONTENT (256u << 10)
 #define MAX_CONTENTS (64u << 20)
-#define MAX_FILES 1024 /* each is asked for, which takes most of a millisecond */
+#define MAX_FILES 1024 /* each needs a request, which takes almost a millisecond */
 
 static size_t add_content(json_t *contents, const void *data, size_t length) {
     char digest[RECORD_DIGEST_HEX + 1];
@@ -33,7 +33,7 @@ static size_t add_file(json_t *contents, struct rollbox_sandbox *sandbox, const 
                : add_content(contents, data, length);
 }
 
-/* Of a link where it leads is what is in it. */
+/* The content of a link is its target. */
 static size_t add_link(json_t *contents, struct rollbox_sandbox *sandbox, const char *path) {
     auto_free char *json = NULL;
     json_t *answer =

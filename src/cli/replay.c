@@ -63,7 +63,8 @@ unsigned replay_warn(const struct options *options, const struct reader *reader)
     return n;
 }
 
-/* Steps in a regular file, for the bar; 0: not known. Its reader goes on where it was. */
+/* The number of steps in a regular file, for the progress bar; 0: unknown. The reader's position
+ * does not change. */
 static uint64_t count_lines(int fd) {
     static char chunk[65536];
     uint64_t lines = 0;
@@ -135,7 +136,7 @@ static size_t parents_of(const struct options *options, const char **paths) {
     return n;
 }
 
-/* All parents, then `reader`'s sandbox is there. */
+/* Replays all parents; then the sandbox of `reader` exists. */
 static int begin_replay(struct play *play, const struct options *options,
     struct rollbox_engine *engine, struct reader *reader, struct rollbox_error *error) {
     auto_free const char **paths = calloc(options->n_uses + 1, sizeof *paths);
@@ -211,7 +212,7 @@ int replay_all(const struct options *options, struct rollbox_engine *engine, str
     return status;
 }
 
-/* --force would empty what is to be read. */
+/* --force would truncate the file that is to be read. */
 static int check_other(const struct options *options, const char *to, const char *from) {
     struct stat a, b;
 

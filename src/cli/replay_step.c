@@ -25,7 +25,7 @@
 struct played {
     struct rollbox_run *run; /* NULL: waited for, or cancelled */
     uint64_t ended;          /* it was the n-th step to end, in the record */
-    bool cancelled;          /* it ended there because somebody wanted it to */
+    bool cancelled;          /* it ended there because a client asked for it */
 };
 
 __attribute__((format(printf, 4, 5))) static int refuse_step(const struct play *play,
@@ -70,7 +70,7 @@ static json_t *whole_policy(
     json_object_foreach_safe(json_object_get(policy, "env"), next, key, value) {
         const char *variable = given_option(play->options, key);
 
-        /* A secret that was taken out of it is none either. */
+        /* A redacted secret has no value either. */
         if (!json_is_null(value) && !(play->redacted && json_is_string(value) &&
                                         strstr(json_string_value(value), "[redacted")))
             continue;
@@ -90,8 +90,8 @@ static json_t *whole_policy(
     return policy;
 }
 
-/* Under the caller's own policy, or the record's, as far as that grants no more than the default or
- * is trusted. */
+/* Uses the caller's policy, or the record's if that grants no more than the default or is trusted.
+ */
 static int check_reach(const struct play *play, const char *policy, struct rollbox_error *error) {
     auto_buf struct buf beyond = BUF_INIT;
 
@@ -192,9 +192,9 @@ int play_record(
                                : rollbox_record(play->sandbox, &options, NULL, error);
 }
 
-/* ---- what a step needs ---- */
+/* ---- data of a step ---- */
 
-/* A text as it was; with a NUL, or taken out, it is none. */
+/* A text as it was recorded; NULL if it was redacted or has a NUL. */
 static int take_text(const struct play *play, const struct step *step, const json_t *value,
     const char *what, char **ret_text, struct rollbox_error *error) {
     auto_buf struct buf bytes = BUF_INIT;
@@ -362,7 +362,7 @@ static int start_exec(struct play *play, const struct step *step, struct rollbox
     return 0;
 }
 
-/* A shell that is to be given commands: what they were are steps of their own. */
+/* A shell that receives commands: these are steps of their own. */
 static int start_shell(struct play *play, const struct step *step,
     struct rollbox_exec_options *exec, struct rollbox_error *error) {
     struct play_shell **grown =
@@ -394,7 +394,7 @@ static int start_shell(struct play *play, const struct step *step,
     return r;
 }
 
-/* What its end waits for. */
+/* The events that its end waits for. */
 static void close_shell_of(struct play *play, const struct rollbox_run *run) {
     for (size_t i = 0; i < play->n_shells; i++)
         if (play->shells[i]->run == run) {
@@ -527,7 +527,7 @@ static int play_snapshot(struct play *play, const struct step *step, struct roll
     return r;
 }
 
-/* The children's own records tell what became of them. */
+/* The records of the children describe their own steps. */
 static int play_children(struct play *play, const struct step *step, size_t kept,
     struct rollbox_sandbox **ret_kept, struct rollbox_error *error) {
     const json_int_t count = json_integer_value(json_object_get(step->action, "count"));
@@ -544,10 +544,8 @@ static int play_children(struct play *play, const struct step *step, size_t kept
     if (ret_kept && kept >= n)
         return refuse_step(play, step, error,
             "the sandbox to replay is not among the %zu sandboxes that it made", n);
-    options.same_seed =
-        !seed ||
-        strcmp(seed,
-            "derived"); /* a record that does not say comes from a version in which they had */
+    options.same_seed = !seed || strcmp(seed, "derived"); /* a record without this field comes from
+                                                             a version in which shells were kept */
     int r = rollbox_fork(play->sandbox,
         own_snapshot(play, json_string_value(json_object_get(step->action, "snapshot"))), n,
         &options, made, error);
@@ -581,7 +579,7 @@ static int play_write(
                      error);
 }
 
-/* By the name that it had: into a directory it would go by that. */
+/* By its name: an upload into a directory uses that name. */
 static int play_upload(
     struct play *play, const struct step *step, const char *path, struct rollbox_error *error) {
     auto_buf struct buf data = BUF_INIT;
@@ -625,7 +623,7 @@ static int play_file(struct play *play, const struct step *step, struct rollbox_
                                          : play_write(play, step, path, error);
 }
 
-/* The record says in which shell; its command, and what it said. */
+/* The record has the shell, its command, and its output. */
 static int play_shell(struct play *play, const struct step *step, struct rollbox_error *error) {
     const json_t *timeout = json_object_get(step->action, "timeout_ms");
     const uint64_t of = (uint64_t)json_integer_value(json_object_get(step->action, "exec")),
@@ -714,7 +712,7 @@ int play_step(struct play *play, const struct step *step, struct rollbox_error *
     bool is_ours = own.code == ROLLBOX_ERR_ENGINE_LOST || own.error_number == ENOTSUP ||
                    own.error_number == ENODATA;
     if (r < 0 && failed && !is_ours)
-        return 0; /* as it did then: the two records tell whether it is the same */
+        return 0; /* as in the record: comparing the records shows whether it is the same */
     if (r < 0 && error)
         *error = own;
     return r;

@@ -32,8 +32,8 @@ struct play {
     json_t *snapshots;          /* ids of the record to ours */
 };
 
-/* A new sandbox as the header says, under the caller's --policy or the record's, if that grants no
- * more than the default or --trust is given. 0; or negative with *error filled. play_done also on
+/* A new sandbox for the header, under the caller's --policy or the record's, if that grants no more
+ * than the default or --trust is given. 0; or negative with *error filled. play_done also on
  * failure. */
 int play_begin(struct play *play, const struct options *options, struct rollbox_engine *engine,
     const struct reader *reader, struct rollbox_error *error);
@@ -42,12 +42,12 @@ int play_begin(struct play *play, const struct options *options, struct rollbox_
 int play_record(
     struct play *play, const struct reader *reader, int fd, struct rollbox_error *error);
 
-/* Does what the step did. INVALID_ARGUMENT: it cannot be done again, and why. An error that the
- * step had, too, is none. */
+/* Replays a step. INVALID_ARGUMENT: it cannot be replayed, with the reason. An error that the step
+ * had as well does not count. */
 int play_step(struct play *play, const struct step *step, struct rollbox_error *error);
 
-/* Goes on as a child (from 0) of the fork that this step of a parent's record was, in place of the
- * parent. */
+/* Continues as child number N (from 0) of the fork that this step of a parent's record made, in
+ * place of the parent. */
 int play_fork(
     struct play *play, const struct step *step, uint64_t index, struct rollbox_error *error);
 

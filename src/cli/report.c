@@ -18,7 +18,7 @@ static void fail_prefix(const struct options *options) {
         options && options->command ? options->command->name : "");
 }
 
-/* What went wrong first, for --json. */
+/* The first error, for --json. */
 static struct rollbox_error failure;
 static bool is_told;
 
@@ -39,7 +39,7 @@ __attribute__((format(printf, 3, 0))) static int print_failure(
     fail_prefix(options);
     if (vasprintf(&line, format, args) < 0)
         line = NULL;
-    /* A guest's words, or those of a file that somebody sent, may be in it. */
+    /* The message may contain text of a guest, or of a foreign file. */
     format_error(line ? line : "out of memory", line ? strlen(line) : strlen("out of memory"));
     fputc('\n', stderr);
     note_failure(code,

@@ -21,7 +21,7 @@
 
 enum row_kind { ROW_NONE, ROW_RESULT, ROW_ERROR };
 
-/* What a line is; *ret_id is the JSON text of its id for the caller to free, for a row. */
+/* Classifies a line; *ret_id is the JSON text of a row's id, for the caller to free. */
 static enum row_kind row_parse(const char *line, size_t length, char **ret_id) {
     json_t *row = json_loadb(line, length, JSON_ALLOW_NUL, NULL);
     const json_t *id = json_object_get(row, "id");
@@ -51,7 +51,7 @@ static int open_locked(
         if (fd < 0 || fstat(fd, ret_st) < 0)
             return cli_fail(options, "%s: cannot open it for results: %s", path, strerror(errno));
         if (S_ISREG(ret_st->st_mode)) {
-            /* A file system without locks cannot tell; only a lock that is held says no. */
+            /* On a file system without locks this is unknown; only a held lock is an error. */
             if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
                 return cli_fail(options, "%s: another batch is writing it", path);
             if (stat(path, &now) < 0 || now.st_dev != ret_st->st_dev ||
@@ -63,8 +63,8 @@ static int open_locked(
     }
 }
 
-/* Reads what is there: fills results->done, says whether there are error rows, and cuts a torn last
- * line off. */
+/* Reads the present rows: fills results->done, notes whether there are error rows, and truncates an
+ * incomplete last line. */
 static int scan_results(const struct options *options, struct results *results, bool *ret_errors) {
     struct line_reader lines;
     off_t end = 0;
@@ -133,7 +133,7 @@ static int compact_results(struct results *results, mode_t mode) {
 
         if (row_parse(line, length, &id) != ROW_RESULT)
             continue;
-        /* The newline is in the buffer, where the line's NUL stands now. */
+        /* The newline is in the buffer, at the place of the line's NUL. */
         line[length] = '\n';
         r = fd_write_all(fd, line, length + 1);
         if (r < 0)

@@ -25,8 +25,8 @@ struct results {
     struct id_set done; /* of the rows that stay */
 };
 
-/* "-" is standard output; what is no regular file is written but not resumed. 0, or an exit status
- * after a line on standard error. */
+/* "-" is standard output. Only regular files are resumed. 0, or an exit status after a line on
+ * standard error. */
 int results_open(const struct options *options, const char *path, struct results *ret_results);
 
 /* Appends one row, newline included. 0 or -errno. */

@@ -43,7 +43,7 @@ static void move_streams(struct copy_stream *pump, struct rollbox_run *run) {
     }
 }
 
-/* Tells the result, whose output is what the relays have. */
+/* Reports the result, whose output is in the relays. */
 static int conclude_run(const struct options *options, struct copy_stream *pump,
     struct rollbox_run *run, const struct cli_policy *policy) {
     const struct stdio_relay *out = &pump->relays[STREAM_OUT], *err = &pump->relays[STREAM_ERR];
@@ -53,8 +53,8 @@ static int conclude_run(const struct options *options, struct copy_stream *pump,
     if (status)
         return status;
     struct rollbox_result result = *end_sequence;
-    /* A guest may have ended by itself just before the kill, or the engine not have heard yet that
-     * it began: it has written too much all the same. */
+    /* The guest may have ended by itself just before the kill, or the engine may not know yet that
+     * it started: it has still written too much. */
     if ((out->over || err->over) &&
         (result.outcome == ROLLBOX_OUTCOME_EXIT || result.outcome == ROLLBOX_OUTCOME_SIGNAL ||
             (result.outcome == ROLLBOX_OUTCOME_ERROR &&
@@ -78,7 +78,7 @@ static int conclude_run(const struct options *options, struct copy_stream *pump,
     return outcome_print_json(options, &result, NULL);
 }
 
-/* Runs it with streams that exist, and tells the result. */
+/* Runs the command with existing streams, and reports the result. */
 static int run_plan(const struct options *options, struct rollbox_engine *engine,
     struct rollbox_plan *plan, const struct cli_policy *policy, const char *const *argv) {
     const int ours[N_STREAMS] = { STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO };

@@ -26,7 +26,7 @@
 struct call {
     const struct options *options;
     struct rollbox_engine *engine;
-    struct rollbox_sandbox *sandbox; /* NULL: the command was given no name */
+    struct rollbox_sandbox *sandbox; /* NULL: no name was given */
     char *json;                      /* the answer, or NULL */
     struct rollbox_error error;
 };
@@ -172,7 +172,7 @@ static int call_restore(struct call *call) {
     return fork_from(call, get_operand(call, 1));
 }
 
-/* "KILL", "SIGKILL" or "9" as a number; 0 if it is none. */
+/* "KILL", "SIGKILL" or "9" as a number; 0 if it is not a signal. */
 static int signal_number(const char *text) {
     char *end;
     long number = strtol(text, &end, 10);
@@ -202,7 +202,7 @@ static enum rollbox_scope scope_of(const char *text) {
     return ROLLBOX_SCOPE_TREE;
 }
 
-/* All commands that run. One that ends meanwhile has got what it was to get. */
+/* All running commands. A command that ends meanwhile does not need the signal. */
 static int kill_all(struct call *call, int number, enum rollbox_scope scope) {
     auto_free char *json = NULL;
     json_t *exec;
@@ -241,7 +241,7 @@ static int call_kill(struct call *call) {
     return kill_all(call, number, scope);
 }
 
-/* ---- what is shown ---- */
+/* ---- output ---- */
 
 static void show_ps(const struct call *call, const json_t *answer) {
     static const struct format_column sandboxes[] = {

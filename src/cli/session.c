@@ -36,12 +36,10 @@ static bool is_our_directory(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid();
 }
 
-/*
- * A directory for the socket where the system has none for this user: /tmp/rollbox-UID, the same in
- * every terminal. /tmp is everybody's, so another user may have made the name first: what is there
- * has to be a directory of this user's alone. In a sticky directory nobody else can rename or
- * remove it then.
- */
+/* A directory for the socket if the system has none for this user: /tmp/rollbox-UID, the same in
+ * every terminal. Any user can create the name in /tmp first, so the directory has to belong to
+ * this user, and only this user may access it. In a sticky directory no other user can rename or
+ * remove it then. */
 static int private_directory(const struct options *options, const char *path) {
     struct stat st;
 
@@ -143,7 +141,8 @@ static int64_t milliseconds_of(const struct options *options, enum option_id id)
                                : MAX((int64_t)(use->number * 1000), (int64_t)1);
 }
 
-/* Waits until somebody ends us: the sandbox is ours and ends with the connection. */
+/* Waits for a signal or the end of input: the sandbox belongs to this process and ends with the
+ * connection. */
 static int hold_sandbox(const struct options *options, struct rollbox_engine *engine) {
     char drop[4096];
     int signal_fd = signals_catch();
@@ -172,7 +171,7 @@ static int hold_sandbox(const struct options *options, struct rollbox_engine *en
     }
 }
 
-/* How many snapshots that are taken by themselves are kept; 0: none is taken. */
+/* The number of automatic snapshots that are kept; 0: none is taken. */
 static int auto_snapshots(const struct options *options, unsigned *ret_n) {
     const struct option_use *keep = options_last(options, OPTION_AUTO_KEEP);
     const char *when = options_text(options, OPTION_AUTO_SNAPSHOT);
@@ -214,7 +213,7 @@ static int create_sandbox(
     printf(options_has(options, OPTION_JSON) ? "{\"name\": \"%s\"}\n" : "%s\n",
         rollbox_sandbox_name(sandbox));
     int status = cli_flush(options, 0);
-    /* Nobody would know of a sandbox whose name was told to a full disk. */
+    /* A sandbox would be unknown if its name could not be written, as to a full disk. */
     if (status)
         (void)rollbox_sandbox_close(TAKE_PTR(sandbox), NULL);
     else if (!sandbox_options.detached)

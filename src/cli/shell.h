@@ -7,8 +7,8 @@
 
 struct options;
 
-/* argv NULL: what the policy's image says. With `input`, our terminal is lent to it. Returns the
- * exit status. */
+/* argv NULL: the default command of the policy's image. With `input`, our terminal is used for it.
+ * Returns the exit status. */
 int shell_terminal(const struct options *options, const char *const *argv, bool input);
 
 #endif

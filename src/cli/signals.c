@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "cli/terminal.h"
 
-#define MAX_SECONDS 5 /* from the first signal on, for what is left to do */
+#define MAX_SECONDS 5 /* the time from the first signal on for the remaining work */
 
 static const int caught_signals[] = { SIGINT, SIGTERM, SIGHUP };
 static int wake_fd = -EBADF, ready_fd = -EBADF;
@@ -30,7 +30,8 @@ static void handle_signal(int number) {
     errno = saved;
 }
 
-/* Whatever we wait for may never come: the engine, or a command that cannot be ended. */
+/* The awaited event may never come: the engine's answer, or the end of a command that cannot be
+ * killed. */
 static void on_overdue(int number) {
     (void)number;
     terminal_restore();
@@ -50,7 +51,7 @@ int signals_catch(void) {
     for (size_t i = 0; i < ARRAY_SIZE(caught_signals); i++) {
         struct sigaction old;
 
-        /* What the caller set to be ignored (nohup) stays so. */
+        /* Signals that the caller has set to be ignored (nohup) stay ignored. */
         if (sigaction(caught_signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
             sigaction(caught_signals[i], &action, NULL);
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a snapshot holds, and what was found when it was checked, as a person reads it. */
+/* Prints the content of a snapshot, and the results of its check, for people. */
 #ifndef ROLLBOX_CLI_HELD_H
 #define ROLLBOX_CLI_HELD_H
 

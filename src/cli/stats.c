@@ -28,9 +28,9 @@
 #define INTERVAL_MOST_S 86400.0
 #define HOME_AND_CLEAR "\033[H\033[J"
 
-/* What the engine said, and when. */
+/* The engine's answer, and its time. */
 struct sample {
-    json_t *rows;    /* of the sandboxes that were asked for */
+    json_t *rows;    /* the requested sandboxes */
     json_t *by_name; /* the same rows by their names */
     int64_t taken_ns;
 };
@@ -76,8 +76,8 @@ static int take(
     return 0;
 }
 
-/* Sets "cpu_percent": of one CPU, so two busy ones are 200. Null where there is no earlier total,
- * or that was of processes that are gone. */
+/* Sets "cpu_percent", relative to one CPU: two busy ones are 200. Null if there is no earlier
+ * total, or if that included processes that have ended. */
 static void set_cpu(const struct sample *before, struct sample *now) {
     double elapsed_ms = (double)(now->taken_ns - before->taken_ns) / 1e6;
     json_t *row;
@@ -157,8 +157,7 @@ static void wait_for(double seconds) {
         ;
 }
 
-/* Each name must be that of a sandbox at the beginning. Those that end later just leave the table.
- */
+/* Each name must be a sandbox at the start. Sandboxes that end later leave the table. */
 static int check_names(const struct options *options, struct rollbox_engine *engine) {
     for (int i = 0; i < options->n_rest; i++) {
         struct rollbox_error error = { .code = ROLLBOX_OK };

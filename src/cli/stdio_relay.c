@@ -105,7 +105,7 @@ static void at_limit(struct stdio_relay *relay) {
         relay->state = RELAY_WAIT_INPUT;
 }
 
-/* Reads from a terminal, and leaves in `copy` what is for the command. As read(). */
+/* Reads from a terminal, and puts the command's part into `copy`. As read(). */
 static ssize_t read_keys(struct stdio_relay *relay, size_t want) {
     char typed[1024];
     ssize_t n = read(relay->from, typed, MIN(want, sizeof typed));
@@ -123,7 +123,7 @@ static void keep_tail(struct stdio_relay *relay, const char *data, size_t length
     relay->tail_length = old + new;
 }
 
-/* Reads what fits; true if there is something to write now. */
+/* Reads as much as fits; true if there is data to write now. */
 static bool fill_buffer(struct stdio_relay *relay) {
     size_t want = (size_t)MIN((uint64_t)relay->piece, relay->limit - relay->passed);
     ssize_t n;
@@ -169,7 +169,7 @@ static bool fill_buffer(struct stdio_relay *relay) {
     return true;
 }
 
-/* Writes what was read, in one piece. */
+/* Writes the data in one piece. */
 static void drain_buffer(struct stdio_relay *relay) {
     ssize_t n = write(relay->to, relay->copy + relay->copy_at, relay->copy_end - relay->copy_at);
 
@@ -196,7 +196,7 @@ static void splice_turn(struct stdio_relay *relay) {
             return;
         }
         if (n < 0) {
-            /* Either side may be the one that is not ready: begin again with the input. */
+            /* Either side may be the one that is not ready, so begin with the input again. */
             if (can_wait(relay))
                 relay->state = RELAY_WAIT_INPUT;
             return;

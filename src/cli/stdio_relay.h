@@ -35,7 +35,7 @@ struct stdio_relay {
     struct buf collected;
     char *copy; /* read but not yet written: copy[copy_at .. copy_end) */
     struct keys
-        *keys; /* borrowed: what is read is typed, and looked through for these; NULL: it is not */
+        *keys; /* borrowed: the input is typed, and searched for these keys; NULL: it is not */
     size_t copy_at, copy_end;
     char tail[1024]; /* the last bytes that passed through `copy`: not those that were spliced */
     size_t tail_length;
@@ -50,13 +50,13 @@ void stdio_relay_init_input(struct stdio_relay *relay, int from, int take_to);
  * `to` is -EBADF. */
 void stdio_relay_init_output(struct stdio_relay *relay, int take_from, int to, uint64_t limit);
 
-/* What the relay waits for; fd -1 when it is done. */
+/* The event that the relay waits for; fd -1 when it is done. */
 void stdio_relay_poll(const struct stdio_relay *relay, struct pollfd *ret_poll);
 
-/* Goes on after poll has reported something. */
+/* Continues after poll has reported an event. */
 void stdio_relay_ready(struct stdio_relay *relay);
 
-/* Tells that nobody writes any more: ends the relay if nothing is left to move. */
+/* Called when there is no writer any longer: ends the relay if nothing is left to move. */
 void stdio_relay_writers_gone(struct stdio_relay *relay);
 void stdio_relay_done(struct stdio_relay *relay);
 

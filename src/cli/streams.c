@@ -7,9 +7,9 @@
 
 static bool stdin_was_closed;
 
-/* A closed standard stream would be taken by the next descriptor opened, and guest output be
- * written into an engine's socket. What is written to standard output fails, as it would have; a
- * guest's input is at its end, and nobody could be told that an error cannot be. */
+/* The next opened descriptor would take the place of a closed standard stream, and guest output
+ * would be written into an engine's socket. Writes to standard output fail, as before; a guest's
+ * input is at its end; and an error message would have no reader. */
 int cli_open_standard_streams(void) {
     for (int fd = 0; fd <= 2; fd++)
         if (fcntl(fd, F_GETFD) < 0) {

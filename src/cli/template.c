@@ -164,7 +164,7 @@ static void show_lines(const char *text, size_t length) {
     }
 }
 
-/* What the code raised, or how the interpreter ended. */
+/* The exception of the code, or the interpreter's end. */
 static int tell_failure(struct making *making, const json_t *answer) {
     const json_t *raised = json_object_get(answer, "raised");
     const char *text = json_string_value(json_object_get(raised, "traceback"));
@@ -330,7 +330,7 @@ int cmd_template(const struct options *options) {
 
 /* ---- run ---- */
 
-/* What can be asked of a run whose sandbox is there already. 0, or an exit status after a line. */
+/* Checks the options for a run whose sandbox exists already. 0, or an exit status after a line. */
 static int check_options(const struct options *options) {
     for (size_t i = 0; i < options->n_uses; i++) {
         const struct option *option = options->uses[i].option;
@@ -354,7 +354,7 @@ static int check_options(const struct options *options) {
     return 0;
 }
 
-/* A timer of --timeout, else of the policy's, else of a run's default; -EBADF where there is none.
+/* A timer of --timeout, else of the policy's time-out, else of a run's default; -EBADF: no limit.
  */
 static int make_timer(
     const struct options *options, struct rollbox_sandbox *sandbox, int *ret_timer) {
@@ -366,8 +366,8 @@ static int make_timer(
         return outcome_fail(options, &error);
     json_t *answer = json_loads(json, 0, NULL);
     const json_t *policy_seconds = json_object_get(json_object_get(answer, "policy"), "timeout");
-    /* As of any run, whose default the engine knows; a template's fork is a sandbox that lives to
-     * it. */
+    /* The default of any run, which the engine knows; to the engine a template's fork is a session.
+     */
     double seconds = given                            ? given->number
                      : json_is_number(policy_seconds) ? json_number_value(policy_seconds)
                      : json_is_string(policy_seconds) ? 0
@@ -410,7 +410,7 @@ static bool move_streams(struct copy_stream *pump, struct rollbox_sandbox *sandb
     }
 }
 
-/* Lets the fork's interpreter go on, and tells what came of it. */
+/* Resumes the fork's interpreter, and reports its end. */
 static int resume(const struct options *options, struct rollbox_engine *engine,
     struct rollbox_sandbox *sandbox, int timer) {
     const bool is_json = options_has(options, OPTION_JSON);

@@ -13,8 +13,8 @@
 #include "base/cleanup.h"
 #include "cli/cli.h"
 
-/* What ends a process and can be caught, beside INT, TERM and HUP: those are signals.c's, and who
- * catches one restores the terminal before the next. */
+/* Signals that end a process and can be caught, except INT, TERM and HUP: signals.c handles those,
+ * and its users restore the terminal before the next signal. */
 static const int ending_signals[] = { SIGQUIT, SIGABRT, SIGALRM, SIGUSR1, SIGUSR2, SIGSEGV, SIGBUS,
     SIGILL, SIGFPE, SIGXCPU };
 
@@ -47,8 +47,8 @@ static void on_end(int number) {
     raise(number);
 }
 
-/* The shell that goes on when we are stopped wants its terminal as it was; SIGCONT makes it raw
- * again. */
+/* The shell that continues when this process is stopped needs its terminal in the old mode; SIGCONT
+ * makes it raw again. */
 static void on_stop(int number) {
     int saved = errno;
 
@@ -62,7 +62,7 @@ static void on_stop(int number) {
 static void on_resize(int number) {
     int saved = errno;
 
-    /* Who stopped us may have left the terminal as he liked it. */
+    /* The process that stopped us may have changed the terminal. */
     if (number == SIGCONT && is_raw)
         (void)tcsetattr(STDIN_FILENO, TCSANOW, &raw);
     resized = 1;

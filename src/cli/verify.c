@@ -28,7 +28,7 @@
 
 #define EXIT_DIVERGED 1
 
-/* What is compared, and what each is called. */
+/* The two histories and their names. */
 struct pair {
     struct reader readers[2];
     int fds[2];
@@ -99,8 +99,8 @@ static int next_step(
     return 0;
 }
 
-/* Which changed files both tell of, and so were compared: after each command, or of snapshots
- * alone. */
+/* The changed files that both records describe and that were compared: after each command, or only
+ * at snapshots. */
 static const char *files_of(const struct pair *pair) {
     static const char *const keys[] = { "changes", "files" }, *const words[] = { "commands",
         "snapshots" };
@@ -112,12 +112,12 @@ static const char *files_of(const struct pair *pair) {
     return "none";
 }
 
-/* Read to its end: may more have happened than it tells? */
+/* Read to its end: whether more steps may have happened. */
 static bool is_cut(const struct reader *reader) {
     return !reader->end_reason || strcmp(reader->end_reason, "closed");
 }
 
-/* How many steps were equal, and what "equal" does not say of some of them. */
+/* The number of equal steps, and how far "equal" is limited for some of them. */
 struct counts {
     uint64_t equal;
     uint64_t partial;   /* something was not compared */
@@ -125,7 +125,7 @@ struct counts {
     char why[64];       /* of the first of these, the code of its error */
 };
 
-/* A command that never ran: there is no history of it that could repeat. */
+/* A command that never ran has no history that could repeat. */
 static void count_unstarted(struct counts *counts, const struct step *step) {
     const char *outcome = json_string_value(json_object_get(step->observation, "outcome"));
     const char *code =
@@ -153,7 +153,7 @@ static int compare_pair(const struct options *options, struct pair *pair, bool *
 
         for (int i = 0; i < 2 && !status; i++)
             status = next_step(options, pair, i, &steps[i]);
-        /* One that is cut off is equal as far as it goes. */
+        /* A truncated record is equal as far as it goes. */
         bool is_end = (!steps[0] && is_cut(&pair->readers[0])) ||
                       (!steps[1] && is_cut(&pair->readers[1])) || (!steps[0] && !steps[1]);
         int r = status || is_end ? 0 : compare_steps(steps[0], steps[1], ret_divergence);
@@ -179,7 +179,7 @@ static bool is_seeded(const struct reader *reader) {
     return seed && !json_is_null(seed);
 }
 
-/* What would make it repeat; NULL: nothing that we know of. */
+/* The option that would make it repeat; NULL: unknown. */
 static const char *hint_of(const struct divergence *divergence, const struct pair *pair) {
     const json_t *header = pair->readers[0].header;
     bool seeded = is_seeded(&pair->readers[0]) || is_seeded(&pair->readers[1]),
@@ -255,7 +255,7 @@ static int tell_json(const struct options *options, const struct pair *pair, boo
     return cli_flush(options, diverged ? EXIT_DIVERGED : 0);
 }
 
-/* What "equal" does not say. */
+/* The limits of "equal". */
 static void tell_unseen(const struct pair *pair, bool whole) {
     const char *files = files_of(pair),
                *note = !strcmp(files, "none") ? "files were not compared: they were not recorded"
@@ -349,7 +349,7 @@ static int conclude_verify(const struct options *options, struct pair *pair) {
     return status;
 }
 
-/* ---- what is compared ---- */
+/* ---- comparison ---- */
 
 static int two_files(const struct options *options, struct pair *pair) {
     int status = open_one(options, pair, 0, options->rest[0], options->rest[0]);
@@ -368,7 +368,7 @@ static int against_record(const struct options *options, struct pair *pair) {
     int status = replay_read(options, options->rest[0], &from, &reader);
     if (status)
         return status;
-    /* The same file both times, whatever has its name by then. */
+    /* The same file both times, even if its name refers to another one by then. */
     const bool seekable = lseek(from, 0, SEEK_CUR) >= 0;
     if (!seekable)
         status = cli_fail(options,
@@ -415,8 +415,8 @@ static int run_twice(const struct options *options, struct pair *pair) {
             status = record_run(options, engine, policy.text, policy.length, memory, NULL, false,
                 &pair->contents[i], &command_status);
         if (!status && command_status)
-            status = CLI_EXIT_ERROR; /* what run says of a command that is not there is no answer of
-                                        this one */
+            status = CLI_EXIT_ERROR; /* the exit status of run for a missing command is not an
+                                        answer of this command */
         if (!status)
             status = open_written(options, pair, i, memory, names[i]);
     }

@@ -19,7 +19,7 @@
 #include "cli/signals.h"
 #include "cli/terminal.h"
 
-/* A shell, with what it is to do as $1, or none. */
+/* A shell, with its command as $1, or without one. */
 #define SHELL_OF_STRING                                                                            \
     "if command -v bash >/dev/null 2>&1; then exec bash -lc -- \"$1\"; else exec sh -lc -- "       \
     "\"$1\"; fi"
@@ -52,8 +52,8 @@ int view_open(struct view *view, bool input, bool output, bool errors, struct vi
     return 0;
 }
 
-/* Lends our terminal. What is no terminal is not typed into one: it would be echoed, edited and
- * taken for keys. */
+/* Connects our terminal. Input that is not a terminal is not typed into one: it would be echoed,
+ * edited and interpreted as keys. */
 int view_lend_terminal(struct view *view) {
     if (!isatty(STDIN_FILENO))
         return cli_fail(view->options, "the input device is not a TTY: leave out -t for input from "
@@ -75,7 +75,7 @@ void view_tell_size(const struct view *view) {
     (void)rollbox_resize(view->sandbox, view->id, &size, NULL);
 }
 
-/* What our own signals mean. True: leave. */
+/* Handles our own signals. True: leave. */
 static bool on_signal(struct view *view) {
     int number = signals_caught();
 
@@ -113,8 +113,8 @@ static bool on_detach_keys(struct view *view) {
     return true;
 }
 
-/* Whoever attached last types; who typed before sees the output only. The command may also be about
- * to end, or have closed its terminal. */
+/* The latest client types; earlier ones only see the output. The command may also be about to end,
+ * or have closed its terminal. */
 static void lose_input(struct view *view) {
     auto_free char *json = NULL;
 
@@ -141,7 +141,7 @@ static void move(struct view *view) {
 
     for (;;) {
         rollbox_dispatch(pump->engine);
-        /* A command that has ended may still have output that nobody takes. */
+        /* A command that has ended may still have output without a reader. */
         if (copy_stream_signalled(pump) && (pump->ended || on_signal(view))) {
             view->left = true;
             return;
@@ -158,7 +158,7 @@ static void move(struct view *view) {
         }
         if (view->terminal && !pump->ended && pump->relays[STREAM_IN].broken)
             lose_input(view);
-        /* A call above may have taken the result along. */
+        /* A call above may have received the result as well. */
         rollbox_dispatch(pump->engine);
         if (copy_stream_is_over(pump))
             return;
@@ -169,8 +169,8 @@ static void move(struct view *view) {
     }
 }
 
-/* Writes what a retry by an id got at once: the first one's output, which came with its result and
- * not by a stream. */
+/* Writes the output of a retry by id: the first call's output, which came with its result and not
+ * by a stream. */
 static int write_rest(const struct view *view, const struct stdio_relay *relay, int fd,
     const void *data, size_t length) {
     int r = relay->passed || relay->broken || !length ? 0 : fd_write_all(fd, data, length);
@@ -222,7 +222,7 @@ int view_start(struct view *view, struct rollbox_exec_options *exec, bool input,
     struct view_ends ends;
 
     int status = view_open(view, input, stream, stream && !tty, &ends);
-    /* All that can fail comes before the command is there: it would run on without us. */
+    /* Everything that can fail is done before the command starts: it would continue without us. */
     if (!status && !detach)
         status = copy_stream_catch_signals(&view->pump, options);
     if (!status && tty && input)
@@ -242,7 +242,7 @@ int view_start(struct view *view, struct rollbox_exec_options *exec, bool input,
     return status;
 }
 
-/* ---- what is started ---- */
+/* ---- start of the command ---- */
 
 void view_shell(const char *string, bool is_login, const char *argv[6]) {
     argv[0] = "sh";
@@ -300,6 +300,6 @@ void view_done(struct view *view) {
     rollbox_run_free(view->run);
     rollbox_sandbox_free(view->sandbox);
     rollbox_engine_close(view->pump.engine);
-    copy_stream_done(&view->pump); /* last: while we are connected, the end of our input is that of
-                                      the command's terminal */
+    copy_stream_done(&view->pump); /* last: while connected, the end of our input is the end of the
+                                      terminal's input */
 }

@@ -41,7 +41,7 @@ struct view_ends {
 int view_init(struct view *view, const struct options *options);
 void view_done(struct view *view);
 
-/* Makes the pipes that are wanted and their relays. 0, or an exit status after a line. */
+/* Makes the requested pipes and their relays. 0, or an exit status after a line. */
 int view_open(struct view *view, bool input, bool output, bool errors, struct view_ends *ret_ends);
 void view_ends_close(struct view_ends *ends);
 
@@ -52,12 +52,12 @@ int view_lend_terminal(struct view *view);
 /* Tells the command the size of our terminal. */
 void view_tell_size(const struct view *view);
 
-/* Starts the command with what --interactive, --tty, --detach and --json ask for. 0, or an exit
+/* Starts the command with the effects of --interactive, --tty, --detach and --json. 0, or an exit
  * status after a line. */
 int view_start(struct view *view, struct rollbox_exec_options *exec, bool input, bool tty);
 
-/* Moves the streams until the command has ended or is left, and tells its result. Returns the exit
- * status. */
+/* Moves the streams until the command has ended or is left, and reports its result. Returns the
+ * exit status. */
 int view_follow(struct view *view, uint64_t output_limit);
 
 /* An argv that starts a shell: bash where the sandbox has it, else sh. `string` is a login shell's

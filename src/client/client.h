@@ -69,7 +69,7 @@ struct result {
  * if its content cannot be taken. On failure *ret_result is empty. */
 int result_read(struct wire_message *message, const char *isolation, struct result *ret_result);
 
-/* Makes *result (overwritten) one that says that the run could not be carried out. */
+/* Sets *result (overwritten) to the error that the run could not be carried out. */
 void result_fail(struct result *result, const char *isolation, const struct rollbox_error *error);
 void result_done(struct result *result);
 
@@ -123,7 +123,7 @@ struct rollbox_plan {
     char *secrets;     /* the values of net_secrets, as they were sent (JSON); NULL: it has none */
     size_t environment_length;
     char *isolation;    /* compact JSON */
-    int64_t timeout_ms; /* of a run by default; -1: none */
+    int64_t timeout_ms; /* the default time-out of a run; -1: none */
 };
 
 struct rollbox_run {
@@ -167,8 +167,8 @@ struct rollbox_engine {
     struct pending **buckets;
     size_t n_buckets, n_pending;
     struct list waiters, runs, ended;
-    struct list
-        queued; /* struct rollbox_run.of_ended: told of by rollbox_next_ended, until rollbox_told */
+    struct list queued; /* struct rollbox_run.of_ended: returned by rollbox_next_ended, until
+                           rollbox_told */
     struct rollbox_plan *plans[CONNECTION_PLAN_BUCKETS];
     struct wire_message message; /* being handled; under the lock */
 };
@@ -203,18 +203,19 @@ int connection_await_welcome(struct rollbox_engine *engine, struct rollbox_error
 int connection_call(struct rollbox_engine *engine, struct buf *message, const int *fds,
     size_t n_fds, uint32_t expected, struct request *ret_request, struct rollbox_error *error);
 
-/* What has arrived, without blocking; `enough` (may be NULL) ends it early. Needs the lock. */
+/* Handles arrived messages without blocking; `enough` (may be NULL) ends it early. Needs the lock.
+ */
 void connection_receive(struct rollbox_engine *engine, const bool *enough);
 
 /* Calls the callbacks of the runs that ended. Needs the lock, which it releases around each.
  * Returns how many ended. */
 int connection_call_back(struct rollbox_engine *engine);
 
-/* Makes sure that somebody calls the callbacks of runs that ended, and that a thread in poll() sees
- * that its reply came another way. Needs the lock. */
+/* Makes sure that some thread calls the callbacks of ended runs, and that a thread in poll()
+ * notices a reply that arrived by another thread. Needs the lock. */
 void connection_announce(struct rollbox_engine *engine);
 
-/* Whatever is under way ends with the error, which is final. Needs the lock. */
+/* Ends all pending requests and runs with the error, which is final. Needs the lock. */
 void connection_lose(struct rollbox_engine *engine, const struct rollbox_error *error);
 
 /* ---- handle.c ---- */
@@ -234,7 +235,7 @@ int handle_adopt(
 
 #define REQUEST_MS_MAX                                                                             \
     (INT64_MAX / 1000000) /* times go to the engine in milliseconds and are nanoseconds there */
-/* What the options of rollbox_start and rollbox_exec have in common; meanings as there. */
+/* The common part of the options of rollbox_start and rollbox_exec; meanings as there. */
 struct request_command {
     const char *const *argv;
     const char *const *env;
@@ -259,8 +260,7 @@ int request_invalid(struct rollbox_error *error, const char *message);
 int request_out_of_memory(struct rollbox_error *error);
 int request_malformed(struct rollbox_error *error);
 
-/* INVALID_ARGUMENT if what the caller calls WHAT[i], or with REQUEST_NO_INDEX WHAT, is no open
- * descriptor. */
+/* INVALID_ARGUMENT if WHAT[i], or WHAT with REQUEST_NO_INDEX, is not an open descriptor. */
 #define REQUEST_NO_INDEX SIZE_MAX
 int request_check_fd(int fd, const char *what, size_t i, struct rollbox_error *error);
 
@@ -272,12 +272,12 @@ int request_add_command(
     struct buf *to, const struct request_command *command, struct rollbox_error *error);
 
 /* A run that is not sent yet, for request_destroy_run; NULL when out of memory. The caller fills in
- * what it has to say of isolation. */
+ * the isolation. */
 struct rollbox_run *request_new_run(
     struct rollbox_engine *engine, rollbox_callback callback, void *userdata);
 void request_destroy_run(struct rollbox_run *run);
 
-/* Sends it with at most REQUEST_FDS_MAX descriptors (borrowed), behind a memory file of stdin_data
+/* Sends it with at most REQUEST_FDS_MAX descriptors (borrowed), after a memory file of stdin_data
  * if there is any. */
 int request_send_run(struct rollbox_run *run, struct buf *message, const void *stdin_data,
     size_t stdin_length, const int *fds, size_t n_fds, struct rollbox_error *error);
@@ -302,8 +302,8 @@ char *secrets_free(char *json);
 /* ---- policy_api.c ---- */
 
 struct rollbox_plan *policy_api_free_plan(struct rollbox_plan *plan);
-/* How long a run under the plan may take where its caller does not say, for a command that is a run
- * to its user but has a sandbox that lives (a recorded one). */
+/* The time-out of a run under the plan if its caller gives none. Also for a recorded command, which
+ * is a run to its user but has a session. */
 int64_t policy_api_run_timeout_ms(const struct rollbox_plan *plan);
 
 #endif

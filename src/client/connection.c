@@ -259,7 +259,7 @@ static void handle_run(struct rollbox_engine *engine, struct rollbox_run *run) {
     if (message->header.type == PROTOCOL_FAILED &&
         result_read_error(message->data, message->length, &error) == 0) {
         result_fail(
-            &run->result, run->isolation, &error); /* what came with the request found no room */
+            &run->result, run->isolation, &error); /* the descriptors of the reply found no room */
     } else if (r == -EBADMSG) {
         error_set(&error, ROLLBOX_ERR_PROTOCOL, EPROTO, "result",
             "the engine's result is malformed; are engine and library of one version?");
@@ -289,10 +289,10 @@ static void handle_message(struct rollbox_engine *engine) {
     }
 }
 
-/* A message came but could not be taken whole: its descriptors found no room in this process, or it
- * is malformed. The kernel has handed over its first bytes in both cases, so the one who waits for
- * it can be told. If nobody can be named, a reply is missing for good and the connection is of no
- * use. */
+/* A message came but could not be received completely: its descriptors found no room in this
+ * process, or it is malformed. The kernel has delivered its first bytes in both cases, so the
+ * request that waits for it can be failed. If the request cannot be identified, a reply is missing
+ * for good and the connection is useless. */
 static void handle_damaged(struct rollbox_engine *engine, int error_number) {
     struct rollbox_error error;
     struct wire_header header;
@@ -332,8 +332,8 @@ void connection_receive(struct rollbox_engine *engine, const bool *enough) {
 
 /* ---- sending ---- */
 
-/* Its end of the socket can outlive it for a moment, in a child that was just forked: what is sent
- * then would be lost. */
+/* The engine's end of the socket can outlive the engine for a moment, in a child that was just
+ * forked: a message sent then would be lost. */
 static bool has_died(const struct rollbox_engine *engine) {
     struct pollfd poller = { .fd = engine->pidfd, .events = POLLIN };
 
@@ -352,7 +352,7 @@ int connection_send(struct rollbox_engine *engine, struct buf *message, uint64_t
     while ((r = has_died(engine) ? -EPIPE : wire_send(engine->socket, message, fds, n_fds)) ==
                -EAGAIN ||
            (r == -ETOOMANYREFS && tries++ < FDS_TRIES)) {
-        /* The engine may be unable to go on because nobody takes its answers: take them while
+        /* The engine may be blocked because no thread receives its answers: receive them while
          * waiting for room. */
         struct pollfd poller = { .fd = engine->socket,
             .events = r == -EAGAIN ? POLLIN | POLLOUT : POLLIN };
@@ -371,7 +371,7 @@ int connection_send(struct rollbox_engine *engine, struct buf *message, uint64_t
     case -EPIPE:
     case -ECONNRESET:
     case -ENOTCONN:
-        /* What it said before it ended still counts. */
+        /* Messages that it sent before its end still count. */
         pthread_mutex_lock(&engine->lock);
         connection_receive(engine, NULL);
         if (!engine->lost)
@@ -450,7 +450,7 @@ int connection_call_back(struct rollbox_engine *engine) {
     return n;
 }
 
-/* The poller's place is free: somebody who waits must take it. */
+/* The poller has left: another waiting thread must take over. */
 static void hand_over(struct rollbox_engine *engine) {
     if (!engine->poller && !list_empty(&engine->waiters))
         pthread_cond_signal(&container_of(engine->waiters.next, struct waiter, of_engine)->wake);
@@ -553,7 +553,7 @@ int connection_await_welcome(struct rollbox_engine *engine, struct rollbox_error
             ETIMEDOUT, "connect", "%s did not answer as a rollbox-engine within %d s", engine->path,
             WELCOME_TIMEOUT_MS / 1000);
         connection_lose(engine, &silent);
-        /* Whatever it is, closing the handle shall not have to wait for it. */
+        /* Closing the handle must not wait for this process. */
         if (engine->private_engine)
             (void)sys_pidfd_send_signal(engine->pidfd, SIGKILL, NULL, 0);
     }

@@ -92,7 +92,7 @@ static json_t *describe_features(const struct features *f) {
     return array;
 }
 
-/* What an engine that we start will have to leave its guests with. */
+/* The limits that an engine started here will leave to its guests. */
 static json_t *low_limits(void) {
     json_t *array = json_array();
     struct limits_left left;

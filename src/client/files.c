@@ -25,7 +25,7 @@
 #define MAX_READ ((uint64_t)1 << 30) /* unless the caller says otherwise */
 #define MAX_LIST ((size_t)1 << 28)   /* bytes of JSON */
 #define MAX_KILLED 8u                /* agents for one call */
-#define PROGRESS_BYTES (1u << 20)    /* progress is told so often */
+#define PROGRESS_BYTES (1u << 20)    /* bytes between two reports of progress */
 #define PROGRESS_FILES 64u
 
 /* A path as a message can have it: on one line, nothing that a terminal obeys, and not too long. */
@@ -99,7 +99,7 @@ static const char *hint_of(int error_number) {
     }
 }
 
-/* What the agent says of the path that was asked for, or of one below it. */
+/* An error of the agent about the requested path, or about one below it. */
 static int agent_failed(const struct files *files, int error_number, const char *below,
     const char *doing, struct rollbox_error *error) {
     const char *hint =
@@ -120,8 +120,8 @@ static int host_failed(int error_number, const char *path, const char *below, co
         error_number == EINVAL ? hint_of(EINVAL) : "");
 }
 
-/* The connection to the agent, or what came over it, is not as it should be. `r` as of
- * transfer_receive, or -EPIPE and the like. */
+/* The connection to the agent, or a message on it, is broken. `r` as of transfer_receive, or -EPIPE
+ * and others. */
 static int agent_lost(const struct files *files, int r, struct rollbox_error *error) {
     switch (r) {
     case -ETIMEDOUT:
@@ -259,11 +259,11 @@ static int check_mode(unsigned mode, struct rollbox_error *error) {
 
 struct content {
     char *data;
-    size_t length, capacity; /* what is behind the length is zero */
+    size_t length, capacity; /* the bytes after the length are zero */
 };
 
-/* Makes it at least so long, with room for more if there will be. Large blocks come from the kernel
- * as zeros, so holes cost nothing. */
+/* Makes the buffer at least that long, with room for growth. Large blocks come from the kernel as
+ * zeros, so holes cost nothing. */
 static int content_grow(struct content *content, uint64_t length, uint64_t room) {
     if (length >= content->capacity) {
         size_t capacity = (size_t)MAX(MAX(length, room), content->capacity * 2) + 1;
@@ -365,7 +365,7 @@ int files_write(struct files *files, const char *path, const void *data, size_t 
         have += n;
     }
     t->listens = false;
-    /* It may have failed, and said so, before it had all. */
+    /* The agent may have failed, and reported it, before it had received everything. */
     return r == 0 || r == -EPIPE || r == -ECONNRESET ? expect_done(files, "write", error)
                                                      : agent_lost(files, r, error);
 }
@@ -544,7 +544,7 @@ static int check_cancelled(const struct files *files, struct rollbox_error *erro
         (unsigned long long)files->transfer->bytes);
 }
 
-/* All is done but for what could not be read. */
+/* Everything is done, except for entries that could not be read. */
 static int end_tree(struct files *files, const char *from, struct rollbox_error *error) {
     const struct transfer *t = files->transfer;
 
@@ -568,8 +568,8 @@ static int tree_failed_here(const struct files *files, int r, const char *host_p
     return host_failed(-r, host_path, below, doing, error);
 }
 
-/* Half a tree is given up. Says so and waits for the agent's end, for what it had begun is away
- * only then. */
+/* Cancels a transfer in the middle of a tree. Tells the agent and waits for its end, because only
+ * then are its incomplete files gone. */
 static void give_up(const struct files *files) {
     const int64_t end_ns = clock_now_ns() + (int64_t)FILES_SILENCE_MS * 1000000;
     struct transfer_message m;
@@ -621,7 +621,7 @@ int files_upload(
     return r < 0 ? r : end_tree(files, host_path, error);
 }
 
-/* Opens where a download goes: into a directory that is there, or beside one. */
+/* Opens the destination of a download: an existing directory, or the parent of the path. */
 static int open_target(
     const char *host_path, int *ret_parent, int *ret_into, char ret_name[TRANSFER_NAME_MAX]) {
     int into = open(host_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -683,15 +683,15 @@ int files_download(
         else if (r < 0)
             r = tree_failed_here(files, r, host_path, "write", error);
     }
-    /* A temporary file goes while its directory is open. */
+    /* Remove the temporary file while its directory is open. */
     transfer_done(t);
     return r < 0 ? r : end_tree(files, path, error);
 }
 
 /* ---- the public functions ---- */
 
-/* A sandbox can be too full for one more agent (its limit of processes), or stand still for a
- * snapshot: both pass. */
+/* The sandbox may have no room for one more agent (its limit of processes), or be paused for a
+ * snapshot. Both are temporary. */
 static bool try_again(int r, int64_t since_ns, unsigned *tries) {
     const unsigned ms = MIN(1u << MIN(*tries, 6u), 50u);
 
@@ -714,7 +714,7 @@ static void clear_error(struct rollbox_error *error) {
         error->code = ROLLBOX_OK;
 }
 
-/* Opens, calls, closes; and notes in the sandbox's record, if it has one, what was done: `note` is
+/* Opens, calls and closes; and adds the call to the sandbox's trajectory, if it has one: `note` is
  * a statement about r_ and files. */
 #define WITH_AGENT_NOTED(sandbox, error, call, note)                                               \
     ({                                                                                             \

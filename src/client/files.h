@@ -20,16 +20,16 @@
 #define FILES_SILENCE_MS 30000
 
 struct files {
-    struct rollbox_sandbox *sandbox; /* NULL: the agent is there already */
+    struct rollbox_sandbox *sandbox; /* NULL: the agent is running already */
     bool alone;       /* an agent was killed before: the guest is frozen for this one */
-    bool is_recorded; /* the sandbox: what is done to its files is to be noted (record.h) */
+    bool is_recorded; /* the sandbox, if calls on its files are recorded (record.h) */
     int theirs;       /* the agent's end of the socket until it has it; -EBADF */
     struct transfer *transfer;
     rollbox_progress progress;
     void *userdata;
-    const char *name; /* that an upload goes by; NULL: its own */
+    const char *name; /* the name of an upload; NULL: its own */
     uint64_t told_bytes, told_files;
-    char path[TRANSFER_TEXT_MAX]; /* in the sandbox, as it was asked for; for messages */
+    char path[TRANSFER_TEXT_MAX]; /* the path in the sandbox, as the caller gave it; for messages */
 };
 
 /* For an agent that serves the other end of a connected SOCK_SEQPACKET socket (consumed). 0 or
@@ -53,7 +53,7 @@ int files_upload(
 int files_download(
     struct files *files, const char *path, const char *host_path, struct rollbox_error *error);
 
-/* As rollbox_upload, of an open file (borrowed) that goes by that name. */
+/* As rollbox_upload, for an open file (borrowed) with that name. */
 int files_upload_descriptor(struct rollbox_sandbox *sandbox, int fd, const char *name,
     const char *path, struct rollbox_error *error);
 

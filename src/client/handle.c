@@ -130,8 +130,8 @@ int handle_new(int take_socket, pid_t pid, int take_pidfd, const char *path,
             "cannot make the engine's handle: %s", strerror(-r));
     }
     r = say_hello(engine, error);
-    /* A private engine that has ended already is told of at the first answer that is awaited, with
-     * what is known by then. */
+    /* If a private engine has ended already, the first call that waits for an answer reports it,
+     * with the cause if it is known by then. */
     if (r < 0 && !(r == -ENOTCONN && engine->private_engine)) {
         free_engine(engine);
         return r;
@@ -140,9 +140,9 @@ int handle_new(int take_socket, pid_t pid, int take_pidfd, const char *path,
     return 0;
 }
 
-/* Before anything is sent: the engine will see all of each run, and we believe what it says. The
- * kernel tells who began to listen on the socket; the path is looked at, too, as whoever can
- * replace the socket could offer us another one later. */
+/* Checked before anything is sent, because the engine sees all data of each run and its answers are
+ * trusted. The kernel reports the process that began to listen on the socket. The path is checked
+ * as well, because a user who can replace the socket could pose as the engine later. */
 static int check_server(
     const struct trust *trust, const char *path, uid_t uid, struct rollbox_error *error) {
     if (!trust_user(trust, uid))

@@ -57,7 +57,8 @@ int __wrap_pthread_condattr_setclock(pthread_condattr_t *attributes, clockid_t c
     return old_condattr_setclock(attributes, clock);
 }
 
-/* Nothing older does this. The engine closes what it inherits as its first action. */
+/* Older versions have no such function. The engine closes inherited descriptors as its first
+ * action. */
 int __wrap_posix_spawn_file_actions_addclosefrom_np(posix_spawn_file_actions_t *actions, int from) {
     (void)actions;
     (void)from;

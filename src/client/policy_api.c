@@ -170,8 +170,8 @@ static uint64_t hash_text(const char *text, size_t length) {
     return hash;
 }
 
-/* The caller's variables, each with its NUL. What no execve could pass on or has no name is left
- * out. */
+/* The caller's variables, each with its NUL. Variables without a name, or that execve cannot pass
+ * on, are left out. */
 static void take_environment(struct buf *to) {
     buf_add(to, "", 0);
     for (char **variable = environ; variable && *variable; variable++)

@@ -30,7 +30,8 @@ static int add_names(struct buf *to, const char *const *names, struct rollbox_er
     return 0;
 }
 
-/* The engine's recorder checks and compiles them again; here is who can be told. */
+/* The engine's recorder checks and compiles them again. They are checked here, because only here
+ * the caller gets the error. */
 static int add_patterns(struct buf *to, const char *const *patterns, struct rollbox_error *error) {
     char why[PATTERN_WHY];
 
@@ -84,7 +85,7 @@ static void begin_note(struct buf *message, const struct rollbox_sandbox *sandbo
         wire_add_u64(message, TAG_ERROR_CODE, code);
 }
 
-/* `content` is borrowed; -EBADF: there is none. */
+/* `content` is borrowed; -EBADF: none. */
 static void send_note(struct rollbox_sandbox *sandbox, struct buf *message, int content) {
     (void)sandbox_call(sandbox, message, &content, content >= 0, NULL, NULL);
 }
@@ -119,7 +120,7 @@ void record_note_remove(struct rollbox_sandbox *sandbox, const char *path, bool 
     send_note(sandbox, &message, -EBADF);
 }
 
-/* Of a tree no more than how much it is: it was read once, and may be another now. */
+/* Of a tree only its size: it was read once, and may have changed since. */
 void record_note_upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *name,
     const char *path, uint64_t bytes, uint64_t files, enum rollbox_error_code code) {
     auto_close int content = open(host_path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);

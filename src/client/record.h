@@ -24,7 +24,7 @@ void record_note_remove(struct rollbox_sandbox *sandbox, const char *path, bool 
 void record_note_upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *name,
     const char *path, uint64_t bytes, uint64_t files, enum rollbox_error_code code);
 
-/* `snapshot` is the answer that told that they are wanted. */
+/* `snapshot` is the answer that requested them. */
 void record_note_files(struct rollbox_sandbox *sandbox, const char *snapshot);
 
 /* The error to the caller's, which may be NULL. Returns r. */

@@ -18,8 +18,8 @@
 #include "base/fd.h"
 #include "engine/protocol.h"
 
-/* What execve takes: a string with its NUL (MAX_ARG_STRLEN), and all strings with their pointers at
- * the usual stack limit of 8 MiB. execve(2). */
+/* The limits of execve(2): a string with its NUL (MAX_ARG_STRLEN), and all strings with their
+ * pointers at the usual stack limit of 8 MiB. */
 #define STRING_MAX ((size_t)128 * 1024 - 1)
 #define STRINGS_MAX ((size_t)2 * 1024 * 1024)
 #define PATH_BYTES_MAX ((size_t)4095)

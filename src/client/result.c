@@ -117,8 +117,8 @@ static int take_mapped(struct result *result, int i, struct wire_message *messag
     return 0;
 }
 
-/* What may be said about the guest must be consistent: a caller that scores exit_code 0 must never
- * see it by default. */
+/* The fields about the guest must be consistent: a caller that scores exit_code 0 must never see it
+ * by default. */
 static int check_result(struct rollbox_result *result, bool have_exit, uint64_t exit_code,
     bool have_signal, uint64_t signal) {
     result->exit_code = -1;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sandboxes that live: making and naming them, their commands, the state of their files. sandbox.h
- * has the model. */
+/* Sessions: creating and naming them, their commands, their snapshots. sandbox.h has the model. */
 #include "client/sandbox.h"
 
 #include <errno.h>
@@ -103,7 +102,8 @@ static int encode_create(struct buf *to, const struct rollbox_plan *plan,
     return r;
 }
 
-/* A handle from an answer that has "name"; its isolation is the plan's, or what the answer says. */
+/* A handle from an answer that has "name". Its isolation is the plan's, or the one in the answer.
+ */
 static int take_handle(struct rollbox_engine *engine, const char *json, const char *isolation,
     struct rollbox_sandbox **ret_sandbox, struct rollbox_error *error) {
     json_t *answer = json_loads(json, 0, NULL);
@@ -340,8 +340,8 @@ static int encode_exec(struct buf *to, struct descriptors *descriptors,
     return 0;
 }
 
-/* Sends what makes a run. A handle may be freed while its commands run, so the run has its own copy
- * of what the handle says of isolation. */
+/* Sends the request of a run. A handle may be freed while its commands run, so the run has its own
+ * copy of the isolation. */
 static int start_exec(struct rollbox_sandbox *sandbox, struct buf *message, const void *stdin_data,
     size_t stdin_length, const struct descriptors *descriptors, struct rollbox_run *prepared,
     struct rollbox_run **ret_run, struct rollbox_error *error) {
@@ -404,7 +404,7 @@ ROLLBOX_PUBLIC int rollbox_attach(struct rollbox_sandbox *sandbox,
         return r;
     struct rollbox_run *run =
         request_new_run(sandbox->engine, options->callback, options->userdata);
-    /* Who looks on does not end it by looking away. */
+    /* Closing an attachment does not end the command. */
     if (run)
         run->detached = true;
     return start_exec(sandbox, &message, NULL, 0, &descriptors, run, ret_run, error);
@@ -449,7 +449,7 @@ ROLLBOX_PUBLIC int rollbox_resize(struct rollbox_sandbox *sandbox, const char *o
     return sandbox_call(sandbox, &message, NULL, 0, NULL, error);
 }
 
-/* ---- states of the files ---- */
+/* ---- snapshots ---- */
 
 static int add_options(
     struct buf *to, const struct rollbox_state_options *options, struct rollbox_error *error) {
@@ -697,8 +697,8 @@ static int export_file(struct rollbox_sandbox *sandbox, const char *snapshot, bo
         return fd < 0 ? cannot_write(host_path, errno, error)
                       : export_to(sandbox, snapshot, live, fd, error);
     }
-    /* Written beside it and renamed when it is whole: what bears the name is the old file or a
-     * whole snapshot. */
+    /* Written beside the destination and renamed when complete: the name always refers to the old
+     * file or to a complete snapshot. */
     buf_printf(&beside, "%s.rollbox-%d-%zx", host_path, (int)getpid(), (size_t)(uintptr_t)&beside);
     if (buf_failed(&beside))
         return request_out_of_memory(error);

@@ -27,7 +27,7 @@ struct rollbox_sandbox {
     pid_t owner;                /* the process that made the handle */
     bool lives_with_connection; /* made here and not detached: a lost connection means that it is
                                    gone */
-    char *isolation;            /* JSON object: what results say when the engine's say nothing */
+    char *isolation; /* JSON object: the isolation in results if the engine's have none */
     char name[SANDBOX_NAME_MAX + 1];
 };
 
@@ -35,7 +35,7 @@ struct rollbox_sandbox {
 void sandbox_begin(
     struct buf *message, const struct rollbox_sandbox *sandbox, enum protocol_verb verb);
 
-/* Is it a name that a sandbox or snapshot may have? `what` is for the error. */
+/* Whether the name is valid for a sandbox or snapshot. `what` is for the error. */
 int sandbox_check_name(const char *name, const char *what, struct rollbox_error *error);
 
 /* Adds a snapshot's id or name; NULL adds nothing. */

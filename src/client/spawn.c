@@ -31,8 +31,8 @@
 #define ENGINE_NAME "rollbox-engine"
 #define ENGINE_FD 3
 
-/* The directory of the file that this code was loaded from, or of the program, for the caller to
- * free. NULL if it cannot be told. */
+/* The directory of the file that contains this code, or of the program, for the caller to free.
+ * NULL if it is unknown. */
 static char *own_directory(bool of_library) {
     char *path = NULL;
     Dl_info info;
@@ -64,7 +64,7 @@ static char *find_executable(const char *directory, const char *below) {
 static int find_engine(const char *engine_path, char **ret_path, struct rollbox_error *error) {
     auto_free char *beside_library = NULL;
     auto_free char *beside_program = NULL;
-    /* A set-user-id program must not start whatever its caller names. */
+    /* A set-user-id program must not start a program that its caller names. */
     const char *named = engine_path ? engine_path : secure_getenv("ROLLBOX_ENGINE");
     char *path = NULL;
 

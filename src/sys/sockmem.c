@@ -236,8 +236,8 @@ static void add_inet(const struct nlmsghdr *header, struct sockmem *sum) {
     const struct nlattr *memory = find_attribute(header, sizeof(struct inet_diag_msg),
         INET_DIAG_SKMEMINFO, (SK_MEMINFO_BACKLOG + 1) * sizeof(uint32_t));
 
-    /* A socket without this information is incomplete: a connection that ended within the last minute, or
-     * one that is being opened. */
+    /* A socket without this information is incomplete: a connection that ended within the last
+     * minute, or one that is being opened. */
     sum->bytes += memory ? SOCKET_BYTES : SHORT_SOCKET_BYTES;
     add_memory(memory, sum);
 }
