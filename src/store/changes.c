@@ -133,7 +133,7 @@ static int compare_name(struct comparing *comparing, const char *name, const str
         else if (different)
             r = report_change(comparing, 'M', name, below, &old, upper, &new, false);
     }
-    /* Into directories: both, one that is new, one that is gone. */
+    /* Enters directories: in both trees, only in the new one, or only in the old one. */
     if (r == 0 && (new_directory || (old_directory && (gone || new.there)))) {
         if (++comparing->depth > FILES_MAX_DEPTH)
             r = error_set(comparing->error, ROLLBOX_ERR_INVALID_ARGUMENT, ELOOP, "store",
@@ -150,7 +150,7 @@ out:
     return r;
 }
 
-/* The same directories: what states that are beside each other share. */
+/* The same directories: snapshots that branch share them. */
 static bool are_same(const struct stack *upper, const struct stack *below) {
     for (size_t i = 0; i < upper->n && upper->n == below->n; i++)
         if (upper->stats[i].st_ino != below->stats[i].st_ino ||
@@ -237,7 +237,7 @@ static int file_in(const int *layers, size_t n, const struct job_place *place, i
     return 0;
 }
 
-/* What is below the layers: of a stored snapshot, or the host's. NULL: nothing. */
+/* The part below the layers: a stored snapshot's, or the host's. NULL: none. */
 static const char *below_file(const struct job_place *place, bool *ret_is_host) {
     struct stat st;
 
@@ -401,8 +401,8 @@ static int add_diff(
                        row, "diff", json_stringn(text.data ? text.data : "", text.length));
 }
 
-/* SHA-256 of a file's bytes, holes read as zeros, or of where a link leads: what `sha256sum` would
- * say. */
+/* SHA-256 of a file's bytes, with holes as zeros, or of a link's target, as `sha256sum` prints it.
+ */
 static int add_digest(struct listing *listing, const struct change *change, json_t *row) {
     char chunk[65536], hex[DIGEST_HEX + 1];
     struct digest digest;
@@ -435,7 +435,7 @@ static int add_digest(struct listing *listing, const struct change *change, json
     return json_object_set_new(row, "sha256", json_string(hex));
 }
 
-/* A directory that was made for another place to be mounted on is nobody's change. */
+/* A directory that was made as the mount point of another place is not a change. */
 static bool leads_to_place(const struct job *job, const char *path) {
     size_t length = strlen(path);
 

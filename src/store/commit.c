@@ -41,7 +41,7 @@
 #define TRIES 16
 #define MAX_NAMED 5 /* paths in the message about conflicts */
 
-/* A host directory as it was when it was read. */
+/* The state of a host directory at the time of reading. */
 struct seen {
     char *path;
     struct stat st;
@@ -55,7 +55,7 @@ struct commit {
     const char *name;        /* its last component */
     int parent, base, stage; /* descriptors; base -EBADF for a place that is a file */
     char stage_name[40];
-    struct stat base_st, new_st; /* what is there, and, of a directory, what is put there */
+    struct stat base_st, new_st; /* the old file, and, for a directory, the new one */
     /* Changes. */
     uint64_t n_changes, n_conflicts;
     struct buf conflicts;
@@ -85,8 +85,8 @@ static int64_t timespec_ns(const struct timespec *t) {
 
 /* ---- leftovers ---- */
 
-/* Only we could have put that mark there: a regular file of ours in a directory of ours that nobody
- * else may enter. */
+/* The mark is trustworthy: a regular file of ours in a directory of ours that no other user may
+ * enter. */
 static bool is_ours(int directory) {
     auto_buf struct buf text = BUF_INIT;
     struct stat st;
@@ -105,7 +105,7 @@ static bool is_ours(int directory) {
            fd_read_all(mark, 64, &text) == 0 && text.data && strcmp(text.data, MARK) == 0;
 }
 
-/* The mark goes last, so that an interrupted removal is gone on with. */
+/* The mark is removed last, so that an interrupted removal can be continued. */
 static int remove_stage(int parent, const char *name, int stage) {
     int r = 0;
 
@@ -158,8 +158,8 @@ int commit_sweep(const char *path, struct rollbox_error *error) {
     return 0;
 }
 
-/* Sandboxes go on to see the directory that was replaced, and must not lose it: whoever holds the
- * socket gets its lock, and has it swept when they are gone. With the descriptor. */
+/* Sandboxes continue to see the replaced directory, and must not lose it: the owner of the socket
+ * gets its lock, and has it swept when these sandboxes are gone. The descriptor is sent along. */
 static bool hand_over(const struct commit *commit) {
     const struct commit_exchange exchange = { commit->base_st.st_dev, commit->base_st.st_ino,
         commit->new_st.st_dev, commit->new_st.st_ino };
@@ -174,7 +174,7 @@ static bool hand_over(const struct commit *commit) {
            fd_send(commit->job->kept, text.data, text.length, &commit->stage, 1) == 0;
 }
 
-/* One that was just made belongs to nobody for a moment, in which somebody else may sweep it. */
+/* A new directory is unlocked for a moment, in which another process may sweep it. */
 static int make_stage(struct commit *commit) {
     int r = -EBUSY;
 
@@ -206,8 +206,7 @@ static int make_stage(struct commit *commit) {
 
 /* ---- conflicts ---- */
 
-/* What an earlier commit of the sandbox put there is what it takes for the present state: is it
- * still there? */
+/* The result of the sandbox's earlier commit counts as the present state: does it still exist? */
 static bool host_differs(const struct commit *commit, const struct change *change) {
     struct open_how how = { .flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
         .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS };
@@ -309,14 +308,13 @@ static int set_owner(int fd, uid_t uid, gid_t gid, mode_t mode) {
     return fchmod(fd, mode) < 0 ? -errno : 0;
 }
 
-/* The host's entry of a name, if there is one: `below` of the last source, when that is the host.
- */
+/* The host's entry with a name, if it exists: `below` of the last source, if that is the host. */
 static bool host_has(const struct stack *stack, const char *name, struct stat *ret_st) {
     return stack->with_base &&
            fstatat(stack->fds[stack->n - 1], name, ret_st, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-/* A file or link out of a layer. `host`: what the host has there; NULL: nothing. */
+/* A file or link from a layer. `host`: the host's entry; NULL: none. */
 static int build_from_layer(struct commit *commit, int layer, const char *name,
     const struct stat *st, const struct stat *host, int to) {
     uid_t uid = host ? host->st_uid : commit->base_st.st_uid;
@@ -445,7 +443,7 @@ static int build_directory(struct commit *commit, const struct stack *stack, int
     struct names names;
     int r = 0;
 
-    /* Before it is read: what comes after is seen at the end. */
+    /* Noted before reading: later changes are found at the end. */
     if (stack->with_base)
         r = note_seen(commit, &stack->stats[stack->n - 1]);
     if (r == 0)
@@ -514,7 +512,7 @@ static int build_tree(struct commit *commit) {
     r = build_directory(commit, &all, made);
     if (r == 0) {
         copy_host_attributes(commit->base, made);
-        /* The top's mode is the host's: it is the host that decides who may enter. */
+        /* The top keeps the host's mode: the host decides on access. */
         r = set_owner(
             made, commit->base_st.st_uid, commit->base_st.st_gid, commit->base_st.st_mode & 07777);
         if (r < 0)
@@ -649,7 +647,7 @@ static int publish_commit(struct commit *commit, struct stat *ret_now) {
             r == 0 && commit->job->kept >= 0 && !commit->place->is_file && hand_over(commit);
         if (commit->stage >= 0 && !kept) {
             int removed = remove_stage(commit->parent, commit->stage_name, commit->stage);
-            /* It is published; what is left goes with the next commit. */
+            /* It is published; the leftovers are removed by the next commit. */
             (void)removed;
         }
     }

@@ -15,14 +15,14 @@
 int commit_places(
     const struct job *job, const char *part, json_t **ret_json, struct rollbox_error *error);
 
-/* What is sent for each directory that was exchanged, with the old one's lock, when the job has
- * `kept`: this, then "PLACE\0STAGE\0". */
+/* The message for each exchanged directory, with the old one's lock, when the job has `kept`: this,
+ * then "PLACE\0STAGE\0". */
 struct commit_exchange {
     uint64_t old_device, old_inode; /* the directory that was there, now new/ in STAGE */
-    uint64_t device, inode;         /* what was put there, whatever may have been since */
+    uint64_t device, inode; /* the directory that the commit put there; it may have changed since */
 };
 
-/* Removes what commits have left beside `path`, unless somebody holds its lock. */
+/* Removes the leftovers of commits beside `path`, unless they are locked. */
 int commit_sweep(const char *path, struct rollbox_error *error);
 
 #endif

@@ -33,7 +33,7 @@
 #    error "the system calls of this architecture are not known"
 #endif
 
-/* What unpacking needs none of. */
+/* Resources that unpacking does not need. */
 static const int forbidden[] = {
     __NR_execve,
     __NR_execveat,

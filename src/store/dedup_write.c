@@ -19,8 +19,8 @@
 
 #define LEAST_GAIN (64u << 10) /* for a small image a file more is not worth it */
 #define PORTION (256u << 10)
-#define WRITEBACK (8u << 20) /* after so much the disk begins */
-#define MAX_WASTE 2u         /* files may be so many times as long as what is needed of them */
+#define WRITEBACK (8u << 20) /* start writing to disk after this many bytes */
+#define MAX_WASTE 2u         /* a file may be this many times as long as its needed part */
 
 static int io_error(struct rollbox_error *error, int error_number, const char *doing) {
     return error_set(error, error_code_of(error_number, ROLLBOX_ERR_IO), error_number, "hibernate",
@@ -55,7 +55,7 @@ void stage_done(struct stage *stage) {
 
 /* ---- images in parts ---- */
 
-/* An image of a directory and its record, mapped, with what it lies over. */
+/* An image of a directory and its record, mapped, with its parents. */
 struct stored_image {
     struct delta_file *files;
     size_t n_files;
@@ -152,7 +152,7 @@ int stored_image_write(
                  : 0;
 }
 
-/* ---- what is there already ---- */
+/* ---- existing data ---- */
 
 /* NULL: it cannot be used, and nothing depends on it. */
 static const struct kept *kept_of(struct stage *stage, const json_t *from) {
@@ -218,7 +218,7 @@ static int link_base(
     return (int)n;
 }
 
-/* Whole or not at all, what it lies over included: what was linked for nothing is no harm. */
+/* Links an image with all of its parents, or nothing. Superfluous links are harmless. */
 static int link_same(struct stage *stage, const struct kept *kept, enum hibernated_kind kind,
     const json_t *from, json_t *rows) {
     const json_t *all = json_object_get(kept->record, hibernated_list(kind)), *number;
@@ -252,7 +252,7 @@ static int link_same(struct stage *stage, const struct kept *kept, enum hibernat
     return r;
 }
 
-/* ---- what is written ---- */
+/* ---- new data ---- */
 
 static int make_file(
     struct stage *stage, enum hibernated_kind kind, size_t i, struct rollbox_error *error) {
@@ -263,7 +263,7 @@ static int make_file(
     return fd < 0 ? io_error(error, errno, "a file cannot be made in the store") : fd;
 }
 
-/* `over`, NULL for none, is taken. */
+/* Consumes `over` (NULL: none). */
 static int add_row(struct stage *stage, json_t *rows, int fd, uint64_t bytes, const char *digest,
     json_t *over, struct rollbox_error *error) {
     json_t *row =
@@ -336,8 +336,8 @@ static int put_difference(struct hashing *out, const struct delta_file *image,
     return r == 0 ? hash_data(out, &end, sizeof end) : r;
 }
 
-/* Which of the base's files are worth it. Too many: the one with most of it alone, so that all
- * others become one. False: none. */
+/* Chooses the files of the base that are worth referring to. If there are too many, only the one
+ * that is used most is kept. False: none. */
 static bool choose_runs(const struct delta_run *runs, size_t n_runs,
     const struct stored_image *base, uint64_t length, bool *keeps) {
     auto_free uint64_t *used = calloc(base->n_files, sizeof *used);
@@ -408,7 +408,7 @@ static int write_difference(struct stage *stage, const struct kept *kept, size_t
             r = add_row(stage, stage->images, to, out.bytes, digest, TAKE_PTR(over), error);
         r = r < 0 ? r : 1;
     } else {
-        r = 0; /* what cannot be used is not needed */
+        r = 0; /* unusable images are ignored */
     }
     json_decref(over);
     free(runs);

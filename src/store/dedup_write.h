@@ -23,11 +23,9 @@
 #include "store/hibernated_read.h"
 #include "store/delta.h"
 
-#define STAGE_MAX_KEPT                                                                             \
-    16 /* directories that are looked into; what is of others is written anew                      \
-        */
+#define STAGE_MAX_KEPT 16 /* directories that are searched; data of others is written again */
 
-/* The directory of one that is on its way to sleep. */
+/* The directory of a sandbox that is being hibernated. */
 struct stage {
     int store, fd;                   /* both borrowed */
     json_t *layers, *images, *bases; /* of its record */
@@ -51,8 +49,9 @@ void stage_done(struct stage *stage);
 int stage_layer(struct stage *stage, const json_t *from, struct rollbox_error *error);
 int stage_image(struct stage *stage, const json_t *from, struct rollbox_error *error);
 
-/* Each part of image `i` of a directory and its record, with what it lies over, in turn, as long as
- * the call returns 0. What that returned, or -errno; -EBADMSG: it is damaged. No error is set. */
+/* Calls for each part of image `i` of a directory and its record, parents included, as long as the
+ * call returns 0. Returns the value of the last call, or -errno; -EBADMSG: it is damaged. Sets no
+ * error. */
 int stored_image_each(int directory, const json_t *record, size_t i,
     int (*call)(void *context, const char *data, uint64_t length), void *context);
 

@@ -66,8 +66,8 @@ static const char *block_at(const struct finding *finding, size_t i) {
     return finding->base->files[finding->places[i].file].data + finding->places[i].offset;
 }
 
-/* Some words of each quarter KiB: enough to tell most pages apart, and a quarter of the memory to
- * read. */
+/* A few words of each quarter KiB: enough to distinguish most pages, by reading a quarter of the
+ * memory. */
 static uint64_t looks_of(const char *block) {
     uint64_t looks = 0, word;
 
@@ -116,7 +116,7 @@ static int make_table(struct finding *finding) {
     return 0;
 }
 
-/* *found: the number of a block of the base that is the same; else left alone. 1, 0, -ENOMEM. */
+/* *found: the number of an equal block of the base; else unchanged. 1, 0, -ENOMEM. */
 static int find_block(struct finding *finding, const char *block, size_t *found) {
     if (*found < finding->n && !memcmp(block_at(finding, *found), block, DELTA_BLOCK))
         return 1;
@@ -177,7 +177,7 @@ int delta_find(const struct delta_file *image, const struct delta_view *base,
             r = same < 0 ? same : add_run(&runs, 0, fresh, DELTA_BLOCK);
             fresh += DELTA_BLOCK;
         }
-        found++; /* what was changed is followed by what was not */
+        found++; /* changed blocks are followed by unchanged ones */
     }
     if (r == 0 && done < image->length)
         r = add_run(&runs, 0, fresh, image->length - done);

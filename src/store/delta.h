@@ -18,13 +18,13 @@
 #include <stdint.h>
 
 #define DELTA_BLOCK 4096u
-#define DELTA_MAX_FILES 8u /* that a difference lies over: as hibernated_read.h has it */
+#define DELTA_MAX_FILES 8u /* parents of a difference, as in hibernated_read.h */
 #define DELTA_MAGIC 0x316574656c646252ull
 
 /* Bytes that follow each other in the image and in a file. */
 struct delta_run {
     uint64_t length, offset; /* multiples of DELTA_BLOCK, but for the last run's length */
-    uint32_t file; /* 0: the difference itself, else 1 + which of those that it lies over */
+    uint32_t file;           /* 0: the difference itself, else 1 + the index of a parent */
     uint32_t unused;
 };
 
@@ -50,17 +50,17 @@ struct delta_view {
     uint64_t length;
 };
 
-/* A difference's runs, whose file 0 is itself, if each lies within what it names. files[0] is the
- * difference; the view borrows all. */
+/* The runs of a difference, where file 0 is the difference itself, if each lies within its file.
+ * files[0] is the difference; the view borrows all. */
 bool delta_view(const struct delta_file *files, size_t n_files, struct delta_view *ret_view);
 
-/* Runs of `image`: of file 0 what is new, in its order, and of 1 + n what file n of `base` has.
- * *ret_runs: for free(). -ENOMEM. */
+/* The runs of `image`: in file 0 the new data, in its order, and in 1 + n the data of file n of
+ * `base`. *ret_runs: for free(). -ENOMEM. */
 int delta_find(const struct delta_file *image, const struct delta_view *base,
     struct delta_run **ret_runs, size_t *ret_n);
 
-/* What is new, or of a file that `keeps` (of base->n_files) does not have, becomes file 0's; the
- * others get the numbers 1, 2, ... in order. In place; returns the bytes of file 0. */
+/* New data, and data of files that `keeps` (of base->n_files) does not have, go to file 0; the
+ * other files get the numbers 1, 2, ... in order. In place; returns the bytes of file 0. */
 uint64_t delta_settle(struct delta_run *runs, size_t *n_runs, const bool *keeps, size_t n_files);
 
 #endif

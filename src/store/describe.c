@@ -28,7 +28,7 @@ struct view {
 
 #define TABLE(view, part, type) image_table((view)->it, (view)->base, part, type)
 
-/* What guests have chosen need not be text. */
+/* Names chosen by guests need not be text. */
 static json_t *text_of(const void *data, size_t length) {
     auto_buf struct buf clean = BUF_INIT;
 
@@ -55,7 +55,7 @@ static uint64_t bytes_of(const struct view *view, struct image_range runs) {
     return bytes;
 }
 
-/* What of the process's memory the image has; the rest is left as it is. */
+/* The part of a process's memory that the image has; other bytes stay unchanged. */
 static void read_memory(const struct view *view, const struct image_process *p, uint64_t address,
     char *to, uint64_t length) {
     const struct image_area *areas = TABLE(view, areas, struct image_area) + p->areas.first;
@@ -76,7 +76,7 @@ static void read_memory(const struct view *view, const struct image_process *p, 
     }
 }
 
-/* As /proc/PID/cmdline would have it: the memory is the guest's, and so is what it says. */
+/* The command line, as in /proc/PID/cmdline: it is in the guest's memory, so it may be false. */
 static json_t *command_of(const struct view *view, const struct image_process *p) {
     const struct image_layout *layout = &p->layout;
     char text[MAX_COMMAND] = { 0 };
@@ -216,7 +216,7 @@ json_t *describe_processes(const void *base, uint64_t length) {
         rows);
 }
 
-/* ---- what would refuse it ---- */
+/* ---- obstacles to a restore ---- */
 
 /* `why`: NULL if nothing would. */
 static void add_check(json_t *state, const char *what, const char *why) {
@@ -227,7 +227,7 @@ static void add_check(json_t *state, const char *what, const char *why) {
                                           "why", why ? text_of(why, strlen(why)) : json_null()));
 }
 
-/* How long the longest of these is that a path lies in. */
+/* The length of the longest of these that a path lies in. */
 static size_t depth_in(const char *path, const json_t *directories) {
     const json_t *item;
     size_t i, deepest = 0;
@@ -243,8 +243,8 @@ static size_t depth_in(const char *path, const json_t *directories) {
     return deepest;
 }
 
-/* Programs and libraries are mapped from the host again, and are to be what they were. Those of the
- * sandbox's own places are in its layers, and what is granted below these is the host's. */
+/* Programs and libraries are mapped from the host again, so they must be unchanged. Files in the
+ * sandbox's own places are in its layers, and grants below these places are the host's. */
 static void check_mapped(const struct view *view, const json_t *places, json_t *state) {
     const json_t *own = json_object_get(places, "own"),
                  *granted = json_object_get(places, "granted");

@@ -17,11 +17,11 @@
 /* {"kernel", "processes": [...]} of an image that image_is_sound. NULL: out of memory. */
 json_t *describe_processes(const void *base, uint64_t length);
 
-/* The job's "state" with what its image and layers have; with "verify", its "checks" with ours. */
+/* The job's "state" with the contents of its image and layers; with "verify", also its "checks". */
 int describe_state(const struct job *job, json_t **ret_json, struct rollbox_error *error);
 
-/* The same of one that sleeps: what the job on `fd` names is in the store, and every digest is
- * taken anew to verify it. */
+/* The same for a hibernated sandbox: the job on `fd` names it, and every digest is computed again
+ * to verify it. */
 int describe_hibernated(int store, int fd, json_t **ret_json, struct rollbox_error *error);
 
 #endif

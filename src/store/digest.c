@@ -12,8 +12,8 @@
 #define MAX_SEGMENTS (1u << 20)
 #define CHUNK (256u << 10)
 
-/* One thread: the program's one pair of buffers. Smaller files are read as a whole, which costs
- * less than asking for their holes. */
+/* Single-threaded: the program has one pair of buffers. Smaller files are read completely, which
+ * costs less than finding their holes. */
 static uint8_t chunks[2][CHUNK];
 
 void digest_init(struct digest *digest) {
@@ -158,7 +158,7 @@ void content_end(struct content *content, uint8_t ret_bytes[DIGEST_BYTES]) {
     digest_end(&content->digest, ret_bytes);
 }
 
-/* Reads just so much, or fails: -EIO if the file has become shorter. */
+/* Reads exactly this many bytes, or fails: -EIO if the file has become shorter. */
 static int read_at(int fd, void *data, size_t length, uint64_t offset) {
     for (char *p = data; length;) {
         ssize_t n = pread(fd, p, length, (off_t)offset);
@@ -220,8 +220,8 @@ int content_same(int a, int b, uint64_t size) {
     }
     if (r < 0)
         return r;
-    /* What is a hole in both is the same: on from one end of a segment to the next, over the union
-     * of both lists. */
+    /* Holes in both files are equal: moves from one end of a segment to the next, over the union of
+     * both lists. */
     for (uint64_t at = 0; at < size;) {
         while (i < n_a && of_a[i].offset + of_a[i].length <= at)
             i++;

@@ -15,7 +15,7 @@
 
 typedef int (*box_visitor)(int store, const char *name, int directory, void *context);
 
-/* Calls for each engine's directory. A store that never had one has no boxes/. */
+/* Calls for each engine's directory. A store may have no boxes/. */
 static int each_box(int store, box_visitor visit, void *context) {
     struct names names;
 

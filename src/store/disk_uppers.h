@@ -13,11 +13,11 @@
 
 #define BOXES_DIRECTORY "boxes"
 
-/* Moves to the trash what is nobody's any more. */
+/* Moves the private files of ended engines to the trash. */
 int disk_uppers_collect(int store, uint64_t *ret_removed, struct rollbox_error *error);
 
-/* How many engines have some, and how much they take; what a guest of an ordinary user's has shut
- * is not seen. */
+/* The number of engines with private files, and the size of these files. Directories that a guest
+ * of an ordinary user has closed are not counted. */
 int disk_uppers_measure(
     int store, uint64_t *ret_engines, uint64_t *ret_bytes, struct rollbox_error *error);
 

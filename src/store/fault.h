@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-/* Name; the command it is in; true if what the command does is done by then. */
+/* Name; its command; true if the command's effect is done by then. */
 /* clang-format off */
 #define FAULTS(X) \
     X(store_created, "import", false)           /* directories made, no version yet */ \

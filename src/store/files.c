@@ -109,8 +109,8 @@ static int open_unreadable(int at, const char *name, int flags) {
     return r;
 }
 
-/* A directory must be searched, too, for as long as it is being looked through;
- * files_left_as_it_was takes that back. */
+/* A directory must also be searchable while it is walked; files_left_as_it_was restores its mode.
+ */
 static bool is_closed(const struct stat *st) {
     return S_ISDIR(st->st_mode) && (st->st_mode & 0500) != 0500 && geteuid() != 0 &&
            st->st_uid == geteuid();
@@ -299,7 +299,7 @@ int files_set_owner(int fd, const struct owner *owner, bool is_directory) {
              mode = owner->mode & 01777;
 
     if (geteuid() != 0) {
-        uid = gid = 0; /* what the absence of the attribute stands for */
+        uid = gid = 0; /* the meaning of a missing attribute */
         mode |= is_directory ? 0500 : 0400;
     } else if (fchown(fd, uid, gid) < 0) {
         if (!cannot_give(errno))

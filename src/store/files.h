@@ -39,7 +39,7 @@ void names_done(struct names *names);
  */
 int files_open(int at, const char *name, int flags);
 
-/* Gives a directory back the mode that it had before files_open. */
+/* Restores the mode that a directory had before files_open. */
 void files_left_as_it_was(int fd, const struct stat *before);
 
 /* Resolves `path` below `root` through no link: its parent's descriptor (the caller's) and, in
@@ -57,7 +57,7 @@ static inline bool files_is_left_out(const struct stat *st) {
            (S_ISCHR(st->st_mode) && st->st_rdev != 0);
 }
 
-/* True for a directory (by descriptor) that hides what is below it. */
+/* True for a directory (by descriptor) that hides the layers below it. */
 bool files_is_opaque(int directory);
 
 /* "file", "directory", "symlink", "fifo", "socket", "device", "whiteout". */
@@ -75,23 +75,23 @@ int files_xattrs(int fd,
     int (*each)(void *context, const char *name, const void *value, size_t length), void *context);
 int files_copy_xattrs(int from, int to, bool with_overlay);
 
-/* Owner and mode as the file's maker wanted them; see files_set_owner. */
+/* The owner and mode that were requested for a file; see files_set_owner. */
 struct owner {
     uint32_t uid, gid, mode;
 };
 
-/* Gives a new file or directory its owner and mode as far as the caller may and should: root sets
- * ids up to 65535; nobody sets setuid and setgid bits; a caller that is not root keeps the right to
- * read. What is lost is kept in the attribute user.rollbox.owner. Not for links. */
+/* Sets the owner and mode of a new file or directory, as far as the caller may and should: root
+ * sets ids up to 65535; setuid and setgid bits are never set; a caller that is not root keeps the
+ * right to read. The lost part is kept in the attribute user.rollbox.owner. Not for links. */
 int files_set_owner(int fd, const struct owner *owner, bool is_directory);
 
-/* Only the owner, of what can have no attribute: root's business, as far as it can. */
+/* Sets only the owner, for files that cannot have attributes. As root only, as far as possible. */
 int files_give(int at, const char *name, uint32_t uid, uint32_t gid);
 
-/* What files_set_owner was told, as far as it is known. */
+/* The arguments of files_set_owner, as far as they are known. */
 void files_owner(int fd, const struct stat *st, struct owner *ret_owner);
 
-/* The whole of a file, holes left out. Without O_APPEND. */
+/* Copies all data of a file, without holes. Without O_APPEND. */
 int files_copy_data(int from, int to, uint64_t size);
 
 struct files_entry {
@@ -111,7 +111,7 @@ typedef int (*files_visitor)(
     void *context, const struct files_entry *entry, struct rollbox_error *error);
 int files_walk(int root, files_visitor visit, void *context, struct rollbox_error *error);
 
-/* What a tree is: the digest of docs/reference/store-format.md, and how much there is in it. */
+/* The digest of a tree (docs/reference/store-format.md), and its size. */
 struct tree_digest {
     char hex[65];
     uint64_t bytes; /* of regular files, each inode once */
@@ -121,19 +121,19 @@ struct tree_digest {
 
 int tree_digest(int root, struct tree_digest *ret_digest, struct rollbox_error *error);
 
-/* Of the entries of the top directory only those that `keep` wants. */
+/* Only those entries of the top directory that `keep` accepts. */
 typedef bool (*files_filter)(const void *context, const char *name);
 int tree_digest_some(int root, files_filter keep, const void *context,
     struct tree_digest *ret_digest, struct rollbox_error *error);
 
-/* One entry at a time, for who walks by itself. `content` is the content digest of a regular file;
- * `target` a link's. */
+/* Adds one entry, for callers with their own walk. `content` is the content digest of a regular
+ * file; `target` a link's. */
 struct digest;
 void tree_digest_begin(struct digest *digest);
 int tree_digest_entry(struct digest *digest, const struct files_entry *entry, int fd,
     const uint8_t *content, const char *target);
 
-/* Inodes with several names, and what was noted for the first. */
+/* Inodes with several names, and the data of the first name. */
 struct inodes {
     struct inode *table;
     size_t n, capacity;
@@ -150,12 +150,11 @@ int inodes_note(struct inodes *inodes, const struct stat *st, const char *path,
     struct inode **ret_inode, bool *ret_found);
 void inodes_done(struct inodes *inodes);
 
-/* "name" for a message: at most about 200 bytes, with what a terminal would take as a command
- * replaced. Static, of a few turns. */
+/* A name for a message: at most about 200 bytes, with terminal control characters replaced. Static,
+ * valid for a few calls. */
 const char *files_printable(const char *path);
 
-/* What is to be imported, for reading, and what it is: a descriptor, or negative with *error
- * filled. */
+/* Opens a file to import, and returns its kind: a descriptor, or negative with *error filled. */
 int files_open_archive(const char *path, struct stat *ret_st, struct rollbox_error *error);
 
 #endif

@@ -29,11 +29,11 @@ static void add_processor(struct buf *to) {
         if (!__get_cpuid_count(leaves[i][0], leaves[i][1], &a, &b, &c, &d))
             continue;
         if (leaves[i][0] == 13)
-            b = 0; /* sizes for what is in use now */
+            b = 0; /* the sizes of the present use */
         buf_printf(to, "%x.%x:%08x%08x%08x%08x\n", leaves[i][0], leaves[i][1], a, b, c, d);
     }
     if (__get_cpuid(1, &a, &b, &c, &d)) {
-        buf_printf(to, "1:%08x%08x%08x\n", a, c, d); /* ebx tells which processor this is */
+        buf_printf(to, "1:%08x%08x%08x\n", a, c, d); /* ebx identifies the processor */
         if (c & bit_OSXSAVE) {
             __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
             buf_printf(to, "xcr0:%08x%08x\n", d, a);
@@ -46,7 +46,7 @@ static void add_processor(struct buf *to) {
 }
 #endif
 
-/* To the end of its last segment, or of its section headers, which lie behind it. */
+/* Up to the end of its last segment, or of its section headers, which follow. */
 static void add_vdso(struct buf *to) {
     const char *base = (const char *)getauxval(AT_SYSINFO_EHDR);
     const Elf64_Ehdr *header = (const void *)base;

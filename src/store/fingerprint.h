@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an image of processes is for. */
+/* The kernel and processor that a process image is valid for. */
 #ifndef ROLLBOX_STORE_FINGERPRINT_H
 #define ROLLBOX_STORE_FINGERPRINT_H
 

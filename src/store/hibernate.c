@@ -121,8 +121,8 @@ static int write_record(int stage, const char *text) {
     return fd < 0 ? -errno : fd_write_all(fd, text, strlen(text));
 }
 
-/* Everything is written by now, so what the first of these waits for is most of what the others
- * would. What is linked is on the disk, and takes nothing. */
+/* Everything is written by now, so the first sync does most of the work of the others. Linked data
+ * is on disk already, and costs nothing. */
 static int sync_files(int stage, const json_t *record) {
     char name[HIBERNATED_FILE_NAME];
 
@@ -135,7 +135,8 @@ static int sync_files(int stage, const json_t *record) {
     return 0;
 }
 
-/* The rename is what makes it sleep. Its owner has the lock before anybody can find it. */
+/* The rename makes the sandbox hibernated. Its owner has the lock before another process can find
+ * it. */
 int hibernate_publish(const struct work *work, int stage, const json_t *record, int owner,
     struct rollbox_error *error) {
     auto_free char *text = hibernated_text(record);
@@ -312,7 +313,7 @@ static int join_images(int directory, const json_t *record, const struct hiberna
     return r;
 }
 
-/* Each image, as it will be restored, is what the record says. */
+/* Checks that each image, as it will be restored, agrees with the record. */
 static int match_images(int directory, const json_t *whole, const struct hibernate_job *job,
     struct rollbox_error *error) {
     const json_t *row;
@@ -341,7 +342,7 @@ static int open_sleeper(int store, const char *id) {
     return fd < 0 ? -errno : fd;
 }
 
-/* The directory of one that sleeps, and its record. */
+/* The directory of a hibernated sandbox, and its record. */
 static int open_record(int store, const char *id, int *ret_directory, json_t **ret_record,
     struct rollbox_error *error) {
     auto_close int directory = open_sleeper(store, id);

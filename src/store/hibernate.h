@@ -19,7 +19,7 @@
 
 #define SLEEP_STAGE "asleep" /* in the directory of work */
 
-/* What the engine has put on standard input. */
+/* The job that the engine has put on standard input. */
 struct hibernate_job {
     json_t *root;
     const char *id;
@@ -29,25 +29,25 @@ struct hibernate_job {
 int hibernate_job_read(int fd, struct hibernate_job *ret_job, struct rollbox_error *error);
 void hibernate_job_done(struct hibernate_job *job);
 
-/* A directory of work, and one in it for what is to sleep. */
+/* The work directory, with a directory in it for the sandbox. */
 int hibernate_begin(int store, struct work *ret_work, int *ret_stage, struct rollbox_error *error);
 
 /* The job's layers and images, into that. */
 int hibernate_stage(
     const struct hibernate_job *job, struct stage *stage, struct rollbox_error *error);
 
-/* What goes to record.json; `record` is the engine's part. New references. NULL: out of memory, or
- * `record` is. */
+/* The content of record.json; `record` is the engine's part. New references. NULL: out of memory,
+ * or `record` is NULL. */
 json_t *hibernate_whole(
     const char *id, json_t *record, json_t *layers, json_t *images, json_t *bases);
 
-/* What could not be woken is not written: that would be found out when what ran is gone. DAMAGED.
- */
+/* A sandbox that could not be woken is not written: the error would appear only after its processes
+ * are gone. DAMAGED. */
 int hibernate_check_record(
     const struct hibernate_job *job, const json_t *whole, struct rollbox_error *error);
 
-/* Brings everything to the disk, then publishes it. The lock goes to `owner`, a socket; -1: to
- * nobody. */
+/* Syncs everything to disk, then publishes it. The lock goes to `owner`, a socket; -1: to no
+ * process. */
 int hibernate_publish(const struct work *work, int stage, const json_t *record, int owner,
     struct rollbox_error *error);
 
@@ -65,11 +65,11 @@ int hibernate_read(int store, int fd, json_t **ret_json, struct rollbox_error *e
 /* All of a record's. DAMAGED, by name. */
 int hibernate_check_files(int directory, const json_t *record, struct rollbox_error *error);
 
-/* Is a file what its row ({"bytes", "sha256"}) says? *ret_reason, static: what is wrong with it;
- * NULL: nothing. -errno if that cannot be found out. */
+/* Whether a file matches its row ({"bytes", "sha256"}). *ret_reason, static: the difference; NULL:
+ * none. -errno if the file cannot be read. */
 int hibernate_check_file(
     int directory, const char *name, const json_t *row, const char **ret_reason);
-/* Are all files of asleep/ID what was written? 0; DAMAGED, with the first that is not. */
+/* Whether all files of asleep/ID are as written. 0; DAMAGED, with the first that is not. */
 int hibernate_verify(int store, const char *id, struct rollbox_error *error);
 
 /* A descriptor of its image `i`, whole: of a difference, of a memory file. Or -errno. */

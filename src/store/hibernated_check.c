@@ -167,7 +167,7 @@ static int check_index(const struct walk *walk, const char *at, const json_t *ob
     return 0;
 }
 
-/* ---- what must be there once ---- */
+/* ---- unique values ---- */
 
 /* Notes `key`; DAMAGED if it is noted already. `seen` maps keys to where they were found. */
 static int check_once(const struct walk *walk, json_t *seen, const char *at, const char *key,
@@ -230,7 +230,7 @@ static int check_pipe(const struct walk *walk, const char *at, const json_t *row
     if (r == 0)
         r = check_flag(walk, at, row, "written", REQUIRED);
     if (r < 0 || command < 0)
-        return r; /* one of a command that has ended: nobody asks for it */
+        return r; /* a pipe of an ended command, which no client asks for */
     if (has_terminal(commands, command))
         return refuse_value(walk, at, "command", json_object_get(row, "command"),
             "that command has a terminal, and so no pipes");
@@ -393,7 +393,7 @@ static int check_node(const struct walk *walk, const char *at, const json_t *row
         r = check_index(walk, at, row, "live", walk->n_lives, true);
     if (r < 0 || !i)
         return r;
-    /* The first is the beginning of the tree, and what is out of the tree hangs on nothing. */
+    /* The first snapshot is the root of the tree; a hidden one has no relations. */
     const json_t *parent = json_object_get(row, "parent");
     const bool is_hidden = json_is_true(json_object_get(row, "hidden"));
     if (json_is_null(parent) != is_hidden)
@@ -425,7 +425,7 @@ static int check_nodes(const struct walk *walk) {
 
 /* ---- the rest ---- */
 
-/* What ran where the sandbox stands cannot be over as well. */
+/* Commands that run in the sandbox's present state cannot have ended as well. */
 static int note_running(const struct walk *walk, json_t *seen) {
     const json_t *nodes = json_object_get(walk->record, "nodes"), *row;
     const json_t *at =
@@ -565,7 +565,7 @@ static int check_session(const struct walk *walk) {
     return r == 0 ? check_environment(walk) : r;
 }
 
-/* What it ran under goes into messages. A record of earlier versions may have less of it. */
+/* The fingerprint is used in messages. A record of earlier versions may lack parts of it. */
 static int check_fingerprint(const struct walk *walk) {
     const json_t *fingerprint = json_object_get(walk->record, "fingerprint"), *value;
     const char *key;

@@ -87,10 +87,10 @@ struct collecting {
     int store;
     const char *directory;
     uint64_t removed, freed;
-    json_t *kept; /* what could not be read; as a row of fsck's */
+    json_t *kept; /* unreadable data, as a row of fsck's */
 };
 
-/* Of files that nobody else has. */
+/* Counts only files without another link. */
 static uint64_t bytes_in(int directory) {
     uint64_t bytes = 0;
     struct names names;
@@ -117,10 +117,8 @@ static int add_row(
     return row && json_array_append_new(list, row) == 0 ? 0 : -ENOMEM;
 }
 
-/*
- * It was to end with its engine. One whose record cannot be read is kept: a bit that flipped, or a
- * newer rollbox that wrote it, does not say that nobody wants it.
- */
+/* The sandbox was to end with its engine. One whose record cannot be read is kept: a flipped bit,
+ * or a newer version's record, does not mean that it is unwanted. */
 static int is_left_over(
     const struct collecting *collecting, const char *id, int lock, bool *ret_is) {
     struct rollbox_error inner = { 0 };
@@ -143,7 +141,7 @@ static int collect_one(void *context, const char *id) {
     auto_close int lock = -EBADF;
 
     if (hibernated_lock(collecting->store, collecting->directory, id, &lock) < 0)
-        return 0; /* somebody has it, or it has no record, of which fsck tells */
+        return 0; /* it is locked, or it has no record, which fsck reports */
     int r = sleeps ? is_left_over(collecting, id, lock, &is_removed) : 0;
     if (r < 0 || !is_removed)
         return r;

@@ -13,14 +13,15 @@
 
 #include <rollbox/rollbox.h>
 
-/* Moves to the trash those that were to end with an engine that is gone, and what is left of those
- * that were awake when their engine died. What cannot be read is never removed: a row of `kept`, as
- * of hibernated_gc_check. Under the store's exclusive lock. *freed: bytes of that are added. */
+/* Moves to the trash the sandboxes that were to end with an engine that is gone, and the leftovers
+ * of those that were awake when their engine died. Unreadable ones are never removed: each becomes
+ * a row of `kept`, as in hibernated_gc_check. Under the store's exclusive lock. Adds the freed
+ * bytes to *freed. */
 int hibernated_gc_collect(
     int store, json_t *kept, uint64_t *ret_removed, uint64_t *freed, struct rollbox_error *error);
 
-/* Compares every file with what was written. Adds {"asleep", "sandbox", "file", "reason"} to
- * `damaged` for each that differs. */
+/* Compares every file with its record. Adds {"asleep", "sandbox", "file", "reason"} to `damaged`
+ * for each difference. */
 int hibernated_gc_check(
     int store, json_t *damaged, uint64_t *ret_checked, struct rollbox_error *error);
 
@@ -28,8 +29,8 @@ struct hibernated_usage {
     uint64_t n, bytes;
 };
 
-/* How many there are, and what their files take; of those that were woken, what they have beside
- * that. */
+/* The number of hibernated sandboxes, and the size of their files; for woken ones, the size of
+ * files that only they have. */
 int hibernated_gc_measure(int store, struct hibernated_usage *ret_hibernated,
     struct hibernated_usage *ret_woken, struct rollbox_error *error);
 

@@ -52,7 +52,7 @@ void hibernated_digest(const void *data, size_t length, char ret_hex[HEX + 1]) {
         (void)snprintf(ret_hex + 2 * i, 3, "%02x", digest[i]);
 }
 
-/* What an image lies over: at least one base, each of those that there are. */
+/* The parents of an image: at least one, each an existing base. */
 static bool over_is_sound(const json_t *over, size_t n_bases) {
     const json_t *number;
     size_t i;

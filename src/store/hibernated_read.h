@@ -49,31 +49,31 @@ char *hibernated_text(const json_t *record);
 
 /* Reads an open record.json, and checks it as a whole (hibernated_check.h). */
 int hibernated_read(int fd, json_t **ret_record, struct rollbox_error *error);
-/* The same without that check: for whoever only asks whose it is. */
+/* The same without that check, for callers that only need the owner. */
 int hibernated_read_unchecked(int fd, json_t **ret_record, struct rollbox_error *error);
 
-/* What a record says of its i-th file, {"bytes", "sha256"}, and how that is called; NULL after the
+/* The entry of a record for its i-th file, {"bytes", "sha256"}, and the file's name; NULL after the
  * last. Borrowed. */
 const json_t *hibernated_file(const json_t *record, size_t i, char ret_name[HIBERNATED_FILE_NAME]);
 
 /* `directory` is HIBERNATED_DIRECTORY or WOKEN_DIRECTORY. */
 
-/* Opens ID/record.json, locked: *ret_lock, the caller's. -EBUSY: another's, -ENOENT: no such; no
- * error is set then, nor otherwise. */
+/* Opens and locks ID/record.json: *ret_lock, owned by the caller. -EBUSY: locked by another
+ * process, -ENOENT: it does not exist. Sets no error. */
 int hibernated_lock(int store, const char *directory, const char *id, int *ret_lock);
-/* Reads ID/record.json, whoever has it locked; unchecked. */
+/* Reads ID/record.json without its lock; unchecked. */
 int hibernated_scan(int store, const char *directory, const char *id, json_t **ret_record);
 
-/* Calls with the id of each; 0, or what `each` returned if that was not 0, or -errno. */
+/* Calls with each id. 0, or the value of a call if that was not 0, or -errno. */
 int hibernated_each(
     int store, const char *directory, int (*each)(void *context, const char *id), void *context);
 
-/* It is no more, whatever comes: what is left of it lies in the trash. 0 or -errno. */
+/* Removes a sandbox for good: leftovers are in the trash. 0 or -errno. */
 int hibernated_remove(int store, const char *directory, const char *id);
 
-/* It has been woken: from asleep/ to woken/. 0 or -errno. */
+/* Moves a woken sandbox from asleep/ to woken/. 0 or -errno. */
 int hibernated_keep(int store, const char *id);
-/* It could not be: back again. */
+/* Moves it back, after a failure. */
 int hibernated_forget_kept(int store, const char *id);
 
 #endif

@@ -73,7 +73,7 @@ struct child {
     struct rollbox_error *error;
 };
 
-/* The name of a layer that holds what it holds only over these layers: not the same as any diff id.
+/* The name of a layer whose content depends on the layers below it. It differs from every diff id.
  */
 static void dependent_id(const char *chain, char ret_id[LAYER_ID_LENGTH + 1]) {
     struct digest digest;
@@ -196,7 +196,7 @@ static int do_layer(struct child *child, struct image_source *source, size_t i) 
     if (r < 0)
         return r;
     fault_point(FAULT_layer_unpacked);
-    /* A layer that says nothing is none: an overlay has room for so many. */
+    /* A layer without changes is left out, because an overlay has a limited number of layers. */
     if (names_read(root, &names) == 0 && names.n == 0 &&
         (child->below.n || i + 1 < child->plan.n_layers))
         return 0;
@@ -301,7 +301,7 @@ static int take_layer(const struct work *work, const json_t *row, int *ret_lock,
     return r;
 }
 
-/* What an image says about its programs. */
+/* The image's configuration for programs. */
 static int fill_config(
     const json_t *config, struct manifest *manifest, struct rollbox_error *error) {
     const json_t *run = json_object_get(config, "config");
@@ -368,7 +368,7 @@ static json_t *describe_import(const struct manifest *manifest, size_t n_new, ui
         "seccomp", 1);
 }
 
-/* Publishes what the report lists. */
+/* Publishes the layers in the report. */
 static int publish_import(const struct work *work, const struct import_options *options,
     const json_t *report, json_t **ret_json, struct rollbox_error *error) {
     const json_t *rows = json_object_get(report, "layers");

@@ -19,11 +19,11 @@
 #include "store/image_source.h"
 #include "store/unpack.h"
 
-/* What an archive says about one image. */
+/* The description of an image in an archive. */
 struct image_plan {
     size_t n_layers;
     char **members; /* bottom first */
-    char **packed;  /* the digest that the member must have; "" if none is known */
+    char **packed;  /* the required digest of the member; "": unknown */
     char **diff_ids;
     json_t *config; /* the image's configuration */
 };

@@ -42,7 +42,7 @@ void image_source_done(struct image_source *source);
 
 bool image_source_has(const struct image_source *source, const char *name);
 
-/* A small member as a whole. */
+/* Reads a small member. */
 int image_source_text(
     struct image_source *source, const char *name, struct buf *to, struct rollbox_error *error);
 
@@ -51,7 +51,7 @@ struct stream {
     struct image_source *source;
     int fd;                  /* of a file in a directory */
     struct archive *archive; /* of the tar */
-    struct digest digest;    /* of what was read */
+    struct digest digest;    /* of the data read */
     uint64_t bytes;
     char *buffer;
 };

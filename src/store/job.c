@@ -316,7 +316,7 @@ static int push_parts(
     return r;
 }
 
-/* What these layers lie on besides each other: of a stored snapshot, and the host's. */
+/* The part below these layers in addition to each other: a stored snapshot's, and the host's. */
 static int push_base(
     struct stack *stack, size_t room, const struct job_place *place, struct rollbox_error *error) {
     struct stat st;
@@ -326,7 +326,7 @@ static int push_base(
         return bad_layers(place, r, error);
     if (!place->base)
         return 0;
-    /* What the caller named is followed, as when it was granted. */
+    /* Links in a path of the caller are followed, as when it was granted. */
     auto_close int fd = open(place->base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     r = fd < 0 || fstat(fd, &st) < 0 ? -errno : 0;
     if (r == 0)

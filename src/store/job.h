@@ -33,12 +33,12 @@ struct job_place {
 };
 
 struct job {
-    json_t *root; /* what the texts below point into */
+    json_t *root; /* the owner of the texts below */
     struct job_place *places;
     size_t n_places;
     int *lower, *upper; /* descriptors, bottom first; ours now */
     size_t n_lower, n_upper;
-    bool beside; /* the upper ones lie on the first n_shared of the lower ones */
+    bool beside; /* the upper layers are on top of the first n_shared lower ones */
     size_t n_shared;
     bool text, force, digests;
     int kept; /* commit: a socket that gets the directories that were replaced, instead of their
@@ -51,9 +51,9 @@ struct job {
 int job_read(int fd, struct job *ret_job, struct rollbox_error *error);
 void job_done(struct job *job);
 
-/* ---- what layers over one another show ---- */
+/* ---- the merged view of layers ---- */
 
-/* Directories of one path, the topmost first: what an overlay would merge. */
+/* The directories of one path, topmost first, which an overlay would merge. */
 struct stack {
     int *fds; /* the structure's own */
     struct stat *stats;
@@ -61,14 +61,15 @@ struct stack {
     bool with_base; /* the last one is the host's */
 };
 
-/* What is found under a name in a stack. */
+/* The entry with a name in a stack. */
 struct found {
     bool there;
-    bool whiteout;  /* something hides it: nothing is there, and the layers below do not count */
+    bool whiteout;  /* a higher layer hides it: there is no entry, and the layers below do not count
+                     */
     bool closed;    /* the layers below do not count */
     size_t source;  /* index in the stack that has it */
     struct stat st; /* of the topmost */
-    struct stack below; /* for a directory: the ones that merge */
+    struct stack below; /* for a directory: the directories that merge */
 };
 
 int stack_find(const struct stack *stack, const char *name, struct found *ret_found);
@@ -81,8 +82,8 @@ int stack_names(const struct stack *stack, struct names *ret_names);
 
 /* ---- differences ---- */
 
-/* One change. The descriptors of the parent directories are valid during the call; -EBADF where
- * there is nothing. */
+/* One change. The descriptors of the parent directories are valid during the call; -EBADF: no such
+ * directory. */
 struct change {
     char kind;                    /* 'A', 'M', 'D' */
     const char *path;             /* below the place, no slash in front; "" is the place itself */
@@ -96,18 +97,18 @@ struct change {
 typedef int (*change_visitor)(
     void *context, const struct change *change, struct rollbox_error *error);
 
-/* Whether what two directories have by a name differs. 1, 0, or -errno. */
+/* Whether the entries of two directories with a name differ. 1, 0, or -errno. */
 int changes_differ(const char *name, int old_parent, const struct stat *old, int new_parent,
     const struct stat *new);
 
-/* Calls for every difference between (base +) lower and what `upper` over it (over what they share,
- * if they are beside each other) shows, parents before what is in them, names sorted. With
- * `vanished`, calls for these, too. */
+/* Calls for every difference between the view of (base +) lower and the view with `upper` on top
+ * (or on top of the shared layers, if they branch), parents before their entries, names sorted.
+ * With `vanished`, calls for vanished entries, too. */
 int changes_of_place(const struct job *job, const struct job_place *place, bool vanished,
     change_visitor visit, void *context, struct rollbox_error *error);
 
-/* The stacks of a place: what `upper` alone shows (beside: with all that it lies on), and what is
- * below it. `*ret_closed`: nothing below shows through at the top. */
+/* The stacks of a place: `upper` alone (or, if the two branch, with all layers below it), and the
+ * part below it. `*ret_closed`: the top hides everything below. */
 int place_open(const struct job *job, const struct job_place *place, struct stack *ret_upper,
     struct stack *ret_below, bool *ret_closed, struct rollbox_error *error);
 

@@ -35,7 +35,7 @@ static int io_error(
 void layer_random(char *ret_text, size_t digits) {
     uint8_t bytes[32];
 
-    /* A random name that is taken is refused by mkdir, so nothing but luck depends on this. */
+    /* mkdir refuses a random name that exists, so only availability depends on this. */
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
         memset(bytes, (int)getpid() & 255, sizeof bytes);
     for (size_t i = 0; i < digits; i++)
@@ -43,7 +43,7 @@ void layer_random(char *ret_text, size_t digits) {
     ret_text[digits] = '\0';
 }
 
-/* mkdir -p with mode 0700 for what is missing. */
+/* mkdir -p with mode 0700 for new directories. */
 static int make_directories(const char *path, struct rollbox_error *error) {
     auto_free char *copy = strdup(path);
 
@@ -110,7 +110,7 @@ static int create_directory(const char *path, struct rollbox_error *error) {
     if (lock < 0)
         return io_error(error, errno, "make a file in", path);
     fault_point(FAULT_store_created);
-    /* Who sweeps tmp/ takes what is in it for leftovers. */
+    /* A sweep of tmp/ treats its unlocked entries as leftovers. */
     auto_close int held = layer_store_lock(fd, LOCK_SH);
     if (held < 0)
         return io_error(error, -held, "lock", path);
@@ -141,7 +141,7 @@ int layer_store_open(const char *path, bool create_it, int *ret_fd, struct rollb
             *error = inner;
         return r;
     }
-    /* Only what is empty, or a store that was being made, becomes one. */
+    /* Only an empty directory, or an unfinished store, becomes a store. */
     auto_close int there = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     struct names names = { 0 };
     if (there >= 0 && names_read(there, &names) == 0 && names.n &&
@@ -352,8 +352,8 @@ int layer_meta_read(int store, const char *id, struct layer_meta *ret_meta) {
     return 0;
 }
 
-/* The name is taken: by another import, which was faster, or by a layer that is damaged, which this
- * one replaces unless somebody is using it. */
+/* The name exists: it belongs to another import, which was faster, or to a damaged layer, which
+ * this one replaces unless it is in use. */
 static int take_place(const struct work *work, const char *directory, const char *id,
     const char *target, int *lock, struct rollbox_error *error) {
     auto_free char *damage = store_layer_damage(work->store, id);
@@ -386,7 +386,7 @@ int layer_publish(const struct work *work, const char *directory, const struct l
     if (!text || asprintf(&path, "%s/meta.json", directory) < 0 ||
         asprintf(&target, "layers/%s", meta->id) < 0)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
-    /* Everything that was written before, in one go; then meta.json, which says that it is there.
+    /* Syncs all earlier writes at once, then writes meta.json, which marks the layer as complete.
      */
     if (syncfs(work->fd) < 0)
         return io_error(error, errno, "sync", "the store");
@@ -428,7 +428,7 @@ int layer_publish_manifest(
 
     if (!text || !file || asprintf(&target, "%s/%s", directory, file) < 0)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
-    /* What cannot be read back must not be written. */
+    /* A manifest that cannot be read back must not be written. */
     int r = manifest_parse(text, strlen(text), manifest->kind, &again, error);
     if (r < 0) {
         if (error)

@@ -42,8 +42,9 @@ struct layer_meta {
 /* Reads a layer's meta.json. -EBADMSG if it is not valid, -ENOENT, other -errno; sets no error. */
 int layer_meta_read(int store, const char *id, struct layer_meta *ret_meta);
 
-/* Makes tmp/WORK/DIRECTORY, which has the files in fs/, the layer meta->id, whose tree digest has
- * been filled in. If that layer is there already, uses it. *ret_lock is a shared lock on it. */
+/* Publishes tmp/WORK/DIRECTORY, which has the files in fs/, as the layer meta->id, whose tree
+ * digest has been filled in. If the layer exists already, uses it. *ret_lock is a shared lock on
+ * it. */
 int layer_publish(const struct work *work, const char *directory, const struct layer_meta *meta,
     int *ret_lock, struct rollbox_error *error);
 
@@ -59,11 +60,11 @@ int layer_write_file(
  */
 int layer_store_lock(int store, int operation);
 
-/* Removes what is in tmp/ and not locked, and all of trash/. Under the exclusive lock; *ret_removed
- * entries were there. */
+/* Removes unlocked entries of tmp/, and all of trash/. Under the exclusive lock; *ret_removed is
+ * the number of entries. */
 int layer_sweep_work(int store, unsigned *ret_removed);
 int layer_sweep_leftovers(
-    int store); /* the same, if nobody else is at work; else somebody does the next time: -errno */
+    int store); /* the same, if no other process is working; else a later one does it: -errno */
 /* Moves an entry to trash/. */
 int layer_to_trash(int store, const char *directory, const char *name);
 /* Empties trash/; others may do the same. */

@@ -113,7 +113,7 @@ static int put_part(void *context, const char *data, uint64_t length) {
     return put_file(context, "an image", data, length);
 }
 
-/* As the file has it: nothing lies over anything. What is the engine's own business is not told. */
+/* The record for the file: no image has a parent. The engine's internal data is left out. */
 static json_t *carried_record(int directory, const json_t *whole, struct rollbox_error *error) {
     static const char *const private[] = { "socket", "operation", "grounds" };
     json_t *images = json_array(), *row, *bases = json_array(),
@@ -249,7 +249,7 @@ static int export_hibernated(
         return error_set(error, ROLLBOX_ERR_IO, errno, "export",
             "the hibernated sandbox cannot be read: %s", strerror(errno));
     int r = hibernated_read(file, &whole, error);
-    /* What is damaged is not given on. */
+    /* Damaged data is not exported. */
     if (r == 0)
         r = hibernate_check_files(directory, whole, error);
     if (r == 0)
@@ -302,7 +302,7 @@ int live_archive_export(int store, int fd, json_t **ret_json, struct rollbox_err
     return r;
 }
 
-/* ---- import: what the child does ---- */
+/* ---- import: the child ---- */
 
 bool live_archive_is_live(const char *path) {
     char found[sizeof LIVE_ARCHIVE_MAGIC];
@@ -469,9 +469,9 @@ static int read_in_child(void *context, json_t **ret_report, struct rollbox_erro
     return r;
 }
 
-/* ---- import: what becomes of it ---- */
+/* ---- import: the parent ---- */
 
-/* For free(); NULL for what is no hex. */
+/* For free(); NULL if the text is not hex. */
 static char *text_of(const char *hex) {
     size_t n = hex ? strlen(hex) / 2 : 0;
     char *text = hex && strlen(hex) % 2 == 0 && strspn(hex, "0123456789abcdef") == 2 * n
@@ -498,8 +498,8 @@ static json_t *hex_of(const char *text) {
     return hex ? json_string(hex) : NULL;
 }
 
-/* What lies in a writable place, or in an image, may be the sandbox's own: that is found out when
- * it is woken. */
+/* A file in a writable place, or in an image, may be the sandbox's own: that is checked when it
+ * wakes. */
 static bool is_own(const json_t *record, const char *path) {
     const json_t *place;
     size_t i;
@@ -554,7 +554,7 @@ static int check_image(int stage, size_t i, const json_t *record, struct rollbox
     return r;
 }
 
-/* Its processes are not taken: what names them does not, and what they are is not kept. */
+/* Drops the processes and all references to them. */
 static void drop_processes(json_t *whole, int stage) {
     json_t *record = json_object_get(whole, "record"), *node;
     char name[HIBERNATED_FILE_NAME];
@@ -587,7 +587,7 @@ static int read_policy(const char *path, struct buf *to, struct rollbox_error *e
                  : 0;
 }
 
-/* Under its new owner's policy, or its own as far as that grants no more than the default one or is
+/* Uses the new owner's policy, or the sandbox's own if that grants no more than the default or is
  * trusted. */
 static int choose_policy(
     json_t *record, const struct live_archive_options *options, struct rollbox_error *error) {
@@ -643,7 +643,7 @@ static int has_name(void *context, const char *id) {
     return same;
 }
 
-/* Nothing of what the old engine had on its mind goes on here but what is needed. */
+/* Only the needed parts of the old engine's record are kept. */
 static json_t *new_record(const json_t *from, const struct live_archive_options *options) {
     static const char *const kept[] = { "policy", "environment", "fingerprint", "places", "nodes",
         "layers", "lives", "at", "next_name", "seed", "has_own_seed" };

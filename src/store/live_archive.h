@@ -30,7 +30,7 @@ struct live_archive_options {
     const char *socket; /* of the engine that it is for */
     const char *policy; /* a file's path; NULL: its own, which must not grant more than the default
                            one unless `trusts` */
-    bool trusts, drops; /* drops: its files alone */
+    bool trusts, drops; /* drops: only its files */
     uint64_t max_bytes;
 };
 

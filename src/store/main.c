@@ -589,7 +589,7 @@ static int parse_arguments(
     int argc, char **argv, struct arguments *arguments, struct rollbox_error *error) {
     int r = 0;
 
-    /* First, so that an error in the others is told in the right form. */
+    /* First, so that errors in the others are reported in the right form. */
     for (int i = 2; i < argc; i++)
         arguments->json |= strcmp(argv[i], "--json") == 0;
     for (int i = 2; r == 0 && i < argc; i++) {

@@ -245,7 +245,7 @@ static void references_done(struct references *references) {
     free(references->problem);
 }
 
-/* 1: moved to trash/; 0: somebody uses it. */
+/* 1: moved to trash/; 0: in use. */
 static int collect_layer(int store, const char *id, uint64_t *freed) {
     struct layer_meta meta = { 0 };
     auto_free char *path = NULL;
@@ -257,7 +257,7 @@ static int collect_layer(int store, const char *id, uint64_t *freed) {
     (void)layer_meta_read(store, id, &meta);
     fd = openat(store, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && errno != ENOENT)
-        return -errno; /* whether somebody uses it cannot be told */
+        return -errno; /* whether it is in use is unknown */
     if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0)
         return errno == EWOULDBLOCK ? 0 : -errno;
     r = layer_to_trash(store, "layers", id);
@@ -319,7 +319,7 @@ static int collect_garbage(
     close_fd(&lock);
     if (r < 0)
         return r;
-    /* Deleting takes its time; nobody need wait for it. */
+    /* Deleting takes long, and no process needs to wait for it. */
     r = layer_empty_trash(store);
     if (r < 0)
         return fail_maintenance(error, r, "empty the trash");
@@ -340,8 +340,8 @@ int maintenance_collect(int store, json_t **ret_json, struct rollbox_error *erro
 
 /* ---- fsck ---- */
 
-/* What is wrong with a layer, for free(); NULL: nothing, or it could not be found out for want of
- * memory or descriptors: then the error is set. */
+/* The damage of a layer, for free(); NULL: none, or it is unknown for lack of memory or
+ * descriptors: then the error is set. */
 static char *examine_snapshot(int store, const char *id, struct rollbox_error *error) {
     struct layer_meta meta;
     struct tree_digest found;
@@ -425,7 +425,7 @@ static int check_layers(int store, const struct references *references, json_t *
         json_t *users = json_object_get(references->ids, id);
 
         if (!layer_id_ok(id) || store_layer_lock(store, id, &lock) == -ENOENT)
-            continue; /* none, or on its way out: gc's work */
+            continue; /* missing, or being removed by gc */
         ++*ret_layers;
         struct rollbox_error unknown = { 0 };
         auto_free char *reason = examine_snapshot(store, id, &unknown);

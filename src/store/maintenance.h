@@ -20,15 +20,14 @@ int maintenance_show(int store, const char *name, json_t **ret_json, struct roll
 /* Removes a manifest; its layers go with the next gc. {"removed"} */
 int maintenance_remove(int store, const char *name, json_t **ret_json, struct rollbox_error *error);
 
-/* Removes layers that no manifest names and nobody uses, sandboxes that sleep and that nobody can
- * wake, and what dead processes left. {"removed_layers", "freed_bytes", "in_use", "removed_work",
- * "removed_asleep"} */
+/* Removes layers that no manifest names and no process uses, hibernated sandboxes that no engine
+ * can wake, and leftovers of dead processes. {"removed_layers", "freed_bytes", "in_use",
+ * "removed_work", "removed_asleep"} */
 int maintenance_collect(int store, json_t **ret_json, struct rollbox_error *error);
 
-/* Reads every layer anew; marks those that are damaged, and takes the mark from those that are not;
- * and what sleeps.
- * {"layers", "asleep", "damaged": [{"layer", "reason", "used_by"} or {"asleep", "sandbox", "file",
- * "reason"}], "manifests": [{"name", "problem"}]} */
+/* Reads every layer again, marks damaged ones, and removes the mark from others. Checks hibernated
+ * sandboxes, too. {"layers", "asleep", "damaged": [{"layer", "reason", "used_by"} or {"asleep",
+ * "sandbox", "file", "reason"}], "manifests": [{"name", "problem"}]} */
 int maintenance_check(int store, json_t **ret_json, struct rollbox_error *error);
 
 /* {"images", "snapshots", "layers", "bytes", "unused_layers", "unused_bytes", "asleep",

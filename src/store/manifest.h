@@ -36,8 +36,8 @@ struct manifest {
     json_t *places;
 };
 
-/* True for what an image or snapshot may be called: 1 to MANIFEST_MAX_NAME of A-Z a-z 0-9 . _ : @ /
- * + -, beginning with a letter or digit, with no empty or dotted part between slashes. */
+/* True for a valid name of an image or snapshot: 1 to MANIFEST_MAX_NAME of A-Z a-z 0-9 . _ : @ / +
+ * -, beginning with a letter or digit, with no empty or dotted part between slashes. */
 bool manifest_name_ok(const char *name);
 
 /* The manifest's file, "python%3.12.json" (a slash is a percent sign there), for the caller to
@@ -50,7 +50,7 @@ char *manifest_name_of_file(const char *file);
 /* True for 64 lower-case hex digits. */
 bool layer_id_ok(const char *id);
 
-/* Reads the text. Errors: DAMAGED with what is wrong, RESOURCE_EXHAUSTED. */
+/* Reads the text. Errors: DAMAGED with the problem, RESOURCE_EXHAUSTED. */
 int manifest_parse(const char *text, size_t length, enum manifest_kind kind,
     struct manifest *ret_manifest, struct rollbox_error *error);
 

@@ -43,7 +43,7 @@ static const char *hex_of(const char *digest) {
                                                                                    : NULL;
 }
 
-/* Reads a member as JSON; `hex` NULL or what its SHA-256 must be. */
+/* Reads a member as JSON; `hex` is its required SHA-256, or NULL. */
 static int read_json(struct image_source *source, const char *name, const char *hex,
     json_t **ret_json, struct rollbox_error *error) {
     auto_buf struct buf text = BUF_INIT;
@@ -149,7 +149,7 @@ static bool has_tag(const json_t *descriptor, const char *tag) {
     return (ref && strcmp(ref, tag) == 0) || (name && strcmp(name, tag) == 0);
 }
 
-/* Without a platform: taken to be for every one. Attestations are for "unknown". */
+/* An image without a platform fits every one. Attestations are for "unknown". */
 static bool is_for_us(const json_t *descriptor) {
     const json_t *platform = json_object_get(descriptor, "platform");
     const char *os = text_of(platform, "os"), *architecture = text_of(platform, "architecture");

@@ -34,7 +34,7 @@
 
 static const char magic[16] = "rollbox layer 1\n";
 
-/* ---- what both sides know ---- */
+/* ---- shared by both sides ---- */
 
 /* Where the range of ids of the layer's user namespace begins on the host: its root belongs to that
  * one's root. An ordinary user has no range: all is the caller's. */
@@ -53,7 +53,7 @@ struct access {
     uint32_t id;
 };
 
-/* The kernel tells and takes ids of access lists as they are in the caller's user namespace. */
+/* The kernel shows and accepts the ids of access lists as seen in the caller's user namespace. */
 static void shift_access(const char *name, char *value, size_t length, int64_t by) {
     if (strncmp(name, ACCESS_LIST, sizeof ACCESS_LIST - 1) != 0)
         return;
@@ -68,7 +68,8 @@ static void shift_access(const char *name, char *value, size_t length, int64_t b
     }
 }
 
-/* "p0", "p1", ... and what is below; the rest of a layer's top directory is the overlays' own. */
+/* "p0", "p1", ... and their contents; the rest of a layer's top directory belongs to the overlays.
+ */
 static bool is_in_part(const char *path) {
     size_t digits = path[0] == 'p' ? strspn(path + 1, "0123456789") : 0;
 
@@ -93,7 +94,7 @@ static bool is_of_numbers(const char *name) {
     return strcmp(name, NUMBERS_LIST) == 0 || strcmp(name, NUMBER) == 0;
 }
 
-/* Those of the guest, and what an overlay needs to see of its own. */
+/* The guest's attributes, and those that an overlay needs for its own work. */
 static bool is_attribute(const char *name) {
     if (strncmp(name, OVERLAY, sizeof OVERLAY - 1) == 0)
         return strncmp(name, ESCAPED, sizeof ESCAPED - 1) == 0 || strcmp(name, ORIGIN) == 0 ||
@@ -154,7 +155,7 @@ struct writing {
     bool has_part;
     uint64_t bytes;
     size_t used;
-    char *chunk; /* CHUNK, what is to be written; then as much for reading into */
+    char *chunk; /* CHUNK bytes to write, then as many for reading */
 };
 
 static int flush_segment(struct writing *w) {
@@ -206,7 +207,7 @@ static void add_attribute(struct buf *to, const char *name, const void *value, s
     buf_add(to, value, size);
 }
 
-/* Of what a directory comes from only that it comes from something. */
+/* The origin of a directory is recorded only as "merged". */
 static int add_attributes(struct writing *w, int fd, struct buf *to) {
     auto_free char *names = malloc(2 * ATTRIBUTE_BYTES);
 
@@ -234,7 +235,8 @@ static void add_number(struct buf *to, const char *name, const void *value, size
         add_attribute(to, name, value, length);
 }
 
-/* What keeps its number says so; all such numbers are known before the first file. */
+/* A file that keeps its inode number is marked; all such numbers are known before the first file.
+ */
 static int add_numbers(
     struct writing *w, const struct files_entry *entry, uint32_t kind, struct buf *to) {
     const struct inode_numbers *numbers = &w->numbers;
@@ -374,8 +376,8 @@ int pack_write(int layer, int to, char ret_digest[DIGEST_HEX + 1], uint64_t *ret
 
 /* ---- reading ---- */
 
-/* A directory gets its mode and times when everything is in it, and its attributes: one of them is
- * what new files in it get. */
+/* A directory gets its mode, times and attributes after all of its entries: new files would inherit
+ * some of its attributes. */
 struct made {
     char *path, *attributes;
     struct pack_entry entry;
@@ -438,7 +440,7 @@ struct attribute {
     uint32_t length;
 };
 
-/* The one that begins at `at`: where the next one does. */
+/* The entry at `at`: returns the position of the next one. */
 static char *next_attribute(char *at, struct attribute *ret_attribute) {
     char *value = at + strlen(at) + 1;
     uint32_t n;
@@ -652,7 +654,7 @@ static int make_entry(struct reading *in, const struct pack_entry *entry) {
     return 0;
 }
 
-/* What is below first. */
+/* Entries first, then the directory. */
 static int finish_directories(struct reading *in) {
     for (size_t i = in->n_made; i--;) {
         const char *name;

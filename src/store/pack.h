@@ -44,15 +44,15 @@ struct pack_entry {
     uint32_t n_segments; /* struct segment, then their data */
 };
 
-/* What follows an entry is what it says: a path of components that are neither empty nor "." nor
- * "..", below one of a layer's parts. `texts` has path, target and attributes. */
+/* The data after an entry is as the entry says: a path of components that are neither empty nor "."
+ * nor "..", below one of a layer's parts. `texts` has path, target and attributes. */
 bool pack_is_sound(const struct pack_entry *entry, const char *texts, size_t length);
 
-/* Writes what the layer (a directory's descriptor) holds to `to`, with its digest. */
+/* Writes the content of the layer (a directory's descriptor) to `to`, with its digest. */
 int pack_write(int layer, int to, char ret_digest[DIGEST_HEX + 1], uint64_t *ret_bytes,
     struct rollbox_error *error);
 
-/* Is it a whole one, and nothing behind it? -EBADMSG. */
+/* Checks that a pack is complete and that nothing follows it. -EBADMSG. */
 int pack_check(int from);
 
 /* The other way, into an empty one. Call it once the file's digest has been found right. */

@@ -36,8 +36,8 @@ static bool is_within(const char *path, const char *directory) {
     return !strncmp(path, directory, length) && (!path[length] || path[length] == '/');
 }
 
-/* As the host has it: what is granted is where links lead, and below a default directory there may
- * be one to somewhere else. */
+/* Resolved on the host: a grant follows links, and below a default directory there may be a link to
+ * another place. */
 static bool is_in_any(const char *real, const struct policy_paths *paths) {
     for (size_t i = 0; i < paths->n; i++) {
         auto_free char *directory = realpath(paths->items[i].path, NULL);

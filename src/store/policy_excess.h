@@ -13,8 +13,8 @@
 
 #include "base/buf.h"
 
-/* Appends what it is, with commas between: "fs_readable /home, clean_env false". Nothing for a
- * policy that grants no more, or that is none, which nothing can be run under. 0 or -ENOMEM. */
+/* Appends the excess, separated by commas: "fs_readable /home, clean_env false". Nothing for a
+ * policy that grants no more, or for an invalid one, under which nothing can run. 0 or -ENOMEM. */
 int policy_excess_text(const char *policy, size_t length, struct buf *to);
 
 #endif

@@ -38,7 +38,7 @@
 
 #define DESCRIPTOR "/proc/self/fd/"
 #define MAX_SPARSE_SEGMENTS                                                                        \
-    1500 /* what fits into an attribute; a file with more is written with its holes as zeros */
+    1500 /* the limit of an attribute; a file with more is written with its holes as zeros */
 #define CHUNK (256u << 10)
 
 /* ---- export ---- */
@@ -135,7 +135,7 @@ static int write_file(struct export *export, struct archive_entry *to,
     return write_content(export, fd, entry, segments, n, dense, digest);
 }
 
-/* A layer's directory has more than the places' parts in it: what the overlays work with. */
+/* A layer's directory contains more than the places' parts: the overlays' work files. */
 static bool is_part(const void *context, const char *name) {
     const struct job *job = context;
 
@@ -323,7 +323,7 @@ static int write_archive(
     return r;
 }
 
-/* A file that whoever handed it over makes whole or removes. */
+/* The sender of the descriptor completes or removes this file. */
 static int export_to_descriptor(
     const struct job *job, const char *path, json_t **ret_json, struct rollbox_error *error) {
     uint64_t files = 0;
@@ -426,7 +426,7 @@ static int read_in_child(void *context, json_t **ret_report, struct rollbox_erro
                              "out of memory");
 }
 
-/* One layer that was unpacked, if its tree is what the manifest says. */
+/* Publishes an unpacked layer, if its tree matches the manifest. */
 static int take_layer(const struct work *work, size_t i, const json_t *row, char **ret_id,
     int *ret_lock, struct layer_meta *ret_meta, bool *ret_new, struct rollbox_error *error) {
     struct layer_meta meta = { .kind = "snapshot", .created_s = time(NULL) };
@@ -447,7 +447,7 @@ static int take_layer(const struct work *work, size_t i, const json_t *row, char
             "layer %zu of the snapshot has the digest %.16s..., not %.16s...: the file is damaged; "
             "it is refused",
             i, meta.tree.hex, wanted ? wanted : "?");
-    /* Its id is its tree's digest: the same layer of two snapshots is there once. */
+    /* The id is the tree's digest, so a layer that two snapshots share is stored once. */
     snprintf(meta.id, sizeof meta.id, "%s", meta.tree.hex);
     *ret_id = strdup(meta.id);
     if (!*ret_id)

@@ -129,8 +129,8 @@ int store_layer_lock(int store, const char *id, int *ret_lock) {
     auto_close int fd = openat(store, path.text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return -errno;
-    /* Only who is about to remove it holds the exclusive lock; and once it was removed the name
-     * leads elsewhere. */
+    /* Only a process that is about to remove a layer holds the exclusive lock; after the removal,
+     * the name refers to another file. */
     if (flock(fd, LOCK_SH | LOCK_NB) < 0)
         return errno == EWOULDBLOCK ? -ENOENT : -errno;
     if (fstat(fd, &held) < 0)

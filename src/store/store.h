@@ -41,8 +41,7 @@ int store_open(const char *path, int *ret_fd, struct rollbox_error *error);
  * layer stays. -ENOENT: no such layer, or it is just being removed; no error is set then. */
 int store_layer_lock(int store, const char *id, int *ret_lock);
 
-/* What is wrong with a layer that fsck has marked, for the caller to free; NULL if it is not
- * marked. */
+/* The damage of a layer that fsck has marked, for the caller to free; NULL if it is not marked. */
 char *store_layer_damage(int store, const char *id);
 
 /* An image (or snapshot) in use. Everything belongs to the structure; free it with

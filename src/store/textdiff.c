@@ -132,8 +132,8 @@ static void add_range(struct buf *to, char mark, size_t start, size_t n) {
     buf_printf(to, n == 1 ? "%c%zu" : "%c%zu,%zu", mark, start + (n > 0), n);
 }
 
-/* Hunks from the marks: i and j go through both texts together; lines that are in both stand at the
- * same time. */
+/* Builds the hunks from the marks: i and j advance through both texts together, and common lines
+ * are reached at the same time. */
 static void write_hunks(const struct lines *a, const bool *gone, const struct lines *b,
     const bool *added, struct buf *to) {
     size_t i = 0, j = 0;

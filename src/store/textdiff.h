@@ -8,9 +8,9 @@
 
 #include "base/buf.h"
 
-#define TEXTDIFF_MAX_BYTES (1u << 20) /* of each side; more is told as too large */
+#define TEXTDIFF_MAX_BYTES (1u << 20) /* of each side; more is reported as too large */
 
-/* True for what a unified diff can show: UTF-8 without NUL. */
+/* True for text that a unified diff can show: UTF-8 without NUL. */
 bool textdiff_is_text(const void *data, size_t length);
 
 /* Appends the diff: two header lines with the names, then hunks with three lines of context.

@@ -53,9 +53,9 @@ struct unpack {
     int read_error; /* negative errno; the archives in between know no errno */
     bool too_much, ended;
     size_t layer; /* of a snapshot file */
-    bool exact; /* a snapshot file: whiteouts, opaque directories and holes as the layer had them */
+    bool exact;   /* a snapshot file: whiteouts, opaque directories and holes as in the layer */
     /* Writing. */
-    char *parent_path; /* of parent_fd; NULL: none is open */
+    char *parent_path; /* of parent_fd; NULL: not open */
     int parent_fd;
     struct pending *pending;
     size_t n_pending, pending_capacity;
@@ -113,7 +113,7 @@ static la_ssize_t read_filtered(struct archive *archive, void *context, const vo
     }
     digest_add(&unpack->digest, *ret_data, length);
     unpack->unpacked += length;
-    /* The tar itself is a little larger than what is in it. */
+    /* The tar itself is slightly larger than its contents. */
     if (unpack->unpacked > unpack->limits->max_bytes + unpack->limits->max_bytes / 4 + RATIO_FROM ||
         (unpack->unpacked > RATIO_FROM &&
             unpack->unpacked / unpack->limits->max_ratio > unpack->stream.bytes)) {
@@ -160,7 +160,7 @@ static int open_member(struct unpack *unpack) {
     return 0;
 }
 
-/* What follows the tar's end belongs to the digests all the same. */
+/* Data after the tar's end belongs to the digests as well. */
 static int read_to_end(struct unpack *unpack) {
     const void *data;
     ssize_t n = 1;
@@ -240,7 +240,7 @@ static int add_pending(struct unpack *unpack, const char *path, const struct own
     return unpack->pending[unpack->n_pending++].path ? 0 : -ENOMEM;
 }
 
-/* Makes the directories on the way to an entry that have none of their own. */
+/* Makes the parent directories of an entry that have no entry of their own. */
 static int make_parents(struct unpack *unpack, const char *path) {
     auto_free char *part = strdup(path);
     const struct owner owner = { 0, 0, 0755 };
@@ -265,7 +265,7 @@ static int make_parents(struct unpack *unpack, const char *path) {
     return 0;
 }
 
-/* The directory that an entry goes into (borrowed until the next call) and its last component. */
+/* The parent directory of an entry (borrowed until the next call), and its last component. */
 static int open_parent(struct unpack *unpack, const char *path, const char **ret_leaf) {
     const char *slash = strrchr(path, '/');
     size_t length = slash ? (size_t)(slash - path) : 0;
@@ -604,7 +604,7 @@ static int note_deletion(struct unpack *unpack, const char *path) {
         deleted[base ? base - 1 : 0] = '\0';
         r = texts_add(&unpack->opaques, deleted);
     } else if (strncmp(leaf, WHITEOUT WHITEOUT, 2 * strlen(WHITEOUT)) == 0) {
-        return 1; /* what other union file systems keep for themselves */
+        return 1; /* internal files of other union file systems */
     } else {
         const char *name = leaf + strlen(WHITEOUT);
 
@@ -681,9 +681,9 @@ static int unpack_entry(struct unpack *unpack, struct archive_entry *entry, cons
     return whiteout ? 0 : unpack_other(unpack, entry, path, at, leaf);
 }
 
-/* ---- what comes at the end ---- */
+/* ---- deletions ---- */
 
-/* What the layers below show at a path. `ret_found` is to be freed if it is there. */
+/* The entry of the layers below at a path. Free `ret_found` if it exists. */
 static int find_below(const struct stack *below, const char *path, struct found *ret_found) {
     auto_free char *part = strdup(path);
     struct found found = { 0 };
@@ -722,7 +722,7 @@ static int find_below(const struct stack *below, const char *path, struct found 
     return 0;
 }
 
-/* Deletes below the layer what has the path; what the layer itself has there stays and hides it. */
+/* Deletes a path of the layers below; an entry of the layer itself stays and hides it. */
 static int apply_deletion(struct unpack *unpack, const char *path, bool opaque) {
     const char *leaf;
     struct found found = { 0 };
@@ -768,7 +768,7 @@ static int apply_deletion(struct unpack *unpack, const char *path, bool opaque) 
                    ? fail_unpack(unpack, -errno, path)
                    : 0;
     }
-    /* Inside a directory that hides everything there is nothing left to hide. */
+    /* A directory that hides everything below needs no further deletions. */
     auto_free char *up = strdup(path);
     if (!up)
         return fail_unpack(unpack, -ENOMEM, path);

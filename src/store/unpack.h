@@ -40,15 +40,15 @@ struct unpack_totals {
     uint64_t devices;    /* left out */
     uint64_t setid;      /* files whose setuid or setgid bit is only noted */
     uint64_t attributes; /* extended attributes that were left out */
-    uint64_t dropped;    /* deletions of what is not there */
+    uint64_t dropped;    /* deletions of missing entries */
 };
 
 struct unpacked {
     char packed[DIGEST_HEX + 1];  /* SHA-256 of the member as it is */
     char diff_id[DIGEST_HEX + 1]; /* of the tar in it */
     uint64_t entries;             /* that are in the layer */
-    bool depends; /* what the layer holds depends on what is below it: deletions, directories
-                     without an entry of their own */
+    bool depends; /* the layer depends on the layers below it: deletions, directories without an
+                     entry of their own */
 };
 
 /* Unpacks the member `name` into the empty directory `root`. `below`: the layers below, the topmost
@@ -57,9 +57,8 @@ int unpack_layer(struct image_source *source, const char *name, int root, const 
     const struct unpack_limits *limits, struct unpack_totals *totals, struct unpacked *ret_unpacked,
     struct rollbox_error *error);
 
-/* Unpacks a snapshot file (snapshot.c) into WORK/L0/fs, WORK/L1/fs, ..., just as it says.
- * *ret_manifest is its manifest.json, checked as far as its format goes; digests are the caller's
- * to check. */
+/* Unpacks a snapshot file (snapshot.c) into WORK/L0/fs, WORK/L1/fs, ..., exactly as it is.
+ * *ret_manifest is its manifest.json, with its format checked; the caller checks the digests. */
 int unpack_snapshot(int archive, int work, const struct unpack_limits *limits,
     struct unpack_totals *totals, json_t **ret_manifest, struct rollbox_error *error);
 
