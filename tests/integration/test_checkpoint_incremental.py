@@ -194,7 +194,7 @@ def test_guest_cannot_clear_dirty_tracking():
                 assert origin.of(kid)("x.raw.count(b'2')") == str(generation + 1)
 
 
-def test_a_fork_of_a_fork_has_several_processes():
+def test_fork_of_a_fork_has_several_processes():
     with Sandbox() as box, contextlib.ExitStack() as stack:
         process, at, said = box.spawn(["bash", "-c", SHELL]), box, []
         for generation in range(8):

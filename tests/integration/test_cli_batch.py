@@ -69,7 +69,7 @@ def test_job_files_go_to_relative_and_absolute_paths(cli, jobs, tmp_path):
     assert {id: row["stdout"] for id, row in by_id(out).items()} == {1: "/tmp\njob batch\nrel\nabs\n", 2: "/usr\n", 3: "mine\n", 4: "all\n"}
 
 
-def test_a_field_that_is_null_is_left_out(cli, jobs, tmp_path):
+def test_null_field_counts_as_missing(cli, jobs, tmp_path):
     """As a policy's key is, and as run_many has it: programs write jobs with all fields. An id is not left out."""
     none = dict.fromkeys(["argv", "code", "language", "stdin", "files", "cwd", "env", "timeout_s", "policy"])
     out = tmp_path / "rows.jsonl"
@@ -165,7 +165,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("line, word", WRONG, ids=[str(i) for i in range(len(WRONG))])
-def test_a_wrong_job_is_an_error_row(cli, jobs, tmp_path, line, word):
+def test_wrong_job_is_an_error_row(cli, jobs, tmp_path, line, word):
     out = tmp_path / "rows.jsonl"
     done = cli("batch", jobs(echo("good"), line, echo("fine")), "-o", out)
     assert done.returncode == 1
@@ -354,7 +354,7 @@ def test_no_engine(cli, jobs, tmp_path):
     assert done.returncode == 125 and b"/no/such/engine" in done.stderr
 
 
-def test_the_disk_is_full(cli, jobs):
+def test_full_disk_is_reported(cli, jobs):
     done = cli("batch", jobs(echo(1)), "-o", "/dev/full")
     assert done.returncode == 125 and b"/dev/full" in done.stderr
 

@@ -56,7 +56,7 @@ def test_standard_input(cli):
     assert cli("policy", "check", "-", input=b"").returncode == 1
 
 
-def test_a_file_that_cannot_be_read(cli, tmp_path):
+def test_unreadable_file_is_reported(cli, tmp_path):
     for path in (tmp_path / "missing", tmp_path):
         done = cli("policy", "check", path)
         assert done.returncode == 125 and str(path).encode() in done.stderr and done.stderr.count(b"\n") == 1

@@ -24,7 +24,7 @@ def test_streams_and_status(cli):
     assert (done.returncode, done.stdout, done.stderr) == (7, b"out\n", b"err\n")
 
 
-def test_the_first_word_that_is_no_option_begins_the_command(cli):
+def test_first_word_without_dashes_begins_the_command(cli):
     done = cli("run", "--timeout", "60", "echo", "--json", "-h", "--", "x")
     assert (done.returncode, done.stdout) == (0, b"--json -h -- x\n")
 
@@ -46,7 +46,7 @@ def test_any_number_of_arguments(cli):
     assert len(environments) == 1 and any(line.startswith("PATH=") for line in environments.pop())
 
 
-def test_a_cover_brings_what_is_mounted_in_it(cli):
+def test_cover_includes_inner_mounts(cli):
     """/proc/sys is the template's, with one file of the kernel's in it."""
     lines = cli("run", "--", "sh", "-c", "cd /proc/sys/kernel; cat random/uuid random/uuid; cat ostype").stdout.split()
     assert [len(line) for line in lines] == [36, 36, 5] and lines[0] != lines[1]
@@ -119,7 +119,7 @@ def test_streams_are_live(cli):
         assert process.wait() == 0
 
 
-def test_the_reader_goes_away(cli):
+def test_lost_reader_is_survived(cli):
     with cli.start("run", "--", "sh", "-c", "yes; echo $? >&2") as process:
         assert process.stdout.readline() == b"y\n"
         process.stdout.close()
@@ -129,7 +129,7 @@ def test_the_reader_goes_away(cli):
         assert process.wait() == 0
 
 
-def test_the_disk_is_full(cli):
+def test_full_disk_is_reported(cli):
     with open("/dev/full", "wb") as full:
         done = cli("run", "--", "echo", "hi", stdout=full)
     assert done.returncode == 125 and b"cannot write to standard output" in done.stderr
@@ -140,7 +140,7 @@ def test_closed_streams(cli):
     assert (done.returncode, done.stdout) == (0, b"end\n")
 
 
-def test_the_guest_holds_only_pipes(cli, tmp_path):
+def test_guest_has_only_pipes(cli, tmp_path):
     with open(tmp_path / "out", "wb") as out, open("/etc/passwd", "rb") as source:
         cli("run", "--", "python3", "-c", "import os, stat; print(*[stat.S_IFMT(os.fstat(fd).st_mode) for fd in (0, 1, 2)])", stdin=source, stdout=out)
     assert (tmp_path / "out").read_text().split() == [str(stat.S_IFIFO)] * 3
@@ -157,7 +157,7 @@ def test_output_into_a_socket(cli):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_sandbox(cli, tmp_path, number):
+def test_signal_ends_the_sandbox(cli, tmp_path, number):
     """The guest holds the write end of a FIFO: its end of file proves that it is gone."""
     shared = tmp_path / "shared"
     shared.mkdir()

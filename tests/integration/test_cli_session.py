@@ -146,7 +146,7 @@ def test_no_engine_says_how_to_start_one(shared):
     assert done.returncode == 125 and f"engine start --background --socket {path}".encode() in done.stderr, "--socket goes before the variable"
 
 
-def test_the_socket_is_found_below_the_runtime_directory(shared):
+def test_socket_is_found_below_the_runtime_directory(shared):
     home = shared.who.directory()
     environment = {key: value for key, value in shared.who.environment(XDG_RUNTIME_DIR=str(home)).items() if key != "ROLLBOX_SOCKET"}
     assert shared.who.rollbox("engine", "start", "--background", env=environment).returncode == 0
@@ -158,7 +158,7 @@ def test_the_socket_is_found_below_the_runtime_directory(shared):
         assert shared.who.rollbox("engine", "stop", env=environment).returncode == 0
 
 
-def test_the_socket_without_a_runtime_directory_is_in_a_directory_of_the_users_own(tmp_path):
+def test_socket_without_runtime_directory_is_in_a_private_one(tmp_path):
     """Neither variable, and a user whom logind gave no /run/user directory: a session works all the same, and nothing but a private directory is used."""
     if os.geteuid() != 0:
         pytest.skip("becomes a user without a login, which takes root")
@@ -343,7 +343,7 @@ def test_standard_input(shared, box):
     assert shared("exec", "-i", box, "head", "-c", "3", input=data).stdout == data[:3], "nor need it be read"
 
 
-def test_a_shell_string(shared, box):
+def test_shell_string_is_run(shared, box):
     assert shared.ok("exec", "-c", 'x=1; echo "$((x + 1)) $0"; cd /; pwd', box).splitlines()[1] == "/"
     assert shared.ok("exec", box, "--shell", "shopt -q login_shell && echo login") == "login"
     assert shared("exec", "-c", "exit 9", box).returncode == 9
@@ -371,7 +371,7 @@ def test_same_operation_id_is_the_same_command(shared, box):
         assert shared.ok("exec", "--id", "once", box, *shell("echo x >> /tmp/count; wc -l < /tmp/count")) == "1"
 
 
-def test_a_timeout_ends_its_own_tree_only(shared, box):
+def test_timeout_ends_its_own_tree_only(shared, box):
     with shared.start("exec", "-i", box, *shell("echo up; read line; echo $line")) as other:
         assert other.line() == "up"
         assert shared("exec", "--timeout", "0.2", box, *shell("sleep 1000 & setsid sleep 1001 & sleep 1002")).returncode == 124
@@ -420,7 +420,7 @@ def test_output_to_a_full_disk(shared, box):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_client_kills_its_command(shared, box, number):
+def test_interrupted_client_kills_its_command(shared, box, number):
     with shared.start("exec", "--id", "victim", box, *shell("echo up; sleep 1000")) as client:
         assert client.line() == "up"
         client.process.send_signal(number)
@@ -430,7 +430,7 @@ def test_an_interrupted_client_kills_its_command(shared, box, number):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
-def test_a_command_survives_its_client(shared, box, number):
+def test_command_survives_its_client(shared, box, number):
     """Its output from the beginning and its exit status are for whoever attaches."""
     text = "echo before; until [ -e /tmp/go ]; do sleep 0.01; done; echo after; exit 6"
     with shared.start("exec", "--id", "survivor", box, *shell(text)) as client:
@@ -496,7 +496,7 @@ def test_kill_of_everything(shared, box):
     assert shared.ok("exec", box, "echo", "well") == "well"
 
 
-def test_a_reset_cancels_what_runs(shared, box):
+def test_reset_cancels_running_commands(shared, box):
     with shared.start("exec", box, *shell("echo up; sleep 1000")) as client:
         assert client.line() == "up"
         shared.ok("reset", box)
@@ -571,7 +571,7 @@ class Terminal:
         return termios.tcgetattr(self.slave) == self.before
 
 
-def test_a_shell_on_a_terminal(shared, box):
+def test_shell_works_on_a_terminal(shared, box):
     """Size, job control, Ctrl-C and the exit status; our own terminal is raw meanwhile and then as it was."""
     with Terminal(shared, "exec", "-it", "--env", r"PS1=p\#> ", box, "bash", "--norc", "--noprofile", "-i") as terminal:
         terminal.expect(rb"p1> ")
@@ -592,14 +592,14 @@ def test_a_shell_on_a_terminal(shared, box):
         assert terminal.restored()
 
 
-def test_the_size_follows(shared, box):
+def test_terminal_size_follows(shared, box):
     with Terminal(shared, "exec", "-it", box, "bash", "--norc", "--noprofile", "-c", "trap 'stty size' WINCH; echo ready; while :; do read -t 0.05 x; done") as terminal:
         terminal.expect(rb"ready\r\n")
         terminal.resize(40, 90)
         terminal.expect(rb"40 90\r\n")
 
 
-def test_a_terminal_is_restored_by_signals(shared, box):
+def test_terminal_is_restored_by_signals(shared, box):
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         with Terminal(shared, "exec", "-it", box, *shell("echo ready; sleep 1000")) as terminal:
             terminal.expect(rb"ready\r\n")

@@ -35,7 +35,7 @@ def test_stats_shows_what_a_busy_sandbox_uses(shared):
         assert len(table) == 2 and re.search(rf"^{busy} +running +[\d.]+% +\S+ / 64M +\S+ / 32M +1 / 9$", table[1]), table
 
 
-def test_the_status_of_the_engine_has_the_same_figures(shared):
+def test_engine_status_has_the_same_figures(shared):
     with shared.box() as name:
         rows = shared.json("engine", "status", "--json")["stats"], shared.json("ps", "--json")["sandboxes"]
         for row in (row_of(one, name) for one in rows):

@@ -73,18 +73,18 @@ def container(image, tmp_path):
     return make
 
 
-def test_the_image_starts_as_an_ordinary_user_and_its_command_is_doctor(image, container):
+def test_image_starts_as_an_ordinary_user_and_its_command_is_doctor(image, container):
     assert image[1]["Cmd"] == ["rollbox", "doctor"]
     done = container().run(*image[1]["Cmd"])
     assert any(line.split()[:2] == ["ok", "process"] for line in done.stdout.splitlines()), done.stdout + done.stderr
 
 
-def test_the_command_runs_with_dockers_default_profile(container):
+def test_command_runs_with_dockers_default_profile(container):
     done = container().run("rollbox", "run", "--isolation", "process", "--", "python3", "-c", "print(6 * 7)")
     assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
 
 
-def test_the_package_runs_with_dockers_default_profile(container):
+def test_package_runs_with_dockers_default_profile(container):
     code = """from rollbox import Policy, Sandbox
 result = Sandbox(Policy(isolation="process", timeout=60)).run_code("print(6 * 7)")
 print(result.text, result.isolation["level"])

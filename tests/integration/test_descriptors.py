@@ -68,7 +68,7 @@ def test_result_waits_for_room_for_its_descriptors(caller):
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_request_whose_descriptors_find_no_room_is_answered(caller):
+def test_request_without_room_for_its_descriptors_is_answered(caller):
     """Those of a message that an engine without room is sent are dropped by the kernel: it says so, and its client's connection stays."""
     if caller.uid != os.geteuid():
         skip("the limits of another user's engine are not ours to change")

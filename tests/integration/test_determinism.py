@@ -90,7 +90,7 @@ def outputs(caller, programs):
 
 
 @pytest.mark.parametrize("name", sorted(CORPUS))
-def test_a_seed_makes_a_program_repeat(outputs, name):
+def test_seed_makes_a_program_repeat(outputs, name):
     same, other = outputs
     if name not in same:
         pytest.skip("this machine has no such program")
@@ -122,7 +122,7 @@ def test_streams_of_a_tree_are_all_different(outputs):
     assert len(numbers) == 3 and len(set(numbers)) == 3
 
 
-def test_the_result_names_the_level(caller):
+def test_result_names_the_level(caller):
     result = caller.run("--seed", "7", *OFFSET, "--", "true")
     assert result.isolation["determinism"] == {"level": "seeded", "random_seed": "7", "time_start": START, "time_mode": "offset"}
     result = caller.run("--seed", "7", "--time-start", START, "--", "true")
@@ -259,7 +259,7 @@ def test_init_serves_other_requests_during_a_query(caller, programs, trick):
         assert "errno 16" in result.stdout, "EBUSY: one that is asked has a listener already"
 
 
-def test_a_fork_bomb_that_asks_is_ended_by_the_timeout(caller):
+def test_asking_fork_bomb_is_ended_by_the_timeout(caller):
     code = "import os\nwhile True:\n  try:\n    os.fork(); os.urandom(8)\n  except OSError: pass\n"
     result = caller.run("--seed", "7", *OFFSET, "--timeout", "1", "--processes", "40", "--", *PY, code)
     assert result.outcome == "timeout"
@@ -332,7 +332,7 @@ timer.join()
 
 
 @pytest.mark.parametrize("start", ("2025-01-01T00:00:00", "2040-01-01T00:00:00"))
-def test_a_futex_waits_until_its_time(caller, start):
+def test_futex_waits_until_its_time(caller, start):
     """Whoever asks without a C library hears what a kernel says: no EAGAIN while the word is as expected."""
     result = caller.python(FUTEX, "--time-start", start)
     assert result.stdout.splitlines() == ["ETIMEDOUT True"] * 8 + ["EAGAIN False", "EINTR False [1]", "0 False 6"], result.told
@@ -374,7 +374,7 @@ for clock in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC):
 
 
 @pytest.mark.parametrize("start", ("2025-01-01T00:00:00", "2040-01-01T00:00:00"))
-def test_a_timerfd_comes_at_its_time_of_day(caller, start):
+def test_timerfd_expires_at_its_time_of_day(caller, start):
     """One that the kernel has for a time that is long past there, or years ahead."""
     result = caller.python(TIMERFD, "--time-start", start)
     of_a_clock = ["0 True True 1", "0 True False", "0 True True", "0 True 0 False 0", "True", "0 True", "0 False EBADF EINVAL -1 EINVAL"]
@@ -436,7 +436,7 @@ print(arm(timer, time.time_ns() + 20_000_000), fires(20))
 
 
 @pytest.mark.parametrize("start", ("2025-01-01T00:00:00", "2040-01-01T00:00:00"))
-def test_a_timer_of_a_process_comes_at_its_time_of_day(caller, start):
+def test_process_timer_expires_at_its_time_of_day(caller, start):
     """Beside others, set by any thread; and what it was set to is what it was."""
     result = caller.python(TIMER, "--time-start", start)
     of_a_clock = ["0 True True", "0 True None", "0 True True", "0 True 0 None 0", "True 0", "0 True", "0 None -1 0 0 EINVAL"]

@@ -127,7 +127,7 @@ def outputs_of(caller, programs, name):
 
 # Python's executors differ in some runs of a hundred (docs/explanation/determinism.md): nothing is claimed of them.
 @pytest.mark.parametrize("name", sorted(set(CORPUS) - {"python-executors"}))
-def test_a_program_repeats(caller, programs, name):
+def test_program_repeats(caller, programs, name):
     texts = outputs_of(caller, programs, name)
     for text in texts:
         assert text == texts[0]
@@ -138,7 +138,7 @@ def test_sleepers_wake_up_in_order(caller, programs):
     assert len(times) == 30 and times == sorted(times)
 
 
-def test_the_result_names_the_level(caller):
+def test_result_names_the_level(caller):
     determinism = caller.run("--seed", "7", *SERIAL, "--", "true").isolation["determinism"]
     assert determinism == {"level": "serial", "random_seed": "7", "time_start": START, "time_mode": "virtual"}
 
@@ -156,7 +156,7 @@ def test_serial_needs_a_virtual_clock(caller, flags):
 
 
 @pytest.mark.parametrize("way", OUTSIDE)
-def test_a_wait_for_input_from_outside_is_real(caller, way):
+def test_wait_for_input_from_outside_is_real(caller, way):
     with caller.start(*SERIAL, "--", *OUTSIDE[way]) as run:
         assert run.line() == "ready"
         assert caller.run(*SERIAL, "--", "sleep", "100").outcome == "exit"

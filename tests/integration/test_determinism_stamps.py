@@ -58,7 +58,7 @@ def outputs(request, caller, programs):
 
 
 @pytest.mark.parametrize("name", sorted(CORPUS))
-def test_a_program_repeats(outputs, name):
+def test_program_repeats(outputs, name):
     if name not in outputs:
         pytest.skip("this machine has no such program")
     for text in outputs[name]:

@@ -108,7 +108,7 @@ def outputs(caller, programs):
 
 
 @pytest.mark.parametrize("name", sorted(CORPUS))
-def test_a_program_repeats(outputs, name):
+def test_program_repeats(outputs, name):
     if name not in outputs:
         pytest.skip("this machine has no such program")
     assert len(outputs[name]) == TIMES
@@ -353,7 +353,7 @@ def test_order_is_by_time(outputs):
     assert outputs["bash-timeout"][0].split() == ["124", "0", "137", str(START_S + 11)]
 
 
-def test_a_timer_that_another_thread_sets(caller):
+def test_timer_set_by_another_thread_expires(caller):
     """It is its process'; the kernel's own would come in an hour of ours."""
     code = "import signal, threading, time; signal.signal(signal.SIGALRM, lambda *_: print('alarm', int(time.time())))\n" \
            "t = threading.Thread(target=signal.alarm, args=(3600,)); t.start(); t.join(); time.sleep(10000); print(signal.alarm(0), int(time.time()))"
@@ -372,18 +372,18 @@ def test_without_a_seed(caller):
     assert [int(time.split(".")[0]) - START_S for time in texts.pop().split()] == [0, 86400]
 
 
-def test_the_result_names_the_level(caller):
+def test_result_names_the_level(caller):
     determinism = caller.run("--seed", "7", *VIRTUAL, "--", "true").isolation["determinism"]
     assert determinism == {"level": "virtual", "random_seed": "7", "time_start": START, "time_mode": "virtual"}
 
 
-def test_the_timeout_is_in_real_time(caller):
+def test_timeout_is_in_real_time(caller):
     assert caller.run(*VIRTUAL, "--timeout", "60", "--", "sleep", "1000000").outcome == "exit"
     assert caller.run(*VIRTUAL, "--timeout", "1", "--", "sh", "-c", "sleep 1000000 & while :; do :; done").outcome == "timeout"
 
 
 @pytest.mark.once
-def test_a_loop_that_waits_for_time_to_pass_ends(caller):
+def test_busy_wait_for_the_clock_ends(caller):
     """It takes the time twice and doubles what it does in between until that has taken long enough."""
     result = caller.run(*VIRTUAL, "--", *PY, "import timeit; n, t = timeit.Timer('pass').autorange(); print(t >= 0.2)")
     assert result.stdout == "True\n", result.told
@@ -432,7 +432,7 @@ def test_no_time_passes_until_output_is_taken(caller):
 
 
 @pytest.mark.parametrize("way", OUTSIDE)
-def test_a_wait_for_input_from_outside_is_real(caller, way):
+def test_wait_for_input_from_outside_is_real(caller, way):
     """No time passes while whoever started the command takes his time."""
     with caller.start(*VIRTUAL, "--", *OUTSIDE[way]) as run:
         assert run.line() == "ready"
@@ -768,7 +768,7 @@ s.recv(1)
 """
 
 
-def test_a_stream_outlives_its_command_with_another(caller):
+def test_stream_outlives_its_command_in_another(caller):
     """Who has been given it waits for the client, still."""
     done = caller.script(LENT, TAKES, GIVES)
     assert done.returncode == 0, done.stderr
@@ -862,7 +862,7 @@ def test_impossible_combinations_are_refused(caller, flags, code, word):
     assert error["code"] == code and word in error["message"], error
 
 
-def test_a_kernel_without_time_namespaces_is_refused(caller):
+def test_kernel_without_time_namespaces_is_refused(caller):
     done = caller.rollbox("run", "--json", *VIRTUAL, "--", "true", env=caller.environment(ROLLBOX_KFEAT="-timens"))
     error = json.loads(done.stdout)["error"]
     assert error["code"] == "feature_missing" and "timens is missing" in error["message"], error

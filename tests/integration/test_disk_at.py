@@ -59,7 +59,7 @@ def test_writes_are_on_the_disk(box, store):
     assert not [line for line in box.exec("cat /proc/mounts").text.splitlines() if " tmpfs " in line and line.split()[1] in ("/tmp", "/var/tmp", "/dev/shm")]
 
 
-def test_the_default_is_memory(engine, store):
+def test_default_place_is_memory(engine, store):
     with Sandbox(engine=engine) as box:
         assert box.exec("stat -f -c %T /tmp").text.strip() == "tmpfs"
     with Sandbox(Policy(disk_at="memory"), engine=engine) as box:
@@ -554,7 +554,7 @@ def test_killed_engine_leaves_no_files(store):
     until(lambda: boxes(store) == [])
 
 
-def test_a_job_that_outlives_its_engine_finds_all_files(store, failing, tmp_path):
+def test_job_outliving_its_engine_finds_all_files(store, failing, tmp_path):
     """The engine is killed while rollbox-store writes what goes to sleep: that is whole, and then its files go."""
     socket = str(tmp_path / "socket")
     with Shared(socket) as first:
@@ -598,7 +598,7 @@ def test_next_engine_sweeps_leftovers(store, who):
     until(lambda: boxes(store) == [])
 
 
-def test_a_measurer_that_is_killed_is_replaced(small, engine):
+def test_killed_measurer_is_replaced(small, engine):
     small.exec("true")
 
     def measurers():

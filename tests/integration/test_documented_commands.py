@@ -259,7 +259,7 @@ def test_every_block_names_its_language():
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if any(found.language in RUN and not found.not_run for found in blocks(page))])
-def test_the_commands_of_a_page(page, tmp_path):
+def test_page_commands_work(page, tmp_path):
     with Place(tmp_path) as place:
         for found in blocks(page):
             if found.language in RUN and not found.not_run:
@@ -267,5 +267,5 @@ def test_the_commands_of_a_page(page, tmp_path):
 
 
 @pytest.mark.parametrize("found", [found for found in ALL if found.not_run], ids=lambda found: found.where)
-def test_a_block_that_is_not_run_has_a_reason(found):
+def test_skipped_block_has_a_reason(found):
     skip(f"{found.where}: {found.not_run}")

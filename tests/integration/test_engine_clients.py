@@ -115,7 +115,7 @@ def test_queued_runs_of_a_lost_client_block_no_other(caller):
 
 
 @pytest.mark.parametrize("is_running", [False, True])
-def test_a_run_that_another_client_waits_for_moves_to_it(caller, is_running):
+def test_run_moves_to_the_client_that_waits(caller, is_running):
     """With its place in a queue, or the memory that it has; whoever leaves takes nothing along."""
     with engine(caller, budget="256M") as path, protocol.Client(path) as third, contextlib.ExitStack() as stack:
         plan = third.prepare(max_memory="256M")

@@ -39,7 +39,7 @@ def test_each_line_is_json_and_names_the_sandbox(log, monkeypatch):
     assert [event for event in about if event.get("op") == "reset" and event["level"] == "warn" and "never-taken" in event["msg"]]
 
 
-def test_the_file_is_its_users_alone_and_appended_to(log):
+def test_log_file_is_private_and_appended_to(log):
     for _ in range(2):
         with Engine() as engine:
             engine.status()
@@ -53,7 +53,7 @@ def test_nothing_is_logged_by_default(tmp_path):
         assert engine.status()["log"] == {"error": 0, "warn": 0, "info": 0, "debug": 0, "dropped": 0}
 
 
-def test_a_full_disk_drops_lines_and_nothing_else(monkeypatch):
+def test_full_disk_drops_lines_and_nothing_else(monkeypatch):
     monkeypatch.setenv("ROLLBOX_LOG", "/dev/full")
     with Engine() as engine, Sandbox(engine=engine) as box:
         assert box.exec(["true"]).exit_code == 0
@@ -72,7 +72,7 @@ def test_requests_and_errors_are_counted_by_verb():
 
 
 @pytest.mark.parametrize("option, value", [("--log-level", "loud"), ("--log-format", "xml"), ("--log", "/nowhere/log")])
-def test_a_wrong_option_is_refused(tmp_path, option, value):
+def test_wrong_option_is_refused(tmp_path, option, value):
     arguments = [option, value] if option == "--log" else ["--log", "-", option, value]
     done = subprocess.run([f"{binaries()}/rollbox-engine", "--socket", str(tmp_path / "socket"), *arguments], capture_output=True, text=True, timeout=60, env={**os.environ})
     assert done.returncode != 0 and len(done.stderr.splitlines()) == 1 and not (tmp_path / "socket").exists()

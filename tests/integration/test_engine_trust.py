@@ -81,14 +81,14 @@ def directory(caller, mode, uid=0):
     return path
 
 
-def test_a_stranger_that_serves_the_socket_is_refused(caller, stranger):
+def test_server_of_another_user_is_refused(caller, stranger):
     path = directory(caller, 0o1777) / "engine.sock"
     stranger(path)
     refused(caller, path, f"user {STRANGER}", f"ROLLBOX_TRUST_UID={STRANGER}")
     assert caller.script(OPEN, str(path)).stdout == b"engine_untrusted 22\n"
 
 
-def test_a_stranger_behind_a_link_of_its_own_is_refused(caller, stranger):
+def test_server_behind_a_foreign_link_is_refused(caller, stranger):
     """The link's owner chooses what it leads to; here an engine of the caller's."""
     shared = directory(caller, 0o1777)
     with serving(caller) as path:
@@ -115,7 +115,7 @@ class serving:
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o757])
-def test_a_directory_that_others_may_write_to_is_refused(caller, mode):
+def test_directory_writable_by_others_is_refused(caller, mode):
     """By the engine and, where the directory is opened later, by clients; a sticky one is not."""
     path = caller.directory() / "open"
     path.mkdir()
@@ -131,7 +131,7 @@ def test_a_directory_that_others_may_write_to_is_refused(caller, mode):
         path.chmod(0o755)
 
 
-def test_a_directory_of_a_stranger_is_refused(caller, stranger):
+def test_directory_of_another_user_is_refused(caller, stranger):
     path = directory(caller, 0o755, STRANGER)
     stranger(path / "s")
     refused(caller, path / "s")
@@ -155,7 +155,7 @@ def test_root_uses_an_engine_of_a_user_that_it_trusts(caller):
             assert done.returncode == 125 and b"invalid_argument" in done.stdout, (wrong, done)
 
 
-def test_a_server_without_an_id_in_the_user_namespace_is_refused(caller, stranger):
+def test_server_without_an_id_in_the_user_namespace_is_refused(caller, stranger):
     """There the stranger, and any other user, has the overflow id."""
     path = directory(caller, 0o1777) / "engine.sock"
     stranger(path)

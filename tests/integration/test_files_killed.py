@@ -98,7 +98,7 @@ def calls_meanwhile(box):
     assert not problems and n, problems
 
 
-def test_a_live_fork_meanwhile_has_no_stopped_process(killing):
+def test_live_fork_meanwhile_has_no_stopped_process(killing):
     box, process = killing
     with calls_meanwhile(box):
         for _ in range(repeat_count(6, 3)):

@@ -35,7 +35,7 @@ def test_plain_text_job_is_refused_with_a_hint():
     assert first.stdout == b"42\n" and second.outcome is Outcome.ERROR and "code_job" in second.error.message
 
 
-def test_a_job_of_code_is_made_by_a_helper():
+def test_helper_makes_a_job_of_code():
     rows = run_many([code_job(ANSWER, id="p"), code_job("echo $A", "sh", id="s", env={"A": "1"})], text=True)
     assert [(row.id, row.stdout) for row in rows] == [("p", "42\n"), ("s", "1\n")]
 
@@ -77,7 +77,7 @@ REFUSED = [
 ]
 
 
-def test_a_refused_row_keeps_its_id(tmp_path):
+def test_refused_row_keeps_its_id(tmp_path):
     jobs, rows = tmp_path / "jobs", tmp_path / "rows"
     jobs.write_bytes("".join(line + "\n" for line, _ in [*REFUSED, ('{"id":"good","argv":["true"]}', "good")]).encode("utf-8", "surrogateescape"))
     for _ in range(2):      # and when the batch is resumed
@@ -87,12 +87,12 @@ def test_a_refused_row_keeps_its_id(tmp_path):
         assert sorted(results) == sorted({json.dumps(id) for _, id in REFUSED})
 
 
-def test_an_id_of_a_refused_row_is_used_up():
+def test_id_of_a_refused_row_is_used_up():
     done = rollbox_cli("batch", "-", stdin='{"id":"a","code":"\\ud83d","language":"python"}\n{"id":"a","argv":["true"]}\n')
     assert done.returncode == 125 and "was used on line 1" in done.stderr
 
 
-def test_a_NUL_in_code_is_named_as_the_codes():
+def test_nul_in_code_is_named():
     with pytest.raises(InvalidArgument, match="^code has a NUL byte at offset 8"):
         Sandbox().run_code("print(1)\0")
     with pytest.raises(InvalidArgument, match=r"^args\[1\] has a NUL"):
@@ -120,7 +120,7 @@ def test_runs_in_an_open_session_act_in_it():
     assert not box.run(["cat", "/tmp/data"]).ok, "with the session's end a run has a sandbox of its own again"
 
 
-def test_a_session_is_open_from_its_first_call_on():
+def test_session_is_open_from_its_first_call_on():
     box = Sandbox()
     assert box.run("echo x >/tmp/x").ok and not box.run(["cat", "/tmp/x"]).ok
     box.write_file("/tmp/x", "y")
@@ -141,7 +141,7 @@ def test_runs_in_an_open_session_act_in_it_for_asyncio():
     asyncio.run(main())
 
 
-def test_a_run_in_a_recorded_session_is_a_step_of_it(tmp_path):
+def test_run_in_a_recorded_session_is_a_step_of_it(tmp_path):
     with Sandbox(record=str(tmp_path / "record")) as box:
         box.write_file("/tmp/data", "1")
         assert box.run(["cat", "/tmp/data"]).stdout == b"1"
@@ -161,7 +161,7 @@ def test_host_paths_are_not_inherited_in_the_environment(isolation, tmp_path):
     assert done.stdout == "yes\n", done
 
 
-def test_a_home_that_the_policy_grants_is_kept(tmp_path):
+def test_granted_home_is_kept(tmp_path):
     environment = {**os.environ, "HOME": str(tmp_path)}
     tmp_path.chmod(0o755)
     done = subprocess.run([binaries() / "rollbox", "run", "--no-clean-env", "--writable", str(tmp_path), "--", "sh", "-c", "echo $HOME; cd"], env=environment, capture_output=True, text=True, timeout=DEADLINE)

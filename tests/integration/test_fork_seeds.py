@@ -29,7 +29,7 @@ def seed_of(box):
     return box.inspect()["random_seed"]
 
 
-def test_a_clone_of_a_seed_is_the_same_everywhere(caller):
+def test_seeded_clone_is_the_same_everywhere(caller):
     """By another caller, another engine, the command line; after other commands, from a snapshot, in any order, beside others."""
     with shared_engine(caller) as call:
         box = call("create", "--seed", "7")
@@ -82,7 +82,7 @@ def test_fork_random_state_is_read_only():
 
 
 @pytest.mark.once
-def test_a_thousand_clones_have_a_thousand_seeds():
+def test_thousand_clones_have_a_thousand_seeds():
     with Sandbox(POLICY.replace(max_memory="16M")) as box:
         kids = [kid for _ in range(10) for kid in box.fork(100)]
         seeds = [seed_of(kid) for kid in kids]

@@ -39,7 +39,7 @@ def verdicts(box, **options):
     return [box.grade(HIDDEN, COMMAND, outputs=outputs, timeout=60, **options) for outputs in (None, OUTPUTS)]
 
 
-def test_an_honest_solution_passes(box):
+def test_honest_solution_passes(box):
     box.exec(FIX, check=True)
     for result in verdicts(box):
         assert result.ok and result.stdout == b"PASSED\n", result
@@ -86,7 +86,7 @@ def test_attack(box, attack):
     box.exec("pkill -f mine.py; true")
 
 
-def test_an_attack_beside_an_honest_solution_does_not_hurt_it(box):
+def test_attack_beside_an_honest_solution_does_not_hurt_it(box):
     """What is planted is replaced, so it cannot be used to make grading fail either."""
     for attack in ("tests is a link outside", "tests is a file", "test is a read-only directory", "runner package", "tests may not be entered"):
         box.reset("task")
@@ -137,7 +137,7 @@ def test_names_that_are_no_text(box):
     assert result.stdout == b"" and result.reset == ("/tmp/repo/\udcff\n/conftest.py",)
 
 
-def test_a_forged_reward_file(box):
+def test_forged_reward_file_is_ignored(box):
     path = "/tmp/logs/reward.txt"
     box.exec(f"mkdir -p /tmp/logs; echo 1.0 >{path}", check=True)
     for outputs in (None, [*OUTPUTS, "/tmp/logs"]):
@@ -169,7 +169,7 @@ def test_grading_leaves_nothing(box):
     assert {one["name"] for one in box._get_engine().sandboxes()} == names
 
 
-def test_the_verifiers_own_environment(box):
+def test_verifier_has_its_own_environment(box):
     box.exec("mkdir -p ~/.cache; echo x >~/.gitconfig; git config --global core.hooksPath /tmp/evil 2>/dev/null; true")
     seen = dict(line.split("=", 1) for line in box.grade({}, "env", text=True, env={"MINE": "1"}).stdout.splitlines() if "=" in line)
     assert seen["MINE"] == "1" and seen["PYTHONNOUSERSITE"] == "1" and seen["GIT_CONFIG_GLOBAL"] == "/dev/null"
@@ -184,7 +184,7 @@ def test_outputs_alone_are_taken(box):
     assert set(result.dropped) == {"/tmp/repo/out/link"} and result.reset == ()
 
 
-def test_an_output_that_the_agent_removed_is_gone(box):
+def test_output_removed_by_the_agent_is_missing(box):
     box.exec("rm /tmp/repo/calc.py", check=True)
     assert box.grade({}, "test -e /tmp/repo/calc.py", outputs=["/tmp/repo"]).exit_code == 1
 

@@ -54,7 +54,7 @@ def test_directory_with_special_files_never_raises(box, attack):
         assert not grade.ok and (grade.reason or grade.exit_code), grade
 
 
-def test_an_honest_output_passes_and_asyncio_says_the_same(box):
+def test_honest_output_passes_in_asyncio_too(box):
     box.exec(f"echo 4242 >{OUT}", check=True)
     grade = box.grade(HIDDEN, COMMAND, outputs=[OUT])
     assert grade.ok and grade.reason is None and not grade.dropped and repr(grade).startswith("<Grade passed (exit 0)")
@@ -85,7 +85,7 @@ def test_verifier_control_files_are_not_taken_from_a_directory(box, planted):
     assert "conftest.py" in VERIFIER_CONTROL_FILES
 
 
-def test_a_verifier_has_a_root_of_its_own(box):
+def test_verifier_has_a_root_of_its_own(box):
     box.exec(f"echo 4242 >{OUT}; echo x >/tmp/w/other", check=True)
     assert box.grade(HIDDEN, COMMAND + " && test $(ls /tmp/w | wc -l) = 1", outputs=[OUT], verifier=Policy(max_memory="256M")).ok
     for bad in ({"outputs": None}, {"outputs": [OUT], "base": "task"}, {"outputs": [OUT], "unsafe_in_place": True}):

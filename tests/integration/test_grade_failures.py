@@ -36,14 +36,14 @@ def test_session_without_free_memory_is_graded():
         assert not box.grade({}, "python3 -c 'x = bytearray(1 << 30)'", outputs=[OUT], timeout=60).ok
 
 
-def test_a_grade_without_a_timeout_has_that_of_a_policy():
+def test_grade_without_timeout_uses_the_policys():
     with Sandbox(Policy(timeout=0.5)) as box:
         assert box.grade({}, "sleep 100", outputs=[OUT]).outcome is Outcome.TIMEOUT
     with Sandbox() as box:
         assert box.grade({}, "sleep 100", outputs=[OUT], verifier=Policy(timeout=0.5)).outcome is Outcome.TIMEOUT
 
 
-def test_a_grade_without_any_timeout_has_that_of_a_run(monkeypatch):
+def test_grade_without_any_timeout_uses_the_runs(monkeypatch):
     import rollbox._grade
     monkeypatch.setattr(rollbox._grade, "RUN_TIMEOUT_S", 0.5)
     with Sandbox() as box:
@@ -70,7 +70,7 @@ def killed_when_it_runs(shared, fifo):
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_an_engine_that_is_killed_while_it_grades_is_an_exception(tmp_path, doomed, is_async):
+def test_engine_killed_while_grading_raises(tmp_path, doomed, is_async):
     shared, policy = doomed
     (tmp_path / "word").mkdir(mode=0o777)
     (tmp_path / "word").chmod(0o777)

@@ -31,7 +31,7 @@ def box(engine, store, tmp_path):  # noqa: F811
         yield box
 
 
-def test_an_honest_output_passes_in_an_image(box):
+def test_honest_output_passes_in_an_image(box):
     box.exec("echo 42 >/task/out", check=True)
     for outputs in (["/task/out"], None):
         assert box.grade({"/verify/expected": "42\n"}, "cmp /task/out /verify/expected", outputs=outputs).ok

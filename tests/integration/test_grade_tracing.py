@@ -84,12 +84,12 @@ def test_child_of_the_verifier_cannot_trace(grade, options):
 
 @pytest.mark.filterwarnings("ignore::rollbox.UnsafeGrading")
 @pytest.mark.parametrize("options", WAYS.values(), ids=WAYS.keys())
-def test_a_traced_verifier_forges_no_verdict(grade, options):
+def test_traced_verifier_forges_no_verdict(grade, options):
     result = grade(FORGERY, **options)
     assert not result.ok and result.exit_code == 1, result
 
 
-def test_a_verifier_that_has_to_trace_is_allowed_to():
+def test_tracing_verifier_is_allowed():
     traced = ["python3", "-c", "import ctypes, sys; sys.exit(ctypes.CDLL(None).ptrace(0, 0, None, None) != 0)"]
     with Sandbox() as box:
         assert box.grade({}, traced, outputs=[ANSWER], trace=True).ok

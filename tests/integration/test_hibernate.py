@@ -352,7 +352,7 @@ def test_wake_during_the_hibernation_of_another_session(store, failing, tmp_path
         assert box.exec("kill -0 $(cat /tmp/pid)").exit_code == 0 and other.exec("true").exit_code == 0
 
 
-def test_the_launcher_is_killed_while_it_makes_layers(engine, store):
+def test_launcher_killed_while_making_layers_is_replaced(engine, store):
     """Several, of which the first that is lost ends it: it sleeps on, and wakes when it is asked to again."""
     with Sandbox(engine=engine) as box, Sandbox(engine=engine) as other:
         other.exec("true")
@@ -674,7 +674,7 @@ def test_session_with_an_invalid_policy_can_be_removed(store, tmp_path):
 
 
 @pytest.mark.parametrize("when", ["hibernate", "wake"])
-def test_the_engine_is_killed_on_the_way(store, failing, tmp_path, when):
+def test_killed_engine_is_survived_on_the_way(store, failing, tmp_path, when):
     """By rollbox-store's start: what that was asked to write is whole when it is done, and what it was asked to read is still there."""
     socket = str(tmp_path / "socket")
     with Shared(socket) as first:
@@ -696,7 +696,7 @@ def test_the_engine_is_killed_on_the_way(store, failing, tmp_path, when):
         assert asleep(store) == []
 
 
-def test_a_full_disk(store, failing):
+def test_full_disk_is_reported(store, failing):
     with Engine() as engine, Sandbox(engine=engine) as box:
         asked = Asked.begin(box, "x = 3")
         failing.write_text("ulimit -f 100; trap '' XFSZ\n")
@@ -773,7 +773,7 @@ def test_another_kernel_is_refused_in_words(store, tmp_path):
         box.close()
 
 
-def test_an_image_of_another_version_is_refused_in_words(store, tmp_path):
+def test_image_of_another_version_is_refused_with_a_reason(store, tmp_path):
     """The format's version is its magic number, the last in the file; what was put to sleep by an older rollbox can be had without its processes."""
     socket = str(tmp_path / "socket")
     fall_asleep(socket)

@@ -80,7 +80,7 @@ def test_moved_memory_is_deduplicated(box):
     assert asked.of(box)("d()") == before
 
 
-def test_a_chain_is_bounded(box, store):  # noqa: F811
+def test_chain_is_bounded(box, store):  # noqa: F811
     """Each sleep changes another part; files are never many, nor much more than what is needed of them."""
     asked = Asked.begin(box, *BEGIN)
     box.hibernate()
@@ -222,7 +222,7 @@ def test_killed_on_the_way(store, failing, fault):  # noqa: F811
         assert asked.of(box)("d()") == before and box.read_file("/tmp/g") == b"y" * 10000
 
 
-def test_a_full_disk(store, failing):  # noqa: F811
+def test_full_disk_is_reported(store, failing):  # noqa: F811
     with Engine() as engine, Sandbox(engine=engine) as box:  # noqa: F811
         asked = Asked.begin(box, *BEGIN)
         box.hibernate()

@@ -46,7 +46,7 @@ def test_kernel_memory_without_a_group_ends_the_sandbox(kind):
 
 
 @pytest.mark.parametrize("kind", ["opened", "mapped"] if SOAK else ["opened"])
-def test_a_sandbox_has_its_share_of_open_files(caller, kind):
+def test_sandbox_has_its_share_of_open_files(caller, kind):
     """Not as many as all of its processes may have each, which are a tenth of what the kernel has for the host; those count that are only mapped."""
     assert hoard(caller, kind, processes=60, memory="512M")["outcome"] == "out_of_memory"
 

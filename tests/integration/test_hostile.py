@@ -415,7 +415,7 @@ if open(grant + "/beside/seen").read() != "seen": print("the rest is gone")
 
 
 @pytest.mark.parametrize("level", ["namespace", "process"])
-def test_the_store_is_no_part_of_a_grant(caller, level, monkeypatch):
+def test_store_is_excluded_from_grants(caller, level, monkeypatch):
     """Who is granted what is above the store gets nothing of it: it has images, memory of sandboxes that sleep, and private files of others."""
     grant = caller.directory(0o755)
     store = grant / "above" / "store"
@@ -750,7 +750,7 @@ except OSError: pass
 
 
 @pytest.mark.parametrize("level", ["namespace", "process"])
-def test_a_process_of_the_host_is_out_of_reach(caller, level):
+def test_process_of_the_host_is_out_of_reach(caller, level):
     """No file of /proc, pidfd, limit, priority, scheduler or descriptor's owner lets a process of the same user be read or changed."""
     with caller.popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=caller.environment(SECRET="x")) as victim:
         settings = [

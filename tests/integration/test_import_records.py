@@ -95,7 +95,7 @@ def test_changed_live_files_are_refused_or_work(fuzzer):
     assert fuzzer.bad == [] and len(fuzzer.seen) > 10 and any("works" in outcome for outcome in fuzzer.seen)
 
 
-def test_a_signal_ends_a_command_whose_engine_does_not_answer(engine):
+def test_signal_ends_a_command_whose_engine_does_not_answer(engine):
     assert engine("create", "--name", "still").returncode == 0
     for number in (signal.SIGTERM, signal.SIGINT):
         with subprocess.Popen([record_fuzz.BUILD / "rollbox", "exec", "--socket", engine.socket, "still", "--", "sh", "-c", "echo up; sleep 100000"], stdout=subprocess.PIPE,

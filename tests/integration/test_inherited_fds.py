@@ -77,7 +77,7 @@ def test_priorities(caller):
 
 @pytest.mark.parametrize("umask", ["0777", "0700", "0300", "0177"])
 @pytest.mark.parametrize("isolation", ["namespace", "process"])
-def test_a_umask_that_shuts_out_its_owner(caller, isolation, umask):
+def test_umask_without_owner_rights_works(caller, isolation, umask):
     done = under(caller, f"umask {umask}", "run", "--isolation", isolation, "--", "sh", "-c", "echo written > $HOME/x; cat $HOME/x; umask")
     assert done.stdout == b"written\n0022\n", done
 
@@ -104,7 +104,7 @@ def test_process_1_shows_nothing_of_the_host(caller, options):
     assert done.stdout.rstrip(b"\0") == b"rollbox-init" and len(done.stdout) == 29, done
 
 
-def test_a_full_disk_of_the_host_is_not_the_jobs_fault(caller):
+def test_full_host_disk_is_not_the_fault_of_the_job(caller):
     """Isolation process keeps private files there: what does not fit is no bad job, which nobody would try again."""
     if os.geteuid() or caller.uid:
         pytest.skip("only root can make a disk that is full here")

@@ -47,7 +47,7 @@ def test_images_and_resources_become_policies():
         _common.with_resources(base, gpu=1)
 
 
-def test_an_image_that_the_store_has_not():
+def test_image_missing_in_the_store_is_refused():
     from rollbox.integrations.ares import ContainerFactory
     from rollbox.integrations.rllm import RollboxSandbox
     with pytest.raises(RollboxError, match="image"):
@@ -66,7 +66,7 @@ def test_inspect_ai_finds_the_sandbox_provider():
     assert adapter.RollboxSandboxEnvironment.config_deserialize({"policy": {"max_memory": "1G"}}).policy == {"max_memory": "1G"}
 
 
-def test_the_entry_point_is_declared():
+def test_entry_point_is_declared():
     try:
         points = importlib.metadata.entry_points()
         importlib.metadata.distribution("rollbox")

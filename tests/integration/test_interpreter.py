@@ -328,7 +328,7 @@ def test_file_in_a_warm_interpreter_equals_a_cold_one(engine, name):
     assert {**told(mine), "stderr": TIMES.sub(b"", mine.stderr)} == {**told(other), "stderr": TIMES.sub(b"", other.stderr)}
 
 
-def test_a_library_that_a_program_changes_is_imported_as_it_is_then(engine):
+def test_changed_library_is_imported_in_its_new_form(engine):
     """What was imported in advance is not given in its place, nor what needs it."""
     if os.geteuid() != 0:
         pytest.skip("of root's files an ordinary user's sandbox can change none, nor its own copies")

@@ -184,7 +184,7 @@ def test_seeded_jobs_are_equal_for_each_user(caller):
 SEEN = []
 
 
-def test_an_interpreter_that_is_lost(engine):
+def test_lost_interpreter_is_reported(engine):
     """Its launcher is killed: some of the next runs are started anew, and none can be told from the others."""
     keys = VIRTUAL
     expected = result(Sandbox(policy_of(keys), engine=engine).run_code(CHANCE + ADDRESSES + CLOCKS))

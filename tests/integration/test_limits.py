@@ -251,7 +251,7 @@ def test_pages_in_sockets(caller, how):
 
 
 @pytest.mark.parametrize("kind", ["held", "datagrams", "tcp"])
-def test_a_few_sockets_are_no_load(caller, kind):
+def test_few_sockets_are_not_counted(caller, kind):
     """What any program has of them is far from the limit."""
     result = caller.run("--memory", "128M", "--net", "loopback", "--", "python3", "-c", FILL, kind, "8")
     assert (result.outcome, result.stdout) == ("exit", "filled\n"), result.told
@@ -698,7 +698,7 @@ def test_granted_files_do_not_count_as_memory(caller):
         assert done.returncode == 0 and done.stdout == b"done\n", done
 
 
-def test_a_stricter_limit_of_the_caller_holds(caller):
+def test_stricter_limit_of_the_caller_holds(caller):
     """What nobody can raise again is no reason not to run: it is the guest's, too."""
     code = "ulimit -c 0; ulimit -i 100; ulimit -l 64; exec \"$0\" run -- sh -c 'grep -E \"core|pending|locked\" /proc/self/limits'"
     done = caller.call("bash", "-c", code, binaries() / "rollbox")

@@ -426,7 +426,7 @@ def test_file_operations_pause_nothing():
 
 # What runs
 
-def test_a_tree_with_pipes():
+def test_tree_with_pipes_is_restored():
     with Sandbox() as box:
         line = box.spawn(["sh", "-c", "cat | sed -u 's/^/one: /' | (n=0; while read -r line; do n=$((n + 1)); echo \"$n $line\"; done)"])
         line.stdin.write(b"a\n")
@@ -801,7 +801,7 @@ def test_copies_leave_nothing():
 
 
 @pytest.mark.parametrize("stands", [False, True], ids=["twin", "itself"])
-def test_a_snapshot_makes_no_copies_of_what_is_shared(stands):
+def test_snapshot_does_not_copy_shared_data(stands):
     """A restored process has its memory by fork: looking at it is no reason for pages of its own, which its sandbox would pay for."""
     def shared(box):
         (pid,) = children(box.inspect()["pid"], "python3")
@@ -950,7 +950,7 @@ def test_no_copies_when_memory_is_short():
             assert origin("x.count(b'1')") == str(40 << 8)
 
 
-def test_a_copy_is_held_to_the_limit_of_memory():
+def test_copy_is_limited_by_max_memory():
     """It is looked at first when it can have reached the limit; what its init keeps of it for a moment is nothing that it has."""
     for limit, fits in ("64M", 20), ("2G", 40):
         with Sandbox(Policy(max_memory=limit)) as box:

@@ -116,7 +116,7 @@ def test_two_forks_of_a_snapshot_behave_alike():
         assert float(origin("time.time()")) > START_S + 3600 + 86400
 
 
-def test_the_same_run_has_the_same_forks():
+def test_same_run_has_the_same_forks():
     def run():
         with asked(VIRTUAL, *SETUP) as (box, origin), closing(box.fork(2)) as kids, closing(kids[1].fork(1)) as grandkids:
             return [[one("first"), *future(one)] for one in map(origin.of, (*kids, *grandkids))], [one.inspect()["random_seed"] for one in (*kids, *grandkids)]
@@ -264,7 +264,7 @@ def test_pending_waits_end_at_their_time(name):
         assert said[0] == alone
 
 
-def test_the_clock_of_a_fork_stands_while_nobody_runs():
+def test_clock_of_an_idle_fork_does_not_advance():
     with asked(VIRTUAL, "t = threading.Thread(target=time.sleep, args=(100000,), daemon=True)", "t.start()") as (box, origin), closing(box.fork(1)) as (kid,):
         one = origin.of(kid)
         first = float(one("time.time()"))
@@ -308,7 +308,7 @@ SOME = [name for name in PROGRAMS if name not in CORPUS][::4]
 OF_REAL_TIME = {"server_with_a_kept_connection", "spinning_thread", "java", *[name for name in PROGRAMS if name.endswith("on_a_terminal")]}
 
 
-def test_a_process_that_may_open_nothing_more_beside_descriptors_on_their_way():
+def test_descriptors_in_flight_survive_a_full_descriptor_table():
     """An ordinary user's, as its sandboxes' processes are."""
     name = "no_more_descriptors"
     ours, theirs = socket.socketpair()
@@ -320,7 +320,7 @@ def test_a_process_that_may_open_nothing_more_beside_descriptors_on_their_way():
 
 
 @pytest.mark.parametrize("name", sample_cases([*CORPUS, *SOME]))
-def test_the_corpus(name):
+def test_corpus_is_restored(name):
     if missing(name):
         pytest.skip(f"{missing(name)} is not installed")
     with Sandbox({**({**SEEDED, **OFFSET} if name in OF_REAL_TIME else VIRTUAL), "max_processes": 200, "max_memory": "1G", "net": "loopback"}) as box:
@@ -337,7 +337,7 @@ def test_the_corpus(name):
                 assert process.wait(60).exit_code == 0
 
 
-def test_a_shell_on_a_terminal():
+def test_shell_works_on_a_terminal():
     """What is typed to it, now and then, is the same to its copies, and takes the same time. Where its echo lands between what a job says is the terminal's own affair."""
     def typed(shell):
         shell.process.stdin.write(b"wait; head -c4 /dev/urandom | od -An -tx1; echo en''d\n")
@@ -470,7 +470,7 @@ print(wrong)
 
 
 @pytest.mark.parametrize("policy", LEVELS[3:], ids=NAMES[3:])
-def test_a_clock_that_init_is_asked_for_is_not_interrupted(policy):
+def test_signals_do_not_interrupt_clock_queries(policy):
     """A signal that comes before init has taken the question up ended clock_gettime with EINTR, which it does not know. The first query of a program is a question, and each of a clock that counts a processor's time."""
     with Sandbox(policy) as box:
         assert box.exec(["python3", "-I", "-S", "-c", ASKED_UNDER_SIGNALS % repeat_count(2000, 500)], text=True).stdout == "0\n"
@@ -485,7 +485,7 @@ def test_serial_is_refused_by_name():
         assert box.snapshot(processes="drop").processes == 0 and origin("x") == "1"
 
 
-def test_a_filter_of_its_own_is_refused_by_name():
+def test_own_seccomp_filter_is_refused_by_name():
     program = "struct.pack('<HxxxxxxQ', 1, ctypes.addressof(code))"
     with asked(SEEDED, "import struct", "code = ctypes.create_string_buffer(struct.pack('<HBBI', 6, 0, 0, 0x7fff0000))", f"of = ctypes.create_string_buffer({program})") as (box, origin):
         box.snapshot()

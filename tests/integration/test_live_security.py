@@ -133,11 +133,11 @@ def test_programs_in_files_that_the_sandbox_wrote(box):
 
 
 @pytest.mark.parametrize("what", ["stale-epoll", "reused-epoll"])
-def test_an_epoll_that_watches_what_is_closed_is_refused(box, what):
+def test_epoll_with_a_closed_descriptor_is_refused(box, what):
     assert "has closed or never had" in refused(box, Captive.begin(box, what))
 
 
-def test_an_epoll_that_a_child_has(box):
+def test_epoll_of_a_child_is_restored(box):
     """The numbers of what it watches are its parent's."""
     assert forked(box, Captive.begin(box, "child-epoll")) == ["as it was"]
 
@@ -238,7 +238,7 @@ for line in sys.stdin:
 STATUS = ["Umask", "Uid", "Gid", "Groups", "SigBlk", "SigIgn", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Seccomp_filters", "TracerPid", "CoreDumping"]
 
 
-def test_a_restored_process_has_what_a_new_one_has(box):
+def test_restored_process_equals_a_new_one(box):
     """Rights, filter, namespaces, limits, groups, descriptors, of its threads as well; and of the program that restored it nothing is mapped but what is documented."""
     def start(where):
         process = where.spawn(["python3", "-I", "-S", "-u", "-c", LOOK])

@@ -109,7 +109,7 @@ def test_terminal_settings_are_kept_in_a_fork():
             copy("\x07")
 
 
-def test_a_terminal_after_a_reset_and_in_the_store():
+def test_terminal_survives_reset_and_hibernation():
     with Sandbox() as box:
         shell = Typed.begin(box)
         shell("n=1\n")
@@ -126,7 +126,7 @@ def test_a_terminal_after_a_reset_and_in_the_store():
         assert b"9 31 117\r\n" in shell("echo $n $(stty size)\n")
 
 
-def test_a_terminal_is_shown_and_verified():
+def test_terminal_is_shown_and_verified():
     with Sandbox() as box:
         shell = Typed.begin(box)
         at = box.snapshot()

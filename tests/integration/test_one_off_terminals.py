@@ -18,7 +18,7 @@ def process(terminal, name):
     raise AssertionError(name)
 
 
-def test_a_shell_of_its_own_on_a_terminal(shared):
+def test_shell_has_its_own_terminal(shared):
     """Job control, the size, and the shell's exit status; the caller's terminal is as it was."""
     with Terminal(shared, "shell", *PROMPT) as terminal:
         terminal.expect(rb"p\d+> |[$#] ")
@@ -53,7 +53,7 @@ def test_job_control_in_a_shell_of_its_own(shared):
         assert terminal.process.wait(DEADLINE) == 5
 
 
-def test_a_shell_reads_a_script_where_there_is_no_terminal(shared):
+def test_shell_without_terminal_reads_a_script(shared):
     done = shared("shell", input=b"echo one; test -t 0 || echo two\nexit 7\n")
     assert (done.stdout, done.returncode) == (b"one\ntwo\n", 7), done.stderr
 
@@ -84,7 +84,7 @@ def test_run_gives_no_terminal_to_a_pipe(shared):
     assert (done.stdout, done.returncode) == (b"terminal\r\n", 0)
 
 
-def test_the_terminal_is_restored_when_run_ends_by_a_signal_or_loses_its_engine(shared):
+def test_terminal_is_restored_after_a_signal_or_lost_engine(shared):
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGSEGV, None):
         with Terminal(shared, "run", "-it", *shell("echo ready; sleep 1000")) as terminal:
             terminal.expect(rb"ready\r\n")
@@ -109,7 +109,7 @@ def test_stopped_client_returns_the_terminal_until_it_continues(shared):
         terminal.expect(rb"got word\r\n")
 
 
-def test_a_one_off_sandbox_cannot_be_left(shared):
+def test_one_off_sandbox_cannot_be_left(shared):
     """Its keys are all the command's."""
     with Terminal(shared, "run", "-it", *shell("stty raw -echo; echo ready; head -c 3 | od -An -c")) as terminal:
         terminal.expect(rb"ready")

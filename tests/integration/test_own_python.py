@@ -63,7 +63,7 @@ def places(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", ["venv", "installation", "venv of an installation behind a link"])
-def test_an_interpreter_of_ones_own_finds_its_packages(places, kind):
+def test_own_interpreter_finds_its_packages(places, kind):
     python = places[kind]
     prefix = str(python.parent.parent)
     policy = Policy(python=python)
@@ -91,7 +91,7 @@ def test_clones_run_in_the_policys_python(places):
     assert clone.get() == (42, str(places["venv"].parent.parent))
 
 
-def test_the_command_line_takes_an_interpreter(places, tmp_path):
+def test_command_line_accepts_an_interpreter(places, tmp_path):
     def cli(*arguments, stdin=""):
         return subprocess.run([binaries() / "rollbox", *arguments], input=stdin, capture_output=True, text=True, timeout=DEADLINE)
 
@@ -124,7 +124,7 @@ def test_readable_paths_are_added_or_replace_the_default_on_every_surface(tmp_pa
 # ---- defaults ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_default_disk_is_full_before_the_memory_is(caller):
+def test_default_disk_fills_before_memory(caller):
     """600 MB of files under the default policy: an error that the program sees, not its end."""
     done = caller.run("--", "sh", "-c", "dd if=/dev/zero of=/tmp/f bs=1M count=600 2>&1; rm /tmp/f; echo goes on")
     assert done.exit_code == 0 and "No space left" in done.stdout and done.stdout.endswith("goes on\n"), done

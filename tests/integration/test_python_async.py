@@ -43,12 +43,12 @@ def idle():
     return not rollbox._core.connection.pending_runs.keys() - _before.keys() and not rollbox.aio._runs._watches
 
 
-def test_a_run():
+def test_run_works():
     result = asyncio.run(AsyncSandbox().run(["cat"], stdin="x", text=True, files={"a": "b"}, env={"A": "1"}, timeout=60))
     assert result.ok and result.stdout == "x" and idle()
 
 
-def test_a_thousand_in_flight():
+def test_thousand_runs_in_flight_work():
     async def main():
         sandbox = AsyncSandbox(Policy(max_memory="64M"))
         results = await asyncio.gather(*(sandbox.run(["echo", str(i)], text=True) for i in range(1000)))
@@ -105,7 +105,7 @@ def test_cancelled_before_it_started():
     assert idle()
 
 
-def test_a_loop_that_ends_with_runs_under_way():
+def test_loop_can_end_with_pending_runs():
     async def main():
         before = blocked()
         main.task = asyncio.ensure_future(AsyncSandbox().run(BLOCK))
@@ -116,7 +116,7 @@ def test_a_loop_that_ends_with_runs_under_way():
     assert idle()
 
 
-def test_a_loop_closed_without_cancelling():
+def test_loop_can_close_without_cancelling():
     loop = asyncio.new_event_loop()
     sandbox = AsyncSandbox()
     loop.run_until_complete(sandbox.run(["true"]))
@@ -160,7 +160,7 @@ def test_loops_in_threads_beside_blocking_calls():
     assert idle()
 
 
-def test_a_lost_engine_ends_every_run():
+def test_lost_engine_ends_every_run():
     async def main():
         engine = rollbox.Engine()
         sandbox = AsyncSandbox(engine=engine)
@@ -247,7 +247,7 @@ def test_batch_passes_on_what_its_jobs_raise():
     assert idle()
 
 
-def test_a_policy_for_each_of_many_runs_in_flight():
+def test_many_runs_in_flight_have_their_own_policies():
     async def main():
         results = await asyncio.gather(*(AsyncSandbox(Policy(hostname=f"h{i}")).run(["hostname"], text=True) for i in range(200)))
         assert [result.stdout for result in results] == [f"h{i}\n" for i in range(200)]

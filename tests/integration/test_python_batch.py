@@ -125,7 +125,7 @@ def test_exception_of_the_jobs_iterator_is_raised():
     until(lambda: blocked() == before)
 
 
-def test_a_lost_engine_is_a_retry_not_a_row():
+def test_lost_engine_is_retried_without_a_row():
     with rollbox.Engine() as engine:
         rows = iter_many([["true"]] + [["sh", "-c", "echo done"]] * 3 + [BLOCK], concurrency=1, engine=engine, text=True)
         assert next(rows).ok
@@ -220,7 +220,7 @@ class InterruptedAt:
         sys.settrace(None)
 
 
-def test_an_interrupt_is_not_lost():
+def test_interrupt_is_not_lost():
     """Wherever it strikes: the end of a run was told by a function of ours that the library called, where what a handler raises is printed and forgotten."""
     run_many([["true"]] * 2)
     for n in range(1, 25):

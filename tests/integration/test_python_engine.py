@@ -60,7 +60,7 @@ def test_status_and_close():
             call()
 
 
-def test_an_engine_that_is_dropped_ends():
+def test_dropped_engine_ends():
     engine = Engine()
     pid = engine.pid
     del engine
@@ -201,7 +201,7 @@ def test_fork_of_an_explicit_engine():
         assert Sandbox(engine=engine).run(["true"]).ok
 
 
-def test_a_forked_child_does_not_keep_the_engine_alive():
+def test_forked_child_does_not_keep_the_engine_alive():
     """The trainer dies by SIGKILL while a fork of it lives on: the engine must end nevertheless."""
     script = (
         "import os, sys, rollbox\n"

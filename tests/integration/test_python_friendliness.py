@@ -14,7 +14,7 @@ import rollbox
 from rollbox import AsyncSandbox, Engine, EngineLost, InvalidArgument, Policy, PolicyInvalid, Sandbox, WorkSandbox, run_many
 
 
-def test_a_results_repr_is_short_and_tells_how_it_ended():
+def test_result_repr_is_short_and_has_the_outcome():
     result = Sandbox().run("echo out; echo err >&2; exit 3", text=True)
     assert repr(result) == f"<Result exit 3, stdout='out\\n', stderr='err\\n', {result.wall_ms:.1f} ms>"
     long = Sandbox().run(["python3", "-c", "print('x' * 100000 + 'the end')"])
@@ -40,13 +40,13 @@ def test_classes_show_their_signature(cls, first):
     (lambda: AsyncSandbox(hibernate_aftr=1), "did you mean 'hibernate_after'?"),
     (lambda: Sandbox(max_memory="1G"), "key of the policy: Sandbox(Policy(max_memory=...))"),
 ])
-def test_a_wrong_keyword_names_the_right_one(call, words):
+def test_wrong_keyword_names_the_right_one(call, words):
     with pytest.raises(TypeError) as caught:
         call()
     assert words in str(caught.value)
 
 
-def test_a_wrong_policy_key_names_the_right_one():
+def test_wrong_policy_key_names_the_right_one():
     for call in (lambda: Sandbox({"max_mem": "1G"}), lambda: Policy().replace(max_mem="1G")):
         with pytest.raises(InvalidArgument, match="no key 'max_mem'; did you mean 'max_memory'"):
             call()
@@ -55,7 +55,7 @@ def test_a_wrong_policy_key_names_the_right_one():
 
 
 @pytest.mark.parametrize("wrong, right", [("execute", "exec"), ("kill", "close"), ("checkpoint", "snapshot"), ("writefile", "write_file"), ("run_cod", "run_code")])
-def test_a_wrong_method_names_the_right_one(wrong, right):
+def test_wrong_method_names_the_right_one(wrong, right):
     for box in (Sandbox(), AsyncSandbox()):
         with pytest.raises(AttributeError, match=f"did you mean '{right}'"):
             getattr(box, wrong)
@@ -78,7 +78,7 @@ def test_dir_has_public_names_alone():
     assert all(name in rollbox.__all__ or name.startswith("__") for name in dir(rollbox))
 
 
-def test_a_lost_engine_is_logged_and_the_error_says_what_comes_next(caplog):
+def test_lost_engine_is_logged_with_a_hint(caplog):
     caplog.set_level(logging.DEBUG, "rollbox")
     with Engine() as engine:
         box = Sandbox(engine=engine)
@@ -95,7 +95,7 @@ def test_a_lost_engine_is_logged_and_the_error_says_what_comes_next(caplog):
     assert levels == {logging.DEBUG, logging.WARNING}
 
 
-def test_the_tree_is_drawn_as_by_the_command_line():
+def test_tree_is_drawn_as_by_the_command_line():
     with Sandbox() as box:
         box.write_file("/tmp/a", b"x" * 3000)
         box.snapshot("base")

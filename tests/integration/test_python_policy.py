@@ -111,7 +111,7 @@ def test_check_lists_every_problem():
     assert Policy(max_memory="5M").check() is None and Policy(max_memory="5M").problems() == []
 
 
-def test_the_listing_of_problems_is_not_cut():
+def test_problem_list_is_not_truncated():
     text = json.dumps({f"unknown_key_number_{i}": 1 for i in range(90)})
     with pytest.raises(PolicyInvalid) as caught:
         Policy.from_json(text)

@@ -24,7 +24,7 @@ FIELDS = ["outcome", "exit_code", "signal", "stdout", "stderr", "stdout_truncate
 box = Sandbox()
 
 
-def test_a_run():
+def test_run_works():
     result = box.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
     assert (result.outcome, result.exit_code, result.signal, result.stdout, result.stderr) == (Outcome.EXIT, 3, None, b"out\n", b"err\n")
     assert result.outcome == "exit" and str(result.outcome) == "exit"
@@ -169,7 +169,7 @@ def test_to_dict_is_what_the_cli_prints():
     assert list(error)[0] == "id" and error["error"] == {"code": "engine_lost", "stage": "run", "message": "gone"}
 
 
-def test_the_cli_prints_the_same_fields():
+def test_cli_prints_the_same_fields():
     done = subprocess.run([sys.executable, "-m", "rollbox", "run", "--json", "--", "sh", "-c", r"printf 'a\377b'; exit 3"],
                           capture_output=True, timeout=60)
     row = json.loads(done.stdout)

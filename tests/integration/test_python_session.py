@@ -81,7 +81,7 @@ def test_session_ends_with_its_block_and_by_an_exception():
     assert "to-fail" not in names()
 
 
-def test_a_name_is_unique(box):
+def test_name_is_unique(box):
     with pytest.raises(InvalidArgument):
         Sandbox(name=box.name).exec(["true"])
     for name in ("", "a b", "a/b", "x" * 65):
@@ -151,7 +151,7 @@ def test_closing_the_engine_closes_its_sandboxes():
     box.close()
 
 
-def test_a_killed_engine():
+def test_killed_engine_is_survived():
     engine = Engine()
     box = Sandbox(engine=engine)
     box.exec(["true"])
@@ -220,17 +220,17 @@ def test_arguments_of_exec(box):
         box.exec(["true"], user="nobody-of-that-name")
 
 
-def test_a_string_is_for_a_login_shell(box):
+def test_string_is_run_by_a_login_shell(box):
     assert box.exec("echo $0; shopt -q login_shell && echo login", text=True).stdout == "bash\nlogin\n"
     assert box.exec("exit 5").exit_code == 5
 
 
-def test_a_string_without_bash(box, monkeypatch):
+def test_string_works_without_bash(box, monkeypatch):
     monkeypatch.setattr(box, "_shell", "sh")
     assert box.exec("echo $0", text=True).stdout == "sh\n"
 
 
-def test_a_timeout_ends_this_command_and_nothing_else(box):
+def test_timeout_ends_this_command_and_nothing_else(box):
     other = box.spawn(["sleep", "86376"])
     result = box.exec("echo begun; sleep 86375 & sleep 86375", timeout=2)
     assert (result.outcome, result.exit_code, result.stdout) == (Outcome.TIMEOUT, None, b"begun\n")
@@ -252,12 +252,12 @@ def test_background_processes_stay_between_commands(box):
     assert box.exec(["kill", "-0", str(pid)]).ok
 
 
-def test_the_same_id_gives_the_same_result(box):
+def test_same_id_returns_the_same_result(box):
     first = box.exec(["sh", "-c", "echo once >>/tmp/log; cat /tmp/log"], id="step-1")
     assert box.exec(["sh", "-c", "echo once >>/tmp/log; cat /tmp/log"], id="step-1").stdout == first.stdout == b"once\n"
 
 
-def test_an_interrupt_ends_the_command(box):
+def test_interrupt_ends_the_command(box):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -285,12 +285,12 @@ def test_output_comes_while_it_runs(box):
         assert stream.id == "by-name" and stream.result.ok and box.process("by-name").wait(DEADLINE).ok
 
 
-def test_a_stream_of_split_characters(box):
+def test_stream_of_split_characters_is_decoded(box):
     pieces = [data for _, data in box.exec(["sh", "-c", r"printf '\303'; sleep 0.05; printf '\251\n'"], stream=True, text=True)]
     assert "".join(pieces) == "é\n"
 
 
-def test_a_stream_raises_at_its_end(box):
+def test_stream_raises_at_its_end(box):
     with pytest.raises(CommandNotFound):
         list(box.stream(["no-such-program"]))
     stream = box.stream("echo x; exit 2", check=True)
@@ -356,7 +356,7 @@ def test_kill_with_scopes(box):
         process.kill(scope="all")
 
 
-def test_a_process_outlives_its_object_and_is_found_again(box):
+def test_process_outlives_its_object_and_is_found_again(box):
     id = box.spawn("echo begun; until [ -e /tmp/end ]; do sleep 0.01; done; echo ended; exit 6").id
     gc.collect()
     found = box.process(id)
@@ -375,7 +375,7 @@ def test_leaving_the_block_of_a_process_kills_it(box):
     until(lambda: not any("86368" in one["command"] for one in box.processes()))
 
 
-def test_a_terminal(box):
+def test_terminal_works(box):
     with box.spawn(["sh"], pty=(30, 90)) as process:
         assert process.stderr is None
         process.stdin.write(b"stty -echo; stty size; tty; test -t 1 && echo is-'one'\n")
@@ -455,7 +455,7 @@ def test_snapshot_under_a_running_process(box):
         until(lambda: commands_of(kid)[:1] == commands_of(box)[:1])
 
 
-def test_a_file_written_at_once_after_a_snapshot_is_in_the_next():
+def test_file_written_right_after_a_snapshot_is_in_the_next():
     """The engine once took its mark of an unwritten box after the first file call had been served in it."""
     for _ in range(40):
         with Sandbox() as box:
@@ -489,7 +489,7 @@ def test_tree(box):
         assert f'{one.id} "one"' in drawn and f'`-- {two.id} "two"' in drawn and kid.name in drawn
 
 
-def test_a_deep_tree_is_drawn(box):
+def test_deep_tree_is_drawn(box):
     nodes = [rollbox.Node(f"s{i}", None, f"s{i - 1}" if i else None, 1 << (i % 40), i, None, ()) for i in range(3000)]
     assert len(str(rollbox.Tree(nodes)).splitlines()) == 3000
 
@@ -604,7 +604,7 @@ def shared(tmp_path):
         process.wait()
 
 
-def test_a_detached_session_outlives_its_client(shared):
+def test_detached_session_outlives_its_client(shared):
     code = f"""if True:
         from rollbox import Engine, Sandbox
         box = Sandbox(engine=Engine({shared!r}), detached=True, name="kept")
@@ -624,7 +624,7 @@ def test_a_detached_session_outlives_its_client(shared):
         assert names(engine) == set()
 
 
-def test_a_detached_session_needs_a_shared_engine():
+def test_detached_session_needs_a_shared_engine():
     with pytest.raises(InvalidArgument, match="shared"):
         Sandbox(detached=True).exec(["true"])
 
@@ -666,7 +666,7 @@ def test_async_session():
     assert not rollbox.aio._runs._watches
 
 
-def test_a_cancelled_task_ends_its_command():
+def test_cancelled_task_ends_its_command():
     async def main():
         async with AsyncSandbox() as box:
             task = asyncio.ensure_future(box.exec(["sleep", "86365"]))
@@ -680,7 +680,7 @@ def test_a_cancelled_task_ends_its_command():
     asyncio.run(main())
 
 
-def test_an_async_stream_that_is_left_ends_its_command():
+def test_abandoned_async_stream_ends_its_command():
     async def main():
         async with AsyncSandbox() as box:
             stream = box.stream("echo a; sleep 86364")
@@ -694,7 +694,7 @@ def test_an_async_stream_that_is_left_ends_its_command():
     asyncio.run(main())
 
 
-def test_a_lost_engine_under_async_waits():
+def test_lost_engine_ends_async_waits():
     async def main():
         engine = Engine()
         async with AsyncSandbox(engine=engine) as box:

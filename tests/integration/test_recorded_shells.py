@@ -88,7 +88,7 @@ def test_seeded_shell_runs_repeat(tmp_path):
     assert first and verdict(path)["verdict"] == "equal"
 
 
-def test_a_shell_that_ends_and_the_next_one(tmp_path):
+def test_next_shell_works_after_an_ended_one(tmp_path):
     path = tmp_path / "a.jsonl"
     results, steps = recorded(path, ["x=1; echo $x", "exit 7", "echo \"<$x>\"", "kill -9 $$", "echo again"])
     assert [result.ended for result in results] == [False, True, False, True, False]
@@ -121,7 +121,7 @@ def test_replay_of_dropped_content_is_refused(tmp_path):
     assert done.returncode == 125 and b"larger --keep" in done.stderr
 
 
-def test_a_shell_that_came_with_a_fork_is_refused_by_name(tmp_path):
+def test_shell_of_a_fork_is_refused_by_name(tmp_path):
     with Sandbox(record=str(tmp_path / "{name}.jsonl")) as box:
         shell = box.shell()
         shell.run("x=5")

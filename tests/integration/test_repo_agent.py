@@ -24,7 +24,7 @@ def played():
     return json.loads(done.stdout)
 
 
-def test_the_episode(played):
+def test_episode_works(played):
     assert played["ok"] and len(played["branches"]) == 8
     assert all(10 <= len(played["trunk"]) + len(branch["steps"]) <= 20 for branch in played["branches"])
     failed = [step["command"] for step in played["trunk"] if step["exit_code"] != 0]

@@ -129,7 +129,7 @@ def test_guest_symlink_does_not_leave_the_sandbox(box, place, tmp_path):
     assert os.listdir(tmp_path) == ["secret"]
 
 
-def test_a_downloaded_link_is_not_followed_by_the_next_download(box, place, tmp_path):
+def test_downloaded_link_is_not_followed_by_the_next_download(box, place, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     sh(box, f"cd {place}; mkdir t; ln -s {outside} t/d")
@@ -167,7 +167,7 @@ def test_set_id_bits_do_not_arrive(box, place, tmp_path):
     assert not (tmp_path / "back").stat().st_mode & 0o7000
 
 
-def test_a_sparse_gibibyte_stays_sparse(box, place, tmp_path):
+def test_sparse_gibibyte_stays_sparse(box, place, tmp_path):
     sh(box, f"truncate -s 1G {place}/sparse; printf end | dd of={place}/sparse bs=1 seek=1000000000 conv=notrunc 2>/dev/null")
     box.download(f"{place}/sparse", tmp_path / "sparse")
     status = (tmp_path / "sparse").stat()
@@ -228,7 +228,7 @@ def test_unreadable_entries_are_skipped_and_reported(box, place, tmp_path):
     raised(PathDenied, errno.EACCES, box.read_file, f"{place}/b")
 
 
-def test_a_full_disk_leaves_the_old_file(tmp_path):
+def test_full_disk_leaves_the_old_file(tmp_path):
     with Sandbox(Policy(max_disk="4M")) as box:
         box.write_file("/tmp/file", b"old")
         raised(ResourceExhausted, errno.ENOSPC, box.write_file, "/tmp/file", bytes(16 << 20))
@@ -259,7 +259,7 @@ def test_progress_and_max_bytes_end_a_transfer(box, place, tmp_path):
 SWAP = "cd {0}; mkdir -p d away; while :; do mv -T d held; ln -s {1} d; rm d; mv -T held d; done"
 
 
-def test_a_directory_that_is_swapped_for_a_link_leads_nowhere(box, place, tmp_path):
+def test_directory_swapped_for_a_link_is_not_followed(box, place, tmp_path):
     outside, source = tmp_path / "outside", tmp_path / "source"
     outside.mkdir()
     (outside / "file").write_text("kept")
@@ -278,7 +278,7 @@ def test_a_directory_that_is_swapped_for_a_link_leads_nowhere(box, place, tmp_pa
         process.kill()
 
 
-def test_a_guest_that_stops_everything_stops_no_call():
+def test_guest_stopping_everything_stops_no_call():
     with Sandbox(Policy()) as box:
         process = box.spawn(["sh", "-c", "echo; while :; do kill -STOP -1; done"])
         assert process.stdout.read(1) == b"\n"
@@ -316,7 +316,7 @@ def test_files_of_a_granted_directory_are_private(tmp_path):
     assert tree_of(grant) == before
 
 
-def test_a_file_that_is_granted_by_itself_is_written_in_place(tmp_path):
+def test_single_granted_file_is_written_in_place(tmp_path):
     shared = tmp_path / "shared"
     shared.write_text("old and longer")
     with Sandbox(Policy(fs_shared=[str(shared)])) as box:

@@ -185,7 +185,7 @@ def test_writers_in_the_background_are_cut_off_in_their_own_sandbox(box):
         assert not other.exists("/tmp/cut") and any("until" in command or "bash" in command for command in commands(other))
 
 
-def test_a_flood_in_the_background_does_not_hold_up_others(box):
+def test_background_flood_does_not_delay_other_runs(box):
     for _ in range(8):
         box.exec("yes & yes >&2 & :", check=True)
     with Sandbox() as other:

@@ -46,7 +46,7 @@ def test_thousands_open_and_each_answers():
 
 
 @pytest.mark.timeout_s(600)
-def test_a_thousand_snapshots_deep():
+def test_thousand_nested_snapshots_work():
     with Sandbox() as box:
         snapshots = []
         for i in range(1000):

@@ -29,7 +29,7 @@ def test_out_of_memory_ends_the_processes_and_keeps_the_files():
         assert shell(box, "cat /tmp/f").stdout == "kept\n"
 
 
-def test_a_kill_after_out_of_memory_is_a_signal():
+def test_kill_after_out_of_memory_is_a_signal():
     with Sandbox(Policy(max_memory="64M")) as box:
         for _ in range(2):
             assert box.exec(["python3", "-I", "-S", "-c", "x = bytearray(1 << 30)"]).outcome is Outcome.OUT_OF_MEMORY
@@ -140,7 +140,7 @@ def test_snapshot_without_writes_is_the_same_snapshot():
         assert box.snapshot().id != one.id
 
 
-def test_a_second_name_leaves_the_first():
+def test_second_name_leaves_the_first():
     with Sandbox() as box:
         shell(box, "echo 1 > /tmp/f")
         for name in "aab":
@@ -271,7 +271,7 @@ def test_snapshot_id_is_not_reused_after_a_drop():
 
 
 @pytest.mark.parametrize("processes", ["keep", "drop"])
-def test_a_snapshot_under_writers_is_of_one_moment(processes):
+def test_snapshot_under_writers_is_atomic(processes):
     """Two files are always written in the same order: a copy may not have the second one's newer."""
     with Sandbox() as box:
         with box.spawn(["python3", "-I", "-S", "-c", """
@@ -322,7 +322,7 @@ def test_commits_one_after_the_other(granted):
     until(lambda: sorted(os.listdir(granted.parent)) == ["work"])
 
 
-def test_a_commit_does_not_overwrite_the_hosts_work(granted):
+def test_commit_does_not_overwrite_the_hosts_work(granted):
     with Sandbox(Policy(fs_writable=[str(granted)])) as box:
         shell(box, f"cd {granted}; echo mine > a")
         box.commit()
@@ -346,7 +346,7 @@ def test_older_session_keeps_its_view_after_a_commit(granted):
         assert shell(old, f"cat {granted}/a {granted}/b").stdout == "a\nb\n"
 
 
-def test_a_directory_that_is_gone_is_a_conflict(granted):
+def test_missing_directory_is_a_conflict(granted):
     with Sandbox(Policy(fs_writable=[str(granted)])) as box:
         shell(box, f"echo x > {granted}/a")
         granted.rename(granted.with_name("moved"))
@@ -471,7 +471,7 @@ sys.stdin.read()
 """
 
 
-def test_an_owner_that_is_killed_takes_its_sandboxes_along(tmp_path):
+def test_killed_owner_ends_its_sandboxes(tmp_path):
     socket = tmp_path / "socket"
     with subprocess.Popen([BUILD / "rollbox-engine", "--socket", socket], stdin=subprocess.DEVNULL) as engine:
         try:
@@ -485,7 +485,7 @@ def test_an_owner_that_is_killed_takes_its_sandboxes_along(tmp_path):
             engine.terminate()
 
 
-def test_an_engine_that_is_killed_leaves_nothing():
+def test_killed_engine_leaves_nothing():
     engine = Engine()
     boxes = [Sandbox(engine=engine) for _ in range(5)]
     for box in boxes:

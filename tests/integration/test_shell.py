@@ -75,7 +75,7 @@ def test_much_output(shell):
     assert out(shell, "echo next") == b"next\n"
 
 
-def test_a_long_command(shell):
+def test_long_command_is_accepted(shell):
     text = "x" * 300000
     assert out(shell, f"printf '%s' '{text}' | wc -c").strip() == b"300000"
 
@@ -207,7 +207,7 @@ def test_options_outlast_commands_that_fail(shell, failing):
     assert out == b"one\n" and err.lstrip(b"+") == b" echo one\n"
 
 
-def test_a_debug_trap_does_not_print_for_the_wrappers_end(box, shell):
+def test_debug_trap_does_not_print_for_the_wrapper(box, shell):
     if box._shell == "sh":
         return          # other shells have no such trap
     assert streams(shell, "trap 'echo \"[$BASH_COMMAND]\"' DEBUG") == (b"", b"")
@@ -242,14 +242,14 @@ def test_background_output_is_the_next_commands(shell):
     assert shell.run("echo >/tmp/go; read x </tmp/done; rm /tmp/go /tmp/done").stdout == b"late\n"
 
 
-def test_a_background_job_that_holds_the_streams_holds_nothing_up(shell):
+def test_background_job_with_open_streams_delays_nothing(shell):
     assert out(shell, "sleep 86389 & echo now") == b"now\n"
     assert out(shell, "kill $!") == b""
 
 
 @pytest.mark.parametrize("busy", ["sleep 86388", "while :; do :; done", "while :; do sleep 1; done", "sleep 86387; sleep 86386",
                                   "sh -c 'sleep 86385 & wait'"])
-def test_a_timeout_keeps_the_shell(shell, busy):
+def test_timeout_keeps_the_shell(shell, busy):
     shell.run("kept=1; cd /usr")
     result = shell.run(f"echo begun; {busy}", timeout=2)
     assert result.outcome is Outcome.TIMEOUT and result.exit_code is None and result.stdout.startswith(b"begun\n") and not result.ended
@@ -263,7 +263,7 @@ def test_timeout_of_a_command_that_ignores_interrupts(shell):
     assert out(shell, "echo $kept") == b"1\n"
 
 
-def test_a_timeout_of_a_shell_that_ignores_interrupts(shell):
+def test_shell_ignoring_interrupts_is_ended_by_the_timeout(shell):
     result = shell.run("trap '' INT; while :; do :; done", timeout=0.2)
     assert result.outcome is Outcome.TIMEOUT and result.ended
     assert shell.run("echo new").restarted
@@ -282,7 +282,7 @@ def test_dev_stdout_and_stderr_can_be_opened(shell):
     assert (result.stdout, result.stderr) == (b"a\nc\n", b"b\nc\n")
 
 
-def test_the_control_descriptors_are_not_the_commands(shell):
+def test_command_does_not_inherit_control_descriptors(shell):
     assert out(shell, "ls -l /proc/self/fd | grep -c pipe").strip() == b"2", "1 and 2"
     result = shell.run("echo '99 0' >&9; echo still")
     assert result.stdout.endswith(b"still\n")
@@ -357,7 +357,7 @@ def test_close_leaves_the_background_alone(box):
     assert box.exec(["kill", str(pid)]).ok
 
 
-def test_an_interrupted_caller_ends_the_shell(box):
+def test_interrupted_caller_ends_the_shell(box):
     shell = box.shell()
     shell.run("kept=1")
 

@@ -214,7 +214,7 @@ def test_verify_finds_damage_in_the_store(own, file):
         assert verified(own, name)["sound"]
 
 
-def test_a_client_that_leaves_during_a_trial(own):
+def test_client_leaving_during_a_trial_is_harmless(own):
     with own.box() as name:
         started(own, name)
         own.ok("snapshot", name)

@@ -52,7 +52,7 @@ def test_uncounted_segments_are_bounded(caller, memory):
     assert result.stdout == f"{min(memory // 16, 16)} ENOSPC\nENOSPC\nTrue\n", result.told
 
 
-def test_the_bound_cannot_be_raised_from_inside(caller):
+def test_guest_cannot_raise_the_bound(caller):
     """Its file is covered by a copy, on a mount that is read-only."""
     code = """
 import os

@@ -234,7 +234,7 @@ def test_exception_of_init_is_raised():
         Sandbox(work_fn=look, python="/no/python").fork(3)
 
 
-def test_a_class_of_the_caller_goes_in_and_not_out():
+def test_classes_of_the_caller_enter_and_do_not_leave():
     class Mine:
         def __init__(self):
             self.x = 5
@@ -270,7 +270,7 @@ def test_other_python_version_is_refused():
 
 # Nothing of the caller goes in
 
-def test_the_callers_memory_environment_and_files_stay_here(monkeypatch, tmp_path):
+def test_caller_memory_environment_and_files_are_not_shared(monkeypatch, tmp_path):
     monkeypatch.setenv("ROLLBOX_TEST_SECRET", SECRET)
     kept = open(tmp_path / "kept", "w")
     os.set_inheritable(kept.fileno(), True)
@@ -340,7 +340,7 @@ class Odd(int, enum.Enum):
     NUMBER = 1 << 20
 
 
-def test_a_subclass_of_int_is_the_number_that_it_is():
+def test_int_subclass_is_taken_as_its_number():
     box = Sandbox(work_fn=lambda: __import__("random").random())
     assert values(box.fork(2, seed=Odd.NUMBER, max_value=Odd.NUMBER)) == values(box.fork(2, seed=1 << 20, max_value=1 << 20))
     assert box.fork(1, max_value=10 ** 2000)[0].ok
@@ -366,7 +366,7 @@ def test_more_clones_than_run_at_once():
     assert first.ok
 
 
-def test_a_reduction_that_stops_early_ends_the_others():
+def test_reduction_that_stops_early_ends_the_others():
     with Engine() as engine, Sandbox(work_fn=lambda number: time.sleep(1000 * (number > 0)) or number, engine=engine) as box:
         assert box.fork(8, reduce=lambda clones: next(clones).get()) == 0
         assert len(engine.sandboxes()) == 1
@@ -475,7 +475,7 @@ def test_forged_replies_are_data():
                 clone.get()
 
 
-def test_a_pickle_is_not_loaded():
+def test_pickle_is_not_loaded():
     class Evil:
         def __reduce__(self):
             return os.system, ("touch /tmp/loaded",)
@@ -561,7 +561,7 @@ def python(call, *words, status=0, **options):
     return call("run", "--template", "base", *options.pop("more", ()), "--", "python3", *words, status=status, **options)
 
 
-def test_a_template_is_made_used_listed_and_removed(shared):
+def test_template_is_made_used_listed_and_removed(shared):
     shared("template", "create", "--memory", "128M", "--python", SETUP, "base")
     assert [row["name"] for row in json.loads(shared("template", "ls", "--json"))] == ["base"] and "base" in shared("template", "ls")
     assert python(shared, "-c", "print(sum(rows), sys.argv, __name__, open('/tmp/left').read(), sys.stdin.read())", "a", "b", input=b"in") == "499500 ['-c', 'a', 'b'] __main__ x in"
@@ -590,7 +590,7 @@ def test_how_a_program_in_a_template_ends(shared):
     assert shared("ps", "-q") == "template.base", "no fork is left"
 
 
-def test_a_file_in_a_template(shared, caller):
+def test_template_file_is_used(shared, caller):
     script = caller.directory() / "script.py"
     script.write_text("import sys, os\nprint(__name__, __file__ == sys.argv[0], sys.argv[1:], sys.path[0] == os.path.dirname(__file__), len(rows))\n")
     script.parent.chmod(0o755)
@@ -599,7 +599,7 @@ def test_a_file_in_a_template(shared, caller):
     assert python(shared, str(script), "a") == "__main__ True ['a'] True 1000"
 
 
-def test_a_policys_timeout_is_each_runs(shared, caller):
+def test_policy_timeout_applies_to_each_run(shared, caller):
     shared("template", "create", "--timeout", "1.5", "--python", "import time; time.sleep(1)", "base")
     for _ in range(2):
         assert python(shared, "-c", "time.sleep(0.8); print('there')") == "there"
@@ -620,7 +620,7 @@ def test_unsupported_template_operations_are_refused(shared):
     assert shared("ps", "-q") == "template.base"
 
 
-def test_a_template_from_python(shared):
+def test_python_makes_a_template(shared):
     shared("template", "create", "--memory", "128M", "--python", SETUP, "base")
     with Engine(shared.env["ROLLBOX_SOCKET"]) as engine:
         box = Sandbox(template="base", engine=engine)
@@ -640,7 +640,7 @@ def test_a_template_from_python(shared):
             Sandbox(template="other", engine=engine)
 
 
-def test_a_template_that_is_interrupted_is_gone(shared, caller):
+def test_interrupted_template_is_removed(shared, caller):
     making = caller.popen([binaries() / "rollbox", "template", "create", "--python", "import time; print('x'); time.sleep(1000)", "slow"], env=shared.env)
     while shared("ps", "-q") == "" or not json.loads(shared("inspect", "template.slow"))["execs"]:
         pass
@@ -699,7 +699,7 @@ def test_malformed_reply_raises_only_ValueError():
             pass
 
 
-def test_the_example():
+def test_example_works():
     example = Path(__file__).resolve().parents[2] / "examples/forks.py"
     done = subprocess.run([sys.executable, str(example), "-n", "20", "-c", "10"], stdout=subprocess.PIPE, text=True, timeout=DEADLINE)
     assert done.returncode == 0 and "20 of 20 right, 20 different walks, 0 failed" in done.stdout

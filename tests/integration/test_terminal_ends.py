@@ -55,7 +55,7 @@ def test_input_that_is_no_terminal_is_not_typed(shared, box):
         assert done.returncode == 125 and b"the input device is not a TTY" in done.stderr, command
 
 
-def test_a_client_that_is_killed_ends_no_input(shared, box):
+def test_killed_client_ends_no_input(shared, box):
     """Its command reads on, from whoever attaches next."""
     with Terminal(shared, "exec", "-it", "--id", "left", box, *shell("echo ready; while read line; do echo got $line; done; echo ended")) as terminal:
         terminal.expect(rb"ready\r\n")

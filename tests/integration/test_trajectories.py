@@ -322,7 +322,7 @@ def test_standard_output_is_the_command_s(caller):
     assert [sorted(json.loads(line))[0] for line in done.stdout.splitlines()][-1] == "digest" and done.stdout.count(b"\n") == 3
 
 
-def test_a_pipe_that_nobody_has_open_is_refused(caller):
+def test_pipe_without_a_reader_is_refused(caller):
     home = caller.directory()
     os.mkfifo(home / "p")
     caller.own(home / "p")
@@ -484,7 +484,7 @@ def test_changed_files_by_digest_where_asked(tmp_path):
     assert done.stdout == b"equal: 6 steps (not whole, see standard error; files were compared at snapshots alone)\n" and b"too large" in done.stderr, done
 
 
-def test_a_file_that_differs_is_named(tmp_path):
+def test_different_file_is_named(tmp_path):
     with Sandbox(record=Record(tmp_path / "a.jsonl", files=True)) as box:
         box.exec(["sh", "-c", "echo same > /tmp/a; head -c 9 /dev/urandom > /tmp/b"])
         box.snapshot()
@@ -512,21 +512,21 @@ def verdict_of(path):
     return subprocess.run([binaries() / "rollbox", "verify", path], capture_output=True, check=True).stdout
 
 
-def test_a_grade_is_not_a_sandbox_to_record(tmp_path):
+def test_grade_is_not_recorded(tmp_path):
     with Sandbox(record=tmp_path / "a.jsonl") as box:
         box.exec(["true"])
         assert box.grade({"/tmp/check": "true"}, ["sh", "/tmp/check"]).ok
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
-def test_a_recorded_sandbox_is_not_pickled(tmp_path):
+def test_recorded_sandbox_is_not_pickled(tmp_path):
     import pickle
 
     with pytest.raises(TypeError, match="recorded"):
         pickle.dumps(Sandbox(record=tmp_path / "a.jsonl"))
 
 
-def test_a_record_begun_late_says_so(tmp_path):
+def test_late_record_is_marked(tmp_path):
     with Engine() as engine, Sandbox(engine=engine) as box:
         box.exec(["true"])
         box._session().record(Record(tmp_path / "late.jsonl"))
@@ -539,7 +539,7 @@ def test_a_record_begun_late_says_so(tmp_path):
 
 # When something dies, or is full
 
-def test_an_engine_that_is_killed_leaves_all_that_had_ended(caller):
+def test_killed_engine_keeps_ended_results(caller):
     home = caller.directory()
     with shared_engine(caller) as call:
         box = call("create", "--record", home / "a.jsonl")
@@ -568,7 +568,7 @@ def test_close_reports_a_killed_engine(tmp_path, noticed):
 
 
 @pytest.mark.parametrize("how", ["engine", "handle"])
-def test_a_session_that_had_ended_before_close_is_no_broken_record(tmp_path, how):
+def test_session_ended_before_close_has_a_complete_record(tmp_path, how):
     with Engine() as engine, warnings.catch_warnings():
         warnings.simplefilter("error", RecordWarning)
         box = Sandbox(engine=engine, record=tmp_path / "a.jsonl")
@@ -581,7 +581,7 @@ def test_a_session_that_had_ended_before_close_is_no_broken_record(tmp_path, how
     assert box.recorded["complete"] is None
 
 
-def test_a_recorder_that_is_killed_costs_the_record_alone(caller):
+def test_killed_recorder_only_costs_the_record(caller):
     home = caller.directory()
     with shared_engine(caller) as call:
         box = call("create", "--record", home / "a.jsonl")
@@ -630,7 +630,7 @@ def test_stopped_recorder_delays_nothing_and_the_largest_record_ends_first(tmp_p
     assert trajectory.end.reason == "lost" and trajectory.changed_line is None and [step.number for step in steps] == list(range(1, len(steps) + 1))
 
 
-def test_a_client_that_is_killed_ends_the_record_with_the_sandbox(caller):
+def test_killed_client_ends_record_and_sandbox(caller):
     home = caller.directory()
     process = caller.popen([binaries() / "rollbox", "record", "-o", home / "a.jsonl", "--", "sh", "-c", "echo on; exec sleep 1000"], stdout=subprocess.PIPE)
     with process:
@@ -694,7 +694,7 @@ def test_stalled_reader_delays_nothing(tmp_path):
         os.close(ours)
 
 
-def test_a_slow_reader_gets_all_of_it():
+def test_slow_reader_gets_all_of_it():
     ours, theirs = os.pipe()
     got = []
 
@@ -713,7 +713,7 @@ def test_a_slow_reader_gets_all_of_it():
     assert got == list(range(1, 21)) and box.recorded["complete"]
 
 
-def test_a_reader_that_goes_away_costs_the_record_alone():
+def test_lost_reader_only_costs_the_record():
     ours, theirs = os.pipe()
     os.close(ours)
     try:
@@ -734,7 +734,7 @@ def test_exception_of_the_callback_is_reported():
             assert box.exec(["echo", "on"]).stdout == b"on\n"
 
 
-def test_a_trajectory_ends_at_its_limit_and_says_so(tmp_path):
+def test_trajectory_ends_at_its_limit_and_says_so(tmp_path):
     with pytest.warns(RecordWarning, match="reached its size limit"):
         with Sandbox(record=Record(tmp_path / "a.jsonl", max_bytes=10000)) as box:
             for _ in range(30):
@@ -744,7 +744,7 @@ def test_a_trajectory_ends_at_its_limit_and_says_so(tmp_path):
     assert 5 < len(steps) < 30 and trajectory.end.reason == "file_limit" and not trajectory.complete
 
 
-def test_a_terminal_stays_blocking(tmp_path):
+def test_terminal_stays_blocking(tmp_path):
     import pty
 
     master, slave = pty.openpty()
@@ -784,7 +784,7 @@ def test_every_cut_of_a_file_is_read(tmp_path):
     (lambda rows: rows[0].update(policy_sha256="0" * 64), 1),
     (lambda rows: rows.pop(1), 2),
 ])
-def test_a_changed_record_is_noticed(tmp_path, change, line):
+def test_changed_record_is_noticed(tmp_path, change, line):
     with Sandbox(record=tmp_path / "a.jsonl") as box:
         box.exec(["echo", "one"])
         box.snapshot()
@@ -1020,7 +1020,7 @@ def test_equal_does_not_speak_of_files_that_were_not_recorded(caller):
     assert caller.rollbox("verify", home / "none.jsonl", home / "commands.jsonl").stdout == b"equal: 1 step" + NO_FILES
 
 
-def test_a_cut_record_is_verified_as_far_as_it_goes(caller):
+def test_truncated_record_is_verified_up_to_its_end(caller):
     home = caller.directory()
     with shared_engine(caller) as call:
         box = call("create", "--record", home / "a.jsonl")
@@ -1063,7 +1063,7 @@ def test_truncated_record_is_not_reported_as_complete(caller, reason):
                 assert "error" in verdict(caller, *(home / name for name in files), status=125)
 
 
-def test_a_whole_record_of_nothing_is_equal(caller):
+def test_complete_empty_record_is_equal(caller):
     home = caller.directory()
     with shared_engine(caller) as call:
         call("rm", call("create", "--record", home / "a.jsonl"))
@@ -1089,7 +1089,7 @@ def test_forks_are_replayed_from_their_parents(tmp_path):
         assert status or done.stdout == b"equal: %d step%s%s" % ((1, b"", NO_FILES) if child == grand else (2, b"s", NO_FILES))
 
 
-def test_a_replayed_fork_is_the_one_it_was(tmp_path):
+def test_replayed_fork_is_the_same(tmp_path):
     with Sandbox(record=tmp_path / "a.jsonl") as box:
         kids = box.fork(3)
         assert kids[1].exec(["sh", "-c", "echo $CLONE_ID"], text=True).stdout == "1\n"
@@ -1117,7 +1117,7 @@ def test_unreplayable_steps_are_refused_by_name(tmp_path, what, words):
     assert done.returncode == 125 and words in done.stderr and b"step 2 cannot be replayed" in done.stderr, done
 
 
-def test_an_upload_is_replayed_by_its_name_and_mode(caller):
+def test_upload_is_replayed_with_its_name_and_mode(caller):
     """Into a directory a file goes by its own name, which the replay has to give it again."""
     home = caller.directory()
     caller.write(home / "up", "uploaded")
@@ -1142,7 +1142,7 @@ def test_commits_are_not_replayed(tmp_path):
     assert done.returncode == 125 and b"changes the host" in done.stderr
 
 
-def test_a_policy_that_reaches_the_host_is_not_replayed_for_the_asking(caller):
+def test_replay_does_not_trust_a_policy_with_host_access(caller):
     home = caller.directory()
     assert caller.rollbox("record", "-o", home / "a.jsonl", "--shared", home, "--", "touch", home / "made").returncode == 0
     (home / "made").unlink()

@@ -35,7 +35,7 @@ def test_async_batch_records_trajectories(tmp_path):
     expect(asyncio.run(run_many_async(JOBS, 3, record=Record(str(tmp_path / "{id}.jsonl"), keep=10000))), tmp_path)
 
 
-def test_a_function_gets_the_steps_of_all():
+def test_function_receives_steps_of_all_sandboxes():
     steps = []
     assert all(result.ok for result in run_many([["echo", str(i)] for i in range(10)], 4, record=steps.append))
     assert sorted(step.observation.stdout.data for step in steps) == sorted(b"%d\n" % i for i in range(10))
@@ -78,7 +78,7 @@ def test_closing_it_ends_what_is_under_way(tmp_path):
 
 # The command line's
 
-def test_a_batch_from_the_command_line(caller):
+def test_command_line_runs_a_batch(caller):
     home = caller.directory()
     (home / "t").mkdir()
     caller.own(home / "t")
@@ -117,7 +117,7 @@ def test_many_jobs_at_once_and_their_trajectories(caller):
         assert read(home / f"{i}.trajectory")[1][0].observation.stdout.data == b"%d\n" % i and read(home / f"{i}.trajectory")[2].complete
 
 
-def test_a_batch_needs_a_file_for_each(caller):
+def test_batch_needs_a_record_file_per_job(caller):
     home = caller.directory()
     caller.write(home / "jobs.jsonl", '{"id": 1, "argv": ["true"]}\n')
     done = caller.rollbox("batch", "--record", home / "all.jsonl", home / "jobs.jsonl")

@@ -76,7 +76,7 @@ def test_default_grants_need_no_trust(caller):
     assert caller.rollbox("verify", home / "a.jsonl").returncode == 0
 
 
-def test_a_link_below_a_default_directory_leads_to_what_is_granted(tmp_path):
+def test_link_below_a_default_directory_leads_to_its_grant(tmp_path):
     link = pathlib.Path("/opt") / f"rollbox-test-{os.getpid()}"
     try:
         link.symlink_to(tmp_path)
@@ -94,7 +94,7 @@ def test_a_link_below_a_default_directory_leads_to_what_is_granted(tmp_path):
         link.unlink()
 
 
-def test_a_replay_is_under_the_callers_own_policy(caller):
+def test_replay_uses_the_callers_policy(caller):
     home = caller.directory()
     forge(caller, home / "a.jsonl", lambda rows: (rows[0]["policy"].update(fs_readable=["/usr", "/lib", "/lib64", "/bin", "/var"]), rows[1]["action"].update(argv=["ls", "/var/lib"])))
     caller.write(home / "policy.json", json.dumps({"max_memory": "64M"}))
@@ -128,7 +128,7 @@ def test_record_text_is_escaped_on_a_terminal(caller):
                 assert done.returncode in (0, 1) and json.loads(done.stdout)["verdict"] in ("equal", "diverged")
 
 
-def test_a_records_patterns_do_not_take_all_memory(caller):
+def test_record_patterns_do_not_exhaust_memory(caller):
     home = caller.directory()
     for pattern in ("((((a{1,250}){1,250}){1,250}){1,250}){1,250}", "(" * 50 + "a" + ")+" * 50, "(" * 70 + "a" + ")" * 70, "[a]]{30000}"):
         path = forge(caller, home / "a.jsonl", lambda rows: rows[0].update(redact={"names": [], "patterns": [pattern]}))
@@ -172,7 +172,7 @@ def test_false_line_is_its_own_error(tmp_path, row):
     assert done.returncode in (1, 125) and (b"b.jsonl:2: " in done.stderr), done
 
 
-def test_a_command_that_never_ends_is_interrupted(caller):
+def test_endless_command_is_interrupted(caller):
     home = caller.directory()
     forge(caller, home / "a.jsonl", lambda rows: rows[1]["action"].update(argv=["sh", "-c", "echo begun > /proc/self/fd/1; exec sleep 100000"]))
     os.mkfifo(home / "out")
@@ -186,7 +186,7 @@ def test_a_command_that_never_ends_is_interrupted(caller):
     os.close(ours)
 
 
-def test_a_pipe_cannot_be_read_twice(tmp_path):
+def test_pipe_cannot_be_read_twice(tmp_path):
     with Sandbox(record=tmp_path / "a.jsonl") as box:
         box.exec(["true"])
     raw = (tmp_path / "a.jsonl").read_bytes()
@@ -209,7 +209,7 @@ def test_special_record_paths_are_refused(caller):
     assert read(home / "real.jsonl")[2].complete
 
 
-def test_a_record_is_not_replayed_onto_itself(caller):
+def test_record_is_not_replayed_onto_itself(caller):
     home = caller.directory()
     path = forge(caller, home / "a.jsonl", lambda rows: None)
     os.link(path, home / "same.jsonl")
@@ -274,7 +274,7 @@ def test_variables_in_a_list_are_recorded_without_their_values(caller):
     assert caller.rollbox("verify", "--env", "A=other", "--env", "B=x", home / "a.jsonl").returncode == 0
 
 
-def test_a_secret_at_the_end_of_a_stream_that_was_cut(tmp_path):
+def test_secret_at_the_end_of_a_truncated_stream_is_redacted(tmp_path):
     with Sandbox(Policy(env={"TOKEN": "opensesame"}, max_output=108), record=Record(tmp_path / "a.jsonl", redact_env=["TOKEN"])) as box:
         assert box.exec("head -c 100 /dev/zero | tr '\\0' .; printf $TOKEN; echo more").outcome == "output_limit"
         assert box.exec("printf '...opense'").ok
@@ -291,7 +291,7 @@ def test_names_of_variables_that_are_no_text(tmp_path):
     assert step.action.env_values == {"\ufffd\ufffd\ufffd": "x", "gr\u00fcn": "y"} and read(tmp_path / "a.jsonl")[2].complete
 
 
-def test_a_guest_cannot_keep_the_recorder_busy(tmp_path):
+def test_guest_cannot_keep_the_recorder_busy(tmp_path):
     """glibc tries "a.*b" at every a of a line, each time to the line's end: of a megabyte of them it would take hours, with everybody's records waiting."""
     with Engine() as engine:
         other = Sandbox(engine=engine, record=tmp_path / "other.jsonl")
@@ -324,7 +324,7 @@ def test_redaction_pattern_states_are_bounded(tmp_path):
     assert box.recorded["complete"] and resident < 400 << 20
 
 
-def test_a_step_of_more_than_a_line_keeps_its_digests(tmp_path):
+def test_too_long_step_keeps_its_digests(tmp_path):
     with Sandbox(Policy(max_output="40M"), record=Record(tmp_path / "a.jsonl", keep=16 << 20)) as box:
         files = {f"/tmp/{i}": "\u20ac" * (5 << 20) for i in range(3)}
         assert box.exec("cat /tmp/0; cat /tmp/1 >&2", files=files).ok

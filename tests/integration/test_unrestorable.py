@@ -83,7 +83,7 @@ def test_zombies_of_sessions_whose_leader_is_gone(engine, n):  # noqa: F811
 
 
 @pytest.mark.parametrize("kind", ["alone", "parent"])
-def test_a_guest_that_runs_rollbox_init(engine, kind):  # noqa: F811
+def test_guest_running_rollbox_init_is_harmless(engine, kind):  # noqa: F811
     box = begun(engine, INIT, f"{PROGRAM}/rollbox-init", kind, fs_readable=["/usr", "/lib", "/lib64", "/bin", "/etc", PROGRAM])
     words = holds(box)
     assert words is None or "process" in words, words

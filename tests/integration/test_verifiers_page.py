@@ -11,7 +11,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 HONEST = '"print(sum(map(int, input().split())))\\n"'
 
 
-def test_the_page_has_its_examples():
+def test_page_contains_its_examples():
     assert len(EXAMPLES) == 3 and sum(HONEST in example for example in EXAMPLES) == 2
 
 
@@ -56,7 +56,7 @@ print(5)
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
 @pytest.mark.parametrize("example", EXAMPLES[1:], ids=["own sandbox", "child"])
-def test_an_example_holds_against_a_program_that_cheats(example, attack):
+def test_example_resists_a_cheating_program(example, attack):
     """Programs end with an error where the example holds them up, so the right answer that some print after it does not come."""
     assert "reward" in example
     kept = {}

@@ -14,7 +14,7 @@ def rollbox(*arguments):
     return subprocess.run([binaries() / "rollbox", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE)
 
 
-def test_a_record_whose_command_could_not_be_started_is_not_equal(tmp_path):
+def test_record_whose_command_could_not_be_started_is_not_equal(tmp_path):
     path = str(tmp_path / "record")
     assert rollbox("record", "-o", path, "--", "no-such-program").returncode == 127
     for words in ((path,), (path, path), ("--json", path)):

@@ -140,12 +140,12 @@ def test_bytes_in_a_terminal_arrive_before_a_time_out(caller):
     assert told(caller, ECHOES, times=repeat_count(4, 2, 40)) == "late 0\n"
 
 
-def test_a_line_for_a_shell_in_a_terminal_arrives_before_a_time_out(caller):
+def test_terminal_shell_receives_a_line_before_a_timeout(caller):
     text = told(caller, SHELL, times=repeat_count(4, 2, 40))
     assert "late" not in text.split("got", 1)[1] and text.count("got") == 100, text
 
 
-def test_a_connection_to_a_full_backlog_times_out(caller):
+def test_connection_to_a_full_backlog_times_out(caller):
     """Its retransmission timer runs for minutes."""
     assert told(caller, BACKLOG) == "timed out after 30\n"
 

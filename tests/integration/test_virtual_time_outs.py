@@ -114,7 +114,7 @@ def test_forks_of_a_counting_thread_count_on():
                 counts(origin)
 
 
-def test_a_reset_of_a_counting_thread_counts_on():
+def test_counting_thread_continues_after_a_reset():
     with counting() as (box, process):
         state = box.snapshot()
         for _ in range(repeat_count(6, 2, 200)):
@@ -124,7 +124,7 @@ def test_a_reset_of_a_counting_thread_counts_on():
             counts(process)
 
 
-def test_a_counting_thread_that_hibernated_counts_on(tmp_path, monkeypatch):
+def test_counting_thread_continues_after_hibernation(tmp_path, monkeypatch):
     monkeypatch.setenv("ROLLBOX_STORE", str(tmp_path / "store"))
     with Engine() as engine, counting(engine=engine) as (box, process):
         for _ in range(repeat_count(4, 2, 100)):
@@ -134,7 +134,7 @@ def test_a_counting_thread_that_hibernated_counts_on(tmp_path, monkeypatch):
             counts(process)
 
 
-def test_a_sandbox_that_was_paused_counts_on():
+def test_paused_sandbox_continues_to_count():
     with counting() as (box, process):
         for _ in range(repeat_count(20, 5, 500)):
             box.pause()

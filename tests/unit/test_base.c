@@ -297,7 +297,7 @@ TEST(messages_of_an_ended_peer_are_not_lost) {
     close(pair[1]);
 }
 
-TEST(a_message_too_long_for_its_buffer_leaks_no_descriptor) {
+TEST(message_too_long_for_its_buffer_leaks_no_descriptor) {
     int pair[2], fds[FD_MESSAGE_MAX_FDS], sent[] = { 0, 0, 0 };
     size_t n_fds;
     char data[4];
@@ -319,7 +319,7 @@ TEST(more_descriptors_than_a_message_takes_are_refused) {
 
 /* A hostile peer may send up to SCM_MAX_FD (253) descriptors in one message: none may land outside
  * the array. */
-TEST(a_flood_of_descriptors_is_closed) {
+TEST(flood_of_descriptors_is_closed) {
     enum { FLOOD = 253 };
     int pair[2], fds[FD_MESSAGE_MAX_FDS];
     size_t n_fds;
@@ -368,7 +368,7 @@ TEST(memory_files_are_sealed_and_mapped) {
 }
 
 /* One that its sender could shrink under the reader (SIGBUS) or change after the check. */
-TEST(a_memory_file_without_seals_is_refused) {
+TEST(memory_file_without_seals_is_refused) {
     void *data;
     size_t length;
     auto_close int fd = memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING);

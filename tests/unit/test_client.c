@@ -238,7 +238,7 @@ static void count(struct rollbox_run *run, void *userdata) {
 
 /* ---- the plain course of things ---- */
 
-TEST(a_run_from_open_to_close) {
+TEST(run_works_from_open_to_close) {
     int before = open_fds();
     struct pair pair;
 
@@ -258,7 +258,7 @@ TEST(a_run_from_open_to_close) {
     ASSERT_EQ(open_fds(), before);
 }
 
-TEST(the_same_policy_text_is_one_plan) {
+TEST(same_policy_text_is_one_plan) {
     struct pair pair;
 
     connect_served(&pair);
@@ -271,7 +271,7 @@ TEST(the_same_policy_text_is_one_plan) {
     close_served(&pair);
 }
 
-TEST(the_callers_environment_is_part_of_a_plan_that_keeps_it) {
+TEST(plan_contains_a_kept_environment) {
     struct pair pair;
 
     connect_served(&pair);
@@ -282,7 +282,7 @@ TEST(the_callers_environment_is_part_of_a_plan_that_keeps_it) {
     close_served(&pair);
 }
 
-TEST(an_invalid_policy_needs_no_engine) {
+TEST(invalid_policy_needs_no_engine) {
     struct rollbox_error error = { 0 };
     struct rollbox_plan *plan = NULL;
     struct pair pair;
@@ -461,7 +461,7 @@ TEST(options_of_another_size_are_refused) {
 
 /* ---- what an engine gets wrong ---- */
 
-TEST(an_engine_of_another_version_is_refused) {
+TEST(engine_of_another_version_is_refused) {
     struct rollbox_error error = { 0 };
     char *text = NULL;
     struct pair pair;
@@ -478,7 +478,7 @@ TEST(an_engine_of_another_version_is_refused) {
     close(pair.server);
 }
 
-TEST(an_engine_that_refuses_says_why) {
+TEST(engine_refusal_has_a_reason) {
     struct rollbox_error error = { 0 };
     struct buf message = BUF_INIT;
     char *text = NULL;
@@ -501,7 +501,7 @@ TEST(an_engine_that_refuses_says_why) {
     rollbox_engine_close(pair.engine);
 }
 
-TEST(a_lost_engine_ends_every_run) {
+TEST(lost_engine_ends_every_run) {
     struct rollbox_run *runs[50];
     struct rollbox_error error = { 0 };
     atomic_int called = 0;
@@ -571,7 +571,7 @@ TEST(runs_outlive_the_closed_engine) {
     close(pair.server);
 }
 
-TEST(a_malformed_result_ends_its_own_run_only) {
+TEST(malformed_result_ends_its_own_run_only) {
     struct buf message = BUF_INIT;
     struct pair pair;
     struct got bad, good;
@@ -598,7 +598,7 @@ TEST(a_malformed_result_ends_its_own_run_only) {
     close(pair.server);
 }
 
-TEST(a_reply_of_the_wrong_kind_is_an_error) {
+TEST(reply_of_the_wrong_kind_is_an_error) {
     struct pair pair;
     struct got got;
 
@@ -614,7 +614,7 @@ TEST(a_reply_of_the_wrong_kind_is_an_error) {
     close(pair.server);
 }
 
-TEST(a_message_without_a_header_ends_the_connection) {
+TEST(message_without_a_header_ends_the_connection) {
     struct pair pair;
 
     connect_pair(&pair);
@@ -631,7 +631,7 @@ TEST(a_message_without_a_header_ends_the_connection) {
 
 /* A result whose output cannot be received for want of descriptors must not be waited for for ever.
  */
-TEST(a_result_without_room_for_its_descriptors_is_an_error) {
+TEST(result_without_room_for_its_descriptors_is_an_error) {
     struct rlimit limit = { 0, 0 };
     struct buf message = BUF_INIT;
     struct pair pair;
@@ -696,7 +696,7 @@ static void free_self(struct rollbox_run *run, void *userdata) {
     rollbox_run_free(run);
 }
 
-TEST(a_callback_may_free_its_run) {
+TEST(callback_may_free_its_run) {
     struct pair pair;
     struct got got;
     int called = 0;
@@ -764,7 +764,7 @@ static void wait_inside(struct rollbox_run *run, void *userdata) {
     ASSERT_OK(rollbox_wait(userdata, -1, NULL));
 }
 
-TEST(a_callback_may_wait_for_another_run) {
+TEST(callback_may_wait_for_another_run) {
     struct pair pair;
 
     connect_served(&pair);
@@ -778,7 +778,7 @@ TEST(a_callback_may_wait_for_another_run) {
 }
 
 /* A result that a blocking request came across is the event loop's to hear of. */
-TEST(the_descriptor_is_readable_for_results_found_by_others) {
+TEST(descriptor_is_readable_for_results_found_by_other_threads) {
     atomic_int called = 0;
     struct pair pair;
     char *text = NULL;
@@ -926,7 +926,7 @@ TEST(threads_and_an_event_loop_share_a_connection) {
 
 /* ---- fork ---- */
 
-TEST(a_forked_child_cannot_use_the_handles) {
+TEST(forked_child_cannot_use_the_handles) {
     struct pair pair;
 
     connect_served(&pair);
@@ -989,7 +989,7 @@ static void open_script(const char *path, struct rollbox_engine **ret_engine) {
         FAIL("open: %s", error.message);
 }
 
-TEST(an_engine_that_dies_at_once_could_not_be_started) {
+TEST(engine_that_ends_at_once_is_a_start_error) {
     auto_free char *path = engine_script("exit 3");
     struct rollbox_engine *engine = NULL;
     struct rollbox_error error = { 0 };
@@ -1006,7 +1006,7 @@ TEST(an_engine_that_dies_at_once_could_not_be_started) {
     ASSERT_ERR(waitpid(-1, NULL, 0) < 0 ? -errno : 0, -ECHILD);
 }
 
-TEST(an_engine_gets_nothing_of_the_callers) {
+TEST(engine_inherits_nothing_from_the_caller) {
     auto_free char *out = NULL;
     auto_free char *body = NULL;
     auto_buf struct buf got = BUF_INIT;
@@ -1050,7 +1050,7 @@ TEST(an_engine_gets_nothing_of_the_callers) {
     close(leak);
 }
 
-TEST(a_missing_engine_is_named) {
+TEST(missing_engine_is_named) {
     struct rollbox_engine_options options = { .size = sizeof options,
         .engine_path = "/nonexistent/rollbox-engine" };
     struct rollbox_engine *engine = NULL;
@@ -1067,7 +1067,7 @@ TEST(a_missing_engine_is_named) {
 }
 
 /* A forked worker that outlives its parent must not keep the parent's engine alive. */
-TEST(a_forked_child_does_not_hold_the_engine) {
+TEST(forked_child_does_not_hold_the_engine) {
     auto_free char *path = engine_script("cat <&3 >/dev/null");
     struct rollbox_engine *engine = NULL;
     int gate[2];

@@ -66,7 +66,7 @@ TEST(another_architecture_is_the_other_filters) {
         verdict_of(&(struct seccomp_data){ .nr = __NR_getrandom, .arch = AUDIT_ARCH_I386 }), ALLOW);
 }
 
-TEST(the_first_calls_of_an_image_are_asked_about) {
+TEST(first_calls_of_an_image_are_asked_about) {
     for (unsigned i = 1; i < 4; i++) {
         build(i & 1, i & 2 ? DETERMINISM_CLOCK_OFFSET : DETERMINISM_CLOCK_REAL);
         ASSERT_EQ(VERDICT(__NR_brk, 0), i & 2 ? ASK : ALLOW);
@@ -80,7 +80,7 @@ TEST(the_first_calls_of_an_image_are_asked_about) {
     }
 }
 
-TEST(a_loader_that_is_known_is_not_asked_about_again) {
+TEST(known_loader_is_not_asked_about_again) {
     static const enum determinism_clock clocks[] = { DETERMINISM_CLOCK_REAL,
         DETERMINISM_CLOCK_OFFSET, DETERMINISM_CLOCK_VIRTUAL, DETERMINISM_CLOCK_SERIAL };
     struct seccomp_data data = { .nr = __NR_arch_prctl,
@@ -422,7 +422,7 @@ TEST(ipc_and_socket_times_are_asked_for) {
     }
 }
 
-TEST(a_program_that_does_not_fit) {
+TEST(too_large_program_is_refused) {
     ASSERT_EQ(determinism_filter(true, DETERMINISM_CLOCK_OFFSET, program, 10), -ENOBUFS);
 }
 

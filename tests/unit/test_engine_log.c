@@ -38,7 +38,7 @@ static size_t count(const char *text, char c) {
     return n;
 }
 
-TEST(a_name_forges_no_second_line) {
+TEST(name_forges_no_second_line) {
     static const char *const formats[] = { "text", "json" };
 
     for (size_t i = 0; i < ARRAY_SIZE(formats); i++) {

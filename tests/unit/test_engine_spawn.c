@@ -53,7 +53,7 @@ TEST(nothing_is_kept_but_the_standard_streams) {
     shed(NULL, 0);
 }
 
-TEST(the_lowest_and_the_highest_are_kept) {
+TEST(lowest_and_highest_are_kept) {
     shed((int[]){ STDERR_FILENO + 1, HIGHEST }, 2);
 }
 

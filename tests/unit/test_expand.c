@@ -104,7 +104,7 @@ TEST(grant_inside_denied) {
     expect("/e/b", above, 1, "=/e/b/ ");
 }
 
-TEST(the_grant_itself_denied) {
+TEST(denied_grant_has_no_rule) {
     const char *const same[] = { "/e" };
 
     expect("/e", same, 1, "");

@@ -614,7 +614,7 @@ TEST(commands_run_side_by_side) {
     ASSERT_EQ(count(&session), 0);
 }
 
-TEST(a_command_at_a_time_without_a_session) {
+TEST(run_without_a_session_is_one_command) {
     struct session session;
     int null = (int)ASSERT_CALL(open("/dev/null", O_RDWR | O_CLOEXEC));
 
@@ -702,7 +702,7 @@ TEST(init_traces_nobody) {
 }
 
 /* It stops every new process at once; then none starts, but init goes on serving. */
-TEST(a_start_that_is_held_up_is_undone) {
+TEST(start_that_is_held_up_is_undone) {
     struct session session;
     int null = (int)ASSERT_CALL(open("/dev/null", O_RDWR | O_CLOEXEC));
 
@@ -725,7 +725,7 @@ TEST(a_start_that_is_held_up_is_undone) {
 
 /* ---- trees ---- */
 
-TEST(a_tree_is_killed_with_its_daemons_and_no_other) {
+TEST(tree_is_killed_with_its_daemons_and_no_other) {
     struct session session;
 
     open_box(&session, true);
@@ -762,7 +762,7 @@ TEST(background_processes_outlive_their_command) {
     ASSERT_EQ(count(&session), 1);
 }
 
-TEST_TIMEOUT(a_bomb_is_killed_whole, 60) {
+TEST_TIMEOUT(bomb_is_killed_whole, 60) {
     struct session session;
 
     open_box(&session, true);
@@ -782,7 +782,7 @@ TEST_TIMEOUT(a_bomb_is_killed_whole, 60) {
 }
 
 /* One that starts process after process is not taken for a tree that grows, and not stopped. */
-TEST(a_busy_bystander_does_not_matter) {
+TEST(busy_bystander_does_not_matter) {
     struct session session;
 
     open_box(&session, true);
@@ -801,7 +801,7 @@ TEST(a_busy_bystander_does_not_matter) {
 }
 
 /* Another command undoes every SIGSTOP. */
-TEST_TIMEOUT(a_bomb_is_killed_though_others_continue_it, 60) {
+TEST_TIMEOUT(bomb_is_killed_while_other_processes_continue_it, 60) {
     struct session session;
 
     open_box(&session, true);
@@ -819,7 +819,7 @@ TEST_TIMEOUT(a_bomb_is_killed_though_others_continue_it, 60) {
     expect_exit(&session, &helper, SIGTERM);
 }
 
-TEST(a_signal_to_the_group) {
+TEST(signal_reaches_the_group) {
     struct session session;
 
     open_box(&session, true);
@@ -844,7 +844,7 @@ TEST(bad_signals_are_refused) {
 
 /* ---- standing still ---- */
 
-TEST(a_frozen_sandbox_starts_nothing) {
+TEST(frozen_sandbox_starts_nothing) {
     struct session session;
     int null = (int)ASSERT_CALL(open("/dev/null", O_RDWR | O_CLOEXEC));
 
@@ -885,7 +885,7 @@ TEST(stopped_processes_stay_stopped) {
     expect_exit(&session, &stopped, 0);
 }
 
-TEST(a_frozen_command_can_be_killed) {
+TEST(frozen_command_can_be_killed) {
     struct session session;
 
     open_box(&session, true);
@@ -922,7 +922,7 @@ TEST_TIMEOUT(fork_bombs_and_odd_processes_are_frozen, 60) {
     }
 }
 
-TEST(a_full_sandbox_takes_commands) {
+TEST(full_sandbox_takes_commands) {
     struct session session;
 
     open_box(&session, true);
@@ -936,7 +936,7 @@ TEST(a_full_sandbox_takes_commands) {
 
 /* ---- terminals ---- */
 
-TEST(a_terminal_of_its_own) {
+TEST(command_has_a_terminal_of_its_own) {
     struct session session;
     struct command command = { 0 };
     int master;
@@ -954,7 +954,7 @@ TEST(a_terminal_of_its_own) {
     expect_exit(&session, &command, SIGINT);
 }
 
-TEST(the_foreground_of_a_terminal) {
+TEST(terminal_foreground_is_kept) {
     struct session session;
     struct command command = { 0 };
     int master;
@@ -971,7 +971,7 @@ TEST(the_foreground_of_a_terminal) {
 
 /* A shell with job control does not take a freeze for the user's ^Z: it would put its command
  * aside, and not leave at the first "exit". */
-TEST(a_shell_does_not_see_a_freeze) {
+TEST(shell_does_not_see_a_freeze) {
     struct session session;
     struct command command = { 0 };
     char text[65536] = "";

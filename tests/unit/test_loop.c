@@ -63,7 +63,7 @@ TEST(tasks_run_once_in_the_order_in_which_they_were_deferred) {
     loop_free(state.loop);
 }
 
-TEST(a_cancelled_task_does_not_run) {
+TEST(cancelled_task_does_not_run) {
     begin();
     loop_task_cancel(&state.tasks[0]);
     defer(0);
@@ -80,7 +80,7 @@ static void on_canceller(struct loop_task *task) {
     loop_task_cancel(&state.tasks[1]);
 }
 
-TEST(a_task_may_cancel_one_that_is_due_in_the_same_round) {
+TEST(task_may_cancel_one_that_is_due_in_the_same_round) {
     begin();
     loop_defer(state.loop, &state.tasks[0], on_canceller);
     defer(1);
@@ -97,7 +97,7 @@ static void on_again(struct loop_task *task) {
 }
 
 /* The task defers itself without end; the timer that is due has its turn all the same. */
-TEST(a_task_that_defers_itself_does_not_starve_timers) {
+TEST(task_that_defers_itself_does_not_starve_timers) {
     begin();
     loop_defer(state.loop, &state.tasks[0], on_again);
     run_until_timer();
@@ -114,7 +114,7 @@ static void on_event(struct loop_source *source, uint32_t events) {
     state.in_callback = false;
 }
 
-TEST(a_task_runs_after_the_callback_that_deferred_it) {
+TEST(task_runs_after_the_callback_that_deferred_it) {
     auto_close int fd = eventfd(1, EFD_CLOEXEC);
 
     begin();

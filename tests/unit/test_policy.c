@@ -455,7 +455,7 @@ TEST(texts_that_are_no_json) {
     policy_problems_done(&problems);
 }
 
-TEST(a_key_given_twice_does_not_hide_other_problems) {
+TEST(key_given_twice_does_not_hide_other_problems) {
     static const char text[] = "{\"net\": \"none\", \"net\": \"none\",\n\"timeout\": 0}";
     struct policy_problems problems = wrong(text, sizeof(text) - 1);
 

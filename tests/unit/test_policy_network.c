@@ -53,7 +53,7 @@ TEST(hosts_imply_net_allow_and_have_the_ports_of_the_web) {
     policy_free(p);
 }
 
-TEST(an_empty_list_allows_nothing_and_implies_nothing) {
+TEST(empty_list_allows_nothing_and_implies_nothing) {
     struct policy *p = good("{\"net_allow_hosts\": []}");
 
     ASSERT_EQ(p->net, POLICY_NET_NONE);
@@ -81,7 +81,7 @@ TEST(addresses_and_networks_are_rules_too) {
     policy_free(p);
 }
 
-TEST(a_rule_with_requests_or_headers_terminates_tls) {
+TEST(rule_with_requests_or_headers_terminates_tls) {
     struct policy *p = good(
         "{\"net_allow\": [{\"host\": \"api.github.com\", \"requests\": [{\"methods\": [\"GET\"], "
         "\"paths\": [\"/repos/x/*\"]}], \"inject\": {\"Authorization\": \"Bearer {github}\"}}, "
@@ -101,7 +101,7 @@ TEST(a_rule_with_requests_or_headers_terminates_tls) {
     policy_free(p);
 }
 
-TEST(a_target_is_an_address_with_a_port) {
+TEST(target_is_an_address_with_a_port) {
     struct policy *p = good("{\"net_allow\": [{\"host\": \"judge\", \"to\": \"127.0.0.1:9000\"}, "
                             "{\"host\": \"model\", \"to\": \"http://[::1]:9001\"}]}");
 
@@ -114,7 +114,7 @@ TEST(a_target_is_an_address_with_a_port) {
     policy_free(p);
 }
 
-TEST(the_text_for_the_gateway_says_the_same) {
+TEST(text_for_the_gateway_says_the_same) {
     static const char text[] =
         "{\"net_allow\": [\"pypi.org\", \"10.0.0.0/8:1-9\", {\"host\": \"*.a.org\", \"ports\": "
         "[\"53/udp\"], \"private\": true, \"ech\": \"allow\"}, {\"host\": \"b.org\", \"set\": "
@@ -191,7 +191,7 @@ TEST(wrong_network_keys_say_what_to_write) {
         one_problem(rows[i].text, rows[i].key, rows[i].message, rows[i].hint);
 }
 
-TEST(a_problem_inside_a_rule_has_its_line) {
+TEST(problem_inside_a_rule_has_its_line) {
     static const char text[] = "{\n\"net_allow\": [\n\"pypi.org\",\n{\"host\": \"a\",\n"
                                "\"ports\": [0]}]}";
     struct policy_problems problems;

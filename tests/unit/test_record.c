@@ -84,7 +84,7 @@ TEST(truncated_text_ends_at_a_character) {
     json_decref(line);
 }
 
-TEST(a_message_that_is_no_tree_is_refused) {
+TEST(message_without_a_tree_is_refused) {
     const struct line_options options = { .most = 4 };
     static const enum record_tag wrong[] = { RECORD_WORD, RECORD_UP, RECORD_OBJECT };
     json_t *line;
@@ -279,7 +279,7 @@ TEST(keys_are_text_and_have_no_secrets) {
     rules_free(options.rules);
 }
 
-TEST(a_line_too_long_to_look_through_is_withheld) {
+TEST(line_too_long_to_look_through_is_withheld) {
     const size_t length = (1u << 20) + 1;
     struct line_options options = { .most = 100 };
     auto_free char *long_line = malloc(length);
@@ -467,7 +467,7 @@ static void expect_part(const char *a, const char *b, int64_t offset, const char
     expect_part_under(NULL, a, b, offset, source);
 }
 
-TEST(a_guess_knows_what_random_names_and_bytes_look_like) {
+TEST(guess_recognises_random_names_and_bytes) {
     expect_part("/tmp/tmp.jhSBamKZjq\n", "/tmp/tmp.DXOM7ly9d3\n", 9, "randomness");
     expect_part("/tmp/tmpk3vq_0zb\n", "/tmp/tmpqhwysale\n", 8, "randomness");
     expect_part("made /var/x/job-aX3k9Q\n", "made /var/x/job-Zb7Pw2\n", 16, "randomness");
@@ -486,7 +486,7 @@ TEST(a_guess_knows_what_random_names_and_bytes_look_like) {
     expect_part("0.1400854971268235\n", "0.9400854971268235\n", 2, "randomness");
 }
 
-TEST(a_guess_knows_the_policy) {
+TEST(guess_knows_the_policy) {
     json_t *host = parse(
                "{\"isolation\": {\"net\": \"host\"}, \"random_seed\": 7, \"time_start\": null}"),
            *loopback = parse("{\"isolation\": {\"net\": \"loopback\"}, \"random_seed\": null}");
@@ -509,7 +509,7 @@ TEST(a_guess_knows_the_policy) {
     json_decref(none);
 }
 
-TEST(a_guess_knows_how_long_things_took) {
+TEST(guess_recognises_durations) {
     expect_part("1 passed in 0.12s\n", "1 passed in 0.31s\n", 14, "time");
     expect_part(
         "== 3 passed, 1 failed in 1.12s ==\n", "== 3 passed, 1 failed in 12.31s ==\n", 26, "time");
@@ -525,7 +525,7 @@ TEST(a_guess_knows_how_long_things_took) {
     expect_part("speed 12 m/s\n", "speed 13 m/s\n", 7, "unknown");
 }
 
-TEST(the_first_byte_that_differs_and_a_guess) {
+TEST(first_different_byte_has_a_guess) {
     expect_part("took 0.81 s\n", "took 0.92 s\n", 7, "time");
     expect_part("now 2025-01-01T10:20:30Z\n", "now 2025-01-01T10:20:31Z\n", 22, "time");
     expect_part("1735689600123\n", "1735689600456\n", 10, "time");
@@ -694,7 +694,7 @@ static void wait_for_recorder(const struct recorded *recorded) {
     ASSERT_EQ(lseek(recorded->file, 0, SEEK_SET), 0);
 }
 
-TEST(an_engine_that_dies_leaves_what_it_sent) {
+TEST(messages_of_a_dead_engine_are_received) {
     struct recorded recorded = start_recorder(RECORD_FILE_BYTES);
     struct rollbox_error error;
     struct reader reader;
@@ -712,7 +712,7 @@ TEST(an_engine_that_dies_leaves_what_it_sent) {
     reader_done(&reader);
 }
 
-TEST(a_trajectory_ends_at_its_limit) {
+TEST(trajectory_ends_at_its_limit) {
     struct recorded recorded = start_recorder(2000);
     auto_buf struct buf end = BUF_INIT;
     struct rollbox_error error;

@@ -91,7 +91,7 @@ TEST(large_outputs_are_mapped) {
 }
 
 /* What an engine could still change must not be mapped. */
-TEST(an_unsealed_output_is_refused) {
+TEST(unsealed_output_is_refused) {
     auto_buf struct buf fields = fields_of(ROLLBOX_OUTCOME_TIMEOUT);
     struct result result;
     int pair[2];
@@ -153,7 +153,7 @@ TEST(contradictions_are_refused) {
     malformed(&fields);
 }
 
-TEST(an_error_result_says_what) {
+TEST(error_result_has_its_message) {
     auto_buf struct buf fields = fields_of(ROLLBOX_OUTCOME_ERROR);
     struct result result;
 

@@ -283,7 +283,7 @@ TEST(invalid_session_is_refused_by_the_client) {
     expect_said(&fake, "");
 }
 
-TEST(a_name_that_is_none_is_a_malformed_answer) {
+TEST(invalid_name_is_a_malformed_answer) {
     static const char *const answers[] = { "{}", "nonsense", "{\"name\": 7}", "{\"name\": \"a b\"}",
         "{\"name\": \"\"}", "[]" };
     struct rollbox_sandbox *sandbox = NULL;
@@ -319,7 +319,7 @@ TEST(closing_what_is_gone_is_no_error) {
     expect_said(&fake, OPENED OPENED "14 verb=8 sandbox=box\n14 verb=8 sandbox=box\n");
 }
 
-TEST(a_lost_engine_took_its_own_sandboxes_along) {
+TEST(lost_engine_ends_its_own_sandboxes) {
     struct rollbox_sandbox_options options = { .size = sizeof options };
     struct rollbox_error error = { .code = ROLLBOX_OK };
     struct rollbox_sandbox *own = NULL;
@@ -386,7 +386,7 @@ TEST(signals_that_are_none_are_refused) {
 
 /* ---- commands ---- */
 
-TEST(a_command_says_all_that_is_asked_for) {
+TEST(command_request_has_all_options) {
     const char *const argv[] = { "sh", "", NULL }, *const env[] = { "A=1", NULL };
     const struct rollbox_file file = { .path = "f", .data = "data", .length = 4 };
     const struct rollbox_terminal terminal = { .rows = 2, .columns = 3 };
@@ -514,7 +514,7 @@ TEST(freeing_kills_what_is_not_detached) {
     expect_said(&fake, expected);
 }
 
-TEST(a_command_of_a_lost_engine_ends) {
+TEST(command_of_a_lost_engine_ends) {
     const char *const argv[] = { "sleep", NULL };
     struct rollbox_exec_options options = exec_of(argv);
     const struct rollbox_result *result;
@@ -534,7 +534,7 @@ TEST(a_command_of_a_lost_engine_ends) {
     buf_done(&fake.log);
 }
 
-TEST(a_forked_child_cannot_use_a_sandbox) {
+TEST(forked_child_cannot_use_a_sandbox) {
     const char *const argv[] = { "true", NULL };
     struct rollbox_exec_options options = exec_of(argv);
     struct fake fake;
@@ -684,7 +684,7 @@ TEST(forks_are_all_or_none) {
     buf_done(&fake.log);
 }
 
-TEST(an_export_is_whole_or_not_there) {
+TEST(export_is_complete_or_missing) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_free char *path = NULL, *missing = NULL;
     auto_buf struct buf content = BUF_INIT;

@@ -106,7 +106,7 @@ static void check(const struct trace *trace, long number) {
         ASSERT_EQ(trace->elsewhere.rsi, FUTEX_WAIT_PRIVATE);
 }
 
-TEST(a_wait_is_known_however_often_it_is_broken_off) {
+TEST(wait_is_known_after_repeated_interruptions) {
     for (size_t i = 0; i < sizeof waits / sizeof waits[0]; i++) {
         struct trace trace;
         pid_t pid = waiting_in(waits[i]);
@@ -122,7 +122,7 @@ TEST(a_wait_is_known_however_often_it_is_broken_off) {
     }
 }
 
-TEST(a_wait_is_known_that_somebody_else_broke_off) {
+TEST(wait_interrupted_by_another_process_is_known) {
     for (size_t i = 0; i < sizeof waits / sizeof waits[0]; i++) {
         struct trace trace;
         pid_t pid = waiting_in(waits[i]);
