@@ -5,7 +5,7 @@
     tools/gen_async.py             writes it
     tools/gen_async.py --check     writes nothing; exit status 1 if it is not what it would write
 
-Each method has the parameters, the annotations and the docstring of its twin. The methods of
+Each method has the parameters, the annotations and the docstring of its synchronous method. The methods of
 AsyncSandbox that wait in the loop itself are written by hand in aio/_sandbox.py (BY_HAND).
 """
 
@@ -74,8 +74,8 @@ def docstring(method, source):
     return re.sub(r"\n\n +Example:\n.*(?=\n +\"\"\"$)", "", text, flags=re.DOTALL)
 
 
-def twin(method, source, call):
-    """The source of an asynchronous twin."""
+def async_method(method, source, call):
+    """The source of an asynchronous method."""
     arguments = method.args
     assert not arguments.posonlyargs and arguments.vararg is None and arguments.kwarg is None, (
         method.name
@@ -165,7 +165,7 @@ def import_line(module, names):
 
 def make():
     body = "".join(
-        twin(method, source, call)
+        async_method(method, source, call)
         for name, cls, call in CLASSES
         for method, source in methods(name, cls)
         if method.name not in BY_HAND

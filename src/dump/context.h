@@ -38,8 +38,8 @@ struct dump_process {
     struct buf pages_there;  /* dirty_pages.c: struct uapi_page_region, by address */
     uint64_t anonymous;      /* bytes of memory in use */
     uint64_t handled;        /* signals that it ignores or handles */
-    struct pages twin;       /* copy-on-write fork (cow_fork.c); pid 0: none */
-    pid_t inner_twin;        /* the fork's pid inside the sandbox */
+    struct pages cow_fork;   /* copy-on-write fork (cow_fork.c); pid 0: none */
+    pid_t inner_cow_fork;    /* the fork's pid inside the sandbox */
     bool is_forking;         /* a fork is in progress */
     uint64_t closed_vdso; /* where the vDSO is, if the process was not dumpable and was made so for
                              the dump; else 0 */
@@ -104,11 +104,12 @@ struct dump {
     unsigned long n_filters;            /* seccomp filters of init, which all its processes have */
     const struct dump_process *current; /* the process that errors name */
     unsigned n_threads;
-    uint64_t twins, cow_fork_bytes; /* memory of the forks in bytes, and its limit */
-    struct buf promised;            /* struct promise: pages that are not written yet */
-    bool promises;                  /* pages may be promised */
-    uint64_t n_promised;            /* number of pages */
-    uint64_t told;                  /* progress that the loader of the image was last sent */
+    uint64_t cow_fork_used_bytes,
+        cow_fork_max_bytes; /* memory of the forks in bytes, and its limit */
+    struct buf promised;    /* struct promise: pages that are not written yet */
+    bool promises;          /* pages may be promised */
+    uint64_t n_promised;    /* number of pages */
+    uint64_t told;          /* progress that the loader of the image was last sent */
     bool is_complete;
     uint32_t n_again;  /* waits from init's list that were interrupted before */
     bool holds, leads; /* init holds still; threads that init names resume first (quiesce.c) */

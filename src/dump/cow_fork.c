@@ -56,8 +56,8 @@ static unsigned long pages_mapped(int proc) {
 }
 
 /* A fork lacks the areas with MADV_DONTFORK. Then it cannot stand for the process. */
-static bool has_all(const struct dump_process *s, const struct pages *twin) {
-    unsigned long n = pages_mapped(twin->proc);
+static bool has_all(const struct dump_process *s, const struct pages *cow_fork) {
+    unsigned long n = pages_mapped(cow_fork->proc);
 
     return n && n == pages_mapped(s->proc);
 }
@@ -69,14 +69,15 @@ void cow_fork_plan(struct dump *c) {
 
     if (proc_scan(c->options->init, &usage) == 0 &&
         (!c->options->max_processes || usage.threads <= c->options->max_processes / 2))
-        c->cow_fork_bytes = !limit                     ? UINT64_MAX
-                            : limit > usage.anon_bytes ? (limit - usage.anon_bytes) / 4
-                                                       : 0;
+        c->cow_fork_max_bytes = !limit                     ? UINT64_MAX
+                                : limit > usage.anon_bytes ? (limit - usage.anon_bytes) / 4
+                                                           : 0;
 }
 
 void cow_fork_make(struct dump *c, struct dump_process *s) {
     if (s->anonymous < (s->parent == c->options->init ? LEAST_OF_MAIN : LEAST_BELOW) ||
-        s->anonymous > c->cow_fork_bytes || c->twins > c->cow_fork_bytes - s->anonymous)
+        s->anonymous > c->cow_fork_max_bytes ||
+        c->cow_fork_used_bytes > c->cow_fork_max_bytes - s->anonymous)
         return;
     s->is_forking = trace_fork(&tree_main(c, s)->trace, &s->tools) == 0;
 }
@@ -85,23 +86,23 @@ void cow_fork_made(struct dump *c, struct dump_process *s) {
     if (!s->is_forking)
         return;
     s->is_forking = false;
-    int r = trace_forked(&tree_main(c, s)->trace, &s->tools, &s->twin.pid, &s->inner_twin);
+    int r = trace_forked(&tree_main(c, s)->trace, &s->tools, &s->cow_fork.pid, &s->inner_cow_fork);
     if (r == 0)
-        r = open_pages(&s->twin);
-    if (r < 0 || !has_all(s, &s->twin)) {
+        r = open_pages(&s->cow_fork);
+    if (r < 0 || !has_all(s, &s->cow_fork)) {
         cow_fork_end(c, s);
         return;
     }
-    s->pages = s->twin;
-    c->twins += s->anonymous;
+    s->pages = s->cow_fork;
+    c->cow_fork_used_bytes += s->anonymous;
 }
 
 bool cow_fork_stands(const struct dump_process *s) {
-    return pages_mapped(s->twin.proc) != 0;
+    return pages_mapped(s->cow_fork.proc) != 0;
 }
 
 static void collect_pages(const struct dump_process *s, struct trace *trace) {
-    const uint64_t arguments[] = { (uint64_t)s->inner_twin, 0, WNOHANG | __WCLONE, 0 };
+    const uint64_t arguments[] = { (uint64_t)s->inner_cow_fork, 0, WNOHANG | __WCLONE, 0 };
     int64_t result;
 
     (void)trace_call(
@@ -143,19 +144,19 @@ static bool is_ours(pid_t pid) {
 void cow_fork_end(struct dump *c, struct dump_process *s) {
     struct task *main = tree_main(c, s);
 
-    if (is_ours(s->twin.pid)) {
-        (void)kill(s->twin.pid, SIGKILL);
-        while (waitpid(s->twin.pid, NULL, __WALL) < 0 && errno == EINTR)
+    if (is_ours(s->cow_fork.pid)) {
+        (void)kill(s->cow_fork.pid, SIGKILL);
+        while (waitpid(s->cow_fork.pid, NULL, __WALL) < 0 && errno == EINTR)
             ;
     }
-    close_fd(&s->twin.proc);
-    close_fd(&s->twin.pagemap);
-    close_fd(&s->twin.memory);
-    if (s->inner_twin > 0 && main && main->trace.stands) {
+    close_fd(&s->cow_fork.proc);
+    close_fd(&s->cow_fork.pagemap);
+    close_fd(&s->cow_fork.memory);
+    if (s->inner_cow_fork > 0 && main && main->trace.stands) {
         collect_pages(s, &main->trace);
         (void)trace_put_back(&main->trace);
-    } else if (s->inner_twin > 0)
+    } else if (s->inner_cow_fork > 0)
         collect_late(c, s);
-    s->twin.pid = s->inner_twin = 0;
+    s->cow_fork.pid = s->inner_cow_fork = 0;
     s->pages = (struct pages){ s->pid, s->proc, s->pagemap, s->tools.memory };
 }

@@ -294,19 +294,19 @@ static int stop_command(struct dump *c) {
 }
 
 /* Saves the memory of the processes with copy-on-write forks, or of the others. */
-static int save_memory(struct dump *c, bool of_twins) {
+static int save_memory(struct dump *c, bool of_cow_forks) {
     int r = 0;
 
     for (size_t i = 0; i < c->n_dump_processes && r == 0; i++) {
         struct dump_process *s = c->dump_processes[i];
 
-        if (!is_dumped(s) || (s->twin.pid > 0) != of_twins)
+        if (!is_dumped(s) || (s->cow_fork.pid > 0) != of_cow_forks)
             continue;
-        r = of_twins ? process_ask_twin(c, s) : 0;
+        r = of_cow_forks ? process_dump_cow_fork(c, s) : 0;
         if (r == 0)
             r = memory_dump(c, s);
         /* A guest can kill the fork. Reads of its memory return nothing from then on. */
-        if (of_twins && (r == -ESRCH || !cow_fork_stands(s)))
+        if (of_cow_forks && (r == -ESRCH || !cow_fork_stands(s)))
             r = dump_refuse(c, EAGAIN, COW_FORK_GONE);
     }
     return r;
@@ -390,7 +390,7 @@ static int dump_all(struct dump *c) {
         dirty_pages_start(c);
     if (r == 0)
         r = terminals_connect(c);
-    if (r < 0 || c->twins)
+    if (r < 0 || c->cow_fork_used_bytes)
         return r;
     c->is_complete = true;
     return finish_dump(c);
@@ -428,7 +428,7 @@ int dump_begin(const struct dump_options *options, int fd, struct dump **ret_dum
     c->options = options;
     c->error = error;
     c->fd = fd;
-    c->cow_fork_bytes = options->cow_fork_bytes;
+    c->cow_fork_max_bytes = options->cow_fork_bytes;
     trace_count_at(options->in_calls);
     int r = dump_all(c);
     if (r < 0) {

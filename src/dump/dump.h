@@ -31,10 +31,10 @@ struct dump_options {
     int still; /* a socket to the init of a sandbox with random_seed or time_start, announced by
                   GUEST_QUIESCE; 0: the sandbox has neither */
     uint64_t max_bytes;      /* limit of saved memory */
-    uint64_t cow_fork_bytes; /* limit of memory in copy-on-write forks (cow_fork.c); 0: no forks,
-                                the processes stay paused until everything is saved */
-    uint64_t memory_limit, max_processes; /* the sandbox's, for computing cow_fork_bytes when `base`
-                                             is set and that is 0; 0: no limit */
+    uint64_t cow_fork_bytes; /* limit of memory in copy-on-write forks (cow_fork.c); 0: no
+                                forks, the processes stay paused until everything is saved */
+    uint64_t memory_limit, max_processes; /* the sandbox's, for computing cow_fork_bytes when
+                                             `base` is set and that is 0; 0: no limit */
     int progress; /* a socket to the process that loads the image while the memory of the forks is
                      written (struct image_progress); 0: none */
     int base; /* a parent image, since which the pages are tracked: a memory file that was checked,

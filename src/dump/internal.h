@@ -15,13 +15,13 @@ void tree_let_go(struct dump *c);
 /* Stops a thread again that may have been resumed. 0, or -errno: it is running. */
 int tree_hold(struct trace *trace, pid_t tid);
 
-/* process.c: everything but private memory. process_ask_twin() reads the attributes that a
+/* process.c: everything but private memory. process_dump_cow_fork() reads the attributes that a
  * copy-on-write fork inherits from it, after the process has resumed. */
 int process_dump(struct dump *c, struct dump_process *s);
 /* Called for one process, after all others are dumped: resources that belong to no single
  * process. */
 int process_dump_shared(struct dump *c, struct dump_process *s);
-int process_ask_twin(struct dump *c, struct dump_process *s);
+int process_dump_cow_fork(struct dump *c, struct dump_process *s);
 
 /* cow_fork.c */
 #define COW_FORK_GONE "its copy-on-write fork was killed before it was dumped; try again"

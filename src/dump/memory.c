@@ -318,7 +318,7 @@ static int note_line(
 
     if (mappings_is_looked_at(s, map) && mappings_is_nameless(map))
         r = is_refused(c, map) ? 0 : files_memory(c, s, map, &file);
-    if (r == 0 && s->twin.pid > 0 && map->path[0] == '/' && !map->is_shared && !note->is_fixed)
+    if (r == 0 && s->cow_fork.pid > 0 && map->path[0] == '/' && !map->is_shared && !note->is_fixed)
         r = save_mapped(c, s, map, note);
     return r;
 }

@@ -78,8 +78,8 @@ char *pages_chunk(void) {
  * once and charges nobody for it. To keep such pages from adding up, no more is promised than the
  * process is charged for. */
 static bool may_promise(const struct dump *c, uint64_t n) {
-    return c->promises && n <= c->twins / IMAGE_PAGE &&
-           c->n_promised <= c->twins / IMAGE_PAGE - n &&
+    return c->promises && n <= c->cow_fork_used_bytes / IMAGE_PAGE &&
+           c->n_promised <= c->cow_fork_used_bytes / IMAGE_PAGE - n &&
            n * IMAGE_PAGE <= c->options->max_bytes - c->saved &&
            dump_count(&c->runs, struct image_run) < IMAGE_MAX_RUNS;
 }

@@ -415,7 +415,7 @@ static int look_at_thread(struct dump *c, struct dump_process *s, struct task *t
         return r;
     const struct voice voice = { s->pid, &task->trace, &s->tools };
     uint64_t clear[] = { 40 /* PR_GET_TID_ADDRESS */, s->tools.scratch };
-    r = task->trace.tid == s->pid && s->twin.pid > 0 ? 0 : look_at_stack(&voice, &thread);
+    r = task->trace.tid == s->pid && s->cow_fork.pid > 0 ? 0 : look_at_stack(&voice, &thread);
     if (r == 0)
         r = request_call(&voice, SYS_prctl, clear, ARRAY_SIZE(clear), &thread.clear_tid,
             sizeof thread.clear_tid);
@@ -560,12 +560,12 @@ static int look_at_heritage(
     return r < 0 ? dump_fail(c, "its layout", r) : look_at_barriers(c, voice, process);
 }
 
-int process_ask_twin(struct dump *c, struct dump_process *s) {
-    const struct trace_tools tools = { s->twin.memory, s->tools.instruction, s->tools.scratch };
+int process_dump_cow_fork(struct dump *c, struct dump_process *s) {
+    const struct trace_tools tools = { s->cow_fork.memory, s->tools.instruction, s->tools.scratch };
     struct image_process *process = dump_entry(&c->processes, s->index, struct image_process);
     struct trace trace;
-    const struct voice voice = { s->twin.pid, &trace, &tools };
-    int r = trace_of_child(&trace, s->twin.pid);
+    const struct voice voice = { s->cow_fork.pid, &trace, &tools };
+    int r = trace_of_child(&trace, s->cow_fork.pid);
 
     c->current = s;
     if (r == 0)
@@ -577,7 +577,8 @@ int process_ask_twin(struct dump *c, struct dump_process *s) {
 
 /* Reads whatever needs neither calls nor memory of the process while its copy-on-write fork is
  * being made. The two take equally long. */
-static int look_beside_twin(struct dump *c, struct dump_process *s, struct image_process *process) {
+static int look_beside_cow_fork(
+    struct dump *c, struct dump_process *s, struct image_process *process) {
     if (c->base && !dirty_pages_has_few(c, s)) {
         dirty_pages_forget(c);
         cow_fork_plan(c);
@@ -669,7 +670,7 @@ int process_dump(struct dump *c, struct dump_process *s) {
     look_at_status(s, &process);
     r = memory_find_tools(c, s);
     if (r == 0)
-        r = look_beside_twin(c, s, &process);
+        r = look_beside_cow_fork(c, s, &process);
     if (r == 0)
         r = look_at_habits(c, s, &process);
     if (r == 0)
@@ -680,8 +681,8 @@ int process_dump(struct dump *c, struct dump_process *s) {
         r = look_at_pending(c, &first->trace, true, &process.pending);
     if (r == 0)
         r = look_at_expired(c, s, &process);
-    if (r == 0 &&
-        s->twin.pid <= 0) { /* last: the call waits until the mappings are read (async_read.c) */
+    if (r == 0 && s->cow_fork.pid <=
+                      0) { /* last: the call waits until the mappings are read (async_read.c) */
         const struct voice voice = voice_of(c, s);
 
         r = look_at_heritage(c, &voice, &process, s->handled);

@@ -115,7 +115,7 @@ static struct dump_process *dump_process_new(struct dump *c, pid_t pid, pid_t pa
         .root = -EBADF,
         .pagemap = -EBADF,
         .tools.memory = -EBADF,
-        .twin = { 0, -EBADF, -EBADF, -EBADF } };
+        .cow_fork = { 0, -EBADF, -EBADF, -EBADF } };
     snprintf(path, sizeof path, "/proc/%d", (int)pid);
     s->proc = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (s->proc < 0 && errno != ENOENT) {

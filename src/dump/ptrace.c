@@ -276,7 +276,7 @@ static unsigned n_near;
 static void draw_near(struct trace *trace) {
     int cpu = sched_getcpu();
 
-    if (trace->is_near || trace->is_twin || cpu < 0 || cpu >= CPU_SETSIZE ||
+    if (trace->is_near || trace->is_cow_fork || cpu < 0 || cpu >= CPU_SETSIZE ||
         sched_getaffinity(trace->tid, sizeof trace->affinity, &trace->affinity) < 0)
         return;
     if (!n_near) {
@@ -553,7 +553,7 @@ int trace_call_asked(struct trace *trace, const struct trace_tools *tools, long 
 
 int trace_of_child(struct trace *trace, pid_t pid) {
     struct trace child = {
-        .tid = pid, .is_used = true, .is_twin = true
+        .tid = pid, .is_used = true, .is_cow_fork = true
     }; /* all signals were blocked at the fork */
     int r = get_registers(&child, &child.registers);
 

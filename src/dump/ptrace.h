@@ -20,7 +20,7 @@ struct trace {
     int stopped_by;     /* the signal of a job-control stop; 0: stopped by this tracer alone */
     bool is_used;       /* calls were made in it */
     bool is_counted;    /* it is in the count of threads that would resume with wrong registers */
-    bool is_twin;       /* a copy-on-write fork */
+    bool is_cow_fork;   /* a copy-on-write fork */
     bool is_near;       /* bound to the tracer's processor */
     cpu_set_t affinity; /* its processors before that */
     struct image_registers

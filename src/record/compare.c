@@ -373,16 +373,17 @@ static const char *guess_text(
     const char *found = guess_values(a, b, at, has_net, ret_why);
     const bool random = found && !strcmp(found, "randomness"),
                lone = random && !strcmp(*ret_why, LONE_NUMBERS);
-    const struct bytes word = word_at(a, MIN(at, a.length)), twin = word_at(b, MIN(at, b.length));
+    const struct bytes word = word_at(a, MIN(at, a.length)), other = word_at(b, MIN(at, b.length));
 
     /* Data from a network is text. A number that is not a port is no evidence of a network. */
-    if (is_host && ((!found && count_characters(word, isalpha) + count_characters(twin, isalpha)) ||
-                       (random && seeded && !lone))) {
+    if (is_host &&
+        ((!found && count_characters(word, isalpha) + count_characters(other, isalpha)) ||
+            (random && seeded && !lone))) {
         *ret_why = "the values give no hint, but the policy allows the host's network, whose ports "
                    "and answers vary";
         return "network";
     }
-    if (net && has_net && (!found || lone) && is_port(word) && is_port(twin)) {
+    if (net && has_net && (!found || lone) && is_port(word) && is_port(other)) {
         *ret_why = "the numbers could be ports, which the kernel chooses";
         return "network";
     }

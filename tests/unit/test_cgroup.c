@@ -294,7 +294,7 @@ TEST(one_that_rests_from_the_beginning_tells_all) {
 }
 
 /* Its memory at the moment was taken for its peak, so that a sandbox which once had much was given
- * no twins. */
+ * no copies. */
 TEST(one_that_rests_tells_its_memory_of_now) {
     struct cgroup_root *root = open_root();
     struct cgroup_slot *slot = new_slot(root, (struct cgroup_limits){ .memory_bytes = 64 * MIB });

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text that a guest may have chosen, safe for a terminal: the twin of utf8_shown.
+"""Text that a guest may have chosen, safe for a terminal: the counterpart of utf8_shown.
 
 The C function is in src/base/utf8.c.
 """

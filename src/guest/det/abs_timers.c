@@ -58,7 +58,7 @@ static bool find_clock(const char *text, int timer, bool *is_it, clockid_t *ret_
 
 static bool is_time_of_day(pid_t process, int timer) {
     char text[PROC_BYTES + 1];
-    auto_close int fd = determinism_open(process, "/timers", O_RDONLY);
+    auto_close int fd = process_open(process, "/timers", O_RDONLY);
     clockid_t clock = -1;
     bool is_it = false;
     ssize_t n;
@@ -80,13 +80,13 @@ static bool set_process_timer(
 
     if (n_stopping == MAX_STOPPING)
         abs_timers_settle();
-    if (!is_time_of_day(determinism_process_of(thread), (int)question->data.args[0]) ||
-        !determinism_vdso_of(thread, &vdso) || !(code = vdso_settime(thread, vdso)) ||
+    if (!is_time_of_day(process_of_thread(thread), (int)question->data.args[0]) ||
+        !process_vdso_of(thread, &vdso) || !(code = vdso_settime(thread, vdso)) ||
         !timed_syscall_stop(thread))
         return false;
     stopping[n_stopping++] =
         (struct stopping){ thread, code, (uint64_t)until->tv_sec, (uint64_t)until->tv_nsec };
-    determinism_answer(listener, question->id, 0, DETERMINISM_DONE_AGAIN);
+    answer_call(listener, question->id, 0, DETERMINISM_DONE_AGAIN);
     return true;
 }
 
@@ -140,7 +140,7 @@ static int open_timer(pid_t pid, uint64_t number) {
     static const char heading[] =
         "clockid: 0\n"; /* CLOCK_REALTIME; no other kind of descriptor has this line */
     char name[48] = "/fdinfo/", text[256];
-    auto_close int process = sys_pidfd_open(determinism_process_of(pid), 0);
+    auto_close int process = sys_pidfd_open(process_of_thread(pid), 0);
     int fd = process < 0          ? process
              : number > INT32_MAX ? -EBADF
                                   : sys_pidfd_getfd(process, (int)number, 0);
@@ -148,7 +148,7 @@ static int open_timer(pid_t pid, uint64_t number) {
     if (fd < 0)
         return fd;
     *guest_put_number(name + sizeof "/fdinfo/" - 1, (uint64_t)fd) = '\0';
-    auto_close int info = determinism_open(1, name, O_RDONLY);
+    auto_close int info = process_open(1, name, O_RDONLY);
     ssize_t n = info < 0 ? -1 : read(info, text, sizeof text - 1);
     for (ssize_t i = 0; i + (ssize_t)sizeof heading - 1 <= n; i++)
         if (!memcmp(text + i, heading, sizeof heading - 1))
@@ -170,8 +170,8 @@ static bool set_descriptor(
         return false;
     long r = sys_call4(__NR_timerfd_settime, fd, (int)a[1], to, &from);
     if (r == 0 && a[3])
-        r = determinism_write(pid, a[3], &from, sizeof from);
-    determinism_answer(listener, question->id, 0, r < 0 ? (int)r : 0);
+        r = process_write_memory(pid, a[3], &from, sizeof from);
+    answer_call(listener, question->id, 0, r < 0 ? (int)r : 0);
     return true;
 }
 
@@ -191,7 +191,7 @@ static bool put_earlier(struct timespec *t, int64_t ahead_ns) {
 bool abs_timers_answer(int listener, const struct seccomp_notif *question, int64_t ahead_ns) {
     struct itimerspec to;
 
-    if (determinism_read((pid_t)question->pid, question->data.args[2], &to, sizeof to) !=
+    if (process_read_memory((pid_t)question->pid, question->data.args[2], &to, sizeof to) !=
             (long)sizeof to ||
         !put_earlier(&to.it_value, ahead_ns))
         return false;

@@ -10,28 +10,28 @@
 
 #define NS 1000000000ll
 
-void determinism_answer(int listener, uint64_t id, long value, int error) {
+void answer_call(int listener, uint64_t id, long value, int error) {
     struct seccomp_notif_resp response = { .id = id, .val = value, .error = error };
 
     serial_moves();
     (void)ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &response);
 }
 
-void determinism_let_pass(int listener, uint64_t id) {
+void answer_let_pass(int listener, uint64_t id) {
     struct seccomp_notif_resp response = { .id = id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE };
 
     serial_moves();
     (void)ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &response);
 }
 
-void determinism_answer_written(int listener, uint64_t id, long r, long value) {
+void answer_written(int listener, uint64_t id, long r, long value) {
     if (r == -EPERM || r == -ESRCH)
-        determinism_let_pass(listener, id);
+        answer_let_pass(listener, id);
     else
-        determinism_answer(listener, id, r < 0 ? 0 : value, r < 0 ? (int)r : 0);
+        answer_call(listener, id, r < 0 ? 0 : value, r < 0 ? (int)r : 0);
 }
 
-void determinism_answer_time(int listener, const struct seccomp_notif *question, int64_t now) {
+void answer_time(int listener, const struct seccomp_notif *question, int64_t now) {
     pid_t pid = (pid_t)question->pid;
     const uint64_t *arguments = (const uint64_t *)question->data.args;
     bool is_clock = question->data.nr == __NR_clock_gettime;
@@ -44,8 +44,8 @@ void determinism_answer_time(int listener, const struct seccomp_notif *question,
     }
     if (question->data.nr == __NR_time) {
         if (arguments[0])
-            r = determinism_write(pid, arguments[0], result, sizeof result[0]);
-        determinism_answer_written(listener, question->id, r, (long)result[0]);
+            r = process_write_memory(pid, arguments[0], result, sizeof result[0]);
+        answer_written(listener, question->id, r, (long)result[0]);
         return;
     }
     if (!is_clock) {
@@ -53,9 +53,9 @@ void determinism_answer_time(int listener, const struct seccomp_notif *question,
 
         result[1] /= 1000;
         if (arguments[1])
-            r = determinism_write(pid, arguments[1], &no_zone, sizeof no_zone);
+            r = process_write_memory(pid, arguments[1], &no_zone, sizeof no_zone);
     }
     if (r >= 0 && (arguments[is_clock] || is_clock))
-        r = determinism_write(pid, arguments[is_clock], result, sizeof result);
-    determinism_answer_written(listener, question->id, r, 0);
+        r = process_write_memory(pid, arguments[is_clock], result, sizeof result);
+    answer_written(listener, question->id, r, 0);
 }

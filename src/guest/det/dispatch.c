@@ -86,7 +86,7 @@ static void put_in_order(const struct plan *plan, const struct seccomp_notif *qu
     pid_t pid = (pid_t)question->pid;
     uint64_t vdso, random;
 
-    if (!determinism_read_auxv(pid, &vdso, &random) || !vdso_is_fresh(pid, vdso))
+    if (!process_read_auxv(pid, &vdso, &random) || !vdso_is_fresh(pid, vdso))
         return;
     if (plan->flags & PLAN_VIRTUAL) {
         vtime_executed(pid);
@@ -143,12 +143,12 @@ static void answer_clock(int listener, const struct seccomp_notif *question) {
 
     /* A call from the vDSO, if that cannot compute the time itself, passes: the patched code adds
      * the offset. So does a clock of alarms on a machine without one. */
-    if ((determinism_vdso_of((pid_t)question->pid, &vdso) &&
+    if ((process_vdso_of((pid_t)question->pid, &vdso) &&
             vdso_contains(vdso, question->data.instruction_pointer)) ||
         (clock == CLOCK_REALTIME_ALARM && sys_call2(__NR_clock_getres, clock, NULL) < 0))
-        determinism_let_pass(listener, question->id);
+        answer_let_pass(listener, question->id);
     else
-        determinism_answer_time(listener, question, now_of(clock));
+        answer_time(listener, question, now_of(clock));
 }
 
 /* The kernel's result counts from the machine's boot. The CPU times of the process are the
@@ -157,13 +157,13 @@ static void answer_times(int listener, const struct seccomp_notif *question) {
     uint64_t fields[DETERMINISM_STAT_FIELDS], to = question->data.args[0];
     pid_t pid = (pid_t)question->pid;
 
-    if (!determinism_read_stat(pid, fields)) {
-        determinism_let_pass(listener, question->id);
+    if (!process_read_stat(pid, fields)) {
+        answer_let_pass(listener, question->id);
         return;
     }
     long r =
-        to ? determinism_write(pid, to, fields + DETERMINISM_STAT_TIMES, sizeof(struct tms)) : 0;
-    determinism_answer_written(listener, question->id, r, (long)(read_uptime() / (NS / USER_HZ)));
+        to ? process_write_memory(pid, to, fields + DETERMINISM_STAT_TIMES, sizeof(struct tms)) : 0;
+    answer_written(listener, question->id, r, (long)(read_uptime() / (NS / USER_HZ)));
 }
 
 static void answer_random(
@@ -172,12 +172,12 @@ static void answer_random(
     uint32_t flags = (uint32_t)question->data.args[2];
 
     if (flags & ~7u || (flags & 6) == 6 || !length) { /* the kernel reports the error */
-        determinism_let_pass(listener, question->id);
+        answer_let_pass(listener, question->id);
         return;
     }
     long r = stream_draw(plan->seed, (pid_t)question->pid, question->data.args[0],
         length < MAX_DRAW ? (size_t)length : MAX_DRAW);
-    determinism_answer_written(listener, question->id, r, r);
+    answer_written(listener, question->id, r, r);
 }
 
 /* ---- waits until a time of day ---- */
@@ -193,11 +193,11 @@ static void hold_question(int listener, const struct seccomp_notif *question) {
     clockid_t clock = futex ? CLOCK_REALTIME : (clockid_t)(int)question->data.args[0];
     uint32_t expected = (uint32_t)question->data.args[2];
     int64_t time[2];
-    long r = determinism_read(
+    long r = process_read_memory(
         (pid_t)question->pid, question->data.args[futex ? 3 : 2], time, sizeof time);
 
     if (r != (long)sizeof time || time[0] < 0 || time[1] < 0 || time[1] >= NS) {
-        determinism_let_pass(listener, question->id); /* the kernel reports the error */
+        answer_let_pass(listener, question->id); /* the kernel reports the error */
         return;
     }
     int64_t left = time[0] > INT64_MAX / NS - 1 ? INT64_MAX / 2
@@ -206,14 +206,14 @@ static void hold_question(int listener, const struct seccomp_notif *question) {
     if (futex) {
         uint32_t word;
 
-        r = determinism_read((pid_t)question->pid, question->data.args[0], &word, sizeof word);
+        r = process_read_memory((pid_t)question->pid, question->data.args[0], &word, sizeof word);
         if (r != (long)sizeof word || word != expected) {
-            determinism_answer(listener, question->id, 0, r < 0 ? (int)r : -EAGAIN);
+            answer_call(listener, question->id, 0, r < 0 ? (int)r : -EAGAIN);
             return;
         }
     }
     if (left <= 0 || n_held == MAX_HELD) {
-        determinism_answer(listener, question->id, 0,
+        answer_call(listener, question->id, 0,
             left > 0 ? broken_off(futex)
             : futex  ? -ETIMEDOUT
                      : 0);
@@ -233,7 +233,7 @@ static void hold_question(int listener, const struct seccomp_notif *question) {
 static bool has_signal(pid_t pid) {
     struct determinism_signals signals;
 
-    return determinism_signals_of(pid, &signals) && signals.pending & ~signals.blocked;
+    return process_signals_of(pid, &signals) && signals.pending & ~signals.blocked;
 }
 
 /* Has the word changed? A process that wakes a futex changes its word first, because a thread that
@@ -241,7 +241,7 @@ static bool has_signal(pid_t pid) {
 static bool is_woken(const struct held *h) {
     uint32_t word;
 
-    return determinism_read(h->pid, h->word, &word, sizeof word) != (long)sizeof word ||
+    return process_read_memory(h->pid, h->word, &word, sizeof word) != (long)sizeof word ||
            word != h->expected;
 }
 
@@ -249,18 +249,18 @@ static bool is_woken(const struct held *h) {
  * so init looks for them. */
 static bool is_over(struct held *h, int64_t now) {
     if (now >= h->until_ns) {
-        determinism_answer(h->listener, h->id, 0, h->futex ? -ETIMEDOUT : 0);
+        answer_call(h->listener, h->id, 0, h->futex ? -ETIMEDOUT : 0);
         return true;
     }
     if (now < h->next_ns)
         return false;
     if (h->futex && is_woken(h)) {
-        determinism_answer(h->listener, h->id, 0, 0);
+        answer_call(h->listener, h->id, 0, 0);
         return true;
     }
     if (now >= h->signals_ns) {
         if (has_signal(h->pid)) {
-            determinism_answer(h->listener, h->id, 0, -EINTR);
+            answer_call(h->listener, h->id, 0, -EINTR);
             return true;
         }
         h->signals_ns = now + SLEEP_TICK_NS;
@@ -269,20 +269,20 @@ static bool is_over(struct held *h, int64_t now) {
     return ioctl(h->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &h->id) < 0;
 }
 
-void determinism_release(const struct plan *plan) {
+void dispatch_release(const struct plan *plan) {
     serial_release(plan);
     vtime_release();
     abs_timers_settle();
     for (; n_held; n_held--)
-        determinism_answer(
+        answer_call(
             held[n_held - 1].listener, held[n_held - 1].id, 0, broken_off(held[n_held - 1].futex));
 }
 
-void determinism_give_back(pid_t thread) {
+void dispatch_give_back(pid_t thread) {
     wait_give_back(thread);
     for (size_t i = n_held; i-- > 0;)
         if (held[i].pid == thread) {
-            determinism_answer(held[i].listener, held[i].id, 0, DETERMINISM_BROKEN_OFF);
+            answer_call(held[i].listener, held[i].id, 0, DETERMINISM_BROKEN_OFF);
             held[i] = held[--n_held];
         }
 }
@@ -295,22 +295,22 @@ static void look_at_held(void) {
             held[i] = held[--n_held];
 }
 
-void determinism_stand(const struct plan *plan) {
+void dispatch_stand(const struct plan *plan) {
     if (!(plan->flags & PLAN_VIRTUAL)) {
-        determinism_release(plan);
+        dispatch_release(plan);
         return;
     }
     vtime_stand();
     vtime_settle();
 }
 
-bool determinism_holds_surely(pid_t thread) {
+bool dispatch_holds_surely(pid_t thread) {
     return wait_is_asking(thread) || serial_is_asking(thread);
 }
 
 /* ---- the loop ---- */
 
-void determinism_serve_question(
+void dispatch_serve_question(
     const struct plan *plan, int listener, const struct seccomp_notif *question) {
     bool seeded = plan->flags & PLAN_SEED;
 
@@ -367,7 +367,7 @@ void determinism_serve_question(
             return;
         break;
     }
-    determinism_let_pass(listener, question->id);
+    answer_let_pass(listener, question->id);
 }
 
 static void answer_one(const struct plan *plan, int listener) {
@@ -381,45 +381,45 @@ static void answer_one(const struct plan *plan, int listener) {
     if (plan->flags & PLAN_SERIAL)
         serial_ask(listener, &question);
     else
-        determinism_serve_question(plan, listener, &question);
+        dispatch_serve_question(plan, listener, &question);
 }
 
-size_t determinism_poll(struct pollfd *events, int64_t *ret_until_ns) {
+size_t dispatch_poll(struct pollfd *events, int64_t *ret_until_ns) {
     int64_t serial = serial_next_ns();
 
     *ret_until_ns = vtime_next_ns();
     if (serial < *ret_until_ns)
         *ret_until_ns = serial;
-    (void)determinism_listeners(events);
+    (void)listeners_fill(events);
     for (size_t i = 0; i < n_held; i++) {
         int64_t at = held[i].next_ns < held[i].until_ns ? held[i].next_ns : held[i].until_ns;
 
         if (at < *ret_until_ns)
             *ret_until_ns = at;
     }
-    return determinism_n_fds;
+    return listeners_n_fds;
 }
 
 static void forget_process(size_t i) {
     for (size_t j = n_held; j-- > 0;)
-        if (held[j].listener == determinism_fds[i])
+        if (held[j].listener == listeners_fds[i])
             held[j] = held[--n_held];
-    vtime_forget(determinism_fds[i]);
-    serial_forget(determinism_fds[i]);
-    close(determinism_fds[i]);
-    determinism_fds[i] = determinism_fds[--determinism_n_fds];
+    vtime_forget(listeners_fds[i]);
+    serial_forget(listeners_fds[i]);
+    close(listeners_fds[i]);
+    listeners_fds[i] = listeners_fds[--listeners_n_fds];
 }
 
 static void answer_all(const struct plan *plan, const struct pollfd *events, size_t n) {
     for (size_t i = n; i-- > 0;) {
         if (events[i].revents & POLLIN)
-            answer_one(plan, determinism_fds[i]);
+            answer_one(plan, listeners_fds[i]);
         else if (events[i].revents)
             forget_process(i); /* no process is left that could make calls */
     }
 }
 
-void determinism_serve(const struct plan *plan, const struct pollfd *events, size_t n, bool quiet) {
+void dispatch_serve(const struct plan *plan, const struct pollfd *events, size_t n, bool quiet) {
     look_at_held();
     answer_all(plan, events, n);
     if (plan->flags & PLAN_SERIAL)
@@ -428,13 +428,13 @@ void determinism_serve(const struct plan *plan, const struct pollfd *events, siz
         vtime_step(quiet);
 }
 
-void determinism_await_waits(const struct plan *plan) {
+void dispatch_await_waits(const struct plan *plan) {
     static struct pollfd events[DETERMINISM_MAX_LISTENERS];
     const struct timespec tick = { .tv_nsec = AGAIN_TICK_NS };
     const int64_t until_ns = clock_now_ns() + AGAIN_NS;
 
     while (wait_count_left() && clock_now_ns() < until_ns) {
-        size_t n = determinism_listeners(events);
+        size_t n = listeners_fill(events);
 
         if (sys_call5(__NR_ppoll, events, n, &tick, NULL, 0) > 0)
             answer_all(plan, events, n);
@@ -443,14 +443,14 @@ void determinism_await_waits(const struct plan *plan) {
 
 /* ---- commands ---- */
 
-void determinism_prepare(const struct plan *plan) {
+void dispatch_prepare(const struct plan *plan) {
     if (determinism_wanted(plan))
         (void)code_write_probe(-1); /* a failure here is repeated, and reported, in each sandbox */
     if (plan->flags & PLAN_CLOCK)
         file_times_find_out(plan);
 }
 
-uint64_t determinism_last_stream(void) {
+uint64_t dispatch_last_stream(void) {
     return n_commands_begun - 1;
 }
 
@@ -469,7 +469,7 @@ static int begin_determinism(const struct plan *plan, int64_t ahead_ns, int64_t 
     if (plan->flags & PLAN_VIRTUAL)
         vtime_begin(plan);
     if (plan->flags & PLAN_SERIAL)
-        serial_begin(determinism_serve_question);
+        serial_begin(dispatch_serve_question);
     if (r == 0 && plan->flags & PLAN_CLOCK)
         r = file_times_begin(plan, offset_ns, before_ns);
     if (r == 0)
@@ -488,9 +488,9 @@ static int begin_now(const struct plan *plan) {
     return begin_determinism(plan, ahead, ahead);
 }
 
-int determinism_begin(const struct plan *plan, struct determinism_start *start) {
+int dispatch_begin(const struct plan *plan, struct determinism_start *start) {
     start->listener = -1;
-    if (determinism_n_fds == DETERMINISM_MAX_LISTENERS)
+    if (listeners_n_fds == DETERMINISM_MAX_LISTENERS)
         return -EAGAIN;
     int r = begin_now(plan);
     if (r < 0)
@@ -500,7 +500,7 @@ int determinism_begin(const struct plan *plan, struct determinism_start *start) 
     return start->listener < 0 ? start->listener : (int)sys_call1(__NR_close, start->listener);
 }
 
-int determinism_enter(const struct plan *plan, const struct determinism_start *start) {
+int dispatch_enter(const struct plan *plan, const struct determinism_start *start) {
     const struct sock_filter *filter =
         has_learned ? learned : plan_items(plan, notify, struct sock_filter);
     struct stream stream = { .state = start->stream };
@@ -511,39 +511,39 @@ int determinism_enter(const struct plan *plan, const struct determinism_start *s
         r = stream_store(0, &stream);
     if (r < 0)
         return r;
-    int listener = determinism_enter_asked(filter, plan->notify.n);
+    int listener = listeners_enter_asked(filter, plan->notify.n);
     if (listener != start->listener)
         return listener < 0 ? listener : -EBADFD;
     return sys_close_range(~0u, ~0u, CLOSE_RANGE_UNSHARE_FLAG);
 }
 
-void determinism_end(const struct determinism_start *start, const int *streams) {
+void dispatch_end(const struct determinism_start *start, const int *streams) {
     if (start->listener < 0)
         return;
     if (!streams) {
         close(start->listener); /* if it exists: the child may have been killed at any point */
         return;
     }
-    (void)determinism_adopt(start->listener);
+    (void)listeners_adopt(start->listener);
     vtime_started(start->listener, streams);
 }
 
 /* ---- snapshots of what runs (quiesce.c) ---- */
 
-void determinism_tell(const struct plan *plan, struct image_determinism *to) {
+void dispatch_tell(const struct plan *plan, struct image_determinism *to) {
     to->flags = plan->flags & PLAN_VIRTUAL ? IMAGE_VIRTUAL : 0;
     to->n_commands = n_commands_begun;
     to->ahead_ns = offset_ns;
 }
 
-int determinism_resume(
+int dispatch_resume(
     const struct plan *plan, const struct image_determinism *from, int64_t ahead_ns) {
     n_commands_begun = from->n_commands;
     return begin_determinism(
         plan, clock_now_ns() + ahead_ns - now_of(CLOCK_REALTIME), from->ahead_ns);
 }
 
-int determinism_begin_command(const struct plan *plan, const struct image_determinism *from) {
+int dispatch_begin_command(const struct plan *plan, const struct image_determinism *from) {
     int r = begin_now(plan);
 
     if (r < 0)
@@ -554,7 +554,7 @@ int determinism_begin_command(const struct plan *plan, const struct image_determ
     return 0;
 }
 
-void determinism_begin_anew(const struct plan *plan) {
+void dispatch_undo_command(const struct plan *plan) {
     n_commands_begun = 0;
     if (plan->flags & PLAN_VIRTUAL)
         vtime_resume(&(struct image_determinism){ 0 });

@@ -398,7 +398,8 @@ static long read_path(pid_t pid, uint64_t from, char *to) {
 
     while (n < MAX_PATH) {
         size_t part = PAGE - (from + n) % PAGE;
-        long r = determinism_read(pid, from + n, to + n, part < MAX_PATH - n ? part : MAX_PATH - n);
+        long r =
+            process_read_memory(pid, from + n, to + n, part < MAX_PATH - n ? part : MAX_PATH - n);
 
         if (r <= 0)
             return r < 0 ? r : -EFAULT;
@@ -865,7 +866,7 @@ static bool find_change(const struct seccomp_notif *question, struct change *ret
     case __NR_openat:
         return change_of_open(ret_change, (int)a[0], a[1], a[2]);
     case __NR_openat2:
-        return determinism_read((pid_t)question->pid, a[2], &flags, sizeof flags) ==
+        return process_read_memory((pid_t)question->pid, a[2], &flags, sizeof flags) ==
                    (long)sizeof flags &&
                change_of_open(ret_change, (int)a[0], a[1], flags);
     case __NR_truncate:
@@ -956,7 +957,7 @@ static void tell_vdso(
     if (!is_again || !is_own(seen) || !is_stamp(&raw->st_mtim, &seen->modified) ||
         !is_stamp(&raw->st_ctim, &seen->changed) || !is_stamp(&raw->st_atim, &seen->accessed))
         return;
-    if (determinism_vdso_of(pid, &vdso))
+    if (process_vdso_of(pid, &vdso))
         (void)vdso_tell_stat(pid, vdso,
             &(struct vdso_told){ raw->st_dev, raw->st_ino,
                 { raw->st_atim, raw->st_mtim, raw->st_ctim },
@@ -966,9 +967,9 @@ static void tell_vdso(
 /* Writes the whole answer or nothing: a buffer with room for a part is a bad address. */
 static void answer_with(int listener, const struct seccomp_notif *question, uint64_t to,
     const void *from, size_t size) {
-    long r = determinism_write((pid_t)question->pid, to, from, size);
+    long r = process_write_memory((pid_t)question->pid, to, from, size);
 
-    determinism_answer_written(listener, question->id, r < 0 || r == (long)size ? r : -EFAULT, 0);
+    answer_written(listener, question->id, r < 0 || r == (long)size ? r : -EFAULT, 0);
 }
 
 static bool answer_stat(
@@ -1033,7 +1034,7 @@ static bool read_times(const struct seccomp_notif *question, uint64_t from, stru
     to[0] = to[1] = (struct timespec){ .tv_nsec = UTIME_NOW };
     if (!from)
         return true;
-    if (determinism_read((pid_t)question->pid, from, times, n) != (long)n)
+    if (process_read_memory((pid_t)question->pid, from, times, n) != (long)n)
         return false;
     for (unsigned i = 0; i < 2; i++) {
         if (question->data.nr == __NR_utime)
@@ -1088,7 +1089,7 @@ static bool answer_set(
                 (is_virtual ? set_at(fd, times, now) : set_stamps(fd, times)) == 0;
     close(fd);
     if (done)
-        determinism_answer(listener, question->id, 0, 0);
+        answer_call(listener, question->id, 0, 0);
     return done;
 }
 
@@ -1112,8 +1113,8 @@ static void count_call(const struct seccomp_notif *question) {
         caller->address != question->data.instruction_pointer)
         *caller = (struct caller){ .pid = (pid_t)question->pid,
             .address = question->data.instruction_pointer };
-    if (++caller->n == OFTEN && !serial_is_on() && determinism_is_single((pid_t)question->pid) &&
-        determinism_vdso_of((pid_t)question->pid, &vdso))
+    if (++caller->n == OFTEN && !serial_is_on() && process_is_single((pid_t)question->pid) &&
+        process_vdso_of((pid_t)question->pid, &vdso))
         route_call((pid_t)question->pid, vdso, question->data.instruction_pointer);
 }
 

@@ -93,7 +93,7 @@ extern const char fork_trampoline[], fork_trampoline_end[];
 /* The end of the mapping of code that contains an address, or 0. */
 static uint64_t end_of_text(pid_t pid, uint64_t address) {
     static char text[MAPS_BYTES]; /* a mapping beyond this is not found */
-    int fd = determinism_open(pid, "/maps", O_RDONLY);
+    int fd = process_open(pid, "/maps", O_RDONLY);
     size_t length = 0;
     ssize_t n;
 
@@ -122,13 +122,12 @@ static uint64_t place_trampoline(pid_t pid, uint64_t after) {
     uint64_t end = end_of_text(pid, after), at = (end - size) & ~(uint64_t)15;
 
     if (size > sizeof there || end < after + size + 16 ||
-        determinism_read(pid, at, there, size) != (long)size)
+        process_read_memory(pid, at, there, size) != (long)size)
         return 0;
     if (memcmp(there, fork_trampoline, size) == 0)
         return at;
-    return memcmp(there, zeros, size) == 0 && determinism_put(pid, at, fork_trampoline, size) == 0
-               ? at
-               : 0;
+    return memcmp(there, zeros, size) == 0 && process_put(pid, at, fork_trampoline, size) == 0 ? at
+                                                                                               : 0;
 }
 
 int fork_route(pid_t pid, uint64_t after) {
@@ -139,11 +138,11 @@ int fork_route(pid_t pid, uint64_t after) {
     uint8_t code[sizeof glibcs];
     uint64_t from = after - 7;
 
-    if (determinism_read(pid, from, code, sizeof code) != (long)sizeof code ||
-        memcmp(code, glibcs, sizeof code) || !determinism_is_single(pid))
+    if (process_read_memory(pid, from, code, sizeof code) != (long)sizeof code ||
+        memcmp(code, glibcs, sizeof code) || !process_is_single(pid))
         return -EOPNOTSUPP;
     uint64_t trampoline = place_trampoline(pid, after);
-    return trampoline ? determinism_put_call(pid, from, trampoline) : -EOPNOTSUPP;
+    return trampoline ? process_put_call(pid, from, trampoline) : -EOPNOTSUPP;
 }
 
 #else

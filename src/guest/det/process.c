@@ -23,29 +23,29 @@
 int determinism_proc = -1;
 int64_t determinism_uptime_ahead_ns;
 
-long determinism_read(pid_t pid, uint64_t from, void *to, size_t length) {
+long process_read_memory(pid_t pid, uint64_t from, void *to, size_t length) {
     struct iovec ours = { to, length }, theirs = { (void *)(uintptr_t)from, length };
 
     return sys_call6(__NR_process_vm_readv, pid, SYS_ARG(&ours), 1, SYS_ARG(&theirs), 1, 0);
 }
 
-long determinism_write(pid_t pid, uint64_t to, const void *from, size_t length) {
+long process_write_memory(pid_t pid, uint64_t to, const void *from, size_t length) {
     struct iovec ours = { (void *)(uintptr_t)from, length },
                  theirs = { (void *)(uintptr_t)to, length };
 
     return sys_call6(__NR_process_vm_writev, pid, SYS_ARG(&ours), 1, SYS_ARG(&theirs), 1, 0);
 }
 
-int determinism_open(pid_t pid, const char *name, int flags) {
+int process_open(pid_t pid, const char *name, int flags) {
     return guest_open_process(determinism_proc, pid, name, flags);
 }
 
-int determinism_open_memory(pid_t pid) {
-    return determinism_open(pid, "/mem", O_RDWR);
+int process_open_memory(pid_t pid) {
+    return process_open(pid, "/mem", O_RDWR);
 }
 
-int determinism_put(pid_t pid, uint64_t to, const void *from, size_t size) {
-    int memory = determinism_open_memory(pid);
+int process_put(pid_t pid, uint64_t to, const void *from, size_t size) {
+    int memory = process_open_memory(pid);
 
     if (memory < 0)
         return memory;
@@ -64,23 +64,23 @@ static int make_call(uint64_t at, uint64_t to, uint8_t ret_call[CALL_LENGTH]) {
     return 0;
 }
 
-int determinism_put_call_by(pid_t pid, int memory, uint64_t at, uint64_t to) {
+int process_put_call_by(pid_t pid, int memory, uint64_t at, uint64_t to) {
     uint8_t call[CALL_LENGTH];
     int r = make_call(at, to, call);
 
     return r < 0 ? r : code_write(pid, memory, at, call, sizeof call);
 }
 
-int determinism_put_call(pid_t pid, uint64_t at, uint64_t to) {
+int process_put_call(pid_t pid, uint64_t at, uint64_t to) {
     uint8_t call[CALL_LENGTH];
     int r = make_call(at, to, call);
 
-    return r < 0 ? r : determinism_put(pid, at, call, sizeof call);
+    return r < 0 ? r : process_put(pid, at, call, sizeof call);
 }
 
-bool determinism_read_auxv(pid_t pid, uint64_t *ret_vdso, uint64_t *ret_random) {
+bool process_read_auxv(pid_t pid, uint64_t *ret_vdso, uint64_t *ret_random) {
     Elf64_auxv_t entries[AUXV_ENTRIES];
-    int fd = determinism_open(pid, "/auxv", O_RDONLY);
+    int fd = process_open(pid, "/auxv", O_RDONLY);
 
     if (fd < 0)
         return false;
@@ -96,10 +96,10 @@ bool determinism_read_auxv(pid_t pid, uint64_t *ret_vdso, uint64_t *ret_random) 
     return *ret_vdso && *ret_random;
 }
 
-bool determinism_vdso_of(pid_t pid, uint64_t *ret_base) {
+bool process_vdso_of(pid_t pid, uint64_t *ret_base) {
     uint64_t random;
 
-    return determinism_read_auxv(pid, ret_base, &random);
+    return process_read_auxv(pid, ret_base, &random);
 }
 
 /* Reads /proc/PID/status: the text after a heading. */
@@ -118,11 +118,11 @@ static const char *read_after(int proc, pid_t pid, char *text, size_t size, cons
     return NULL;
 }
 
-bool determinism_is_thread_of(pid_t process, pid_t thread) {
+bool process_has_thread(pid_t process, pid_t thread) {
     return process > 0 && (process == thread || sys_call3(__NR_tgkill, process, thread, 0) == 0);
 }
 
-pid_t determinism_process_of(pid_t thread) {
+pid_t process_of_thread(pid_t thread) {
     char text[1024];
     const char *at = sys_call3(__NR_tgkill, thread, thread, 0) == 0
                          ? NULL
@@ -134,9 +134,9 @@ pid_t determinism_process_of(pid_t thread) {
     return process ? process : thread;
 }
 
-bool determinism_read_stat(pid_t thread, uint64_t ret_fields[DETERMINISM_STAT_FIELDS]) {
+bool process_read_stat(pid_t thread, uint64_t ret_fields[DETERMINISM_STAT_FIELDS]) {
     char text[1024];
-    int fd = determinism_open(thread, "/stat", O_RDONLY);
+    int fd = process_open(thread, "/stat", O_RDONLY);
     ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
 
     if (fd >= 0)
@@ -154,10 +154,10 @@ bool determinism_read_stat(pid_t thread, uint64_t ret_fields[DETERMINISM_STAT_FI
     return true;
 }
 
-bool determinism_is_single(pid_t thread) {
+bool process_is_single(pid_t thread) {
     uint64_t fields[DETERMINISM_STAT_FIELDS];
 
-    return determinism_read_stat(thread, fields) && fields[DETERMINISM_STAT_THREADS] == 1 &&
+    return process_read_stat(thread, fields) && fields[DETERMINISM_STAT_THREADS] == 1 &&
            !(fields[DETERMINISM_STAT_FLAGS] & FORKED_NOT_EXECUTED);
 }
 
@@ -175,11 +175,11 @@ static bool signals_of(int proc, pid_t pid, struct determinism_signals *ret_sign
     return true;
 }
 
-bool determinism_signals_of(pid_t pid, struct determinism_signals *ret_signals) {
+bool process_signals_of(pid_t pid, struct determinism_signals *ret_signals) {
     return signals_of(determinism_proc, pid, ret_signals);
 }
 
-bool determinism_is_to_stop(int proc, pid_t process, bool surely) {
+bool process_is_to_stop(int proc, pid_t process, bool surely) {
     const uint64_t stops = 1ull << (SIGSTOP - 1) | 1ull << (SIGTSTP - 1) | 1ull << (SIGTTIN - 1) |
                            1ull << (SIGTTOU - 1);
     struct determinism_signals signals;

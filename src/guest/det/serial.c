@@ -150,7 +150,7 @@ static void moves(void) {
 
 void serial_ask(int listener, const struct seccomp_notif *question) {
     if (n_asked == MAX_ASKED) {
-        determinism_let_pass(listener, question->id);
+        answer_let_pass(listener, question->id);
         return;
     }
     struct asked *a = add_asked(listener);
@@ -163,9 +163,9 @@ void serial_ask(int listener, const struct seccomp_notif *question) {
 static void ask_end(int listener, uint64_t id, pid_t thread, int result, bool passes) {
     if (n_asked == MAX_ASKED) {
         if (passes)
-            determinism_let_pass(listener, id);
+            answer_let_pass(listener, id);
         else
-            determinism_answer(listener, id, result, 0);
+            answer_call(listener, id, result, 0);
         return;
     }
     struct asked *a = add_asked(listener);
@@ -315,9 +315,9 @@ static void do_futex(const struct plan *plan, int listener, const struct seccomp
     case FUTEX_WAKE_BITSET:
         n = wait_wake(thread, a[0], shared, (uint32_t)a[2]);
         if (n)
-            determinism_answer(listener, question->id, (long)n, 0);
+            answer_call(listener, question->id, (long)n, 0);
         else
-            determinism_let_pass(listener, question->id);
+            answer_let_pass(listener, question->id);
         return;
     case FUTEX_WAKE_OP:
         wait_wake(thread, a[4], shared, UINT32_MAX);
@@ -325,7 +325,7 @@ static void do_futex(const struct plan *plan, int listener, const struct seccomp
     case FUTEX_REQUEUE:
     case FUTEX_CMP_REQUEUE:
         wait_wake(thread, a[0], shared, UINT32_MAX);
-        determinism_let_pass(listener, question->id);
+        answer_let_pass(listener, question->id);
         return;
     default:
         serve_question(plan, listener, question);
@@ -336,23 +336,23 @@ static void answer_affinity(int listener, const struct seccomp_notif *question) 
     static const uint64_t one = 1;
 
     if (question->data.args[1] < sizeof one || question->data.args[1] % sizeof one)
-        determinism_let_pass(listener, question->id);
+        answer_let_pass(listener, question->id);
     else
-        determinism_answer_written(listener, question->id,
-            determinism_write((pid_t)question->pid, question->data.args[2], &one, sizeof one),
+        answer_written(listener, question->id,
+            process_write_memory((pid_t)question->pid, question->data.args[2], &one, sizeof one),
             sizeof one);
 }
 
 static void reply_to_asked(const struct plan *plan, const struct asked *a) {
     if (a->action == END)
-        determinism_answer(a->listener, a->question.id, a->result, 0);
+        answer_call(a->listener, a->question.id, a->result, 0);
     else if (a->action == PASS)
-        determinism_let_pass(a->listener, a->question.id);
+        answer_let_pass(a->listener, a->question.id);
     else if (a->question.data.nr == __NR_futex)
         do_futex(plan, a->listener, &a->question);
     else if (a->question.data.nr == __NR_clone && a->question.data.args[0] & THREAD_FLAG) {
-        mark_threads(determinism_process_of((pid_t)a->question.pid));
-        determinism_let_pass(a->listener, a->question.id);
+        mark_threads(process_of_thread((pid_t)a->question.pid));
+        answer_let_pass(a->listener, a->question.id);
     } else if (a->question.data.nr == __NR_sched_getaffinity)
         answer_affinity(a->listener, &a->question);
     else
@@ -414,7 +414,7 @@ static void look_later(int64_t now, int64_t cost) {
 }
 
 static bool is_at_rest(int64_t now) {
-    if (determinism_is_asked() || idle_look(false) == IDLE_NOT) {
+    if (listeners_is_asked() || idle_look(false) == IDLE_NOT) {
         look_later(clock_now_ns(), clock_now_ns() - now);
         return false;
     }

@@ -42,15 +42,15 @@ static int stream_load(uint64_t seed, pid_t pid, struct stream *ret_stream) {
     if (r < 0)
         return r;
     ret_stream->owner = (pid_t)owner;
-    if (ret_stream->owner != pid && !determinism_is_thread_of(ret_stream->owner, pid)) {
+    if (ret_stream->owner != pid && !process_has_thread(ret_stream->owner, pid)) {
         ret_stream->state =
             stream_derive(seed, ret_stream->state, PURPOSE_CHILD); /* the first call of a child */
-        ret_stream->owner = determinism_process_of(pid);
+        ret_stream->owner = process_of_thread(pid);
     }
     return 0;
 }
 
-uint64_t determinism_stream_of(uint64_t seed, pid_t thread) {
+uint64_t stream_of(uint64_t seed, pid_t thread) {
     struct stream stream;
 
     return stream_load(seed, thread, &stream) < 0 ? 0 : stream.state;
@@ -70,7 +70,7 @@ long stream_draw(uint64_t seed, pid_t pid, uint64_t to, size_t length) {
         for (size_t at = 0; at < n; at += CHACHA_BLOCK)
             chacha_block(seed, stream.state, PURPOSE_BYTES, (uint32_t)((done + at) / CHACHA_BLOCK),
                 bytes + at);
-        long written = determinism_write(pid, to + done, bytes, n);
+        long written = process_write_memory(pid, to + done, bytes, n);
         if (written <= 0 && !done)
             return written < 0 ? written : -EFAULT;
         if (written > 0)

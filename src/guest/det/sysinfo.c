@@ -50,11 +50,11 @@ int sysinfo_begin(const struct plan *plan) {
 
     if (determinism_wanted(plan) || !(plan->flags & PLAN_SECCOMP))
         return 0;
-    int listener = determinism_enter_asked(filter, sizeof filter / sizeof filter[0]);
+    int listener = listeners_enter_asked(filter, sizeof filter / sizeof filter[0]);
     if (listener <
         0) /* EBUSY: the environment has a listener of its own; the host's figures do no harm */
         return listener == -EBUSY || listener == -EINVAL ? 0 : listener;
-    return determinism_adopt(listener);
+    return listeners_adopt(listener);
 #else
     return 0;
 #endif
@@ -77,12 +77,13 @@ void sysinfo_answer(int listener, const struct seccomp_notif *question) {
     if (sysinfo_fill(&info))
         sysinfo_answer_with(listener, question, &info);
     else
-        determinism_let_pass(listener, question->id);
+        answer_let_pass(listener, question->id);
 }
 
 void sysinfo_answer_with(
     int listener, const struct seccomp_notif *question, const struct sysinfo *info) {
-    long r = determinism_write((pid_t)question->pid, question->data.args[0], info, KERNELS_BYTES);
+    long r =
+        process_write_memory((pid_t)question->pid, question->data.args[0], info, KERNELS_BYTES);
 
-    determinism_answer_written(listener, question->id, r, 0);
+    answer_written(listener, question->id, r, 0);
 }

@@ -116,8 +116,8 @@ bool sysv_ipc_answer(
         if (kind->times[i])
             words[kind->times[i]] = shown_time(plan, ahead_ns, words[kind->times[i]]);
     if (value >= 0)
-        r = determinism_write(
+        r = process_write_memory(
             (pid_t)question->pid, a[kind->buffer], words, kind->words * sizeof words[0]);
-    determinism_answer_written(listener, question->id, r, value);
+    answer_written(listener, question->id, r, value);
     return true;
 }

@@ -556,7 +556,7 @@ static bool is_equal(const char *a, const char *b) {
 static char theirs[MAX_IMAGE];
 
 static bool read_theirs(pid_t pid, uint64_t base) {
-    return determinism_read(pid, base, theirs, length) == (long)length;
+    return process_read_memory(pid, base, theirs, length) == (long)length;
 }
 
 bool vdso_is_fresh(pid_t pid, uint64_t base) {
@@ -587,13 +587,13 @@ static bool is_glibcs(pid_t pid, uint64_t from) {
         0x3d, 0x00, 0xf0, 0xff, 0xff, 0x77, 0x07, 0x31, 0xc0, 0xc3 };
     uint8_t code[sizeof glibcs];
 
-    return determinism_read(pid, from, code, sizeof code) == (long)sizeof code &&
+    return process_read_memory(pid, from, code, sizeof code) == (long)sizeof code &&
            !memcmp(code, glibcs, sizeof code);
 }
 
 int vdso_patch(pid_t pid, uint64_t base, uint64_t page, uint64_t stat_after) {
     static const uint64_t none;
-    int memory = determinism_open_memory(pid);
+    int memory = process_open_memory(pid);
 
     if (memory < 0)
         return memory;
@@ -603,7 +603,7 @@ int vdso_patch(pid_t pid, uint64_t base, uint64_t page, uint64_t stat_after) {
     if (r == 0)
         last_base = base;
     if (r == 0 && stat_after && is_glibcs(pid, stat_after - STAT_LENGTH))
-        (void)determinism_put_call_by(
+        (void)process_put_call_by(
             pid, memory, stat_after - STAT_LENGTH + STAT_MOV, base + stat_entry);
     close(memory);
     return r;
@@ -613,7 +613,7 @@ bool vdso_is_known(pid_t pid) {
     char glance[GLANCE];
 
     return last_base &&
-           determinism_read(pid, last_base + stat_entry, glance, sizeof glance) ==
+           process_read_memory(pid, last_base + stat_entry, glance, sizeof glance) ==
                (long)sizeof glance &&
            !memcmp(glance, patched + stat_entry, sizeof glance);
 }
@@ -622,7 +622,7 @@ int vdso_tell_page(pid_t pid, uint64_t base, uint64_t page) {
     struct knows knows;
 
     return is_patched(pid, base, &knows) && !knows.page
-               ? determinism_put(pid, base + page_slot, &page, sizeof page)
+               ? process_put(pid, base + page_slot, &page, sizeof page)
                : -EEXIST;
 }
 
@@ -642,7 +642,7 @@ static int put_told(pid_t pid, int memory, uint64_t to, struct told *told) {
 
 int vdso_tell_stat(pid_t pid, uint64_t base, const struct vdso_told *file) {
     struct knows knows;
-    int memory = is_patched(pid, base, &knows) ? determinism_open_memory(pid) : -EOPNOTSUPP;
+    int memory = is_patched(pid, base, &knows) ? process_open_memory(pid) : -EOPNOTSUPP;
     struct told told = { knows.sequence, *file };
 
     if (memory < 0)
@@ -669,7 +669,7 @@ int vdso_route_stat(pid_t pid, uint64_t base, uint64_t after) {
     /* Replaces the second mov. The syscall stays: if a signal interrupted the call and its handler
      * led here, the call is restarted there. */
     return is_glibcs(pid, from) && is_patched(pid, base, &knows)
-               ? determinism_put_call(pid, from + STAT_MOV, base + stat_entry)
+               ? process_put_call(pid, from + STAT_MOV, base + stat_entry)
                : -EOPNOTSUPP;
 }
 

@@ -73,7 +73,7 @@ static void give_page(int listener, const struct seccomp_notif *question) {
         .newfd_flags = O_CLOEXEC };
 
     if (vtime_give(listener, &give) < 0)
-        determinism_answer(listener, question->id, 0, -EMFILE);
+        answer_call(listener, question->id, 0, -EMFILE);
 }
 
 static void answer_clock(int listener, const struct seccomp_notif *question) {
@@ -84,23 +84,23 @@ static void answer_clock(int listener, const struct seccomp_notif *question) {
     int64_t base;
 
     if (clock == VIRTUAL_ASK_PAGE || clock == VIRTUAL_TELL_PAGE) {
-        bool ours = determinism_vdso_of((pid_t)question->pid, &vdso) &&
+        bool ours = process_vdso_of((pid_t)question->pid, &vdso) &&
                     vdso_contains(vdso, question->data.instruction_pointer);
 
         if (ours && clock == VIRTUAL_ASK_PAGE) {
             give_page(listener, question);
             return;
         }
-        determinism_answer(listener, question->id, 0,
+        answer_call(listener, question->id, 0,
             ours ? vdso_tell_page((pid_t)question->pid, vdso, arguments[1]) : -EINVAL);
         return;
     }
     if (vtime_base(clock, &base))
-        determinism_answer_time(listener, question, base + vtime_query());
+        answer_time(listener, question, base + vtime_query());
     else if (clock == CLOCK_PROCESS_CPUTIME_ID || clock == CLOCK_THREAD_CPUTIME_ID)
-        determinism_answer_time(listener, question, vtime_query_cpu());
+        answer_time(listener, question, vtime_query_cpu());
     else
-        determinism_let_pass(listener, question->id);
+        answer_let_pass(listener, question->id);
 }
 
 /* Alarm clocks, which a machine need not have; other clocks are the kernel's. */
@@ -110,18 +110,19 @@ static void answer_resolution(int listener, const struct seccomp_notif *question
     uint64_t to = question->data.args[1];
 
     if (clock == CLOCK_REALTIME_ALARM || clock == CLOCK_BOOTTIME_ALARM)
-        determinism_answer_written(listener, question->id,
-            to ? determinism_write((pid_t)question->pid, to, resolution, sizeof resolution) : 0, 0);
+        answer_written(listener, question->id,
+            to ? process_write_memory((pid_t)question->pid, to, resolution, sizeof resolution) : 0,
+            0);
     else
-        determinism_let_pass(listener, question->id);
+        answer_let_pass(listener, question->id);
 }
 
 static void answer_times(int listener, const struct seccomp_notif *question) {
     struct tms times = { .tms_utime = vtime_query_cpu() / (VIRTUAL_NS / 100) };
     uint64_t to = question->data.args[0];
-    long r = to ? determinism_write((pid_t)question->pid, to, &times, sizeof times) : 0;
+    long r = to ? process_write_memory((pid_t)question->pid, to, &times, sizeof times) : 0;
 
-    determinism_answer_written(listener, question->id, r,
+    answer_written(listener, question->id, r,
         (long)((PLAN_VIRTUAL_UPTIME_S * VIRTUAL_NS + vtime_now()) / (VIRTUAL_NS / 100)));
 }
 
@@ -133,20 +134,21 @@ static void answer_rusage(int listener, const struct seccomp_notif *question) {
 
     if (who != RUSAGE_SELF && who != 1 /* RUSAGE_THREAD */) {
         if (who != RUSAGE_CHILDREN) {
-            determinism_let_pass(listener, question->id);
+            answer_let_pass(listener, question->id);
             return;
         }
         usage.ru_utime = (struct timeval){ 0 };
     }
-    determinism_answer_written(listener, question->id,
-        determinism_write((pid_t)question->pid, question->data.args[1], &usage, RUSAGE_BYTES), 0);
+    answer_written(listener, question->id,
+        process_write_memory((pid_t)question->pid, question->data.args[1], &usage, RUSAGE_BYTES),
+        0);
 }
 
 static void answer_sysinfo(int listener, const struct seccomp_notif *question) {
     struct sysinfo info;
 
     if (!sysinfo_fill(&info)) {
-        determinism_let_pass(listener, question->id);
+        answer_let_pass(listener, question->id);
         return;
     }
     info.uptime = PLAN_VIRTUAL_UPTIME_S + vtime_now() / VIRTUAL_NS;

@@ -145,7 +145,7 @@ bool vtime_base(clockid_t clock, int64_t *ret_ns) {
 bool vtime_read_time(pid_t pid, uint64_t address, bool micro, int64_t *ret_ns) {
     int64_t time[2], unit = micro ? 1000 : 1;
 
-    if (determinism_read(pid, address, time, sizeof time) != (long)sizeof time || time[0] < 0 ||
+    if (process_read_memory(pid, address, time, sizeof time) != (long)sizeof time || time[0] < 0 ||
         time[1] < 0 || time[1] >= VIRTUAL_NS / unit)
         return false;
     *ret_ns = time[0] >= VIRTUAL_NEVER * 3 / VIRTUAL_NS ? VIRTUAL_NEVER * 3
@@ -155,14 +155,14 @@ bool vtime_read_time(pid_t pid, uint64_t address, bool micro, int64_t *ret_ns) {
 
 long vtime_write_time(pid_t pid, uint64_t address, bool micro, int64_t ns) {
     int64_t time[2] = { ns / VIRTUAL_NS, ns % VIRTUAL_NS / (micro ? 1000 : 1) };
-    long r = determinism_write(pid, address, time, sizeof time);
+    long r = process_write_memory(pid, address, time, sizeof time);
 
     return r < 0 ? r : 0;
 }
 
 struct virtual_event vtime_event(pid_t thread, int64_t deadline) {
     return (struct virtual_event){ .deadline = deadline,
-        .stream = is_seeded ? determinism_stream_of(seed, thread) : 0,
+        .stream = is_seeded ? stream_of(seed, thread) : 0,
         .sequence = ++last_sequence,
         .thread = thread };
 }

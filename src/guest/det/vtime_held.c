@@ -34,6 +34,6 @@ void wait_set_alone(pid_t process) {
     alone[process / 64] |= 1ull << process % 64;
 }
 
-bool determinism_holds(pid_t thread) {
+bool wait_holds(pid_t thread) {
     return wait_is_held(thread) || serial_has_asked(thread);
 }

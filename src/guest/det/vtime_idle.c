@@ -129,7 +129,7 @@ static ssize_t read_file(pid_t thread, enum kept_file which, char *text, size_t 
             forget_kept(k);
         k->thread = thread;
         if (!k->files[which]) {
-            int fd = determinism_open(thread, kept_names[which], O_RDONLY);
+            int fd = process_open(thread, kept_names[which], O_RDONLY);
             if (fd < 0)
                 return fd;
             k->files[which] = fd;
@@ -198,7 +198,7 @@ static int each_of(int take_directory, bool (*each)(void *data, pid_t id), void 
 }
 
 static int each_thread(pid_t process, bool (*each)(void *data, pid_t thread), void *data) {
-    return each_of(determinism_open(process, "/task", O_RDONLY | O_DIRECTORY), each, data);
+    return each_of(process_open(process, "/task", O_RDONLY | O_DIRECTORY), each, data);
 }
 
 static int each_process(bool (*each)(void *data, pid_t process), void *data) {
@@ -352,7 +352,7 @@ static bool look_again(struct round *round, pid_t thread, char state) {
  * blocked, never resumes. */
 static bool is_about_to_resume(pid_t thread) {
     char text[4096];
-    int fd = determinism_open(thread, "/status", O_RDONLY);
+    int fd = process_open(thread, "/status", O_RDONLY);
     ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
 
     if (fd >= 0)
@@ -372,7 +372,7 @@ static bool read_thread(struct round *round, pid_t thread, uint64_t *ret_threads
         return is_missing(r);
     if (state == 't' && is_about_to_resume(thread))
         return false;
-    if (determinism_holds(thread) || strchr("TtZX", state)) /* these do nothing by themselves */
+    if (wait_holds(thread) || strchr("TtZX", state)) /* these do nothing by themselves */
         return true;
     if ((state != 'S' && state != 'D' && is_running(thread)) || round->n == MAX_SEEN)
         return false;
@@ -382,7 +382,7 @@ static bool read_thread(struct round *round, pid_t thread, uint64_t *ret_threads
 static bool look_at_thread(void *data, pid_t thread) {
     uint64_t threads;
 
-    return determinism_holds(thread) || read_thread(data, thread, &threads);
+    return wait_holds(thread) || read_thread(data, thread, &threads);
 }
 
 /* The first thread of a process has its id. */
@@ -497,7 +497,7 @@ static bool watches_outside(pid_t thread, uint64_t epoll) {
     char name[48] = "/fdinfo/", text[4096], *after;
 
     *guest_put_number(name + 8, epoll) = '\0';
-    int fd = determinism_open(thread, name, O_RDONLY);
+    int fd = process_open(thread, name, O_RDONLY);
     if (fd < 0)
         return false;
     ssize_t n = read(fd, text, sizeof text - 1);
@@ -517,8 +517,8 @@ static bool polls_outside(const struct seen *who) {
     struct pollfd polled[MAX_POLLED];
     const uint64_t *a = who->arguments;
 
-    if (a[1] > MAX_POLLED || determinism_read(who->thread, a[0], polled, a[1] * sizeof polled[0]) !=
-                                 (long)(a[1] * sizeof polled[0]))
+    if (a[1] > MAX_POLLED || process_read_memory(who->thread, a[0], polled,
+                                 a[1] * sizeof polled[0]) != (long)(a[1] * sizeof polled[0]))
         return false;
     for (size_t i = 0; i < a[1]; i++)
         if (is_outside(who->thread, (uint64_t)polled[i].fd, ways_of((uint64_t)polled[i].events)))
@@ -529,7 +529,7 @@ static bool polls_outside(const struct seen *who) {
 static bool selects_outside(const struct seen *who, uint64_t address, enum way way) {
     uint64_t set;
 
-    if (!address || determinism_read(who->thread, address, &set, sizeof set) != (long)sizeof set)
+    if (!address || process_read_memory(who->thread, address, &set, sizeof set) != (long)sizeof set)
         return false;
     for (uint64_t fd = 0; fd < 64 && fd < who->arguments[0]; fd++)
         if (set >> fd & 1 && is_outside(who->thread, fd, way))
@@ -590,7 +590,7 @@ static bool do_all_rest(bool delivers) {
 
     runner = 0;
     if (!do_all_wait(&first) || await_ends() || !kernel_has_settled(delivers) ||
-        !do_all_wait(&second) || first.n != second.n || determinism_is_asked())
+        !do_all_wait(&second) || first.n != second.n || listeners_is_asked())
         return false;
     n_seen = first.n;
     return true;

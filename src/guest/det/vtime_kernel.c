@@ -135,9 +135,8 @@ static bool flush_end(void *data, pid_t fd) {
 
 static bool flush_process(void *data, pid_t pid) {
     struct flush *flush = data;
-    int directory = pid == 1 || command_is_agent(pid)
-                        ? -1
-                        : determinism_open(pid, "/fd", O_RDONLY | O_DIRECTORY);
+    int directory =
+        pid == 1 || command_is_agent(pid) ? -1 : process_open(pid, "/fd", O_RDONLY | O_DIRECTORY);
 
     if (directory < 0)
         return true;

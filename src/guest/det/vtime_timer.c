@@ -171,7 +171,7 @@ static bool is_unnoticed(const struct timer *t, struct asked *asked) {
     if (!t->signal)
         return true;
     if (asked->thread != thread)
-        asked->thread = determinism_signals_of(thread, &asked->signals) ? thread : 0;
+        asked->thread = process_signals_of(thread, &asked->signals) ? thread : 0;
     return asked->thread && asked->signals.pending >> (t->signal - 1) & 1;
 }
 
@@ -288,7 +288,7 @@ static bool read_pair(
 }
 
 static void answer_alarm(int listener, const struct seccomp_notif *question) {
-    pid_t pid = determinism_process_of((pid_t)question->pid);
+    pid_t pid = process_of_thread((pid_t)question->pid);
     struct timer *t = find_timer(INTERVAL, pid);
     int64_t seconds = (int64_t)(uint32_t)question->data.args[0],
             left = (left_of(t) + VIRTUAL_NS / 2) / VIRTUAL_NS;
@@ -296,38 +296,38 @@ static void answer_alarm(int listener, const struct seccomp_notif *question) {
     if (t && left_of(t) && !left)
         left = 1;
     if (!t && seconds && !(t = add_of_process(INTERVAL, pid, listener, question))) {
-        determinism_let_pass(listener, question->id);
+        answer_let_pass(listener, question->id);
         return;
     }
     if (t) {
         t->signal = SIGALRM;
         arm_timer(t, seconds ? vtime_after(seconds * VIRTUAL_NS) : VIRTUAL_NEVER, 0);
     }
-    determinism_answer(listener, question->id, left, 0);
+    answer_call(listener, question->id, left, 0);
 }
 
 static void answer_itimer(int listener, const struct seccomp_notif *question) {
     const uint64_t *a = (const uint64_t *)question->data.args;
-    pid_t asker = (pid_t)question->pid, pid = determinism_process_of(asker);
+    pid_t asker = (pid_t)question->pid, pid = process_of_thread(asker);
     bool sets = question->data.nr == __NR_setitimer;
     struct timer *t = find_timer(INTERVAL, pid);
     uint64_t old = sets ? a[2] : a[1];
     int64_t interval = 0, value = 0;
 
     if (sets && a[1] && !read_pair(asker, a[1], true, &interval, &value)) {
-        determinism_let_pass(listener, question->id);
+        answer_let_pass(listener, question->id);
         return;
     }
     long r = old ? write_pair(asker, old, true, t) : sets ? 0 : -EFAULT;
     if (r >= 0 && sets && !t && value && !(t = add_of_process(INTERVAL, pid, listener, question))) {
-        determinism_let_pass(listener, question->id);
+        answer_let_pass(listener, question->id);
         return;
     }
     if (r >= 0 && sets && t) {
         t->signal = SIGALRM;
         arm_timer(t, value ? vtime_after(value) : VIRTUAL_NEVER, interval);
     }
-    determinism_answer_written(listener, question->id, r, 0);
+    answer_written(listener, question->id, r, 0);
 }
 
 static void answer_create(int listener, const struct seccomp_notif *question) {
@@ -336,22 +336,22 @@ static void answer_create(int listener, const struct seccomp_notif *question) {
         uint64_t value;
         int signal, notify, thread;
     } event = { 0, SIGALRM, SIGEV_SIGNAL, 0 };
-    pid_t asker = (pid_t)question->pid, pid = determinism_process_of(asker);
+    pid_t asker = (pid_t)question->pid, pid = process_of_thread(asker);
     struct timer *t;
     int64_t base;
 
     /* Clocks that are not virtual, and errors, are left to the kernel. */
     if (!vtime_base((clockid_t)(int)a[0], &base) ||
-        (a[1] && determinism_read(asker, a[1], &event, 20) != 20) ||
+        (a[1] && process_read_memory(asker, a[1], &event, 20) != 20) ||
         (event.notify != SIGEV_SIGNAL && event.notify != SIGEV_NONE &&
             event.notify != NOTIFY_THREAD_ID) ||
         (event.notify != SIGEV_NONE && (event.signal < 1 || event.signal > 64)) ||
-        (event.notify == NOTIFY_THREAD_ID && !determinism_is_thread_of(pid, event.thread))) {
-        determinism_let_pass(listener, question->id);
+        (event.notify == NOTIFY_THREAD_ID && !process_has_thread(pid, event.thread))) {
+        answer_let_pass(listener, question->id);
         return;
     }
     if (!(t = add_of_process(POSIX, pid, listener, question))) {
-        determinism_answer(listener, question->id, 0, -EAGAIN);
+        answer_call(listener, question->id, 0, -EAGAIN);
         return;
     }
     int id = FIRST_ID + (int)(t - timers);
@@ -359,10 +359,10 @@ static void answer_create(int listener, const struct seccomp_notif *question) {
     t->signal = event.notify == SIGEV_NONE ? 0 : event.signal;
     t->thread = event.notify == NOTIFY_THREAD_ID ? event.thread : 0;
     t->value = a[1] ? event.value : (uint64_t)id;
-    long r = determinism_write(asker, a[2], &id, sizeof id);
+    long r = process_write_memory(asker, a[2], &id, sizeof id);
     if (r < 0)
         release_timer(t);
-    determinism_answer(listener, question->id, 0, r < 0 ? (int)r : 0);
+    answer_call(listener, question->id, 0, r < 0 ? (int)r : 0);
 }
 
 /* For both kinds of timers. */
@@ -373,7 +373,7 @@ static void answer_settime(int listener, const struct seccomp_notif *question, s
 
     if (a[1] & ~3u || !read_pair(asker, a[2], false, &interval, &value) ||
         !vtime_base(t->clock, &base)) {
-        determinism_answer(listener, question->id, 0, -EINVAL);
+        answer_call(listener, question->id, 0, -EINVAL);
         return;
     }
     long r = a[3] ? write_pair(asker, a[3], false, t) : 0;
@@ -392,7 +392,7 @@ static void answer_settime(int listener, const struct seccomp_notif *question, s
         if (t->kind == DESCRIPTOR && t->event.deadline <= vtime_now()) /* readable at once */
             fire_timer(t);
     }
-    determinism_answer(listener, question->id, 0, r < 0 ? (int)r : 0);
+    answer_call(listener, question->id, 0, r < 0 ? (int)r : 0);
 }
 
 static void answer_posix(int listener, const struct seccomp_notif *question) {
@@ -400,12 +400,12 @@ static void answer_posix(int listener, const struct seccomp_notif *question) {
     size_t i = (size_t)(int)a[0] - FIRST_ID;
     struct asked asked = { 0 };
     struct timer *t = i < n_used && timers[i].kind == POSIX &&
-                              timers[i].pid == determinism_process_of((pid_t)question->pid)
+                              timers[i].pid == process_of_thread((pid_t)question->pid)
                           ? &timers[i]
                           : NULL;
 
     if (!t) {
-        determinism_let_pass(listener, question->id);
+        answer_let_pass(listener, question->id);
         return;
     }
     switch (question->data.nr) {
@@ -413,19 +413,18 @@ static void answer_posix(int listener, const struct seccomp_notif *question) {
         answer_settime(listener, question, t);
         return;
     case __NR_timer_gettime:
-        determinism_answer_written(
-            listener, question->id, write_pair((pid_t)question->pid, a[1], false, t), 0);
+        answer_written(listener, question->id, write_pair((pid_t)question->pid, a[1], false, t), 0);
         return;
     case __NR_timer_getoverrun:
         pass_unnoticed(t, &asked);
         if (!is_unnoticed(t, &asked))
             t->overrun = t->missed;
-        determinism_answer(
+        answer_call(
             listener, question->id, (long)(t->overrun < INT32_MAX ? t->overrun : INT32_MAX), 0);
         return;
     default:
         release_timer(t);
-        determinism_answer(listener, question->id, 0, 0);
+        answer_call(listener, question->id, 0, 0);
     }
 }
 
@@ -442,7 +441,7 @@ static void answer_make_descriptor(int listener, const struct seccomp_notif *que
     struct timer *t = fd < 0 ? NULL : add_timer(DESCRIPTOR, (pid_t)question->pid, fd);
 
     if (!t) {
-        determinism_let_pass(listener, question->id);
+        answer_let_pass(listener, question->id);
         return;
     }
     struct seccomp_notif_addfd give = { .id = question->id,
@@ -453,7 +452,7 @@ static void answer_make_descriptor(int listener, const struct seccomp_notif *que
     long r = vtime_give(listener, &give);
     if (r < 0) {
         release_timer(t);
-        determinism_answer(listener, question->id, 0, r == -EINTR ? -ENFILE : (int)r);
+        answer_call(listener, question->id, 0, r == -EINTR ? -ENFILE : (int)r);
     }
 }
 
@@ -476,7 +475,7 @@ static bool shows_flag(pid_t pid, uint64_t fd) {
     if (!is_timer(pid, fd))
         return false;
     *guest_put_number(name + 8, fd) = '\0';
-    int info = determinism_open(pid, name, O_RDONLY);
+    int info = process_open(pid, name, O_RDONLY);
     if (info < 0)
         return false;
     ssize_t n = read(info, text, sizeof text - 1);
@@ -514,11 +513,11 @@ static void answer_descriptor(int listener, const struct seccomp_notif *question
     struct timer *t = find_descriptor((pid_t)question->pid, question->data.args[0]);
 
     if (!t)
-        determinism_let_pass(listener, question->id);
+        answer_let_pass(listener, question->id);
     else if (question->data.nr == __NR_timerfd_settime)
         answer_settime(listener, question, t);
     else
-        determinism_answer_written(listener, question->id,
+        answer_written(listener, question->id,
             write_pair((pid_t)question->pid, question->data.args[1], false, t), 0);
 }
 

@@ -154,7 +154,7 @@ size_t wait_count(void) {
 
 static int call_of(pid_t thread, uint64_t *ret_arguments) {
     char text[256];
-    int fd = determinism_open(thread, "/syscall", O_RDONLY);
+    int fd = process_open(thread, "/syscall", O_RDONLY);
 
     if (fd < 0)
         return fd;
@@ -216,7 +216,7 @@ static bool is_sleep(const struct seccomp_notif *question) {
     case __NR_pselect6:
         if ((int)a[0] && (a[1] | a[2] | a[3]))
             return false;
-        return !a[5] || (determinism_read((pid_t)question->pid, a[5], &mask, sizeof mask) ==
+        return !a[5] || (process_read_memory((pid_t)question->pid, a[5], &mask, sizeof mask) ==
                                 (long)sizeof mask &&
                             !mask);
     default:
@@ -251,7 +251,7 @@ static bool clock_of(const struct seccomp_notif *question, clockid_t *ret_clock)
 /* Has the futex's word still the expected value? 0, or the result of the call. */
 static int check_word(pid_t pid, const uint64_t *a) {
     uint32_t word;
-    long r = determinism_read(pid, a[0], &word, sizeof word);
+    long r = process_read_memory(pid, a[0], &word, sizeof word);
 
     return r < 0 ? (int)r : r != (long)sizeof word ? -EFAULT : word == (uint32_t)a[2] ? 0 : -EAGAIN;
 }
@@ -281,7 +281,7 @@ static int descriptors_of(const struct wait *w, struct pollfd *ret_polled) {
     case __NR_poll:
     case __NR_ppoll:
         if (a[1] > MAX_POLLED || (w->number == __NR_ppoll && a[3]) ||
-            determinism_read(w->event.thread, a[0], ret_polled, a[1] * sizeof *ret_polled) !=
+            process_read_memory(w->event.thread, a[0], ret_polled, a[1] * sizeof *ret_polled) !=
                 (long)(a[1] * sizeof *ret_polled))
             return -ENOTSUP;
         return (int)a[1];
@@ -296,12 +296,12 @@ static int descriptors_of(const struct wait *w, struct pollfd *ret_polled) {
     case __NR_pselect6:
         if (a[0] > 64 ||
             (w->number == __NR_pselect6 && a[5] &&
-                (determinism_read(w->event.thread, a[5], &set, sizeof set) != (long)sizeof set ||
+                (process_read_memory(w->event.thread, a[5], &set, sizeof set) != (long)sizeof set ||
                     set)))
             return -ENOTSUP;
         for (int kind = 0; kind < 3; kind++) {
-            if (a[1 + kind] && determinism_read(w->event.thread, a[1 + kind], &set, sizeof set) !=
-                                   (long)sizeof set)
+            if (a[1 + kind] && process_read_memory(w->event.thread, a[1 + kind], &set,
+                                   sizeof set) != (long)sizeof set)
                 return -ENOTSUP;
             for (int fd = 0; a[1 + kind] && fd < (int)a[0]; fd++) {
                 if (!(set >> fd & 1))
@@ -397,7 +397,7 @@ static int show_sets(const struct wait *w, const struct pollfd *polled, int n) {
     }
     for (int kind = 0; count && kind < 3; kind++)
         if (w->arguments[1 + kind])
-            (void)determinism_write(
+            (void)process_write_memory(
                 w->event.thread, w->arguments[1 + kind], &sets[kind], sizeof sets[kind]);
     return count;
 }
@@ -416,7 +416,7 @@ static int poll_wait(const struct wait *w) {
     if (count > 0 && is_select(w))
         count = show_sets(w, polled, n);
     else if (count > 0)
-        (void)determinism_write(
+        (void)process_write_memory(
             w->event.thread, w->arguments[0], polled, (size_t)n * sizeof polled[0]);
     if (count > 0)
         write_rest(w, vtime_left(w->event.deadline));
@@ -472,7 +472,7 @@ static void hold_in_turn(struct wait *wait) {
     wait->state = HELD;
     wait->polls = !futex;
     wait->shared = futex && !(wait->arguments[1] & FUTEX_PRIVATE_FLAG);
-    wait->process = determinism_process_of(wait->event.thread);
+    wait->process = process_of_thread(wait->event.thread);
 }
 
 /* The deadline of a wait that the present call begins again, and whether restart_syscall does
@@ -599,12 +599,12 @@ static void begin_wait(int listener, const struct seccomp_notif *question, struc
     if (futex && (wait->state == HELD || !length)) {
         int r = check_word(wait->event.thread, a);
         if (r < 0) {
-            determinism_answer(listener, question->id, 0, r);
+            answer_call(listener, question->id, 0, r);
             return;
         }
     }
     if (wait->absolute && !length) {
-        determinism_answer(listener, question->id, 0, wait->result);
+        answer_call(listener, question->id, 0, wait->result);
         return;
     }
     /* By a clock that is not virtual, it would end at once, or never; or it has no end by any
@@ -615,9 +615,9 @@ static void begin_wait(int listener, const struct seccomp_notif *question, struc
                 : wait->polls ? poll_wait(wait)
                               : 0;
     if (ready > 0)
-        determinism_answer(listener, question->id, ready, 0);
+        answer_call(listener, question->id, ready, 0);
     else if (ready < 0)
-        determinism_let_pass(listener, question->id);
+        answer_let_pass(listener, question->id);
     if (ready)
         return;
     if (n_waits == MAX_WAITS)
@@ -625,9 +625,9 @@ static void begin_wait(int listener, const struct seccomp_notif *question, struc
     if (n_waits == MAX_WAITS) {
         /* After a spurious wake-up it makes the call again. The kernel can do a relative one. */
         if (wait->absolute || wait->is_restarted || (wait->process && futex))
-            determinism_answer(listener, question->id, 0, futex ? -EAGAIN : -EINTR);
+            answer_call(listener, question->id, 0, futex ? -EAGAIN : -EINTR);
         else
-            determinism_let_pass(listener, question->id);
+            answer_let_pass(listener, question->id);
         return;
     }
     wait->listener = listener;
@@ -646,7 +646,7 @@ static void begin_wait(int listener, const struct seccomp_notif *question, struc
     waits[n_waits++] = *wait;
     mark_wait(wait, true);
     if (wait->state == KERNEL)
-        determinism_let_pass(listener, question->id);
+        answer_let_pass(listener, question->id);
 }
 
 static bool answer_plain_wait(int listener, const struct seccomp_notif *question) {
@@ -661,7 +661,7 @@ static bool answer_plain_wait(int listener, const struct seccomp_notif *question
 
     if (!is_plain_wait(question) || !serial_has_threads(thread))
         return false;
-    wait.process = determinism_process_of(thread);
+    wait.process = process_of_thread(thread);
     if (wait.number != __NR_wait4 &&
         (idle_is_outside(thread, wait.number, wait.arguments) || !is_blocking(&wait)))
         return false;
@@ -678,7 +678,7 @@ bool wait_answer(int listener, const struct seccomp_notif *question) {
         if (describe_wait(question, &calls[i], &wait))
             begin_wait(listener, question, &wait);
         else
-            determinism_let_pass(listener, question->id); /* the kernel reports the error */
+            answer_let_pass(listener, question->id); /* the kernel reports the error */
         return true;
     }
     return serial_is_on() && answer_plain_wait(listener, question);
@@ -693,7 +693,7 @@ static void clear_sets(pid_t pid, const uint64_t *arguments) {
 
     for (size_t i = 1; i <= 3; i++)
         if (arguments[i])
-            (void)determinism_write(
+            (void)process_write_memory(
                 pid, arguments[i], nothing, length < MAX_SET ? length : MAX_SET);
 }
 
@@ -707,12 +707,12 @@ static void clear_polled(const struct wait *w) {
     for (int i = 0; i < n; i++)
         polled[i].revents = 0;
     if (n > 0)
-        (void)determinism_write(
+        (void)process_write_memory(
             w->event.thread, w->arguments[0], polled, (size_t)n * sizeof polled[0]);
 }
 
 static void reply_to_wait(size_t i, int result) {
-    determinism_answer(waits[i].listener, waits[i].id, 0, result);
+    answer_call(waits[i].listener, waits[i].id, 0, result);
     drop_wait(i);
 }
 
@@ -775,7 +775,7 @@ static void hand_over(size_t i) {
     w->tick_ns = FIRST_ASIDE_NS;
     if (!w->absolute)
         w->due_ns = INT64_MAX;
-    determinism_let_pass(w->listener, w->id);
+    answer_let_pass(w->listener, w->id);
 }
 
 /* Stops the thread; vtime_stopped() does the rest. A thread with another tracer, or whose
@@ -964,14 +964,14 @@ static bool end_for_signal(size_t i) {
     }
     if (w->number == __NR_futex) {
         int r = check_word(w->event.thread, w->arguments);
-        if (r == 0 && w->process && determinism_signals_of(w->event.thread, &signals) &&
+        if (r == 0 && w->process && process_signals_of(w->event.thread, &signals) &&
             signals.pending & ~signals.blocked)
             r = -EAGAIN; /* it receives its signal on the way, and the call is made again */
         if (r < 0)
             reply_to_wait(i, r);
         return r < 0;
     }
-    if (!determinism_signals_of(w->event.thread, &signals) || !(signals.pending & ~signals.blocked))
+    if (!process_signals_of(w->event.thread, &signals) || !(signals.pending & ~signals.blocked))
         return false;
     if (!(signals.pending & ~signals.blocked & signals.caught) || (w->polls && !tells_rest(w))) {
         hand_over(i); /* the result is unknown */
@@ -1007,7 +1007,7 @@ size_t wait_end_changed(void) {
 static bool is_woken(const struct wait *w, pid_t waker, uint64_t address, bool shared) {
     return w->state == HELD && w->number == __NR_futex && w->process && w->shared == shared &&
            (!address || w->arguments[0] == address) &&
-           (shared || determinism_is_thread_of(w->process, waker));
+           (shared || process_has_thread(w->process, waker));
 }
 
 /* In the order of their arrival. */

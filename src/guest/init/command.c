@@ -453,7 +453,7 @@ void command_start(const struct box *box, struct wire_message *message) {
             .operation = command.restored,
             .stage = command.failure.step,
             .error = command.failure.error,
-            .wall_ns = determinism_wanted(box->plan) ? determinism_last_stream() : 0,
+            .wall_ns = determinism_wanted(box->plan) ? dispatch_last_stream() : 0,
         };
 
         command.pid = r;

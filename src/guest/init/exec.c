@@ -195,8 +195,7 @@ static int prepare_child(struct child *child) {
     if (child->request->no_trace && (r = forbid_tracing()) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
     /* Before the descriptors change. The calls after this must not need an answer from init. */
-    if (determinism_wanted(box->plan) &&
-        (r = determinism_enter(box->plan, &child->determinism)) < 0)
+    if (determinism_wanted(box->plan) && (r = dispatch_enter(box->plan, &child->determinism)) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 1, r);
     if ((r = set_streams(child->request->fds, child->request->n_fds)) < 0)
         return guest_fault(fault, GUEST_STAGE_STREAMS, 0, r);
@@ -252,7 +251,7 @@ pid_t exec_spawn(
     struct child child = { .box = box, .request = request };
     volatile int memory = 1;
     bool shares = determinism_wanted(box->plan);
-    int r = shares ? determinism_begin(box->plan, &child.determinism) : 0;
+    int r = shares ? dispatch_begin(box->plan, &child.determinism) : 0;
 
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 2, r);
@@ -265,7 +264,7 @@ pid_t exec_spawn(
     else
         await_release(pid, &memory);
     if (shares)
-        determinism_end(&child.determinism, child.executing && !child.error ? request->fds : NULL);
+        dispatch_end(&child.determinism, child.executing && !child.error ? request->fds : NULL);
     if (r < 0)
         return r;
     if (!child.error)

@@ -142,7 +142,7 @@ static int serve_files(const struct box *box, struct wire_message *message) {
     restore_forget_rest(); /* an agent is to have none of it */
     int r = state_is_held ? -EBUSY : 0;
     if (r == 0 && message->header.flags & GUEST_FILES_ALONE) {
-        determinism_stand(box->plan);
+        dispatch_stand(box->plan);
         alone = tree_freeze() >= 0; /* if some cannot be stopped, it may be killed again */
         command_agents_resume();
     }
@@ -190,12 +190,12 @@ static void handle_request(struct box *box, struct wire_message *message) {
         if (message->length &&
             !tree_is_frozen()) /* A stop signal that is no mere test for existence; a paused process
                                   takes the signal when it continues */
-            determinism_release(box->plan);
+            dispatch_release(box->plan);
         r = send_signal(message, &value);
         send_reply(box, message, GUEST_SIGNALLED, r, value);
         break;
     case GUEST_FREEZE:
-        determinism_stand(box->plan);
+        dispatch_stand(box->plan);
         r = box->plan->flags & PLAN_PROCESS ? -EBADMSG : tree_freeze();
         state_is_held = r >= 0;
         send_reply(box, message, GUEST_FROZEN, r, r > 0 ? (uint64_t)r : 0);
@@ -243,7 +243,7 @@ _Noreturn void init_run(struct box *box, struct wire_message *message) {
     for (bool more = false;;) {
         struct signalfd_siginfo info;
         int64_t until_ns;
-        size_t n_listeners = determinism_poll(events + 3, &until_ns);
+        size_t n_listeners = dispatch_poll(events + 3, &until_ns);
         const int64_t rests_until_ns = restore_rests_until_ns();
         ssize_t n;
 
@@ -270,7 +270,7 @@ _Noreturn void init_run(struct box *box, struct wire_message *message) {
             quiesce_serve(box->plan);
             continue; /* answer their system calls meanwhile */
         }
-        determinism_serve(box->plan, events + 3, n_listeners, !ready && !more);
+        dispatch_serve(box->plan, events + 3, n_listeners, !ready && !more);
         if (events[1].revents && (n = read(signals, &info, sizeof info)) > 0)
             command_has_read((uint64_t)n);
         if (events[1].revents || more)

@@ -518,7 +518,7 @@ static bool look_at_thread(void *data, pid_t thread) {
         return true;
     threads->stopping |= p.state == 'T';
     if (!is_stopped(p.state) && !(p.state == 'D' && threads->vfork) &&
-        !determinism_holds_surely(thread))
+        !dispatch_holds_surely(thread))
         threads->restless = thread;
     return true;
 }
@@ -546,7 +546,7 @@ static bool is_still(const struct census *census, struct process *p, bool late) 
     if (is_dead(p))
         return true;
     if (!is_stopped(p->state) && !(p->state == 'D' && threads.vfork) &&
-        !determinism_holds_surely(p->pid))
+        !dispatch_holds_surely(p->pid))
         p->restless = p->pid;
     p->stopping = p->state == 'T';
     if (p->threads <= 1)
@@ -575,7 +575,7 @@ static bool is_theirs(pid_t pid) {
 static bool is_told(const struct census *census, const struct process *p, bool surely) {
     struct process now = *p;
 
-    if (p->stopping || determinism_is_to_stop(census->proc, p->pid, surely))
+    if (p->stopping || process_is_to_stop(census->proc, p->pid, surely))
         return true;
     if (p->still || !read_process(census->proc, p->pid, &now))
         return false;
@@ -619,7 +619,7 @@ static void note_theirs(const struct census *census) {
     for (size_t i = 0; i < census->n && n_theirs < MAX_THEIRS; i++) {
         const struct process *p = &census->list[i];
         bool may_be =
-            p->stopping || p->still || strchr("RD", p->state) || determinism_holds_surely(p->pid);
+            p->stopping || p->still || strchr("RD", p->state) || dispatch_holds_surely(p->pid);
 
         if (!is_dead(p) && may_be && is_told(census, p, false))
             theirs[n_theirs++] = p->pid;

@@ -675,7 +675,7 @@ int main(int argc, char **argv) {
         close(user_namespace);
     if (own_mounts_sources >= 0)
         close(own_mounts_sources);
-    determinism_prepare(plan);
+    dispatch_prepare(plan);
     (void)clock_now_ns(); /* musl looks up the kernel's function on first use, and every sandbox
                              would do so again */
     serve_requests(plan);

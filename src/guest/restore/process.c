@@ -652,7 +652,7 @@ static int begin_asking(void) {
     if (n_asked > MAX_ASKED)
         return -E2BIG;
     if (n_asked)
-        listener = determinism_enter_restored(asked, n_asked);
+        listener = listeners_enter_restored(asked, n_asked);
     return n_asked && listener < 0 ? listener : 0;
 }
 

@@ -70,7 +70,7 @@ static int send_state(const struct plan *plan) {
     static struct image_alarm alarms[IMAGE_MAX_ALARMS];
     struct quiesce_state state = { .determinism = { .is_there = 1, .last_pid = last_pid() } };
 
-    determinism_tell(plan, &state.determinism);
+    dispatch_tell(plan, &state.determinism);
     if (plan->flags & PLAN_VIRTUAL) {
         vtime_tell(&state.determinism);
         state.n_waits = wait_tell(waits, &state.n_again);
@@ -108,7 +108,7 @@ static void await_orders(bool passes) {
     static struct pollfd events[1 + DETERMINISM_MAX_LISTENERS];
 
     for (;;) {
-        size_t n = passes ? determinism_listeners(events + 1) : 0;
+        size_t n = passes ? listeners_fill(events + 1) : 0;
 
         events[0] = (struct pollfd){ state_capturer, POLLIN, 0 };
         if (sys_call5(__NR_ppoll, events, 1 + n, NULL, NULL, 0) < 0)
@@ -117,7 +117,7 @@ static void await_orders(bool passes) {
             return;
         for (size_t i = 1; i <= n; i++)
             if (events[i].revents & POLLIN)
-                determinism_pass(events[i].fd);
+                listeners_pass(events[i].fd);
     }
 }
 
@@ -139,7 +139,7 @@ void quiesce_serve(const struct plan *plan) {
             break;
         case QUIESCE_GIVE_BACK:
             for (uint32_t i = 0; i < message.n; i++)
-                determinism_give_back(message.threads[i]);
+                dispatch_give_back(message.threads[i]);
             break;
         case QUIESCE_PASS:
             passes = true;
@@ -197,7 +197,7 @@ int quiesce_resume(const struct box *box) {
         return -EBADMSG;
     if (flags)
         vtime_resume(knew);
-    return determinism_resume(box->plan, knew,
+    return dispatch_resume(box->plan, knew,
         restored.header->clocks[2] - restored.header->clocks[0] + determinism_uptime_ahead_ns);
 }
 
@@ -226,7 +226,7 @@ static uint64_t vdso_of(const struct image_process *process) {
 
 int quiesce_adopt(const struct image_process *process, int take_listener) {
     uint64_t vdso = vdso_of(process), page = page_of(process);
-    int r = determinism_adopt(take_listener);
+    int r = listeners_adopt(take_listener);
 
     /* The vDSO there is still the project's own: the process has executed nothing but the
      * restore. */
@@ -238,8 +238,7 @@ int quiesce_adopt(const struct image_process *process, int take_listener) {
 int quiesce_begin_command(const struct plan *plan, int take_listener) {
     const struct image_determinism *knew = &restored.header->determinism;
     const uint32_t flags = plan->flags & PLAN_VIRTUAL ? IMAGE_VIRTUAL : 0;
-    int r =
-        !knew->is_there || knew->flags != flags ? -EBADMSG : determinism_begin_command(plan, knew);
+    int r = !knew->is_there || knew->flags != flags ? -EBADMSG : dispatch_begin_command(plan, knew);
 
     if (r < 0)
         close(take_listener);

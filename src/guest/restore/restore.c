@@ -594,7 +594,7 @@ static void let_go_those(bool with_waits) {
 static void let_go(const struct box *box) {
     let_go_those(true);
     if (restored.header->waits.n && !restored_is_by_itself())
-        determinism_await_waits(box->plan);
+        dispatch_await_waits(box->plan);
     let_go_those(false);
 }
 
@@ -704,7 +704,7 @@ pid_t restore_resume(const struct box *box, const struct exec_request *request,
     }
     /* The command is started in the usual way, and nothing of the failed restore remains. */
     restore_cancel();
-    determinism_begin_anew(box->plan);
+    dispatch_undo_command(box->plan);
     *ret_failure = failure;
     return -ENOENT;
 }
