@@ -13,8 +13,7 @@
  * which may be long past for the kernel: it is held, in slices, after each of which the thread
  * checks its futex itself.
  *
- * select, pselect6 and ppoll return the remaining time, which the kernel would compute by its own
- * clock. Where init holds or ends such a wait, it writes the time.
+ * The descriptors and the output of these calls are in vtime_wait_files.c.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -30,11 +29,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "base/clock.h"
 #include "guest/det/det.h"
 #include "guest/det/serial.h"
 #include "guest/det/vtime.h"
+#include "guest/det/vtime_wait.h"
 #include "guest/state.h"
 #include "guest/timed_syscall.h"
 #include "image/process_image.h"
@@ -56,39 +55,9 @@
 #define SHORT_NS 20000000ll
 #define SAME_NS 1000000ll /* deadlines this close together are simultaneous */
 #define MS_NS 1000000ll
-#define MAX_POLLED 32 /* descriptors of a wait that is held for them */
-#define MAX_SET 8192  /* bytes of a select's set */
-#define FUTEX_WAITV_CALL 449
-#define FUTEX_WAIT_CALL 455
 #define RESTART_CALL 219
 
-enum state { HELD, KERNEL, CUTTING };
 enum form { MILLISECONDS, TIMESPEC, TIMEVAL };
-
-struct wait {
-    struct virtual_event event;
-    uint64_t id; /* held: the pending call */
-    uint64_t arguments[6];
-    int64_t due_ns;  /* by the real clock; INT64_MAX: the kernel ends it */
-    int64_t over_ns; /* earliest time at which the kernel ends it */
-    int64_t look_ns; /* held: next check for signals, or end of the slice; set aside: until then */
-    int64_t tick_ns; /* between such checks */
-    int64_t length_ns;
-    int listener;
-    int result; /* after a time-out */
-    uint16_t number;
-    uint8_t state;    /* enum state */
-    bool time_of_day; /* by the time of day, which differs from the kernel's */
-    bool absolute;
-    bool shared;   /* futex: shared between processes */
-    bool polls;    /* held, for descriptors */
-    bool is_aside; /* the kernel's, and its thread was not found waiting: it can end when it is */
-    bool is_stopping; /* the kernel's, being cut: its thread has not stopped yet */
-    bool
-        is_restarted; /* held, and begun again by restart_syscall: the kernel has no record of it */
-    pid_t process;    /* for futexes and held polls */
-    uint32_t lost_ms; /* idle_lost_ns() when it began */
-};
 
 static const struct call {
     uint16_t number;
@@ -262,181 +231,6 @@ static bool is_futex_wait(const uint64_t *a) {
            ((a[1] & 0x7f) == FUTEX_WAIT || ((a[1] & 0x7f) == FUTEX_WAIT_BITSET && (uint32_t)a[5]));
 }
 
-/* ---- descriptors that are waited for ---- */
-
-/* The descriptors as for poll. Their number, or -errno: too many, or invalid; left to the kernel
- * then. */
-static int descriptors_of(const struct wait *w, struct pollfd *ret_polled) {
-    static const short events[] = { POLLIN | POLLHUP, POLLOUT, POLLPRI };
-    const uint64_t *a = w->arguments;
-    uint64_t set;
-    int n = 0;
-
-    switch (w->number) {
-    case __NR_epoll_wait:
-    case __NR_epoll_pwait:
-    case __NR_epoll_pwait2:
-        ret_polled[0] = (struct pollfd){ (int)a[0], POLLIN, 0 };
-        return w->number != __NR_epoll_wait && a[4] ? -ENOTSUP : 1;
-    case __NR_poll:
-    case __NR_ppoll:
-        if (a[1] > MAX_POLLED || (w->number == __NR_ppoll && a[3]) ||
-            process_read_memory(w->event.thread, a[0], ret_polled, a[1] * sizeof *ret_polled) !=
-                (long)(a[1] * sizeof *ret_polled))
-            return -ENOTSUP;
-        return (int)a[1];
-    case __NR_nanosleep:
-    case __NR_clock_nanosleep:
-    case __NR_rt_sigtimedwait:
-    case __NR_semtimedop:
-    case FUTEX_WAITV_CALL:
-    case FUTEX_WAIT_CALL:
-        return -ENOTSUP;
-    case __NR_select:
-    case __NR_pselect6:
-        if (a[0] > 64 ||
-            (w->number == __NR_pselect6 && a[5] &&
-                (process_read_memory(w->event.thread, a[5], &set, sizeof set) != (long)sizeof set ||
-                    set)))
-            return -ENOTSUP;
-        for (int kind = 0; kind < 3; kind++) {
-            if (a[1 + kind] && process_read_memory(w->event.thread, a[1 + kind], &set,
-                                   sizeof set) != (long)sizeof set)
-                return -ENOTSUP;
-            for (int fd = 0; a[1 + kind] && fd < (int)a[0]; fd++) {
-                if (!(set >> fd & 1))
-                    continue;
-                if (n == MAX_POLLED)
-                    return -ENOTSUP;
-                ret_polled[n++] = (struct pollfd){ fd, events[kind], 0 };
-            }
-        }
-        return n;
-    default:
-        ret_polled[0] = (struct pollfd){ (int)a[0], POLLIN, 0 };
-        return 1;
-    }
-}
-
-/* The result of an immediate poll of copies of the descriptors; or -errno. All threads are stopped,
- * so the copies are not noticed. */
-static long poll_copies(const struct wait *w, struct pollfd *polled, int n) {
-    struct pollfd copies[MAX_POLLED];
-    struct timespec now = { 0 };
-    auto_close int process = sys_pidfd_open(w->process, 0);
-    long r = process < 0 ? process : 0;
-
-    for (int i = 0; i < n; i++) {
-        copies[i] = (struct pollfd){ -1, polled[i].events, 0 };
-        if (polled[i].fd < 0 || r < 0)
-            continue;
-        copies[i].fd = sys_pidfd_getfd(process, polled[i].fd, 0);
-        r = copies[i].fd < 0 ? copies[i].fd : 0;
-    }
-    if (r == 0)
-        r = sys_call5(__NR_ppoll, copies, (size_t)n, &now, NULL, 0);
-    for (int i = 0; i < n; i++) {
-        polled[i].revents = copies[i].revents;
-        if (copies[i].fd >= 0)
-            close(copies[i].fd);
-    }
-    return r;
-}
-
-/* Would the kernel return at once? */
-static bool is_ready(const struct wait *w) {
-    struct pollfd polled[MAX_POLLED];
-
-    if (w->number == __NR_wait4)
-        return idle_has_ended((pid_t)(int)w->arguments[0]);
-    int n = descriptors_of(w, polled);
-    return n < 0 || poll_copies(w, polled, n) != 0;
-}
-
-/* ---- calls that tell how much of their time is left ---- */
-
-static bool is_select(const struct wait *w) {
-    return w->number == __NR_select || w->number == __NR_pselect6;
-}
-
-static bool tells_rest(const struct wait *w) {
-    return is_select(w) || w->number == __NR_ppoll;
-}
-
-static void write_rest(const struct wait *w, int64_t ns) {
-    uint64_t to = tells_rest(w) ? w->arguments[w->number == __NR_ppoll ? 2 : 4] : 0;
-
-    if (to)
-        (void)vtime_write_time(w->event.thread, to, w->number == __NR_select, ns);
-}
-
-/* Writes the remaining time of an interrupted call. */
-static void write_left(const struct wait *w) {
-    uint64_t to = w->number == __NR_nanosleep                         ? w->arguments[1]
-                  : w->number == __NR_clock_nanosleep && !w->absolute ? w->arguments[3]
-                                                                      : 0;
-
-    if (to)
-        (void)vtime_write_time(w->event.thread, to, false, vtime_left(w->event.deadline));
-    write_rest(w, vtime_left(w->event.deadline));
-}
-
-/* Writes the sets as select returns them. The number of descriptors in them. */
-static int show_sets(const struct wait *w, const struct pollfd *polled, int n) {
-    uint64_t sets[3] = { 0 };
-    int count = 0;
-
-    for (int i = 0; i < n; i++) {
-        int kind = polled[i].events & POLLIN ? 0 : polled[i].events & POLLOUT ? 1 : 2;
-        if (!(polled[i].revents & (kind == 0      ? POLLIN | POLLHUP | POLLERR
-                                      : kind == 1 ? POLLOUT | POLLERR
-                                                  : POLLPRI)))
-            continue;
-        sets[kind] |= 1ull << polled[i].fd;
-        count++;
-    }
-    for (int kind = 0; count && kind < 3; kind++)
-        if (w->arguments[1 + kind])
-            (void)process_write_memory(
-                w->event.thread, w->arguments[1 + kind], &sets[kind], sizeof sets[kind]);
-    return count;
-}
-
-/* Is a held poll over? Its result, with the output written; 0: not over; or -errno: left to the
- * kernel. */
-static int poll_wait(const struct wait *w) {
-    struct pollfd polled[MAX_POLLED];
-
-    if (!tells_rest(w) || w->event.deadline == VIRTUAL_NEVER)
-        return is_ready(w) ? -ENOTSUP : 0;
-    int n = descriptors_of(w, polled);
-    if (n < 0)
-        return n;
-    int count = (int)poll_copies(w, polled, n);
-    if (count > 0 && is_select(w))
-        count = show_sets(w, polled, n);
-    else if (count > 0)
-        (void)process_write_memory(
-            w->event.thread, w->arguments[0], polled, (size_t)n * sizeof polled[0]);
-    if (count > 0)
-        write_rest(w, vtime_left(w->event.deadline));
-    return count;
-}
-
-/* Would it wait, and only for an event of the descriptor that is not there? */
-static bool is_blocking(const struct wait *w) {
-    struct timeval limit = { 0 };
-    uint32_t length = sizeof limit;
-    auto_close int process = sys_pidfd_open(w->process, 0),
-                   fd = process < 0 ? process : sys_pidfd_getfd(process, (int)w->arguments[0], 0);
-    long flags = fd < 0 ? O_NONBLOCK : fcntl(fd, F_GETFL);
-
-    if (fd >= 0 && sys_call5(__NR_getsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &length) == 0 &&
-        (limit.tv_sec || limit.tv_usec))
-        flags = O_NONBLOCK;
-    return !(flags & O_NONBLOCK);
-}
-
 /* serial: calls without a time-out that wait, in processes with several threads: a thread that the
  * kernel wakes would run beside its waker, with the same memory. */
 static bool is_plain_wait(const struct seccomp_notif *question) {
@@ -462,11 +256,11 @@ static bool is_plain_wait(const struct seccomp_notif *question) {
 /* serial: init ends waits that other threads can end, at their turn. Waits for the outside are the
  * kernel's. */
 static void hold_in_turn(struct wait *wait) {
-    struct pollfd polled[MAX_POLLED];
+    struct pollfd polled[WAIT_MAX_POLLED];
     bool futex = wait->number == __NR_futex;
 
     if (!futex && ((wait->state == HELD && wait->event.deadline != VIRTUAL_NEVER) ||
-                      descriptors_of(wait, polled) < 0 ||
+                      wait_descriptors(wait, polled) < 0 ||
                       idle_is_outside(wait->event.thread, wait->number, wait->arguments)))
         return;
     wait->state = HELD;
@@ -612,7 +406,7 @@ static void begin_wait(int listener, const struct seccomp_notif *question, struc
     int ready = (wait->time_of_day && wait->state == KERNEL) ||
                         (wait->event.deadline == VIRTUAL_NEVER && !wait->process)
                     ? -ENOTSUP
-                : wait->polls ? poll_wait(wait)
+                : wait->polls ? wait_poll(wait)
                               : 0;
     if (ready > 0)
         answer_call(listener, question->id, ready, 0);
@@ -663,7 +457,7 @@ static bool answer_plain_wait(int listener, const struct seccomp_notif *question
         return false;
     wait.process = process_of_thread(thread);
     if (wait.number != __NR_wait4 &&
-        (idle_is_outside(thread, wait.number, wait.arguments) || !is_blocking(&wait)))
+        (idle_is_outside(thread, wait.number, wait.arguments) || !wait_is_blocking(&wait)))
         return false;
     begin_wait(listener, question, &wait);
     return true;
@@ -685,31 +479,6 @@ bool wait_answer(int listener, const struct seccomp_notif *question) {
 }
 
 /* ---- the end ---- */
-
-/* A select that times out leaves its sets empty. */
-static void clear_sets(pid_t pid, const uint64_t *arguments) {
-    static const char nothing[MAX_SET];
-    size_t length = ((arguments[0] & 0x7fffffff) + 63) / 64 * 8;
-
-    for (size_t i = 1; i <= 3; i++)
-        if (arguments[i])
-            (void)process_write_memory(
-                pid, arguments[i], nothing, length < MAX_SET ? length : MAX_SET);
-}
-
-/* Writes the output that the kernel would write. */
-static void clear_polled(const struct wait *w) {
-    struct pollfd polled[MAX_POLLED];
-
-    if (is_select(w))
-        clear_sets(w->event.thread, w->arguments);
-    int n = w->number == __NR_poll || w->number == __NR_ppoll ? descriptors_of(w, polled) : 0;
-    for (int i = 0; i < n; i++)
-        polled[i].revents = 0;
-    if (n > 0)
-        (void)process_write_memory(
-            w->event.thread, w->arguments[0], polled, (size_t)n * sizeof polled[0]);
-}
 
 static void reply_to_wait(size_t i, int result) {
     answer_call(waits[i].listener, waits[i].id, 0, result);
@@ -736,7 +505,7 @@ static bool add_again(const struct wait *w, bool restarts) {
 /* Ends a held poll that is over. */
 static bool end_if_ready(size_t i) {
     const struct wait *w = &waits[i];
-    int result = w->polls ? poll_wait(w) : 0;
+    int result = w->polls ? wait_poll(w) : 0;
 
     if (!result)
         return false;
@@ -753,7 +522,7 @@ static void break_off(size_t i) {
         reply_to_wait(i, DETERMINISM_BROKEN_OFF);
         return;
     }
-    write_left(w); /* like the kernel, before it is known whether the call is restarted */
+    wait_write_left(w); /* like the kernel, before it is known whether the call is restarted */
     reply_to_wait(i, add_again(w, true) ? DETERMINISM_RESTARTED : -EINTR);
 }
 
@@ -825,9 +594,9 @@ static bool end_wait(size_t i, bool moves_clock) {
     if (ended && moves_clock)
         vtime_reach(deadline);
     if (ended && w->polls)
-        clear_polled(w);
+        wait_clear_polled(w);
     if (ended && w->state == HELD) {
-        write_rest(w, 0);
+        wait_write_rest(w, 0);
         reply_to_wait(i, w->result);
     }
     return ended;
@@ -858,9 +627,9 @@ static bool finish_cut(const struct wait *wait) {
         registers.r8, registers.r9 };
     if (memcmp(arguments, wait->arguments, sizeof arguments) != 0)
         return false; /* it was woken, and is in its next call already */
-    if (is_select(wait))
-        clear_sets(thread, arguments);
-    write_rest(wait, 0);
+    if (wait_is_select(wait))
+        wait_clear_sets(thread, arguments);
+    wait_write_rest(wait, 0);
     registers.rax = (unsigned long long)wait->result;
     registers.orig_rax = (unsigned long long)-1; /* so that it is not restarted */
     return sys_call4(__NR_ptrace, PTRACE_SETREGS, thread, NULL, &registers) >= 0;
@@ -973,11 +742,12 @@ static bool end_for_signal(size_t i) {
     }
     if (!process_signals_of(w->event.thread, &signals) || !(signals.pending & ~signals.blocked))
         return false;
-    if (!(signals.pending & ~signals.blocked & signals.caught) || (w->polls && !tells_rest(w))) {
+    if (!(signals.pending & ~signals.blocked & signals.caught) ||
+        (w->polls && !wait_returns_rest(w))) {
         hand_over(i); /* the result is unknown */
         return true;
     }
-    write_left(w);
+    wait_write_left(w);
     reply_to_wait(i, -EINTR);
     return true;
 }
@@ -1199,7 +969,7 @@ uint32_t wait_count_left(void) {
 /* After an interruption these calls are restarted in full even here. Others continue the remaining
  * time, of which init is not notified. */
 static bool is_done_again(const struct wait *w) {
-    return tells_rest(w);
+    return wait_returns_rest(w);
 }
 
 uint32_t wait_tell(struct image_wait *to, uint32_t *ret_again) {
