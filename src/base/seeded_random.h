@@ -6,9 +6,10 @@
 
 #include "base/chacha.h"
 
-#define SEEDED_RANDOM_UUID_BYTES 38          /* a uuid's text, its newline and NUL */
-#define SEEDED_RANDOM_FORK_BYTES (64u << 10) /* /dev/urandom of a fork that has a seed of its own  \
-                                              */
+#define SEEDED_RANDOM_UUID_BYTES 38 /* a uuid's text, its newline and NUL */
+#define SEEDED_RANDOM_FORK_BYTES                                                                   \
+    (64u << 10) /* /dev/urandom of a fork that has a seed of its own                               \
+                 */
 
 /* The purposes of a chacha_block call, beside seed and number. guest/det/dispatch.c has purposes of
  * its own, below these. */
