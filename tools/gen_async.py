@@ -5,8 +5,9 @@
     tools/gen_async.py             writes it
     tools/gen_async.py --check     writes nothing; exit status 1 if it is not what it would write
 
-Each method has the parameters, the annotations and the docstring of its synchronous method. The methods of
-AsyncSandbox that wait in the loop itself are written by hand in aio/_sandbox.py (BY_HAND).
+Each method has the parameters, the annotations and the docstring of its synchronous method. The
+methods of AsyncSandbox that wait in the loop itself are written by hand in aio/_sandbox.py
+(BY_HAND).
 """
 
 import ast
@@ -41,7 +42,7 @@ from typing import {typing}
 
 
 class AsyncCalls:
-    """Twins of methods of Sandbox, to be awaited. Those that move files take a thread meanwhile."""
+    """Methods of Sandbox, to be awaited. Those that move files use a thread meanwhile."""
 
     _box: Sandbox[Any]
 '''

@@ -3,7 +3,7 @@
 
 A job becomes a BatchTask once, when its turn comes: a policy's text and a Request, or the error
 that kept it from becoming one. The result of a task is a row. The blocking batch polls the engine's
-descriptor and dispatches by itself; it hears by a socket pair of ends that other threads
+descriptor and dispatches by itself; a socket pair reports ends that other threads
 dispatched. The asyncio batch (aio/_batch.py) is a number of workers. Both share the retry rule and
 the rest of BatchTask.
 

@@ -141,7 +141,7 @@ class Sources(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 def reseed(fresh: Optional[bytes]) -> None:
     """Seeds the random generators that every program shares.
 
-    All clones have one memory, and with it the same state of every generator. These begin anew in
+    All clones have one memory, and with it the same state of every generator. These start again in
     each, from `fresh` or from the kernel's randomness.
     """
     if fresh is not None:
@@ -202,7 +202,7 @@ def ready() -> None:
 
 
 def rehearse(encode: Callable[[Any], Any]) -> None:
-    """Runs a clone's code path once, except what can be told afterwards."""
+    """Runs a clone's code path once, except effects that would be visible afterwards."""
     kept = os.environ.get("CLONE_ID")
     there, here = os.pipe()
     try:

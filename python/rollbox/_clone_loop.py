@@ -264,7 +264,7 @@ class CloneLoop:
         self.poll.register(self.wake_reader, select.EPOLLIN)
 
     def begin(self, tasks: Sequence[_Task]) -> None:
-        """Makes sandboxes for tasks and lets them go on. What cannot be is in `done`."""
+        """Makes sandboxes for tasks and resumes them. Failed tasks are in `done`."""
         try:
             boxes = self.make(len(tasks))
         except RollboxError as problem:
@@ -291,7 +291,7 @@ class CloneLoop:
         self.done.append((task, _not_run(task.index, problem)))
 
     def on_end(self, pending: PendingRun) -> None:
-        """Notes the end of a run, in whatever thread."""
+        """Notes the end of a run, in any thread."""
         self.ended.append(pending)
         if self.dispatcher != threading.get_ident():
             self.wake()

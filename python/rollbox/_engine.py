@@ -138,7 +138,7 @@ class Engine:
     def close(self, kill: bool = True) -> None:
         """Kills every sandbox of this engine and ends it. May be called twice.
 
-        Runs of other threads end as an error. A shared engine goes on without this process's
+        Runs of other threads end as an error. A shared engine continues without this process's
         sandboxes.
 
         Args:
@@ -153,7 +153,7 @@ class Engine:
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[Connection]:
-        """(For this package.) A live connection, counted as used within the block."""
+        """(For this package.) An open connection, counted as used within the block."""
         connection = self.acquire()
         try:
             yield connection
@@ -161,7 +161,7 @@ class Engine:
             connection.release()
 
     def acquire(self) -> Connection:
-        """(For this package.) A live connection, which the caller releases."""
+        """(For this package.) An open connection, which the caller releases."""
         with self._lock:
             if self._closed:
                 raise EngineLost("the engine is closed", stage="connect")
@@ -254,7 +254,7 @@ os.register_at_fork(after_in_child=_after_fork)
 def _at_exit() -> None:
     """Closes what is idle.
 
-    Daemon threads that wait for runs go on waiting: the socket closes with the process, and the
+    Daemon threads that wait for runs continue to wait: the socket closes with the process, and the
     engine then ends them and itself.
     """
     for pending in list(pending_runs.values()):

@@ -104,8 +104,8 @@ class Grade(Result[AnyStr]):
         files: {path: bytes} of the `collect` paths that are plain files afterwards.
         reset: The paths that steer verifiers and that the graded code had changed, sorted; the
             clean ones were used. An honest solution has few or none.
-        reason: Why the graded code has failed without, or whatever, the verifier's word; else None.
-        dropped: {path: reason} of what the outputs had and that was not taken.
+        reason: Why the graded code has failed regardless of the verifier's answer; else None.
+        dropped: {path: reason} of output files that were not taken.
     """
 
     files: dict[str, bytes] = field(default_factory=dict, hash=False)
@@ -194,7 +194,7 @@ def _fields_of(result: Result[Any]) -> dict[str, Any]:
 
 
 def _remove(handle: Handle, path: str) -> bool:
-    """Removes whatever is at a path; False if nothing was."""
+    """Removes the entry at a path; False if there is none."""
     if stat_path(handle, path) is None:
         return False
     handle.call("rollbox_file_remove", os.fsencode(path), True)
@@ -477,9 +477,9 @@ def _host_copy() -> Iterator[str]:
 
 
 def _put_files(job: _Job, root: Handle, reset: set[str]) -> None:
-    """Writes the verifier's files over whatever is there.
+    """Writes the verifier's files over existing ones.
 
-    It also removes what is at the paths that the command is to write.
+    It also removes the entries at paths that the command will write.
     """
     for path in sorted(job.files):
         _make_parents(root, path, reset)

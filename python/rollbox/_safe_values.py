@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plain data as JSON, and back, with its types: the values of functions in sandboxes.
 
-A pickle is a program, and whoever loads one runs it; so nothing that a guest has pickled is ever
-loaded. What JSON does not have is an object with one key, its type's name: {"tuple": [...]},
+A pickle is a program that runs when it is loaded, so pickles of guests are never loaded. A value
+that JSON does not have is an object with one key, its type's name: {"tuple": [...]},
 {"bytes": BASE64}, {"array": [DTYPE, SHAPE, BASE64]}.
 
 `encode` runs in the sandbox, to which the text of this file is sent, so it imports nothing of the
-package. `decode` reads what a hostile guest made up, and raises ValueError for whatever `encode`
+package. `decode` reads what a hostile guest made up, and raises ValueError for values that `encode`
 does not make. Its cost is in proportion to the text: numbers are short or hexadecimal, nesting ends
 with Python's own limit, and keys that collide are refused.
 """

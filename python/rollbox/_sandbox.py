@@ -332,7 +332,7 @@ class Sandbox(Session, Generic[_R]):
             max_output: Bytes per stream, over the policy's.
 
         Returns:
-            What the program did, whatever it was.
+            The result of the program, for any outcome.
 
         Raises:
             InvalidArgument: An argument is wrong (also a ValueError).
@@ -711,7 +711,7 @@ class Sandbox(Session, Generic[_R]):
         docs/how-to/verifiers.md tells how to write a verifier that the graded code cannot fool.
 
         Args:
-            files: {path: data} of the verifier, which replace whatever is at these paths.
+            files: {path: data} of the verifier, which replace entries at these paths.
             command: As for `exec`, but a str is a line for `bash -c`.
             outputs: The files and directories that the graded code is to deliver. None: every file
                 that changed since `base`, outside of the directories of programs; this is less
@@ -740,8 +740,8 @@ class Sandbox(Session, Generic[_R]):
                 it nor its children may, so that graded code which it runs cannot trace it.
 
         Returns:
-            The verdict. Whatever the graded code causes (links and devices as outputs, too much
-            output, a process that fights the copy) is a failed Grade with a `reason`.
+            The verdict. A problem that the graded code causes (links and devices as outputs, too
+            much output, a process that fights the copy) is a failed Grade with a `reason`.
 
         Raises:
             InvalidArgument: An argument is wrong.

@@ -370,8 +370,8 @@ class Session(SessionFiles):
     ) -> Union[Result[Any], Stream]:
         r"""Runs a command in the session and waits for the end of its main program.
 
-        Processes that it started in the background go on. A time-out, too much output or an
-        interrupt (Ctrl-C) ends this command with all that it started, and nothing else.
+        Its background processes continue. A time-out, too much output or an
+        interrupt (Ctrl-C) ends only this command and its processes.
 
         Args:
             command: A list of arguments, or a str, a line for `bash -lc` (`sh -lc` if the sandbox

@@ -313,9 +313,9 @@ class Shell:
         """Runs one command and waits for its end.
 
         A command that runs out of time or writes too much gets an interrupt, as by Ctrl-C, then is
-        killed. The shell with its state goes on if it can; `ended` of the result tells. Processes
-        in the background are left alone unless something has to be killed. What they write between
-        two commands belongs to the next one.
+        killed. The shell with its state continues if possible; `ended` of the result says so.
+        Background processes are not affected unless the command has to be killed. Their output
+        between two commands belongs to the next one.
 
         Args:
             command: Any text that the shell takes, of any number of lines.
@@ -610,7 +610,7 @@ class Shell:
 
 
 def _drain(fd: int, stream: _Output) -> None:
-    """Reads what is in a pipe now, and no more: others may go on writing."""
+    """Reads the data that is in a pipe now: others may continue to write."""
     left = array.array("i", [0])
     fcntl.ioctl(fd, termios.FIONREAD, left)
     while left[0] > 0:

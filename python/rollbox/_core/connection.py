@@ -107,7 +107,7 @@ class _DetachedEntry:
             run.on_end()
 
     def abandon(self) -> None:
-        """Nothing: the run goes on."""
+        """Nothing: the run continues."""
         pass
 
 
@@ -165,7 +165,7 @@ class DetachedRun:
         callback()
 
     def abandon(self) -> None:
-        """No thread waits any more; the run goes on."""
+        """No thread waits any longer; the run continues."""
         pending_runs.pop(self.token, None)
 
     def wait(self, timeout_s: Optional[float]) -> Optional[Result[bytes]]:

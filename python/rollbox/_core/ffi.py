@@ -495,7 +495,7 @@ def exception(error: Error) -> RollboxError:
     if cls is errors.EngineLost and message.endswith("are gone"):
         message += (
             "; the next call starts another engine, or connects to the one that serves the socket "
-            "by then, and a session has to be opened anew"
+            "by then, and a session has to be opened again"
         )
     return cls(
         message, stage=error.stage.decode("utf-8", "replace"), errno=error.error_number or None

@@ -123,9 +123,9 @@ class Record:
     def of(
         cls, record: Union[Record, Target, None], rules_of: Optional[Record] = None
     ) -> Optional[Record]:
-        """(For this package.) A Record from whatever `record=` takes.
+        """(For this package.) A Record from any value of `record=`.
 
-        One that says only where to has the rules for secrets of another Record.
+        A plain destination has the rules for secrets of another Record.
         """
         if record is None or isinstance(record, Record):
             return record
@@ -286,7 +286,7 @@ class Recording:
 def _follow(fd: int, function: Callable[[Step], Any], state: dict[str, Any]) -> None:
     """Calls a function with the steps that come out of a pipe.
 
-    If it raises, the calls end; the record goes on into nothing.
+    If it raises, the calls end; later steps are dropped.
     """
     try:
         with open(fd, "rb") as file:

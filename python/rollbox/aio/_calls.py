@@ -20,7 +20,7 @@ from ._threads import run_in_loop_thread, run_in_thread
 
 
 class AsyncCalls:
-    """Twins of methods of Sandbox, to be awaited. Those that move files take a thread meanwhile."""
+    """Methods of Sandbox, to be awaited. Those that move files use a thread meanwhile."""
 
     _box: Sandbox[Any]
 
@@ -521,7 +521,7 @@ class AsyncCalls:
         docs/how-to/verifiers.md tells how to write a verifier that the graded code cannot fool.
 
         Args:
-            files: {path: data} of the verifier, which replace whatever is at these paths.
+            files: {path: data} of the verifier, which replace entries at these paths.
             command: As for `exec`, but a str is a line for `bash -c`.
             outputs: The files and directories that the graded code is to deliver. None: every file
                 that changed since `base`, outside of the directories of programs; this is less
@@ -550,8 +550,8 @@ class AsyncCalls:
                 it nor its children may, so that graded code which it runs cannot trace it.
 
         Returns:
-            The verdict. Whatever the graded code causes (links and devices as outputs, too much
-            output, a process that fights the copy) is a failed Grade with a `reason`.
+            The verdict. A problem that the graded code causes (links and devices as outputs, too
+            much output, a process that fights the copy) is a failed Grade with a `reason`.
 
         Raises:
             InvalidArgument: An argument is wrong.

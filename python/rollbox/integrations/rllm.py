@@ -4,7 +4,7 @@
     box = RollboxSandbox("task-17")             # create_rollbox_sandbox is rLLM's spelling
     hooks = SnapshotHooks(socket="/run/rollbox/engine")     # picklable
 
-A snapshot is a detached sandbox that was set up and stands still; booting from it is a fork. Its
+A snapshot is a detached sandbox that was set up and is idle; booting from it is a fork. Its
 ref is its name on the engine. On a private engine (no socket) it lives as long as this process.
 With a socket, each process joins the engine when it needs it.
 """
@@ -322,7 +322,7 @@ class SnapshotHooks:
         try:
             return self._is_absent(ref)
         except RollboxError as problem:
-            _log.warning("it cannot be told whether snapshot %s is there: %s", ref, problem)
+            _log.warning("cannot find out whether snapshot %s exists: %s", ref, problem)
             return False
 
     def _delete(self, ref: str) -> None:
