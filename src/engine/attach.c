@@ -14,7 +14,7 @@
 
 static bool replay_ended(struct client *client, uint64_t serial, struct session *session,
     const unsigned char *key, size_t length) {
-    list_for_each(node, &session->ended) {
+    list_for_each(node, &session->commands.ended) {
         struct ended *ended = container_of(node, struct ended, node);
 
         if (ended->operation_length == length && !memcmp(ended->operation, key, length) &&

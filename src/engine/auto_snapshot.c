@@ -28,8 +28,8 @@ static bool is_being_put_elsewhere(const struct session *session) {
 }
 
 bool auto_snapshot_is_due(const struct session *session) {
-    return session->state != SESSION_CLOSING && !session->sleep && !session->fork && session->box &&
-           session->dirty && !is_being_put_elsewhere(session);
+    return session->state != SESSION_CLOSING && !session->sleep && !session->queue.fork &&
+           session->box && session->files.dirty && !is_being_put_elsewhere(session);
 }
 
 static void command_settled(
@@ -41,7 +41,8 @@ static void command_settled(
         return;
     /* That nothing runs any more is a change, too; and what the box stands on may be a state that
      * nobody knows of. */
-    if (!session->at->checkpoint && snapshot_nearest_visible(session->at) == session->at &&
+    if (!session->files.at->checkpoint &&
+        snapshot_nearest_visible(session->files.at) == session->files.at &&
         box_is_pristine(session->box)) {
         auto_snapshot->n_unchanged++;
         return;
@@ -94,7 +95,7 @@ static bool is_branched(const struct session *session, const struct snapshot *sn
     list_for_each(at, &session->engine->sessions) {
         const struct session *other = container_of(at, struct session, node);
 
-        if (other->at == snapshot || other->base == snapshot)
+        if (other->files.at == snapshot || other->files.base == snapshot)
             return true;
     }
     return false;
@@ -105,8 +106,8 @@ static void retain_snapshots(const struct session *session) {
     struct list *before;
 
     /* The latest first. */
-    for (struct list *at = session->tree->snapshots.prev; at != &session->tree->snapshots;
-         at = before) {
+    for (struct list *at = session->files.tree->snapshots.prev;
+         at != &session->files.tree->snapshots; at = before) {
         struct snapshot *snapshot = container_of(at, struct snapshot, in_tree);
 
         before = at->prev;

@@ -80,7 +80,7 @@ static unsigned files_of(const struct box *box) {
                  (box->sockets.fd >= 0 ? 2 : 0) + gateway_box_files(box) +
                  (unsigned)box->session->checkpoint->tracking.dirty_tracking.n_trackers;
 
-    list_for_each(node, &box->session->runs) {
+    list_for_each(node, &box->session->commands.runs) {
         const struct run *run = container_of(node, struct run, of_session);
 
         for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)

@@ -66,7 +66,7 @@ static void end_all(struct cgroup_lease *slot, enum oom_cause cause) {
 
 static bool must_end(const struct cgroup_lease *slot, const struct cgroup_usage *usage) {
     return slot->ends ||
-           usage->oom_kills > (slot->box->session ? slot->box->session->oom_kills : 0);
+           usage->oom_kills > (slot->box->session ? slot->box->session->watch.oom_kills : 0);
 }
 
 /* It was told of, and was not its own: has it lost anybody? */

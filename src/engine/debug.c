@@ -87,15 +87,15 @@ static void add_session(struct session *session, struct buf *to) {
         "\"hibernated\": %s, \"waits_for_fork\": %s, \"restores\": %s, \"ops\": [",
         session->name, state_name(session->state), box_state_name(session->box),
         session->box ? (int)session->box->pid : 0, truth(session->sleep != NULL),
-        truth(session->fork != NULL), truth(session->checkpoint->pending_restore != NULL));
-    list_for_each(node, &session->ops) {
+        truth(session->queue.fork != NULL), truth(session->checkpoint->pending_restore != NULL));
+    list_for_each(node, &session->queue.ops) {
         buf_add_text(to, between);
         add_op(container_of(node, struct op, node), to);
         between = ", ";
     }
     buf_add_text(to, "], \"commands\": [");
     between = "";
-    list_for_each(node, &session->runs) {
+    list_for_each(node, &session->commands.runs) {
         buf_add_text(to, between);
         add_run(container_of(node, struct run, of_session), to);
         between = ", ";

@@ -72,7 +72,7 @@ static void end_trial(struct op *op) {
 
     if (!trial)
         return;
-    trial->fork = NULL;
+    trial->queue.fork = NULL;
     session_close(trial);
 }
 
@@ -93,16 +93,16 @@ static void try_processes(struct op *op) {
     char name[32];
 
     snprintf(name, sizeof name, ".%llu", (unsigned long long)session->engine->next_session);
-    made =
-        session_new(session->engine, session->profile, NULL, name, session->tree, op->to, &error);
+    made = session_new(
+        session->engine, session->profile, NULL, name, session->files.tree, op->to, &error);
     if (!made) {
         op_fail(op, &error);
         return;
     }
     made->is_dry_run = true;
-    made->seed = session->seed;
+    made->origin.seed = session->origin.seed;
     made->checkpoint->pending_restore = checkpoint_get(op->to->checkpoint);
-    made->fork = op;
+    made->queue.fork = op;
     op->describe.trial = made;
     op_wait(op, OP_WAIT_TRIAL);
     if (session_need_box(made, &error) < 0)
@@ -176,7 +176,8 @@ static void look_up_hibernated(struct op *op) {
 }
 
 static void start_describe(struct op *op) {
-    struct snapshot *snapshot = op->from ? op->from : snapshot_nearest_visible(op->session->at);
+    struct snapshot *snapshot =
+        op->from ? op->from : snapshot_nearest_visible(op->session->files.at);
 
     if (op->session->sleep) {
         look_up_hibernated(op);
@@ -191,7 +192,7 @@ static void start_describe(struct op *op) {
 
 static struct checkpoint *wants_full_image(const struct op *op) {
     const struct snapshot *snapshot =
-        op->from ? op->from : snapshot_nearest_visible(op->session->at);
+        op->from ? op->from : snapshot_nearest_visible(op->session->files.at);
 
     return flatten_is_lacking(snapshot->checkpoint) ? snapshot->checkpoint : NULL;
 }

@@ -409,7 +409,7 @@ static void limits_of(
              max_entries = most / 16384 + 1024;
 
     if (box->session)
-        snapshot_usage(box->session->base, &bytes, &entries);
+        snapshot_usage(box->session->files.base, &bytes, &entries);
     *ret_bytes = MAX(most - MIN(most, bytes), MIN(LEAST_BYTES, most));
     *ret_entries = MAX(max_entries - MIN(max_entries, entries), LEAST_ENTRIES);
     if (tolerates) {

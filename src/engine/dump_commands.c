@@ -67,16 +67,16 @@ int dump_commands_note(const struct session *session, struct checkpoint *checkpo
     size_t n_drains = drain_inodes(session->engine, session->number, drains, ARRAY_SIZE(drains)),
            n_runs = 0;
 
-    list_for_each(node, &session->runs)
+    list_for_each(node, &session->commands.runs)
         n_runs++;
     checkpoint->commands = calloc(n_runs + 1, sizeof *checkpoint->commands);
     checkpoint->pipes = calloc(n_runs * (ARRAY_SIZE(((struct run *)0)->pipes) + 2) + n_drains +
-                                   session->n_orphan_pipes + 1,
+                                   session->commands.n_orphan_pipes + 1,
         sizeof *checkpoint->pipes);
     checkpoint->terminals = calloc(DUMP_WORKER_MAX_TERMINALS, sizeof *checkpoint->terminals);
     if (!checkpoint->commands || !checkpoint->pipes || !checkpoint->terminals)
         return -ENOMEM;
-    list_for_each(node, &session->runs) {
+    list_for_each(node, &session->commands.runs) {
         struct run *run = container_of(node, struct run, of_session);
 
         if (run->state == RUN_RUNNING && run->exec &&
@@ -89,8 +89,9 @@ int dump_commands_note(const struct session *session, struct checkpoint *checkpo
         r = add_terminal(checkpoint, masters, drained[i], -1);
     for (size_t i = 0; i < n_drains; i++)
         add_pipe(checkpoint, drains[i], -1, 1, true);
-    for (size_t i = 0; i < session->n_orphan_pipes; i++)
-        add_pipe(checkpoint, session->orphan_pipes[i].inode, -1,
-            session->orphan_pipes[i].is_written, session->orphan_pipes[i].is_written);
+    for (size_t i = 0; i < session->commands.n_orphan_pipes; i++)
+        add_pipe(checkpoint, session->commands.orphan_pipes[i].inode, -1,
+            session->commands.orphan_pipes[i].is_written,
+            session->commands.orphan_pipes[i].is_written);
     return r;
 }

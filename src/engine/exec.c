@@ -2,9 +2,9 @@
 /*
  * Commands in sessions: runs (run.c) that share a box.
  *
- * A command waits in session->waiting until it can be sent to init: while a work is under way,
- * while there is no box, while init's socket is full. It is killed by asking init to kill its tree
- * of processes; it is over when init says so, or when its box is dead.
+ * A command waits in session->commands.waiting until it can be sent to init: while a work is under
+ * way, while there is no box, while init's socket is full. It is killed by asking init to kill its
+ * tree of processes; it is over when init says so, or when its box is dead.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -50,10 +50,10 @@ void exec_enter(struct run *run) {
         }
     run->session_ops = &session_ops;
     run->exec = ++run->engine->next_exec;
-    list_add_tail(&session->runs, &run->of_session);
-    list_add_tail(&session->waiting, &run->in_queue);
-    session->n_runs++;
-    session->dirty = session->was_used = true;
+    list_add_tail(&session->commands.runs, &run->of_session);
+    list_add_tail(&session->commands.waiting, &run->in_queue);
+    session->commands.n_runs++;
+    session->files.dirty = session->origin.was_used = true;
     session_events_command_started(run);
     session_touch(session);
     op_session_called(session);
@@ -62,7 +62,7 @@ void exec_enter(struct run *run) {
 
 static void forget_ended(struct session *session, struct ended *ended) {
     list_remove(&ended->node);
-    session->n_ended--;
+    session->commands.n_ended--;
     free(ended->command);
     free(ended);
 }
@@ -88,11 +88,11 @@ struct run *exec_adopt(struct session *session, const struct checkpoint_command 
     wire_begin(&run->request, GUEST_EXEC, 0);
     wire_add_text(&run->request, GUEST_ARG, command->description);
     run->exec = ++run->engine->next_exec;
-    list_add_tail(&session->runs, &run->of_session);
-    session->n_runs++;
+    list_add_tail(&session->commands.runs, &run->of_session);
+    session->commands.n_runs++;
     /* After a reset it is under way again. */
     result_forget(run->engine, run->operation, run->operation_length);
-    list_for_each(node, &session->ended) {
+    list_for_each(node, &session->commands.ended) {
         struct ended *ended = container_of(node, struct ended, node);
 
         if (ended->operation_length == run->operation_length &&
@@ -105,10 +105,10 @@ struct run *exec_adopt(struct session *session, const struct checkpoint_command 
 
 /* A result that nobody has got yet is not lost for others' sake. */
 static void forget_oldest(struct session *session) {
-    list_for_each(node, &session->ended) {
+    list_for_each(node, &session->commands.ended) {
         struct ended *ended = container_of(node, struct ended, node);
 
-        if (ended->told || session->n_ended > MAX_UNTOLD) {
+        if (ended->told || session->commands.n_ended > MAX_UNTOLD) {
             forget_ended(session, ended);
             return;
         }
@@ -120,15 +120,15 @@ static void keep_orphan_pipes(struct session *session, const struct run *run) {
     for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++) {
         if (!run->pipes[i].inode)
             continue;
-        if (session->n_orphan_pipes == MAX_STRAYS)
-            memmove(session->orphan_pipes, session->orphan_pipes + 1,
-                --session->n_orphan_pipes * sizeof session->orphan_pipes[0]);
-        struct orphan_pipe *orphan_pipes = realloc(
-            session->orphan_pipes, (session->n_orphan_pipes + 1) * sizeof session->orphan_pipes[0]);
+        if (session->commands.n_orphan_pipes == MAX_STRAYS)
+            memmove(session->commands.orphan_pipes, session->commands.orphan_pipes + 1,
+                --session->commands.n_orphan_pipes * sizeof session->commands.orphan_pipes[0]);
+        struct orphan_pipe *orphan_pipes = realloc(session->commands.orphan_pipes,
+            (session->commands.n_orphan_pipes + 1) * sizeof session->commands.orphan_pipes[0]);
         if (!orphan_pipes)
             return;
-        session->orphan_pipes = orphan_pipes;
-        orphan_pipes[session->n_orphan_pipes++] =
+        session->commands.orphan_pipes = orphan_pipes;
+        orphan_pipes[session->commands.n_orphan_pipes++] =
             (struct orphan_pipe){ .inode = run->pipes[i].inode,
                 .is_written = run->pipes[i].is_written };
     }
@@ -141,7 +141,7 @@ static struct session *leave(struct run *run) {
 
     keep_orphan_pipes(session, run);
     list_remove(&run->of_session);
-    session->n_runs--;
+    session->commands.n_runs--;
     run->session = NULL;
     if (!ended)
         return session; /* what cannot be remembered was told at least */
@@ -154,8 +154,8 @@ static struct session *leave(struct run *run) {
     ended->wall_ns = run->wall_ns;
     ended->cpu_ns = run->cpu_ns;
     ended->told = run->client || !list_empty(&run->waiters);
-    list_add_tail(&session->ended, &ended->node);
-    if (++session->n_ended > MAX_ENDED)
+    list_add_tail(&session->commands.ended, &ended->node);
+    if (++session->commands.n_ended > MAX_ENDED)
         forget_oldest(session);
     return session;
 }
@@ -197,7 +197,7 @@ bool exec_kill(struct run *run) {
     run->was_sent_kill = true;
     int r = send_signal(session, run->exec, SIGKILL, ROLLBOX_SCOPE_TREE);
     run->kill_due = r == -EAGAIN;
-    session->kill_due |= run->kill_due;
+    session->commands.kill_due |= run->kill_due;
     if (r != 0 && r != -EAGAIN)
         return false;
     if (!run->told_to_end) {
@@ -257,18 +257,18 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
     session_events_command_sent(run);
     run->state = RUN_STARTING;
     run->box = session->box;
-    session->dirty = true; /* again: a state may have been taken while it waited */
+    session->files.dirty = true; /* again: a state may have been taken while it waited */
     (void)loop_timer_set(session->engine->loop, &run->timeout, clock_now_ns() + START_NS, on_deaf);
     return 0;
 }
 
 static void tell_again(struct session *session) {
-    if (session->thaw_due)
+    if (session->commands.thaw_due)
         session_thaw_soon(session);
-    if (!session->kill_due)
+    if (!session->commands.kill_due)
         return;
-    session->kill_due = false;
-    list_for_each(node, &session->runs) {
+    session->commands.kill_due = false;
+    list_for_each(node, &session->commands.runs) {
         struct run *run = container_of(node, struct run, of_session);
 
         if (run->kill_due && !exec_kill(run))
@@ -281,7 +281,7 @@ static void send_waiting(struct session *session) {
     struct rollbox_error error;
 
     tell_again(session);
-    if (list_empty(&session->waiting) || (op && op->wait != OP_WAIT_COMMANDS_SENT) ||
+    if (list_empty(&session->commands.waiting) || (op && op->wait != OP_WAIT_COMMANDS_SENT) ||
         session->checkpoint->pending_restore || session->state == SESSION_CLOSING)
         return;
     int ready = session_need_box(session, &error);
@@ -292,8 +292,8 @@ static void send_waiting(struct session *session) {
         ready = session_resume(session);
     if (ready == -EAGAIN)
         return;
-    while (!list_empty(&session->waiting)) {
-        struct run *run = container_of(session->waiting.next, struct run, in_queue);
+    while (!list_empty(&session->commands.waiting)) {
+        struct run *run = container_of(session->commands.waiting.next, struct run, in_queue);
 
         int r = ready == 0 ? send_exec(session, run, &error) : ready;
         if (r == -EAGAIN || r == -EPIPE)
@@ -311,7 +311,7 @@ void exec_send_waiting(struct session *session) {
     if (session->sleep)
         return; /* session_schedule wakes it first */
     send_waiting(session);
-    if (list_empty(&session->waiting) && session->state != SESSION_CLOSING)
+    if (list_empty(&session->commands.waiting) && session->state != SESSION_CLOSING)
         (void)session_event(session, OP_EVENT_COMMANDS_SENT, NULL);
 }
 
@@ -345,7 +345,7 @@ static const struct run_session_ops session_ops = {
 /* ---- from init ---- */
 
 static struct run *of_serial(struct session *session, uint64_t serial) {
-    list_for_each(node, &session->runs) {
+    list_for_each(node, &session->commands.runs) {
         struct run *run = container_of(node, struct run, of_session);
 
         if (run->exec == serial)

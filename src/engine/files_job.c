@@ -190,10 +190,10 @@ static int split_layers(const struct op *op, struct layer **layers, struct parts
                                 : NULL;
 
     /* What was committed is on the host now, and no conflict. */
-    if (op->verb == VERB_COMMIT && session->committed &&
-        !strcmp(session->committed_path ? session->committed_path : "",
+    if (op->verb == VERB_COMMIT && session->files.committed &&
+        !strcmp(session->files.committed_path ? session->files.committed_path : "",
             op->commit.path ? op->commit.path : ""))
-        from = session->committed;
+        from = session->files.committed;
     if (from && from->parent && split_at(from, op->to, layers, ret_parts))
         return 0;
     /* Nobody knows of what a box with processes stands on, so it may be out of the tree; but it is
@@ -233,7 +233,7 @@ static json_t *describe_parts(const struct op *op, const struct parts *parts, js
     json_t *job = json_pack("{s:o, s:o, s:o, s:b, s:b, s:b, s:I}", "places", places, "lower", lower,
         "upper", upper, "text", is_diff && op->diff.textual, "digests", is_diff && op->diff.digests,
         "force", op->verb == VERB_COMMIT && op->commit.force, "since_ns",
-        (json_int_t)session->since_ns);
+        (json_int_t)session->origin.since_ns);
     const json_int_t next = (json_int_t)(STORE_JOB_FIRST_FD + parts->n);
     if (parts->beside)
         json_object_set_new(job, "shared", json_integer((json_int_t)parts->n_shared));
@@ -319,11 +319,11 @@ static void take_kept(const struct files_job *job, const struct op *op) {
 static void note_commit(struct op *op) {
     struct session *session = op->session;
 
-    session->since_ns = clock_real_ns();
-    snapshot_put(session->committed);
-    session->committed = snapshot_get(op->to);
-    free(session->committed_path);
-    session->committed_path = TAKE_PTR(op->commit.path);
+    session->origin.since_ns = clock_real_ns();
+    snapshot_put(session->files.committed);
+    session->files.committed = snapshot_get(op->to);
+    free(session->files.committed_path);
+    session->files.committed_path = TAKE_PTR(op->commit.path);
 }
 
 /* A rollbox-store that was killed has left its half of a commit. */
@@ -374,7 +374,7 @@ static struct files_job *files_job_new(struct op *op, struct rollbox_error *erro
             .verb = op->verb,
             .kept = -EBADF,
             .published = BUF_INIT };
-        if (layer_hold_tree(&job->layers, op->session->tree) == 0)
+        if (layer_hold_tree(&job->layers, op->session->files.tree) == 0)
             return job;
         release_job(job);
     }

@@ -511,7 +511,7 @@ static void begin_tallies(struct box *box) {
         gateway_run_begins(box->run, box);
     if (!box->session)
         return;
-    list_for_each(node, &box->session->runs) {
+    list_for_each(node, &box->session->commands.runs) {
         struct run *run = container_of(node, struct run, of_session);
 
         if (run->box == box)
@@ -530,8 +530,8 @@ int gateway_use(struct box *box, struct rollbox_error *error) {
     int r = gateway_prepare(box->profile, error);
     if (r < 0)
         return r;
-    b->names = session && session->at && session->at->net_names
-                   ? json_incref(session->at->net_names)
+    b->names = session && session->files.at && session->files.at->net_names
+                   ? json_incref(session->files.at->net_names)
                    : json_array();
     choose_id(b, session);
     if (session && box->profile->policy->network.log != NET_LOG_NONE)

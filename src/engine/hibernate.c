@@ -60,14 +60,14 @@ void hibernate_drop_states(
     session_give_up_box(session);
     session->checkpoint->pending_restore = checkpoint_put(session->checkpoint->pending_restore);
     backing_ref_put(&session->checkpoint->backing_ref);
-    snapshot_put(session->base);
-    snapshot_put(session->at);
-    session->committed = snapshot_put(session->committed);
-    snapshot_tree_put(session->tree);
-    session->tree = tree;
-    session->base = beginning;
-    session->at = snapshot_get(beginning);
-    session->dirty = false;
+    snapshot_put(session->files.base);
+    snapshot_put(session->files.at);
+    session->files.committed = snapshot_put(session->files.committed);
+    snapshot_tree_put(session->files.tree);
+    session->files.tree = tree;
+    session->files.base = beginning;
+    session->files.at = snapshot_get(beginning);
+    session->files.dirty = false;
     session->state = SESSION_NEW;
 }
 

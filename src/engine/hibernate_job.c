@@ -92,7 +92,7 @@ static struct hibernate_job *hibernate_job_new(struct op *op, struct rollbox_err
         };
         if (op->verb == VERB_HIBERNATE)
             snprintf(job->id, sizeof job->id, "%s", op->hibernate.becoming->id);
-        if (layer_hold_tree(&job->layers, op->session->tree) == 0)
+        if (layer_hold_tree(&job->layers, op->session->files.tree) == 0)
             return job;
         release_job(job);
     }

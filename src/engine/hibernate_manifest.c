@@ -28,8 +28,8 @@ _Static_assert(
     HIBERNATED_MAX_SLOTS == ARRAY_SIZE(((struct run *)0)->pipes), "as many as a command has");
 _Static_assert(HIBERNATED_MAX_OPERATION == sizeof((struct checkpoint_command *)0)->operation,
     "it is copied there");
-_Static_assert(
-    HIBERNATED_MAX_OPERATION == sizeof((struct session *)0)->operation, "it is copied there");
+_Static_assert(HIBERNATED_MAX_OPERATION == sizeof((struct session *)0)->origin.operation,
+    "it is copied there");
 _Static_assert(HIBERNATED_MAX_OPERATION + sizeof((struct session *)0)->number ==
                    sizeof((struct ended *)0)->operation,
     "it is copied there");
@@ -256,7 +256,8 @@ static json_t *ended_of(const struct session *session) {
         HIBERNATED_MAX_OUTPUT; /* of commands that are over; of others, how they ended is kept */
     json_t *list = json_array();
 
-    for (const struct list *at = session->ended.prev; at != &session->ended; at = at->prev) {
+    for (const struct list *at = session->commands.ended.prev; at != &session->commands.ended;
+         at = at->prev) {
         const struct ended *ended = container_of(at, struct ended, node);
 
         if (ended->outcome != ROLLBOX_OUTCOME_ERROR &&
@@ -293,8 +294,8 @@ json_t *hibernate_record(const struct session *session, const struct snapshot *a
     struct listing listing = {
         .session = session, .parts = &parts, .rows = json_array(), .alone = alone ? at : NULL
     };
-    struct snapshot_tree *tree = session->tree;
-    const struct snapshot *committed = alone ? NULL : session->committed;
+    struct snapshot_tree *tree = session->files.tree;
+    const struct snapshot *committed = alone ? NULL : session->files.committed;
     bool is_alone = tree->references == 1;
     json_t *layers = json_array(), *checkpoints = json_array();
 
@@ -319,17 +320,19 @@ json_t *hibernate_record(const struct session *session, const struct snapshot *a
         environment_of(session->profile), "fingerprint", fingerprint_now(), "places",
         places_of(session->profile->plan), "nodes", listing.rows, "layers", layers, "lives",
         checkpoints, "at", snapshot_index(&listing, at), "committed",
-        snapshot_index(&listing, committed), "committed_path", text_hex(session->committed_path));
-    json_t *numbers =
-        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:b, s:b, s:o}",
-            "next_name", (json_int_t)tree->next_name, "made_ns", (json_int_t)session->made_ns,
-            "since_ns", (json_int_t)session->since_ns, "idle_ms", (json_int_t)session->idle_ms,
-            "ttl_ms", (json_int_t)session->ttl_ms, "lifetime_ms", (json_int_t)session->lifetime_ms,
-            "hibernate_ms", (json_int_t)session->hibernate_ms, "seed", (json_int_t)session->seed,
-            "n_forked", (json_int_t)session->n_forked, "clone_id", (json_int_t)session->clone_id,
-            "checkpoints", (int)session->auto_snapshot.keep, "has_own_seed", session->has_own_seed,
-            "was_used", session->was_used, "operation",
-            hex_of(session->operation, session->operation_length));
+        snapshot_index(&listing, committed), "committed_path",
+        text_hex(session->files.committed_path));
+    json_t *numbers = json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:b, s:b, s:o}", "next_name",
+        (json_int_t)tree->next_name, "made_ns", (json_int_t)session->origin.made_ns, "since_ns",
+        (json_int_t)session->origin.since_ns, "idle_ms", (json_int_t)session->timers.idle_ms,
+        "ttl_ms", (json_int_t)session->timers.ttl_ms, "lifetime_ms",
+        (json_int_t)session->timers.lifetime_ms, "hibernate_ms",
+        (json_int_t)session->timers.hibernate_ms, "seed", (json_int_t)session->origin.seed,
+        "n_forked", (json_int_t)session->origin.n_forked, "clone_id",
+        (json_int_t)session->origin.clone_id, "checkpoints", (int)session->auto_snapshot.keep,
+        "has_own_seed", session->origin.has_own_seed, "was_used", session->origin.was_used,
+        "operation", hex_of(session->origin.operation, session->origin.operation_length));
     json_t *ended = alone ? json_array() : ended_of(session);
     const struct buf *rules = session_events_saved(session);
     if (listing.failed || !record || !numbers || json_object_update(record, numbers) < 0 ||
@@ -632,8 +635,8 @@ static void settle_ended(struct session *session, const json_t *row) {
     ended->wall_ns = (uint64_t)get_number(row, "wall_ns");
     ended->cpu_ns = (uint64_t)get_number(row, "cpu_ns");
     ended->told = get_flag(row, "told");
-    list_add_tail(&session->ended, &ended->node);
-    session->n_ended++;
+    list_add_tail(&session->commands.ended, &ended->node);
+    session->commands.n_ended++;
     if (add_stream(json_object_get(row, "stdout"), &streams[0]) &&
         add_stream(json_object_get(row, "stderr"), &streams[1]))
         result_restore(session->engine, ended->operation, ended->operation_length, ended->outcome,
@@ -656,28 +659,28 @@ static void settle_rules(struct session *session, const json_t *text) {
 void hibernate_settle(struct session *session, const json_t *record) {
     const json_t *ended = json_object_get(record, "ended");
 
-    ssize_t n = bytes_of(
-        json_object_get(record, "operation"), session->operation, sizeof session->operation);
+    ssize_t n = bytes_of(json_object_get(record, "operation"), session->origin.operation,
+        sizeof session->origin.operation);
 
-    session->operation_length = n > 0 ? (size_t)n : 0;
-    session->made_ns = get_number(record, "made_ns");
-    session->since_ns = get_number(record, "since_ns");
-    session->idle_ms = get_number(record, "idle_ms");
-    session->ttl_ms = get_number(record, "ttl_ms");
-    session->lifetime_ms = get_number(record, "lifetime_ms");
-    session->hibernate_ms = get_number(record, "hibernate_ms");
-    session->seed = (uint64_t)get_number(record, "seed");
-    session->n_forked = (uint64_t)get_number(record, "n_forked");
-    session->clone_id = json_is_integer(json_object_get(record, "clone_id"))
-                            ? get_number(record, "clone_id")
-                            : -1; /* 0.1 had none */
+    session->origin.operation_length = n > 0 ? (size_t)n : 0;
+    session->origin.made_ns = get_number(record, "made_ns");
+    session->origin.since_ns = get_number(record, "since_ns");
+    session->timers.idle_ms = get_number(record, "idle_ms");
+    session->timers.ttl_ms = get_number(record, "ttl_ms");
+    session->timers.lifetime_ms = get_number(record, "lifetime_ms");
+    session->timers.hibernate_ms = get_number(record, "hibernate_ms");
+    session->origin.seed = (uint64_t)get_number(record, "seed");
+    session->origin.n_forked = (uint64_t)get_number(record, "n_forked");
+    session->origin.clone_id = json_is_integer(json_object_get(record, "clone_id"))
+                                   ? get_number(record, "clone_id")
+                                   : -1; /* 0.1 had none */
     session->auto_snapshot.keep = (unsigned)get_number(record, "checkpoints");
-    session->has_own_seed = get_flag(record, "has_own_seed");
-    session->was_used = true;
+    session->origin.has_own_seed = get_flag(record, "has_own_seed");
+    session->origin.was_used = true;
     settle_rules(session, json_object_get(record, "rules"));
     for (size_t i = json_array_size(ended); i--;)
         settle_ended(session, json_array_get(ended, i));
-    session->committed_path = text_of(json_object_get(record, "committed_path"));
+    session->files.committed_path = text_of(json_object_get(record, "committed_path"));
 }
 
 void hibernate_environment_free(char **environment) {

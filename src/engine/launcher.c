@@ -571,11 +571,11 @@ int launcher_create(
         wire_add_u64(&message, GUEST_ID, box->file_ids.id);
     if (launcher->profile->plan->affinity)
         add_affinity(&message, (unsigned)launcher->profile->plan->affinity);
-    if (box->session && box->session->has_own_seed) {
+    if (box->session && box->session->origin.has_own_seed) {
         char uuid[SEEDED_RANDOM_UUID_BYTES];
 
-        determinism_uuid(box->session->seed, uuid);
-        wire_add_u64(&message, GUEST_SEED, box->session->seed);
+        determinism_uuid(box->session->origin.seed, uuid);
+        wire_add_u64(&message, GUEST_SEED, box->session->origin.seed);
         wire_add_text(&message, GUEST_UUID, uuid);
     }
     if (launcher->profile->plan->flags & PLAN_CLOCK && base) {

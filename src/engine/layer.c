@@ -264,7 +264,7 @@ static bool is_kept(const struct snapshot *snapshot) {
     if (!snapshot->lower || (snapshot->tree && snapshot->is_asked_for && !snapshot->is_of_fork))
         return true;
     list_for_each(at, &snapshot->engine->sessions)
-        if (container_of(at, struct session, node)->committed == snapshot)
+        if (container_of(at, struct session, node)->files.committed == snapshot)
             return true;
     return false;
 }
@@ -374,10 +374,10 @@ void snapshot_tree_gc(struct snapshot_tree *tree) {
     list_for_each(s, &engine->sessions) {
         const struct session *session = container_of(s, struct session, node);
 
-        if (session->tree != tree)
+        if (session->files.tree != tree)
             continue;
-        session->at->pinned = true;
-        list_for_each(w, &session->ops) {
+        session->files.at->pinned = true;
+        list_for_each(w, &session->queue.ops) {
             const struct op *op = container_of(w, struct op, node);
 
             if (op->from)
@@ -448,7 +448,8 @@ void snapshot_tree_text(struct snapshot_tree *tree, struct buf *to) {
         list_for_each(s, &snapshot->engine->sessions) {
             struct session *session = container_of(s, struct session, node);
 
-            if (session->tree != tree || snapshot_nearest_visible(session->at) != snapshot ||
+            if (session->files.tree != tree ||
+                snapshot_nearest_visible(session->files.at) != snapshot ||
                 session->state == SESSION_CLOSING || session->is_dry_run)
                 continue;
             buf_printf(to, "%s\"%s\"", comma, session->name);

@@ -54,13 +54,13 @@ struct op *op_new(
     op->class = class;
     op->verb = verb;
     op->since_ns = clock_now_ns();
-    op->take.follows_commands = !list_empty(&session->waiting);
+    op->take.follows_commands = !list_empty(&session->commands.waiting);
     if (verb == VERB_FILES)
         op->files.fd = -EBADF;
     else if (verb == VERB_EXPORT)
         op->export.fd = -EBADF;
-    list_add_tail(&session->ops, &op->node);
-    session->n_ops++;
+    list_add_tail(&session->queue.ops, &op->node);
+    session->queue.n_ops++;
     return op;
 }
 
@@ -69,7 +69,7 @@ struct op *op_add(struct session *session, enum protocol_verb verb, bool first) 
 
     if (op && first) {
         list_remove(&op->node);
-        list_add_tail(session->ops.next, &op->node);
+        list_add_tail(session->queue.ops.next, &op->node);
     }
     return op;
 }
@@ -78,7 +78,7 @@ struct op *op_free(struct op *op) {
     if (!op)
         return NULL;
     if (!list_empty(&op->node))
-        op->session->n_ops--;
+        op->session->queue.n_ops--;
     list_remove(&op->node);
     copy_forget(op->session->engine, op);
     op->store_job = store_job_free(op->store_job);
@@ -100,7 +100,7 @@ static void retire_op(struct op *op) {
     if (op->verb == VERB_FORK && !op->from)
         session->engine->forked_last = session;
     op_free(op);
-    snapshot_tree_gc(session->tree);
+    snapshot_tree_gc(session->files.tree);
     session_schedule(session);
 }
 
@@ -152,7 +152,7 @@ void op_done(struct op *op, struct buf *json) {
 /* ---- waits and events ---- */
 
 void op_lose_track(struct op *op) {
-    op->session->is_inconsistent = true;
+    op->session->queue.is_lost = true;
     session_schedule(op->session);
 }
 
@@ -317,7 +317,7 @@ static void go_without(struct session *session) {
 
 void op_session_ready(struct session *session, const struct rollbox_error *error) {
     const struct op_message message = { .error = error };
-    struct op *op = session->fork;
+    struct op *op = session->queue.fork;
     struct op *own = session_first_op(session);
 
     if (op && op->verb == VERB_VERIFY) {
@@ -338,7 +338,7 @@ void op_session_ready(struct session *session, const struct rollbox_error *error
         op_fail(own, error);
     if (!op)
         return;
-    session->fork = NULL;
+    session->queue.fork = NULL;
     (void)op_event(op, OP_EVENT_CHILD_READY, &message);
 }
 
@@ -346,7 +346,7 @@ void op_box_lost(struct session *session) {
     struct op *op = session_first_op(session);
     struct rollbox_error error;
 
-    if (session->fork || (op && op->wait == OP_WAIT_RESTORE)) {
+    if (session->queue.fork || (op && op->wait == OP_WAIT_RESTORE)) {
         error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "setup",
             "the sandbox' init was killed from outside");
         op_session_ready(session, &error);

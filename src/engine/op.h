@@ -150,7 +150,8 @@ struct op {
 
 /* The one under way, or the next; NULL: there is none. */
 static inline struct op *session_first_op(const struct session *session) {
-    return list_empty(&session->ops) ? NULL : container_of(session->ops.next, struct op, node);
+    return list_empty(&session->queue.ops) ? NULL
+                                           : container_of(session->queue.ops.next, struct op, node);
 }
 
 static inline bool op_is_recorded_diff(const struct op *op) {

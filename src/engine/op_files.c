@@ -13,8 +13,8 @@ static void hand_socket(struct op *op) {
     struct rollbox_error error;
 
     /* A call is repeated with `alone` when the guest has killed its agent. At a limit it was us. */
-    const bool met_limit = op->files.alone && session->agents_met_limit;
-    session->agents_met_limit = false;
+    const bool met_limit = op->files.alone && session->agents.met_limit;
+    session->agents.met_limit = false;
     if (met_limit) {
         op_fail_with(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, 0,
             "the sandbox met its limit of memory or disk, which ended the call");
@@ -25,7 +25,7 @@ static void hand_socket(struct op *op) {
         return;
     }
     (void)session_resume(session);
-    session->dirty = session->was_used = true;
+    session->files.dirty = session->origin.was_used = true;
     wire_begin(&request, GUEST_FILES, 0);
     if (op->files.alone && !buf_failed(&request))
         ((struct wire_header *)(void *)request.data)->flags |= GUEST_FILES_ALONE;
@@ -38,7 +38,7 @@ static void hand_socket(struct op *op) {
         op_fail_with(op, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r,
             "the sandbox cannot be told now");
     else {
-        session->n_agents++;
+        session->agents.n++;
         /* The client knows the transfer, and notes it for the observers. */
         buf_add_text(&nothing,
             session_events_wants(session) & OBSERVER_WANTS_NOTES ? "{\"recorded\": true}" : "{}");

@@ -16,7 +16,7 @@
 
 static void close_made(struct op *op) {
     for (unsigned i = 0; i < op->fork.n_owned; i++) {
-        op->fork.made[i]->fork = NULL;
+        op->fork.made[i]->queue.fork = NULL;
         session_close(op->fork.made[i]);
     }
     op->fork.n_made = op->fork.n_owned = 0;
@@ -57,7 +57,7 @@ static void child_ready(struct op *op) {
     buf_add_text(&json, "{\"sandboxes\": [");
     for (unsigned i = 0; i < op->fork.n_made; i++) {
         buf_printf(&json, "%s\"%s\"", i ? ", " : "", op->fork.made[i]->name);
-        op->fork.made[i]->fork = NULL;
+        op->fork.made[i]->queue.fork = NULL;
     }
     buf_add_text(&json, "]}");
     if (op->client || !op->session->client)
@@ -87,38 +87,39 @@ static void make_forks(struct op *op) {
         op_fail_with(op, ROLLBOX_ERR_CANCELLED, ECANCELED, "who asked for the forks is gone");
         return;
     }
-    const uint64_t before = session->n_forked;
-    session->n_forked += op->fork.count;
+    const uint64_t before = session->origin.n_forked;
+    session->origin.n_forked += op->fork.count;
     if (checkpoint)
         checkpoint->n_uses++;
     for (unsigned i = 0; i < op->fork.count; i++) {
         struct session *made = session_new(session->engine, session->profile,
-            session->client || op->fork.attached ? op->client : NULL, NULL, session->tree, op->to,
-            &error);
+            session->client || op->fork.attached ? op->client : NULL, NULL, session->files.tree,
+            op->to, &error);
 
         if (!made) {
             op_fail(op, &error);
             return;
         }
-        made->since_ns = session->since_ns;
-        made->parent = session->number;
+        made->origin.since_ns = session->origin.since_ns;
+        made->origin.parent = session->number;
         session_events_forked(op, made);
-        made->clone_id = i;
-        made->seed =
-            op->fork.same_seed ? session->seed : seeded_random_fork(session->seed, before + i);
-        made->has_own_seed =
-            session->profile->policy->have_seed && (session->has_own_seed || !op->fork.same_seed);
-        snprintf(made->parent_snapshot, sizeof made->parent_snapshot, "%s", op->to->id);
-        made->idle_ms = session->idle_ms;
-        made->ttl_ms = session->ttl_ms;
-        made->lifetime_ms = session->lifetime_ms;
+        made->origin.clone_id = i;
+        made->origin.seed = op->fork.same_seed
+                                ? session->origin.seed
+                                : seeded_random_fork(session->origin.seed, before + i);
+        made->origin.has_own_seed = session->profile->policy->have_seed &&
+                                    (session->origin.has_own_seed || !op->fork.same_seed);
+        snprintf(made->origin.snapshot, sizeof made->origin.snapshot, "%s", op->to->id);
+        made->timers.idle_ms = session->timers.idle_ms;
+        made->timers.ttl_ms = session->timers.ttl_ms;
+        made->timers.lifetime_ms = session->timers.lifetime_ms;
         made->checkpoint->pending_restore = checkpoint ? checkpoint_get(checkpoint) : NULL;
         made->checkpoint->is_fork = true;
         made->checkpoint->tracks_from_birth = dirty_tracking_is_few(op->fork.count);
         session_arm(made);
         op->fork.made[op->fork.n_made++] = made;
         op->fork.n_owned++;
-        made->fork = op;
+        made->queue.fork = op;
     }
     op_wait(op, OP_WAIT_CHILDREN);
     ask_for_boxes(op);

@@ -112,8 +112,8 @@ static bool is_called(const struct op *op) {
     const struct session *session = op->session;
     const struct list *next = op->node.next;
 
-    return !op->client && (!list_empty(&session->waiting) ||
-                              (next != &session->ops &&
+    return !op->client && (!list_empty(&session->commands.waiting) ||
+                              (next != &session->queue.ops &&
                                   !op_allows_hibernated(container_of(next, struct op, node))));
 }
 
@@ -137,7 +137,7 @@ static void write_state(struct op *op) {
         return;
     }
     /* What nobody asked for is not written, either. */
-    snapshot_tree_gc(session->tree);
+    snapshot_tree_gc(session->files.tree);
     op->hibernate.becoming = calloc(1, sizeof *op->hibernate.becoming);
     json_t *record =
         op->hibernate.becoming ? hibernate_record(session, op->to, false, &parts) : NULL;
@@ -206,7 +206,7 @@ static void start_hibernate(struct op *op) {
 
 /* Commands that are under way continue when it wakes, as copies that nobody waits for. */
 static void end_runs(struct session *session) {
-    list_for_each(node, &session->runs) {
+    list_for_each(node, &session->commands.runs) {
         struct run *run = container_of(node, struct run, of_session);
 
         if (run->state == RUN_QUEUED)
@@ -232,7 +232,7 @@ static void fall_asleep(struct op *op) {
     op->take.keeps_stopped = false;
     if (!tree) {
         /* It sleeps all the same, only that its states stay here, too. */
-        tree = session->tree;
+        tree = session->files.tree;
         tree->references++;
         beginning = snapshot_get(container_of(tree->snapshots.next, struct snapshot, in_tree));
     }
@@ -302,7 +302,7 @@ static void hibernate_event(struct op *op, enum op_event event, const struct op_
 
 /* All snapshots that the session stands on and comes from are written, most often all there are. */
 static struct checkpoint *wants_full_image(const struct op *op) {
-    list_for_each(at, &op->session->tree->snapshots) {
+    list_for_each(at, &op->session->files.tree->snapshots) {
         struct checkpoint *checkpoint = container_of(at, struct snapshot, in_tree)->checkpoint;
 
         if (flatten_is_lacking(checkpoint))

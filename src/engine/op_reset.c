@@ -9,7 +9,7 @@ static void reset_session(struct op *op) {
     struct session *session = op->session;
     struct buf nothing = BUF_INIT;
     struct rollbox_error error;
-    struct snapshot *target = op->from ? op->from : session->at;
+    struct snapshot *target = op->from ? op->from : session->files.at;
     struct checkpoint *checkpoint = op->drops ? NULL : target->checkpoint;
     struct snapshot *base = checkpoint ? snapshot_get(target) : snapshot_files_of(session, target);
 
@@ -19,8 +19,8 @@ static void reset_session(struct op *op) {
     }
     if (session->box)
         box_send_kill(session->box);
-    while (!list_empty(&session->runs)) {
-        struct run *run = container_of(session->runs.next, struct run, of_session);
+    while (!list_empty(&session->commands.runs)) {
+        struct run *run = container_of(session->commands.runs.next, struct run, of_session);
 
         run->exec = 0;
         list_remove(&run->in_queue);
@@ -30,14 +30,14 @@ static void reset_session(struct op *op) {
             run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run",
                 "the sandbox was reset while the command ran");
     }
-    session->was_used = true;
+    session->origin.was_used = true;
     session_give_up_box(session);
     if (session->state == SESSION_PAUSED)
         session->state = SESSION_NEW;
-    snapshot_ref_assign(&session->base, base);
-    snapshot_ref_assign(&session->at, base);
+    snapshot_ref_assign(&session->files.base, base);
+    snapshot_ref_assign(&session->files.at, base);
     snapshot_put(base);
-    session->dirty = false;
+    session->files.dirty = false;
     if (!checkpoint) {
         op_done(op, &nothing);
         return;

@@ -19,16 +19,17 @@ static void snapshot_text(struct snapshot *snapshot, struct buf *to) {
  */
 static bool name_again(struct op *op) {
     struct session *session = op->session;
-    struct snapshot *snapshot = snapshot_new(session->engine, session->tree, op->to, op->to, NULL);
+    struct snapshot *snapshot =
+        snapshot_new(session->engine, session->files.tree, op->to, op->to, NULL);
 
     if (!snapshot)
         return false;
     snapshot->is_live = op->to->is_live;
     snapshot->checkpoint = op->to->checkpoint ? checkpoint_get(op->to->checkpoint) : NULL;
-    if (session->base == op->to)
-        snapshot_ref_assign(&session->base, snapshot);
-    if (session->at == op->to)
-        snapshot_ref_assign(&session->at, snapshot);
+    if (session->files.base == op->to)
+        snapshot_ref_assign(&session->files.base, snapshot);
+    if (session->files.at == op->to)
+        snapshot_ref_assign(&session->files.at, snapshot);
     snapshot_put(op->to);
     op->to = snapshot;
     return true;
@@ -38,7 +39,7 @@ static void name_snapshot(struct op *op) {
     struct buf json = BUF_INIT;
 
     if (op->name) {
-        struct snapshot *other = snapshot_find(op->session->tree, op->name);
+        struct snapshot *other = snapshot_find(op->session->files.tree, op->name);
 
         if (other && other != op->to) {
             op_fail_with(op, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST,

@@ -29,7 +29,7 @@ static void start_on_files(struct op *op) {
 
 static void start_diff(struct op *op) {
     if (op->diff.is_recorded && !op->from)
-        op->from = snapshot_get(op->session->at);
+        op->from = snapshot_get(op->session->files.at);
     start_on_files(op);
 }
 
@@ -72,7 +72,7 @@ static void release_commit(struct op *op) {
 }
 
 static struct checkpoint *wants_full_image(const struct op *op) {
-    const struct snapshot *snapshot = op->from ? op->from : op->session->at;
+    const struct snapshot *snapshot = op->from ? op->from : op->session->files.at;
 
     return op->export.takes_live && flatten_is_lacking(snapshot->checkpoint) ? snapshot->checkpoint
                                                                              : NULL;

@@ -91,13 +91,13 @@ static void fail_wake(struct op *op, const struct rollbox_error *error) {
             hibernate_leave_profile(session);
         }
     }
-    while (!list_empty(&session->waiting)) {
-        struct run *run = container_of(session->waiting.next, struct run, in_queue);
+    while (!list_empty(&session->commands.waiting)) {
+        struct run *run = container_of(session->commands.waiting.next, struct run, in_queue);
 
         list_remove(&run->in_queue);
         run_fail(run, error->code, error->error_number, error->stage, error->message);
     }
-    list_for_each(node, &session->ops) {
+    list_for_each(node, &session->queue.ops) {
         struct op *other = container_of(node, struct op, node);
 
         if (other != op && other->wait == OP_WAIT_QUEUED) {
@@ -146,8 +146,8 @@ static void handle_woken(struct op *op) {
     }
     hibernate_put(sleep);
     /* Nobody can name it, and what runs now is not that any more: its memory is not held twice. */
-    if (!session->at->is_asked_for)
-        session->at->checkpoint = checkpoint_put(session->at->checkpoint);
+    if (!session->files.at->is_asked_for)
+        session->files.at->checkpoint = checkpoint_put(session->files.at->checkpoint);
     session_touch(session);
     take_up(op);
     op_done(op, &nothing);
@@ -212,12 +212,13 @@ static int name_origins(struct op *op, struct rollbox_error *error) {
 
 /* Works that were asked for before it slept name states of that time, which have the same ids. */
 static void rebind_session(struct session *session) {
-    list_for_each(item, &session->ops) {
+    list_for_each(item, &session->queue.ops) {
         struct op *op = container_of(item, struct op, node);
         struct snapshot **named[] = { &op->from, &op->to };
 
         for (size_t i = 0; i < ARRAY_SIZE(named); i++) {
-            struct snapshot *now = *named[i] ? snapshot_find(session->tree, (*named[i])->id) : NULL;
+            struct snapshot *now =
+                *named[i] ? snapshot_find(session->files.tree, (*named[i])->id) : NULL;
 
             if (!now)
                 continue;
@@ -273,11 +274,11 @@ static void handle_filled(struct op *op) {
         fail_wake(op, &error);
         return;
     }
-    char *committed_path = TAKE_PTR(session->committed_path);
+    char *committed_path = TAKE_PTR(session->files.committed_path);
     hibernate_drop_states(session, tree, at);
-    session->committed = committed;
-    session->committed_path = committed_path;
-    list_for_each(item, &session->tree->snapshots) {
+    session->files.committed = committed;
+    session->files.committed_path = committed_path;
+    list_for_each(item, &session->files.tree->snapshots) {
         struct snapshot *snapshot = container_of(item, struct snapshot, in_tree);
 
         snapshot->automatic = snapshot->automatic ? session->number : 0;

@@ -464,7 +464,7 @@ static void tell_command(struct record *record, struct command_step *command, st
     close_part(&message);
     if (run->profile->policy->have_seed) {
         open_part(&message, "chance", RECORD_OBJECT);
-        add_seed_as(&message, "seed", run->session->seed);
+        add_seed_as(&message, "seed", run->session->origin.seed);
         add_known(&message, "stream", run->counts.stream);
         close_part(&message);
     }
@@ -591,7 +591,7 @@ static void command_settled(
 
 /* The record is to have the files that the last command has changed. */
 static enum observer_answer may_close(struct session_observer *observer) {
-    list_for_each(node, &recording_of(observer)->session->ops)
+    list_for_each(node, &recording_of(observer)->session->queue.ops)
         if (op_is_recorded_diff(container_of(node, struct op, node)))
             return OBSERVER_WAIT;
     return OBSERVER_CONTINUE;
@@ -635,7 +635,7 @@ static void add_changed_files(const struct op *op, const struct op_step *step,
 
 static void add_seed(const struct session *session, struct buf *to) {
     if (session->profile->policy->have_seed)
-        add_seed_as(to, "random_seed", session->seed);
+        add_seed_as(to, "random_seed", session->origin.seed);
     else
         add_none(to, "random_seed");
 }
@@ -994,19 +994,19 @@ static void add_header(
     add_word(to, "id", record->id);
     add_word(to, "name", session->name);
     close_part(to);
-    if (session->parent) {
-        record_name(session->engine, session->parent, id, sizeof id);
+    if (session->origin.parent) {
+        record_name(session->engine, session->origin.parent, id, sizeof id);
         open_part(to, "parent", RECORD_OBJECT);
         add_word(to, "id", id);
         add_status(to, "step", recording->parent_step != 0, (int)recording->parent_step);
-        add_value(to, "index", RECORD_NUMBER, (uint64_t)session->clone_id);
-        add_word(to, "snapshot", session->parent_snapshot[0] ? session->parent_snapshot : NULL);
+        add_value(to, "index", RECORD_NUMBER, (uint64_t)session->origin.clone_id);
+        add_word(to, "snapshot", session->origin.snapshot[0] ? session->origin.snapshot : NULL);
         close_part(to);
     } else {
         add_none(to, "parent");
     }
     /* Of one that was used before, a replay would begin elsewhere. */
-    add_value(to, "from_beginning", RECORD_FLAG, !session->was_used);
+    add_value(to, "from_beginning", RECORD_FLAG, !session->origin.was_used);
     add_value(to, "time_ns", RECORD_NUMBER, (uint64_t)clock_real_ns());
     add_seed(session, to);
     add_word(to, "time_start", policy->time_start);
@@ -1173,8 +1173,8 @@ static int begin_record(const struct recording *recording, const struct buf *rul
     wire_add_u64(&message, MAX_RECORD, most);
     wire_add_u64(&message, RECORD_MAX_FILE, max_file);
     wire_add_u64(&message, RECORD_ENV_VALUES, env_values);
-    if (session->parent) {
-        wire_add_u64(&message, RECORD_PARENT, session->parent);
+    if (session->origin.parent) {
+        wire_add_u64(&message, RECORD_PARENT, session->origin.parent);
         wire_add_u64(&message, RECORD_PARENT_STEP, recording->parent_step);
         wire_add_u64(&message, RECORD_KIN, recording->ancestor);
     }

@@ -95,7 +95,7 @@ int restore_start(struct session *session,
 }
 
 static struct run *run_of(struct session *session, pid_t pid) {
-    list_for_each(node, &session->runs) {
+    list_for_each(node, &session->commands.runs) {
         struct run *run = container_of(node, struct run, of_session);
 
         if (run->main_pid == pid && run->state == RUN_STARTING)
@@ -137,8 +137,8 @@ void restore_done(struct session *session) {
         dirty_tracking_start_zygote(session->checkpoint->pending_restore, session->profile);
     session->checkpoint->pending_restore = checkpoint_put(session->checkpoint->pending_restore);
     session->checkpoint->restore_state = RESTORE_WAITS;
-    session->dirty = true;
-    list_for_each(node, &session->runs) {
+    session->files.dirty = true;
+    list_for_each(node, &session->commands.runs) {
         struct run *run = container_of(node, struct run, of_session);
 
         if (run->state == RUN_STARTING)

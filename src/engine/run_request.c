@@ -235,7 +235,7 @@ static int decode_fields(struct run *run, struct wire_message *message, struct g
             : run->profile->plan->flags & PLAN_PROCESS ? ""
                                                        : "/tmp");
     run->n_env = profile_add_environment(
-        &run->request, run->profile, run->session ? run->session->clone_id : -1, env, n_env);
+        &run->request, run->profile, run->session ? run->session->origin.clone_id : -1, env, n_env);
     /* What was started already cannot be given another environment, and has made up its mind about
      * its streams. */
     run->is_code = run->is_code && !n_env && !given->stdio && !run->session && is_code(run) &&

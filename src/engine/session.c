@@ -75,13 +75,14 @@ static void arm_timer(struct session *session, struct loop_timer *timer, int64_t
 /* Asleep once nobody has called it for so long, nobody waits for a command of its, and none of its
  * processes has done much. */
 static void on_hibernate(struct loop_timer *timer) {
-    struct session *session = container_of(timer, struct session, hibernate_timer);
-    int64_t left = session->called_ns + session->hibernate_ms * 1000000 - clock_now_ns();
-    uint64_t memory, cpu = session->hibernate_cpu_ns;
+    struct session *session = container_of(timer, struct session, timers.hibernate);
+    int64_t left =
+        session->timers.called_ns + session->timers.hibernate_ms * 1000000 - clock_now_ns();
+    uint64_t memory, cpu = session->timers.hibernate_cpu_ns;
     uint32_t processes;
     bool is_waited_for = false;
 
-    list_for_each(node, &session->runs) {
+    list_for_each(node, &session->commands.runs) {
         const struct run *run = container_of(node, struct run, of_session);
 
         is_waited_for |= (run->client || !list_empty(&run->waiters)) && !run->is_detached;
@@ -90,10 +91,11 @@ static void on_hibernate(struct loop_timer *timer) {
         (void)box_usage(session->box, &memory, &cpu, &processes);
     if (session->state == SESSION_CLOSING)
         return;
-    bool is_busy = is_waited_for || !list_empty(&session->ops) || session->fork ||
-                   session->n_agents ||
-                   cpu - session->hibernate_cpu_ns > (uint64_t)session->hibernate_ms * 10000;
-    session->hibernate_cpu_ns = cpu;
+    bool is_busy =
+        is_waited_for || !list_empty(&session->queue.ops) || session->queue.fork ||
+        session->agents.n ||
+        cpu - session->timers.hibernate_cpu_ns > (uint64_t)session->timers.hibernate_ms * 10000;
+    session->timers.hibernate_cpu_ns = cpu;
     if (session->sleep)
         return; /* the next call sets it again */
     if (left <= 0 && !is_busy && op_add(session, VERB_HIBERNATE, false)) {
@@ -102,17 +104,18 @@ static void on_hibernate(struct loop_timer *timer) {
         return;
     }
     (void)loop_timer_set(session->engine->loop, timer,
-        clock_now_ns() + (left > 0 ? left : session->hibernate_ms * 1000000), on_hibernate);
+        clock_now_ns() + (left > 0 ? left : session->timers.hibernate_ms * 1000000), on_hibernate);
 }
 
 static void on_lifetime(struct loop_timer *timer) {
-    session_close(container_of(timer, struct session, lifetime_timer));
+    session_close(container_of(timer, struct session, timers.lifetime));
 }
 
 void session_arm(struct session *session) {
-    if (session->lifetime_ms)
-        arm_timer(session, &session->lifetime_timer,
-            MAX(session->lifetime_ms - (clock_real_ns() - session->made_ns) / 1000000, (int64_t)1),
+    if (session->timers.lifetime_ms)
+        arm_timer(session, &session->timers.lifetime,
+            MAX(session->timers.lifetime_ms - (clock_real_ns() - session->origin.made_ns) / 1000000,
+                (int64_t)1),
             on_lifetime);
     session_touch(session);
 }
@@ -141,13 +144,13 @@ struct session *session_new(struct engine *engine, struct profile *profile, stru
     session->profile = profile;
     session->client = client;
     session->number = ++engine->next_session;
-    session->seed = profile->policy->random_seed;
-    session->clone_id = -1;
-    session->tree = tree;
-    session->base = base;
-    session->at = snapshot_get(base);
-    session->made_ns = session->since_ns = clock_real_ns();
-    session->called_ns = clock_now_ns();
+    session->origin.seed = profile->policy->random_seed;
+    session->origin.clone_id = -1;
+    session->files.tree = tree;
+    session->files.base = base;
+    session->files.at = snapshot_get(base);
+    session->origin.made_ns = session->origin.since_ns = clock_real_ns();
+    session->timers.called_ns = clock_now_ns();
     if (name)
         snprintf(session->name, sizeof session->name, "%s", name);
     else
@@ -156,10 +159,10 @@ struct session *session_new(struct engine *engine, struct profile *profile, stru
                 (unsigned long long)++engine->next_name);
         while (session_find(engine, session->name));
     list_init(&session->of_client);
-    list_init(&session->runs);
-    list_init(&session->waiting);
-    list_init(&session->ops);
-    list_init(&session->ended);
+    list_init(&session->commands.runs);
+    list_init(&session->commands.waiting);
+    list_init(&session->queue.ops);
+    list_init(&session->commands.ended);
     list_init(&session->observers);
     list_add_tail(&engine->sessions, &session->node);
     list_add_tail(bucket_of(engine, session->name), &session->by_name);
@@ -174,11 +177,11 @@ struct session *session_new(struct engine *engine, struct profile *profile, stru
 /* A look at one without a memory cgroup costs some fifty microseconds: at a thousand of them
  * nothing would be left for requests. */
 static void note_watching(struct session *session, int64_t took_ns) {
-    engine_account(&session->engine->memory_poll_cost_ns, &session->memory_poll_cost_ns, took_ns);
+    engine_account(&session->engine->memory_poll_cost_ns, &session->watch.cost_ns, took_ns);
 }
 
 static void stop_watching(struct session *session) {
-    loop_timer_clear(session->engine->loop, &session->watch);
+    loop_timer_clear(session->engine->loop, &session->watch.timer);
     note_watching(session, 0);
 }
 
@@ -197,13 +200,13 @@ static void close_reply(const struct session *session, struct buf *to) {
 static void session_free(struct session *session) {
     struct engine *engine = session->engine;
 
-    loop_timer_clear(engine->loop, &session->idle_timer);
-    loop_timer_clear(engine->loop, &session->end_timer);
-    loop_timer_clear(engine->loop, &session->lifetime_timer);
-    loop_timer_clear(engine->loop, &session->hibernate_timer);
+    loop_timer_clear(engine->loop, &session->timers.idle);
+    loop_timer_clear(engine->loop, &session->timers.end);
+    loop_timer_clear(engine->loop, &session->timers.lifetime);
+    loop_timer_clear(engine->loop, &session->timers.hibernate);
     stop_watching(session);
     loop_task_cancel(&session->schedule);
-    list_for_each(node, &session->ops) {
+    list_for_each(node, &session->queue.ops) {
         struct op *op = container_of(node, struct op, node);
         struct buf reply = BUF_INIT;
 
@@ -211,7 +214,7 @@ static void session_free(struct session *session) {
         op_done(op, &reply); /* only CLOSE is left */
     }
     session_events_release(session);
-    list_for_each(node, &session->ended) {
+    list_for_each(node, &session->commands.ended) {
         struct ended *ended = container_of(node, struct ended, node);
 
         free(ended->command);
@@ -221,12 +224,12 @@ static void session_free(struct session *session) {
         engine->forked_last = NULL;
     gateway_forget_log(session);
     session->checkpoint = session_checkpoint_free(session->checkpoint);
-    free(session->orphan_pipes);
-    snapshot_put(session->base);
-    snapshot_put(session->at);
-    snapshot_put(session->committed);
-    free(session->committed_path);
-    snapshot_tree_put(session->tree);
+    free(session->commands.orphan_pipes);
+    snapshot_put(session->files.base);
+    snapshot_put(session->files.at);
+    snapshot_put(session->files.committed);
+    free(session->files.committed_path);
+    snapshot_tree_put(session->files.tree);
     list_remove(&session->node);
     list_remove(&session->by_name);
     list_remove(&session->of_client);
@@ -253,10 +256,12 @@ void session_close(struct session *session) {
         return;
     /* Where one fork is given up, the next may be wanted. */
     struct session *forked = session->engine->forked_last,
-                   *of = forked && forked != session && session->parent == forked->number ? forked
-                                                                                          : NULL;
+                   *of = forked && forked != session && session->origin.parent == forked->number
+                             ? forked
+                             : NULL;
     log_at(LOG_DEBUG, "session", ABOUT(.sandbox = session->name),
-        "closes; %u operations and %u commands end with it", session->n_ops, session->n_runs);
+        "closes; %u operations and %u commands end with it", session->queue.n_ops,
+        session->commands.n_runs);
     session->state = SESSION_CLOSING;
     if (hibernation)
         hibernation->closing(session,
@@ -268,23 +273,23 @@ void session_close(struct session *session) {
     if (session->box)
         box_send_kill(session->box);
     op_session_ready(session, &error);
-    list_for_each(node, &session->ops)
+    list_for_each(node, &session->queue.ops)
         if (container_of(node, struct op, node)->verb != VERB_CLOSE)
             op_fail(container_of(node, struct op, node), &error);
-    while (!list_empty(&session->runs))
-        end_run(container_of(session->runs.next, struct run, of_session), &error);
+    while (!list_empty(&session->commands.runs))
+        end_run(container_of(session->commands.runs.next, struct run, of_session), &error);
     session_events_closing(session);
     if (session->box)
         box_kill(session->box); /* session_box_dead frees us */
     else
         session_schedule(session);
     if (of && of->state != SESSION_CLOSING)
-        dirty_tracking_prefork(of->checkpoint, of->box, of->base, of->at);
+        dirty_tracking_prefork(of->checkpoint, of->box, of->files.base, of->files.at);
 }
 
 void session_forget_client(struct client *client) {
     list_for_each(node, &client->engine->sessions)
-        list_for_each(at, &container_of(node, struct session, node)->ops) {
+        list_for_each(at, &container_of(node, struct session, node)->queue.ops) {
             struct op *op = container_of(at, struct op, node);
 
             if (op->client != client)
@@ -317,13 +322,13 @@ void session_close_all(struct engine *engine) {
 
 /* A call, or its end. */
 void session_touch(struct session *session) {
-    session->called_ns = clock_now_ns();
-    if (session->idle_ms && !session->idle_timer.position)
-        arm_timer(session, &session->idle_timer, session->idle_ms, on_idle);
-    if (session->hibernate_ms && !session->hibernate_timer.position)
-        arm_timer(session, &session->hibernate_timer, session->hibernate_ms, on_hibernate);
-    if (session->ttl_ms && !session->end_timer.position)
-        arm_timer(session, &session->end_timer, session->ttl_ms, on_end);
+    session->timers.called_ns = clock_now_ns();
+    if (session->timers.idle_ms && !session->timers.idle.position)
+        arm_timer(session, &session->timers.idle, session->timers.idle_ms, on_idle);
+    if (session->timers.hibernate_ms && !session->timers.hibernate.position)
+        arm_timer(session, &session->timers.hibernate, session->timers.hibernate_ms, on_hibernate);
+    if (session->timers.ttl_ms && !session->timers.end.position)
+        arm_timer(session, &session->timers.end, session->timers.ttl_ms, on_end);
 }
 
 static int send_plain(struct session *session, uint32_t type, uint64_t serial) {
@@ -348,7 +353,7 @@ int session_thaw(struct session *session) {
 }
 
 void session_thaw_soon(struct session *session) {
-    session->thaw_due = session_thaw(session) == -EAGAIN;
+    session->commands.thaw_due = session_thaw(session) == -EAGAIN;
 }
 
 /* Its state is being taken: when that is done they all go on, unless it is paused then. */
@@ -369,16 +374,16 @@ int session_resume(struct session *session) {
 }
 
 static int64_t left_of(const struct session *session, int64_t after_ms) {
-    int64_t left = session->called_ns + after_ms * 1000000 - clock_now_ns();
+    int64_t left = session->timers.called_ns + after_ms * 1000000 - clock_now_ns();
 
-    if (session->n_runs || session->n_agents || !list_empty(&session->ops))
+    if (session->commands.n_runs || session->agents.n || !list_empty(&session->queue.ops))
         left = MAX(left, after_ms * 1000000);
     return left;
 }
 
 static void on_idle(struct loop_timer *timer) {
-    struct session *session = container_of(timer, struct session, idle_timer);
-    int64_t left = left_of(session, session->idle_ms);
+    struct session *session = container_of(timer, struct session, timers.idle);
+    int64_t left = left_of(session, session->timers.idle_ms);
 
     if (left > 0 || session->checkpoint->releasing)
         (void)loop_timer_set(
@@ -388,8 +393,8 @@ static void on_idle(struct loop_timer *timer) {
 }
 
 static void on_end(struct loop_timer *timer) {
-    struct session *session = container_of(timer, struct session, end_timer);
-    int64_t left = left_of(session, session->ttl_ms);
+    struct session *session = container_of(timer, struct session, timers.end);
+    int64_t left = left_of(session, session->timers.ttl_ms);
 
     if (left > 0)
         (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + left, on_end);
@@ -435,7 +440,7 @@ static void handle_entered(struct session *session) {
 }
 
 static void leave_box(struct session *session, const struct rollbox_error *error) {
-    list_for_each(node, &session->runs) {
+    list_for_each(node, &session->commands.runs) {
         struct run *run = container_of(node, struct run, of_session);
 
         if (run->state != RUN_QUEUED)
@@ -464,13 +469,13 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
         return 0;
     if (gateway_prepare(session->profile, error) < 0)
         return -error->error_number;
-    size_t n = snapshot_chain(session->base, layers, GUEST_MAX_LAYERS);
+    size_t n = snapshot_chain(session->files.base, layers, GUEST_MAX_LAYERS);
     if (n > GUEST_MAX_LAYERS)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "setup",
             "the layers of the sandbox could not be merged for want of memory; drop snapshots or "
             "close sandboxes");
     struct checkpoint *checkpoint = session->checkpoint->pending_restore;
-    struct box *box = checkpoint && !session->has_own_seed &&
+    struct box *box = checkpoint && !session->origin.has_own_seed &&
                               session->checkpoint->restore_state != RESTORE_REPEATS
                           ? box_take_preforked(checkpoint, session->profile)
                           : NULL;
@@ -478,7 +483,7 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
         checkpoint && !box ? checkpoint_zygote(checkpoint, session->profile, &zygote, error) : 0;
     if (r < 0)
         return r;
-    if (!n && !checkpoint && !session->has_own_seed)
+    if (!n && !checkpoint && !session->origin.has_own_seed)
         box = box_take_spare(session->profile, true);
     bool was_spare = box;
     int64_t ahead_ns[2];
@@ -488,11 +493,11 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
         dirty_tracking_clocks(checkpoint, ahead_ns);
     if (was_spare && !checkpoint) /* it may be older than the session: what was made with it comes
                                      before its forks, too */
-        snapshot_has_since(session->base, box->made_ns);
+        snapshot_has_since(session->files.base, box->made_ns);
     r = box ? 0
             : box_new(session->profile,
                   &(struct box_options){ .session = session,
-                      .base = session->base,
+                      .base = session->files.base,
                       .zygote = zygote,
                       .notes =
                           checkpoint && checkpoint->notes && session->checkpoint->tracks_from_birth,
@@ -506,7 +511,7 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
         return r;
     box->session = session;
     session->box = box;
-    session->oom_kills = 0;
+    session->watch.oom_kills = 0;
     r = box->state == BOX_READY ? gateway_use(box, error) : 0;
     if (r == 0)
         r = checkpoint ? 0 : announce_session(session, !was_spare, error);
@@ -517,7 +522,7 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
     }
     struct profile *profile = session->profile;
     if (checkpoint && box->from_prefork && checkpoint_is_in_demand(checkpoint))
-        checkpoint_prefork(checkpoint, profile, session->base);
+        checkpoint_prefork(checkpoint, profile, session->files.base);
     if (session->state == SESSION_NEW && box->state == BOX_READY) {
         r = enter_box(session, error);
         if (r < 0 && may_restore_again(session, error)) {
@@ -538,8 +543,8 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
 static void forget_box(struct session *session) {
     session->box = NULL;
     dirty_tracking_forget(&session->checkpoint->tracking);
-    session->thaw_due = false;
-    session->n_agents = 0;
+    session->commands.thaw_due = false;
+    session->agents.n = 0;
     stop_watching(session);
 }
 
@@ -550,7 +555,7 @@ void session_give_up_box(struct session *session) {
         return;
     forget_box(session);
     session->checkpoint->restored_early = false;
-    session->n_orphan_pipes = 0;
+    session->commands.n_orphan_pipes = 0;
     if (session->state == SESSION_LIVE)
         session->state = SESSION_NEW;
     box->session = NULL;
@@ -591,7 +596,7 @@ static void handle_restored(struct session *session, const struct guest_record *
     }
     struct profile *profile = session->profile;
     struct checkpoint *checkpoint = checkpoint_get(session->checkpoint->pending_restore);
-    struct snapshot *base = snapshot_get(session->base);
+    struct snapshot *base = snapshot_get(session->files.base);
 
     session->state = SESSION_LIVE;
     const uint64_t bytes = checkpoint_memory(checkpoint);
@@ -649,12 +654,12 @@ void session_box_failed(struct session *session, const struct guest_record *reco
         return;
     session->box->session = NULL;
     session->box = NULL;
-    session->thaw_due = false;
-    session->n_agents = 0;
+    session->commands.thaw_due = false;
+    session->agents.n = 0;
     if (session->state == SESSION_LIVE)
         session->state = SESSION_NEW;
-    while (!list_empty(&session->runs))
-        end_run(container_of(session->runs.next, struct run, of_session), &error);
+    while (!list_empty(&session->commands.runs))
+        end_run(container_of(session->commands.runs.next, struct run, of_session), &error);
     op_session_ready(session, &error);
 }
 
@@ -689,7 +694,7 @@ void session_box_dead(struct session *session, struct box *box) {
     error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run",
         "the sandbox' init was killed from outside, or has not answered for too long; its files "
         "are kept, its processes are gone");
-    list_for_each(node, &session->runs) {
+    list_for_each(node, &session->commands.runs) {
         struct run *run = container_of(node, struct run, of_session);
 
         if (run->state == RUN_QUEUED && box->state != BOX_SETUP)
@@ -702,7 +707,7 @@ void session_box_dead(struct session *session, struct box *box) {
 
 /* That it could not be served is its end, too. */
 static void agent_ended(struct session *session) {
-    session->n_agents -= session->n_agents > 0;
+    session->agents.n -= session->agents.n > 0;
     session_touch(session);
 }
 
@@ -745,13 +750,13 @@ void session_answer(
 
 /* All its processes go, as which of them is to blame nobody knows; the files stay. */
 void session_out_of_memory(struct session *session, enum oom_cause cause) {
-    list_for_each(node, &session->runs)
+    list_for_each(node, &session->commands.runs)
         run_out_of_memory(container_of(node, struct run, of_session), cause);
-    session->n_out_of_memory++;
+    session->watch.n_out_of_memory++;
     log_at(LOG_WARN, "session", ABOUT(.sandbox = session->name),
         "out of memory (%s): all its processes are ended",
         cause == OOM_HOST ? "the host's" : "its own limit");
-    session->agents_met_limit = session->n_agents > 0;
+    session->agents.met_limit = session->agents.n > 0;
     exec_kill_all(session);
     if (session->box) {
         session->box->oom = false;
@@ -762,7 +767,7 @@ void session_out_of_memory(struct session *session, enum oom_cause cause) {
 
 /* The same; each ends as by a single file that is too large. */
 void session_over_disk(struct session *session, bool spares_agents) {
-    list_for_each(node, &session->runs) {
+    list_for_each(node, &session->commands.runs) {
         struct run *run = container_of(node, struct run, of_session);
 
         if (run->state == RUN_RUNNING && !run->killed && !run->exited) {
@@ -773,7 +778,7 @@ void session_over_disk(struct session *session, bool spares_agents) {
     if (spares_agents) {
         exec_kill_guests(session);
     } else {
-        session->agents_met_limit = session->n_agents > 0;
+        session->agents.met_limit = session->agents.n > 0;
         exec_kill_all(session);
     }
 }
@@ -783,24 +788,24 @@ bool session_is_broken(struct session *session) {
 }
 
 void session_broken(struct session *session) {
-    list_for_each(node, &session->runs)
+    list_for_each(node, &session->commands.runs)
         run_broken(container_of(node, struct run, of_session));
     exec_kill_all(session);
 }
 
 enum oom_cause session_oom_cause(struct session *session) {
     return session->box && session->box->slot
-               ? cgroup_lease_oom_cause(session->box->slot, &session->oom_kills)
+               ? cgroup_lease_oom_cause(session->box->slot, &session->watch.oom_kills)
                : OOM_NONE;
 }
 
 void session_oom_forget(struct session *session) {
     if (session->box && session->box->slot)
-        cgroup_lease_oom_forget(session->box->slot, &session->oom_kills);
+        cgroup_lease_oom_forget(session->box->slot, &session->watch.oom_kills);
 }
 
 static void on_watch(struct loop_timer *timer) {
-    struct session *session = container_of(timer, struct session, watch);
+    struct session *session = container_of(timer, struct session, watch.timer);
     const int64_t begun = clock_now_ns();
     uint64_t memory, cpu;
     uint32_t processes;
@@ -812,7 +817,7 @@ static void on_watch(struct loop_timer *timer) {
         return;
     if (box_is_over(session->box, memory))
         session_out_of_memory(session, OOM_LIMIT);
-    if (processes || session->n_runs) {
+    if (processes || session->commands.n_runs) {
         (void)loop_timer_set(session->engine->loop, timer,
             now + MAX(WATCH_NS, WATCH_SHARE * session->engine->memory_poll_cost_ns), on_watch);
         return;
@@ -822,9 +827,9 @@ static void on_watch(struct loop_timer *timer) {
 }
 
 static void watch_from(struct session *session, int64_t pause_ns) {
-    if (session->box && box_needs_watch(session->box) && !session->watch.position)
+    if (session->box && box_needs_watch(session->box) && !session->watch.timer.position)
         (void)loop_timer_set(
-            session->engine->loop, &session->watch, clock_now_ns() + pause_ns, on_watch);
+            session->engine->loop, &session->watch.timer, clock_now_ns() + pause_ns, on_watch);
 }
 
 void session_watch(struct session *session) {
@@ -847,7 +852,7 @@ static void end_inconsistent(struct session *session) {
     struct op *op = session_first_op(session);
     struct rollbox_error error;
 
-    session->is_inconsistent = false;
+    session->queue.is_lost = false;
     error_set(&error, ROLLBOX_ERR_INTERNAL, 0, "run",
         "the engine lost track of an operation of sandbox %s, which is closed; please report this",
         session->name);
@@ -860,7 +865,7 @@ static void end_inconsistent(struct session *session) {
 static bool may_end(const struct session *session) {
     bool is_waited_for = false;
 
-    list_for_each(node, &session->ops)
+    list_for_each(node, &session->queue.ops)
         is_waited_for |= container_of(node, struct op, node)->client != NULL;
     return session_events_closed(session, is_waited_for) == OBSERVER_CONTINUE;
 }
@@ -869,12 +874,13 @@ static bool may_end(const struct session *session) {
 static void wake_if_needed(struct session *session) {
     struct op *first = session_first_op(session);
 
-    if (!session->sleep || (first ? op_allows_hibernated(first) : list_empty(&session->waiting)))
+    if (!session->sleep ||
+        (first ? op_allows_hibernated(first) : list_empty(&session->commands.waiting)))
         return;
     if (op_add(session, VERB_WAKE, true))
         return;
-    while (!list_empty(&session->waiting)) {
-        struct run *run = container_of(session->waiting.next, struct run, in_queue);
+    while (!list_empty(&session->commands.waiting)) {
+        struct run *run = container_of(session->commands.waiting.next, struct run, in_queue);
 
         list_remove(&run->in_queue);
         run_fail(run, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "wake", "out of memory");
@@ -886,14 +892,15 @@ static void wake_if_needed(struct session *session) {
 static void on_schedule(struct loop_task *task) {
     struct session *session = container_of(task, struct session, schedule);
 
-    if (session->is_inconsistent)
+    if (session->queue.is_lost)
         end_inconsistent(session);
     while (session->state != SESSION_CLOSING) {
         wake_if_needed(session);
         /* What is asked of a session that a fork is still making waits until it has its box. */
-        if (session->state == SESSION_CLOSING || session->fork || list_empty(&session->ops))
+        if (session->state == SESSION_CLOSING || session->queue.fork ||
+            list_empty(&session->queue.ops))
             break;
-        struct op *op = container_of(session->ops.next, struct op, node);
+        struct op *op = container_of(session->queue.ops.next, struct op, node);
 
         if (op->wait != OP_WAIT_QUEUED)
             break;
@@ -941,12 +948,12 @@ void session_name_operation(
 }
 
 int session_may_wait(const struct session *session, struct rollbox_error *error) {
-    return session->n_ops < MAX_OPS
+    return session->queue.n_ops < MAX_OPS
                ? 0
                : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
                      "the sandbox %s has %u requests that wait, as many as are kept for one; wait "
                      "for some of them",
-                     session->name, session->n_ops);
+                     session->name, session->queue.n_ops);
 }
 
 int session_not_found(const struct engine *engine, const char *name, struct rollbox_error *error) {

@@ -172,6 +172,81 @@ struct auto_snapshot {
 
 enum session_state { SESSION_NEW, SESSION_LIVE, SESSION_PAUSED, SESSION_CLOSING };
 
+/* A pipe out of the sandbox that a command had which is over: what it left running may have it
+ * still. */
+struct orphan_pipe {
+    uint64_t inode;
+    bool is_written;
+};
+
+/* The files of a session: take_snapshot.c. */
+struct session_files {
+    struct snapshot *base;      /* the box stands, or will stand, on it; a reference */
+    struct snapshot *at;        /* the last state taken: the parent of the next one; a reference */
+    struct snapshot *committed; /* what the host has since the last COMMIT; a reference, or NULL */
+    char *committed_path;       /* of that; NULL: everything */
+    struct snapshot_tree *tree;
+    bool dirty; /* files may have changed since `at` */
+};
+
+/* How a session began. */
+struct session_origin {
+    uint64_t parent;   /* of a fork: the number of the session it was made from; 0 */
+    char snapshot[32]; /* of a fork: the id of the state */
+    int64_t clone_id;  /* of a fork: its index among those that were made at once; -1 */
+    uint64_t seed;     /* random_seed: the policy's unless has_own_seed */
+    uint64_t n_forked; /* children that it has had, whose seeds follow */
+    bool has_own_seed;
+    bool was_used;               /* something was done in it that a record begun now has not */
+    int64_t made_ns;             /* CLOCK_REALTIME */
+    int64_t since_ns;            /* CLOCK_REALTIME: changes on the host after that are not known */
+    unsigned char operation[64]; /* of CREATE */
+    size_t operation_length;
+};
+
+/* The commands of a session: exec.c. */
+struct session_commands {
+    struct list runs;    /* struct run.of_session */
+    struct list waiting; /* struct run.in_queue: for room in init's socket, a box, or the end of an
+                            operation */
+    struct list ended;   /* struct ended.node: oldest first */
+    unsigned n_runs, n_ended;
+    bool kill_due; /* init could not be told yet to kill some of them */
+    bool thaw_due; /* nor that the processes may run, as the files are copied */
+    struct orphan_pipe *orphan_pipes;
+    size_t n_orphan_pipes;
+};
+
+/* The operations of a session: op.c. */
+struct session_queue {
+    struct list ops; /* struct op.node; the first is under way */
+    unsigned n_ops;
+    struct op *fork; /* of another session: it made this one and waits for the box; NULL */
+    bool is_lost;    /* the engine has lost track of an operation: the session ends */
+};
+
+/* File agents in the box: op_files.c. */
+struct session_agents {
+    unsigned n;
+    bool met_limit; /* they were killed at a limit: their calls are not repeated */
+};
+
+/* Ends, pauses and hibernates a session that is not used: session.c. 0 ms: never. */
+struct session_timers {
+    struct loop_timer idle, end, lifetime, hibernate;
+    int64_t idle_ms, ttl_ms, lifetime_ms, hibernate_ms;
+    int64_t called_ns;         /* CLOCK_MONOTONIC: the last request */
+    uint64_t hibernate_cpu_ns; /* of its box when that timer was set */
+};
+
+/* Looks at the memory of the session's box: session.c. */
+struct session_watch {
+    struct loop_timer timer;
+    int64_t cost_ns;          /* of the last look; counted in engine->memory_poll_cost_ns */
+    uint64_t oom_kills;       /* of its box's group, as of the last look */
+    unsigned n_out_of_memory; /* how often all processes were ended for want of memory */
+};
+
 struct session {
     struct engine *engine;
     struct profile *profile;
@@ -182,58 +257,20 @@ struct session {
     char name[SESSION_NAME_MAX + 1];
     uint64_t number;
     enum session_state state;
-    struct box *box;       /* NULL: not made yet, or given up */
-    struct snapshot *base; /* what the box stands, or will stand, on; a reference */
-    struct snapshot
-        *at; /* the last state that it was in: the parent of the next one; a reference */
-    struct snapshot *committed; /* what the host has since the last COMMIT; a reference, or NULL */
-    char *committed_path;       /* of that; NULL: everything */
-    struct snapshot_tree *tree;
-    bool dirty;                /* files may have changed since `at` */
+    struct box *box;           /* NULL: not made yet, or given up */
     struct loop_task schedule; /* of session_schedule */
-    bool kill_due, thaw_due;   /* init could not be told yet: of some command; of its files' copy */
-    bool is_inconsistent;      /* the engine has lost track of an operation: it is to be closed */
-    uint64_t oom_kills;        /* of its box's group, as of the last look */
-    unsigned n_out_of_memory;  /* how often all in it was ended for want of memory */
-    struct list runs;          /* struct run.of_session */
-    struct list waiting; /* struct run.in_queue: for room in init's socket, for a box, for a work to
-                            be done */
-    struct list observers; /* struct session_observer.node (session_events.h) */
-    uint64_t parent;       /* of a fork: the number of the session it was made from; 0 */
-    char parent_snapshot[32];
-    int64_t clone_id;        /* of a fork: which of those that were made at once, from 0; -1 */
-    uint64_t seed, n_forked; /* random_seed, the policy's unless has_own_seed; how many children it
-                                has had, whose seeds follow */
-    bool has_own_seed;
-    bool
-        is_dry_run; /* of a VERIFY: what is restored in it does not go on, and nobody knows of it */
-    bool was_used;  /* something was done in it that a record begun now has not */
-    struct op *fork; /* of another session: that made this one and waits for its box */
+    struct list observers;     /* struct session_observer.node (session_events.h) */
+    struct session_files files;
+    struct session_origin origin;
+    struct session_commands commands;
+    struct session_queue queue;
+    struct session_agents agents;
+    struct session_timers timers;
+    struct session_watch watch;
     struct session_checkpoint *checkpoint;
-    struct orphan_pipe *orphan_pipes;
-    size_t n_orphan_pipes;
-    struct list ops;   /* struct op.node; the first is under way */
-    struct list ended; /* struct ended.node: commands that are over, oldest first */
-    unsigned n_ops, n_runs, n_ended, n_agents;
-    bool agents_met_limit; /* file agents were killed at a limit: their calls are not repeated */
-    struct loop_timer idle_timer, end_timer, lifetime_timer, hibernate_timer, watch;
-    int64_t memory_poll_cost_ns; /* how long the last look at its memory took; counted in
-                                    engine->memory_poll_cost_ns */
-    int64_t idle_ms, ttl_ms, lifetime_ms, hibernate_ms;
     struct auto_snapshot auto_snapshot;
-    uint64_t hibernate_cpu_ns;  /* of its box when that timer was set */
-    struct hibernated *sleep;   /* it is in the store, and nothing of it here; NULL: it is awake */
-    int64_t made_ns, called_ns; /* CLOCK_REALTIME; CLOCK_MONOTONIC */
-    int64_t since_ns;           /* CLOCK_REALTIME: what the host changed later, we do not know of */
-    unsigned char operation[64]; /* of CREATE */
-    size_t operation_length;
-};
-
-/* A pipe out of the sandbox that a command had which is over: what it left running may have it
- * still. */
-struct orphan_pipe {
-    uint64_t inode;
-    bool is_written;
+    struct hibernated *sleep; /* it is in the store alone; NULL: it is awake */
+    bool is_dry_run; /* of VERIFY: its processes are restored and never run, and it has no name */
 };
 
 /* A command that is over; its output is with other results (result.c) as long as there is room. */

@@ -27,11 +27,11 @@ static const char *state_name(const struct session *session) {
         return "asleep";
     switch (session->state) {
     case SESSION_NEW:
-        return session->box || !list_empty(&session->ops)
+        return session->box || !list_empty(&session->queue.ops)
                    ? "starting"
                    : "idle"; /* its box is made when it is needed again */
     case SESSION_LIVE:
-        return session->n_runs ? "running" : "idle";
+        return session->commands.n_runs ? "running" : "idle";
     case SESSION_PAUSED:
         return "paused";
     case SESSION_CLOSING:
@@ -48,7 +48,7 @@ static void operation_text(const unsigned char *operation, size_t length, struct
 
 /* Commands that go on are runs again, not yet told to run. */
 static bool restores_runs(const struct session *session) {
-    list_for_each(node, &session->runs) {
+    list_for_each(node, &session->commands.runs) {
         const struct run *run = container_of(node, struct run, of_session);
 
         if (run->main_pid && run->state == RUN_STARTING)
@@ -65,7 +65,7 @@ static void add_execs(const struct session *session, struct buf *to) {
 
     if (sleep_of(session) && !restores_runs(session))
         hibernate_execs(session, to, &between);
-    list_for_each(node, &session->runs) {
+    list_for_each(node, &session->commands.runs) {
         const struct run *run = container_of(node, struct run, of_session);
 
         buf_printf(to, "%s{\"id\": ", between);
@@ -81,7 +81,7 @@ static void add_execs(const struct session *session, struct buf *to) {
             (unsigned long long)(run->outputs[0].total + run->outputs[1].total));
         between = ", ";
     }
-    list_for_each(node, &session->ended) {
+    list_for_each(node, &session->commands.ended) {
         const struct ended *ended = container_of(node, struct ended, node);
 
         buf_printf(to, "%s{\"id\": ", between);
@@ -106,16 +106,19 @@ void session_text_execs(const struct session *session, struct buf *to) {
 }
 
 static const char *snapshot_of(const struct session *session) {
-    return session->sleep ? session->sleep->snapshot : snapshot_nearest_visible(session->at)->id;
+    return session->sleep ? session->sleep->snapshot
+                          : snapshot_nearest_visible(session->files.at)->id;
 }
 
 static void add_brief(const struct session *session, struct buf *to) {
     buf_printf(to,
         "{\"name\": \"%s\", \"state\": \"%s\", \"created\": %.3f, \"snapshot\": \"%s\", "
         "\"detached\": %s, \"commands\": %u, \"running\": %u, \"idle_s\": %.3f",
-        session->name, state_name(session), (double)session->made_ns / 1e9, snapshot_of(session),
-        session->client ? "false" : "true", session->n_runs + session->n_ended, session->n_runs,
-        session->n_runs ? 0.0 : (double)(clock_now_ns() - session->called_ns) / 1e9);
+        session->name, state_name(session), (double)session->origin.made_ns / 1e9,
+        snapshot_of(session), session->client ? "false" : "true",
+        session->commands.n_runs + session->commands.n_ended, session->commands.n_runs,
+        session->commands.n_runs ? 0.0
+                                 : (double)(clock_now_ns() - session->timers.called_ns) / 1e9);
 }
 
 /* What its files take: those of its snapshots, and what it has changed since. False if the latter
@@ -125,7 +128,7 @@ static bool disk_usage(const struct session *session, uint64_t *ret_bytes) {
     uint64_t entries = 0;
     struct statfs disk;
 
-    snapshot_usage(session->base, ret_bytes, &entries);
+    snapshot_usage(session->files.base, ret_bytes, &entries);
     if (!box)
         return true;
     if (box->upper) {
@@ -176,7 +179,7 @@ void session_text_stats(struct session *session, struct buf *to) {
     const bool has_peak = use.has_memory && session->box && session->box->slot;
 
     add_brief(session, to);
-    buf_printf(to, ", \"age_s\": %.3f", (double)(clock_real_ns() - session->made_ns) / 1e9);
+    buf_printf(to, ", \"age_s\": %.3f", (double)(clock_real_ns() - session->origin.made_ns) / 1e9);
     add_number(to, "memory_bytes", use.has_memory, use.memory);
     add_number(to, "peak_memory_bytes", has_peak, use.memory_peak);
     add_number(to, "max_memory_bytes", true, policy->max_memory_bytes);
@@ -221,10 +224,12 @@ void session_text(struct session *session, struct buf *to) {
         "{\"name\": \"%s\", \"state\": \"%s\", \"created\": %.3f, \"snapshot\": \"%s\", "
         "\"detached\": %s, \"memory_bytes\": %llu, \"disk_bytes\": %llu, \"max_disk_bytes\": %llu, "
         "\"processes\": %u, \"idle_s\": %.3f, ",
-        session->name, state_name(session), (double)session->made_ns / 1e9, snapshot_of(session),
-        session->client ? "false" : "true", (unsigned long long)use.memory,
+        session->name, state_name(session), (double)session->origin.made_ns / 1e9,
+        snapshot_of(session), session->client ? "false" : "true", (unsigned long long)use.memory,
         (unsigned long long)bytes, (unsigned long long)session->profile->policy->max_disk_bytes,
-        use.processes, session->n_runs ? 0.0 : (double)(clock_now_ns() - session->called_ns) / 1e9);
+        use.processes,
+        session->commands.n_runs ? 0.0
+                                 : (double)(clock_now_ns() - session->timers.called_ns) / 1e9);
     if (session->sleep)
         buf_printf(to,
             "\"asleep\": {\"bytes\": %llu, \"written_bytes\": %llu, \"processes\": %u, "
@@ -238,11 +243,11 @@ void session_text(struct session *session, struct buf *to) {
     buf_add(to, session->profile->key,
         session->profile->text_length); /* as it was given, and found to be JSON */
     if (session->profile->policy->have_seed)
-        buf_printf(to, ", \"random_seed\": %llu", (unsigned long long)session->seed);
+        buf_printf(to, ", \"random_seed\": %llu", (unsigned long long)session->origin.seed);
     else
         buf_add_text(to, ", \"random_seed\": null");
-    if (session->clone_id >= 0)
-        buf_printf(to, ", \"clone_id\": %lld", (long long)session->clone_id);
+    if (session->origin.clone_id >= 0)
+        buf_printf(to, ", \"clone_id\": %lld", (long long)session->origin.clone_id);
     else
         buf_add_text(to, ", \"clone_id\": null");
     buf_add_text(to, ", \"auto_snapshot\": ");
@@ -285,7 +290,7 @@ struct found {
 
 static const struct run *run_of(
     const struct session *session, pid_t inner, const struct run *parents) {
-    list_for_each(node, &session->runs) {
+    list_for_each(node, &session->commands.runs) {
         const struct run *run = container_of(node, struct run, of_session);
 
         if (run->main_pid == inner && inner)

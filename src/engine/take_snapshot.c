@@ -35,19 +35,19 @@ void snapshot_ref_assign(struct snapshot **at, struct snapshot *snapshot) {
  * alone, also where it was dropped and has no name any more. A reference, or NULL. */
 struct snapshot *snapshot_files_of(struct session *session, struct snapshot *snapshot) {
     return snapshot->checkpoint || !snapshot->tree
-               ? snapshot_new(session->engine, session->tree, snapshot, snapshot, NULL)
+               ? snapshot_new(session->engine, session->files.tree, snapshot, snapshot, NULL)
                : snapshot_get(snapshot);
 }
 
 /* The present state, of which all is known, as nothing was called since, or what was has left
  * nothing. A reference, or NULL. */
 struct snapshot *session_unchanged_state(struct session *session) {
-    struct snapshot *snapshot = snapshot_files_of(session, session->at);
+    struct snapshot *snapshot = snapshot_files_of(session, session->files.at);
 
-    if (snapshot && snapshot != session->at && session->base == session->at)
-        snapshot_ref_assign(&session->base, snapshot);
+    if (snapshot && snapshot != session->files.at && session->files.base == session->files.at)
+        snapshot_ref_assign(&session->files.base, snapshot);
     if (snapshot)
-        snapshot_ref_assign(&session->at, snapshot);
+        snapshot_ref_assign(&session->files.at, snapshot);
     return snapshot;
 }
 
@@ -75,14 +75,14 @@ struct snapshot *op_seal_layer(struct session *session, struct box *box) {
         return NULL;
     if (box->upper)
         layer_take_upper(layer, disk_upper_get(box->upper));
-    struct snapshot *snapshot =
-        snapshot_new(session->engine, session->tree, session->at, session->base, layer);
+    struct snapshot *snapshot = snapshot_new(
+        session->engine, session->files.tree, session->files.at, session->files.base, layer);
     if (!snapshot)
         return NULL;
     gateway_name_snapshot(snapshot, box);
-    snapshot_ref_assign(&session->base, snapshot);
-    snapshot_ref_assign(&session->at, snapshot);
-    session->dirty = false;
+    snapshot_ref_assign(&session->files.base, snapshot);
+    snapshot_ref_assign(&session->files.at, snapshot);
+    session->files.dirty = false;
     return snapshot;
 }
 
@@ -176,7 +176,7 @@ static void start_dump_of_op(struct op *op) {
     op->take.init_serial = ++session->engine->next_exec;
     session->checkpoint->was_thawed = session->state == SESSION_PAUSED;
     /* Also what is frozen for an agent (GUEST_FILES_ALONE): it would be captured as stopped. */
-    int r = session->checkpoint->was_thawed || session->n_agents ? session_thaw(session) : 0;
+    int r = session->checkpoint->was_thawed || session->agents.n ? session_thaw(session) : 0;
     if (r == 0)
         r = session_ask(session, op->take.init_serial);
     if (op_is_dying(r))
@@ -249,13 +249,13 @@ static void snapshot_files_ready(struct op *op, struct layer *take_layer) {
         /* A layer of its own would be a state's before there is one. */
         if (op->take.checkpoint->progress >= 0 && op->verb == VERB_FORK && op->fork.count == 1 &&
             !take_layer)
-            checkpoint_load_box(op->take.checkpoint, session->profile, session->base);
+            checkpoint_load_box(op->take.checkpoint, session->profile, session->files.base);
         if (op->take.checkpoint->progress >= 0)
             load_ahead(op);
         return;
     }
-    struct snapshot *snapshot =
-        snapshot_new(session->engine, session->tree, session->at, session->base, take_layer);
+    struct snapshot *snapshot = snapshot_new(
+        session->engine, session->files.tree, session->files.at, session->files.base, take_layer);
 
     op->take.keeps_stopped = snapshot && op->verb == VERB_HIBERNATE;
     if (!op->take.keeps_stopped)
@@ -272,7 +272,7 @@ static void snapshot_files_ready(struct op *op, struct layer *take_layer) {
     snapshot->is_live = true;
     gateway_name_snapshot(snapshot, session->box);
     snapshot->checkpoint = TAKE_PTR(op->take.checkpoint);
-    snapshot_ref_assign(&session->at, snapshot);
+    snapshot_ref_assign(&session->files.at, snapshot);
     op->to = snapshot; /* its reference */
     op_have_snapshot(op);
 }
@@ -353,7 +353,7 @@ static void handle_frozen(struct op *op, const struct guest_record *record) {
     }
     if (!record->value && op_files_are_pristine(box)) {
         op_thaw(op);
-        session->dirty = false;
+        session->files.dirty = false;
         op->to = session_unchanged_state(session);
         if (op->to)
             op_have_snapshot(op);
@@ -415,7 +415,7 @@ static void processes_dumped(struct op *op, struct checkpoint *take_checkpoint) 
 
 /* As far as we have heard; who captures nothing finds that out. */
 static bool runs_something(const struct session *session) {
-    list_for_each(node, &session->runs) {
+    list_for_each(node, &session->commands.runs) {
         const struct run *run = container_of(node, struct run, of_session);
 
         if (run->state == RUN_RUNNING && !run->killed && !run->exited)
@@ -428,17 +428,17 @@ void op_take_snapshot(struct op *op) {
     struct session *session = op->session;
 
     /* What was started before is part of it. */
-    if (!op->drops && op->take.follows_commands && !list_empty(&session->waiting)) {
+    if (!op->drops && op->take.follows_commands && !list_empty(&session->commands.waiting)) {
         op->take.follows_commands = false;
         op_wait(op, OP_WAIT_COMMANDS_SENT);
         return;
     }
-    if (session->dirty && session->box && lacks_layers(op) &&
+    if (session->files.dirty && session->box && lacks_layers(op) &&
         !op_files_are_pristine(session->box)) {
         refuse_changed_files(op);
         return;
     }
-    if (session->dirty && session->box) {
+    if (session->files.dirty && session->box) {
         if (op->drops || (!runs_something(session) && box_seems_empty(session->box) != 0))
             op_freeze(op); /* of which init tells whether anything stands */
         else
@@ -478,7 +478,7 @@ static bool ran_out_of_memory(const struct op *op) {
 
     if (cause != OOM_NONE)
         session_out_of_memory(session, cause);
-    return session->n_out_of_memory != op->take.n_out_of_memory;
+    return session->watch.n_out_of_memory != op->take.n_out_of_memory;
 }
 
 static void on_dump_failed(
@@ -507,10 +507,10 @@ static int start_dump_job(struct op *op, struct rollbox_error *error) {
         on_dump_failed, on_released };
     struct session *session = op->session;
 
-    op->take.n_out_of_memory = session->n_out_of_memory;
+    op->take.n_out_of_memory = session->watch.n_out_of_memory;
     int r = dump_job_start(&(struct dump_request){ .of = session->checkpoint,
                                .box = session->box,
-                               .base = session->base,
+                               .base = session->files.base,
                                .resumes_early = op->class->flags & OP_RESUMES_EARLY,
                                .drops = op->drops,
                                .stays_paused = op->verb == VERB_HIBERNATE,

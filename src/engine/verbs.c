@@ -203,8 +203,9 @@ static struct session *find_created(struct engine *engine, const struct wire_fie
     list_for_each(node, &engine->sessions) {
         struct session *session = container_of(node, struct session, node);
 
-        if (session->state != SESSION_CLOSING && session->operation_length == operation->length &&
-            !memcmp(session->operation, operation->data, operation->length))
+        if (session->state != SESSION_CLOSING &&
+            session->origin.operation_length == operation->length &&
+            !memcmp(session->origin.operation, operation->data, operation->length))
             return session;
     }
     return NULL;
@@ -270,13 +271,13 @@ static int handle_create(struct call *call) {
         request->sandbox, NULL, NULL, call->error);
     if (!session)
         return -ENOMEM;
-    memcpy(session->operation, request->operation.data ? request->operation.data : "",
+    memcpy(session->origin.operation, request->operation.data ? request->operation.data : "",
         request->operation.length);
-    session->operation_length = request->operation.length;
-    session->idle_ms = limit_ms(request->idle);
-    session->ttl_ms = limit_ms(request->ttl);
-    session->lifetime_ms = limit_ms(request->lifetime);
-    session->hibernate_ms = limit_ms(request->hibernate);
+    session->origin.operation_length = request->operation.length;
+    session->timers.idle_ms = limit_ms(request->idle);
+    session->timers.ttl_ms = limit_ms(request->ttl);
+    session->timers.lifetime_ms = limit_ms(request->lifetime);
+    session->timers.hibernate_ms = limit_ms(request->hibernate);
     auto_snapshot_set(session, (unsigned)MIN(request->auto_snapshot, (uint64_t)INT32_MAX));
     session_arm(session);
     call->session = session;
@@ -332,7 +333,7 @@ static int handle_tree(struct call *call) {
     if (call->session->sleep)
         hibernate_tree(call->session, call->reply);
     else
-        snapshot_tree_text(call->session->tree, call->reply);
+        snapshot_tree_text(call->session->files.tree, call->reply);
     return REPLY_NOW;
 }
 
@@ -372,7 +373,7 @@ static int kill_all(struct call *call) {
     if (call->request->number != SIGKILL)
         return error_set(call->error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
             "signal: without a command only SIGKILL can be sent, to every process of the sandbox");
-    list_for_each(node, &session->runs)
+    list_for_each(node, &session->commands.runs)
         (void)exec_kill(container_of(node, struct run, of_session));
     exec_kill_all(session);
     session_events_signal(session, NULL, SIGKILL, ROLLBOX_SCOPE_TREE);
@@ -444,7 +445,7 @@ static int handle_claim(struct call *call) {
 
 /* The node of that id or name, as a reference; NULL for no id. 0 or -ENOENT. */
 static int find_snapshot(struct call *call, const char *id, struct snapshot **ret_snapshot) {
-    struct snapshot *snapshot = id ? snapshot_find(call->session->tree, id) : NULL;
+    struct snapshot *snapshot = id ? snapshot_find(call->session->files.tree, id) : NULL;
 
     if (id && !snapshot)
         return error_set(call->error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments",

@@ -40,13 +40,13 @@ static void settle(struct engine *engine, const json_t *record) {
         auto_snapshot_init();
         has_observers = true;
     }
-    list_init(&session.ended);
+    list_init(&session.commands.ended);
     list_init(&session.observers);
     list_init(&engine->finished);
     for (size_t i = 0; i < ARRAY_SIZE(engine->finished_by); i++)
         list_init(&engine->finished_by[i]);
     hibernate_settle(&session, record);
-    list_for_each(node, &session.ended) {
+    list_for_each(node, &session.commands.ended) {
         struct ended *ended = container_of(node, struct ended, node);
 
         if (ended->operation_length <= sizeof session.number ||
@@ -59,7 +59,7 @@ static void settle(struct engine *engine, const json_t *record) {
     }
     result_forget_all(engine);
     session_events_release(&session);
-    free(session.committed_path);
+    free(session.files.committed_path);
 }
 
 static void read_record(const json_t *record) {
