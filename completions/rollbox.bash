@@ -29,7 +29,7 @@ _rollbox() {
     [[ $cur != = ]] || cur=
     [[ $prev != = ]] || prev=${COMP_WORDS[COMP_CWORD - 2]}
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W 'run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine debug completion version help --help --version' -- "$cur"))
+        COMPREPLY=($(compgen -W 'run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help --help --version' -- "$cur"))
         return
     fi
     case $command in
@@ -73,6 +73,13 @@ _rollbox() {
     engine)
         if ((COMP_CWORD == 2)); then
             COMPREPLY=($(compgen -W 'start status stop' -- "$cur"))
+            return
+        fi
+        command="$command ${COMP_WORDS[2]}" first=3
+        ;;
+    net)
+        if ((COMP_CWORD == 2)); then
+            COMPREPLY=($(compgen -W 'log set' -- "$cur"))
             return
         fi
         command="$command ${COMP_WORDS[2]}" first=3
@@ -135,6 +142,8 @@ _rollbox() {
     'engine start') options='--background --log --log-level --log-format --json --socket --help' ;;
     'engine status') options='--json --socket --help' ;;
     'engine stop') options='--json --socket --help' ;;
+    'net log') options='--json --socket --help' ;;
+    'net set') options='--json --allow --allow-file --socket --help' ;;
     'debug dump') options='--json --socket --help' ;;
     'completion') options='--help' ;;
     'version') options='--json --help' ;;

@@ -14,7 +14,7 @@ end
 function __rollbox_snapshots
     set -l sandbox (__rollbox_sandbox); and rollbox tree -q -- $sandbox 2>/dev/null
 end
-complete -c rollbox -n __fish_use_subcommand -f -a 'run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine debug completion version help'
+complete -c rollbox -n __fish_use_subcommand -f -a 'run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l interactive -s i -d 'with -t: pass keys on; without -t standard input is passed on anyway'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l tty -s t -d 'give it a terminal of its own'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l template -x -a '(rollbox template ls -q 2>/dev/null)' -d 'run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy'
@@ -568,6 +568,15 @@ complete -c rollbox -n '__fish_seen_subcommand_from engine; and __fish_seen_subc
 complete -c rollbox -n '__fish_seen_subcommand_from engine; and __fish_seen_subcommand_from stop' -l json -d 'print the result as one JSON object'
 complete -c rollbox -n '__fish_seen_subcommand_from engine; and __fish_seen_subcommand_from stop' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'
 complete -c rollbox -n '__fish_seen_subcommand_from engine; and __fish_seen_subcommand_from stop' -l help -s h -d 'print this help'
+complete -c rollbox -n '__fish_seen_subcommand_from net; and not __fish_seen_subcommand_from log set' -f -a 'log set'
+complete -c rollbox -n '__fish_seen_subcommand_from net; and __fish_seen_subcommand_from log' -l json -d 'print the result as one JSON object'
+complete -c rollbox -n '__fish_seen_subcommand_from net; and __fish_seen_subcommand_from log' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'
+complete -c rollbox -n '__fish_seen_subcommand_from net; and __fish_seen_subcommand_from log' -l help -s h -d 'print this help'
+complete -c rollbox -n '__fish_seen_subcommand_from net; and __fish_seen_subcommand_from set' -l json -d 'print the result as one JSON object'
+complete -c rollbox -n '__fish_seen_subcommand_from net; and __fish_seen_subcommand_from set' -l allow -x -d 'a host that may be reached, such as pypi.org, \'*.example.org:8443\', 192.0.2.0/24 or @pypi'
+complete -c rollbox -n '__fish_seen_subcommand_from net; and __fish_seen_subcommand_from set' -l allow-file -r -F -d 'hosts that may be reached: one a line, or a JSON list of rules'
+complete -c rollbox -n '__fish_seen_subcommand_from net; and __fish_seen_subcommand_from set' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'
+complete -c rollbox -n '__fish_seen_subcommand_from net; and __fish_seen_subcommand_from set' -l help -s h -d 'print this help'
 complete -c rollbox -n '__fish_seen_subcommand_from debug; and not __fish_seen_subcommand_from dump' -f -a 'dump'
 complete -c rollbox -n '__fish_seen_subcommand_from debug; and __fish_seen_subcommand_from dump' -l json -d 'print the result as one JSON object'
 complete -c rollbox -n '__fish_seen_subcommand_from debug; and __fish_seen_subcommand_from dump' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'

@@ -23,7 +23,7 @@ _rollbox_templates() {
 _rollbox() {
     local command=$words[2] first=2
     if ((CURRENT == 2)); then
-        compadd -- run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine debug completion version help
+        compadd -- run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help
         return
     fi
     case $command in
@@ -67,6 +67,13 @@ _rollbox() {
     engine)
         if ((CURRENT == 3)); then
             compadd -- start status stop
+            return
+        fi
+        command="$command $words[3]" first=3
+        ;;
+    net)
+        if ((CURRENT == 3)); then
+            compadd -- log set
             return
         fi
         command="$command $words[3]" first=3
@@ -869,6 +876,24 @@ _rollbox() {
             '*-h[print this help]' \
             '*--help[print this help]'
         ;;
+    'net log')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
+    'net set')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
+            '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
     'debug dump')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
@@ -892,7 +917,7 @@ _rollbox() {
         _arguments -s -S \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':command:(run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine debug completion version help)'
+            ':command:(run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help)'
         ;;
     esac
 }

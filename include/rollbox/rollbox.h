@@ -385,11 +385,19 @@ enum rollbox_query {
                                 creation), "memory_bytes", "peak_memory_bytes", "max_memory_bytes",
                                 "disk_bytes", "max_disk_bytes", "processes", "max_processes". A value
                                 that cannot be measured is null. */
+    ROLLBOX_QUERY_NET_LOG,   /* {"log": [{"t", "box", "event", ...}]}: what the session did in the
+                                network, with net allow (docs/reference/network.md) */
 };
 
 /* The answer to a query as JSON text. The caller frees *ret_json with free(). */
 ROLLBOX_PUBLIC int rollbox_sandbox_query(struct rollbox_sandbox *sandbox, enum rollbox_query query,
     char **ret_json, struct rollbox_error *error);
+
+/* Replaces what a session with net allow may reach by the network keys of a policy (JSON text).
+ * Connections that are not allowed any more are reset. The new rules hold until the session is
+ * reset or hibernated; forks have the policy's. */
+ROLLBOX_PUBLIC int rollbox_net_set(
+    struct rollbox_sandbox *sandbox, const char *policy, struct rollbox_error *error);
 
 /* Stops all processes of the session until rollbox_resume. rollbox_resume does nothing if the
  * session is not paused. */

@@ -20,6 +20,7 @@ from typing import (
     Any,
     Literal,
     Optional,
+    Sequence,
     TypeVar,
     Union,
     overload,
@@ -979,6 +980,34 @@ class Session(SessionFiles):
         """
         figures: dict[str, Any] = self._session().json("rollbox_sandbox_query", ffi.QUERY_STATS)
         return figures
+
+    def net_log(self) -> list[dict[str, Any]]:
+        """Tells what the session did in the network, with net "allow".
+
+        Returns:
+            An event each, oldest first: its time t, box, event and more. Events past the log's
+            limit are only counted.
+        """
+        rows: list[dict[str, Any]] = self._session().json(
+            "rollbox_sandbox_query", ffi.QUERY_NET_LOG
+        )["log"]
+        return rows
+
+    def net_set(self, rules: Union[Policy, Sequence[Any]]) -> None:
+        """Replaces what the session may reach, with net "allow".
+
+        Connections that are not allowed any more are reset.
+
+        Args:
+            rules: Hosts and rules as of Policy(net_allow=...), or a Policy whose network keys
+                count.
+        """
+        text = (
+            rules.to_json()
+            if isinstance(rules, Policy)
+            else json.dumps({"net": "allow", "net_allow": list(rules)})
+        )
+        self._session().call("rollbox_net_set", text.encode())
 
     def processes(self) -> list[dict[str, Any]]:
         """Lists the session's processes.

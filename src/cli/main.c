@@ -285,6 +285,12 @@ static const struct command commands[] = {
         0, cmd_engine_status, 0 },
     { "engine stop", "", "end a shared engine and all its sandboxes", NULL, COMMAND_ENGINE_STOP, 0,
         0, cmd_engine_stop, 0 },
+    { "net log", "NAME", "print what a sandbox did in the network (net allow), one event a line",
+        NULL, COMMAND_NET_LOG, 1, 1, cmd_net_log, 0 },
+    { "net set", "NAME", "replace what a sandbox may reach (net allow)",
+        "Connections that are not allowed any more are reset.\n"
+        "Example: rollbox net set NAME --allow pypi.org --allow '*.example.org:8443'\n",
+        COMMAND_NET_SET, 1, 1, cmd_net_set, 0 },
     { "debug dump", "", "print the present operations of a shared engine as JSON",
         "For a bug report: each operation, its present wait, and since when.\n", COMMAND_DEBUG_DUMP,
         0, 0, cmd_debug_dump, 0 },

@@ -30,7 +30,8 @@
         COMMAND_INSPECT | COMMAND_KILL | COMMAND_RM | COMMAND_PAUSE | COMMAND_RESUME |             \
         COMMAND_HIBERNATE | COMMAND_WAKE | COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE |     \
         COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD |           \
-        COMMAND_EXPORT | COMMAND_CP | TEMPLATE_COMMANDS | STATE_COMMANDS)
+        COMMAND_EXPORT | COMMAND_CP | TEMPLATE_COMMANDS | STATE_COMMANDS | COMMAND_NET_LOG |       \
+        COMMAND_NET_SET)
 #define SOCKET_COMMANDS                                                                            \
     (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | COMMAND_DEBUG_DUMP |     \
         SESSION_COMMANDS)
@@ -231,11 +232,12 @@ const struct option option_table[] = {
         "the host name seen inside (default rollbox)" },
     { OPTION_NET, 0, "net", "none|loopback|allow|host", OPTION_TEXT, POLICY_COMMANDS, "net",
         "network (default none; with --allow: allow)" },
-    { OPTION_ALLOW, 0, "allow", "HOST[:PORT]", OPTION_TEXT, POLICY_COMMANDS, "net_allow_hosts",
+    { OPTION_ALLOW, 0, "allow", "HOST[:PORT]", OPTION_TEXT, POLICY_COMMANDS | COMMAND_NET_SET,
+        "net_allow_hosts",
         "a host that may be reached, such as pypi.org, '*.example.org:8443', 192.0.2.0/24 or "
         "@pypi" },
-    { OPTION_ALLOW_FILE, 0, "allow-file", "FILE", OPTION_FILE, POLICY_COMMANDS, "net_allow",
-        "hosts that may be reached: one a line, or a JSON list of rules" },
+    { OPTION_ALLOW_FILE, 0, "allow-file", "FILE", OPTION_FILE, POLICY_COMMANDS | COMMAND_NET_SET,
+        "net_allow", "hosts that may be reached: one a line, or a JSON list of rules" },
     { OPTION_SECRET, 0, "secret", "NAME=SOURCE", OPTION_TEXT, POLICY_COMMANDS, "net_secrets",
         "a secret for --inject; SOURCE is env:VARIABLE, file:PATH or fd:N" },
     { OPTION_INJECT, 0, "inject", "HOST:HEADER=TEXT", OPTION_TEXT, POLICY_COMMANDS, "net_allow",

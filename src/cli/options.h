@@ -188,6 +188,8 @@ struct option {
 #define COMMAND_VERIFY (UINT64_C(1) << 50)
 #define COMMAND_SHELL (UINT64_C(1) << 56)
 #define COMMAND_DEBUG_DUMP (UINT64_C(1) << 57)
+#define COMMAND_NET_LOG (UINT64_C(1) << 58)
+#define COMMAND_NET_SET (UINT64_C(1) << 59)
 
 struct options;
 

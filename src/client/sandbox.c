@@ -252,8 +252,19 @@ ROLLBOX_PUBLIC int rollbox_sandbox_query(struct rollbox_sandbox *sandbox, enum r
         return plain_call(sandbox, VERB_EXECS, ret_json, error);
     case ROLLBOX_QUERY_STATS:
         return plain_call(sandbox, VERB_STATS, ret_json, error);
+    case ROLLBOX_QUERY_NET_LOG:
+        return plain_call(sandbox, VERB_NET_LOG, ret_json, error);
     }
     return request_invalid(error, "query is not a value of enum rollbox_query");
+}
+
+ROLLBOX_PUBLIC int rollbox_net_set(
+    struct rollbox_sandbox *sandbox, const char *policy, struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+
+    sandbox_begin(&message, sandbox, VERB_NET_SET);
+    wire_add_text(&message, TAG_POLICY, policy);
+    return sandbox_call(sandbox, &message, NULL, 0, NULL, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_pause(struct rollbox_sandbox *sandbox, struct rollbox_error *error) {

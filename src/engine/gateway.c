@@ -602,29 +602,53 @@ uint64_t gateway_run_ends(const struct run *run) {
 
 /* ---- of sessions ---- */
 
-int gateway_set_rules(struct session *session, const char *text) {
+/* The text that the gateway reads, of a policy of a user's. NULL: it has an error. */
+static char *read_rules(const char *text, struct rollbox_error *error) {
+    struct policy_problems problems = { 0 };
+    struct policy *policy = NULL;
+    char *rules = NULL;
+    int r = policy_parse(text, strlen(text), &policy, &problems);
+
+    if (r < 0)
+        error_set(error, ROLLBOX_ERR_POLICY_INVALID, -r, "policy", "%s: %s",
+            problems.n ? problems.items[0].key : "net_allow",
+            problems.n ? problems.items[0].message : strerror(-r));
+    policy_problems_done(&problems);
+    if (r < 0)
+        return NULL;
+    if (policy->net == POLICY_NET_ALLOW)
+        rules = net_rules_text(policy);
+    else
+        error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
+            "net_allow: name the hosts that the sandbox may reach from now on");
+    policy_free(policy);
+    return rules;
+}
+
+int gateway_set_rules(struct session *session, const char *text, struct rollbox_error *error) {
+    auto_free char *given = read_rules(text, error);
     struct gateway_box *b = of_box(session->box);
     auto_close int rules = -EBADF;
+    json_t *message;
 
+    if (!given)
+        return -EINVAL;
     if (!b || !b->is_registered)
-        return -ENOENT;
-    char *copy = strdup(text);
-    json_t *message = json_pack("{s:s, s:s}", "do", "rules", "box", b->id);
-    if (!copy || !message) {
-        free(copy);
-        json_decref(message);
-        return -ENOMEM;
-    }
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EAGAIN, "arguments",
+            "net: the sandbox has no connection to its gateway yet; run a command in it first");
     free(b->text);
-    b->text = copy;
-    int r = open_tls(b);
+    b->text = TAKE_PTR(given);
+    message = json_pack("{s:s, s:s}", "do", "rules", "box", b->id);
+    int r = message ? open_tls(b) : -ENOMEM;
     if (r == 0)
         r = add_rules(b, message, &rules);
-    if (r < 0) {
+    if (r < 0)
         json_decref(message);
-        return r;
-    }
-    return gateway_process_send(&b->gateway->egress, message, &rules, rules >= 0);
+    else
+        r = gateway_process_send(&b->gateway->egress, message, &rules, rules >= 0);
+    return r < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "request",
+                       "net: the gateway did not get the rules: %s", strerror(-r))
+                 : 0;
 }
 
 int gateway_log(const struct session *session, struct buf *to) {

@@ -48,9 +48,9 @@ void gateway_on_tally(void (*callback)(uint64_t tally, const char *network));
  */
 uint64_t gateway_run_ends(const struct run *run);
 
-/* Replaces the rules of a sandbox that runs, until its box goes. `text`: a policy. 0, -ENOENT: not
- * net "allow"; or -errno. */
-int gateway_set_rules(struct session *session, const char *text);
+/* Replaces the rules of a sandbox that runs, until its box goes, by those of a policy's text. 0, or
+ * -errno and the error. */
+int gateway_set_rules(struct session *session, const char *text, struct rollbox_error *error);
 
 /* The log of a session, as lines of JSON; appended. */
 int gateway_log(const struct session *session, struct buf *to);

@@ -20,6 +20,7 @@
  * FAILED
  *
  * Sandboxes that live (sessions) are named by SANDBOX. The verbs and their fields:
+ *   NET_LOG SANDBOX {"log": [...]};  NET_SET SANDBOX POLICY (of which the network keys count)
  *   CREATE   PLAN OPERATION? SANDBOX? DETACHED? IDLE? TTL? LIFETIME? HIBERNATE? CHECKPOINTS?
  * {"name"} OPEN, INSPECT, PROCESSES, TREE, PAUSE, RESUME, CLOSE   SANDBOX         objects of
  * rollbox.h; {} of those that only do LIST {"sandboxes": [...]} (OPEN answers {"name", "isolation":
@@ -87,7 +88,8 @@ enum protocol_type {
     X(EXPORT, "export") X(RECORD, "record") X(NOTE, "note") \
     X(CLAIM, "claim") X(HIBERNATE, "hibernate") X(WAKE, "wake") \
     X(SHOW, "show") X(VERIFY, "verify") X(EXECS, "execs") \
-    X(STATS, "stats") X(DEBUG, "debug")
+    X(STATS, "stats") X(DEBUG, "debug") X(NET_LOG, "net_log") \
+    X(NET_SET, "net_set")
 /* clang-format on */
 
 enum protocol_verb {

@@ -46,8 +46,10 @@ struct snapshot *session_unchanged_state(struct session *session) {
 
     if (snapshot && snapshot != session->files.at && session->files.base == session->files.at)
         snapshot_ref_assign(&session->files.base, snapshot);
-    if (snapshot)
+    if (snapshot) {
         snapshot_ref_assign(&session->files.at, snapshot);
+        gateway_name_snapshot(snapshot, session->box);
+    }
     return snapshot;
 }
 

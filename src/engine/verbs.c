@@ -19,6 +19,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "engine/gateway.h"
 #include "engine/log.h"
 #include "engine/op.h"
 #include "engine/verb_names.h"
@@ -57,6 +58,7 @@ static const struct field {
     [TAG_SNAPSHOT] = TEXT(snapshot),
     [TAG_TO] = TEXT(to),
     [TAG_PATH] = TEXT(path),
+    [TAG_POLICY] = TEXT(name), /* NET_SET has no name */
     [TAG_OPERATION] = BYTES(operation),
     [TAG_EXEC] = BYTES(exec),
     [TAG_VERB] = NUMBER(verb),
@@ -319,6 +321,37 @@ static int handle_inspect(struct call *call) {
     return REPLY_NOW;
 }
 
+static int handle_net_log(struct call *call) {
+    auto_buf struct buf lines = BUF_INIT;
+    int r = gateway_log(call->session, &lines);
+
+    if (r < 0 || buf_failed(&lines))
+        return OUT_OF_MEMORY(call->error);
+    buf_add_text(call->reply, "{\"log\": [");
+    /* A line that is being written is not there yet. */
+    const char *at = lines.data, *between = "";
+    for (const char *end; at && (end = strchr(at, '\n')); at = end + 1) {
+        buf_add_text(call->reply, between);
+        buf_add(call->reply, at, (size_t)(end - at));
+        between = ", ";
+    }
+    buf_add_text(call->reply, "]}");
+    return REPLY_NOW;
+}
+
+static int handle_net_set(struct call *call) {
+    const struct policy *policy = call->session->profile->policy;
+
+    if (policy->net != POLICY_NET_ALLOW || !call->request->name)
+        return error_set(call->error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "net: the rules of a sandbox can be replaced if its policy has net allow");
+    int r = gateway_set_rules(call->session, call->request->name, call->error);
+    if (r < 0)
+        return r;
+    buf_add_text(call->reply, "{}");
+    return REPLY_NOW;
+}
+
 static int handle_execs(struct call *call) {
     session_text_execs(call->session, call->reply);
     return REPLY_NOW;
@@ -545,6 +578,8 @@ static const struct verb {
     [VERB_OPEN] = { 0, handle_open },
     [VERB_INSPECT] = { 0, handle_inspect },
     [VERB_EXECS] = { 0, handle_execs },
+    [VERB_NET_LOG] = { 0, handle_net_log },
+    [VERB_NET_SET] = { NEEDS_AWAKE, handle_net_set },
     [VERB_STATS] = { MAY_BE_OF_ALL, handle_stats },
     [VERB_PROCESSES] = { 0, handle_processes },
     [VERB_TREE] = { 0, handle_tree },

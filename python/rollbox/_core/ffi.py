@@ -245,7 +245,7 @@ class AttachOptions(ctypes.Structure):
 PROGRESS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
 """rollbox_progress: (bytes, files, userdata)."""
 
-QUERY_INSPECT, QUERY_PROCESSES, QUERY_TREE, QUERY_EXECS, QUERY_STATS = 1, 2, 3, 4, 5
+QUERY_INSPECT, QUERY_PROCESSES, QUERY_TREE, QUERY_EXECS, QUERY_STATS, QUERY_NET_LOG = 1, 2, 3, 4, 5, 6
 """enum rollbox_query."""
 
 SCOPES = {"main": 1, "tree": 2, "children": 3, "group": 4}
@@ -297,6 +297,7 @@ _SIGNATURES: dict[str, Any] = {
     "rollbox_sandbox_stats": (ctypes.c_int, [_P, _TEXT, _ERROR]),
     "rollbox_engine_debug": (ctypes.c_int, [_P, _TEXT, _ERROR]),
     "rollbox_sandbox_query": (ctypes.c_int, [_P, ctypes.c_int, _TEXT, _ERROR]),
+    "rollbox_net_set": (ctypes.c_int, [_P, ctypes.c_char_p, _ERROR]),
     "rollbox_pause": (ctypes.c_int, [_P, _ERROR]),
     "rollbox_resume": (ctypes.c_int, [_P, _ERROR]),
     "rollbox_hibernate": (ctypes.c_int, [_P, ctypes.POINTER(StateOptions), _ERROR]),

@@ -475,6 +475,29 @@ class AsyncCalls:
         """
         return await run_in_thread(self._box.stats)
 
+    async def net_log(self) -> builtins.list[dict[str, Any]]:
+        """Tells what the session did in the network, with net "allow".
+
+        Returns:
+            An event each, oldest first: its time t, box, event and more. Events past the log's
+            limit are only counted.
+        """
+        return await run_in_thread(self._box.net_log)
+
+    async def net_set(
+        self,
+        rules: Union[Policy, Sequence[Any]],
+    ) -> None:
+        """Replaces what the session may reach, with net "allow".
+
+        Connections that are not allowed any more are reset.
+
+        Args:
+            rules: Hosts and rules as of Policy(net_allow=...), or a Policy whose network keys
+                count.
+        """
+        await run_in_thread(self._box.net_set, rules)
+
     async def processes(self) -> builtins.list[dict[str, Any]]:
         """Lists the session's processes.
 

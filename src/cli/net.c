@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rollbox net: what a sandbox did in the network, and what it may reach. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "cli/cli.h"
+#include "cli/format.h"
+#include "cli/network_options.h"
+#include "cli/session.h"
+
+static void cleanup_json(json_t **json) {
+    json_decref(*json);
+}
+
+#define auto_json __attribute__((cleanup(cleanup_json)))
+
+static int show_log(const struct options *options, const char *json) {
+    auto_json json_t *answer = json_loads(json, 0, NULL);
+    json_t *row;
+    size_t i;
+
+    json_array_foreach(json_object_get(answer, "log"), i, row) {
+        auto_free char *line = json_dumps(row, JSON_COMPACT | JSON_PRESERVE_ORDER);
+
+        if (line)
+            puts(line);
+    }
+    return cli_done(options, 0);
+}
+
+int cmd_net_log(const struct options *options) {
+    struct rollbox_engine *engine;
+    struct rollbox_sandbox *sandbox;
+    struct rollbox_error error;
+    char *json = NULL;
+
+    int status = session_open(options, &engine, &sandbox);
+    if (status)
+        return status;
+    if (rollbox_sandbox_query(sandbox, ROLLBOX_QUERY_NET_LOG, &json, &error) < 0)
+        status = cli_fail_error(options, &error);
+    else
+        status = show_log(options, json);
+    free(json);
+    rollbox_sandbox_free(sandbox);
+    rollbox_engine_close(engine);
+    return status;
+}
+
+/* The rules of the command line as a policy. 0, or an exit status after a line. */
+static int rules_of(const struct options *options, char **ret_text) {
+    auto_json json_t *policy = json_pack("{s:s}", "net", "allow");
+    bool has_rules = false;
+
+    for (size_t i = 0; policy && i < options->n_uses; i++) {
+        const struct option_use *use = &options->uses[i];
+
+        if (!network_option_is(use->option->id))
+            continue;
+        int r = network_option_add(options, policy, use);
+        if (r > 0)
+            return r;
+        if (r < 0)
+            return cli_fail(options, "--%s %s: not valid", use->option->name, use->value);
+        has_rules = true;
+    }
+    if (!has_rules)
+        return cli_fail(options, "net set needs --allow HOST or --allow-file FILE");
+    *ret_text = policy ? json_dumps(policy, JSON_COMPACT) : NULL;
+    return *ret_text ? 0 : cli_fail(options, "out of memory");
+}
+
+int cmd_net_set(const struct options *options) {
+    struct rollbox_engine *engine;
+    struct rollbox_sandbox *sandbox;
+    struct rollbox_error error;
+    auto_free char *text = NULL;
+
+    int status = rules_of(options, &text);
+    if (!status)
+        status = session_open(options, &engine, &sandbox);
+    if (status)
+        return status;
+    if (rollbox_net_set(sandbox, text, &error) < 0)
+        status = cli_fail_error(options, &error);
+    else
+        status = cli_done(options, 0);
+    rollbox_sandbox_free(sandbox);
+    rollbox_engine_close(engine);
+    return status;
+}
