@@ -192,6 +192,8 @@ static void add_snapshot_row(struct listing *listing, struct snapshot *snapshot)
             "was_live", snapshot->is_live, "asked_for", snapshot->is_asked_for, "of_fork",
             snapshot->is_of_fork, "automatic", snapshot->automatic == listing->session->number,
             "hidden", snapshot->tree == NULL || !is_told);
+    if (row && snapshot->net_names)
+        listing->failed |= json_object_set(row, "net_names", snapshot->net_names) < 0;
     listing->failed |= !row || json_array_append_new(listing->rows, row) < 0;
     listing->snapshots[listing->n_snapshots++] = snapshot;
 }
@@ -495,6 +497,19 @@ struct building {
     size_t n_layers, n_checkpoints;
 };
 
+/* A reference, or NULL: none, or not what gateway_name_snapshot has left; the gateway checks what
+ * the texts mean. */
+static json_t *read_names(const json_t *names) {
+    const json_t *pair;
+    size_t i;
+
+    if (!json_is_array(names))
+        return NULL;
+    json_array_foreach(names, i, pair) if (!json_is_string(json_array_get(pair, 0)) ||
+                                           !json_is_string(json_array_get(pair, 1))) return NULL;
+    return json_incref((json_t *)names);
+}
+
 static int read_node(struct snapshot_tree *tree, const json_t *row, struct building *b, size_t i) {
     const char *id = json_string_value(json_object_get(row, "id"));
     struct snapshot *snapshot = b->snapshots[i];
@@ -516,6 +531,7 @@ static int read_node(struct snapshot_tree *tree, const json_t *row, struct build
     snapshot->layer = layer ? layer_get(layer) : NULL;
     snapshot->compacted = compacted ? layer_get(compacted) : NULL;
     snapshot->checkpoint = checkpoint ? checkpoint_get(checkpoint) : NULL;
+    snapshot->net_names = read_names(json_object_get(row, "net_names"));
     snapshot->name = text_of(json_object_get(row, "name"));
     snapshot->made_ns = get_number(row, "made_ns");
     snapshot->generation = (uint64_t)get_number(row, "generation");

@@ -143,6 +143,15 @@ except ConnectionRefusedError:
     assert python(caller, server.policy(caller), code, mode)[0].strip() == "refused"
 
 
+def test_egress_method_and_path_rules(caller, server):
+    home = caller.directory()
+    rule = {"host": "api.test", "ports": [443], "to": f"http://{server.address}", "requests": [{"methods": ["GET"], "paths": ["/ok*"]}]}
+    urls = ["https://api.test/ok", "https://api.test/no"]
+    result = caller.run("--policy", server.policy(caller, rule), "--", "python3", "-c", FETCH, *urls, env=caller.environment(ROLLBOX_STORE=str(home / "store")))
+    assert result.stdout.splitlines() == ["hello api.test", "HTTPError HTTP Error 403: Forbidden"], result.error
+    assert [(row["host"], row["why"]) for row in result.network["refusals"]] == [("api.test", "method_path")]
+
+
 def test_egress_process_isolation_refused(caller, server):
     result = caller.run("--policy", server.policy(caller, isolation="process"), "--", "true")
     assert result.outcome == "error" and "net allow" in result.error["message"]

@@ -82,6 +82,17 @@ def test_egress_fork_keeps_name_table(engine, server):
     assert copy.fetch("http://a.wild.test/")[0] == ["hello a.wild.test"]
 
 
+def test_egress_hibernate_keeps_name_table(caller, server):
+    with SharedEngine(caller, caller.directory() / "engine") as engine:
+        look = "import socket; print([socket.gethostbyname(name) for name in ('b.wild.test', 'a.wild.test')])"
+        box = Box(engine, "sleeper", server.policy(caller))
+        box.fetch("http://a.wild.test/")
+        first = box.call("exec", "sleeper", "--", "python3", "-c", look)
+        box.call("hibernate", "sleeper")
+        assert box.call("exec", "sleeper", "--", "python3", "-c", look) == first
+        assert box.fetch("http://a.wild.test/")[0] == ["hello a.wild.test"]
+
+
 def test_egress_reset_to_snapshot_has_a_network(engine, server):
     box = Box(engine, "back", server.policy(engine.who))
     box.fetch("http://site.test/")
