@@ -682,6 +682,13 @@ void gateway_finish(struct engine *engine) {
     loop_timer_clear(engine->loop, &gateway->restart);
     gateway_process_stop(&gateway->egress);
     gateway_process_stop(&gateway->tls);
+    while (!list_empty(&gateway->boxes)) { /* closed, but for a tally that nobody waits for */
+        struct gateway_box *b = container_of(gateway->boxes.next, struct gateway_box, node);
+
+        while (!list_empty(&b->tallies))
+            tally_free(container_of(b->tallies.next, struct tally, node));
+        forget(b);
+    }
     while (!list_empty(&gateway->logs)) {
         struct session_log *log = container_of(gateway->logs.next, struct session_log, node);
 
