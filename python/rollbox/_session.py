@@ -15,12 +15,12 @@ import os
 import signal
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
     Optional,
-    Sequence,
     TypeVar,
     Union,
     overload,

@@ -245,7 +245,8 @@ class AttachOptions(ctypes.Structure):
 PROGRESS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
 """rollbox_progress: (bytes, files, userdata)."""
 
-QUERY_INSPECT, QUERY_PROCESSES, QUERY_TREE, QUERY_EXECS, QUERY_STATS, QUERY_NET_LOG = 1, 2, 3, 4, 5, 6
+QUERY_INSPECT, QUERY_PROCESSES, QUERY_TREE, QUERY_EXECS, QUERY_STATS = 1, 2, 3, 4, 5
+QUERY_NET_LOG = 6
 """enum rollbox_query."""
 
 SCOPES = {"main": 1, "tree": 2, "children": 3, "group": 4}
