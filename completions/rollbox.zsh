@@ -97,9 +97,9 @@ _rollbox() {
             '*--tty[give it a terminal of its own]' \
             '*--template=[run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy]:NAME:_rollbox_templates' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
-            '*--python=[a Python of the host'\''s (of a venv, conda, pyenv) as python3, with what it needs; else the system'\''s]:PATH:_files' \
+            '*--python=[a Python of the host (of a venv, conda, pyenv) as python3, with its files; else the system'\''s]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
@@ -108,10 +108,10 @@ _rollbox() {
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
             '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
-            '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
+            '*--disk-at=[where written files are kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
-            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a sandbox that lives)]:SECONDS:' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a session)]:SECONDS:' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
@@ -126,8 +126,8 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset; of one command\: with --seed virtual)]:value:(offset virtual)' \
-            '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
+            '*--time-mode=[how the clock advances from there (default offset; for one command with --seed\: virtual)]:value:(offset virtual)' \
+            '*--serial[one thread of the sandbox runs at a time, in a repeatable order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -136,9 +136,9 @@ _rollbox() {
     'shell')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
-            '*--python=[a Python of the host'\''s (of a venv, conda, pyenv) as python3, with what it needs; else the system'\''s]:PATH:_files' \
+            '*--python=[a Python of the host (of a venv, conda, pyenv) as python3, with its files; else the system'\''s]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
@@ -147,10 +147,10 @@ _rollbox() {
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
             '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
-            '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
+            '*--disk-at=[where written files are kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
-            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a sandbox that lives)]:SECONDS:' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a session)]:SECONDS:' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
@@ -165,8 +165,8 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset; of one command\: with --seed virtual)]:value:(offset virtual)' \
-            '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
+            '*--time-mode=[how the clock advances from there (default offset; for one command with --seed\: virtual)]:value:(offset virtual)' \
+            '*--serial[one thread of the sandbox runs at a time, in a repeatable order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
@@ -177,18 +177,18 @@ _rollbox() {
             '*--output=[where the trajectory goes (required)\: a file that is new or empty, or a pipe]:FILE:_files' \
             '*-i[read standard input to its end first, and give it to the command (default\: it has none)]' \
             '*--interactive[read standard input to its end first, and give it to the command (default\: it has none)]' \
-            '*--keep=[record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
+            '*--keep=[record this many bytes of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
             '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
-            '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
+            '*--redact=[replace each match of this extended regular expression in a line by \[redacted\]]:REGEX:' \
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
-            '*--env-values[record variables with their values, not their names alone]' \
+            '*--env-values[record variables with their values, not only their names]' \
             '*--record-changes[record after each command the files that it has changed, by digest]' \
-            '*-f[even if the file of the trajectory has something in it, which is lost]' \
-            '*--force[even if the file of the trajectory has something in it, which is lost]' \
+            '*-f[overwrite the trajectory'\''s file if it is not empty]' \
+            '*--force[overwrite the trajectory'\''s file if it is not empty]' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
-            '*--python=[a Python of the host'\''s (of a venv, conda, pyenv) as python3, with what it needs; else the system'\''s]:PATH:_files' \
+            '*--python=[a Python of the host (of a venv, conda, pyenv) as python3, with its files; else the system'\''s]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
@@ -197,10 +197,10 @@ _rollbox() {
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
             '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
-            '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
+            '*--disk-at=[where written files are kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
-            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a sandbox that lives)]:SECONDS:' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a session)]:SECONDS:' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
@@ -215,8 +215,8 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset; of one command\: with --seed virtual)]:value:(offset virtual)' \
-            '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
+            '*--time-mode=[how the clock advances from there (default offset; for one command with --seed\: virtual)]:value:(offset virtual)' \
+            '*--serial[one thread of the sandbox runs at a time, in a repeatable order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -226,13 +226,13 @@ _rollbox() {
         _arguments -s -S \
             '*-o[where the trajectory goes (required)\: a file that is new or empty, or a pipe]:FILE:_files' \
             '*--output=[where the trajectory goes (required)\: a file that is new or empty, or a pipe]:FILE:_files' \
-            '*--parent=[the record of the sandbox that this one was forked from; again for that one'\''s, the oldest first]:FILE:_files' \
-            '*--trust[under the policy in the file even if that grants more than the default one]' \
+            '*--parent=[the record of the parent sandbox; repeat it for older ancestors, the oldest first]:FILE:_files' \
+            '*--trust[use the policy in the file even if it grants more than the default one]' \
             '*--no-progress[no progress bar on a terminal]' \
-            '*-f[even if the file of the trajectory has something in it, which is lost]' \
-            '*--force[even if the file of the trajectory has something in it, which is lost]' \
+            '*-f[overwrite the trajectory'\''s file if it is not empty]' \
+            '*--force[overwrite the trajectory'\''s file if it is not empty]' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
@@ -241,21 +241,21 @@ _rollbox() {
         ;;
     'verify')
         _arguments -s -S \
-            '*--keep=[record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
+            '*--keep=[record this many bytes of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
             '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
-            '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
+            '*--redact=[replace each match of this extended regular expression in a line by \[redacted\]]:REGEX:' \
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
-            '*--env-values[record variables with their values, not their names alone]' \
-            '*--record-changes[of --twice, which does so anyway\: compare the files that the command has changed]' \
-            '*--parent=[the record of the sandbox that this one was forked from; again for that one'\''s, the oldest first]:FILE:_files' \
-            '*--trust[under the policy in the file even if that grants more than the default one]' \
+            '*--env-values[record variables with their values, not only their names]' \
+            '*--record-changes[compare the files that the command has changed (default with --twice)]' \
+            '*--parent=[the record of the parent sandbox; repeat it for older ancestors, the oldest first]:FILE:_files' \
+            '*--trust[use the policy in the file even if it grants more than the default one]' \
             '*--twice[run a command twice and compare, the files that it has changed too]' \
             '*--no-files[of --twice\: do not compare files]' \
             '*--no-progress[no progress bar on a terminal]' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
-            '*--python=[a Python of the host'\''s (of a venv, conda, pyenv) as python3, with what it needs; else the system'\''s]:PATH:_files' \
+            '*--python=[a Python of the host (of a venv, conda, pyenv) as python3, with its files; else the system'\''s]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
@@ -264,10 +264,10 @@ _rollbox() {
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
             '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
-            '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
+            '*--disk-at=[where written files are kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
-            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a sandbox that lives)]:SECONDS:' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a session)]:SECONDS:' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
@@ -282,8 +282,8 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset; of one command\: with --seed virtual)]:value:(offset virtual)' \
-            '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
+            '*--time-mode=[how the clock advances from there (default offset; for one command with --seed\: virtual)]:value:(offset virtual)' \
+            '*--serial[one thread of the sandbox runs at a time, in a repeatable order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -294,22 +294,22 @@ _rollbox() {
             '*-o[where the result rows go; - is standard output (default); an existing file is resumed]:FILE:_files' \
             '*--output=[where the result rows go; - is standard output (default); an existing file is resumed]:FILE:_files' \
             '*--record=[keep a trajectory of each job; {id} in FILE, which must be there, is the job'\''s]:FILE:_files' \
-            '*--keep=[record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
+            '*--keep=[record this many bytes of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
             '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
-            '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
+            '*--redact=[replace each match of this extended regular expression in a line by \[redacted\]]:REGEX:' \
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
-            '*--env-values[record variables with their values, not their names alone]' \
+            '*--env-values[record variables with their values, not only their names]' \
             '*-j[how many jobs run at once (default\: the CPUs)]:N:' \
             '*--jobs=[how many jobs run at once (default\: the CPUs)]:N:' \
-            '*--ordered[write the rows in the order of the jobs, not as they end]' \
+            '*--ordered[write the rows in the order of the jobs, not of their ends]' \
             '*--retries=[how often a job is tried again after an infrastructure error (default 2)]:N:' \
             '*--no-progress[no progress bar on a terminal]' \
-            '*-f[even if the file of the trajectory has something in it, which is lost]' \
-            '*--force[even if the file of the trajectory has something in it, which is lost]' \
+            '*-f[overwrite the trajectory'\''s file if it is not empty]' \
+            '*--force[overwrite the trajectory'\''s file if it is not empty]' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
-            '*--python=[a Python of the host'\''s (of a venv, conda, pyenv) as python3, with what it needs; else the system'\''s]:PATH:_files' \
+            '*--python=[a Python of the host (of a venv, conda, pyenv) as python3, with its files; else the system'\''s]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
@@ -318,10 +318,10 @@ _rollbox() {
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
             '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
-            '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
+            '*--disk-at=[where written files are kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
-            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a sandbox that lives)]:SECONDS:' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a session)]:SECONDS:' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
@@ -336,8 +336,8 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset; of one command\: with --seed virtual)]:value:(offset virtual)' \
-            '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
+            '*--time-mode=[how the clock advances from there (default offset; for one command with --seed\: virtual)]:value:(offset virtual)' \
+            '*--serial[one thread of the sandbox runs at a time, in a repeatable order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -360,7 +360,7 @@ _rollbox() {
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
             '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
-            '*--python=[a Python of the host'\''s (of a venv, conda, pyenv) as python3, with what it needs; else the system'\''s]:PATH:_files' \
+            '*--python=[a Python of the host (of a venv, conda, pyenv) as python3, with its files; else the system'\''s]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
@@ -369,10 +369,10 @@ _rollbox() {
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
             '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
-            '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
+            '*--disk-at=[where written files are kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
-            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a sandbox that lives)]:SECONDS:' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a session)]:SECONDS:' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
@@ -387,8 +387,8 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset; of one command\: with --seed virtual)]:value:(offset virtual)' \
-            '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
+            '*--time-mode=[how the clock advances from there (default offset; for one command with --seed\: virtual)]:value:(offset virtual)' \
+            '*--serial[one thread of the sandbox runs at a time, in a repeatable order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -397,27 +397,27 @@ _rollbox() {
     'create')
         _arguments -s -S \
             '*--record=[record what is done with the sandbox, by whomever, as a trajectory; {name} is its name]:FILE:_files' \
-            '*--keep=[record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
+            '*--keep=[record this many bytes of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
             '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
-            '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
+            '*--redact=[replace each match of this extended regular expression in a line by \[redacted\]]:REGEX:' \
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
-            '*--env-values[record variables with their values, not their names alone]' \
-            '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
+            '*--env-values[record variables with their values, not only their names]' \
+            '*--record-files[record with each snapshot the changes since the beginning, by digest]' \
             '*--record-changes[record after each command the files that it has changed, by digest]' \
-            '*--name=[the sandbox'\'' name\: 1 to 64 of A-Z a-z 0-9 _ . - (default\: one is made up)]:NAME:' \
-            '*--idle=[pause it after so long without a call or a running command]:SECONDS:' \
-            '*--hibernate-after=[put it to sleep after so long without a call, or a command that is waited for]:SECONDS:' \
+            '*--name=[the sandbox'\''s name\: 1 to 64 of A-Z a-z 0-9 _ . - (default\: a generated one)]:NAME:' \
+            '*--idle=[pause it after this time without a call or a running command]:SECONDS:' \
+            '*--hibernate-after=[hibernate it after this time without a call, or a command that a client waits for]:SECONDS:' \
             '*--auto-snapshot=[changed\: take a snapshot after each command that has changed something (default off)]:value:(changed off)' \
-            '*--auto-keep=[of those keep the latest N, and what has a name or branches (default 16)]:N:' \
-            '*--ttl=[remove it after so long without a call]:SECONDS:' \
-            '*--lifetime=[remove it after so long, whatever happens]:SECONDS:' \
+            '*--auto-keep=[keep the latest N automatic snapshots, and those with a name or branches (default 16)]:N:' \
+            '*--ttl=[remove it after this time without a call]:SECONDS:' \
+            '*--lifetime=[remove it after this time in any case]:SECONDS:' \
             '*--no-detach[stay until a signal or the end of standard input, and remove it then]' \
-            '*-f[even if the file of the trajectory has something in it, which is lost]' \
-            '*--force[even if the file of the trajectory has something in it, which is lost]' \
+            '*-f[overwrite the trajectory'\''s file if it is not empty]' \
+            '*--force[overwrite the trajectory'\''s file if it is not empty]' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
-            '*--python=[a Python of the host'\''s (of a venv, conda, pyenv) as python3, with what it needs; else the system'\''s]:PATH:_files' \
+            '*--python=[a Python of the host (of a venv, conda, pyenv) as python3, with its files; else the system'\''s]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
@@ -426,10 +426,10 @@ _rollbox() {
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
             '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
-            '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
+            '*--disk-at=[where written files are kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
-            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a sandbox that lives)]:SECONDS:' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a session)]:SECONDS:' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
@@ -444,8 +444,8 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset; of one command\: with --seed virtual)]:value:(offset virtual)' \
-            '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
+            '*--time-mode=[how the clock advances from there (default offset; for one command with --seed\: virtual)]:value:(offset virtual)' \
+            '*--serial[one thread of the sandbox runs at a time, in a repeatable order]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
@@ -456,15 +456,15 @@ _rollbox() {
             '*--interactive[pass standard input on (default\: it has none)]' \
             '*-t[give it a terminal of its own]' \
             '*--tty[give it a terminal of its own]' \
-            '*--detach-keys=[with -it\: keys that leave it running (default ctrl-p,ctrl-q), or none]:KEYS:' \
+            '*--detach-keys=[with -it\: the keys that detach from it (default ctrl-p,ctrl-q), or none]:KEYS:' \
             '*-d[print its id and leave it running]' \
             '*--detach[print its id and leave it running]' \
             '*-c[run STRING by a login shell\: bash where the sandbox has it, else sh]:STRING:' \
             '*--shell=[run STRING by a login shell\: bash where the sandbox has it, else sh]:STRING:' \
-            '*--id=[the command'\''s id (default\: one is made up); the same id again gives the first one'\''s result]:ID:' \
+            '*--id=[the command'\''s id (default\: a generated one); the same id again returns the first result]:ID:' \
             '*--json[print the result as one JSON object]' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
-            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a sandbox that lives)]:SECONDS:' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a session)]:SECONDS:' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
@@ -480,7 +480,7 @@ _rollbox() {
             '*--interactive[pass standard input on (default\: it has none)]' \
             '*-t[only to a command that has a terminal]' \
             '*--tty[only to a command that has a terminal]' \
-            '*--detach-keys=[with -it\: keys that leave it running (default ctrl-p,ctrl-q), or none]:KEYS:' \
+            '*--detach-keys=[with -it\: the keys that detach from it (default ctrl-p,ctrl-q), or none]:KEYS:' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -489,9 +489,9 @@ _rollbox() {
         ;;
     'logs')
         _arguments -s -S \
-            '*-f[go on with what the command writes, until it ends]' \
-            '*--follow[go on with what the command writes, until it ends]' \
-            '*--tail=[of what there is, the last N lines of each stream (default\: all)]:N:' \
+            '*-f[follow the output until the command ends]' \
+            '*--follow[follow the output until the command ends]' \
+            '*--tail=[print the last N lines of each stream (default\: all)]:N:' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -509,8 +509,8 @@ _rollbox() {
         ;;
     'ps')
         _arguments -s -S \
-            '*-q[names alone (ps NAME\: process ids)]' \
-            '*--quiet[names alone (ps NAME\: process ids)]' \
+            '*-q[print only names (ps NAME\: process ids)]' \
+            '*--quiet[print only names (ps NAME\: process ids)]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -572,7 +572,7 @@ _rollbox() {
         ;;
     'hibernate')
         _arguments -s -S \
-            '*--drop-processes[files alone\: what runs is no part of it]' \
+            '*--drop-processes[only the files, without processes]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -581,7 +581,7 @@ _rollbox() {
         ;;
     'wake')
         _arguments -s -S \
-            '*--drop-processes[files alone\: what runs is no part of it]' \
+            '*--drop-processes[only the files, without processes]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -609,7 +609,7 @@ _rollbox() {
     'snapshot')
         _arguments -s -S \
             '*--as=[another name for the snapshot, beside its id]:NAME:' \
-            '*--drop-processes[files alone\: what runs is no part of it]' \
+            '*--drop-processes[only the files, without processes]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -619,20 +619,20 @@ _rollbox() {
     'fork')
         _arguments -s -S \
             '*--record=[record what is done with the sandbox, by whomever, as a trajectory; {name} is its name]:FILE:_files' \
-            '*--keep=[record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
+            '*--keep=[record this many bytes of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
             '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
-            '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
+            '*--redact=[replace each match of this extended regular expression in a line by \[redacted\]]:REGEX:' \
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
-            '*--env-values[record variables with their values, not their names alone]' \
-            '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
+            '*--env-values[record variables with their values, not only their names]' \
+            '*--record-files[record with each snapshot the changes since the beginning, by digest]' \
             '*--record-changes[record after each command the files that it has changed, by digest]' \
-            '*--same-seed[under a policy with --seed all have the parent'\''s; without this, each has its own, which follows from it]' \
+            '*--same-seed[under a policy with --seed, all get the parent'\''s seed; without this, each gets a seed of its own that is derived from it]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \
-            '*--from=[a snapshot (default\: the state of now)]:SNAPSHOT:_rollbox_snapshots' \
-            '*--drop-processes[files alone\: what runs is no part of it]' \
-            '*-f[even if the file of the trajectory has something in it, which is lost]' \
-            '*--force[even if the file of the trajectory has something in it, which is lost]' \
+            '*--from=[a snapshot (default\: the present state)]:SNAPSHOT:_rollbox_snapshots' \
+            '*--drop-processes[only the files, without processes]' \
+            '*-f[overwrite the trajectory'\''s file if it is not empty]' \
+            '*--force[overwrite the trajectory'\''s file if it is not empty]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -642,19 +642,19 @@ _rollbox() {
     'restore')
         _arguments -s -S \
             '*--record=[record what is done with the sandbox, by whomever, as a trajectory; {name} is its name]:FILE:_files' \
-            '*--keep=[record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
+            '*--keep=[record this many bytes of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
             '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
-            '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
+            '*--redact=[replace each match of this extended regular expression in a line by \[redacted\]]:REGEX:' \
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
-            '*--env-values[record variables with their values, not their names alone]' \
-            '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
+            '*--env-values[record variables with their values, not only their names]' \
+            '*--record-files[record with each snapshot the changes since the beginning, by digest]' \
             '*--record-changes[record after each command the files that it has changed, by digest]' \
-            '*--same-seed[under a policy with --seed all have the parent'\''s; without this, each has its own, which follows from it]' \
+            '*--same-seed[under a policy with --seed, all get the parent'\''s seed; without this, each gets a seed of its own that is derived from it]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \
-            '*--drop-processes[files alone\: what runs is no part of it]' \
-            '*-f[even if the file of the trajectory has something in it, which is lost]' \
-            '*--force[even if the file of the trajectory has something in it, which is lost]' \
+            '*--drop-processes[only the files, without processes]' \
+            '*-f[overwrite the trajectory'\''s file if it is not empty]' \
+            '*--force[overwrite the trajectory'\''s file if it is not empty]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -664,7 +664,7 @@ _rollbox() {
         ;;
     'reset')
         _arguments -s -S \
-            '*--drop-processes[files alone\: what runs is no part of it]' \
+            '*--drop-processes[only the files, without processes]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -674,8 +674,8 @@ _rollbox() {
         ;;
     'tree')
         _arguments -s -S \
-            '*-q[names alone (ps NAME\: process ids)]' \
-            '*--quiet[names alone (ps NAME\: process ids)]' \
+            '*-q[print only names (ps NAME\: process ids)]' \
+            '*--quiet[print only names (ps NAME\: process ids)]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -705,7 +705,7 @@ _rollbox() {
         ;;
     'discard')
         _arguments -s -S \
-            '*--drop-processes[files alone\: what runs is no part of it]' \
+            '*--drop-processes[only the files, without processes]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -714,8 +714,8 @@ _rollbox() {
         ;;
     'export')
         _arguments -s -S \
-            '*--from=[a snapshot (default\: the state of now)]:SNAPSHOT:_rollbox_snapshots' \
-            '*--live[with what runs; rollbox import makes a sandbox of it that sleeps]' \
+            '*--from=[a snapshot (default\: the present state)]:SNAPSHOT:_rollbox_snapshots' \
+            '*--live[export the processes too; rollbox import makes a hibernated sandbox of it]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -725,14 +725,14 @@ _rollbox() {
         ;;
     'import')
         _arguments -s -S \
-            '*--trust[under the policy in the file even if that grants more than the default one]' \
-            '*--drop-processes[files alone\: what runs is no part of it]' \
-            '*--name=[what it will be called (required)\: A-Z a-z 0-9 . _ \: @ / + -]:NAME:' \
-            '*--max-entries=[refuse more files and directories than so many (default 2000000)]:N:' \
-            '*--max-bytes=[refuse what unpacks to more bytes (default 64 GiB)]:N:' \
+            '*--trust[use the policy in the file even if it grants more than the default one]' \
+            '*--drop-processes[only the files, without processes]' \
+            '*--name=[its name (required)\: A-Z a-z 0-9 . _ \: @ / + -]:NAME:' \
+            '*--max-entries=[refuse more files and directories than N (default 2000000)]:N:' \
+            '*--max-bytes=[refuse an image that unpacks to more bytes (default 64 GiB)]:N:' \
             '*--max-depth=[refuse deeper trees (default 1000)]:N:' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -741,10 +741,10 @@ _rollbox() {
     'image import')
         _arguments -s -S \
             '*--no-progress[no progress bar on a terminal]' \
-            '*--name=[what it will be called (required)\: A-Z a-z 0-9 . _ \: @ / + -]:NAME:' \
+            '*--name=[its name (required)\: A-Z a-z 0-9 . _ \: @ / + -]:NAME:' \
             '*--tag-of-archive=[which image, if the archive has several]:TAG:' \
-            '*--max-entries=[refuse more files and directories than so many (default 2000000)]:N:' \
-            '*--max-bytes=[refuse what unpacks to more bytes (default 64 GiB)]:N:' \
+            '*--max-entries=[refuse more files and directories than N (default 2000000)]:N:' \
+            '*--max-bytes=[refuse an image that unpacks to more bytes (default 64 GiB)]:N:' \
             '*--max-depth=[refuse deeper trees (default 1000)]:N:' \
             '*--max-ratio=[refuse layers that unpack to more than N times their size (default 500)]:N:' \
             '*--json[print the result as one JSON object]' \
@@ -754,8 +754,8 @@ _rollbox() {
         ;;
     'image ls')
         _arguments -s -S \
-            '*-q[names alone (ps NAME\: process ids)]' \
-            '*--quiet[names alone (ps NAME\: process ids)]' \
+            '*-q[print only names (ps NAME\: process ids)]' \
+            '*--quiet[print only names (ps NAME\: process ids)]' \
             '*--json[print the result as one JSON object]' \
             '*-h[print this help]' \
             '*--help[print this help]'
@@ -800,9 +800,9 @@ _rollbox() {
         ;;
     'template create')
         _arguments -s -S \
-            '*--python=[what its interpreter does first; runs find what that leaves (default\: nothing)]:CODE:' \
+            '*--python=[code that its interpreter runs first; runs start from its state (default\: none)]:CODE:' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
@@ -812,10 +812,10 @@ _rollbox() {
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
             '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
-            '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
+            '*--disk-at=[where written files are kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
-            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a sandbox that lives)]:SECONDS:' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a session)]:SECONDS:' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
@@ -835,8 +835,8 @@ _rollbox() {
         ;;
     'template ls')
         _arguments -s -S \
-            '*-q[names alone (ps NAME\: process ids)]' \
-            '*--quiet[names alone (ps NAME\: process ids)]' \
+            '*-q[print only names (ps NAME\: process ids)]' \
+            '*--quiet[print only names (ps NAME\: process ids)]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
