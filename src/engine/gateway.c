@@ -124,13 +124,26 @@ static int send_tally(struct gateway_box *b, const char *what, uint64_t number) 
         0);
 }
 
+static bool text_terminates(const char *text) {
+    struct policy_problems problems = { 0 };
+    struct policy *policy = NULL;
+    bool terminates = policy_parse(text, strlen(text), &policy, &problems) == 0 &&
+                      net_rules_terminate(&policy->network);
+
+    policy_problems_done(&problems);
+    if (policy)
+        policy_free(policy);
+    return terminates;
+}
+
 /* Before rollbox-egress, which may hand over a connection at once. */
 static int open_tls(struct gateway_box *b) {
     struct gateway *gateway = b->gateway;
     auto_free char *text = NULL;
 
     /* Rules that came later may terminate TLS where those of the policy do not. */
-    if (!b->text && !net_rules_terminate(&b->box->profile->policy->network))
+    if (b->text ? !text_terminates(b->text)
+                : !net_rules_terminate(&b->box->profile->policy->network))
         return 0;
     text = rules_of(b);
     if (!text)
