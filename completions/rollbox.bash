@@ -29,7 +29,7 @@ _rollbox() {
     [[ $cur != = ]] || cur=
     [[ $prev != = ]] || prev=${COMP_WORDS[COMP_CWORD - 2]}
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W 'run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help --help --version' -- "$cur"))
+        COMPREPLY=($(compgen -W 'run shell record replay verify batch doctor policy create exec attach logs forward cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help --help --version' -- "$cur"))
         return
     fi
     case $command in
@@ -106,6 +106,7 @@ _rollbox() {
     'exec') options='--interactive --tty --detach-keys --detach --shell --id --json --output-limit --timeout --env --cwd --user --socket --help' ;;
     'attach') options='--interactive --tty --detach-keys --json --socket --help' ;;
     'logs') options='--follow --tail --json --socket --help' ;;
+    'forward') options='--listen --json --socket --help' ;;
     'cp') options='--no-progress --json --socket --help' ;;
     'ps') options='--quiet --json --socket --help' ;;
     'stats') options='--once --interval --json --socket --help' ;;
@@ -182,7 +183,7 @@ _rollbox() {
     case $command in
     'image rm' | 'image show') _rollbox_list image ls -q ;;
     'template rm') _rollbox_list template ls -q ;;
-    'exec' | 'attach' | 'logs' | 'ps' | 'inspect' | 'kill' | 'rm' | 'pause' | 'resume' | 'hibernate' | 'wake' | 'snapshot show' | 'snapshot verify' | 'snapshot' | 'fork' | 'restore' | 'reset' | 'tree' | 'diff' | 'commit' | 'discard' | 'export')
+    'exec' | 'attach' | 'logs' | 'forward' | 'ps' | 'inspect' | 'kill' | 'rm' | 'pause' | 'resume' | 'hibernate' | 'wake' | 'snapshot show' | 'snapshot verify' | 'snapshot' | 'fork' | 'restore' | 'reset' | 'tree' | 'diff' | 'commit' | 'discard' | 'export')
         if [[ ! $(_rollbox_sandbox) ]]; then
             _rollbox_list ps -q
             return

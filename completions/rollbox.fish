@@ -14,7 +14,7 @@ end
 function __rollbox_snapshots
     set -l sandbox (__rollbox_sandbox); and rollbox tree -q -- $sandbox 2>/dev/null
 end
-complete -c rollbox -n __fish_use_subcommand -f -a 'run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help'
+complete -c rollbox -n __fish_use_subcommand -f -a 'run shell record replay verify batch doctor policy create exec attach logs forward cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l interactive -s i -d 'with -t: pass keys on; without -t standard input is passed on anyway'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l tty -s t -d 'give it a terminal of its own'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l template -x -a '(rollbox template ls -q 2>/dev/null)' -d 'run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy'
@@ -347,6 +347,11 @@ complete -c rollbox -n '__fish_seen_subcommand_from logs' -l json -d 'print the 
 complete -c rollbox -n '__fish_seen_subcommand_from logs' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'
 complete -c rollbox -n '__fish_seen_subcommand_from logs' -l help -s h -d 'print this help'
 complete -c rollbox -n '__fish_seen_subcommand_from logs; and not __rollbox_sandbox >/dev/null' -f -a '(rollbox ps -q 2>/dev/null)'
+complete -c rollbox -n '__fish_seen_subcommand_from forward' -l listen -x -d 'PORT, HOST:PORT, the path of a Unix socket, or - for the standard streams (default: any free port of 127.0.0.1)'
+complete -c rollbox -n '__fish_seen_subcommand_from forward' -l json -d 'print the result as one JSON object'
+complete -c rollbox -n '__fish_seen_subcommand_from forward' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'
+complete -c rollbox -n '__fish_seen_subcommand_from forward' -l help -s h -d 'print this help'
+complete -c rollbox -n '__fish_seen_subcommand_from forward; and not __rollbox_sandbox >/dev/null' -f -a '(rollbox ps -q 2>/dev/null)'
 complete -c rollbox -n '__fish_seen_subcommand_from cp' -l no-progress -d 'no progress bar on a terminal'
 complete -c rollbox -n '__fish_seen_subcommand_from cp' -l json -d 'print the result as one JSON object'
 complete -c rollbox -n '__fish_seen_subcommand_from cp' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'

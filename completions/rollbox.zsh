@@ -23,7 +23,7 @@ _rollbox_templates() {
 _rollbox() {
     local command=$words[2] first=2
     if ((CURRENT == 2)); then
-        compadd -- run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help
+        compadd -- run shell record replay verify batch doctor policy create exec attach logs forward cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help
         return
     fi
     case $command in
@@ -498,6 +498,15 @@ _rollbox() {
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes'
         ;;
+    'forward')
+        _arguments -s -S \
+            '*--listen=[PORT, HOST\:PORT, the path of a Unix socket, or - for the standard streams (default\: any free port of 127.0.0.1)]:ADDRESS:' \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':name:_rollbox_sandboxes'
+        ;;
     'cp')
         _arguments -s -S \
             '*--no-progress[no progress bar on a terminal]' \
@@ -917,7 +926,7 @@ _rollbox() {
         _arguments -s -S \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':command:(run shell record replay verify batch doctor policy create exec attach logs cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help)'
+            ':command:(run shell record replay verify batch doctor policy create exec attach logs forward cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help)'
         ;;
     esac
 }

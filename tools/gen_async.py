@@ -35,6 +35,7 @@ HEAD = '''# SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import builtins
+import socket
 {abc}
 from typing import {typing}
 

@@ -404,6 +404,14 @@ ROLLBOX_PUBLIC int rollbox_net_set(
 ROLLBOX_PUBLIC int rollbox_pause(struct rollbox_sandbox *sandbox, struct rollbox_error *error);
 ROLLBOX_PUBLIC int rollbox_resume(struct rollbox_sandbox *sandbox, struct rollbox_error *error);
 
+/* Connects to a server in the sandbox that listens on `port` of its loopback addresses, 127.0.0.1
+ * or ::1. Needs a policy with net loopback or allow. *ret_fd is a TCP socket, which the caller
+ * closes. It is non-blocking, and may still be connecting: poll(2) says when it can be written. A
+ * snapshot, fork or hibernation of the sandbox does not keep the connection.
+ * ROLLBOX_ERR_NOT_FOUND: nothing listens there. */
+ROLLBOX_PUBLIC int rollbox_connect(
+    struct rollbox_sandbox *sandbox, unsigned port, int *ret_fd, struct rollbox_error *error);
+
 struct rollbox_state_options;
 
 /* Hibernates the session: its files and processes are written to the store on the disk, and it uses

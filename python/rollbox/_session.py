@@ -13,6 +13,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import threading
 import weakref
 from collections.abc import Sequence
@@ -920,6 +921,30 @@ class Session(SessionFiles):
             snapshot_id(snapshot),
             os.fsencode(host_path),
         )
+
+    # Network
+
+    def connect(self, port: int) -> socket.socket:
+        """Connects to a server that listens on a port inside the session.
+
+        The policy needs net "loopback" or "allow". A snapshot, fork or hibernation of the session
+        does not keep the connection.
+
+        Args:
+            port: 1 to 65535, of 127.0.0.1 or ::1 inside.
+
+        Returns:
+            The connected TCP socket, blocking.
+
+        Raises:
+            NotFound: Nothing listens on the port.
+            FeatureMissing: The session has no network of its own.
+        """
+        descriptor = ctypes.c_int(-1)
+        self._session().call("rollbox_connect", ctypes.c_uint(port), ctypes.byref(descriptor))
+        connected = socket.socket(fileno=descriptor.value)
+        connected.setblocking(True)
+        return connected
 
     # State
 

@@ -170,6 +170,11 @@ static const struct command commands[] = {
         "piece of output is one line.\n"
         "Example: id=$(rollbox exec -d NAME make test); rollbox logs -f NAME $id\n",
         COMMAND_LOGS, 1, 2, cmd_logs, 0 },
+    { "forward", "NAME PORT", "lead connections of this host to a server in a sandbox",
+        "Prints where it listens, and continues until it is interrupted. The sandbox needs net "
+        "loopback or allow.\n"
+        "Example: rollbox forward --listen 8080 NAME 80\n",
+        COMMAND_FORWARD, 2, 2, cmd_forward, 0 },
     { "cp", "NAME:PATH PATH | PATH NAME:PATH", "copy a file or tree between the host and a sandbox",
         "PATH of the host may be - for a standard stream, which is one file. A directory goes into "
         "one that is there under its own name; SOURCE/. is what is\n"

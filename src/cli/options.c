@@ -30,8 +30,8 @@
         COMMAND_INSPECT | COMMAND_KILL | COMMAND_RM | COMMAND_PAUSE | COMMAND_RESUME |             \
         COMMAND_HIBERNATE | COMMAND_WAKE | COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE |     \
         COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD |           \
-        COMMAND_EXPORT | COMMAND_CP | TEMPLATE_COMMANDS | STATE_COMMANDS | COMMAND_NET_LOG |       \
-        COMMAND_NET_SET)
+        COMMAND_EXPORT | COMMAND_CP | COMMAND_FORWARD | TEMPLATE_COMMANDS | STATE_COMMANDS |       \
+        COMMAND_NET_LOG | COMMAND_NET_SET)
 #define SOCKET_COMMANDS                                                                            \
     (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | COMMAND_DEBUG_DUMP |     \
         SESSION_COMMANDS)
@@ -142,6 +142,9 @@ const struct option option_table[] = {
         "follow the output until the command ends" },
     { OPTION_TAIL, 0, "tail", "N", OPTION_COUNT, COMMAND_LOGS, NULL,
         "print the last N lines of each stream (default: all)" },
+    { OPTION_LISTEN, 0, "listen", "ADDRESS", OPTION_TEXT, COMMAND_FORWARD, NULL,
+        "PORT, HOST:PORT, the path of a Unix socket, or - for the standard streams (default: any "
+        "free port of 127.0.0.1)" },
     { OPTION_ONCE, 0, "once", NULL, OPTION_FLAG, COMMAND_STATS, NULL, "one table, and end" },
     { OPTION_INTERVAL, 0, "interval", "SECONDS", OPTION_NUMBER, COMMAND_STATS, NULL,
         "the time between tables, over which CPU is measured (default 1)" },

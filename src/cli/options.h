@@ -101,6 +101,7 @@ enum option_id {
     OPTION_INTERVAL,
     OPTION_FOLLOW,
     OPTION_TAIL,
+    OPTION_LISTEN,
     OPTION_AS,
     OPTION_FROM,
     OPTION_LIVE,
@@ -183,6 +184,7 @@ struct option {
 #define COMMAND_SNAPSHOT_VERIFY (UINT64_C(1) << 45)
 #define COMMAND_STATS (UINT64_C(1) << 60)
 #define COMMAND_LOGS (UINT64_C(1) << 61)
+#define COMMAND_FORWARD (UINT64_C(1) << 62)
 #define COMMAND_RECORD (UINT64_C(1) << 48)
 #define COMMAND_REPLAY (UINT64_C(1) << 49)
 #define COMMAND_VERIFY (UINT64_C(1) << 50)

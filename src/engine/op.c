@@ -55,10 +55,7 @@ struct op *op_new(
     op->verb = verb;
     op->since_ns = clock_now_ns();
     op->take.follows_commands = !list_empty(&session->commands.waiting);
-    if (verb == VERB_FILES)
-        op->files.fd = -EBADF;
-    else if (verb == VERB_EXPORT)
-        op->export.fd = -EBADF;
+    op->fd = -EBADF;
     list_add_tail(&session->queue.ops, &op->node);
     session->queue.n_ops++;
     return op;
@@ -85,6 +82,7 @@ struct op *op_free(struct op *op) {
     op->flatten_job = flatten_free(op->flatten_job);
     if (op->class->release)
         op->class->release(op);
+    close_fd(&op->fd);
     snapshot_unpin(op->pinned);
     snapshot_put(op->from);
     snapshot_put(op->to);

@@ -97,8 +97,11 @@ struct op_commit {
 };
 
 struct op_export {
-    int fd;
-    bool takes_live; /* what runs, too */
+    bool takes_live; /* the processes, too */
+};
+
+struct op_files {
+    bool alone; /* the guest's processes are stopped meanwhile: they have killed an agent */
 };
 
 /* SHOW, VERIFY. */
@@ -116,9 +119,10 @@ struct op {
     const struct op_class *class;
     enum protocol_verb verb;
     enum op_wait wait;
-    int64_t since_ns;           /* CLOCK_MONOTONIC: when that wait began */
-    bool drops;                 /* processes="drop" */
-    char *name;                 /* SNAPSHOT: the new one's; SHOW, VERIFY: of one in the store */
+    int64_t since_ns; /* CLOCK_MONOTONIC: when that wait began */
+    int fd;     /* the client's, of FILES (its agent's socket), CONNECT and EXPORT; else -EBADF */
+    bool drops; /* processes="drop" */
+    char *name; /* SNAPSHOT: the new one's; SHOW, VERIFY: of one in the store */
     struct snapshot *from, *to; /* references */
     struct snapshot *pinned; /* the state that was named, also if it is dropped before its turn */
     struct flatten_job *flatten_job; /* while an image is put together for it; NULL */
@@ -129,15 +133,13 @@ struct op {
         struct op_fork fork;
         struct op_diff diff;
         struct op_commit commit;
-        struct op_export export;
         struct op_describe describe;
         struct {
             bool for_walk; /* only until the files have been walked over (disk_upper.h) */
         } pause;
-        struct {
-            int fd;     /* a socket for the agent */
-            bool alone; /* the guest's processes are stopped meanwhile: they have killed an agent */
-        } files;
+        struct op_export export;
+        struct op_files files;
+        unsigned port; /* CONNECT */
         struct {
             struct hibernated *becoming;
         } hibernate;
@@ -233,8 +235,9 @@ struct snapshot *session_unchanged_state(struct session *session);
 
 /* The classes (op_classes.c). */
 extern const struct op_class op_create_class, op_close_class, op_snapshot_class, op_fork_class,
-    op_reset_class, op_pause_class, op_files_class, op_diff_class, op_commit_class, op_export_class,
-    op_show_class, op_verify_class, op_hibernate_class, op_wake_class;
+    op_reset_class, op_pause_class, op_files_class, op_connect_class, op_diff_class,
+    op_commit_class, op_export_class, op_show_class, op_verify_class, op_hibernate_class,
+    op_wake_class;
 
 /* op_hibernate.c */
 void hibernate_export(struct op *op); /* op->to, or what sleeps, with its processes */

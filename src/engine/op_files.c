@@ -29,7 +29,7 @@ static void hand_socket(struct op *op) {
     wire_begin(&request, GUEST_FILES, 0);
     if (op->files.alone && !buf_failed(&request))
         ((struct wire_header *)(void *)request.data)->flags |= GUEST_FILES_ALONE;
-    int r = wire_send_patiently(session->box->socket, &request, &op->files.fd, 1);
+    int r = wire_send_patiently(session->box->socket, &request, &op->fd, 1);
     /* It may be served before we hear that the box is ready. */
     session->box->served_early |= !session->box->files_baseline;
     if (op_is_dying(r))
@@ -46,10 +46,4 @@ static void hand_socket(struct op *op) {
     }
 }
 
-static void release_files(struct op *op) {
-    close_fd(&op->files.fd);
-}
-
-const struct op_class op_files_class = {
-    .verb = VERB_FILES, .start = hand_socket, .release = release_files
-};
+const struct op_class op_files_class = { .verb = VERB_FILES, .start = hand_socket };

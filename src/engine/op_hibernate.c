@@ -163,7 +163,7 @@ static void write_state(struct op *op) {
 static int export_hibernated(struct op *op, struct rollbox_error *error) {
     json_t *job = json_pack("{s:s, s:[], s:[], s:b, s:i}", "id", op->session->sleep->id, "layers",
         "images", "asleep", true, "to", STORE_JOB_FIRST_FD);
-    int r = hibernate_job_start(op, "export-live", job, &op->export.fd, 1, error);
+    int r = hibernate_job_start(op, "export-live", job, &op->fd, 1, error);
 
     json_decref(job);
     return r;
@@ -177,7 +177,7 @@ static int export_live(struct op *op, struct rollbox_error *error) {
             : random_id(id) < 0
                 ? error_set(
                       error, ROLLBOX_ERR_INTERNAL, EIO, "export", "no random numbers are to be had")
-                : start_writing(op, "export-live", id, record, &parts, op->export.fd, error);
+                : start_writing(op, "export-live", id, record, &parts, op->fd, error);
 
     hibernate_parts_done(&parts);
     json_decref(record);
@@ -186,10 +186,10 @@ static int export_live(struct op *op, struct rollbox_error *error) {
 
 void hibernate_export(struct op *op) {
     struct rollbox_error error;
-    int r = op->export.fd < 0 ? error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
-                                    "the request has no descriptor")
-            : op->to          ? export_live(op, &error)
-                              : export_hibernated(op, &error);
+    int r = op->fd < 0 ? error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
+                             "the request has no descriptor")
+            : op->to   ? export_live(op, &error)
+                       : export_hibernated(op, &error);
 
     if (r < 0)
         op_fail(op, &error);

@@ -78,11 +78,6 @@ static struct checkpoint *wants_full_image(const struct op *op) {
                                                                              : NULL;
 }
 
-static void release_export(struct op *op) {
-    close_fd(&op->export.fd);
-    take_snapshot_release(op);
-}
-
 const struct op_class op_diff_class = { .verb = VERB_DIFF,
     .flags = OP_NEEDS_NO_LAYER,
     .start = start_diff,
@@ -103,4 +98,4 @@ const struct op_class op_export_class = { .verb = VERB_EXPORT,
     .wants_full_image = wants_full_image,
     .have_snapshot = have_export_snapshot,
     .event = store_event,
-    .release = release_export };
+    .release = take_snapshot_release };

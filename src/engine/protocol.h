@@ -89,7 +89,7 @@ enum protocol_type {
     X(CLAIM, "claim") X(HIBERNATE, "hibernate") X(WAKE, "wake") \
     X(SHOW, "show") X(VERIFY, "verify") X(EXECS, "execs") \
     X(STATS, "stats") X(DEBUG, "debug") X(NET_LOG, "net_log") \
-    X(NET_SET, "net_set")
+    X(NET_SET, "net_set") X(CONNECT, "connect")
 /* clang-format on */
 
 enum protocol_verb {

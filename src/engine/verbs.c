@@ -177,6 +177,9 @@ static int set_options(struct op *op, const struct verb_request *request) {
     case VERB_FILES:
         op->files.alone = request->force;
         break;
+    case VERB_CONNECT:
+        op->port = (unsigned)request->number;
+        break;
     case VERB_EXPORT:
         op->export.takes_live = request->live;
         break;
@@ -541,10 +544,8 @@ static int handle_operation(struct call *call) {
         op_free(op);
         return OUT_OF_MEMORY(call->error);
     }
-    if (call->message->n_fds && request->verb == VERB_FILES)
-        op->files.fd = wire_take_fd(call->message, 0);
-    else if (call->message->n_fds && request->verb == VERB_EXPORT)
-        op->export.fd = wire_take_fd(call->message, 0);
+    if (call->message->n_fds)
+        op->fd = wire_take_fd(call->message, 0);
     session_events_op_started(op);
     session_schedule(call->session);
     return REPLY_LATER;
@@ -555,6 +556,19 @@ static int handle_files(struct call *call) {
         return error_set(
             call->error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has no socket");
     return handle_operation(call);
+}
+
+static int handle_connect(struct call *call) {
+    const uint64_t port = call->request->number;
+
+    if (port < 1 || port > UINT16_MAX)
+        return error_set(call->error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "port: must be from 1 to 65535, not %llu", (unsigned long long)port);
+    if (!(call->session->profile->plan->flags & PLAN_NET_LOOPBACK))
+        return error_set(call->error, ROLLBOX_ERR_FEATURE_MISSING, ENETUNREACH, "policy",
+            "sandbox %s has no network of its own; create it with net loopback or allow",
+            call->session->name);
+    return handle_files(call);
 }
 
 /* ---- the table ---- */
@@ -603,6 +617,7 @@ static const struct verb {
     [VERB_COMMIT] = { NEEDS_AWAKE, handle_operation },
     [VERB_EXPORT] = { NEEDS_AWAKE_BUT_LIVE, handle_operation },
     [VERB_FILES] = { NEEDS_AWAKE, handle_files },
+    [VERB_CONNECT] = { NEEDS_AWAKE, handle_connect },
 };
 
 static bool needs_awake(const struct verb_request *request) {

@@ -68,6 +68,8 @@ enum guest_request {
                        worker (quiesce.h); no answer */
     GUEST_TOUCHES,  /* to the launcher, after IMAGE; fd: memory that the process is likely to touch
                        (struct image_touch), which each process then has ready; no answer */
+    GUEST_CONNECT,  /* to init: GUEST_NUMBER, a port of the sandbox's loopback; fd: a socket, which
+                       receives CONNECTED with the connected socket, or its `error` */
 };
 
 enum guest_create_flag {
@@ -201,6 +203,7 @@ enum guest_record_kind {
                             restore_step), of process `operation` (its pid inside the sandbox;
                             0: none), and it ends */
     GUEST_FILES_ENDED,   /* init: one of the agents (FILES_SERVED) has ended */
+    GUEST_CONNECTED,     /* init, to the socket of CONNECT */
 };
 
 enum guest_stage {

@@ -299,6 +299,10 @@ _SIGNATURES: dict[str, Any] = {
     "rollbox_engine_debug": (ctypes.c_int, [_P, _TEXT, _ERROR]),
     "rollbox_sandbox_query": (ctypes.c_int, [_P, ctypes.c_int, _TEXT, _ERROR]),
     "rollbox_net_set": (ctypes.c_int, [_P, ctypes.c_char_p, _ERROR]),
+    "rollbox_connect": (
+        ctypes.c_int,
+        [_P, ctypes.c_uint, ctypes.POINTER(ctypes.c_int), _ERROR],
+    ),
     "rollbox_pause": (ctypes.c_int, [_P, _ERROR]),
     "rollbox_resume": (ctypes.c_int, [_P, _ERROR]),
     "rollbox_hibernate": (ctypes.c_int, [_P, ctypes.POINTER(StateOptions), _ERROR]),

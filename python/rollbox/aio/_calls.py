@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import builtins
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
@@ -410,6 +411,27 @@ class AsyncCalls:
             IOFailed: The file cannot be written.
         """
         await run_in_thread(self._box.export, host_path, snapshot, processes=processes)
+
+    async def connect(
+        self,
+        port: int,
+    ) -> socket.socket:
+        """Connects to a server that listens on a port inside the session.
+
+        The policy needs net "loopback" or "allow". A snapshot, fork or hibernation of the session
+        does not keep the connection.
+
+        Args:
+            port: 1 to 65535, of 127.0.0.1 or ::1 inside.
+
+        Returns:
+            The connected TCP socket, blocking.
+
+        Raises:
+            NotFound: Nothing listens on the port.
+            FeatureMissing: The session has no network of its own.
+        """
+        return await run_in_thread(self._box.connect, port)
 
     async def pause(self) -> None:
         """Takes all processor time from the session, until `resume` or the next call."""

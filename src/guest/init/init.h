@@ -26,6 +26,9 @@ const char *process_environment(size_t i);
  * files. */
 void process_end(const struct box *box);
 /* Ends the sandbox. In a pid namespace the kernel kills the remaining processes. */
+/* connect.c: connects to the port that the message names, and sends the socket to that which came
+ * with it. */
+void connect_serve(struct wire_message *message);
 _Noreturn void init_leave(const struct box *box, int status);
 
 /* loop.c: never returns. Receives requests into `message`. */

@@ -211,6 +211,9 @@ static void handle_request(struct box *box, struct wire_message *message) {
     case GUEST_FILES:
         send_reply(box, message, GUEST_FILES_SERVED, serve_files(box, message), 0);
         break;
+    case GUEST_CONNECT:
+        connect_serve(message);
+        break;
     default:
         break;
     }
