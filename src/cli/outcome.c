@@ -106,5 +106,6 @@ void outcome_hint_network(const struct options *options, const struct rollbox_re
         result->isolation && strstr(result->isolation, "\"net\":\"none\"") &&
         tells_of_network(&text))
         cli_fail(options, "the sandbox has no network (net none); choose net loopback for a "
-                          "private network, or net host for the host's");
+                          "private network, net allow for hosts that you name, or net host for "
+                          "the host's");
 }

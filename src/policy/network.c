@@ -187,6 +187,21 @@ static const char *host_hint(const char *text) {
     return "write \"pypi.org\", \"*.example.org\", \"192.0.2.0/24\" or \"@pypi\"";
 }
 
+static void refuse_own(struct reader *r, const char *text) {
+    read_bad(r,
+        "the loopback is the sandbox's own; for a server of the host, name one and say "
+        "where it is: {\"host\": \"model\", \"to\": \"127.0.0.1:9000\"}",
+        "\"%.80s\" is the sandbox itself", text);
+}
+
+/* Such connections never leave the sandbox, so a rule for them would do nothing. */
+static bool is_loopback(const struct net_address *address) {
+    static const uint8_t v6[16] = { [15] = 1 };
+
+    return address->is_v6 ? address->prefix == 128 && memcmp(address->bytes, v6, sizeof v6) == 0
+                          : address->prefix >= 8 && address->bytes[0] == 127;
+}
+
 static void read_name(struct reader *r, struct net_rule *rule, const char *text, size_t length) {
     char name[MAX_HOST + 3];
     const char *problem = "is longer than 253 characters";
@@ -204,10 +219,7 @@ static void read_name(struct reader *r, struct net_rule *rule, const char *text,
     if (problem)
         read_bad(r, host_hint(text), "\"%.80s\" %s", text, problem);
     else if (strcmp(name, "localhost") == 0)
-        read_bad(r,
-            "127.0.0.1 is the sandbox's own; for a server of the host, name one and say "
-            "where it is: {\"host\": \"model\", \"to\": \"127.0.0.1:9000\"}",
-            "\"localhost\" is the sandbox itself");
+        refuse_own(r, text);
     else
         rule->host = read_copy(r, name);
 }
@@ -234,6 +246,8 @@ static void read_host(struct reader *r, struct net_rule *rule, const char *text)
             "\"%.60s\" is not a network", text);
     else if (r_address == 0)
         read_name(r, rule, text, length);
+    else if (is_loopback(&rule->address))
+        refuse_own(r, text);
     if (text[length] == ':')
         add_ports(r, rule, text + length + 1);
     else if (text[length])
@@ -718,7 +732,7 @@ void network_check(struct reader *r) {
     r->key = "net";
     if (rules->n && policy->net != POLICY_NET_ALLOW)
         read_bad(r, "write \"net\": \"allow\", or leave \"net\" out",
-            "net_allow and net_allow_hosts name hosts, which this net does not ask about");
+            "the policy allows hosts (net_allow, net_allow_hosts), which needs net \"allow\"");
     else if (policy->net != POLICY_NET_ALLOW &&
              (rules->record || rules->replay || rules->n_secrets))
         read_bad(r, "write \"net\": \"allow\"", "%s needs net \"allow\"",

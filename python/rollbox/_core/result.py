@@ -71,8 +71,8 @@ def _text(data: Union[bytes, str]) -> str:
 _REPR_TAIL = 200
 
 NO_NETWORK = (
-    "the sandbox has no network (net none); choose net loopback for a private network, or net host "
-    "for the host's"
+    "the sandbox has no network (net none); choose net loopback for a private network, net allow "
+    "for hosts that you name, or net host for the host's"
 )
 # What programs say that want a network; src/cli/outcome.c has the same. Without one, bind and
 # connect are EACCES, which alone may as well be about a file.
