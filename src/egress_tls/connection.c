@@ -686,6 +686,30 @@ static int begin_guest_tls(struct connection *connection) {
     return 0;
 }
 
+/* The rule of a connection to a host's name, or to an address. */
+static long find_rule(const struct net_rules *rules, const struct event_place *place) {
+    struct address address;
+    enum net_why why;
+
+    if (address_parse(place->name, &address) == 0)
+        return match_literal(rules, &address, place->port, false, &why);
+    return match_connection(rules, place->name, place->port, false, &why);
+}
+
+/* Sets the rule from the rules that are here. rollbox-egress may have other rules for a moment, and
+ * a number of theirs could mean another host's rule, with its secrets. false: none reads requests
+ * to this host. */
+static bool choose_rule(struct connection *connection) {
+    struct event_place *place = &connection->place;
+    const struct net_rules *rules = box_rules(connection->box);
+    long rule = find_rule(rules, place);
+
+    if (rule < 0 || match_tls(rules, (size_t)rule, place->port, false) != NET_TLS_TERMINATE)
+        return false;
+    place->rule = (size_t)rule;
+    return true;
+}
+
 static int start(struct connection *connection, const struct event_place *place, bool is_tls) {
     int result;
 
@@ -693,6 +717,8 @@ static int start(struct connection *connection, const struct event_place *place,
     connection->place.name = strdup(place->name);
     if (connection->place.box == NULL || connection->place.name == NULL)
         return -ENOMEM;
+    if (!choose_rule(connection))
+        return -EACCES;
     http_relay_init(&connection->relay, &relay_calls, connection->place.name, place->port);
     result = set_non_blocking(connection->guest.fd);
     if (result == 0)
@@ -734,24 +760,7 @@ int connection_new(struct gateway *gateway, struct tls_box *box, const struct ev
     return 0;
 }
 
-/* The rule of a connection to a host's name, or to an address. */
-static long find_rule(const struct net_rules *rules, const struct event_place *place) {
-    struct address address;
-    enum net_why why;
-
-    if (address_parse(place->name, &address) == 0)
-        return match_literal(rules, &address, place->port, false, &why);
-    return match_connection(rules, place->name, place->port, false, &why);
-}
-
 void connection_check_rules(struct connection *connection) {
-    struct event_place *place = &connection->place;
-    const struct net_rules *rules = box_rules(connection->box);
-    long rule = find_rule(rules, place);
-
-    if (rule < 0 || match_tls(rules, (size_t)rule, place->port, false) != NET_TLS_TERMINATE) {
+    if (!choose_rule(connection))
         connection_free(connection);
-        return;
-    }
-    place->rule = (size_t)rule;
 }

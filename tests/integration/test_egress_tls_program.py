@@ -364,6 +364,24 @@ def test_changed_rules_keep_connections_to_allowed_addresses(tmp_path, authority
     gateway.close()
 
 
+def test_rule_number_of_other_rules_does_not_send_the_secret(gateway, server, authority):
+    rules = [{"host": "other.example.org", "tls": "terminate"}, *RULES]
+    egress_tls.send(gateway.engine, {"do": "rules", "box": "b", "policy": gateway.policy(rules)})
+    egress_tls.send(gateway.engine, {"do": "rules", "box": "unknown", "policy": gateway.policy(rules)})
+    assert gateway.receive(gateway.engine)["event"] == "error"
+    # rollbox-egress has not read the new rules yet, in which 1 is the rule of another host.
+    other = Server(authority, name="other.example.org")
+    context = gateway.client()
+    context.check_hostname = False
+    with gateway.connect(other.address, context=context, name="other.example.org", rule=1) as connection:
+        request(connection, get("/open/x").replace(HOST, "other.example.org"), close=False)
+    assert all(TOKEN not in head for head in other.heads)
+    # A host that no rule names is not served at all.
+    with pytest.raises(OSError):
+        gateway.connect(other.address, name="third.example.org", rule=1)
+    other.close()
+
+
 def test_closed_box_resets_its_connections(gateway, server):
     with gateway.connect(server.address) as connection:
         assert "200 OK" in request(connection, get("/open/1"), close=False)
