@@ -1027,11 +1027,8 @@ class Session(SessionFiles):
             rules: Hosts and rules as of Policy(net_allow=...), or a Policy whose network keys
                 count.
         """
-        text = (
-            rules.to_json()
-            if isinstance(rules, Policy)
-            else json.dumps({"net": "allow", "net_allow": list(rules)})
-        )
+        policy = rules if isinstance(rules, Policy) else Policy(net="allow", net_allow=rules)
+        text = policy.to_json()
         self._session().call("rollbox_net_set", text.encode())
 
     def processes(self) -> list[dict[str, Any]]:

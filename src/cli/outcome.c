@@ -2,12 +2,14 @@
 #include "cli/outcome.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "base/utf8.h"
 #include "cli/cli.h"
 
 int outcome_print_json(
@@ -98,10 +100,40 @@ static bool tells_of_network(const struct buf *tail) {
            (has_any(tail, denied, ARRAY_SIZE(denied)) && has_any(tail, calls, ARRAY_SIZE(calls)));
 }
 
+#define HINTED_REFUSALS ((size_t)3)
+
+/* From inside, a refused connection looks like a broken one. */
+static void hint_refusals(const struct options *options, const char *network) {
+    json_t *whole = json_loads(network, 0, NULL);
+    const json_t *refusals = json_object_get(whole, "refusals");
+    size_t n = json_array_size(refusals);
+    auto_buf struct buf text = BUF_INIT;
+
+    for (size_t i = 0; i < MIN(n, HINTED_REFUSALS); i++) {
+        const json_t *one = json_array_get(refusals, i);
+        const char *host = json_string_value(json_object_get(one, "host"));
+        const char *why = json_string_value(json_object_get(one, "why"));
+
+        if (!host || !why)
+            continue;
+        buf_add_text(&text, text.length ? ", " : "");
+        utf8_shown(&text, host, strlen(host), "");
+        buf_printf(&text, ":%" JSON_INTEGER_FORMAT " (%s)",
+            json_integer_value(json_object_get(one, "port")), why);
+    }
+    if (n > HINTED_REFUSALS)
+        buf_printf(&text, " and %zu more", n - HINTED_REFUSALS);
+    if (text.length && !buf_failed(&text))
+        cli_fail(options, "the network rules refused %.*s", (int)text.length, (char *)text.data);
+    json_decref(whole);
+}
+
 void outcome_hint_network(const struct options *options, const struct rollbox_result *result,
     const char *tail, size_t length) {
     const struct buf text = { .data = (char *)(uintptr_t)tail, .length = length };
 
+    if (result->outcome == ROLLBOX_OUTCOME_EXIT && result->exit_code && result->network)
+        hint_refusals(options, result->network);
     if (length && result->outcome == ROLLBOX_OUTCOME_EXIT && result->exit_code &&
         result->isolation && strstr(result->isolation, "\"net\":\"none\"") &&
         tells_of_network(&text))

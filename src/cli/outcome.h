@@ -25,8 +25,9 @@ int outcome_fail(const struct options *options, const struct rollbox_error *erro
 int outcome_status(
     const struct options *options, const struct rollbox_result *result, uint64_t output_limit);
 
-/* Prints a line on standard error if the command failed, has no network, and its last output shows
- * that it needed one. Python's rollbox/_core/result.py has the same words. */
+/* Prints a line on standard error if the command failed and its network refused something, or if
+ * it has no network and its last output shows that it needed one. Python's
+ * rollbox/_core/result.py has the same words. */
 void outcome_hint_network(const struct options *options, const struct rollbox_result *result,
     const char *tail, size_t length);
 

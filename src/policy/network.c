@@ -723,9 +723,11 @@ void network_check(struct reader *r) {
     for (size_t i = 0; i < rules->n; i++)
         for (size_t k = 0; k < rules->items[i].n_inject; k++)
             check_placeholders(r, &rules->items[i].inject[k]);
-    if (rules->record && rules->replay) {
-        r->key = "net_replay";
-        read_bad(r, "choose one", "net_record is given, too");
+    /* Taken without effect, a replay would reach the real hosts. */
+    if (rules->record || rules->replay) {
+        r->key = rules->replay ? "net_replay" : "net_record";
+        read_bad(r, "leave it out; net_log \"requests\" lists the requests",
+            "this version cannot record or replay exchanges");
     }
     if (rules->n && !r->net_given)
         policy->net = POLICY_NET_ALLOW;

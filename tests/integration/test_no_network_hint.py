@@ -42,11 +42,26 @@ def test_cli_says_nothing_where_there_is_a_network(cli, tmp_path):
     assert "unreachable" in text and HINT not in text
 
 
+def test_cli_says_what_the_network_rules_refused(cli, tmp_path):
+    code = "import socket; s = socket.create_connection(('192.0.2.1', 81)); s.recv(1)"
+    with open(tmp_path / "stderr", "wb") as stderr:
+        assert cli("run", "--allow", "pypi.org", "--", "python3", "-c", code, stderr=stderr).returncode == 1
+    assert (tmp_path / "stderr").read_text().endswith("\nrollbox run: the network rules refused 192.0.2.1:81 (literal)\n")
+
+
 @pytest.mark.parametrize("code", WANTING)
 def test_python_says_that_there_is_no_network(code):
     result = Sandbox(Policy()).run(["python3", "-c", code])
     assert HINT in repr(result)
     with pytest.raises(RunFailed, match="the sandbox has no network"):
+        result.check()
+
+
+def test_python_says_what_the_network_rules_refused():
+    code = "import socket; s = socket.create_connection(('192.0.2.1', 81)); s.recv(1)"
+    result = Sandbox(Policy(net_allow=["pypi.org"])).run(["python3", "-c", code])
+    assert "the network rules refused 192.0.2.1:81 (literal)" in repr(result)
+    with pytest.raises(RunFailed, match="192.0.2.1:81"):
         result.check()
 
 

@@ -150,8 +150,8 @@ class Policy:
         net_max_rate: Bytes a second in both directions together, or text.
         net_idle: Seconds without a byte after which a connection is closed (300).
         net_log: "connections", "requests" or "none": what the network log has a line for.
-        net_record: A file that decrypted exchanges are recorded in.
-        net_replay: Such a file to answer from; nothing outside is reached.
+        net_record: A file for decrypted exchanges. This version refuses it.
+        net_replay: Such a file to answer from. This version refuses it.
         random_seed: 0 to 2**64-1: make randomness repeat.
         time_start: ISO text or a datetime (a naive one is UTC): where the clock begins.
         time_mode: "offset" (the real rate) or "virtual" (waits end at once, by a clock that jumps).

@@ -61,7 +61,7 @@ class RunFailed(Exception):
         }.get(result.outcome, f"outcome {result.outcome}")
         tail = _text(result.stderr).strip()[-400:]
         what += f"; stderr ends: {shown(tail)}" if tail else ""
-        return what + (f" ({NO_NETWORK})" if _wants_network(result) else "")
+        return what + "".join(f" ({hint})" for hint in _network_hints(result))
 
 
 def _text(data: Union[bytes, str]) -> str:
@@ -95,6 +95,17 @@ def _wants_network(result: Result[Any]) -> bool:
     if _WANTS_NETWORK.search(tail):
         return True
     return bool(_DENIED.search(tail) and _NETWORK_CALLS.search(tail))
+
+
+def _network_hints(result: Result[Any]) -> list[str]:
+    """What the program's failure has to do with its network, where that is known."""
+    hints = [NO_NETWORK] if _wants_network(result) else []
+    refusals = (result.network or {}).get("refusals", [])
+    if result.outcome is Outcome.EXIT and result.exit_code and refusals:
+        some = [f"{one['host']}:{one['port']} ({one['why']})" for one in refusals[:3]]
+        more = f" and {len(refusals) - 3} more" if len(refusals) > 3 else ""
+        hints.append(f"the network rules refused {', '.join(some)}{more}")
+    return hints
 
 
 def _tail(data: Union[bytes, str]) -> str:
@@ -164,7 +175,7 @@ class Result(Generic[AnyStr]):
                 if data
                 else []
             )
-        parts += [NO_NETWORK] if _wants_network(self) else []
+        parts += _network_hints(self)
         parts += self._repr_more()
         return f"<{type(self).__name__} {', '.join(parts)}, {self.wall_ms:.1f} ms>"
 
