@@ -213,6 +213,19 @@ static uint64_t left_of(uint64_t limit, uint64_t used) {
     return MIN(limit - MIN(used, limit) + 1, (uint64_t)EGRESS_CHUNK);
 }
 
+/* Some servers take a request whose first line the gateway did not see as one of HTTP: its method
+ * may have any letters. Its line end is not passed then. Returns the bytes that may be passed, or
+ * -EBADMSG. */
+static ssize_t look_at_line(const struct connection *connection, size_t limit) {
+    struct first_line line = connection->first_line;
+    char *scratch = connection->box->egress->scratch;
+    ssize_t n = line.is_watched ? relay_peek(connection->guest.fd, scratch, limit) : 0;
+
+    if (n <= 0)
+        return (ssize_t)limit;
+    return first_line_is_http(&line, scratch, (size_t)n) ? -EBADMSG : n;
+}
+
 /* Passes bytes one way. False: the connection is freed. */
 static bool pass(struct connection *connection, bool is_up) {
     const struct net_rules *rules = rules_of(connection);
@@ -227,6 +240,16 @@ static bool pass(struct connection *connection, bool is_up) {
         uint64_t limit = left_of(*max_bytes, *used);
         enum relay next = RELAY_SOURCE;
         int failed;
+
+        if (is_up) {
+            ssize_t allowed = look_at_line(connection, limit);
+
+            if (allowed < 0) {
+                connection_refuse(connection, NET_WHY_BAD_REQUEST);
+                return false;
+            }
+            limit = (uint64_t)allowed;
+        }
         ssize_t n = relay_pass(from->fd, to->fd, box->egress->scratch, limit, &next, &failed);
 
         if (n < 0 && is_up && failed == to->fd) {
@@ -238,6 +261,8 @@ static bool pass(struct connection *connection, bool is_up) {
             connection_end(connection, true);
             return false;
         }
+        if (is_up)
+            (void)first_line_is_http(&connection->first_line, box->egress->scratch, (size_t)n);
         *count += (uint64_t)n;
         uint64_t up = is_up ? (uint64_t)n : 0;
         enum net_why why = account(connection, up, (uint64_t)n - up);
@@ -422,6 +447,7 @@ static void check_first_bytes(struct connection *connection) {
         }
         break;
     case FIRST_BYTES_OTHER:
+        connection->first_line.is_watched = true;
         break;
     }
     connection->is_checked = true;

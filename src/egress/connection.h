@@ -25,6 +25,13 @@ struct side {
     size_t looked_at; /* bytes that wait for more to come: the socket wakes only for more */
 };
 
+/* The first line of bytes that are passed as they are, followed until it ends: a guest sends it in
+ * as many pieces as it likes. */
+struct first_line {
+    bool is_watched, has_begun;
+    uint8_t n_found; /* characters of "HTTP/" */
+};
+
 enum connection_upstream {
     UPSTREAM_NONE,
     UPSTREAM_RESOLVING,
@@ -46,6 +53,7 @@ struct connection {
     enum net_tls tls;
     enum connection_upstream state;
     bool is_checked; /* the first bytes are allowed */
+    struct first_line first_line;
     bool is_tls, is_handed;
     struct http_flow *http; /* NULL: bytes are passed as they are */
     struct lookup_waiter waiter;

@@ -36,12 +36,16 @@ static enum first_bytes read_hello(
     return *ret_why ? FIRST_BYTES_REFUSED : FIRST_BYTES_TLS;
 }
 
+static bool is_method_character(char c) {
+    return (c >= 'A' && c <= 'Z') || c == '-' || c == '_';
+}
+
 /* Some line protocols look like HTTP up to the end of the first line: "USER anonymous". */
 static enum first_bytes read_line(const char *data, size_t length) {
     const char *end = memchr(data, '\n', length);
     size_t word = 0;
 
-    while (word < length && word < MAX_METHOD && data[word] >= 'A' && data[word] <= 'Z')
+    while (word < length && word < MAX_METHOD && is_method_character(data[word]))
         word++;
     if (word == length)
         return FIRST_BYTES_MORE;
@@ -51,6 +55,29 @@ static enum first_bytes read_line(const char *data, size_t length) {
         return length < MAX_LINE ? FIRST_BYTES_MORE : FIRST_BYTES_HTTP;
     /* Any mention of HTTP is enough: the strict parser refuses what is none. */
     return memmem(data, (size_t)(end - data), "HTTP/", 5) ? FIRST_BYTES_HTTP : FIRST_BYTES_OTHER;
+}
+
+/* Many servers skip empty lines before a request, and take methods of any letters. */
+bool first_line_is_http(struct first_line *line, const char *data, size_t length) {
+    static const char word[] = "HTTP/";
+
+    for (size_t i = 0; i < length && line->is_watched; i++) {
+        char c = data[i];
+
+        if (c == '\n' || c == '\r') {
+            line->is_watched = !line->has_begun; /* empty lines before the first are skipped */
+            continue;
+        }
+        line->has_begun = true;
+        if (c >= 'a' && c <= 'z')
+            c = (char)(c & ~0x20);
+        if (c != word[line->n_found])
+            line->n_found = 0;
+        line->n_found += c == word[line->n_found];
+        if (line->n_found == sizeof word - 1)
+            return true;
+    }
+    return false;
 }
 
 static enum first_bytes judge(

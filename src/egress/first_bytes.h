@@ -15,6 +15,9 @@ enum first_bytes {
     FIRST_BYTES_REFUSED,
 };
 
+/* Do these next bytes make the line one of HTTP? */
+bool first_line_is_http(struct first_line *line, const char *data, size_t length);
+
 enum first_bytes first_bytes_read(struct connection *connection, enum net_why *ret_why);
 /* The socket wakes for any byte again. */
 void first_bytes_done(struct connection *connection);

@@ -286,6 +286,40 @@ def test_egress_http_smuggling_refused():
 
 
 @alone
+def test_egress_host_is_checked_after_empty_lines_and_for_any_method():
+    lines = [b"\r\nGET / HTTP/1.1", b"\n\n\nGET / HTTP/1.1", b"A_B / HTTP/1.1", b"get / HTTP/1.1", b"M7 / HTTP/1.0", b"GET\t/ HTTP/1.1", b"GET / http/1.1",
+             b"ABCDEFGHIJKLMNOPQRSTUVWXYZ / HTTP/1.1", b"0 /\0 HTTP/1.1"]
+    seen = []
+
+    def serve(connection):
+        while data := connection.recv(65536):
+            seen.append(data)
+
+    with egress(allow("allowed.test", ports=[8080]), LOCAL) as (program, guest, _):
+        Server(serve, 8080)
+        for line in lines:
+            head = line + b"\r\nHost: other.test\r\n\r\n"
+            for pieces in ([head], [head[i : i + 1] for i in range(len(head))]):
+                with contextlib.suppress(OSError), guest.connect(guest.lookup("allowed.test"), 8080) as client:
+                    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    for piece in pieces:
+                        client.sendall(piece)
+                    receive(client)
+        assert b"other.test" not in b"".join(seen)
+        assert sum(r[3] for r in program.refusals()) == 2 * len(lines)
+
+
+@alone
+def test_egress_other_protocols_are_passed_without_waiting_for_a_line():
+    with egress(allow("allowed.test", ports=[8080]), LOCAL) as (_, guest, _dns):
+        Server(echo, 8080)
+        for piece in (b"hello", b"0032git-upload-pack /x\0", b"\r\nh", b"SSH-2.0-x y\r\nGET / HTTP/1.1\r\n"):
+            with guest.connect(guest.lookup("allowed.test"), 8080) as client:
+                client.sendall(piece)
+                assert receive(client, len(piece)) == piece
+
+
+@alone
 def test_egress_upstream_down_is_answered_or_reset():
     with egress(allow("allowed.test", ports=[80, 8080]), LOCAL) as (program, guest, _):
         with guest.connect(guest.lookup("allowed.test"), 80) as client:
