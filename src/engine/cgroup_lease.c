@@ -16,8 +16,9 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "engine/box.h"
+#include "engine/engine.h"
 #include "engine/janitor.h"
-#include "engine/session.h"
 
 /* A sandbox that lives must be able to start commands and agents when its guests have used up their
  * processes: the limit of those is RLIMIT_NPROC, to which init is not held, and the group's a
@@ -39,16 +40,23 @@ static bool receives_oom(const struct cgroup_lease *slot) {
     return cgroup_slot_oom_fd(slot->cgroup) >= 0;
 }
 
+static void hear_oom(struct cgroup_lease *slot) {
+    if (cgroup_slot_hear_oom(slot->cgroup))
+        slot->pressure = LEASE_TOLD_OF_OWN;
+}
+
 static enum oom_cause cause_of(struct cgroup_lease *slot, const struct cgroup_usage *usage) {
-    slot->is_own |= cgroup_slot_hear_oom(slot->cgroup);
-    return slot->is_own || (!receives_oom(slot) && usage->memory_limit_hits) ? OOM_LIMIT : OOM_HOST;
+    hear_oom(slot);
+    return slot->pressure == LEASE_TOLD_OF_OWN || (!receives_oom(slot) && usage->memory_limit_hits)
+               ? OOM_LIMIT
+               : OOM_HOST;
 }
 
 bool cgroup_lease_oom_told(const struct cgroup_lease *slot) {
     struct pollfd oom = { .fd = cgroup_slot_oom_fd(slot->cgroup),
         .events = tells_early(slot) ? POLLIN : POLLPRI };
 
-    return slot->told || !receives_oom(slot) || poll(&oom, 1, 0) != 0;
+    return slot->pressure != LEASE_QUIET || !receives_oom(slot) || poll(&oom, 1, 0) != 0;
 }
 
 /* The kernel kills one process; a rollout that lost one at random is no result, so all go. */
@@ -56,17 +64,15 @@ static void end_all(struct cgroup_lease *slot, enum oom_cause cause) {
     struct box *box = slot->box;
 
     box->oom = cause == OOM_LIMIT;
-    if (!box->session && box->run)
-        run_out_of_memory(box->run, cause);
-    if (!box->session)
+    if (!box_is_in_use(box))
         return;
-    slot->told = slot->is_own = slot->ends = false;
-    session_out_of_memory(box->session, cause);
+    slot->pressure = LEASE_QUIET;
+    slot->ends = false;
+    box_meet_limit(box, cause == OOM_LIMIT ? BOX_LIMIT_MEMORY : BOX_LIMIT_HOST_MEMORY);
 }
 
 static bool must_end(const struct cgroup_lease *slot, const struct cgroup_usage *usage) {
-    return slot->ends ||
-           usage->oom_kills > (slot->box->session ? slot->box->session->watch.oom_kills : 0);
+    return slot->ends || usage->oom_kills > slot->known_kills;
 }
 
 /* It was told of, and was not its own: has it lost anybody? */
@@ -78,24 +84,25 @@ static void on_look(struct loop_timer *timer) {
         end_all(slot, cause_of(slot, &usage));
 }
 
-enum oom_cause cgroup_lease_oom_cause(struct cgroup_lease *slot, uint64_t *known_kills) {
+enum oom_cause cgroup_lease_oom_cause(struct cgroup_lease *slot) {
     struct cgroup_usage usage;
 
-    if (cgroup_slot_usage(slot->cgroup, &usage) < 0 || usage.oom_kills <= *known_kills)
+    if (cgroup_slot_usage(slot->cgroup, &usage) < 0 || usage.oom_kills <= slot->known_kills)
         return OOM_NONE;
-    *known_kills = usage.oom_kills;
-    if (slot->box && slot->box->session) { /* what tells has been heard, and may not tell again */
-        slot->ends = true;
-        (void)loop_timer_set(slot->engine->loop, &slot->look, clock_now_ns(), on_look);
-    }
+    slot->known_kills = usage.oom_kills;
     return cause_of(slot, &usage);
 }
 
-void cgroup_lease_oom_forget(const struct cgroup_lease *slot, uint64_t *known_kills) {
+void cgroup_lease_end_soon(struct cgroup_lease *slot) {
+    slot->ends = true;
+    (void)loop_timer_set(slot->engine->loop, &slot->look, clock_now_ns(), on_look);
+}
+
+void cgroup_lease_oom_forget(struct cgroup_lease *slot) {
     struct cgroup_usage usage;
 
     if (cgroup_slot_usage(slot->cgroup, &usage) == 0)
-        *known_kills = usage.oom_kills;
+        slot->known_kills = usage.oom_kills;
 }
 
 static void on_oom(struct loop_source *source, uint32_t events) {
@@ -103,12 +110,13 @@ static void on_oom(struct loop_source *source, uint32_t events) {
     struct cgroup_usage usage;
 
     (void)events;
-    slot->told = true;
-    slot->is_own |= cgroup_slot_hear_oom(slot->cgroup);
+    if (slot->pressure == LEASE_QUIET)
+        slot->pressure = LEASE_TOLD;
+    hear_oom(slot);
     if (!slot->box || cgroup_slot_usage(slot->cgroup, &usage) < 0)
         return;
-    if (must_end(slot, &usage) ||
-        (tells_early(slot) && slot->is_own && cgroup_slot_is_full(slot->cgroup)))
+    if (must_end(slot, &usage) || (tells_early(slot) && slot->pressure == LEASE_TOLD_OF_OWN &&
+                                      cgroup_slot_is_full(slot->cgroup)))
         end_all(slot, cause_of(slot, &usage));
     else if (tells_early(slot))
         (void)loop_timer_set(slot->engine->loop, &slot->look, clock_now_ns() + LOOK_NS, on_look);
@@ -128,7 +136,7 @@ static int cgroup_lease_new(struct profile *profile, bool living, struct cgroup_
     if (!slot)
         return -ENOMEM;
     slot->engine = engine;
-    slot->living = living;
+    slot->kind = living ? LEASE_LIVING : LEASE_ONE_RUN;
     list_init(&slot->node);
     janitor_start_soon(engine);
     r = cgroup_slot_new(engine->cgroups, engine->next_slot++, &limits, living, &slot->cgroup);
@@ -157,7 +165,7 @@ static bool enable_memory_events(struct cgroup_lease *slot, uint64_t max_bytes) 
         cgroup_lease_free(slot);
         return false;
     }
-    slot->resting = false;
+    slot->kind = LEASE_LIVING;
     return true;
 }
 
@@ -165,7 +173,7 @@ int cgroup_lease_get(struct profile *profile, bool living, struct cgroup_lease *
     list_for_each(node, &profile->slots) {
         struct cgroup_lease *slot = container_of(node, struct cgroup_lease, node);
 
-        if (slot->living != living)
+        if ((slot->kind != LEASE_ONE_RUN) != living)
             continue;
         if (living) {
             if (!enable_memory_events(slot, MAX_LEFT(profile->policy->max_memory_bytes)))
@@ -189,27 +197,30 @@ static bool has_room(const struct profile *profile) {
     unsigned n = 0;
 
     list_for_each(node, &profile->slots)
-        n += container_of(node, struct cgroup_lease, node)->living;
+        n += container_of(node, struct cgroup_lease, node)->kind != LEASE_ONE_RUN;
     return n < MAX_KEPT;
 }
 
 void cgroup_lease_put(struct profile *profile, struct cgroup_lease *slot) {
     slot->box = NULL;
-    slot->told = slot->is_own = slot->ends = false;
+    slot->pressure = LEASE_QUIET;
+    slot->ends = false;
+    slot->known_kills = 0;
     loop_timer_clear(slot->engine->loop, &slot->look);
     (void)cgroup_slot_hear_oom(slot->cgroup); /* what the last user met is not told of the next */
-    if (slot->living && profile && has_room(profile)) {
+    if (slot->kind != LEASE_ONE_RUN && profile && has_room(profile)) {
         cgroup_lease_rest(slot);
         list_add_tail(&profile->slots, &slot->node);
-    } else if (profile && !slot->resting && !slot->living)
+    } else if (slot->kind == LEASE_ONE_RUN && profile) {
         list_add_tail(&profile->slots, &slot->node);
-    else
+    } else {
         cgroup_lease_free(slot);
+    }
 }
 
 /* Of a box that lives: its init has entered, and is looked at now and then. */
 void cgroup_lease_rest(struct cgroup_lease *slot) {
-    slot->resting = true;
+    slot->kind = LEASE_RESTING;
     while (slot->n_entries)
         close(slot->entries[--slot->n_entries]);
     cgroup_slot_rest(slot->cgroup);

@@ -28,6 +28,7 @@
 #include "base/utf8.h"
 #include "engine/flatten.h"
 #include "engine/session.h"
+#include "engine/spares.h"
 
 #define MAX_HOLDERS 32 /* each has a copy of its image */
 
@@ -48,13 +49,25 @@ struct checkpoint *checkpoint_get(struct checkpoint *checkpoint) {
     return checkpoint;
 }
 
+static void forget_zygote(struct checkpoint *checkpoint) {
+    checkpoint->zygote = NULL;
+    list_remove(&checkpoint->node);
+    checkpoint->engine->n_zygotes--;
+}
+
+static void stop_zygote(struct checkpoint *checkpoint) {
+    struct launcher *zygote = checkpoint->zygote;
+
+    forget_zygote(checkpoint);
+    launcher_stop(zygote);
+}
+
 struct checkpoint *checkpoint_put(struct checkpoint *checkpoint) {
     if (!checkpoint || --checkpoint->references)
         return NULL;
-    if (checkpoint->preforked)
-        box_kill(checkpoint->preforked);
+    preforked_drop(checkpoint);
     if (checkpoint->zygote)
-        launcher_stop(checkpoint->zygote);
+        stop_zygote(checkpoint);
     if (checkpoint->flattening)
         checkpoint->flattening->cancel(checkpoint);
     close_fd(&checkpoint->image);
@@ -75,25 +88,42 @@ struct checkpoint *checkpoint_put(struct checkpoint *checkpoint) {
 
 /* A launcher makes the place for them, which takes rights that the engine may not have; the first
  * image does not wait for it. */
+static void on_image_fs(void *data, const struct launcher_result *result) {
+    struct engine *engine = data;
+    struct image_fs *image_fs = &engine->image_fs;
+    const bool is_made = result->record->kind == GUEST_IMAGE_FS_MADE && !result->record->error;
+
+    if (is_made && result->n_fds == 1) {
+        image_fs->fd = TAKE_FD(result->fds[0]);
+        image_fs->id = image_fs->job.launcher->id_base;
+    }
+    image_fs->requested = result->record->error != EMFILE; /* there may be room for the next */
+}
+
 static void request_image_fs(struct engine *engine, struct profile *profile) {
+    struct image_fs *image_fs = &engine->image_fs;
     auto_buf struct buf message = BUF_INIT;
 
-    if (engine->image_fs_requested || !profile->launcher)
+    if (image_fs->requested || !profile->launcher)
         return;
-    wire_begin(&message, GUEST_IMAGE_FS, 0);
-    engine->image_fs_requested = wire_send(profile->launcher->socket, &message, NULL, 0) == 0;
+    list_init(&image_fs->job.node);
+    launcher_begin(profile->launcher, &image_fs->job, GUEST_IMAGE_FS, &message);
+    image_fs->requested =
+        launcher_try_send(profile->launcher, &image_fs->job, &message, on_image_fs, engine) == 0;
 }
 
 /* It belongs to the launcher's range of ids, and what is in it must, too. */
 static int open_in_image_fs(const struct engine *engine) {
-    if (engine->image_fs < 0)
+    const struct image_fs *image_fs = &engine->image_fs;
+
+    if (image_fs->fd < 0)
         return -1;
-    if (engine->pool_id) {
-        setfsgid(engine->pool_id);
-        setfsuid(engine->pool_id);
+    if (image_fs->id) {
+        setfsgid(image_fs->id);
+        setfsuid(image_fs->id);
     }
-    int fd = openat(engine->image_fs, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (engine->pool_id) {
+    int fd = openat(image_fs->fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (image_fs->id) {
         setfsuid(0);
         setfsgid(0);
     }
@@ -175,10 +205,30 @@ void checkpoint_command_text(
 
 /* ---- holders ---- */
 
-void checkpoint_zygote_gone(struct checkpoint *checkpoint) {
-    checkpoint->zygote = NULL;
-    list_remove(&checkpoint->node);
-    checkpoint->engine->n_zygotes--;
+static void on_zygote_lost(void *owner, struct launcher *zygote) {
+    struct checkpoint *checkpoint = owner;
+
+    if (checkpoint->zygote == zygote)
+        forget_zygote(checkpoint);
+}
+
+static const struct launcher_owner_ops zygote_owner_ops = { .lost = on_zygote_lost };
+
+static int start_zygote(
+    struct checkpoint *checkpoint, struct profile *profile, struct rollbox_error *error) {
+    int r = profile_start_launcher(profile, error);
+
+    if (r < 0)
+        return r;
+    /* The image may be written yet, but not by a process that reads what a guest chose. */
+    auto_close int image = checkpoint_open_to_read(checkpoint_image(checkpoint));
+    r = image < 0 ? image
+                  : zygote_start(profile->launcher, image, checkpoint->progress, &zygote_owner_ops,
+                        checkpoint, &checkpoint->zygote);
+    close_fd(&checkpoint->progress); /* there is one to listen, or none */
+    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "restore",
+                       "the snapshot cannot be held in memory: %s", strerror(-r))
+                 : 0;
 }
 
 /* The longest unused, but for those that are at work. */
@@ -188,8 +238,8 @@ static void drop_zygotes(struct engine *engine, unsigned keep) {
 
         if (engine->n_zygotes <= keep)
             return;
-        if (list_empty(&checkpoint->zygote->creating))
-            launcher_stop(checkpoint->zygote);
+        if (!launcher_is_creating(checkpoint->zygote))
+            stop_zygote(checkpoint);
     }
 }
 
@@ -204,7 +254,7 @@ int checkpoint_zygote(struct checkpoint *checkpoint, struct profile *profile,
     checkpoint = checkpoint_backing_ref(checkpoint);
     if (!checkpoint->zygote) {
         drop_zygotes(engine, MAX_HOLDERS - 1);
-        int r = zygote_start(profile, checkpoint, error);
+        int r = start_zygote(checkpoint, profile, error);
         if (r < 0)
             return r;
         engine->n_zygotes++;
@@ -217,11 +267,18 @@ int checkpoint_zygote(struct checkpoint *checkpoint, struct profile *profile,
 
 /* A group counts what init keeps, as each page, once. Who looks without one counts it again, so the
  * first look must be late, and the limit out of reach until then. */
-bool checkpoint_may_be_kept(const struct checkpoint *checkpoint, const struct box *box) {
-    const uint64_t limit = box->profile->policy->max_memory_bytes,
-                   bytes = checkpoint_memory(checkpoint);
+static bool may_be_kept(const struct checkpoint *checkpoint, const struct profile *profile) {
+    const bool has_group = cgroup_root_backend(checkpoint->engine->cgroups) != CGROUP_NONE;
+    const uint64_t limit = profile->policy->max_memory_bytes, bytes = checkpoint_memory(checkpoint);
 
     return bytes &&
-           (box->slot || (bytes < limit / 3 && run_filling_ns(checkpoint->engine,
+           (has_group || (bytes < limit / 3 && run_filling_ns(checkpoint->engine,
                                                    limit - 3 * bytes) >= CHECKPOINT_REST_NS));
+}
+
+void checkpoint_zygote_config(
+    const struct checkpoint *checkpoint, const struct profile *profile, struct box_config *config) {
+    config->launcher = checkpoint->zygote;
+    config->restored_image = checkpoint;
+    config->keeps_image = may_be_kept(checkpoint, profile);
 }

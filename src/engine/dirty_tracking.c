@@ -11,6 +11,7 @@
 #include "base/fd.h"
 #include "engine/dump_job.h"
 #include "engine/session.h"
+#include "engine/spares.h"
 #include "sys/proc.h"
 
 #define MAX_NOTED 4u /* sandboxes of one fork: of many at once few are forked again */
@@ -111,6 +112,8 @@ static int read_clocks(struct box *box, int64_t ret_ahead_ns[2]) {
 void dirty_tracking_begin_box(const struct dirty_tracking *dirty_tracking, struct box *box,
     struct snapshot *base, struct checkpoint *checkpoint) {
     struct profile *profile = box ? box->profile : NULL;
+    struct box_config config = { 0 };
+    struct box_layers layers;
     int64_t ahead_ns[2];
     struct box *made;
 
@@ -124,13 +127,15 @@ void dirty_tracking_begin_box(const struct dirty_tracking *dirty_tracking, struc
     if (!box_has_room(profile->engine) || !op_files_are_pristine(box) ||
         read_clocks(box, ahead_ns) < 0)
         return;
-    if (box_new(profile,
-            &(struct box_options){ .base = base,
-                .zygote = dirty_tracking->since->zygote,
-                .notes = checkpoint->notes,
-                .ahead_ns = ahead_ns },
-            &made, NULL) == 0)
-        box_set_preforked(made, checkpoint);
+    if (snapshot_box_layers(base, &layers) < 0)
+        return;
+    checkpoint_zygote_config(dirty_tracking->since, profile, &config);
+    config.layers = &layers;
+    config.tracks = checkpoint->notes;
+    config.ahead_ns = ahead_ns;
+    if (profile_new_box(profile, &config, NULL, NULL, &made, NULL) == 0)
+        preforked_set(checkpoint, made);
+    box_layers_done(&layers);
 }
 
 bool dirty_tracking_is_few(unsigned count) {
@@ -194,7 +199,7 @@ struct checkpoint *dirty_tracking_next(const struct dump_request *request) {
     if (checkpoint && checkpoint->preforked &&
         (tracking->next_stands_on != request->base ||
             checkpoint->preforked->restored_image != tracking->dirty_tracking.since))
-        box_kill(checkpoint->preforked);
+        preforked_drop(checkpoint);
     return checkpoint ? checkpoint : checkpoint_new(engine);
 }
 
@@ -229,8 +234,7 @@ void dirty_tracking_give_back(const struct dump_request *request,
     }
     checkpoint->notes &=
         !take_dirty_tracking->since; /* what it does is more than noting is of use for */
-    if (checkpoint->preforked)       /* it has what was */
-        box_kill(checkpoint->preforked);
+    preforked_drop(checkpoint);      /* its box has what was */
     tracking->next = checkpoint_put(tracking->next); /* and so has this one */
     for (size_t i = 0; i < n; i++)
         dirty_tracking->trackers[i] = (struct dirty_tracker){ trackers[i].pid, take_fds[i] };

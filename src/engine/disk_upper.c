@@ -26,9 +26,10 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "base/remove_tree.h"
+#include "engine/box.h"
 #include "engine/disk_usage_worker.h"
+#include "engine/engine.h"
 #include "engine/janitor.h"
-#include "engine/op.h"
 #include "store/disk_uppers.h"
 
 #define GONE "gone"
@@ -375,6 +376,7 @@ struct disk_upper *disk_upper_put(struct disk_upper *upper) {
     uppers = upper->engine->uppers;
     struct name name = name_of(upper);
     list_remove(&upper->in_queue);
+    loop_task_cancel(&upper->refused);
     /* An engine that ends has given its directory to the janitor. */
     if (uppers && renameat(uppers->fd, name.text, uppers->gone, name.text) == 0)
         (void)janitor_tell(upper->engine, &gone_duty, uppers->path);
@@ -408,8 +410,8 @@ static void limits_of(
     uint64_t bytes = 0, entries = 0, most = box->profile->policy->max_disk_bytes,
              max_entries = most / 16384 + 1024;
 
-    if (box->session)
-        snapshot_usage(box->session->files.base, &bytes, &entries);
+    if (box->ops->layer_usage)
+        box->ops->layer_usage(box->owner, &bytes, &entries);
     *ret_bytes = MAX(most - MIN(most, bytes), MIN(LEAST_BYTES, most));
     *ret_entries = MAX(max_entries - MIN(max_entries, entries), LEAST_ENTRIES);
     if (tolerates) {
@@ -421,32 +423,27 @@ static void limits_of(
 /* Agents of files are for those who find the sandbox so: what has been found once more is what they
  * themselves may have written. */
 static void end_processes(struct box *box, bool spares_agents) {
-    if (box->session) {
-        session_over_disk(box->session, spares_agents);
-    } else if (box->run) {
-        box->run->status = SIGXFSZ; /* what a single file past the limit ends with */
-        run_kill(box->run, ROLLBOX_OUTCOME_SIGNAL);
-    }
+    box_meet_limit(box, spares_agents ? BOX_LIMIT_DISK_GUESTS : BOX_LIMIT_DISK);
 }
 
 static void hold_to_limit(struct box *box) {
     struct disk_upper *upper = box->upper;
     uint64_t bytes, entries;
 
-    if (!box->profile || box->state == BOX_DYING)
+    if (!box->profile || box->state >= BOX_FAILED)
         return;
     limits_of(box, false, &bytes, &entries);
     if (upper->bytes <= bytes && upper->entries <= entries && !upper->is_deep) {
         upper->tolerated_bytes = upper->tolerated_entries = 0;
-        upper->is_newly_over = false;
+        upper->over = UPPER_WITHIN;
         return;
     }
-    bool is_first = !upper->tolerated_bytes && !upper->tolerated_entries;
+    bool is_first = upper->over == UPPER_WITHIN;
     limits_of(box, true, &bytes, &entries);
     bool grew = upper->bytes > bytes || upper->entries > entries;
     /* What guests wrote between the walk that found them and their end is found by the next one. */
-    bool is_guests = is_first || (grew && upper->is_newly_over);
-    upper->is_newly_over = is_first;
+    bool is_guests = is_first || (grew && upper->over == UPPER_NEWLY_OVER);
+    upper->over = is_first ? UPPER_NEWLY_OVER : UPPER_KNOWN_OVER;
     if (is_guests) {
         upper->tolerated_bytes = upper->bytes;
         upper->tolerated_entries = upper->entries;
@@ -479,48 +476,58 @@ static int tell_init(struct box *box, enum guest_request what) {
     return wire_send(box->socket, &message, NULL, 0);
 }
 
-/* A session's other works must know; a run has none. */
+/* An owner with other operations must know of it. One without tells init at once. */
 static void hold_still(struct box *box) {
     struct disk_upper *upper = box->upper;
 
-    if (upper->wants_quiesce || upper->is_still || upper->measured_ns < upper->still_after_ns)
+    if (upper->stillness != UPPER_RUNS || upper->measured_ns < upper->still_after_ns)
         return;
-    upper->wants_quiesce = true;
-    if (box->session ? !op_hold_frozen(box->session)
-                     : !box->run || tell_init(box, GUEST_FREEZE) < 0)
-        upper->wants_quiesce = false;
+    if (box->ops->hold ? box->ops->hold(box->owner, box)
+                       : box_is_in_use(box) && tell_init(box, GUEST_FREEZE) == 0)
+        upper->stillness = UPPER_HOLD_REQUESTED;
 }
 
 static void let_go(struct box *box) {
-    box->upper->is_still = false;
-    if (box->session)
-        op_disk_walked(box->session);
-    else
-        box->upper->thaw_due = tell_init(box, GUEST_THAW) == -EAGAIN;
+    box->upper->stillness = UPPER_RUNS;
+    if (box->ops->release)
+        box->ops->release(box->owner, box);
+    else if (tell_init(box, GUEST_THAW) == -EAGAIN)
+        box->upper->stillness = UPPER_THAW_DUE;
 }
 
 void disk_upper_is_left(struct box *box) {
     if (box->upper)
-        box->upper->wants_quiesce = box->upper->is_still = false;
+        box->upper->stillness = UPPER_RUNS;
+}
+
+/* A slow disk may keep a process from standing still once; who would not a second time has
+ * something to hide. */
+static void on_refused(struct loop_task *task) {
+    struct disk_upper *upper = container_of(task, struct disk_upper, refused);
+    struct box *box = box_of(upper);
+
+    if (!box || box->state >= BOX_FAILED || upper->stillness != UPPER_REFUSED)
+        return;
+    if (upper->has_refused)
+        end_processes(box, false);
+    upper->has_refused = !upper->has_refused;
+    let_go(box);
 }
 
 bool disk_upper_stands(struct box *box, int error) {
-    if (!box->upper || !box->upper->wants_quiesce)
-        return false;
     struct disk_upper *upper = box->upper;
-    upper->wants_quiesce = false;
+
+    if (!upper || upper->stillness != UPPER_HOLD_REQUESTED)
+        return false;
     if (error) {
-        /* A slow disk may keep a process from standing still once; who would not a second time has
-         * something to hide. */
-        if (upper->has_refused)
-            end_processes(box, false);
-        upper->has_refused = !upper->has_refused;
+        /* The caller is in the middle of an operation on the sandbox. */
+        upper->stillness = UPPER_REFUSED;
         upper->still_after_ns = clock_now_ns() + QUIESCE_AGAIN_NS;
-        let_go(box);
+        loop_defer(upper->engine->loop, &upper->refused, on_refused);
         return true;
     }
     upper->has_refused = false;
-    upper->is_still = true;
+    upper->stillness = UPPER_STANDS;
     upper->still_ns = clock_now_ns();
     disk_upper_measure(upper);
     return true;
@@ -531,7 +538,7 @@ static void ask_next(struct uppers *uppers);
 
 static void judge_usage(struct box *box, const struct disk_usage_reply *answer) {
     struct disk_upper *upper = box->upper;
-    bool was_still = upper->is_still;
+    bool was_still = upper->stillness == UPPER_STANDS;
 
     hold_to_limit(box);
     if (was_still) {
@@ -562,7 +569,7 @@ static void take_answer(struct uppers *uppers, const struct disk_usage_reply *an
         upper->pause_ns = MIN(
             MAX(same ? upper->pause_ns * 2 : PAUSE_LEAST_NS, answer->took_ns * REST), MAX_PAUSE_NS);
         struct box *box = box_of(upper);
-        if (upper->is_still || (answer->was_checked && !answer->has_moved)) {
+        if (upper->stillness == UPPER_STANDS || (answer->was_checked && !answer->has_moved)) {
             upper->sure_ns = upper->measured_ns;
             upper->sure_bytes = answer->bytes;
             upper->sure_entries = answer->entries;
@@ -570,7 +577,7 @@ static void take_answer(struct uppers *uppers, const struct disk_usage_reply *an
             upper->sure_room_entries = upper->room_entries;
         }
         if (upper->layer)
-            op_measured(upper->layer);
+            upper->measured(upper);
         else if (box)
             judge_usage(box, answer);
     }
@@ -638,7 +645,8 @@ static void ask_next(struct uppers *uppers) {
     /* What is written from now on may be missed: it counts as room that has gone since. */
     if (find_room(uppers, &upper->room_bytes, &upper->room_entries) < 0)
         return;
-    request.checks = request.init && box->profile && !upper->is_still && may_hide(box);
+    request.checks =
+        request.init && box->profile && upper->stillness != UPPER_STANDS && may_hide(box);
     if (send(uppers->disk_usage_worker, &request, sizeof request, MSG_NOSIGNAL | MSG_DONTWAIT) !=
         sizeof request)
         return;
@@ -654,7 +662,7 @@ void disk_upper_measure(struct disk_upper *upper) {
         return;
     }
     /* Who stands still for it does not wait for the others' walks. */
-    if (upper->is_still) {
+    if (upper->stillness == UPPER_STANDS) {
         list_remove(&upper->in_queue);
         list_add_tail(uppers->queue.next, &upper->in_queue); /* before the first */
     } else if (list_empty(&upper->in_queue)) {
@@ -686,7 +694,7 @@ static int64_t time_left(
 }
 
 static bool is_watched(const struct box *box) {
-    return box->upper && box->profile && box->state == BOX_READY && (box->run || box->session);
+    return box->upper && box->profile && box->state == BOX_READY && box_is_in_use(box);
 }
 
 static void on_look(struct loop_timer *timer) {
@@ -702,7 +710,7 @@ static void on_look(struct loop_timer *timer) {
             if (!is_watched(box))
                 continue;
             any = true;
-            if (box->upper->thaw_due)
+            if (box->upper->stillness == UPPER_THAW_DUE)
                 let_go(box);
             int64_t left = box->upper == uppers->asked || !list_empty(&box->upper->in_queue)
                                ? MAX_LOOK_NS

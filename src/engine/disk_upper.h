@@ -24,39 +24,59 @@
 #ifndef ROLLBOX_ENGINE_UPPER_H
 #define ROLLBOX_ENGINE_UPPER_H
 
-#include "engine/engine.h"
+#include <stdbool.h>
+#include <stdint.h>
 
-/* The store's directory, which is made if it does not exist; both are the caller's. */
-int disk_upper_open_store(
-    const struct engine *engine, char **ret_path, int *ret_fd, struct rollbox_error *error);
+#include <rollbox/rollbox.h>
 
+#include "base/buf.h"
+#include "base/list.h"
+#include "loop/loop.h"
+
+struct box;
+struct engine;
 struct layer;
+
+/* Whether the processes of its sandbox are paused for a walk. */
+enum upper_stillness {
+    UPPER_RUNS,
+    UPPER_HOLD_REQUESTED,
+    UPPER_REFUSED,  /* they would not */
+    UPPER_STANDS,   /* until it is measured */
+    UPPER_THAW_DUE, /* it is, and init could not be told yet */
+};
+
+enum upper_over { UPPER_WITHIN, UPPER_NEWLY_OVER, UPPER_KNOWN_OVER };
 
 struct disk_upper {
     struct engine *engine;
     unsigned references;
     uint64_t number;
     struct layer *layer; /* that it has become: immutable from then on; NULL: it is a box's yet */
-    uint64_t bytes, entries; /* as of the last look */
-    bool is_measured;        /* there was one; of a layer: since it is one */
+    void (*measured)(struct disk_upper *upper); /* of a layer: a walk has ended */
+    uint64_t bytes, entries;                    /* as of the last look */
+    bool is_measured;                           /* there was one; of a layer: since it is one */
     bool is_deep;
+    enum upper_over over;                        /* as of the last look */
     uint64_t tolerated_bytes, tolerated_entries; /* what it had when it was first found over its
                                                     limit; 0: it is not over */
-    bool is_newly_over;                          /* it was found so the last time, and not before */
     uint64_t room_bytes, room_entries;           /* on the file system then */
     int64_t measured_ns, pause_ns;
     uint64_t sure_bytes, sure_entries, sure_room_bytes,
         sure_room_entries; /* as of the last walk under which nothing can have moved */
     int64_t sure_ns;
-    bool wants_quiesce; /* its processes are to stand still */
-    bool is_still;      /* and do, until it is measured */
-    bool thaw_due;
-    bool has_refused;       /* they would not, the last time */
+    enum upper_stillness stillness;
+    struct loop_task refused;
+    bool has_refused;       /* the last time */
     int64_t still_ns;       /* since when they do */
     int64_t still_after_ns; /* not before */
     struct list in_queue;   /* of those to be measured */
     bool again;             /* what is being found out is not it any more */
 };
+
+/* The store's directory, which is made if it does not exist; both are the caller's. */
+int disk_upper_open_store(
+    const struct engine *engine, char **ret_path, int *ret_fd, struct rollbox_error *error);
 
 /* The host's directory of the engine's uppers, made the first time: with the store, if there is
  * none. The engine's. Errors: INVALID_ARGUMENT, PATH_DENIED, NOT_FOUND, FEATURE_MISSING (the file
@@ -76,10 +96,9 @@ struct disk_upper *disk_upper_put(struct disk_upper *upper);
 int disk_upper_show(const struct disk_upper *upper, int map,
     int (*show)(int map, int directory, const char *path, unsigned flags));
 void upper_field(const struct disk_upper *upper, struct buf *message); /* of CREATE and COPY */
-void disk_upper_measure(
-    struct disk_upper *upper);          /* soon; a layer's node hears of it by op_measured */
+void disk_upper_measure(struct disk_upper *upper); /* soon; of a layer `measured` is called then */
 void disk_upper_watch(struct box *box); /* it is ready, or something begins to run in it */
-/* What was asked of its init, or by op_hold_frozen: its processes stand still; or would not (a
+/* What was asked of its init or its owner: its processes stand still; or would not (a
  * positive errno), or nobody asks any more. False: it was asked of another, which is gone, and this
  * one need not wait. */
 bool disk_upper_stands(struct box *box, int error);

@@ -29,6 +29,7 @@
 #include "engine/janitor.h"
 #include "engine/log.h"
 #include "engine/gateway.h"
+#include "engine/op.h"
 #include "engine/session.h"
 #include "engine/disk_upper.h"
 #include "sys/limits.h"
@@ -279,6 +280,10 @@ static int open_log(const struct serve_options *options) {
     return 0;
 }
 
+static void make_room(struct engine *engine) {
+    (void)tracking_make_room(engine);
+}
+
 static int start_engine(struct engine *engine, const struct serve_options *options) {
     struct list *lists[] = { &engine->clients, &engine->profiles, &engine->boxes, &engine->runs,
         &engine->turns, &engine->finished, &engine->sessions, &engine->streams, &engine->drains,
@@ -298,8 +303,11 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
         list_init(&engine->sessions_by[i]);
     for (size_t i = 0; i < ARRAY_SIZE(engine->finished_by); i++)
         list_init(&engine->finished_by[i]);
-    engine->image_fs = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
+    engine->image_fs.fd = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
     engine->tidy.callback = on_tidy;
+    engine->hooks = (struct engine_hooks){
+        .room_freed = run_schedule, .make_room = make_room, .layer_measured = op_measured
+    };
     engine->next_id_base = (uint32_t)getpid() * 61; /* engines that run at once should not meet */
     limits_settle();
     (void)umask(umask(0) & 077); /* what we make for ourselves we must be able to use */
@@ -354,6 +362,7 @@ static void finish_engine(struct engine *engine) {
     drain_forget_all(engine);
     while (!list_empty(&engine->profiles))
         profile_free(container_of(engine->profiles.next, struct profile, node));
+    loop_run_tasks(engine->loop); /* launchers end in some */
     if (engine->socket_path) {
         (void)unlink(engine->socket_path);
         free(engine->socket_path);

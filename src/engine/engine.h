@@ -21,24 +21,44 @@
 #include "base/buf.h"
 #include "base/list.h"
 #include "base/wire.h"
-#include "guest/guest.h"
+#include "engine/launcher.h"
 #include "loop/loop.h"
 #include "policy/plan.h"
 #include "policy/policy.h"
 #include "store/store.h"
 #include "sys/cgroup.h"
 #include "sys/features.h"
-#include "sys/sockmem.h"
 
 struct checkpoint;
 struct snapshot;
 struct checkpoint_command;
-struct disk_upper;
-struct layer_hold;
+struct box;
+struct box_config;
+struct box_owner_ops;
 struct client;
+struct layer;
+
+/* What lower files need of higher ones; engine.c fills it. */
+struct engine_hooks {
+    /* A box has gone, or a launcher has room: runs that wait may start, soon. */
+    void (*room_freed)(struct engine *engine);
+    /* There are no open files for one more box: some are freed, if that can be. */
+    void (*make_room)(struct engine *engine);
+    /* The size of a layer on disk is known. */
+    void (*layer_measured)(struct layer *layer);
+};
+
+/* The file system for images of processes. A launcher makes it. */
+struct image_fs {
+    int fd; /* -EBADF: none yet */
+    bool requested;
+    uint32_t id; /* whose it is; 0: the caller's own */
+    struct launcher_job job;
+};
 
 struct engine {
     struct loop *loop;
+    struct engine_hooks hooks;
     /* Carries out a request (connection.c): for one that was kept until it could be. < 0: the
      * connection is to end. */
     int (*handle_request)(struct client *client, struct wire_message *message);
@@ -67,10 +87,8 @@ struct engine {
     struct list copies;  /* struct copy.node: asked of launchers, not answered yet */
     struct list zygotes; /* struct checkpoint.node: those that have one, the longest unused first */
     unsigned n_zygotes;
-    struct session *forked_last; /* as it ran; NULL: it is gone */
-    int image_fs;                /* checkpoint.c: for images; -EBADF: none yet */
-    bool image_fs_requested;
-    uint32_t pool_id;              /* whose it is; 0: the caller's own */
+    struct session *forked_last;   /* as it ran; NULL: it is gone */
+    struct image_fs image_fs;      /* checkpoint.c */
     struct list sessions_by[1024]; /* the same, found by a hash of the name */
     uint64_t next_session, next_name, next_exec;
     unsigned n_sessions, n_drains;
@@ -202,12 +220,9 @@ struct profile {
         path_identities; /* what was at the policy's paths when it was compiled */
     struct profile_values values;
     char *isolation;
-    struct launcher *launcher; /* NULL: none yet, or it died */
-    int user_namespace; /* of the first launcher that was ready, for those that replace it; -EBADF
-                         */
-    uint32_t id_base;   /* of these two, with that: what its sandboxes' files belong to */
-    uint64_t launcher_number;
-    struct list spares; /* struct box.in_profile: ready and idle */
+    struct launcher *launcher;                /* NULL: none yet, or it died */
+    struct launcher_namespace user_namespace; /* what its sandboxes' files belong to */
+    struct list spares;                       /* struct box.in_profile: ready and idle */
     unsigned n_spares, n_runs, n_running;
     unsigned n_sessions; /* that stand on its launcher: it must not go */
     unsigned n_sleepers; /* sessions that sleep: it may rest, but must not go */
@@ -219,117 +234,8 @@ struct profile {
     unsigned n_cold;                 /* of these, that have none, and run or are queued */
     struct interpreter *interpreter; /* that one; NULL */
     struct interpreter *serves;      /* of the program that has it: whose it is */
-};
-
-/* Why the kernel's OOM killer ended a process of a sandbox. */
-enum oom_cause {
-    OOM_NONE,  /* it did not */
-    OOM_LIMIT, /* the sandbox met its own limit */
-    OOM_HOST,  /* memory was short for all: on the host, or in a group that the engine is in */
-};
-
-struct cgroup_lease {
-    struct list node;
-    struct cgroup_slot *cgroup;
-    int entries[CGROUP_MAX_ENTRIES];
-    int n_entries;
-    bool told, is_own; /* by that, since it is used: of memory that was short, here or above; and it
-                          was here */
-    bool
-        ends; /* a process was lost, and its command told: all else in the session is to end, too */
-    struct loop_timer look;
-    bool resting,
-        living; /* of few descriptors; of a sandbox that lives: not to be used again, both */
-    struct loop_source oom;
-    struct box *box; /* that uses it */
-    struct engine *engine;
-};
-
-/* As root: the guest's id in U0, the user namespace by which the mounts of its files show it as
- * their owner, and such mounts of what its template shows of the host. */
-struct file_ids {
-    uint32_t id;    /* 0: the plan's, which others may have, too */
-    bool is_plans;  /* and this sandbox alone has that */
-    int fd, mounts; /* -1: none, or not kept */
-    int waits;      /* a socket, on which init waits for `mounts` (own_mounts.c); -1 */
-};
-
-struct launcher {
-    struct profile *profile;
-    struct checkpoint *checkpoint; /* that it holds in its memory, for boxes to be restored from
-                                      (holder); NULL: it is the program's own */
-    pid_t pid;                     /* 0: not known */
-    int socket;
-    struct loop_source source;
-    bool ready;
-    int sources; /* what its template shows of the host as the guest's (own_mounts.c); -1 */
-    uint32_t id_base;
-    bool fixed; /* its memory has the addresses that are not random, as a command's of such a plan
-                   has; so what is restored in it finds room in the same places as what is started
-                   anew */
-    int mounts; /* of one that waits for its plan: tells of mounts made since */
-    struct list creating; /* struct box.in_launcher: CREATE sent, not yet answered */
-    uint64_t next_serial;
-    uint64_t
-        number; /* of its user namespace: a holder's is that of the launcher it was cloned from */
-    int free_netns[128]; /* of that, so of no use to another's boxes */
-    unsigned n_free_netns;
-    bool plan_id_is_lent;               /* a sandbox may have the plan's own id */
-    struct file_ids free_file_ids[128]; /* likewise */
-    unsigned n_free_file_ids;
-};
-
-enum box_state { BOX_SETUP, BOX_READY, BOX_DYING };
-
-struct box {
-    struct engine *engine;
-    struct profile *profile;
-    struct list node;             /* engine->boxes */
-    struct list in_profile;       /* program->spares */
-    struct checkpoint *preforked; /* a spare of this state, which has one, with its processes in it;
-                                     NULL: of none */
-    struct list in_launcher;
-    int64_t made_ns;        /* CLOCK_REALTIME: none of its files is older */
-    uint64_t serial;        /* of CREATE */
-    struct launcher *maker; /* until that is answered */
-    uint64_t launcher;      /* its number */
-    enum box_state state;
-    bool is_set_up; /* init says so; it is ready once the launcher has told its pid, too */
-    pid_t pid;
-    int pidfd, socket, netns, disk;
-    struct file_ids file_ids;
-    struct loop_source death, answers;
-    struct loop_timer deadline; /* of set-up, or of a spare's idleness */
-    struct cgroup_lease *slot;
-    struct private_dir
-        *private_dir; /* of isolation process: its private files; NULL: of isolation namespace */
-    struct disk_upper
-        *upper; /* disk_at store: the same, in place of a tmpfs; a reference, or NULL */
-    struct layer_hold *stands_on;          /* and the layers that it was made on; NULL: none */
-    struct run *run;                       /* NULL: spare, or its run is over, or: */
-    struct session *session;               /* that lives in it, or: */
-    struct interpreter *interpreter;       /* that is started in it */
-    bool is_layered;                       /* `disk` is a layer (layer.c) */
-    unsigned files;                        /* counted in engine->files */
-    struct files_baseline *files_baseline; /* how that looked before its first command */
-    bool served_early;                     /* files were asked for before that was seen */
-    bool from_prefork; /* it was one of a state, made before anybody needed it */
-    const struct checkpoint *restored_image; /* the state that its processes are prepared as, by who
-                                                has that: a sign, not to be followed */
-    bool oom;
-    bool kill_sent;            /* it is dying of a SIGKILL */
-    struct buf fds_until_dead; /* descriptors (int): ends of pipes that its processes are not to see
-                                  closed */
-    struct sockmem
-        sockets; /* to ask what waits in the sandbox's sockets; not open until that is wanted */
-    struct loop_source asking;   /* there is more to come of the answer */
-    int64_t asked_ns;            /* how long it has taken so far */
-    uint64_t socket_bytes;       /* the last answer */
-    int64_t ask_again_ns;        /* not before */
-    int64_t socket_poll_cost_ns; /* how long that took; counted in engine->socket_poll_cost_ns */
-    uint64_t kernel_bytes; /* what the kernel has for its files and the like, as of the last look at
-                              that (hoards.c) */
-    int64_t suspected_bytes; /* what it may have made the kernel take besides */
+    struct profile *base;            /* then: the one whose code that runs; else NULL */
+    int (*load_image)(struct profile *profile); /* into a new launcher; NULL: there is none */
 };
 
 struct output;
@@ -452,8 +358,6 @@ struct profile *profile_twin(const struct profile *of,
     struct rollbox_error *error); /* another of the same policy, on no list and without a number:
                                      its owner frees it; NULL */
 struct profile *profile_find(struct engine *engine, uint64_t number);
-struct path_identities *profile_path_identities(
-    struct profile *profile); /* of an interpreter's twin: its base's */
 int profile_renew(struct profile **profile,
     struct rollbox_error *error); /* for what begins now: another one, if the host has something
                                      else at the policy's paths */
@@ -469,7 +373,6 @@ size_t profile_add_environment(struct buf *to, const struct profile *profile, in
 struct profile *profile_free(struct profile *profile);
 int profile_keep_spares(struct profile *profile);
 void profile_drop_spares(struct engine *engine); /* of all programs: something has run out */
-void profile_drop_spares_of(struct profile *profile);
 /* Of all that have something at or below `path`, which is another directory now: new sandboxes see
  * that, the present ones the old one. That is at `kept` now, locked by the descriptor (-EBADF: by
  * none), and goes with the last of them. */
@@ -479,6 +382,17 @@ void profile_rest(
 void profile_leave(
     struct profile *profile);             /* a session has: a retired program ends with its last */
 void profile_tidy(struct engine *engine); /* free slots of a peak that is over */
+
+/* profile_launcher.c */
+struct path_identities *profile_path_identities(
+    struct profile *profile); /* of an interpreter's twin: its base's */
+int profile_start_launcher(struct profile *profile, struct rollbox_error *error); /* if it has none
+                                                                                   */
+void profile_stop_launcher(struct profile *profile); /* if it has one */
+/* box_new, with a launcher and room for its open files if these can be had. */
+int profile_new_box(struct profile *profile, const struct box_config *config,
+    const struct box_owner_ops *ops, void *owner, struct box **ret_box,
+    struct rollbox_error *error);
 
 /* python_zygote.c: Python kept started. */
 bool interpreter_queue(struct run
@@ -497,19 +411,9 @@ bool interpreter_is_fixed(
 int interpreter_request(const struct buf *request,
     struct buf *to); /* that, in place of the command of a GUEST_EXEC. 0 or -errno */
 void interpreter_started(struct profile *profile, const struct guest_record *record);
-int interpreter_load(const struct profile *profile); /* into its launcher */
-bool interpreter_has_image(const struct profile *profile);
-void interpreter_loaded(struct interpreter *interpreter, int error_number);
-void interpreter_answer(struct interpreter *interpreter, const struct guest_record *record);
-void interpreter_box_created(struct interpreter *interpreter);
-void interpreter_box_lost(struct interpreter *interpreter, struct box *box);
-void interpreter_launcher_lost(
-    struct profile *twin); /* which is let go of: it may be gone after this */
 struct profile *interpreter_twin(
     const struct interpreter *interpreter); /* the program that has it; NULL also of NULL */
 bool interpreter_is_busy(const struct interpreter *interpreter);
-struct path_identities *interpreter_path_identities(
-    struct interpreter *interpreter);                      /* of its base */
 struct profile *interpreter_base_of(struct profile *twin); /* a run of the twin has ended */
 struct interpreter *interpreter_free(struct interpreter *interpreter);
 void interpreter_status(const struct engine *engine, struct buf *to);
@@ -540,73 +444,6 @@ void path_identities_bound(struct path_identities *path_identities, const struct
     uint64_t others); /* which has answered (ops_others) */
 void path_identities_done(struct path_identities *path_identities);
 
-/* launcher.c */
-void launcher_prestart(struct engine *engine, bool fixed); /* one that waits for the first plan */
-void launcher_drop_idle(struct engine *engine);            /* that one */
-int launcher_start(struct profile *profile, struct rollbox_error *error);
-/* As root: gives a box, before it is created, an id of its own, if it can have one; and takes that
- * back when it is dead. */
-void launcher_lend_ids(struct box *box);
-void launcher_take_ids(struct box *box);
-/* Closes what is kept for later boxes. */
-void launcher_drop_free(struct launcher *launcher);
-struct box_options;
-int launcher_create(
-    struct launcher *launcher, struct box *box, const struct box_options *options, int box_socket);
-int zygote_start(struct profile *profile, struct checkpoint *checkpoint,
-    struct rollbox_error *error); /* starts the holder of it */
-void launcher_stop(struct launcher *launcher);
-void launcher_kill(struct launcher *launcher); /* it does not answer */
-void launcher_drop(struct launcher *launcher); /* it is of no use: what waits for it fails */
-
-/* box.c */
-struct box_options {
-    struct session *session;  /* whose it is; NULL: of a run, or a spare */
-    struct snapshot *base;    /* a state of files that it stands on; NULL: none */
-    struct launcher *zygote;  /* that makes it; NULL: the program's launcher */
-    struct checkpoint *loads; /* or what it loads itself, while that is written */
-    bool notes; /* what its processes write to is noted from their start on (dirty_tracking.h) */
-    const int64_t *ahead_ns; /* what CLOCK_MONOTONIC and CLOCK_BOOTTIME are ahead of ours in it;
-                                NULL: as the plan, or its image, says */
-};
-int box_new(struct profile *profile, const struct box_options *options, struct box **ret_box,
-    struct rollbox_error *error);
-void box_created(struct box *box, pid_t pid, int take_pidfd);
-void box_failed(struct box *box, const struct guest_record *record);
-void box_kill(struct box *box); /* every process; freed when the kernel says it is dead */
-void box_send_kill(
-    struct box *box); /* that alone: its end is on the way, and box_kill is to come */
-/* Closes an end of a pipe to its processes; of one that was struck, when they are dead. */
-void box_close(struct box *box, int *fd);
-void box_orphan(struct box *box); /* the same, of a program that is going */
-int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint32_t *ret_processes);
-bool box_needs_watch(const struct box *box);              /* while something runs in it */
-bool box_is_over(const struct box *box, uint64_t memory); /* what box_usage said last */
-void box_rest(struct box *box);
-void box_expect_start(struct box *box);         /* of a command, within some time */
-bool box_has_room(const struct engine *engine); /* for one more, in open files */
-void box_count_files(struct box *box);          /* of one that lives: those that it has now */
-void box_checkpoint(struct box *box); /* a session's, which is ready: holds no more than it must */
-void box_make_spare(struct box *box);
-struct box *box_take_spare(struct profile *profile, bool layered);
-void box_set_preforked(struct box *box,
-    struct checkpoint
-        *checkpoint); /* a spare with the processes of a state, which has none: for a moment */
-struct box *box_take_preforked(struct checkpoint *checkpoint, const struct profile *profile);
-
-/* cgroup_lease.c */
-int cgroup_lease_get(struct profile *profile, bool living,
-    struct cgroup_lease **ret_slot); /* living: of a sandbox that lives */
-void cgroup_lease_put(struct profile *profile, struct cgroup_lease *slot);
-void cgroup_lease_rest(struct cgroup_lease *slot);
-bool cgroup_lease_oom_told(const struct cgroup_lease *slot); /* there may have been kills */
-enum oom_cause cgroup_lease_oom_cause(struct cgroup_lease *slot,
-    uint64_t *known_kills); /* of those that are not known yet; they are, then, and whatever else is
-                               in a session ends by them soon */
-void cgroup_lease_oom_forget(const struct cgroup_lease *slot,
-    uint64_t *known_kills); /* they are known, and all ends by them already */
-struct cgroup_lease *cgroup_lease_free(struct cgroup_lease *slot);
-
 /* run_request.c */
 void run_request(struct client *client, struct wire_message *message);
 
@@ -615,14 +452,12 @@ struct run *run_new(struct engine *engine);
 void run_free(struct run *run);
 void run_kill(struct run *run, enum rollbox_outcome outcome);
 void run_out_of_memory(struct run *run,
-    enum oom_cause
-        cause); /* with all else in its sandbox: it may have begun already, which init has not said
-                   yet. One that nobody has asked init for begins after it */
+    bool of_host); /* with all else in its sandbox: it may have begun already, which init has not
+                      said yet. One that nobody has asked init for begins after it */
 void run_broken(struct run *run); /* session_broken */
 void run_fail(struct run *run, enum rollbox_error_code code, int error_number, const char *stage,
     const char *message);
 void run_answer(struct run *run, const struct guest_record *record);
-void run_box_dead(struct run *run);
 void run_abandon(struct run *run);             /* its client is gone */
 void run_forget_client(struct client *client); /* as somebody who waits for another's run */
 void run_cancel(struct client *client, uint64_t serial, enum rollbox_outcome outcome);

@@ -519,12 +519,12 @@ int gateway_prepare(const struct profile *profile, struct rollbox_error *error) 
                  : 0;
 }
 
-static void begin_tallies(struct box *box) {
-    if (box->run)
-        gateway_run_begins(box->run, box);
-    if (!box->session)
+static void begin_tallies(struct box *box, struct run *of_box, const struct session *session) {
+    if (of_box)
+        gateway_run_begins(of_box, box);
+    if (!session)
         return;
-    list_for_each(node, &box->session->commands.runs) {
+    list_for_each(node, &session->commands.runs) {
         struct run *run = container_of(node, struct run, of_session);
 
         if (run->box == box)
@@ -532,13 +532,17 @@ static void begin_tallies(struct box *box) {
     }
 }
 
-int gateway_use(struct box *box, struct rollbox_error *error) {
+const struct guest_record gateway_failure = {
+    .kind = GUEST_FAILED, .stage = GUEST_STAGE_NETWORK, .error = ENOMEM
+};
+
+int gateway_use(
+    struct box *box, struct run *run, const struct session *session, struct rollbox_error *error) {
     struct gateway_box *b = of_box(box);
 
     if (!b || b->is_registered || !box->profile)
         return 0;
     struct gateway *gateway = b->gateway;
-    struct session *session = box->session;
 
     int r = gateway_prepare(box->profile, error);
     if (r < 0)
@@ -554,7 +558,7 @@ int gateway_use(struct box *box, struct rollbox_error *error) {
     gateway->n_boxes++;
     r = b->names ? send_open(b) : -ENOMEM;
     if (r == 0)
-        begin_tallies(box);
+        begin_tallies(box, run, session);
     return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup",
                        "net allow: the sandbox cannot be made known to rollbox-egress: %s",
                        strerror(-r))

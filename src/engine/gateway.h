@@ -35,10 +35,13 @@ unsigned gateway_box_files(const struct box *box);
  * -errno and the error. */
 int gateway_prepare(const struct profile *profile, struct rollbox_error *error);
 
-/* A run or a session has taken the box: its sandbox is registered, once. Does nothing for a box
- * without net "allow". Tallies begin for the commands that it has been handed. 0, or -errno and the
- * error. */
-int gateway_use(struct box *box, struct rollbox_error *error);
+/* A run or a session (the other is NULL) has taken the box: its sandbox is registered, once. Does
+ * nothing for a box without net "allow". Tallies begin for the commands that it has been handed. 0,
+ * or -errno and the error. */
+int gateway_use(
+    struct box *box, struct run *run, const struct session *session, struct rollbox_error *error);
+/* With which a box fails whose sandbox cannot be registered. */
+extern const struct guest_record gateway_failure;
 
 /* A command is handed to its box, which may be in setup yet: a tally begins. */
 void gateway_run_begins(struct run *run, const struct box *box);

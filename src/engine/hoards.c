@@ -69,7 +69,7 @@ struct hoards {
 /* ---- what a sandbox has ---- */
 
 static bool is_used(const struct box *box) {
-    return box->profile && box->pid > 0 && box->state == BOX_READY && (box->run || box->session);
+    return box->profile && box->pid > 0 && box->state == BOX_READY && box_is_in_use(box);
 }
 
 static int by_box(const void *a, const void *b) {
@@ -90,10 +90,7 @@ static struct look *look_of(const struct hoards *hoards, const struct box *box) 
 }
 
 static void end_box(struct box *box) {
-    if (box->session)
-        session_out_of_memory(box->session, OOM_LIMIT);
-    else
-        run_out_of_memory(box->run, OOM_LIMIT);
+    box_meet_limit(box, BOX_LIMIT_MEMORY);
 }
 
 static uint64_t subtract_saturated(uint64_t a, uint64_t b) {

@@ -97,9 +97,14 @@ void layer_look(struct layer *layer) {
     }
 }
 
+static void on_measured(struct disk_upper *upper) {
+    upper->engine->hooks.layer_measured(upper->layer);
+}
+
 void layer_take_upper(struct layer *layer, struct disk_upper *take_upper) {
     layer->upper = take_upper;
     take_upper->layer = layer;
+    take_upper->measured = on_measured;
     take_upper->is_measured = false;
     disk_upper_measure(take_upper);
 }
@@ -465,18 +470,41 @@ void snapshot_tree_text(struct snapshot_tree *tree, struct buf *to) {
 
 struct copy {
     struct engine *engine;
-    struct list node;           /* engine->copies */
-    struct launcher *launcher;  /* NULL: it is gone */
-    struct loop_task lost;      /* then */
+    struct list node; /* engine->copies */
+    struct launcher_job job;
     struct loop_timer deadline; /* its child may be killed */
-    uint64_t serial;
-    struct disk_upper *upper; /* into which it goes; NULL: a tmpfs */
+    struct disk_upper *upper;   /* into which it goes; NULL: a tmpfs */
     struct layer_hold from;
     copy_done done; /* NULL: nobody waits any more */
     void *data;
 };
 
-static void finish_copy(struct copy *copy, struct layer *take_layer, int error_number);
+static void finish_copy(struct copy *copy, struct layer *take_layer, int error_number) {
+    list_remove(&copy->node);
+    launcher_job_cancel(&copy->job);
+    loop_timer_clear(copy->engine->loop, &copy->deadline);
+    if (take_layer && copy->upper)
+        layer_take_upper(take_layer, TAKE_PTR(copy->upper));
+    disk_upper_put(copy->upper);
+    layer_hold_done(&copy->from);
+    if (copy->done)
+        copy->done(copy->data, take_layer, error_number);
+    else
+        layer_put(take_layer);
+    free(copy);
+}
+
+static void on_copied(void *data, const struct launcher_result *result) {
+    const struct guest_record *record = result->record;
+    struct layer *layer = record->kind == GUEST_COPIED && !record->error && result->n_fds
+                              ? layer_new(TAKE_FD(result->fds[0]), record->value, record->wall_ns)
+                              : NULL;
+    int error_number = record->kind != GUEST_COPIED ? ECHILD
+                       : record->error              ? record->error
+                                                    : ENOMEM;
+
+    finish_copy(data, layer, layer ? 0 : error_number);
+}
 
 static void on_deadline(struct loop_timer *timer) {
     finish_copy(container_of(timer, struct copy, deadline), NULL, ETIMEDOUT);
@@ -493,12 +521,11 @@ static int start_copy(struct profile *profile, struct layer *const *layers, size
     if (!copy)
         return launcher ? -ENOMEM : -ENOTCONN;
     list_init(&copy->node);
-    copy->launcher = launcher;
-    copy->serial = ++launcher->next_serial;
+    list_init(&copy->job.node);
     copy->engine = profile->engine;
     copy->done = done;
     copy->data = data;
-    wire_begin(&message, GUEST_COPY, copy->serial);
+    launcher_begin(launcher, &copy->job, GUEST_COPY, &message);
     wire_add_u64(&message, GUEST_BYTES, bytes);
     wire_add_u64(&message, GUEST_ENTRIES, entries);
     if (numbers && numbers->n)
@@ -518,7 +545,7 @@ static int start_copy(struct profile *profile, struct layer *const *layers, size
                           (copy->upper ? COPY_ON_DISK_SECONDS : COPY_SECONDS) * 1000000000ll,
                       on_deadline);
     if (r == 0)
-        r = wire_send_patiently(launcher->socket, &message, fds, n);
+        r = launcher_send(launcher, &copy->job, &message, fds, n, on_copied, copy);
     if (r < 0) {
         loop_timer_clear(copy->engine->loop, &copy->deadline);
         disk_upper_put(copy->upper);
@@ -556,52 +583,5 @@ void copy_forget(struct engine *engine, const void *data) {
 
         if (copy->data == data)
             copy->done = NULL;
-    }
-}
-
-static void finish_copy(struct copy *copy, struct layer *take_layer, int error_number) {
-    list_remove(&copy->node);
-    loop_task_cancel(&copy->lost);
-    loop_timer_clear(copy->engine->loop, &copy->deadline);
-    if (take_layer && copy->upper)
-        layer_take_upper(take_layer, TAKE_PTR(copy->upper));
-    disk_upper_put(copy->upper);
-    layer_hold_done(&copy->from);
-    if (copy->done)
-        copy->done(copy->data, take_layer, error_number);
-    else
-        layer_put(take_layer);
-    free(copy);
-}
-
-void copy_answer(
-    struct launcher *launcher, const struct guest_record *record, int *fds, size_t n_fds) {
-    list_for_each(node, &launcher->profile->engine->copies) {
-        struct copy *copy = container_of(node, struct copy, node);
-
-        if (copy->launcher != launcher || copy->serial != record->serial)
-            continue;
-        struct layer *layer = !record->error && n_fds
-                                  ? layer_new(TAKE_FD(fds[0]), record->value, record->wall_ns)
-                                  : NULL;
-        finish_copy(copy, layer, layer ? 0 : record->error ? record->error : ENOMEM);
-        return;
-    }
-}
-
-static void on_lost(struct loop_task *task) {
-    finish_copy(container_of(task, struct copy, lost), NULL, ECHILD);
-}
-
-void copy_lost(struct launcher *launcher) {
-    struct engine *engine = launcher->profile->engine;
-
-    list_for_each(node, &engine->copies) {
-        struct copy *copy = container_of(node, struct copy, node);
-
-        if (copy->launcher != launcher)
-            continue;
-        copy->launcher = NULL;
-        loop_defer(engine->loop, &copy->lost, on_lost);
     }
 }

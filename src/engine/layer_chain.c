@@ -92,3 +92,42 @@ void snapshot_usage(struct snapshot *snapshot, uint64_t *ret_bytes, uint64_t *re
         *ret_entries += layer ? layer->entries : 0;
     }
 }
+
+static void release_hold(void *held) {
+    layer_hold_done(held);
+    free(held);
+}
+
+int snapshot_box_layers(struct snapshot *snapshot, struct box_layers *ret_layers) {
+    struct layer *layers[GUEST_MAX_LAYERS];
+    struct layer_hold hold = { 0 };
+    const size_t n = snapshot_chain(snapshot, layers, GUEST_MAX_LAYERS);
+
+    if (n > GUEST_MAX_LAYERS)
+        return -E2BIG;
+    *ret_layers = (struct box_layers){ .n = n,
+        .since_ns = snapshot_since_ns(snapshot),
+        .generation = snapshot->generation,
+        .release = release_hold };
+    snapshot_usage(snapshot, &ret_layers->bytes, &ret_layers->entries);
+    for (size_t i = 0; i < n; i++) {
+        ret_layers->fds[i] = layers[i]->fd;
+        ret_layers->parts[i] = layers[i]->parts;
+        ret_layers->uppers[i] = layers[i]->upper;
+    }
+    int r = layer_hold(&hold, layers, n);
+    struct layer_hold *held = r == 0 && hold.n ? malloc(sizeof *held) : NULL;
+    if (r < 0 || (hold.n && !held)) {
+        layer_hold_done(&hold);
+        return -ENOMEM;
+    }
+    if (held)
+        *held = hold;
+    ret_layers->held = held;
+    return 0;
+}
+
+void box_layers_done(struct box_layers *layers) {
+    if (layers->held)
+        layers->release(TAKE_PTR(layers->held));
+}

@@ -30,6 +30,7 @@
 #include "base/fd.h"
 #include "base/disk_usage.h"
 #include "base/remove_tree.h"
+#include "engine/box.h"
 #include "engine/engine.h"
 #include "engine/janitor.h"
 #include "sys/proc.h"
@@ -434,11 +435,11 @@ uint64_t process_limit(struct profile *profile) {
         state->tasks = count_tasks();
         state->counted_ns = now;
     }
-    list_for_each(node, &engine->boxes) {
-        struct box *box = container_of(node, struct box, node);
+    list_for_each(node, &engine->runs) {
+        const struct run *run = container_of(node, struct run, of_engine);
 
-        if (box->private_dir && box->run && box->run->state == RUN_RUNNING && box->profile)
-            limit += box->profile->policy->max_processes;
+        if (!run->session && run->state == RUN_RUNNING && run->box && run->box->private_dir)
+            limit += run->profile->policy->max_processes;
     }
     return limit + state->tasks;
 }

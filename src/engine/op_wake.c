@@ -405,8 +405,8 @@ static int begin_waking(struct op *op, struct rollbox_error *error) {
     if (r == 0 && session->sleep->processes && !op->drops)
         r = fingerprint_check(json_object_get(wake_op->record, "fingerprint"), "wake",
             "rollbox wake --drop-processes wakes its files alone", error);
-    if (r == 0 && !profile->launcher)
-        r = launcher_start(profile, error);
+    if (r == 0)
+        r = profile_start_launcher(profile, error);
     const size_t n = json_array_size(json_object_get(wake_op->whole, "layers"));
     wake_op->layers = r == 0 ? calloc(n + 1, sizeof *wake_op->layers) : NULL;
     if (r == 0 && !wake_op->layers)

@@ -23,6 +23,7 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/id_map.h"
+#include "engine/box.h"
 #include "engine/own_mounts.h"
 #include "sys/syscalls.h"
 
@@ -97,8 +98,7 @@ static int add_mount(const struct launcher *pool, const struct plan_op *op, cons
     return sys_move_mount(mount, "", tree, name, MOVE_MOUNT_F_EMPTY_PATH);
 }
 
-static int show_sources(const struct launcher *pool, uint32_t id) {
-    const struct plan *plan = pool->profile->plan;
+static int show_sources(const struct launcher *pool, const struct plan *plan, uint32_t id) {
     const struct plan_op *ops = plan_items(plan, template_ops, struct plan_op);
     auto_close int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
     auto_close int tree =
@@ -125,7 +125,7 @@ void own_mounts_ready(struct box *box, const struct launcher *pool) {
     if (socket < 0)
         return;
     if (ids->mounts < 0 && pool && pool->sources >= 0)
-        ids->mounts = MAX(show_sources(pool, ids->id), -EBADF);
+        ids->mounts = MAX(show_sources(pool, box->profile->plan, ids->id), -EBADF);
     /* Init notices if it does not arrive: it waits until the socket closes. */
     (void)fd_send_patiently(socket, "", 1, &ids->mounts, ids->mounts >= 0);
     close(socket);
@@ -141,7 +141,7 @@ int own_mounts_promise(struct box *box, const struct launcher *pool, int *ret_so
         return -errno;
     box->file_ids.waits = pair[0];
     *ret_socket = pair[1];
-    if (!pool || pool->ready)
+    if (!pool || pool->state == LAUNCHER_READY)
         own_mounts_ready(box, pool);
     return 0;
 }

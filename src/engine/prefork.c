@@ -2,10 +2,27 @@
 /* Boxes with restored processes, made before a fork or a reset asks for them. */
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "engine/flatten.h"
 #include "engine/session.h"
+#include "engine/spares.h"
 
 #define DEMAND_NS 10000000 /* less than this apart is one after the other */
+
+/* What goes wrong the next one will meet and tell. */
+static void make_preforked(struct checkpoint *checkpoint, struct profile *profile,
+    struct snapshot *base, struct box_config *config) {
+    struct box_layers layers;
+    struct box *box;
+
+    if (snapshot_box_layers(base, &layers) < 0)
+        return;
+    config->layers = &layers;
+    config->tracks = checkpoint->notes;
+    if (profile_new_box(profile, config, NULL, NULL, &box, NULL) == 0)
+        preforked_set(checkpoint, box);
+    box_layers_done(&layers);
+}
 
 /* From the second one on: what is done once is often not done again. With a seed or clocks of its
  * own nothing is to depend on when a box was made. An addition is put together first, where one
@@ -13,9 +30,8 @@
 void checkpoint_prefork(
     struct checkpoint *checkpoint, struct profile *profile, struct snapshot *base) {
     struct engine *engine = checkpoint->engine;
+    struct box_config config = { 0 };
     struct launcher *zygote;
-    struct rollbox_error error;
-    struct box *box;
 
     if (++checkpoint->n_restored < 2 || checkpoint->preforked || checkpoint->references < 2 ||
         engine->stopping || engine->n_queued || profile->plan->flags & (PLAN_SEED | PLAN_CLOCK) ||
@@ -26,12 +42,10 @@ void checkpoint_prefork(
             flatten_later(checkpoint, profile);
         return;
     }
-    /* What goes wrong the next one will meet and tell. */
-    if (checkpoint_zygote(checkpoint, profile, &zygote, &error) == 0 &&
-        box_new(profile,
-            &(struct box_options){ .base = base, .zygote = zygote, .notes = checkpoint->notes },
-            &box, &error) == 0)
-        box_set_preforked(box, checkpoint);
+    if (checkpoint_zygote(checkpoint, profile, &zygote, NULL) < 0)
+        return;
+    checkpoint_zygote_config(checkpoint, profile, &config);
+    make_preforked(checkpoint, profile, base, &config);
 }
 
 /* Of what is taken one after the other, a box that is taken is most likely not ready yet, and the
@@ -45,14 +59,14 @@ bool checkpoint_is_in_demand(struct checkpoint *checkpoint) {
 
 void checkpoint_load_box(
     struct checkpoint *checkpoint, struct profile *profile, struct snapshot *base) {
-    struct box *box;
-
-    /* What goes wrong a holder will meet and tell. */
-    if (checkpoint->preforked || !box_has_room(checkpoint->engine) ||
-        box_new(profile,
-            &(struct box_options){ .base = base, .loads = checkpoint, .notes = checkpoint->notes },
-            &box, NULL) < 0)
+    if (checkpoint->preforked || !box_has_room(checkpoint->engine))
         return;
-    close_fd(&checkpoint->progress); /* it has the other copy */
-    box_set_preforked(box, checkpoint);
+    auto_close int image = checkpoint_open_to_read(checkpoint->image);
+    if (image < 0)
+        return;
+    const struct box_image loads = { .fd = image, .progress = checkpoint->progress };
+    struct box_config config = { .restored_image = checkpoint, .loads = &loads };
+    make_preforked(checkpoint, profile, base, &config);
+    if (checkpoint->preforked)
+        close_fd(&checkpoint->progress); /* it has the other copy */
 }

@@ -21,6 +21,7 @@
 #include "base/fd.h"
 #include "engine/session.h"
 #include "engine/store_job.h"
+#include "engine/spares.h"
 #include "engine/disk_upper.h"
 #include "store/store.h"
 
@@ -29,11 +30,6 @@
 #define MAX_PROGRAMS 8192
 #define MAX_PROGRAM_BYTES                                                                          \
     (64u << 20) /* of their texts together; what is compiled takes a few times that */
-
-void profile_drop_spares_of(struct profile *profile) {
-    list_for_each(node, &profile->spares)
-        box_kill(container_of(node, struct box, in_profile));
-}
 
 static void trim_slots(struct profile *profile, unsigned keep) {
     list_for_each(node, &profile->slots)
@@ -44,7 +40,7 @@ static void trim_slots(struct profile *profile, unsigned keep) {
 }
 
 static void drop_idle(struct profile *profile) {
-    profile_drop_spares_of(profile);
+    spares_drop(profile);
     trim_slots(profile, 0);
     if (profile->launcher)
         launcher_drop_free(profile->launcher);
@@ -85,10 +81,9 @@ static bool is_waited_for(const struct profile *profile) {
 static void cool_down(struct profile *profile) {
     profile->interpreter = interpreter_free(profile->interpreter);
     profile->n_codes = 0;
-    profile_drop_spares_of(profile);
-    if (profile->launcher)
-        launcher_stop(profile->launcher);
-    close_fd(&profile->user_namespace);
+    spares_drop(profile);
+    profile_stop_launcher(profile);
+    close_fd(&profile->user_namespace.fd);
     trim_slots(profile, 0);
 }
 
@@ -279,7 +274,7 @@ static struct profile *profile_new(
         return NULL;
     }
     profile->engine = engine;
-    profile->user_namespace = -EBADF;
+    profile->user_namespace.fd = -EBADF;
     profile->values.secrets = -EBADF;
     list_init(&profile->node);
     list_init(&profile->spares);
@@ -476,15 +471,10 @@ static void retire_profile(struct profile *profile, struct profile *next) {
         list_add_tail(&profile->engine->profiles, &next->node);
     }
     profile->number = 0;
-    profile_drop_spares_of(profile);
+    spares_drop(profile);
     if (!interpreter_is_busy(profile->interpreter))
         profile->interpreter = interpreter_free(profile->interpreter);
     profile_leave(profile);
-}
-
-struct path_identities *profile_path_identities(struct profile *profile) {
-    return profile->serves ? interpreter_path_identities(profile->serves)
-                           : &profile->path_identities;
 }
 
 int profile_renew(struct profile **profile, struct rollbox_error *error) {
@@ -574,7 +564,7 @@ int profile_get(struct engine *engine, const char *text, size_t length,
     /* The template is built while the client thinks of its first command; what goes wrong there is
      * told to the runs. */
     if (r == 0)
-        r = launcher_start(profile, error);
+        r = profile_start_launcher(profile, error);
     if (r < 0) {
         profile_free(profile);
         return r;
@@ -685,11 +675,11 @@ int profile_keep_spares(struct profile *profile) {
     while (profile->n_spares < wanted && !profile->engine->stopping && !profile->engine->n_queued &&
            box_has_room(profile->engine)) {
         struct box *box;
-        int r = box_new(profile, &(struct box_options){ 0 }, &box, &error);
+        int r = profile_new_box(profile, &(struct box_config){ 0 }, NULL, NULL, &box, &error);
 
         if (r < 0)
             return r; /* the next run will meet the same and tell it */
-        box_make_spare(box);
+        spares_add(box);
     }
     return 0;
 }

@@ -38,6 +38,7 @@
 #include "base/utf8.h"
 #include "engine/quiesce.h"
 #include "engine/session.h"
+#include "engine/spares.h"
 #include "dump/dump.h"
 #include "sys/proc.h"
 #include "sys/syscalls.h"
@@ -66,19 +67,26 @@ enum interpreter_state {
     INTERPRETER_FAILED
 };
 
+/* The process that dumps it, or looks at it once it is tried out. */
+struct interpreter_dump {
+    int pidfd, problem_fd;
+    struct loop_source done;
+};
+
 struct interpreter {
     struct engine *engine;
     struct profile *base, *profile; /* whose code it runs; the one that has it */
     enum interpreter_state state;
     unsigned tries;
     int64_t failed_ns;
-    struct box *box;        /* in which it is started, or tried out */
-    int output, input_gate; /* our ends of its output, and of the pipe it waits at */
+    struct box *box;          /* in which it is started, or tried out */
+    struct launcher_job load; /* of its image */
+    int output, input_gate;   /* our ends of its output, and of the pipe it waits at */
     struct loop_source answers;
     struct buf said;
-    int dump_worker_pidfd, image, problem_fd;
+    struct interpreter_dump dump;
+    int image;
     int touches; /* what it touches at the least, once that is known */
-    struct loop_source dumped;
     struct loop_timer deadline;
     uint64_t n_restored, n_cold;
     unsigned anew_in_a_row;
@@ -106,12 +114,12 @@ static void on_settle(struct loop_timer *timer) {
     struct interpreter *interpreter = container_of(timer, struct interpreter, settle);
     struct profile *twin = interpreter->profile;
 
-    if (twin->launcher && !list_empty(&twin->launcher->creating) &&
+    if (twin->launcher && launcher_is_creating(twin->launcher) &&
         loop_timer_set(interpreter->engine->loop, timer, clock_now_ns() + SETTLE_NS, on_settle) ==
             0)
         return;
     twin->n_running++;
-    profile_drop_spares_of(twin);
+    spares_drop(twin);
     if (twin->launcher)
         launcher_drop(twin->launcher);
     if (interpreter->again && interpreter->tries < MAX_TRIES && interpreter->base->number &&
@@ -127,20 +135,19 @@ static void stop_interpreter(struct interpreter *interpreter) {
 
     loop_timer_clear(loop, &interpreter->deadline);
     loop_remove(loop, &interpreter->answers);
-    loop_remove(loop, &interpreter->dumped);
-    if (interpreter->dump_worker_pidfd >= 0)
-        sys_pidfd_send_signal(interpreter->dump_worker_pidfd, SIGKILL, NULL,
+    loop_remove(loop, &interpreter->dump.done);
+    if (interpreter->dump.pidfd >= 0)
+        sys_pidfd_send_signal(interpreter->dump.pidfd, SIGKILL, NULL,
             0); /* it is reaped as all children are (engine.c) */
-    close_fd(&interpreter->dump_worker_pidfd);
-    close_fd(&interpreter->problem_fd);
+    close_fd(&interpreter->dump.pidfd);
+    close_fd(&interpreter->dump.problem_fd);
     close_fd(&interpreter->output);
     close_fd(&interpreter->input_gate);
     buf_done(&interpreter->said);
     interpreter->box = NULL;
     if (box) {
-        box->interpreter = NULL;
-        if (box->state != BOX_DYING)
-            box_kill(box);
+        box_set_owner(box, NULL, NULL);
+        box_kill(box);
     }
 }
 
@@ -152,6 +159,7 @@ __attribute__((format(printf, 3, 4))) static void fail_interpreter(
     vsnprintf(interpreter->problem, sizeof interpreter->problem, format, arguments);
     va_end(arguments);
     stop_interpreter(interpreter);
+    launcher_job_cancel(&interpreter->load);
     close_fd(&interpreter->image);
     close_fd(&interpreter->touches);
     interpreter->state = INTERPRETER_FAILED;
@@ -164,11 +172,24 @@ __attribute__((format(printf, 3, 4))) static void fail_interpreter(
             false; /* its launcher goes with the program, or starts anew boxes that have none */
 }
 
-static int send_file(const struct profile *profile, uint32_t type, int fd) {
+static int send_touches(const struct interpreter *interpreter) {
     auto_buf struct buf message = BUF_INIT;
 
-    wire_begin(&message, type, 0);
-    return wire_send_patiently(profile->launcher->socket, &message, &fd, 1);
+    wire_begin(&message, GUEST_TOUCHES, 0);
+    return wire_send_patiently(
+        interpreter->profile->launcher->socket, &message, &interpreter->touches, 1);
+}
+
+static void on_loaded(void *data, const struct launcher_result *result);
+
+static int send_image(struct interpreter *interpreter) {
+    struct launcher *launcher = interpreter->profile->launcher;
+    auto_buf struct buf message = BUF_INIT;
+
+    launcher_job_cancel(&interpreter->load);
+    launcher_begin(launcher, &interpreter->load, GUEST_IMAGE, &message);
+    return launcher_send(
+        launcher, &interpreter->load, &message, &interpreter->image, 1, on_loaded, interpreter);
 }
 
 static void on_deadline(struct loop_timer *timer) {
@@ -199,13 +220,13 @@ _Noreturn static void dump_interpreter(
 
 /* It waits to be captured, or has been tried out: what that has found is in the files. */
 static void on_dumped(struct loop_source *source, uint32_t events) {
-    struct interpreter *interpreter = container_of(source, struct interpreter, dumped);
+    struct interpreter *interpreter = container_of(source, struct interpreter, dump.done);
     auto_buf struct buf problem = BUF_INIT;
     bool was_tried = interpreter->state == INTERPRETER_LOOKING;
 
     (void)events;
-    if (lseek(interpreter->problem_fd, 0, SEEK_SET) == 0)
-        (void)fd_read_all(interpreter->problem_fd, sizeof interpreter->problem - 1, &problem);
+    if (lseek(interpreter->dump.problem_fd, 0, SEEK_SET) == 0)
+        (void)fd_read_all(interpreter->dump.problem_fd, sizeof interpreter->problem - 1, &problem);
     /* Its last word and nothing else is success: what a capturer that was killed has written of an
      * image is a guest's. Nobody writes to it from here on. */
     bool dumped = problem.length == strlen(DUMPED) &&
@@ -220,15 +241,12 @@ static void on_dumped(struct loop_source *source, uint32_t events) {
     stop_interpreter(interpreter);
     if (was_tried) {
         interpreter->state = INTERPRETER_READY;
-        if (!dumped || !interpreter->profile->launcher ||
-            send_file(interpreter->profile, GUEST_TOUCHES, interpreter->touches) < 0)
+        if (!dumped || !interpreter->profile->launcher || send_touches(interpreter) < 0)
             close_fd(&interpreter->touches); /* it is a little slower without */
         return;
     }
     interpreter->state = INTERPRETER_LOADING;
-    int r = interpreter->profile->launcher
-                ? send_file(interpreter->profile, GUEST_IMAGE, interpreter->image)
-                : -ECHILD;
+    int r = interpreter->profile->launcher ? send_image(interpreter) : -ECHILD;
     if (r == 0)
         r = loop_timer_set(interpreter->engine->loop, &interpreter->deadline,
             clock_now_ns() + DUMP_SECONDS * 1000000000ll, on_deadline);
@@ -240,8 +258,8 @@ static void start_dump(struct interpreter *interpreter) {
     pid_t pids[2];
     int still = 0, r = 0;
 
-    if (interpreter->box->pid <= 0)
-        return; /* the launcher's word is on its way: interpreter_box_created */
+    if (interpreter->box->state != BOX_READY)
+        return; /* the word of the launcher or of init is on its way: on_box_ready */
     if (proc_children(interpreter->box->pid, pids, ARRAY_SIZE(pids)) != 1) {
         fail_interpreter(interpreter, false, "it is not alone in its sandbox");
         return;
@@ -252,23 +270,23 @@ static void start_dump(struct interpreter *interpreter) {
     pid_t dump_worker = 0;
     close_fd(file);
     *file = memfd_create("rollbox-image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    interpreter->problem_fd = memfd_create("rollbox-problem", MFD_CLOEXEC);
-    if (*file < 0 || interpreter->problem_fd < 0)
+    interpreter->dump.problem_fd = memfd_create("rollbox-problem", MFD_CLOEXEC);
+    if (*file < 0 || interpreter->dump.problem_fd < 0)
         r = -errno;
     if (r == 0 && !was_tried)
         r = MIN(still = quiesce_begin(interpreter->box), 0);
-    int fds[] = { interpreter->image, interpreter->touches, interpreter->problem_fd,
+    int fds[] = { interpreter->image, interpreter->touches, interpreter->dump.problem_fd,
         still > 0 ? still : -EBADF };
     if (r == 0 && (r = dump_worker = spawn_fork("rollbox-capture", fds, ARRAY_SIZE(fds))) == 0)
         dump_interpreter(interpreter->box->pid, pids[0], still, interpreter->image,
-            interpreter->touches, interpreter->problem_fd);
+            interpreter->touches, interpreter->dump.problem_fd);
     if (still > 0)
         close(still);
     if (r > 0)
-        r = interpreter->dump_worker_pidfd = sys_pidfd_open(dump_worker, 0);
+        r = interpreter->dump.pidfd = sys_pidfd_open(dump_worker, 0);
     if (r >= 0)
-        r = loop_add(interpreter->engine->loop, &interpreter->dumped,
-            interpreter->dump_worker_pidfd, EPOLLIN, on_dumped);
+        r = loop_add(interpreter->engine->loop, &interpreter->dump.done, interpreter->dump.pidfd,
+            EPOLLIN, on_dumped);
     if (r < 0)
         fail_interpreter(interpreter, false, "capturing it: %s", strerror(-r));
 }
@@ -282,7 +300,10 @@ static bool is_waiting(const struct interpreter *interpreter) {
            !memcmp(interpreter->said.data + interpreter->said.length - length, READY, length);
 }
 
-void interpreter_box_created(struct interpreter *interpreter) {
+static void on_box_ready(void *owner, struct box *box) {
+    struct interpreter *interpreter = owner;
+
+    (void)box;
     if (is_waiting(interpreter))
         start_dump(interpreter);
 }
@@ -371,6 +392,47 @@ static int send_start(struct interpreter *interpreter) {
     return r;
 }
 
+static const char *restore_words(const struct guest_record *record) {
+    return record->error ? strerror(record->error) : "it was killed";
+}
+
+static void on_report(
+    void *owner, struct box *box, const struct guest_record *record, int *fds, size_t n_fds) {
+    struct interpreter *interpreter = owner;
+    struct rollbox_error error;
+
+    (void)box;
+    (void)fds;
+    (void)n_fds;
+    if (record->kind == GUEST_STARTED && interpreter->state == INTERPRETER_TRYING &&
+        !record->operation) {
+        fail_interpreter(interpreter, false, "step %u of restoring it in a sandbox: %s",
+            record->stage, restore_words(record));
+        return;
+    }
+    if (record->kind == GUEST_EXEC_FAILED) {
+        guest_error_to_text(interpreter->profile, record, "python3", "/", &error);
+        fail_interpreter(interpreter, false, "%s", error.message);
+    }
+}
+
+static void on_box_dead(void *owner, struct box *box) {
+    struct interpreter *interpreter = owner;
+
+    (void)box;
+    interpreter->box = NULL;
+    fail_interpreter(interpreter, false, "the sandbox it was started in is gone");
+}
+
+static void on_box_failed(void *owner, struct box *box, const struct guest_record *record) {
+    (void)record;
+    on_box_dead(owner, box);
+}
+
+static const struct box_owner_ops box_ops = {
+    .ready = on_box_ready, .report = on_report, .failed = on_box_failed, .dead = on_box_dead
+};
+
 /* In a sandbox of its own: to be captured, or to be tried out. */
 static void start_in_box(struct interpreter *interpreter, enum interpreter_state state) {
     struct rollbox_error error;
@@ -379,13 +441,13 @@ static void start_in_box(struct interpreter *interpreter, enum interpreter_state
     if (interpreter->engine->stopping)
         return;
     interpreter->state = state;
-    int r = box_new(interpreter->profile, &(struct box_options){ 0 }, &box, &error);
+    int r = profile_new_box(
+        interpreter->profile, &(struct box_config){ 0 }, &box_ops, interpreter, &box, &error);
     if (r < 0) {
         fail_interpreter(interpreter, false, "%s", error.message);
         return;
     }
     interpreter->box = box;
-    box->interpreter = interpreter;
     r = loop_timer_set(interpreter->engine->loop, &interpreter->deadline,
         clock_now_ns() + DUMP_SECONDS * 1000000000ll, on_deadline);
     if (r == 0)
@@ -405,51 +467,34 @@ static void begin_interpreter(struct interpreter *interpreter) {
     start_in_box(interpreter, INTERPRETER_STARTING);
 }
 
-static const char *restore_words(const struct guest_record *record) {
-    return record->error ? strerror(record->error) : "it was killed";
-}
-
-void interpreter_answer(struct interpreter *interpreter, const struct guest_record *record) {
-    struct rollbox_error error;
-
-    if (record->kind == GUEST_STARTED && interpreter->state == INTERPRETER_TRYING &&
-        !record->operation) {
-        fail_interpreter(interpreter, false, "step %u of restoring it in a sandbox: %s",
-            record->stage, restore_words(record));
-        return;
-    }
-    if (record->kind == GUEST_EXEC_FAILED) {
-        guest_error_to_text(interpreter->profile, record, "python3", "/", &error);
-        fail_interpreter(interpreter, false, "%s", error.message);
-    }
-}
-
-void interpreter_box_lost(struct interpreter *interpreter, struct box *box) {
-    box->interpreter = NULL;
-    interpreter->box = NULL;
-    fail_interpreter(interpreter, false, "the sandbox it was started in is gone");
-}
-
 /* ---- using it ---- */
 
-int interpreter_load(const struct profile *profile) {
-    int r = send_file(profile, GUEST_IMAGE, profile->serves->image);
+/* Into a new launcher. */
+static int load_image(struct profile *profile) {
+    struct interpreter *interpreter = profile->serves;
 
-    return r == 0 && profile->serves->state == INTERPRETER_READY && profile->serves->touches >= 0
-               ? send_file(profile, GUEST_TOUCHES, profile->serves->touches)
+    if (interpreter->image < 0 || !is_there(interpreter))
+        return 0;
+    int r = send_image(interpreter);
+    return r == 0 && interpreter->state == INTERPRETER_READY && interpreter->touches >= 0
+               ? send_touches(interpreter)
                : r;
 }
 
-bool interpreter_has_image(const struct profile *profile) {
-    return profile->serves && profile->serves->image >= 0 && is_there(profile->serves);
-}
+static void on_loaded(void *data, const struct launcher_result *result) {
+    struct interpreter *interpreter = data;
+    const int error_number = (int)result->record->error;
 
-void interpreter_loaded(struct interpreter *interpreter, int error_number) {
+    if (result->record->kind != GUEST_IMAGE_LOADED) {
+        if (interpreter->state == INTERPRETER_LOADING)
+            fail_interpreter(interpreter, true, "its launcher has ended");
+        return;
+    }
     loop_timer_clear(interpreter->engine->loop, &interpreter->deadline);
-    if (error_number)
+    if (error_number) {
         fail_interpreter(interpreter, error_number == EEXIST, "its image cannot be loaded: %s",
             strerror(error_number));
-    else if (interpreter->state == INTERPRETER_LOADING) {
+    } else if (interpreter->state == INTERPRETER_LOADING) {
         start_in_box(interpreter, INTERPRETER_TRYING);
         interpreter_release_queue(interpreter);
     }
@@ -517,14 +562,17 @@ static void interpreter_new(struct profile *base) {
     interpreter->engine = base->engine;
     interpreter->base = base;
     list_init(&interpreter->waiting);
-    interpreter->output = interpreter->input_gate = interpreter->dump_worker_pidfd =
-        interpreter->image = interpreter->touches = interpreter->problem_fd = -EBADF;
+    list_init(&interpreter->load.node);
+    interpreter->output = interpreter->input_gate = interpreter->dump.pidfd = interpreter->image =
+        interpreter->touches = interpreter->dump.problem_fd = -EBADF;
     interpreter->profile = profile_twin(base, &error);
     if (!interpreter->profile) {
         free(interpreter);
         return;
     }
     interpreter->profile->serves = interpreter;
+    interpreter->profile->base = base;
+    interpreter->profile->load_image = load_image;
     base->interpreter = interpreter;
     begin_interpreter(interpreter);
 }
@@ -587,11 +635,13 @@ struct interpreter *interpreter_free(struct interpreter *interpreter) {
     if (!interpreter)
         return NULL;
     stop_interpreter(interpreter);
+    launcher_job_cancel(&interpreter->load);
     loop_timer_clear(interpreter->engine->loop, &interpreter->settle);
     loop_timer_clear(interpreter->engine->loop, &interpreter->patience);
     interpreter->state = INTERPRETER_FAILED;
     interpreter_release_queue(interpreter);
     interpreter->profile->serves = NULL;
+    interpreter->profile->load_image = NULL;
     profile_free(interpreter->profile);
     close_fd(&interpreter->image);
     close_fd(&interpreter->touches);
@@ -603,10 +653,6 @@ bool interpreter_is_busy(const struct interpreter *interpreter) {
     return interpreter && interpreter->profile->n_running;
 }
 
-struct path_identities *interpreter_path_identities(struct interpreter *interpreter) {
-    return &interpreter->base->path_identities;
-}
-
 struct profile *interpreter_base_of(struct profile *twin) {
     if (!twin->engine->stopping && twin->serves->base->number && is_there(twin->serves))
         (void)profile_keep_spares(twin);
@@ -615,12 +661,6 @@ struct profile *interpreter_base_of(struct profile *twin) {
 
 struct profile *interpreter_twin(const struct interpreter *interpreter) {
     return interpreter ? interpreter->profile : NULL;
-}
-
-void interpreter_launcher_lost(struct profile *twin) {
-    if (twin->serves->state == INTERPRETER_LOADING)
-        fail_interpreter(twin->serves, true, "its launcher has ended");
-    let_go(twin);
 }
 
 /* Of what was held: the base, if it is retired, may have been waiting for this. */

@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "engine/box.h"
 #include "engine/engine.h"
 
 int quiesce_begin(const struct box *box) {

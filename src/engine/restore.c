@@ -127,7 +127,7 @@ int restore_take_terminals(struct session *session, int *fds, size_t n_fds) {
 void restore_done(struct session *session) {
     struct guest_record started = { .kind = GUEST_STARTED };
 
-    loop_timer_clear(session->engine->loop, &session->box->deadline);
+    box_expect_nothing(session->box);
     if (session->checkpoint->pending_restore->backing_ref.backing) {
         backing_ref_put(&session->checkpoint->backing_ref);
         session->checkpoint->backing_ref =

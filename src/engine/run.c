@@ -28,6 +28,7 @@
 #include "engine/log.h"
 #include "engine/protocol.h"
 #include "engine/session.h"
+#include "engine/spares.h"
 #include "engine/disk_upper.h"
 #include "sys/proc.h"
 
@@ -166,7 +167,7 @@ void run_finish(struct run *run) {
 
         if (box->slot && cgroup_slot_peak(box->slot->cgroup, &peak) == 0)
             run->peak_memory = MAX(run->peak_memory, peak);
-        box->run = NULL;
+        box_set_owner(box, NULL, NULL);
         run->box = NULL;
         if (box->state != BOX_DYING)
             box_kill(box);
@@ -264,7 +265,7 @@ void run_kill(struct run *run, enum rollbox_outcome outcome) {
     if (run->box->pidfd >= 0)
         box_kill(run->box);
     else
-        run->box->state = BOX_DYING; /* box_created does it */
+        run->box->state = BOX_DYING; /* it is killed when the launcher has told its pid */
 }
 
 /* The same whether the end of the command, its output, or init's word of its start is seen first.
@@ -292,10 +293,10 @@ void run_broken(struct run *run) {
 static const char host_has_no_memory[] =
     "the host ran out of memory and its OOM killer ended the command; run fewer sandboxes at once";
 
-void run_out_of_memory(struct run *run, enum oom_cause cause) {
+void run_out_of_memory(struct run *run, bool of_host) {
     if (run->state == RUN_QUEUED || (run->state == RUN_STARTING && handle_started(run) < 0))
         return;
-    if (cause == OOM_LIMIT)
+    if (!of_host)
         run_kill(run, ROLLBOX_OUTCOME_OUT_OF_MEMORY);
     else if (!run->killed && !run->exited)
         run_fail(run, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run", host_has_no_memory);
@@ -369,7 +370,10 @@ static int handle_started(struct run *run) {
 
     run->state = RUN_RUNNING;
     run->started_ns = now;
-    loop_timer_clear(loop, run->session ? &run->timeout : &run->box->deadline); /* of its start */
+    if (run->session)
+        loop_timer_clear(loop, &run->timeout); /* of its start */
+    else
+        box_expect_nothing(run->box);
     run->processes_peak = 1;
     hoards_watch(run->engine);
     if (run->session)
@@ -396,16 +400,14 @@ static int handle_started(struct run *run) {
  * was killed alone, too. */
 static enum oom_cause oom_cause(struct run *run, bool was_killed) {
     struct box *box = run->session ? run->session->box : run->box;
-    uint64_t none = 0;
 
     if (!run->session && box && box->oom)
         return OOM_LIMIT;
     if (box && box->slot && run->session)
         return was_killed ? session_oom_cause(run->session) : OOM_NONE;
     if (box && box->slot)
-        return was_killed || cgroup_lease_oom_told(box->slot)
-                   ? cgroup_lease_oom_cause(box->slot, &none)
-                   : OOM_NONE;
+        return was_killed || cgroup_lease_oom_told(box->slot) ? cgroup_lease_oom_cause(box->slot)
+                                                              : OOM_NONE;
     /* One that lives for hours is none of all that were killed meanwhile. */
     if (run->session)
         return was_killed && !run->was_sent_kill && engine_oom_lately(run->engine) ? OOM_HOST
@@ -479,23 +481,6 @@ void run_answer(struct run *run, const struct guest_record *record) {
     }
     if (run->exited && (run->session ? record != NULL : !run->killed && streams_ended(run)))
         run_finish(run);
-}
-
-void run_box_dead(struct run *run) {
-    if (!run->exited && !run->killed && run->outcome != ROLLBOX_OUTCOME_ERROR) {
-        enum oom_cause cause = oom_cause(run, true);
-
-        run->outcome = ROLLBOX_OUTCOME_ERROR;
-        if (cause != OOM_NONE)
-            error_set(&run->error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run",
-                "the sandbox' init was killed for want of memory; run fewer sandboxes at once");
-        else
-            error_set(&run->error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run",
-                "the sandbox' init was killed from outside");
-        if (cause == OOM_LIMIT && run->state == RUN_RUNNING)
-            run->outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
-    }
-    run_finish(run);
 }
 
 static void on_output_ended(struct output *output) {
@@ -583,6 +568,67 @@ void run_cancel(struct client *client, uint64_t serial, enum rollbox_outcome out
             return;
 }
 
+static void on_box_dead(void *owner, struct box *box) {
+    struct run *run = owner;
+
+    (void)box;
+    if (!run->exited && !run->killed && run->outcome != ROLLBOX_OUTCOME_ERROR) {
+        enum oom_cause cause = oom_cause(run, true);
+
+        run->outcome = ROLLBOX_OUTCOME_ERROR;
+        if (cause != OOM_NONE)
+            error_set(&run->error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run",
+                "the sandbox' init was killed for want of memory; run fewer sandboxes at once");
+        else
+            error_set(&run->error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run",
+                "the sandbox' init was killed from outside");
+        if (cause == OOM_LIMIT && run->state == RUN_RUNNING)
+            run->outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
+    }
+    run_finish(run);
+}
+
+static void on_box_failed(void *owner, struct box *box, const struct guest_record *record) {
+    struct run *run = owner;
+    struct rollbox_error error;
+
+    run->box = NULL;
+    guest_error_to_text(box->profile, record, NULL, NULL, &error);
+    run_fail(run, error.code, error.error_number, error.stage, error.message);
+}
+
+static void on_box_report(
+    void *owner, struct box *box, const struct guest_record *record, int *fds, size_t n_fds) {
+    (void)box;
+    (void)fds;
+    (void)n_fds;
+    run_answer(owner, record);
+}
+
+static void on_box_limit(void *owner, struct box *box, enum box_limit limit) {
+    struct run *run = owner;
+
+    (void)box;
+    if (limit == BOX_LIMIT_MEMORY || limit == BOX_LIMIT_HOST_MEMORY) {
+        run_out_of_memory(run, limit == BOX_LIMIT_HOST_MEMORY);
+        return;
+    }
+    run->status = SIGXFSZ; /* what a single file past the limit ends with */
+    run_kill(run, ROLLBOX_OUTCOME_SIGNAL);
+}
+
+static void on_box_ready(void *owner, struct box *box) {
+    if (gateway_use(box, owner, NULL, NULL) < 0)
+        box_fail(box, &gateway_failure);
+}
+
+/* A command has a box for itself. */
+static const struct box_owner_ops box_ops = { .ready = on_box_ready,
+    .report = on_box_report,
+    .limit = on_box_limit,
+    .failed = on_box_failed,
+    .dead = on_box_dead };
+
 /* ---- starting ---- */
 
 int run_open_streams(struct run *run) {
@@ -629,34 +675,36 @@ static int hand_over(struct run *run, const struct box *box) {
 }
 
 static int start_run(struct run *run, struct rollbox_error *error) {
-    struct box *box = box_take_spare(run->profile, false);
+    struct box *box = spares_take(run->profile, false);
     bool is_spare = box;
     uint64_t processes;
     int r = run_open_streams(run);
 
     if (r < 0) {
         if (box)
-            box_make_spare(box);
+            spares_add(box);
         close_streams_again(run);
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup",
             "the pipes of the command cannot be made: %s", strerror(-r));
     }
-    if (!box && ((r = gateway_prepare(run->profile, error)) < 0 ||
-                    (r = box_new(run->profile, &(struct box_options){ 0 }, &box, error)) < 0)) {
+    if (!box)
+        r = gateway_prepare(run->profile, error);
+    if (!box && r == 0)
+        r = profile_new_box(run->profile, &(struct box_config){ 0 }, NULL, NULL, &box, error);
+    if (r < 0) {
         close_streams_again(run);
         return r;
     }
     run->state = RUN_STARTING;
     run->oom_kills_before = engine_oom_kills(run->engine, false);
     run->box = box;
-    box->run = run;
-    if (box->state == BOX_READY && (r = gateway_use(box, error)) < 0) {
-        box->run = NULL;
+    if (box->state == BOX_READY && (r = gateway_use(box, run, NULL, error)) < 0) {
         run->box = NULL;
         box_kill(box);
         close_streams_again(run);
         return r;
     }
+    box_set_owner(box, &box_ops, run);
     box_expect_start(box);
     if (box->private_dir && (processes = process_limit(run->profile)))
         wire_add_u64(&run->request, GUEST_PROCESSES, processes);
@@ -665,7 +713,7 @@ static int start_run(struct run *run, struct rollbox_error *error) {
     if (!is_spare && (r == -EPIPE || r == -ECONNRESET))
         r = 0;
     if (r < 0) {
-        box->run = NULL;
+        box_set_owner(box, NULL, NULL);
         run->box = NULL;
         box_kill(box);
         close_streams_again(run);

@@ -25,6 +25,7 @@
 #include "engine/gateway.h"
 #include "engine/op.h"
 #include "engine/restore.h"
+#include "engine/spares.h"
 #include "engine/verb_names.h"
 
 #define MAX_OPS 16384u /* requests that wait for one sandbox, commands not included */
@@ -280,7 +281,7 @@ void session_close(struct session *session) {
         end_run(container_of(session->commands.runs.next, struct run, of_session), &error);
     session_events_closing(session);
     if (session->box)
-        box_kill(session->box); /* session_box_dead frees us */
+        box_kill(session->box); /* its death frees us */
     else
         session_schedule(session);
     if (of && of->state != SESSION_CLOSING)
@@ -419,7 +420,7 @@ static int announce_session(struct session *session, bool is_new, struct rollbox
 
 /* A box that is ready becomes the session's. */
 static int enter_box(struct session *session, struct rollbox_error *error) {
-    box_checkpoint(session->box);
+    box_release_spare(session->box);
     if (!session->box->files_baseline)
         session->box->files_baseline = box_files_baseline(session->box);
     if (!session->checkpoint->pending_restore)
@@ -454,65 +455,95 @@ static void leave_box(struct session *session, const struct rollbox_error *error
 static bool may_restore_again(struct session *session, const struct rollbox_error *why) {
     const bool was_lost = why->error_number == ECHILD && session->box->pid <= 0;
 
-    if (!session->checkpoint->pending_restore || !(session->box->from_prefork || was_lost) ||
-        session->box->oom || session->checkpoint->restore_state == RESTORE_REPEATS)
+    if (!session->checkpoint->pending_restore ||
+        !(session->box->origin == BOX_WAS_PREFORKED || was_lost) || session->box->oom ||
+        session->checkpoint->restore_state == RESTORE_REPEATS)
         return false;
     session->checkpoint->restore_state = RESTORE_REPEATS;
     return true;
 }
 
-int session_need_box(struct session *session, struct rollbox_error *error) {
-    struct layer *layers[GUEST_MAX_LAYERS];
+static const struct box_owner_ops box_ops;
+
+static const char too_many_layers[] =
+    "the layers of the sandbox could not be merged for want of memory; drop snapshots or close "
+    "sandboxes";
+
+/* A new one for it, on its base. A zygote of the checkpoint that is restored in it makes it, if
+ * there is one. */
+static int make_box(struct session *session, struct rollbox_error *error) {
+    struct checkpoint *checkpoint = session->checkpoint->pending_restore;
     struct launcher *zygote = NULL;
+    struct box_layers layers;
+    int64_t ahead_ns[2];
+    struct box_config config = { .is_layered = true,
+        .layers = &layers,
+        .seed = session->origin.has_own_seed ? &session->origin.seed : NULL };
+    int r = checkpoint ? checkpoint_zygote(checkpoint, session->profile, &zygote, error) : 0;
+
+    if (r < 0)
+        return r;
+    if (checkpoint) {
+        checkpoint_zygote_config(checkpoint_backing_ref(checkpoint), session->profile, &config);
+        config.tracks = checkpoint->notes && session->checkpoint->tracks_from_birth;
+    }
+    if (checkpoint && checkpoint_backing_ref(checkpoint) != checkpoint) {
+        dirty_tracking_clocks(checkpoint, ahead_ns);
+        config.ahead_ns = ahead_ns;
+    }
+    r = snapshot_box_layers(session->files.base, &layers);
+    if (r == -E2BIG)
+        return error_set(
+            error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "setup", "%s", too_many_layers);
+    if (r < 0)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "setup", "out of memory");
+    r = profile_new_box(session->profile, &config, &box_ops, session, &session->box, error);
+    box_layers_done(&layers);
+    if ((r == -EPIPE || r == -ECONNRESET) && zygote && !launcher_is_creating(zygote)) {
+        launcher_drop(zygote); /* it was killed, and we have not heard yet */
+        return make_box(session, error);
+    }
+    return r;
+}
+
+/* A spare or preforked box, if there is one that is right. */
+static struct box *take_box(struct session *session) {
+    struct checkpoint *checkpoint = session->checkpoint->pending_restore;
+
+    if (session->origin.has_own_seed ||
+        (checkpoint && session->checkpoint->restore_state == RESTORE_REPEATS))
+        return NULL;
+    if (checkpoint)
+        return preforked_take(checkpoint, session->profile);
+    return snapshot_chain(session->files.base, NULL, 0) ? NULL
+                                                        : spares_take(session->profile, true);
+}
+
+int session_need_box(struct session *session, struct rollbox_error *error) {
+    struct checkpoint *checkpoint = session->checkpoint->pending_restore;
+    struct profile *profile = session->profile;
 
     if (session->box)
         return 0;
-    if (gateway_prepare(session->profile, error) < 0)
+    if (gateway_prepare(profile, error) < 0)
         return -error->error_number;
-    size_t n = snapshot_chain(session->files.base, layers, GUEST_MAX_LAYERS);
-    if (n > GUEST_MAX_LAYERS)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "setup",
-            "the layers of the sandbox could not be merged for want of memory; drop snapshots or "
-            "close sandboxes");
-    struct checkpoint *checkpoint = session->checkpoint->pending_restore;
-    struct box *box = checkpoint && !session->origin.has_own_seed &&
-                              session->checkpoint->restore_state != RESTORE_REPEATS
-                          ? box_take_preforked(checkpoint, session->profile)
-                          : NULL;
-    int r =
-        checkpoint && !box ? checkpoint_zygote(checkpoint, session->profile, &zygote, error) : 0;
-    if (r < 0)
-        return r;
-    if (!n && !checkpoint && !session->origin.has_own_seed)
-        box = box_take_spare(session->profile, true);
-    bool was_spare = box;
-    int64_t ahead_ns[2];
-    const bool applies_incremental =
-        checkpoint && checkpoint_backing_ref(checkpoint) != checkpoint && !box;
-    if (applies_incremental)
-        dirty_tracking_clocks(checkpoint, ahead_ns);
+    if (snapshot_chain(session->files.base, NULL, 0) > GUEST_MAX_LAYERS)
+        return error_set(
+            error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "setup", "%s", too_many_layers);
+    struct box *box = take_box(session);
+    const bool was_spare = box;
+    if (was_spare) {
+        session->box = box;
+        box_set_owner(box, &box_ops, session);
+    }
     if (was_spare && !checkpoint) /* it may be older than the session: what was made with it comes
                                      before its forks, too */
         snapshot_has_since(session->files.base, box->made_ns);
-    r = box ? 0
-            : box_new(session->profile,
-                  &(struct box_options){ .session = session,
-                      .base = session->files.base,
-                      .zygote = zygote,
-                      .notes =
-                          checkpoint && checkpoint->notes && session->checkpoint->tracks_from_birth,
-                      .ahead_ns = applies_incremental ? ahead_ns : NULL },
-                  &box, error);
-    if ((r == -EPIPE || r == -ECONNRESET) && zygote && list_empty(&zygote->creating)) {
-        launcher_drop(zygote); /* it was killed, and we have not heard yet */
-        return session_need_box(session, error);
-    }
+    int r = was_spare ? 0 : make_box(session, error);
     if (r < 0)
         return r;
-    box->session = session;
-    session->box = box;
-    session->watch.oom_kills = 0;
-    r = box->state == BOX_READY ? gateway_use(box, error) : 0;
+    box = session->box;
+    r = box->state == BOX_READY ? gateway_use(box, NULL, session, error) : 0;
     if (r == 0)
         r = checkpoint ? 0 : announce_session(session, !was_spare, error);
     if (r < 0) {
@@ -520,8 +551,7 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
         return was_spare ? session_need_box(session, error)
                          : r; /* it has died and we have not heard yet; there are not many */
     }
-    struct profile *profile = session->profile;
-    if (checkpoint && box->from_prefork && checkpoint_is_in_demand(checkpoint))
+    if (checkpoint && box->origin == BOX_WAS_PREFORKED && checkpoint_is_in_demand(checkpoint))
         checkpoint_prefork(checkpoint, profile, session->files.base);
     if (session->state == SESSION_NEW && box->state == BOX_READY) {
         r = enter_box(session, error);
@@ -554,11 +584,10 @@ void session_give_up_box(struct session *session) {
     if (!box)
         return;
     forget_box(session);
-    session->checkpoint->restored_early = false;
     session->commands.n_orphan_pipes = 0;
     if (session->state == SESSION_LIVE)
         session->state = SESSION_NEW;
-    box->session = NULL;
+    box_set_owner(box, NULL, NULL);
     box_send_kill(box);
     drain_forget(session->engine,
         session->number); /* its terminals have numbers that those of the next one have, too */
@@ -585,11 +614,6 @@ static void handle_restored(struct session *session, const struct guest_record *
         not_restored(session, &error);
         return;
     }
-    if (session->box->pid <= 0) {
-        session->checkpoint->restored_early =
-            true; /* the launcher's word of the box is on its way */
-        return;
-    }
     if (session->is_dry_run) {
         op_session_ready(session, NULL);
         return;
@@ -609,15 +633,6 @@ static void handle_restored(struct session *session, const struct guest_record *
     checkpoint_put(checkpoint);
 }
 
-void session_box_created(struct session *session) {
-    struct guest_record record = { .kind = GUEST_RESTORED };
-
-    if (!session->checkpoint->restored_early)
-        return;
-    session->checkpoint->restored_early = false;
-    handle_restored(session, &record);
-}
-
 /* In another box, if the one that was made ahead has died or nobody made it: true. */
 static bool restores_anew(struct session *session, const struct rollbox_error *why) {
     struct rollbox_error error;
@@ -630,9 +645,15 @@ static bool restores_anew(struct session *session, const struct rollbox_error *w
     return true;
 }
 
-void session_box_ready(struct session *session) {
+static void on_box_ready(void *owner, struct box *box) {
+    struct session *session = owner;
     struct rollbox_error error;
 
+    if (gateway_use(box, NULL, session, NULL) < 0) {
+        box_fail(box, &gateway_failure);
+        return;
+    }
+    box_expect_nothing(box);
     if (enter_box(session, &error) == 0)
         handle_entered(session);
     else if (!restores_anew(session, &error))
@@ -640,11 +661,12 @@ void session_box_ready(struct session *session) {
 }
 
 /* Set-up failed: whoever waits for it is told, and the next call tries again. */
-void session_box_failed(struct session *session, const struct guest_record *record) {
+static void on_box_failed(void *owner, struct box *box, const struct guest_record *record) {
+    struct session *session = owner;
     struct rollbox_error error;
 
+    (void)box;
     if (session->state == SESSION_CLOSING) {
-        session->box->session = NULL;
         session->box = NULL;
         session_schedule(session);
         return;
@@ -652,7 +674,6 @@ void session_box_failed(struct session *session, const struct guest_record *reco
     guest_error_to_text(session->profile, record, NULL, NULL, &error);
     if (restores_anew(session, &error))
         return;
-    session->box->session = NULL;
     session->box = NULL;
     session->commands.thaw_due = false;
     session->agents.n = 0;
@@ -670,7 +691,8 @@ static void keep_files(struct session *session, struct box *box) {
         snapshot_put(snapshot);
 }
 
-void session_box_dead(struct session *session, struct box *box) {
+static void on_box_dead(void *owner, struct box *box) {
+    struct session *session = owner;
     struct rollbox_error error;
 
     if (session->state == SESSION_CLOSING) {
@@ -711,8 +733,11 @@ static void agent_ended(struct session *session) {
     session_touch(session);
 }
 
-void session_answer(
-    struct session *session, const struct guest_record *record, int *fds, size_t n_fds) {
+static void on_box_report(
+    void *owner, struct box *box, const struct guest_record *record, int *fds, size_t n_fds) {
+    struct session *session = owner;
+
+    (void)box;
     switch (record->kind) {
     case GUEST_RESTORED:
         if (record->value & GUEST_CREATE_NOTES) {
@@ -749,13 +774,13 @@ void session_answer(
 /* ---- memory ---- */
 
 /* All its processes go, as which of them is to blame nobody knows; the files stay. */
-void session_out_of_memory(struct session *session, enum oom_cause cause) {
+void session_out_of_memory(struct session *session, bool of_host) {
     list_for_each(node, &session->commands.runs)
-        run_out_of_memory(container_of(node, struct run, of_session), cause);
+        run_out_of_memory(container_of(node, struct run, of_session), of_host);
     session->watch.n_out_of_memory++;
     log_at(LOG_WARN, "session", ABOUT(.sandbox = session->name),
         "out of memory (%s): all its processes are ended",
-        cause == OOM_HOST ? "the host's" : "its own limit");
+        of_host ? "the host's" : "its own limit");
     session->agents.met_limit = session->agents.n > 0;
     exec_kill_all(session);
     if (session->box) {
@@ -766,7 +791,7 @@ void session_out_of_memory(struct session *session, enum oom_cause cause) {
 }
 
 /* The same; each ends as by a single file that is too large. */
-void session_over_disk(struct session *session, bool spares_agents) {
+static void end_over_disk(struct session *session, bool spares_agents) {
     list_for_each(node, &session->commands.runs) {
         struct run *run = container_of(node, struct run, of_session);
 
@@ -794,15 +819,75 @@ void session_broken(struct session *session) {
 }
 
 enum oom_cause session_oom_cause(struct session *session) {
-    return session->box && session->box->slot
-               ? cgroup_lease_oom_cause(session->box->slot, &session->watch.oom_kills)
-               : OOM_NONE;
+    struct cgroup_lease *slot = session->box ? session->box->slot : NULL;
+    const enum oom_cause cause = slot ? cgroup_lease_oom_cause(slot) : OOM_NONE;
+
+    if (cause != OOM_NONE)
+        cgroup_lease_end_soon(slot);
+    return cause;
 }
 
 void session_oom_forget(struct session *session) {
     if (session->box && session->box->slot)
-        cgroup_lease_oom_forget(session->box->slot, &session->watch.oom_kills);
+        cgroup_lease_oom_forget(session->box->slot);
 }
+
+static void on_box_limit(void *owner, struct box *box, enum box_limit limit) {
+    struct session *session = owner;
+
+    (void)box;
+    if (limit == BOX_LIMIT_MEMORY || limit == BOX_LIMIT_HOST_MEMORY)
+        session_out_of_memory(session, limit == BOX_LIMIT_HOST_MEMORY);
+    else
+        end_over_disk(session, limit == BOX_LIMIT_DISK_GUESTS);
+}
+
+/* on_box_dead says that it has not answered. */
+static void on_box_late(void *owner, struct box *box) {
+    (void)owner;
+    box_kill(box);
+}
+
+static bool hold_box(void *owner, struct box *box) {
+    (void)box;
+    return op_hold_frozen(owner);
+}
+
+static void release_box(void *owner, struct box *box) {
+    (void)box;
+    op_disk_walked(owner);
+}
+
+static void add_layer_usage(void *owner, uint64_t *ret_bytes, uint64_t *ret_entries) {
+    snapshot_usage(((struct session *)owner)->files.base, ret_bytes, ret_entries);
+}
+
+static unsigned count_files(void *owner) {
+    const struct session *session = owner;
+    unsigned n = (unsigned)session->checkpoint->tracking.dirty_tracking.n_trackers;
+
+    list_for_each(node, &session->commands.runs) {
+        const struct run *run = container_of(node, struct run, of_session);
+
+        for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)
+            n += run->outputs[i].fd >= 0;
+        for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++)
+            n += run->pipes[i].kept >= 0;
+    }
+    return n;
+}
+
+static const struct box_owner_ops box_ops = { .ready = on_box_ready,
+    .report = on_box_report,
+    .limit = on_box_limit,
+    .failed = on_box_failed,
+    .dead = on_box_dead,
+    .late = on_box_late,
+    .hold = hold_box,
+    .release = release_box,
+    .layer_usage = add_layer_usage,
+    .count_files = count_files,
+    .tolerates_lost_fds = true };
 
 static void on_watch(struct loop_timer *timer) {
     struct session *session = container_of(timer, struct session, watch.timer);
@@ -816,7 +901,7 @@ static void on_watch(struct loop_timer *timer) {
     if (r < 0)
         return;
     if (box_is_over(session->box, memory))
-        session_out_of_memory(session, OOM_LIMIT);
+        session_out_of_memory(session, false);
     if (processes || session->commands.n_runs) {
         (void)loop_timer_set(session->engine->loop, timer,
             now + MAX(WATCH_NS, WATCH_SHARE * session->engine->memory_poll_cost_ns), on_watch);

@@ -28,6 +28,7 @@
 
 #include "base/inode_numbers.h"
 #include "engine/backing.h"
+#include "engine/box.h"
 #include "engine/engine.h"
 #include "engine/dirty_tracking.h"
 #include "engine/protocol.h"
@@ -128,7 +129,6 @@ struct session_checkpoint {
         RESTORE_WAITS,   /* or none is pending */
         RESTORE_REPEATS, /* in a box that is made for it, as a preforked one has died */
     } restore_state;
-    bool restored_early;            /* init has reported before the launcher did */
     struct backing_ref backing_ref; /* the image that the processes were restored from */
 };
 
@@ -243,7 +243,6 @@ struct session_timers {
 struct session_watch {
     struct loop_timer timer;
     int64_t cost_ns;          /* of the last look; counted in engine->memory_poll_cost_ns */
-    uint64_t oom_kills;       /* of its box's group, as of the last look */
     unsigned n_out_of_memory; /* how often all processes were ended for want of memory */
 };
 
@@ -307,15 +306,7 @@ int session_not_found(
     const struct engine *engine, const char *name, struct rollbox_error *error); /* -ENOENT */
 int session_may_wait(const struct session *session,
     struct rollbox_error *error); /* there is room for one request more that waits: 0 */
-void session_answer(struct session *session, const struct guest_record *record, int *fds,
-    size_t n_fds); /* takes what it wants of fds (-EBADF) */
-void session_box_dead(struct session *session, struct box *box);
-void session_box_failed(struct session *session, const struct guest_record *record);
-void session_box_created(struct session *session);
-void session_box_ready(struct session *session);
-void session_out_of_memory(struct session *session, enum oom_cause cause);
-void session_over_disk(
-    struct session *session, bool spares_agents); /* disk_at store: there is more than max_disk */
+void session_out_of_memory(struct session *session, bool of_host); /* else of its own limit */
 /* Its processes are damaged: session_broken follows. */
 bool session_is_broken(struct session *session);
 void session_broken(struct session *session); /* a process of it would not go on as it was: all of
@@ -407,6 +398,10 @@ size_t snapshot_chain(struct snapshot *snapshot, struct layer **layers,
 void snapshot_usage(
     struct snapshot *snapshot, uint64_t *ret_bytes, uint64_t *ret_entries); /* of its chain */
 
+/* What a box on a snapshot needs of it. 0, -E2BIG or -ENOMEM. */
+int snapshot_box_layers(struct snapshot *snapshot, struct box_layers *ret_layers);
+void box_layers_done(struct box_layers *layers); /* what no box has taken */
+
 /* layer.c */
 struct layer *layer_new(int take_fd, uint64_t bytes, uint64_t entries);
 void layer_take_upper(struct layer *layer,
@@ -456,9 +451,6 @@ struct copy;
 typedef void (*copy_done)(void *data, struct layer *take_layer, int error_number);
 int copy_start(struct profile *profile, struct layer *const *layers, size_t n,
     const struct inode_numbers *numbers, copy_done done, void *data);
-void copy_answer(
-    struct launcher *launcher, const struct guest_record *record, int *fds, size_t n_fds);
-void copy_lost(struct launcher *launcher);
 void copy_forget(struct engine *engine, const void *data);
 
 int copy_empty(struct profile *profile, uint64_t bytes, uint64_t entries, copy_done done,
@@ -480,7 +472,6 @@ struct checkpoint *checkpoint_get(struct checkpoint *checkpoint);
 struct checkpoint *checkpoint_put(struct checkpoint *checkpoint);
 int checkpoint_zygote(struct checkpoint *checkpoint, struct profile *profile,
     struct launcher **ret_zygote, struct rollbox_error *error);
-void checkpoint_zygote_gone(struct checkpoint *checkpoint);
 void checkpoint_prefork(struct checkpoint *checkpoint, struct profile *profile,
     struct snapshot *base); /* a box for the next one, if there is likely to be one */
 bool checkpoint_is_in_demand(struct checkpoint
@@ -488,9 +479,9 @@ bool checkpoint_is_in_demand(struct checkpoint
 void checkpoint_load_box(struct checkpoint *checkpoint, struct profile *profile,
     struct snapshot *base); /* for the one who waits for what is being written; live->progress is
                                gone if there is one */
-bool checkpoint_may_be_kept(const struct checkpoint *checkpoint,
-    const struct box *
-        box); /* by its init, what its process was forked from: for a while, and only of a holder */
+/* Of a box that the checkpoint's zygote, which there is, makes. */
+void checkpoint_zygote_config(
+    const struct checkpoint *checkpoint, const struct profile *profile, struct box_config *config);
 void checkpoint_drop_zygotes(
     struct engine *engine); /* those that are idle: something has run out */
 int checkpoint_image(const struct checkpoint

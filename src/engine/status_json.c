@@ -162,7 +162,7 @@ static struct use use_of(struct session *session) {
     use.memory_peak = use.memory;
     /* Of a group box_usage tells the peak; without one there is only what is used now. */
     if (box && box->slot && use.has_memory && cgroup_slot_memory_now(box->slot->cgroup, &now) == 0)
-        use.memory = MIN(now + box->socket_bytes, use.memory_peak);
+        use.memory = MIN(now + box->sockets.bytes, use.memory_peak);
     return use;
 }
 

@@ -20,6 +20,7 @@
 #include "engine/dump_commands.h"
 #include "engine/dump_job.h"
 #include "engine/op.h"
+#include "engine/spares.h"
 
 #define LONG_CHAIN 18 /* layers: from here on a state waits until its chain is merged */
 
@@ -410,8 +411,7 @@ static void processes_dumped(struct op *op, struct checkpoint *take_checkpoint) 
         snapshot_files_ready(op, NULL);
         return;
     }
-    if (op->take.checkpoint->preforked) /* it stands on other files */
-        box_kill(op->take.checkpoint->preforked);
+    preforked_drop(op->take.checkpoint); /* its box stands on other files */
     copy_files(op);
 }
 
@@ -479,7 +479,7 @@ static bool ran_out_of_memory(const struct op *op) {
     enum oom_cause cause = session_oom_cause(session); /* the event may be on its way yet */
 
     if (cause != OOM_NONE)
-        session_out_of_memory(session, cause);
+        session_out_of_memory(session, cause == OOM_HOST);
     return session->watch.n_out_of_memory != op->take.n_out_of_memory;
 }
 
