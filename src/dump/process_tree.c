@@ -350,6 +350,7 @@ void tree_release(struct dump *c) {
     tree_let_go(c);
     for (size_t i = 0; i < c->n_dump_processes; i++)
         dump_process_free(c->dump_processes[i]);
+    c->current = NULL;
     free(c->tasks);
     free(c->dump_processes);
     c->tasks = NULL;
