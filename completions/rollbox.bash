@@ -79,7 +79,7 @@ _rollbox() {
         ;;
     net)
         if ((COMP_CWORD == 2)); then
-            COMPREPLY=($(compgen -W 'log set' -- "$cur"))
+            COMPREPLY=($(compgen -W 'log test set' -- "$cur"))
             return
         fi
         command="$command ${COMP_WORDS[2]}" first=3
@@ -144,6 +144,7 @@ _rollbox() {
     'engine status') options='--json --socket --help' ;;
     'engine stop') options='--json --socket --help' ;;
     'net log') options='--json --socket --help' ;;
+    'net test') options='--json --policy --allow --allow-file --method --help' ;;
     'net set') options='--json --allow --allow-file --socket --help' ;;
     'debug dump') options='--json --socket --help' ;;
     'completion') options='--help' ;;

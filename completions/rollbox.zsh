@@ -73,7 +73,7 @@ _rollbox() {
         ;;
     net)
         if ((CURRENT == 3)); then
-            compadd -- log set
+            compadd -- log test set
             return
         fi
         command="$command $words[3]" first=3
@@ -889,6 +889,17 @@ _rollbox() {
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
+    'net test')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
+            '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
+            '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
+            '*--method=[of the request (default GET)]:METHOD:' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':file:_files'

@@ -157,6 +157,14 @@ ROLLBOX_PUBLIC int rollbox_engine_status(
 ROLLBOX_PUBLIC int rollbox_policy_check(
     const char *json, size_t length, char **ret_problems, struct rollbox_error *error);
 
+/* Which network rule of a policy decides about a URL: http://, https://, tcp:// or udp://, the last
+ * two with a port. `method` is that of the request; NULL: GET. Needs no engine and connects to
+ * nothing, so addresses of names are not checked. The answer is JSON text that the caller frees
+ * with free(): {"url", "allowed", "rule": index in net_allow_hosts and net_allow together, or null,
+ * "host", "set", "why": the reason of a refusal, or null}. */
+ROLLBOX_PUBLIC int rollbox_net_test(const char *json, size_t length, const char *url,
+    const char *method, char **ret_json, struct rollbox_error *error);
+
 /* The engine's plan for a policy, as text: one operation per line, then the Landlock rules and the
  * disassembled seccomp program. The caller frees *ret_text with free(). Blocks. */
 ROLLBOX_PUBLIC int rollbox_policy_plan(struct rollbox_engine *engine, const char *json,

@@ -50,6 +50,7 @@ int cmd_engine_start(const struct options *options);
 int cmd_engine_status(const struct options *options);
 int cmd_debug_dump(const struct options *options);
 int cmd_net_log(const struct options *options);
+int cmd_net_test(const struct options *options);
 int cmd_net_set(const struct options *options);
 int cmd_engine_stop(const struct options *options);
 int cmd_version(const struct options *options);

@@ -292,6 +292,10 @@ static const struct command commands[] = {
         0, cmd_engine_stop, 0 },
     { "net log", "NAME", "print what a sandbox did in the network (net allow), one event a line",
         NULL, COMMAND_NET_LOG, 1, 1, cmd_net_log, 0 },
+    { "net test", "URL", "say which rule of a policy decides about a URL (net allow)",
+        "Connects to nothing. Exit status: 0 allowed, 1 refused.\n"
+        "Example: rollbox net test --allow @pypi https://pypi.org/simple/\n",
+        COMMAND_NET_TEST, 1, 1, cmd_net_test, 0 },
     { "net set", "NAME", "replace what a sandbox may reach (net allow)",
         "Connections that are not allowed any more are reset.\n"
         "Example: rollbox net set NAME --allow pypi.org --allow '*.example.org:8443'\n",

@@ -5,10 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/cleanup.h"
 #include "cli/cli.h"
 #include "cli/format.h"
 #include "cli/network_options.h"
+#include "cli/policy.h"
 #include "cli/session.h"
 
 static void cleanup_json(json_t **json) {
@@ -71,6 +73,47 @@ static int rules_of(const struct options *options, char **ret_text) {
         return cli_fail(options, "net set needs --allow HOST or --allow-file FILE");
     *ret_text = policy ? json_dumps(policy, JSON_COMPACT) : NULL;
     return *ret_text ? 0 : cli_fail(options, "out of memory");
+}
+
+static int show_test(const struct options *options, const char *json) {
+    auto_json json_t *test = json_loads(json, 0, NULL);
+    const json_t *rule = json_object_get(test, "rule");
+    const char *why = json_string_value(json_object_get(test, "why"));
+    const char *host = json_string_value(json_object_get(test, "host"));
+    auto_buf struct buf line = BUF_INIT;
+    bool is_allowed = json_is_true(json_object_get(test, "allowed"));
+
+    if (options_has(options, OPTION_JSON))
+        puts(json);
+    else {
+        buf_add_text(&line, is_allowed ? "allowed" : "refused");
+        if (why)
+            buf_printf(&line, ": %s", why);
+        if (json_is_integer(rule))
+            buf_printf(&line, " by rule %lld", (long long)json_integer_value(rule));
+        if (host)
+            buf_printf(&line, ", %s", host);
+        if (!buf_failed(&line))
+            format_line(line.data);
+    }
+    return cli_flush(options, is_allowed ? 0 : 1);
+}
+
+int cmd_net_test(const struct options *options) {
+    struct cli_policy policy = { 0 };
+    struct rollbox_error error;
+    auto_free char *json = NULL;
+
+    int status = cli_policy_make(options, options_text(options, OPTION_POLICY), &policy, NULL);
+    if (status)
+        return status;
+    if (rollbox_net_test(policy.text, policy.length, options->rest[0],
+            options_text(options, OPTION_METHOD), &json, &error) < 0)
+        status = cli_fail_error(options, &error);
+    else
+        status = show_test(options, json);
+    cli_policy_done(&policy);
+    return status;
 }
 
 int cmd_net_set(const struct options *options) {

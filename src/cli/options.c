@@ -18,6 +18,7 @@
         COMMAND_RECORD | COMMAND_VERIFY | COMMAND_TEMPLATE_CREATE)
 /* A template is live, and those that have a seed or a clock of their own are not captured. */
 #define REPEATING_COMMANDS (POLICY_COMMANDS & ~COMMAND_TEMPLATE_CREATE)
+#define NET_RULE_COMMANDS (POLICY_COMMANDS | COMMAND_NET_SET | COMMAND_NET_TEST)
 #define RECORD_COMMANDS (COMMAND_RECORD | COMMAND_REPLAY | COMMAND_VERIFY)
 #define RULE_COMMANDS (COMMAND_RECORD | COMMAND_VERIFY | COMMAND_BATCH | KEPT_COMMANDS)
 /* The commands that create sessions, which can be recorded. */
@@ -188,7 +189,7 @@ const struct option option_table[] = {
         "print the result as one JSON object" },
     { OPTION_POLICY, 0, "policy", "FILE", OPTION_FILE,
         COMMAND_RUN | COMMAND_SHELL | COMMAND_BATCH | COMMAND_CREATE | COMMAND_TEMPLATE_CREATE |
-            RECORD_COMMANDS | COMMAND_IMPORT,
+            COMMAND_NET_TEST | RECORD_COMMANDS | COMMAND_IMPORT,
         NULL,
         "a policy file (JSON); the options below add to it. A replay uses it instead of the "
         "record's policy" },
@@ -235,16 +236,17 @@ const struct option option_table[] = {
         "the host name seen inside (default rollbox)" },
     { OPTION_NET, 0, "net", "none|loopback|allow|host", OPTION_TEXT, POLICY_COMMANDS, "net",
         "network (default none; with --allow: allow)" },
-    { OPTION_ALLOW, 0, "allow", "HOST[:PORT]", OPTION_TEXT, POLICY_COMMANDS | COMMAND_NET_SET,
-        "net_allow_hosts",
+    { OPTION_ALLOW, 0, "allow", "HOST[:PORT]", OPTION_TEXT, NET_RULE_COMMANDS, "net_allow_hosts",
         "a host that may be reached, such as pypi.org, '*.example.org:8443', 192.0.2.0/24 or "
         "@pypi" },
-    { OPTION_ALLOW_FILE, 0, "allow-file", "FILE", OPTION_FILE, POLICY_COMMANDS | COMMAND_NET_SET,
-        "net_allow", "hosts that may be reached: one a line, or a JSON list of rules" },
+    { OPTION_ALLOW_FILE, 0, "allow-file", "FILE", OPTION_FILE, NET_RULE_COMMANDS, "net_allow",
+        "hosts that may be reached: one a line, or a JSON list of rules" },
     { OPTION_SECRET, 0, "secret", "NAME=SOURCE", OPTION_TEXT, POLICY_COMMANDS, "net_secrets",
         "a secret for --inject; SOURCE is env:VARIABLE, file:PATH or fd:N" },
     { OPTION_INJECT, 0, "inject", "HOST:HEADER=TEXT", OPTION_TEXT, POLICY_COMMANDS, "net_allow",
         "allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret" },
+    { OPTION_METHOD, 0, "method", "METHOD", OPTION_TEXT, COMMAND_NET_TEST, NULL,
+        "of the request (default GET)" },
     { OPTION_MAX_UPLOAD, 0, "max-upload", "SIZE", OPTION_SIZE, POLICY_COMMANDS, "net_max_upload",
         "bytes that the sandbox may send to outside" },
     { OPTION_ISOLATION, 0, "isolation", "namespace|process", OPTION_TEXT, POLICY_COMMANDS,

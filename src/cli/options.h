@@ -43,6 +43,7 @@ enum option_id {
     OPTION_ALLOW_FILE,
     OPTION_SECRET,
     OPTION_INJECT,
+    OPTION_METHOD,
     OPTION_MAX_UPLOAD,
     OPTION_ISOLATION,
     OPTION_SEED,
@@ -192,6 +193,7 @@ struct option {
 #define COMMAND_DEBUG_DUMP (UINT64_C(1) << 57)
 #define COMMAND_NET_LOG (UINT64_C(1) << 58)
 #define COMMAND_NET_SET (UINT64_C(1) << 59)
+#define COMMAND_NET_TEST (UINT64_C(1) << 63)
 
 struct options;
 

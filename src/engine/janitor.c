@@ -153,12 +153,9 @@ static int start_janitor(struct engine *engine) {
 static int send_message(
     struct janitor *janitor, const struct janitor_duty *duty, const char *path) {
     struct message message = { .duty = duty };
-    size_t length = strnlen(path, sizeof message.text - 1);
+    size_t length = strlen(path); /* janitor_tell has seen that it fits */
 
-    if (path[length])
-        return -ENAMETOOLONG; /* a part of it would be the path of something else */
-    memcpy(message.text, path, length);
-    message.text[length] = '\0';
+    memcpy(message.text, path, length + 1);
     if (janitor->messages < 0)
         return -ENOTCONN;
     if (send(janitor->messages, &message, offsetof(struct message, text) + length + 1,
@@ -174,6 +171,8 @@ int janitor_tell(struct engine *engine, const struct janitor_duty *duty, const c
     struct janitor *janitor = engine->janitor;
     int r = 0;
 
+    if (strlen(path) >= sizeof((struct message *)0)->text)
+        return -ENAMETOOLONG; /* a part of it would be the path of something else */
     if (!janitor) {
         janitor = engine->janitor = calloc(1, sizeof *janitor);
         if (!janitor)

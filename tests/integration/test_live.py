@@ -1148,10 +1148,10 @@ import ctypes, os, signal
 rung, libc, pair, byte = [], ctypes.CDLL(None), os.pipe(), ctypes.create_string_buffer(1)
 signal.signal(signal.SIGALRM, lambda *_: rung.append(1))
 print("ready", flush=True)
-for _ in range(20):
-    signal.setitimer(signal.ITIMER_REAL, 0.1)
+for _ in range(10):
+    signal.setitimer(signal.ITIMER_REAL, 0.25)
     {}
-assert len(rung) == 20, len(rung)
+assert len(rung) == 10, len(rung)
 """
 
 

@@ -271,6 +271,10 @@ _SIGNATURES: dict[str, Any] = {
     "rollbox_told": (None, [_P, _P]),
     "rollbox_engine_status": (ctypes.c_int, [_P, _TEXT, _ERROR]),
     "rollbox_policy_check": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_size_t, _TEXT, _ERROR]),
+    "rollbox_net_test": (
+        ctypes.c_int,
+        [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_char_p, _TEXT, _ERROR],
+    ),
     "rollbox_prepare": (
         ctypes.c_int,
         [_P, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(_P), _ERROR],

@@ -368,6 +368,37 @@ class Policy:
         """
         return _problems(self._json.encode("utf-8"))[1]
 
+    def net_test(self, url: str, method: str = "GET") -> dict[str, Any]:
+        """Says which network rule decides about a URL. Connects to nothing.
+
+        Args:
+            url: Of http, https, tcp or udp; the last two with a port.
+            method: Of the request.
+
+        Returns:
+            {"url", "allowed", "rule", "host", "set", "why"}: the index of the rule in
+            net_allow_hosts and net_allow together, its host and set, and the reason of a refusal.
+
+        Raises:
+            InvalidArgument: The text is no such URL.
+            PolicyInvalid: The policy is not valid.
+        """
+        raw = self._json.encode("utf-8")
+        answer = ctypes.c_void_p()
+        error = ffi.Error()
+        status = ffi.lib().rollbox_net_test(
+            raw,
+            len(raw),
+            url.encode("utf-8"),
+            method.encode("utf-8"),
+            ctypes.byref(answer),
+            ctypes.byref(error),
+        )
+        if status < 0:
+            raise ffi.exception(error)
+        found: dict[str, Any] = ffi.take_json(answer)
+        return found
+
 
 def _from_values(values: dict[str, Any]) -> Policy:
     return Policy(**values)
