@@ -30,7 +30,7 @@ static int show_log(const struct options *options, const char *json) {
         if (line)
             puts(line);
     }
-    return cli_done(options, 0);
+    return cli_flush(options, 0);
 }
 
 int cmd_net_log(const struct options *options) {

@@ -236,13 +236,13 @@ enum http_step http_flow_step(struct http_flow *flow) {
 }
 
 uint32_t http_flow_guest_events(const struct http_flow *flow) {
-    uint32_t events = flow->connection->guest.is_full ? EPOLLOUT : 0u;
+    uint32_t events = flow->to_guest.length ? EPOLLOUT : 0u;
 
     return events | (flow->is_lingering || may_take_guest(flow) ? EPOLLIN : 0u);
 }
 
 uint32_t http_flow_upstream_events(const struct http_flow *flow) {
-    uint32_t events = flow->connection->upstream.is_full ? EPOLLOUT : 0u;
+    uint32_t events = flow->to_upstream.length ? EPOLLOUT : 0u;
 
     return events | (may_take_upstream(flow) ? EPOLLIN : 0u);
 }
