@@ -143,6 +143,19 @@ static const struct http_relay_calls relay_calls = { decide, refused, answered }
 /* Of the request that is being decided about; the relay uses it until its call returns. */
 static struct ruling current;
 
+/* The guest chooses between TLS and plain HTTP at any port but 443. Without TLS everybody on the
+ * way could read the secret, or take the server's place. "to" is the policy's own word. */
+static bool is_secret_in_clear(const struct connection *connection, size_t number) {
+    const struct net_rule *rule = &box_rules(connection->box)->items[number];
+
+    if (connection->guest.ssl != NULL || rule->to != NULL)
+        return false;
+    for (size_t i = 0; i < rule->n_inject; i++)
+        if (strchr(rule->inject[i].value, '{') != NULL)
+            return true;
+    return false;
+}
+
 static void decide(
     struct http_relay *relay, const struct http_head *head, struct http_decision *decision) {
     struct connection *connection = container_of(relay, struct connection, relay);
@@ -152,6 +165,12 @@ static void decide(
     box_rule_on(connection->box, place->rule, place->name, place->port, head->method, head->target,
         &current);
     exchange_set(&connection->exchange, head->method, head->target, current.rule);
+    if (current.status == 0 && is_secret_in_clear(connection, (size_t)current.rule)) {
+        *decision = (struct http_decision){ .status = 403,
+            .why = "secret_in_clear",
+            .text = "rollbox: the rule's secret is not sent without TLS; use https" };
+        return;
+    }
     *decision = (struct http_decision){ current.status, current.why, current.text, current.set,
         current.n_set };
     if (decision->status == 0 && connection->failure != NULL)

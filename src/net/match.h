@@ -39,6 +39,7 @@
     X(UPSTREAM_REFUSED, "upstream_refused")                                                        \
     X(UPSTREAM_TLS, "upstream_tls")                                                                \
     X(SECRET_MISSING, "secret_missing")                                                            \
+    X(SECRET_IN_CLEAR, "secret_in_clear")                                                          \
     X(UPSTREAM_HTTP, "upstream_http")                                                              \
     X(UPSTREAM_CLOSED, "upstream_closed")                                                          \
     X(REPLAY_MISS, "replay_miss")                                                                  \

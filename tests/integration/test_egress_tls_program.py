@@ -170,6 +170,19 @@ def test_plain_guest_is_checked_as_well(tmp_path, authority):
     gateway.close()
 
 
+def test_secret_is_not_sent_without_tls(tmp_path, authority):
+    gateway = Gateway(tmp_path, authority.certificate, [{**RULES[0], "ports": [80, 8443]}], {"token": TOKEN})
+    server = Server()
+    for port in (80, 8443):
+        with gateway.connect(server.address, is_tls=False, port=port) as connection:
+            answer = request(connection, get("/open/x"), close=False)
+        assert answer.startswith("HTTP/1.1 403 ") and "Rollbox-Refused: secret_in_clear" in answer
+    assert not server.heads
+    assert gateway.event("http-refused")["why"] == "secret_in_clear"
+    server.close()
+    gateway.close()
+
+
 def test_guest_certificate_names_the_host_and_is_valid_at_any_time(gateway, server):
     with gateway.connect(server.address) as connection:
         certificate = connection.getpeercert()
@@ -231,7 +244,8 @@ def test_endless_headers_of_a_server_are_502(gateway, authority):
     server.close()
 
 
-def test_half_an_answer_resets_the_guest(gateway):
+def test_half_an_answer_resets_the_guest(tmp_path, authority):
+    gateway = Gateway(tmp_path, authority.certificate, [{"host": HOST, "tls": "terminate"}])
     def answer(connection, head, body):
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
         return False
@@ -241,6 +255,7 @@ def test_half_an_answer_resets_the_guest(gateway):
     with gateway.connect(server.address, is_tls=False) as connection, pytest.raises(ConnectionResetError):
         request(connection, get("/open/x"))
     server.close()
+    gateway.close()
 
 
 def test_server_that_closes_without_an_answer_is_502(gateway, authority):
