@@ -380,18 +380,22 @@ static void connect_next(struct connection *connection) {
     refuse_upstream(connection, NET_WHY_UPSTREAM_REFUSED);
 }
 
+static bool may_connect(const struct connection *connection, const struct address *address) {
+    const struct net_rule *rule = rule_of(connection);
+
+    if (rule->allows_private || rule->to)
+        return true;
+    return address_is_public(address, NULL, 0) &&
+           !route_is_own(connection->box->egress->route, address);
+}
+
 /* Keeps the addresses that may be connected to; those very values are connected to later. */
 static void check_addresses(
     struct connection *connection, const struct address *addresses, size_t n) {
-    bool allows_private = rule_of(connection)->allows_private || rule_of(connection)->to;
-
     connection->n_addresses = 0;
-    for (size_t i = 0; i < n && i < EGRESS_ADDRESSES; i++) {
-        if (!allows_private && (!address_is_public(&addresses[i], NULL, 0) ||
-                                   route_is_own(connection->box->egress->route, &addresses[i])))
-            continue;
-        connection->addresses[connection->n_addresses++] = addresses[i];
-    }
+    for (size_t i = 0; i < n && i < EGRESS_ADDRESSES; i++)
+        if (may_connect(connection, &addresses[i]))
+            connection->addresses[connection->n_addresses++] = addresses[i];
     connection->next_address = 0;
     if (connection->n_addresses)
         connect_next(connection);
@@ -625,6 +629,9 @@ void connection_check_rules(struct connection *connection) {
     if (!why && match_tls(rules_of(connection), connection->rule, connection->port, false) !=
                     connection->tls)
         why = NET_WHY_NAME; /* it is allowed, but not as it is now */
+    for (size_t i = 0; !why && !connection->is_handed && i < connection->n_addresses; i++)
+        if (!may_connect(connection, &connection->addresses[i]))
+            why = NET_WHY_PRIVATE_ADDRESS;
     if (why)
         connection_refuse(connection, why);
 }

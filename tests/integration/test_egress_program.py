@@ -500,6 +500,18 @@ def test_egress_set_rules_while_running_resets_what_is_not_allowed():
 
 
 @alone
+def test_egress_set_rules_without_private_resets_connections_to_private_addresses():
+    with egress(allow("one.test", ports=[8080]), {"one.test": ["127.0.0.1"]}) as (program, guest, _):
+        Server(echo, 8080)
+        with guest.connect(guest.lookup("one.test"), 8080) as client:
+            client.sendall(b"\0")
+            assert receive(client, 1) == b"\0"
+            program.rules({"net_allow": ["one.test:8080"]})
+            assert was_reset(client)
+        assert [r[2] for r in program.refusals()] == ["private_address"]
+
+
+@alone
 def test_egress_log_has_connections_requests_and_refusals():
     rules = {**allow("allowed.test", ports=[80, 8080]), "net_log": "requests"}
     with tempfile.TemporaryFile() as log, egress({}, LOCAL) as (program, guest, _):
