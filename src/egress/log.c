@@ -32,7 +32,7 @@ static void write_line(struct box *box, const char *event, json_t *members, bool
     json_t *value;
 
     buf_printf(&line, "{\"t\":%.6f,\"box\":", (double)clock_real_ns() / 1e9);
-    utf8_json(&line, box->id, strlen(box->id));
+    utf8_json(&line, box->id, strcspn(box->id, "~")); /* the name; a number follows */
     buf_printf(&line, ",\"event\":\"%s\"", event);
     json_object_foreach(members, key, value) {
         auto_free char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);

@@ -32,9 +32,12 @@ static const unsigned char protocol_h2[] = { 2, 'h', '2' };
 static const unsigned char protocol_http1[] = { 8, 'h', 't', 't', 'p', '/', '1', '.', '1' };
 
 static bool lists(const unsigned char *list, size_t length, const unsigned char *protocol) {
-    for (size_t at = 0; at < length; at += 1u + list[at])
-        if (at + 1u + list[at] <= length && memcmp(list + at, protocol, 1u + protocol[0]) == 0)
+    for (size_t at = 0; at < length; at += 1u + list[at]) {
+        if (list[at] != protocol[0] || at + 1u + list[at] > length)
+            continue;
+        if (memcmp(list + at + 1, protocol + 1, protocol[0]) == 0)
             return true;
+    }
     return false;
 }
 

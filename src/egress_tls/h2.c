@@ -13,6 +13,13 @@
 #define STREAM_WINDOW (256u << 10)
 #define CONNECTION_WINDOW (1u << 20)
 #define MAX_FIELDS 200
+/* A few bytes on the wire can stand for a head of 64 KiB (RFC 7541), and heads are copied into the
+ * queue of the other side. So the heads of all streams of a connection are bounded together, and so
+ * are the streams that the guest has given up while the server has not. */
+#define MAX_HEAD_BYTES (1u << 20)
+#define MAX_LIVE_STREAMS (2 * MAX_STREAMS)
+#define MAX_INTERIM 8
+#define MAX_INTERIM_BYTES 8192u
 
 /* Header fields as they arrive: their texts in one buffer, since that moves while it grows. */
 struct fields {
@@ -34,7 +41,8 @@ struct stream {
     struct buf up, down;           /* content that waits */
     size_t up_sent, down_sent;
     bool up_eof, down_eof, has_answer;
-    unsigned status;
+    unsigned status, n_interim;
+    size_t head_bytes; /* of its heads that were passed on */
     struct exchange exchange;
 };
 
@@ -42,8 +50,9 @@ struct h2 {
     struct connection *connection;
     nghttp2_session *guest, *upstream;
     struct list streams;
-    bool is_failed;        /* a session cannot continue */
-    bool upstream_is_gone; /* no stream can begin */
+    size_t n_streams, head_bytes; /* the latter of all streams */
+    bool is_failed;               /* a session cannot continue */
+    bool upstream_is_gone;        /* no stream can begin */
 };
 
 static void fields_reset(struct fields **fields) {
@@ -142,6 +151,8 @@ static void stream_free(struct stream *stream) {
         consume(h2->upstream, -1,
             stream->upstream_id != 0 ? stream->down.length - stream->down_sent : 0);
     list_remove(&stream->node);
+    h2->n_streams--;
+    h2->head_bytes -= stream->head_bytes;
     fields_reset(&stream->arriving);
     fields_reset(&stream->trailers);
     buf_done(&stream->up);
@@ -213,6 +224,18 @@ static ssize_t read_down(nghttp2_session *session, int32_t id, uint8_t *to, size
         fields_reset(&stream->trailers);
     }
     return n;
+}
+
+/* False: the connection holds as much of heads as it may. */
+static bool count_head(struct stream *stream, const struct fields *fields) {
+    struct h2 *h2 = stream->h2;
+    size_t bytes = fields->text.length;
+
+    if (h2->head_bytes + bytes > MAX_HEAD_BYTES)
+        return false;
+    h2->head_bytes += bytes;
+    stream->head_bytes += bytes;
+    return true;
 }
 
 static void reset_guest(struct stream *stream, uint32_t error) {
@@ -361,6 +384,9 @@ static void decide(struct stream *stream) {
     stream->exchange.rule = ruling.rule;
     if (ruling.status != 0)
         refuse(stream, ruling.status, ruling.why, ruling.text);
+    else if (!count_head(stream, fields))
+        refuse(stream, 431, "bad_request",
+            "rollbox: the headers of this connection's requests are too large together");
     else if (connection->failure != NULL)
         refuse(stream, 502, connection->failure, connection->failure_text);
     else if (stream->h2->upstream_is_gone || submit_request(stream, &ruling) < 0)
@@ -381,6 +407,8 @@ static int guest_begin_headers(
 
     if (frame->hd.type != NGHTTP2_HEADERS || frame->headers.cat != NGHTTP2_HCAT_REQUEST)
         return 0;
+    if (h2->n_streams == MAX_LIVE_STREAMS)
+        return NGHTTP2_ERR_CALLBACK_FAILURE; /* the connection ends */
     stream = calloc(1, sizeof *stream);
     if (stream == NULL)
         return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
@@ -389,6 +417,7 @@ static int guest_begin_headers(
     stream->exchange.rule = -1;
     list_init(&stream->node);
     list_add_tail(&h2->streams, &stream->node);
+    h2->n_streams++;
     return nghttp2_session_set_stream_user_data(session, stream->guest_id, stream);
 }
 
@@ -473,14 +502,22 @@ static int upstream_header(nghttp2_session *session, const nghttp2_frame *frame,
     return 0;
 }
 
-static int pass_interim(struct stream *stream) {
+/* Answers such as 103 come before the final one. What is too much of them is dropped. */
+static void pass_interim(struct stream *stream) {
     nghttp2_nv nv[MAX_FIELDS];
-    size_t n = make_nv(stream->arriving, nv);
 
-    return nghttp2_submit_headers(
-               stream->h2->guest, NGHTTP2_FLAG_NONE, stream->guest_id, NULL, nv, n, NULL) < 0
-               ? NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE
-               : 0;
+    if (stream->n_interim == MAX_INTERIM || stream->arriving->text.length > MAX_INTERIM_BYTES)
+        return;
+    stream->n_interim++;
+    if (count_head(stream, stream->arriving))
+        (void)nghttp2_submit_headers(stream->h2->guest, NGHTTP2_FLAG_NONE, stream->guest_id, NULL,
+            nv, make_nv(stream->arriving, nv), NULL);
+}
+
+/* The server's heads are too large together: the stream ends. */
+static void give_up(struct stream *stream) {
+    fields_reset(&stream->arriving);
+    reset_guest(stream, NGHTTP2_ENHANCE_YOUR_CALM);
 }
 
 static void pass_head(struct stream *stream, bool ends) {
@@ -490,12 +527,18 @@ static void pass_head(struct stream *stream, bool ends) {
     if (stream->arriving == NULL || stream->guest_id <= 0)
         return;
     if (stream->has_answer) {
-        stream->trailers = TAKE_PTR(stream->arriving);
+        fields_reset(&stream->trailers);
+        if (!count_head(stream, stream->arriving))
+            give_up(stream);
+        else
+            stream->trailers = TAKE_PTR(stream->arriving);
         return;
     }
     status = find(stream->arriving, ":status", &n);
     if (status.length == 3 && *status.text == '1')
-        (void)pass_interim(stream);
+        pass_interim(stream);
+    else if (!count_head(stream, stream->arriving))
+        give_up(stream);
     else {
         stream->status = (unsigned)strtoul(status.text, NULL, 10);
         if (submit_answer(stream, stream->arriving, !ends) != 0)

@@ -451,24 +451,13 @@ unsigned gateway_box_files(const struct box *box) {
     return b ? (unsigned)b->n + (b->log >= 0) : 0;
 }
 
-static bool id_is_taken(const struct gateway *gateway, const char *id) {
-    list_for_each(node, &gateway->boxes)
-        if (!strcmp(container_of(node, struct gateway_box, node)->id, id))
-            return true;
-    return false;
-}
-
-/* A session that is reset has two boxes for a moment. */
+/* No id is used twice: the two gateways hear of a sandbox over sockets of their own, so one may
+ * still speak of an earlier sandbox when the other knows the later one. */
 static void choose_id(struct gateway_box *b, const struct session *session) {
     struct gateway *gateway = b->gateway;
 
-    if (session)
-        snprintf(b->id, sizeof b->id, "%s", session->name);
-    else
-        snprintf(b->id, sizeof b->id, "run-%" PRIu64, ++gateway->next_id);
-    while (id_is_taken(gateway, b->id))
-        snprintf(b->id, sizeof b->id, "%s~%" PRIu64, session ? session->name : "run",
-            ++gateway->next_id);
+    snprintf(
+        b->id, sizeof b->id, "%s~%" PRIu64, session ? session->name : "run", ++gateway->next_id);
 }
 
 static struct session_log *find_log(const struct session *session) {

@@ -25,7 +25,8 @@ server.on("stream", (stream, headers) => {
         stream.respond({":status": 200});
         return stream.end("z".repeat(5000000));
     }
-    stream.additionalHeaders({":status": 103, "link": "</x>"});
+    for (let i = headers[":path"] == "/open/flood" ? 500 : 1; i > 0; i--)
+        stream.additionalHeaders({":status": 103, "link": "</x>"});
     stream.on("data", piece => pieces.push(piece));
     stream.on("end", () => {
         stream.respond({":status": 200, "content-type": "application/json"}, {waitForTrailers: true});
@@ -48,7 +49,7 @@ for (const [number, path] of paths.entries()) {
     const headers = {":path": path, "authorization": "mine"};
     if (path.endsWith("body")) headers[":method"] = "POST";
     const stream = session.request(headers);
-    stream.on("headers", headers => told.interim = headers[":status"]);
+    stream.on("headers", headers => { told.interim = headers[":status"]; told.interims = (told.interims || 0) + 1; });
     stream.on("response", headers => { told.status = headers[":status"]; told.why = headers["rollbox-refused"]; });
     stream.on("trailers", trailers => told.trailer = trailers["grpc-status"]);
     stream.on("data", data => { told.body += data.length; if (told.body < 2000) told.text += data; });
@@ -106,6 +107,12 @@ def test_trailers_and_interim_answers_pass(gateway, server):
     told = ask(gateway, server, "/open/1")
     assert told["/open/1"]["trailer"] == "0"
     assert told["/open/1"]["interim"] == 103
+
+
+def test_flood_of_interim_answers_is_bounded(gateway, server):
+    told = ask(gateway, server, "/open/flood")
+    assert told["/open/flood"]["interims"] <= 8
+    assert told["/open/flood"]["status"] == 200
 
 
 def test_reset_stream_leaves_the_others(gateway, server):
