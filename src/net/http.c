@@ -95,7 +95,7 @@ static ssize_t find_end(const char *data, size_t length, size_t *scanned, const 
 
 /* The text up to the next CR LF, which find_end has seen. */
 static struct http_text take_line(const char **at) {
-    const char *end = strchr(*at, '\n');
+    const char *end = rawmemchr(*at, '\n');
     struct http_text line = { *at, (size_t)(end - *at) - 1 };
 
     *at = end + 1;

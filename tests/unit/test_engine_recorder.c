@@ -79,4 +79,5 @@ TEST(sleeping_recorder_is_woken_for_queued_messages) {
     ASSERT_EQ(waitpid(pid, &status, 0), pid);
     ASSERT_TRUE(WIFEXITED(status));
     ASSERT_EQ(WEXITSTATUS(status), N_STEPS);
+    free(record);
 }

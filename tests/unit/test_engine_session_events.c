@@ -101,6 +101,7 @@ static struct session *begin(void) {
     struct list *lists[] = { &engine.clients, &engine.runs, &engine.sessions, &engine.copies,
         &engine.finished, &engine.drains, &engine.streams, &engine.turns, &client.runs,
         &client.sessions, &client.queue, &client.in_turns };
+    static const struct op_class *const classes[] = { &op_close_class, &op_pause_class };
     struct rollbox_error error;
     int ends[2];
 
@@ -116,7 +117,7 @@ static struct session *begin(void) {
     client.fd = client.source.fd = ends[0];
     client_end = ends[1];
     sender_init(&client.sender, engine.loop, &client.source, NULL);
-    op_set_classes((const struct op_class *const[]){ &op_close_class, &op_pause_class }, 2);
+    op_set_classes(classes, ARRAY_SIZE(classes));
     struct session *session =
         session_new(&engine, &profile, &client, "observed", NULL, NULL, &error);
     ASSERT_NOT_NULL(session);

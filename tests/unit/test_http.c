@@ -353,7 +353,14 @@ static void answered(struct http_relay *relay, unsigned status, uint64_t up, uin
 
 static const struct http_relay_calls calls = { decide, refused, answered };
 
+static void finish(struct relayed *all) {
+    buf_done(&all->up);
+    buf_done(&all->down);
+}
+#define auto_relayed __attribute__((cleanup(finish)))
+
 static void start(struct relayed *all) {
+    finish(all);
     memset(all, 0, sizeof *all);
     http_relay_init(&all->relay, &calls, "a.example", 80);
 }
@@ -367,7 +374,7 @@ static size_t from_upstream(struct relayed *all, const char *text) {
 }
 
 TEST(relay_passes_one_exchange_after_the_other) {
-    struct relayed all;
+    auto_relayed struct relayed all = { 0 };
 
     start(&all);
     ASSERT_EQ(from_guest(&all, GET "\r\n" GET "\r\n"), strlen(GET "\r\n"));
@@ -386,7 +393,7 @@ TEST(relay_passes_one_exchange_after_the_other) {
 }
 
 TEST(relay_writes_headers_about_the_connection_itself) {
-    struct relayed all;
+    auto_relayed struct relayed all = { 0 };
 
     start(&all);
     from_guest(&all, GET "Connection: close, X-A, Authorization\r\nKeep-Alive: 5\r\nX-A: 1\r\n"
@@ -395,7 +402,7 @@ TEST(relay_writes_headers_about_the_connection_itself) {
 }
 
 TEST(relay_replaces_headers_of_the_guest) {
-    struct relayed all;
+    auto_relayed struct relayed all = { 0 };
 
     start(&all);
     from_guest(&all, "GET /secret HTTP/1.1\r\nHost: a.example\r\nauthorization: mine\r\n"
@@ -415,7 +422,7 @@ TEST(relay_refuses_and_ends) {
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        struct relayed all;
+        auto_relayed struct relayed all = { 0 };
 
         start(&all);
         from_guest(&all, GET "\r\n");
@@ -431,7 +438,7 @@ TEST(relay_refuses_and_ends) {
 }
 
 TEST(relay_tunnels_web_sockets_alone) {
-    struct relayed all;
+    auto_relayed struct relayed all = { 0 };
 
     start(&all);
     from_guest(&all, GET "Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
@@ -449,7 +456,7 @@ TEST(relay_tunnels_web_sockets_alone) {
 }
 
 TEST(relay_does_not_pass_half_answers_as_complete) {
-    struct relayed all;
+    auto_relayed struct relayed all = { 0 };
 
     start(&all);
     from_guest(&all, GET "\r\n");
@@ -464,7 +471,7 @@ TEST(relay_does_not_pass_half_answers_as_complete) {
 }
 
 TEST(relay_ends_on_an_answer_without_a_request) {
-    struct relayed all;
+    auto_relayed struct relayed all = { 0 };
 
     start(&all);
     from_upstream(&all, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
