@@ -11,7 +11,7 @@ import protocol
 import pytest
 
 from rollbox import Engine, ResourceExhausted, Sandbox
-from harness import binaries, caller, skip, until  # noqa: F401
+from harness import binaries, caller, serves, skip, until  # noqa: F401
 from engines import SharedEngine, wait_running
 
 
@@ -91,7 +91,7 @@ def test_results_leave_descriptors(caller):
     argv = ["sh", "-c", 'ulimit -n 160; exec "$0" "$@"', binaries() / "rollbox-engine", "--socket", path]
     with caller.popen(argv) as process:
         try:
-            until(path.exists)
+            until(lambda: serves(path))
             with protocol.Client(path) as client:
                 plan = client.prepare()
                 for _ in range(150):
@@ -107,7 +107,7 @@ def engine_of(path, most):
     """One that may have so many open files."""
     with subprocess.Popen(["sh", "-c", f'ulimit -n {most}; exec "$0" --socket "$1"', binaries() / "rollbox-engine", path]) as process:
         try:
-            until(path.exists)
+            until(lambda: serves(path))
             with Engine(path) as engine:
                 yield engine
         finally:
