@@ -3,6 +3,7 @@
 """A layer includes its own and lower layers only (see HACKING.md); what it includes from src/ is named from there ("base/buf.h"), and exists."""
 
 import re
+import sys
 
 from structure import ROOT, finish, name, sources
 
@@ -13,7 +14,17 @@ ALSO = {"guest": {"policy/plan.h"}}
 
 # The directories of a layer that has any, lowest first: a file includes from its own and those before it. The layer's own directory is
 # the lowest, and all that other layers may include from.
-DIRECTORIES = {"guest": ["", "det", "layers", "template", "restore", "init", "launcher"]}
+DIRECTORIES = {
+    "guest": ["", "det", "layers", "template", "restore", "init", "launcher"],
+    "engine": [
+        "", "core", "network", "store_job", "box", "command", "pool", "files", "checkpoint", "snapshot", "run", "session", "ops", "hibernate",
+        "record", "server", "main",
+    ],
+}  # fmt: skip
+
+# Includes of a directory above that there still are, "file -> included file". The list only gets shorter.
+UPWARD = "an include of a directory above"
+LIST = ROOT / "tests/upward_includes.txt"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
 
@@ -30,13 +41,20 @@ def directory_problem(layer, parts, wanted):
         return f"{wanted} is not for other layers: they include from src/{other} alone" if target else None
     own = "/".join(parts[1:-1])
     order = DIRECTORIES[other]
-    if own not in order or order.index(target) > order.index(own):
-        return f"{layer}/{own} includes {wanted}, of a directory above it"
-    return None
+    if own not in order:
+        return f"src/{layer}/{own} is not a directory that {__file__} knows"
+    return UPWARD if order.index(target) > order.index(own) else None
 
 
-def main():
-    problems = []
+def shrink(found):
+    """Removes from the list the includes that are gone."""
+    lines = LIST.read_text().splitlines()
+    LIST.write_text("".join(line + "\n" for line in lines if line.startswith("#") or line in found))
+
+
+def check():
+    """Problems, and the includes of directories above."""
+    problems, upward = [], set()
     for path in sources(".c", ".h", below=("src",)):
         parts = path.relative_to(ROOT / "src").parts
         layer = parts[0]
@@ -53,12 +71,25 @@ def main():
                 problems.append(f'{name(path)}:{number}: src/{wanted} does not exist (included files are named from src/)')
             elif other != layer and LEVEL.get(other, 99) >= LEVEL[layer] and wanted not in ALSO.get(layer, ()):
                 problems.append(f"{name(path)}:{number}: {layer} (L{LEVEL[layer]}) includes {wanted} (L{LEVEL.get(other, 99)})")
-            elif problem := directory_problem(layer, parts, wanted):
+            elif (problem := directory_problem(layer, parts, wanted)) == UPWARD:
+                upward.add(f"{name(path)} -> src/{wanted}")
+            elif problem:
                 problems.append(f"{name(path)}:{number}: {problem}")
     for path in sources(".h", below=("include",)):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if INCLUDE.match(line):
                 problems.append(f"{name(path)}:{number}: an installed header includes a file of the project")
+    return problems, upward
+
+
+def main():
+    problems, upward = check()
+    if sys.argv[1:] == ["--shrink"]:
+        shrink(upward)
+        return
+    allowed = {line for line in LIST.read_text().splitlines() if not line.startswith("#")}
+    problems += [f"{edge}: an include of a directory above" for edge in sorted(upward - allowed)]
+    problems += [f"tests/upward_includes.txt: {edge} is gone (tests/check_layers.py --shrink removes the line)" for edge in sorted(allowed - upward)]
     finish(problems)
 
 

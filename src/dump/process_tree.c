@@ -652,7 +652,7 @@ static int refuse_left_out(struct dump *c) {
 }
 
 /* For init and the processes that it starts: a group has room for as many more (INIT_PROCESSES
- * in engine/cgroup_lease.c). */
+ * in engine/box/cgroup_lease.c). */
 #define INIT_BESIDES 32
 
 /*

@@ -21,7 +21,7 @@
 #include "base/buf.h"
 #include "base/list.h"
 #include "base/wire.h"
-#include "engine/launcher.h"
+#include "engine/box/launcher.h"
 #include "loop/loop.h"
 #include "policy/plan.h"
 #include "policy/policy.h"

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "engine/hibernate.h"
-#include "engine/session_events.h"
+#include "engine/hibernate/hibernate.h"
+#include "engine/session/session_events.h"
 #include "store/hibernated_check.h"
 
 #define LAYERS 2

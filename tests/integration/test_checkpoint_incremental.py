@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sandboxes that are captured again and again as they run: from the second time on a fork or snapshot is what has changed since an earlier one (src/engine/dirty_tracking.h, src/guest/restore/incremental.c).
+"""Sandboxes that are captured again and again as they run: from the second time on a fork or snapshot is what has changed since an earlier one (src/engine/checkpoint/dirty_tracking.h, src/guest/restore/incremental.c).
 
 The model: a guest changes all that it has, by numbers (guests/changer.c), and digests it. A fork has to answer as its origin does, at once and after it has gone on by itself; whatever was done to the origin in between.
 """

@@ -13,9 +13,9 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/wire.h"
-#include "engine/box.h"
+#include "engine/box/box.h"
 #include "engine/engine.h"
-#include "engine/spares.h"
+#include "engine/pool/spares.h"
 #include "policy/plan.h"
 #include "sys/syscalls.h"
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "engine/log.h"
+#include "engine/core/log.h"
 
 static const char hostile[] = "box\n2026-01-01T00:00:00.000000Z error engine forged\x1b[31m\xff";
 

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "engine/recorder.h"
+#include "engine/record/recorder.h"
 #include "record/record.h"
 
 #define NUMBER 7

@@ -9,8 +9,8 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "engine/op.h"
-#include "engine/session_events.h"
+#include "engine/session/op.h"
+#include "engine/session/session_events.h"
 
 #define MAX_TOLD 16
 

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 
 #define ROUNDS 1000
 

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "engine/op_state.h"
+#include "engine/session/op_state.h"
 
 #define AFTER_SNAPSHOT " size compaction children store-job "
 

@@ -37,7 +37,8 @@
 #    define MAX_GAPS 8
 #    define GUARD 0x200000ull /* below an area that grows downwards */
 #    define COMMANDS_BESIDES                                                                       \
-        32 /* in addition to the policy's processes: INIT_PROCESSES of engine/cgroup_lease.c */
+        32 /* in addition to the policy's processes: INIT_PROCESSES of engine/box/cgroup_lease.c   \
+            */
 #    define STACK_ROOM                                                                             \
         0x4000000ull /* around the launcher's own mappings, where no guest memory may be */
 
@@ -574,8 +575,8 @@ static int leave_file(void) {
 
 /* The policy's limit of processes, which includes init, is not enforced while processes are
  * restored, so it is checked here. Commands that init starts do not count, because the group has a
- * little more room (engine/cgroup_lease.c). Ghosts are not counted, because they exist only for a
- * moment. */
+ * little more room (engine/box/cgroup_lease.c). Ghosts are not counted, because they exist only for
+ * a moment. */
 static bool are_too_many(const struct image *it, const char *base, const struct plan *plan) {
     const struct image_process *processes = image_table(it, base, processes, struct image_process);
     const struct plan_rlimit *limits = plan_items(plan, rlimits, struct plan_rlimit);

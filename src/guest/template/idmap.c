@@ -12,7 +12,7 @@
  * other objects by user, so every sandbox runs with an id of its own. But a layer outlives its
  * sandbox and is used by others. So all files are stored with one id, the plan's, and each
  * sandbox's mounts show them as its own. The mounts of 2. are the plan's as well: the engine makes
- * those of a sandbox with another id (engine/own_mounts.c).
+ * those of a sandbox with another id (engine/box/own_mounts.c).
  */
 #include <errno.h>
 

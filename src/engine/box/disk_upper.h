@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Private files on the store's disk (disk_at store).
+ *
+ * In place of a tmpfs each sandbox has a directory, an *upper*, below one that is the engine's own:
+ * STORE/boxes/PID-RANDOM/NUMBER. The launcher's template has the engine's directory, init binds the
+ * sandbox's own from there, and all else is as with a tmpfs: places, layers, copies. What a tmpfs
+ * does by itself is done here.
+ *
+ * Its end: with the last reference an upper is moved out of the way, into "gone", and a janitor
+ * deletes it, which the loop never waits for. The janitor outlives the engine, however that ends,
+ * and removes the directory. It is a fork, and the engine's directory is flocked, so who finds one
+ * that is not, a later engine or rollbox store gc, takes it away.
+ *
+ * Its size: nothing but a quota would hold a limit on a file system that others use. So the engine
+ * looks at how much room is left on it, as often as a guest could have used up what is left to it,
+ * and has those uppers measured (disk_usage_worker.h) that could have grown past their limit since
+ * they were measured last; and each now and then, as others may have made room meanwhile. What is
+ * over its limit may shrink, but not grow: its processes are killed. A guest can see a walk coming,
+ * and move directories to where it was already. So where something moved, and more room has gone
+ * since the last walk that nobody can have fooled than the sandbox had left, or that is some time
+ * ago, its processes stand still for another.
+ */
+#ifndef ROLLBOX_ENGINE_BOX_DISK_UPPER_H
+#define ROLLBOX_ENGINE_BOX_DISK_UPPER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <rollbox/rollbox.h>
+
+#include "base/buf.h"
+#include "base/list.h"
+#include "loop/loop.h"
+
+struct box;
+struct engine;
+struct layer;
+
+/* Whether the processes of its sandbox are paused for a walk. */
+enum upper_stillness {
+    UPPER_RUNS,
+    UPPER_HOLD_REQUESTED,
+    UPPER_REFUSED,  /* they would not */
+    UPPER_STANDS,   /* until it is measured */
+    UPPER_THAW_DUE, /* it is, and init could not be told yet */
+};
+
+enum upper_over { UPPER_WITHIN, UPPER_NEWLY_OVER, UPPER_KNOWN_OVER };
+
+struct disk_upper {
+    struct engine *engine;
+    unsigned references;
+    uint64_t number;
+    struct layer *layer; /* that it has become: immutable from then on; NULL: it is a box's yet */
+    void (*measured)(struct disk_upper *upper); /* of a layer: a walk has ended */
+    uint64_t bytes, entries;                    /* as of the last look */
+    bool is_measured;                           /* there was one; of a layer: since it is one */
+    bool is_deep;
+    enum upper_over over;                        /* as of the last look */
+    uint64_t tolerated_bytes, tolerated_entries; /* what it had when it was first found over its
+                                                    limit; 0: it is not over */
+    uint64_t room_bytes, room_entries;           /* on the file system then */
+    int64_t measured_ns, pause_ns;
+    uint64_t sure_bytes, sure_entries, sure_room_bytes,
+        sure_room_entries; /* as of the last walk under which nothing can have moved */
+    int64_t sure_ns;
+    enum upper_stillness stillness;
+    struct loop_task refused;
+    bool has_refused;       /* the last time */
+    int64_t still_ns;       /* since when they do */
+    int64_t still_after_ns; /* not before */
+    struct list in_queue;   /* of those to be measured */
+    bool again;             /* what is being found out is not it any more */
+};
+
+/* The store's directory, which is made if it does not exist; both are the caller's. */
+int disk_upper_open_store(
+    const struct engine *engine, char **ret_path, int *ret_fd, struct rollbox_error *error);
+
+/* The host's directory of the engine's uppers, made the first time: with the store, if there is
+ * none. The engine's. Errors: INVALID_ARGUMENT, PATH_DENIED, NOT_FOUND, FEATURE_MISSING (the file
+ * system cannot hold them), RESOURCE_EXHAUSTED, IO. */
+int disk_upper_directory(struct engine *engine, const char **ret_path, struct rollbox_error *error);
+void disk_upper_finish(struct engine *engine);
+
+/* For a job that may outlive the engine and reads layers: while it has this descriptor, the
+ * caller's, nobody deletes them. -EBADF: there are none. */
+int disk_upper_lend(const struct engine *engine);
+
+/* An empty one, of the ids of a launcher; program: disk_at store. 0 or -errno. */
+int disk_upper_new(struct engine *engine, uint32_t id_base, struct disk_upper **ret_upper);
+struct disk_upper *disk_upper_get(struct disk_upper *upper);
+struct disk_upper *disk_upper_put(struct disk_upper *upper);
+/* Calls `show` for its directory: a mount with that map, the caller's, or -errno. */
+int disk_upper_show(const struct disk_upper *upper, int map,
+    int (*show)(int map, int directory, const char *path, unsigned flags));
+void upper_field(const struct disk_upper *upper, struct buf *message); /* of CREATE and COPY */
+void disk_upper_measure(struct disk_upper *upper); /* soon; of a layer `measured` is called then */
+void disk_upper_watch(struct box *box); /* it is ready, or something begins to run in it */
+/* What was asked of its init or its owner: its processes stand still; or would not (a
+ * positive errno), or nobody asks any more. False: it was asked of another, which is gone, and this
+ * one need not wait. */
+bool disk_upper_stands(struct box *box, int error);
+void disk_upper_is_left(struct box *box);
+
+#endif

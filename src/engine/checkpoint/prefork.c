@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Boxes with restored processes, made before a fork or a reset asks for them. */
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "engine/checkpoint/flatten.h"
+#include "engine/session/session.h"
+#include "engine/pool/spares.h"
+
+#define DEMAND_NS 10000000 /* less than this apart is one after the other */
+
+/* What goes wrong the next one will meet and tell. */
+static void make_preforked(struct checkpoint *checkpoint, struct profile *profile,
+    struct snapshot *base, struct box_config *config) {
+    struct box_layers layers;
+    struct box *box;
+
+    if (snapshot_box_layers(base, &layers) < 0)
+        return;
+    config->layers = &layers;
+    config->tracks = checkpoint->notes;
+    if (profile_new_box(profile, config, NULL, NULL, &box, NULL) == 0)
+        preforked_set(checkpoint, box);
+    box_layers_done(&layers);
+}
+
+/* From the second one on: what is done once is often not done again. With a seed or clocks of its
+ * own nothing is to depend on when a box was made. An addition is put together first, where one
+ * work after the other wants it. */
+void checkpoint_prefork(
+    struct checkpoint *checkpoint, struct profile *profile, struct snapshot *base) {
+    struct engine *engine = checkpoint->engine;
+    struct box_config config = { 0 };
+    struct launcher *zygote;
+
+    if (++checkpoint->n_restored < 2 || checkpoint->preforked || checkpoint->references < 2 ||
+        engine->stopping || engine->n_queued || profile->plan->flags & (PLAN_SEED | PLAN_CLOCK) ||
+        !box_has_room(engine))
+        return;
+    if (checkpoint_backing_ref(checkpoint) != checkpoint) {
+        if (checkpoint->n_uses >= 2)
+            flatten_later(checkpoint, profile);
+        return;
+    }
+    if (checkpoint_zygote(checkpoint, profile, &zygote, NULL) < 0)
+        return;
+    checkpoint_zygote_config(checkpoint, profile, &config);
+    make_preforked(checkpoint, profile, base, &config);
+}
+
+/* Of what is taken one after the other, a box that is taken is most likely not ready yet, and the
+ * next begins while it gets there; else that would only take its processors. */
+bool checkpoint_is_in_demand(struct checkpoint *checkpoint) {
+    const int64_t before_ns = checkpoint->taken_ns;
+
+    checkpoint->taken_ns = clock_now_ns();
+    return checkpoint->taken_ns - before_ns < DEMAND_NS;
+}
+
+void checkpoint_load_box(
+    struct checkpoint *checkpoint, struct profile *profile, struct snapshot *base) {
+    if (checkpoint->preforked || !box_has_room(checkpoint->engine))
+        return;
+    auto_close int image = checkpoint_open_to_read(checkpoint->image);
+    if (image < 0)
+        return;
+    const struct box_image loads = { .fd = image, .progress = checkpoint->progress };
+    struct box_config config = { .restored_image = checkpoint, .loads = &loads };
+    make_preforked(checkpoint, profile, base, &config);
+    if (checkpoint->preforked)
+        close_fd(&checkpoint->progress); /* it has the other copy */
+}

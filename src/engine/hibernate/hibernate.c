@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Hibernating and waking.
+ *
+ * To sleep: the present state is taken as for a snapshot, but what was captured is not let go.
+ * rollbox-store writes the layers and images to the disk, with the session's record; once that is
+ * whole and its lock is ours, the box dies, and with it the states that only this session had. What
+ * is left here is a struct hibernated. Should anything fail before, the processes go on as after a
+ * snapshot; should the engine die, the store has all of it or nothing.
+ *
+ * Awake: the launcher makes empty layers, rollbox-store checks every digest and fills them, the
+ * states are made again from the record, and the box is restored like any that has processes. Only
+ * then is it out of the store. A call that needs the sandbox (a command, files, a work) puts a WAKE
+ * before itself; one that is answered at once is kept until then (struct op.deferred).
+ *
+ * What it was woken from stays in the store, as woken/ID, while a layer or image is held that came
+ * of it, or processes run that did: what has not changed since is not written when it sleeps again,
+ * it or another that has it (store/dedup_write.h).
+ *
+ * A detached session of a shared engine survives that: the next engine on the same socket finds it
+ * in the store (hibernate_reattach).
+ */
+#include "engine/hibernate/hibernate.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "engine/session/op.h"
+#include "engine/store_job/store_job.h"
+#include "store/hibernated_check.h"
+
+#define LOCK_WAIT_MS 200
+
+int hibernate_no_memory(struct rollbox_error *error, const char *stage) {
+    return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, stage, "out of memory");
+}
+
+struct hibernated *hibernate_put(struct hibernated *sleep) {
+    if (sleep)
+        close_fd(&sleep->lock);
+    free(sleep);
+    return NULL;
+}
+
+/* ---- between the states ---- */
+
+/* Nothing of its states is needed here any more. */
+void hibernate_drop_states(
+    struct session *session, struct snapshot_tree *tree, struct snapshot *beginning) {
+    session_give_up_box(session);
+    session->checkpoint->pending_restore = checkpoint_put(session->checkpoint->pending_restore);
+    backing_ref_put(&session->checkpoint->backing_ref);
+    snapshot_put(session->files.base);
+    snapshot_put(session->files.at);
+    session->files.committed = snapshot_put(session->files.committed);
+    snapshot_tree_put(session->files.tree);
+    session->files.tree = tree;
+    session->files.base = beginning;
+    session->files.at = snapshot_get(beginning);
+    session->files.dirty = false;
+    session->state = SESSION_NEW;
+}
+
+void hibernate_leave_profile(struct session *session) {
+    struct profile *profile = session->profile;
+
+    profile->n_sleepers++;
+    profile->n_sessions--;
+    session->engine->files++; /* the lock */
+    profile_rest(profile);
+}
+
+void hibernate_enter_profile(struct session *session) {
+    session->profile->n_sleepers--;
+    session->profile->n_sessions++;
+    session->engine->files--;
+}
+
+/* A descriptor of rollbox-store's, and what is known of what it leads to. */
+json_t *hibernate_describe_part(size_t number, const struct backing_ref *backing_ref, bool same) {
+    int fd = (int)(STORE_JOB_FIRST_FD + number);
+
+    return backing_ref && backing_ref->backing
+               ? json_pack("{s:i, s:s, s:I, s:b}", "fd", fd, "kept", backing_ref->backing->id,
+                     "index", (json_int_t)backing_ref->index, "same", same)
+               : json_pack("{s:i}", "fd", fd);
+}
+
+/* ---- awake ---- */
+
+/*
+ * An engine that dies takes with it what is awake. If it could die after processes went on, and
+ * before the store knew, the next engine would offer a state that has run on since.
+ */
+static int before_restore(struct session *session, struct rollbox_error *error) {
+    struct op *op = session_first_op(session);
+    struct wake_op *wake_op = op && op->verb == VERB_WAKE ? op->wake.progress : NULL;
+    auto_close int store = -EBADF;
+
+    if (!wake_op || !wake_op->sleep || wake_op->is_kept)
+        return 0;
+    int r = store_job_open_store(session->engine, &store, error);
+    if (r < 0)
+        return r;
+    r = hibernated_keep(store, wake_op->sleep->id);
+    if (r < 0)
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "wake",
+            "the store cannot note that the sandbox wakes: %s", strerror(-r));
+    wake_op->is_kept = true;
+    return 0;
+}
+
+/* What was written for nobody. */
+void hibernate_abandoned(struct engine *engine, const char *id) {
+    auto_close int store = -EBADF;
+
+    if (store_job_open_store(engine, &store, NULL) < 0)
+        return;
+    if (hibernated_remove(store, HIBERNATED_DIRECTORY, id) == -ENOENT)
+        (void)hibernated_remove(store, WOKEN_DIRECTORY, id); /* closed while it woke */
+    store_job_forget(
+        engine); /* what was begun lies in tmp, perhaps, and may be as large as the sandbox */
+}
+
+const struct hibernated *sleep_of(const struct session *session) {
+    const struct op *op = session_first_op(session);
+
+    return session->sleep                                     ? session->sleep
+           : op && op->verb == VERB_WAKE && op->wake.progress ? op->wake.progress->sleep
+                                                              : NULL;
+}
+
+int wake_then(struct session *session, struct client *client, struct wire_message *message) {
+    struct wire_message *copy = malloc(sizeof *copy);
+    struct op *op = copy ? op_add(session, VERB_WAKE, false) : NULL;
+
+    if (!op) {
+        free(copy);
+        return -ENOMEM;
+    }
+    memcpy(copy, message, sizeof *copy);
+    if (!copy->mapping)
+        copy->data = copy->bytes + ((const char *)message->data - message->bytes);
+    message->mapping = NULL;
+    message->n_fds = 0;
+    op->client = client;
+    op->serial = copy->header.serial;
+    op->wake.deferred = copy;
+    session_schedule(session);
+    return 0;
+}
+
+/* ---- the end of one that sleeps ---- */
+
+static void on_closing(struct session *session, bool keeps_stored) {
+    const struct op *op = session_first_op(session);
+    const struct hibernated *found = op && op->wait == OP_WAIT_BOX_DEATH && !session->sleep
+                                         ? op->hibernate.becoming
+                                         : sleep_of(session);
+    struct hibernated *sleep = TAKE_PTR(session->sleep);
+
+    if (found && !keeps_stored)
+        hibernate_abandoned(session->engine, found->id);
+    if (sleep)
+        hibernate_enter_profile(session);
+    hibernate_put(sleep);
+    backing_ref_put(&session->checkpoint->backing_ref);
+}
+
+void hibernate_set_up(void) {
+    static const struct hibernation_ops ops = { before_restore, on_closing };
+
+    session_set_hibernation(&ops);
+}
+
+/* What cannot be read is found out when it is woken. */
+void hibernate_tree(const struct session *session, struct buf *to) {
+    json_t *whole = NULL;
+
+    (void)hibernated_read(session->sleep->lock, &whole, NULL);
+    hibernate_tree_text(whole, session->name, to);
+    json_decref(whole);
+}
+
+void hibernate_execs(const struct session *session, struct buf *to, const char **between) {
+    json_t *whole = NULL;
+
+    (void)hibernated_read(sleep_of(session)->lock, &whole, NULL);
+    hibernate_execs_text(json_object_get(whole, "record"), to, between);
+    json_decref(whole);
+}
+
+/* ---- those of an engine that is gone ---- */
+
+struct search {
+    struct engine *engine;
+    int store;
+    const char *name; /* NULL: all */
+    bool removes;     /* what cannot be had */
+    struct rollbox_error *error;
+    bool is_busy; /* one that is looked for is locked by another process */
+};
+
+static bool is_of_this_socket(const struct engine *engine, const json_t *record) {
+    const char *hex = json_string_value(json_object_get(record, "socket")),
+               *path = engine->socket_path ? engine->socket_path : "";
+
+    if (!hex || strlen(hex) != 2 * strlen(path))
+        return false;
+    for (size_t i = 0; path[i]; i++) {
+        char pair[3];
+
+        snprintf(pair, sizeof pair, "%02x", (unsigned char)path[i]);
+        if (memcmp(pair, hex + 2 * i, 2))
+            return false;
+    }
+    return true;
+}
+
+static int reattach_record(struct engine *engine, const char *id, int *take_lock,
+    const json_t *whole, struct rollbox_error *error) {
+    const json_t *record = json_object_get(whole, "record"), *file;
+    const char *name = json_string_value(json_object_get(record, "name")), *text;
+    char **environment = NULL;
+    struct profile *profile;
+    char file_name[HIBERNATED_FILE_NAME];
+    size_t length;
+    int r = hibernate_policy(record, &text, &length, &environment);
+
+    if (r < 0)
+        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake",
+            "the record of the sleeping sandbox has no policy");
+    r = profile_get(
+        engine, text, length, (const char *const *)environment, -EBADF, &profile, error);
+    hibernate_environment_free(environment);
+    if (r == 0)
+        r = profile_of_before(&profile, json_object_get(record, "grounds"), error);
+    if (r < 0)
+        return r;
+    struct hibernated *sleep = calloc(1, sizeof *sleep);
+    struct session *session =
+        sleep ? session_new(engine, profile, NULL, name, NULL, NULL, error) : NULL;
+    if (!session) {
+        free(sleep);
+        profile_leave(profile);
+        return -ENOMEM;
+    }
+    hibernate_settle(session, record);
+    const json_t *node = json_array_get(json_object_get(record, "nodes"),
+        (size_t)json_integer_value(json_object_get(record, "at")));
+    const json_t *live = json_array_get(json_object_get(record, "lives"),
+        (size_t)json_integer_value(json_object_get(node, "live")));
+    live = json_is_integer(json_object_get(node, "live")) ? live : NULL;
+    *sleep = (struct hibernated){ .lock = TAKE_FD(*take_lock),
+        .processes = (unsigned)json_integer_value(json_object_get(live, "processes")),
+        .memory_bytes = (uint64_t)json_integer_value(json_object_get(live, "bytes")) };
+    snprintf(sleep->id, sizeof sleep->id, "%s", id);
+    snprintf(sleep->snapshot, sizeof sleep->snapshot, "%s", hibernate_visible_snapshot(record));
+    for (size_t i = 0; (file = hibernated_file(whole, i, file_name)); i++)
+        sleep->disk_bytes += (uint64_t)json_integer_value(json_object_get(file, "bytes"));
+    session->sleep = sleep;
+    hibernate_leave_profile(session);
+    session_arm(session);
+    return 0;
+}
+
+/* Is it looked for? */
+static bool is_wanted(const struct search *search, const json_t *record) {
+    const char *name = json_string_value(json_object_get(record, "name"));
+
+    return name && session_name_ok(name) && json_is_true(json_object_get(record, "detached")) &&
+           is_of_this_socket(search->engine, record) &&
+           (!search->name || !strcmp(search->name, name)) && !session_find(search->engine, name);
+}
+
+static bool is_ours(const struct engine *engine, const char *id) {
+    list_for_each(at, &engine->sessions) {
+        const struct session *session = container_of(at, struct session, node);
+
+        if (session->sleep && !strcmp(session->sleep->id, id))
+            return true;
+    }
+    return false;
+}
+
+/* Forks of an engine that was killed have its locks until they run for the first time, and rollbox
+ * store gc has any for a moment. So one that is looked for by name is waited for, which holds
+ * everybody up, but not for long. */
+static int wait_for_lock(struct search *search, const char *id, int *ret_lock) {
+    const struct timespec moment = { 0, 1000000 };
+    json_t *whole = NULL;
+    int r = hibernated_lock(search->store, HIBERNATED_DIRECTORY, id, ret_lock);
+
+    if (r != -EBUSY || is_ours(search->engine, id) ||
+        hibernated_scan(search->store, HIBERNATED_DIRECTORY, id, &whole) < 0)
+        return r;
+    bool wanted = is_wanted(search, json_object_get(whole, "record"));
+    for (int i = 0; r == -EBUSY && wanted && search->name && i < LOCK_WAIT_MS; i++) {
+        (void)nanosleep(&moment, NULL);
+        r = hibernated_lock(search->store, HIBERNATED_DIRECTORY, id, ret_lock);
+    }
+    search->is_busy |= r == -EBUSY && wanted;
+    json_decref(whole);
+    return r;
+}
+
+static int adopt_one(void *context, const char *id) {
+    struct search *search = context;
+    json_t *whole = NULL;
+    auto_close int lock = -EBADF;
+
+    if (wait_for_lock(search, id, &lock) < 0)
+        return 0; /* somebody else's */
+    if (hibernated_read_unchecked(lock, &whole, NULL) < 0) {
+        search->engine->n_unreadable++; /* its name is not known; rollbox store fsck tells of it */
+        return 0;
+    }
+    const json_t *record = json_object_get(whole, "record");
+    int r = 0;
+
+    if (is_wanted(search, record) && (r = hibernated_check(whole, search->error)) == 0)
+        r = reattach_record(search->engine, id, &lock, whole, search->error);
+    if (r < 0 && search->removes && hibernated_remove(search->store, HIBERNATED_DIRECTORY, id) == 0)
+        r = 1;
+    /* Whatever was forked meanwhile may have the descriptor for a moment yet, and would pass for
+     * somebody who has it. */
+    if (lock >= 0)
+        (void)flock(lock, LOCK_UN);
+    json_decref(whole);
+    return search->name ? r : 0;
+}
+
+int hibernate_reattach(
+    struct engine *engine, const char *name, bool removes, struct rollbox_error *error) {
+    auto_free char *path = NULL;
+    auto_close int store = -EBADF;
+
+    if (engine->is_private || !engine->store_path || store_default_path(&path, NULL) < 0 ||
+        store_open(path, &store, NULL) < 0)
+        return 0;
+    struct search search = { engine, store, name, removes, error, false };
+    engine->n_unreadable = 0;
+    int r = hibernated_each(store, HIBERNATED_DIRECTORY, adopt_one, &search);
+    if (r == 0 && search.is_busy)
+        return error_set(error, ROLLBOX_ERR_ENGINE_BUSY, EBUSY, "arguments",
+            "%s sleeps, and another process has it, such as one of an engine that was killed",
+            name ? name : "a sandbox");
+    return r;
+}
+
+int hibernate_find_session(struct engine *engine, const char *name, struct session **ret_session,
+    struct rollbox_error *error) {
+    struct session *session = name ? session_find(engine, name) : NULL;
+    int r = session || !name || !session_name_ok(name)
+                ? 0
+                : hibernate_reattach(engine, name, false, error);
+
+    if (r < 0)
+        return r;
+    if (!session && !(session = name ? session_find(engine, name) : NULL))
+        return session_not_found(engine, name, error);
+    *ret_session = session;
+    return 0;
+}

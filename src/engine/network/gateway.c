@@ -1,0 +1,707 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/network/gateway.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "engine/network/gateway_process.h"
+#include "engine/network/gateway_tls.h"
+#include "engine/core/log.h"
+#include "engine/session/session.h"
+
+#define INLINE_POLICY (32u << 10) /* bytes: a longer text goes in a memory file */
+#define LOG_BYTES (8u << 20)      /* of a session's log; the gateway writes half of that */
+#define MAX_NAMES 16384
+/* A program that ends at once is not started again and again for the sandboxes that there are. */
+#define LIFE_NS 1000000000ll
+#define RESTART_NS 1000000000ll
+
+struct tally {
+    struct list node; /* gateway_box->tallies */
+    const struct run *run;
+    uint64_t number;
+    bool is_ending;     /* the gateway has been asked for it */
+    bool is_incomplete; /* a gateway that died knew the rest */
+};
+
+/* The way out of a box: its sockets, and what the gateway knows of it. */
+struct gateway_box {
+    struct gateway *gateway;
+    struct list node;    /* gateway->boxes, once it is registered */
+    struct list in_hash; /* gateway->by_box, until it is closed */
+    struct box *box;     /* NULL: closed */
+    char id[SESSION_NAME_MAX + 24];
+    char *text;    /* rules that replace the policy's; NULL: none */
+    json_t *names; /* see gateway_name_snapshot; never NULL once it is registered */
+    bool is_transparent, is_registered;
+    pid_t decrypter; /* the rollbox-egress-tls that has it; 0: none */
+    bool is_closed;  /* its box is gone; results wait for their tallies */
+    int log;         /* -EBADF: none */
+    struct list tallies;
+    size_t n;
+    int fds[];
+};
+
+/* What a session did in the network, over all its boxes. */
+struct session_log {
+    struct list node; /* gateway->logs */
+    uint64_t session; /* its number */
+    int fd;           /* a memory file */
+};
+
+struct gateway {
+    struct engine *engine;
+    struct gateway_process egress, tls;
+    struct list boxes, logs;
+    struct list by_box[256]; /* struct gateway_box.in_hash */
+    struct loop_timer restart;
+    int64_t started_ns;
+    uint64_t next_tally, next_id, n_restarts;
+    unsigned n_boxes;
+};
+
+static struct gateway *the_gateway; /* of this engine; NULL: not needed yet */
+
+static void (*on_tally)(uint64_t tally, const char *network);
+
+void gateway_on_tally(void (*callback)(uint64_t tally, const char *network)) {
+    on_tally = callback;
+}
+
+static struct list *bucket_of(const struct box *box) {
+    return &the_gateway->by_box[((uintptr_t)box >> 6) % ARRAY_SIZE(the_gateway->by_box)];
+}
+
+static struct gateway_box *of_box(const struct box *box) {
+    if (!the_gateway || !box)
+        return NULL;
+    list_for_each(node, bucket_of(box)) {
+        struct gateway_box *b = container_of(node, struct gateway_box, in_hash);
+
+        if (b->box == box)
+            return b;
+    }
+    return NULL;
+}
+
+/* ---- messages ---- */
+
+/* The rules of the box as the gateway reads them. */
+static char *rules_of(const struct gateway_box *b) {
+    return b->text ? strdup(b->text) : net_rules_text(b->box->profile->policy);
+}
+
+/* Adds the rules to a message: as text, or the descriptor of a memory file with it. */
+static int add_rules(const struct gateway_box *b, json_t *message, int *ret_fd) {
+    auto_free char *text = rules_of(b);
+
+    *ret_fd = -EBADF;
+    if (!text)
+        return -ENOMEM;
+    if (strlen(text) <= INLINE_POLICY)
+        return json_object_set_new(message, "policy", json_string(text)) < 0 ? -ENOMEM : 0;
+    int fd = fd_memory_file("rollbox-rules", text, strlen(text));
+    if (fd < 0)
+        return fd;
+    *ret_fd = fd;
+    return json_object_set_new(message, "policy_fd", json_true()) < 0 ? -ENOMEM : 0;
+}
+
+static int send_tally(struct gateway_box *b, const char *what, uint64_t number) {
+    return gateway_process_send(&b->gateway->egress,
+        json_pack("{s:s, s:s, s:I}", "do", what, "box", b->id, "tally", (json_int_t)number), NULL,
+        0);
+}
+
+static bool text_terminates(const char *text) {
+    struct policy_problems problems = { 0 };
+    struct policy *policy = NULL;
+    bool terminates = policy_parse(text, strlen(text), &policy, &problems) == 0 &&
+                      net_rules_terminate(&policy->network);
+
+    policy_problems_done(&problems);
+    if (policy)
+        policy_free(policy);
+    return terminates;
+}
+
+/* Before rollbox-egress, which may hand over a connection at once. */
+static int open_tls(struct gateway_box *b) {
+    struct gateway *gateway = b->gateway;
+    auto_free char *text = NULL;
+
+    /* Rules that came later may terminate TLS where those of the policy do not. */
+    if (b->text ? !text_terminates(b->text)
+                : !net_rules_terminate(&b->box->profile->policy->network))
+        return 0;
+    text = rules_of(b);
+    if (!text)
+        return -ENOMEM;
+    int r = gateway_tls_start(&gateway->tls, &gateway->egress);
+    if (r == 0)
+        r = gateway_tls_send(&gateway->tls, b->decrypter == gateway->tls.pid ? "rules" : "open",
+            b->id, text, b->box->profile->values.secrets);
+    if (r == 0)
+        b->decrypter = gateway->tls.pid;
+    return r;
+}
+
+static int send_open(struct gateway_box *b) {
+    json_t *message = json_pack("{s:s, s:s, s:s, s:O, s:b}", "do", "open", "box", b->id, "mode",
+        b->is_transparent ? "tproxy" : "ports", "names", b->names, "log", b->log >= 0);
+    auto_close int rules = -EBADF;
+    auto_free int *fds = malloc((b->n + 2) * sizeof *fds);
+    size_t n = 0;
+    int r = message && fds ? add_rules(b, message, &rules) : -ENOMEM;
+
+    if (r == 0)
+        r = open_tls(b);
+    if (r < 0) {
+        json_decref(message);
+        return r;
+    }
+    if (rules >= 0)
+        fds[n++] = rules;
+    memcpy(fds + n, b->fds, b->n * sizeof *fds);
+    n += b->n;
+    if (b->log >= 0)
+        fds[n++] = b->log;
+    r = gateway_process_send(&b->gateway->egress, message, fds, n);
+    list_for_each(node, &b->tallies) {
+        const struct tally *tally = container_of(node, struct tally, node);
+
+        if (r == 0)
+            r = send_tally(b, "start", tally->number);
+        if (r == 0 && tally->is_ending)
+            r = send_tally(b, "end", tally->number);
+    }
+    return r;
+}
+
+/* ---- the programs ---- */
+
+static void on_restart(struct loop_timer *timer);
+
+static void restart_later(struct gateway *gateway) {
+    if (gateway->n_boxes)
+        (void)loop_timer_set(
+            gateway->engine->loop, &gateway->restart, clock_now_ns() + RESTART_NS, on_restart);
+}
+
+/* All sandboxes that there are get the new process. */
+static int start(struct gateway *gateway) {
+    if (gateway->egress.pid)
+        return 0;
+    loop_timer_clear(gateway->engine->loop, &gateway->restart);
+    int r = gateway_process_start(&gateway->egress);
+    if (r < 0)
+        return r;
+    gateway->started_ns = clock_now_ns();
+    list_for_each(node, &gateway->boxes) {
+        struct gateway_box *b = container_of(node, struct gateway_box, node);
+
+        if (r == 0 && !b->is_closed)
+            r = send_open(b);
+    }
+    if (r < 0)
+        gateway_process_stop(&gateway->egress);
+    return r;
+}
+
+static void on_restart(struct loop_timer *timer) {
+    struct gateway *gateway = container_of(timer, struct gateway, restart);
+
+    if (gateway->n_boxes && start(gateway) < 0)
+        restart_later(gateway);
+}
+
+static void tally_free(struct tally *tally) {
+    list_remove(&tally->node);
+    free(tally);
+}
+
+/* The result that waits for a tally gets what is known. */
+static void give_up_tally(struct gateway_box *b, struct tally *tally) {
+    char text[128];
+
+    snprintf(text, sizeof text, "{\"mode\": \"%s\", \"incomplete\": true}",
+        b->is_transparent ? "tproxy" : "ports");
+    if (tally->is_ending)
+        on_tally(tally->number, text);
+    tally_free(tally);
+}
+
+static void forget(struct gateway_box *b) {
+    struct gateway *gateway = b->gateway;
+
+    list_remove(&b->node);
+    if (b->is_registered && !--gateway->n_boxes) {
+        loop_timer_clear(gateway->engine->loop, &gateway->restart);
+        gateway_process_stop(&gateway->tls);
+        gateway_process_stop(&gateway->egress);
+    }
+    json_decref(b->names);
+    free(b->text);
+    free(b);
+}
+
+static void forget_if_done(struct gateway_box *b) {
+    if (b->is_closed && list_empty(&b->tallies))
+        forget(b);
+}
+
+/* Its connections are reset. rollbox-egress refuses new ones until it is there again. */
+static void on_tls_end(struct gateway_process *process) {
+    struct gateway *gateway = container_of(process, struct gateway, tls);
+    bool lived = clock_now_ns() - gateway->started_ns >= LIFE_NS;
+
+    gateway->n_restarts++;
+    list_for_each(node, &gateway->boxes) {
+        struct gateway_box *b = container_of(node, struct gateway_box, node);
+
+        if (!b->decrypter || b->is_closed)
+            continue;
+        b->decrypter = 0;
+        if (lived && gateway->egress.pid)
+            (void)open_tls(b);
+    }
+}
+
+static void on_egress_end(struct gateway_process *process) {
+    struct gateway *gateway = container_of(process, struct gateway, egress);
+
+    gateway->n_restarts++;
+    gateway_process_stop(&gateway->tls); /* it ends with the other as well */
+    list_for_each(node, &gateway->boxes) {
+        struct gateway_box *b = container_of(node, struct gateway_box, node);
+
+        b->decrypter = 0;
+        list_for_each(at, &b->tallies) {
+            struct tally *tally = container_of(at, struct tally, node);
+
+            tally->is_incomplete = true;
+            if (tally->is_ending)
+                give_up_tally(b, tally);
+        }
+        forget_if_done(b);
+    }
+    if (!gateway->n_boxes)
+        return;
+    if (clock_now_ns() - gateway->started_ns < LIFE_NS || start(gateway) < 0)
+        restart_later(gateway);
+}
+
+static struct gateway_box *find_box(const struct gateway *gateway, const json_t *message) {
+    const char *id = json_string_value(json_object_get(message, "box"));
+
+    list_for_each(node, &gateway->boxes) {
+        struct gateway_box *b = container_of(node, struct gateway_box, node);
+
+        if (id && !strcmp(b->id, id))
+            return b;
+    }
+    return NULL;
+}
+
+/* The array is a part of snapshots already, so it is another one. */
+static void note_name(struct gateway_box *b, const json_t *message) {
+    const char *name = json_string_value(json_object_get(message, "name")),
+               *address = json_string_value(json_object_get(message, "address"));
+    json_t *more =
+        name && address && json_array_size(b->names) < MAX_NAMES ? json_copy(b->names) : NULL;
+
+    if (!more || json_array_append_new(more, json_pack("[s, s]", address, name)) < 0) {
+        json_decref(more);
+        return;
+    }
+    json_decref(b->names);
+    b->names = more;
+}
+
+static void end_tally(struct gateway_box *b, const json_t *message) {
+    json_int_t number = json_integer_value(json_object_get(message, "tally"));
+    json_t *network = json_object_get(message, "network");
+
+    list_for_each(node, &b->tallies) {
+        struct tally *tally = container_of(node, struct tally, node);
+
+        if (!tally->is_ending || (json_int_t)tally->number != number)
+            continue;
+        (void)json_object_set_new(
+            network, "mode", json_string(b->is_transparent ? "tproxy" : "ports"));
+        if (tally->is_incomplete)
+            (void)json_object_set_new(network, "incomplete", json_true());
+        auto_free char *text = json_is_object(network) ? json_dumps(network, 0) : NULL;
+        if (text) {
+            on_tally(tally->number, text);
+            tally_free(tally);
+        } else {
+            give_up_tally(b, tally);
+        }
+        forget_if_done(b);
+        return;
+    }
+}
+
+static void on_egress_message(struct gateway_process *process, const json_t *message) {
+    struct gateway *gateway = container_of(process, struct gateway, egress);
+    const char *event = json_string_value(json_object_get(message, "event")),
+               *what = json_string_value(json_object_get(message, "message"));
+    struct gateway_box *b = event ? find_box(gateway, message) : NULL;
+
+    if (event && !strcmp(event, "error"))
+        log_at(LOG_ERROR, "gateway", ABOUT(.sandbox = b ? b->id : NULL), "rollbox-egress: %.500s",
+            what ? what : "?");
+    else if (b && !strcmp(event, "tally"))
+        end_tally(b, message);
+    else if (b && !strcmp(event, "name"))
+        note_name(b, message);
+}
+
+static void on_tls_message(struct gateway_process *process, const json_t *message) {
+    const char *event = json_string_value(json_object_get(message, "event")),
+               *id = json_string_value(json_object_get(message, "box")),
+               *text = json_string_value(json_object_get(message, "message"));
+
+    (void)process;
+    if (event && !strcmp(event, "error"))
+        log_at(LOG_ERROR, "gateway", ABOUT(.sandbox = id), "rollbox-egress-tls: %.500s",
+            text ? text : "?");
+}
+
+static struct gateway *get_gateway(struct engine *engine) {
+    struct gateway *gateway = the_gateway;
+
+    if (gateway || !(gateway = calloc(1, sizeof *gateway)))
+        return gateway;
+    gateway->engine = engine;
+    list_init(&gateway->boxes);
+    list_init(&gateway->logs);
+    for (size_t i = 0; i < ARRAY_SIZE(gateway->by_box); i++)
+        list_init(&gateway->by_box[i]);
+    gateway_process_init(&gateway->egress, engine, "rollbox-egress");
+    gateway_process_init(&gateway->tls, engine, "rollbox-egress-tls");
+    gateway->egress.on_message = on_egress_message;
+    gateway->egress.on_end = on_egress_end;
+    gateway->tls.on_message = on_tls_message;
+    gateway->tls.on_end = on_tls_end;
+    return the_gateway = gateway;
+}
+
+/* ---- boxes ---- */
+
+int gateway_box_new(struct box *box, bool is_transparent, int *fds, size_t n) {
+    struct gateway *gateway = get_gateway(box->engine);
+    struct gateway_box *b = gateway ? calloc(1, sizeof *b + n * sizeof b->fds[0]) : NULL;
+
+    if (!b)
+        return -ENOMEM;
+    b->gateway = gateway;
+    b->box = box;
+    b->is_transparent = is_transparent;
+    b->log = -EBADF;
+    list_init(&b->node);
+    list_init(&b->in_hash);
+    list_init(&b->tallies);
+    for (size_t i = 0; i < n; i++)
+        b->fds[b->n++] = TAKE_FD(fds[i]);
+    list_add_tail(bucket_of(box), &b->in_hash);
+    return 0;
+}
+
+void gateway_box_free(struct box *box) {
+    struct gateway_box *b = of_box(box);
+
+    if (!b)
+        return;
+    list_remove(&b->in_hash);
+    for (size_t i = 0; i < b->n; i++)
+        close_fd(&b->fds[i]);
+    close_fd(&b->log);
+    b->box = NULL;
+    b->is_closed = true;
+    list_for_each(node, &b->tallies) {
+        struct tally *tally = container_of(node, struct tally, node);
+
+        if (!tally->is_ending)
+            tally_free(tally);
+    }
+    if (b->is_registered)
+        (void)gateway_process_send(
+            &b->gateway->egress, json_pack("{s:s, s:s}", "do", "close", "box", b->id), NULL, 0);
+    if (b->decrypter)
+        (void)gateway_tls_close(&b->gateway->tls, b->id);
+    forget_if_done(b);
+}
+
+unsigned gateway_box_files(const struct box *box) {
+    const struct gateway_box *b = of_box(box);
+
+    return b ? (unsigned)b->n + (b->log >= 0) : 0;
+}
+
+/* No id is used twice: the two gateways hear of a sandbox over sockets of their own, so one may
+ * still speak of an earlier sandbox when the other knows the later one. */
+static void choose_id(struct gateway_box *b, const struct session *session) {
+    struct gateway *gateway = b->gateway;
+
+    snprintf(
+        b->id, sizeof b->id, "%s~%" PRIu64, session ? session->name : "run", ++gateway->next_id);
+}
+
+static struct session_log *find_log(const struct session *session) {
+    if (!the_gateway)
+        return NULL;
+    list_for_each(node, &the_gateway->logs) {
+        struct session_log *log = container_of(node, struct session_log, node);
+
+        if (log->session == session->number)
+            return log;
+    }
+    return NULL;
+}
+
+/* A descriptor of the session's log, or -EBADF: it has none then. */
+static int open_log(const struct session *session) {
+    struct session_log *log = find_log(session);
+
+    if (!log && (log = calloc(1, sizeof *log))) {
+        log->session = session->number;
+        list_add_tail(&the_gateway->logs, &log->node);
+        log->fd = memfd_create("rollbox-net-log", MFD_CLOEXEC);
+        if (log->fd >= 0)
+            (void)fcntl(log->fd, F_SETFL, O_APPEND | O_RDWR);
+    }
+    int fd = log && log->fd >= 0 ? fcntl(log->fd, F_DUPFD_CLOEXEC, 3) : -1;
+    return fd < 0 ? -EBADF : fd;
+}
+
+void gateway_forget_log(const struct session *session) {
+    struct session_log *log = find_log(session);
+
+    if (!log)
+        return;
+    list_remove(&log->node);
+    close_fd(&log->fd);
+    free(log);
+}
+
+int gateway_prepare(const struct profile *profile, struct rollbox_error *error) {
+    if (!(profile->plan->flags & PLAN_NET_ALLOW))
+        return 0;
+    struct gateway *gateway = get_gateway(profile->engine);
+    int r = gateway ? start(gateway) : -ENOMEM;
+    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup",
+                       "net allow: rollbox-egress cannot be started: %s%s", strerror(-r),
+                       r == -ENOENT ? " (it is installed beside rollbox-engine)" : "")
+                 : 0;
+}
+
+static void begin_tallies(struct box *box, struct run *of_box, const struct session *session) {
+    if (of_box)
+        gateway_run_begins(of_box, box);
+    if (!session)
+        return;
+    list_for_each(node, &session->commands.runs) {
+        struct run *run = container_of(node, struct run, of_session);
+
+        if (run->box == box)
+            gateway_run_begins(run, box);
+    }
+}
+
+const struct guest_record gateway_failure = {
+    .kind = GUEST_FAILED, .stage = GUEST_STAGE_NETWORK, .error = ENOMEM
+};
+
+int gateway_use(
+    struct box *box, struct run *run, const struct session *session, struct rollbox_error *error) {
+    struct gateway_box *b = of_box(box);
+
+    if (!b || b->is_registered || !box->profile)
+        return 0;
+    struct gateway *gateway = b->gateway;
+
+    int r = gateway_prepare(box->profile, error);
+    if (r < 0)
+        return r;
+    b->names = session && session->files.at && session->files.at->net_names
+                   ? json_incref(session->files.at->net_names)
+                   : json_array();
+    choose_id(b, session);
+    if (session && box->profile->policy->network.log != NET_LOG_NONE)
+        b->log = open_log(session);
+    b->is_registered = true;
+    list_add_tail(&gateway->boxes, &b->node);
+    gateway->n_boxes++;
+    r = b->names ? send_open(b) : -ENOMEM;
+    if (r == 0)
+        begin_tallies(box, run, session);
+    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup",
+                       "net allow: the sandbox cannot be made known to rollbox-egress: %s",
+                       strerror(-r))
+                 : 0;
+}
+
+/* ---- tallies ---- */
+
+void gateway_run_begins(struct run *run, const struct box *box) {
+    struct gateway_box *b = of_box(box);
+    struct tally *tally;
+
+    if (!b)
+        return;
+    list_for_each(node, &b->tallies)
+        if (container_of(node, struct tally, node)->run == run)
+            return;
+    if (!(tally = calloc(1, sizeof *tally)))
+        return;
+    list_init(&tally->node);
+    tally->run = run;
+    tally->number = ++b->gateway->next_tally;
+    list_add_tail(&b->tallies, &tally->node);
+    if (b->is_registered)
+        (void)send_tally(b, "start", tally->number);
+}
+
+static uint64_t end_of(struct gateway_box *b, const struct run *run) {
+    list_for_each(node, &b->tallies) {
+        struct tally *tally = container_of(node, struct tally, node);
+
+        if (tally->run != run || tally->is_ending)
+            continue;
+        tally->run = NULL; /* it is freed soon */
+        tally->is_ending = true;
+        if (send_tally(b, "end", tally->number) < 0 || !b->gateway->egress.pid) {
+            tally_free(tally);
+            return 0;
+        }
+        return tally->number;
+    }
+    return 0;
+}
+
+uint64_t gateway_run_ends(const struct run *run) {
+    const struct box *box = run->session ? run->session->box : run->box;
+    struct gateway_box *b = of_box(box);
+    uint64_t number = b ? end_of(b, run) : 0;
+
+    if (number || !the_gateway || !run->profile || !(run->profile->plan->flags & PLAN_NET_ALLOW))
+        return number;
+    /* It has left its box already. */
+    list_for_each(node, &the_gateway->boxes)
+        if ((number = end_of(container_of(node, struct gateway_box, node), run)))
+            return number;
+    return 0;
+}
+
+/* ---- of sessions ---- */
+
+/* The text that the gateway reads, of a policy of a user's. NULL: it has an error. */
+static char *read_rules(const char *text, struct rollbox_error *error) {
+    struct policy_problems problems = { 0 };
+    struct policy *policy = NULL;
+    char *rules = NULL;
+    int r = policy_parse(text, strlen(text), &policy, &problems);
+
+    if (r < 0)
+        error_set(error, ROLLBOX_ERR_POLICY_INVALID, -r, "policy", "%s: %s",
+            problems.n ? problems.items[0].key : "net_allow",
+            problems.n ? problems.items[0].message : strerror(-r));
+    policy_problems_done(&problems);
+    if (r < 0)
+        return NULL;
+    if (policy->net == POLICY_NET_ALLOW)
+        rules = net_rules_text(policy);
+    else
+        error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
+            "net_allow: name the hosts that the sandbox may reach from now on");
+    policy_free(policy);
+    return rules;
+}
+
+int gateway_set_rules(struct session *session, const char *text, struct rollbox_error *error) {
+    auto_free char *given = read_rules(text, error);
+    struct gateway_box *b = of_box(session->box);
+    auto_close int rules = -EBADF;
+    json_t *message;
+
+    if (!given)
+        return -EINVAL;
+    if (!b || !b->is_registered)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EAGAIN, "arguments",
+            "net: the sandbox has no connection to its gateway yet; run a command in it first");
+    free(b->text);
+    b->text = TAKE_PTR(given);
+    message = json_pack("{s:s, s:s}", "do", "rules", "box", b->id);
+    int r = message ? open_tls(b) : -ENOMEM;
+    if (r == 0)
+        r = add_rules(b, message, &rules);
+    if (r < 0)
+        json_decref(message);
+    else
+        r = gateway_process_send(&b->gateway->egress, message, &rules, rules >= 0);
+    return r < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "request",
+                       "net: the gateway did not get the rules: %s", strerror(-r))
+                 : 0;
+}
+
+int gateway_log(const struct session *session, struct buf *to) {
+    const struct session_log *log = find_log(session);
+
+    return log && log->fd >= 0 ? fd_read_again(log->fd, LOG_BYTES, to) : 0;
+}
+
+void gateway_name_snapshot(struct snapshot *snapshot, const struct box *box) {
+    const struct gateway_box *b = of_box(box);
+
+    if (!b || !b->names)
+        return;
+    json_decref(snapshot->net_names);
+    snapshot->net_names = json_incref(b->names);
+}
+
+void gateway_status(struct buf *to) {
+    const struct gateway *gateway = the_gateway;
+
+    if (gateway)
+        buf_printf(to, "\"gateway\": {\"sandboxes\": %u, \"pid\": %d, \"restarts\": %" PRIu64 "}, ",
+            gateway->n_boxes, (int)gateway->egress.pid, gateway->n_restarts);
+}
+
+void gateway_finish(struct engine *engine) {
+    struct gateway *gateway = the_gateway;
+
+    if (!gateway)
+        return;
+    loop_timer_clear(engine->loop, &gateway->restart);
+    gateway_process_stop(&gateway->egress);
+    gateway_process_stop(&gateway->tls);
+    while (!list_empty(&gateway->boxes)) { /* closed, but for a tally that nobody waits for */
+        struct gateway_box *b = container_of(gateway->boxes.next, struct gateway_box, node);
+
+        while (!list_empty(&b->tallies))
+            tally_free(container_of(b->tallies.next, struct tally, node));
+        forget(b);
+    }
+    while (!list_empty(&gateway->logs)) {
+        struct session_log *log = container_of(gateway->logs.next, struct session_log, node);
+
+        list_remove(&log->node);
+        close_fd(&log->fd);
+        free(log);
+    }
+    the_gateway = NULL;
+    free(gateway);
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The gateway of sandboxes with net "allow".
+ *
+ * One process, rollbox-egress, carries the connections of all such sandboxes of an engine; a second
+ * one, rollbox-egress-tls, decrypts those whose rules ask for it. The engine starts each when the
+ * first sandbox needs it, and ends them with the last.
+ *
+ * A sandbox's init opens the sockets where its connections arrive (guest/init/network.c) and sends
+ * them with BOX_READY. They are kept here until the box is gone, so that a gateway that dies is
+ * replaced: it gets duplicates of all sockets, the rules and the names again. Connections under way
+ * are reset then. A sandbox is registered when a run or a session takes its box. What a command
+ * does before waits in the sockets; nothing ever passes them by.
+ *
+ * The gateway counts for each run, between "start" and "end" (a *tally*). A result waits for its
+ * tally (result.c).
+ */
+#ifndef ROLLBOX_ENGINE_NETWORK_GATEWAY_H
+#define ROLLBOX_ENGINE_NETWORK_GATEWAY_H
+
+#include <jansson.h>
+
+#include "engine/engine.h"
+
+struct session;
+
+/* Of BOX_READY: takes fds[0..n-1] (set to -EBADF). 0 or -ENOMEM. */
+int gateway_box_new(struct box *box, bool is_transparent, int *fds, size_t n);
+/* The box is gone: its connections are reset. */
+void gateway_box_free(struct box *box);
+/* How many descriptors are kept for it. */
+unsigned gateway_box_files(const struct box *box);
+
+/* Before a box is made for a run or a session: starts rollbox-egress if the policy needs it. 0, or
+ * -errno and the error. */
+int gateway_prepare(const struct profile *profile, struct rollbox_error *error);
+
+/* A run or a session (the other is NULL) has taken the box: its sandbox is registered, once. Does
+ * nothing for a box without net "allow". Tallies begin for the commands that it has been handed. 0,
+ * or -errno and the error. */
+int gateway_use(
+    struct box *box, struct run *run, const struct session *session, struct rollbox_error *error);
+/* With which a box fails whose sandbox cannot be registered. */
+extern const struct guest_record gateway_failure;
+
+/* A command is handed to its box, which may be in setup yet: a tally begins. */
+void gateway_run_begins(struct run *run, const struct box *box);
+/* Who gets the tallies, as JSON: before anything else is called. */
+void gateway_on_tally(void (*callback)(uint64_t tally, const char *network));
+/* The command is over: asks for its tally. Its number; 0: there is none.
+ */
+uint64_t gateway_run_ends(const struct run *run);
+
+/* Replaces the rules of a sandbox that runs, until its box goes, by those of a policy's text. 0, or
+ * -errno and the error. */
+int gateway_set_rules(struct session *session, const char *text, struct rollbox_error *error);
+
+/* The log of a session, as lines of JSON; appended. */
+int gateway_log(const struct session *session, struct buf *to);
+void gateway_forget_log(const struct session *session);
+
+/* Names and their addresses in the sandbox, [["198.18.128.1", "a.example.org"], ...]: part of each
+ * state of a sandbox, as programs remember addresses (snapshot->net_names). An array is never
+ * changed once it is there. A new state of the box's gets those that it has now. */
+void gateway_name_snapshot(struct snapshot *snapshot, const struct box *box);
+
+/* For the engine's status: a member of its JSON object and a comma, or nothing. */
+void gateway_status(struct buf *to);
+/* The engine ends. */
+void gateway_finish(struct engine *engine);
+
+#endif

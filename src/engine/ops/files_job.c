@@ -1,0 +1,512 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The description of a job names the sandbox's places and divides the layers of the state into
+ * lower ones, which are compared with, and upper ones. The layers' descriptors come first, then
+ * those that only some verbs have. A commit goes on when its sandbox is closed: half a commit is
+ * nobody's wish.
+ */
+#include "engine/ops/files_job.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "engine/box/disk_upper.h"
+#include "engine/core/janitor.h"
+#include "engine/store_job/store_job.h"
+#include "store/commit.h"
+
+#define MAX_LAYERS 256
+#define RECORDED_CHANGES 10000     /* of one command, as a record has them */
+#define RECORDED_BYTES (256 << 20) /* of files read for their digests */
+
+struct files_job {
+    struct op *op; /* not used once the job was abandoned */
+    struct engine *engine;
+    enum protocol_verb verb;
+    struct layer_hold layers;
+    int kept;             /* of COMMIT: a socket on which the replaced directories come; -EBADF */
+    struct buf published; /* of COMMIT: the paths, each with its zero */
+};
+
+/* What plan.c calls an image's root until it is entered. */
+#define IMAGE_ROOT PLAN_HIDDEN "/root"
+
+/* ---- the description ---- */
+
+static const char *stored_part(const struct image *image, const char *path) {
+    json_t *item;
+    size_t i;
+
+    json_array_foreach(image->stored->manifest.places, i,
+        item) if (json_string_value(json_object_get(item, "path")) &&
+                  !strcmp(json_string_value(json_object_get(item, "path")),
+                      path)) return json_string_value(json_object_get(item, "part"));
+    return NULL;
+}
+
+/* Host paths of what lies under a place without being a host's directory: an image's layers, or a
+ * stored snapshot's parts. */
+static json_t *under_place(const struct profile *profile, const char *path) {
+    const struct image *image = profile->image;
+    bool is_root = !strcmp(path, IMAGE_ROOT);
+    json_t *lower = image && (is_root || image->plan.places) ? json_array() : NULL;
+
+    for (size_t i = 0; lower && i < image->plan.n; i++) {
+        const char *part = is_root ? "" : stored_part(image, path);
+
+        if (part)
+            json_array_append_new(lower, json_sprintf("%s/%s/fs%s%s", image->directory,
+                                             image->plan.ids[i], *part ? "/" : "", part));
+    }
+    return lower;
+}
+
+/* Can it be committed to, and is it to be (only; NULL: all)? */
+static bool is_published(const struct plan_op *op, const char *path, const char *only) {
+    return op->kind == PLAN_OP_PLACE && op->source && op->grant && (!only || !strcmp(path, only));
+}
+
+static json_t *places_of(const struct profile *profile, const char *only, bool with_stored,
+    bool with_base, struct rollbox_error *error) {
+    const struct plan *plan = profile->plan;
+    const struct plan_op *ops = plan_items(plan, box_ops, struct plan_op);
+    json_t *places = json_array();
+    bool found = !only;
+
+    for (uint32_t i = 0; i < plan->box_ops.n; i++) {
+        const char *path = plan_text(plan, ops[i].path);
+        bool has_base = is_published(&ops[i], path, only);
+        char part[16];
+
+        if (ops[i].kind != PLAN_OP_PLACE || (only && strcmp(path, only)))
+            continue;
+        found |= has_base;
+        snprintf(part, sizeof part, "p%u", plan_place_part(&ops[i]));
+        json_t *place = json_pack("{s:s, s:s, s:s?, s:s}", "part", part, "path",
+            strcmp(path, IMAGE_ROOT) ? path : "/", "base", has_base ? path : NULL, "kind",
+            ops[i].value & PLAN_PLACE_FILE ? "file" : "directory");
+        uint64_t device, inode;
+        if (place && with_base && has_base && !(ops[i].value & PLAN_PLACE_FILE) &&
+            path_identities_base(&profile->path_identities, path, &device, &inode)) {
+            json_object_set_new(place, "base_dev", json_integer((json_int_t)device));
+            json_object_set_new(place, "base_ino", json_integer((json_int_t)inode));
+        }
+        json_t *lower = place && with_stored ? under_place(profile, path) : NULL;
+        if (lower)
+            json_object_set_new(place, "under", lower);
+        json_array_append_new(places, place);
+    }
+    if (!found) {
+        json_decref(places);
+        error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "%.200s is no fs_writable path of the policy: only these can be published", only);
+        return NULL;
+    }
+    return places;
+}
+
+/* How the layers of a job are divided, bottom first. */
+struct parts {
+    size_t n_lower, n; /* the rest are the upper ones */
+    bool beside;       /* these do not lie on the lower ones, but on the first n_shared of them */
+    size_t n_shared;
+};
+
+static bool stands_on(const struct snapshot *snapshot, const struct snapshot *on) {
+    while (snapshot && snapshot != on)
+        snapshot = snapshot->lower;
+    return snapshot;
+}
+
+/* The layers of a node that another one under it has not. False: there are too many. */
+static bool add_above(
+    struct snapshot *snapshot, const struct snapshot *on, struct layer **layers, size_t *n) {
+    struct snapshot *above[MAX_LAYERS], *at = snapshot;
+    size_t n_above = 0;
+
+    for (; at && at != on && n_above < MAX_LAYERS; at = at->lower)
+        above[n_above++] = at;
+    if (at != on || *n + n_above > MAX_LAYERS)
+        return false;
+    while (n_above--)
+        if (above[n_above]->layer)
+            layers[(*n)++] = above[n_above]->layer;
+    return true;
+}
+
+/* The layers of `from`, then those that `to` has besides. False if it does not stand on it. */
+static bool split_at(
+    struct snapshot *from, struct snapshot *to, struct layer **layers, struct parts *ret_parts) {
+    if (!stands_on(to, from))
+        return false;
+    struct parts parts = { .n_lower = snapshot_chain(from, layers, MAX_LAYERS) };
+    parts.n = parts.n_lower;
+    *ret_parts = parts;
+    return parts.n_lower <= MAX_LAYERS && add_above(to, from, layers, &ret_parts->n);
+}
+
+/* Where neither stands on the other, as states that were taken while something ran: the layers of
+ * what both stand on, those of `from` besides, those of `to` besides. False: there are too many. */
+static bool split_beside(
+    struct snapshot *from, struct snapshot *to, struct layer **layers, struct parts *ret_parts) {
+    struct snapshot *shared = from;
+
+    while (shared && !stands_on(to, shared))
+        shared = shared->lower;
+    struct parts parts = { .beside = true,
+        .n_shared = shared ? snapshot_chain(shared, layers, MAX_LAYERS) : 0 };
+    size_t n = parts.n_shared;
+    bool fits = n <= MAX_LAYERS && add_above(from, shared, layers, &n);
+    parts.n_lower = n;
+    fits = fits && add_above(to, shared, layers, &n);
+    parts.n = n;
+    *ret_parts = parts;
+    return fits;
+}
+
+/* SHOW, VERIFY: of a state, what it has that the one before it, as users know them, has not. */
+static bool is_describe(const struct op *op) {
+    return op->verb == VERB_SHOW || op->verb == VERB_VERIFY;
+}
+
+/* What is to be compared: what `to` shows with what `from` shows. */
+static int split_layers(const struct op *op, struct layer **layers, struct parts *ret_parts,
+    struct rollbox_error *error) {
+    const struct session *session = op->session;
+    struct snapshot *from = op->verb == VERB_DIFF ? op->from
+                            : is_describe(op) && op->to->parent
+                                ? snapshot_nearest_visible(op->to->parent)
+                                : NULL;
+
+    /* What was committed is on the host now, and no conflict. */
+    if (op->verb == VERB_COMMIT && session->files.committed &&
+        !strcmp(session->files.committed_path ? session->files.committed_path : "",
+            op->commit.path ? op->commit.path : ""))
+        from = session->files.committed;
+    if (from && from->parent && split_at(from, op->to, layers, ret_parts))
+        return 0;
+    /* Nobody knows of what a box with processes stands on, so it may be out of the tree; but it is
+     * there. */
+    if (op_is_recorded_diff(op) && from->parent && op->to->lower && op->to->lower->lower &&
+        split_at(op->to->lower, op->to, layers, ret_parts))
+        return 0;
+    if ((op->verb == VERB_DIFF || is_describe(op)) && from && from->parent &&
+        !op_is_recorded_diff(op)) {
+        if (split_beside(from, op->to, layers, ret_parts))
+            return 0;
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "arguments",
+            "%s and %s have more layers than can be compared: compare with one that it was made "
+            "from, or with the beginning",
+            op->to->id, from->id);
+    }
+    *ret_parts = (struct parts){ .n = snapshot_chain(op->to, layers, MAX_LAYERS) };
+    return 0;
+}
+
+/* Takes `take_state`, the engine's part of a description; NULL: none. */
+static json_t *describe_parts(const struct op *op, const struct parts *parts, json_t *take_state,
+    struct rollbox_error *error) {
+    struct session *session = op->session;
+    const bool is_diff = op->verb == VERB_DIFF;
+    json_t *places = places_of(session->profile, op->verb == VERB_COMMIT ? op->commit.path : NULL,
+        op->verb == VERB_DIFF || is_describe(op), op->verb == VERB_COMMIT, error);
+
+    if (!places) {
+        json_decref(take_state);
+        return NULL;
+    }
+    json_t *lower = json_array(), *upper = json_array();
+    for (size_t i = 0; i < parts->n; i++)
+        json_array_append_new(
+            i < parts->n_lower ? lower : upper, json_integer((json_int_t)(STORE_JOB_FIRST_FD + i)));
+    json_t *job = json_pack("{s:o, s:o, s:o, s:b, s:b, s:b, s:I}", "places", places, "lower", lower,
+        "upper", upper, "text", is_diff && op->diff.textual, "digests", is_diff && op->diff.digests,
+        "force", op->verb == VERB_COMMIT && op->commit.force, "since_ns",
+        (json_int_t)session->origin.since_ns);
+    const json_int_t next = (json_int_t)(STORE_JOB_FIRST_FD + parts->n);
+    if (parts->beside)
+        json_object_set_new(job, "shared", json_integer((json_int_t)parts->n_shared));
+    if (op->verb == VERB_COMMIT)
+        json_object_set_new(job, "kept", json_integer(next));
+    if (op_is_recorded_diff(op)) {
+        json_object_set_new(job, "most_changes", json_integer(RECORDED_CHANGES));
+        json_object_set_new(job, "most_digested", json_integer(RECORDED_BYTES));
+    }
+    if (is_describe(op) && op->to->checkpoint)
+        json_object_set_new(job, "image", json_integer(next));
+    if (take_state)
+        json_object_set_new(job, "state", take_state);
+    if (!job)
+        error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "run",
+            "the job cannot be described: %s", strerror(ENOMEM));
+    return job;
+}
+
+/* An export or a commit is of all that lies in the sandbox's places but the host's own: what came
+ * from a stored snapshot, too. Puts that before the other layers; how many, or -errno. */
+static int add_stored(const struct op *op, int *fds, size_t most, struct rollbox_error *error) {
+    const struct profile *profile = op->session->profile;
+    const struct plan_op *ops = plan_items(profile->plan, box_ops, struct plan_op);
+    const struct image *image = profile->image;
+
+    if (op->verb == VERB_DIFF || is_describe(op) || !image ||
+        (op->verb == VERB_COMMIT && !image->plan.places))
+        return 0;
+    if (!image->plan.places)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments",
+            "the files of a sandbox with an image cannot be exported by themselves: rollbox export "
+            "--live writes the sandbox with what runs in it, rollbox cp copies files");
+    for (uint32_t i = 0; i < profile->plan->box_ops.n; i++) {
+        const char *part = ops[i].kind == PLAN_OP_PLACE
+                               ? stored_part(image, plan_text(profile->plan, ops[i].path))
+                               : NULL;
+        char own[16];
+
+        snprintf(
+            own, sizeof own, "p%u", ops[i].kind == PLAN_OP_PLACE ? plan_place_part(&ops[i]) : 0);
+        if (part && strcmp(part, own))
+            return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments",
+                "the sandbox' writable places are others than those of the snapshot that it began "
+                "with; use the policy of that one");
+    }
+    if (image->plan.n > most)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, E2BIG, "arguments",
+            "the snapshot has too many layers to be exported again");
+    for (size_t i = 0; i < image->plan.n; i++)
+        fds[i] = image->stored->fs_fds[i];
+    return (int)image->plan.n;
+}
+
+/* ---- its end ---- */
+
+/* Each replaced directory, with its lock, by the path of the place. Those who see it go on to do
+ * so; it goes when they are gone. */
+static void take_kept(const struct files_job *job, const struct op *op) {
+    int fds[FD_MESSAGE_MAX_FDS];
+    struct {
+        struct commit_exchange exchange;
+        char text[2 * PATH_MAX];
+    } message;
+    size_t n_fds = 0;
+    ssize_t n;
+
+    while ((n = fd_receive(job->kept, &message, sizeof message - 1, fds, &n_fds)) >
+           (ssize_t)sizeof message.exchange) {
+        const char *end = (const char *)&message + n, *place = message.text;
+
+        *(char *)end = '\0';
+        const char *kept = place + strlen(place) + 1;
+        path_identities_published(
+            job->engine, op ? op->session->profile : NULL, place, &message.exchange);
+        profile_retire(
+            job->engine, place, n_fds ? TAKE_FD(fds[0]) : -EBADF, kept < end ? kept : "");
+        for (size_t i = 0; i < n_fds; i++)
+            close_fd(&fds[i]);
+    }
+}
+
+static void note_commit(struct op *op) {
+    struct session *session = op->session;
+
+    session->origin.since_ns = clock_real_ns();
+    snapshot_put(session->files.committed);
+    session->files.committed = snapshot_get(op->to);
+    free(session->files.committed_path);
+    session->files.committed_path = TAKE_PTR(op->commit.path);
+}
+
+/* A rollbox-store that was killed has left its half of a commit. */
+static void sweep_published(const struct files_job *job) {
+    const char *end = job->published.data + job->published.length;
+
+    for (const char *path = job->published.data; path && path < end; path += strlen(path) + 1)
+        (void)store_job_sweep(job->engine, path);
+}
+
+static void on_done(
+    void *data, struct buf *take_answer, const struct rollbox_error *error, bool was_abandoned) {
+    const struct files_job *job = data;
+    struct op *op = was_abandoned ? NULL : job->op;
+
+    if (op)
+        op->store_job = NULL;
+    if (job->verb == VERB_COMMIT)
+        take_kept(job, op);
+    if (error)
+        sweep_published(job);
+    if (op && !error && job->verb == VERB_COMMIT)
+        note_commit(op);
+    if (op)
+        (void)op_event(op, OP_EVENT_STORE_JOB_DONE,
+            &(struct op_message){ .error = error, .take_text = take_answer });
+    else
+        buf_done(take_answer);
+}
+
+static void release_job(void *data) {
+    struct files_job *job = data;
+
+    close_fd(&job->kept);
+    layer_hold_done(&job->layers);
+    buf_done(&job->published);
+    free(job);
+}
+
+/* ---- its start ---- */
+
+static struct files_job *files_job_new(struct op *op, struct rollbox_error *error) {
+    struct files_job *job = calloc(1, sizeof *job);
+
+    if (job) {
+        *job = (struct files_job){ .op = op,
+            .engine = op->session->engine,
+            .verb = op->verb,
+            .kept = -EBADF,
+            .published = BUF_INIT };
+        if (layer_hold_tree(&job->layers, op->session->files.tree) == 0)
+            return job;
+        release_job(job);
+    }
+    error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "run", "out of memory");
+    return NULL;
+}
+
+/* rollbox-store removes what it has made beside the published directory, and the engine has
+ * replaced directories removed when no sandbox shows them any more. If the engine is killed, with
+ * or without rollbox-store, the janitor does this. A rollbox-store that commits may finish alone,
+ * so it has a loan of the janitor's. If the janitor is killed as well, the next commit there
+ * sweeps.
+ */
+static void sweep(struct engine *engine, const char *path) {
+    pid_t pid = store_job_sweep(engine, path);
+
+    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+}
+
+static const struct janitor_duty sweep_duty = { .at_end = sweep, .after_loans = true };
+
+/* Before rollbox-store begins: it may be killed together with the engine. */
+static int note_published(struct files_job *job, const struct op *op) {
+    const struct profile *profile = op->session->profile;
+    const struct plan_op *ops = plan_items(profile->plan, box_ops, struct plan_op);
+
+    for (uint32_t i = 0; i < profile->plan->box_ops.n; i++) {
+        const char *path = plan_text(profile->plan, ops[i].path);
+
+        if (!is_published(&ops[i], path, op->commit.path))
+            continue;
+        buf_add(&job->published, path, strlen(path) + 1);
+        (void)janitor_tell(job->engine, &sweep_duty, path);
+    }
+    return buf_failed(&job->published) ? -ENOMEM : 0;
+}
+
+static int add_socket(struct files_job *job, int *fds, size_t *n_fds) {
+    int pair[2];
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+        return -errno;
+    job->kept = pair[0];
+    fds[(*n_fds)++] = pair[1];
+    return 0;
+}
+
+/* The engine's descriptor of a layer only names the directory. */
+static int open_layers(
+    const int *stored, size_t n_stored, struct layer *const *layers, size_t n, int *fds) {
+    int r = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        int at = i < n_stored ? stored[i] : layers[i - n_stored]->fd;
+
+        fds[i] = openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fds[i] < 0 && r == 0)
+            r = -errno;
+    }
+    return r;
+}
+
+static int launch_job(struct op *op, const json_t *description, int *fds, size_t n_fds, int r,
+    struct rollbox_error *error) {
+    static const char *const commands[] = { [VERB_DIFF] = "diff",
+        [VERB_COMMIT] = "commit",
+        [VERB_EXPORT] = "export",
+        [VERB_SHOW] = "describe",
+        [VERB_VERIFY] = "describe" };
+    static const struct store_job_user user = { on_done, release_job };
+    struct files_job *job = files_job_new(op, error);
+    const int to = op->verb == VERB_EXPORT ? op->fd : -EBADF;
+    char file[32];
+
+    if (!job) {
+        while (n_fds)
+            close_fd(&fds[--n_fds]);
+        return -ENOMEM;
+    }
+    snprintf(file, sizeof file, "/proc/self/fd/%zu", STORE_JOB_FIRST_FD + n_fds);
+    if (to >= 0)
+        fds[n_fds++] = fcntl(to, F_DUPFD_CLOEXEC, STORE_JOB_FIRST_FD);
+    if (r == 0 && op->verb == VERB_COMMIT)
+        r = add_socket(job, fds, &n_fds);
+    if (r == 0 && op->verb == VERB_COMMIT)
+        r = note_published(job, op);
+    if (op->verb == VERB_COMMIT && (fds[n_fds] = janitor_lend(job->engine)) >= 0)
+        n_fds++;
+    if (is_describe(op) && op->to->checkpoint)
+        fds[n_fds++] =
+            fcntl(checkpoint_image(op->to->checkpoint), F_DUPFD_CLOEXEC, STORE_JOB_FIRST_FD);
+    if ((fds[n_fds] = disk_upper_lend(job->engine)) >= 0)
+        n_fds++;
+    r = store_job_start(job->engine,
+        &(struct store_job_request){
+            .words = { commands[op->verb], "--json", to >= 0 ? file : NULL },
+            .job = description,
+            .take_fds = fds,
+            .n_fds = n_fds,
+            .error_number = -r,
+            .finishes_alone = op->verb == VERB_COMMIT,
+            .user = &user,
+            .data = job },
+        &op->store_job, error);
+    if (r < 0)
+        release_job(job);
+    else
+        op_wait(op, OP_WAIT_STORE_JOB);
+    return r;
+}
+
+int files_job_start(struct op *op, json_t *take_state, struct rollbox_error *error) {
+    struct layer *layers[MAX_LAYERS];
+    int fds[MAX_LAYERS + 4], stored[MAX_LAYERS], n_stored = 0;
+    struct parts parts = { 0 };
+    int r = store_job_check_program(op->session->engine, error);
+
+    if (r == 0)
+        r = split_layers(op, layers, &parts, error);
+    if (r == 0 && !parts.n_lower)
+        r = n_stored = add_stored(op, stored, MAX_LAYERS - parts.n, error);
+    if (r < 0) {
+        json_decref(take_state);
+        return r;
+    }
+    parts.n += (size_t)n_stored;
+    json_t *description = describe_parts(op, &parts, take_state, error);
+    if (!description)
+        return -EINVAL;
+    r = open_layers(stored, (size_t)n_stored, layers, parts.n, fds);
+    r = launch_job(op, description, fds, parts.n, r, error);
+    json_decref(description);
+    return r;
+}

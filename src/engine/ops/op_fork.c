@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* FORK: new sandboxes on the present state or an earlier one; all of them, or none. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/seeded_random.h"
+#include "engine/checkpoint/flatten.h"
+#include "engine/session/op.h"
+
+#define MAX_FORK 10000
+/* Of one incremental image: from here on it costs less to put a full image together than to apply
+ * the incremental one in each child. */
+#define MANY_FORKS 16u
+
+static void close_made(struct op *op) {
+    for (unsigned i = 0; i < op->fork.n_owned; i++) {
+        op->fork.made[i]->queue.fork = NULL;
+        session_close(op->fork.made[i]);
+    }
+    op->fork.n_made = op->fork.n_owned = 0;
+}
+
+/* As many as the launcher's socket has room for; each that is ready has made some. Each may fail,
+ * and take all of them along. */
+static void ask_for_boxes(struct op *op) {
+    struct rollbox_error error;
+
+    while (op->fork.n_asked < op->fork.n_made) {
+        struct session *next = op->fork.made[op->fork.n_asked++];
+        bool is_last = op->fork.n_asked == op->fork.n_made;
+        int r = session_need_box(next, &error);
+
+        if ((r == -EAGAIN || r == -ETOOMANYREFS) && op->fork.n_asked - 1 > op->fork.n_ready) {
+            op->fork.n_asked--;
+            op_wait(op, OP_WAIT_LAUNCHER_ROOM);
+            return;
+        }
+        if (r < 0)
+            op_fail(op, &error);
+        if (r < 0 || is_last)
+            return; /* it may be over */
+    }
+}
+
+static void child_ready(struct op *op) {
+    struct buf json = BUF_INIT;
+
+    if (++op->fork.n_ready < op->fork.count) {
+        if (op->wait != OP_WAIT_LAUNCHER_ROOM)
+            return;
+        op_wait(op, OP_WAIT_CHILDREN);
+        ask_for_boxes(op);
+        return;
+    }
+    buf_add_text(&json, "{\"sandboxes\": [");
+    for (unsigned i = 0; i < op->fork.n_made; i++) {
+        buf_printf(&json, "%s\"%s\"", i ? ", " : "", op->fork.made[i]->name);
+        op->fork.made[i]->queue.fork = NULL;
+    }
+    buf_add_text(&json, "]}");
+    if (op->client || !op->session->client)
+        op->fork.n_owned = 0; /* they are somebody's now */
+    op_done(op, &json);
+}
+
+static void make_forks(struct op *op) {
+    struct session *session = op->session;
+    struct rollbox_error error;
+
+    struct checkpoint *checkpoint = op->drops ? NULL : op->to->checkpoint;
+    struct snapshot *base = checkpoint ? snapshot_get(op->to) : snapshot_files_of(session, op->to);
+    if (base) {
+        snapshot_put(op->to);
+        op->to = base;
+        if (!base->is_asked_for)
+            base->is_asked_for = base->is_of_fork = true;
+    }
+    op->fork.made = calloc(op->fork.count, sizeof(struct session *));
+    if (!op->fork.made || !base) {
+        op_fail_with(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
+        return;
+    }
+    /* Without an owner they would be detached. */
+    if (op->fork.attached && !op->client) {
+        op_fail_with(op, ROLLBOX_ERR_CANCELLED, ECANCELED, "who asked for the forks is gone");
+        return;
+    }
+    const uint64_t before = session->origin.n_forked;
+    session->origin.n_forked += op->fork.count;
+    if (checkpoint)
+        checkpoint->n_uses++;
+    for (unsigned i = 0; i < op->fork.count; i++) {
+        struct session *made = session_new(session->engine, session->profile,
+            session->client || op->fork.attached ? op->client : NULL, NULL, session->files.tree,
+            op->to, &error);
+
+        if (!made) {
+            op_fail(op, &error);
+            return;
+        }
+        made->origin.since_ns = session->origin.since_ns;
+        made->origin.parent = session->number;
+        session_events_forked(op, made);
+        made->origin.clone_id = i;
+        made->origin.seed = op->fork.same_seed
+                                ? session->origin.seed
+                                : seeded_random_fork(session->origin.seed, before + i);
+        made->origin.has_own_seed = session->profile->policy->have_seed &&
+                                    (session->origin.has_own_seed || !op->fork.same_seed);
+        snprintf(made->origin.snapshot, sizeof made->origin.snapshot, "%s", op->to->id);
+        made->timers.idle_ms = session->timers.idle_ms;
+        made->timers.ttl_ms = session->timers.ttl_ms;
+        made->timers.lifetime_ms = session->timers.lifetime_ms;
+        made->checkpoint->pending_restore = checkpoint ? checkpoint_get(checkpoint) : NULL;
+        made->checkpoint->is_fork = true;
+        made->checkpoint->tracks_from_birth = dirty_tracking_is_few(op->fork.count);
+        session_arm(made);
+        op->fork.made[op->fork.n_made++] = made;
+        op->fork.n_owned++;
+        made->queue.fork = op;
+    }
+    op_wait(op, OP_WAIT_CHILDREN);
+    ask_for_boxes(op);
+}
+
+static void start_fork(struct op *op) {
+    if (op->fork.count < 1 || op->fork.count > MAX_FORK) {
+        op_fail_with(
+            op, ROLLBOX_ERR_INVALID_ARGUMENT, 0, "fork: a number from 1 to 10000 must be given");
+    } else if (!op->from) {
+        op_take_snapshot(op);
+    } else {
+        op->to = snapshot_get(op->from);
+        op_have_snapshot(op);
+    }
+}
+
+static void fork_event(struct op *op, enum op_event event, const struct op_message *message) {
+    if (event != OP_EVENT_CHILD_READY)
+        take_snapshot_event(op, event, message);
+    else if (message->error)
+        op_fail(op, message->error); /* all or none */
+    else
+        child_ready(op);
+}
+
+static void fork_failed(struct op *op, const struct rollbox_error *error) {
+    (void)error;
+    close_made(op);
+}
+
+static void release_fork(struct op *op) {
+    close_made(op);
+    free(op->fork.made);
+    take_snapshot_release(op);
+}
+
+static struct checkpoint *wants_full_image(const struct op *op) {
+    const bool is_for_many =
+        op->from && !op->drops && op->fork.count >= MANY_FORKS && !op->take.flatten_failed;
+
+    return is_for_many && flatten_is_lacking(op->from->checkpoint) ? op->from->checkpoint : NULL;
+}
+
+const struct op_class op_fork_class = { .verb = VERB_FORK,
+    .flags = OP_RESUMES_EARLY | OP_STARTS_UNFLATTENED,
+    .start = start_fork,
+    .wants_full_image = wants_full_image,
+    .have_snapshot = make_forks,
+    .event = fork_event,
+    .failed = fork_failed,
+    .release = release_fork };

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is kept of each record, and the recorder that writes them all. record.c fills the records,
+ * recorder.c sends them. */
+#ifndef ROLLBOX_ENGINE_RECORD_RECORDER_H
+#define ROLLBOX_ENGINE_RECORD_RECORDER_H
+
+#include "engine/engine.h"
+
+struct recording;
+
+struct recorder {
+    struct engine *engine;
+    struct loop_source source;
+    struct sender sender; /* of struct posted */
+    int fd, bell;
+    struct loop_timer ring; /* the bell, when what is to be done now has been done: whoever waits
+                               for a command's end does not wait for the recorder to wake */
+    struct list records;
+    uint64_t posted_bytes;
+    unsigned posted_fds;
+    uint64_t heard; /* how often it has told of something: that it works */
+};
+
+enum record_phase {
+    RECORD_IS_OPEN,
+    RECORD_IS_ENDING, /* no step follows; the recorder has not written all yet */
+    RECORD_IS_DONE,   /* nothing of it will be written any more */
+};
+
+struct record {
+    struct list node; /* recorder->records */
+    struct engine *engine;
+    struct recording *recording;         /* of its session (record.c); NULL: that is gone */
+    void (*over)(struct record *record); /* it is done; may free it. Or NULL */
+    uint64_t number, next_step, ended, written;
+    uint64_t heard_before;
+    uint64_t posted_bytes; /* of what waits for the recorder */
+    unsigned posted_fds;
+    int64_t patient_until;
+    char id[48];
+    enum record_phase phase;
+    bool wants_secrets, wants_files, wants_changes, env_values;
+    bool is_given_up; /* its end is not waited for any longer */
+    int error;
+    char message[160];
+    struct loop_timer patience;
+};
+
+int recorder_start(struct engine *engine, struct rollbox_error *error);
+void recorder_post(struct record *record, struct buf *message, const int *fds, size_t n_fds,
+    uint64_t bytes); /* bytes: of what the descriptors hold on to */
+void recorder_leave(struct recorder
+        *recorder); /* it goes on alone; what it has not got yet it gets now, if it takes it soon */
+void recorder_fail(struct record *record, int error_number,
+    const char *message); /* unless it has failed already */
+
+#endif

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Admission: what requests of a client may keep in the engine, and whose run starts next.
+ *
+ * Whose run is next. Each client has a queue of its own, which is in order. Of the clients whose
+ * first run has room, it is that with the least memory reserved by what runs for it, and of several
+ * such the one that was served longest ago; so a long queue delays nobody else's, and shares are of
+ * memory and not of numbers.
+ *
+ * A large run finds no room as long as small ones of others take what becomes free. Once others
+ * have been given as much as the whole budget past it, nothing else is started before it.
+ */
+#include "engine/run/admission.h"
+
+#include <errno.h>
+#include <limits.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+
+#define MAX_HELD_BYTES (256u << 20) /* of one client's requests */
+#define HELD_FDS_SHARE                                                                             \
+    4u /* of the limit of open files, the part that descriptors of one client's requests may be */
+#define HELD_FDS_LEAST 64u
+#define KEPT_FOR_OTHERS                                                                            \
+    (UINT64_C(512) << 20) /* of a shared engine's budget, one run of the default policy */
+
+static void hold(struct run *run) {
+    run->held_by = run->client;
+    run->held_by->held_bytes += run->held_bytes;
+    run->held_by->held_fds += run->held_fds;
+}
+
+void admission_handed_over(struct run *run) {
+    if (run->held_by)
+        run->held_by->held_fds -= run->held_fds;
+    run->held_fds = 0;
+}
+
+void admission_unhold(struct run *run) {
+    struct client *client = TAKE_PTR(run->held_by);
+
+    if (!client)
+        return;
+    client->held_bytes -= run->held_bytes;
+    client->held_fds -= run->held_fds;
+}
+
+static void charge(struct run *run) {
+    run->charged_to = run->client;
+    run->charged_to->memory_reserved += run->profile->policy->max_memory_bytes;
+    run->charged_to->n_running++;
+}
+
+static void uncharge(struct run *run) {
+    struct client *client = TAKE_PTR(run->charged_to);
+
+    if (!client)
+        return;
+    client->memory_reserved -= run->profile->policy->max_memory_bytes;
+    client->n_running--;
+}
+
+void admission_join(struct run *run) {
+    struct client *client = run->queued_at = run->client;
+
+    if (list_empty(&client->queue))
+        list_add_tail(&run->engine->turns, &client->in_turns);
+    list_add_tail(&client->queue, &run->in_queue);
+    client->n_queued++;
+}
+
+/* Also of one that waits elsewhere. */
+void admission_leave(struct run *run) {
+    struct client *client = TAKE_PTR(run->queued_at);
+
+    list_remove(&run->in_queue);
+    if (!client)
+        return;
+    client->n_queued--;
+    if (list_empty(&client->queue)) {
+        list_remove(&client->in_turns);
+        client->passed = 0;
+    }
+}
+
+/* 0, or it is more than one client may have the engine keep. A single request may be larger than
+ * that. */
+int admission_hold(struct run *run, struct rollbox_error *error) {
+    const struct client *client = run->client;
+    const struct engine *engine = run->engine;
+    const unsigned max_fds =
+        engine->is_private ? UINT_MAX : MAX(engine->open_files / HELD_FDS_SHARE, HELD_FDS_LEAST);
+
+    run->held_bytes = run->request.length;
+    for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
+        run->held_fds += run->stdio[i] >= 0;
+    run->held_fds += (run->input >= 0) + run->n_extra;
+    if (client->held_bytes && client->held_bytes + run->held_bytes > MAX_HELD_BYTES)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
+            "requests of this connection that wait in the engine have %zu MiB, and it keeps %u MiB "
+            "of one connection; wait for some of their results, or give "
+            "large data as stdin",
+            client->held_bytes >> 20, MAX_HELD_BYTES >> 20);
+    if (client->held_fds + run->held_fds > max_fds)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
+            "requests of this connection that wait in the engine have %zu descriptors, and it "
+            "keeps %u of one connection (a share of its limit of open files); wait "
+            "for some of their results",
+            client->held_fds, max_fds);
+    hold(run);
+    return 0;
+}
+
+struct run *admission_first(const struct client *client) {
+    return container_of(client->queue.next, struct run, in_queue);
+}
+
+/* Part of a shared engine's budget is for clients for which nothing runs yet: who comes while one
+ * client's long runs have all the rest need not wait for the end of one. */
+static bool has_room(const struct client *client) {
+    const struct engine *engine = client->engine;
+    const uint64_t budget = engine->memory_budget,
+                   memory = admission_first(client)->profile->policy->max_memory_bytes;
+    const uint64_t kept =
+        engine->is_private || !client->n_running ? 0 : MIN(budget / 8, KEPT_FOR_OTHERS);
+
+    return !engine->n_running || !budget || engine->memory_reserved + memory <= budget - kept;
+}
+
+/* Its results wait: nothing of its is started that would add to them. */
+static bool is_behind(const struct client *client) {
+    return sender_is_paused(&client->sender);
+}
+
+struct client *admission_next(struct engine *engine) {
+    struct client *best = NULL;
+
+    list_for_each(node, &engine->turns) {
+        struct client *client = container_of(node, struct client, in_turns);
+
+        if (is_behind(client))
+            continue;
+        if (engine->memory_budget && client->passed >= engine->memory_budget)
+            return has_room(client) ? client : NULL;
+        if (has_room(client) && (!best || client->memory_reserved < best->memory_reserved))
+            best = client;
+    }
+    return best;
+}
+
+/* It has been given that much: those who had less, and no room, were passed. */
+static void note_passed(struct engine *engine, const struct client *served, uint64_t memory) {
+    list_for_each(node, &engine->turns) {
+        struct client *client = container_of(node, struct client, in_turns);
+
+        if (client != served && client->memory_reserved <= served->memory_reserved &&
+            !is_behind(client) && !has_room(client))
+            client->passed += memory;
+    }
+}
+
+void admission_start(struct run *run) {
+    struct engine *engine = run->engine;
+    struct client *client = run->client;
+    const uint64_t memory = run->profile->policy->max_memory_bytes;
+
+    note_passed(engine, client, memory);
+    client->passed = 0;
+    admission_leave(run);
+    engine->n_queued--;
+    engine->memory_reserved += memory;
+    engine->n_running++;
+    run->reserved = true;
+    charge(run);
+    if (!list_empty(&client->queue)) {
+        list_remove(&client->in_turns);
+        list_add_tail(&engine->turns, &client->in_turns);
+    }
+}
+
+void admission_end(struct run *run) {
+    struct engine *engine = run->engine;
+
+    if (!run->reserved)
+        return;
+    run->reserved = false;
+    uncharge(run);
+    engine->memory_reserved -= run->profile->policy->max_memory_bytes;
+    engine->n_running--;
+}
+
+void admission_move(struct run *run, struct client *to) {
+    const bool is_queued = run->queued_at, is_charged = run->charged_to;
+
+    if (to && is_queued)
+        admission_leave(run);
+    admission_unhold(run);
+    uncharge(run);
+    run->client = to;
+    if (!to)
+        return; /* run_fail takes it from its queue */
+    hold(run);
+    if (is_charged)
+        charge(run);
+    if (is_queued)
+        admission_join(run);
+}

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A client's RUN or EXEC: it is decoded, with its descriptors and the message for init; a retry
+ * waits for the first run; any other is queued, or enters its session. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "engine/run/admission.h"
+#include "engine/engine.h"
+#include "engine/hibernate/hibernate.h"
+#include "engine/protocol.h"
+#include "engine/session/session.h"
+
+#define MAX_ARGUMENTS 65536
+#define MAX_ENVIRONMENT 8192
+
+/* Which of a request's descriptors there are. */
+struct given {
+    bool stdin_file, stdio, input;
+    unsigned streams, extra; /* bits; how many */
+};
+
+static int take_operation(
+    struct run *run, const struct wire_field *field, struct rollbox_error *error) {
+    if (field->length < 1 || field->length > 64)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "operation id: must have 1 to 64 bytes");
+    memcpy(run->operation, field->data, field->length);
+    run->operation_length = field->length;
+    return 0;
+}
+
+/* A field that only a command of a session has. 0; 1: it is none; or -errno. */
+static int parse_exec_field(struct run *run, const struct wire_field *field, struct given *given,
+    struct rollbox_error *error) {
+    const char *text = wire_text(field);
+    uint64_t number = 0;
+
+    if (field->tag != TAG_SANDBOX && field->tag != TAG_USER && wire_u64(field, &number) < 0)
+        return 1;
+    switch (field->tag) {
+    case TAG_SANDBOX: {
+        int r = hibernate_find_session(run->engine, text, &run->session, error);
+        if (r < 0)
+            return r;
+        run->profile = run->session->profile;
+        return 0;
+    }
+    case TAG_USER:
+        return text && session_has_user(run->session, text)
+                   ? 0
+                   : error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments",
+                         "user %.100s: the sandbox has no other user than its policy's",
+                         text ? text : "?");
+    case TAG_INPUT:
+        given->input = number;
+        return 0;
+    case TAG_STREAM:
+        given->streams = (unsigned)number & 3;
+        return 0;
+    case TAG_EXTRA:
+        given->extra = (unsigned)MIN(number, (uint64_t)ARRAY_SIZE(run->extra) + 1);
+        return 0;
+    case TAG_DETACHED:
+        run->is_detached = number;
+        return 0;
+    case TAG_TERMINAL:
+        run->has_terminal = true;
+        wire_add_u64(&run->request, GUEST_TERMINAL, number);
+        return 0;
+    case TAG_NO_TRACE:
+        wire_add_u64(&run->request, GUEST_NO_TRACE, number);
+        return 0;
+    default:
+        return 1;
+    }
+}
+
+/* What the image is for: its entry point and command. How many arguments that is. */
+static size_t add_image_command(struct run *run) {
+    const struct image *image = run->profile->image;
+    size_t n = 0;
+
+    if (!image || image->plan.places)
+        return 0;
+    for (char *const *word = image->stored->manifest.entrypoint; *word; word++, n++)
+        wire_add_text(&run->request, GUEST_ARG, *word);
+    for (char *const *word = image->stored->manifest.cmd; *word; word++, n++)
+        wire_add_text(&run->request, GUEST_ARG, *word);
+    return n;
+}
+
+/* python3 -c CODE ..., or python3 FILE ...: no other options, which would be for another
+ * interpreter. */
+static bool is_code(const struct run *run) {
+    const char *words[3] = { "", "", "" };
+    struct wire_field field;
+    size_t position = 0, n = 0;
+
+    while (n < ARRAY_SIZE(words) &&
+           wire_next(run->request.data + sizeof(struct wire_header),
+               run->request.length - sizeof(struct wire_header), &position, &field) > 0)
+        if (field.tag == GUEST_ARG)
+            words[n++] = field.data;
+    return !strcmp(words[0], "python3") &&
+           (words[1][0] == '-' ? n == 3 && !strcmp(words[1], "-c") : n >= 2 && words[1][0]);
+}
+
+/* Among its files is what Python looks for at its start, which one that is started already would
+ * not find. */
+static bool brings_packages(const struct run *run) {
+    static const char *const parts[] = { "/site-packages/", "/dist-packages/", "/sitecustomize",
+        "/usercustomize", "/pyvenv.cfg" };
+    struct wire_field field;
+    size_t position = 0;
+
+    while (wire_next(run->request.data + sizeof(struct wire_header),
+               run->request.length - sizeof(struct wire_header), &position, &field) > 0)
+        for (size_t i = 0; field.tag == GUEST_FILE_PATH && i < ARRAY_SIZE(parts); i++)
+            if (memmem(field.data, field.length, parts[i], strlen(parts[i])))
+                return true;
+    return false;
+}
+
+static int decode_fields(struct run *run, struct wire_message *message, struct given *given,
+    struct rollbox_error *error) {
+    auto_free const char **env = NULL;
+    struct wire_field field;
+    size_t position = 0, n_env = 0, n_args = 0, n_fields = 0;
+    uint64_t number, timeout = 0, output = UINT64_MAX;
+    bool have_timeout = false, have_profile = false, have_cwd = false;
+    int r;
+
+    while ((r = wire_next(message->data, message->length, &position, &field)) > 0)
+        n_fields++;
+    if (r < 0 || !(env = calloc(n_fields + 1, sizeof *env)))
+        return error_set(error, r < 0 ? ROLLBOX_ERR_PROTOCOL : ROLLBOX_ERR_RESOURCE_EXHAUSTED,
+            r < 0 ? EBADMSG : ENOMEM, "arguments", "the request cannot be read");
+    wire_begin(&run->request, GUEST_EXEC, 0);
+    position = 0;
+    while (wire_next(message->data, message->length, &position, &field) > 0) {
+        const char *text = wire_text(&field);
+
+        switch (field.tag) {
+        case TAG_PLAN:
+            have_profile = wire_u64(&field, &number) == 0 &&
+                           (run->profile = profile_find(run->engine, number));
+            break;
+        case TAG_OPERATION:
+            if ((r = take_operation(run, &field, error)) < 0)
+                return r;
+            break;
+        case TAG_ARG:
+            if (!text || ++n_args > MAX_ARGUMENTS)
+                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, text ? E2BIG : EINVAL,
+                    "arguments", "argv: %s",
+                    text ? "too many arguments" : "an argument has a NUL inside");
+            wire_add(&run->request, GUEST_ARG, field.data, field.length);
+            break;
+        case TAG_ENV:
+            if (!text || !strchr(text, '=') || text[0] == '=' || n_env == MAX_ENVIRONMENT)
+                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+                    "env: each entry must be NAME=value, and there may be at most %d",
+                    MAX_ENVIRONMENT);
+            env[n_env++] = text;
+            break;
+        case TAG_CWD:
+            if (!text || text[0] != '/')
+                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+                    "cwd: must be an absolute path inside the sandbox");
+            have_cwd = true;
+            wire_add(&run->request, GUEST_CWD, field.data, field.length);
+            break;
+        case TAG_TIMEOUT:
+            have_timeout = wire_u64(&field, &timeout) == 0;
+            if (!have_timeout || timeout > INT64_MAX / 2 / 1000000)
+                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+                    "timeout: is too long");
+            break;
+        case TAG_OUTPUT_LIMIT:
+            (void)wire_u64(&field, &output);
+            output =
+                output == UINT64_MAX
+                    ? output
+                    : MIN(output,
+                          (uint64_t)
+                              INT64_MAX); /* JSON has no larger number (hibernate_manifest.c) */
+            break;
+        case TAG_FILE_PATH:
+            wire_add(&run->request, GUEST_FILE_PATH, field.data, field.length);
+            break;
+        case TAG_FILE_MODE:
+            wire_add(&run->request, GUEST_FILE_MODE, field.data, field.length);
+            break;
+        case TAG_FILE_DATA:
+            wire_add(&run->request, GUEST_FILE_DATA, field.data, field.length);
+            break;
+        case TAG_STDIN:
+            given->stdin_file = wire_u64(&field, &number) == 0 && number;
+            break;
+        case TAG_STDIO:
+            given->stdio = wire_u64(&field, &number) == 0 && number;
+            break;
+        case TAG_CODE:
+            run->is_code = wire_u64(&field, &number) == 0 && number;
+            break;
+        default:
+            r = message->header.type == PROTOCOL_EXEC ? parse_exec_field(run, &field, given, error)
+                                                      : 1;
+            if (r < 0)
+                return r;
+            if (r == 0)
+                break;
+            return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
+                "the request has a field (%u) that this engine does not know", field.tag);
+        }
+    }
+    if (message->header.type == PROTOCOL_EXEC ? !run->session : !have_profile)
+        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments",
+            "the engine does not know that policy any more; prepare it again");
+    if (have_profile && (r = profile_renew(&run->profile, error)) < 0)
+        return r;
+    if (!n_args)
+        n_args = add_image_command(run);
+    if (!n_args)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "argv: must have at least one argument, unless the policy has an image that says what "
+            "to run");
+    if (!have_cwd)
+        wire_add_text(&run->request, GUEST_CWD,
+            run->profile->policy->cwd                  ? run->profile->policy->cwd
+            : run->profile->plan->flags & PLAN_PROCESS ? ""
+                                                       : "/tmp");
+    run->n_env = profile_add_environment(
+        &run->request, run->profile, run->session ? run->session->origin.clone_id : -1, env, n_env);
+    /* What was started already cannot be given another environment, and has made up its mind about
+     * its streams. */
+    run->is_code = run->is_code && !n_env && !given->stdio && !run->session && is_code(run) &&
+                   !brings_packages(run);
+    run->timeout_ms = have_timeout   ? (int64_t)timeout
+                      : run->session ? run->profile->policy->timeout_ms
+                                     : policy_run_timeout_ms(run->profile->policy);
+    run->output_limit = output == UINT64_MAX ? run->profile->policy->max_output_bytes : output;
+    return buf_failed(&run->request) ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM,
+                                           "arguments", "out of memory")
+                                     : 0;
+}
+
+static int take_descriptors(struct run *run, struct wire_message *message,
+    const struct given *given, struct rollbox_error *error) {
+    size_t next = 0, n = given->stdin_file + (given->stdio ? 3 : 0) + given->input +
+                         (given->streams & 1) + (given->streams >> 1) + given->extra;
+
+    if (message->n_fds != n || given->stdin_file + given->stdio + given->input > 1 ||
+        (given->stdio && message->header.type == PROTOCOL_EXEC) ||
+        (given->stdin_file && run->has_terminal) || given->extra > ARRAY_SIZE(run->extra))
+        return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
+            "the request has not the descriptors that it names");
+    for (size_t i = 0; i < (given->stdio ? 3u : given->stdin_file ? 1u : 0u); i++)
+        run->stdio[i] = wire_take_fd(message, next++);
+    if (given->input)
+        *(run->has_terminal ? &run->input : &run->stdio[0]) = wire_take_fd(message, next++);
+    for (unsigned i = 0; i < 2; i++)
+        if (given->streams & 1u << i)
+            run->streams[i] = wire_take_fd(message, next++);
+    run->stdin_is_data = given->stdin_file;
+    run->stdin_is_piped = given->input;
+    run->n_extra_given = given->extra;
+    while (run->n_extra < given->extra)
+        run->extra[run->n_extra++] = wire_take_fd(message, next++);
+    for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
+        if (run->stdio[i] >= 0 && !given->stdin_file)
+            stream_let_open(run->engine, run->stdio[i]);
+    for (unsigned i = 0; i < run->n_extra; i++)
+        stream_let_open(run->engine, run->extra[i]);
+    return 0;
+}
+
+/* A retry gets the first one's answer: at once if it is there, else when it is. 1, 0 if it is none,
+ * or -ENOMEM. */
+static int take_retry(struct client *client, const struct run *run) {
+    if (result_replay(client, run->serial, run->operation, run->operation_length))
+        return 1;
+    struct run *first = run_find(client->engine, run, run->operation, run->operation_length);
+    if (!first)
+        return 0;
+    int r = run_wait_for(client, run->serial, first);
+    return r < 0 ? r : 1;
+}
+
+void run_request(struct client *client, struct wire_message *message) {
+    struct run *run = run_new(client->engine);
+    struct rollbox_error error;
+    struct given given = { 0 };
+
+    if (!run) {
+        error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments",
+            "the engine is out of memory");
+        result_send_error(client, message->header.serial, &error);
+        return;
+    }
+    run->client = client;
+    run->input_client = client;
+    run->serial = message->header.serial;
+    list_add_tail(&client->runs, &run->of_client);
+    if (decode_fields(run, message, &given, &error) < 0 ||
+        take_descriptors(run, message, &given, &error) < 0 || admission_hold(run, &error) < 0) {
+        run->profile = NULL;
+        run->session = NULL;
+        run_fail(run, error.code, error.error_number, error.stage, error.message);
+        return;
+    }
+    if (run->session)
+        session_name_operation(run->session, run->operation, &run->operation_length);
+    int retry = run->operation_length ? take_retry(client, run) : 0;
+    if (retry < 0) {
+        run->profile = NULL;
+        run->session = NULL;
+        run_fail(run, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments",
+            "the engine is out of memory");
+        return;
+    }
+    if (retry) {
+        run_free(run);
+        return;
+    }
+    if (run->session) {
+        exec_enter(run);
+        return;
+    }
+    run->profile->n_runs++;
+    run->profile->n_running++;
+    run->engine->n_queued++;
+    if (run->is_code && interpreter_queue(run))
+        return;
+    run_enqueue(run);
+    run_schedule(run->engine);
+}

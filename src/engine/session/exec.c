@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Commands in sessions: runs (run.c) that share a box.
+ *
+ * A command waits in session->commands.waiting until it can be sent to init: while a work is under
+ * way, while there is no box, while init's socket is full. It is killed by asking init to kill its
+ * tree of processes; it is over when init says so, or when its box is dead.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "engine/run/admission.h"
+#include "engine/network/gateway.h"
+#include "engine/session/op.h"
+#include "engine/box/disk_upper.h"
+
+#define MAX_ENDED 256 /* of those whose result somebody has got */
+#define MAX_UNTOLD 65536
+#define START_NS 30000000000ll /* in which init is to have started a command */
+#define DEAF_NS                                                                                    \
+    10000000000ll /* an init that has not answered to a kill by then is ended itself               \
+                   */
+#define MAX_STRAYS 64
+
+static const struct run_session_ops session_ops;
+
+void exec_enter(struct run *run) {
+    struct session *session = run->session;
+    struct rollbox_error error;
+
+    for (unsigned i = 0; i < 2; i++)
+        if (run->streams[i] >= 0) {
+            int r = stream_add(&run->outputs[i], TAKE_FD(run->streams[i]));
+            if (r < 0) {
+                error_set(&error, error_code_of(-r, ROLLBOX_ERR_INVALID_ARGUMENT), -r, "arguments",
+                    "stream_fds[%u] cannot be written to: %s", i, strerror(-r));
+                run->session = NULL;
+                run->profile = NULL; /* which counts only runs that have a box for themselves */
+                run_fail(run, error.code, error.error_number, error.stage, error.message);
+                return;
+            }
+        }
+    run->session_ops = &session_ops;
+    run->exec = ++run->engine->next_exec;
+    list_add_tail(&session->commands.runs, &run->of_session);
+    list_add_tail(&session->commands.waiting, &run->in_queue);
+    session->commands.n_runs++;
+    session->files.dirty = session->origin.was_used = true;
+    session_events_command_started(run);
+    session_touch(session);
+    op_session_called(session);
+    session_schedule(session);
+}
+
+static void forget_ended(struct session *session, struct ended *ended) {
+    list_remove(&ended->node);
+    session->commands.n_ended--;
+    free(ended->command);
+    free(ended);
+}
+
+struct run *exec_adopt(struct session *session, const struct checkpoint_command *command) {
+    struct run *run = run_new(session->engine);
+
+    if (!run)
+        return NULL;
+    run->profile = session->profile;
+    run->session = session;
+    run->session_ops = &session_ops;
+    run->box = session->box;
+    run->state = RUN_STARTING;
+    run->main_pid = command->pid;
+    run->is_detached = true;
+    run->timeout_ms = command->timeout_ms;
+    run->output_limit = command->output_limit;
+    run->has_terminal = command->has_terminal;
+    memcpy(run->operation, command->operation, command->operation_length);
+    run->operation_length = command->operation_length;
+    session_name_operation(session, run->operation, &run->operation_length);
+    wire_begin(&run->request, GUEST_EXEC, 0);
+    wire_add_text(&run->request, GUEST_ARG, command->description);
+    run->exec = ++run->engine->next_exec;
+    list_add_tail(&session->commands.runs, &run->of_session);
+    session->commands.n_runs++;
+    /* After a reset it is under way again. */
+    result_forget(run->engine, run->operation, run->operation_length);
+    list_for_each(node, &session->commands.ended) {
+        struct ended *ended = container_of(node, struct ended, node);
+
+        if (ended->operation_length == run->operation_length &&
+            !memcmp(ended->operation, run->operation, run->operation_length))
+            forget_ended(session, ended);
+    }
+    gateway_run_begins(run, run->box);
+    return run;
+}
+
+/* A result that nobody has got yet is not lost for others' sake. */
+static void forget_oldest(struct session *session) {
+    list_for_each(node, &session->commands.ended) {
+        struct ended *ended = container_of(node, struct ended, node);
+
+        if (ended->told || session->commands.n_ended > MAX_UNTOLD) {
+            forget_ended(session, ended);
+            return;
+        }
+    }
+}
+
+/* Somebody in the sandbox may have them still. */
+static void keep_orphan_pipes(struct session *session, const struct run *run) {
+    for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++) {
+        if (!run->pipes[i].inode)
+            continue;
+        if (session->commands.n_orphan_pipes == MAX_STRAYS)
+            memmove(session->commands.orphan_pipes, session->commands.orphan_pipes + 1,
+                --session->commands.n_orphan_pipes * sizeof session->commands.orphan_pipes[0]);
+        struct orphan_pipe *orphan_pipes = realloc(session->commands.orphan_pipes,
+            (session->commands.n_orphan_pipes + 1) * sizeof session->commands.orphan_pipes[0]);
+        if (!orphan_pipes)
+            return;
+        session->commands.orphan_pipes = orphan_pipes;
+        orphan_pipes[session->commands.n_orphan_pipes++] =
+            (struct orphan_pipe){ .inode = run->pipes[i].inode,
+                .is_written = run->pipes[i].is_written };
+    }
+}
+
+/* It is over: keeps its end for clients that ask later. */
+static struct session *leave(struct run *run) {
+    struct session *session = run->session;
+    struct ended *ended = calloc(1, sizeof *ended);
+
+    keep_orphan_pipes(session, run);
+    list_remove(&run->of_session);
+    session->commands.n_runs--;
+    run->session = NULL;
+    if (!ended)
+        return session; /* what cannot be remembered was told at least */
+    list_init(&ended->node);
+    memcpy(ended->operation, run->operation, sizeof ended->operation);
+    ended->operation_length = run->operation_length;
+    ended->command = run_describe(run);
+    ended->outcome = run->outcome;
+    ended->status = run->status;
+    ended->wall_ns = run->wall_ns;
+    ended->cpu_ns = run->cpu_ns;
+    ended->told = run->client || !list_empty(&run->waiters);
+    list_add_tail(&session->commands.ended, &ended->node);
+    if (++session->commands.n_ended > MAX_ENDED)
+        forget_oldest(session);
+    return session;
+}
+
+/* Whatever holds its init up, a time-out is to be one. All processes of the sandbox go; its files
+ * stay. */
+static void on_deaf(struct loop_timer *timer) {
+    struct run *run = container_of(timer, struct run, timeout);
+
+    if (run->exec && run->state != RUN_ENDED && run->session->box &&
+        run->session->box->state != BOX_DYING)
+        box_kill(run->session->box);
+}
+
+/* ---- to init ---- */
+
+static int send_signal(struct session *session, uint64_t target, int number, unsigned scope) {
+    auto_buf struct buf message = BUF_INIT;
+
+    if (!session->box || session->box->state == BOX_DYING)
+        return -ESRCH;
+    wire_begin(&message, GUEST_SIGNAL, target);
+    wire_add_u64(&message, GUEST_TARGET, target);
+    wire_add_u64(&message, GUEST_NUMBER, (uint64_t)number);
+    wire_add_u64(&message, GUEST_SCOPE, scope);
+    return wire_send(session->box->socket, &message, NULL, 0);
+}
+
+int exec_signal(struct run *run, int number, enum rollbox_scope scope) {
+    run->was_sent_kill |= number == SIGKILL;
+    return run->state == RUN_QUEUED ? -EAGAIN : send_signal(run->session, run->exec, number, scope);
+}
+
+bool exec_kill(struct run *run) {
+    struct session *session = run->session;
+
+    if (!run->exec || run->state == RUN_QUEUED || session->state == SESSION_CLOSING)
+        return false;
+    run->was_sent_kill = true;
+    int r = send_signal(session, run->exec, SIGKILL, ROLLBOX_SCOPE_TREE);
+    run->kill_due = r == -EAGAIN;
+    session->commands.kill_due |= run->kill_due;
+    if (r != 0 && r != -EAGAIN)
+        return false;
+    if (!run->told_to_end) {
+        run->told_to_end = true;
+        (void)loop_timer_set(
+            session->engine->loop, &run->timeout, clock_now_ns() + DEAF_NS, on_deaf);
+    }
+    return true;
+}
+
+void exec_kill_all(struct session *session) {
+    (void)send_signal(session, 0, SIGKILL, ROLLBOX_SCOPE_TREE);
+}
+
+void exec_kill_guests(struct session *session) {
+    (void)send_signal(session, 0, SIGKILL, ROLLBOX_SCOPE_CHILDREN);
+}
+
+static void note_pipe(struct run_pipe *pipe, int fd) {
+    struct stat st;
+    int flags = fcntl(fd, F_GETFL);
+
+    if (flags >= 0 && fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode))
+        *pipe = (struct run_pipe){
+            .inode = st.st_ino, .is_written = (flags & O_ACCMODE) != O_RDONLY, .kept = -EBADF
+        };
+}
+
+static int send_exec(struct session *session, struct run *run, struct rollbox_error *error) {
+    int fds[3 + ARRAY_SIZE(run->extra)], r = run->has_terminal ? 0 : run_open_streams(run);
+    size_t n = 0;
+
+    if (r < 0)
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup",
+            "the pipes of the command cannot be made: %s", strerror(-r));
+    for (size_t i = 0; i < ARRAY_SIZE(run->stdio) && !run->has_terminal; i++)
+        fds[n++] = run->stdio[i];
+    for (unsigned i = 0; i < run->n_extra; i++)
+        fds[n++] = run->extra[i];
+    ((struct wire_header *)(void *)run->request.data)->serial = run->exec;
+    gateway_run_begins(run, session->box);
+    r = wire_send_patiently(session->box->socket, &run->request, fds, n);
+    if (r == -EAGAIN)
+        return r; /* its pipes are kept for the next try */
+    if (r < 0)
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup",
+            "the command cannot be handed to the sandbox: %s", strerror(-r));
+    if (run->stdin_is_piped)
+        note_pipe(&run->pipes[0], run->stdio[0]);
+    for (unsigned i = 0; i < run->n_extra; i++)
+        note_pipe(&run->pipes[3 + i], run->extra[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
+        close_fd(&run->stdio[i]);
+    admission_handed_over(run);
+    while (run->n_extra)
+        close(run->extra[--run->n_extra]);
+    session_events_command_sent(run);
+    run->state = RUN_STARTING;
+    run->box = session->box;
+    session->files.dirty = true; /* again: a state may have been taken while it waited */
+    (void)loop_timer_set(session->engine->loop, &run->timeout, clock_now_ns() + START_NS, on_deaf);
+    return 0;
+}
+
+static void tell_again(struct session *session) {
+    if (session->commands.thaw_due)
+        session_thaw_soon(session);
+    if (!session->commands.kill_due)
+        return;
+    session->commands.kill_due = false;
+    list_for_each(node, &session->commands.runs) {
+        struct run *run = container_of(node, struct run, of_session);
+
+        if (run->kill_due && !exec_kill(run))
+            run->kill_due = false;
+    }
+}
+
+static void send_waiting(struct session *session) {
+    const struct op *op = session_first_op(session);
+    struct rollbox_error error;
+
+    tell_again(session);
+    if (list_empty(&session->commands.waiting) || (op && op->wait != OP_WAIT_COMMANDS_SENT) ||
+        session->checkpoint->pending_restore || session->state == SESSION_CLOSING)
+        return;
+    int ready = session_need_box(session, &error);
+    if (ready == 0 && session->box->state == BOX_SETUP)
+        return; /* what is written before its files are marked as untouched would be taken for
+                   nothing */
+    if (ready == 0)
+        ready = session_resume(session);
+    if (ready == -EAGAIN)
+        return;
+    while (!list_empty(&session->commands.waiting)) {
+        struct run *run = container_of(session->commands.waiting.next, struct run, in_queue);
+
+        int r = ready == 0 ? send_exec(session, run, &error) : ready;
+        if (r == -EAGAIN || r == -EPIPE)
+            return; /* init's next answer, or its death, comes here again */
+        list_remove(&run->in_queue);
+        if (r < 0)
+            run_fail(run, error.code, error.error_number, error.stage, error.message);
+    }
+    session_watch(session);
+    if (session->box)
+        disk_upper_watch(session->box);
+}
+
+void exec_send_waiting(struct session *session) {
+    if (session->sleep)
+        return; /* session_schedule wakes it first */
+    send_waiting(session);
+    if (list_empty(&session->commands.waiting) && session->state != SESSION_CLOSING)
+        (void)session_event(session, OP_EVENT_COMMANDS_SENT, NULL);
+}
+
+/* ---- the end ---- */
+
+/* Its box stays, and so does what it left running. */
+static void finish(struct run *run) {
+    run->state = RUN_ENDED;
+    for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)
+        output_hand_over(&run->outputs[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(run->pipes) && run->session->box; i++)
+        box_close(run->session->box, &run->pipes[i].kept);
+    session_events_command_ended(run); /* before the client knows */
+    result_send(run);
+    const bool has_run = run->outcome != ROLLBOX_OUTCOME_ERROR;
+    struct session *session = leave(run);
+    run_free(run);
+    session_touch(session);
+    session_events_command_settled(session, has_run);
+    session_schedule(session);
+}
+
+static bool is_broken(const struct run *run) {
+    return session_is_broken(run->session);
+}
+
+static const struct run_session_ops session_ops = {
+    .kill = exec_kill, .finish = finish, .is_broken = is_broken
+};
+
+/* ---- from init ---- */
+
+static struct run *of_serial(struct session *session, uint64_t serial) {
+    list_for_each(node, &session->commands.runs) {
+        struct run *run = container_of(node, struct run, of_session);
+
+        if (run->exec == serial)
+            return run;
+    }
+    return NULL;
+}
+
+void exec_signalled(struct session *session, uint64_t serial) {
+    struct run *run = of_serial(session, serial);
+
+    if (run && run->told_to_end)
+        loop_timer_clear(run->engine->loop, &run->timeout);
+}
+
+static int take_terminal(struct run *run, int take_master) {
+    auto_close int master = take_master;
+
+    if (run->input >= 0 && !(run->terminal_input = terminal_input_new(
+                                 run->engine, run->input_client, TAKE_FD(run->input), master)))
+        return -ENOMEM;
+    return output_adopt(&run->outputs[0], TAKE_FD(master));
+}
+
+void exec_answer(
+    struct session *session, const struct guest_record *record, int *fds, size_t n_fds) {
+    struct run *run = of_serial(session, record->serial);
+
+    if (!run)
+        return;
+    if (record->kind == GUEST_EXEC_FAILED) {
+        run->exec = 0; /* there is nothing to kill */
+        if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
+            run_finish(run);
+        else
+            run_answer(run, record);
+        return;
+    }
+    if (record->kind == GUEST_STARTED) {
+        run->main_pid = (pid_t)record->value;
+        run->counts.stream = record->wall_ns;
+    }
+    if (record->kind == GUEST_STARTED && run->has_terminal) {
+        int r = n_fds ? take_terminal(run, TAKE_FD(fds[0])) : -EPROTO;
+        if (r < 0)
+            run_fail(run, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run",
+                "the terminal of the command cannot be read");
+    }
+    if (record->kind == GUEST_EXITED) {
+        run->kill_due = false;
+        run->exec = 0;
+        if (run->outcome == ROLLBOX_OUTCOME_OUT_OF_MEMORY ||
+            run->error.code == ROLLBOX_ERR_HOST_OUT_OF_MEMORY)
+            session_oom_forget(session); /* that is counted by now, and no later kill's cause */
+    }
+    run_answer(run, record);
+}
+
+/* ---- attaching ---- */
+
+struct run *exec_find(struct session *session, const struct wire_field *operation) {
+    unsigned char key[sizeof((struct run *)0)->operation];
+    size_t length = operation->length;
+
+    if (length < 1 || length > 64)
+        return NULL;
+    memcpy(key, operation->data, length);
+    session_name_operation(session, key, &length);
+    return run_find(session->engine, NULL, key, length);
+}
+
+size_t exec_claim(struct run *run, uint64_t wanted, struct buf *json, int *ret_fds) {
+    size_t n = 0;
+
+    buf_add_text(json, "{\"fds\": [");
+    for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++) {
+        if (run->pipes[i].kept < 0 || !(wanted & 1ull << i))
+            continue;
+        buf_printf(json, "%s{\"slot\": %zu, \"mode\": \"%s\"}", n ? ", " : "", i,
+            run->pipes[i].is_written ? "r" : "w");
+        ret_fds[n++] = TAKE_FD(run->pipes[i].kept);
+    }
+    buf_add_text(json, "]}");
+    return n;
+}
