@@ -9,9 +9,7 @@
 #ifndef ROLLBOX_EGRESS_CONFINE_H
 #define ROLLBOX_EGRESS_CONFINE_H
 
-#include <rollbox/rollbox.h>
-
-/* For the calling process, for good. 0 or -errno with *error filled. */
-int confine_gateway(struct rollbox_error *error);
+/* For the calling process, for good. 0 or -errno, and *ret_step says at which step. */
+int confine_gateway(const char **ret_step);
 
 #endif

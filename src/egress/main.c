@@ -60,7 +60,7 @@ static int prepare(struct egress *egress) {
 
 int main(void) {
     static struct egress egress;
-    struct rollbox_error error;
+    const char *step = "start";
     int type = 0;
     socklen_t length = sizeof type;
 
@@ -76,8 +76,9 @@ int main(void) {
         fprintf(stderr, "rollbox-egress: cannot start: %s\n", strerror(-r));
         return 1;
     }
-    if (confine_gateway(&error) < 0) {
-        fprintf(stderr, "rollbox-egress: %s\n", error.message);
+    r = confine_gateway(&step);
+    if (r < 0) {
+        fprintf(stderr, "rollbox-egress: cannot %s: %s\n", step, strerror(-r));
         return 1;
     }
     r = control_start(&egress);

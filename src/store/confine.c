@@ -2,7 +2,6 @@
 #include "store/confine.h"
 
 #include <errno.h>
-#include <linux/audit.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -17,6 +16,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "sys/confine.h"
 #include "sys/syscalls.h"
 
 #define MEMORY_BYTES                                                                               \
@@ -24,14 +24,6 @@
 
 #define READ_FILE LANDLOCK_ACCESS_FS_READ_FILE
 #define READ_ALL (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
-
-#if defined(__x86_64__)
-#    define OUR_ARCH AUDIT_ARCH_X86_64
-#elif defined(__aarch64__)
-#    define OUR_ARCH AUDIT_ARCH_AARCH64
-#else
-#    error "the system calls of this architecture are not known"
-#endif
 
 /* Resources that unpacking does not need. */
 static const int forbidden[] = {
@@ -120,20 +112,9 @@ static const int forbidden[] = {
 };
 
 static int filter_system_calls(void) {
-    struct sock_filter program[2 * ARRAY_SIZE(forbidden) + 16];
-    unsigned short n = 0;
+    struct sock_filter program[2 * ARRAY_SIZE(forbidden) + CONFINE_FILTER_HEAD + 1];
+    unsigned short n = confine_filter_head(program);
 
-    program[n++] =
-        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
-    program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, OUR_ARCH, 1, 0);
-    program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
-    program[n++] =
-        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
-#if defined(__x86_64__)
-    program[n++] =
-        (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1); /* x32 */
-    program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
-#endif
     for (size_t i = 0; i < ARRAY_SIZE(forbidden); i++) {
         program[n++] =
             (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)forbidden[i], 0, 1);
@@ -170,17 +151,11 @@ static int allow_access(int ruleset, int fd, uint64_t access) {
 }
 
 static int enter_landlock(const struct confine *confine, bool *ret_landlock) {
-    const char *masked = secure_getenv("ROLLBOX_KFEAT");
-    int abi = masked && strstr(masked, "-landlock")
-                  ? 0
-                  : sys_landlock_create_ruleset(NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
+    int abi = confine_landlock_abi();
+    uint64_t all = confine_landlock_files(abi);
 
     if (abi < 1)
         return 0;
-    uint64_t all = (LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1;
-    all |= abi >= 2 ? LANDLOCK_ACCESS_FS_REFER : 0;
-    all |= abi >= 3 ? LANDLOCK_ACCESS_FS_TRUNCATE : 0;
-    all |= abi >= 5 ? LANDLOCK_ACCESS_FS_IOCTL_DEV : 0;
     struct uapi_landlock_ruleset attributes = { .handled_access_fs = all,
         .handled_access_net =
             abi >= 4 ? LANDLOCK_ACCESS_NET_BIND_TCP | LANDLOCK_ACCESS_NET_CONNECT_TCP : 0,

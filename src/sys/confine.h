@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How a program of rollbox gives up what it does not need, before it reads a byte of a stranger.
+ *
+ * A program that parses what guests, servers or clients send may be taken over by them. It then has
+ * the descriptors that it holds, and nothing else. Two layers see to that: a list of system calls
+ * (seccomp), and a Landlock domain that grants no file. A kernel without Landlock has the list
+ * alone.
+ */
+#ifndef ROLLBOX_SYS_CONFINE_H
+#define ROLLBOX_SYS_CONFINE_H
+
+#include <linux/filter.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "sys/uapi.h"
+
+/* What the program keeps. */
+struct confine_service {
+    const int *calls; /* system calls; mmap, mprotect and socket are not among them */
+    size_t n_calls;
+    bool may_connect; /* makes sockets of the two Internet families and connects them */
+};
+
+/*
+ * Confines the calling process for good. It gives up root's id and all capabilities, cannot be
+ * traced or dumped by its user, dies with its parent, opens no file, runs no program, and maps no
+ * memory that can be executed. 0 or -errno; *ret_step then says which step failed.
+ */
+int confine_service(const struct confine_service *service, const char **ret_step);
+
+/* --- Parts, for programs that keep more than that ----------------------------------------------
+ */
+
+#define CONFINE_FILTER_HEAD 6 /* instructions that confine_filter_head writes at the most */
+
+/* Ends the process at a call of another architecture or of x32; loads the call's number. Returns
+ * the number of instructions. */
+unsigned short confine_filter_head(struct sock_filter *program);
+
+/* Landlock's version that the process may use: 0 without Landlock, or where ROLLBOX_KFEAT masks it.
+ */
+int confine_landlock_abi(void);
+
+/* All rights of files that Landlock of this version knows. */
+uint64_t confine_landlock_files(int abi);
+
+#endif
