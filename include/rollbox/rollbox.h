@@ -311,7 +311,8 @@ ROLLBOX_PUBLIC int rollbox_result_json(
  * forked and reset, with its files and processes. It belongs to the connection that created it and
  * ends with that connection, unless it was created `detached` on a shared engine. A call on a
  * paused session resumes it. Several handles may name one session, from several processes on a
- * shared engine. All calls on a session block, except rollbox_exec and rollbox_attach. */
+ * shared engine. All calls on a session block, except rollbox_exec, rollbox_attach and
+ * rollbox_call_start. */
 struct rollbox_sandbox;
 
 struct rollbox_sandbox_options {
@@ -618,6 +619,71 @@ ROLLBOX_PUBLIC int rollbox_export(struct rollbox_sandbox *sandbox, const char *s
  * processes cannot be checkpointed; nothing is written). */
 ROLLBOX_PUBLIC int rollbox_export_live(struct rollbox_sandbox *sandbox, const char *snapshot,
     const char *host_path, struct rollbox_error *error);
+
+/* ---- calls on sessions that do not wait ---- */
+
+/* Each is the call of the same name above, and its answer is that call's JSON text: {} where the
+ * call has none. CREATE and OPEN answer {"name", ...}, FORK {"sandboxes": ["name", ...]}. */
+enum rollbox_call {
+    ROLLBOX_CALL_CREATE = 1, /* plan, create */
+    ROLLBOX_CALL_OPEN,
+    ROLLBOX_CALL_LIST,  /* no sandbox */
+    ROLLBOX_CALL_STATS, /* of one session, or without `sandbox` of all */
+    ROLLBOX_CALL_INSPECT,
+    ROLLBOX_CALL_PROCESSES,
+    ROLLBOX_CALL_TREE,
+    ROLLBOX_CALL_EXECS,
+    ROLLBOX_CALL_NET_LOG,
+    ROLLBOX_CALL_CLOSE,
+    ROLLBOX_CALL_PAUSE,
+    ROLLBOX_CALL_RESUME,
+    ROLLBOX_CALL_HIBERNATE, /* state */
+    ROLLBOX_CALL_WAKE,      /* state */
+    ROLLBOX_CALL_SNAPSHOT,  /* snapshot: its name, or NULL; state */
+    ROLLBOX_CALL_FORK,      /* snapshot, n, state */
+    ROLLBOX_CALL_RESET,     /* snapshot, state */
+    ROLLBOX_CALL_DROP,      /* snapshot */
+    ROLLBOX_CALL_SHOW,      /* snapshot */
+    ROLLBOX_CALL_VERIFY,    /* snapshot */
+    ROLLBOX_CALL_DIFF,      /* snapshot: from; to; text */
+    ROLLBOX_CALL_SIGNAL,    /* operation_id, signal_number, scope */
+    ROLLBOX_CALL_RESIZE,    /* operation_id, terminal */
+};
+
+struct rollbox_call_options {
+    size_t size; /* sizeof(struct rollbox_call_options) */
+    enum rollbox_call call;
+    const char *sandbox; /* the session's name */
+    struct rollbox_plan *plan;
+    const struct rollbox_sandbox_options *create;
+    const char *snapshot, *to;
+    bool text;
+    size_t n;
+    const struct rollbox_state_options *state;
+    const char *operation_id;
+    int signal_number;
+    enum rollbox_scope scope;
+    const struct rollbox_terminal *terminal;
+    rollbox_callback callback; /* may be NULL */
+    void *userdata;
+};
+
+/* Starts a call on a session and does not wait for its answer. *ret_run ends as a run does, with
+ * the same callbacks (rollbox_dispatch, rollbox_next_ended): if the outcome of its result is ERROR,
+ * the call failed with that error; otherwise rollbox_call_json has the answer. rollbox_run_free
+ * forgets a call that has not ended; the engine finishes it. Errors: as of rollbox_start.
+ * A snapshot of a recorded session that is taken so records no list of changed files. */
+ROLLBOX_PUBLIC int rollbox_call_start(struct rollbox_engine *engine,
+    const struct rollbox_call_options *options, struct rollbox_run **ret_run,
+    struct rollbox_error *error);
+
+/* The answer to a call that has ended without an error, else NULL. Valid as long as the run. */
+ROLLBOX_PUBLIC const char *rollbox_call_json(const struct rollbox_run *run);
+
+/* A handle of the session of an answer to CREATE or OPEN (i is 0), or of the i-th fork. Does not
+ * block. The caller owns *ret_sandbox. */
+ROLLBOX_PUBLIC int rollbox_call_sandbox(const struct rollbox_run *run, size_t i,
+    struct rollbox_sandbox **ret_sandbox, struct rollbox_error *error);
 
 /* ---- trajectories ---- */
 

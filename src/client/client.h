@@ -76,6 +76,9 @@ void result_done(struct result *result);
 /* Reads the error fields of a FAILED or RESULT message. 0 or -EBADMSG. */
 int result_read_error(const void *data, size_t length, struct rollbox_error *ret_error);
 
+/* The text of a TEXT message, for free(); NULL if it is malformed. */
+char *result_read_text(const void *data, size_t length);
+
 /* Appends a JSON string; what is not valid UTF-8 is replaced. */
 void result_json_string(struct buf *to, const void *data, size_t length);
 
@@ -137,7 +140,10 @@ struct rollbox_run {
     pthread_t caller; /* the thread that is calling the callback */
     rollbox_callback callback;
     void *userdata;
-    bool detached;         /* freeing it does not end it */
+    bool detached;           /* freeing it does not end it */
+    bool is_call;            /* it is a call on sessions (call.c), and its answer is `text` */
+    bool attached_sandboxes; /* the sessions of the answer end with this connection */
+    char *text;
     const char *isolation; /* the plan's, which lives as long as the engine, or own_isolation */
     char *own_isolation;
     struct result result;

@@ -249,12 +249,21 @@ static void handle_request(struct rollbox_engine *engine, struct request *reques
     finish_pending(engine, &request->pending);
 }
 
+/* A call's answer, or a run's result. */
+static int read_result(struct wire_message *message, struct rollbox_run *run) {
+    if (run->is_call && message->header.type == PROTOCOL_TEXT) {
+        run->text = result_read_text(message->data, message->length);
+        return run->text ? 0 : -EBADMSG;
+    }
+    return !run->is_call && message->header.type == PROTOCOL_RESULT
+               ? result_read(message, run->isolation, &run->result)
+               : -EBADMSG;
+}
+
 static void handle_run(struct rollbox_engine *engine, struct rollbox_run *run) {
     struct wire_message *message = &engine->message;
     struct rollbox_error error;
-    int r = message->header.type == PROTOCOL_RESULT
-                ? result_read(message, run->isolation, &run->result)
-                : -EBADMSG;
+    int r = read_result(message, run);
 
     if (message->header.type == PROTOCOL_FAILED &&
         result_read_error(message->data, message->length, &error) == 0) {

@@ -249,18 +249,8 @@ int request_malformed(struct rollbox_error *error) {
 }
 
 static int read_text(const struct request *request, char **ret_text, struct rollbox_error *error) {
-    struct wire_field field;
-    size_t position = 0;
-
-    do
-        if (wire_next(request->body.data, request->body.length, &position, &field) <= 0)
-            return request_malformed(error);
-    while (field.tag != TAG_TEXT_DATA);
-    const char *found = wire_text(&field);
-    if (!found)
-        return request_malformed(error);
-    *ret_text = strdup(found);
-    return *ret_text ? 0 : request_out_of_memory(error);
+    *ret_text = result_read_text(request->body.data, request->body.length);
+    return *ret_text ? 0 : request_malformed(error);
 }
 
 int request_text(struct rollbox_engine *engine, struct buf *message, const int *fds, size_t n_fds,

@@ -377,3 +377,15 @@ ROLLBOX_PUBLIC int rollbox_result_json(
     *ret_json = json;
     return 0;
 }
+
+char *result_read_text(const void *data, size_t length) {
+    struct wire_field field;
+    size_t position = 0;
+
+    do
+        if (wire_next(data, length, &position, &field) <= 0)
+            return NULL;
+    while (field.tag != TAG_TEXT_DATA);
+    const char *found = wire_text(&field);
+    return found ? strdup(found) : NULL;
+}

@@ -13,21 +13,12 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "client/call.h"
 #include "client/client.h"
 #include "client/record.h"
 
 #define EXTRA_FDS_MAX 8
 #define USER_MAX 256
-#define FORKS_MAX 100000
-
-static int check_id(const char *id, struct rollbox_error *error) {
-    size_t length = id ? strlen(id) : 0;
-
-    if (length < 1 || length > 64)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "operation_id has %zu bytes; 1 to 64 are allowed", length);
-    return 0;
-}
 
 /* ---- calls ---- */
 
@@ -41,88 +32,6 @@ static int plain_call(struct rollbox_sandbox *sandbox, enum protocol_verb verb, 
 }
 
 /* ---- handles ---- */
-
-static struct rollbox_sandbox *new_handle(
-    struct rollbox_engine *engine, const char *name, const char *isolation) {
-    struct rollbox_sandbox *sandbox = calloc(1, sizeof *sandbox);
-
-    if (!sandbox)
-        return NULL;
-    sandbox->engine = engine;
-    sandbox->owner = engine->owner;
-    sandbox->isolation = strdup(isolation ? isolation : "{}");
-    memcpy(sandbox->name, name, strlen(name) + 1);
-    return sandbox->isolation ? sandbox : rollbox_sandbox_free(sandbox);
-}
-
-/* A name that the engine says: it becomes part of an array of fixed size. */
-static const char *name_of(const json_t *value) {
-    const char *name = json_string_value(value);
-
-    return name && sandbox_check_name(name, "", NULL) >= 0 ? name : NULL;
-}
-
-static int check_milliseconds(int64_t ms, const char *what, struct rollbox_error *error) {
-    if (ms >= 0 && ms <= REQUEST_MS_MAX)
-        return 0;
-    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-        "%s is %lld; it must be 0 (never) or more", what, (long long)ms);
-}
-
-static int encode_create(struct buf *to, const struct rollbox_plan *plan,
-    const struct rollbox_sandbox_options *options, struct rollbox_error *error) {
-    const struct {
-        int64_t ms;
-        const char *what;
-        uint32_t tag;
-    } times[] = {
-        { options->idle_ms, "idle_ms", TAG_IDLE },
-        { options->ttl_ms, "ttl_ms", TAG_TTL },
-        { options->lifetime_ms, "lifetime_ms", TAG_LIFETIME },
-        { options->hibernate_ms, "hibernate_ms", TAG_HIBERNATE },
-    };
-
-    wire_begin(to, PROTOCOL_SANDBOX, 0);
-    wire_add_u64(to, TAG_VERB, VERB_CREATE);
-    wire_add_u64(to, TAG_PLAN, plan->id);
-    int r = options->operation_id ? request_add_operation(to, options->operation_id, error) : 0;
-    if (r >= 0 && options->name) {
-        r = sandbox_check_name(options->name, "name", error);
-        wire_add_text(to, TAG_SANDBOX, options->name);
-    }
-    for (size_t i = 0; r >= 0 && i < ARRAY_SIZE(times); i++) {
-        r = check_milliseconds(times[i].ms, times[i].what, error);
-        if (times[i].ms > 0)
-            wire_add_u64(to, times[i].tag, (uint64_t)times[i].ms);
-    }
-    if (options->detached)
-        wire_add_u64(to, TAG_DETACHED, 1);
-    if (options->auto_snapshots)
-        wire_add_u64(to, TAG_CHECKPOINTS, options->auto_snapshots);
-    return r;
-}
-
-/* A handle from an answer that has "name". Its isolation is the plan's, or the one in the answer.
- */
-static int take_handle(struct rollbox_engine *engine, const char *json, const char *isolation,
-    struct rollbox_sandbox **ret_sandbox, struct rollbox_error *error) {
-    json_t *answer = json_loads(json, 0, NULL);
-    const char *name = name_of(json_object_get(answer, "name"));
-    auto_free char *told = NULL;
-    int r = 0;
-
-    if (!name) {
-        r = request_malformed(error);
-    } else {
-        if (!isolation && json_is_object(json_object_get(answer, "isolation")))
-            isolation = told = json_dumps(json_object_get(answer, "isolation"), JSON_COMPACT);
-        *ret_sandbox = new_handle(engine, name, isolation);
-        if (!*ret_sandbox)
-            r = request_out_of_memory(error);
-    }
-    json_decref(answer);
-    return r;
-}
 
 ROLLBOX_PUBLIC int rollbox_sandbox_create(struct rollbox_engine *engine, struct rollbox_plan *plan,
     const struct rollbox_sandbox_options *options, struct rollbox_sandbox **ret_sandbox,
@@ -144,13 +53,12 @@ ROLLBOX_PUBLIC int rollbox_sandbox_create(struct rollbox_engine *engine, struct 
     if (options->detached && engine->private_engine)
         return request_invalid(error,
             "a detached sandbox needs a shared engine: a private one ends with its connection");
-    r = encode_create(&message, plan, options, error);
+    r = sandbox_encode_create(&message, plan, options, error);
     if (r >= 0)
         r = request_text(engine, &message, NULL, 0, &json, error);
     if (r >= 0)
-        r = take_handle(engine, json, plan->isolation, ret_sandbox, error);
-    if (r >= 0)
-        (*ret_sandbox)->lives_with_connection = !options->detached;
+        r = sandbox_of_answer(
+            engine, json, 0, plan->isolation, !options->detached, ret_sandbox, error);
     return r;
 }
 
@@ -170,19 +78,11 @@ ROLLBOX_PUBLIC int rollbox_sandbox_open(struct rollbox_engine *engine, const cha
     wire_add_u64(&message, TAG_VERB, VERB_OPEN);
     wire_add_text(&message, TAG_SANDBOX, name);
     r = request_text(engine, &message, NULL, 0, &json, error);
-    return r < 0 ? r : take_handle(engine, json, NULL, ret_sandbox, error);
+    return r < 0 ? r : sandbox_of_answer(engine, json, 0, NULL, false, ret_sandbox, error);
 }
 
 ROLLBOX_PUBLIC const char *rollbox_sandbox_name(const struct rollbox_sandbox *sandbox) {
     return sandbox->name;
-}
-
-ROLLBOX_PUBLIC struct rollbox_sandbox *rollbox_sandbox_free(struct rollbox_sandbox *sandbox) {
-    if (sandbox) {
-        free(sandbox->isolation);
-        free(sandbox);
-    }
-    return NULL;
 }
 
 ROLLBOX_PUBLIC int rollbox_sandbox_close(
@@ -283,10 +183,6 @@ struct descriptors {
     size_t n;
 };
 
-static uint64_t terminal_value(const struct rollbox_terminal *terminal) {
-    return (uint64_t)terminal->rows << 16 | terminal->columns;
-}
-
 /* INPUT and STREAM with their descriptors. */
 static int add_streams(struct buf *to, struct descriptors *descriptors, int input_fd,
     const int stream_fds[2], struct rollbox_error *error) {
@@ -341,7 +237,7 @@ static int encode_exec(struct buf *to, struct descriptors *descriptors,
     if (options->user)
         wire_add_text(to, TAG_USER, options->user);
     if (options->terminal)
-        wire_add_u64(to, TAG_TERMINAL, terminal_value(options->terminal));
+        wire_add_u64(to, TAG_TERMINAL, call_terminal(options->terminal));
     if (options->n_extra_fds)
         wire_add_u64(to, TAG_EXTRA, options->n_extra_fds);
     if (options->detached)
@@ -404,7 +300,7 @@ ROLLBOX_PUBLIC int rollbox_attach(struct rollbox_sandbox *sandbox,
                                       "sizeof(struct rollbox_attach_options)");
     int r = connection_check_owner(sandbox->owner, error);
     if (r >= 0)
-        r = check_id(options->operation_id, error);
+        r = call_check_id(options->operation_id, error);
     if (r < 0)
         return r;
     wire_begin(&message, PROTOCOL_ATTACH, 0);
@@ -423,69 +319,33 @@ ROLLBOX_PUBLIC int rollbox_attach(struct rollbox_sandbox *sandbox,
 
 ROLLBOX_PUBLIC int rollbox_signal(struct rollbox_sandbox *sandbox, const char *operation_id,
     int signal_number, enum rollbox_scope scope, struct rollbox_error *error) {
-    auto_buf struct buf message = BUF_INIT;
+    struct rollbox_call_options call = { .call = ROLLBOX_CALL_SIGNAL,
+        .operation_id = operation_id,
+        .signal_number = signal_number,
+        .scope = scope };
 
-    int r = operation_id ? check_id(operation_id, error)
-                         : connection_check_owner(sandbox->owner, error);
-    if (r < 0)
-        return r;
-    if (signal_number < 1 || signal_number > SIGRTMAX)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "signal_number is %d; signals are 1 to %d", signal_number, SIGRTMAX);
-    if (!operation_id && signal_number != SIGKILL)
-        return request_invalid(error, "without an operation_id the signal must be SIGKILL: it is "
-                                      "for every process of the sandbox");
-    if (scope < ROLLBOX_SCOPE_MAIN || scope > ROLLBOX_SCOPE_GROUP)
-        return request_invalid(error, "scope is not a value of enum rollbox_scope");
-    sandbox_begin(&message, sandbox, VERB_SIGNAL);
-    if (operation_id)
-        wire_add(&message, TAG_EXEC, operation_id, strlen(operation_id));
-    wire_add_u64(&message, TAG_NUMBER, (uint64_t)signal_number);
-    wire_add_u64(&message, TAG_SCOPE, scope);
-    return sandbox_call(sandbox, &message, NULL, 0, NULL, error);
+    return call_wait(sandbox, &call, NULL, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_resize(struct rollbox_sandbox *sandbox, const char *operation_id,
     const struct rollbox_terminal *terminal, struct rollbox_error *error) {
-    auto_buf struct buf message = BUF_INIT;
+    struct rollbox_call_options call = {
+        .call = ROLLBOX_CALL_RESIZE, .operation_id = operation_id, .terminal = terminal
+    };
 
-    int r = check_id(operation_id, error);
-    if (r < 0)
-        return r;
-    if (!terminal)
-        return request_invalid(error, "terminal must be given");
-    sandbox_begin(&message, sandbox, VERB_RESIZE);
-    wire_add(&message, TAG_EXEC, operation_id, strlen(operation_id));
-    wire_add_u64(&message, TAG_TERMINAL, terminal_value(terminal));
-    return sandbox_call(sandbox, &message, NULL, 0, NULL, error);
+    return call_wait(sandbox, &call, NULL, error);
 }
 
 /* ---- snapshots ---- */
 
-static int add_options(
-    struct buf *to, const struct rollbox_state_options *options, struct rollbox_error *error) {
-    if (!options)
-        return 0;
-    if (options->size != sizeof *options || options->processes < 0 ||
-        options->processes > ROLLBOX_PROCESSES_DROP)
-        return request_invalid(error, "options.size must be sizeof(struct rollbox_state_options), "
-                                      "and processes be of enum rollbox_processes");
-    if (options->processes == ROLLBOX_PROCESSES_DROP)
-        wire_add_u64(to, TAG_DROPS, 1);
-    return 0;
-}
-
 ROLLBOX_PUBLIC int rollbox_snapshot(struct rollbox_sandbox *sandbox, const char *name,
     const struct rollbox_state_options *options, char **ret_json, struct rollbox_error *error) {
-    auto_buf struct buf message = BUF_INIT;
-
+    struct rollbox_call_options call = {
+        .call = ROLLBOX_CALL_SNAPSHOT, .snapshot = name, .state = options
+    };
     auto_free char *json = NULL;
-    sandbox_begin(&message, sandbox, VERB_SNAPSHOT);
-    int r = sandbox_add_snapshot(&message, TAG_NAME, name, "the snapshot's name", error);
-    if (r >= 0)
-        r = add_options(&message, options, error);
-    if (r >= 0)
-        r = sandbox_call(sandbox, &message, NULL, 0, &json, error);
+
+    int r = call_wait(sandbox, &call, &json, error);
     if (r >= 0 && strstr(json, "\"recorded_files\""))
         record_note_files(sandbox, json);
     if (r >= 0 && ret_json)
@@ -502,13 +362,13 @@ static int take_forks(struct rollbox_sandbox *sandbox, const json_t *names, size
     if (json_array_size(names) != n)
         return request_malformed(error);
     for (; r >= 0 && made < n; made++) {
-        const char *name = name_of(json_array_get(names, made));
+        const char *name = sandbox_name_of(json_array_get(names, made));
 
         if (!name) {
             r = request_malformed(error);
             break;
         }
-        ret_sandboxes[made] = new_handle(sandbox->engine, name, sandbox->isolation);
+        ret_sandboxes[made] = sandbox_new_handle(sandbox->engine, name, sandbox->isolation);
         if (!ret_sandboxes[made]) {
             r = request_out_of_memory(error);
             break;
@@ -523,24 +383,14 @@ static int take_forks(struct rollbox_sandbox *sandbox, const json_t *names, size
 ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *snapshot, size_t n,
     const struct rollbox_state_options *options, struct rollbox_sandbox **ret_sandboxes,
     struct rollbox_error *error) {
-    auto_buf struct buf message = BUF_INIT;
+    struct rollbox_call_options call = {
+        .call = ROLLBOX_CALL_FORK, .snapshot = snapshot, .n = n, .state = options
+    };
     auto_free char *json = NULL;
 
-    if (n < 1 || n > FORKS_MAX || !ret_sandboxes)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "n is %zu; 1 to %d sandboxes can be forked at once", n, FORKS_MAX);
-    sandbox_begin(&message, sandbox, VERB_FORK);
-    int r = sandbox_add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
-    if (r >= 0)
-        r = add_options(&message, options, error);
-    if (r < 0)
-        return r;
-    wire_add_u64(&message, TAG_NUMBER, n);
-    if (options && options->same_seed)
-        wire_add_u64(&message, TAG_SAME_SEED, 1);
-    if (options && options->attached)
-        wire_add_u64(&message, TAG_ATTACHED, 1);
-    r = sandbox_call(sandbox, &message, NULL, 0, &json, error);
+    if (!ret_sandboxes)
+        return request_invalid(error, "ret_sandboxes must be given");
+    int r = call_wait(sandbox, &call, &json, error);
     if (r < 0)
         return r;
     json_t *answer = json_loads(json, 0, NULL);
@@ -553,32 +403,25 @@ ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *sna
 
 ROLLBOX_PUBLIC int rollbox_reset(struct rollbox_sandbox *sandbox, const char *snapshot,
     const struct rollbox_state_options *options, struct rollbox_error *error) {
-    auto_buf struct buf message = BUF_INIT;
+    struct rollbox_call_options call = {
+        .call = ROLLBOX_CALL_RESET, .snapshot = snapshot, .state = options
+    };
 
-    sandbox_begin(&message, sandbox, VERB_RESET);
-    int r = sandbox_add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
-    if (r >= 0)
-        r = add_options(&message, options, error);
-    return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, NULL, error);
-}
-
-static int sleep_call(struct rollbox_sandbox *sandbox, enum protocol_verb verb,
-    const struct rollbox_state_options *options, struct rollbox_error *error) {
-    auto_buf struct buf message = BUF_INIT;
-
-    sandbox_begin(&message, sandbox, verb);
-    int r = add_options(&message, options, error);
-    return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, NULL, error);
+    return call_wait(sandbox, &call, NULL, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_hibernate(struct rollbox_sandbox *sandbox,
     const struct rollbox_state_options *options, struct rollbox_error *error) {
-    return sleep_call(sandbox, VERB_HIBERNATE, options, error);
+    struct rollbox_call_options call = { .call = ROLLBOX_CALL_HIBERNATE, .state = options };
+
+    return call_wait(sandbox, &call, NULL, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_wake(struct rollbox_sandbox *sandbox,
     const struct rollbox_state_options *options, struct rollbox_error *error) {
-    return sleep_call(sandbox, VERB_WAKE, options, error);
+    struct rollbox_call_options call = { .call = ROLLBOX_CALL_WAKE, .state = options };
+
+    return call_wait(sandbox, &call, NULL, error);
 }
 
 /* Each of the descriptors in the place that the answer names. */
@@ -608,7 +451,7 @@ ROLLBOX_PUBLIC int rollbox_claim(struct rollbox_sandbox *sandbox, const char *op
         return request_invalid(error, "sandbox and ret_fds must be given");
     int r = connection_check_owner(sandbox->owner, error);
     if (r >= 0)
-        r = check_id(operation_id, error);
+        r = call_check_id(operation_id, error);
     if (r < 0)
         return r;
     sandbox_begin(&message, sandbox, VERB_CLAIM);
@@ -627,32 +470,23 @@ ROLLBOX_PUBLIC int rollbox_claim(struct rollbox_sandbox *sandbox, const char *op
 
 ROLLBOX_PUBLIC int rollbox_snapshot_drop(
     struct rollbox_sandbox *sandbox, const char *snapshot, struct rollbox_error *error) {
-    auto_buf struct buf message = BUF_INIT;
+    struct rollbox_call_options call = { .call = ROLLBOX_CALL_DROP, .snapshot = snapshot };
 
-    if (!snapshot)
-        return request_invalid(error, "snapshot must be given");
-    sandbox_begin(&message, sandbox, VERB_DROP);
-    int r = sandbox_add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
-    return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, NULL, error);
-}
-
-static int show_call(struct rollbox_sandbox *sandbox, enum protocol_verb verb, const char *snapshot,
-    char **ret_json, struct rollbox_error *error) {
-    auto_buf struct buf message = BUF_INIT;
-
-    sandbox_begin(&message, sandbox, verb);
-    int r = sandbox_add_snapshot(&message, TAG_SNAPSHOT, snapshot, "the snapshot", error);
-    return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, ret_json, error);
+    return call_wait(sandbox, &call, NULL, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_snapshot_show(struct rollbox_sandbox *sandbox, const char *snapshot,
     char **ret_json, struct rollbox_error *error) {
-    return show_call(sandbox, VERB_SHOW, snapshot, ret_json, error);
+    struct rollbox_call_options call = { .call = ROLLBOX_CALL_SHOW, .snapshot = snapshot };
+
+    return call_wait(sandbox, &call, ret_json, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_snapshot_verify(struct rollbox_sandbox *sandbox, const char *snapshot,
     char **ret_json, struct rollbox_error *error) {
-    return show_call(sandbox, VERB_VERIFY, snapshot, ret_json, error);
+    struct rollbox_call_options call = { .call = ROLLBOX_CALL_VERIFY, .snapshot = snapshot };
+
+    return call_wait(sandbox, &call, ret_json, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to,

@@ -10,6 +10,7 @@
 #ifndef ROLLBOX_CLIENT_SANDBOX_H
 #define ROLLBOX_CLIENT_SANDBOX_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -19,6 +20,8 @@
 
 struct rollbox_engine;
 struct rollbox_error;
+struct rollbox_plan;
+struct rollbox_sandbox_options;
 
 #define SANDBOX_NAME_MAX 64
 
@@ -40,6 +43,24 @@ int sandbox_check_name(const char *name, const char *what, struct rollbox_error 
 
 /* Adds a snapshot's id or name; NULL adds nothing. */
 int sandbox_add_snapshot(struct buf *to, uint32_t tag, const char *snapshot, const char *what,
+    struct rollbox_error *error);
+
+/* A handle; NULL when out of memory. */
+struct rollbox_sandbox *sandbox_new_handle(
+    struct rollbox_engine *engine, const char *name, const char *isolation);
+
+/* A name in an answer of the engine: it becomes part of an array of fixed size. NULL: it is none.
+ */
+const char *sandbox_name_of(const json_t *value);
+
+/* Begins and encodes CREATE. */
+int sandbox_encode_create(struct buf *to, const struct rollbox_plan *plan,
+    const struct rollbox_sandbox_options *options, struct rollbox_error *error);
+
+/* The i-th handle of an answer to CREATE, OPEN or FORK. `isolation`: what results have if they name
+ * none; NULL: the answer's. `attached`: the session ends with this connection. */
+int sandbox_of_answer(struct rollbox_engine *engine, const char *json, size_t i,
+    const char *isolation, bool attached, struct rollbox_sandbox **ret_sandbox,
     struct rollbox_error *error);
 
 /* As rollbox_diff; `digests`: the changed files' "sha256", too. */

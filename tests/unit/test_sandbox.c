@@ -738,3 +738,51 @@ TEST(threads_share_a_sandbox) {
     fake_close(&fake);
     buf_done(&fake.log);
 }
+
+/* ---- calls that do not wait ---- */
+
+static void count_end(struct rollbox_run *run, void *userdata) {
+    (void)run;
+    ++*(unsigned *)userdata;
+}
+
+TEST(call_ends_as_a_run_does) {
+    struct rollbox_call_options call = { .size = sizeof call,
+        .call = ROLLBOX_CALL_FORK,
+        .sandbox = "box",
+        .n = 2,
+        .callback = count_end };
+    struct rollbox_run *forks, *refused;
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+    const struct rollbox_result *result;
+    struct rollbox_sandbox *kid;
+    unsigned ends = 0;
+    struct fake fake;
+
+    fake_open(&fake);
+    call.userdata = &ends;
+    fake.answer = "{\"sandboxes\": [\"one\", \"two\"]}";
+    ASSERT_OK(rollbox_call_start(fake.engine, &call, &forks, &error));
+    ASSERT_OK(rollbox_wait(forks, -1, &result));
+    ASSERT_EQ(result->error.code, ROLLBOX_OK);
+    ASSERT_STR_EQ(rollbox_call_json(forks), fake.answer);
+    ASSERT_OK(rollbox_call_sandbox(forks, 1, &kid, &error));
+    ASSERT_STR_EQ(rollbox_sandbox_name(kid), "two");
+    rollbox_sandbox_free(kid);
+    ASSERT_EQ(rollbox_call_sandbox(forks, 2, &kid, &error), -EPROTO);
+    rollbox_run_free(forks);
+
+    fake.answer = NULL;
+    fake.code = ROLLBOX_ERR_NOT_FOUND;
+    call.call = ROLLBOX_CALL_INSPECT;
+    ASSERT_OK(rollbox_call_start(fake.engine, &call, &refused, &error));
+    ASSERT_OK(rollbox_wait(refused, -1, &result));
+    ASSERT_EQ(result->outcome, ROLLBOX_OUTCOME_ERROR);
+    ASSERT_EQ(result->error.code, ROLLBOX_ERR_NOT_FOUND);
+    ASSERT_NULL(rollbox_call_json(refused));
+    rollbox_run_free(refused);
+    ASSERT_EQ(ends, 2);
+    call.call = (enum rollbox_call)77;
+    ASSERT_EQ(rollbox_call_start(fake.engine, &call, &refused, &error), -EINVAL);
+    expect_said(&fake, "14 verb=14 sandbox=box number=2\n14 verb=3 sandbox=box\n");
+}
