@@ -3,6 +3,8 @@
 #ifndef ROLLBOX_DUMP_INTERNAL_H
 #define ROLLBOX_DUMP_INTERNAL_H
 
+#include <sys/socket.h>
+
 #include "dump/context.h"
 
 /* process_tree.c: stopping all processes, and their family tree. */
@@ -151,6 +153,19 @@ bool access_reaches(struct dump *c, const struct dump_process *s, const char *pa
 
 /* files.c */
 int files_dump(struct dump *c, struct dump_process *s, struct image_process *process);
+/* network.c: calls `ask` in a child that has entered the network namespace of the process, and
+ * returns what it adds to its buffer. 0, or -errno of the child's too. */
+int network_ask(const struct dump_process *s, int (*ask)(int fd, struct buf *to), int fd,
+    struct buf *ret_answer);
+/* outside.c. Is it an address of the world outside of the sandbox? */
+bool outside_is_address(const struct sockaddr *name);
+/* Does a TCP socket lead, or is it about to lead, to such an address? */
+bool outside_is_remote(int fd);
+/* Have all datagrams that wait in a UDP socket come from outside? */
+bool outside_may_lose(int fd);
+/* The remote end of a TCP connection is in no process of the sandbox: does a process of the host
+ * have it? `s` is a process of the sandbox. */
+bool outside_is_held(const struct dump_process *s, int fd);
 /* sockets.c. `fd` is a copy of the process's descriptor. -errno; ENOTSUP and a reason (ret_why) for
  * a socket that is refused. */
 int sockets_dump(

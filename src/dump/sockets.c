@@ -10,6 +10,9 @@
  * connects them again. Data that was sent is available at the other end once that end has
  * acknowledged it, which it does on request (TCP_QUICKACK). Data that does not fit there waits at
  * the sender, where only a process with rights over the network can read it (TCP_REPAIR).
+ *
+ * The other end of a connection to outside (outside.c) cannot be copied. Restore makes a connection
+ * that has been reset, after the data that had arrived.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,16 +22,12 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -37,13 +36,12 @@
 #include "dump/internal.h"
 #include "sys/syscalls.h"
 
-#define GET_USERNS _IO(0xb7, 1) /* NS_GET_USERNS */
-#define MAX_LIST (64u << 20)
 #define MAX_MESSAGES 4096u
 #define BUFFER_LOCK 72    /* SO_BUF_LOCK, Linux 5.14 */
 #define OPEN_BOUND 0x89e0 /* SIOCUNIXFILE: the file that a Unix socket was bound to */
 #define ACK_TRIES 20
 #define ACK_NS 500000
+#define HOLDER_TRIES 4
 #define END_TRIES 10 /* each twice as long as the previous one: half a second in all */
 
 struct entry {
@@ -121,46 +119,8 @@ static int list_here(int unused, struct buf *to) {
     }
 }
 
-/* A process cannot return from the namespace, so a child enters it. An ordinary user first takes
- * the rights of the user namespace that owns it. */
-_Noreturn static void ask_there(int namespace, int (*ask)(int fd, struct buf *to), int fd, int to) {
-    struct buf list = BUF_INIT;
-    int owner = ioctl(namespace, GET_USERNS), r = 0;
-
-    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-    if (setns(namespace, CLONE_NEWNET) < 0 &&
-        (owner < 0 || setns(owner, CLONE_NEWUSER) < 0 || setns(namespace, CLONE_NEWNET) < 0))
-        r = -errno;
-    if (r == 0)
-        r = ask(fd, &list);
-    if (r == 0)
-        r = fd_write_all(to, list.data, list.length);
-    _exit(r < 0 ? -r : 0);
-}
-
-static int ask_in_network(const struct dump_process *s, int (*ask)(int fd, struct buf *to), int fd,
-    struct buf *ret_answer) {
-    int status, r = 0;
-    auto_close int to = memfd_create("rollbox-sockets", MFD_CLOEXEC);
-    /* The process's namespace, because init's files cannot be opened. */
-    auto_close int namespace = openat(s->proc, "ns/net", O_RDONLY | O_CLOEXEC);
-    if (to < 0 || namespace < 0)
-        return -errno;
-    pid_t pid = fork();
-    if (pid == 0)
-        ask_there(namespace, ask, fd, to);
-    if (pid < 0 || waitpid(pid, &status, 0) != pid)
-        return -errno;
-    if (!WIFEXITED(status) || WEXITSTATUS(status))
-        return WIFEXITED(status) ? -WEXITSTATUS(status) : -ECHILD;
-    if (lseek(to, 0, SEEK_SET) < 0)
-        return -errno;
-    r = fd_read_all(to, MAX_LIST, ret_answer);
-    return r < 0 ? r : 0;
-}
-
 static int list_sockets(struct dump *c) {
-    return c->sockets.length ? 0 : ask_in_network(c->current, list_here, -EBADF, &c->sockets);
+    return c->sockets.length ? 0 : network_ask(c->current, list_here, -EBADF, &c->sockets);
 }
 
 static const struct entry *find_entry(const struct dump *c, uint64_t inode) {
@@ -310,29 +270,48 @@ static void dump_tuning(int fd, struct image_file *to) {
         to->tuning[ARRAY_SIZE(names)] = (uint32_t)linger.l_linger + 1;
 }
 
+/* Linux 4.1; the C library's declaration ends earlier. */
+struct tcp_info_more {
+    struct tcp_info info;
+    uint64_t pacing_rate, max_pacing_rate, bytes_acked;
+};
+
 /* The state of a connection. 0: not connected; 1; or -ENOTSUP and a reason. */
 static int look_at_state(int fd, struct image_file *to, const char **ret_why) {
-    struct tcp_info info = { 0 };
-    socklen_t length = sizeof info;
+    struct tcp_info_more more = { 0 };
+    socklen_t length = sizeof more;
 
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) < 0)
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &more, &length) < 0)
         return -errno;
     dump_tuning(fd, to);
-    switch (info.tcpi_state) {
+    switch (more.info.tcpi_state) {
     case TCP_LISTEN:
-        if (info.tcpi_unacked)
+        if (more.info.tcpi_unacked)
             return refuse_socket(ret_why, "a socket with connections that have not been accepted");
-        to->backlog = MAX(info.tcpi_sacked, 1u);
+        to->backlog = MAX(more.info.tcpi_sacked, 1u);
         return 0;
     case TCP_CLOSE:
         /* A socket that was never connected has not been shut down. */
         if (!(poll_ready(fd, POLLRDHUP) & POLLRDHUP))
             return 0;
+        /* Reading the error would take it from the process. It is ECONNREFUSED where nothing was
+         * ever acknowledged, not even the request to connect. */
         if (poll_ready(fd, 0) & POLLERR)
-            return refuse_socket(ret_why,
-                "a TCP connection that has failed, with an error that the process has not read");
-        to->is_shut = 2;
+            to->failure = more.bytes_acked ? IMAGE_RESET : IMAGE_REFUSED;
+        else
+            to->is_shut = 2;
         to->mode = (to->mode & S_IFMT) | 1;
+        return 1;
+    case TCP_SYN_SENT:
+        if (!outside_is_remote(fd))
+            return refuse_socket(ret_why, "a TCP connection that is being opened");
+        to->failure = IMAGE_REFUSED;
+        return 1;
+    case TCP_CLOSING:
+    case TCP_LAST_ACK:
+        if (!outside_is_remote(fd))
+            return refuse_socket(ret_why, "a TCP connection that is being closed");
+        to->failure = IMAGE_RESET;
         return 1;
     case TCP_ESTABLISHED:
     case TCP_CLOSE_WAIT:
@@ -345,10 +324,10 @@ static int look_at_state(int fd, struct image_file *to, const char **ret_why) {
     if (poll_ready(fd, POLLPRI) & POLLPRI)
         return refuse_socket(ret_why, "a TCP connection with urgent data");
     to->is_shut =
-        (info.tcpi_state == TCP_FIN_WAIT1 || info.tcpi_state == TCP_FIN_WAIT2 ? 2u : 0) |
-        (info.tcpi_state != TCP_CLOSE_WAIT && poll_ready(fd, POLLRDHUP) & POLLRDHUP ? 1u : 0);
+        (more.info.tcpi_state == TCP_FIN_WAIT1 || more.info.tcpi_state == TCP_FIN_WAIT2 ? 2u : 0) |
+        (more.info.tcpi_state != TCP_CLOSE_WAIT && poll_ready(fd, POLLRDHUP) & POLLRDHUP ? 1u : 0);
     to->mode = (to->mode & S_IFMT) |
-               (info.tcpi_state ==
+               (more.info.tcpi_state ==
                    TCP_CLOSE_WAIT); /* until sockets_connect(): the other end may be gone */
     return 1;
 }
@@ -382,7 +361,8 @@ static int dump_inet(struct dump *c, int fd, struct image_file *to, const char *
         return refuse_socket(ret_why, "a socket in the host's network");
     if (to->protocol == IPPROTO_TCP)
         r = look_at_state(fd, to, ret_why);
-    else if (ioctl(fd, FIONREAD, &waiting) == 0 && (waiting || poll_ready(fd, POLLIN) & POLLIN))
+    else if (ioctl(fd, FIONREAD, &waiting) == 0 && (waiting || poll_ready(fd, POLLIN) & POLLIN) &&
+             !outside_may_lose(fd))
         r = refuse_socket(ret_why, "a datagram socket with unread data whose sender is unknown");
     if (r < 0)
         return r;
@@ -427,7 +407,7 @@ static bool is_moved(struct dump *c, int fd, const char *path) {
 
     if (memory_find_path(c->current, path, &st) != -ENOENT)
         return false;
-    if (ask_in_network(c->current, count_names, fd, &answer) == 0 && answer.length == sizeof names)
+    if (network_ask(c->current, count_names, fd, &answer) == 0 && answer.length == sizeof names)
         memcpy(&names, answer.data, sizeof names);
     return names > 0;
 }
@@ -516,10 +496,28 @@ static bool is_address(const struct dump *c, uint64_t a, uint64_t b) {
            !memcmp(&both[0].sin6_addr, &both[1].sin6_addr, sizeof both[0].sin6_addr);
 }
 
+static const struct dump_process *dump_process_of(const struct dump *c, size_t index) {
+    pid_t pid = dump_entry(&c->known, index, struct known_file)->pid;
+
+    for (size_t i = 0; i < c->n_dump_processes; i++)
+        if (c->dump_processes[i]->pid == pid)
+            return c->dump_processes[i];
+    return NULL;
+}
+
+/* Restore makes one that has been reset, with its own address alone. */
+static int cut(struct dump *c, struct image_file *file) {
+    file->failure = IMAGE_RESET;
+    file->mode &= S_IFMT;
+    invent_remote(c, file);
+    return 0;
+}
+
 /* Is the end of the stream about to arrive? On a busy machine, a kernel worker delivers what
  * loopback otherwise delivers within the call, and the process that closed the other end may
- * continue before that. */
-static bool ends_soon(struct dump *c, size_t index) {
+ * continue before that. It may also be ending, and close its files only after a while: so the other
+ * end is looked for after several tries. */
+static bool ends_soon(struct dump *c, size_t index, bool *ret_is_outside) {
     auto_close int fd = copy_of(c, index);
     struct tcp_info info = { .tcpi_state = TCP_ESTABLISHED };
 
@@ -530,13 +528,22 @@ static bool ends_soon(struct dump *c, size_t index) {
         nanosleep(&(struct timespec){ .tv_nsec = ACK_NS << tries }, NULL);
         if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) < 0)
             return false;
+        if (tries == HOLDER_TRIES && info.tcpi_state == TCP_ESTABLISHED &&
+            outside_is_held(dump_process_of(c, index), fd)) {
+            *ret_is_outside = true;
+            return false;
+        }
     }
     return info.tcpi_state == TCP_CLOSE_WAIT;
 }
 
 static int find_other(struct dump *c, size_t index) {
     struct image_file *file = dump_entry(&c->files, index, struct image_file);
+    const struct sockaddr *remote = (const void *)(c->blobs.data + file->remote);
+    bool is_outside = outside_is_address(remote);
 
+    if (file->failure)
+        return 0;
     for (size_t i = 0; i < dump_count(&c->files, struct image_file); i++) {
         const struct image_file *other = dump_entry(&c->files, i, struct image_file);
 
@@ -546,26 +553,34 @@ static int find_other(struct dump *c, size_t index) {
             return 0;
         }
     }
-    /* The stream has ended, and no process has the other end. */
-    if (file->mode & 1)
+    /* The stream has ended, and no process has the other end. Nobody inside can have an address of
+     * the world outside, so restore connects it to another. */
+    if (file->mode & 1) {
+        if (is_outside)
+            invent_remote(c, file);
         return 0;
-    if (ends_soon(c, index)) {
+    }
+    if (is_outside)
+        return cut(c, file);
+    if (ends_soon(c, index, &is_outside)) {
         file->mode |= 1;
         return 0;
     }
+    if (is_outside)
+        return cut(c, file);
     return dump_refuse(c, ENOTSUP,
-        "descriptor %d of one of them is a TCP connection whose other end is outside of the "
-        "sandbox or has not been accepted",
+        "descriptor %d of one of them is a TCP connection whose other end is in no process of the "
+        "sandbox, or has not been accepted",
         dump_entry(&c->known, index, struct known_file)->number);
 }
 
 /* Waits for data in flight to an end that no process has. It is acknowledged at once. */
 static int await_arrival(struct dump *c, size_t index) {
-    auto_close int fd =
-        dump_entry(&c->files, index, struct image_file)->peer ? -EBADF : copy_of(c, index);
+    const struct image_file *file = dump_entry(&c->files, index, struct image_file);
+    auto_close int fd = file->peer || file->failure ? -EBADF : copy_of(c, index);
     int waiting = 0;
 
-    if (dump_entry(&c->files, index, struct image_file)->peer)
+    if (file->peer || file->failure)
         return 0;
     for (unsigned tries = 0; fd >= 0 && tries < ACK_TRIES; tries++) {
         if (ioctl(fd, TIOCOUTQ, &waiting) < 0)
@@ -633,7 +648,7 @@ static int peek_sent(int fd, struct buf *to) {
 
 static int next_of(const struct dump_process *s, int fd, uint32_t *ret_next) {
     auto_buf struct buf received = BUF_INIT;
-    int r = ask_in_network(s, peek_received, fd, &received);
+    int r = network_ask(s, peek_received, fd, &received);
 
     if (r == 0 && received.length < sizeof *ret_next)
         r = -EIO;
@@ -647,7 +662,7 @@ static int next_of(const struct dump_process *s, int fd, uint32_t *ret_next) {
 static int add_unsent(const struct dump_process *sender, int from, uint32_t next, struct buf *to) {
     auto_buf struct buf sent = BUF_INIT;
     uint32_t end;
-    int waiting, r = ask_in_network(sender, peek_sent, from, &sent);
+    int waiting, r = network_ask(sender, peek_sent, from, &sent);
     const size_t head = sizeof waiting + sizeof end;
 
     if (r < 0)
@@ -716,15 +731,6 @@ static bool has_room(const struct image_file *file, const struct image_file *oth
                     (other ? MIN(other->buffers[0], most_of("/proc/sys/net/core/wmem_max")) : 0);
 
     return length <= room / 2 || length < 65536;
-}
-
-static const struct dump_process *dump_process_of(const struct dump *c, size_t index) {
-    pid_t pid = dump_entry(&c->known, index, struct known_file)->pid;
-
-    for (size_t i = 0; i < c->n_dump_processes; i++)
-        if (c->dump_processes[i]->pid == pid)
-            return c->dump_processes[i];
-    return NULL;
 }
 
 static int peek_connection(struct dump *c, size_t index) {

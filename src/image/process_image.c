@@ -154,7 +154,8 @@ static bool are_files(const struct image *it, const char *base) {
             !is_within(f->data, f->data_length, it->length) ||
             !is_within(f->name, f->name_length, it->length) || f->name_length > 128 ||
             !is_within(f->remote, f->remote_length, it->length) || f->remote_length > 128 ||
-            f->peer > it->files.n || (f->kind == IMAGE_FILE_PIPE && f->value >= it->pipes.n) ||
+            f->peer > it->files.n || f->failure > IMAGE_REFUSED ||
+            (f->kind == IMAGE_FILE_PIPE && f->value >= it->pipes.n) ||
             (f->kind == IMAGE_FILE_EXTERNAL && f->value >= it->n_externals) ||
             ((f->kind == IMAGE_FILE_MASTER || f->kind == IMAGE_FILE_TERMINAL) &&
                 f->value >= it->terminals.n))

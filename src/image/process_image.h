@@ -166,6 +166,12 @@ enum image_file_kind {
 #define IMAGE_V6_ONLY 16u
 #define IMAGE_NO_DELAY 32u
 
+/* How a connection has ended that is neither open nor ended by its other end. */
+enum image_failure {
+    IMAGE_RESET = 1, /* reset, after the unread data had arrived: ECONNRESET */
+    IMAGE_REFUSED,   /* never accepted: ECONNREFUSED */
+};
+
 /* Of TCP: TCP_KEEPIDLE, _KEEPINTVL, _KEEPCNT, _USER_TIMEOUT, and SO_LINGER: 0 or its seconds + 1.
  */
 #define IMAGE_TUNING 5u
@@ -198,7 +204,8 @@ struct image_file {
     uint32_t fixed;                 /* SO_BUF_LOCK */
     uint64_t name, name_length;     /* sockaddr of its own address */
     uint64_t remote, remote_length; /* sockaddr of the remote address */
-    uint32_t tuning[IMAGE_TUNING], more_unused;
+    uint32_t tuning[IMAGE_TUNING];
+    uint32_t failure; /* of TCP: enum image_failure; the process has not read the error yet */
     uint64_t data, data_length; /* unread data: messages, each a length (u64) and bytes, padded to
                                    8; of a FIFO, also PATH: bytes */
     uint64_t buffers[2];        /* SO_SNDBUF, SO_RCVBUF */

@@ -28,7 +28,9 @@
 #    define OWN_FDS "/proc/self/fd/"
 #    define OWN_PATH 32 /* followed by a number */
 #    define NAMELESS_MODE 0600u
-#    define BUFFER_LOCK 72     /* SO_BUF_LOCK */
+#    define BUFFER_LOCK 72 /* SO_BUF_LOCK */
+#    define SIOCOUTQNSD 0x894b
+#    define RESET_TRIES 1000u
 #    define SET_PIPE_SIZE 1031 /* F_SETPIPE_SZ */
 #    define ADD_SEALS 1033     /* F_ADD_SEALS */
 #    define MEMORY_FLAGS 3u    /* MFD_CLOEXEC, MFD_ALLOW_SEALING */
@@ -485,6 +487,83 @@ static int connect_ends(
     return r;
 }
 
+/* Closing an end with SO_LINGER of 0 s resets the connection. What is still to be sent then is
+ * lost, so it is sent before: loopback delivers in order. */
+static int reset(int take_fd) {
+    const struct linger none = { .l_onoff = 1 };
+    int unsent = 1;
+
+    for (unsigned tries = 0; tries < RESET_TRIES && unsent; tries++)
+        if (ioctl(take_fd, (int)SIOCOUTQNSD, &unsent) < 0 ||
+            (unsent && sys_call1(__NR_sched_yield, 0) < 0))
+            break;
+    int r = (int)sys_call5(
+        __NR_setsockopt, take_fd, SOL_SOCKET, SO_LINGER, SYS_ARG(&none), sizeof none);
+    close(take_fd);
+    return r;
+}
+
+/* `remote` is an own address, without a port: the kernel chooses an unused one, also not that of
+ * `fd`, which is bound already. */
+static int make_reset(int fd, const struct image_file *file) {
+    int listening =
+            (int)sys_call3(__NR_socket, file->domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP),
+        other = -1;
+    int r = listening < 0 ? listening : set_options(listening, file);
+
+    if (r == 0)
+        r = set_address_of(listening, file, __NR_bind, file->remote, file->remote_length);
+    if (r == 0)
+        r = (int)sys_call2(__NR_listen, listening, 1);
+    if (r == 0)
+        r = connect_to(fd, listening);
+    if (r == 0 && (other = (int)sys_call4(__NR_accept4, listening, NULL, NULL, SOCK_CLOEXEC)) < 0)
+        r = other;
+    if (r == 0)
+        r = send_data(other, file);
+    if (r == 0)
+        r = shut_socket(fd, file);
+    if (other >= 0) {
+        int reset_r = reset(other);
+
+        r = r < 0 ? r : reset_r;
+    }
+    if (listening >= 0)
+        close(listening);
+    return r;
+}
+
+/* No guest can listen on port 1. The answer arrives while connect() has the socket, so the error
+ * stays with the socket for the process. A process that waited in connect() gets it there. */
+static int make_refused(int fd, const struct image_file *file) {
+    union {
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } to;
+
+    if (file->remote_length > sizeof to)
+        return -EBADMSG;
+    memcpy(&to, restored.base + file->remote, file->remote_length);
+    to.v4.sin_port = __builtin_bswap16(1); /* IPv6 has the port in the same place */
+    int r = fcntl(fd, F_SETFL, O_NONBLOCK) < 0 ? -errno : 0;
+    if (r == 0)
+        r = (int)sys_call3(__NR_connect, fd, SYS_ARG(&to), file->remote_length);
+    if (r == -EINPROGRESS || r == -ECONNREFUSED)
+        r = fcntl(fd, F_SETFL, 0) < 0 ? -errno : 0;
+    return r;
+}
+
+static int make_failed(const struct image_file *file) {
+    int fd = bound_range(file, file, file->name, file->name_length);
+
+    if (fd < 0)
+        return fd;
+    int r = file->failure == IMAGE_RESET ? make_reset(fd, file) : make_refused(fd, file);
+    if (r == 0)
+        r = set_flags(fd, file->flags);
+    return r < 0 ? fail_file(fd, r) : fd;
+}
+
 /* Both ends at once, unless the other end was closed. */
 static int make_socket(const struct image_file *file, int *fds) {
     const struct image_file *files = restored_table(files, struct image_file),
@@ -493,6 +572,8 @@ static int make_socket(const struct image_file *file, int *fds) {
 
     if (file->is_alone)
         return make_alone(file);
+    if (file->failure)
+        return file->domain == AF_UNIX || other ? -EBADMSG : make_failed(file);
     if (other && (other->kind != IMAGE_FILE_SOCKET || other->is_alone ||
                      (other->domain == AF_UNIX) != (file->domain == AF_UNIX) ||
                      other->peer != (uint32_t)(file - files) + 1 || fds[other - files] >= 0))
