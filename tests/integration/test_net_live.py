@@ -6,11 +6,13 @@ make check runs this file as root and as an ordinary user.
 """
 
 import contextlib
+import json
 import socketserver
 import threading
 
 import pytest
 from test_live import Asked
+from test_live_files import engine, other, store  # noqa: F401
 
 from rollbox import Policy, Sandbox
 
@@ -198,10 +200,32 @@ def test_connection_from_outside_is_reset_in_the_copy():
             assert outside.recv(100) == b"answer"
 
 
-def test_export_and_import_reset_connections_and_keep_names(echo, tmp_path):
+def test_import_elsewhere_resets_connections_and_keeps_names(engine, other, echo, tmp_path):  # noqa: F811
     look = "[socket.gethostbyname(n + '.wild.test') for n in 'cba']"
-    with Sandbox(echo.policy(), name="carried") as box:
+    with Sandbox(echo.policy(), engine=engine) as box:
         origin = Asked.begin(box, *CONNECT, "socket.gethostbyname('a.wild.test')")
         names = origin(look)
-        at = box.snapshot()
-        assert at and names
+        goes_on(origin)
+        box.export(tmp_path / "box.live", processes="keep")
+        goes_on(origin)
+    other.import_(tmp_path / "box.live", "copy", 0, (), "--trust")
+    with other.engine() as there:
+        with Sandbox.open("copy", engine=there) as box:
+            copy = origin.of(box)
+            is_reset(copy)
+            assert copy(look) == names
+
+
+def test_import_with_another_policy_keeps_names_that_its_rules_allow(engine, other, echo, tmp_path):  # noqa: F811
+    with Sandbox(echo.policy(), engine=engine) as box:
+        origin = Asked.begin(box, *CONNECT, "names = [socket.gethostbyname(n + '.wild.test') for n in 'ba']")
+        box.export(tmp_path / "box.live", processes="keep")
+    policy = tmp_path / "policy.json"
+    policy.write_text(json.dumps({"net_allow": [{"host": "*.wild.test", "ports": [7000], "to": f"127.0.0.1:{echo.server_address[1]}"}]}))
+    other.import_(tmp_path / "box.live", "copy", 0, (), "--policy", policy)
+    with other.engine() as there:
+        with Sandbox.open("copy", engine=there) as box:
+            copy = origin.of(box)
+            assert copy("names == [socket.gethostbyname(n + '.wild.test') for n in 'ba']") == "True"
+            assert copy("socket.create_connection((names[1], 7000), 20).close()") == "None"
+            assert copy("safe(socket.create_connection, ('echo.test', 7000), 20)") == "'gaierror'"
