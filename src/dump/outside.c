@@ -108,16 +108,18 @@ static int put_end(int fd, bool is_own, struct inet_diag_sockid *id, uint8_t *re
         is_own ? getsockname(fd, (void *)&name, &length) : getpeername(fd, (void *)&name, &length);
     const struct sockaddr_in *v4 = (const void *)&name;
     const struct sockaddr_in6 *v6 = (const void *)&name;
-    const bool is_v6 = name.ss_family == AF_INET6;
 
     if (r < 0)
         return -errno;
     *ret_family = (uint8_t)name.ss_family;
     /* The own end of `fd` is the remote one of the socket that is looked for. */
-    *(is_own ? &id->idiag_dport : &id->idiag_sport) = is_v6 ? v6->sin6_port : v4->sin_port;
-    memcpy(is_own ? id->idiag_dst : id->idiag_src,
-        is_v6 ? (const void *)&v6->sin6_addr : (const void *)&v4->sin_addr,
-        is_v6 ? sizeof v6->sin6_addr : sizeof v4->sin_addr);
+    __be16 *port = is_own ? &id->idiag_dport : &id->idiag_sport;
+    __be32 *address = is_own ? id->idiag_dst : id->idiag_src;
+    *port = name.ss_family == AF_INET6 ? v6->sin6_port : v4->sin_port;
+    if (name.ss_family == AF_INET6)
+        memcpy(address, &v6->sin6_addr, sizeof v6->sin6_addr);
+    else
+        memcpy(address, &v4->sin_addr, sizeof v4->sin_addr);
     return 0;
 }
 
