@@ -75,6 +75,7 @@ lint:
 	@python3 -B tests/check_python_lint.py
 
 # The site of docs/ in build/site, with the Python and C API; every link is checked. The packages are fetched once.
+CLIENT_PACKAGES := requests "httpx[http2]" aiohttp aiodns grpcio
 DOCS_PACKAGES := mkdocs==1.6.1 mkdocs-material==9.8.2 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11
 docs:
 	@tools/setup venv .venv-docs $(DOCS_PACKAGES)
@@ -89,10 +90,12 @@ demo: all
 # The adapters against the frameworks themselves, which are large, and what users install: the wheel in a container's image, the Debian
 # packages in a clean root (as root). Not part of check, where those tests are skipped.
 integrations: all
-	@tools/setup venv .venv-integrations pytest inspect_ai
+	@tools/setup venv .venv-integrations .venv-clients pytest inspect_ai
 	@PYTHONPATH=$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("platlib"))') .venv-integrations/bin/python -B -m pytest -q -p no:cacheprovider tests/integration/test_integrations.py
 	-@tools/setup compatibility
 	@$(PYTHON) -B tests/compatibility/run.py --update
+	@tools/setup venv .venv-clients $(CLIENT_PACKAGES)
+	@PYTHONPATH=tests/integration $(PYTHON) -B tests/integration/network_clients.py --update --python $$(.venv-clients/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
 	@tools/setup integrations
 	@tools/dist build
 	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -p no:cacheprovider tests/integration/test_containerfile.py
@@ -139,4 +142,4 @@ format:
 	@python3 -B tests/check_format.py --write
 
 clean:
-	rm -rf build build-asan build-fuzz build-python build-wheel build-install dist .venv .venv-dist .venv-bench .venv-integrations .venv-lint .venv-docs
+	rm -rf build build-asan build-fuzz build-python build-wheel build-install dist .venv .venv-dist .venv-bench .venv-integrations .venv-clients .venv-lint .venv-docs
