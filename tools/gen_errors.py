@@ -37,25 +37,25 @@ BASES = {
 ADVICE = {
     "INVALID_ARGUMENT": "Correct the call; the message names the argument and its allowed values.",
     "POLICY_INVALID": "Correct the policy. `rollbox policy check FILE` lists the same problems.",
-    "PATH_NOT_FOUND": "Correct the path, or make it first. It is looked up when the policy is prepared, not when it is written.",
+    "PATH_NOT_FOUND": "Correct the path, or make the file first. rollbox looks it up when a client prepares the policy.",
     "PATH_DENIED": "Grant only paths that the user who runs rollbox may use; a sandbox never has more rights than its owner.",
     "FEATURE_MISSING": "`rollbox doctor` shows which feature is missing and how to enable it. rollbox never continues with less isolation than the policy asks for.",
     "COMMAND_NOT_FOUND": "Look at `argv[0]`, at `PATH` inside the sandbox, and at whether `fs_readable` grants the program's directory.",
     "NOT_EXECUTABLE": "Set the execute bit, or check the interpreter in the `#!` line and the program's architecture.",
-    "BAD_CWD": "Grant the directory, or have `files` make it.",
+    "BAD_CWD": "Grant the directory, or make it with `files`.",
     "SETUP_FAILED": "The message names the operation, its object and the errno. Run `rollbox doctor`. The code also means that a process of rollbox was killed from outside. If that was the dump worker, and it was making a system call in a process of the sandbox, all processes of the sandbox are killed and its commands end with this error.",
-    "RESOURCE_EXHAUSTED": "Try again later or with fewer at a time. `batch` and `run_many` do so themselves.",
-    "HOST_OUT_OF_MEMORY": "Run fewer sandboxes at a time, or lower `max_memory`. Never score it: the guest is not at fault.",
-    "ENGINE_START": "The message names the program that was tried; `ROLLBOX_ENGINE` overrides it.",
-    "ENGINE_LOST": "The sandboxes that ran on that engine are gone; hibernated sessions in the store are kept. In Python the next call starts another engine, or connects to the engine that serves the socket by then. Repeat a run if that is safe, and open a session again. In C, close the handle and open another.",
+    "RESOURCE_EXHAUSTED": "Try again later, or with fewer sandboxes at a time. `batch` and `run_many` retry by themselves.",
+    "HOST_OUT_OF_MEMORY": "Run fewer sandboxes at a time, or lower `max_memory`. Never score this error.",
+    "ENGINE_START": "The message names the program that was tried; `ROLLBOX_ENGINE` names another one.",
+    "ENGINE_LOST": "Hibernated sessions in the store are kept. In Python the next call starts another engine, or connects to the engine that serves the socket then. Repeat a run if that is safe, and open a session again. In C, close the handle and open another.",
     "ENGINE_BUSY": "Use the running engine, or choose another socket path.",
-    "PROTOCOL": "Library and engine must be of one version; restart a shared engine after an upgrade.",
-    "NOT_FOUND": "Check the name or id. An ended operation or sandbox is forgotten after a while.",
-    "CANCELLED": "Nothing to correct: the caller asked for it.",
+    "PROTOCOL": "Use the same version of library and engine; restart a shared engine after an upgrade.",
+    "NOT_FOUND": "Check the name or id. The engine forgets an ended operation or sandbox after a while.",
+    "CANCELLED": "There is nothing to correct.",
     "IO": "The message names the file and the errno.",
-    "INTERNAL": "Report it with the message; run it again meanwhile.",
+    "INTERNAL": "Report the message, and try again meanwhile.",
     "CONFLICT": "Look at the changes on the host; commit again with force to overwrite them.",
-    "DAMAGED": "`rollbox store fsck` lists what is damaged; import or make it again.",
+    "DAMAGED": "`rollbox store fsck` lists all damaged objects; import them or make them again.",
     "ENGINE_UNTRUSTED": "Use a socket in a directory that is yours alone, or start an engine of your own. If you trust that user, set `ROLLBOX_TRUST_UID` to the user's id.",
     "GUEST_INTERFERED": "The guest is at fault: score it as you score a guest that breaks its sandbox. Kill its processes (`kill`), or go back with `reset`, and repeat the call.",
 }
@@ -122,18 +122,19 @@ DOCS_HEAD = """\
 <!-- Made by tools/gen_errors.py from the table in include/rollbox/rollbox.h; do not edit. -->
 # Errors
 
-An error is a failure of rollbox. A program's exit, signal, time-out or excess is an *outcome*, and no error. The two
-never mix: a result with `outcome` `error` says nothing about the program and must not be scored.
+An error is a failure of rollbox. A program's exit, signal, time-out or exceeded limit is an *outcome*, not an error.
+The two never mix: a result with `outcome` `error` says nothing about the program and must not be scored.
 
 | part of an error | meaning |
 |---|---|
 | code | one of the table below; names and numbers never change |
-| stage | the step that failed: `arguments`, `policy`, `connect`, `setup`, `exec`, `run`, `result`, `files`, `snapshot`, \
-`restore`, `hibernate`, `wake`, `commit`, `export`, `import`, `store` and others; for people |
-| errno | where the kernel gave one |
-| message | one line (`policy_invalid`: one a problem): what failed, on which object, what to do |
+| stage | the step that failed, such as `arguments`, `policy`, `connect`, `setup`, `exec`, `snapshot`, `wake` |
+| errno | the kernel's error number, if there is one |
+| message | one line: the failure, its object, and the remedy (`policy_invalid`: one line for each problem) |
 
-| in | an error is |
+Programs may rely on the code. The stage and the message are for people.
+
+| interface | representation of an error |
 |---|---|
 | JSON | the object `error` with `code`, `stage` and `message` |
 | C | a `struct rollbox_error` |

@@ -74,8 +74,7 @@ class PolicyInvalid(RollboxError, ValueError):
 class PathNotFound(RollboxError, FileNotFoundError):
     """A path that the policy grants does not exist.
 
-    Correct the path, or make it first. It is looked up when the policy is prepared, not when it is
-    written.
+    Correct the path, or make the file first. rollbox looks it up when a client prepares the policy.
     """
 
     code = "path_not_found"
@@ -133,7 +132,7 @@ class NotExecutable(RollboxError, PermissionError):
 class BadCwd(RollboxError, FileNotFoundError):
     """The working directory does not exist inside the sandbox.
 
-    Grant the directory, or have `files` make it.
+    Grant the directory, or make it with `files`.
     """
 
     code = "bad_cwd"
@@ -158,7 +157,7 @@ class SetupFailed(RollboxError):
 class ResourceExhausted(RollboxError, OSError):
     """The host is out of memory, file descriptors, processes or disk; try again later.
 
-    Try again later or with fewer at a time. `batch` and `run_many` do so themselves.
+    Try again later, or with fewer sandboxes at a time. `batch` and `run_many` retry by themselves.
     """
 
     code = "resource_exhausted"
@@ -172,7 +171,7 @@ class HostOutOfMemory(RollboxError, MemoryError):
     The host, or a control group that the engine is in, ran out of memory, and the OOM killer ended
     the sandbox or its command; the guest is not at fault.
 
-    Run fewer sandboxes at a time, or lower `max_memory`. Never score it: the guest is not at fault.
+    Run fewer sandboxes at a time, or lower `max_memory`. Never score this error.
     """
 
     code = "host_out_of_memory"
@@ -183,7 +182,7 @@ class HostOutOfMemory(RollboxError, MemoryError):
 class EngineStartFailed(RollboxError, OSError):
     """The engine could not be started.
 
-    The message names the program that was tried; `ROLLBOX_ENGINE` overrides it.
+    The message names the program that was tried; `ROLLBOX_ENGINE` names another one.
     """
 
     code = "engine_start"
@@ -194,10 +193,9 @@ class EngineStartFailed(RollboxError, OSError):
 class EngineLost(RollboxError, ConnectionError):
     """The connection to the engine ended; the sandbox is gone.
 
-    The sandboxes that ran on that engine are gone; hibernated sessions in the store are kept. In
-    Python the next call starts another engine, or connects to the engine that serves the socket by
-    then. Repeat a run if that is safe, and open a session again. In C, close the handle and open
-    another.
+    Hibernated sessions in the store are kept. In Python the next call starts another engine, or
+    connects to the engine that serves the socket then. Repeat a run if that is safe, and open a
+    session again. In C, close the handle and open another.
     """
 
     code = "engine_lost"
@@ -221,7 +219,7 @@ class ProtocolError(RollboxError):
 
     Engine and library do not speak the same protocol version, or a message is malformed.
 
-    Library and engine must be of one version; restart a shared engine after an upgrade.
+    Use the same version of library and engine; restart a shared engine after an upgrade.
     """
 
     code = "protocol"
@@ -232,7 +230,7 @@ class ProtocolError(RollboxError):
 class NotFound(RollboxError, LookupError):
     """The operation, sandbox or file does not exist.
 
-    Check the name or id. An ended operation or sandbox is forgotten after a while.
+    Check the name or id. The engine forgets an ended operation or sandbox after a while.
     """
 
     code = "not_found"
@@ -243,7 +241,7 @@ class NotFound(RollboxError, LookupError):
 class Cancelled(RollboxError):
     """The caller cancelled the operation.
 
-    Nothing to correct: the caller asked for it.
+    There is nothing to correct.
     """
 
     code = "cancelled"
@@ -265,7 +263,7 @@ class IOFailed(RollboxError, OSError):
 class InternalError(RollboxError):
     """A bug in rollbox; please report it.
 
-    Report it with the message; run it again meanwhile.
+    Report the message, and try again meanwhile.
     """
 
     code = "internal"
@@ -287,7 +285,7 @@ class Conflict(RollboxError):
 class Damaged(RollboxError):
     """A layer or snapshot of the store is damaged; its name is in the message.
 
-    `rollbox store fsck` lists what is damaged; import or make it again.
+    `rollbox store fsck` lists all damaged objects; import them or make them again.
     """
 
     code = "damaged"
