@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The files of one directory of src/ must not call each other in a circle, nor must its sub-directories, nor the directories of src/.
+"""The files of one directory of src/ must not call each other in a circle, nor must the directories of src/. A sub-directory uses those below it alone.
 
 Arguments: the static archives, and the objects with main(). The graph comes from `nm`: file A points to file B if A uses a global
 symbol that B defines, and a sub-directory to that of B. An edge is part of a circle if there is also a way back from B to A. Such edges fail, except those listed in
@@ -73,6 +73,18 @@ def directory_graph(graph):
     return directories
 
 
+def upward_edges(top, graph):
+    """Edges to a directory above: an archive links with those below it alone (check_layers.py has the order)."""
+    order = check_layers.DIRECTORIES.get(top.partition("/")[2])
+    if not order:
+        return
+    for path, others in sorted(graph.items()):
+        for other in sorted(others):
+            own, target = ("/".join(name.split("/")[2:-1]) for name in (path, other))
+            if order.index(target) > order.index(own):
+                yield f"{path} uses {other}, of a directory above it"
+
+
 def components(graph):
     """Tarjan's algorithm: the sets of files that all reach each other, of two files or more."""
     index, low, stack, found = {}, {}, [], []
@@ -103,8 +115,9 @@ def main():
     mode = arguments.pop(0) if arguments and arguments[0] in ("--shrink", "--show") else ""
     lines = LIST.read_text().splitlines()
     allowed = {line.strip() for line in lines if line.strip() and not line.startswith("#")}
-    edges = set()
+    edges, problems = set(), []
     for top, files in sorted(read_graphs(arguments).items()):
+        problems += upward_edges(top, files)
         for graph in (files, directory_graph(files)):
             for circle in components(graph):
                 inside = {f"{node} -> {other}" for node in circle for other in graph[node] & circle}
@@ -117,7 +130,7 @@ def main():
         check_layers.shrink(check_layers.check()[1])
         LIST.write_text("".join(line + "\n" for line in lines if line.strip() not in allowed or line.strip() in edges))
         return
-    problems = [f"{edge}: this edge closes a circle (`ninja -C build show-cycles` lists the circles)" for edge in sorted(edges - allowed)]
+    problems += [f"{edge}: this edge closes a circle (`ninja -C build show-cycles` lists the circles)" for edge in sorted(edges - allowed)]
     problems += [f"tests/cycles.txt: {edge} is listed but is no longer part of a circle (`ninja -C build shrink-cycles` removes it)" for edge in sorted(allowed - edges)]
     finish(problems)
 

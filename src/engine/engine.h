@@ -44,6 +44,10 @@ struct engine_hooks {
     void (*room_freed)(struct engine *engine);
     /* There are no open files for one more box: some are freed, if that can be. */
     void (*make_room)(struct engine *engine);
+    /* Idle zygotes of checkpoints are to go: something has run out. */
+    void (*drop_zygotes)(struct engine *engine);
+    /* A run of code need not wait for an interpreter any more (interpreter_queue). */
+    void (*code_released)(struct engine *engine, struct list *in_queue);
     /* The size of a layer on disk is known. */
     void (*layer_measured)(struct layer *layer);
 };
@@ -205,6 +209,16 @@ struct profile_values {
     int secrets;            /* of net_secrets: a sealed memory file; -EBADF: none */
 };
 
+/* The runs of code of a profile, and the interpreter that is kept started for them
+ * (python_zygote.c). */
+struct profile_code {
+    unsigned n_runs;                 /* that an interpreter may be ready for */
+    unsigned n_cold;                 /* of these, that have none, and run or are queued */
+    struct interpreter *interpreter; /* NULL: none */
+    struct profile *twin;            /* the profile that has the interpreter; NULL */
+    void (*free_interpreter)(struct interpreter *interpreter);
+};
+
 struct profile {
     struct engine *engine;
     struct list node; /* engine->programs */
@@ -230,11 +244,9 @@ struct profile {
                             are made with is to be what they run with */
     struct list slots;   /* struct cgroup_lease: free */
     int64_t used_ns;
-    unsigned n_codes;                /* runs of code that an interpreter may be ready for */
-    unsigned n_cold;                 /* of these, that have none, and run or are queued */
-    struct interpreter *interpreter; /* that one; NULL */
-    struct interpreter *serves;      /* of the program that has it: whose it is */
-    struct profile *base;            /* then: the one whose code that runs; else NULL */
+    struct profile_code code;
+    struct interpreter *serves;                 /* of the profile that has an interpreter; NULL */
+    struct profile *base;                       /* of the same: whose code it runs; else NULL */
     int (*load_image)(struct profile *profile); /* into a new launcher; NULL: there is none */
 };
 
@@ -283,7 +295,8 @@ struct run_counts {
 struct run_session_ops {
     bool (*kill)(struct run *run);   /* its processes; false: init cannot be told, or has none */
     void (*finish)(struct run *run); /* sends the result and frees the run */
-    bool (*is_broken)(const struct run *run); /* a dump that was killed has left it damaged */
+    bool (*is_broken)(const struct run *run);     /* a dump that was killed has left it damaged */
+    enum oom_cause (*oom_cause)(struct run *run); /* of one that was killed, by its box's cgroup */
 };
 
 enum run_state { RUN_QUEUED, RUN_STARTING, RUN_RUNNING, RUN_ENDED };
@@ -395,11 +408,11 @@ int profile_new_box(struct profile *profile, const struct box_config *config,
     struct rollbox_error *error);
 
 /* python_zygote.c: Python kept started. */
-bool interpreter_queue(struct run
-        *run); /* of code, that has come; the second of a policy has one made. It is to wait, by its
-                  in_queue, until there is one, or there is a processor for it: run_enqueue then */
-void interpreter_release_queue(struct interpreter
-        *interpreter); /* those of them that need not wait any more; NULL: nobody waits */
+/* A run of code of the profile has come; the second has an interpreter made. True: the run is to
+ * wait, by its in_queue, until there is one, or a processor is free: hooks.code_released. */
+bool interpreter_queue(struct profile *profile, struct list *in_queue);
+/* Releases the runs that need not wait any more. NULL: nobody waits. */
+void interpreter_release_queue(struct interpreter *interpreter);
 struct profile *interpreter_profile(
     struct profile *base); /* in which a run of code is to be started: that one, or one that has the
                               interpreter ready */
@@ -411,11 +424,7 @@ bool interpreter_is_fixed(
 int interpreter_request(const struct buf *request,
     struct buf *to); /* that, in place of the command of a GUEST_EXEC. 0 or -errno */
 void interpreter_started(struct profile *profile, const struct guest_record *record);
-struct profile *interpreter_twin(
-    const struct interpreter *interpreter); /* the program that has it; NULL also of NULL */
-bool interpreter_is_busy(const struct interpreter *interpreter);
 struct profile *interpreter_base_of(struct profile *twin); /* a run of the twin has ended */
-struct interpreter *interpreter_free(struct interpreter *interpreter);
 void interpreter_status(const struct engine *engine, struct buf *to);
 
 /* host_view.c: what plan_compile must know. */
@@ -469,6 +478,8 @@ void run_enqueue(struct run
         *run); /* to be started by run_schedule; of code, by the interpreter that there is now */
 void run_schedule(
     struct engine *engine); /* soon, from the loop: starts those queued runs that may start */
+/* engine_hooks.code_released. */
+void run_release_code(struct engine *engine, struct list *in_queue);
 struct run *run_find(struct engine *engine, const struct run *except,
     const unsigned char *operation, size_t length); /* under way */
 void run_finish(struct run *run);                   /* init has told all that it will */

@@ -306,7 +306,11 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
     engine->image_fs.fd = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
     engine->tidy.callback = on_tidy;
     engine->hooks = (struct engine_hooks){
-        .room_freed = run_schedule, .make_room = make_room, .layer_measured = op_measured
+        .room_freed = run_schedule,
+        .make_room = make_room,
+        .drop_zygotes = checkpoint_drop_zygotes,
+        .code_released = run_release_code,
+        .layer_measured = op_measured,
     };
     engine->next_id_base = (uint32_t)getpid() * 61; /* engines that run at once should not meet */
     limits_settle();

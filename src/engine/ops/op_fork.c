@@ -70,7 +70,7 @@ static void make_forks(struct op *op) {
     struct rollbox_error error;
 
     struct checkpoint *checkpoint = op->drops ? NULL : op->to->checkpoint;
-    struct snapshot *base = checkpoint ? snapshot_get(op->to) : snapshot_files_of(session, op->to);
+    struct snapshot *base = checkpoint ? snapshot_get(op->to) : session_files_of(session, op->to);
     if (base) {
         snapshot_put(op->to);
         op->to = base;

@@ -11,7 +11,7 @@ static void reset_session(struct op *op) {
     struct rollbox_error error;
     struct snapshot *target = op->from ? op->from : session->files.at;
     struct checkpoint *checkpoint = op->drops ? NULL : target->checkpoint;
-    struct snapshot *base = checkpoint ? snapshot_get(target) : snapshot_files_of(session, target);
+    struct snapshot *base = checkpoint ? snapshot_get(target) : session_files_of(session, target);
 
     if (!base) {
         op_fail_with(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");

@@ -24,71 +24,6 @@
 
 #define LONG_CHAIN 18 /* layers: from here on a state waits until its chain is merged */
 
-/* ---- the files of a session as a snapshot ---- */
-
-void snapshot_ref_assign(struct snapshot **at, struct snapshot *snapshot) {
-    snapshot_get(snapshot);
-    snapshot_put(*at);
-    *at = snapshot;
-}
-
-/* The state of a session in which nothing of a node's processes is: that node, or one of its files
- * alone, also where it was dropped and has no name any more. A reference, or NULL. */
-struct snapshot *snapshot_files_of(struct session *session, struct snapshot *snapshot) {
-    return snapshot->checkpoint || !snapshot->tree
-               ? snapshot_new(session->engine, session->files.tree, snapshot, snapshot, NULL)
-               : snapshot_get(snapshot);
-}
-
-/* The present state, of which all is known, as nothing was called since, or what was has left
- * nothing. A reference, or NULL. */
-struct snapshot *session_unchanged_state(struct session *session) {
-    struct snapshot *snapshot = snapshot_files_of(session, session->files.at);
-
-    if (snapshot && snapshot != session->files.at && session->files.base == session->files.at)
-        snapshot_ref_assign(&session->files.base, snapshot);
-    if (snapshot) {
-        snapshot_ref_assign(&session->files.at, snapshot);
-        gateway_name_snapshot(snapshot, session->box);
-    }
-    return snapshot;
-}
-
-/* What a box has in its places. Of one that ends the descriptor itself is taken where there is room
- * for no other: its files are lost with the last. */
-static int box_layer(struct box *box, bool ends, struct layer **ret_layer) {
-    uint64_t bytes, entries;
-    int r = box_files_written(box, &bytes, &entries);
-
-    if (r < 0)
-        return r;
-    auto_close int fd = fcntl(box->disk, F_DUPFD_CLOEXEC, 3);
-    if (fd < 0 && !ends)
-        return -errno;
-    if (fd < 0)
-        fd = TAKE_FD(box->disk);
-    *ret_layer = layer_new(TAKE_FD(fd), bytes, entries);
-    return *ret_layer ? 0 : -ENOMEM;
-}
-
-struct snapshot *op_seal_layer(struct session *session, struct box *box) {
-    struct layer *layer = NULL;
-
-    if (box_layer(box, true, &layer) < 0)
-        return NULL;
-    if (box->upper)
-        layer_take_upper(layer, disk_upper_get(box->upper));
-    struct snapshot *snapshot = snapshot_new(
-        session->engine, session->files.tree, session->files.at, session->files.base, layer);
-    if (!snapshot)
-        return NULL;
-    gateway_name_snapshot(snapshot, box);
-    snapshot_ref_assign(&session->files.base, snapshot);
-    snapshot_ref_assign(&session->files.at, snapshot);
-    session->files.dirty = false;
-    return snapshot;
-}
-
 /* ---- steps ---- */
 
 void op_have_snapshot(struct op *op) {
@@ -309,7 +244,7 @@ static void files_copied(struct op *op, struct layer *take_layer, int error_numb
 static void copy_files(struct op *op) {
     struct box *box = op->session->box;
     struct layer *layer = NULL;
-    int r = box_layer(box, false, &layer);
+    int r = session_files_layer(box, false, &layer);
 
     if (r == 0)
         r = copy_start(
@@ -357,7 +292,7 @@ static void handle_frozen(struct op *op, const struct guest_record *record) {
     if (!record->value && op_files_are_pristine(box)) {
         op_thaw(op);
         session->files.dirty = false;
-        op->to = session_unchanged_state(session);
+        op->to = session_files_unchanged(session);
         if (op->to)
             op_have_snapshot(op);
         else
@@ -371,7 +306,7 @@ static void handle_frozen(struct op *op, const struct guest_record *record) {
         return;
     }
     if (!record->value && session->engine->features.overlay_layers) {
-        op->to = op_seal_layer(session, box);
+        op->to = session_files_seal(session, box);
         if (!op->to) {
             op_thaw(op);
             op_fail_with(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM,
@@ -447,7 +382,7 @@ void op_take_snapshot(struct op *op) {
             start_dump_of_op(op);
         return;
     }
-    op->to = session_unchanged_state(session);
+    op->to = session_files_unchanged(session);
     if (op->to)
         op_have_snapshot(op);
     else

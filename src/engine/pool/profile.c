@@ -19,7 +19,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "engine/session/session.h"
+#include "engine/box/box.h"
+#include "engine/engine.h"
 #include "engine/store_job/store_job.h"
 #include "engine/pool/spares.h"
 #include "engine/box/disk_upper.h"
@@ -56,7 +57,7 @@ static void tidy_profile(struct profile *profile) {
 static void for_all(struct engine *engine, void (*action)(struct profile *)) {
     list_for_each(node, &engine->profiles) {
         struct profile *profile = container_of(node, struct profile, node),
-                       *twin = interpreter_twin(profile->interpreter);
+                       *twin = profile->code.twin;
 
         action(profile);
         if (twin)
@@ -66,21 +67,30 @@ static void for_all(struct engine *engine, void (*action)(struct profile *)) {
 
 void profile_drop_spares(struct engine *engine) {
     for_all(engine, drop_idle);
-    checkpoint_drop_zygotes(engine);
+    engine->hooks.drop_zygotes(engine);
 }
 
 void profile_tidy(struct engine *engine) {
     for_all(engine, tidy_profile);
 }
 
+static bool has_busy_interpreter(const struct profile *profile) {
+    return profile->code.twin && profile->code.twin->n_running;
+}
+
+static void drop_interpreter(struct profile *profile) {
+    if (profile->code.interpreter)
+        profile->code.free_interpreter(profile->code.interpreter);
+}
+
 static bool is_waited_for(const struct profile *profile) {
     return profile->n_running || profile->n_sessions || profile->n_wakers ||
-           interpreter_is_busy(profile->interpreter);
+           has_busy_interpreter(profile);
 }
 
 static void cool_down(struct profile *profile) {
-    profile->interpreter = interpreter_free(profile->interpreter);
-    profile->n_codes = 0;
+    drop_interpreter(profile);
+    profile->code.n_runs = 0;
     spares_drop(profile);
     profile_stop_launcher(profile);
     close_fd(&profile->user_namespace.fd);
@@ -103,7 +113,7 @@ static void forget_idle(struct engine *engine, const struct profile *newest) {
             oldest = profile;
         if (!profile->launcher)
             continue;
-        n_warm += 1 + (profile->interpreter != NULL);
+        n_warm += 1 + (profile->code.interpreter != NULL);
         if (!oldest_warm || profile->used_ns < oldest_warm->used_ns)
             oldest_warm = profile;
     }
@@ -472,8 +482,8 @@ static void retire_profile(struct profile *profile, struct profile *next) {
     }
     profile->number = 0;
     spares_drop(profile);
-    if (!interpreter_is_busy(profile->interpreter))
-        profile->interpreter = interpreter_free(profile->interpreter);
+    if (!has_busy_interpreter(profile))
+        drop_interpreter(profile);
     profile_leave(profile);
 }
 
@@ -498,7 +508,7 @@ void profile_rest(struct profile *profile) {
 
 void profile_leave(struct profile *profile) {
     if (!profile->number && !profile->serves && !profile->n_sessions && !profile->n_sleepers &&
-        !profile->n_running && !interpreter_is_busy(profile->interpreter))
+        !profile->n_running && !has_busy_interpreter(profile))
         profile_free(profile);
 }
 

@@ -37,7 +37,8 @@
 #include "base/fd.h"
 #include "base/utf8.h"
 #include "engine/box/quiesce.h"
-#include "engine/session/session.h"
+#include "engine/box/box.h"
+#include "engine/engine.h"
 #include "engine/pool/spares.h"
 #include "dump/dump.h"
 #include "sys/proc.h"
@@ -529,6 +530,25 @@ bool interpreter_is_fixed(const struct profile *profile) {
     return profile->plan->flags & (PLAN_SEED | PLAN_CLOCK) && is_eligible(profile);
 }
 
+static void interpreter_free(struct interpreter *interpreter) {
+    struct profile *base = interpreter->base;
+
+    stop_interpreter(interpreter);
+    launcher_job_cancel(&interpreter->load);
+    loop_timer_clear(interpreter->engine->loop, &interpreter->settle);
+    loop_timer_clear(interpreter->engine->loop, &interpreter->patience);
+    interpreter->state = INTERPRETER_FAILED;
+    interpreter_release_queue(interpreter);
+    interpreter->profile->serves = NULL;
+    interpreter->profile->load_image = NULL;
+    profile_free(interpreter->profile);
+    close_fd(&interpreter->image);
+    close_fd(&interpreter->touches);
+    free(interpreter);
+    base->code.interpreter = NULL;
+    base->code.twin = NULL;
+}
+
 /* Room for one more: the one that is idle for the longest time goes. */
 static bool make_room(struct engine *engine) {
     struct profile *oldest = NULL;
@@ -537,19 +557,18 @@ static bool make_room(struct engine *engine) {
     list_for_each(node, &engine->profiles) {
         struct profile *profile = container_of(node, struct profile, node);
 
-        if (!profile->interpreter)
+        if (!profile->code.interpreter)
             continue;
         n++;
-        if (!interpreter_is_busy(profile->interpreter) &&
-            (!oldest || profile->used_ns < oldest->used_ns))
+        if (!profile->code.twin->n_running && (!oldest || profile->used_ns < oldest->used_ns))
             oldest = profile;
     }
     if (n < MAX_INTERPRETERS)
         return true;
     if (!oldest)
         return false;
-    oldest->interpreter = interpreter_free(oldest->interpreter);
-    oldest->n_codes = 0;
+    interpreter_free(oldest->code.interpreter);
+    oldest->code.n_runs = 0;
     return true;
 }
 
@@ -573,27 +592,31 @@ static void interpreter_new(struct profile *base) {
     interpreter->profile->serves = interpreter;
     interpreter->profile->base = base;
     interpreter->profile->load_image = load_image;
-    base->interpreter = interpreter;
+    base->code.interpreter = interpreter;
+    base->code.twin = interpreter->profile;
+    base->code.free_interpreter = interpreter_free;
     begin_interpreter(interpreter);
 }
 
 /* A run of code has come: the second has one made. */
 static void expect_interpreter(struct profile *base) {
-    if (!base->interpreter && (base->serves || !is_eligible(base)))
+    if (!base->code.interpreter && (base->serves || !is_eligible(base)))
         return;
-    if (!base->interpreter && ++base->n_codes > 1 && box_has_room(base->engine) &&
+    if (!base->code.interpreter && ++base->code.n_runs > 1 && box_has_room(base->engine) &&
         !base->engine->stopping && make_room(base->engine))
         interpreter_new(base);
-    if (base->interpreter && base->interpreter->state == INTERPRETER_FAILED &&
-        !base->interpreter->settle.position &&
-        clock_now_ns() > base->interpreter->failed_ns + AGAIN_SECONDS * 1000000000ll) {
-        base->interpreter->tries = 0;
-        begin_interpreter(base->interpreter);
+    if (base->code.interpreter && base->code.interpreter->state == INTERPRETER_FAILED &&
+        !base->code.interpreter->settle.position &&
+        clock_now_ns() > base->code.interpreter->failed_ns + AGAIN_SECONDS * 1000000000ll) {
+        base->code.interpreter->tries = 0;
+        begin_interpreter(base->code.interpreter);
     }
 }
 
 struct profile *interpreter_profile(struct profile *base) {
-    return base->interpreter && is_there(base->interpreter) ? base->interpreter->profile : base;
+    return base->code.interpreter && is_there(base->code.interpreter)
+               ? base->code.interpreter->profile
+               : base;
 }
 
 /* It takes a processor to make one; runs beside it that start a Python each would take that, and
@@ -607,60 +630,34 @@ static bool has_queue(const struct interpreter *interpreter) {
         return false;
     if (interpreter->state != INTERPRETER_STARTING)
         return true;
-    if (!interpreter->base->n_cold || sched_getaffinity(0, sizeof cpus, &cpus) < 0)
+    if (!interpreter->base->code.n_cold || sched_getaffinity(0, sizeof cpus, &cpus) < 0)
         return false;
-    return (int)interpreter->base->n_cold + 1 >= CPU_COUNT(&cpus);
+    return (int)interpreter->base->code.n_cold + 1 >= CPU_COUNT(&cpus);
 }
 
-bool interpreter_queue(struct run *run) {
-    expect_interpreter(run->profile);
-    struct interpreter *interpreter = run->profile->interpreter;
+bool interpreter_queue(struct profile *profile, struct list *in_queue) {
+    expect_interpreter(profile);
+    struct interpreter *interpreter = profile->code.interpreter;
+
     if (!interpreter || !has_queue(interpreter))
         return false;
-    list_add_tail(&interpreter->waiting, &run->in_queue);
+    list_add_tail(&interpreter->waiting, in_queue);
     return true;
 }
 
 void interpreter_release_queue(struct interpreter *interpreter) {
     while (interpreter && !list_empty(&interpreter->waiting) && !has_queue(interpreter)) {
-        struct run *run = container_of(interpreter->waiting.next, struct run, in_queue);
+        struct list *in_queue = interpreter->waiting.next;
 
-        list_remove(&run->in_queue);
-        run_enqueue(run);
-        run_schedule(interpreter->engine);
+        list_remove(in_queue);
+        interpreter->engine->hooks.code_released(interpreter->engine, in_queue);
     }
-}
-
-struct interpreter *interpreter_free(struct interpreter *interpreter) {
-    if (!interpreter)
-        return NULL;
-    stop_interpreter(interpreter);
-    launcher_job_cancel(&interpreter->load);
-    loop_timer_clear(interpreter->engine->loop, &interpreter->settle);
-    loop_timer_clear(interpreter->engine->loop, &interpreter->patience);
-    interpreter->state = INTERPRETER_FAILED;
-    interpreter_release_queue(interpreter);
-    interpreter->profile->serves = NULL;
-    interpreter->profile->load_image = NULL;
-    profile_free(interpreter->profile);
-    close_fd(&interpreter->image);
-    close_fd(&interpreter->touches);
-    free(interpreter);
-    return NULL;
-}
-
-bool interpreter_is_busy(const struct interpreter *interpreter) {
-    return interpreter && interpreter->profile->n_running;
 }
 
 struct profile *interpreter_base_of(struct profile *twin) {
     if (!twin->engine->stopping && twin->serves->base->number && is_there(twin->serves))
         (void)profile_keep_spares(twin);
     return twin->serves->base;
-}
-
-struct profile *interpreter_twin(const struct interpreter *interpreter) {
-    return interpreter ? interpreter->profile : NULL;
 }
 
 /* Of what was held: the base, if it is retired, may have been waiting for this. */
@@ -724,7 +721,7 @@ void interpreter_status(const struct engine *engine, struct buf *to) {
 
     list_for_each(node, &engine->profiles) {
         const struct interpreter *interpreter =
-            container_of(node, struct profile, node)->interpreter;
+            container_of(node, struct profile, node)->code.interpreter;
 
         if (!interpreter)
             continue;

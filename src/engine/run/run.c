@@ -139,7 +139,7 @@ void run_enqueue(struct run *run) {
         run->profile->n_running++;
     }
     run->is_cold = run->is_code && run->profile == base;
-    base->n_cold += run->is_cold;
+    base->code.n_cold += run->is_cold;
     admission_join(run);
 }
 
@@ -174,8 +174,8 @@ void run_finish(struct run *run) {
     }
     admission_end(run);
     if (run->is_cold) {
-        profile->n_cold--;
-        interpreter_release_queue(profile->interpreter);
+        profile->code.n_cold--;
+        interpreter_release_queue(profile->code.interpreter);
     }
     result_send(run);
     run_free(run);
@@ -404,7 +404,7 @@ static enum oom_cause oom_cause(struct run *run, bool was_killed) {
     if (!run->session && box && box->oom)
         return OOM_LIMIT;
     if (box && box->slot && run->session)
-        return was_killed ? session_oom_cause(run->session) : OOM_NONE;
+        return was_killed ? run->session_ops->oom_cause(run) : OOM_NONE;
     if (box && box->slot)
         return was_killed || cgroup_lease_oom_told(box->slot) ? cgroup_lease_oom_cause(box->slot)
                                                               : OOM_NONE;
@@ -578,10 +578,10 @@ static void on_box_dead(void *owner, struct box *box) {
         run->outcome = ROLLBOX_OUTCOME_ERROR;
         if (cause != OOM_NONE)
             error_set(&run->error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run",
-                "the sandbox' init was killed for want of memory; run fewer sandboxes at once");
+                "the sandbox's init was killed for want of memory; run fewer sandboxes at once");
         else
             error_set(&run->error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run",
-                "the sandbox' init was killed from outside");
+                "the sandbox's init was killed from outside");
         if (cause == OOM_LIMIT && run->state == RUN_RUNNING)
             run->outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
     }
@@ -765,4 +765,9 @@ static void on_schedule(struct loop_task *task) {
 void run_schedule(struct engine *engine) {
     if (!list_empty(&engine->turns))
         loop_defer(engine->loop, &engine->schedule_runs, on_schedule);
+}
+
+void run_release_code(struct engine *engine, struct list *in_queue) {
+    run_enqueue(container_of(in_queue, struct run, in_queue));
+    run_schedule(engine);
 }

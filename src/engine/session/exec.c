@@ -21,6 +21,7 @@
 #include "engine/network/gateway.h"
 #include "engine/session/op.h"
 #include "engine/box/disk_upper.h"
+#include "engine/checkpoint/dump_job.h"
 
 #define MAX_ENDED 256 /* of those whose result somebody has got */
 #define MAX_UNTOLD 65536
@@ -262,7 +263,7 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
     return 0;
 }
 
-static void tell_again(struct session *session) {
+void exec_tell_again(struct session *session) {
     if (session->commands.thaw_due)
         session_thaw_soon(session);
     if (!session->commands.kill_due)
@@ -276,43 +277,35 @@ static void tell_again(struct session *session) {
     }
 }
 
-static void send_waiting(struct session *session) {
+bool exec_may_send(const struct session *session) {
     const struct op *op = session_first_op(session);
-    struct rollbox_error error;
 
-    tell_again(session);
-    if (list_empty(&session->commands.waiting) || (op && op->wait != OP_WAIT_COMMANDS_SENT) ||
-        session->checkpoint->pending_restore || session->state == SESSION_CLOSING)
-        return;
-    int ready = session_need_box(session, &error);
+    if (list_empty(&session->commands.waiting) || (op && op->wait != OP_WAIT_COMMANDS_SENT))
+        return false;
+    return !session->checkpoint->pending_restore && session->state != SESSION_CLOSING;
+}
+
+bool exec_send_waiting(struct session *session, int ready, struct rollbox_error *error) {
     if (ready == 0 && session->box->state == BOX_SETUP)
-        return; /* what is written before its files are marked as untouched would be taken for
-                   nothing */
+        return false; /* what is written before its files are marked as untouched would be taken
+                         for nothing */
     if (ready == 0)
         ready = session_resume(session);
     if (ready == -EAGAIN)
-        return;
+        return false;
     while (!list_empty(&session->commands.waiting)) {
         struct run *run = container_of(session->commands.waiting.next, struct run, in_queue);
 
-        int r = ready == 0 ? send_exec(session, run, &error) : ready;
+        int r = ready == 0 ? send_exec(session, run, error) : ready;
         if (r == -EAGAIN || r == -EPIPE)
-            return; /* init's next answer, or its death, comes here again */
+            return false; /* init's next answer, or its death, comes here again */
         list_remove(&run->in_queue);
         if (r < 0)
-            run_fail(run, error.code, error.error_number, error.stage, error.message);
+            run_fail(run, error->code, error->error_number, error->stage, error->message);
     }
-    session_watch(session);
     if (session->box)
         disk_upper_watch(session->box);
-}
-
-void exec_send_waiting(struct session *session) {
-    if (session->sleep)
-        return; /* session_schedule wakes it first */
-    send_waiting(session);
-    if (list_empty(&session->commands.waiting) && session->state != SESSION_CLOSING)
-        (void)session_event(session, OP_EVENT_COMMANDS_SENT, NULL);
+    return true;
 }
 
 /* ---- the end ---- */
@@ -335,12 +328,25 @@ static void finish(struct run *run) {
 }
 
 static bool is_broken(const struct run *run) {
-    return session_is_broken(run->session);
+    return dump_job_has_broken(run->session->checkpoint);
+}
+
+static enum oom_cause oom_cause(struct run *run) {
+    return session_oom_cause(run->session);
 }
 
 static const struct run_session_ops session_ops = {
-    .kill = exec_kill, .finish = finish, .is_broken = is_broken
+    .kill = exec_kill, .finish = finish, .is_broken = is_broken, .oom_cause = oom_cause
 };
+
+/* There is no init any more that would tell its end: it has failed, unless its outcome is known. */
+void exec_end(struct run *run, const struct rollbox_error *error) {
+    run->exec = 0;
+    if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
+        run_finish(run);
+    else
+        run_fail(run, error->code, error->error_number, error->stage, error->message);
+}
 
 /* ---- from init ---- */
 

@@ -119,9 +119,9 @@ void op_fail(struct op *op, const struct rollbox_error *error) {
         op_free(op);
         return;
     }
+    if (is_create && session->queue.end == SESSION_GOES_ON)
+        session->queue.end = SESSION_IS_UNMADE;
     retire_op(op);
-    if (is_create)
-        session_close(session);
 }
 
 void op_fail_with(
@@ -150,7 +150,7 @@ void op_done(struct op *op, struct buf *json) {
 /* ---- waits and events ---- */
 
 void op_lose_track(struct op *op) {
-    op->session->queue.is_lost = true;
+    op->session->queue.end = SESSION_IS_LOST;
     session_schedule(op->session);
 }
 
@@ -219,7 +219,7 @@ static void start_op(struct op *op) {
 static void op_lost_box(struct op *op) {
     if (op->wait == OP_WAIT_DUMP_SLOT || op->wait == OP_WAIT_INIT_ACK || op->take.dump_job)
         op_fail_with(op, ROLLBOX_ERR_SETUP_FAILED, ECHILD,
-            "the sandbox' init was killed from outside; its files are kept, its processes are "
+            "the sandbox's init was killed from outside; its files are kept, its processes are "
             "gone");
     else if (op->wait == OP_WAIT_BOX_LOST || op->wait == OP_WAIT_FREEZE_SLOT ||
              (op->wait == OP_WAIT_FROZEN && op->verb != VERB_PAUSE))
@@ -227,7 +227,7 @@ static void op_lost_box(struct op *op) {
     else if (op->wait == OP_WAIT_BOX_READY || op->wait == OP_WAIT_FROZEN ||
              op->wait == OP_WAIT_WALK)
         op_fail_with(
-            op, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "the sandbox' init was killed from outside");
+            op, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "the sandbox's init was killed from outside");
     else
         session_schedule(op->session);
 }
@@ -309,8 +309,7 @@ void op_init_reply(struct session *session, const struct guest_record *record) {
 static void go_without(struct session *session) {
     session->checkpoint->pending_restore = checkpoint_put(session->checkpoint->pending_restore);
     session->checkpoint->restore_state = RESTORE_WAITS;
-    struct snapshot *snapshot = session_unchanged_state(session);
-    snapshot_put(snapshot);
+    snapshot_put(session_files_unchanged(session));
 }
 
 void op_session_ready(struct session *session, const struct rollbox_error *error) {
@@ -346,7 +345,7 @@ void op_box_lost(struct session *session) {
 
     if (session->queue.fork || (op && op->wait == OP_WAIT_RESTORE)) {
         error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "setup",
-            "the sandbox' init was killed from outside");
+            "the sandbox's init was killed from outside");
         op_session_ready(session, &error);
         return; /* it goes with the fork */
     }

@@ -224,15 +224,6 @@ int box_seems_empty(const struct box *box); /* 1: nothing runs but agents; 0; -e
 /* Since it was made; on disk nobody knows, and both are 0. 0 or -ENOMEM. */
 int box_files_written(struct box *box, uint64_t *ret_bytes, uint64_t *ret_entries);
 
-/* take_snapshot.c: the files of a session as a snapshot. */
-void snapshot_ref_assign(struct snapshot **at, struct snapshot *snapshot);
-/* The state of a session in which nothing of a state's processes is: that state, or one of its
- * files alone, also where it was dropped and has no name any more. A reference, or NULL. */
-struct snapshot *snapshot_files_of(struct session *session, struct snapshot *snapshot);
-/* The present state, of which all is known, as nothing was called since, or what was has left
- * nothing. A reference, or NULL. */
-struct snapshot *session_unchanged_state(struct session *session);
-
 /* The classes (op_classes.c). */
 extern const struct op_class op_create_class, op_close_class, op_snapshot_class, op_fork_class,
     op_reset_class, op_pause_class, op_files_class, op_connect_class, op_diff_class,

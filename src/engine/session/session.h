@@ -222,7 +222,11 @@ struct session_queue {
     struct list ops; /* struct op.node; the first is under way */
     unsigned n_ops;
     struct op *fork; /* of another session: it made this one and waits for the box; NULL */
-    bool is_lost;    /* the engine has lost track of an operation: the session ends */
+    enum session_end {
+        SESSION_GOES_ON,
+        SESSION_IS_LOST,   /* the engine has lost track of an operation */
+        SESSION_IS_UNMADE, /* it could not be created */
+    } end;                 /* why the session closes soon, from the loop */
 };
 
 /* File agents in the box: op_files.c. */
@@ -295,8 +299,10 @@ struct hibernation_ops {
     void (*closing)(struct session *session, bool keeps_stored);
 };
 
-/* session.c */
+/* session.c, session_box.c, session_life.c */
 void session_set_hibernation(const struct hibernation_ops *ops); /* once, at the start */
+const struct hibernation_ops *session_hibernation(void);         /* NULL: no session hibernates */
+struct list *session_bucket(struct engine *engine, const char *name); /* of sessions_by */
 struct session *session_find(struct engine *engine, const char *name);
 bool session_name_ok(const char *name);
 bool session_has_user(const struct session *session, const char *user);
@@ -307,8 +313,6 @@ int session_not_found(
 int session_may_wait(const struct session *session,
     struct rollbox_error *error); /* there is room for one request more that waits: 0 */
 void session_out_of_memory(struct session *session, bool of_host); /* else of its own limit */
-/* Its processes are damaged: session_broken follows. */
-bool session_is_broken(struct session *session);
 void session_broken(struct session *session); /* a process of it would not go on as it was: all of
                                                  them end, and their commands with an error */
 enum oom_cause session_oom_cause(
@@ -341,15 +345,24 @@ struct session *session_new(struct engine *engine, struct profile *profile, stru
  * session without a box. */
 void session_schedule(struct session *session);
 void session_watch(struct session *session);
+void session_stop_watching(struct session *session);
 #define CHECKPOINT_REST_NS 200000000ll /* the longest until the first look at what was restored */
 
 /* exec.c: commands in sessions. */
 void exec_enter(struct run *run);
 bool exec_kill(struct run *run); /* its tree; false: init cannot be told, or never knew of it */
 int exec_signal(struct run *run, int number, enum rollbox_scope scope);
-void exec_kill_all(struct session *session);     /* every process but init */
-void exec_kill_guests(struct session *session);  /* and but its agents */
-void exec_send_waiting(struct session *session); /* to init; of session_schedule alone */
+void exec_kill_all(struct session *session);    /* every process but init */
+void exec_kill_guests(struct session *session); /* and but its agents */
+/* Commands wait that may be sent: the session is to have a box then. */
+bool exec_may_send(const struct session *session);
+/* To init, in the session's box; of session_schedule alone. `ready`: 0, or why there is no box.
+ * False: some wait still. */
+bool exec_send_waiting(struct session *session, int ready, struct rollbox_error *error);
+void exec_tell_again(struct session *session); /* what init had no room for */
+/* There is no init any more that would tell the end of a command. It fails, unless its outcome is
+ * known. */
+void exec_end(struct run *run, const struct rollbox_error *error);
 /* init has answered to a signal for that command. */
 void exec_signalled(struct session *session, uint64_t serial);
 void exec_answer(
@@ -360,6 +373,20 @@ size_t exec_claim(struct run *run, uint64_t wanted, struct buf *json,
 struct run *exec_find(struct session *session, const struct wire_field *operation);
 /* A restored command, which continues in the session's box. NULL: out of memory. */
 struct run *exec_adopt(struct session *session, const struct checkpoint_command *command);
+
+/* session_files.c */
+void snapshot_ref_assign(struct snapshot **at, struct snapshot *snapshot);
+/* The state of a session in which nothing of a state's processes is: that state, or one of its
+ * files alone, also where it was dropped and has lost its name. A reference, or NULL. */
+struct snapshot *session_files_of(struct session *session, struct snapshot *snapshot);
+/* The present state, of which all is known, as nothing was called since, or what was has left
+ * nothing. A reference, or NULL. */
+struct snapshot *session_files_unchanged(struct session *session);
+/* The private files of a box as a layer; `ends`: nobody needs the box any more. 0 or -errno. */
+int session_files_layer(struct box *box, bool ends, struct layer **ret_layer);
+/* The files of a box in which nothing runs (any more), as a snapshot with a reference for the
+ * caller, or NULL; the session stands on it from now on. */
+struct snapshot *session_files_seal(struct session *session, struct box *box);
 
 /* stream.c */
 struct terminal_input;
@@ -515,9 +542,6 @@ bool op_files_are_pristine(struct box *box); /* nothing was written since it was
                                                 be in the next moment if something runs */
 struct files_baseline *box_files_baseline(
     struct box *box); /* to tell later whether anything was written; NULL: cannot be told */
-struct snapshot *op_seal_layer(struct session *session,
-    struct box *box); /* the files of a box in which nothing runs (any more), as a node with a
-                         reference for the caller, or NULL; the session stands on it from now on */
 
 /* record.c: trajectories. It observes the sessions that are recorded (session_events.h). */
 void record_init(void);
