@@ -29,7 +29,7 @@ _rollbox() {
     [[ $cur != = ]] || cur=
     [[ $prev != = ]] || prev=${COMP_WORDS[COMP_CWORD - 2]}
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W 'run shell record replay verify batch doctor policy create exec attach logs forward cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help --help --version' -- "$cur"))
+        COMPREPLY=($(compgen -W 'run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help --help --version' -- "$cur"))
         return
     fi
     case $command in
@@ -101,12 +101,13 @@ _rollbox() {
     'batch') options='--output --record --keep --max-record --redact --redact-env --env-values --jobs --ordered --retries --no-progress --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --allow --allow-file --secret --inject --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'doctor') options='--json --help' ;;
     'policy check') options='--json --help' ;;
-    'policy plan') options='--json --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --allow --allow-file --secret --inject --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --allow --allow-file --secret --inject --max-upload --isolation --seed --time-start --time-mode --serial --socket --help' ;;
+    'policy plan') options='--json --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --publish --allow --allow-file --secret --inject --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --publish --allow --allow-file --secret --inject --max-upload --isolation --seed --time-start --time-mode --serial --socket --help' ;;
     'exec') options='--interactive --tty --detach-keys --detach --shell --id --json --output-limit --timeout --env --cwd --user --socket --help' ;;
     'attach') options='--interactive --tty --detach-keys --json --socket --help' ;;
     'logs') options='--follow --tail --json --socket --help' ;;
     'forward') options='--listen --json --socket --help' ;;
+    'port') options='--listen --json --socket --help' ;;
     'cp') options='--no-progress --json --socket --help' ;;
     'ps') options='--quiet --json --socket --help' ;;
     'stats') options='--once --interval --json --socket --help' ;;
@@ -184,7 +185,7 @@ _rollbox() {
     case $command in
     'image rm' | 'image show') _rollbox_list image ls -q ;;
     'template rm') _rollbox_list template ls -q ;;
-    'exec' | 'attach' | 'logs' | 'forward' | 'ps' | 'inspect' | 'kill' | 'rm' | 'pause' | 'resume' | 'hibernate' | 'wake' | 'snapshot show' | 'snapshot verify' | 'snapshot' | 'fork' | 'restore' | 'reset' | 'tree' | 'diff' | 'commit' | 'discard' | 'export')
+    'exec' | 'attach' | 'logs' | 'forward' | 'port' | 'ps' | 'inspect' | 'kill' | 'rm' | 'pause' | 'resume' | 'hibernate' | 'wake' | 'snapshot show' | 'snapshot verify' | 'snapshot' | 'fork' | 'restore' | 'reset' | 'tree' | 'diff' | 'commit' | 'discard' | 'export')
         if [[ ! $(_rollbox_sandbox) ]]; then
             _rollbox_list ps -q
             return

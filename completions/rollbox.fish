@@ -14,7 +14,7 @@ end
 function __rollbox_snapshots
     set -l sandbox (__rollbox_sandbox); and rollbox tree -q -- $sandbox 2>/dev/null
 end
-complete -c rollbox -n __fish_use_subcommand -f -a 'run shell record replay verify batch doctor policy create exec attach logs forward cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help'
+complete -c rollbox -n __fish_use_subcommand -f -a 'run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l interactive -s i -d 'with -t: pass keys on; without -t standard input is passed on anyway'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l tty -s t -d 'give it a terminal of its own'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l template -x -a '(rollbox template ls -q 2>/dev/null)' -d 'run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy'
@@ -256,6 +256,7 @@ complete -c rollbox -n '__fish_seen_subcommand_from policy; and __fish_seen_subc
 complete -c rollbox -n '__fish_seen_subcommand_from policy; and __fish_seen_subcommand_from plan' -l user -x -d 'the user seen inside: box (default), root or a number'
 complete -c rollbox -n '__fish_seen_subcommand_from policy; and __fish_seen_subcommand_from plan' -l hostname -x -d 'the host name seen inside (default rollbox)'
 complete -c rollbox -n '__fish_seen_subcommand_from policy; and __fish_seen_subcommand_from plan' -l net -x -a 'none loopback allow host' -d 'network (default none; with --allow: allow)'
+complete -c rollbox -n '__fish_seen_subcommand_from policy; and __fish_seen_subcommand_from plan' -l publish -x -d 'lead an address of the host to PORT of the sandbox: HOST:PORT, a port of 127.0.0.1, or the path of a Unix socket (default: any free port of 127.0.0.1)'
 complete -c rollbox -n '__fish_seen_subcommand_from policy; and __fish_seen_subcommand_from plan' -l allow -x -d 'a host that may be reached, such as pypi.org, \'*.example.org:8443\', 192.0.2.0/24 or @pypi'
 complete -c rollbox -n '__fish_seen_subcommand_from policy; and __fish_seen_subcommand_from plan' -l allow-file -r -F -d 'hosts that may be reached: one a line, or a JSON list of rules'
 complete -c rollbox -n '__fish_seen_subcommand_from policy; and __fish_seen_subcommand_from plan' -l secret -x -d 'a secret for --inject; SOURCE is env:VARIABLE, file:PATH or fd:N'
@@ -307,6 +308,7 @@ complete -c rollbox -n '__fish_seen_subcommand_from create' -l cwd -r -F -d 'wor
 complete -c rollbox -n '__fish_seen_subcommand_from create' -l user -x -d 'the user seen inside: box (default), root or a number'
 complete -c rollbox -n '__fish_seen_subcommand_from create' -l hostname -x -d 'the host name seen inside (default rollbox)'
 complete -c rollbox -n '__fish_seen_subcommand_from create' -l net -x -a 'none loopback allow host' -d 'network (default none; with --allow: allow)'
+complete -c rollbox -n '__fish_seen_subcommand_from create' -l publish -x -d 'lead an address of the host to PORT of the sandbox: HOST:PORT, a port of 127.0.0.1, or the path of a Unix socket (default: any free port of 127.0.0.1)'
 complete -c rollbox -n '__fish_seen_subcommand_from create' -l allow -x -d 'a host that may be reached, such as pypi.org, \'*.example.org:8443\', 192.0.2.0/24 or @pypi'
 complete -c rollbox -n '__fish_seen_subcommand_from create' -l allow-file -r -F -d 'hosts that may be reached: one a line, or a JSON list of rules'
 complete -c rollbox -n '__fish_seen_subcommand_from create' -l secret -x -d 'a secret for --inject; SOURCE is env:VARIABLE, file:PATH or fd:N'
@@ -352,6 +354,11 @@ complete -c rollbox -n '__fish_seen_subcommand_from forward' -l json -d 'print t
 complete -c rollbox -n '__fish_seen_subcommand_from forward' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'
 complete -c rollbox -n '__fish_seen_subcommand_from forward' -l help -s h -d 'print this help'
 complete -c rollbox -n '__fish_seen_subcommand_from forward; and not __rollbox_sandbox >/dev/null' -f -a '(rollbox ps -q 2>/dev/null)'
+complete -c rollbox -n '__fish_seen_subcommand_from port' -l listen -x -d 'PORT, HOST:PORT or the path of a Unix socket (default: the address that it has already, or any free port of 127.0.0.1)'
+complete -c rollbox -n '__fish_seen_subcommand_from port' -l json -d 'print the result as one JSON object'
+complete -c rollbox -n '__fish_seen_subcommand_from port' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'
+complete -c rollbox -n '__fish_seen_subcommand_from port' -l help -s h -d 'print this help'
+complete -c rollbox -n '__fish_seen_subcommand_from port; and not __rollbox_sandbox >/dev/null' -f -a '(rollbox ps -q 2>/dev/null)'
 complete -c rollbox -n '__fish_seen_subcommand_from cp' -l no-progress -d 'no progress bar on a terminal'
 complete -c rollbox -n '__fish_seen_subcommand_from cp' -l json -d 'print the result as one JSON object'
 complete -c rollbox -n '__fish_seen_subcommand_from cp' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'

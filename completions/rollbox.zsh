@@ -23,7 +23,7 @@ _rollbox_templates() {
 _rollbox() {
     local command=$words[2] first=2
     if ((CURRENT == 2)); then
-        compadd -- run shell record replay verify batch doctor policy create exec attach logs forward cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help
+        compadd -- run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help
         return
     fi
     case $command in
@@ -379,6 +379,7 @@ _rollbox() {
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
+            '*--publish=[lead an address of the host to PORT of the sandbox\: HOST\:PORT, a port of 127.0.0.1, or the path of a Unix socket (default\: any free port of 127.0.0.1)]:[ADDRESS:]PORT:' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
             '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N]:NAME=SOURCE:' \
@@ -436,6 +437,7 @@ _rollbox() {
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
+            '*--publish=[lead an address of the host to PORT of the sandbox\: HOST\:PORT, a port of 127.0.0.1, or the path of a Unix socket (default\: any free port of 127.0.0.1)]:[ADDRESS:]PORT:' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
             '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N]:NAME=SOURCE:' \
@@ -501,6 +503,15 @@ _rollbox() {
     'forward')
         _arguments -s -S \
             '*--listen=[PORT, HOST\:PORT, the path of a Unix socket, or - for the standard streams (default\: any free port of 127.0.0.1)]:ADDRESS:' \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':name:_rollbox_sandboxes'
+        ;;
+    'port')
+        _arguments -s -S \
+            '*--listen=[PORT, HOST\:PORT or the path of a Unix socket (default\: the address that it has already, or any free port of 127.0.0.1)]:ADDRESS:' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -937,7 +948,7 @@ _rollbox() {
         _arguments -s -S \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':command:(run shell record replay verify batch doctor policy create exec attach logs forward cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help)'
+            ':command:(run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help)'
         ;;
     esac
 }

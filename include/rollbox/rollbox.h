@@ -421,6 +421,16 @@ ROLLBOX_PUBLIC int rollbox_resume(struct rollbox_sandbox *sandbox, struct rollbo
 ROLLBOX_PUBLIC int rollbox_connect(
     struct rollbox_sandbox *sandbox, unsigned port, int *ret_fd, struct rollbox_error *error);
 
+/* Publishes `port` of the sandbox on the host: connections to the address lead to a server that
+ * listens on that port of the sandbox's 127.0.0.1 or ::1. They wake a hibernated sandbox. `listen`
+ * is "PORT", "ADDRESS:PORT", "[V6]:PORT" or the absolute path of a Unix socket; NULL: the address
+ * that the port has already, or a free port of 127.0.0.1. Port 0 publishes nothing, and lists. The
+ * address is closed with the sandbox. Needs a policy with net loopback or allow, or with "publish".
+ * *ret_json, for free(): {"ports": [{"port", "address", "url"}]}; the url of a Unix socket is null.
+ * ROLLBOX_ERR_CONFLICT: the address is in use. */
+ROLLBOX_PUBLIC int rollbox_publish(struct rollbox_sandbox *sandbox, unsigned port,
+    const char *listen, char **ret_json, struct rollbox_error *error);
+
 struct rollbox_state_options;
 
 /* Hibernates the session: its files and processes are written to the store on the disk, and it uses

@@ -38,6 +38,7 @@ int cmd_attach(const struct options *options);
 int cmd_rm(const struct options *options);
 int cmd_logs(const struct options *options);
 int cmd_forward(const struct options *options);
+int cmd_port(const struct options *options);
 int cmd_stats(const struct options *options);
 int cmd_sandbox(const struct options *options);
 int cmd_image(const struct options *options);

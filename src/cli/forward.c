@@ -5,10 +5,8 @@
  * Each connection has a child of its own, which moves the bytes and ends with it. The parent asks
  * for the connection inside, because a library handle belongs to the process that opened it.
  */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -17,23 +15,16 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "cli/cli.h"
 #include "cli/session.h"
+#include "policy/publish.h"
 
 #define PIECE 65536
 #define BACKLOG 64
-
-union address {
-    struct sockaddr any;
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-    struct sockaddr_un local;
-};
 
 /* One direction of a connection. What was read waits here until it is written. */
 struct direction {
@@ -105,86 +96,35 @@ static void relay(int outside, int outside_out, int inside, bool stops_early) {
 
 /* ---- listening ---- */
 
-/* "PORT", "ADDRESS:PORT", "[V6]:PORT" or the path of a Unix socket. False: none of them. */
-static bool parse_address(const char *text, union address *ret, socklen_t *ret_length) {
-    const char *colon = strrchr(text, ':'), *port = colon ? colon + 1 : text;
-    char host[INET6_ADDRSTRLEN] = "127.0.0.1", *end;
-    unsigned long number = strtoul(port, &end, 10);
-
-    memset(ret, 0, sizeof *ret);
-    if (strchr(text, '/')) {
-        if (strlen(text) >= sizeof ret->local.sun_path)
-            return false;
-        ret->local.sun_family = AF_UNIX;
-        memcpy(ret->local.sun_path, text, strlen(text) + 1);
-        *ret_length = sizeof ret->local;
-        return true;
-    }
-    if (end == port || *end || number > 65535)
-        return false;
-    size_t length = colon ? (size_t)(colon - text) : 0;
-    bool in_brackets = length > 2 && text[0] == '[' && text[length - 1] == ']';
-    if (in_brackets) {
-        text++;
-        length -= 2;
-    }
-    if (length >= sizeof host)
-        return false;
-    if (length)
-        snprintf(host, sizeof host, "%.*s", (int)length, text);
-    if (in_brackets) {
-        ret->v6.sin6_family = AF_INET6;
-        ret->v6.sin6_port = htons((uint16_t)number);
-        *ret_length = sizeof ret->v6;
-        return inet_pton(AF_INET6, host, &ret->v6.sin6_addr) == 1;
-    }
-    ret->v4.sin_family = AF_INET;
-    ret->v4.sin_port = htons((uint16_t)number);
-    *ret_length = sizeof ret->v4;
-    return inet_pton(AF_INET, host, &ret->v4.sin_addr) == 1;
-}
-
 static void print_address(
     const struct options *options, int listener, const char *name, const char *port) {
-    union address address = { 0 };
-    socklen_t length = sizeof address;
-    char host[INET6_ADDRSTRLEN] = "";
-    const bool is_json = options_has(options, OPTION_JSON);
+    struct publish_address address = { .length = sizeof address.local };
+    char text[PUBLISH_ADDRESS_TEXT];
 
-    (void)getsockname(listener, &address.any, &length);
-    if (is_json)
-        printf("{\"address\": \"");
-    if (address.any.sa_family == AF_UNIX)
-        printf("%s", address.local.sun_path);
-    else if (address.any.sa_family == AF_INET6)
-        printf("[%s]:%u", inet_ntop(AF_INET6, &address.v6.sin6_addr, host, sizeof host),
-            ntohs(address.v6.sin6_port));
+    (void)getsockname(listener, &address.any, &address.length);
+    (void)publish_address_text(&address, text);
+    if (options_has(options, OPTION_JSON))
+        printf("{\"address\": \"%s\", \"sandbox\": \"%s\", \"port\": %s}\n", text, name, port);
     else
-        printf("%s:%u", inet_ntop(AF_INET, &address.v4.sin_addr, host, sizeof host),
-            ntohs(address.v4.sin_port));
-    if (is_json)
-        printf("\", \"sandbox\": \"%s\", \"port\": %s}\n", name, port);
-    else
-        printf(" leads to port %s of %s\n", port, name);
+        printf("%s leads to port %s of %s\n", text, port, name);
     fflush(stdout);
 }
 
 static int open_listener(const struct options *options, const char *text, int *ret_listener) {
-    union address address;
-    socklen_t length;
+    struct publish_address address;
     const int on = 1;
 
-    if (!parse_address(text, &address, &length))
+    if (publish_parse_address(text, &address) < 0)
         return cli_fail(options,
             "--listen %s: must be PORT, ADDRESS:PORT, the path of a socket with a /, or -", text);
     auto_close int listener = socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (listener >= 0 && address.any.sa_family != AF_UNIX)
         (void)setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     mode_t before = umask(077); /* a Unix socket is for its owner alone */
-    int r =
-        listener < 0 || bind(listener, &address.any, length) < 0 || listen(listener, BACKLOG) < 0
-            ? -errno
-            : 0;
+    int r = listener < 0 || bind(listener, &address.any, address.length) < 0 ||
+                    listen(listener, BACKLOG) < 0
+                ? -errno
+                : 0;
     umask(before);
     if (r < 0)
         return cli_fail_code(

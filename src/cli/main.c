@@ -175,6 +175,11 @@ static const struct command commands[] = {
         "loopback or allow.\n"
         "Example: rollbox forward --listen 8080 NAME 80\n",
         COMMAND_FORWARD, 2, 2, cmd_forward, 0 },
+    { "port", "NAME [PORT]", "publish a port of a sandbox on the host, or list those published",
+        "Prints the address, and ends: the engine listens, until the sandbox is removed. A "
+        "connection wakes a hibernated sandbox.\n"
+        "Example: curl http://$(rollbox port NAME 8080)/\n",
+        COMMAND_PORT, 1, 2, cmd_port, 0 },
     { "cp", "NAME:PATH PATH | PATH NAME:PATH", "copy a file or tree between the host and a sandbox",
         "PATH of the host may be - for a standard stream, which is one file. A directory goes into "
         "one that is there under its own name; SOURCE/. is what is\n"

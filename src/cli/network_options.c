@@ -20,6 +20,7 @@ bool network_option_is(enum option_id id) {
     case OPTION_ALLOW_FILE:
     case OPTION_SECRET:
     case OPTION_INJECT:
+    case OPTION_PUBLISH:
         return true;
     default:
         return false;
@@ -104,6 +105,18 @@ static int add_secret(const struct options *options, json_t *secrets, const char
     return name && json_object_set_new(secrets, name, json_string(equals + 1)) == 0 ? 0 : -EILSEQ;
 }
 
+/* A path of a Unix socket is made absolute: the engine has another working directory. */
+static int add_port(json_t *ports, const char *value) {
+    const char *colon = strrchr(value, ':');
+
+    if (!colon || !memchr(value, '/', (size_t)(colon - value)))
+        return append_text(ports, value, strlen(value));
+    auto_free char *given = strndup(value, (size_t)(colon - value));
+    auto_free char *path = given ? cli_path_absolute(given) : NULL;
+    return path && json_array_append_new(ports, json_sprintf("%s%s", path, colon)) == 0 ? 0
+                                                                                        : -EILSEQ;
+}
+
 /* The rule of an earlier --inject for that host, or a new one. */
 static json_t *rule_of(json_t *rules, const char *host) {
     for (size_t i = 0; i < json_array_size(rules); i++) {
@@ -152,6 +165,8 @@ int network_option_add(
         return add_file(options, value, use->value);
     case OPTION_SECRET:
         return add_secret(options, value, use->value);
+    case OPTION_PUBLISH:
+        return add_port(value, use->value);
     default:
         return add_header(options, value, use->value);
     }

@@ -10,8 +10,8 @@
 /* Whether network_option_add carries out this option. */
 bool network_option_is(enum option_id id);
 
-/* Puts one use of --allow, --allow-file, --secret or --inject into the policy. 0, -ENOMEM, -EILSEQ
- * for what JSON cannot hold, or an exit status after telling what is wrong. */
+/* Puts one use of --allow, --allow-file, --secret, --inject or --publish into the policy. 0,
+ * -ENOMEM, -EILSEQ for what JSON cannot hold, or an exit status after telling what is wrong. */
 int network_option_add(const struct options *options, json_t *policy, const struct option_use *use);
 
 #endif

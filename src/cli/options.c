@@ -32,7 +32,7 @@
         COMMAND_HIBERNATE | COMMAND_WAKE | COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE |     \
         COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD |           \
         COMMAND_EXPORT | COMMAND_CP | COMMAND_FORWARD | TEMPLATE_COMMANDS | STATE_COMMANDS |       \
-        COMMAND_NET_LOG | COMMAND_NET_SET)
+        COMMAND_NET_LOG | COMMAND_NET_SET | COMMAND_PORT)
 #define SOCKET_COMMANDS                                                                            \
     (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | COMMAND_DEBUG_DUMP |     \
         SESSION_COMMANDS)
@@ -146,6 +146,9 @@ const struct option option_table[] = {
     { OPTION_LISTEN, 0, "listen", "ADDRESS", OPTION_TEXT, COMMAND_FORWARD, NULL,
         "PORT, HOST:PORT, the path of a Unix socket, or - for the standard streams (default: any "
         "free port of 127.0.0.1)" },
+    { OPTION_LISTEN, 0, "listen", "ADDRESS", OPTION_TEXT, COMMAND_PORT, NULL,
+        "PORT, HOST:PORT or the path of a Unix socket (default: the address that it has already, "
+        "or any free port of 127.0.0.1)" },
     { OPTION_ONCE, 0, "once", NULL, OPTION_FLAG, COMMAND_STATS, NULL, "one table, and end" },
     { OPTION_INTERVAL, 0, "interval", "SECONDS", OPTION_NUMBER, COMMAND_STATS, NULL,
         "the time between tables, over which CPU is measured (default 1)" },
@@ -236,6 +239,11 @@ const struct option option_table[] = {
         "the host name seen inside (default rollbox)" },
     { OPTION_NET, 0, "net", "none|loopback|allow|host", OPTION_TEXT, POLICY_COMMANDS, "net",
         "network (default none; with --allow: allow)" },
+    { OPTION_PUBLISH, 0, "publish", "[ADDRESS:]PORT", OPTION_TEXT,
+        COMMAND_CREATE | COMMAND_POLICY_PLAN, "publish",
+        "lead an address of the host to PORT of the sandbox: HOST:PORT, a port of 127.0.0.1, or "
+        "the "
+        "path of a Unix socket (default: any free port of 127.0.0.1)" },
     { OPTION_ALLOW, 0, "allow", "HOST[:PORT]", OPTION_TEXT, NET_RULE_COMMANDS, "net_allow_hosts",
         "a host that may be reached, such as pypi.org, '*.example.org:8443', 192.0.2.0/24 or "
         "@pypi" },

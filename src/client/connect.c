@@ -63,3 +63,16 @@ ROLLBOX_PUBLIC int rollbox_connect(
     close_fd(&theirs); /* so that the end of the sandbox is seen */
     return await_socket(ours, port, ret_fd, error);
 }
+
+ROLLBOX_PUBLIC int rollbox_publish(struct rollbox_sandbox *sandbox, unsigned port,
+    const char *listen, char **ret_json, struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+
+    if (!sandbox || port > UINT16_MAX || (listen && !port))
+        return request_invalid(error, "a sandbox and a port from 1 to 65535 must be given");
+    sandbox_begin(&message, sandbox, VERB_PUBLISH);
+    wire_add_u64(&message, TAG_NUMBER, port);
+    if (listen)
+        wire_add_text(&message, TAG_PATH, listen);
+    return sandbox_call(sandbox, &message, NULL, 0, ret_json, error);
+}

@@ -261,6 +261,7 @@ int box_open(struct egress *egress, const char *id, const char *policy, const js
         return -ENOMEM;
     box->egress = egress;
     box->log.fd = -EBADF;
+    box->turn.loop = egress->loop;
     box->turn.epoll = -EBADF;
     list_init(&box->node);
     list_init(&box->connections);

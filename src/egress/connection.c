@@ -47,7 +47,7 @@ static int set_timer(struct connection *connection, int64_t seconds) {
 
 static void close_side(struct connection *connection, struct side *side) {
     if (side->events)
-        turn_remove(connection->box, &side->source);
+        turn_remove(&connection->box->turn, &side->source);
     side->events = 0;
     close_fd(&side->fd);
 }
@@ -119,10 +119,10 @@ static void set_events(struct connection *connection, struct side *side, uint32_
     /* A side that waits for nothing leaves the loop: the kernel would report its hang-up again and
      * again. */
     if (!events)
-        turn_remove(box, &side->source);
+        turn_remove(&box->turn, &side->source);
     else if (side->events)
-        (void)turn_modify(box, &side->source, events);
-    else if (turn_add(box, &side->source, side->fd, events, callback) < 0)
+        (void)turn_modify(&box->turn, &side->source, events);
+    else if (turn_add(&box->turn, &side->source, side->fd, events, callback) < 0)
         events = 0; /* ends by its time limit */
     side->events = events;
 }

@@ -11,6 +11,7 @@
 #include "base/fd.h"
 #include "egress/box.h"
 #include "egress/connection.h"
+#include "egress/inward.h"
 #include "egress/log.h"
 #include "egress/outbox.h"
 #include "egress/tally.h"
@@ -253,6 +254,25 @@ static int do_tls(struct egress *egress, struct message *message) {
     return loop_add(egress->loop, &egress->tls_source, egress->tls, EPOLLIN, on_tls);
 }
 
+/* --- connections into sandboxes --- */
+
+static uint64_t group_of(const struct message *message) {
+    return (uint64_t)json_integer_value(json_object_get(message->body, "group"));
+}
+
+static int do_relay(struct egress *egress, struct message *message) {
+    if (message->n_fds != 2)
+        return -EBADMSG;
+    message->n_fds = 0;
+    (void)inward_start(egress, group_of(message), message->fds[0], message->fds[1]);
+    return 0;
+}
+
+static int do_unrelay(struct egress *egress, struct message *message) {
+    inward_end_group(egress, group_of(message));
+    return 0;
+}
+
 /* --- messages --- */
 
 static const struct {
@@ -266,6 +286,8 @@ static const struct {
     { "end", NEEDS_BOX, do_end },
     { "close", NEEDS_BOX, do_close },
     { "tls", NEEDS_NOTHING, do_tls },
+    { "relay", NEEDS_NOTHING, do_relay },
+    { "unrelay", NEEDS_NOTHING, do_unrelay },
     { "test", NEEDS_NOTHING, do_test },
 };
 
@@ -284,6 +306,18 @@ static int run(struct egress *egress, struct message *message) {
     return -EBADMSG;
 }
 
+/* There was no room for a message's descriptors. Can the gateway do without it? */
+static bool lost_relay(struct egress *egress, const char *bytes, size_t size) {
+    struct message message = { .body = json_loadb(bytes, size, JSON_DISABLE_EOF_CHECK, NULL) };
+    const char *verb = text_of(message.body, "do");
+    const bool is_relay = verb && strcmp(verb, "relay") == 0;
+
+    if (is_relay)
+        inward_tell_end(egress, group_of(&message));
+    json_decref(message.body);
+    return is_relay;
+}
+
 static void on_engine(struct loop_source *source, uint32_t events) {
     static char bytes[MAX_MESSAGE];
     struct egress *egress = container_of(source, struct egress, engine_source);
@@ -293,6 +327,8 @@ static void on_engine(struct loop_source *source, uint32_t events) {
 
     (void)events;
     if (n == -EAGAIN || n == -EINTR)
+        return;
+    if (n == -EMFILE && lost_relay(egress, bytes, sizeof bytes))
         return;
     if (n > 0)
         message.body = json_loadb(bytes, (size_t)n, 0, NULL);

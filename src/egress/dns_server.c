@@ -133,7 +133,7 @@ struct dns_stream {
 static void stream_end(struct dns_stream *stream) {
     struct loop *loop = stream->box->egress->loop;
 
-    turn_remove(stream->box, &stream->source);
+    turn_remove(&stream->box->turn, &stream->source);
     loop_timer_clear(loop, &stream->timer);
     close_fd(&stream->fd);
     list_remove(&stream->node);
@@ -210,7 +210,7 @@ void dns_stream_start(struct box *box, int take_fd) {
     stream->fd = take_fd;
     list_add_tail(&box->dns_streams, &stream->node);
     box->n_connections++;
-    if (turn_add(box, &stream->source, take_fd, EPOLLIN, on_stream) < 0 ||
+    if (turn_add(&box->turn, &stream->source, take_fd, EPOLLIN, on_stream) < 0 ||
         loop_timer_set(
             loop, &stream->timer, clock_now_ns() + STREAM_IDLE_S * 1000 * MS, on_stream_timer) < 0)
         stream_end(stream);

@@ -25,6 +25,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "egress/turn.h"
 #include "loop/loop.h"
 #include "net/address.h"
 #include "net/client_hello.h"
@@ -107,11 +108,7 @@ struct box {
     struct tally totals;
     struct list tallies;
     struct log log;
-    struct {
-        struct loop_source source;
-        int epoll; /* while there are sources: see turn.h */
-        unsigned n_sources;
-    } turn;
+    struct turn turn;
     struct bucket accepts, queries, bytes;
     bool is_paused; /* past its rate of bytes */
     struct loop_timer accept_timer, query_timer, rate_timer;
@@ -131,6 +128,7 @@ struct egress {
     int route;    /* netlink */
     int spare_fd; /* closed to accept, and refuse, one connection when descriptors are used up */
     struct list boxes, rules, handed;
+    struct list inward; /* struct inward_group.node */
     struct resolver *resolver;
     char *scratch; /* EGRESS_CHUNK bytes, for the running callback alone */
     uint64_t n_connections;

@@ -16,6 +16,7 @@
 #include "egress/box.h"
 #include "egress/confine.h"
 #include "egress/control.h"
+#include "egress/inward.h"
 #include "egress/outbox.h"
 #include "egress/resolve.h"
 #include "egress/route.h"
@@ -40,6 +41,7 @@ static int prepare(struct egress *egress) {
     list_init(&egress->boxes);
     list_init(&egress->rules);
     list_init(&egress->handed);
+    list_init(&egress->inward);
     list_init(&egress->outbox.queue);
     if (fcntl(ENGINE_FD, F_SETFL, O_RDWR | O_NONBLOCK) < 0 ||
         fcntl(ENGINE_FD, F_SETFD, FD_CLOEXEC) < 0)
@@ -90,6 +92,7 @@ int main(void) {
         box_stop(box);
         box_free(box);
     }
+    inward_end_all(&egress);
     egress.resolver = resolver_free(egress.resolver);
     outbox_done(&egress);
     egress.loop = loop_free(egress.loop);

@@ -12,16 +12,20 @@ ssize_t relay_peek(int source, void *data, size_t limit) {
     return n < 0 ? -errno : n;
 }
 
-int relay_drop(int source, size_t length) {
+/* On TCP, MSG_TRUNC drops bytes without copying them (tcp(7)). A Unix socket copies them. */
+static int drop(int source, size_t length, char *scratch) {
     while (length > 0) {
-        /* On TCP, MSG_TRUNC drops bytes without copying them (tcp(7)). */
-        ssize_t n = recv(source, NULL, length, MSG_TRUNC | MSG_DONTWAIT);
+        ssize_t n = recv(source, scratch, length, MSG_TRUNC | MSG_DONTWAIT);
 
         if (n <= 0)
             return n < 0 ? -errno : -EIO;
         length -= (size_t)n;
     }
     return 0;
+}
+
+int relay_drop(int source, size_t length) {
+    return drop(source, length, NULL);
 }
 
 void relay_wake_for(int source, size_t *looked_at, size_t bytes) {
@@ -67,7 +71,7 @@ ssize_t relay_pass(
     if (sent < 0)
         return -errno;
     *ret_failed = source;
-    int r = relay_drop(source, (size_t)sent);
+    int r = drop(source, (size_t)sent, scratch);
     if (r < 0)
         return r;
     *ret_next = sent < n ? RELAY_TARGET : RELAY_MORE;

@@ -5,6 +5,7 @@
  * The bytes are looked at (MSG_PEEK), sent, and as many as were taken are then dropped from the
  * source. What a slow reader does not take stays in the source's receive buffer, whose window tells
  * the sender to wait. So a connection costs the same memory at any speed.
+ * Sockets are of TCP; relay_pass takes Unix sockets, too.
  */
 #ifndef ROLLBOX_EGRESS_RELAY_H
 #define ROLLBOX_EGRESS_RELAY_H

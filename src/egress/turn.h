@@ -9,12 +9,19 @@
 #ifndef ROLLBOX_EGRESS_TURN_H
 #define ROLLBOX_EGRESS_TURN_H
 
-#include "egress/egress.h"
+#include "loop/loop.h"
+
+struct turn {
+    struct loop *loop; /* the owner's to set */
+    struct loop_source source;
+    int epoll; /* while there are sources */
+    unsigned n_sources;
+};
 
 /* As loop_add, loop_modify and loop_remove. */
-int turn_add(struct box *box, struct loop_source *source, int fd, uint32_t events,
+int turn_add(struct turn *turn, struct loop_source *source, int fd, uint32_t events,
     void (*callback)(struct loop_source *, uint32_t));
-int turn_modify(struct box *box, struct loop_source *source, uint32_t events);
-void turn_remove(struct box *box, struct loop_source *source);
+int turn_modify(struct turn *turn, struct loop_source *source, uint32_t events);
+void turn_remove(struct turn *turn, struct loop_source *source);
 
 #endif

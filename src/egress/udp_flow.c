@@ -55,7 +55,7 @@ static void flow_end(struct udp_flow *flow) {
     struct loop *loop = flow->box->egress->loop;
 
     tally_flow(flow);
-    turn_remove(flow->box, &flow->source);
+    turn_remove(&flow->box->turn, &flow->source);
     loop_timer_clear(loop, &flow->timer);
     resolve_cancel(&flow->waiter);
     close_fd(&flow->fd);
@@ -148,7 +148,7 @@ static void connect_flow(struct udp_flow *flow, const struct address *addresses,
         address_to_socket(&addresses[i], rule->to ? rule->to->port : flow->listener->port, &to);
     flow->fd = socket(to.ss_family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_UDP);
     if (flow->fd < 0 || connect(flow->fd, (const void *)&to, length) < 0 ||
-        turn_add(flow->box, &flow->source, flow->fd, EPOLLIN, on_server) < 0) {
+        turn_add(&flow->box->turn, &flow->source, flow->fd, EPOLLIN, on_server) < 0) {
         flow_refuse(flow, NET_WHY_UPSTREAM_REFUSED);
         return;
     }

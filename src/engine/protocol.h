@@ -21,6 +21,8 @@
  *
  * Sandboxes that live (sessions) are named by SANDBOX. The verbs and their fields:
  *   NET_LOG SANDBOX {"log": [...]};  NET_SET SANDBOX POLICY (of which the network keys count)
+ *   PUBLISH SANDBOX NUMBER? PATH? {"ports": [{"port", "address", "url"}]}: a port of the sandbox is
+ * published at the address PATH, or any; without NUMBER they are listed
  *   CREATE   PLAN OPERATION? SANDBOX? DETACHED? IDLE? TTL? LIFETIME? HIBERNATE? CHECKPOINTS?
  * {"name"} OPEN, INSPECT, PROCESSES, TREE, PAUSE, RESUME, CLOSE   SANDBOX         objects of
  * rollbox.h; {} of those that only do LIST {"sandboxes": [...]} (OPEN answers {"name", "isolation":
@@ -89,7 +91,7 @@ enum protocol_type {
     X(CLAIM, "claim") X(HIBERNATE, "hibernate") X(WAKE, "wake") \
     X(SHOW, "show") X(VERIFY, "verify") X(EXECS, "execs") \
     X(STATS, "stats") X(DEBUG, "debug") X(NET_LOG, "net_log") \
-    X(NET_SET, "net_set") X(CONNECT, "connect")
+    X(NET_SET, "net_set") X(CONNECT, "connect") X(PUBLISH, "publish")
 /* clang-format on */
 
 enum protocol_verb {

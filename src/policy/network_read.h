@@ -18,8 +18,10 @@ void key_net_idle(struct reader *r, json_t *value);
 void key_net_log(struct reader *r, json_t *value);
 void key_net_record(struct reader *r, json_t *value);
 void key_net_replay(struct reader *r, json_t *value);
+void key_publish(struct reader *r, json_t *value); /* publish.c */
 
 /* After all keys: what the network keys say about one another. */
 void network_check(struct reader *r);
+void publish_check(struct reader *r); /* after network_check */
 
 #endif

@@ -616,7 +616,7 @@ static void key_isolation(struct reader *r, json_t *value) {
     X(max_disk) X(disk_at) X(max_open_files) X(max_output) X(timeout) X(net) X(net_allow_hosts) \
     X(net_allow) X(net_secrets) X(net_max_connections) X(net_max_requests) X(net_max_upload) \
     X(net_max_download) X(net_max_rate) X(net_idle) X(net_log) X(net_record) X(net_replay) \
-    X(random_seed) X(time_start) X(time_mode) X(serial) X(isolation)
+    X(publish) X(random_seed) X(time_start) X(time_mode) X(serial) X(isolation)
 /* clang-format on */
 
 static const char *const key_names[] = {
@@ -891,6 +891,7 @@ int policy_parse(
     if (root != NULL)
         read_keys(&r, root);
     network_check(&r);
+    publish_check(&r);
     if (!r.bad)
         check_conflicts(&r);
     if (!r.bad)
@@ -949,6 +950,7 @@ struct policy *policy_free(struct policy *policy) {
     free(policy->hostname);
     free(policy->time_start);
     net_rules_done(&policy->network);
+    free(policy->publish.items);
     free(policy);
     return NULL;
 }

@@ -32,6 +32,13 @@ struct policy_paths {
     size_t n;
 };
 
+struct publish_port; /* policy/publish.h */
+
+struct publish_ports {
+    struct publish_port *items;
+    size_t n;
+};
+
 struct policy {
     struct policy_paths fs_readable; /* default /usr /bin /sbin /lib /lib32 /lib64 /libx32 /etc
                                         /opt, all optional */
@@ -60,6 +67,7 @@ struct policy {
     int64_t timeout_ms;          /* -1: not said (policy_run_timeout_ms); 0: "none" */
     enum policy_net net;
     struct net_rules network; /* of net "allow" */
+    struct publish_ports publish;
     enum policy_isolation isolation;
     bool have_seed;
     uint64_t random_seed;

@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "policy/policy.h"
+#include "policy/publish.h"
 
 static inline void cleanup_policy(struct policy **policy) {
     policy_free(*policy);
@@ -90,6 +91,13 @@ int policy_excess_text(const char *text, size_t length, struct buf *to) {
         add_line(to, "clean_env false");
     if (policy->net == POLICY_NET_HOST)
         add_line(to, "net host");
+    for (size_t i = 0; i < policy->publish.n; i++) {
+        char address[PUBLISH_ADDRESS_TEXT];
+
+        add_line(to, "publish %s:%u",
+            publish_address_text(&policy->publish.items[i].address, address),
+            policy->publish.items[i].port);
+    }
     for (size_t i = 0; i < policy->network.n; i++)
         add_line(to, "net_allow %s",
             policy->network.items[i].host  ? policy->network.items[i].host

@@ -353,14 +353,14 @@ def test_unknown_commands(cli):
 
 # ---- help, man pages, completions --------------------------------------------------------------------------------------
 
-SESSION = ["create", "exec", "attach", "logs", "forward", "ps", "stats", "inspect", "kill", "rm", "pause", "resume", "hibernate", "wake"]
+SESSION = ["create", "exec", "attach", "logs", "forward", "port", "ps", "stats", "inspect", "kill", "rm", "pause", "resume", "hibernate", "wake"]
 SNAPSHOT = ["snapshot show", "snapshot verify", "snapshot", "fork", "restore", "reset", "tree", "diff", "commit", "discard", "export"]
 IMAGE = ["import", "image import", "image ls", "image rm", "image show"]
 STORE = ["store path", "store gc", "store fsck", "store df"]
 TEMPLATE = ["template create", "template ls", "template rm"]
 ENGINE = ["engine start", "engine status", "engine stop", "net log", "net test", "net set", "debug dump"]
 RECORD = ["record", "replay", "verify"]
-COMMANDS = ["run", "shell", *RECORD, "batch", "doctor", "policy check", "policy plan", "create", "exec", "attach", "logs", "forward", "cp", *SESSION[5:], *SNAPSHOT, *IMAGE, *STORE, *TEMPLATE, *ENGINE, "completion", "version", "help"]
+COMMANDS = ["run", "shell", *RECORD, "batch", "doctor", "policy check", "policy plan", "create", "exec", "attach", "logs", "forward", "port", "cp", *SESSION[6:], *SNAPSHOT, *IMAGE, *STORE, *TEMPLATE, *ENGINE, "completion", "version", "help"]
 
 
 def page_of(command):

@@ -307,6 +307,10 @@ _SIGNATURES: dict[str, Any] = {
         ctypes.c_int,
         [_P, ctypes.c_uint, ctypes.POINTER(ctypes.c_int), _ERROR],
     ),
+    "rollbox_publish": (
+        ctypes.c_int,
+        [_P, ctypes.c_uint, ctypes.c_char_p, _TEXT, _ERROR],
+    ),
     "rollbox_pause": (ctypes.c_int, [_P, _ERROR]),
     "rollbox_resume": (ctypes.c_int, [_P, _ERROR]),
     "rollbox_hibernate": (ctypes.c_int, [_P, ctypes.POINTER(StateOptions), _ERROR]),

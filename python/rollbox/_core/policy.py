@@ -52,6 +52,7 @@ _KEYS = _PATH_LISTS + (
     "net_log",
     "net_record",
     "net_replay",
+    "publish",
     "random_seed",
     "time_start",
     "time_mode",
@@ -91,7 +92,7 @@ def _json_value(key: str, value: object) -> object:
     """
     if key in _PATH_LISTS:
         return [_path(f"{key}[{i}]", item) for i, item in enumerate(_list(key, value))]
-    if key in ("net_allow_hosts", "net_allow"):
+    if key in ("net_allow_hosts", "net_allow", "publish"):
         return _list(key, value)
     if key in ("image", "cwd", "python", "net_record", "net_replay"):
         return _path(key, value)
@@ -152,6 +153,8 @@ class Policy:
         net_log: "connections", "requests" or "none": what the network log has a line for.
         net_record: A file for decrypted exchanges. This version refuses it.
         net_replay: Such a file to answer from. This version refuses it.
+        publish: Ports of a session that can be reached from the host: 8080 (any free port of
+            127.0.0.1), "5000:8080", "127.0.0.1:5000:8080" or "/path/of/a/socket:8080".
         random_seed: 0 to 2**64-1: make randomness repeat.
         time_start: ISO text or a datetime (a naive one is UTC): where the clock begins.
         time_mode: "offset" (the real rate) or "virtual" (waits end at once, by a clock that jumps).
@@ -210,6 +213,7 @@ class Policy:
         net_log: Optional[str] = None,
         net_record: Optional[PathLike] = None,
         net_replay: Optional[PathLike] = None,
+        publish: Optional[Iterable[Union[int, str]]] = None,
         random_seed: Optional[int] = None,
         time_start: Optional[Union[str, datetime.datetime]] = None,
         time_mode: Optional[str] = None,

@@ -433,6 +433,42 @@ class AsyncCalls:
         """
         return await run_in_thread(self._box.connect, port)
 
+    async def url(
+        self,
+        port: int,
+        listen: Optional[str] = None,
+    ) -> str:
+        """Publishes a port of the session on the host, and tells where.
+
+        Connections to the address lead to a server that listens on the port inside; HTTP,
+        WebSockets and everything else over TCP pass. A connection wakes a hibernated session. The
+        address is closed with the session. Other users of the machine can connect to 127.0.0.1;
+        a Unix socket is for its owner alone.
+
+        The policy needs net "loopback" or "allow", or the key `publish`.
+
+        Args:
+            port: 1 to 65535, of 127.0.0.1 or ::1 inside.
+            listen: Where to listen: "5000", "127.0.0.1:5000" or the absolute path of a Unix socket.
+                By default the address that the port has already, or a free port of 127.0.0.1.
+
+        Returns:
+            Such as "http://127.0.0.1:41231". Of a Unix socket: "unix:" and its path.
+
+        Raises:
+            Conflict: Somebody listens there already.
+            FeatureMissing: The session has no network of its own.
+        """
+        return await run_in_thread(self._box.url, port, listen)
+
+    async def ports(self) -> builtins.list[dict[str, Any]]:
+        """Lists the published ports.
+
+        Returns:
+            For each its port (inside), address and url (None of a Unix socket).
+        """
+        return await run_in_thread(self._box.ports)
+
     async def pause(self) -> None:
         """Takes all processor time from the session, until `resume` or the next call."""
         await run_in_thread(self._box.pause)

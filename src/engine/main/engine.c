@@ -32,6 +32,7 @@
 #include "engine/session/op.h"
 #include "engine/session/session.h"
 #include "engine/box/disk_upper.h"
+#include "engine/ops/publish.h"
 #include "sys/limits.h"
 #include "sys/proc.h"
 #include "sys/syscalls.h"
@@ -297,6 +298,7 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
     stop_ignoring(&ignored);
     record_init();
     auto_snapshot_init();
+    publish_init();
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
         list_init(lists[i]);
     for (size_t i = 0; i < ARRAY_SIZE(engine->sessions_by); i++)

@@ -68,12 +68,14 @@ struct gateway {
     struct loop_timer restart;
     int64_t started_ns;
     uint64_t next_tally, next_id, n_restarts;
-    unsigned n_boxes;
+    unsigned n_boxes, n_holds;
 };
 
 static struct gateway *the_gateway; /* of this engine; NULL: not needed yet */
 
 static void (*on_tally)(uint64_t tally, const char *network);
+static void (*on_relay_ended)(uint64_t group);
+static void (*on_relays_lost)(void);
 
 void gateway_on_tally(void (*callback)(uint64_t tally, const char *network)) {
     on_tally = callback;
@@ -242,14 +244,22 @@ static void give_up_tally(struct gateway_box *b, struct tally *tally) {
     tally_free(tally);
 }
 
+static void stop_if_unused(struct gateway *gateway) {
+    if (gateway->n_boxes)
+        return;
+    loop_timer_clear(gateway->engine->loop, &gateway->restart);
+    gateway_process_stop(&gateway->tls);
+    if (!gateway->n_holds)
+        gateway_process_stop(&gateway->egress);
+}
+
 static void forget(struct gateway_box *b) {
     struct gateway *gateway = b->gateway;
 
     list_remove(&b->node);
-    if (b->is_registered && !--gateway->n_boxes) {
-        loop_timer_clear(gateway->engine->loop, &gateway->restart);
-        gateway_process_stop(&gateway->tls);
-        gateway_process_stop(&gateway->egress);
+    if (b->is_registered) {
+        gateway->n_boxes--;
+        stop_if_unused(gateway);
     }
     json_decref(b->names);
     free(b->text);
@@ -282,6 +292,7 @@ static void on_egress_end(struct gateway_process *process) {
     struct gateway *gateway = container_of(process, struct gateway, egress);
 
     gateway->n_restarts++;
+    on_relays_lost();
     gateway_process_stop(&gateway->tls); /* it ends with the other as well */
     list_for_each(node, &gateway->boxes) {
         struct gateway_box *b = container_of(node, struct gateway_box, node);
@@ -363,6 +374,8 @@ static void on_egress_message(struct gateway_process *process, const json_t *mes
     if (event && !strcmp(event, "error"))
         log_at(LOG_ERROR, "gateway", ABOUT(.sandbox = b ? b->id : NULL), "rollbox-egress: %.500s",
             what ? what : "?");
+    else if (event && !strcmp(event, "relayed"))
+        on_relay_ended((uint64_t)json_integer_value(json_object_get(message, "group")));
     else if (b && !strcmp(event, "tally"))
         end_tally(b, message);
     else if (b && !strcmp(event, "name"))
@@ -397,6 +410,46 @@ static struct gateway *get_gateway(struct engine *engine) {
     gateway->tls.on_message = on_tls_message;
     gateway->tls.on_end = on_tls_end;
     return the_gateway = gateway;
+}
+
+/* ---- connections into sandboxes ---- */
+
+void gateway_on_relays(void (*ended)(uint64_t group), void (*lost)(void)) {
+    on_relay_ended = ended;
+    on_relays_lost = lost;
+}
+
+void gateway_hold(struct engine *engine) {
+    struct gateway *gateway = get_gateway(engine);
+
+    if (gateway)
+        gateway->n_holds++;
+}
+
+void gateway_release(struct engine *engine) {
+    struct gateway *gateway = get_gateway(engine);
+
+    if (!gateway || !gateway->n_holds)
+        return;
+    gateway->n_holds--;
+    stop_if_unused(gateway);
+}
+
+int gateway_relay(struct engine *engine, uint64_t group, int outside, int inside) {
+    struct gateway *gateway = get_gateway(engine);
+    const int fds[] = { outside, inside };
+    int r = gateway ? start(gateway) : -ENOMEM;
+
+    return r < 0 ? r
+                 : gateway_process_send(&gateway->egress,
+                       json_pack("{s:s, s:I}", "do", "relay", "group", (json_int_t)group), fds,
+                       ARRAY_SIZE(fds));
+}
+
+void gateway_end_relays(uint64_t group) {
+    if (the_gateway)
+        (void)gateway_process_send(&the_gateway->egress,
+            json_pack("{s:s, s:I}", "do", "unrelay", "group", (json_int_t)group), NULL, 0);
 }
 
 /* ---- boxes ---- */

@@ -64,6 +64,19 @@ void gateway_forget_log(const struct session *session);
  * changed once it is there. A new state of the box's gets those that it has now. */
 void gateway_name_snapshot(struct snapshot *snapshot, const struct box *box);
 
+/* Connections into sandboxes: rollbox-egress passes the bytes. It stays while somebody publishes
+ * ports, though it is started by the first connection. */
+void gateway_hold(struct engine *engine);
+void gateway_release(struct engine *engine);
+/* Hands over two sockets (borrowed) as a connection of that group: that is a session's number. 0 or
+ * -errno. */
+int gateway_relay(struct engine *engine, uint64_t group, int outside, int inside);
+/* Resets all connections of a group. */
+void gateway_end_relays(uint64_t group);
+/* Before anything else is called: `ended` learns of each end of a connection that was handed over,
+ * and `lost` that all have ended at once. */
+void gateway_on_relays(void (*ended)(uint64_t group), void (*lost)(void));
+
 /* For the engine's status: a member of its JSON object and a comma, or nothing. */
 void gateway_status(struct buf *to);
 /* The engine ends. */

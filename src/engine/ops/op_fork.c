@@ -8,6 +8,7 @@
 #include "base/seeded_random.h"
 #include "engine/checkpoint/flatten.h"
 #include "engine/session/op.h"
+#include "engine/ops/publish.h"
 
 #define MAX_FORK 10000
 /* Of one incremental image: from here on it costs less to put a full image together than to apply
@@ -120,6 +121,10 @@ static void make_forks(struct op *op) {
         op->fork.made[op->fork.n_made++] = made;
         op->fork.n_owned++;
         made->queue.fork = op;
+        if (publish_fork(session, made, &error) < 0) {
+            op_fail(op, &error);
+            return;
+        }
     }
     op_wait(op, OP_WAIT_CHILDREN);
     ask_for_boxes(op);

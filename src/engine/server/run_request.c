@@ -223,6 +223,10 @@ static int decode_fields(struct run *run, struct wire_message *message, struct g
             "the engine does not know that policy any more; prepare it again");
     if (have_profile && (r = profile_renew(&run->profile, error)) < 0)
         return r;
+    if (have_profile && run->profile->policy->publish.n)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "policy",
+            "publish: a single run has no published ports; use a session (rollbox create, or the "
+            "calls of a Sandbox in a with block)");
     if (!n_args)
         n_args = add_image_command(run);
     if (!n_args)

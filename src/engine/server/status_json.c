@@ -16,6 +16,7 @@
 #include "base/utf8.h"
 #include "engine/hibernate/hibernate.h"
 #include "engine/box/disk_upper.h"
+#include "engine/ops/publish.h"
 #include "engine/session/session_events.h"
 #include "sys/proc.h"
 
@@ -255,6 +256,8 @@ void session_text(struct session *session, struct buf *to) {
     buf_add_text(to, ", \"record\": ");
     if (!session_events_record_text(session, to))
         buf_add_text(to, "null");
+    buf_add_text(to, ", \"published\": ");
+    publish_text(session, 0, to);
     buf_printf(to, ", \"pid\": %d, \"isolation\": %s, ", session->box ? (int)session->box->pid : 0,
         session->profile->isolation);
     add_execs(session, to);

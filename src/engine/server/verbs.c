@@ -22,6 +22,7 @@
 #include "engine/network/gateway.h"
 #include "engine/core/log.h"
 #include "engine/session/op.h"
+#include "engine/ops/publish.h"
 #include "engine/core/verb_names.h"
 
 #define MAX_TIMEOUT_MS (INT64_MAX / 4000000)
@@ -286,6 +287,11 @@ static int handle_create(struct call *call) {
     auto_snapshot_set(session, (unsigned)MIN(request->auto_snapshot, (uint64_t)INT32_MAX));
     session_arm(session);
     call->session = session;
+    r = publish_policy(session, call->error);
+    if (r < 0) {
+        session_close(session);
+        return r;
+    }
     if (!add_operation(call)) {
         session_close(session);
         return OUT_OF_MEMORY(call->error);
@@ -571,6 +577,22 @@ static int handle_connect(struct call *call) {
     return handle_files(call);
 }
 
+/* Without a number: lists the published ports. */
+static int handle_publish(struct call *call) {
+    const uint64_t port = call->request->number;
+
+    if (port > UINT16_MAX)
+        return error_set(call->error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "port: must be from 1 to 65535, not %llu", (unsigned long long)port);
+    int r = port ? publish_add(call->session, (uint16_t)port, call->request->path, call->error) : 0;
+    if (r < 0)
+        return r;
+    buf_add_text(call->reply, "{\"ports\": ");
+    publish_text(call->session, (uint16_t)port, call->reply);
+    buf_add_text(call->reply, "}");
+    return REPLY_NOW;
+}
+
 /* ---- the table ---- */
 
 enum verb_flag {
@@ -618,6 +640,7 @@ static const struct verb {
     [VERB_EXPORT] = { NEEDS_AWAKE_BUT_LIVE, handle_operation },
     [VERB_FILES] = { NEEDS_AWAKE, handle_files },
     [VERB_CONNECT] = { NEEDS_AWAKE, handle_connect },
+    [VERB_PUBLISH] = { 0, handle_publish },
 };
 
 static bool needs_awake(const struct verb_request *request) {
