@@ -87,22 +87,32 @@ static int add_file(const struct options *options, json_t *list, const char *fil
     return r;
 }
 
+/* NAME=SOURCE or NAME:VARIABLE=SOURCE. */
 static int add_secret(const struct options *options, json_t *secrets, const char *value) {
+    static const char file[] = "file:";
     const char *equals = strchr(value, '=');
+    size_t length = equals ? (size_t)(equals - value) : 0;
+    const char *colon = equals ? memchr(value, ':', length) : NULL;
 
-    if (!equals || equals == value)
+    if (!length || colon == value || (colon && colon + 1 == equals))
         return cli_fail(options,
-            "--secret %s: must be NAME=SOURCE; SOURCE is env:VARIABLE, file:PATH or fd:N", value);
-    auto_free char *name = strndup(value, (size_t)(equals - value));
-    if (strncmp(equals + 1, "file:", 5) == 0) {
-        auto_free char *path = cli_path_absolute(equals + 6);
+            "--secret %s: must be NAME=SOURCE or NAME:VARIABLE=SOURCE; SOURCE is env:VARIABLE, "
+            "file:PATH or fd:N",
+            value);
+    auto_free char *name = strndup(value, colon ? (size_t)(colon - value) : length);
+    auto_free char *path = NULL;
+    json_t *from = NULL;
+    if (strncmp(equals + 1, file, sizeof file - 1) == 0) {
+        path = cli_path_absolute(equals + sizeof file);
+        from = path ? json_sprintf("file:%s", path) : NULL;
+    } else
+        from = json_string(equals + 1);
+    if (colon && from) {
+        json_t *as = json_stringn(colon + 1, (size_t)(equals - colon) - 1);
 
-        return name && path &&
-                       json_object_set_new(secrets, name, json_sprintf("file:%s", path)) == 0
-                   ? 0
-                   : -EILSEQ;
+        from = json_pack("{s:o, s:o}", "from", from, "as", as);
     }
-    return name && json_object_set_new(secrets, name, json_string(equals + 1)) == 0 ? 0 : -EILSEQ;
+    return name && json_object_set_new(secrets, name, from) == 0 ? 0 : -EILSEQ;
 }
 
 /* A path of a Unix socket is made absolute: the engine has another working directory. */

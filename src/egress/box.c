@@ -6,11 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "egress/bucket.h"
 #include "egress/connection.h"
 #include "egress/dns_server.h"
@@ -186,14 +188,46 @@ static int add_listener(struct box *box, int *fd) {
     return 0;
 }
 
-static int take_log(struct box *box, int *fd) {
+/* Writing to anything but a regular file might block the loop. */
+static int take_file(int *fd, int *ret_fd) {
     struct stat status;
 
-    /* Writing to anything else might block the loop. */
     if (fstat(*fd, &status) < 0 || !S_ISREG(status.st_mode))
         return -EINVAL;
-    box->log.fd = TAKE_FD(*fd);
+    *ret_fd = TAKE_FD(*fd);
     return 0;
+}
+
+static int take_recording(struct box *box, int fd) {
+    size_t length = 0;
+    void *data = NULL;
+    int r = fd_map_memory_file(fd, RECORDING_MAX_BYTES, &data, &length);
+
+    if (r < 0 || !data)
+        return r < 0 ? r : -EBADMSG;
+    r = recording_read(data, length, &box->tape.recording);
+    munmap(data, length);
+    return r;
+}
+
+/* The files are the last descriptors. */
+static int take_files(
+    struct box *box, int *fds, size_t *n_fds, unsigned files, const char **ret_why) {
+    int r = 0, record = -EBADF;
+
+    *ret_why = "the recording to answer from cannot be read";
+    if (files & BOX_REPLAY && *n_fds)
+        r = take_recording(box, fds[--*n_fds]);
+    if (r < 0)
+        return r;
+    *ret_why = "the file to record to is not a regular file";
+    if (files & BOX_RECORD && *n_fds)
+        r = take_file(&fds[--*n_fds], &record);
+    if (r < 0)
+        return r;
+    recorder_init(&box->tape.recorder, record);
+    *ret_why = "the log is not a regular file";
+    return files & BOX_LOG && *n_fds ? take_file(&fds[--*n_fds], &box->log.fd) : 0;
 }
 
 static int load_names(struct box *box, const json_t *names) {
@@ -225,7 +259,7 @@ struct box *box_find(struct egress *egress, const char *id) {
 }
 
 static int fill(struct box *box, const char *policy, const json_t *names, int *fds, size_t n_fds,
-    bool has_log, const char **ret_why) {
+    unsigned files, const char **ret_why) {
     *ret_why = "the rules cannot be read";
     int r = rules_get(box->egress, policy, &box->rules);
     if (r < 0)
@@ -234,9 +268,7 @@ static int fill(struct box *box, const char *policy, const json_t *names, int *f
     r = load_names(box, names);
     if (r < 0)
         return r;
-    *ret_why = "the log is not a regular file";
-    if (has_log && n_fds)
-        r = take_log(box, &fds[--n_fds]);
+    r = take_files(box, fds, &n_fds, files, ret_why);
     if (r < 0)
         return r;
     *ret_why = "a listener cannot be used";
@@ -251,7 +283,7 @@ static int fill(struct box *box, const char *policy, const json_t *names, int *f
 }
 
 int box_open(struct egress *egress, const char *id, const char *policy, const json_t *names,
-    int *fds, size_t n_fds, bool has_log, const char **ret_why) {
+    int *fds, size_t n_fds, unsigned files, const char **ret_why) {
     *ret_why = "there is a sandbox of that name";
     if (box_find(egress, id))
         return -EEXIST;
@@ -260,7 +292,7 @@ int box_open(struct egress *egress, const char *id, const char *policy, const js
     if (!box)
         return -ENOMEM;
     box->egress = egress;
-    box->log.fd = -EBADF;
+    box->log.fd = box->tape.recorder.fd = -EBADF;
     box->turn.loop = egress->loop;
     box->turn.epoll = -EBADF;
     list_init(&box->node);
@@ -269,7 +301,7 @@ int box_open(struct egress *egress, const char *id, const char *policy, const js
     list_init(&box->dns_streams);
     list_init(&box->tallies);
     box->id = strdup(id);
-    int r = box->id ? fill(box, policy, names, fds, n_fds, has_log, ret_why) : -ENOMEM;
+    int r = box->id ? fill(box, policy, names, fds, n_fds, files, ret_why) : -ENOMEM;
     if (r < 0) {
         box_stop(box);
         box_free(box);
@@ -327,6 +359,8 @@ struct box *box_free(struct box *box) {
     while (!list_empty(&box->tallies))
         tally_free(container_of(box->tallies.next, struct tally, node));
     tally_done(&box->totals);
+    recorder_done(&box->tape.recorder);
+    recording_free(box->tape.recording);
     names_done(&box->names);
     rules_release(box->rules);
     free(box->listeners);

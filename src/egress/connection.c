@@ -11,11 +11,13 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "egress/box.h"
 #include "egress/bucket.h"
 #include "egress/first_bytes.h"
 #include "egress/http_flow.h"
 #include "egress/log.h"
 #include "egress/relay.h"
+#include "egress/replay.h"
 #include "egress/resolve.h"
 #include "egress/route.h"
 #include "egress/tally.h"
@@ -82,6 +84,11 @@ void connection_end(struct connection *connection, bool reset) {
     resolve_cancel(&connection->waiter);
     loop_timer_clear(box->egress->loop, &connection->timer);
     connection->http = http_flow_free(connection->http);
+    recorder_end(&connection->recorded);
+    if (recorder_has_lost(&box->tape.recorder))
+        log_event(box, "unrecorded", "{s:s, s:i}", "host", connection_host(connection), "port",
+            (int)connection->port);
+    free(connection->replay);
     if (connection->handed_node.next)
         list_remove(&connection->handed_node);
     list_remove(&connection->node);
@@ -131,6 +138,8 @@ static uint32_t raw_events(
     const struct connection *connection, const struct side *side, const struct side *other) {
     uint32_t events = side->is_full ? EPOLLOUT : 0u;
 
+    if (connection->replay && connection->is_checked && side == &connection->guest)
+        return side->is_full || side->has_ended ? events : EPOLLIN;
     if (connection->state != UPSTREAM_CONNECTED || side->has_ended || other->is_full)
         return events;
     return connection->box->is_paused ? events : events | EPOLLIN;
@@ -226,6 +235,19 @@ static ssize_t look_at_line(const struct connection *connection, size_t limit) {
     return first_line_is_http(&line, scratch, (size_t)n) ? -EBADMSG : n;
 }
 
+/* The bytes that were passed are in `scratch` still. */
+static void record_piece(struct connection *connection, bool is_up, size_t length, bool is_end) {
+    struct box *box = connection->box;
+
+    if (!recorder_is_on(&box->tape.recorder))
+        return;
+    recorder_begin(&connection->recorded, &box->tape.recorder, connection_host(connection),
+        connection->port, NULL, NULL);
+    recorder_bytes(&connection->recorded, is_up, box->egress->scratch, length);
+    if (is_end)
+        recorder_side_end(&connection->recorded, is_up);
+}
+
 /* Passes bytes one way. False: the connection is freed. */
 static bool pass(struct connection *connection, bool is_up) {
     const struct net_rules *rules = rules_of(connection);
@@ -264,6 +286,7 @@ static bool pass(struct connection *connection, bool is_up) {
         if (is_up)
             (void)first_line_is_http(&connection->first_line, box->egress->scratch, (size_t)n);
         *count += (uint64_t)n;
+        record_piece(connection, is_up, (size_t)n, next == RELAY_END);
         uint64_t up = is_up ? (uint64_t)n : 0;
         enum net_why why = account(connection, up, (uint64_t)n - up);
         if (why) {
@@ -352,6 +375,26 @@ static void connected(struct connection *connection) {
     step(connection);
 }
 
+/* A recording answers: neither a resolver nor a server is asked. */
+static void start_replay(struct connection *connection) {
+    tally_connection(connection->box, connection_host(connection), connection->port);
+    log_event(connection->box, "connect", "{s:s, s:i, s:b, s:I}", "host",
+        connection_host(connection), "port", (int)connection->port, "replay", 1, "rule",
+        (json_int_t)connection->rule);
+    connection->state = UPSTREAM_CONNECTED;
+    if (connection->tls == NET_TLS_TERMINATE) {
+        hand_over(connection);
+        return;
+    }
+    connection->replay = replay_new(connection);
+    if (!connection->replay) {
+        connection_refuse(connection, NET_WHY_GATEWAY);
+        return;
+    }
+    (void)set_timer(connection, rules_of(connection)->idle_s);
+    step(connection);
+}
+
 /* Connects to the next address that is left. */
 static void connect_next(struct connection *connection) {
     const struct net_target *to = rule_of(connection)->to;
@@ -410,6 +453,10 @@ static void resolved(struct lookup_waiter *waiter, const struct address *address
 static void start_upstream(struct connection *connection) {
     const struct net_rule *rule = rule_of(connection);
 
+    if (connection->box->tape.recording) {
+        start_replay(connection);
+        return;
+    }
     if (rule->to || !connection->name) {
         const struct address address =
             rule->to ? address_of_rule(&rule->to->address) : connection->address;
@@ -424,6 +471,13 @@ static void start_upstream(struct connection *connection) {
         refuse_upstream(connection, NET_WHY_RESOLVE);
     else
         connection_update(connection);
+}
+
+/* Encrypted bytes, and requests whose headers have dates, are not the same another time. So those
+ * of a sandbox with a recording are read by rollbox-egress-tls, whatever their port. */
+static void choose_tape(struct connection *connection) {
+    if (box_is_taped(connection->box) && !connection->up && !connection->down)
+        connection->tls = NET_TLS_TERMINATE;
 }
 
 static void check_first_bytes(struct connection *connection) {
@@ -441,8 +495,10 @@ static void check_first_bytes(struct connection *connection) {
         return;
     case FIRST_BYTES_TLS:
         connection->is_tls = true;
+        choose_tape(connection);
         break;
     case FIRST_BYTES_HTTP:
+        choose_tape(connection);
         if (connection->tls == NET_TLS_TERMINATE)
             break;
         if (http_flow_new(connection) < 0) {
@@ -456,10 +512,29 @@ static void check_first_bytes(struct connection *connection) {
     }
     connection->is_checked = true;
     first_bytes_done(connection);
-    if (connection->http || connection->state == UPSTREAM_CONNECTED)
+    if (connection->tls == NET_TLS_TERMINATE && connection->state == UPSTREAM_CONNECTED)
+        hand_over(connection);
+    else if (connection->http || connection->state == UPSTREAM_CONNECTED)
         step(connection);
     else if (connection->state == UPSTREAM_NONE)
         start_upstream(connection);
+    else
+        connection_update(connection);
+}
+
+static void step_replay(struct connection *connection) {
+    uint64_t up = connection->up, down = connection->down;
+    enum replay_step next = replay_step(connection);
+    enum net_why why = account(connection, connection->up - up, connection->down - down);
+
+    if (!why && next == REPLAY_STEP_MISS)
+        why = NET_WHY_REPLAY_MISS;
+    if (why)
+        connection_refuse(connection, why);
+    else if (next == REPLAY_STEP_END)
+        connection_end(connection, false);
+    else if (next == REPLAY_STEP_RESET)
+        connection_end(connection, true);
     else
         connection_update(connection);
 }
@@ -468,6 +543,10 @@ static void check_first_bytes(struct connection *connection) {
 static void step(struct connection *connection) {
     if (connection->http) {
         step_http(connection);
+        return;
+    }
+    if (connection->replay) {
+        step_replay(connection);
         return;
     }
     if (connection->state == UPSTREAM_CONNECTED) {
@@ -626,8 +705,9 @@ void connection_look(struct connection *connection) {
 void connection_check_rules(struct connection *connection) {
     enum net_why why = find_rule(connection);
 
-    if (!why && match_tls(rules_of(connection), connection->rule, connection->port, false) !=
-                    connection->tls)
+    enum net_tls tls = match_tls(rules_of(connection), connection->rule, connection->port, false);
+
+    if (!why && tls != connection->tls && !(box_is_taped(connection->box) && tls == NET_TLS_CHECK))
         why = NET_WHY_NAME; /* it is allowed, but not as it is now */
     for (size_t i = 0; !why && !connection->is_handed && i < connection->n_addresses; i++)
         if (!may_connect(connection, &connection->addresses[i]))

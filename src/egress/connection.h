@@ -56,6 +56,8 @@ struct connection {
     struct first_line first_line;
     bool is_tls, is_handed;
     struct http_flow *http; /* NULL: bytes are passed as they are */
+    struct recorded_exchange recorded;
+    struct replay *replay; /* answers in place of the server; or NULL */
     struct lookup_waiter waiter;
     struct address addresses[EGRESS_ADDRESSES];
     size_t n_addresses, next_address;

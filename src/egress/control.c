@@ -73,6 +73,12 @@ static void send_all_names(struct box *box) {
     }
 }
 
+static unsigned files_of(const json_t *body) {
+    return (json_is_true(json_object_get(body, "log")) ? BOX_LOG : 0u) |
+           (json_is_true(json_object_get(body, "record")) ? BOX_RECORD : 0u) |
+           (json_is_true(json_object_get(body, "replay")) ? BOX_REPLAY : 0u);
+}
+
 static int do_open(struct egress *egress, struct message *message) {
     auto_free char *policy = take_policy(message);
     const char *why = "the message has no rules";
@@ -80,8 +86,7 @@ static int do_open(struct egress *egress, struct message *message) {
 
     if (policy)
         r = box_open(egress, message->id, policy, json_object_get(message->body, "names"),
-            message->fds, message->n_fds, json_is_true(json_object_get(message->body, "log")),
-            &why);
+            message->fds, message->n_fds, files_of(message->body), &why);
     if (r < 0)
         report_error(egress, message->id, why, r);
     return 0;

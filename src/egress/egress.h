@@ -32,6 +32,8 @@
 #include "net/http_relay.h"
 #include "net/match.h"
 #include "net/names.h"
+#include "net/recorder.h"
+#include "net/recording.h"
 #include "policy/policy.h"
 
 #define EGRESS_CHUNK (256u << 10) /* passed at a time */
@@ -108,6 +110,10 @@ struct box {
     struct tally totals;
     struct list tallies;
     struct log log;
+    struct tape {
+        struct recorder recorder;
+        struct recording *recording; /* from which it is answered; NULL: by the hosts */
+    } tape;
     struct turn turn;
     struct bucket accepts, queries, bytes;
     bool is_paused; /* past its rate of bytes */

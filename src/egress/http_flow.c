@@ -61,7 +61,7 @@ static void answered(struct http_relay *relay, unsigned status, uint64_t up, uin
             (json_int_t)down);
 }
 
-static const struct http_relay_calls calls = { decide, refused, answered };
+static const struct http_relay_calls calls = { decide, refused, answered, NULL };
 
 int http_flow_new(struct connection *connection) {
     struct http_flow *flow = calloc(1, sizeof *flow);

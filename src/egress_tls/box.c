@@ -37,6 +37,7 @@ int box_new(const char *id, const char *policy, size_t length, struct tls_box **
     list_init(&box->node);
     list_init(&box->sessions);
     list_init(&box->connections);
+    box->recorder.fd = -EBADF;
     box->id = strdup(id);
     result = box->id == NULL ? -ENOMEM : parse(policy, length, &box->policy);
     if (result < 0) {
@@ -68,6 +69,8 @@ struct tls_box *box_free(struct tls_box *box) {
     list_remove(&box->node);
     while (!list_empty(&box->sessions))
         session_free(container_of(box->sessions.next, struct session, node));
+    recorder_done(&box->recorder);
+    recording_free(box->recording);
     forget_secrets(box);
     policy_free(box->policy);
     free(box->id);
@@ -132,6 +135,19 @@ int box_set_secrets(struct tls_box *box, int fd) {
     forget_secrets(box);
     result = json_is_object(all) ? store_secrets(box, all) : -EINVAL;
     json_decref(all);
+    recorder_set_secrets(&box->recorder, box->secrets);
+    return result;
+}
+
+int box_set_recording(struct tls_box *box, int fd) {
+    void *data = NULL;
+    size_t length = 0;
+    int result = fd_map_memory_file(fd, RECORDING_MAX_BYTES, &data, &length);
+
+    if (result < 0 || data == NULL)
+        return result < 0 ? result : -EBADMSG;
+    result = recording_read(data, length, &box->recording);
+    munmap(data, length);
     return result;
 }
 
@@ -250,7 +266,8 @@ void box_rule_on(struct tls_box *box, size_t rule, const char *name, uint16_t po
         ret->text[strcspn(ret->text, "\r\n")] = 0;
         return;
     }
-    inject(box, &box_rules(box)->items[ret->rule], ret);
+    if (box->recording == NULL) /* a recording needs no secret */
+        inject(box, &box_rules(box)->items[ret->rule], ret);
     if (ret->status == 0)
         box->n_requests++;
 }

@@ -11,6 +11,8 @@
 
 #include "base/list.h"
 #include "net/http.h"
+#include "net/recorder.h"
+#include "net/recording.h"
 #include "policy/policy.h"
 
 #define BOX_MAX_SESSIONS 64 /* hosts whose TLS session is kept */
@@ -27,7 +29,9 @@ struct tls_box {
     size_t n_sessions;
     struct list connections;
     uint64_t n_requests, up, down;
-    int64_t paused_ns; /* until then its bytes of before fill net_max_rate */
+    struct recorder recorder;
+    struct recording *recording; /* from which it is answered; NULL: by the hosts */
+    int64_t paused_ns;           /* until then its bytes of before fill net_max_rate */
 };
 
 /* 0, -ENOMEM or -EINVAL for a policy that does not parse. */
@@ -38,6 +42,8 @@ int box_set_rules(struct tls_box *box, const char *policy, size_t length);
 /* Takes the values from a sealed memory file: a JSON object. Values that are no header's value are
  * left out. 0 or -errno. */
 int box_set_secrets(struct tls_box *box, int fd);
+/* From now on answers come from the recording in a sealed memory file. 0 or -errno. */
+int box_set_recording(struct tls_box *box, int fd);
 
 static inline const struct net_rules *box_rules(const struct tls_box *box) {
     return &box->policy->network;

@@ -59,6 +59,9 @@ static int on_client_hello(SSL *ssl, int *alert, void *context) {
 
         offers |= lists(list + 2, length - 2, protocol_h2) ? OFFERS_H2 : 0;
         offers |= lists(list + 2, length - 2, protocol_http1) ? OFFERS_HTTP1 : 0;
+        /* A recording has one version of HTTP: the one that every server has. */
+        if (box_is_taped(connection->box) && (offers & OFFERS_HTTP1) != 0)
+            offers = OFFERS_HTTP1;
         connection->offers = (__typeof__(connection->offers))offers;
     }
     connection->step = CONNECTION_UPSTREAM;
@@ -141,7 +144,10 @@ static void decide(
 static void refused(struct http_relay *relay, unsigned status, const char *why, const char *text);
 static void answered(struct http_relay *relay, unsigned status, uint64_t up, uint64_t down);
 
-static const struct http_relay_calls relay_calls = { decide, refused, answered };
+static void passed(
+    struct http_relay *relay, enum http_relay_part part, const char *data, size_t length);
+
+static const struct http_relay_calls relay_calls = { decide, refused, answered, passed };
 
 /* Of the request that is being decided about; the relay uses it until its call returns. */
 static struct ruling current;
@@ -181,6 +187,29 @@ static void decide(
             (struct http_decision){ 502, connection->failure, connection->failure_text, NULL, 0 };
     if (decision->status == 0 && current.n_set > 0)
         events_add(&connection->gateway->events, place, "injected", &connection->exchange, 0, NULL);
+    if (decision->status == 0)
+        tape_begin(&connection->tape, connection->box, place, head->method, head->target);
+}
+
+static void passed(
+    struct http_relay *relay, enum http_relay_part part, const char *data, size_t length) {
+    struct connection *connection = container_of(relay, struct connection, relay);
+    struct tape *tape = &connection->tape;
+
+    switch (part) {
+    case HTTP_RELAY_CONTENT:
+        tape_content(tape, data, length);
+        break;
+    case HTTP_RELAY_REQUEST_END:
+        tape_request_end(tape, connection->box, &connection->place);
+        break;
+    case HTTP_RELAY_ANSWER:
+        tape_answer(tape, data, length);
+        break;
+    case HTTP_RELAY_TUNNEL_UP:
+        tape_tunnel(tape, data, length);
+        break;
+    }
 }
 
 static void refused(struct http_relay *relay, unsigned status, const char *why, const char *text) {
@@ -190,6 +219,7 @@ static void refused(struct http_relay *relay, unsigned status, const char *why, 
     events_add(&connection->gateway->events, &connection->place, "http-refused",
         &connection->exchange, status, why);
     exchange_done(&connection->exchange);
+    tape_end(&connection->tape, false);
 }
 
 static void answered(struct http_relay *relay, unsigned status, uint64_t up, uint64_t down) {
@@ -200,6 +230,9 @@ static void answered(struct http_relay *relay, unsigned status, uint64_t up, uin
     events_add(&connection->gateway->events, &connection->place, "http", &connection->exchange,
         status, NULL);
     exchange_done(&connection->exchange);
+    tape_end(&connection->tape, true);
+    if (recorder_has_lost(&connection->box->recorder))
+        events_add(&connection->gateway->events, &connection->place, "unrecorded", NULL, 0, NULL);
 }
 
 struct connection *connection_free(struct connection *connection) {
@@ -218,6 +251,7 @@ struct connection *connection_free(struct connection *connection) {
     side_done(loop, &connection->guest);
     side_done(loop, &connection->upstream);
     exchange_done(&connection->exchange);
+    tape_end(&connection->tape, connection->relay.state == HTTP_RELAY_TUNNEL);
     free(connection->place.box);
     free(connection->place.name);
     free(connection);
@@ -431,11 +465,35 @@ static bool advance_handshakes(struct connection *connection) {
 static void pass_upstream_eof(struct connection *connection) {
     struct http_relay *relay = &connection->relay;
 
+    if (relay->state == HTTP_RELAY_BUSY || relay->state == HTTP_RELAY_TUNNEL)
+        tape_server_end(&connection->tape);
     if (connection->upstream.state == SIDE_BROKEN && relay->state == HTTP_RELAY_BUSY &&
         relay->has_answer && relay->down.framing == HTTP_UNTIL_CLOSE)
         relay->state = HTTP_RELAY_CUT;
     else
         http_relay_upstream_eof(relay, &connection->guest.out);
+}
+
+/* The recording is the server. */
+static bool read_tape(struct connection *connection) {
+    struct side *upstream = &connection->upstream;
+    struct http_relay *relay = &connection->relay;
+    struct tape *tape = &connection->tape;
+    bool has_ended = false, any = false;
+
+    if (tape->state == TAPE_MISS && relay->state == HTTP_RELAY_BUSY) {
+        http_relay_refuse(relay, 502, "replay_miss", REPLAY_MISS_TEXT, &connection->guest.out);
+        return true;
+    }
+    if (tape->state == TAPE_ANSWER)
+        any = tape_read(tape, &upstream->in, SIDE_IN, &has_ended);
+    if (has_ended)
+        upstream->state = SIDE_EOF;
+    if (tape->state != TAPE_MISS)
+        return any;
+    events_add(&connection->gateway->events, &connection->place, "limit", NULL, 0, "replay_miss");
+    relay->state = HTTP_RELAY_CUT;
+    return true;
 }
 
 static bool advance_http1_guest(struct connection *connection) {
@@ -470,7 +528,9 @@ static bool advance_http1_upstream(struct connection *connection) {
     /* With a failure, each request is refused, and the relay does not ask the server. */
     if (connection->failure != NULL)
         return false;
-    any |= side_read(upstream);
+    any |= connection->box->recording != NULL ? read_tape(connection) : side_read(upstream);
+    if (relay->state >= HTTP_RELAY_ENDED)
+        return any;
     n = http_relay_upstream(relay, upstream->in.data, upstream->in.length, &guest->out);
     side_consume(upstream, n);
     if (upstream->state != SIDE_OPEN && n == 0) {
@@ -726,7 +786,8 @@ static bool choose_rule(struct connection *connection) {
     const struct net_rules *rules = box_rules(connection->box);
     long rule = find_rule(rules, place);
 
-    if (rule < 0 || match_tls(rules, (size_t)rule, place->port, false) != NET_TLS_TERMINATE)
+    if (rule < 0 || (match_tls(rules, (size_t)rule, place->port, false) != NET_TLS_TERMINATE &&
+                        !box_is_taped(connection->box)))
         return false;
     place->rule = (size_t)rule;
     return true;
@@ -743,7 +804,7 @@ static int start(struct connection *connection, const struct event_place *place,
         return -EACCES;
     http_relay_init(&connection->relay, &relay_calls, connection->place.name, place->port);
     result = set_non_blocking(connection->guest.fd);
-    if (result == 0)
+    if (result == 0 && connection->upstream.fd >= 0)
         result = set_non_blocking(connection->upstream.fd);
     if (result == 0 && is_tls)
         result = begin_guest_tls(connection);
@@ -766,11 +827,12 @@ int connection_new(struct gateway *gateway, struct tls_box *box, const struct ev
     connection->box = box;
     connection->place = *place;
     connection->exchange.rule = -1;
-    connection->is_tls_upstream = is_tls && !to_is_plain;
+    connection->is_tls_upstream = is_tls && !to_is_plain && take_upstream >= 0;
     connection->step = is_tls ? CONNECTION_HELLO : CONNECTION_UPSTREAM;
     connection->begun_ns = connection->active_ns = clock_now_ns();
     side_init(&connection->guest, take_guest, NULL);
     side_init(&connection->upstream, take_upstream, NULL);
+    connection->upstream.cannot_send = take_upstream < 0; /* a recording answers */
     list_add_tail(&box->connections, &connection->node);
     result = start(connection, place, is_tls);
     if (result < 0) {

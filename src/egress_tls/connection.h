@@ -14,6 +14,7 @@
 #include "egress_tls/box.h"
 #include "egress_tls/events.h"
 #include "egress_tls/side.h"
+#include "egress_tls/tape.h"
 #include "net/http_relay.h"
 
 struct ca;
@@ -52,6 +53,7 @@ struct connection {
     struct http_relay relay; /* HTTP/1 */
     struct h2 *h2;           /* HTTP/2, or NULL */
     struct exchange exchange;
+    struct tape tape;                  /* HTTP/1 */
     uint64_t counted_up, counted_down; /* bytes that the box's counts have */
 };
 

@@ -139,6 +139,20 @@ static int use_for_rules(void *context, const char *text, size_t length) {
     return box_set_rules(context, text, length);
 }
 
+/* A recording to write and one to answer from are the last descriptors. */
+static int take_tapes(struct tls_box *box, struct message *message) {
+    int result = 0;
+
+    if (json_is_true(json_object_get(message->json, "replay")) && message->n_fds > 0) {
+        auto_close int fd = message->fds[--message->n_fds];
+
+        result = box_set_recording(box, fd);
+    }
+    if (json_is_true(json_object_get(message->json, "record")) && message->n_fds > 0)
+        recorder_init(&box->recorder, message->fds[--message->n_fds]);
+    return result;
+}
+
 static int open_box(struct server *server, struct message *message) {
     struct opened opened = { .id = text_of(message, "box") };
     struct tls_box *old = find_box(server, opened.id);
@@ -150,8 +164,13 @@ static int open_box(struct server *server, struct message *message) {
     if (old != NULL)
         close_box(old);
     list_add_tail(&server->boxes, &opened.box->node);
+    result = take_tapes(opened.box, message);
     /* The contract's flag, or simply a descriptor that is left. */
-    return at < message->n_fds ? box_set_secrets(opened.box, message->fds[at]) : 0;
+    if (result == 0 && at < message->n_fds)
+        result = box_set_secrets(opened.box, message->fds[at]);
+    if (result < 0) /* it would reach hosts unrecorded, or hosts in place of the recording */
+        close_box(opened.box);
+    return result;
 }
 
 static int change_rules(struct server *server, struct message *message) {
@@ -221,7 +240,7 @@ static void take_connection(struct server *server, struct message *message) {
         on_engine(&server->engine_source, EPOLLIN);
         box = find_box(server, place.box);
     }
-    if (box == NULL || message->n_fds != 2) {
+    if (box == NULL || message->n_fds != (box->recording != NULL ? 1u : 2u)) {
         /* The guest's socket resets when it is closed: egress has set that. */
         events_add_close(&server->gateway.events, &place, 0, 0);
         return;
@@ -229,7 +248,7 @@ static void take_connection(struct server *server, struct message *message) {
     (void)connection_new(&server->gateway, box, &place,
         json_is_true(json_object_get(message->json, "is_tls")),
         json_is_true(json_object_get(message->json, "to_is_plain")), TAKE_FD(message->fds[0]),
-        TAKE_FD(message->fds[1]));
+        box->recording != NULL ? -EBADF : TAKE_FD(message->fds[1]));
 }
 
 static void on_egress(struct loop_source *source, uint32_t events) {

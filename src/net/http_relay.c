@@ -31,6 +31,12 @@ void http_relay_refuse(struct http_relay *relay, unsigned status, const char *wh
     relay->calls->refused(relay, status, why, text);
 }
 
+static void pass(
+    struct http_relay *relay, enum http_relay_part part, const char *data, size_t length) {
+    if (relay->calls->passed)
+        relay->calls->passed(relay, part, data, length);
+}
+
 static void add_text(struct buf *to, struct http_text text) {
     buf_add(to, text.text, text.length);
 }
@@ -130,6 +136,8 @@ static size_t take_request(struct http_relay *relay, const char *data, size_t le
     begin_exchange(relay, &head);
     write_request(to_upstream, &head, &decision);
     relay->up_bytes = to_upstream->length - before;
+    if (relay->up.is_done)
+        pass(relay, HTTP_RELAY_REQUEST_END, NULL, 0);
     return (size_t)n;
 }
 
@@ -145,7 +153,8 @@ static void end_exchange(struct http_relay *relay) {
 
 static size_t take_request_body(struct http_relay *relay, const char *data, size_t length,
     struct buf *to_upstream, struct buf *to_guest) {
-    ssize_t n = http_body_take(&relay->up, data, length, NULL);
+    struct http_text content = { NULL, 0 };
+    ssize_t n = http_body_take(&relay->up, data, length, &content);
 
     if (n < 0) {
         relay->is_persistent = false;
@@ -155,8 +164,12 @@ static size_t take_request_body(struct http_relay *relay, const char *data, size
     }
     buf_add(to_upstream, data, (size_t)n);
     relay->up_bytes += (size_t)n;
-    if (relay->up.is_done)
+    if (content.length)
+        pass(relay, HTTP_RELAY_CONTENT, content.text, content.length);
+    if (relay->up.is_done) {
+        pass(relay, HTTP_RELAY_REQUEST_END, NULL, 0);
         end_exchange(relay);
+    }
     return (size_t)n;
 }
 
@@ -178,6 +191,7 @@ size_t http_relay_guest(struct http_relay *relay, const char *data, size_t lengt
             break;
         case HTTP_RELAY_TUNNEL:
             buf_add(to_upstream, at, left);
+            pass(relay, HTTP_RELAY_TUNNEL_UP, at, left);
             relay->up_bytes += left;
             return length;
         case HTTP_RELAY_ENDED:
@@ -209,6 +223,7 @@ static size_t take_answer(
         return length;
     }
     buf_add(to_guest, data, (size_t)n);
+    pass(relay, HTTP_RELAY_ANSWER, data, (size_t)n);
     relay->down_bytes += (size_t)n;
     if (head.status < 200 && head.status != 101)
         return (size_t)n;
@@ -234,6 +249,7 @@ static size_t take_answer_body(
         return length;
     }
     buf_add(to_guest, data, (size_t)n);
+    pass(relay, HTTP_RELAY_ANSWER, data, (size_t)n);
     relay->down_bytes += (size_t)n;
     if (relay->down.is_done)
         end_exchange(relay);
@@ -264,6 +280,7 @@ size_t http_relay_upstream(
             break;
         case HTTP_RELAY_TUNNEL:
             buf_add(to_guest, at, left);
+            pass(relay, HTTP_RELAY_ANSWER, at, left);
             relay->down_bytes += left;
             return length;
         case HTTP_RELAY_ENDED:

@@ -25,6 +25,13 @@ struct http_decision {
     size_t n_set;
 };
 
+enum http_relay_part {
+    HTTP_RELAY_CONTENT,     /* of a request, without its framing */
+    HTTP_RELAY_REQUEST_END, /* no bytes: the request is complete */
+    HTTP_RELAY_ANSWER,      /* all bytes of the server */
+    HTTP_RELAY_TUNNEL_UP,   /* the guest's, after a switch of protocols */
+};
+
 struct http_relay_calls {
     /* Called once for each well-formed request to the relay's host. `decision` is zero. */
     void (*decide)(
@@ -34,6 +41,9 @@ struct http_relay_calls {
     void (*refused)(struct http_relay *relay, unsigned status, const char *why, const char *text);
     /* An exchange has ended. `up` and `down` are bytes of its messages. */
     void (*answered)(struct http_relay *relay, unsigned status, uint64_t up, uint64_t down);
+    /* May be NULL. Bytes of an exchange that is under way, in their order. */
+    void (*passed)(
+        struct http_relay *relay, enum http_relay_part part, const char *data, size_t length);
 };
 
 struct http_relay {

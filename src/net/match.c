@@ -153,6 +153,10 @@ enum net_tls match_tls(const struct net_rules *rules, size_t rule, uint16_t port
         if (net_rule_terminates(other))
             return NET_TLS_TERMINATE;
     }
+    /* TLS that is passed through would be other bytes in a replay. */
+    if ((rules->record || rules->replay) && rules->items[rule].tls == NET_TLS_CHECK &&
+        (port == 80 || port == 443) && !is_udp)
+        return NET_TLS_TERMINATE;
     return rules->items[rule].tls;
 }
 

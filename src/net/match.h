@@ -73,7 +73,8 @@ long match_literal(const struct net_rules *rules, const struct address *address,
 long match_request(const struct net_rules *rules, size_t rule, uint16_t port, const char *method,
     const char *target);
 /* How a connection to the rule's host and this port is read: NET_TLS_TERMINATE if any rule with
- * that host and port has to read requests, else what the deciding rule says. */
+ * that host and port has to read requests, else what the deciding rule says. Of rules with a
+ * recording, also at ports 80 and 443 that are not "raw". */
 enum net_tls match_tls(const struct net_rules *rules, size_t rule, uint16_t port, bool is_udp);
 
 #endif

@@ -487,7 +487,7 @@ static void check_rule(struct reader *r, struct net_rule *rule, bool tls_given) 
 static void read_rule_object(struct reader *r, struct net_rule *rule, json_t *value) {
     const char *key;
     json_t *member, *host = json_object_get(value, "host");
-    bool tls_given = json_object_get(value, "tls") != NULL;
+    bool tls_given = rule->tls_given = json_object_get(value, "tls") != NULL;
     int found;
 
     r->member = "host";
@@ -713,6 +713,31 @@ static void check_placeholders(struct reader *r, const struct net_header *header
     }
 }
 
+/* What would pass unrecorded, or could not be answered from a recording. */
+static void check_tape(struct reader *r) {
+    const struct net_rules *rules = &r->policy->network;
+    const char *key = r->key;
+
+    if (!rules->record && !rules->replay)
+        return;
+    r->key = rules->replay ? "net_replay" : "net_record";
+    if (rules->record && rules->replay)
+        read_bad(r, "leave net_record out", "a replay is not recorded at the same time");
+    for (size_t i = 0; i < rules->n; i++) {
+        const struct net_rule *rule = &rules->items[i];
+
+        if (rule->tls_given && rule->tls == NET_TLS_CHECK)
+            read_bad(r, "leave \"tls\" out of the rule, or write \"terminate\"",
+                "TLS that is passed through (\"tls\": \"check\", %.80s) cannot be recorded",
+                rule->host ? rule->host : "an address");
+        for (size_t k = 0; k < rule->n_ports; k++)
+            if (rule->ports[k].is_udp)
+                read_bad(r, "leave the UDP port out", "UDP (port %u) cannot be recorded",
+                    (unsigned)rule->ports[k].first);
+    }
+    r->key = key;
+}
+
 void network_check(struct reader *r) {
     struct policy *policy = r->policy;
     const struct net_rules *rules = &policy->network;
@@ -723,12 +748,7 @@ void network_check(struct reader *r) {
     for (size_t i = 0; i < rules->n; i++)
         for (size_t k = 0; k < rules->items[i].n_inject; k++)
             check_placeholders(r, &rules->items[i].inject[k]);
-    /* Taken without effect, a replay would reach the real hosts. */
-    if (rules->record || rules->replay) {
-        r->key = rules->replay ? "net_replay" : "net_record";
-        read_bad(r, "leave it out; net_log \"requests\" lists the requests",
-            "this version cannot record or replay exchanges");
-    }
+    check_tape(r);
     if (rules->n && !r->net_given)
         policy->net = POLICY_NET_ALLOW;
     r->key = "net";
@@ -843,10 +863,13 @@ static void add_requests(json_t *to, const struct net_rule *rule) {
 }
 
 static json_t *rule_text(const struct net_rule *rule) {
-    json_t *to = json_pack("{s:o, s:o, s:s}", "host",
+    json_t *to = json_pack("{s:o, s:o}", "host",
         rule->host ? json_string(rule->host) : address_text(&rule->address, 0), "ports",
-        ports_text(rule), "tls", tls_words[rule->tls]);
+        ports_text(rule));
 
+    /* The default, which rules with a recording do not take as a wish. */
+    if (rule->tls != NET_TLS_CHECK || rule->tls_given)
+        json_object_set_new(to, "tls", json_string(tls_words[rule->tls]));
     if (rule->set)
         json_object_set_new(to, "set", json_string(rule->set));
     if (rule->to) {

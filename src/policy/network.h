@@ -70,6 +70,7 @@ struct net_rule {
     size_t n_requests;
     struct net_header *inject;
     size_t n_inject;
+    bool tls_given;      /* `tls` is not the default */
     bool allows_private; /* private and otherwise refused addresses of the host */
     bool allows_ech;     /* TLS handshakes whose name is encrypted */
 };

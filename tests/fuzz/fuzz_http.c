@@ -37,7 +37,7 @@ static void answered(struct http_relay *relay, unsigned status, uint64_t up, uin
     expect(status >= 101 && up > 0 && down > 0);
 }
 
-static const struct http_relay_calls calls = { decide, refused, answered };
+static const struct http_relay_calls calls = { decide, refused, answered, NULL };
 
 struct outcome {
     struct http_relay relay;

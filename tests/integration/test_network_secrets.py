@@ -74,3 +74,12 @@ def test_missing_secret_is_an_error_with_its_name(caller, server, source, value,
     done = caller.rollbox("run", "--policy", policy(caller, server, source), "--", "true", env=environment(caller, **more))
     assert done.returncode == 125
     assert b"net_secrets.token" in done.stderr and problem.encode() in done.stderr
+
+
+def test_secret_of_the_command_line_has_a_placeholder(caller, server):
+    rules = caller.write(caller.home / "rules.json", json.dumps([{"host": HOST, "to": f"http://127.0.0.1:{server.address[1]}"}]))
+    options = ["--allow-file", rules, "--secret", "token:API_TOKEN=env:TOKEN", "--inject", f"{HOST}:443:Authorization=Bearer {{token}}"]
+    result = caller.run(*options, "--", "sh", "-c", "echo $API_TOKEN", env=environment(caller, TOKEN=TOKEN))
+    assert result.stdout == "rollbox-secret-token\n", result.raw
+    refused = caller.run("--secret", ":API_TOKEN=env:TOKEN", "--", "true", env=environment(caller, TOKEN=TOKEN))
+    assert "NAME:VARIABLE=SOURCE" in str(refused.raw) + str(refused.stderr)

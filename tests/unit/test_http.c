@@ -351,7 +351,7 @@ static void answered(struct http_relay *relay, unsigned status, uint64_t up, uin
     ((struct relayed *)relay)->n_answered++;
 }
 
-static const struct http_relay_calls calls = { decide, refused, answered };
+static const struct http_relay_calls calls = { decide, refused, answered, NULL };
 
 static void finish(struct relayed *all) {
     buf_done(&all->up);

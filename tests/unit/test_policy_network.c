@@ -185,10 +185,11 @@ TEST(wrong_network_keys_say_what_to_write) {
         { "{\"net\": \"allow\", \"net_secrets\": {\"t\": \"hunter2\"}}", "net_secrets.t",
             "where the secret is", "never" },
         { "{\"net_secrets\": {\"t\": \"env:T\"}}", "net", "net_secrets needs", "" },
-        { "{\"net\": \"allow\", \"net_record\": \"/a\"}", "net_record", "cannot record",
-            "net_log" },
-        { "{\"net\": \"allow\", \"net_replay\": \"/b\"}", "net_replay", "cannot record",
-            "net_log" },
+        { "{\"net_allow\": [{\"host\": \"a\", \"tls\": \"check\"}], \"net_record\": \"/a\"}",
+            "net_record", "cannot be recorded", "terminate" },
+        { "{\"net_allow\": [\"a:1/udp\"], \"net_replay\": \"/b\"}", "net_replay", "UDP", "" },
+        { "{\"net\": \"allow\", \"net_record\": \"/a\", \"net_replay\": \"/b\"}", "net_replay",
+            "not recorded", "net_record" },
         { "{\"net_log\": \"all\"}", "net_log", "none of its values", "" },
     };
 

@@ -151,8 +151,8 @@ class Policy:
         net_max_rate: Bytes a second in both directions together, or text.
         net_idle: Seconds without a byte after which a connection is closed (300).
         net_log: "connections", "requests" or "none": what the network log has a line for.
-        net_record: A file for decrypted exchanges. This version refuses it.
-        net_replay: Such a file to answer from. This version refuses it.
+        net_record: A file in which exchanges with hosts are recorded.
+        net_replay: Such a file to answer from, without any network.
         publish: Ports of a session that can be reached from the host: 8080 (any free port of
             127.0.0.1), "5000:8080", "127.0.0.1:5000:8080" or "/path/of/a/socket:8080".
         random_seed: 0 to 2**64-1: make randomness repeat.

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/network/gateway_process.h"
+#include "engine/network/gateway_tape.h"
 #include "engine/network/gateway_tls.h"
 #include "engine/core/log.h"
 #include "engine/session/session.h"
@@ -48,6 +49,7 @@ struct gateway_box {
     pid_t decrypter; /* the rollbox-egress-tls that has it; 0: none */
     bool is_closed;  /* its box is gone; results wait for their tallies */
     int log;         /* -EBADF: none */
+    struct gateway_tape tape;
     struct list tallies;
     size_t n;
     int fds[];
@@ -153,17 +155,18 @@ static int open_tls(struct gateway_box *b) {
     int r = gateway_tls_start(&gateway->tls, &gateway->egress);
     if (r == 0)
         r = gateway_tls_send(&gateway->tls, b->decrypter == gateway->tls.pid ? "rules" : "open",
-            b->id, text, b->box->profile->values.secrets);
+            b->id, text, b->box->profile->values.secrets, &b->tape);
     if (r == 0)
         b->decrypter = gateway->tls.pid;
     return r;
 }
 
 static int send_open(struct gateway_box *b) {
-    json_t *message = json_pack("{s:s, s:s, s:s, s:O, s:b}", "do", "open", "box", b->id, "mode",
-        b->is_transparent ? "tproxy" : "ports", "names", b->names, "log", b->log >= 0);
+    json_t *message = json_pack("{s:s, s:s, s:s, s:O, s:b, s:b, s:b}", "do", "open", "box", b->id,
+        "mode", b->is_transparent ? "tproxy" : "ports", "names", b->names, "log", b->log >= 0,
+        "record", b->tape.record >= 0, "replay", b->tape.replay >= 0);
     auto_close int rules = -EBADF;
-    auto_free int *fds = malloc((b->n + 2) * sizeof *fds);
+    auto_free int *fds = malloc((b->n + 4) * sizeof *fds);
     size_t n = 0;
     int r = message && fds ? add_rules(b, message, &rules) : -ENOMEM;
 
@@ -179,6 +182,10 @@ static int send_open(struct gateway_box *b) {
     n += b->n;
     if (b->log >= 0)
         fds[n++] = b->log;
+    if (b->tape.record >= 0)
+        fds[n++] = b->tape.record;
+    if (b->tape.replay >= 0)
+        fds[n++] = b->tape.replay;
     r = gateway_process_send(&b->gateway->egress, message, fds, n);
     list_for_each(node, &b->tallies) {
         const struct tally *tally = container_of(node, struct tally, node);
@@ -464,6 +471,7 @@ int gateway_box_new(struct box *box, bool is_transparent, int *fds, size_t n) {
     b->box = box;
     b->is_transparent = is_transparent;
     b->log = -EBADF;
+    b->tape = GATEWAY_TAPE_NONE;
     list_init(&b->node);
     list_init(&b->in_hash);
     list_init(&b->tallies);
@@ -482,6 +490,7 @@ void gateway_box_free(struct box *box) {
     for (size_t i = 0; i < b->n; i++)
         close_fd(&b->fds[i]);
     close_fd(&b->log);
+    gateway_tape_close(&b->tape);
     b->box = NULL;
     b->is_closed = true;
     list_for_each(node, &b->tallies) {
@@ -501,7 +510,7 @@ void gateway_box_free(struct box *box) {
 unsigned gateway_box_files(const struct box *box) {
     const struct gateway_box *b = of_box(box);
 
-    return b ? (unsigned)b->n + (b->log >= 0) : 0;
+    return b ? (unsigned)b->n + (b->log >= 0) + (b->tape.record >= 0) + (b->tape.replay >= 0) : 0;
 }
 
 /* No id is used twice: the two gateways hear of a sandbox over sockets of their own, so one may
@@ -553,8 +562,11 @@ void gateway_forget_log(const struct session *session) {
 int gateway_prepare(const struct profile *profile, struct rollbox_error *error) {
     if (!(profile->plan->flags & PLAN_NET_ALLOW))
         return 0;
+    int r = gateway_tape_check(&profile->policy->network, error);
+    if (r < 0)
+        return r;
     struct gateway *gateway = get_gateway(profile->engine);
-    int r = gateway ? start(gateway) : -ENOMEM;
+    r = gateway ? start(gateway) : -ENOMEM;
     return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup",
                        "net allow: rollbox-egress cannot be started: %s%s", strerror(-r),
                        r == -ENOENT ? " (it is installed beside rollbox-engine)" : "")
@@ -587,6 +599,8 @@ int gateway_use(
     struct gateway *gateway = b->gateway;
 
     int r = gateway_prepare(box->profile, error);
+    if (r == 0)
+        r = gateway_tape_open(&box->profile->policy->network, &b->tape, error);
     if (r < 0)
         return r;
     b->names = session && session->files.at && session->files.at->net_names
@@ -661,31 +675,52 @@ uint64_t gateway_run_ends(const struct run *run) {
 
 /* ---- of sessions ---- */
 
-/* The text that the gateway reads, of a policy of a user's. NULL: it has an error. */
-static char *read_rules(const char *text, struct rollbox_error *error) {
+static int parse_rules(const char *text, struct policy **ret, struct rollbox_error *error) {
     struct policy_problems problems = { 0 };
-    struct policy *policy = NULL;
-    char *rules = NULL;
-    int r = policy_parse(text, strlen(text), &policy, &problems);
+    int r = policy_parse(text, strlen(text), ret, &problems);
 
     if (r < 0)
         error_set(error, ROLLBOX_ERR_POLICY_INVALID, -r, "policy", "%s: %s",
             problems.n ? problems.items[0].key : "net_allow",
             problems.n ? problems.items[0].message : strerror(-r));
     policy_problems_done(&problems);
-    if (r < 0)
+    return r;
+}
+
+static int copy_path(char **to, const char *from) {
+    free(*to);
+    *to = from ? strdup(from) : NULL;
+    return from && !*to ? -ENOMEM : 0;
+}
+
+/* The text that the gateway reads, of a policy of a user's. What is recorded, and whether a
+ * recording answers, stays as it is `now`. NULL: it has an error. */
+static char *read_rules(
+    const char *text, const struct net_rules *now, struct rollbox_error *error) {
+    struct policy *policy = NULL, *again = NULL;
+    char *rules = NULL;
+
+    if (parse_rules(text, &policy, error) < 0)
         return NULL;
-    if (policy->net == POLICY_NET_ALLOW)
-        rules = net_rules_text(policy);
-    else
+    if (policy->net != POLICY_NET_ALLOW)
         error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
             "net_allow: name the hosts that the sandbox may reach from now on");
+    else if (copy_path(&policy->network.record, now->record) == 0 &&
+             copy_path(&policy->network.replay, now->replay) == 0)
+        rules = net_rules_text(policy);
+    if (rules && parse_rules(rules, &again, error) < 0) { /* some rules cannot be recorded */
+        free(rules);
+        rules = NULL;
+    }
+    policy_free(again);
     policy_free(policy);
     return rules;
 }
 
 int gateway_set_rules(struct session *session, const char *text, struct rollbox_error *error) {
-    auto_free char *given = read_rules(text, error);
+    const struct profile *profile = session->box ? session->box->profile : NULL;
+    static const struct net_rules none;
+    auto_free char *given = read_rules(text, profile ? &profile->policy->network : &none, error);
     struct gateway_box *b = of_box(session->box);
     auto_close int rules = -EBADF;
     json_t *message;

@@ -116,10 +116,10 @@ int gateway_tls_start(struct gateway_process *tls, struct gateway_process *egres
 }
 
 int gateway_tls_send(struct gateway_process *tls, const char *verb, const char *box,
-    const char *policy, int secrets) {
+    const char *policy, int secrets, const struct gateway_tape *tape) {
     json_t *message = json_pack("{s:s, s:s}", "do", verb, "box", box);
     auto_close int text = -EBADF;
-    int fds[2];
+    int fds[4];
     size_t n = 0;
 
     if (message == NULL)
@@ -136,6 +136,14 @@ int gateway_tls_send(struct gateway_process *tls, const char *verb, const char *
         json_object_set_new(message, "policy", json_string(policy));
     if (secrets >= 0)
         fds[n++] = secrets;
+    if (strcmp(verb, "open") == 0 && tape->record >= 0) {
+        fds[n++] = tape->record;
+        json_object_set_new(message, "record", json_true());
+    }
+    if (strcmp(verb, "open") == 0 && tape->replay >= 0) {
+        fds[n++] = tape->replay;
+        json_object_set_new(message, "replay", json_true());
+    }
     return gateway_process_send(tls, message, fds, n);
 }
 

@@ -5,6 +5,7 @@
 #define ROLLBOX_ENGINE_NETWORK_GATEWAY_TLS_H
 
 #include "engine/network/gateway_process.h"
+#include "engine/network/gateway_tape.h"
 
 /* Makes the authority of the store, if it has none, and appends the certificates that sandboxes
  * trust: the host's roots and its own. Waits for the program, which takes some milliseconds. */
@@ -14,9 +15,9 @@ int gateway_tls_bundle(
 /* Starts the program, unless it runs, and connects it with rollbox-egress. 0 or -errno. */
 int gateway_tls_start(struct gateway_process *tls, struct gateway_process *egress);
 /* Makes a sandbox known, or its changed rules ("open", "rules"). `secrets` is a sealed memory file,
- * or negative. */
+ * or negative. `tape` goes with "open" only. */
 int gateway_tls_send(struct gateway_process *tls, const char *verb, const char *box,
-    const char *policy, int secrets);
+    const char *policy, int secrets, const struct gateway_tape *tape);
 int gateway_tls_close(struct gateway_process *tls, const char *box);
 
 #endif

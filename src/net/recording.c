@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "net/recording.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+/* ---- reading ---- */
+
+static int value_of(char c) {
+    if (c >= 'A' && c <= 'Z')
+        return c - 'A';
+    if (c >= 'a' && c <= 'z')
+        return c - 'a' + 26;
+    if (c >= '0' && c <= '9')
+        return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+/* Strict base64 with padding. NULL: it is none, or out of memory. */
+static char *decode(const char *text, size_t length, size_t *ret_length) {
+    size_t padding = 0, n = 0;
+
+    if (length == 0 || length % 4 != 0)
+        return NULL;
+    while (padding < 2 && text[length - 1 - padding] == '=')
+        padding++;
+    char *data = malloc(length / 4 * 3);
+    for (size_t i = 0; data && i < length; i += 4) {
+        uint32_t word = 0;
+
+        for (size_t k = 0; k < 4; k++) {
+            int value = i + k >= length - padding ? 0 : value_of(text[i + k]);
+
+            if (value < 0) {
+                free(data);
+                return NULL;
+            }
+            word = word << 6 | (uint32_t)value;
+        }
+        for (int k = 2; k >= 0; k--)
+            data[n++] = (char)(word >> (8 * k));
+    }
+    *ret_length = n - padding;
+    return data;
+}
+
+/* Room for one more; the array doubles. NULL: out of memory. */
+static void *grow(void *items_pointer, size_t n, size_t size) {
+    void **items = items_pointer;
+
+    if (!(n & (n - 1))) {
+        void *grown = reallocarray(*items, n ? 2 * n : 1, size);
+
+        if (!grown)
+            return NULL;
+        *items = grown;
+    }
+    char *item = (char *)*items + n * size;
+    memset(item, 0, size);
+    return item;
+}
+
+static void recorded_done(struct recorded *recorded) {
+    for (size_t i = 0; i < recorded->n_pieces; i++)
+        free(recorded->pieces[i].data);
+    free(recorded->pieces);
+    free(recorded->host);
+    free(recorded->method);
+    free(recorded->target);
+    free(recorded->digest);
+}
+
+struct recording *recording_free(struct recording *recording) {
+    if (!recording)
+        return NULL;
+    for (size_t i = 0; i < recording->n; i++)
+        recorded_done(&recording->items[i]);
+    free(recording->items);
+    free(recording);
+    return NULL;
+}
+
+static const char *text_of(const json_t *line, const char *key) {
+    return json_string_value(json_object_get(line, key));
+}
+
+/* 1: an exchange was added; 0: the line is skipped; or -ENOMEM. */
+static int begin(struct recording *recording, const json_t *line) {
+    const char *kind = text_of(line, "begin"), *host = text_of(line, "host");
+    const char *method = text_of(line, "method"), *target = text_of(line, "target");
+    json_int_t port = json_integer_value(json_object_get(line, "port"));
+    bool is_http = kind && strcmp(kind, "http") == 0;
+
+    if (!kind || (!is_http && strcmp(kind, "stream") != 0))
+        return 0;
+    if (!host || port < 1 || port > UINT16_MAX || (is_http && (!method || !target)))
+        return 0;
+    struct recorded *new = grow(&recording->items, recording->n, sizeof *new);
+    if (!new)
+        return -ENOMEM;
+    new->is_http = is_http;
+    new->port = (uint16_t)port;
+    new->host = strdup(host);
+    new->method = is_http ? strdup(method) : NULL;
+    new->target = is_http ? strdup(target) : NULL;
+    recording->n++; /* freed with the others, whatever is missing */
+    return new->host && (!is_http || (new->method &&new->target)) ? 1 : -ENOMEM;
+}
+
+static int add_piece(struct recorded *to, bool is_up, bool is_end, char *take_data, size_t length) {
+    struct recorded_piece *piece = grow(&to->pieces, to->n_pieces, sizeof *piece);
+
+    if (!piece) {
+        free(take_data);
+        return -ENOMEM;
+    }
+    *piece = (struct recorded_piece){ take_data, length, is_up, is_end };
+    to->n_pieces++;
+    return 0;
+}
+
+static int add_bytes(struct recorded *to, bool is_up, const json_t *value) {
+    size_t length = 0;
+    char *data = decode(json_string_value(value), json_string_length(value), &length);
+
+    if (!data || !length) {
+        free(data);
+        return 0;
+    }
+    return add_piece(to, is_up, false, data, length);
+}
+
+static int continue_exchange(struct recorded *to, const json_t *line) {
+    const json_t *up = json_object_get(line, "up"), *down = json_object_get(line, "down");
+    const char *digest = text_of(line, "request");
+    int r = 0;
+
+    if (to->is_complete)
+        return 0;
+    if (json_is_string(up))
+        r = add_bytes(to, true, up);
+    else if (json_is_string(down))
+        r = add_bytes(to, false, down);
+    else if (json_is_true(json_object_get(line, "up_end")))
+        r = add_piece(to, true, true, NULL, 0);
+    else if (json_is_true(json_object_get(line, "down_end")))
+        r = add_piece(to, false, true, NULL, 0);
+    else if (digest && !to->digest)
+        r = (to->digest = strdup(digest)) ? 0 : -ENOMEM;
+    else if (json_is_true(json_object_get(line, "end")))
+        to->is_complete = !to->is_http || to->digest;
+    return r;
+}
+
+/* `places`: the exchanges' numbers by their ids. */
+static int read_line(struct recording *recording, json_t *places, const json_t *line) {
+    const char *id = text_of(line, "id");
+    json_int_t place;
+    int r;
+
+    if (!id)
+        return 0;
+    if (!json_object_get(line, "begin")) {
+        const json_t *known = json_object_get(places, id);
+
+        place = json_integer_value(known);
+        return known ? continue_exchange(&recording->items[place], line) : 0;
+    }
+    r = begin(recording, line);
+    if (r <= 0)
+        return r;
+    return json_object_set_new(places, id, json_integer((json_int_t)recording->n - 1)) < 0 ? -ENOMEM
+                                                                                           : 0;
+}
+
+int recording_read(const char *text, size_t length, struct recording **ret) {
+    static const char first[] = RECORDING_FIRST_LINE;
+    size_t at = sizeof first - 1;
+
+    if (length < at || memcmp(text, first, at) != 0)
+        return -EBADMSG;
+    struct recording *recording = calloc(1, sizeof *recording);
+    json_t *places = json_object();
+    int r = recording && places ? 0 : -ENOMEM;
+
+    while (r == 0 && at < length) {
+        const char *end = memchr(text + at, '\n', length - at);
+        size_t n = end ? (size_t)(end - text) - at : length - at;
+        json_t *line = n ? json_loadb(text + at, n, JSON_REJECT_DUPLICATES, NULL) : NULL;
+
+        r = line ? read_line(recording, places, line) : 0;
+        json_decref(line);
+        at += n + 1;
+    }
+    json_decref(places);
+    if (r < 0)
+        recording = recording_free(recording);
+    else
+        *ret = recording;
+    return r;
+}
+
+/* ---- answering ---- */
+
+struct recorded *recording_take_http(struct recording *recording, const char *host, uint16_t port,
+    const char *method, const char *target, const char *digest) {
+    for (size_t i = 0; i < recording->n; i++) {
+        struct recorded *item = &recording->items[i];
+
+        if (!item->is_http || !item->is_complete || item->is_used || item->port != port)
+            continue;
+        if (strcmp(item->host, host) != 0 || strcmp(item->method, method) != 0 ||
+            strcmp(item->target, target) != 0 || strcmp(item->digest, digest) != 0)
+            continue;
+        item->is_used = true;
+        return item;
+    }
+    return NULL;
+}
+
+void replay_init(
+    struct replay *replay, struct recording *recording, const char *host, uint16_t port) {
+    *replay = (struct replay){ .recording = recording, .host = host, .port = port };
+}
+
+void replay_continue(struct replay *replay, struct recorded *http, size_t piece, size_t offset) {
+    *replay = (struct replay){ .stream = http, .piece = piece, .offset = offset };
+}
+
+static const struct recorded_piece *current(const struct replay *replay) {
+    if (!replay->stream || replay->piece >= replay->stream->n_pieces)
+        return NULL;
+    return &replay->stream->pieces[replay->piece];
+}
+
+static void move(struct replay *replay, size_t length) {
+    const struct recorded_piece *piece = current(replay);
+
+    replay->offset += length;
+    if (piece->is_up)
+        replay->up += length;
+    else
+        replay->down += length;
+    if (replay->offset == piece->length) {
+        replay->piece++;
+        replay->offset = 0;
+    }
+}
+
+/* How many of the bytes are the guest's at this place. -ENOENT: others are. */
+static long compare(struct replay *replay, const char *data, size_t length) {
+    const struct recorded_piece *piece;
+    size_t taken = 0;
+
+    while (taken < length && (piece = current(replay)) && piece->is_up && !piece->is_end) {
+        size_t n = MIN(length - taken, piece->length - replay->offset);
+
+        if (memcmp(piece->data + replay->offset, data + taken, n) != 0)
+            return -ENOENT;
+        move(replay, n);
+        taken += n;
+    }
+    /* A guest that says more than it did has left the recording. */
+    piece = current(replay);
+    return taken == 0 && (!piece || piece->is_up) ? -ENOENT : (long)taken;
+}
+
+/* Does the stream begin with the first `limit` bytes of that side of the other one? */
+static bool begins_like(
+    const struct recorded *stream, const struct recorded *other, bool is_up, uint64_t limit) {
+    size_t a = 0, b = 0, a_offset = 0, b_offset = 0;
+
+    while (limit > 0) {
+        while (a < stream->n_pieces &&
+               (stream->pieces[a].is_up != is_up || a_offset == stream->pieces[a].length)) {
+            a++;
+            a_offset = 0;
+        }
+        while (b < other->n_pieces &&
+               (other->pieces[b].is_up != is_up || b_offset == other->pieces[b].length)) {
+            b++;
+            b_offset = 0;
+        }
+        if (a >= stream->n_pieces || b >= other->n_pieces)
+            return false;
+        size_t n = MIN(stream->pieces[a].length - a_offset, other->pieces[b].length - b_offset);
+        n = (size_t)MIN((uint64_t)n, limit);
+        if (memcmp(stream->pieces[a].data + a_offset, other->pieces[b].data + b_offset, n) != 0)
+            return false;
+        a_offset += n;
+        b_offset += n;
+        limit -= n;
+    }
+    return true;
+}
+
+/* Puts the replay at the place of another stream that both sides have reached. */
+static bool go_to(struct replay *replay, struct recorded *stream) {
+    struct replay there = { replay->recording, stream, replay->host, replay->port, 0, 0, 0, 0 };
+    const struct recorded_piece *piece;
+
+    while ((piece = current(&there)) && !piece->is_end) {
+        uint64_t left = piece->is_up ? replay->up - there.up : replay->down - there.down;
+
+        if (left < piece->length) {
+            move(&there, (size_t)left);
+            break;
+        }
+        move(&there, piece->length);
+    }
+    if (there.up != replay->up || there.down != replay->down)
+        return false;
+    *replay = there;
+    return true;
+}
+
+static bool may_take(const struct replay *replay, const struct recorded *stream) {
+    const struct recorded *now = replay->stream;
+
+    if (stream->is_http || !stream->is_complete || stream->is_used ||
+        stream->port != replay->port || strcmp(stream->host, replay->host) != 0)
+        return false;
+    return !now || (begins_like(stream, now, true, replay->up) &&
+                       begins_like(stream, now, false, replay->down));
+}
+
+long replay_guest(struct replay *replay, const char *data, size_t length) {
+    struct replay before = *replay;
+    long n = replay->stream ? compare(replay, data, length) : -ENOENT;
+
+    if (n >= 0 || !replay->recording)
+        return n;
+    /* Connections of several threads arrive in any order: another one may be meant. */
+    for (size_t i = 0; i < before.recording->n; i++) {
+        struct recorded *stream = &before.recording->items[i];
+
+        *replay = before;
+        if (!may_take(&before, stream) || !go_to(replay, stream))
+            continue;
+        n = compare(replay, data, length);
+        if (n < 0)
+            continue;
+        if (before.stream)
+            before.stream->is_used = false;
+        stream->is_used = true;
+        return n;
+    }
+    *replay = before;
+    return -ENOENT;
+}
+
+size_t replay_server(struct replay *replay, const char **ret_data) {
+    const struct recorded_piece *piece = current(replay);
+
+    /* A server that speaks first: the next recorded stream of that host. */
+    for (size_t i = 0; !replay->stream && replay->recording && i < replay->recording->n; i++) {
+        struct recorded *stream = &replay->recording->items[i];
+
+        if (!may_take(replay, stream) || !stream->n_pieces || stream->pieces[0].is_up)
+            continue;
+        replay->stream = stream;
+        stream->is_used = true;
+        piece = current(replay);
+    }
+    if (!piece || piece->is_up || piece->is_end)
+        return 0;
+    *ret_data = piece->data + replay->offset;
+    return piece->length - replay->offset;
+}
+
+void replay_sent(struct replay *replay, size_t length) {
+    move(replay, length);
+}
+
+bool replay_server_ends(struct replay *replay) {
+    const struct recorded_piece *piece = current(replay);
+
+    if (!piece || !piece->is_end || piece->is_up)
+        return false;
+    replay->piece++;
+    return true;
+}
+
+bool replay_guest_ends(struct replay *replay) {
+    const struct recorded_piece *piece = current(replay);
+
+    /* It may have ended before or after the server's last bytes: that is a matter of time. */
+    for (size_t i = replay->piece; replay->stream && i < replay->stream->n_pieces; i++)
+        if (replay->stream->pieces[i].is_up && !replay->stream->pieces[i].is_end)
+            return false;
+    if (piece && piece->is_up && piece->is_end)
+        replay->piece++;
+    return true;
+}
+
+bool replay_is_over(const struct replay *replay) {
+    return replay->stream && replay->piece >= replay->stream->n_pieces;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A recording of what a sandbox exchanged with its network, from which it can be answered again.
+ *
+ * The file has one JSON object a line, so that several writers can append to it, and a line that
+ * was cut short costs no other one. The first line is RECORDING_FIRST_LINE. Each other line has the
+ * "id" of an exchange, and one of:
+ *
+ *     "begin": "http" | "stream", "host", "port"; of HTTP also "method", "target"
+ *     "request": SHA-256 of the request's content    the request is complete
+ *     "up" | "down": base64                          bytes of the guest | of the server
+ *     "up_end" | "down_end": true                    no more bytes of that side
+ *     "end": true                                    the exchange is complete
+ *
+ * Of HTTP, "down" has the answer as it passed; "up" only has what follows a switch of protocols.
+ * Unknown lines and members are skipped. An exchange without its end does not count.
+ */
+#ifndef ROLLBOX_NET_RECORDING_H
+#define ROLLBOX_NET_RECORDING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define RECORDING_FIRST_LINE "{\"rollbox_recording\":1}\n"
+#define RECORDING_MAX_BYTES (64u << 20) /* of the file */
+
+/* Bytes of one side, or the end of a side, in the order of time. */
+struct recorded_piece {
+    char *data;
+    size_t length;
+    bool is_up, is_end;
+};
+
+struct recorded {
+    bool is_http, is_complete, is_used;
+    char *host, *method, *target, *digest; /* the last three: of HTTP */
+    uint16_t port;
+    struct recorded_piece *pieces;
+    size_t n_pieces;
+};
+
+struct recording {
+    struct recorded *items;
+    size_t n;
+};
+
+/* 0, -EBADMSG: not a recording, or -ENOMEM. */
+int recording_read(const char *text, size_t length, struct recording **ret);
+struct recording *recording_free(struct recording *recording);
+
+/* The next exchange with these properties that has not been used, which it is from now on; NULL:
+ * there is none. */
+struct recorded *recording_take_http(struct recording *recording, const char *host, uint16_t port,
+    const char *method, const char *target, const char *digest);
+
+/* Where the repetition of a stream is. */
+struct replay {
+    struct recording *recording;
+    struct recorded *stream; /* NULL: not chosen yet */
+    const char *host;        /* borrowed */
+    uint16_t port;
+    size_t piece, offset; /* the place in the stream */
+    uint64_t up, down;    /* bytes so far */
+};
+
+void replay_init(
+    struct replay *replay, struct recording *recording, const char *host, uint16_t port);
+/* The same in the middle of an exchange that was taken, at its first "up". */
+void replay_continue(struct replay *replay, struct recorded *http, size_t piece, size_t offset);
+/* Gives bytes of the guest. Returns how many were those of the recording, and are consumed; 0: it
+ * is the server's turn; -ENOENT: no recorded stream continues with them. */
+long replay_guest(struct replay *replay, const char *data, size_t length);
+/* The bytes of the server that come now; 0: it is the guest's turn, or the end. */
+size_t replay_server(struct replay *replay, const char **ret_data);
+/* That many of them have been sent. */
+void replay_sent(struct replay *replay, size_t length);
+/* Has the server ended its side? Then moves behind that. */
+bool replay_server_ends(struct replay *replay);
+/* The guest has ended its side. False: it had more to say in the recording. */
+bool replay_guest_ends(struct replay *replay);
+/* Nothing of either side is left. */
+bool replay_is_over(const struct replay *replay);
+
+#endif
