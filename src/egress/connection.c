@@ -474,7 +474,7 @@ static void start_upstream(struct connection *connection) {
 }
 
 /* Encrypted bytes, and requests whose headers have dates, are not the same another time. So those
- * of a sandbox with a recording are read by rollbox-egress-tls, whatever their port. */
+ * of a sandbox with a recording are read by rollbox-egress-tls, on any port. */
 static void choose_tape(struct connection *connection) {
     if (box_is_taped(connection->box) && !connection->up && !connection->down)
         connection->tls = NET_TLS_TERMINATE;

@@ -12,7 +12,7 @@ int tls_hand_over(struct connection *connection) {
     const struct net_rules *rules = &connection->box->rules->policy->network;
     const struct net_target *to = rules->items[connection->rule].to;
     const int fds[] = { connection->guest.fd, connection->upstream.fd };
-    bool has_upstream = connection->upstream.fd >= 0; /* not where a recording answers */
+    size_t n_fds = connection->upstream.fd >= 0 ? 2 : 1; /* 1: a recording answers */
 
     if (egress->tls < 0)
         return -ENOTCONN;
@@ -22,5 +22,5 @@ int tls_hand_over(struct connection *connection) {
         (int)connection->is_tls, "to_is_plain", (int)(to && to->is_plain));
     auto_free char *text = message ? json_dumps(message, JSON_COMPACT) : NULL;
     json_decref(message);
-    return text ? fd_send(egress->tls, text, strlen(text), fds, has_upstream ? 2 : 1) : -ENOMEM;
+    return text ? fd_send(egress->tls, text, strlen(text), fds, n_fds) : -ENOMEM;
 }

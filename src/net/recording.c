@@ -17,7 +17,9 @@ static int value_of(char c) {
         return c - 'a' + 26;
     if (c >= '0' && c <= '9')
         return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
+    if (c == '+')
+        return 62;
+    return c == '/' ? 63 : -1;
 }
 
 /* Strict base64 with padding. NULL: it is none, or out of memory. */
@@ -97,7 +99,9 @@ static int begin(struct recording *recording, const json_t *line) {
 
     if (!kind || (!is_http && strcmp(kind, "stream") != 0))
         return 0;
-    if (!host || port < 1 || port > UINT16_MAX || (is_http && (!method || !target)))
+    if (!host || port < 1 || port > UINT16_MAX)
+        return 0;
+    if (is_http && (!method || !target))
         return 0;
     struct recorded *new = grow(&recording->items, recording->n, sizeof *new);
     if (!new)
@@ -107,7 +111,7 @@ static int begin(struct recording *recording, const json_t *line) {
     new->host = strdup(host);
     new->method = is_http ? strdup(method) : NULL;
     new->target = is_http ? strdup(target) : NULL;
-    recording->n++; /* freed with the others, whatever is missing */
+    recording->n++; /* freed with the others, also if something is missing */
     return new->host && (!is_http || (new->method &&new->target)) ? 1 : -ENOMEM;
 }
 

@@ -6,8 +6,9 @@
 #ifndef ROLLBOX_ENGINE_NETWORK_GATEWAY_TAPE_H
 #define ROLLBOX_ENGINE_NETWORK_GATEWAY_TAPE_H
 
+#include <rollbox/rollbox.h>
+
 #include "policy/network.h"
-#include "rollbox/rollbox.h"
 
 /* For each box; -EBADF where the policy has none. */
 struct gateway_tape {
