@@ -120,8 +120,10 @@ _rollbox() {
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
-            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N]:NAME=SOURCE:' \
+            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N; with \:VARIABLE the sandbox has it, with a placeholder]:NAME[:VARIABLE]=SOURCE:' \
             '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--net-record=[record what the sandbox exchanges with its network]:FILE:_files' \
+            '*--net-replay=[answer from a recording, without any network]:FILE:_files' \
             '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
@@ -159,8 +161,10 @@ _rollbox() {
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
-            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N]:NAME=SOURCE:' \
+            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N; with \:VARIABLE the sandbox has it, with a placeholder]:NAME[:VARIABLE]=SOURCE:' \
             '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--net-record=[record what the sandbox exchanges with its network]:FILE:_files' \
+            '*--net-replay=[answer from a recording, without any network]:FILE:_files' \
             '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
@@ -209,8 +213,10 @@ _rollbox() {
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
-            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N]:NAME=SOURCE:' \
+            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N; with \:VARIABLE the sandbox has it, with a placeholder]:NAME[:VARIABLE]=SOURCE:' \
             '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--net-record=[record what the sandbox exchanges with its network]:FILE:_files' \
+            '*--net-replay=[answer from a recording, without any network]:FILE:_files' \
             '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
@@ -276,8 +282,10 @@ _rollbox() {
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
-            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N]:NAME=SOURCE:' \
+            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N; with \:VARIABLE the sandbox has it, with a placeholder]:NAME[:VARIABLE]=SOURCE:' \
             '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--net-record=[record what the sandbox exchanges with its network]:FILE:_files' \
+            '*--net-replay=[answer from a recording, without any network]:FILE:_files' \
             '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
@@ -330,8 +338,10 @@ _rollbox() {
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
-            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N]:NAME=SOURCE:' \
+            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N; with \:VARIABLE the sandbox has it, with a placeholder]:NAME[:VARIABLE]=SOURCE:' \
             '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--net-record=[record what the sandbox exchanges with its network]:FILE:_files' \
+            '*--net-replay=[answer from a recording, without any network]:FILE:_files' \
             '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
@@ -382,8 +392,10 @@ _rollbox() {
             '*--publish=[lead an address of the host to PORT of the sandbox\: HOST\:PORT, a port of 127.0.0.1, or the path of a Unix socket (default\: any free port of 127.0.0.1)]:[ADDRESS:]PORT:' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
-            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N]:NAME=SOURCE:' \
+            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N; with \:VARIABLE the sandbox has it, with a placeholder]:NAME[:VARIABLE]=SOURCE:' \
             '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--net-record=[record what the sandbox exchanges with its network]:FILE:_files' \
+            '*--net-replay=[answer from a recording, without any network]:FILE:_files' \
             '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
@@ -440,8 +452,10 @@ _rollbox() {
             '*--publish=[lead an address of the host to PORT of the sandbox\: HOST\:PORT, a port of 127.0.0.1, or the path of a Unix socket (default\: any free port of 127.0.0.1)]:[ADDRESS:]PORT:' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
-            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N]:NAME=SOURCE:' \
+            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N; with \:VARIABLE the sandbox has it, with a placeholder]:NAME[:VARIABLE]=SOURCE:' \
             '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--net-record=[record what the sandbox exchanges with its network]:FILE:_files' \
+            '*--net-replay=[answer from a recording, without any network]:FILE:_files' \
             '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
@@ -844,8 +858,10 @@ _rollbox() {
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
-            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N]:NAME=SOURCE:' \
+            '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N; with \:VARIABLE the sandbox has it, with a placeholder]:NAME[:VARIABLE]=SOURCE:' \
             '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--net-record=[record what the sandbox exchanges with its network]:FILE:_files' \
+            '*--net-replay=[answer from a recording, without any network]:FILE:_files' \
             '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
