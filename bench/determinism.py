@@ -3,7 +3,7 @@
 
     determinism.py ROLLBOX ROUNDS COMMANDS CLOCK [JOBS]
 
-ROLLBOX: the CLI. COMMANDS: executions of /bin/true in a live session for each row. CLOCK: a program that queries the clock as often as it is told to. JOBS: of `rollbox batch`, run ROUNDS times.
+ROLLBOX: the CLI. COMMANDS: executions of /bin/true in a session for each row. CLOCK: a program that queries the clock as often as its argument says. JOBS: of `rollbox batch`, run ROUNDS times.
 """
 import json
 import os
@@ -30,14 +30,14 @@ QUERIES = 5_000_000
 # name of the column's value in a row, limit, of what; for all rows that have it and are not OFF, or for one
 TARGETS = [
     ("of_off", 1.05, "HumanEval, `rollbox batch -j 2`, {}: time as a multiple of off", ("seed", "seed, time at the real rate", "seed, virtual time")),
-    ("exec_added_us", 200, "exec of /bin/true in a live session, {}: p50 over off, us", ("seed", "seed, time at the real rate", "seed, virtual time")),
+    ("exec_added_us", 200, "exec of /bin/true in a session, {}: p50 over off, us", ("seed", "seed, time at the real rate", "seed, virtual time")),
     ("query_ns", 150, "a query of the clock, {}: ns", ("seed, time at the real rate", "seed, virtual time")),
-    ("exec_added_us", 50, "exec of /bin/true in a live session, {}: p50 over off, us", (RECORDED,)),
+    ("exec_added_us", 50, "exec of /bin/true in a session, {}: p50 over off, us", (RECORDED,)),
 ]
 
 
 def options(level: Dict[str, Any]) -> List[str]:
-    """Of the CLI, which has virtual time with a seed unless it is told otherwise."""
+    """Of the CLI, which has virtual time with a seed unless an option says otherwise."""
     words = ["--seed", str(level["random_seed"])] if "random_seed" in level else []
     return words + (["--time-start", level["time_start"], "--time-mode", level.get("time_mode", "offset")] if "time_start" in level else [])
 

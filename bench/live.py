@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live states, in `make bench`: what snapshots, forks and resets of running processes cost, one JSON object of rows on standard output.
+"""Checkpoints, in `make bench`: the cost of snapshots, forks and resets of running processes, as one JSON object of rows on standard output.
 
     live.py rollbox REPEATS     rollbox' Python package
     live.py sandlock REPEATS    sandlock's fork, of this process's own memory, without a pid namespace, files or limits for each clone
@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 CLONES = 100
 MANY = 1000
-LINE = 12                       # forks of forks, without the first three, before anything is noted from the start
+LINE = 12                       # forks of forks, without the first three, before dirty tracking begins with the start of a fork
 ROUNDS = 5                      # of so many: the first, which finds nothing that others have left to be used again, is not counted
 
 # It has some 16 MB of anonymous memory, answers a line with a line, and knows the longest time for which it was not on: nothing else in it takes long.
@@ -40,7 +40,7 @@ for line in sys.stdin:
     if line == "watch\\n":
         threading.Thread(target=watch, daemon=True).start()
     if line == "longest\\n":
-        before = looks          # a pause is told of when it has been looked at
+        before = looks          # a pause counts once the thread has looked at the clock
         while looks < before + 2:
             time.sleep(0)
         print(longest, flush=True)
@@ -117,7 +117,7 @@ def of_rollbox(repeats: int) -> Dict[str, Any]:
             return max(clone.get() for clone in box.fork(MANY, concurrency=MANY)) - start
 
     def memory_of_each(box: Any, process: Any, state: Any) -> float:
-        """KiB that the machine has less for each fork that lives and has answered: its own pages, and what the kernel keeps for it."""
+        """KiB of memory for each running fork that has answered: its own pages, and those of the kernel for it."""
         kids, before = [], available()
         while len(kids) < MANY:
             kids += box.fork(CLONES, snapshot=state)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make soak`, live states: the corpus at random moments, a thousand forks that diverge, forks and resets for as long as asked; is all what it was, and what grows?
+"""`make soak`, checkpoints: the corpus at random moments, a thousand forks that diverge, forks and resets for as long as asked. Is everything as it was, and does anything grow?
 
 A *moment* is a fork or a snapshot of a program of tests/integration/live_corpus.py at a random time, every other one while the program is at work for a question: the copy, or copies, that are made of it and the program itself must all know then that they are
 what they were. From a program's second moment on both are most often of what has changed; a snapshot that is gone back to for the second time is put together for the third. A snapshot that is refused names what cannot be captured; that is counted, with its words, and is no failure, for it changes nothing: the program is asked again. The last two parts measure the engine, its launcher and its
-holders with bench/soak.py's eyes. Writes bench/results/live.json and, after a run of the whole corpus, docs/reference/live-corpus.md; ends with 1 if anything was wrong or grew.
+zygotes with bench/soak.py's eyes. Writes bench/results/live.json and, after a run of the whole corpus, docs/reference/live-corpus.md; ends with 1 if anything was wrong or grew.
 """
 import argparse
 import collections
@@ -33,7 +33,7 @@ POLICY = {"max_processes": 200, "max_memory": "1G", "net": "loopback"}
 SILENCE_S = 120
 WARM_UP = 1200  # rounds: the engine keeps the results of the last 1,024 runs
 UNCHANGED = 10  # looks, two seconds: control groups wait for one to be used again
-AT_ONCE = 250   # forks that live at the same time, in the part about a thousand
+AT_ONCE = 250   # forks that exist at the same time, in the part about a thousand
 # What keeps its own state and says what that is: "set N" and "get", answered by the number and a digest of what was there before.
 DIVERGING = """
 import hashlib, sys
@@ -158,7 +158,7 @@ def moments(engine: Any, name: str, rounds: int, source: random.Random) -> Dict[
 
 
 def diverge(engine: Any, number: int) -> Dict[str, Any]:
-    """Each is told a number of its own when all are there, and asked when all have been told."""
+    """Each fork gets a number of its own once all exist, and is asked for it once all have one."""
     wrong: List[str] = []
     done = 0
     with Sandbox({**POLICY, "max_memory": "256M"}, engine=engine) as box:
@@ -181,7 +181,7 @@ def diverge(engine: Any, number: int) -> Dict[str, Any]:
 
 
 def measure(engine: Any) -> Dict[str, int]:
-    """With nothing in it; spares and holders that were given up are gone once nothing changes any more, and nothing is on its way out."""
+    """Measures an empty engine, once its unused spares and zygotes have ended and the numbers no longer change."""
     pid, last, unchanged = engine.status()["pid"], None, 0
     for _ in range(200):
         now = soak.children(pid), soak.descriptors(pid)

@@ -107,7 +107,6 @@ def test_table(test: str, rows: Dict[str, Any]) -> List[str]:
     elif test == "sessions":
         head = ["", "p50 us", "p99 us", "x bare", "runs"]
         for name, row in rows.items():
-            name = name.replace("a live session", "a session")
             if "failed" in row:
                 lines.append([name, "failed", "", "", ""])
             elif "kib_each" in row:

@@ -2,7 +2,7 @@
 """`make bench`: measures rollbox and its peers in one run, and writes bench/results/bench.json and docs/reference/benchmarks.md.
 
 Every contestant is a process (bench.c, or worker.py for Python libraries) that takes orders. The driver goes round by round, and in each round lets all of them take a
-turn, in an order that shifts, so that whatever else the machine does meets all alike. A ratio is the median over the rounds of the ratios within a round.
+turn, in an order that shifts, so that other load on the machine meets all alike. A ratio is the median over the rounds of the ratios within a round.
 """
 import argparse
 import datetime

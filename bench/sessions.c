@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What sandboxes that live cost: one private engine, the default policy with a copy-on-write grant,
- * one JSON object of rows on standard output.
+ * The cost of sessions: one private engine, the default policy with a copy-on-write grant, one JSON
+ * object of rows on standard output.
  *
  *   bench-sessions REPEATS TREE CHAIN
  *
@@ -151,7 +151,7 @@ static void measure_exec(int n) {
         exec_true(sandbox);
         mine[i] = now_us() - start;
     }
-    row("exec /bin/true in a live session", mine, n, median(other, n));
+    row("exec /bin/true in a session", mine, n, median(other, n));
     must(rollbox_sandbox_close(sandbox, &error), "close");
 }
 

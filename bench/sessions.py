@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sandboxes that live, in `make bench`: bench/sessions.c, and what one would do without them: copy the files and start bubblewrap, or mount an overlay and start crun."""
+"""Sessions, in `make bench`: bench/sessions.c, and the same without rollbox: copying the files and starting bubblewrap, or mounting an overlay and starting crun."""
 import json
 import os
 import shutil
@@ -19,7 +19,7 @@ CHAIN = 100
 # name of the row, unit of its limit, limit, of what
 TARGETS = [
     ("create, one ready", "over_bare_us", 1000, "create with one ready: p50 over that of bare fork and exec, us"),
-    ("exec /bin/true in a live session", "of_bare", 1.6, "exec of /bin/true in a live session: p50 as a multiple of bare"),
+    ("exec /bin/true in a session", "of_bare", 1.6, "exec of /bin/true in a session: p50 as a multiple of bare"),
     ("snapshot, nothing running", "p50_us", 1000, "snapshot with nothing running: p50, us"),
     ("snapshot of 1,000 changed files, beside 3 processes", "p50_us", 10000, "snapshot of 1,000 changed files beside running processes: p50, us"),
     ("fork of 100 file states", "p50_us", 100000, "fork of 100 file states: p50, us"),

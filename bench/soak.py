@@ -30,7 +30,7 @@ def children(pid: int) -> List[int]:
 
 
 def ending(pid: int) -> bool:
-    """Are there children that come to their end by themselves: holders that were given up, what closes sandboxes, what nobody has waited for yet? Under load that takes longer than looking twice does."""
+    """Are there children that are about to end by themselves: unused zygotes, processes that close sandboxes, and those not waited for yet? Under load they need longer than the time between two looks."""
     for child in children(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             name, _, rest = Path(f"/proc/{child}/stat").read_text().partition("(")[2].rpartition(")")
@@ -172,7 +172,7 @@ def main() -> int:
             after = soak.measure()
         finally:
             soak.close()
-    # Memory is told in what an allocator and the kernel's per-CPU caches may be in the middle of, the pool may fill up to its size; the rest must be the same to the last one.
+    # Memory may differ by what an allocator and the kernel's per-CPU caches hold, and the pool may fill up; all other counts must be equal.
     allowed = {"engine: network namespaces kept": POOL - before["engine: network namespaces kept"], "engine: resident memory, KiB": 512, "launcher: resident memory, KiB": 64,
                "kernel: unreclaimable slab, KiB": 4096}
     good = sorted(value / 1e6 for value in times if value)

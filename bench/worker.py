@@ -2,7 +2,7 @@
 """A contestant that is a Python library: takes the orders `latency N` and `burst N` of bench.c and answers as it does.
 
     worker.py rollbox ARGV...     rollbox' Python package, a Sandbox used again and again
-    worker.py sandlock ARGV...    sandlock's, one Sandbox a run (a Sandbox holds one process), made anew each time as a rollout would
+    worker.py sandlock ARGV...    sandlock's, one Sandbox a run (a Sandbox holds one process), a new one each time, as in a rollout
 """
 import os
 import shutil

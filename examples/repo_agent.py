@@ -128,10 +128,10 @@ def right(given, got):
     return covered(got) == covered(given) and got == sorted(got) and apart
 
 
-chance = random.Random()
+rng = random.Random()
 cases = [[], [[1, 9], [2, 3], [4, 5]], [[4, 6], [1, 2], [2, 3]]]
 for _ in range(50):
-    cases.append([sorted(chance.sample(range(20), 2)) for _ in range(chance.randrange(8))])
+    cases.append([sorted(rng.sample(range(20), 2)) for _ in range(rng.randrange(8))])
 passed = False
 try:
     answers = json.loads(run("-I", "-S", "-c", CHILD, REPO, input=json.dumps(cases)).stdout)

@@ -7,7 +7,7 @@
 
 A problem and an answer make a job: checker.py in a sandbox, with the task on its standard input.
 The job's result makes a reward. The reward is 1 only if the checker printed this job's own token
-with "passed". It is 0 for whatever else the program did, and None, never 0, if rollbox itself
+with "passed". It is 0 for anything else that the program did, and None, never 0, if rollbox itself
 failed. README.md tells what a hostile answer can try and what stops it.
 
 While the batch runs, a file, a process and a listening port of the host serve as bait: the hostile
@@ -183,7 +183,7 @@ def reward_of(answer: Answer, row: Row) -> Optional[int]:
 
 
 class Bait:
-    """Things of the host that hostile answers are told of."""
+    """Objects of the host whose names hostile answers get."""
 
     def __init__(self, place: str) -> None:
         self.file = Path(place, "file")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A tree search over a live shell.
+"""A tree search over a running shell.
 
     tree_search.py                 solve a sliding puzzle by A*, each node a state of a sandbox
     tree_search.py --moves 24      a harder one

@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Each test to whoever is free, but for those of TOGETHER: one worker has all of such a file, for what they look at, hundreds of runs of programs, would be made by each that has one of them."""
+    """Gives each test to the next free worker. One worker gets all tests of a file of TOGETHER, because they share a fixture of hundreds of runs, which each worker would repeat."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):

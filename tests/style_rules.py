@@ -30,6 +30,9 @@ BAD_NAME = re.compile(
 STRUCT = re.compile(r"\bstruct\s+(\w+)\s*\{")
 # Ends one piece of prose, so that no phrase reaches from it into the next.
 GAP = "\n\0\n"
+# Names that the formats and the API have for good: a field, a state or a directory is no prose.
+QUOTED = re.compile(r'`[^`\n]*`|\\?"[\w.]+\\?"|\b[\w-]+/|(?m:^ *\w+:)')
+FENCED = re.compile(r"(?ms)^```.*?^```")
 
 
 def c_code(text):
@@ -69,6 +72,20 @@ def python_prose(text):
     return "".join(pieces)
 
 
+def without_names(prose):
+    """The prose without the names that are quoted in it."""
+    return QUOTED.sub('""', prose)
+
+
+def markdown_prose(text):
+    """Of an example only its comments; commands and their output are no prose."""
+
+    def comments(match):
+        return "\n".join(line.partition("# ")[2] for line in match.group().splitlines())
+
+    return FENCED.sub(comments, text)
+
+
 def words():
     """Two patterns, of the words for prose and of those for code, from the glossary's last table."""
     table = GLOSSARY.read_text().split("## Words that are not used", 1)[1]
@@ -99,10 +116,10 @@ def find_words():
         if path.suffix in (".c", ".h"):
             prose = c_prose(text)
         else:
-            prose = python_prose(text) if path.suffix == ".py" else text
-        hits = [match.group() for match in in_prose.finditer(prose)]
+            prose = python_prose(text) if path.suffix == ".py" else markdown_prose(text)
+        hits = [match.group() for match in in_prose.finditer(without_names(prose))]
         if path.suffix in (".c", ".h", ".py"):
-            hits += [match.group() for match in in_code.finditer(text)]
+            hits += [match.group() for match in in_code.finditer(text) if match.group() != "most_common"]
         if hits:
             found[name(path)] = [" ".join(hit.split()) for hit in hits]
     return found

@@ -470,7 +470,7 @@ class Sandbox(Session, Generic[_R]):
 
     # Copies
 
-    # The second kind of fork is told from the first by the class's parameter alone.
+    # Only the class's parameter distinguishes the second kind of fork from the first.
     @overload
     def fork(  # type: ignore[overload-overlap]
         self: _S,

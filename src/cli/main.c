@@ -135,7 +135,7 @@ static const struct command commands[] = {
         "A job is one JSON object a line: id, argv (or code + language), stdin, files {path: "
         "text}, cwd, env, timeout_s, policy.\n"
         "Exit status: 0 every job has a result; 1 some row is an error, or a trajectory is not "
-        "whole; 130 interrupted (run it again to go on); 125 rollbox's own error.\n",
+        "whole; 130 interrupted (run it again to continue); 125 rollbox's own error.\n",
         COMMAND_BATCH, 1, 1, cmd_batch, 0 },
     { "doctor", "",
         "show what this kernel and user can isolate, and how to enable missing features",

@@ -95,8 +95,8 @@ void play_shell_result_done(struct play_shell_result *result) {
 /* ---- input ---- */
 
 /*
- * The shell's own lines must not be seen, whatever options the user has set. So -x and -v are off
- * while the shell reads and runs them, and the command gets them back as the first thing in its
+ * The shell's own lines must not be seen, with any options that the user has set. So -x and -v are
+ * off while the shell reads and runs them, and the command gets them back as the first thing in its
  * eval. python/rollbox/_shell.py has the same lines.
  *
  * -v shows a line when it is read, so -v is turned off in the line that runs the command: before

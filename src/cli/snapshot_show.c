@@ -73,7 +73,7 @@ void snapshot_show_contents(const json_t *state) {
         printf(", made from ");
         format_text(get_text(state, "parent"));
     }
-    printf("%s\n", is_hibernated ? ", asleep" : "");
+    printf("%s\n", is_hibernated ? ", hibernated" : "");
     print_key("files");
     format_size(json_number_value(json_object_get(state, "bytes")));
     printf(", ");

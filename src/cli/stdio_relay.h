@@ -6,7 +6,7 @@
  *
  * A relay polls the input first, and polls the output only while it has input. So an idle stream
  * costs nothing, and a full one stops the guest as a full pipe would. The caller's descriptors stay
- * blocking, because that flag is shared with all their other holders. So output is written only
+ * blocking, because all processes that have them share that flag. So output is written only
  * after poll reports room: to a pipe by splice, which does not block, otherwise in pieces for which
  * poll has promised room.
  */

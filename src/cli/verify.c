@@ -192,8 +192,8 @@ static const char *hint_of(const struct divergence *divergence, const struct pai
         return "the policy has no time_start (--time-start), which makes clocks begin alike";
     if (!strcmp(divergence->source, "time") && level &&
         (!strcmp(level, "offset") || !strcmp(level, "seeded")))
-        return "the policy's clock goes on at the real rate (--time-mode virtual lets it go by "
-               "what the program does)";
+        return "the policy's clock advances at the real rate (with --time-mode virtual, by what "
+               "the program does)";
     if (!strcmp(divergence->source, "order") && !serial)
         return seeded ? "the policy has no serial (--serial, which takes --time-start and "
                         "--time-mode virtual), by which threads and processes that race take turns"
@@ -335,7 +335,7 @@ static int conclude_verify(const struct options *options, struct pair *pair) {
     if (counts.partial)
         cli_fail(options,
             "%" PRIu64 " of the equal steps had something that was not compared: a content that "
-            "was withheld, a file that is too large, more changes than are told of, or "
+            "was withheld, a file that is too large, more changes than the limit of one record, or "
             "files that could not be looked at",
             counts.partial);
     for (int i = 0; i < 2; i++)

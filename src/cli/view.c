@@ -128,8 +128,8 @@ static void lose_input(struct view *view) {
     view->terminal = false;
     view->attached = true;
     (void)cli_fail(view->options,
-        "%s takes no more keys from here: another client has attached to it; its output goes on "
-        "here, and Ctrl-C leaves",
+        "%s takes no more keys from here: another client has attached to it; its output is still "
+        "shown here, and Ctrl-C leaves",
         view->id);
 }
 

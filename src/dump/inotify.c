@@ -52,7 +52,7 @@ struct search {
     struct dump *c;
     const struct dump_process *process;
     struct buf mounts;
-    bool by_handle; /* whatever its inode */
+    bool by_handle; /* not by its inode */
     unsigned n_entries, n_missing;
     uint64_t inodes[1024]; /* a filter: bits of the wanted inodes, modulo its size */
 };

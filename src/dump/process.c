@@ -575,8 +575,8 @@ int process_dump_cow_fork(struct dump *c, struct dump_process *s) {
                  : look_at_heritage(c, &voice, process, s->handled);
 }
 
-/* Reads whatever needs neither calls nor memory of the process while its copy-on-write fork is
- * being made. The two take equally long. */
+/* Reads everything that needs neither calls nor memory of the process while its copy-on-write fork
+ * is being made. The two take equally long. */
 static int look_beside_cow_fork(
     struct dump *c, struct dump_process *s, struct image_process *process) {
     if (c->base && !dirty_pages_has_few(c, s)) {

@@ -289,8 +289,8 @@ static int await_all(struct dump *c) {
     return -EBUSY;
 }
 
-/* A thread that has not stopped cannot be detached. The other threads have resumed, so whatever it
- * waits for can happen, and it stops then. */
+/* A thread that has not stopped cannot be detached. The other threads have resumed, so the event
+ * that it waits for can happen, and it stops then. */
 static void await_late(struct trace *trace) {
     int r = -EAGAIN;
 

@@ -3,9 +3,9 @@
  * The files agent.
  *
  * The agent is a process in the same state as a command of the sandbox just before execve: with the
- * guest's ids, root, mounts, Landlock domain and filter. So with any path, and whatever links and
- * races the guest prepares, it reaches only what the guest itself can reach. No process with other
- * rights ever resolves a path for it.
+ * guest's ids, root, mounts, Landlock domain and filter. So with any path, and with any links and
+ * races that the guest prepares, it reaches only what the guest itself can reach. No process with
+ * other rights ever resolves a path for it.
  *
  * The guest could try to gain something by what it makes the agent open:
  *

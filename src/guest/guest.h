@@ -45,8 +45,8 @@ enum guest_request {
                       (GUEST_FAILED) */
     GUEST_SIGNAL, /* to init: GUEST_TARGET GUEST_NUMBER GUEST_SCOPE; answer SIGNALLED. Target 0 with
                      SIGKILL: every process but init; with SCOPE CHILDREN, and but its agents */
-    GUEST_FREEZE, /* to init: every process of the sandbox but itself stands still; answer FROZEN */
-    GUEST_THAW,   /* to init: and goes on; no answer */
+    GUEST_FREEZE, /* to init: pause every process of the sandbox but itself; answer FROZEN */
+    GUEST_THAW,   /* to init: resume them; no answer */
     GUEST_FILES, /* to init; fd: a socket, which a child of init's serves (files.h) until it closes;
                     answer FILES_SERVED. Flagged FILES_ALONE, the guest's processes are stopped
                     meanwhile */

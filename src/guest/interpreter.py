@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an interpreter that is kept started does: it waits for its program, and then is as if it had just been started with that.
+"""The program of a warm interpreter: it waits for its code, and then behaves as if it had just been started with it.
 
-Built into init (command.c); the engine (python_zygote.c) has it run as `python3 -c`, in a namespace of its own with builtins of its own: whatever names the program gives things, these functions mean what they say. `space` is the namespace of
-`__main__`, the program's. What it finds there and in tracebacks is what it would find anyhow; the frames below its own are the only traces. What is there before the program comes is out of the garbage collector's sight
-(gc.freeze), so that no collection touches, and so copies, all of it.
+Built into init (command.c). The engine (python_zygote.c) runs it as `python3 -c`, in a namespace of its own with builtins of its own, so that no name that the program sets changes these functions. `space` is the
+namespace of `__main__`, which is the program's. The program finds there and in tracebacks the same as without a warm interpreter; the frames below its own are the only traces. All objects that exist before the program
+comes are hidden from the garbage collector (gc.freeze), so that no collection touches, and so copies, all of them.
 
-What comes on descriptor 3 are the words of the command line after `python3`: `-c`, code, arguments; or a file's name and arguments. None: then it is tried out, and waits again before its end, to be looked at. A program
-that cannot be compiled is left to an interpreter that is started anew, whose words about it are the right ones. Where all is to repeat, what there is no captured one for yet is this program, too, started anew with the
-words at hand and nobody to hear that it is ready (descriptor 4): so nothing here may depend on which of the two it is, not even what is allocated in which order.
+Descriptor 3 delivers the words of the command line after `python3`: `-c`, code, arguments; or a file's name and arguments. With no words it is a trial: it waits again before its end, to be inspected. A program that
+cannot be compiled is left to an interpreter that is started from scratch, whose error texts are the right ones. Where runs must repeat and no image exists yet, this program also serves cold starts, with the words at
+hand and no reader of its ready message (descriptor 4). So nothing here may depend on which of the two it is, not even the order of allocations.
 
-Modules of the standard library that many programs begin with are imported before it waits, and put on a shelf, out of `sys.modules`. A program that imports one is given that one, with what it needs, in the order in which they would have come, if each is what the import would find and execute anew.
+Modules of the standard library that many programs import first are imported before the wait and moved from `sys.modules` to `preloaded`. A program that imports one gets that module and those that it needs, in the order in which they would have been imported, if each equals what the import would find and execute.
 """
 
 import _warnings
@@ -26,7 +26,7 @@ MOST_LISTED = 500  # names in a directory
 MOST = 50000  # objects that are looked at: more take longer than the end does
 TRIAL = "class A:\n    def f(self, x): return [x, {str(x): (x,)}]\ntry:\n    print(A().f(5), sum(range(99)), sorted('ba'), f'{0.5:.3}')\nexcept ValueError: pass\n"
 BUILT_IN = frozenset(sys.builtin_module_names)
-# What a program can do so that it is noticed when somebody looks, or that cannot be looked for: a program that names these is for an interpreter that is started anew.
+# Ways of a program to notice a warm interpreter: a program that names one of these gets an interpreter that is started from scratch.
 WATCHERS = ("audit", "settrace", "setprofile", "monitoring", "tracemalloc", "faulthandler", "interpreters", "_ctypes", "ctypes", "pdb", "bdb", "breakpoint", "__subclasses__")
 # Modules in C whose objects do nothing more at their end than their types say. Others do: a dbm is written when it is freed, a library has buffers of its own.
 HARMLESS = frozenset("_asyncio _bz2 _contextvars _crypt _decimal _hashlib _json _lzma _multiprocessing _opcode _posixshmem _queue _ssl _statistics _typing _uuid _zoneinfo array binascii cmath fcntl grp math mmap "
@@ -37,16 +37,16 @@ bases_of, names_of, told_of = type.__dict__["__mro__"].__get__, type.__dict__["_
 objects, callbacks, references = gc.get_objects, atexit._ncallbacks, sys.getrefcount
 filters = list(_warnings.filters)
 bootstrap, external = modules["_frozen_importlib"], modules["_frozen_importlib_external"]
-SHELVED = ("typing",)  # with what it needs: collections, contextlib, enum, functools, operator, re, types and more
-shelf, things, stamps, beside = set(), {}, {}, {}  # names of modules that are on the shelf; modules by name; their files; of those that lie beside each other in the library
+PRELOADED = ("typing",)  # with what it needs: collections, contextlib, enum, functools, operator, re, types and more
+preloaded, things, stamps, beside = set(), {}, {}, {}  # names of the preloaded modules not imported yet; modules by name; their files; those that lie beside each other in the library
 needs = {"": []}  # by name, in this order: a file that is read, as (); what is imported as it is executed; (what is under way itself then); what it puts into sys.modules; None is what cannot be imported
 taken, sure, in_place, filler = set(), set(), [], []  # to be executed, and have been; looked at already; what imports go by
 quick = sys.argv[1:] == ["quick"]  # no clock of its own tells how often it was looked at
 threads = modules["_thread"]._count
-undoing = [(gc.unfreeze,), (shelf.clear,), (things.clear,), (stamps.clear,), (taken.clear,)]  # what is to be done before the end, if there is more to it than to be gone
+undoing = [(gc.unfreeze,), (preloaded.clear,), (things.clear,), (stamps.clear,), (taken.clear,)]  # what is to be done before the end, if there is more to it than to be gone
 
 
-# ---- the shelf
+# ---- preloaded modules
 
 
 def is_file(thing, name):
@@ -140,15 +140,15 @@ def shelve():
     sys.path[:] = [entry for entry in path if entry]
     builtins.__import__ = importing
     try:
-        for name in SHELVED:
+        for name in PRELOADED:
             bring(name, "")
     finally:
         builtins.__import__ = original
         sys.path[:] = path
     names = [name for name in modules if name not in before]
-    library = modules[SHELVED[0]].__spec__.origin.rpartition("/")[0]
-    shelf.update(names)
-    things.update({name: modules[name] for name in shelf.union(*needs.values()) if type(name) is str})
+    library = modules[PRELOADED[0]].__spec__.origin.rpartition("/")[0]
+    preloaded.update(names)
+    things.update({name: modules[name] for name in preloaded.union(*needs.values()) if type(name) is str})
     for name in names:
         if is_file(things[name], name):
             spec = things[name].__spec__
@@ -207,7 +207,7 @@ def is_as_listed():
 
 
 def is_complete(name, visited, as_listed):
-    """Is what `name` needs there, or would it come from the shelf?"""
+    """Is what `name` needs there, or is it preloaded?"""
     for need in needs[name]:
         if type(need) is tuple or need in visited:
             continue
@@ -216,7 +216,7 @@ def is_complete(name, visited, as_listed):
             if modules[need] is not things[need]:
                 return False
             continue
-        if need not in shelf:
+        if need not in preloaded:
             return False  # the program has taken it away
         if need in stamps and need not in sure:
             if as_listed and need in beside:
@@ -230,9 +230,9 @@ def is_complete(name, visited, as_listed):
 
 
 def take(spec):
-    """A module is about to be made. Is there one on the shelf that is what would come of it?"""
+    """Returns the preloaded module that equals the one that is about to be made, if there is one."""
     name, visited = spec.name, set()
-    if type(name) is not str or name not in shelf or name in modules or [vars(modules["builtins"]).get("__import__"), sys.meta_path, sys.path_hooks] != in_place:
+    if type(name) is not str or name not in preloaded or name in modules or [vars(modules["builtins"]).get("__import__"), sys.meta_path, sys.path_hooks] != in_place:
         return None
     if name in stamps:
         if not (name in sure or is_found(name, spec)) or not is_complete(name, visited, quick and is_as_listed()):
@@ -242,13 +242,13 @@ def take(spec):
         spec.cached  # is reckoned when a module is made
     elif name not in BUILT_IN:
         return None
-    shelf.discard(name)
+    preloaded.discard(name)
     return things[name]
 
 
 def put(name):
     """Imports what was found already and waits for nobody, with what it needs: what is left of it is the same, and the order in sys.modules."""
-    shelf.discard(name)
+    preloaded.discard(name)
     modules[name] = thing = things[name]
     if name in BUILT_IN:
         return
@@ -263,17 +263,17 @@ def bring_needs(name):
     for need in needs[name]:
         if type(need) is tuple or need in modules:
             continue
-        if need in shelf and (need in BUILT_IN or need in stamps and need in sure and (not need.rpartition(".")[0] or need.rpartition(".")[0] in modules)):
+        if need in preloaded and (need in BUILT_IN or need in stamps and need in sure and (not need.rpartition(".")[0] or need.rpartition(".")[0] in modules)):
             put(need)
         elif need in stamps or need in BUILT_IN:
             bootstrap._gcd_import(need)
-        elif need in shelf:
-            shelf.discard(need)
+        elif need in preloaded:
+            preloaded.discard(need)
             modules[need] = things[need]
 
 
 def is_taken(module):
-    """Is it to be executed, and has been? Then it is imported what it imports, with the same looks at the clock where they can be told."""
+    """Is it to be executed, and has been? Then its imports are made, with the same reads of the clock where a program can notice them."""
     name = vars(module).get("__name__")
     if type(name) is not str or name not in taken or module is not things[name]:
         return False
@@ -289,14 +289,14 @@ def is_taken(module):
             bootstrap._lock_unlock_module(need[0])
         elif need not in modules and (need in stamps or need in BUILT_IN):
             bootstrap._gcd_import(need)
-        elif need in shelf:
-            shelf.discard(need)
+        elif need in preloaded:
+            preloaded.discard(need)
             modules[need] = things[need]
     return True
 
 
 def give():
-    """Loaders ask the shelf first. What they call has the name and place that it had, for whoever looks at frames."""
+    """Makes loaders look among the preloaded modules first. The replaced methods keep their names and places, because frames show them."""
     for method, text in (
         (external._LoaderBasics.create_module, "return take(spec)"),
         (external._LoaderBasics.exec_module, "if take(module):\n  return\n code = self.get_code(module.__name__)\n if code is None:\n"
@@ -539,7 +539,7 @@ def run():
         leave(1)
         raise SystemExit(1)
     finally:
-        # It takes itself apart as if there had been neither shelf nor freezer. Not by a function of ours, which a tracer would see.
+        # Undo the preloading and the freezing. Not by a function of ours, which a tracer would see.
         for put_back, *what in undoing:
             put_back(*what)
 
@@ -562,7 +562,7 @@ try:
     searched = (*searched[:1], list(searched[1] or ()), *searched[2:])
     give()
 except Exception:
-    shelf.clear()  # a library that is not as it usually is: it is imported when the program does
+    preloaded.clear()  # a library that is not as it usually is: it is imported when the program does
     for name in modules.keys() - known:
         del modules[name]
 kinds, seen = [object], set()

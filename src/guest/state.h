@@ -34,7 +34,7 @@ bool tree_is_frozen(void);
  * that is frozen for an agent: requests are served all the same. */
 extern bool state_is_held;
 
-/* quiesce.c: the socket of a capturer, while processes stand for it; -1. */
+/* quiesce.c: the socket of the dump worker, while processes are paused for it; else -1. */
 extern int state_capturer;
 bool quiesce_is(void);
 int quiesce_socket(void); /* -1: there is none */

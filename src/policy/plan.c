@@ -723,8 +723,8 @@ static void add_stat(struct compiler *c, const char *path) {
     buf_done(&text);
 }
 
-/* With a seed: files in the place of what the kernel makes up at each reading. Whoever opens one
- * reads the same from its beginning. */
+/* With a seed: files in place of those that the kernel fills with random bytes at each reading.
+ * Each open of one reads the same bytes from its beginning. */
 static void add_seeded_random(struct compiler *c) {
     struct plan_op op = { .kind = PLAN_OP_CHANCE,
         .mode = 0444,
@@ -787,9 +787,9 @@ static void add_proc(struct compiler *c) {
     }
 }
 
-/* The layers of an image or a snapshot, by short names, as there is little room where an overlay's
- * layers are told; those as a list, topmost first, if `layers` is given. What belongs to `owner` on
- * the disk is the guest's. */
+/* The layers of an image or a snapshot, by short names, because the option text that lists an
+ * overlay's layers is short; those as a list, topmost first, if `layers` is given. What belongs to
+ * `owner` on the disk is the guest's. */
 static void add_store(
     struct compiler *c, const struct plan_image *image, uint32_t owner, struct buf *layers) {
     char path[64], target[128];

@@ -114,8 +114,7 @@ enum plan_rule_kind {
                          there; no link is followed */
     PLAN_RULE_HOST_OPTIONAL, /* the same, and skipped when it is gone: one of many that a grant was
                                 expanded to */
-    PLAN_RULE_PRIVATE, /* isolation process: the directory of the sandbox's own files, whatever its
-                          name */
+    PLAN_RULE_PRIVATE,       /* isolation process: the directory of the sandbox's own files */
 };
 
 /* A Landlock rule: `access` is allowed at and below `path`. */
@@ -150,7 +149,7 @@ enum plan_flag {
     PLAN_REPORT_DISK = 1 << 6, /* send the engine a descriptor of the private tmpfs */
     PLAN_LANDLOCK = 1 << 7,
     PLAN_SECCOMP = 1 << 8,
-    PLAN_SEED = 1 << 10, /* random_seed: chance comes from `seed` */
+    PLAN_SEED = 1 << 10, /* random_seed: random bytes come from `seed` */
     PLAN_CLOCK =
         1 << 11, /* time_start: the time of day is `clock_*` when the first command starts */
     PLAN_VIRTUAL =
@@ -161,7 +160,7 @@ enum plan_flag {
                                   through sockets that the engine gets with BOX_READY */
     PLAN_NET_TPROXY = 1 << 16, /* with PLAN_NET_ALLOW: by transparent proxying, if the kernel can;
                                   else a listener for each port */
-    PLAN_SERIAL = 1 << 13,     /* serial: and one thread goes on at a time (guest/det/serial.h) */
+    PLAN_SERIAL = 1 << 13,     /* serial: and one thread runs at a time (guest/det/serial.h) */
 };
 
 /* With PLAN_VIRTUAL: what CLOCK_MONOTONIC and CLOCK_BOOTTIME show at the start. Further than the
@@ -212,7 +211,7 @@ struct plan {
     uint64_t landlock_net;
     uint64_t landlock_scoped;
     uint64_t affinity;      /* number of CPUs to pin to; 0: none */
-    uint64_t memory_bytes;  /* the limit, as the sandbox is told of it; 0: none */
+    uint64_t memory_bytes;  /* the limit, as the sandbox sees it; 0: none */
     uint64_t segment_bytes; /* bound of all System V shared memory together; 0: the kernel's own, as
                                a cgroup counts it */
 };

@@ -852,7 +852,7 @@ static json_t *parse_policy(struct reader *r) {
     if (root == NULL) {
         bad_syntax(r, &error);
         if (json_error_code(&error) ==
-            json_error_duplicate_key) /* the other problems can still be told */
+            json_error_duplicate_key) /* the other problems can still be reported */
             root = json_loadb(r->text, r->length, JSON_ALLOW_NUL, &error);
     }
     if (root != NULL && !json_is_object(root)) {

@@ -114,7 +114,7 @@ int policy_grant(struct policy *policy, const char *path);
  * How long a run may take, in milliseconds; -1: as long as it likes. Code that nobody has read does
  * not end by itself, and its caller waits: without a default one looping answer holds a trainer for
  * ever. 300 s is far above what judging an answer takes, and short beside a night. Commands of
- * sandboxes that live have no such default: builds take longer, servers never end, and the sandbox
+ * sessions have no such default: builds take longer, servers never end, and the sandbox
  * has limits of its own life.
  */
 #define POLICY_RUN_TIMEOUT_MS 300000

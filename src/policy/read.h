@@ -16,7 +16,7 @@
 
 #include "policy/policy.h"
 
-/* At most this many problems are told. */
+/* At most this many problems are reported. */
 #define READ_MAX_PROBLEMS 100u
 
 struct reader {

@@ -294,8 +294,8 @@ static void begin_line(struct recorder *recorder, struct trajectory *trajectory,
     write_line(trajectory, line, false);
 }
 
-/* Writes without blocking, but without setting O_NONBLOCK: the flag would affect other holders of
- * the descriptor, such as those of a terminal. */
+/* Writes without blocking, but without setting O_NONBLOCK: the flag would affect all processes that
+ * share the descriptor, such as those of a terminal. */
 static int open_again(int take_fd, struct trajectory *trajectory) {
     auto_close int fd = take_fd;
     struct stat st;

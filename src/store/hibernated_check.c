@@ -169,7 +169,7 @@ static int check_index(const struct walk *walk, const char *at, const json_t *ob
 
 /* ---- unique values ---- */
 
-/* Notes `key`; DAMAGED if it is noted already. `seen` maps keys to where they were found. */
+/* Adds `key`; DAMAGED if `seen` has it already. `seen` maps keys to where they were found. */
 static int check_once(const struct walk *walk, json_t *seen, const char *at, const char *key,
     const json_t *value, const char *noted) {
     const char *before = json_string_value(json_object_get(seen, noted));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads hibernated sandboxes in the store (docs/reference/store-format.md, "Sandboxes that sleep").
+ * Reads hibernated sandboxes in the store (docs/reference/hibernation-format.md).
  * Writes nothing.
  *
  * asleep/ID/ has `record.json`, `layer-N`, `image-N` and, if an image is a difference, `base-N`.

@@ -5,9 +5,9 @@
  *
  * Work in progress lies in tmp/NAME, which its process holds with flock. It becomes part of the
  * store by rename, after all of it has reached the disk. The file `lock` orders readers of the
- * whole store (gc: exclusive) and writers (shared). Publishing a manifest and creating a work
- * directory take the shared lock for a short time. Layers that no manifest names yet are protected
- * by their own locks, which gc respects.
+ * whole store (gc: exclusive) and writers (shared). Publishing a manifest and creating a
+ * directory in tmp/ take the shared lock for a short time. Layers that no manifest names yet are
+ * protected by their own locks, which gc respects.
  */
 #ifndef ROLLBOX_STORE_LAYER_H
 #define ROLLBOX_STORE_LAYER_H

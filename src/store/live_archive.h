@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Hibernated sandboxes as files, to be carried to another store or to another machine of the same
- * kind (docs/reference/store-format.md, "Live states as files").
+ * kind (docs/reference/hibernation-format.md, "Exports with processes").
  *
  * A file is LIVE_ARCHIVE_MAGIC and a tar (zstd): record.json, then the layers and images that the
  * record names, each complete, as in asleep/. The reader trusts nothing in it. An import creates a

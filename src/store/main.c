@@ -110,7 +110,7 @@ static void print_import(const json_t *json) {
     size_t i;
 
     if (json_object_get(json, "asleep")) {
-        printf("%s: asleep, %s, %" JSON_INTEGER_FORMAT " processes, for the engine on %s\n",
+        printf("%s: hibernated, %s, %" JSON_INTEGER_FORMAT " processes, for the engine on %s\n",
             get_text(json, "name"), size_text(get_number(json, "bytes")),
             get_number(json, "processes"), get_text(json, "socket"));
         return;
@@ -280,8 +280,8 @@ static int call_check(
 static void print_hibernated(const json_t *row) {
     const char *name = get_text(row, "sandbox");
 
-    printf("%s%s(asleep, %.12s): %s is damaged: %s; it cannot be woken\n", files_printable(name),
-        name[0] ? " " : "", get_text(row, "asleep"), get_text(row, "file"),
+    printf("%s%s(hibernated, %.12s): %s is damaged: %s; it cannot be woken\n",
+        files_printable(name), name[0] ? " " : "", get_text(row, "asleep"), get_text(row, "file"),
         get_text(row, "reason"));
 }
 
@@ -303,7 +303,7 @@ static void print_check(const json_t *json) {
         printf("%s: %s\n", get_text(row, "name"), get_text(row, "problem"));
     printf("%" JSON_INTEGER_FORMAT " layers checked", get_number(json, "layers"));
     if (get_number(json, "asleep"))
-        printf(", and %" JSON_INTEGER_FORMAT " sandboxes that sleep", get_number(json, "asleep"));
+        printf(", and %" JSON_INTEGER_FORMAT " hibernated sandboxes", get_number(json, "asleep"));
     printf("; %zu damaged\n", json_array_size(json_object_get(json, "damaged")));
 }
 
@@ -320,9 +320,9 @@ static void print_usage(const json_t *json) {
         size_text(get_number(json, "bytes")));
     printf("%" JSON_INTEGER_FORMAT " of them unused, %s (rollbox store gc removes them)\n",
         get_number(json, "unused_layers"), size_text(get_number(json, "unused_bytes")));
-    printf("%" JSON_INTEGER_FORMAT " sandboxes asleep, %s\n", get_number(json, "asleep"),
+    printf("%" JSON_INTEGER_FORMAT " hibernated sandboxes, %s\n", get_number(json, "asleep"),
         size_text(get_number(json, "asleep_bytes")));
-    printf("%" JSON_INTEGER_FORMAT " that were woken, %s to sleep on again\n",
+    printf("%" JSON_INTEGER_FORMAT " that were woken, %s for their next hibernation\n",
         get_number(json, "woken"), size_text(get_number(json, "woken_bytes")));
     printf("%" JSON_INTEGER_FORMAT " engines have private files here, %s\n",
         get_number(json, "engines"), size_text(get_number(json, "boxes_bytes")));
@@ -518,7 +518,7 @@ static int print_failure(const struct arguments *arguments, const struct rollbox
         fprintf(stderr, "%s\n",
             line ? line
                  : "{\"error\": {\"code\": \"internal\", \"stage\": \"store\", \"message\": \"the "
-                   "error cannot be told\"}}");
+                   "error cannot be written as JSON\"}}");
         json_decref(object);
     } else {
         fprintf(stderr, "%s: %s\n", arguments->program, error->message);

@@ -355,8 +355,8 @@ static int add_shared_mappings(struct scan *scan, int process_fd) {
         return -ENOMEM;
     }
     setvbuf(file, page, _IOFBF,
-        sizeof(page)); /* what the kernel gives at a time; of its own accord it would be a quarter
-                          of that, and each read looks for its place anew */
+        sizeof(page)); /* the size that the kernel returns at once; the default is a quarter of it,
+                         and each read searches for its place again */
     while (r == 0 && fgets(line, sizeof(line), file) != NULL) {
         uint64_t start, end, offset, inode;
         unsigned major, minor;

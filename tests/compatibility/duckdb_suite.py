@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """DuckDB's own tests are no part of its package, so these stand for them. The database is opened, and its threads are
-started, when the module is imported: a live fork copies it, and a sandbox sleeps with it."""
+started, when the module is imported: a fork copies it while it runs, and a hibernated sandbox contains it."""
 
 import csv
 import datetime

@@ -8,8 +8,8 @@ A suite runs in six ways:
 
     bare      on the host
     sandbox   by `run`
-    fork      a process of the suite has started in a sandbox and waits for a line; a live fork gets the line
-    woken     the same process, after its sandbox was put to sleep on the disk and has woken
+    fork      a process of the suite has started in a sandbox and waits for a line; a fork of it gets the line
+    woken     the same process, after its sandbox was hibernated and woken
     virtual   under virtual time with a seed, twice
 
 Root runs all of them a second time as an ordinary user (ROLLBOX_TEST_UID, 1000). The outcome of a run is its counts of
@@ -165,7 +165,7 @@ def text_of(result):
 
 
 def run_waiting(policy, way, argv):
-    """The output of a suite whose process has started before its sandbox was forked, or was put to sleep and woken."""
+    """The output of a suite whose process has started before its sandbox was forked, or was hibernated and woken."""
     with Sandbox(policy) as box:
         process = box.spawn(argv)
         if process.stdout.readline() != b"ready\n":

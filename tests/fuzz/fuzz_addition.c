@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Additions to images of processes: whatever is changed in one, what is taken for an addition to
- * its base names no page outside of the base, says nothing of a page twice, and makes, with the
- * base, an image that is sound.
+ * Incremental images. After any change to one, an image that is accepted as an increment of its
+ * parent names no page outside of the parent and no page twice, and makes a sound image together
+ * with the parent.
  *
- * The input is changes: two bytes that say where (in words of 8), eight that say what. The base and
- * the addition are made here.
+ * The input is changes: two bytes that say where (in words of 8), eight that say what. The parent
+ * and the incremental image are made here.
  */
 #include <stdint.h>
 #include <stdlib.h>

@@ -30,7 +30,7 @@ static void walk(struct snapshot *at) {
     buf_done(&text);
 }
 
-/* What a session is told of itself, and of commands that are over. */
+/* Sets the state of a session and of its ended commands from a record. */
 static void settle(struct engine *engine, const json_t *record) {
     struct session session = { .engine = engine };
     static bool has_observers;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Images of processes: whatever is changed in a sound one, what is taken for sound can be walked
+ * Process images. After any change to a sound one, an image that is accepted as sound can be walked
  * through without leaving it.
  *
  * The input is changes: two bytes that say where (in words of 8), eight that say what. The image is
@@ -140,8 +140,8 @@ static void look(const char *at, uint64_t length) {
         sum += (unsigned char)at[i];
 }
 
-/* A loader reckons with each area once, by the table, takes each once, by the processes, whatever
- * these are, and makes pages of bytes of the image. */
+/* A loader counts each area once by the table, loads each once by the processes, and makes pages
+ * from bytes of the image. This holds with any processes. */
 static void take(const struct image *it, const char *base) {
     const struct image_area *areas = image_table(it, base, areas, struct image_area);
     const struct image_file *files = image_table(it, base, files, struct image_file);

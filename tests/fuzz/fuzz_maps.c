@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lines of /proc/PID/maps: whatever a path does to them, what is read of a line makes sense and its
- * path lies in it. */
+/* Lines of /proc/PID/maps: with any path in a line, the values that are read make sense and the
+ * path lies inside the line. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

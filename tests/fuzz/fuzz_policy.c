@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Policies: any bytes give a policy that keeps its promises or problems that can be told (places in
- * the text, one line each), and nothing leaks. */
+/* Policies: any bytes give a policy that keeps its promises or problems that can be printed (places
+ * in the text, one line each), and nothing leaks. */
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's protocol: whatever a client sends, and in whatever order, the engine neither falls
- * nor answers nonsense.
+ * The engine's protocol: with any messages of a client, in any order, the engine neither crashes
+ * nor sends nonsense.
  *
  * An input is a byte of flags and then messages {type, serial, number of descriptors, length in 16
  * bits, fields}. They go over a real connection to the real server, which has one policy prepared
@@ -61,7 +61,7 @@ static void start(void) {
     engine_set_operations();
     check(loop_new(&engine.loop) == 0 && engine.null_fd >= 0 &&
           cgroup_root_open(&engine.features, CGROUP_LIMITS, &engine.cgroups) == 0);
-    /* The launcher may have ended before it was told anything. */
+    /* The launcher may have ended before it received anything. */
     for (int tries = 0; profile_get(&engine, "{}", 2, NULL, -EBADF, &profile, &error) < 0;)
         if (++tries == 100) {
             fprintf(stderr, "no sandbox can be here: %s\n", error.message);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trajectories: whatever a file says, reading it ends, steps come in order, each is equal to
+ * Trajectories: with any file, reading it ends, steps come in order, each is equal to
  * itself, and two that differ say where in valid JSON. The first byte chooses: below 128 what
  * follows is a file; below 192 text that rules take secrets out of; else a pattern for secrets,
  * which is refused or does not take long to compile and match.

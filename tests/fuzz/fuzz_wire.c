@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The message format: whatever arrives in a datagram, reading its fields stays inside it. */
+/* The message format: with any datagram, reading its fields stays inside it. */
 #include <stdint.h>
 #include <stdlib.h>
 

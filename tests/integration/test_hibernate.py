@@ -531,7 +531,7 @@ def test_unwakeable_data_is_collected(store):
     assert store_tells("df")["asleep"] == 1 and store_tells("fsck")["asleep"] == 1
     size = sum(path.stat().st_size for path in in_store(store, "*"))
     assert store_tells("df")["asleep_bytes"] == size
-    assert b"1 sandboxes asleep" in subprocess.run([BUILD / "rollbox", "store", "df"], capture_output=True, check=True).stdout
+    assert b"1 hibernated sandboxes" in subprocess.run([BUILD / "rollbox", "store", "df"], capture_output=True, check=True).stdout
     os.kill(engine.status()["pid"], signal.SIGKILL)
     until(lambda: store_tells("gc")["removed_asleep"] == 1)
     assert asleep(store) == [] and store_tells("df")["asleep_bytes"] == 0 and list((store / "trash").iterdir()) == []

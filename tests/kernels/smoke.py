@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tries every capability of rollbox once, on whatever kernel it runs, and prints one JSON line for each.
+"""Tries every capability of rollbox once on the running kernel, and prints one JSON line for each.
 
     smoke.py [NAME...]      all capabilities, or those named
 
@@ -29,7 +29,7 @@ PLACES = [os.path.join(os.path.dirname(os.path.dirname(rollbox.__file__)), "bin"
 ROLLBOX = os.environ.get("ROLLBOX") or shutil.which("rollbox", path=os.pathsep.join(PLACES))
 PATIENCE = 300
 REFUSED = {"feature_missing", "not_supported"}
-# A process with a thread, an open file, a pipe and a count that goes on, which answers on demand.
+# A process with a thread, an open file, a pipe and a running count, which answers on demand.
 COUNTER = """
 import sys, threading
 numbers = [0]
@@ -429,7 +429,7 @@ def main():
         except rollbox.RollboxError as error:
             refused = getattr(error, "code", "") in REFUSED or type(error).__name__ == "FeatureMissing"
             status, detail = "refused" if refused else "fails", f"{type(error).__name__}: {error}"
-        except Exception as error:                        # noqa: BLE001  whatever it is, the next one is to be tried
+        except Exception as error:                        # noqa: BLE001  after any failure the next one is tried
             status, detail = "fails", f"{type(error).__name__}: {error}"
         failed += status == "fails"
         print(json.dumps({"name": name, "status": status, "seconds": round(time.monotonic() - started, 1),

@@ -53,7 +53,7 @@ __attribute__((format(printf, 3, 4), noreturn)) void test_fail(
 __attribute__((format(printf, 2, 3), noreturn)) void test_skip(
     const char *need, const char *format, ...);
 
-/* A directory for this case, made at the first call and removed, whatever is in it, when the case
+/* A directory for this case, made at the first call and removed with its content when the case
  * has ended. */
 const char *test_directory(void);
 /* The same, in memory where there is room: for tens of thousands of files, which on a disk take a

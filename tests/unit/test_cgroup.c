@@ -44,7 +44,7 @@ static struct cgroup_slot *new_slot(struct cgroup_root *root, struct cgroup_limi
     return slot;
 }
 
-/* A process that stands still until `go`[1] is closed, then is in the slot and does its work. */
+/* A process that waits until `go`[1] is closed, then is in the slot and does its work. */
 static pid_t spawn_in(struct cgroup_slot *slot, void (*work)(void)) {
     int go[2];
     char byte;
@@ -264,7 +264,7 @@ TEST(one_that_rested_is_used_again) {
     end(root, slot);
 }
 
-/* A descriptor or two, and all is told nevertheless. */
+/* With a descriptor or two, all events are still reported. */
 TEST(one_that_rests_from_the_beginning_tells_all) {
     struct cgroup_root *root = open_root();
     struct cgroup_limits limits = { .memory_bytes = 32 * MIB };

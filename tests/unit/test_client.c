@@ -734,7 +734,7 @@ TEST(ends_that_are_asked_for) {
     for (size_t i = 0; i < ARRAY_SIZE(order); i++)
         send_exit(pair.server, serials[order[i]], 0, "");
     ASSERT_EQ(rollbox_dispatch(pair.engine), 3);
-    /* Who has not asked yet is not forgotten by another call. */
+    /* Another call does not lose the result of a caller that has not asked yet. */
     ASSERT_EQ(rollbox_dispatch(pair.engine), 0);
     ASSERT_TRUE(readable(rollbox_engine_fd(pair.engine)));
     ASSERT_TRUE(rollbox_next_ended(pair.engine) == &marks[2]);
@@ -802,7 +802,7 @@ TEST(descriptor_is_readable_for_results_found_by_other_threads) {
 }
 
 /* The engine answers every run with 20 kB and stops while nobody takes the answers: starting must
- * go on taking them. */
+ * still take them. */
 static void *serve_flood(void *argument) {
     int fd = *(int *)argument;
     char out[20001];

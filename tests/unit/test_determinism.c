@@ -251,7 +251,7 @@ static int of_numbers(const void *a, const void *b) {
 }
 
 /* The tree, from the first number to beyond the last, against a list: a number that is not in it is
- * the same to the program whatever its arguments are, as is one of another ABI or negative. */
+ * the same to the program with any arguments, as is one of another ABI or a negative one. */
 TEST(unnamed_calls_are_not_asked_about) {
     static unsigned named[] = {
         __NR_brk,

@@ -201,7 +201,7 @@ TEST(directory_at_the_target_is_kept) {
     ASSERT_ERR(CALL(files_write, at("d/.."), "new", 3, 0), -EINVAL);
 }
 
-/* Who has the old file open goes on reading it. */
+/* A reader that has the old file open still reads the old content. */
 TEST(reader_sees_old_or_new) {
     char text[8] = "";
 

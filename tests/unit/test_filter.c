@@ -640,7 +640,7 @@ TEST(kernel_kills_other_abis) {
     ASSERT_EQ(signal_of(call_by_x32), SIGSYS);
 }
 
-/* What the init of a sandbox goes on calling after it has put the filter on. */
+/* The calls that the init of a sandbox still makes after it has installed the filter. */
 TEST(kernel_allows_what_init_needs) {
     struct landlock_ruleset_attr attribute = { .handled_access_fs = LANDLOCK_ACCESS_FS_EXECUTE };
     struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };

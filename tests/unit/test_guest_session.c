@@ -89,7 +89,7 @@ _Noreturn static void role_continue(void) {
         kill(-1, SIGCONT);
 }
 
-/* Stops whatever process comes next, before it can have executed anything. */
+/* Stops the next new process, before it can have executed anything. */
 _Noreturn static void role_stopper(void) {
     pid_t me = getpid();
 
@@ -701,7 +701,7 @@ TEST(init_traces_nobody) {
     expect_exit(&session, &traced, 7 << 8);
 }
 
-/* It stops every new process at once; then none starts, but init goes on serving. */
+/* It stops every new process at once; then none starts, but init still serves requests. */
 TEST(start_that_is_held_up_is_undone) {
     struct session session;
     int null = (int)ASSERT_CALL(open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -842,7 +842,7 @@ TEST(bad_signals_are_refused) {
     ASSERT_EQ(signal_command(&session, command.serial, 0, GUEST_SCOPE_TREE, 0), 1);
 }
 
-/* ---- standing still ---- */
+/* ---- freezing ---- */
 
 TEST(frozen_sandbox_starts_nothing) {
     struct session session;
@@ -1023,7 +1023,7 @@ static int serve_files(struct session *session, int *ret_socket) {
     return record.error;
 }
 
-/* Each ends with its socket, and is told of. */
+/* Each ends with its socket, and init reports the end. */
 static void end_agents(struct session *session, const int *sockets) {
     for (int i = 0; i < 64; i++)
         close(sockets[i]);

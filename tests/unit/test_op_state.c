@@ -134,8 +134,8 @@ TEST(every_wait_leads_to_the_end) {
     }
 }
 
-/* The loss of the box does not count: an operation must not need it to go on. The first step is not
- * waited for, and the end of a closed sandbox is no event of its operations. */
+/* The loss of the box does not count: an operation must not need it to continue. The first step is
+ * not waited for, and the end of a closed sandbox is no event of its operations. */
 TEST(every_wait_is_ended_by_an_event) {
     for (int wait = 0; wait < OP_N_WAITS; wait++) {
         bool is_ended = wait == OP_WAIT_STARTED || wait == OP_WAIT_CLOSE || wait == OP_WAIT_DONE ||

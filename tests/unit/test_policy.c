@@ -34,7 +34,7 @@ static struct policy_problems wrong(const char *text, size_t length) {
     return problems;
 }
 
-/* The text has just this problem; `message` and `hint` are parts of what is told. */
+/* The text has just this problem; `message` and `hint` are parts of the printed text. */
 static void one_problem(
     const char *text, unsigned line, const char *key, const char *message, const char *hint) {
     struct policy_problems problems = wrong(text, strlen(text));

@@ -291,7 +291,7 @@ TEST(start_time_tells_processes_apart_whatever_their_name) {
     ASSERT_EQ(proc_start_time(getpid()), own);
     ASSERT_GT(proc_start_time(1), 0);
     ASSERT_LE(proc_start_time(1), own);
-    ASSERT_EQ(poll(NULL, 0, 30), 0); /* starts are told apart by clock ticks of 10 ms */
+    ASSERT_EQ(poll(NULL, 0, 30), 0); /* start times have a resolution of 10 ms */
     pid = (pid_t)ASSERT_CALL(fork());
     if (pid == 0)
         stand_still();

@@ -752,8 +752,8 @@ static bool says_done(const struct recorded *recorded) {
     return done;
 }
 
-/* Whoever records has the file locked as long as it is open, and who hears the end may want it
- * next. It is looked at where the recorder stands as its word arrives. */
+/* The recorder holds a lock on the file while it is open, and the receiver of the end may need the
+ * file next. So the test checks the lock at the moment at which the end arrives. */
 TEST(file_is_closed_before_its_end_is_reported) {
     struct recorded recorded = start_recorder(RECORD_FILE_BYTES);
     auto_buf struct buf end = BUF_INIT;

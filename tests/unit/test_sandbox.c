@@ -562,7 +562,7 @@ TEST(forked_child_cannot_use_a_sandbox) {
     expect_said(&fake, OPENED);
 }
 
-/* ---- states of the files ---- */
+/* ---- snapshots of files ---- */
 
 TEST(states_say_what_they_are_about) {
     auto_free char *snapshot = NULL, *diff = NULL, *commit = NULL, *shown = NULL, *verified = NULL;

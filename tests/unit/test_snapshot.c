@@ -80,7 +80,7 @@ static int ended(pid_t pid, int end) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* The processes go on as if nothing had been, and the image says what they were. */
+/* The processes resume as if nothing had happened, and the image has their state. */
 TEST(dumped_process_resumes) {
     struct rollbox_error error = { 0 };
     struct dump *done = NULL;

@@ -124,7 +124,7 @@ TEST(many_protocols) {
     sockmem.protocols = fileno(more);
     ASSERT_EQ(sockmem_usage(&sockmem, SOCKMEM_UNIX, UINT64_MAX, INT64_MAX, &bytes), 1);
     ASSERT_GE(bytes, 4 * MESSAGE);
-    /* And each time anew. */
+    /* Each call measures again. */
     ASSERT_EQ(sockmem_usage(&sockmem, SOCKMEM_UNIX, UINT64_MAX, INT64_MAX, &bytes), 1);
     ASSERT_GE(bytes, 4 * MESSAGE);
     sockmem.protocols = -EBADF;

@@ -574,8 +574,8 @@ TEST(differences_of_images) {
     const struct delta_file files[] = { { file, length }, base_file };
     ASSERT_TRUE(delta_view(files, 2, &view));
     expect_image(&view, &image);
-    /* A difference over both; then one over the whole base alone, so that what the first had is
-     * written anew. */
+    /* A difference over both; then one over the whole base alone, so that the content of the
+     * first is written again. */
     memcpy(later, now, sizeof now);
     later[5 * DELTA_BLOCK] ^= 1;
     auto_free char *second = difference_of(&last, &view, keeps, &fresh, &length);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads in waits for a time that were broken off before: the kernel goes on with them by
+/* Threads in timed waits that were interrupted before: the kernel continues them with
  * restart_syscall. */
 #include <elf.h>
 #include <errno.h>

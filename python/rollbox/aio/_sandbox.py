@@ -706,7 +706,7 @@ class AsyncSandbox(AsyncCalls, Generic[_R]):
 
     # Copies
 
-    # The second kind of fork is told from the first by the class's parameter alone.
+    # Only the class's parameter distinguishes the second kind of fork from the first.
     @overload
     async def fork(  # type: ignore[overload-overlap]
         self: AsyncSandbox[NoWork],

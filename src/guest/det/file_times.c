@@ -41,8 +41,8 @@
  * /proc that belong to no process), always have the clock's start.
  *
  * All this concerns a guest's own files and decides nothing about access: each call costs a bounded
- * number of system calls, links of /proc are not followed (they would be init's), and whatever init
- * cannot do is left to the kernel.
+ * number of system calls, links of /proc are not followed (they would be init's), and calls
+ * that init cannot make are left to the kernel.
  */
 #include "guest/det/file_times.h"
 

@@ -267,7 +267,7 @@ static void estimate_share(const struct share *before, const struct share *now) 
     part_lost = had < 1 ? 1 - had : 0;
 }
 
-static int64_t most_lost_of(int64_t span) {
+static int64_t lost_limit_of(int64_t span) {
     int64_t part = serial_is_on() ? MAX_LOST_OF_TURN : MAX_LOST;
 
     return span > 0 ? span / part * (part - 1) : 0;
@@ -284,7 +284,7 @@ static void count_lost(void) {
     if (counted_ns) {
         int64_t lost = (int64_t)((double)span * part_lost),
                 kept_waiting = ours.thread ? (int64_t)(mine.waited - ours.waited) : 0,
-                most = most_lost_of(span);
+                most = lost_limit_of(span);
 
         lost = lost > kept_waiting ? lost : kept_waiting;
         lost_ns += lost < most ? lost : most;
@@ -300,7 +300,7 @@ int64_t idle_lost_ns(void) {
 
 int64_t idle_lost_of_ns(int64_t span_ns, int64_t before_ns) {
     int64_t lost = lost_ns - (before_ns > rest_lost_ns ? before_ns : rest_lost_ns),
-            most = most_lost_of(span_ns);
+            most = lost_limit_of(span_ns);
 
     return lost < most ? lost : most;
 }

@@ -88,10 +88,10 @@ static int64_t cut_until_ns, purged_ns;
  * Calls that threads make again when they resume, with their old deadlines. If a signal comes
  * first, the thread may make the same call with the same arguments as a new wait. Calls that init
  * held are returned so that the kernel makes restart_syscall of them, which never follows a handled
- * signal. Calls that the kernel restarts itself, and calls of restored processes, cannot be told
- * apart this way; and a handler with SA_RESTART that runs before init has received a call does not
- * end it. So threads that begin a wait again resume first, and others, which could signal them,
- * only after they have made their call (wait_count_left).
+ * signal. Calls that the kernel restarts itself, and calls of restored processes, cannot be
+ * distinguished this way; and a handler with SA_RESTART that runs before init has received a call
+ * does not end it. So threads that begin a wait again resume first, and others, which could signal
+ * them, only after they have made their call (wait_count_left).
  */
 static struct again {
     struct image_wait wait;
@@ -141,8 +141,8 @@ enum sight { GONE, UNSEEN, THERE };
  *
  * The kernel tells the call of a thread only while the thread is off its CPU. A thread that runs
  * may have come back from its wait, but it may also be on its way there: init has just let its call
- * pass, or something has interrupted the wait and the kernel begins it anew without a question. A
- * thread that a tracer has stopped shows whatever call the tracer makes in it. Such a wait has to
+ * pass, or something has interrupted the wait and the kernel begins it again without a question. A
+ * thread that a tracer has stopped shows the call that the tracer makes in it. Such a wait has to
  * be kept: nobody but init ends one that is absolute.
  */
 static enum sight sight_of(const struct wait *wait) {

@@ -252,7 +252,7 @@ bool command_reap(const struct box *box) {
 /* ---- the start ---- */
 
 /* Writes one file of the request. This runs with the guest's rights, so it reaches only files that
- * the guest may write, whatever other commands do to the path meanwhile. */
+ * the guest may write, even if other commands change the path meanwhile. */
 static int put_file(const char *path, mode_t mode, const void *data, size_t length) {
     char prefix[4096];
     size_t path_length = strlen(path);

@@ -10,9 +10,9 @@
  *   kill() returns. So once everything found has been signalled, a process that was missed must be
  *   the child of a process that was missed, too. When a census finds no process that the previous
  *   one did not see, the search is complete.
- * - A tree keeps its top while that lives: the main process of a command is a subreaper (exec.c),
- *   and the filter refuses to change that and refuses CLONE_PARENT. So the top is stopped first and
- *   killed last.
+ * - A tree keeps its top while the top is alive: the main process of a command is a subreaper
+ * (exec.c), and the filter refuses to change that and refuses CLONE_PARENT. So the top is stopped
+ * first and killed last.
  * - If another command kills the stopped top, the tree loses its top. Then all processes in the
  *   sandbox are killed.
  * - If the search does not come to an end (fork bombs that are faster than the search, another
@@ -345,7 +345,7 @@ static int signal_processes(
 
 /* Sends SIGKILL or SIGSTOP to all processes below the top, also to those that try to evade it.
  * -EAGAIN: the search did not end; -EXDEV: another process killed the stopped top, so the rest of
- * the tree cannot be told from others. */
+ * the tree cannot be distinguished from others. */
 static int signal_until_done(pid_t top, int number) {
     struct census two[2];
     bool done = false, stood = false;
@@ -499,7 +499,7 @@ int tree_kill_guests(void) {
     return 0;
 }
 
-/* ---- standing still ---- */
+/* ---- freezing ---- */
 
 struct threads {
     int directory;

@@ -198,8 +198,8 @@ static int open_rules(const struct plan *plan, struct guest_fault *fault) {
 }
 
 /* Of all parts of a sandbox, a network namespace takes the kernel longest, so the first one is made
- * ahead of need. A child that shares the launcher's memory and descriptors makes it, on another
- * processor if there is one. It belongs to U0, like all others. */
+ * before it is needed. A child that shares the launcher's memory and descriptors makes it, on
+ * another processor if there is one. It belongs to U0, like all others. */
 static int first_netns = -1;
 static int netns_proc = -1,
            netns_pidfd =
@@ -563,7 +563,7 @@ static void make_image_fs(const struct wire_message *message) {
 static void serve_requests(const struct plan *plan);
 
 /* Starts a copy of this launcher, as a child of the engine. It inherits everything except the
- * socket and the network namespace that was made ahead of need. */
+ * socket and the network namespace that was made in advance. */
 static void start_zygote(const struct plan *plan, struct wire_message *message) {
     struct guest_record failed = {
         .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial, .error = EBADMSG

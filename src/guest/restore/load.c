@@ -305,7 +305,7 @@ static void forget_gaps(const struct image_area *area, uint64_t at) {
     }
 }
 
-/* Never writes past the computed size, whatever the image says. */
+/* Never writes past the computed size, with any image. */
 static int take_from_pack(const struct image_area *area, uint64_t *ret_at) {
     const uint64_t length = area->end - area->start, at = pack_place(area, pack_at);
 

@@ -608,7 +608,7 @@ static int make_threads(void) {
             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED)
         return -errno;
     for (uint32_t i = 0; i < self->threads.n; i++) {
-        /* No sequence is in progress, whatever the image says; the address must be within the
+        /* No sequence is in progress, even if the image says so; the address must be within the
          * process's memory. */
         if (threads[i].rseq && !is_own(threads[i].rseq, threads[i].rseq_length))
             return -EOPNOTSUPP;

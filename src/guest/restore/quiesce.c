@@ -84,7 +84,7 @@ static int send_state(const struct plan *plan) {
     return r < 0 ? r : send_entries(alarms, state.n_alarms, sizeof alarms[0]);
 }
 
-/* ---- a capturer ---- */
+/* ---- the dump worker ---- */
 
 static void end_quiesce(void) {
     timer_unmark();
@@ -183,7 +183,7 @@ int quiesce_begin(const struct plan *plan, int take_socket) {
     return 0;
 }
 
-/* ---- going on ---- */
+/* ---- resuming ---- */
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
 

@@ -421,7 +421,7 @@ int restore_fork(const struct box *box) {
     return r < 0 || restored.header->is_command || restored_is_by_itself() ? r : order_tree();
 }
 
-/* ---- a tree goes on ---- */
+/* ---- resuming a tree ---- */
 
 static const struct image_area *areas_of(uint32_t index) {
     return restored_table(areas, struct image_area) + restored_process(index)->areas.first;
