@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image archives for the tests: layers as tars, with whatever in them, packed as OCI layouts or as docker save does; and what an overlay of layers shows."""
+"""Image archives for the tests: layers as tars with any content, packed as OCI layouts or as docker save does; and what an overlay of layers shows."""
 
 import bz2
 import gzip

@@ -24,7 +24,7 @@ TIMES = runs(6, 2)
 
 
 def in_languages(directory):
-    """What tells of time and chance in languages whose compilers are large and slow, by name: the beginning of argv. Those that this machine has, in make soak."""
+    """{name: beginning of argv} of programs that print times and random values, in languages with large, slow compilers. Those that this machine has, in make soak."""
     found = {}
     if SOAK and shutil.which("go"):
         subprocess.run(["go", "build", "-o", directory / "clocks-go", GUESTS / "clocks.go"], env={**os.environ, "GOCACHE": str(place() / "go"), "GOFLAGS": "", "CGO_ENABLED": "0"}, check=True)

@@ -341,7 +341,7 @@ def pidfds(pids):
 
 
 def until(condition):
-    """Asks until it is so, for what nobody tells of; what it was told then, which may be otherwise by now."""
+    """Polls until the condition is true, for events without a notification. Returns its value, which may be out of date."""
     end = time.monotonic() + DEADLINE
     while not (told := condition()):
         assert time.monotonic() < end, "it never came to be"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that know whether they are what they were: the corpus of live states.
+"""Programs that check their own state: the corpus of checkpoints.
 
 Each says "ready" (or "absent": the sandbox has not what it is about) once it has its state, and then, for each line it reads, "ok" if all of that is still as it should be: in the process that was
 captured, and in each that was made of it. At the end of its input it ends with 0.
@@ -126,10 +126,10 @@ def check():
     assert next(numbers) == seen
 """,
     "random_state": """
-source, twin = random.Random(5), random.Random(5)
-[source.random() for _ in range(1000)]; [twin.random() for _ in range(1000)]
+source, other = random.Random(5), random.Random(5)
+[source.random() for _ in range(1000)]; [other.random() for _ in range(1000)]
 def check():
-    assert source.random() == twin.random() and hash("a") == first
+    assert source.random() == other.random() and hash("a") == first
 first = hash("a")
 """,
     "digest_under_way": """
@@ -283,12 +283,12 @@ def check():
     "file_offsets": """
 f = open("/tmp/text", "w+b", buffering=0)
 f.write(b"".join(b"%06d\\n" % n for n in range(1000))); f.seek(0)
-r = os.open("/tmp/text", os.O_RDONLY); twin = os.dup(r)
+r = os.open("/tmp/text", os.O_RDONLY); other = os.dup(r)
 log = os.open("/tmp/log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 n = size = 0
 def check():
     global n, size
-    assert os.read(r if n % 2 else twin, 7) == b"%06d\\n" % n and f.read(7) == b"%06d\\n" % n
+    assert os.read(r if n % 2 else other, 7) == b"%06d\\n" % n and f.read(7) == b"%06d\\n" % n
     os.write(log, b"line\\n"); size += 5
     n += 1
     assert os.fstat(log).st_size == size and fcntl.fcntl(log, fcntl.F_GETFL) & os.O_APPEND

@@ -2,7 +2,7 @@
 """Changes live files and lets an engine wake what they hold.
 
 The model: a file that `rollbox export --live` wrote is taken apart; something in its record, a layer or an image is changed; all digests are made right
-again, as whoever forges a file would. It gets to the engine in one of two ways: by `rollbox import`, or by changing what was imported where it lies in the
+again, as a forger of a file would. It gets to the engine in one of two ways: by `rollbox import`, or by changing what was imported where it lies in the
 store. Then a command is run in it. Each file must be refused in words, or work; the engine must live, report nothing, and answer.
 
 As a program: record_fuzz.py SEED SECONDS runs for so long and prints what was found. It uses the engine of build-asan if that is there.

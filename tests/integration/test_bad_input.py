@@ -337,7 +337,7 @@ def test_unread_input_is_no_error(caller):
 
 
 def test_input_that_cannot_be_read(caller):
-    """A command that was told of an end that is none has no result; what is not open for reading (nohup's input) is at its end."""
+    """A command that would have seen a false end of its input has no result. An input that is not open for reading (nohup's) is empty."""
     for name, flags, status, told in (
         ("/etc", os.O_RDONLY, 125, b"cannot read standard input: Is a directory"),
         ("/proc/self/mem", os.O_RDONLY, 125, b"cannot read standard input: Input/output error"),
@@ -463,7 +463,7 @@ def test_bad_job(caller, line):
 
 
 def test_duplicate_ids(caller):
-    """Two jobs of one id cannot both be told from their rows: that is said, or both have a row."""
+    """Rows do not distinguish two jobs of one id: an error says so, or both have a row."""
     home = caller.directory()
     source = caller.write(home / "jobs.jsonl", '{"id": "a", "argv": ["echo", "1"]}\n{"id": "a", "argv": ["echo", "2"]}\n')
     done = caller.rollbox("batch", source, "-o", home / "rows.jsonl")
@@ -713,7 +713,7 @@ def test_shared_socket_serves_nobody_by_another_s_id(caller):
 
 
 def test_shared_engine_survives_its_clients(caller):
-    """A client of a shared engine that is killed loses its sandbox at once; the engine and the others go on."""
+    """A client of a shared engine that is killed loses its sandbox at once; the engine and the others continue."""
     path = caller.directory() / "engine"
     with SharedEngine(caller, path):
         with (
@@ -728,7 +728,7 @@ def test_shared_engine_survives_its_clients(caller):
 
 
 def test_garbage_on_the_socket(caller):
-    """Whatever bytes a client of the same user sends, the engine goes on for the others."""
+    """A client of the same user sends any bytes; the engine still serves the others."""
     path = caller.directory() / "engine"
     with SharedEngine(caller, path):
         for message in (b"", b"\0", b"x" * 100000, bytes(range(256)) * 40, b"\xff" * 64, b"\x01\x00\x00\x00" * 16):

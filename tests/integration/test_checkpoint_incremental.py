@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sandboxes that are captured again and again as they run: from the second time on a fork or snapshot is what has changed since an earlier one (src/engine/checkpoint/dirty_tracking.h, src/guest/restore/incremental.c).
+"""Sessions that are dumped repeatedly while they run: from the second dump on, a fork or snapshot has an incremental image (src/engine/checkpoint/dirty_tracking.h, src/guest/restore/incremental.c).
 
-The model: a guest changes all that it has, by numbers (guests/changer.c), and digests it. A fork has to answer as its origin does, at once and after it has gone on by itself; whatever was done to the origin in between.
+The model: a guest changes its memory in numbered ways (guests/dirty_pages.c) and digests it. A fork has to answer as its origin does, at once and after further changes of its own, after any changes to the origin in between.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class Changer:
 
     @classmethod
     def another(cls, box):
-        """It has begun: until then it is given things by chance."""
+        """Returns once the guest has started; until then its memory changes at random."""
         made = cls(box.spawn([PROGRAM]))
         made()
         return made
@@ -81,7 +81,7 @@ def test_forks_equal_their_origin(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_third_generation_fork_equals_its_origin(seed):
-    """Each is forked for the first time: what it has written to is noted from its start on."""
+    """Each is forked for the first time; dirty tracking begins with its start."""
     chance = random.Random(1000 + seed)
     with Sandbox() as box, contextlib.ExitStack() as stack:
         changers = [Changer.begin(box)] + [Changer.another(box) for _ in range(seed % 2)]
@@ -129,7 +129,7 @@ def state_of(box):
 
 
 def forked_thrice(box, origin, *lines):
-    """The last one's, which is an addition to what was captured for the first, as the second was."""
+    """The last of three forks. Its image and that of the second are increments of the first one's."""
     for line in lines:
         origin(line)
     for _ in range(2):
@@ -232,7 +232,7 @@ def test_incremental_fork_can_be_snapshotted_and_forked():
 
 @pytest.mark.parametrize("then", ["fork", "forks", "reset"])
 def test_snapshot_after_forks_has_the_present_memory(then):
-    """A sandbox waits for the next fork, with the processes of the base in it. What is captured whole, for a snapshot, went on with that as it was: in the state of an earlier fork."""
+    """A prefork with the processes of the parent image waits for the next fork. After a full dump for a snapshot, forks once still used it: they had the state of an earlier fork."""
     with Sandbox() as box:
         origin = Asked.begin(box, "x = [1]", "y = bytearray(1 << 20)")
         for i in range(6):
@@ -252,7 +252,7 @@ def test_snapshot_after_forks_has_the_present_memory(then):
 
 
 def test_repeated_snapshots_are_incremental():
-    """Wherever they are gone back to, in any order, once or often, by one or by many, after sleeping, and when what they are additions to is dropped."""
+    """They work in any order of resets, once or often, for one fork or many, after hibernation, and when the snapshots with their parent images are dropped."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin, said = Asked.begin(box, "big = bytearray(b'x' * (8 << 20))", "x = []"), {}
 
@@ -290,7 +290,7 @@ def test_repeated_snapshots_are_incremental():
 
 @pytest.mark.parametrize("n", [4, 16])
 def test_many_forks_at_once_use_a_flattened_image(n):
-    """So many are not each amended: it is put together first."""
+    """The increment is not applied in each of so many forks: the image is flattened first."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin = Asked.begin(box, "big = bytearray(b'x' * (8 << 20))", "x = []")
         box.snapshot()
@@ -309,7 +309,7 @@ def test_many_forks_at_once_use_a_flattened_image(n):
 
 
 def test_dropped_snapshot_frees_its_memory():
-    """What is noted since it is forgotten: the next is whole. While another is an addition to it, it stays."""
+    """Dirty tracking since it ends, so the next image is full. While another image is an increment of it, it stays."""
     with Sandbox() as box:
         origin = Asked.begin(box, "big = bytearray(b'x' * (8 << 20))", "x = []")
         first = box.snapshot()
@@ -336,7 +336,7 @@ def beside(call):
 
 
 def forked_or_unknown(forks, origin, wanted, n):
-    """Who has named a state gets what ran in it, or is told that there is no such state."""
+    """A fork of a named snapshot has its processes, or fails because there is no such snapshot."""
     try:
         with closing(forks.result()) as kids:
             copies = [origin.of(kid) for kid in kids]
@@ -381,7 +381,7 @@ def test_snapshot_dropped_before_its_queued_fork():
 
 
 def test_forks_work_when_flattening_fails():
-    """Each amends itself then."""
+    """Each fork applies the increment by itself then."""
     for engine, _, origin, _, wanted, forks in put_together_for_forks(4):
         for child in children(engine.pid, "rollbox-whole"):
             with contextlib.suppress(ProcessLookupError):
@@ -411,7 +411,7 @@ def test_only_the_requested_incremental_image_is_flattened(what, tmp_path):
 
 @pytest.mark.long
 def test_mappings_and_pages_are_dumped_at_one_moment():
-    """By a child of the capturer's, which may get to it late where others want the processors: the guest says of a region what is to become of it in a fork, and goes on, and the child was told of that."""
+    """A child of the dump worker reads the pages, and may do so late on a busy machine. Meanwhile the resumed guest calls madvise for a region, and the child once saw the new setting with the old pages."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         box.upload(guest("wipeonfork"), PROGRAM)
         process = box.spawn([PROGRAM])
@@ -426,7 +426,7 @@ def test_mappings_and_pages_are_dumped_at_one_moment():
                     copy.stdin.flush()
                     assert copy.stdout.readline() == b"0\n"
                     copy.stdin.close()
-                box.drop(before)        # what is noted since it was looked at, and found to be too much
+                box.drop(before)        # tracked since the look at it, and found to be too much
 
 
 @contextlib.contextmanager
@@ -464,7 +464,7 @@ def test_process_trees_are_dumped_incrementally():
 
 
 def test_changes_between_forks_are_in_the_next_fork():
-    """Threads, children, another program, other states of the sandbox: what an addition cannot say is captured whole."""
+    """Threads, children, another program, other states of the sandbox: changes that an increment cannot express cause a full image."""
     with Sandbox() as box:
         origin = Asked.begin(box, "import os, signal, threading", "x = [0]", "go = threading.Event()")
         steps = [
@@ -552,7 +552,7 @@ def test_new_threads_since_the_parent_image():
 
 @pytest.mark.parametrize("change", ["m.close() or os.unlink('/tmp/m')", "m.close() or os.truncate('/tmp/m', 5000)", "os.pwrite(f, b'b', 0)", "m.close() or os.chmod('/tmp/m', 0)", "m.close() or os.rename('/tmp/m', '/tmp/n')"])
 def test_mapped_files_that_changed_since_the_parent_image(change):
-    """Who is prepared from the base maps them again, though it goes on without them, or with what they are now."""
+    """A fork that is prepared from the parent image maps them again, although it resumes without them, or with their present content."""
     with Sandbox() as box:
         origin = Asked.begin(box, "import mmap, os", "f = os.open('/tmp/m', os.O_RDWR | os.O_CREAT)", "os.truncate(f, 8192)", "m = mmap.mmap(f, 8192, mmap.MAP_PRIVATE, mmap.PROT_READ)", "seen = m[:1]")
         forked_thrice(box, origin).close()
@@ -566,7 +566,7 @@ def test_mapped_files_that_changed_since_the_parent_image(change):
 
 
 def test_replaced_memory_counts_as_dirty():
-    """There is no more of it than there was, and all of it is new: captured whole, by a copy, it is what the next fork is noted from."""
+    """As much memory as before, and all of it new: a full dump by a copy-on-write fork becomes the parent image of the next fork."""
     with Sandbox() as box:
         origin = Asked.begin(box, "big = bytearray(b'x' * (48 << 20))")
         forked_thrice(box, origin).close()
@@ -711,7 +711,7 @@ def test_repeated_forks_leave_nothing():
 
         forked_thrice(box, origin).close()
         for i in range(repeat_count(100, 20, 300)):
-            origin(f"x.append(bytes({i % 7} << 20))")       # now and then it is too much for an addition
+            origin(f"x.append(bytes({i % 7} << 20))")       # now and then it is too much for an increment
             kids = box.fork(1 + i % 3)
             assert origin.of(kids[-1])("len(x)") == origin("len(x)")
             for kid in kids:

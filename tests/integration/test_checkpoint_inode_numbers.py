@@ -111,7 +111,7 @@ def test_numbers_in_copies_of_every_kind(box):  # noqa: F811
 
 
 def test_numbers_when_many_layers_become_one(box):  # noqa: F811
-    """Every layer has some of the files anew; what was copied is copied again in the background."""
+    """Every layer has new versions of some files; copied files are copied again in the background."""
     asked = Asked.begin(box, *FILES)
     before, nodes = asked("numbers()"), []
     for n in range(12):

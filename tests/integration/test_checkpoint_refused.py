@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What could be captured only in part, or not be made again: it is refused by name, at once, and all goes on; what can be had again all the same is in the corpus (live_corpus.py).
+"""States that could be dumped only in part, or not be restored: they are refused by name, at once, and all processes continue. States that can be restored are in the corpus (live_corpus.py).
 
-Each was once lost without a word, or let a snapshot be taken that nothing could go on from.
+Each was once lost without an error, or led to a snapshot from which nothing could resume.
 """
 
 import pytest

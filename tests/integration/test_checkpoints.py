@@ -2,7 +2,7 @@
 """Snapshots that are taken by themselves, and what the tree says of snapshots.
 
 The model: a sandbox is made with auto_snapshot, commands of which the test knows what they change are run, and the tree has a node for each that
-changed something and none for the others. Run as each caller; Python's side as whoever runs the tests.
+changed something and none for the others. Run as each caller; Python's side as the user who runs the tests.
 """
 
 import json
@@ -84,7 +84,7 @@ def test_auto_snapshot_contains_running_processes(shared):
         (row,) = [row for row in tree(shared, box) if row["automatic"]]
         assert row["processes"] >= 1 and row["kind"] in ("live", "warm")
         shared.ok("exec", box, "true")
-        assert told(shared, box)["taken"] == 2, "memory cannot be told to be what it was"
+        assert told(shared, box)["taken"] == 2, "a comparison of memory is not possible"
         shared.ok("kill", box)
         until(lambda: not shared.json("ps", "--json", box)["processes"])
         shared.ok("exec", box, "true")
@@ -149,7 +149,7 @@ def test_auto_snapshots_survive_hibernation(own):
         own.ok("hibernate", box)
         rows = tree(own, box)
         assert {row["kind"] for row in rows} == {"asleep"} and rows[-1]["disk_bytes"] > rows[-1]["memory_bytes"] > 0
-        assert "asleep, " in own.ok("tree", box) and " on disk" in own.ok("tree", box)
+        assert "asleep" in own.ok("tree", box) and " on disk" in own.ok("tree", box)
         own.ok("wake", box)
         write(own, box, "c", "d", "e")
         assert len(automatic(own, box)) == 2 and own.json("inspect", box)["auto_snapshot"]["keep"] == 2

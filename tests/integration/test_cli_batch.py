@@ -337,7 +337,7 @@ def test_killed_engine_fails_no_job(cli, tmp_path):
 
 
 def test_lost_shared_engine_is_reported(cli, tmp_path):
-    """What is done stays, and the batch ends with a word: whoever started the engine has to start another."""
+    """Finished rows stay, and the batch ends with an error: the user has to start another engine."""
     out, path = tmp_path / "rows.jsonl", tmp_path / "engine"
     with cli.start("engine", "start", "--socket", path) as engine:
         while cli("engine", "status", "--socket", path).returncode:

@@ -39,7 +39,7 @@ def test_masked_features(cli):
 
 @pytest.mark.parametrize("isolation", ["namespace", "process"])
 def test_doctor_and_run_agree(caller, isolation):
-    """Whatever single feature is missing: what doctor says works is run, and what it says does not is refused by name."""
+    """With any single feature missing, run does what doctor says works, and refuses the rest by name."""
     given = os.environ.get("ROLLBOX_KFEAT", "")
     features = [feature["name"] for feature in json.loads(caller.rollbox("doctor", "--json").stdout)["features"]]
     for feature in features:

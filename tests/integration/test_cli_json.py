@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""--json, of every command that there is: one object on standard output, whatever comes of it."""
+"""--json of every command: one object on standard output, after success and after an error."""
 
 import json
 import os

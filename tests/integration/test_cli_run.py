@@ -385,7 +385,7 @@ def test_version(cli):
 
 @pytest.mark.parametrize("group", ["policy", "image", "store", "engine", "template"])
 def test_help_of_half_a_command(cli, group):
-    """Who asks what there is gets it, not a complaint that a word is missing."""
+    """--help lists the commands of a group, and does not complain that a word is missing."""
     done = cli(group, "--help")
     assert (done.returncode, done.stderr) == (0, b"") and f"Usage: rollbox {group} COMMAND".encode() in done.stdout
     assert cli(group).returncode == 125

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line's sandboxes that live: create, exec, attach, ps, kill, rm and their kin on a shared engine, as each caller.
+"""Sessions on the command line: create, exec, attach, ps, kill, rm and related commands on a shared engine, as each caller.
 
 The model: one engine a caller for the whole file, started by `engine start --background` as a user would; a test makes the sandboxes it needs and
 removes them. What must not be disturbed by others (a killed engine) has an engine of its own. Ordering is by handshakes over the command's own streams.
@@ -83,7 +83,7 @@ def shared(request):
 
 @pytest.fixture
 def own(shared):
-    """An engine for one test, and a store: the caller's has what other tests put to sleep at the same time."""
+    """An engine and a store for one test: the caller's own has sessions that other tests hibernate at the same time."""
     directory = shared.who.directory()
     engine = Shared(shared.who, directory / "rollbox.sock", directory / "store")
     assert engine.started.returncode == 0, engine.started
@@ -275,7 +275,7 @@ def test_session_ends_at_its_time_limits(shared, limit):
 
 
 def test_pause_and_resume(shared, box):
-    """A paused sandbox stands still; the next command resumes it."""
+    """A paused session runs nothing; the next command resumes it."""
     shared.ok("exec", "-d", "--id", "sleeper", box, *shell("sleep 1000"))
     shared.ok("pause", box)
     assert shared.json("inspect", box)["state"] == "paused"
@@ -431,13 +431,13 @@ def test_interrupted_client_kills_its_command(shared, box, number):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_command_survives_its_client(shared, box, number):
-    """Its output from the beginning and its exit status are for whoever attaches."""
+    """A client that attaches gets its output from the beginning and its exit status."""
     text = "echo before; until [ -e /tmp/go ]; do sleep 0.01; done; echo after; exit 6"
     with shared.start("exec", "--id", "survivor", box, *shell(text)) as client:
         assert client.line() == "before"
         client.process.send_signal(number)
         assert client.process.wait(DEADLINE) == -number
-    until(lambda: shared.states(box)["survivor"]["state"] == "running")      # "starting" until the engine has heard of it
+    until(lambda: shared.states(box)["survivor"]["state"] == "running")      # "starting" until init has reported it to the engine
     with shared.start("attach", box, "survivor") as client:
         assert client.line() == "before"
         shared.ok("exec", box, "touch", "/tmp/go")
@@ -610,7 +610,7 @@ def test_terminal_is_restored_by_signals(shared, box):
 
 
 def test_terminal_option_without_a_local_terminal(shared, box):
-    """-t alone: the command has a terminal, of the usual size, whatever ours are."""
+    """-t alone: the command has a terminal of the usual size, independent of ours."""
     done = shared("exec", "-t", box, *shell("stty size; test -t 0 && test -t 1 && test -t 2 && echo all"))
     assert done.stdout == b"24 80\r\nall\r\n" and done.returncode == 0
 
@@ -645,7 +645,7 @@ def test_attaching_to_a_terminal(shared, box):
         assert terminal.restored()
 
 
-# ---- states of the files -----------------------------------------------------------------------------------------------
+# ---- snapshots of files ------------------------------------------------------------------------------------------------
 
 
 def test_snapshots_contain_processes_unless_dropped(shared):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commits have made beside a directory goes without another commit there, whoever is killed. (rollbox-store and the engine together: test_killed_at_faults.py.)"""
+"""The temporary files of commits beside a directory go away without another commit there, with any process killed. (rollbox-store and the engine together: test_killed_at_faults.py.)"""
 
 import os
 import signal

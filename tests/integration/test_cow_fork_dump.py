@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What guests do while their twins stand (src/dump/cow_fork.c), and what becomes of boxes that wait with the processes of a state.
+"""Attacks of guests during a dump of their copy-on-write forks (src/dump/cow_fork.c), and the fate of preforks.
 
-A thread of each guest waits for a child that its process has not made, which is there from the moment on in which the process goes on, and strikes then.
+A thread of each guest waits for a child that its process has not made. That child, the copy, exists from the moment at which the process resumes; the thread strikes then.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def begin():
 
 
 def strike(box, how, striker=STRIKER):
-    """A process that does this as soon as it has a twin."""
+    """A process that does this as soon as a copy of it exists."""
     process = box.spawn([*PYTHON, striker + how])
     assert process.stdout.readline() == b"ready\n"
     return process
@@ -48,7 +48,7 @@ def ask(process, line=b"\n"):
 
 
 EXECUTES = """
-def strike(twin):
+def strike(copy):
     os.execv(sys.executable, ["python3", "-I", "-S", "-c", '''
 import faulthandler, os, sys
 faulthandler.enable()
@@ -70,8 +70,8 @@ def test_exec_during_a_dump_keeps_signal_handlers():
 
 FILTERS = """
 import ctypes, struct
-def strike(twin):
-    # wait4 kills from here on, and who asks for it.
+def strike(copy):
+    # From here on wait4 kills its caller.
     code = struct.pack("<" + "HBBI" * 4, 0x20, 0, 0, 0, 0x15, 0, 1, 61, 6, 0, 0, 0x80000000, 6, 0, 0, 0x7fff0000)
     at = ctypes.create_string_buffer(code)
     program = struct.pack("<HxxxxxxQ", 4, ctypes.addressof(at))
@@ -99,8 +99,8 @@ def test_process_that_installs_a_filter_is_not_made_to_call():
 
 LOOKS = """
 seen = []
-def strike(twin):
-    seen.append(os.listdir(f"/proc/{twin}/fd"))
+def strike(copy):
+    seen.append(os.listdir(f"/proc/{copy}/fd"))
 begin()
 for line in sys.stdin:
     print(seen, flush=True)
@@ -122,7 +122,7 @@ file.flush()
 mapped = mmap.mmap(file.fileno(), 64 << 12, access=mmap.ACCESS_COPY)
 mapped[0] = 98
 """ + STRIKER + """
-def strike(twin):
+def strike(copy):
     os.pwrite(file.fileno(), b"c" * (64 << 12), 0)
 begin()
 for line in sys.stdin:
@@ -138,8 +138,8 @@ def test_mapped_files_match_the_files_of_the_snapshot():
 
 
 KILLS = """
-def strike(twin):
-    os.kill(twin, 9)
+def strike(copy):
+    os.kill(copy, 9)
 begin()
 for line in sys.stdin:
     print(len(children()), flush=True)
@@ -195,7 +195,7 @@ def test_copy_killed_during_a_request_is_reported():
 
 
 ENDS = """
-def strike(twin):
+def strike(copy):
     os._exit(3)
 begin()
 threading.Event().wait()
@@ -262,7 +262,7 @@ def test_killed_prefork_is_replaced():
         origin = Asked.begin(box, "x = 1")
         taken = box.snapshot()
         with closing(box.fork(1, snapshot=taken)):
-            pass                # its holder is there from here on
+            pass                # its zygote exists from here on
         for _ in range(10):
             victims = waiting(engine, box, taken)
             until(lambda: not victims & family(engine.pid) or victims & held(engine.pid))

@@ -2,7 +2,7 @@
 """random_seed and time_start: a corpus of programs that differ from run to run on a bare machine, and guests that trick init, which serves them.
 
 The model: every program of the corpus is run six times with one seed, by a batch that runs two at once, and once with another. What a program prints must be one text
-for the one seed and another for the other. Times of day are told in seconds and compared with what must be true, never with a duration.
+for the one seed and another for the other. Times of day are printed in seconds and compared with what must be true, never with a duration.
 """
 
 import calendar
@@ -104,7 +104,7 @@ def test_seed_makes_a_program_repeat(outputs, name):
 @pytest.mark.parametrize("shell", (["dash"], ["busybox", "sh"]), ids=("dash", "busybox"))
 @pytest.mark.parametrize("level", ([], ["--time-start", START, "--time-mode", "virtual"]), ids=("seeded", "virtual"))
 def test_no_signal_comes_between_a_fork_and_its_child(caller, shell, level):
-    """A shell with a handler for SIGCHLD, in which one child dies while the next one is forked: that fork neither fails, nor is it another child's chance that the next one gets."""
+    """A shell with a handler for SIGCHLD, in which one child dies while the next one is forked: that fork does not fail, and the next child gets its own random stream."""
     if not shutil.which(shell[0]):
         pytest.skip(f"needs {shell[0]}")
     script = "i=0; while [ $i -lt 200 ]; do echo $i | { read x; mktemp -u $x.XXXXXX; }; i=$((i + 1)); done"
@@ -228,7 +228,7 @@ print("processor", used - 0.05 < t.user + t.system < used + 0.05 or (t, used), t
 
 @pytest.mark.parametrize("mode", ("offset", "virtual"))
 def test_all_clocks_agree(caller, mode):
-    """Whoever asks, and by whatever call: one uptime, one time of day. CLOCK_MONOTONIC_RAW began elsewhere, before 0 perhaps, and times() with the machine."""
+    """Every process and every call sees one uptime and one time of day. CLOCK_MONOTONIC_RAW began elsewhere, before 0 perhaps, and times() with the machine."""
     result = caller.python(CLOCKS, "--time-start", START, "--time-mode", mode)
     assert result.stdout.splitlines() == ["uptimes True", "counted True", "dates True"] * 3 + ["in order True", "alarms [True, True]", "processor True 0.0 0.0"], result.told
 
@@ -333,7 +333,7 @@ timer.join()
 
 @pytest.mark.parametrize("start", ("2025-01-01T00:00:00", "2040-01-01T00:00:00"))
 def test_futex_waits_until_its_time(caller, start):
-    """Whoever asks without a C library hears what a kernel says: no EAGAIN while the word is as expected."""
+    """A caller without a C library gets the results of a kernel: no EAGAIN while the word is as expected."""
     result = caller.python(FUTEX, "--time-start", start)
     assert result.stdout.splitlines() == ["ETIMEDOUT True"] * 8 + ["EAGAIN False", "EINTR False [1]", "0 False 6"], result.told
 
@@ -482,7 +482,7 @@ with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="
     kids = box.fork(2) + box.fork(1, same_seed=True)
     mine = [kid.exec(draw, text=True).stdout for kid in kids]
     assert len(set(mine)) == 3 and mine[2] == first, mine
-    # What asks, and what waits until a time of day, stands still for a snapshot.
+    # Processes that ask, or wait until a time of day, are paused for a snapshot.
     box.exec(["sh", "-c", "(while :; do mktemp -u; done) > /dev/null & :"])
     box.exec(["/usr/bin/python3", "-Ic", %r])
     assert box.processes()
@@ -551,7 +551,7 @@ def kill(pid, number):
 print(flush=True)
 last = os.getpid()
 while True:
-    # Whoever is there next: some come and go while we are not on.
+    # The next existing process: some come and go while this one is off its CPU.
     new = next((pid for pid in range(last + 1, last + 100) if kill(pid, 0)), None)
     if new:
         end = time.perf_counter_ns() + random.randrange(300000)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """serial: threads and processes that race take turns, and what they print repeats; and guests that keep a turn for themselves.
 
-The corpus are programs whose output depends on who is first. Each runs four times, all side by side on whatever the machine has. docs/explanation/determinism.md has the table of more runs, and of the corpus of virtual time.
+The corpus are programs whose output depends on who is first. Each runs four times, all side by side on all processors. docs/explanation/determinism.md has the table of more runs, and of the corpus of virtual time.
 """
 
 import json
@@ -177,7 +177,7 @@ def test_init_serves_on(caller, trick):
 
 @pytest.mark.parametrize("trick", ("stopped", "killed", "held", "affinity", "execute", "futexes", "crowded-futex", "epoll"))
 def test_blocked_thread_gives_its_turn_up(caller, programs, trick):
-    """Whatever becomes of the one whose turn it is, others have theirs."""
+    """Other threads get their turns, in every state of the one that has it."""
     result = caller.run("--readable", place() / "guests", *SERIAL, "--processes", "300", "--", programs["static"], trick)
     assert result.outcome == "exit" and result.exit_code == 0, result.told
     assert result.stdout.splitlines()[-1] == "done 100", result.told

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout_s(2 * LIMIT_S)
 MODES = {"offset": ("--time-start", START), "virtual": VIRTUAL, "serial": (*VIRTUAL, "--serial")}
 FUTURE = {"offset": ("--time-start", "2040-01-01T00:00:00"), "virtual": ("--time-start", "2040-01-01T00:00:00", "--time-mode", "virtual")}
 
-# As many as could be of use to programs that look at stamps; whatever they print repeats under virtual time.
+# Programs that print file times in many ways. Under virtual time their output repeats.
 CORPUS = {
     "touch": ["bash", "-c", "cd /tmp; touch f; stat -c '%x %y %z %w' f; sleep 5; touch f; stat -c '%x %y %z %w' f; echo x >> f; sleep 7; stat -c '%y %z' f"],
     "date-r": ["bash", "-c", "touch /tmp/x; date -r /tmp/x +%s.%N; sleep 3600; echo x > /tmp/x; date -r /tmp/x +%s.%N"],
@@ -120,7 +120,7 @@ def test_file_times_with_a_start_in_the_future(caller, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_files_of_one_file_system_are_on_one_device(caller, mode):
-    """Whoever looks, and however old they are: glibc's call, which the vDSO makes from the third on, a descriptor, statx."""
+    """By every call and at every age: glibc's call, which the vDSO makes from the third on, a descriptor, statx."""
     python = "for p in ['.', 'd', 'd/a', os.open('d/a', 0)] * 4: print(os.stat(p).st_dev)"
     *numbers, found, root = lines_of(caller, MODES[mode], f"mkdir d; echo x > d/a; touch -d 1999-01-01 d/a d; stat -c %d . d d/a /var/tmp /dev/shm; python3 -c 'import os\n'\"{python}\"; find . -xdev -name a; stat -c %d /")
     assert len(numbers) == 21 and len(set(numbers)) == 1 and found == "./d/a" and root not in numbers
@@ -140,7 +140,7 @@ def test_host_files_keep_their_times(caller, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_shared_files_keep_real_times(caller, mode):
-    """Whoever looks from outside sees the kernel's; only what a guest sets is as it was set."""
+    """Processes outside see the kernel's times; only times that a guest sets are as it set them."""
     directory = caller.directory(0o755)
     year = lines_of(caller, MODES[mode], f"echo > {directory}/a; touch {directory}/b; touch -d '2001-01-01 00:00:00' {directory}/c; stat -c %Y {directory}/c", "--shared", str(directory))
     assert year == ["978307200"]
@@ -253,7 +253,7 @@ os.mkdir("d")
 
 @pytest.mark.parametrize("mode", ("offset", "virtual"))
 def test_repeated_stat_is_equal_until_a_change(caller, mode):
-    """By the vDSO, without a question: whatever changes a file between two looks, they show what init says of it."""
+    """By the vDSO, without a question: after any change to a file between two looks, they show init's times."""
     code = AGAIN + """
 ways = [
     lambda f: open(f, "a").write("y") if f != "d" else open("d/1", "w"), lambda f: os.chmod(f, random.choice((0o700, 0o750))), lambda f: os.utime(f), lambda f: os.utime(f, (5, 7)), lambda f: os.utime(f, ns=(0, os.stat(f).st_mtime_ns)),
@@ -324,7 +324,7 @@ print(all(len(seen) > 10 and {mt for mt, ct in seen[1:]} <= states | {seen[0][0]
 
 
 def test_clock_jump_orders_file_times(caller):
-    """Within one tick of the kernel's clock, and whatever is looked at first."""
+    """Within one tick of the kernel's clock, and with any order of looks."""
     said = lines_of(caller, MODES["virtual"], "for i in 1 2 3 4 5 6 7 8; do echo x > f$i; sleep 1000; done; for i in 8 2 5 1 7 3 6 4; do echo $(($(stat -c %Y f$i) - $(date -d 2025-01-01 +%s))) f$i; done")
     assert said == [f"{(i - 1) * 1000} f{i}" for i in (8, 2, 5, 1, 7, 3, 6, 4)]
 
@@ -355,7 +355,7 @@ LOOK = "stat -c '%n %y' a b c d; find . -newer b -type f | sort"
 @pytest.mark.parametrize("mode", ("offset", "virtual"))
 @pytest.mark.parametrize("runs", (False, True), ids=("files", "live"))
 def test_times_survive_a_fork(mode, runs):
-    """To the digit where processes go on; else, as the clock is at its start again, in their order and not later than that."""
+    """To the digit where processes resume; else, as the clock is at its start again, in their order and not later than that."""
     with box_of(time_mode=mode) as box:
         sh(box, "echo > a; sleep 0.1; echo > b; sleep 0.1; echo > c; touch -d '2035-05-05 05:05:05.5' d")
         process = box.spawn(["cat"]) if runs else None
@@ -384,7 +384,7 @@ def test_times_survive_a_fork(mode, runs):
 
 @pytest.mark.parametrize("mode", ("offset", "virtual"))
 def test_forks_of_a_prefork_have_its_file_times(mode):
-    """Of sandboxes one after another all but the first may have been made before they were asked for, their places with them: a fork that was told of the session's beginning alone took these for older than all clocks."""
+    """After the first fork, the others may be preforks, with places of the same age. A fork that knew only the session's beginning took these places for older than all clocks."""
     looks = []
     for _ in range(4):
         with box_of(time_mode=mode) as box:
@@ -400,7 +400,7 @@ def test_forks_of_a_prefork_have_its_file_times(mode):
 
 @pytest.mark.parametrize("way", ("fork", "reset", "wake"))
 def test_files_older_than_a_fork_stay_older(way, tmp_path, monkeypatch):
-    """However often it is looked at, and whatever is changed of it but what is in it; also in the tick in which the fork's clock began, and beside a file of another layer with the same inode number."""
+    """After many looks, and after any change but one of the content; also in the tick in which the fork's clock began, and beside a file of another layer with the same inode number."""
     from rollbox import Engine
 
     monkeypatch.setenv("ROLLBOX_STORE", str(tmp_path / "store"))
@@ -481,7 +481,7 @@ def test_file_times_survive_hibernation(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("mode", ("offset", "virtual"))
 def test_links_of_proc_are_not_followed_for_init(caller, programs, mode):
-    """/proc/self is who asks, whoever looks it up; and what is shown of another's descriptors is nothing."""
+    """/proc/self is the caller, also when init looks it up; and another process's descriptors are not shown."""
     result = caller.run("--readable", place() / "guests", *MODES[mode], "--", programs["static"], "/tmp", "links")
     assert result.exit_code == 0 and "not ok" not in result.stdout, result
 
@@ -494,7 +494,7 @@ def test_init_serves_on(caller, programs, mode, trick):
 
 
 def test_others_files_are_not_stamped(caller):
-    """What a guest may read and not write keeps its stamps, whatever is done with it inside."""
+    """Files that a guest may read and not write keep their times after any use inside."""
     directory = caller.directory(0o755)
     caller.write(directory / "f", "x")
     before = (directory / "f").stat()
@@ -578,7 +578,7 @@ for sender, receiver in ((a, b), (u, u)):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_packets_have_no_stamps(caller, mode):
-    """They would be the kernel's. Whoever asks for some gets none, as from a kernel that has none."""
+    """They would be the kernel's. A guest that asks for them gets none, as from a kernel without them."""
     result = caller.python(PACKETS, "--net", "loopback", *MODES[mode])
     assert result.stdout.splitlines() == (["(b'x', []) ENOENT"] * 6 + ["3 b'\\x00'"]) * 2, result.told
 

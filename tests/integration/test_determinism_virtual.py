@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""time_mode virtual: what waits comes back at once, and agrees with every clock; a corpus whose output has the time in it; and guests that lie to the clock, or keep it from moving.
+"""time_mode virtual: waits end at once, and agree with every clock; a corpus whose output has the time in it; and guests that lie to the clock, or keep it from moving.
 
-The model is that of test_determinism.py: each program of the corpus runs six times, four side by side on whatever the machine has, and prints one text. None of them ends in time if a sleep is slept:
+The model is that of test_determinism.py: each program of the corpus runs six times, four side by side on all processors, and prints one text. None of them ends in time if a sleep is slept:
 hours are in them.
 """
 
@@ -425,7 +425,7 @@ OUTSIDE = {
 
 
 def test_no_time_passes_until_output_is_taken(caller):
-    """More than a pipe holds: whoever wrote it waits for us, not for the sleeper beside him."""
+    """More than a pipe holds: the writer waits for us, not for the sleeping process beside it."""
     code = "(sleep 1; echo late $(date +%s) >&2) & head -c 3000000 /dev/zero; echo written $(date +%s) >&2; wait"
     texts = {caller.run(*VIRTUAL, "--", "sh", "-c", code).stderr for _ in range(5)}
     assert texts == {f"written {START_S}\nlate {START_S + 1}\n"}
@@ -433,7 +433,7 @@ def test_no_time_passes_until_output_is_taken(caller):
 
 @pytest.mark.parametrize("way", OUTSIDE)
 def test_wait_for_input_from_outside_is_real(caller, way):
-    """No time passes while whoever started the command takes his time."""
+    """No time passes while the user of the command does nothing."""
     with caller.start(*VIRTUAL, "--", *OUTSIDE[way]) as run:
         assert run.line() == "ready"
         # Runs of others, so that some time has passed.
@@ -505,7 +505,7 @@ with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="
     assert now(kid) == 0
     kid.exec(["sleep", "100"])
     assert (now(kid), now()) == (100, 3610)
-    # Sleepers stand still for a snapshot and a pause, and sleep on.
+    # Sleeping processes are paused for a snapshot and a pause, and then continue to sleep.
     sleeper = box.spawn(["/usr/bin/python3", "-Ic", "import time; print(flush=True); input(); time.sleep(50); print(int(time.time()))"])
     sleeper.stdout.read(1)
     state = box.snapshot(processes="drop")
@@ -514,7 +514,7 @@ with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="
     sleeper.stdin.write(b"\\n")
     sleeper.stdin.flush()
     assert int(sleeper.stdout.read()) - start == 3660, now()
-    # A command that is ended, its sleepers with it, leaves the clock to the others.
+    # A command that is ended, with its sleeping threads, leaves the clock to the others.
     code = "import threading, time; threading.Thread(target=time.sleep, args=(100,)).start()\\nwhile True: pass"
     assert box.exec(["/usr/bin/python3", "-Ic", code], timeout=0.5).outcome == "timeout"
     before = now()
@@ -606,7 +606,7 @@ with Sandbox(policy.replace(serial=%r)) as box, Sandbox(policy) as other:
 @pytest.mark.once
 @pytest.mark.parametrize("serial", (False, True))
 def test_clock_stands_between_commands(caller, serial):
-    """Whatever an agent does meanwhile, and however long it takes: time stands, and what waits for it."""
+    """Time and the processes that wait for it stop while an agent works, for any length of time."""
     done = caller.script(STANDS, RESTLESS, serial, START_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [b"2 2", b"2 2", b"2 2", b"5 5", b"7 8", b"7 8"]
@@ -631,7 +631,7 @@ what, guest = %r, %r
 for serial in (False, True):
     policy = Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="virtual", serial=serial, max_processes=400, fs_shared=[shared])
     with Sandbox(policy) as box, Sandbox(policy) as other:
-        with box.spawn([*python, guest, log]) as process, other.spawn([*python, guest, others]) as twin:
+        with box.spawn([*python, guest, log]) as process, other.spawn([*python, guest, others]) as second:
             process.stdout.readline()
             victim = box.spawn(["sleep", "100000"])
             for _ in range(8):
@@ -648,7 +648,7 @@ for serial in (False, True):
                 box.list("/")
                 await_growth(log)       # to where it is somewhere else
             process.kill()
-            twin.kill()
+            second.kill()
 """
 BESIDE_A_THREAD = """
 import select, sys, threading
@@ -769,7 +769,7 @@ s.recv(1)
 
 
 def test_stream_outlives_its_command_in_another(caller):
-    """Who has been given it waits for the client, still."""
+    """The command that received the stream still waits for the client."""
     done = caller.script(LENT, TAKES, GIVES)
     assert done.returncode == 0, done.stderr
     assert done.stdout == b"b'%d\\n'\n" % START_S
@@ -793,7 +793,7 @@ with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="
             box.pause()
             box.resume()
             assert any(is_stopped() for _ in range(100))
-            told(b"go on\\n")
+            told(b"continue\\n")
             assert not all(is_stopped() for _ in range(100))
         process.kill()
 """
@@ -843,7 +843,7 @@ with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="
 
 
 def test_waits_beside_a_command_that_waits_for_its_client_end(caller):
-    """A loop of events would for ever, if its clock stood still: of another command, and of another thread."""
+    """With a stopped clock, an event loop of another command or thread would wait for ever."""
     done = caller.script(BESIDE_A_CLIENT, LOOP)
     assert done.returncode == 0, done.stderr
     assert done.stdout == b"%d\n%d\n" % (START_S, START_S + 1)

@@ -329,7 +329,7 @@ def test_moved_directories_count_in_one_run(engine):
 
 
 def test_moving_directories_within_the_limit_is_allowed(small, engine):
-    """What others take of the disk could be this one's, for all that can be known while directories move; so its processes stand still for a walk, and go on."""
+    """While directories move, other sessions' disk usage could be this one's. So its processes are paused for a walk, and resumed."""
     small.exec("mkdir -p /tmp/a /tmp/b/x; for i in $(seq 500); do echo $i > /tmp/b/x/$i; done")
     process = small.spawn(["sh", "-c", "echo ready; while [ ! -e /tmp/stop ]; do mv /tmp/b/x /tmp/a; mv /tmp/a/x /tmp/b; done; ls /tmp/b/x | wc -l"])
     assert process.stdout.readline() == b"ready\n"
@@ -343,7 +343,7 @@ def test_moving_directories_within_the_limit_is_allowed(small, engine):
 
 
 def test_measuring_leaves_a_paused_session_paused(engine):
-    """A pause for idleness is not waited for, so who has it is told to stand still for a walk like any other, and goes on with the next call, not before."""
+    """The engine does not wait for an idle pause. So it freezes the idle session for a walk like any other, and the session resumes with the next call, not before."""
     with Sandbox(SMALL, engine=engine, idle=0.02) as box, Sandbox(ON_DISK, engine=engine) as other:
         box.exec("mkdir -p /tmp/a /tmp/b/x; (while :; do mv /tmp/b/x /tmp/a; mv /tmp/a/x /tmp/b; done) >/dev/null 2>&1 & for i in $(seq 500); do echo $i > /tmp/b/$i; done")
         for i in range(repeat_count(8, 3)):
@@ -353,7 +353,7 @@ def test_measuring_leaves_a_paused_session_paused(engine):
 
 
 def test_measuring_removed_files_delays_nothing(failing, engine, store, tmp_path):
-    """While a job is under way, a sandbox is to be reset, then to stand still for a walk; what the reset brings back need not, and goes on."""
+    """During a job, a session is reset and then would be paused for a walk; the box of the reset need not be, and continues."""
     release, begun = tmp_path / "release", tmp_path / "begun"
     with Sandbox(SMALL, engine=engine) as small, Sandbox(ON_DISK, engine=engine) as other:
         small.exec("mkdir -p /tmp/a /tmp/b/x")
@@ -372,7 +372,7 @@ def test_measuring_removed_files_delays_nothing(failing, engine, store, tmp_path
         release.touch()
         for call in calls:
             call.join()
-        assert small.exec("echo goes on", timeout=20).text == "goes on\n"
+        assert small.exec("echo works", timeout=20).text == "works\n"
 
 
 def test_unreadable_directories_count(small):

@@ -212,7 +212,7 @@ class Place:
 
 
 def dialogue(text):
-    """(command, the lines below it), in order. A command that ends with a backslash goes on."""
+    """(command, the lines below it), in order. A command that ends with a backslash continues on the next line."""
     found = []
     for line in text.splitlines():
         if found and found[-1][0].endswith("\\") and not found[-1][1]:

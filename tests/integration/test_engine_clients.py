@@ -45,7 +45,7 @@ def connection(client, of=None):
 
 
 def test_long_queue_delays_no_other_client(caller):
-    """All of one client's runs go on for ever, and fill what one client may have of the budget."""
+    """All of one client's runs last for ever, and fill what one client may have of the budget."""
     with engine(caller) as path, protocol.Client(path) as first, protocol.Client(path) as second:
         plan = first.prepare(max_memory="512M")
         for _ in range(1000):
@@ -116,7 +116,7 @@ def test_queued_runs_of_a_lost_client_block_no_other(caller):
 
 @pytest.mark.parametrize("is_running", [False, True])
 def test_run_moves_to_the_client_that_waits(caller, is_running):
-    """With its place in a queue, or the memory that it has; whoever leaves takes nothing along."""
+    """With its place in a queue, or the memory that it has; a client that leaves takes nothing along."""
     with engine(caller, budget="256M") as path, protocol.Client(path) as third, contextlib.ExitStack() as stack:
         plan = third.prepare(max_memory="256M")
         if not is_running:
@@ -142,7 +142,7 @@ def test_run_moves_to_the_client_that_waits(caller, is_running):
 
 
 class Flood:
-    """Sends requests from a thread, and reads nothing until it is told to read all."""
+    """Sends requests from a thread, and reads nothing until the test asks it to read all."""
 
     def __init__(self, path, n, kind, *fields):
         self.client, self.n = protocol.Client(path), n

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seeds of forks: a child's follows from its parent's and from how many that had before it, whatever the machine, the caller or the engine; or is the same, where that is asked for.
+"""The seeds of forks: a child's follows from its parent's and from the number of earlier children, on any machine, for any caller and engine; or it is the same, on request.
 
-The model: what a sandbox takes for chance is printed by one program in each, by every way that there is to it.
+The model: one program in each sandbox prints random values from every source.
 """
 
 import asyncio

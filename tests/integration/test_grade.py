@@ -156,7 +156,7 @@ def test_verifier_files_are_hidden_from_the_graded_session(box):
     before = box.exec("cd /tmp && find . | sort && cat repo/tests/test_calc.py").stdout
     assert box.grade(HIDDEN, COMMAND).ok
     assert box.exec("cd /tmp && find . | sort && cat repo/tests/test_calc.py").stdout == before
-    assert watcher.poll() is None, "what runs in it goes on"
+    assert watcher.poll() is None, "the processes in it still run"
 
 
 def test_grading_leaves_nothing(box):

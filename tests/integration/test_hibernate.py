@@ -2,7 +2,7 @@
 """Sandboxes that sleep.
 
 The model: a guest that keeps its state in memory (test_live.Asked), and files of every kind, go to the store and come back; what is left meanwhile is
-an engine and nothing below it. Whatever is killed, cut off or changed on the way, the sandbox either lives as before or sleeps, whole.
+an engine and nothing below it. With any process killed or any file cut off or changed on the way, the session either runs as before or is hibernated, complete.
 make check runs this file as root and as an ordinary user.
 """
 
@@ -70,7 +70,7 @@ def test_processes_and_files_survive_hibernation(box, engine, store):
 
 
 def test_commands_past_max_processes_and_daemons_wake(engine):
-    """Guests fork up to max_processes; commands come on top, and the dead leaders of sessions and groups, which restoring makes anew, count for nobody."""
+    """Guests fork up to max_processes; commands come on top, and the dead leaders of sessions and groups, which a restore creates again, are not counted."""
     with Sandbox(Policy(max_processes=8), engine=engine) as box:
         for _ in range(12):
             box.spawn(["sleep", "1000"])
@@ -296,7 +296,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_call_cancels_idle_hibernation(store, failing, tmp_path, call):
-    """It goes on at once, the same processes: however long rollbox-store takes, which is stopped here."""
+    """The same processes resume at once, even while rollbox-store, which is stopped here, takes long."""
     stopped = tmp_path / "stopped"
     with Engine() as engine, Sandbox(engine=engine, hibernate_after=0.05) as box:
         box.exec("sleep 1000 & echo $! > /tmp/pid")
@@ -380,7 +380,7 @@ def test_launcher_killed_while_making_layers_is_replaced(engine, store):
 
 
 def test_no_hibernation_during_a_file_transfer(store, tmp_path):
-    """By a command line that stands still in the middle of it: the sandbox does nothing, and is waited for."""
+    """The client of the transfer is stopped in the middle: the idle session is not hibernated."""
     with Shared(str(tmp_path / "socket")) as shared, Sandbox(engine=shared.engine, name="read", hibernate_after=0.05) as box, Sandbox(engine=shared.engine, hibernate_after=0.05) as other:
 
         def agents():
@@ -483,7 +483,7 @@ def test_directory_replaced_during_hibernation_is_a_conflict(store, tmp_path, re
 
 
 def test_results_outlive_their_engine(store, tmp_path):
-    """What had ended before is told without waking anybody, what it wrote, too, as far as there is room for it."""
+    """Results and output of commands that had ended are available without a wake, within the size limit."""
     socket = str(tmp_path / "socket")
     commands = {"small": "echo out; echo err >&2; exit 7", "spooled": "head -c 100000 /dev/zero; exit 3", "large": "head -c 3000000 /dev/zero; exit 4", "killed": "kill -9 $$"}
 
@@ -555,7 +555,7 @@ def test_awake_session_of_a_killed_engine_is_not_offered_again(store, tmp_path):
 
 
 def test_failed_wake_leaves_the_session_hibernated(store, tmp_path):
-    """Also when it was noted already that it wakes."""
+    """Also when its wake was recorded already."""
     socket = str(tmp_path / "socket")
     fall_asleep(socket)
     path, image = in_store(store, "record.json")[0], in_store(store, "image-0")[0]
@@ -774,7 +774,7 @@ def test_another_kernel_is_refused_in_words(store, tmp_path):
 
 
 def test_image_of_another_version_is_refused_with_a_reason(store, tmp_path):
-    """The format's version is its magic number, the last in the file; what was put to sleep by an older rollbox can be had without its processes."""
+    """The format's version is its magic number, the last in the file; a session that an older rollbox hibernated is available without its processes."""
     socket = str(tmp_path / "socket")
     fall_asleep(socket)
     path, image = in_store(store, "record.json")[0], in_store(store, "image-0")[0]
@@ -800,7 +800,7 @@ def test_killed_dump_worker_fails_the_hibernation(store, failing, tmp_path):
     with Engine() as engine, Sandbox(engine=engine) as box:
         asked = Asked.begin(box, "x = 3")
         pid = engine.status()["pid"]
-        # By the time rollbox-store starts, the capturer holds everything.
+        # By the time rollbox-store starts, the dump worker holds everything.
         failing.write_text(f"for p in $(cat /proc/{pid}/task/{pid}/children); do [ \"$(cat /proc/$p/comm)\" = rollbox-capture ] && kill -9 $p; done\n")
         with pytest.raises(RollboxError):
             box.hibernate()

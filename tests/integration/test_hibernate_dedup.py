@@ -2,7 +2,7 @@
 """Sandboxes that sleep more than once: only what has changed is written.
 
 The model: a guest has memory that cannot be made smaller (random bytes), changes a part of it, sleeps and wakes, and tells what it has in the end. What
-the store has of the sleep before is shared by links, so whatever goes first, is killed or is damaged, each that sleeps is whole or is refused by name.
+the store has of the sleep before is shared by links, so after any removal, kill or damage, each hibernated session is complete or is refused by name.
 make check runs this file as root and as an ordinary user.
 """
 
@@ -113,7 +113,7 @@ def test_fully_changed_image_is_written_as_a_full_image(box, store):  # noqa: F8
 
 
 def test_snapshots_and_forks_keep_their_data(engine, store):  # noqa: F811
-    """Whoever goes first leaves the others what they share."""
+    """Removing one leaves the shared data to the others."""
     with Sandbox(engine=engine) as parent:
         asked = Asked.begin(parent, *BEGIN)
         parent.snapshot("one")
@@ -275,7 +275,7 @@ def test_missing_backing_data_is_written_again(box, store):  # noqa: F811
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_fork_of_a_fork_wakes_in_another_engine(store, tmp_path, how):  # noqa: F811
-    """Its state is what has changed since another, which is put together for the store, and what it writes is noted. None of that is there when it wakes; its forks begin anew with it."""
+    """Its image is incremental and is flattened for the store, and its memory has dirty tracking. After the wake neither exists; its forks start with a full image."""
     socket = str(tmp_path / "socket")
 
     def tells(asked):

@@ -158,7 +158,7 @@ for line in sys.stdin:
     print(json.dumps(look()), flush=True)
 """
 
-# What the list has, by the words that it has it by. Of numbers, those that are the sandbox's own go on by one each time, too.
+# The entries of the list, by their words. Numbers of the sandbox's own also increase by one each time.
 ANSWERS = {
     "sysinfo": "`sysinfo`", "statfs": "`statfs`", "times": "`times`", "mincore": "`mincore`", "number of a pipe": "of pipes and sockets", "number of a socket": "of pipes and sockets",
     "number of a memory file": "of memory files", "cookie of a socket": "`SO_COOKIE`", "number of a pidfd": "of pidfds", "number in /proc": "of files in `/proc`",

@@ -75,7 +75,7 @@ SECRETS = [
 
 
 def test_etc_secrets_unreadable(caller):
-    """The password hashes and keys below /etc cannot be read, whoever runs rollbox."""
+    """The password hashes and keys below /etc cannot be read, for any user of rollbox."""
     refused(
         caller.python(
             TRY + "import os\n"
@@ -416,7 +416,7 @@ if open(grant + "/beside/seen").read() != "seen": print("the rest is gone")
 
 @pytest.mark.parametrize("level", ["namespace", "process"])
 def test_store_is_excluded_from_grants(caller, level, monkeypatch):
-    """Who is granted what is above the store gets nothing of it: it has images, memory of sandboxes that sleep, and private files of others."""
+    """A grant of a directory above the store gives nothing of it: it has images, memory of hibernated sandboxes, and private files of others."""
     grant = caller.directory(0o755)
     store = grant / "above" / "store"
     store.parent.mkdir()
@@ -1243,7 +1243,7 @@ def test_closed_streams(caller):
 
 
 def test_closed_streams_then_loop(caller):
-    """One that closes them and goes on is held by its time-out, not forgotten."""
+    """A program that closes them and continues is ended by its time-out, not forgotten."""
     result = caller.python("import os\nos.write(1, b'before')\nos.closerange(0, 64)\nwhile True: pass", "--timeout", "3")
     assert (result.outcome, result.stdout) == ("timeout", "before"), result.told
 

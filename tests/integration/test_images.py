@@ -190,7 +190,7 @@ def test_extended_attributes(store):
 
 
 def test_layers_are_shared_by_digest(store):
-    """The same layers cost nothing the second time, whatever they are packed with; one that deletes is shared over the same layers alone."""
+    """The same layers cost nothing the second time, with any compression; one that deletes is shared over the same layers alone."""
     more, deleting = layer(entry("more", b"more")), layer(entry("dir/.wh.a", b""))
     assert store.bring("a", BASE, more, deleting)["new_layers"] == 3
     assert store.bring("b", BASE, more, deleting, pack=bytes)["new_layers"] == 0
@@ -274,7 +274,7 @@ def test_deep_paths(store):
 
 
 def test_duplicate_entries(store):
-    """The last one counts, whatever the earlier ones were."""
+    """The last one counts, after earlier ones of any type."""
     store.bring("a", layer(
         entry("x", b"first"), entry("x", b"second"),
         entry("d"), entry("d/in", b"in"), entry("d", b"file"),

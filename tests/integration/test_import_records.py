@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of sleeping sandboxes that lie, with right digests.
 
-The model: a live file is taken apart, one thing in it is made to disagree with another, and it is put together again (record_fuzz.py). It must be refused
-in words that name the field, both by `rollbox import` and, where it was changed in the store, by whoever wants the sandbox; the engine goes on.
+The model: an exported file is taken apart, one thing in it is made to disagree with another, and it is put together again (record_fuzz.py). The error must
+name the field, both of `rollbox import` and, where it was changed in the store, of the next call for the sandbox; the engine continues.
 make check runs this file as root and as an ordinary user.
 """
 
@@ -56,7 +56,7 @@ def fuzzer(tmp_path_factory):
 @pytest.fixture
 def engine(fuzzer):
     yield fuzzer.engine
-    fuzzer.works_still()        # and lives, and is told of nothing
+    fuzzer.works_still()        # and is alive, and reports nothing
     assert fuzzer.engine.reports() == []
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What whoever starts rollbox has, and guests do not: limits, ways of being scheduled, personality, umask; and standard streams that are closed."""
+"""Properties of the caller that guests do not inherit: limits, ways of being scheduled, personality, umask; and standard streams that are closed."""
 
 import ctypes
 import json
@@ -67,7 +67,7 @@ def test_real_time_priority(cli):
 
 
 def test_priorities(caller):
-    """Raised ones are not a guest's; lowered ones are, for whoever lowers the engine's means its sandboxes."""
+    """Guests do not inherit raised ones. They inherit lowered ones: a user who lowers the engine's means its sandboxes."""
     for nice, guests in ((-5, 0), (7, 7)):
         done = subprocess.run(["nice", "-n", str(nice), "setpriv", f"--reuid={caller.uid}", f"--regid={caller.uid}", "--clear-groups", binaries() / "rollbox", "run", "--", "nice"], capture_output=True, env=caller.environment(), cwd="/")
         if b"cannot set niceness" in done.stderr or b"setpriv" in done.stderr:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interpreters that are kept started: whatever a program does in one, it cannot be told from one that is started anew; and what each sandbox promises holds there, too."""
+"""Warm interpreters: no program can distinguish one from an interpreter that is started from scratch; and the promises of each sandbox hold there, too."""
 
 import asyncio
 import contextlib
@@ -240,7 +240,7 @@ PROGRAMS = {
     "lazy_module": "import sys, types\nm = types.ModuleType('lazy'); m.__getattr__ = lambda name: print('asked', name)\nsys.modules['lazy'] = m",
     "memory_error": "try:\n    x = bytearray(1 << 45)\nexcept MemoryError:\n    print('no')",
 }
-# Modules that are imported in advance, and put on a shelf: each alone, together, and whatever a program can do to imports.
+# Preloaded modules: each alone, all together, and with every change that a program can make to imports.
 SHELVED = ("typing", "re", "collections", "functools", "enum", "types", "contextlib", "operator", "keyword", "reprlib", "copyreg", "re._parser", "re._compiler", "collections.abc", "warnings", "itertools", "_sre")
 PROGRAMS.update({
     f"shelf_{name}": f"import sys; before = set(sys.modules); import {name}; print([x for x in sys.modules if x not in before]); m = sys.modules['{name}']; print(list(vars(m)), m, m.__spec__, len(m.__doc__ or ''))"
@@ -560,7 +560,7 @@ def test_runs_do_not_wait_for_an_interpreter_that_never_starts():
 
 
 def test_interpreter_killed_during_its_dump():
-    """Whatever dies on the way, code is run, and nothing stays behind."""
+    """With any helper process killed, code is run, and nothing stays behind."""
     for victim in ("rollbox-capture", "rollbox-launch"):
         with Engine() as engine:
             box = Sandbox(POLICY, engine=engine)
@@ -581,7 +581,7 @@ def test_interpreter_killed_during_its_dump():
 
 
 def test_commit_while_there_is_one():
-    """Programs of a directory that is replaced begin anew, with their interpreters, whoever replaces it."""
+    """Runs with a directory that was replaced, by any process, use a new interpreter."""
     place = Path("/var/tmp") / f"commit-{os.getpid()}"
     (place / "d").mkdir(parents=True)
     try:

@@ -27,7 +27,7 @@ TIMED = {"time_start": START, "time_mode": "virtual"}
 LEVELS = {"seed": SEEDED, "offset": OFFSET, "virtual": VIRTUAL}
 LIMITS = itertools.count(300)
 
-# What comes from chance, and from where things lie in memory.
+# Random values, and values that depend on addresses.
 CHANCE = """
 import os, random, secrets, sys, tempfile, uuid
 print(random.random(), os.urandom(4).hex(), uuid.uuid4(), hash("a"), {"a", "b", "c", "d"}, secrets.token_hex(4), tempfile.mktemp(), os.getpid(), open("/dev/urandom", "rb").read(4).hex())
@@ -111,7 +111,7 @@ def test_seeded_file_in_a_warm_interpreter_equals_a_cold_one(engine):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_random_values_follow_the_seed(engine, level):
-    """The same for the same seed, whatever runs before and beside; another for another; and what python3 draws that is started as a command."""
+    """The same for the same seed, with any runs before and beside; others for another seed; and the same as in a python3 command."""
     keys = LEVELS[level]
     anew = Sandbox(policy_of(keys), engine=engine).run_code(CHANCE + ADDRESSES, stdin="x")
     with kept(keys) as (ready, box), ThreadPoolExecutor(4) as threads:
@@ -141,7 +141,7 @@ def test_clock_starts_as_in_a_cold_interpreter(engine, keys):
 
 @pytest.mark.parametrize("name", sample_cases([*SHELVED, "re._constants", "dataclasses", "json", "random", "string"]))
 def test_imports_read_the_clock_equally_often(engine, name):
-    """What is on the shelf is executed no more, but an import waits for locks, and that is what the clock counts."""
+    """Preloaded modules are not executed again, but an import waits for locks, and the clock counts those waits."""
     code = f"import time; before = time.time_ns(); import {name}; print(time.time_ns() - before, time.monotonic_ns())"
     anew = Sandbox(policy_of(VIRTUAL), engine=engine).run_code(code)
     with kept(VIRTUAL) as (ready, box):
@@ -185,7 +185,7 @@ SEEN = []
 
 
 def test_lost_interpreter_is_reported(engine):
-    """Its launcher is killed: some of the next runs are started anew, and none can be told from the others."""
+    """Its launcher is killed: some of the next runs start cold, with the same output as the others."""
     keys = VIRTUAL
     expected = result(Sandbox(policy_of(keys), engine=engine).run_code(CHANCE + ADDRESSES + CLOCKS))
     with kept(keys) as (ready, box):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine is killed together with rollbox-store, at each of its fault points, or just before it begins, which then goes on alone: what is on the host and in the store is whole, and nothing else is left.
+"""The engine is killed together with rollbox-store, at each of its fault points, or just before the job begins, which then continues alone: files on the host and in the store are complete, and nothing else is left.
 
 The model: rollbox-store is a script that does as a file says, once: "point NAME" dies there and takes its parent, the engine, along; "first" kills the engine and then does the work.
 """
@@ -83,11 +83,11 @@ def test_engine_and_store_are_killed(command, how, done, fault, store, tmp_path)
                 box.exec(["sh", "-c", "echo more > /tmp/more"])
         if command.startswith("wake"):
             box.hibernate()
-        # Where most of an image has changed by chance, it is written whole.
+        # An image of which most has happened to change is written in full.
         if command == "wake-again":
             until(lambda: is_a_difference(store) or box.wake() or box.hibernate())
         (tmp_path / "next").write_text(how + "\n")
-        os.rename(tmp_path / "next", fault)     # whole, for whoever looks meanwhile
+        os.rename(tmp_path / "next", fault)     # complete for every reader
         with pytest.raises(EngineLost):
             WORK[command](box, str(to))
         assert not fault.exists(), "the point was reached"

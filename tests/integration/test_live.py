@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live states: processes and files together, in snapshots, forks and resets.
+"""Checkpoints: processes and files together, in snapshots, forks and resets.
 
 The model: a guest that keeps its state in memory alone answers questions line by line (`Asked`); what it answers in a fork, or after a reset, says
 whether it is the one that was captured. make check runs this file as root and as an ordinary user.
@@ -33,7 +33,7 @@ PYTHON = ["python3", "-I", "-S", "-u", "-c"]
 
 
 class Asked:
-    """A Python of a sandbox that does what it is told, a line at a time."""
+    """A Python process in a sandbox that executes the lines that it receives."""
 
     def __init__(self, process):
         self.process, self.id = process, process.id
@@ -166,7 +166,7 @@ def test_many_forks_in_a_row_use_the_same_groups():
     def groups():
         return {name for top in groups_of(engine.pid) for name in os.listdir(top) if os.path.isdir(os.path.join(top, name))}
 
-    def most_are_used_again():
+    def are_mostly_reused():
         before = groups()
         with closing(box.fork(40, snapshot=state)):
             return len(groups() - before) < 12
@@ -176,7 +176,7 @@ def test_many_forks_in_a_row_use_the_same_groups():
         state = box.snapshot()
         if not groups():
             skip("does not apply: without control groups there are none to use again")
-        until(most_are_used_again)
+        until(are_mostly_reused)
 
 
 def test_forks_share_nothing():
@@ -222,7 +222,7 @@ def test_command_in_a_fork_ends_like_any_command():
 
 
 def test_forked_command_is_found_after_its_end():
-    """Who has its origin need not ask what it is like; but whether it runs, and whether its input has been given to somebody."""
+    """The fork's copy of a process object needs no request for its properties, only for whether it runs and whether its input is taken."""
     with Sandbox() as box:
         origin = Asked.begin(box, "import sys")
         with closing(box.fork(2)) as kids:
@@ -246,7 +246,7 @@ def test_forks_of_more_snapshots_than_zygotes():
         origin, states = Asked.begin(box, "x = 0"), []
         for i in range(36):
             origin(f"x = {i}")
-            box.pause()         # else most are what has changed, and one holder's
+            box.pause()         # else most images are incremental, with one zygote
             states.append(box.snapshot())
             box.resume()
         for i in (*range(36), 0, 35, 1):
@@ -549,7 +549,7 @@ def test_watches_that_are_refused(state, problem, why, after):
 # Killed
 
 def test_killed_dump_worker_is_reported_and_leaves_nothing_paused():
-    """Where it was just making a call in a process, that would not go on as it was: its command fails, and is not said to have ended by itself. Nothing waits for it."""
+    """A process in which it was making a call could not resume unchanged: its command fails with an error, and is not reported as ended by itself. Nothing waits for it."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         setup = ("x = bytearray(64 << 20)", "x[::4096] = b'1' * (len(x) // 4096)")
         origin, over, failed = Asked.begin(box, *setup), threading.Event(), 0
@@ -571,7 +571,7 @@ def test_killed_dump_worker_is_reported_and_leaves_nothing_paused():
                     failed += 1
                 try:
                     assert sh(box, "echo on").stdout == "on\n"
-                except SetupFailed as problem:      # of a snapshot that was taken, and whose capturer was putting things back
+                except SetupFailed as problem:      # of a snapshot that was taken, while its dump worker restored registers
                     assert "killed from outside while it made calls" in str(problem)
                 said = ""
                 with contextlib.suppress(BrokenPipeError):
@@ -635,14 +635,14 @@ def test_killed_zygote_is_restarted():
         for _ in range(5):
             with closing(box.fork(1, snapshot=at)) as kids:
                 assert origin.of(kids[0])("x") == "1"
-            holder, = until(lambda: alone if len(alone := children(engine.pid, "rollbox-hold")) == 1 else None)     # the fork is gone
-            family = pidfds([holder])
-            os.kill(holder, signal.SIGKILL)
+            zygote, = until(lambda: alone if len(alone := children(engine.pid, "rollbox-hold")) == 1 else None)     # the fork is gone
+            family = pidfds([zygote])
+            os.kill(zygote, signal.SIGKILL)
             wait_gone(family)
 
 
 def held(engine):
-    """The inits of forks, those that wait for their use included, and the holder."""
+    """The inits of forks and preforks, and the zygote."""
     return children(engine.pid, "rollbox-hold")
 
 
@@ -653,13 +653,13 @@ def test_prefork_serves_the_next_fork():
         at = box.snapshot()
         box.fork(1, snapshot=at)[0].close()
         until(lambda: len(held(engine)) == 1)
-        holder, = held(engine)
+        zygote, = held(engine)
         killed = 0
         for i in range(500):
             with closing(box.fork(1, snapshot=at)) as kids:
                 one = origin.of(kids[0])
                 assert one("x") == "1" and one(f"x = {i}") == "done"
-                known, waiting = {holder, kids[0].inspect()["pid"]}, set()
+                known, waiting = {zygote, kids[0].inspect()["pid"]}, set()
                 for _ in range(100 * (i % 2)):
                     waiting = waiting or set(held(engine)) - known
                 for init in waiting:
@@ -740,7 +740,7 @@ def test_mapped_file_writes_of_a_restored_process_are_seen():
                     assert one.of(grandkids[0])("m[100], open('/tmp/mapped', 'rb').read()[100]") == f"({i}, {i})"
 
 
-# Twins: while its memory is copied a process goes on
+# Copy-on-write forks: a process runs while its memory is copied
 
 COUNTER = """
 import sys, threading
@@ -820,7 +820,7 @@ def test_snapshot_does_not_copy_shared_data(stands):
 
 
 def test_read_zero_pages_are_no_memory():
-    """The kernel has them but once. Where an image is loaded while it is written, what will be in it is told before it is looked at."""
+    """The kernel has them but once. Where an image is loaded while it is written, the size of its content is fixed before the pages are read."""
     with Sandbox(Policy(max_memory="1G")) as box:
         origin = Asked.begin(box, "import mmap, os, zlib", "x = os.urandom(16 << 20)", "y = mmap.mmap(-1, 512 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)")
         assert origin("sum(y[i] for i in range(0, len(y), 4096))") == "0"
@@ -838,7 +838,7 @@ MAPS = ("import ctypes, mmap, os", "libc = ctypes.CDLL(None)", "address = lambda
 
 
 def test_shared_memory_that_ends_before_its_mapping_does():
-    """What its file has is captured, whatever part of the mapping that is; root, who can see the file, is told that there is more of the mapping."""
+    """The dump has the part of the mapping that the file covers. For root, who can see the file, the error names the rest of the mapping."""
     with Sandbox() as box:
         origin = Asked.begin(box, *MAPS, "import zlib", "libc.mmap.restype = ctypes.c_void_p", "f = os.open('/tmp/f', os.O_CREAT | os.O_RDWR)", "os.unlink('/tmp/f')", "os.write(f, os.urandom(5 << 12))",
                              "at = libc.mmap(None, ctypes.c_size_t(2 << 20), 3, mmap.MAP_SHARED, f, ctypes.c_long(0))", "os.close(f)")
@@ -979,7 +979,7 @@ def test_agent_has_no_descriptors_of_init():
                 assert fork.read_file("/tmp/f") == b"kept" and origin.of(fork)("len(x)") == str(64 << 20)
 
 
-# What is told
+# Reports
 
 def test_snapshots_report_what_they_contain():
     with Sandbox() as box:
@@ -1083,9 +1083,9 @@ child = subprocess.Popen(["sleep", "1000"])
 os.kill(child.pid, signal.SIGSTOP)
 os.waitpid(child.pid, os.WUNTRACED)
 print("stopped", flush=True)
-assert libc.epoll_wait(nothing.fileno(), events, 1, -1) == -1       # EINTR: somebody has made it stand, and let it go on
+assert libc.epoll_wait(nothing.fileno(), events, 1, -1) == -1       # EINTR: the process was paused and resumed
 os.kill(child.pid, signal.SIGCONT)
-print("goes on", flush=True)
+print("resumed", flush=True)
 child.wait()
 """
 
@@ -1095,7 +1095,7 @@ def test_briefly_stopped_process_is_waited_for():
         process = box.spawn([*PYTHON, STOPPER])
         assert process.stdout.readline() == b"stopped\n"
         taken = box.snapshot()
-        assert process.stdout.readline() == b"goes on\n"
+        assert process.stdout.readline() == b"resumed\n"
         assert sorted(row["name"] for row in box.show(taken)["processes"]) == ["python3", "sleep"]
         with box.fork(1, snapshot=taken)[0] as kid:
             assert kid.process(process.id)
@@ -1141,8 +1141,8 @@ def test_discarded_box_does_not_see_end_of_input(tmp_path, how):
         assert not (tmp_path / "woken").exists()
 
 
-# A timer rings once while the process waits for that; where all stand still just then its signal is pending.
-# A tenth of a second: one that rings before it is waited for, as the machine has much to do or all stand still, is waited for for ever by this program's own doing.
+# A timer expires once while the process waits for it; if all processes are paused just then, its signal is pending.
+# A tenth of a second: if it expires before the wait begins, because of load or a pause, this program itself waits for ever.
 RINGS = """
 import ctypes, os, signal
 rung, libc, pair, byte = [], ctypes.CDLL(None), os.pipe(), ctypes.create_string_buffer(1)
@@ -1172,7 +1172,7 @@ def test_signal_during_a_dump_ends_a_wait(wait):
                 assert result.exit_code == 0, result.stderr
 
 
-# One after the other they expire, each once; their signals wait until it is told to count them.
+# The timers expire one after the other, each once; their signals are pending until the test asks for their count.
 EXPIRES = """
 import ctypes, sys
 libc, number, clock, never = ctypes.CDLL(None), 40, 1, (ctypes.c_long * 2)()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections of TCP in live states: what is refused by name, and goes on here; and what a copy's are to those of its origin.
+"""TCP connections in checkpoints: some are refused by name, and continue here; and the relation of a copy's connections to those of its origin.
 
 The model: a Python of the sandbox has both ends of a connection over loopback; what a connection brings in a copy is in the corpus (live_corpus.py). make check runs this file as root and as an ordinary user.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The corpus of live states (live_corpus.py): each program is captured, in forks and in forks of forks, and is what it was everywhere."""
+"""The corpus of checkpoints (live_corpus.py): each program is dumped, in forks and in forks of forks, and finds its state unchanged everywhere."""
 
 import contextlib
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live states of sandboxes with random_seed and time_start: what is forked, reset and woken goes on where it was, chance and clocks included.
+"""Checkpoints of sandboxes with random_seed and time_start: forked, reset and woken processes resume where they were, with the same random stream and clocks.
 
 The model: the same is asked of several copies of one state, each on its own, and what they answer is compared: with the same seed and a virtual clock it is the same to the byte, and the same as what the captured
 one itself answers. make check runs this file as root and as an ordinary user.
@@ -151,7 +151,7 @@ def test_random_streams_continue_in_a_fork():
 
 
 def test_addresses_are_those_of_the_origin():
-    """What is mapped in a copy lies where it would in the origin, not where chance has put what the copy is made of."""
+    """New mappings of a copy have the addresses that they would have in the origin, not random ones."""
     told = set()
     for n in (3, 1):
         with Engine() as engine, asked(SEEDED, engine=engine) as (box, origin), closing(box.fork(n, same_seed=True)) as kids:       # an engine's first: it has a launcher ready for any plan
@@ -260,7 +260,7 @@ def test_pending_waits_end_at_their_time(name):
         with closing(box.fork(2, same_seed=True)) as kids, closing(kids[0].fork(1, same_seed=True)) as grandkids:
             said = [end(one) for one in [process, *(kid.process(process.id) for kid in (*kids, *grandkids))]]
     assert said[1:] == [said[0]] * 3
-    if name not in ("asyncio",):        # epoll is interrupted by whoever stops it, and asks for the time once more
+    if name not in ("asyncio",):        # a pause interrupts epoll, and the program reads the time once more
         assert said[0] == alone
 
 
@@ -272,7 +272,7 @@ def test_clock_of_an_idle_fork_does_not_advance():
         assert float(one("time.time()")) - first < 1 and float(origin("time.time()")) < START_S + 10
 
 
-# While it goes on
+# While it runs
 
 BUSY = {
     "draws": "n = 0\nwhile True:\n    os.urandom(8); n += 1",
@@ -288,7 +288,7 @@ BUSY = {
 @pytest.mark.parametrize("policy", [{**SEEDED, **OFFSET}, VIRTUAL], ids=["offset", "virtual"])
 @pytest.mark.parametrize("name", BUSY)
 def test_snapshot_at_any_moment_repeats(name, policy):
-    """Who asks init all the time is captured, and goes on, as its copies do."""
+    """A process that queries init all the time is dumped and resumes, as its copies do."""
     with Sandbox(policy) as box:
         box.spawn(["python3", "-I", "-c", IMPORTS + "\n" + BUSY[name]])
         origin = Asked.begin(box, IMPORTS, "n = 0")
@@ -381,7 +381,7 @@ print(early, flush=True)
 """
 
 
-# Those that init holds, that the kernel begins anew as a whole, and that it goes on with.
+# Waits that init holds, that the kernel starts again from the beginning, and that it continues.
 A_WHILE = {"of nothing": "libc.select(0, None, None, None, length)", "of a descriptor": "libc.select(end + 1, ends, None, None, length)", "of a descriptor, by poll": "libc.poll(polled, 1, 4000000)", "asleep": "libc.nanosleep(length, None)"}
 
 
@@ -417,7 +417,7 @@ for _ in range(4):
     [thread.join() for thread in threads]
 print(wrong, flush=True)
 """
-# A process stands still in vfork, for its child's file is opened when somebody has computed for a while; so all the others are stopped, let go and stopped again.
+# A process is blocked in vfork, because its child's file is opened after a long computation of another one; so all the others are stopped, resumed and stopped again.
 SPAWNS = """
 import os, select, time
 os.mkfifo("/tmp/fifo")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes a live state is killed on the way, at each step that others can see: the sandbox runs on, or is told to be gone, and nothing is left.
+"""The processes that take a checkpoint are killed on the way, at each step that others can see: the sandbox still runs, or is reported as gone, and nothing is left.
 
-The model: guests/killer.c kills a process between two of its system calls, and says how many it made. A first round counts; the others are spread over all that were counted, and each is another process's end: the capturer's, a
-holder's, a new sandbox's init, that of the sandbox itself, the engine's. make soak takes more of them (ROLLBOX_SOAK).
+The model: guests/killer.c kills a process between two of its system calls, and says how many it made. A first round counts; the others are spread over all that were counted, and each kills another process: the dump worker, a
+zygote, the init of a new sandbox, that of the sandbox itself, the engine. make soak takes more of them (ROLLBOX_SOAK).
 """
 
 import contextlib
@@ -71,7 +71,7 @@ def frozen(pid):
 
 
 def captured(engine):
-    """A snapshot is told of when its image is written; the capturer lets go of the processes after that, and may be killed while it does."""
+    """The engine reports a snapshot when its image is written; the dump worker releases the processes after that, and may be killed meanwhile."""
     until(lambda: not children(engine.pid, "rollbox-capture"))
 
 
@@ -88,7 +88,7 @@ class Running:
 
 
 def test_dump_worker_killed_at_any_step():
-    """Nobody stands still, the snapshot is whole or there is none, and what ran runs, but for a process in which a call was being made, which may go with it; no image is left."""
+    """No process stays paused, the snapshot is complete or there is none, and all processes run, except that one in which a call was being made may end with it; no image is left."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         running, lost = Running(box), []
         box.drop(box.snapshot())
@@ -140,7 +140,7 @@ def test_dump_worker_killed_at_any_step_of_a_fork():
                     refused += 1
                 captured(engine)
             until(lambda: not frozen(box.inspect()["pid"]))
-            # What is noted of its memory is since a state that is kept, with its holder; the last may be an addition to it.
+            # Dirty tracking keeps its parent image, with the zygote; the last image may be an increment of it.
             until(lambda: len(children(engine.pid, "rollbox-hold")) <= 1 and len(images(engine.pid)) <= 2)
             try:
                 holds = running.holds()
@@ -188,14 +188,14 @@ def test_zygote_killed_at_any_step():
 
 
 def test_init_killed_while_it_loads_an_image():
-    """The fork of now that it is for gets another, from a holder, or is none; its origin runs on, and the next one goes well."""
+    """The fork of now that it is for gets another, from a zygote, or is none; its origin runs on, and the next one goes well."""
     with Engine() as engine:
         def forked(box, running):
             with box.fork(1)[0] as kid:
                 return running.asked.of(kid)("x") == "[1, 2, 3]"
 
         def first_fork(step):
-            """Later ones are made of a holder."""
+            """Later ones come from a zygote."""
             with Sandbox(engine=engine) as box:
                 running = Running(box)
                 with Killer(helper_of(engine, "rollbox-launch"), "*", step) as killer:
@@ -226,12 +226,12 @@ def test_fork_whose_init_is_killed_at_any_step():
                 with contextlib.suppress(RollboxError, BrokenPipeError):
                     forked()
             assert running.holds(), step
-            assert forked(), step       # also if a box that was made ahead is dying by now
+            assert forked(), step       # also if a prefork is dying by now
         assert len(engine.sandboxes()) == 1
 
 
 def test_zygote_killed_while_a_prefork_waits_for_it():
-    """A fork that waits for it, in a box made ahead or in none yet, gets another, of a holder that lives."""
+    """A fork that waits for it, with a prefork or without, gets another box from a new zygote."""
     with Engine() as engine, Sandbox(engine=engine) as box, contextlib.ExitStack() as kids:
         running = Running(box)
         at = box.snapshot()
@@ -240,25 +240,25 @@ def test_zygote_killed_while_a_prefork_waits_for_it():
             return kids.enter_context(box.fork(1, snapshot=at)[0])
 
         for _ in range(2):
-            fork()              # the second has another made ahead
-        holder = helper_of(engine, "rollbox-hold")
+            fork()              # the second is followed by another prefork
+        zygote = helper_of(engine, "rollbox-hold")
 
         def boxes():
-            return [pid for pid in children(engine.pid, "rollbox-hold") if pid != holder and len(descendants(pid)) > 1]
+            return [pid for pid in children(engine.pid, "rollbox-hold") if pid != zygote and len(descendants(pid)) > 1]
 
-        until(lambda: len(boxes()) == 2 + 1 and Path(f"/proc/{holder}/stat").read_text().rpartition(")")[2].split()[0] == "S")
-        os.kill(holder, signal.SIGSTOP)
+        until(lambda: len(boxes()) == 2 + 1 and Path(f"/proc/{zygote}/stat").read_text().rpartition(")")[2].split()[0] == "S")
+        os.kill(zygote, signal.SIGSTOP)
         with ThreadPoolExecutor(2) as pool:
             # The box that is there is taken by one of them, unless it has waited too long; the other waits for one that nobody makes.
             asked = [pool.submit(fork) for _ in range(2)]
             until(lambda: len(engine.sandboxes()) == 1 + 2 + 2 or len(boxes()) < 2 + 1)
             assert not all(fork.done() for fork in asked)
-            os.kill(holder, signal.SIGKILL)
+            os.kill(zygote, signal.SIGKILL)
             for kid in asked:
                 assert running.asked.of(kid.result())("x") == "[1, 2, 3]"
 
 
-@pytest.mark.parametrize("count, name", ((1, "rollbox-launch"), (2, "rollbox-hold")), ids=("init", "holder"))
+@pytest.mark.parametrize("count, name", ((1, "rollbox-launch"), (2, "rollbox-hold")), ids=("init", "zygote"))
 def test_loading_process_cannot_write_to_its_image(count, name):
     """Not even while it is written."""
     with Engine() as engine, Sandbox(Policy(max_memory="1G"), engine=engine) as box:
@@ -302,7 +302,7 @@ def test_launcher_killed_at_any_step():
 
 
 def test_session_closed_while_a_refused_dump_ends():
-    """Of a process that is killed its first thread is told of when the others were looked at, which who traces them alone can do."""
+    """The kernel reports the end of a killed process's first thread only after its tracer has waited for the other threads."""
     for _ in range(repeat_count(15, 5, 200)):
         with Engine() as engine:
             box = Sandbox({"max_processes": 60}, engine=engine)
@@ -326,13 +326,13 @@ def test_dump_is_refused_at_once_when_init_holds_threads():
 
 
 def test_flattening_process_killed_at_any_step():
-    """Who asked for it is told that, and has it when it is asked for again."""
+    """The caller gets an error, and the result with its next call."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         asked = Asked.begin(box, "big = bytearray(b'x' * (8 << 20))", "x = [1]")
         said = set()
 
         def shown(step):
-            """Of a state of its own, which nobody has put together: what was said, and whether that was a refusal."""
+            """Of a new snapshot, which has not been flattened: the text, and whether it was an error."""
             asked(f"x.append({step})")
             with box.fork(1)[0] as kid, Killer(engine.pid, "rollbox-whole", step) as killer:
                 state = state_of(kid)
@@ -354,14 +354,14 @@ def test_flattening_process_killed_at_any_step():
 
 
 def test_missing_descriptors_for_dirty_tracking_are_reported():
-    """The engine lacks them when the capturer, which had enough, sends its own: it was said to be killed from outside."""
+    """The engine lacks them when the dump worker, which had enough, sends its own: the error once said that it was killed from outside."""
     with Engine() as engine, Sandbox(engine=engine) as box, ThreadPoolExecutor(1) as pool:
         asked = Asked.begin(box, "import subprocess", "kids = [subprocess.Popen(['cat'], stdin=subprocess.PIPE) for _ in range(19)]", "x = 1")
         with contextlib.ExitStack() as stack:
             with Killer(engine.pid, "+", 0):
                 before = set(children(engine.pid, "rollbox-engine"))
                 forking = pool.submit(box.fork, 1)
-                until(lambda: forking.done() or set(children(engine.pid, "rollbox-engine")) - before)     # the capturer, which stands at its birth
+                until(lambda: forking.done() or set(children(engine.pid, "rollbox-engine")) - before)     # the dump worker, which is stopped at its start
                 stack.enter_context(limited(engine.pid, resource.RLIMIT_NOFILE, max(int(fd) for fd in os.listdir(f"/proc/{engine.pid}/fd")) + 1))
             with pytest.raises(ResourceExhausted, match="no descriptors left for what is noted"):
                 forking.result()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live states as files: a sandbox with what runs in it is exported as one file and goes on in another store, under another engine.
+"""Exports with processes: a sandbox is exported as one file and continues in another store, under another engine.
 
-The model: two stores and two shared engines stand for two machines; what a machine is recognised by is changed in the file. Whoever made a file is
-not believed: it is refused whole, by name, and nothing is left in the store.
+The model: two stores and two shared engines stand for two machines; what a machine is recognised by is changed in the file. The content of a file is
+not trusted: it is refused whole, by name, and nothing is left in the store.
 make check runs this file as root and as an ordinary user.
 """
 
@@ -108,7 +108,7 @@ def exported(engine, tmp_path):
         asked = Asked.begin(box, "x = {'a': 1}")
         sh(box, "echo kept > /tmp/f; mkdir -m 700 /tmp/d; ln -s f /tmp/link")
         box.export(tmp_path / "box.live", processes="keep")
-        assert asked("x") == "{'a': 1}"       # it goes on
+        assert asked("x") == "{'a': 1}"       # it still runs
         yield tmp_path / "box.live", asked
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile guests against the capturing and restoring of processes (guests/captive.c): what they run early, what they lie about, what they break.
+"""Hostile guests against dumps and restores (guests/awkward_states.c): code that they run early, false data, damage.
 
-The model: a captive brings itself into an awkward state; beside it runs a bystander in the same sandbox. Whatever a snapshot does about the captive, it ends soon and in words, both of them go on where they were, and so does
-whatever comes of it in a fork. make check runs this file as root and as an ordinary user.
+The model: a captive brings itself into an awkward state; beside it runs a bystander in the same sandbox. A snapshot with the captive ends soon, with an error text if it fails; both processes resume where they were, and so do
+their copies in a fork. make check runs this file as root and as an ordinary user.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def box():
 
 
 def forked(box, *captives):
-    """What they say in a fork; there, as here, all else goes on."""
+    """Their answers in a fork; there, as here, all other processes continue."""
     bystander = Captive.begin(box, "plain")
     kid, = box.fork(1)
     with kid:
@@ -90,7 +90,7 @@ def test_refused_processes_are_unchanged(box, what):
 
 
 def test_stop_signal_at_any_moment_of_a_dump(box):
-    """Who is stopped, or is about to be, is refused, and else captured; it is as it was in any case."""
+    """A process that is stopped, or is about to be, is refused, and dumped otherwise; in both cases it is unchanged."""
     captive = Captive.begin(box, "stop")
     with contextlib.suppress(RollboxError):
         box.snapshot()
@@ -111,7 +111,7 @@ def test_large_and_many(box, words):
 
 @pytest.mark.parametrize("what", ["forks", "chain", "executes", "stops-and-goes", "names"])
 def test_processes_that_come_and_go(what):
-    """Either they stand still, or they are refused; those that ended while the others were looked for are no reason. What the kernel has of a process is given back some time after its end: on a busy machine that of many thousands
+    """Either they are paused, or the dump is refused; processes that ended during the search are no reason. What the kernel has of a process is given back some time after its end: on a busy machine that of many thousands
     is more than an ordinary sandbox may have."""
     with Sandbox(Policy(max_memory="4G", max_processes=400)) as box:
         box.upload(guest("awkward_states"), PROGRAM)
@@ -143,7 +143,7 @@ def test_epoll_of_a_child_is_restored(box):
 
 
 def test_fork_that_kills_all_processes_is_no_error(box):
-    """They may be told to go on after it."""
+    """Processes may get their resume request after their end."""
     captive = Captive.begin(box, "kill-others")
     for _ in range(5):
         kid, = box.fork(1)

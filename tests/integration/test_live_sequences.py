@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forks, snapshots, resets, sleeps and ends in any order, of sandboxes that come of each other: each has what it should have.
 
-The model: a tree of Pythons that hold values, memory, children and a file, and what each of them should say if it is asked, which is kept here. What is done next is chance, by a seed; after each step one of them is asked. What one
-of them has made ahead for what is most likely to be next is not to be found in what is next instead.
+The model: a tree of Pythons that hold values, memory, children and a file, and what each of them should say if it is asked, which is kept here. The next step is random, by a seed; after each step one of them is asked. State that a preparation
+for the most likely next step has made must not appear in another step.
 """
 
 import contextlib
@@ -26,18 +26,18 @@ class One:
     def check(self):
         assert self.asked(ASK) == repr(self.should)
 
-    def change(self, chance):
+    def change(self, rng):
         said, touched, file, kids = self.should
-        what = chance.choice(["say"] * 8 + ["write", "child", "much"])
+        what = rng.choice(["say"] * 8 + ["write", "child", "much"])
         if what == "say":
-            value = chance.randrange(1000)
+            value = rng.randrange(1000)
             self.asked(f"said.append({value}); touched[{len(said)} << 12] = 1")
             said, touched = [*said, value], touched + 1
         elif what == "write":
             sh(self.box, "printf x >> /tmp/file")
             file += "x"
         elif what == "much":
-            self.asked(f"much = os.urandom(1 << 16) * {chance.randrange(16, 64)}")
+            self.asked(f"much = os.urandom(1 << 16) * {rng.randrange(16, 64)}")
         elif len(kids) < 3:
             self.asked("kids.append(subprocess.Popen(['cat'], stdin=subprocess.PIPE, stdout=subprocess.PIPE))")
             kids = [*kids, b"a\n"]
@@ -50,23 +50,23 @@ class One:
 @pytest.mark.timeout_s(600)
 @pytest.mark.parametrize("seed", range(repeat_count(10, 4, 300)))
 def test_operations_in_random_order(seed):
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     with Engine() as engine, contextlib.ExitStack() as stack:
         box = stack.enter_context(Sandbox({"max_processes": 40}, engine=engine))
         all_, snapshots, n_families = [One(box, Asked.begin(box, *SETUP), 0)], [], 1
         one = all_[0]
         for _ in range(40):
-            one = one if one in all_ and chance.random() < 0.8 else chance.choice(all_)
+            one = one if one in all_ and rng.random() < 0.8 else rng.choice(all_)
             own = [snapshot for snapshot in snapshots if snapshot[0] == one.family]
-            what = chance.choice(["change"] * 8 + ["fork"] * 8 + ["snapshot"] * 4 + ["fork of"] * 5 + ["reset"] * 2 + ["drop", "sleep", "pause", "close"])
+            what = rng.choice(["change"] * 8 + ["fork"] * 8 + ["snapshot"] * 4 + ["fork of"] * 5 + ["reset"] * 2 + ["drop", "sleep", "pause", "close"])
             if what == "change":
-                one.change(chance)
+                one.change(rng)
             elif what == "fork" or (what == "fork of" and own):
-                family, id, asked, should = chance.choice(own[-2:]) if what == "fork of" else (one.family, None, one.asked, one.should)
-                kids = [One(stack.enter_context(kid), asked.of(kid), family, should) for kid in one.box.fork(chance.choice([1, 1, 1, 2, 3, 16 if id and chance.random() < 0.1 else 1]), snapshot=id)]
+                family, id, asked, should = rng.choice(own[-2:]) if what == "fork of" else (one.family, None, one.asked, one.should)
+                kids = [One(stack.enter_context(kid), asked.of(kid), family, should) for kid in one.box.fork(rng.choice([1, 1, 1, 2, 3, 16 if id and rng.random() < 0.1 else 1]), snapshot=id)]
                 for kid in kids:
                     kid.check()
-                if len(kids) > 3 or chance.random() < 0.7:      # it was no good
+                if len(kids) > 3 or rng.random() < 0.7:      # it was no good
                     for kid in kids:
                         kid.box.close()
                 else:
@@ -74,11 +74,11 @@ def test_operations_in_random_order(seed):
             elif what == "snapshot":
                 snapshots.append((one.family, one.box.snapshot().id, one.asked, one.should))
             elif what == "reset" and own:
-                _, id, asked, one.should = chance.choice(own[-2:])
+                _, id, asked, one.should = rng.choice(own[-2:])
                 one.box.reset(id)
                 one.asked = asked.of(one.box)
             elif what == "drop" and own:
-                snapshots.remove(dropped := chance.choice(own))
+                snapshots.remove(dropped := rng.choice(own))
                 if dropped[:2] not in [snapshot[:2] for snapshot in snapshots]:
                     one.box.drop(dropped[1])
             elif what == "sleep":
@@ -88,8 +88,8 @@ def test_operations_in_random_order(seed):
                 one.box.pause()
                 one.box.resume()
             while len(all_) > MOST or (what == "close" and len(all_) > 1):
-                all_.pop(chance.randrange(len(all_))).box.close()
+                all_.pop(rng.randrange(len(all_))).box.close()
                 what = ""
-            chance.choice(all_).check()
+            rng.choice(all_).check()
         for one in all_:
             one.check()

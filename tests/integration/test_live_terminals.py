@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Terminals in live states: those of commands, whose masters are the engine's, and what a guest does with its own.
+"""Terminals in checkpoints: those of commands, whose masters are the engine's, and what a guest does with its own.
 
 The model: what is typed into a copy of a command's terminal, and what that shows, says whether it is the terminal that it was. What programs do between two ends that are both theirs is in the corpus (live_corpus.py).
 make check runs this file as root and as an ordinary user.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits for a time in live states: those that the kernel goes on with by restart_syscall (src/dump/syscall_restart.c).
+"""Timed waits in checkpoints: those that the kernel continues with restart_syscall (src/dump/syscall_restart.c).
 
-The model: a Python with a thread in each kind of such a wait, which ends by what it waits for, or by a signal that is handled, and by nothing else; whatever broke it off before, in the origin and in copies of any generation.
+The model: a Python with a thread in each kind of such a wait, which ends by what it waits for, or by a signal that is handled, and by nothing else, after any earlier interruption, in the origin and in copies of any generation.
 """
 
 import ast

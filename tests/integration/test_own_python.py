@@ -126,8 +126,8 @@ def test_readable_paths_are_added_or_replace_the_default_on_every_surface(tmp_pa
 
 def test_default_disk_fills_before_memory(caller):
     """600 MB of files under the default policy: an error that the program sees, not its end."""
-    done = caller.run("--", "sh", "-c", "dd if=/dev/zero of=/tmp/f bs=1M count=600 2>&1; rm /tmp/f; echo goes on")
-    assert done.exit_code == 0 and "No space left" in done.stdout and done.stdout.endswith("goes on\n"), done
+    done = caller.run("--", "sh", "-c", "dd if=/dev/zero of=/tmp/f bs=1M count=600 2>&1; rm /tmp/f; echo works")
+    assert done.exit_code == 0 and "No space left" in done.stdout and done.stdout.endswith("works\n"), done
     size = caller.run("--memory", "64M", "--", "df", "-k", "--output=size", "/tmp").stdout.split()[-1]
     assert int(size) == 48 << 10
     assert int(caller.run("--memory", "4G", "--", "df", "-k", "--output=size", "/tmp").stdout.split()[-1]) == 1 << 20

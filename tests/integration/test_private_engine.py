@@ -20,7 +20,7 @@ def engine_of(run):
 
 
 def test_engine_shows_nothing_of_the_caller(caller):
-    """Its name is its own; arguments and environment of the command are gone, but for what engines are told by."""
+    """It has a process name of its own, and none of the command's arguments and environment except the variables for engines."""
     environment = caller.environment(ROLLBOX_KFEAT="", SECRET="from-the-environment")
     with caller.start("--env", "WORD=from-an-argument", *UP, env=environment) as run:
         assert run.line() == "up"

@@ -221,7 +221,7 @@ class InterruptedAt:
 
 
 def test_interrupt_is_not_lost():
-    """Wherever it strikes: the end of a run was told by a function of ours that the library called, where what a handler raises is printed and forgotten."""
+    """At any moment: once, a callback from the library reported the end of a run, in which an exception of a signal handler is printed and forgotten."""
     run_many([["true"]] * 2)
     for n in range(1, 25):
         with pytest.raises(KeyboardInterrupt), InterruptedAt(n):

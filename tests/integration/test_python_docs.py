@@ -44,7 +44,7 @@ def test_summaries_of_docstrings_are_one_short_line():
 
 
 def test_docstrings_describe_each_argument():
-    """Of twins and of what says "As ..." the docstring of the other one does."""
+    """For async counterparts and docstrings with "As ..." the docstring of the other one counts."""
     for name, thing in public_names():
         doc = inspect.getdoc(thing)
         if doc.startswith("As ") or "(For this package.)" in doc or inspect.isclass(thing):

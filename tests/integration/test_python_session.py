@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sandboxes that live, from Python: their life, commands, processes, streams, snapshots and forks, blocking and with asyncio."""
+"""Sessions in Python: their life cycle, commands, processes, streams, snapshots and forks, blocking and with asyncio."""
 
 import asyncio
 import gc
@@ -406,7 +406,7 @@ def test_resize_before_it_has_begun(box):
             process.resize(10, 10)
 
 
-# States of the files
+# Snapshots of files
 
 def test_snapshot_fork_reset(box):
     box.write_file("/tmp/repo/f", "0")

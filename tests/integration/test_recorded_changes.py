@@ -134,7 +134,7 @@ def test_processes_are_paused_for_change_recording(shared):
 
 
 def test_idle_processes_add_no_step(shared):
-    """And what it writes then, without a command of its own, is told with the next command."""
+    """And the files that it writes then, without a command of its own, appear with the next command."""
     box = Recorded(shared)
     box("mkfifo /tmp/f; echo here > /tmp/a")
     box("(cat /tmp/f > /tmp/b; echo > /tmp/done; sleep 1000) > /dev/null 2>&1 &")

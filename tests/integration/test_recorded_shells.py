@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shells in trajectories: each run is a step, replay does it again in a shell that keeps its state, and verify compares.
 
-The model: Python's shells are recorded by whoever runs the tests, and replayed by the command line of this build.
+The model: Python's shells are recorded by the user who runs the tests, and replayed by the command line of this build.
 """
 
 import json

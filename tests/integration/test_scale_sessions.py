@@ -3,7 +3,7 @@
 
 The engine refuses what it has no descriptors for, says which limit to raise, gives back what it took, and keeps every
 sandbox that it has. make check runs this file as root and as an ordinary user, with nothing beside it: descriptors under
-way are counted by user, and held against that low limit.
+way are counted by user, and limited by that low number.
 """
 
 import os
@@ -67,7 +67,7 @@ def test_sessions_stay_when_the_engine_is_full(engine):
 
 
 def test_full_engine_error_says_what_to_do(few):
-    """Whatever it is that finds no descriptor, the message says what to do, all that was taken is given back, and the engine goes on."""
+    """At every step that lacks a descriptor, the message says what to do, all resources are given back, and the engine continues."""
     with Engine() as engine:
         pid = engine.status()["pid"]
         _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -141,7 +141,7 @@ open(f'/tmp/{os.getpid()}', 'w').close()
 
 @pytest.mark.parametrize("limit, step", [(resource.RLIMIT_NOFILE, 1), (resource.RLIMIT_AS, 16 << 10), (resource.RLIMIT_AS, 128 << 10)])
 def test_dump_worker_without_descriptors_is_reported(limit, step):
-    """A capturer without a descriptor or memory says so: it does not miss processes or threads, and does not look for ever for those that are said to be there."""
+    """A dump worker without descriptors or memory reports that: it misses no processes or threads, and its search for them ends."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         box.spawn(["python3", "-c", FOUR])
         until(lambda: len(box.exec(["ls", "/tmp"]).stdout.split()) == 4)
@@ -156,7 +156,7 @@ def test_dump_worker_without_descriptors_is_reported(limit, step):
                 except ResourceExhausted:
                     refused += 1
         assert refused and box.snapshot().processes == 4
-        until(lambda: len(box.processes()) == 4)        # and no twin stays
+        until(lambda: len(box.processes()) == 4)        # and no copy stays
 
 
 def test_temporary_limit_does_not_stay():

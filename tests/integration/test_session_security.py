@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile guests in sandboxes that live: against init, out of a command's tree, against commands beside them, against what is kept of their files."""
+"""Hostile guests in sessions: against init, out of a command's tree, against commands beside them, against the snapshots of their files."""
 
 import contextlib
 import os
@@ -87,7 +87,7 @@ def test_no_process_hides_from_a_listing(box):
 
 
 def test_copies_while_somebody_moves_on(box):
-    """Who is stopped can go on by a timer that sends SIGCONT. The copy of its files is then not of one moment; it leads nowhere else, ends, and fails as the guest's doing if it does."""
+    """A stopped guest can continue by a timer that sends SIGCONT. The copy of its files is then not of one moment; it stays inside, ends, and a failure is attributed to the guest."""
     start(box, "move")
     taken = []
     for _ in range(12):
@@ -130,7 +130,7 @@ def engines():
 
 
 def test_rewritten_snapshots_do_not_accumulate():
-    """Each diff takes a state. A guest that writes its files anew in between must not make the host keep all it ever wrote."""
+    """Each diff takes a state. A guest that rewrites its files in between must not make the host keep all it ever wrote."""
     def descriptors():
         n = 0
         for pid in engines():
@@ -205,7 +205,7 @@ def test_plugins_beside_the_tests():
 
 @pytest.mark.parametrize("attack", ["chmod 0 /tmp", "chmod 0 /tmp/repo /tmp", "chmod 0 /tmp/repo/* /tmp/repo", "chmod 100 /tmp /tmp/repo", "mkdir -p /tmp/repo/d; chmod 0 /tmp/repo/d"])
 def test_grading_of_a_closed_session(attack):
-    """Who has no solution is not to get an error of infrastructure instead of a verdict by closing directories."""
+    """A guest without a solution must not turn its verdict into an infrastructure error by closing directories."""
     with Sandbox(Policy(max_disk="64M")) as box:
         box.write_file("/tmp/repo/calc.py", "")
         box.snapshot()

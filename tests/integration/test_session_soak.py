@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sandboxes that live, by the thousand and for long: make soak runs it."""
+"""Sessions, by the thousand and for long: make soak runs it."""
 
 import os
 import resource

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a sandbox that lives: limits met, its init or its engine killed, states of its files stacked high, commits while others look."""
+"""Sessions after limits, after the end of their init or engine, with long chains of snapshots, and with readers during commits."""
 
 import os
 import signal
@@ -160,7 +160,7 @@ def test_second_name_leaves_the_first():
 
 
 def test_first_write_in_a_new_box_is_a_change():
-    """With many at once, an engine hears late that a box is ready: by then the command must not have written, or its files count as untouched."""
+    """With many at once, an engine learns late that a box is ready: by then the command must not have written, or its files count as untouched."""
     lost = []
 
     def work():
@@ -216,7 +216,7 @@ def test_resume_leaves_guest_stopped_processes_stopped():
             box.pause()
             box.resume()
             assert states() == ["T"] * len(children)
-            told(b"go on\n")
+            told(b"continue\n")
             until(lambda: "T" not in states())
         box.pause()
         box.resume()
@@ -384,7 +384,7 @@ def test_another_directory_in_its_place_is_a_conflict(granted, commits):
 
 @pytest.mark.parametrize("granted_as", ["fs_readable", "fs_writable"])
 def test_another_directory_while_the_template_is_built(granted, tmp_path, monkeypatch, granted_as):
-    """It is there for the moment in which a launcher begins, and neither before nor after it: what began with it goes on to see it, nothing else does, and it is not what is committed to."""
+    """It exists only at the moment at which a launcher starts. Boxes of that launcher still see it, no others do, and a commit does not write to it."""
     other, armed, init = tmp_path / "other", tmp_path / "armed", tmp_path / "init"
     other.mkdir(mode=0o755)
     (other / "a").write_text("of another\n")

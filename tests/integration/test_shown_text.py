@@ -84,7 +84,7 @@ def result_of(stderr):
 
 @pytest.mark.parametrize("policy", [{LETTERS: 1}, {"env": {LETTERS: 1}}, {"net": LETTERS}, {"fs_readable": [LETTERS]}, {"max_memory": LETTERS}, {"cwd": LETTERS}, {"random_seed": LETTERS}])
 def test_policies_of_others(caller, policy):
-    """A policy may come with a task. Its keys and values are in what is told of it."""
+    """A policy may come with a task. Error texts have its keys and values."""
     directory = caller.directory()
     path = directory / f"policy{LETTERS}.json"
     path.write_text(json.dumps(policy))

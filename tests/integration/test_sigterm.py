@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM ends an engine, and a client of one, whatever else stands still.
+"""SIGTERM ends an engine, and a client of one, also while other processes are stopped.
 
 The model: processes are stopped by SIGSTOP from outside, so that they answer nothing; then one is sent SIGTERM and waited for. Each caller.
 """
@@ -96,7 +96,7 @@ def test_engine_with_stopped_children_ends_on_sigterm(caller, engine, which):
 
 
 def is_there(pid):
-    """A background engine is reaped by whoever adopts it."""
+    """The process that adopts a background engine reaps it."""
     try:
         return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A launcher that is slow to say what it has made: the sandbox runs already, and the engine does not know its init yet.
 
-The model: the launcher is traced, and held right after the clone; what it made goes on at once, and the launcher when the test says so. That is what a loaded machine does by itself, now and then.
+The model: the launcher is traced, and held right after the clone; its child continues at once, and the launcher when the test says so. That is what a loaded machine does by itself, now and then.
 """
 
 import asyncio

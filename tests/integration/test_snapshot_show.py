@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a snapshot holds, and whether it is sound: rollbox snapshot show and verify.
 
-The model: a sandbox with a small tree of processes, whose every number the test knows, is shown awake and asleep; then what its processes need is
+The model: a sandbox with a small tree of processes, whose every number the test knows, is shown awake and hibernated; then what its processes need is
 taken away (a program on the host, bytes in the store), and verify names it and changes nothing. Run as each caller.
 """
 
@@ -120,7 +120,7 @@ def test_verify_passes_for_a_sound_snapshot(shared, box):
 
 
 def test_verify_trial_does_not_resume_processes(shared):
-    """What would be written through to the host by processes that go on is not."""
+    """Resumed processes would write through to the host; nothing is written."""
     through = shared.who.directory()
     with shared.box("--shared", through) as name:
         started(shared, name, *shell(f"echo up; while sleep 0.01; do [ ! -e /tmp/held ] || echo went-on >> {through}/log; done"))

@@ -76,7 +76,7 @@ def test_rm_gc_df(store):  # noqa: F811
 
 
 def test_gc_keeps_used_data(store):  # noqa: F811
-    """A shared lock on a layer's meta.json, which its holder's death gives back, keeps it."""
+    """A shared lock on a layer's meta.json keeps it; the death of the locking process releases it."""
     store.bring("a", BASE)
     (layer_id,) = store.layers("a")
     with open(store.path / "layers" / layer_id / "meta.json", "rb") as meta:
@@ -323,7 +323,7 @@ def test_diff(layers):
 
 
 def test_diff_between_layers(layers):
-    """What the later layers change over the earlier ones, whatever the base is."""
+    """The changes of the later layers to the earlier ones, over any base."""
     base = layers.tree("base", HOST)
     first, second = layers.layer("first", CHANGES), layers.layer("second", {"changed": b"old", "gone": b"back", "dir/c": "gone", "hidden": "gone", "new/deep/file": b"1"})
     assert layers.changes(base=base, lower=[first], upper=[second]) == ["M /place/changed", "D /place/dir/c", "A /place/gone", "D /place/hidden", "D /place/hidden/new", "A /place/new", "A /place/new/deep",

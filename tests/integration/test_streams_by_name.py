@@ -60,7 +60,7 @@ with Sandbox() as box:
 
 @pytest.mark.parametrize("way", ["fork", "reset", "wake"])
 def test_copies_open_their_streams_by_name(caller, way):
-    """So does a process that goes on in a fork, after a reset or a wake: its streams are new there, and so are the pipes between its processes."""
+    """So does a process that resumes in a fork, after a reset or a wake: its streams are new there, and so are the pipes between its processes."""
     body = f"""
 with Sandbox() as box:
     process = box.spawn(["bash", "-c", "echo ready; (read x </proc/$$/fd/0; echo $x; read; echo late) | (read y; cat /dev/stdin; echo y:$y >/dev/stdout); " + COMMAND], id="p")

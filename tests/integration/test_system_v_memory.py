@@ -79,7 +79,7 @@ print(info[4], open("/proc/sys/kernel/shmall").read().strip())
 
 
 def test_forks_and_woken_sessions_keep_the_bound(monkeypatch):
-    """Each has an IPC namespace of its own, which its init bounds anew."""
+    """Each has an IPC namespace of its own, which its init bounds again."""
     monkeypatch.setenv("ROLLBOX_KFEAT", "-cgroup")
     code = CALLS + """
 info = (ctypes.c_ulong * 16)()

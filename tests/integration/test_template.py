@@ -173,7 +173,7 @@ def test_arrays():
     for i, (times, turned, scalar, words, point, empty, truth, _) in enumerate(clones):
         assert times.dtype == table.dtype and (times == table * i).all() and (turned == table.T).all() and times.flags.writeable
         assert type(scalar) is float and scalar == 0.5 and words.tolist() == ["ab", "c"] and point.shape == () and empty.shape == (0, 3) and truth is True
-    assert len({row[-1] for row in clones}) == 3, "numpy.random begins anew in each"
+    assert len({row[-1] for row in clones}) == 3, "numpy.random has another seed in each"
     refused, = Sandbox(policy, work_fn=lambda: __import__("numpy").array([object()])).fork(1)
     assert "numpy.ndarray" in refused.raised.message
 
@@ -295,7 +295,7 @@ def test_caller_memory_environment_and_files_are_not_shared(monkeypatch, tmp_pat
     kept.close()
 
 
-# Chance
+# Randomness
 
 def draw():
     import random

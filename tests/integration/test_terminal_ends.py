@@ -56,7 +56,7 @@ def test_input_that_is_no_terminal_is_not_typed(shared, box):
 
 
 def test_killed_client_ends_no_input(shared, box):
-    """Its command reads on, from whoever attaches next."""
+    """Its command reads on, from the next client that attaches."""
     with Terminal(shared, "exec", "-it", "--id", "left", box, *shell("echo ready; while read line; do echo got $line; done; echo ended")) as terminal:
         terminal.expect(rb"ready\r\n")
         os.kill(terminal.pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trajectories: what is recorded of what is done, what becomes of the record when something dies or is full, replay and verify.
 
-The model: the commands are run as each caller; Python's side as whoever runs the tests. A record is read by rollbox.Trajectory, which checks its digests, and by
+The model: the commands are run as each caller; Python's side as the user who runs the tests. A record is read by rollbox.Trajectory, which checks its digests, and by
 `rollbox verify`, which has a reader of its own.
 """
 
@@ -505,7 +505,7 @@ def test_notes_are_steps(tmp_path):
     assert trajectory.complete and steps[1].action.data == {"reward": 0.3, "text": "gr\u00fc\u00df [redacted]", "list": [1, None, True]}
     assert verdict_of(tmp_path / "a.jsonl") == b"equal: 2 steps" + NO_FILES
     with Sandbox() as box:
-        box.note("nobody hears it")
+        box.note("nobody records it")
 
 
 def verdict_of(path):
@@ -927,7 +927,7 @@ def test_verify_twice(caller):
 
 
 def test_verify_twice_of_a_command_that_is_not_there(caller):
-    """It could not be told: 125 and an error's object, not the 127 of run and nothing."""
+    """There is no answer: 125 and an error object, not the 127 of run and nothing."""
     done = caller.rollbox("verify", "--json", "--twice", "--", "/nope")
     assert done.returncode == 125 and json.loads(done.stdout)["error"]["code"] == "command_not_found", done
 
@@ -1039,7 +1039,7 @@ def test_truncated_record_is_verified_up_to_its_end(caller):
 
 @pytest.mark.parametrize("reason", ["file_limit", "engine_lost", None])
 def test_truncated_record_is_not_reported_as_complete(caller, reason):
-    """However it ended: what it has is compared, by itself and with one that goes on; if it has nothing, that is no success."""
+    """However it ended: its steps are compared, with themselves and with a longer record; without any steps, that is no success."""
     home = caller.directory()
     with shared_engine(caller) as call:
         box = call("create", "--record", home / "whole.jsonl", "--record-changes")

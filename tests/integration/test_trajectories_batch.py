@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches that are recorded: a trajectory for each job, whatever its id is, its own after another attempt, and none left half when the batch is closed."""
+"""Batches that are recorded: a trajectory for each job, with any id, a new one after another attempt, and none left half when the batch is closed."""
 
 import asyncio
 import json

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trajectories that somebody sent, rules that a guest works against, and files that two want.
 
-The model: whoever wrote a record knows how it is read and wants it to reach the host, the terminal, or all memory; a guest whose streams are recorded wants its secret in the file or the recorder to stand still.
+The model: the author of a record knows how it is read and wants it to reach the host, the terminal, or all memory; a guest whose streams are recorded wants its secret in the file or the recorder blocked.
 """
 
 import json

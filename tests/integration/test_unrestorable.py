@@ -2,7 +2,7 @@
 """States that could not be restored are refused when they are taken.
 
 The model: a guest makes a state of an odd kind, and then there is one of two ends. A snapshot of it is refused, naming the process; or a fork of that snapshot
-works, and so does waking after it was put to sleep. make check runs this file as root and as an ordinary user.
+works, and so does waking it after a hibernation. make check runs this file as root and as an ordinary user.
 """
 
 import pytest
@@ -63,7 +63,7 @@ def holds(box):
     except FeatureMissing as refused:
         with pytest.raises(FeatureMissing):
             box.hibernate()
-        assert box.exec(["echo", "on"]).stdout == b"on\n"      # it goes on
+        assert box.exec(["echo", "on"]).stdout == b"on\n"      # it still runs
         return str(refused)
     for kid in box.fork(1, snapshot=snapshot):
         assert kid.exec(["echo", "on"]).stdout == b"on\n"

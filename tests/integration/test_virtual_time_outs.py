@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Under a virtual clock every time-out comes, whatever its thread does when it is due.
+"""Under a virtual clock every time-out comes, also if its thread is busy when it is due.
 
 The kernel never ends a wait until an absolute time here, because its own clock is years behind. So a wait that init
 loses track of hangs for ever. Python's locks, events and conditions wait like that, and so do the threads of glibc.
@@ -39,7 +39,7 @@ for _ in range(40):
 print("over")
 """
 
-# A signal that nothing handles breaks a wait off, and the kernel goes on with it by restart_syscall.
+# A signal without a handler interrupts a wait, and the kernel continues it with restart_syscall.
 BROKEN_OFF = LOCKED + """
 child = os.fork()
 if not child:

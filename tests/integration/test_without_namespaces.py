@@ -306,7 +306,7 @@ def test_next_engine_sweeps(caller):
 
 
 def test_files_are_removed(caller):
-    """Whatever modes, names, depth and links the guest gave them."""
+    """With all modes, names, depths and links that a guest can give them."""
     before = leftovers(caller)
     outside = caller.directory(0o777)
     caller.write(outside / "kept", "kept")
@@ -393,7 +393,7 @@ def test_shared(caller):
 def test_max_processes(caller, mask):
     code = ("import os, signal\nn = 0\ntry:\n    while n < 100:\n        if os.fork() == 0:\n            signal.pause()\n        n += 1\nexcept BlockingIOError:\n    print(n, flush=True)\nos._exit(0)")
     result = caller.python(code, *PROCESS, "--processes", "10", env=masked(caller, *mask))
-    # Without cgroups an ordinary user's other processes count, and may come and go meanwhile: then only that there is a limit can be told.
+    # Without cgroups an ordinary user's other processes count, and may come and go meanwhile: then the test sees only that there is a limit.
     assert result.outcome == "exit" and int(result.stdout) in ((8, 9, 10) if not caller.uid or has_cgroup(result) else range(100)), result.told
 
 

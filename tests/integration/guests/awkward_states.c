@@ -346,7 +346,7 @@ static void chain(void) {
     if (fork() == 0) {
         for (;;)
             if (fork() != 0)
-                _exit(0); /* its child goes on */
+                _exit(0); /* its child continues */
     }
     serve(NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A guest that changes all that it has, as it is told, and says what it has.
+ * A guest that changes its memory on request, and prints a digest of it.
  *
  *     changer
  *
@@ -290,8 +290,7 @@ static bool is_wiped(uintptr_t at) {
     return false;
 }
 
-/* Zeros are as nothing: whether a page is there that has nothing in it cannot be told from within.
- */
+/* Zeros are skipped: a guest cannot see whether an empty page exists. */
 static void add_memory(int memory, uintptr_t start, uintptr_t end) {
     static char page[PAGE];
     static const char nothing[PAGE];

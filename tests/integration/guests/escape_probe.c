@@ -447,8 +447,8 @@ static void probe_raw_sockets(void) {
     REFUSED(syscall(SYS_socket, AF_PACKET, SOCK_DGRAM, 0));
 }
 
-/* `netconnect PORT`: every transport that a TCP-only rule forgets, to the loopback of whoever
- * shares our network. */
+/* `netconnect PORT`: every transport that a TCP-only rule forgets, to the loopback of every
+ * process that shares our network. */
 static int net_port;
 
 static long connect_by(int family, int type, int protocol) {

@@ -2,13 +2,21 @@
 /*
  * Kills a process between two of its system calls, which are all that others see of it.
  *
- *     killer PARENT NAME N        the next that PARENT makes and that calls itself NAME (*:
- * whatever that is) killer PROCESS - N          this one killer PARENT + 0           none: those
- * that PARENT forks stand still at their birth
+ *     killer PARENT NAME N
  *
- * Says "ready" once it watches. At stop number N, of those before and after each system call from
- * then on, the quarry is killed, and "killed at N" said; or "ended after M" if it had fewer. With
- * the end of its input it lets go of all.
+ * kills the next child of PARENT that calls itself NAME (*: any name),
+ *
+ *     killer PROCESS - N
+ *
+ * kills PROCESS itself, and
+ *
+ *     killer PARENT + 0
+ *
+ * kills none, but stops the children of PARENT at their start.
+ *
+ * Prints "ready" once it watches. From then on the target stops before and after each system call.
+ * At stop number N it is killed, and "killed at N" is printed; or "ended after M" if it had fewer.
+ * At the end of its input the killer releases all processes.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -86,7 +94,7 @@ int main(int argc, char **argv) {
     if (!strcmp(name, "-"))
         quarry = parent;
     if (!strcmp(name, "+"))
-        options = PTRACE_O_TRACEFORK; /* what it spawns goes on */
+        options = PTRACE_O_TRACEFORK; /* its children continue */
     if (ptrace(PTRACE_SEIZE, parent, 0, quarry ? PTRACE_O_TRACESYSGOOD : options) < 0)
         return fail("PTRACE_SEIZE");
     if (quarry && ptrace(PTRACE_INTERRUPT, parent, 0, 0) < 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What test_session_security.py runs in sandboxes that live: one that bothers init, its own tree,
+/* The guest of test_session_security.py in sessions: it disturbs init, its own process tree,
  * commands beside it, or the copying of its files. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -120,7 +120,7 @@ _Noreturn static void leave_the_tree(int top) {
         pause();
 }
 
-/* Kills whatever comes after us. */
+/* Kills every process that starts after this one. */
 _Noreturn static void shoot(void) {
     int me = getpid();
 
@@ -158,7 +158,8 @@ static void *stir(void *number) {
     return NULL;
 }
 
-/* Goes on when it is stopped, by timers that send SIGCONT, and changes what is being copied. */
+/* Continues itself when it is stopped, by timers that send SIGCONT, and changes files that are
+ * being copied. */
 static int move_on(void) {
     static int numbers[2] = { 0, 1 };
     struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGCONT };

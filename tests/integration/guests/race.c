@@ -147,7 +147,7 @@ static void ask_for_ever(void) {
         syscall(SYS_getppid);
 }
 
-/* Whoever has the turn, with all its calls. */
+/* The process that has the turn, with all its calls. */
 static int stopped(void) {
     int status;
     pid_t pid = fork();

@@ -313,8 +313,8 @@ static void ticking(int flags, long after_us, long every_us) {
     setitimer(ITIMER_REAL, &timer, NULL);
 }
 
-/* A program's very first stat of this name is broken off now and then, and its handler's make init
- * change the code: what is begun anew then is done all the same. */
+/* Signals interrupt a program's very first stat of this name now and then, and the calls of their
+ * handler make init change the code. A call that starts again then must still succeed. */
 static void broken_off(const char *after_us) {
     struct stat st = { .st_size = -1 };
 
@@ -343,7 +343,7 @@ static void signals(const char *program) {
         }
         n_failed += pid < 0 || waitpid(pid, &status, 0) != pid || status;
     }
-    check("what is begun anew", n_failed == 0);
+    check("calls that start again", n_failed == 0);
     look_often();
     ticking(0, 200, 200);
     for (int i = 0; i < 10000; i++)

@@ -270,7 +270,7 @@ static int early_main(void) {
     alarm(5);
     say("sleep", sleep(3600));
 
-    /* Stopped and continued, a sleep goes on; a signal that kills does so at once. */
+    /* Stopped and continued, a sleep continues; a fatal signal kills at once. */
     for (int number = SIGCONT; number == SIGCONT || number == SIGTERM;
          number = number == SIGCONT ? SIGTERM : 0) {
         int status = 0;
@@ -453,7 +453,7 @@ static int bad_times(void) {
     return is_served();
 }
 
-/* More sleepers than init looks at one by one, then gone. */
+/* More sleeping threads than init looks at one by one, which then end. */
 static void *sleep_long(void *unused) {
     sleep(1000000);
     return unused;
@@ -556,7 +556,7 @@ static void *raise_flag(void *unused) {
     return unused;
 }
 
-/* Who never rests: sleepers wake all the same. */
+/* A thread that never rests: sleeping ones must wake all the same. */
 static int spinner(void) {
     pthread_t thread;
 
