@@ -104,7 +104,9 @@ static int await_events(const struct transfer *transfer, short events, int timeo
     while (r < 0 && errno == EINTR);
     if (r < 0)
         return -errno;
-    return r == 0 ? -ETIMEDOUT : event.revents & POLLIN && !(events & POLLIN) ? -EPIPE : 0;
+    if (r == 0)
+        return -ETIMEDOUT;
+    return event.revents & POLLIN && !(events & POLLIN) ? -EPIPE : 0;
 }
 
 int transfer_send(struct transfer *transfer, struct transfer_record record, const char *name,

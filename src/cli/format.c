@@ -320,7 +320,9 @@ void format_snapshot_tree(const json_t *snapshots) {
 /* ---- differences ---- */
 
 static const char *colour_of(char change) {
-    return change == 'A' ? GREEN : change == 'D' ? RED : YELLOW;
+    if (change == 'A')
+        return GREEN;
+    return change == 'D' ? RED : YELLOW;
 }
 
 static void print_text(const char *text, bool colours) {

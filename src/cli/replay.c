@@ -76,7 +76,9 @@ static uint64_t count_lines(int fd) {
             lines++;
         at += n;
     }
-    return lines > 2 ? lines - 2 : lines ? 1 : 0;
+    if (lines > 2)
+        return lines - 2;
+    return lines ? 1 : 0;
 }
 
 static int play_steps(struct play *play, struct reader *reader, struct progress *progress,

@@ -380,10 +380,10 @@ static int dump_copied(
         r = S_ISSOCK(file->st.st_mode)
                 ? sockets_dump(c, fd, file->st.st_ino, to, &why)
                 : inotify_dump(c, s, file->number, fd, file->info.data, to, &why);
-    return why ? dump_refuse(c, r == -EAGAIN ? EAGAIN : ENOTSUP, "its descriptor %d is %.200s: %s",
-                     file->number, file->name, why)
-           : r < 0 ? fail_file(c, file, r)
-                   : 0;
+    if (why)
+        return dump_refuse(c, r == -EAGAIN ? EAGAIN : ENOTSUP, "its descriptor %d is %.200s: %s",
+            file->number, file->name, why);
+    return r < 0 ? fail_file(c, file, r) : 0;
 }
 
 static int dump_other(

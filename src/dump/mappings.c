@@ -31,7 +31,9 @@ int mappings_open_path(const struct dump_process *s, const char *path) {
 int memory_find_path(const struct dump_process *s, const char *path, struct stat *ret_st) {
     auto_close int fd = mappings_open_path(s, path);
 
-    return fd < 0 ? fd : fstat(fd, ret_st) < 0 ? -errno : 0;
+    if (fd < 0)
+        return fd;
+    return fstat(fd, ret_st) < 0 ? -errno : 0;
 }
 
 /* Shared memory without a name, and memory files. Their pages are saved once for all processes. */

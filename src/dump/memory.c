@@ -390,7 +390,9 @@ static int keep_promise(
         if (n != (ssize_t)length) {
             int r = guard_pages_refuse(
                 c, promise->process, promise->address + done + (uint64_t)MAX(n, (ssize_t)0));
-            return r < 0 ? r : n < 0 ? (int)n : -EFAULT;
+            if (r < 0)
+                return r;
+            return n < 0 ? (int)n : -EFAULT;
         }
         if (lseek(c->fd, (off_t)(promise->at + done), SEEK_SET) < 0)
             return -errno;

@@ -145,7 +145,9 @@ static uint64_t skip_nothing(const struct dump_process *s, uint64_t start, uint6
         .return_mask = there };
     int n = ioctl(s->pages.pagemap, PAGEMAP_SCAN, &scan);
 
-    return n < 0 ? start : n ? found.start : end;
+    if (n < 0)
+        return start;
+    return n ? found.start : end;
 }
 
 int pages_each_own(struct dump *c, const struct dump_process *s, uint64_t start, uint64_t end,

@@ -45,7 +45,9 @@ static int request_call(const struct voice *voice, long number, const uint64_t *
     int64_t result;
     int r = trace_call(voice->trace, voice->tools, number, arguments, n, ret_data, length, &result);
 
-    return r < 0 ? r : result < 0 ? (int)result : 0;
+    if (r < 0)
+        return r;
+    return result < 0 ? (int)result : 0;
 }
 
 /* Field `n` of /proc/PID/stat, counted from 1 as in proc(5), past the name. */

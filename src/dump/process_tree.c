@@ -490,7 +490,13 @@ static int by_belonging(const void *a, const void *b, void *kind) {
     const struct dump_process *const *x = a, *const *y = b;
     long order = syscall(SYS_kcmp, (*x)->pid, (*y)->pid, *(const int *)kind, 0, 0);
 
-    return order == 0 ? 0 : order == 1 ? -1 : order == 2 ? 1 : (*x)->pid < (*y)->pid ? -1 : 1;
+    if (order == 0)
+        return 0;
+    if (order == 1)
+        return -1;
+    if (order == 2)
+        return 1;
+    return (*x)->pid < (*y)->pid ? -1 : 1;
 }
 
 /* With clone(2), processes can share resources that restore would give to each of them separately.

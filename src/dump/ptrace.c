@@ -375,7 +375,9 @@ static int wait_for(pid_t tid, bool is_near) {
     } while (r == 0 || (r < 0 && errno == EINTR));
     if (!looks && !is_near)
         is_far = clock_now_ns() - begun > FAR_NS;
-    return r < 0 ? -errno : WIFSTOPPED(status) ? status >> 16 : -ESRCH;
+    if (r < 0)
+        return -errno;
+    return WIFSTOPPED(status) ? status >> 16 : -ESRCH;
 }
 
 /* The thread's last call left it in a single step. If the dump worker were killed now, the
@@ -597,7 +599,9 @@ static int step_over_fork(struct trace *trace, const struct trace_tools *tools,
             break;
     }
     *ret_pid = (pid_t)pid;
-    return r < 0 ? r : registers->rip == tools->instruction + SYSCALL_LENGTH ? 0 : -EINTR;
+    if (r < 0)
+        return r;
+    return registers->rip == tools->instruction + SYSCALL_LENGTH ? 0 : -EINTR;
 }
 
 int trace_fork(struct trace *trace, const struct trace_tools *tools) {

@@ -32,7 +32,9 @@ static int receive_bytes(struct dump *c, void *to, size_t length) {
 
     while ((n = recv(c->options->still, to, length, 0)) < 0 && errno == EINTR)
         ;
-    return n == (ssize_t)length ? 0 : n < 0 ? -errno : -EPIPE;
+    if (n == (ssize_t)length)
+        return 0;
+    return n < 0 ? -errno : -EPIPE;
 }
 
 /* The answer, 0 or more, or -errno. */

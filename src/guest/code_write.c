@@ -42,7 +42,9 @@ struct request {
 static long write_plainly(const struct request *q) {
     long n = sys_call4(__NR_pwrite64, q->memory, q->from, q->size, q->to);
 
-    return n == (long)q->size ? 0 : n < 0 ? n : -EFAULT;
+    if (n == (long)q->size)
+        return 0;
+    return n < 0 ? n : -EFAULT;
 }
 
 /* Runs in a thread that has only a stack; errno is shared, so it makes raw system calls only. */

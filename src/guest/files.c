@@ -132,7 +132,9 @@ static int serve_read(uint64_t most) {
 static int serve_get(void) {
     int fd = open_path(path_text, O_RDONLY | O_NONBLOCK | O_NOCTTY);
 
-    return fd == -ENXIO ? -EINVAL : fd < 0 ? fd : transfer_send_tree(transfer, fd);
+    if (fd == -ENXIO)
+        return -EINVAL;
+    return fd < 0 ? fd : transfer_send_tree(transfer, fd);
 }
 
 static int send_entry(int directory, const char *path, const char *name, bool follow) {
@@ -173,7 +175,9 @@ static int serve_list(void) {
         }
     }
     close(fd);
-    return r < 0 ? r : n < 0 && n != -ENOENT ? (int)n : 0;
+    if (r < 0)
+        return r;
+    return n < 0 && n != -ENOENT ? (int)n : 0;
 }
 
 /* ---- writing ---- */

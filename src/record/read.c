@@ -273,7 +273,9 @@ static int digit_value(char c) {
         return c - 'a' + 26;
     if (c >= '0' && c <= '9')
         return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
+    if (c == '+')
+        return 62;
+    return c == '/' ? 63 : -1;
 }
 
 static int decode_base64(const char *text, size_t length, struct buf *to) {

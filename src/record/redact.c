@@ -345,5 +345,7 @@ int rules_apply(struct rules *rules, const char *data, size_t length, bool is_cu
         add_unmarked(rules, &marked, to);
     if (marked.marks != few)
         munmap(marked.marks, length);
-    return r < 0 ? r : buf_failed(to) ? -ENOMEM : 0;
+    if (r < 0)
+        return r;
+    return buf_failed(to) ? -ENOMEM : 0;
 }

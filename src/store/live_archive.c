@@ -706,7 +706,9 @@ static int publish_import(const struct work *work, int stage, json_t *whole,
     json_decref(now);
     json_decref(record);
     json_decref(bases);
-    return r < 0 ? r : r > 0 ? -EEXIST : 0;
+    if (r < 0)
+        return r;
+    return r > 0 ? -EEXIST : 0;
 }
 
 static bool is_name(const char *name) {

@@ -226,7 +226,9 @@ static int add_attributes(struct writing *w, int fd, struct buf *to) {
         shift_access(name, value, (size_t)n, -(int64_t)w->id_base);
         add_attribute(to, name, value, (size_t)n);
     }
-    return buf_failed(to) ? -ENOMEM : to->length > PACK_MAX_ATTRIBUTES ? -E2BIG : 0;
+    if (buf_failed(to))
+        return -ENOMEM;
+    return to->length > PACK_MAX_ATTRIBUTES ? -E2BIG : 0;
 }
 
 /* No number is worth a pack that is too long to be read again. */

@@ -536,10 +536,12 @@ static int unpack_hard_link(struct unpack *unpack, struct archive_entry *entry, 
     int r = clear_way(unpack, at, leaf);
     if (r == 0 && linkat(from, target_leaf, at, leaf, 0) < 0)
         r = -errno;
-    return r < 0 ? (r == -ENOENT ? refuse_entry(unpack, ENOENT, path,
-                                       "is a hard link to the file that it replaces")
-                                 : fail_unpack(unpack, r, path))
-                 : 0;
+    if (r < 0) {
+        return r == -ENOENT ? refuse_entry(unpack, ENOENT, path,
+                                  "is a hard link to the file that it replaces")
+                            : fail_unpack(unpack, r, path);
+    }
+    return 0;
 }
 
 static int unpack_other(struct unpack *unpack, struct archive_entry *entry, const char *path,
@@ -800,7 +802,9 @@ static int compare_pending(const void *a, const void *b) {
     const struct pending *x = a, *y = b;
     int order = strcmp(y->path, x->path);
 
-    return order ? order : x->number < y->number ? 1 : -1;
+    if (order)
+        return order;
+    return x->number < y->number ? 1 : -1;
 }
 
 static int set_directory(struct unpack *unpack, struct pending *pending) {

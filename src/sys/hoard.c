@@ -363,7 +363,9 @@ static int find_family(struct family *family, pid_t init) {
 
 /* Which may have the same files: its parent, or where that is gone one beside it. */
 static pid_t relative_pid(const struct family *family, ssize_t i) {
-    return family->parents[i] ? family->parents[i] : i ? family->pids[i - 1] : 0;
+    if (family->parents[i])
+        return family->parents[i];
+    return i ? family->pids[i - 1] : 0;
 }
 
 /* Of main threads alone: a fraction of the time that looking at each file takes. */

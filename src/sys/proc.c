@@ -402,7 +402,9 @@ static int compare_files_and_sizes(const void *a, const void *b) {
     const struct memory_file *x = a, *y = b;
     int order = compare_files(a, b);
 
-    return order ? order : x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+    if (order)
+        return order;
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
 /* The same file may be open, or mapped in pieces, many times: the largest figure counts. */

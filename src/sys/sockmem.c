@@ -344,7 +344,9 @@ static int take_part(struct sockmem *sum, const struct socket_list *list) {
         if (header->nlmsg_type == NLMSG_ERROR) {
             int error = ((const struct nlmsgerr *)NLMSG_DATA(header))->error;
 
-            return error == -ENOENT ? 1 : error ? error : -EBADMSG;
+            if (error == -ENOENT)
+                return 1;
+            return error ? error : -EBADMSG;
         }
         if (header->nlmsg_type == SOCK_DIAG_BY_FAMILY)
             list->add(header, sum);

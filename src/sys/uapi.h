@@ -102,7 +102,9 @@ struct uapi_landlock_ruleset {
 /* The structure's size to pass on a kernel of this ABI. An older kernel refuses a longer structure
  * unless the rest is 0; with this size the call always works. */
 static inline size_t uapi_landlock_ruleset_size(int abi) {
-    return abi >= 6 ? 24 : abi >= 4 ? 16 : 8;
+    if (abi >= 6)
+        return 24;
+    return abi >= 4 ? 16 : 8;
 }
 
 struct uapi_landlock_net_port {

@@ -935,7 +935,9 @@ static int open_shown(const struct seccomp_notif *question, const struct place *
     need_mounts();
     int r = spell_path((pid_t)question->pid, place, &spelled);
 
-    return r < 0 ? r : may_be_told(&spelled) ? open_spelled(&spelled) : -ENOENT;
+    if (r < 0)
+        return r;
+    return may_be_told(&spelled) ? open_spelled(&spelled) : -ENOENT;
 }
 
 static bool is_stamp(const struct timespec *t, const struct uapi_statx_time *stamp) {

@@ -472,7 +472,9 @@ void serial_step(const struct plan *plan) {
 }
 
 int64_t serial_next_ns(void) {
-    return !is_wanted() || tree_is_frozen() ? INT64_MAX : is_moving ? look_ns : 0;
+    if (!is_wanted() || tree_is_frozen())
+        return INT64_MAX;
+    return is_moving ? look_ns : 0;
 }
 
 void serial_release(const struct plan *plan) {

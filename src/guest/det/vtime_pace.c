@@ -40,7 +40,9 @@ int64_t vtime_put_off(
 
     if (vtime_awaits_outside())
         return 0;
-    return fairly > now_ns ? fairly : next > now_ns && passed > took / SLOWEST ? next : 0;
+    if (fairly > now_ns)
+        return fairly;
+    return next > now_ns && passed > took / SLOWEST ? next : 0;
 }
 
 bool vtime_stands(void) {

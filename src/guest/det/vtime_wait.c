@@ -222,7 +222,11 @@ static int check_word(pid_t pid, const uint64_t *a) {
     uint32_t word;
     long r = process_read_memory(pid, a[0], &word, sizeof word);
 
-    return r < 0 ? (int)r : r != (long)sizeof word ? -EFAULT : word == (uint32_t)a[2] ? 0 : -EAGAIN;
+    if (r < 0)
+        return (int)r;
+    if (r != (long)sizeof word)
+        return -EFAULT;
+    return word == (uint32_t)a[2] ? 0 : -EAGAIN;
 }
 
 /* Of a kind that init can handle, and valid for the kernel. */

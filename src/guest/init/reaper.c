@@ -381,7 +381,9 @@ static int signal_until_done(pid_t top, int number) {
     census_done(&two[1]);
     if (r >= 0 && was_freed(top, stood))
         return -EXDEV;
-    return r < 0 ? r : done ? total : -EAGAIN;
+    if (r < 0)
+        return r;
+    return done ? total : -EAGAIN;
 }
 
 static int tell_once(pid_t top, int number) {

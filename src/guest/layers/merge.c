@@ -142,7 +142,10 @@ static ssize_t list_names(int fd) {
     if (length > 0)
         length = flistxattr(fd, names, sizeof names);
 
-    return length < 0 ? errno == EOPNOTSUPP ? 0 : -errno : length;
+    if (length < 0) {
+        return errno == EOPNOTSUPP ? 0 : -errno;
+    }
+    return length;
 }
 
 static int copy_xattrs(int from, int to) {
@@ -212,7 +215,9 @@ static int copy_content(int from, int to, const struct stat *st) {
 
     if (end <= (off_t)sizeof bytes && st->st_blocks * 512 >= end) {
         ssize_t n = end ? read(from, bytes, (size_t)end) : 0;
-        return n < 0 ? -errno : n ? fd_write_all(to, bytes, (size_t)n) : 0;
+        if (n < 0)
+            return -errno;
+        return n ? fd_write_all(to, bytes, (size_t)n) : 0;
     }
     while (r == 0 && at < end) {
         off_t data = lseek(from, at, SEEK_DATA);
@@ -564,7 +569,9 @@ static int copy_files(struct walk *w, struct level *l) {
             r = copy_round(w, l, n_files);
     }
     l->listed = true;
-    return r < 0 ? r : n < 0 ? (int)n : 0;
+    if (r < 0)
+        return r;
+    return n < 0 ? (int)n : 0;
 }
 
 /* Finds the next subdirectory. 1: ret_name is filled; 0: there is none. */

@@ -402,7 +402,9 @@ static int make_proc(long i) {
 
     snprintf(path, sizeof path, "/proc/self/%s", names[i % 8]);
     int fd = open(path, O_RDONLY);
-    return fd < 0 ? -1 : read(fd, &byte, 1) >= 0 || errno == EISDIR ? 0 : -1;
+    if (fd < 0)
+        return -1;
+    return read(fd, &byte, 1) >= 0 || errno == EISDIR ? 0 : -1;
 }
 
 /* A thread that waits for as many descriptors as a call takes, which are one again and again. */
