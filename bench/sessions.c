@@ -311,7 +311,10 @@ int main(int argc, char **argv) {
         return 2;
     }
     int n = atoi(argv[1]);
-    n = n < 10 ? 10 : n > MOST ? MOST : n;
+    if (n < 10)
+        n = 10;
+    if (n > MOST)
+        n = MOST;
     must(rollbox_engine_open(NULL, &engine, &error), "engine");
     snprintf(policy, sizeof policy, "{\"fs_writable\": [\"%s\"]}", argv[2]);
     must(rollbox_prepare(engine, policy, strlen(policy), &plan, &error), "policy");

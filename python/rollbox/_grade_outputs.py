@@ -3,9 +3,9 @@
 
 The copy has two steps. First the tree below an output is listed in the graded state: types, sizes
 and names, no content. That decides what is taken, what is dropped and why, and whether it is too
-much. Then the rest is copied by way of a private directory of the host, from which everything that is
-not taken is removed. Both states belong to this call alone and nothing of the graded code runs in
-either of them, so what was listed is what is copied.
+much. Then the rest is copied by way of a private directory of the host, and everything that is not
+taken is removed from there. Both states belong to this call alone and nothing of the graded code
+runs in either of them, so what was listed is what is copied.
 
 No link is followed on the way to an output or below it. Modes are 0644, or 0755 for programs and
 directories; owners, set-id bits, extended attributes and links between files are not copied.

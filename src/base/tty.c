@@ -9,6 +9,8 @@
  */
 #include "base/tty.h"
 
+#include "base/cleanup.h"
+
 #include <asm/termbits.h>
 #include <errno.h>
 #include <poll.h>
@@ -86,7 +88,7 @@ static int await_echo(int master, size_t n) {
     while (n) {
         struct pollfd one = { .fd = master, .events = POLLIN };
         int ready = poll(&one, 1, ECHO_MS);
-        ssize_t got = ready > 0 ? read(master, echo, n < sizeof echo ? n : sizeof echo) : 0;
+        ssize_t got = ready > 0 ? read(master, echo, MIN(n, sizeof echo)) : 0;
 
         if ((ready < 0 || got < 0) && errno == EINTR)
             continue;

@@ -97,8 +97,13 @@ static uint32_t character_of(const unsigned char *p, size_t n) {
 /* Unicode's characters for right-to-left text and its line separators other than the line feed.
  * They change how the surrounding text is displayed. */
 static bool is_layout(uint32_t c) {
-    return c == 0x61c || (c >= 0x200e && c <= 0x200f) || (c >= 0x2028 && c <= 0x202e) ||
-           (c >= 0x2066 && c <= 0x206f) || c == 0xfeff || (c >= 0xfff9 && c <= 0xfffb);
+    static const uint32_t ranges[][2] = { { 0x61c, 0x61c }, { 0x200e, 0x200f }, { 0x2028, 0x202e },
+        { 0x2066, 0x206f }, { 0xfeff, 0xfeff }, { 0xfff9, 0xfffb } };
+
+    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++)
+        if (c >= ranges[i][0] && c <= ranges[i][1])
+            return true;
+    return false;
 }
 
 static bool is_control(uint32_t c) {
@@ -107,8 +112,16 @@ static bool is_control(uint32_t c) {
 
 /* All of them begin with one of these bytes, so text without these bytes is not examined. */
 static bool may_act(unsigned char byte) {
-    return byte < 0x20 || byte == 0x7f || byte == 0xc2 || byte == 0xd8 || byte == 0xe2 ||
-           byte == 0xef;
+    switch (byte) {
+    case 0x7f:
+    case 0xc2:
+    case 0xd8:
+    case 0xe2:
+    case 0xef:
+        return true;
+    default:
+        return byte < 0x20;
+    }
 }
 
 void utf8_shown(struct buf *to, const void *text, size_t length, const char *allowed) {

@@ -213,7 +213,8 @@ int cmd_cp(const struct options *options) {
     if ((from ? from : to)[0] != '/')
         return cli_fail(options, "the path in the sandbox must begin with /: \"%s\"",
             options->rest[from ? 0 : 1]);
-    auto_free char *name = strndup(options->rest[from ? 0 : 1], from ? from_length : to_length);
+    auto_free char *name =
+        from ? strndup(options->rest[0], from_length) : strndup(options->rest[1], to_length);
     c.guest = strdup(from ? from : to);
     if (!name || !c.guest) {
         free(c.guest);

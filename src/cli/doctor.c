@@ -16,8 +16,9 @@ static const char *colour_code(const char *code) {
 }
 
 static void print_row(bool good, const char *name, const char *text) {
-    printf("  %s%-4s%s %-22s %s\n", colour_code(good ? "\033[32m" : "\033[31m"), good ? "ok" : "no",
-        colour_code("\033[0m"), name, text);
+    const char *colour = colour_code(good ? "\033[32m" : "\033[31m");
+
+    printf("  %s%-4s%s %-22s %s\n", colour, good ? "ok" : "no", colour_code("\033[0m"), name, text);
 }
 
 static const char *text_of(const json_t *object, const char *key) {

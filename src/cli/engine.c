@@ -67,8 +67,9 @@ static int execute_engine(const struct options *options, const char *path) {
 _Noreturn static void become_engine(const struct options *options, const char *path, int errors) {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
-    if (null < 0 || setsid() < 0 || chdir("/") < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 ||
-        dup2(errors, 2) < 0)
+    if (null < 0 || setsid() < 0 || chdir("/") < 0)
+        _exit(CLI_EXIT_ERROR);
+    if (dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(errors, 2) < 0)
         _exit(CLI_EXIT_ERROR);
     (void)close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
     _exit(execute_engine(options, path));

@@ -155,8 +155,9 @@ static void print_cells(
         bool right = columns[i].kind != SHOWN_TEXT && columns[i].kind != SHOWN_TIME;
 
         /* The last column is not padded: no line ends in spaces. */
-        printf("%s%*s%s%*s", i ? "  " : "", right ? pad : 0, "", text,
-            right || i + 1 == n ? 0 : pad, "");
+        const int before = right ? pad : 0;
+        const int after = right || i + 1 == n ? 0 : pad;
+        printf("%s%*s%s%*s", i ? "  " : "", before, "", text, after, "");
     }
     putchar('\n');
 }
@@ -249,7 +250,9 @@ static void print_below(struct forest *forest, size_t node) {
     for (size_t child = forest->first[node]; child; child = forest->next[child - 1]) {
         bool last = !forest->next[child - 1];
 
-        printf("%s%s", length ? forest->prefix.data : "", last ? "`-- " : "|-- ");
+        if (length)
+            printf("%s", forest->prefix.data);
+        printf("%s", last ? "`-- " : "|-- ");
         forest->show(json_array_get(forest->nodes, child - 1));
         buf_add_text(&forest->prefix, last ? "    " : "|   ");
         if (!buf_failed(&forest->prefix)) {
@@ -325,11 +328,17 @@ static const char *colour_of(char change) {
     return change == 'D' ? RED : YELLOW;
 }
 
+static const char *colour_of_line(char first) {
+    if (first == '+')
+        return GREEN;
+    return first == '-' ? RED : "";
+}
+
 static void print_text(const char *text, bool colours) {
     while (*text) {
         size_t length = strcspn(text, "\n");
         auto_free char *line = strndup(text, length);
-        const char *colour = !colours ? "" : text[0] == '+' ? GREEN : text[0] == '-' ? RED : "";
+        const char *colour = colours ? colour_of_line(text[0]) : "";
 
         if (!line)
             return;
@@ -364,8 +373,9 @@ void format_diff(const json_t *answer, bool text) {
             buf_add_text(&sizes, " -> ");
         if (after)
             size_text_add(&sizes, json_number_value(size));
-        printf("%s%c%s ", colours && kind ? colour_of(kind[0]) : "", kind ? kind[0] : '?',
-            colours ? PLAIN : "");
+        const char *colour = colours && kind ? colour_of(kind[0]) : "";
+        const char mark = kind ? kind[0] : '?';
+        printf("%s%c%s ", colour, mark, colours ? PLAIN : "");
         format_text(json_string_value(json_object_get(change, "path")));
         if (type && strcmp(type, "directory") == 0)
             putchar('/');

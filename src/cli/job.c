@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/text.h"
 #include "cli/job.h"
 
 #include <errno.h>
@@ -172,11 +173,15 @@ static char *broken_id(const char *text, size_t length) {
  */
 static char *id_of(const json_t *root, const char *text, size_t length, bool *ret_valid) {
     const json_t *id = json_object_get(root, "id");
-    char *known = root ? id ? json_dumps(id, JSON_ENCODE_ANY | JSON_COMPACT) : strdup("null")
-                       : broken_id(text, length);
 
-    *ret_valid = root ? is_id(id) : known && strcmp(known, "null") != 0;
-    return known;
+    if (!root) {
+        char *known = broken_id(text, length);
+
+        *ret_valid = known && strcmp(known, "null") != 0;
+        return known;
+    }
+    *ret_valid = is_id(id);
+    return id ? json_dumps(id, JSON_ENCODE_ANY | JSON_COMPACT) : strdup("null");
 }
 
 char *job_id(const char *text, size_t length) {
@@ -247,7 +252,7 @@ static int take_command(struct job *job, struct rollbox_error *error) {
     const char *near = options_nearest(json_string_value(language), &languages[0].name,
         ARRAY_SIZE(languages), sizeof languages[0]);
     return refuse_job(job, error, "unknown language \"%s\"; %s%s", json_string_value(language),
-        near ? "did you mean " : "use \"argv\" for it", near ? near : "");
+        near ? "did you mean " : "use \"argv\" for it", text_or(near, ""));
 }
 
 static int take_files(struct job *job, struct rollbox_error *error) {
@@ -380,7 +385,7 @@ static int parse_job(
                                ? "timeout_s"
                                : options_nearest(key, fields, ARRAY_SIZE(fields), sizeof fields[0]);
         return refuse_job(job, error, "unknown field \"%s\"%s%s%s", key,
-            near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+            text_if(near, "; did you mean \""), text_or(near, ""), text_if(near, "\"?"));
     }
     int r = take_files(job, error);
     if (r >= 0)

@@ -85,11 +85,10 @@ static int print_held(struct logs *logs, bool is_end) {
 
     for (int i = 0; i < N_LOGS && !status; i++) {
         struct buf *held = &logs->held[i];
-        size_t from = tail && !logs->is_current
-                          ? (tail->count ? tail_start(held, tail->count) : held->length)
-                          : 0,
-               to = held->length;
+        size_t from = 0, to = held->length;
 
+        if (tail && !logs->is_current)
+            from = tail->count ? tail_start(held, tail->count) : held->length;
         while (!is_end && options_has(logs->options, OPTION_JSON) && to > from &&
                held->data[to - 1] != '\n')
             to--;
@@ -203,7 +202,7 @@ static int show(struct logs *logs, const json_t *exec) {
         .size = sizeof attach,
         .operation_id = logs->id,
         .input_fd = -1,
-        .stream_fds = { theirs[OUT] < 0 ? -1 : theirs[OUT], theirs[ERR] < 0 ? -1 : theirs[ERR] },
+        .stream_fds = { MAX(theirs[OUT], -1), MAX(theirs[ERR], -1) },
         .callback = on_end,
         .userdata = logs,
     };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of options, and what is made from it and the table of commands: parsing, help,
  * suggestions. */
+#include "base/text.h"
 #include "cli/options.h"
 
 #include <errno.h>
@@ -601,9 +602,11 @@ void options_help(const struct command *command) {
 
         if (!(option->commands & command->bit))
             continue;
-        snprintf(left, sizeof left, "%c%c%c --%s%s%s", option->letter ? '-' : ' ',
-            option->letter ? option->letter : ' ', option->letter ? ',' : ' ', option->name,
-            option->argument ? " " : "", option->argument ? option->argument : "");
+        char letter[] = "   ";
+        if (option->letter)
+            memcpy(letter, (char[]){ '-', option->letter, ',' }, 3);
+        snprintf(left, sizeof left, "%s --%s%s%s", letter, option->name,
+            text_if(option->argument, " "), text_or(option->argument, ""));
         printf("  %-34s %s\n", left, option->help);
     }
     if (command->notes)

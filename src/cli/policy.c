@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Policies: made from a file and flags; checked; shown as a plan. */
+#include "base/text.h"
 #include "cli/policy.h"
 #include "cli/format.h"
 
@@ -136,8 +137,9 @@ static void print_problems(
             buf_printf(&text, "--%s: ", option->name);
         else if (key && key[0])
             buf_printf(&text, "%s: ", key);
-        buf_printf(&text, "%s%s%s%s", message ? message : "not valid", hint && hint[0] ? " (" : "",
-            hint && hint[0] ? hint : "", hint && hint[0] ? ")" : "");
+        buf_add_text(&text, message ? message : "not valid");
+        if (hint && hint[0])
+            buf_printf(&text, " (%s)", hint);
         if (buf_failed(&text))
             continue;
         if (to == stdout) {
@@ -314,8 +316,7 @@ int cmd_policy_check(const struct options *options) {
     if (r)
         return r;
     int status =
-        rollbox_policy_check(text.data ? text.data : "", text.length, &problems, &error) < 0 ? 1
-                                                                                             : 0;
+        rollbox_policy_check(text_or(text.data, ""), text.length, &problems, &error) < 0 ? 1 : 0;
     if (status && error.code != ROLLBOX_ERR_POLICY_INVALID)
         return cli_fail_error(options, &error);
     if (options_has(options, OPTION_JSON))

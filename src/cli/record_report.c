@@ -16,6 +16,12 @@
 
 #define PLACE "{id}"
 
+static bool is_plain(unsigned char c, bool is_first) {
+    if (!c || c >= 128)
+        return false;
+    return isalnum(c) || strchr("_-~", c) || (c == '.' && !is_first);
+}
+
 /* A string or an integer. A string may have any character; a file's name has it as %XX unless it is
  * a plain one. */
 static void add_id(const struct job *job, struct buf *to) {
@@ -27,7 +33,7 @@ static void add_id(const struct job *job, struct buf *to) {
     for (size_t i = 0; text && i < json_string_length(id); i++) {
         unsigned char c = (unsigned char)text[i];
 
-        if (c < 128 && (isalnum(c) || strchr("_-~", c) || (c == '.' && i)) && c)
+        if (is_plain(c, i == 0))
             buf_add(to, text + i, 1);
         else
             buf_printf(to, "%%%02X", c);

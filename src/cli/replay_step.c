@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/text.h"
 #include "cli/replay_step.h"
 
 #include <errno.h>
@@ -121,7 +122,9 @@ static int choose_policy(const struct play *play, const struct reader *reader, c
     }
     json_t *policy = whole_policy(play, reader, error);
     auto_free char *text = policy ? json_dumps(policy, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
-    int r = !policy ? -EINVAL : text ? check_reach(play, text, error) : no_memory(error);
+    int r = -EINVAL;
+    if (policy)
+        r = text ? check_reach(play, text, error) : no_memory(error);
     json_decref(policy);
     if (r == 0)
         *ret_text = TAKE_PTR(text);
@@ -435,8 +438,7 @@ static int play_exec(struct play *play, const struct step *step, struct rollbox_
         .argv = (const char *const *)argv,
         .env = (const char *const *)env,
         .cwd = cwd,
-        .stdin_data =
-            json_is_object(input) && !is_shell ? stdin_data.length ? stdin_data.data : "" : NULL,
+        .stdin_data = json_is_object(input) && !is_shell ? text_or(stdin_data.data, "") : NULL,
         .stdin_length = stdin_data.length,
         .files = put.n ? put.files : NULL,
         .n_files = put.n,

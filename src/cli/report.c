@@ -40,7 +40,8 @@ __attribute__((format(printf, 3, 0))) static int print_failure(
     if (vasprintf(&line, format, args) < 0)
         line = NULL;
     /* The message may contain text of a guest, or of a foreign file. */
-    format_error(line ? line : "out of memory", line ? strlen(line) : strlen("out of memory"));
+    const char *shown = line ? line : "out of memory";
+    format_error(shown, strlen(shown));
     fputc('\n', stderr);
     note_failure(code,
         code == ROLLBOX_ERR_INVALID_ARGUMENT ? "arguments"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finding the shared engine and a sandbox on it; rollbox create. session.h has the model. */
+#include "base/text.h"
 #include "cli/session.h"
 
 #include <errno.h>
@@ -110,7 +111,7 @@ int session_connect(const struct options *options, struct rollbox_engine **ret_e
     return cli_fail_code(options, ROLLBOX_ERR_ENGINE_LOST,
         "no engine serves %s; start one with: rollbox engine start --background%s%s, or name "
         "another socket by --socket or ROLLBOX_SOCKET",
-        path, given ? " --socket " : "", given ? given : "");
+        path, text_if(given, " --socket "), text_or(given, ""));
 }
 
 int session_open(const struct options *options, struct rollbox_engine **ret_engine,
@@ -182,7 +183,9 @@ static int auto_snapshots(const struct options *options, unsigned *ret_n) {
             is_on ? "--auto-keep %s: must be from 1 to %d"
                   : "--auto-keep %s: is for --auto-snapshot changed",
             keep->value, MAX_AUTO_KEEP);
-    *ret_n = !is_on ? 0 : keep ? (unsigned)keep->count : AUTO_KEEP;
+    *ret_n = 0;
+    if (is_on)
+        *ret_n = keep ? (unsigned)keep->count : AUTO_KEEP;
     return 0;
 }
 

@@ -107,7 +107,8 @@ void snapshot_show_checks(const json_t *state) {
     json_array_foreach(json_object_get(state, "checks"), i, check) {
         const json_t *ok = json_object_get(check, "ok");
 
-        print_key(json_is_true(ok) ? "ok" : json_is_false(ok) ? "REFUSED" : "-");
+        const char *verdict = json_is_true(ok) ? "ok" : "-";
+        print_key(json_is_false(ok) ? "REFUSED" : verdict);
         format_text(get_text(check, "what"));
         if (get_text(check, "why")[0]) {
             printf(": ");

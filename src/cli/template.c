@@ -438,7 +438,7 @@ static int resume(const struct options *options, struct rollbox_engine *engine,
         .size = sizeof attach,
         .operation_id = COMMAND,
         .input_fd = -1,
-        .stream_fds = { is_json ? -1 : streams[0], is_json ? -1 : streams[1] },
+        .stream_fds = { MAX(streams[0], -1), MAX(streams[1], -1) },
         .callback = copy_stream_on_end,
         .userdata = &pump,
     };

@@ -16,6 +16,7 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/text.h"
 #include "cli/cli.h"
 #include "cli/outcome.h"
 #include "cli/policy.h"
@@ -284,8 +285,8 @@ static int report_verdict(const struct options *options, const struct pair *pair
     int width = (int)MAX(strlen(pair->names[0]), strlen(pair->names[1]));
 
     if (!diverged) {
-        printf("%sequal%s: %" PRIu64 " step%s", colours ? "\033[32m" : "", colours ? "\033[0m" : "",
-            n_equal, n_equal == 1 ? "" : "s");
+        printf("%sequal%s: %" PRIu64 " step%s", text_if(colours, "\033[32m"),
+            text_if(colours, "\033[0m"), n_equal, n_equal == 1 ? "" : "s");
         tell_unseen(pair, whole);
         printf("\n");
         return cli_flush(options, 0);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/text.h"
 #include "cli/view.h"
 
 #include <errno.h>
@@ -92,7 +93,7 @@ static void tell_detached(const struct view *view) {
 
     (void)cli_fail(view->options,
         "detached: %s runs on in %s; to see it again: rollbox attach -it%s%s %s %s", view->id,
-        rollbox_sandbox_name(view->sandbox), socket ? " --socket " : "", socket ? socket : "",
+        rollbox_sandbox_name(view->sandbox), text_if(socket, " --socket "), text_or(socket, ""),
         rollbox_sandbox_name(view->sandbox), view->id);
 }
 
@@ -247,7 +248,9 @@ int view_start(struct view *view, struct rollbox_exec_options *exec, bool input,
 void view_shell(const char *string, bool is_login, const char *argv[6]) {
     argv[0] = "sh";
     argv[1] = "-c";
-    argv[2] = string ? SHELL_OF_STRING : is_login ? LOGIN_SHELL : PLAIN_SHELL;
+    argv[2] = is_login ? LOGIN_SHELL : PLAIN_SHELL;
+    if (string)
+        argv[2] = SHELL_OF_STRING;
     argv[3] = "sh";
     argv[4] = string;
     argv[5] = NULL;

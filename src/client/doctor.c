@@ -65,7 +65,9 @@ static const char *hint_for_feature(const struct features *f, enum feature featu
 }
 
 static const char *cgroup_name(const struct features *f) {
-    return cgroup_backend_name(f->cgroup_v2 ? CGROUP_V2 : f->cgroup_v1 ? CGROUP_V1 : CGROUP_NONE);
+    if (f->cgroup_v2)
+        return cgroup_backend_name(CGROUP_V2);
+    return cgroup_backend_name(f->cgroup_v1 ? CGROUP_V1 : CGROUP_NONE);
 }
 
 static json_t *describe_facts(const struct features *f) {

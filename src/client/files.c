@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading, writing and moving files of sandboxes. files.h has the model. */
+#include "base/text.h"
 #include "client/files.h"
 
 #include <errno.h>
@@ -109,7 +110,7 @@ static int agent_failed(const struct files *files, int error_number, const char 
 
     return error_set(error, code_of(error_number), error_number, "files",
         "cannot %s \"%s%s%s\" in the sandbox: %s%s", doing, make_shown(files->path).text,
-        *below ? "/" : "", *below ? make_shown(below).text : "", strerror(error_number), hint);
+        text_if(*below, "/"), make_shown(below).text, strerror(error_number), hint);
 }
 
 static int host_failed(int error_number, const char *path, const char *below, const char *doing,
@@ -309,8 +310,9 @@ static int read_content(
             complete = true;
         }
         begun = true;
-        if ((!is_first && !is_more && !is_end) || announced > most || end > most ||
-            offset < (is_more ? content->length : 0) || end < content->length)
+        bool is_expected = is_first || is_more || is_end;
+        bool is_in_order = offset >= (is_more ? content->length : 0) && end >= content->length;
+        if (!is_expected || !is_in_order || announced > most || end > most)
             return agent_lost(files, -EBADMSG, error);
         if (content_grow(content, end, announced) < 0)
             return out_of_memory(error);

@@ -65,9 +65,11 @@ ROLLBOX_PUBLIC int rollbox_record(struct rollbox_sandbox *sandbox,
         wire_add_u64(&message, TAG_MAX_FILE, options->file_bytes);
     if (options->env_values)
         wire_add_u64(&message, TAG_ENV_VALUES, 1);
-    if (options->files || options->changes || options->as_parent)
-        wire_add_u64(&message, TAG_FILES,
-            (options->files ? 1 : 0) | (options->changes ? 2 : 0) | (options->as_parent ? 4 : 0));
+    uint64_t files = options->files ? 1 : 0;
+    files |= options->changes ? 2 : 0;
+    files |= options->as_parent ? 4 : 0;
+    if (files)
+        wire_add_u64(&message, TAG_FILES, files);
     r = add_names(&message, options->redact_names, error);
     if (r >= 0)
         r = add_patterns(&message, options->redact_patterns, error);

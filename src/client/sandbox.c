@@ -106,7 +106,9 @@ ROLLBOX_PUBLIC int rollbox_sandbox_finish(
     rollbox_sandbox_free(sandbox);
     if (r < 0 || !ret_json)
         return r;
-    *ret_json = json ? TAKE_PTR(json) : strdup(lost ? "{\"lost\": true}" : "{}");
+    if (!json)
+        json = strdup(lost ? "{\"lost\": true}" : "{}");
+    *ret_json = TAKE_PTR(json);
     return *ret_json ? r : request_out_of_memory(error);
 }
 

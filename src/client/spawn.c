@@ -25,6 +25,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "client/client.h"
 #include "sys/syscalls.h"
 
@@ -98,7 +99,7 @@ static int find_engine(const char *engine_path, char **ret_path, struct rollbox_
         return error_set(error, ROLLBOX_ERR_ENGINE_START, ENOENT, "connect",
             ENGINE_NAME " was not found beside the library (%s) or the program (%s); set "
                         "ROLLBOX_ENGINE to its path",
-            beside_library ? beside_library : "?", beside_program ? beside_program : "?");
+            text_or(beside_library, "?"), text_or(beside_program, "?"));
     *ret_path = path;
     return 0;
 }

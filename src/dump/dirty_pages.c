@@ -201,7 +201,10 @@ static int each_of_file(
 
 int dirty_pages_each(const struct dump_process *s, uint64_t start, uint64_t end, bool is_file,
     track_call *call, void *data) {
-    return start >= end ? 0 : (is_file ? each_of_file : each_found)(s, start, end, call, data);
+    if (start >= end)
+        return 0;
+    return is_file ? each_of_file(s, start, end, call, data)
+                   : each_found(s, start, end, call, data);
 }
 
 /* Split by the runs of the parent image. A page that it does not have was zero and still is. */

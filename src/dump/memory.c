@@ -155,7 +155,9 @@ static void add_flags(
         return;
     /* Copies one line, because the rest of the text is long and would be searched each time. */
     snprintf(line, sizeof line, "%.*s", (int)strcspn(flags + 1, "\n"), flags + 1);
-    area->forgets = strstr(line, " dp") ? IMAGE_DROPPABLE : strstr(line, " wf") ? IMAGE_WIPED : 0;
+    area->forgets = strstr(line, " wf") ? IMAGE_WIPED : 0;
+    if (strstr(line, " dp"))
+        area->forgets = IMAGE_DROPPABLE;
     area->flags = strstr(line, " dc") ? IMAGE_NOT_FORKED : 0;
     if (strstr(line, " gd"))
         area->kind = IMAGE_STACK;
@@ -254,7 +256,9 @@ static void identify_path(const struct dump_process *s, const char *path, struct
     struct statvfs system;
     struct stat st;
 
-    ret_note->error = fd < 0 ? fd : fstat(fd, &st) < 0 || fstatvfs(fd, &system) < 0 ? -errno : 0;
+    ret_note->error = MIN(fd, 0);
+    if (fd >= 0 && (fstat(fd, &st) < 0 || fstatvfs(fd, &system) < 0))
+        ret_note->error = -errno;
     if (ret_note->error == 0)
         *ret_note = (struct note){ .mode = st.st_mode,
             .may_be_read = access_is_given(s, &st, ACCESS_READ),

@@ -121,8 +121,10 @@ static int take_output(int master, struct buf *to) {
         char *room = buf_reserve(to, 65536);
         ssize_t n = room ? read(master, room, 65536) : -1;
 
+        if (!room)
+            return -ENOMEM;
         if (n <= 0)
-            return !room ? -ENOMEM : n < 0 && errno != EIO ? -errno : 0;
+            return n < 0 && errno != EIO ? -errno : 0;
         to->length += (size_t)n;
     }
     return 0;
@@ -326,8 +328,12 @@ static int add_lent(struct dump *c) {
         int r = number_of_master(c->options->masters[i], &number);
         struct end *end = r < 0 ? NULL : end_of(c, number);
 
-        if (!end || end->lent || end->master >= 0)
-            return dump_fail(c, "a command's terminal", r < 0 ? r : !end ? -ENOMEM : -EBUSY);
+        if (r == 0 && !end)
+            r = -ENOMEM;
+        if (r == 0 && (end->lent || end->master >= 0))
+            r = -EBUSY;
+        if (r < 0)
+            return dump_fail(c, "a command's terminal", r);
         end->lent = (uint32_t)i + 1;
         end->master = fcntl(c->options->masters[i], F_DUPFD_CLOEXEC, 3);
     }

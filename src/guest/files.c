@@ -211,7 +211,9 @@ static int write_in_place(int directory, const struct transfer_message *first) {
 
     if (fd < 0)
         return -errno;
-    int r = fstat(fd, &st) < 0 ? -errno : S_ISREG(st.st_mode) ? 0 : -EINVAL;
+    int r = fstat(fd, &st) < 0 ? -errno : 0;
+    if (r == 0 && !S_ISREG(st.st_mode))
+        r = -EINVAL;
     if (r == 0 && ftruncate(fd, 0) < 0)
         r = -errno;
     if (r == 0)

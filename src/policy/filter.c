@@ -677,9 +677,8 @@ static size_t make_ranges(const struct filter_options *options, struct range *ra
 /* How many numbers between two ranges' starts the kernel tries at installation. */
 static uint32_t range_weight(const struct range *from, const struct range *to) {
     uint32_t last = filter_syscalls[FILTER_N_SYSCALLS - 1].number + 1u;
-    uint32_t a = from->first < last ? from->first : last, b = to->first < last ? to->first : last;
 
-    return b - a;
+    return MIN(to->first, last) - MIN(from->first, last);
 }
 
 static unsigned emit_leaf(struct program *p, const struct range *range) {

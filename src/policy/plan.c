@@ -276,10 +276,10 @@ static void hidden_name(struct compiler *c, char *name, size_t size) {
 
 static void grant_bind(struct compiler *c, const struct grant *g, uint16_t tag) {
     bool device = compiler_is_below(g->real, "/dev");
-    uint64_t attributes = g->kind == PLAN_GRANT_SHARED
-                              ? MOUNT_ATTR_NOSUID | (device ? MOUNT_ATTR_NOEXEC : MOUNT_ATTR_NODEV)
-                              : READ_ONLY;
-    uint64_t access = g->kind == PLAN_GRANT_SHARED ? c->access_write : c->access_read;
+    const bool is_shared = g->kind == PLAN_GRANT_SHARED;
+    uint64_t shared = MOUNT_ATTR_NOSUID | (device ? MOUNT_ATTR_NOEXEC : MOUNT_ATTR_NODEV);
+    uint64_t attributes = is_shared ? shared : READ_ONLY;
+    uint64_t access = is_shared ? c->access_write : c->access_read;
     char hidden[64];
     const char *at = g->real;
 
@@ -309,6 +309,7 @@ static void grant_bind(struct compiler *c, const struct grant *g, uint16_t tag) 
 
 static void grant_writable(struct compiler *c, const struct grant *g, uint16_t tag) {
     bool directory = g->type == PLAN_PATH_DIRECTORY;
+    const char *content = directory ? NULL : "";
     char lower[64];
 
     hidden_name(c, lower, sizeof lower);
@@ -321,7 +322,7 @@ static void grant_writable(struct compiler *c, const struct grant *g, uint16_t t
     buf_add(&c->template_ops, &op, sizeof op);
     if (!g->late || in_private_place(c, g->real))
         op_add(c, g->late ? &c->box_ops : &c->template_ops,
-            directory ? PLAN_OP_MKDIR : PLAN_OP_FILE, g->real, directory ? NULL : "", 0755, tag);
+            directory ? PLAN_OP_MKDIR : PLAN_OP_FILE, g->real, content, 0755, tag);
     writable_place(c, g->real, lower, 0755, directory ? 0 : PLAN_PLACE_FILE, tag);
     compiler_rule(
         c, g->real, directory ? c->access_write : c->access_write & c->access_file, PLAN_RULE_OWN);
@@ -1080,8 +1081,10 @@ static int compile_notify(
         return 0;
     bool is_virtual = p->time_start && p->time_mode == POLICY_TIME_VIRTUAL;
 
-    c->plan.flags |= (p->have_seed ? PLAN_SEED : 0) | (p->time_start ? PLAN_CLOCK : 0) |
-                     (is_virtual ? PLAN_VIRTUAL : 0) | (is_virtual && p->serial ? PLAN_SERIAL : 0);
+    c->plan.flags |= p->have_seed ? PLAN_SEED : 0;
+    c->plan.flags |= p->time_start ? PLAN_CLOCK : 0;
+    c->plan.flags |= is_virtual ? PLAN_VIRTUAL : 0;
+    c->plan.flags |= is_virtual && p->serial ? PLAN_SERIAL : 0;
     c->plan.seed = p->random_seed;
     if (p->time_start)
         determinism_time(p->time_start, &c->plan.clock_seconds, &c->plan.clock_nanoseconds);
@@ -1121,14 +1124,16 @@ static int compile_plan(struct compiler *c, struct sock_filter *program, struct 
 
     if (r < 0)
         return r;
-    c->plan.flags = (c->host->is_root ? PLAN_AS_ROOT : 0) |
-                    (c->policy->net != POLICY_NET_HOST ? PLAN_NET_OWN : 0) |
-                    (c->policy->net == POLICY_NET_LOOPBACK ? PLAN_NET_LOOPBACK : 0) |
-                    (c->policy->net == POLICY_NET_ALLOW ? PLAN_NET_LOOPBACK | PLAN_NET_ALLOW : 0) |
-                    (c->host->timens ? PLAN_TIMENS : 0) | (c->host->cgroupns ? PLAN_CGROUPNS : 0) |
-                    (c->host->uppers             ? PLAN_ON_DISK
-                        : c->host->memory_cgroup ? 0
-                                                 : PLAN_REPORT_DISK);
+    c->plan.flags = c->host->is_root ? PLAN_AS_ROOT : 0;
+    c->plan.flags |= c->policy->net != POLICY_NET_HOST ? PLAN_NET_OWN : 0;
+    c->plan.flags |= c->policy->net == POLICY_NET_LOOPBACK ? PLAN_NET_LOOPBACK : 0;
+    c->plan.flags |= c->policy->net == POLICY_NET_ALLOW ? PLAN_NET_LOOPBACK | PLAN_NET_ALLOW : 0;
+    c->plan.flags |= c->host->timens ? PLAN_TIMENS : 0;
+    c->plan.flags |= c->host->cgroupns ? PLAN_CGROUPNS : 0;
+    if (c->host->uppers)
+        c->plan.flags |= PLAN_ON_DISK;
+    else if (!c->host->memory_cgroup)
+        c->plan.flags |= PLAN_REPORT_DISK;
     if ((r = compile_notify(c, asked, error)) < 0)
         return r;
     compile_network(c);

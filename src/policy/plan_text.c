@@ -205,12 +205,13 @@ void plan_isolation(const struct plan *plan, const struct plan_host *host,
                 plan->flags & PLAN_VIRTUAL ? "virtual" : "offset");
         buf_add_text(to, "}, ");
     }
+    const char *memory = host->memory_cgroup ? cgroup : "watcher";
+    const char *processes = host->processes_cgroup ? cgroup : "rlimit";
+    const char *cpu = host->cpu_cgroup ? cgroup : "affinity";
+    if (!policy->max_cpu_milli)
+        cpu = "none";
     buf_printf(to,
         "\"limits\": {\"memory\": \"%s\", \"processes\": \"%s\", \"cpu\": \"%s\", \"disk\": "
         "\"%s\", \"open_files\": \"rlimit\"}}",
-        host->memory_cgroup ? cgroup : "watcher", host->processes_cgroup ? cgroup : "rlimit",
-        !policy->max_cpu_milli ? "none"
-        : host->cpu_cgroup     ? cgroup
-                               : "affinity",
-        plan->flags & PLAN_ON_DISK ? "watcher" : "tmpfs");
+        memory, processes, cpu, plan->flags & PLAN_ON_DISK ? "watcher" : "tmpfs");
 }

@@ -254,7 +254,9 @@ int read_word(struct reader *r, const json_t *value, const char *const *words, s
     int found = -1;
 
     for (size_t i = 0; i < n; i++) {
-        buf_printf(&all, "%s\"%s\"", i == 0 ? "" : i + 1 == n ? " or " : ", ", words[i]);
+        if (i)
+            buf_add_text(&all, i + 1 == n ? " or " : ", ");
+        buf_printf(&all, "\"%s\"", words[i]);
         if (text != NULL && strcmp(text, words[i]) == 0 &&
             json_string_length(value) == strlen(text))
             found = (int)i;

@@ -7,6 +7,7 @@
  * difference, and the sources of randomness that the policy leaves open. It can be wrong: a counter
  * can look like a process id, and a random number like a time.
  */
+#include "base/text.h"
 #include "record/compare.h"
 
 #include <ctype.h>
@@ -39,7 +40,7 @@ struct bytes {
 };
 
 static bool is_word(char c) {
-    return isalnum((unsigned char)c) || c == '_' || c == '.' || c == ':' || c == '-' || c == '+';
+    return isalnum((unsigned char)c) || (c && strchr("_.:-+", c));
 }
 
 /* The word around a byte. */
@@ -383,7 +384,8 @@ static const char *guess_text(
                    "and answers vary";
         return "network";
     }
-    if (net && has_net && (!found || lone) && is_port(word) && is_port(other)) {
+    const bool are_ports = is_port(word) && is_port(other);
+    if (net && has_net && (!found || lone) && are_ports) {
         *ret_why = "the numbers could be ports, which the kernel chooses";
         return "network";
     }
@@ -439,7 +441,7 @@ static void add_excerpt(struct buf *to, struct bytes text, size_t at) {
     n = MIN(n, text.length - MIN(begin, text.length));
     utf8_replace(&clean, text.data + begin, n);
     json_t *string =
-        buf_failed(&clean) ? NULL : json_stringn(clean.length ? clean.data : "", clean.length);
+        buf_failed(&clean) ? NULL : json_stringn(text_or(clean.data, ""), clean.length);
     auto_free char *json = string ? json_dumps(string, JSON_ENCODE_ANY | JSON_ENSURE_ASCII) : NULL;
     json_decref(string);
     if (json)
@@ -729,8 +731,10 @@ int compare_steps(const struct step *a, const struct step *b, struct divergence 
     int r;
 
     add_plain(divergence.kind, sizeof divergence.kind, a ? a->kind : b->kind);
-    if (!a || !b)
-        r = add_divergence(&divergence, "step", a ? a->action : NULL, b ? b->action : NULL);
+    if (!a)
+        r = add_divergence(&divergence, "step", NULL, b ? b->action : NULL);
+    else if (!b)
+        r = add_divergence(&divergence, "step", a->action, NULL);
     else if (a->number != b->number)
         r = add_divergence(&divergence, "step", json_object_get(a->json, "step"),
             json_object_get(b->json, "step"));

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/text.h"
 #include "record/record.h"
 
 void digest_end(struct sha256_ctx *context, char ret_hex[RECORD_DIGEST_HEX + 1]) {
@@ -114,9 +115,8 @@ void chain_begin(struct chain *chain, const char *policy_digest, const char *ima
     sha256_init(&context);
     add_string(&context, RECORD_FORMAT, strlen(RECORD_FORMAT));
     add_string(&context, policy_digest, strlen(policy_digest));
-    add_string(&context, image_digest ? image_digest : "", image_digest ? strlen(image_digest) : 0);
-    add_string(
-        &context, parent_digest ? parent_digest : "", parent_digest ? strlen(parent_digest) : 0);
+    add_string(&context, text_or(image_digest, ""), text_size(image_digest));
+    add_string(&context, text_or(parent_digest, ""), text_size(parent_digest));
     digest_end(&context, chain->hex);
 }
 

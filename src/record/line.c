@@ -346,7 +346,7 @@ static void write_escape(uint32_t unit, struct buf *to) {
 
 /* A character of valid UTF-8 that is not ASCII; how long it is. */
 static size_t write_character(const unsigned char *at, struct buf *to) {
-    size_t length = *at >= 0xf0 ? 4 : *at >= 0xe0 ? 3 : 2;
+    size_t length = 2 + (*at >= 0xe0) + (*at >= 0xf0);
     uint32_t character = *at & (0xffu >> (length + 1));
 
     for (size_t i = 1; i < length; i++)

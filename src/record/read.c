@@ -282,9 +282,11 @@ static int decode_base64(const char *text, size_t length, struct buf *to) {
     if (length % 4)
         return -EBADMSG;
     for (size_t i = 0; i < length; i += 4) {
-        unsigned padding = text[i + 3] == '=' ? text[i + 2] == '=' ? 2 : 1 : 0;
+        unsigned padding = text[i + 3] == '=';
         uint32_t bits = 0;
 
+        if (padding && text[i + 2] == '=')
+            padding = 2;
         if (padding && i + 4 != length)
             return -EBADMSG;
         for (unsigned k = 0; k < 4; k++) {

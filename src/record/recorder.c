@@ -559,8 +559,9 @@ static int run_turn(struct recorder *recorder, int64_t until_ns, bool more, bool
     }
     if (recorder->socket < 0 && n == 2)
         return 0;
-    int64_t left_ms =
-        recorder->socket >= 0 ? untold ? IDLE_MS : -1 : (until_ns - clock_now_ns()) / 1000000;
+    int64_t left_ms = untold ? IDLE_MS : -1;
+    if (recorder->socket < 0)
+        left_ms = (until_ns - clock_now_ns()) / 1000000;
     if (recorder->socket < 0 && left_ms <= 0)
         return 0;
     int ready = poll(polls, n, more ? 0 : (int)left_ms);

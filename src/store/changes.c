@@ -17,6 +17,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "store/digest.h"
 #include "store/files.h"
@@ -174,7 +175,9 @@ static int compare_directories(
         r = fail_comparing(comparing, r);
     /* Both lists are sorted: they are merged on the way. */
     for (size_t i = 0, j = 0; r == 0 && (i < names.n || j < more.n);) {
-        int order = i >= names.n ? 1 : j >= more.n ? -1 : strcmp(names.list[i], more.list[j]);
+        int order = i >= names.n ? 1 : -1;
+        if (i < names.n && j < more.n)
+            order = strcmp(names.list[i], more.list[j]);
         const char *name = order <= 0 ? names.list[i] : more.list[j];
 
         i += order <= 0;
@@ -284,7 +287,9 @@ static int changes_of_file(const struct job *job, const struct job_place *place,
     const char *base = below_file(place, &is_host);
     if (r == 0 && base) {
         old = open(base, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-        r = old < 0 ? (errno == ENOENT ? 0 : -errno) : fstat(old, &old_st) < 0 ? -errno : 1;
+        r = old < 0 || fstat(old, &old_st) < 0 ? -errno : 1;
+        if (old < 0 && r == -ENOENT)
+            r = 0;
         root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
         change.old_parent = root;
         change.old_is_host = is_host;
@@ -393,8 +398,8 @@ static int add_diff(
     buf_printf(&b, "b%s", shown);
     if (buf_failed(&a) || buf_failed(&b))
         return -ENOMEM;
-    r = textdiff(change->old ? a.data : "/dev/null", old.data ? old.data : "", old.length,
-        change->new ? b.data : "/dev/null", new.data ? new.data : "", new.length, &text);
+    r = textdiff(change->old ? a.data : "/dev/null", text_or(old.data, ""), old.length,
+        change->new ? b.data : "/dev/null", text_or(new.data, ""), new.length, &text);
     listing->diff_bytes += text.length;
     return r < 0 ? r
                  : json_object_set_new(

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/text.h"
 #include "store/describe.h"
 
 #include <errno.h>
@@ -33,7 +34,7 @@ static json_t *text_of(const void *data, size_t length) {
     auto_buf struct buf clean = BUF_INIT;
 
     utf8_replace(&clean, data, length);
-    return buf_failed(&clean) ? NULL : json_stringn(clean.length ? clean.data : "", clean.length);
+    return buf_failed(&clean) ? NULL : json_stringn(text_or(clean.data, ""), clean.length);
 }
 
 static json_t *path_of(const struct view *view, uint64_t at) {

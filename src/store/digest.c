@@ -227,7 +227,9 @@ int content_same(int a, int b, uint64_t size) {
             i++;
         while (j < n_b && of_b[j].offset + of_b[j].length <= at)
             j++;
-        uint64_t next = MIN(i < n_a ? of_a[i].offset : size, j < n_b ? of_b[j].offset : size);
+        uint64_t next = i < n_a ? of_a[i].offset : size;
+        if (j < n_b)
+            next = MIN(next, of_b[j].offset);
         if (next > at) {
             at = next;
             continue;

@@ -159,9 +159,9 @@ static int open_below(int at, const char *path, size_t length) {
             if (!n)
                 return -ENAMETOOLONG;
         }
-        memcpy(step, path, n);
-        step[n] = '\0';
-        int next = sys_openat2(fd >= 0 ? fd : at, n ? step : ".", &how);
+        memcpy(step, n ? path : ".", MAX(n, (size_t)1));
+        step[MAX(n, (size_t)1)] = '\0';
+        int next = sys_openat2(fd >= 0 ? fd : at, step, &how);
         if (next < 0)
             return next == -EXDEV ? -ELOOP : next;
         close_fd(&fd);
@@ -179,8 +179,12 @@ static int open_below(int at, const char *path, size_t length) {
 int files_parent(int root, const char *path, const char **ret_name) {
     const char *slash = strrchr(path, '/');
 
-    *ret_name = slash ? slash + 1 : path[0] ? path : ".";
-    return open_below(root, path, slash ? (size_t)(slash - path) : 0);
+    if (slash) {
+        *ret_name = slash + 1;
+        return open_below(root, path, (size_t)(slash - path));
+    }
+    *ret_name = path[0] ? path : ".";
+    return open_below(root, path, 0);
 }
 
 bool files_is_opaque(int directory) {
@@ -634,9 +638,10 @@ static int digest_visit(
         target = files_link(entry->parent, entry->name, &entry->st);
         r = target ? 0 : -errno;
     }
-    if (r == 0)
-        r = tree_digest_entry(
-            &digesting->digest, entry, regular ? fd : entry->fd, regular ? content : NULL, target);
+    if (r == 0 && regular)
+        r = tree_digest_entry(&digesting->digest, entry, fd, content, target);
+    else if (r == 0)
+        r = tree_digest_entry(&digesting->digest, entry, entry->fd, NULL, target);
     if (r < 0)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
             "cannot read %s: %s", files_printable(entry->path), strerror(-r));

@@ -346,13 +346,13 @@ static int open_sleeper(int store, const char *id) {
 static int open_record(int store, const char *id, int *ret_directory, json_t **ret_record,
     struct rollbox_error *error) {
     auto_close int directory = open_sleeper(store, id);
-    auto_close int file = directory < 0
-                              ? -EBADF
-                              : openat(directory, "record.json", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    int r = file < 0 ? io_error(error, directory < 0 ? -directory : errno, "wake",
-                           "the hibernated sandbox is no longer in the store")
-                     : hibernated_read(file, ret_record, error);
-
+    auto_close int file = directory;
+    if (directory >= 0)
+        file = openat(directory, "record.json", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (file < 0)
+        return io_error(error, directory < 0 ? -directory : errno, "wake",
+            "the hibernated sandbox is no longer in the store");
+    int r = hibernated_read(file, ret_record, error);
     if (r == 0)
         *ret_directory = TAKE_FD(directory);
     return r;

@@ -15,6 +15,7 @@
  * One walk goes over it from the top. The path of the field in hand is kept for the message. Fields
  * that an earlier version did not write may be missing; all others must be there.
  */
+#include "base/text.h"
 #include "store/hibernated_check.h"
 
 #include <errno.h>
@@ -61,7 +62,8 @@ static int refuse_value(const struct walk *walk, const char *at, const char *key
     va_end(arguments);
     return error_set(walk->error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake",
         "the record of the hibernated sandbox is not valid: %s%s%s is %.60s%s: %s", at,
-        *at && key ? "." : "", key ? key : "", text ? text : "missing", is_long ? "..." : "", why);
+        text_if(*at && key, "."), text_or(key, ""), text_or(text, "missing"),
+        text_if(is_long, "..."), why);
 }
 
 static int no_memory(const struct walk *walk) {

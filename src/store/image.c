@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/text.h"
 #include "store/image.h"
 
 #include <errno.h>
@@ -273,8 +274,8 @@ static int take_layer(const struct work *work, const json_t *row, int *ret_lock,
     auto_free char *path = NULL;
     int r;
 
-    if (!id || !layer_id_ok(id) || !diff_id || !layer_id_ok(diff_id) || !directory ||
-        strspn(directory, "L0123456789") != strlen(directory))
+    const bool ids_ok = id && layer_id_ok(id) && diff_id && layer_id_ok(diff_id);
+    if (!ids_ok || !directory || strspn(directory, "L0123456789") != strlen(directory))
         return error_set(error, ROLLBOX_ERR_INTERNAL, EBADMSG, "import",
             "the process that reads the archive sent an invalid report");
     if (!directory[0]) {
@@ -325,8 +326,8 @@ static int fill_config(
         r = manifest_strings(json_object_get(run, "Cmd"), &manifest->cmd);
     manifest->user = strdup(user ? user : "");
     manifest->architecture = strdup(architecture ? architecture : "");
-    if (asprintf(
-            &manifest->cwd, "%s%s", cwd && cwd[0] && cwd[0] != '/' ? "/" : "", cwd ? cwd : "") < 0)
+    const bool needs_slash = cwd && cwd[0] && cwd[0] != '/';
+    if (asprintf(&manifest->cwd, "%s%s", text_if(needs_slash, "/"), text_or(cwd, "")) < 0)
         manifest->cwd = NULL;
     if (r == -EINVAL)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",

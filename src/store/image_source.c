@@ -128,12 +128,12 @@ static int list_members(
                 return out_of_memory(error);
             source->members = more;
         }
-        if (hard || link) {
-            member.target = hard ? (plain_name(hard) ? strdup(plain_name(hard)) : NULL)
-                                 : resolve_link(name, link);
-            if (!member.target)
-                continue;
-        }
+        if (hard && plain_name(hard))
+            member.target = strdup(plain_name(hard));
+        else if (!hard && link)
+            member.target = resolve_link(name, link);
+        if ((hard || link) && !member.target)
+            continue;
         member.name = strdup(name);
         source->members[source->n_members++] = member;
         if (!member.name)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/text.h"
 #include "store/live_archive.h"
 
 #include <archive.h>
@@ -82,13 +83,13 @@ static int put_file(struct writing *w, const char *name, const void *data, uint6
 static int put_layer(struct writing *w, int directory, const char *name, const json_t *row) {
     auto_free char *chunk = malloc(CHUNK);
     auto_close int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    int r =
-        fd < 0 || !chunk
-            ? error_set(w->error, ROLLBOX_ERR_IO, fd < 0 ? errno : ENOMEM, "export",
-                  "%s cannot be read: %s", name, strerror(fd < 0 ? errno : ENOMEM))
-            : begin_member(w, name, (uint64_t)json_integer_value(json_object_get(row, "bytes")));
+    const int failure = fd < 0 ? errno : ENOMEM;
     ssize_t n = 0;
 
+    if (fd < 0 || !chunk)
+        return error_set(w->error, ROLLBOX_ERR_IO, failure, "export", "%s cannot be read: %s", name,
+            strerror(failure));
+    int r = begin_member(w, name, (uint64_t)json_integer_value(json_object_get(row, "bytes")));
     while (r == 0 && ((n = read(fd, chunk, CHUNK)) > 0 || (n < 0 && errno == EINTR)))
         r = n < 0 ? 0 : put_file(w, name, chunk, (uint64_t)n);
     return r == 0 && n < 0 ? error_set(w->error, ROLLBOX_ERR_IO, errno, "export",
@@ -596,7 +597,7 @@ static int choose_policy(
 
     if (options->policy) {
         int r = read_policy(options->policy, &text, error);
-        json_t *given = r == 0 ? json_stringn(text.data ? text.data : "", text.length) : NULL;
+        json_t *given = r == 0 ? json_stringn(text_or(text.data, ""), text.length) : NULL;
 
         if (r < 0)
             return r;

@@ -25,6 +25,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/size_text.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "store/live_archive.h"
 #include "store/commit.h"
@@ -68,7 +69,7 @@ static const char *shown_value(const char *value, const char *allowed) {
     struct buf *to = &turns[turn++ % ARRAY_SIZE(turns)];
 
     to->length = 0;
-    utf8_shown(to, value ? value : "", value ? strlen(value) : 0, allowed);
+    utf8_shown(to, text_or(value, ""), text_size(value), allowed);
     buf_add(to, "", 1);
     return buf_failed(to) ? "" : to->data;
 }
@@ -544,7 +545,8 @@ static int parse_number(const char *name, const char *value, uint64_t most, uint
 
     errno = 0;
     uint64_t found = strtoull(value, &end, 10);
-    if (value[0] < '0' || value[0] > '9' || *end || errno || !found || found > most)
+    const bool is_number = value[0] >= '0' && value[0] <= '9' && !*end && !errno;
+    if (!is_number || !found || found > most)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
             "--%s %s: must be a whole number from 1 to %" PRIu64, name, value, most);
     *ret = found;

@@ -62,7 +62,8 @@ static int each_manifest(int store, enum manifest_kind kind, manifest_visitor vi
         int found = store_manifest(store, kind, name, &manifest, &inner);
         if (found == -ENOENT)
             continue; /* removed meanwhile */
-        r = visit(context, name, found < 0 ? NULL : &manifest, found < 0 ? inner.message : NULL);
+        r = found < 0 ? visit(context, name, NULL, inner.message)
+                      : visit(context, name, &manifest, NULL);
         manifest_done(&manifest);
     }
     names_done(&names);

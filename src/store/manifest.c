@@ -9,8 +9,9 @@
 #include "base/error.h"
 
 static bool name_character(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           (c && strchr("._:@/+-", c));
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
+        return true;
+    return (c >= '0' && c <= '9') || (c && strchr("._:@/+-", c));
 }
 
 bool manifest_name_ok(const char *name) {

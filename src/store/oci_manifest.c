@@ -172,12 +172,13 @@ static int choose_descriptor(
             json_object_get(descriptor, "annotations"), "org.opencontainers.image.ref.name");
         const json_t *platform = json_object_get(descriptor, "platform");
 
-        if (there.length < 400)
-            buf_printf(&there, "%s%s%s%s", there.length ? ", " : "",
-                ref ? files_printable(ref) : "untagged", platform ? " for " : "",
-                platform && text_of(platform, "architecture")
-                    ? files_printable(text_of(platform, "architecture"))
-                    : "");
+        if (there.length < 400) {
+            buf_add_text(&there, there.length ? ", " : "");
+            buf_add_text(&there, ref ? files_printable(ref) : "untagged");
+            buf_add_text(&there, platform ? " for " : "");
+            if (platform && text_of(platform, "architecture"))
+                buf_add_text(&there, files_printable(text_of(platform, "architecture")));
+        }
         if (tag && !has_tag(descriptor, tag))
             continue;
         n_tagged++;

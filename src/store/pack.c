@@ -189,8 +189,10 @@ static int put_data(struct writing *w, int fd, const struct segment *segments, s
         for (uint64_t done = 0; done < segments[i].length;) {
             ssize_t got = pread(fd, into, (size_t)MIN(segments[i].length - done, (uint64_t)CHUNK),
                 (off_t)(segments[i].offset + done));
-            int r = got < 0 ? -errno : got ? write_bytes(w, into, (size_t)got) : -ESTALE;
+            int r = got < 0 ? -errno : -ESTALE;
 
+            if (got > 0)
+                r = write_bytes(w, into, (size_t)got);
             if (r < 0 && r != -EINTR)
                 return r;
             done += got > 0 ? (uint64_t)got : 0;

@@ -583,9 +583,10 @@ static int unpack_directory(struct unpack *unpack, struct archive_entry *entry, 
     }
     if (r == 0)
         r = add_pending(unpack, path, &owner, mtime_of(entry), false);
-    auto_close int fd = r < 0 ? r
-                              : openat(path[0] ? at : unpack->root, path[0] ? leaf : ".",
-                                    O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+    auto_close int fd = -EBADF;
+    if (r == 0)
+        fd = path[0] ? openat(at, leaf, flags) : openat(unpack->root, ".", flags);
     if (r == 0)
         r = fd < 0 ? -errno : set_attributes(unpack, entry, fd);
     return r < 0 ? fail_unpack(unpack, r, path) : 0;

@@ -67,18 +67,29 @@ static bool can_count(const struct features *f) {
     return f->cgroup_v1 || f->cgroup_v2 || f->proc_children;
 }
 
+static bool are_all(const bool *needed, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!needed[i])
+            return false;
+    return true;
+}
+
 bool features_namespace_ok(const struct features *f) {
     /* If the host's root cannot become another user, guests would run as root. */
-    return (f->uid != 0 || f->is_root || !f->has_all_ids) && f->userns && f->pidns &&
-           f->proc_mount && f->mountns && f->pivot_root && f->ipcns && f->utsns && f->netns &&
-           f->seccomp && f->openat2 && f->close_range && f->pidfd && f->mount_api && can_count(f);
+    if (f->uid == 0 && !f->is_root && f->has_all_ids)
+        return false;
+    const bool needed[] = { f->userns, f->pidns, f->proc_mount, f->mountns, f->pivot_root, f->ipcns,
+        f->utsns, f->netns, f->seccomp, f->openat2, f->close_range, f->pidfd, f->mount_api,
+        can_count(f) };
+    return are_all(needed, ARRAY_SIZE(needed));
 }
 
 bool features_process_ok(const struct features *f) {
     /* If uid 0 cannot become another user, guests would run as root. An ordinary user's sandboxes
      * are separated by Landlock alone. */
-    return f->landlock && f->seccomp && f->openat2 && f->close_range && f->pidfd && can_count(f) &&
-           (f->uid == 0 ? f->own_ids : f->landlock_scope);
+    const bool needed[] = { f->landlock, f->seccomp, f->openat2, f->close_range, f->pidfd,
+        can_count(f), f->uid == 0 ? f->own_ids : f->landlock_scope };
+    return are_all(needed, ARRAY_SIZE(needed));
 }
 
 /* ---- masking ---- */

@@ -625,8 +625,8 @@ int proc_fake_meminfo(const char *host, size_t length, uint64_t limit_bytes, str
             int label = (int)(colon - line) + 1;
 
             /* The kernel aligns the numbers in a column of their own. */
-            buf_printf(
-                to, "%-16.*s%8" PRIu64 "%s\n", label, line, full ? total_kib : 0, kib ? " kB" : "");
+            buf_printf(to, "%-16.*s%8" PRIu64, label, line, full ? total_kib : 0);
+            buf_add_text(to, kib ? " kB\n" : "\n");
         }
         line += n;
     }

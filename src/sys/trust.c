@@ -25,8 +25,9 @@ int trust_read(struct trust *ret_trust, struct rollbox_error *error) {
 
         errno = 0;
         unsigned long uid = strtoul(at, &end, 10);
-        if (*at < '0' || *at > '9' || errno || uid >= UINT_MAX || (*end && *end != ',') ||
-            trust.n == ARRAY_SIZE(trust.uids))
+        const bool is_number = *at >= '0' && *at <= '9' && !errno && uid < UINT_MAX;
+        const bool is_at_end = !*end || *end == ',';
+        if (!is_number || !is_at_end || trust.n == ARRAY_SIZE(trust.uids))
             return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "connect",
                 VARIABLE " is %.100s: it must be user ids with commas between, at most %zu",
                 secure_getenv(VARIABLE), ARRAY_SIZE(trust.uids));

@@ -107,6 +107,13 @@ static inline size_t uapi_landlock_ruleset_size(int abi) {
     return abi >= 4 ? 16 : 8;
 }
 
+/* The size up to the last field that is not 0, which an older kernel takes, too. */
+static inline size_t uapi_landlock_used_size(const struct uapi_landlock_ruleset *ruleset) {
+    if (ruleset->scoped)
+        return 24;
+    return ruleset->handled_access_net ? 16 : 8;
+}
+
 struct uapi_landlock_net_port {
     uint64_t allowed_access;
     uint64_t port;

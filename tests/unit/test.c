@@ -132,21 +132,28 @@ void test_compare(const char *file, int line, const char *expression, intmax_t l
             (uintmax_t)left, relation, right, (uintmax_t)right);
 }
 
+static const char *quote_of(const char *text) {
+    return text ? "\"" : "";
+}
+
+static const char *shown(const char *text) {
+    return text ? text : "NULL";
+}
+
 void test_strings(const char *file, int line, const char *expression, const char *left,
     const char *right, bool want_equal) {
     bool equal = left && right ? strcmp(left, right) == 0 : left == right;
 
     if (equal != want_equal)
-        test_fail(file, line, "%s: left is %s%s%s, right is %s%s%s", expression, left ? "\"" : "",
-            left ? left : "NULL", left ? "\"" : "", right ? "\"" : "", right ? right : "NULL",
-            right ? "\"" : "");
+        test_fail(file, line, "%s: left is %s%s%s, right is %s%s%s", expression, quote_of(left),
+            shown(left), quote_of(left), quote_of(right), shown(right), quote_of(right));
 }
 
 void test_contains(
     const char *file, int line, const char *expression, const char *text, const char *part) {
     if (!text || !strstr(text, part))
-        test_fail(file, line, "%s: \"%s\" is not in %s%s%s", expression, part, text ? "\"" : "",
-            text ? text : "NULL", text ? "\"" : "");
+        test_fail(file, line, "%s: \"%s\" is not in %s%s%s", expression, part, quote_of(text),
+            shown(text), quote_of(text));
 }
 
 static void hex(char *to, size_t capacity, const unsigned char *data, size_t length) {

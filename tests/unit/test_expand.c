@@ -47,7 +47,8 @@ static int list(void *data, const char *directory, struct expand_entries *to) {
 static const struct expand_lister lister = { list, NULL };
 
 static int note(void *data, const char *path, bool directory, bool whole) {
-    buf_printf(data, "%s%s%s ", whole ? "=" : "", path, directory ? "/" : "");
+    buf_add_text(data, whole ? "=" : "");
+    buf_printf(data, "%s%s ", path, directory ? "/" : "");
     return 0;
 }
 

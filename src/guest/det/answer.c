@@ -27,8 +27,10 @@ void answer_let_pass(int listener, uint64_t id) {
 void answer_written(int listener, uint64_t id, long r, long value) {
     if (r == -EPERM || r == -ESRCH)
         answer_let_pass(listener, id);
+    else if (r < 0)
+        answer_call(listener, id, 0, (int)r);
     else
-        answer_call(listener, id, r < 0 ? 0 : value, r < 0 ? (int)r : 0);
+        answer_call(listener, id, value, 0);
 }
 
 void answer_time(int listener, const struct seccomp_notif *question, int64_t now) {

@@ -13,8 +13,9 @@
 
 static int limit_of(pid_t pid, int resource, const uint64_t *value, uint64_t *ret_value) {
     uint64_t now[2], after[2] = { value ? *value | STATE_BIT : 0, RLIM64_INFINITY };
-    int r =
-        (int)sys_call4(__NR_prlimit64, pid, resource, value ? after : NULL, ret_value ? now : NULL);
+    uint64_t *set = value ? after : NULL;
+    uint64_t *get = ret_value ? now : NULL;
+    int r = (int)sys_call4(__NR_prlimit64, pid, resource, set, get);
 
     if (r == 0 && ret_value)
         *ret_value = now[0] & ~STATE_BIT;

@@ -489,7 +489,9 @@ static bool is_outside(pid_t thread, uint64_t fd, unsigned ways) {
 }
 
 static unsigned ways_of(uint64_t events) {
-    return (events & POLLIN ? IN : 0) | (events & POLLOUT ? OUT : 0);
+    unsigned ways = events & POLLIN ? IN : 0;
+
+    return events & POLLOUT ? ways | OUT : ways;
 }
 
 /* The kernel lists what an epoll descriptor watches: "tfd: 5 events: 19 ...". */

@@ -318,7 +318,9 @@ static void answer_itimer(int listener, const struct seccomp_notif *question) {
         answer_let_pass(listener, question->id);
         return;
     }
-    long r = old ? write_pair(asker, old, true, t) : sets ? 0 : -EFAULT;
+    long r = sets ? 0 : -EFAULT;
+    if (old)
+        r = write_pair(asker, old, true, t);
     if (r >= 0 && sets && !t && value && !(t = add_of_process(INTERVAL, pid, listener, question))) {
         answer_let_pass(listener, question->id);
         return;

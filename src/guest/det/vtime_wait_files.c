@@ -115,7 +115,8 @@ bool wait_returns_rest(const struct wait *w) {
 }
 
 void wait_write_rest(const struct wait *w, int64_t ns) {
-    uint64_t to = wait_returns_rest(w) ? w->arguments[w->number == __NR_ppoll ? 2 : 4] : 0;
+    const int timeout = w->number == __NR_ppoll ? 2 : 4;
+    uint64_t to = wait_returns_rest(w) ? w->arguments[timeout] : 0;
 
     if (to)
         (void)vtime_write_time(w->event.thread, to, w->number == __NR_select, ns);
@@ -131,16 +132,22 @@ void wait_write_left(const struct wait *w) {
     wait_write_rest(w, vtime_left(w->event.deadline));
 }
 
+/* The index of the set that these events are for. */
+static int kind_of(short events) {
+    if (events & POLLIN)
+        return 0;
+    return events & POLLOUT ? 1 : 2;
+}
+
 /* Writes the sets as select returns them. The number of descriptors in them. */
 static int show_sets(const struct wait *w, const struct pollfd *polled, int n) {
     uint64_t sets[3] = { 0 };
+    static const short awaited[3] = { POLLIN | POLLHUP | POLLERR, POLLOUT | POLLERR, POLLPRI };
     int count = 0;
 
     for (int i = 0; i < n; i++) {
-        int kind = polled[i].events & POLLIN ? 0 : polled[i].events & POLLOUT ? 1 : 2;
-        if (!(polled[i].revents & (kind == 0      ? POLLIN | POLLHUP | POLLERR
-                                      : kind == 1 ? POLLOUT | POLLERR
-                                                  : POLLPRI)))
+        int kind = kind_of(polled[i].events);
+        if (!(polled[i].revents & awaited[kind]))
             continue;
         sets[kind] |= 1ull << polled[i].fd;
         count++;

@@ -271,7 +271,9 @@ static int put_file(const char *path, mode_t mode, const void *data, size_t leng
     struct stat st;
     if (fd < 0)
         return -errno;
-    int r = fstat(fd, &st) < 0 ? -errno : S_ISREG(st.st_mode) ? 0 : -EINVAL;
+    int r = fstat(fd, &st) < 0 ? -errno : 0;
+    if (r == 0 && !S_ISREG(st.st_mode))
+        r = -EINVAL;
     if (r == 0 && ftruncate(fd, 0) < 0)
         r = -errno;
     if (r == 0)

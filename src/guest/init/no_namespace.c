@@ -64,9 +64,9 @@ static int build_ruleset(struct box *box, struct guest_fault *fault) {
     const struct plan_rule *rules = plan_items(plan, rules, struct plan_rule);
     struct uapi_landlock_ruleset attributes = { plan->landlock_fs, plan->landlock_net,
         plan->landlock_scoped };
-    size_t size = attributes.scoped ? 24 : attributes.handled_access_net ? 16 : 8;
 
-    box->ruleset = sys_landlock_create_ruleset(&attributes, size, 0);
+    box->ruleset =
+        sys_landlock_create_ruleset(&attributes, uapi_landlock_used_size(&attributes), 0);
     if (box->ruleset < 0)
         return guest_fault(fault, GUEST_STAGE_LANDLOCK, 0, box->ruleset);
     for (uint32_t i = 0; i < plan->rules.n; i++) {

@@ -142,9 +142,8 @@ static ssize_t list_names(int fd) {
     if (length > 0)
         length = flistxattr(fd, names, sizeof names);
 
-    if (length < 0) {
+    if (length < 0)
         return errno == EOPNOTSUPP ? 0 : -errno;
-    }
     return length;
 }
 

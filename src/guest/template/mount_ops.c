@@ -55,8 +55,12 @@ static int open_parent(int root, const char *path, const char **ret_name) {
     *ret_name = path + length + 1;
     if (length >= sizeof parent)
         return -ENAMETOOLONG;
-    memcpy(parent, length ? path + 1 : ".", length ? length - 1 : 1);
-    parent[length ? length - 1 : 1] = '\0';
+    if (length) {
+        memcpy(parent, path + 1, length - 1);
+        parent[length - 1] = '\0';
+    } else {
+        memcpy(parent, ".", 2);
+    }
     int at = open_strictly(root, parent, O_PATH | O_DIRECTORY);
     if (at != -ENOENT)
         return at;

@@ -99,9 +99,10 @@ static void map(struct slot *slot, unsigned how) {
     if (slot->at)
         munmap(slot->at, slot->length);
     *slot = (struct slot){ .length = length, .is_shared = how == 3, .is_file = how == 1 };
-    slot->at = mmap(place(slot), length, PROT_READ | PROT_WRITE,
-        (how == 3 ? MAP_SHARED : MAP_PRIVATE) | (how == 1 ? 0 : MAP_ANONYMOUS) | MAP_FIXED, file,
-        0);
+    int flags = MAP_FIXED | (how == 3 ? MAP_SHARED : MAP_PRIVATE);
+    if (how != 1)
+        flags |= MAP_ANONYMOUS;
+    slot->at = mmap(place(slot), length, PROT_READ | PROT_WRITE, flags, file, 0);
     if (file >= 0)
         close(file);
     if (slot->at == MAP_FAILED)
@@ -232,8 +233,10 @@ static void change(void) {
     case 1:
         /* An ordinary user's capture sees of shared memory what one mapping has of it, and refuses
          * others that have more. */
-        mprotect(slot->is_shared ? slot->at : at, slot->is_shared ? slot->length : length,
-            (int)below(2));
+        if (slot->is_shared)
+            mprotect(slot->at, slot->length, (int)below(2));
+        else
+            mprotect(at, length, (int)below(2));
         break;
     case 2:
         mprotect(slot->at, slot->length, PROT_READ | PROT_WRITE);
