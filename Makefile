@@ -111,7 +111,7 @@ soak: all build-asan
 	@$(PYTHON) bench/live_soak.py
 	@tools/setup soak
 	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -s -p no:cacheprovider tests/integration/test_live_faults.py tests/integration/test_checkpoint_incremental.py tests/integration/test_live_sequences.py
-	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -p no:cacheprovider tests/integration/test_live.py tests/integration/test_live_determinism.py tests/integration/test_interpreter_determinism.py tests/integration/test_cow_fork_dump.py tests/integration/test_trajectories_hostile.py
+	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -p no:cacheprovider tests/integration/test_live.py tests/integration/test_live_killed.py tests/integration/test_live_memory.py tests/integration/test_live_determinism.py tests/integration/test_interpreter_determinism.py tests/integration/test_cow_fork_dump.py tests/integration/test_trajectories_hostile.py
 	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -p no:cacheprovider tests/integration/test_import_records.py
 	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -p no:cacheprovider tests/integration/test_store.py tests/integration/test_images.py -k "million or debootstrap"
 	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -s -p no:cacheprovider tests/integration/test_session_soak.py

@@ -65,3 +65,14 @@ def run_corpus(caller, corpus, programs, times, *flags):
         assert row["outcome"] == "exit" and row["exit_code"] == 0, row
         texts.setdefault(job["id"].split("/")[0], []).append(row["stdout"])
     return texts
+
+VIRTUAL = ("--time-start", START, "--time-mode", "virtual")
+
+PY = ["/usr/bin/python3", "-I", "-c"]
+
+OUTSIDE = {
+    "read": ["bash", "-c", "sleep 1000 & echo ready; read x; date +%s"],
+    "poll": [*PY, "import select, time; print('ready', flush=True); p = select.poll(); p.register(0, select.POLLIN); p.poll(1000000); print(int(time.time()))"],
+    "select": [*PY, "import select, time; print('ready', flush=True); select.select([0], [], [], 1000); print(int(time.time()))"],
+    "epoll": [*PY, "import select, time; print('ready', flush=True); p = select.epoll(); p.register(0, select.EPOLLIN); p.poll(1000); print(int(time.time()))"],
+}

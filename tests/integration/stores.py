@@ -84,3 +84,14 @@ class Shared:
     def __exit__(self, *_):
         self.engine.close()
         self.end(signal.SIGTERM)
+
+FAULTS = json.loads(subprocess.run([BUILD / "rollbox-store", "faults", "--json"], capture_output=True, check=True).stdout)["faults"]
+
+
+def asleep(store):
+    return sorted(path.name for path in (store / "asleep").iterdir()) if (store / "asleep").exists() else []
+
+
+def in_store(store, pattern):
+    (id,) = asleep(store)
+    return sorted((store / "asleep" / id).glob(pattern))

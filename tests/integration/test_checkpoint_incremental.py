@@ -7,28 +7,17 @@ The model: a guest changes its memory in numbered ways (guests/dirty_pages.c) an
 import contextlib
 import os
 import random
-import re
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from rollbox import Engine, RollboxError, Sandbox, SetupFailed
 from harness import BUILD, children, guest, repeat_count, serves, until
-from test_live import ANSWERER, PYTHON, Asked, closing, restorer  # noqa: F401
+from asked import ANSWERER, PYTHON, Asked, closing, images, node_of, noted, restorer  # noqa: F401
 
 PROGRAM = "/tmp/changer"
-
-
-def images(pid):
-    """Those that a process has open: memory files, or files without a name in the place for them."""
-    found = {}
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            found[entry.name] = os.readlink(entry)
-    return {number: name for number, name in found.items() if "rollbox-image" in name or re.fullmatch(r"/#\d+ \(deleted\)", name)}
 
 
 class Changer:
@@ -124,10 +113,6 @@ def test_several_forks_at_once_of_several_processes():
                 changer(chance.randrange(1 << 40))
 
 
-def state_of(box):
-    return next(node for node in box.tree() if box.inspect()["name"] in node.sandboxes)
-
-
 def forked_thrice(box, origin, *lines):
     """The last of three forks. Its image and that of the second are increments of the first one's."""
     for line in lines:
@@ -144,7 +129,7 @@ def test_second_fork_uses_an_incremental_image():
             origin(f"x.append({n})")
             with box.fork(1)[0] as kid:
                 assert origin.of(kid)("x, sum(big) == 120 << 23") == str((list(range(n + 1)), True))
-                assert state_of(kid).memory_bytes > 8 << 20 if n == 0 else state_of(kid).memory_bytes < 4 << 20
+                assert node_of(kid).memory_bytes > 8 << 20 if n == 0 else node_of(kid).memory_bytes < 4 << 20
 
 
 SHELL = "touch /tmp/notes; sleep 1000 & while read -r n; do echo $n $(cat /tmp/notes); echo $n >> /tmp/notes; done"
@@ -158,7 +143,7 @@ def test_fork_of_a_fork_uses_an_incremental_image():
             at = stack.enter_context(at.fork(1)[0])
             origin = origin.of(at)
             assert origin("x, sum(big) == 120 << 23") == str((list(range(generation + 1)), True))
-            sizes.append(state_of(at).memory_bytes)
+            sizes.append(node_of(at).memory_bytes)
         assert sizes[0] > 8 << 20 and max(sizes[1:]) < 4 << 20
 
 
@@ -211,7 +196,7 @@ def test_incremental_fork_can_be_snapshotted_and_forked():
     with Sandbox() as box:
         origin = Asked.begin(box, "big = bytearray(b'x' * (8 << 20))", "x = [1]")
         with forked_thrice(box, origin, "x.append(2)") as kid:
-            state = state_of(kid)
+            state = node_of(kid)
             assert state.memory_bytes < 4 << 20
             assert box.show(state.id)["processes"][0]["memory_bytes"] > 8 << 20
             assert all(check["ok"] is not False for check in box.verify(state.id)["checks"])
@@ -458,7 +443,7 @@ def test_process_trees_are_dumped_incrementally():
                 copy, other = kid.process(shell.id), origin.of(kid)
                 assert say(copy, "b") == f"{i + 2} b" and other("sum(x)") == origin("sum(x)")
                 assert kid.exec(["ps", "-eo", "pid,ppid,pgid,sid,stat,comm"], text=True).stdout.count("sleep") == 4
-                assert i < 2 or state_of(kid).memory_bytes < 2 << 20
+                assert i < 2 or node_of(kid).memory_bytes < 2 << 20
             say(shell, "c")
             origin("x[len(x) // 2] = 7")
 
@@ -530,7 +515,7 @@ def test_executing_a_program_restarts_dirty_tracking():
             origin(f"y = {i}")
             with box.fork(1)[0] as kid:
                 assert origin.of(kid)("y, sum(big) == 120 << 23") == f"({i}, True)"
-                sizes.append(state_of(kid).memory_bytes)
+                sizes.append(node_of(kid).memory_bytes)
         assert sizes[0] > 8 << 20 > 2 * sizes[2]
 
 
@@ -575,7 +560,7 @@ def test_replaced_memory_counts_as_dirty():
             for least, most in ((48 << 20, 1 << 40), (0, 8 << 20)):
                 with box.fork(1)[0] as kid:
                     assert origin.of(kid)("len(big), big[-1]") == f"({48 << 20}, {i})"
-                    assert least < state_of(kid).memory_bytes < most
+                    assert least < node_of(kid).memory_bytes < most
 
 
 def test_no_incremental_image_over_conflicting_memory():
@@ -584,12 +569,12 @@ def test_no_incremental_image_over_conflicting_memory():
         origin = Asked.begin(box, "import ctypes", "libc = ctypes.CDLL(None)", "place = ctypes.c_void_p(0x200040000000), ctypes.c_size_t(1 << 30)", "big = bytearray(b'x' * (8 << 20))", "libc.mmap.restype = ctypes.c_void_p")
         assert origin("libc.mmap(*place, 3, 0x104022, -1, ctypes.c_long(0)) == place[0].value") == "True"
         with forked_thrice(box, origin) as kid:
-            assert state_of(kid).memory_bytes > 8 << 20
+            assert node_of(kid).memory_bytes > 8 << 20
         assert origin("libc.munmap(*place)") == "0"
         for least, most in ((8 << 20, 1 << 40), (0, 4 << 20)):
             with box.fork(1)[0] as kid:
                 assert origin.of(kid)("sum(big) == 120 << 23") == "True"
-                assert least < state_of(kid).memory_bytes < most
+                assert least < node_of(kid).memory_bytes < most
 
 
 def test_clocks_do_not_go_back():
@@ -686,7 +671,7 @@ def test_simultaneous_requests_share_one_image():
             origin = Asked.begin(box, "big = bytearray(b'x' * (24 << 20))")
             forked_thrice(box, origin).close()
             kids = box.fork(3)
-            state = state_of(kids[0])
+            state = node_of(kids[0])
             with ThreadPoolExecutor(4) as pool:
                 for shown in pool.map(lambda asker: asker.show(state.id), [*kids, box]):
                     assert shown["processes"][0]["memory_bytes"] > 24 << 20
@@ -718,14 +703,6 @@ def test_repeated_forks_leave_nothing():
                 kid.close()
         box.reset(processes="drop")
         until(lambda: left()[0] == 0 and left()[1] <= 4)
-
-
-def noted(engine):
-    found = 0
-    for fd in os.listdir(f"/proc/{engine.pid}/fd"):
-        with contextlib.suppress(FileNotFoundError):
-            found += "userfaultfd" in os.readlink(f"/proc/{engine.pid}/fd/{fd}")
-    return found
 
 
 def test_dirty_tracking_counts_as_descriptors(tmp_path):

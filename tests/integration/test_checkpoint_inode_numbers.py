@@ -12,8 +12,8 @@ import pytest
 
 from rollbox import Sandbox
 from stores import Shared, box, engine, in_box, store  # noqa: F401
-from test_live import Asked, closing, restorer  # noqa: F401
-from test_live_files import Other, other  # noqa: F401
+from asked import Asked, closing, restorer  # noqa: F401
+from two_stores import Other, other  # noqa: F401
 
 MODES = ["delete", "truncate", "persist", "wal", "memory"]
 # Files in odd orders, with gaps, and numbers that were given to files which are gone.

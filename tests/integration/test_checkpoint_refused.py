@@ -5,8 +5,7 @@ Each was once lost without an error, or led to a snapshot from which nothing cou
 """
 
 import pytest
-from live_corpus import PYTHON
-from test_live_corpus import asks
+from live_corpus import PYTHON, asks
 
 from rollbox import FeatureMissing, Policy, Sandbox
 

@@ -11,8 +11,7 @@ import pytest
 
 from harness import NO_FILES, until
 from rollbox import InvalidArgument, Sandbox, Trajectory
-from test_cli_session import own, shared, shell  # noqa: F401
-from test_snapshot_show import started
+from cli_sessions import own, shared, shell, started  # noqa: F401
 
 CHANGED = ["--auto-snapshot", "changed"]
 

@@ -12,7 +12,7 @@ import pytest
 from archives import entry, layer, oci_blobs, write_oci
 from harness import TREE, binaries, callers
 
-from test_cli_session import Shared
+from cli_sessions import Shared
 
 
 @pytest.fixture(scope="module")

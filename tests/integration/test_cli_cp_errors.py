@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from test_cli_session import Shared, own, shared, shell  # noqa: F401
+from cli_sessions import own, Shared, shared, shell  # noqa: F401
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@
 import json
 
 from harness import until
-from test_cli_session import Shared, own, shared, shell  # noqa: F401
+from cli_sessions import own, Shared, shared, shell  # noqa: F401
 
 
 def wait_output(shared, box, id, size):

@@ -9,7 +9,7 @@ import re
 
 from harness import until
 from rollbox import AsyncSandbox, Engine, Policy, Sandbox
-from test_cli_session import Shared, own, shared, shell  # noqa: F401
+from cli_sessions import own, Shared, shared, shell  # noqa: F401
 
 FIGURES = {"memory_bytes", "peak_memory_bytes", "max_memory_bytes", "disk_bytes", "max_disk_bytes", "processes", "max_processes", "cpu_ms", "age_s"}
 MIB = 1 << 20

@@ -7,9 +7,8 @@ import signal
 import pytest
 from harness import children, until
 from rollbox import Policy, RollboxError, Sandbox
-from stores import Shared, engine, failing, store  # noqa: F401
-from test_hibernate import FAULTS
-from test_live_faults import Killer, frozen
+from stores import FAULTS, engine, failing, Shared, store  # noqa: F401
+from killer import frozen, Killer
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import socket
 import pytest
 from harness import until
 from rollbox import FeatureMissing, NotFound, Policy, Sandbox
-from test_cli_session import shared  # noqa: F401
+from cli_sessions import shared  # noqa: F401
 
 # Answers each connection with what it sent, in capitals, and says on which family it listens.
 SERVER = """

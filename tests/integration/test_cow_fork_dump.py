@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import repeat_count
+from harness import repeat_count, until
 from rollbox import Engine, Policy, RollboxError, Sandbox
-from test_live import PYTHON, Asked, closing, restorer, state_of, until  # noqa: F401 (restorer: for this module, too)
+from asked import PYTHON, Asked, closing, process_state, restorer  # noqa: F401 (restorer: for this module, too)
 
 ROOM = Policy(max_memory="1G")
 # Enough to copy for everything that is done meanwhile.
@@ -275,7 +275,7 @@ def test_killed_prefork_is_replaced():
                 for pid in victims:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-                until(lambda: all(state_of(pid) in (None, "Z") for pid in victims))
+                until(lambda: all(process_state(pid) in (None, "Z") for pid in victims))
             finally:
                 os.kill(engine.pid, signal.SIGCONT)
             asking.join()

@@ -529,7 +529,7 @@ def test_missing_kernel_features_are_refused(caller, flags, word):
 
 def test_with_an_image(caller):
     import test_image_root
-    from test_images import Store
+    from image_stores import Store
     store = Store(caller)
     store.bring("system", *test_image_root.system())
     code = "busybox date +%s; cat /proc/sys/kernel/random/uuid; busybox head -c 8 /dev/urandom | busybox od -x; ls -l /dev/random"

@@ -7,9 +7,8 @@ The corpus are programs whose output depends on who is first. Each runs four tim
 import json
 
 import pytest
-from corpus import LIMIT_S, SOAK, START, START_S, guest_in_ways, run_corpus, runs
+from corpus import LIMIT_S, OUTSIDE, PY, SOAK, START, START_S, VIRTUAL, guest_in_ways, run_corpus, runs
 from harness import caller, place  # noqa: F401
-from test_determinism_virtual import OUTSIDE, PY, VIRTUAL
 
 pytestmark = pytest.mark.timeout_s(2 * LIMIT_S)
 SERIAL = (*VIRTUAL, "--serial")

@@ -11,9 +11,8 @@ import shutil
 import subprocess
 
 import pytest
-from corpus import LIMIT_S, START, START_S, TIMES, guest_in_ways, run_corpus
+from corpus import LIMIT_S, PY, START, START_S, TIMES, VIRTUAL, guest_in_ways, run_corpus
 from harness import binaries, caller, place  # noqa: F401
-from test_determinism_virtual import PY, VIRTUAL
 
 from rollbox import Policy, Sandbox
 

@@ -6,16 +6,14 @@ hours are in them.
 """
 
 import json
-import sys
 import time
 
 import pytest
-from corpus import LIMIT_S, SOAK, START, START_S, TIMES, guest_in_ways, run_corpus
+from corpus import LIMIT_S, OUTSIDE, PY, SOAK, START, START_S, TIMES, VIRTUAL, guest_in_ways, run_corpus
 from harness import caller, place  # noqa: F401
 
 pytestmark = pytest.mark.timeout_s(2 * LIMIT_S)
-VIRTUAL = ("--time-start", START, "--time-mode", "virtual")
-PY = ["/usr/bin/python3", "-I", "-c"]
+
 
 CORPUS = {
     "bash-hour": ["bash", "-c", "date; sleep 3600; date; date +%s.%N"],
@@ -414,14 +412,6 @@ assert abs(told()) < 0.1
     fill = "" if flags else "dd if=/dev/zero of=/tmp/full bs=1M 2> /dev/null; "
     done = caller.run(*VIRTUAL, "--disk", "16M", *flags, "--", "sh", "-c", f"{fill}sleep 1; echo x 2> /dev/null > /proc/uptime; exec /usr/bin/python3 -Ic \"$0\"", code)
     assert done.stderr == "" and done.stdout == "".join(f"{10000000 + s}.00 0.00\n" for s in (1, 3601, 3602)), done
-
-
-OUTSIDE = {
-    "read": ["bash", "-c", "sleep 1000 & echo ready; read x; date +%s"],
-    "poll": [*PY, "import select, time; print('ready', flush=True); p = select.poll(); p.register(0, select.POLLIN); p.poll(1000000); print(int(time.time()))"],
-    "select": [*PY, "import select, time; print('ready', flush=True); select.select([0], [], [], 1000); print(int(time.time()))"],
-    "epoll": [*PY, "import select, time; print('ready', flush=True); p = select.epoll(); p.register(0, select.EPOLLIN); p.poll(1000); print(int(time.time()))"],
-}
 
 
 def test_no_time_passes_until_output_is_taken(caller):

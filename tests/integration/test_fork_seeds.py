@@ -12,7 +12,7 @@ import pytest
 
 from rollbox import AsyncSandbox, CommandNotFound, Policy, Sandbox
 from harness import NO_FILES, binaries, caller  # noqa: F401
-from test_trajectories import read, shared_engine
+from trajectory_files import read, shared_engine
 
 DRAW = ["python3", "-c", "import os, random, uuid; print(os.urandom(4).hex(), random.randrange(10**6), open('/dev/urandom', 'rb').read(4).hex(), open('/dev/random', 'rb').read(70000)[-2:].hex(), open('/proc/sys/kernel/random/uuid').read()[:8], hash('x') % 1000)"]
 POLICY = Policy(random_seed=7)

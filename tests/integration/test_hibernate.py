@@ -25,20 +25,9 @@ import pytest
 from conftest import BUILD
 from harness import binaries, caller, children, comm, descendants, until  # noqa: F401
 from rollbox import AsyncSandbox, Cancelled, Conflict, Damaged, Engine, EngineBusy, EngineLost, FeatureMissing, InvalidArgument, NotFound, Policy, RollboxError, Sandbox
-from stores import Shared, box, engine, failing, in_box, store, store_tells  # noqa: F401
-from test_interpreter import by_name
-from test_live import Asked, sh
-
-FAULTS = json.loads(subprocess.run([BUILD / "rollbox-store", "faults", "--json"], capture_output=True, check=True).stdout)["faults"]
-
-
-def asleep(store):
-    return sorted(path.name for path in (store / "asleep").iterdir()) if (store / "asleep").exists() else []
-
-
-def in_store(store, pattern):
-    (id,) = asleep(store)
-    return sorted((store / "asleep" / id).glob(pattern))
+from stores import FAULTS, asleep, box, engine, failing, in_box, in_store, Shared, store, store_tells  # noqa: F401
+from interpreters import by_name
+from asked import Asked, sh
 
 
 def kin(engine):

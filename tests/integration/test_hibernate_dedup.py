@@ -15,10 +15,8 @@ import pytest
 
 from harness import repeat_count, until
 from rollbox import Damaged, Engine, RollboxError, Sandbox
-from stores import Shared, box, engine, failing, in_box, store, store_tells  # noqa: F401
-from test_hibernate import FAULTS, asleep, in_store
-from test_live import Asked, sh
-from test_checkpoint_incremental import noted, state_of
+from stores import FAULTS, asleep, box, engine, failing, in_box, in_store, Shared, store, store_tells  # noqa: F401
+from asked import Asked, node_of, noted, sh
 
 MB = 1 << 20
 MEMORY = 6 * MB
@@ -289,7 +287,7 @@ def test_fork_of_a_fork_wakes_in_another_engine(store, tmp_path, how):  # noqa: 
             asked = asked.of(box)
             change(asked, generation << 13, (generation << 13) + 8192)
             asked(f"seen.append({generation}); file.write('x'), file.flush()")
-            if generation > 3 and noted(first.engine) and state_of(box).memory_bytes < MEMORY // 2:
+            if generation > 3 and noted(first.engine) and node_of(box).memory_bytes < MEMORY // 2:
                 break
         else:
             pytest.fail("no fork is what has changed")
@@ -311,7 +309,7 @@ def test_fork_of_a_fork_wakes_in_another_engine(store, tmp_path, how):  # noqa: 
                 one(f"seen.append({generation}); file.write('y'), file.flush()")
             assert tells(copy) == tells(asked)
             asked = copy
-        assert noted(second.engine) and min(state_of(one).memory_bytes for one in chain) < MEMORY // 2
+        assert noted(second.engine) and min(node_of(one).memory_bytes for one in chain) < MEMORY // 2
         for one in chain:
             one.close()
     assert asleep(store) == []

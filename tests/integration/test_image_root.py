@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from archives import busybox, configuration, entry, layer, oci_blobs
+from archives import busybox, configuration, entry, layer
 from harness import caller, place  # noqa: F401
 from launch import Launcher, plan_of
-from test_images import Store
+from image_stores import Store
 
 APPLETS = "sh ls cat id touch mkdir rm rmdir mv ln stat pwd grep echo env chmod".split()
 PASSWD = b"root:x:0:0::/root:/bin/sh\nme:x:1234:1234::/home/me:/bin/sh\n"

@@ -9,90 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from archives import (ARCHITECTURE, PACKERS, busybox, configuration, digest, docker_members, entry, layer, merged, oci_blobs, write_layout, write_oci, write_tar)
+from archives import (ARCHITECTURE, PACKERS, busybox, configuration, digest, docker_members, entry, layer, oci_blobs, write_layout, write_oci, write_tar)
 from harness import binaries, caller, place  # noqa: F401
-
-
-class Store:
-    """A caller's store; `image` and `store` are the commands, with --json."""
-
-    def __init__(self, caller):
-        self.caller = caller
-        self.home = caller.directory(0o755)
-        self.path = self.home / "store"
-
-    def call(self, *arguments, **options):
-        more = options.pop("env", {})
-        return self.caller.rollbox(*arguments, env=self.caller.environment(ROLLBOX_STORE=str(self.path), **more), **options)
-
-    def json(self, *arguments, status=0, **options):
-        done = self.call(*arguments, "--json", **options)
-        assert done.returncode == status, done.stderr
-        return json.loads(done.stdout)
-
-    def refused(self, *arguments, code="invalid_argument", **options):
-        """The message of an error, which is one line of JSON; nothing is left of what was begun."""
-        done = self.call(*arguments, "--json", **options)
-        assert done.returncode == 125, (done.stdout, done.stderr)
-        assert done.stdout == b""
-        error = json.loads(done.stderr)["error"]
-        assert error["code"] == code, error
-        self.clean()
-        return error["message"]
-
-    def clean(self):
-        if self.path.exists():
-            assert os.listdir(self.path / "tmp") == []
-            assert self.json("store", "fsck")["damaged"] == []
-
-    def layers(self, name):
-        return [row["id"] for row in self.json("image", "show", name)["layers"]]
-
-    def merged(self, name):
-        return merged(self.caller, self.path, self.layers(name))
-
-    def bring(self, name, *layers, **options):
-        """Imports an image of these layers."""
-        return self.json("image", "import", "--name", name, self.archive(oci_blobs(layers, **options)))
-
-    def archive(self, blobs):
-        path = write_oci(self.home / "image.tar", blobs)
-        self.caller.own(path)
-        return path
-
-    def file(self, layer_id, path):
-        return self.path / "layers" / layer_id / "fs" / path
-
-
-def open_up(directory):
-    """So that who is not root can remove it: layers have directories that their owner may not write to, or not even enter."""
-    for path, directories, _ in os.walk(directory):
-        for name in directories:
-            if not os.path.islink(os.path.join(path, name)):
-                os.chmod(os.path.join(path, name), 0o700)
-
-
-@pytest.fixture
-def store(caller):  # noqa: F811
-    made = Store(caller)
-    yield made
-    open_up(made.home)
-
-
-BASE = layer(
-    entry("etc"),
-    entry("etc/passwd", b"root\n"),
-    entry("etc/gone", b"x"),
-    entry("dir"),
-    entry("dir/a", b"a"),
-    entry("dir/sub"),
-    entry("dir/sub/deep", b"deep"),
-    entry("file-then-dir", b"was a file"),
-    entry("dir-then-file"),
-    entry("dir-then-file/x", b"x"),
-    entry("link", b"", link="/etc/passwd"),
-    entry("kept", b"kept"),
-)
+from image_stores import BASE, store  # noqa: F401
 
 
 def test_whiteouts_opaque_and_types(store):

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from corpus import START
 from harness import caller, repeat_count, sample_cases  # noqa: F401
-from test_interpreter import FILES, INPUT, POLICY, PROGRAMS, SHELVED, by_name, count, told, wait_until_ready
+from interpreters import FILES, INPUT, POLICY, PROGRAMS, SHELVED, by_name, count, told, wait_until_ready
 
 import rollbox
 from rollbox import Engine, Sandbox, run_many

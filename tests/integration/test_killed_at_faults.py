@@ -12,8 +12,7 @@ import pytest
 from conftest import BUILD
 from harness import until
 from rollbox import EngineLost, NotFound, Policy, Sandbox
-from stores import Shared, store, store_tells  # noqa: F401
-from test_hibernate import FAULTS
+from stores import FAULTS, Shared, store, store_tells  # noqa: F401
 
 COUNTING = "import time\nmemory = bytearray(1 << 20)\nn = 0\nwhile True:\n    n += 1\n    open('/tmp/n.new', 'w').write(str(n))\n    __import__('os').rename('/tmp/n.new', '/tmp/n')\n    time.sleep(0.01)"
 WORK = {

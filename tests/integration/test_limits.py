@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from harness import binaries, caller, guest, has_cgroup, skip, wait_writers_gone  # noqa: F401
 from rollbox import Policy, Sandbox
-from test_hostile import fifo_in_grant
+from attempts import (fifo_in_grant)
 
 # Also run with kernel features masked (ROLLBOX_KFEAT): without a cgroup, rlimits and the watcher must hold the limits.
 pytestmark = pytest.mark.masked

@@ -5,7 +5,7 @@ The model: a Python of the sandbox has both ends of a connection over loopback; 
 """
 
 import pytest
-from test_live import Asked
+from asked import Asked
 
 from rollbox import FeatureMissing, Policy, Sandbox
 

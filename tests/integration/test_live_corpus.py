@@ -8,24 +8,10 @@ import sys
 
 import pytest
 
-from live_corpus import PROGRAMS, begin, files, missing
+from live_corpus import PROGRAMS, asks, begin, files, missing
 from rollbox import Sandbox
 
 POLICY = {"max_processes": 200, "max_memory": "1G", "net": "loopback"}
-
-
-def asks(process, times=1):
-    """What it says to that many questions; the last words of its standard error where that is not "ok"."""
-    said = []
-    for _ in range(times):
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(b"check\n")
-            process.stdin.flush()
-        said.append(process.stdout.readline().decode().rstrip("\n"))
-        if not said[-1]:
-            said.append(process.stderr.read().decode()[-1000:])     # it has ended
-            break
-    return said
 
 
 @pytest.fixture

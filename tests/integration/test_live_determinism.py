@@ -13,12 +13,10 @@ import time
 
 import pytest
 
-from harness import repeat_count, sample_cases
-from live_corpus import PROGRAMS, begin, files, missing
-from rollbox import Engine, FeatureMissing, Policy, Sandbox
-from test_live import Asked, closing, restorer, sh, until     # noqa: F401 (restorer: a fixture)
-from test_live_corpus import asks
-from test_live_terminals import Typed
+from harness import repeat_count, sample_cases, until
+from live_corpus import PROGRAMS, asks, begin, files, missing
+from rollbox import Engine, FeatureMissing, Sandbox
+from asked import Asked, closing, restorer, sh, Typed  # noqa: F401 (restorer: a fixture)
 
 START = "2025-01-01T00:00:00"
 START_S = 1735689600

@@ -10,42 +10,19 @@ import os
 import re
 import resource
 import signal
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from harness import children, descendants, guest, groups_of, limited, pidfds, repeat_count, skip, until, wait_gone
+from harness import children, descendants, groups_of, limited, pidfds, repeat_count, until, wait_gone
 from rollbox import Engine, Policy, ResourceExhausted, RollboxError, Sandbox, SetupFailed
-from test_live import Asked, sh
-from test_checkpoint_incremental import images, state_of
+from asked import Asked, images, node_of, sh
+from killer import frozen, Killer
 
 STEPS = repeat_count(16, 6, 1000)
 NEVER = 1 << 30
 
 pytestmark = pytest.mark.timeout_s(1800 if os.environ.get("ROLLBOX_SOAK") else 120)
-
-
-class Killer:
-    """Of the next child of `pid` with that name, or ("-") of itself; `said` is its last line once the block is left."""
-
-    def __init__(self, pid, name, step):
-        self.process = subprocess.Popen([guest("killer"), str(pid), name, str(step)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        if self.process.stdout.readline() != "ready\n":
-            why = self.process.communicate()[1]
-            if "Operation not permitted" in why:
-                skip(f"what rollbox starts is not this caller's to trace: {why.strip()}")
-            pytest.fail(why)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.stdin.close()
-        self.said = self.process.stdout.read().strip()  # communicate() knows nothing of what came with the first line
-        self.process.wait()
-        self.process.stdout.close()
-        self.process.stderr.close()
 
 
 def steps(count):
@@ -57,17 +34,6 @@ def counted(killer):
     (number,) = re.findall(r"after (\d+)", killer.said) or ["0"]
     assert int(number) > 0, f"it was not seen: {killer.said}"
     return int(number)
-
-
-def frozen(pid):
-    """Processes of a sandbox that are stopped or traced."""
-    found = {}
-    for one in descendants(pid):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            status = Path(f"/proc/{one}/status").read_text(errors="replace")
-            if "\nState:\tT" in status or "\nState:\tt" in status or "\nTracerPid:\t0\n" not in status:
-                found[one] = status.split("\n", 1)[0]
-    return found
 
 
 def captured(engine):
@@ -335,7 +301,7 @@ def test_flattening_process_killed_at_any_step():
             """Of a new snapshot, which has not been flattened: the text, and whether it was an error."""
             asked(f"x.append({step})")
             with box.fork(1)[0] as kid, Killer(engine.pid, "rollbox-whole", step) as killer:
-                state = state_of(kid)
+                state = node_of(kid)
                 assert state.memory_bytes < 4 << 20
                 try:
                     memory = kid.show(state.id)["processes"][0]["memory_bytes"]

@@ -7,7 +7,6 @@ make check runs this file as root and as an ordinary user.
 """
 
 import asyncio
-import contextlib
 import hashlib
 import io
 import json
@@ -22,46 +21,11 @@ import pytest
 from conftest import BUILD
 from harness import binaries, caller, until  # noqa: F401
 from rollbox import AsyncSandbox, Conflict, FeatureMissing, InvalidArgument, RollboxError, Sandbox
-from stores import Shared, failing, store  # noqa: F401
-from test_hibernate import FAULTS, asleep, in_store
-from test_live import Asked, sh
+from stores import FAULTS, asleep, failing, in_store, Shared, store  # noqa: F401
+from asked import Asked, sh
+from two_stores import engine, other  # noqa: F401
 
 MAGIC = b"rollbox live 1\n\0"
-
-
-class Other:
-    """Another store, and an engine of its own."""
-
-    def __init__(self, tmp_path, monkeypatch):
-        self.store, self.socket, self.monkeypatch = tmp_path / "other", str(tmp_path / "other.socket"), monkeypatch
-
-    def import_(self, path, name="copy", status=0, environment=(), *words):
-        done = subprocess.run([BUILD / "rollbox", "import", "--json", "--socket", self.socket, "--name", name, *words, path], capture_output=True,
-                              env={**os.environ, "ROLLBOX_STORE": str(self.store), **dict(environment)})
-        assert done.returncode == status, done.stderr
-        return json.loads(done.stdout) if status == 0 else json.loads(done.stderr)["error"] if status > 0 else None
-
-    def refuses(self, path, *words, name="copy"):
-        error = self.import_(path, name, 125, (), *words)
-        assert not asleep(self.store) and not os.listdir(self.store / "tmp")
-        return error["code"], error["message"]
-
-    @contextlib.contextmanager
-    def engine(self):
-        self.monkeypatch.setenv("ROLLBOX_STORE", str(self.store))
-        with Shared(self.socket) as shared:
-            yield shared.engine
-
-
-@pytest.fixture
-def other(tmp_path, monkeypatch, store):  # noqa: F811
-    return Other(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def engine(store, tmp_path):  # noqa: F811
-    with Shared(str(tmp_path / "socket")) as shared:
-        yield shared.engine
 
 
 def members_of(path):

@@ -12,7 +12,7 @@ import pytest
 
 from harness import repeat_count
 from rollbox import Engine, Sandbox
-from test_live import Asked, restorer, sh  # noqa: F401
+from asked import Asked, restorer, sh  # noqa: F401
 
 SETUP = "import os, subprocess", "said = []", "touched = bytearray(1 << 20)", "kids = []"
 ASK = "(said, sum(touched), open('/tmp/file').read() if os.path.exists('/tmp/file') else '', [(kid.stdin.write(b'a\\n'), kid.stdin.flush(), kid.stdout.readline())[2] for kid in kids])"

@@ -5,50 +5,16 @@ The model: what is typed into a copy of a command's terminal, and what that show
 make check runs this file as root and as an ordinary user.
 """
 
-import os
-import select
 import time
 
 import pytest
 from harness import DEADLINE
 
 from rollbox import Outcome, ResourceExhausted, Sandbox
+from asked import Typed
 
-SHELL = ["bash", "--norc", "--noprofile", "-i"]
+
 PYTHON = ["python3", "-I", "-S", "-u", "-c"]
-
-
-class Typed:
-    """A command with a terminal, and all that it has shown."""
-
-    def __init__(self, process):
-        self.process, self.id, self.shown = process, process.id, b""
-
-    @classmethod
-    def begin(cls, box, argv=SHELL, size=(31, 117)):
-        made = cls(box.spawn(argv, pty=size, env={"PS1": "p> ", "TERM": "vt100"}))
-        if argv is SHELL:
-            made.shows(b"p> ")
-        return made
-
-    def shows(self, what):
-        """Until it does: what came up to there."""
-        deadline = time.monotonic() + DEADLINE
-        while what not in self.shown:
-            assert select.select([self.process.stdout], [], [], max(0, deadline - time.monotonic()))[0], self.shown
-            more = os.read(self.process.stdout.fileno(), 65536)
-            assert more, self.shown
-            self.shown += more
-        before, _, self.shown = self.shown.partition(what)
-        return before + what
-
-    def __call__(self, text, what=b"p> "):
-        self.process.stdin.write(text.encode())
-        self.process.stdin.flush()
-        return self.shows(what)
-
-    def of(self, box):
-        return Typed(box.process(self.id))
 
 
 def await_cat(box):

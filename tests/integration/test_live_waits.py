@@ -11,7 +11,7 @@ import pytest
 
 from rollbox import Sandbox
 from harness import until
-from test_live import Asked, restorer  # noqa: F401
+from asked import Asked, restorer  # noqa: F401
 
 LONG = 100000
 WAITS = """

@@ -11,8 +11,9 @@ import socketserver
 import threading
 
 import pytest
-from test_live import Asked
-from test_live_files import engine, other, store  # noqa: F401
+from asked import Asked
+from stores import store  # noqa: F401
+from two_stores import engine, other  # noqa: F401
 
 from rollbox import Policy, Sandbox
 

@@ -5,7 +5,7 @@ import os
 import signal
 
 from harness import DEADLINE, descendants, until
-from test_cli_session import Terminal, box, shared, shell  # noqa: F401
+from cli_sessions import box, shared, shell, Terminal  # noqa: F401
 
 PROMPT = ["--env", r"PS1=p\#> "]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from harness import caller  # noqa: F401
-from test_hostile import TRY, holds, process_isolation, refused
+from attempts import TRY, holds, process_isolation, refused
 
 pytestmark = pytest.mark.masked
 

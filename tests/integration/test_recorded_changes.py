@@ -11,8 +11,7 @@ import json
 import pytest
 
 from rollbox import Record, Sandbox, Trajectory
-from test_cli_session import shared, shell  # noqa: F401
-from test_snapshot_show import started
+from cli_sessions import shared, shell, started  # noqa: F401
 
 
 class Recorded:

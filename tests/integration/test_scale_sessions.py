@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from harness import binaries, limited, skip, until
 from rollbox import Engine, Policy, ResourceExhausted, RollboxError, Sandbox
-from test_live import Asked, restorer  # noqa: F401
+from asked import Asked, restorer  # noqa: F401
 
 FILES = 320
 

@@ -12,7 +12,7 @@ import pytest
 from rollbox import Conflict, Engine, InvalidArgument, NotFound, Outcome, Policy, RollboxError, Sandbox
 from harness import BUILD, pidfds, serves, until, wait_gone
 from stores import Shared
-from test_live import closing
+from asked import closing
 
 
 def shell(box, script, **options):

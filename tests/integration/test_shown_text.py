@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 from harness import caller  # noqa: F401
 from rollbox import NotFound, Outcome, Policy, PolicyInvalid, Result, RollboxError, RunFailed, Sandbox, WorkFailed
-from test_cli_session import Shared
+from cli_sessions import Shared
 
 # An escape sequence, C1 in UTF-8 and as a byte, overrides and isolates, a line separator.
 HOSTILE = "\x1b]0;x\x07\u009b31m\u202egpj.exe\u2066\u200f\u061c\u2028\u2029\x7f".encode() + b"\x9b31m\xff"

@@ -12,7 +12,7 @@ import subprocess
 import pytest
 
 from harness import caller, children, comm, until  # noqa: F401
-from test_cli_session import Shared
+from cli_sessions import Shared
 
 
 @pytest.fixture

@@ -15,25 +15,13 @@ import pytest
 
 from harness import until
 from rollbox import AsyncSandbox, NotFound, Sandbox
-from test_cli_session import box, own, shared, shell  # noqa: F401
-
-TREE = "sleep 1000 | cat & exec 7>/tmp/held; echo up; wait"
+from cli_sessions import box, own, shared, shell, started  # noqa: F401
 
 
 def asleep_files(own, pattern):
     """Files of what sleeps in an engine's store."""
     directory = Path(own.ok("store", "path")) / "asleep"
     return [path for path in directory.glob(f"*/{pattern}")]
-
-
-def started(engine, box, *argv):
-    """A command that runs, by its id, once it has said that it does."""
-    id = engine.ok("exec", "-d", box, *(argv or shell(TREE)))
-    with engine.start("attach", box, id) as client:
-        assert client.line() == "up"
-    if not argv:                # the others have executed what they are, too
-        until(lambda: {"cat", "sleep"} <= {row["command"].split()[0] for row in engine.json("ps", "--json", box)["processes"]})
-    return id
 
 
 def shown(engine, *arguments):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from archives import entry, layer, oci_blobs
 from harness import binaries, caller, place  # noqa: F401
-from test_images import BASE, Store, open_up, store  # noqa: F401
+from image_stores import BASE, open_up, Store, store  # noqa: F401
 
 MORE = layer(entry("more", b"more"), *(entry(f"f{number}", b"f") for number in range(5)))
 

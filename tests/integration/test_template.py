@@ -30,7 +30,7 @@ from rollbox import (AsyncSandbox, AsyncWorkSandbox, Clone, CommandNotFound, Eng
                      TemplateSandbox, WorkSandbox, _safe_values)
 from rollbox._core.handle import Handle
 from harness import DEADLINE, binaries, caller  # noqa: F401
-from test_trajectories import shared_engine
+from trajectory_files import shared_engine
 
 state = None
 SECRET = "trainer-" + os.urandom(16).hex()

@@ -7,9 +7,8 @@ import json
 import os
 import signal
 
-import pytest
 from harness import DEADLINE, caller, repeat_count  # noqa: F401
-from test_cli_session import Terminal, box, shared, shell  # noqa: F401
+from cli_sessions import box, shared, shell, Terminal  # noqa: F401
 
 READERS = [
     ["bash", "--norc"],

@@ -7,11 +7,9 @@ The model: the commands are run as each caller; Python's side as the user who ru
 
 import asyncio
 import base64
-import contextlib
 import json
 import os
 import pathlib
-import select
 import signal
 import subprocess
 import threading
@@ -23,53 +21,13 @@ import pytest
 import rollbox
 from rollbox import AsyncSandbox, Engine, EngineLost, FeatureMissing, InvalidArgument, Policy, Record, RecordWarning, Sandbox, Trajectory
 from harness import DEADLINE, NO_FILES, binaries, caller, descendants, pidfds, wait_gone  # noqa: F401
+from trajectory_files import read, recorder_of, shared_engine, verdict
 
 HOSTILE = b'\xff\xfe\x00{"step": 1, "digest": "x"}\n\x1b[2J\xed\xa0\x80\r\n{"end": {}}\n\xc2\x9b31m'
 
 
-def read(path):
-    with Trajectory.open(path) as trajectory:
-        return trajectory.header, trajectory.steps(), trajectory
-
-
 def kinds(steps):
     return [step.action.kind for step in steps]
-
-
-@contextlib.contextmanager
-def shared_engine(who):
-    path = who.directory() / "rollbox.sock"
-    env = who.environment(ROLLBOX_SOCKET=str(path))
-
-    def call(*arguments, status=0, **options):
-        done = who.rollbox(*arguments, env=env, **options)
-        assert done.returncode == status, done
-        return done.stdout.decode().rstrip("\n")
-
-    call("engine", "start", "--background")
-    call.pid = json.loads(call("engine", "status"))["pid"]
-    call.env = env
-    try:
-        yield call
-    finally:
-        who.rollbox("engine", "stop", env=env)
-
-
-def verdict(who, *arguments, status):
-    done = who.rollbox("verify", "--json", *arguments)
-    assert done.returncode == status, done
-    return json.loads(done.stdout)
-
-
-def recorder_of(engine):
-    """The process id of an engine's recorder, once it has its name."""
-    deadline = time.monotonic() + DEADLINE
-    while True:
-        for pid in descendants(engine):
-            with contextlib.suppress(OSError):
-                if pathlib.Path(f"/proc/{pid}/comm").read_text() == "rollbox-record\n":
-                    return pid
-        assert time.monotonic() < deadline, "the engine has no recorder"
 
 
 # What is recorded

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from rollbox import Engine, InvalidArgument, Policy, Record, iter_many, run_many, run_many_async
+from rollbox import Engine, InvalidArgument, Record, iter_many, run_many, run_many_async
 from harness import caller  # noqa: F401
-from test_trajectories import read, verdict
+from trajectory_files import read, verdict
 
 JOBS = [{"id": "a/b", "argv": ["echo", "one"]}, {"argv": ["sh", "-c", "cat; exit 3"], "stdin": "in", "files": {"f": "x"}, "timeout_s": 50}, {"id": "..", "code": "print(6 * 7)", "language": "python"},
         ["sh", "-c", "echo shell"], {"id": 9, "nothing": 1}, {"id": "env", "argv": ["env"], "env": {"A": "b"}, "policy": {"max_memory": "64M"}}]

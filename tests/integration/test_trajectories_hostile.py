@@ -15,9 +15,9 @@ import time
 
 import pytest
 
-from rollbox import Engine, InvalidArgument, Policy, Record, RecordWarning, Sandbox, Trajectory
+from rollbox import Engine, InvalidArgument, Policy, Record, RecordWarning, Sandbox
 from harness import DEADLINE, NO_FILES, binaries, caller, repeat_count  # noqa: F401
-from test_trajectories import read, recorder_of
+from trajectory_files import read, recorder_of
 
 
 def rows_of(path):

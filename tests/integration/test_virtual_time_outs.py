@@ -11,7 +11,7 @@ import pytest
 
 from harness import repeat_count
 from rollbox import Engine, Outcome, Policy, Sandbox
-from test_live import closing, restorer     # noqa: F401 (restorer: a fixture)
+from asked import closing, restorer     # noqa: F401 (restorer: a fixture)
 
 VIRTUAL = {"time_start": "2025-01-01T00:00:00", "time_mode": "virtual", "timeout": 60}
 SEEDED = {**VIRTUAL, "random_seed": 7}
