@@ -80,7 +80,7 @@ struct engine {
     int listen_fd, signal_fd, lock_fd, null_fd;
     unsigned max_files,
         files; /* of our limit of open files: for boxes; what they have, or may come to need */
-    unsigned open_files; /* that limit: states have files, too, images, holders */
+    unsigned open_files; /* that limit: snapshots, images and zygotes have files, too */
     int64_t
         socket_poll_cost_ns; /* what it takes to ask all boxes once what waits in their sockets */
     int64_t memory_poll_cost_ns; /* what it takes to look at the memory of all sessions once */
@@ -140,7 +140,7 @@ static inline int64_t run_filling_ns(const struct engine *engine, uint64_t bytes
     50000000ll /* before it is tried again what found no room, or is looked for again what nobody  \
                   tells of */
 
-/* sender.c: a message that waits, in whatever holds it for its owner. */
+/* sender.c: a message that waits, inside the object that keeps it for its owner. */
 struct outgoing {
     struct list node; /* sender->waiting */
     struct buf message;
@@ -293,7 +293,7 @@ struct run_counts {
 
 /* How a command of a session ends, which shares its box with others: exec.c. */
 struct run_session_ops {
-    bool (*kill)(struct run *run);   /* its processes; false: init cannot be told, or has none */
+    bool (*kill)(struct run *run);   /* its processes; false: init cannot receive it, or has none */
     void (*finish)(struct run *run); /* sends the result and frees the run */
     bool (*is_broken)(const struct run *run);     /* a dump that was killed has left it damaged */
     enum oom_cause (*oom_cause)(struct run *run); /* of one that was killed, by its box's cgroup */
@@ -320,7 +320,7 @@ struct run {
     uint64_t exec;  /* its serial towards init */
     pid_t main_pid; /* of its main process, in the sandbox */
     bool has_terminal, is_detached;
-    bool kill_due;    /* init could not be told yet */
+    bool kill_due;    /* init has not received it yet */
     bool told_to_end; /* init is to kill it: `timeout` is how long that may take to answer */
     int input;        /* what is typed into the terminal; -EBADF */
     const struct client *input_client; /* who gave it */
@@ -398,7 +398,7 @@ void profile_tidy(struct engine *engine); /* free slots of a peak that is over *
 
 /* profile_launcher.c */
 struct path_identities *profile_path_identities(
-    struct profile *profile); /* of an interpreter's twin: its base's */
+    struct profile *profile); /* of an interpreter's second profile: its base's */
 int profile_start_launcher(struct profile *profile, struct rollbox_error *error); /* if it has none
                                                                                    */
 void profile_stop_launcher(struct profile *profile); /* if it has one */
@@ -419,12 +419,13 @@ struct profile *interpreter_profile(
 int interpreter_code(
     const struct buf *request); /* what the interpreter reads, as a memory file; or -errno */
 bool interpreter_is_fixed(
-    const struct profile *profile); /* code is always run by it, be it started anew: what it finds
-                                       is to be the same */
+    const struct profile *profile); /* code is always run by it, also after a cold start: its
+                                       surroundings must be the same */
 int interpreter_request(const struct buf *request,
     struct buf *to); /* that, in place of the command of a GUEST_EXEC. 0 or -errno */
 void interpreter_started(struct profile *profile, const struct guest_record *record);
-struct profile *interpreter_base_of(struct profile *twin); /* a run of the twin has ended */
+struct profile *interpreter_base_of(
+    struct profile *second); /* a run of the second profile has ended */
 void interpreter_status(const struct engine *engine, struct buf *to);
 
 /* host_view.c: what plan_compile must know. */
@@ -554,10 +555,10 @@ char *spawn_find_program(const char *variable, const char *program);
 /* A program in a session of its own, without environment, whose descriptors 0 to n_fds - 1
  * are fds[] (each its own number, or above all of them). 0 or -errno. */
 int spawn_clean(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid);
-/* The same once in a process' life (later it is spawn_clean), without waiting until it is executed,
- * so the path is to stay. A failure of that shows as its end, with 127. */
+/* The same once in the life of a process (later it is spawn_clean), without waiting until it is
+ * executed, so the path is to stay. A failure of that shows as its end, with 127. */
 int spawn_soon(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid);
-/* In a fork of the engine, which goes on as `name`, in a session of its own and with all signals
+/* In a fork of the engine, which continues as `name`, in a session of its own and with all signals
  * blocked: closes its descriptors, which are what keeps sandboxes alive and clients waiting, but
  * the standard streams and fds[], in any order (negative: none). 0 or -errno. */
 int spawn_shed(const char *name, const int *fds, size_t n_fds);

@@ -19,7 +19,7 @@
  *   SANDBOX  VERB ...                                       -> TEXT TEXT_DATA (one JSON object) |
  * FAILED
  *
- * Sandboxes that live (sessions) are named by SANDBOX. The verbs and their fields:
+ * Sessions are named by SANDBOX. The verbs and their fields:
  *   NET_LOG SANDBOX {"log": [...]};  NET_SET SANDBOX POLICY (of which the network keys count)
  *   PUBLISH SANDBOX NUMBER? PATH? {"ports": [{"port", "address", "url"}]}: a port of the sandbox is
  * published at the address PATH, or any; without NUMBER they are listed
@@ -103,34 +103,34 @@ enum protocol_verb {
 };
 
 enum protocol_tag {
-    TAG_VERSION = 1,      /* u64 */
-    TAG_PID,              /* u64 */
-    TAG_POLICY,           /* text: JSON */
-    TAG_PLAN,             /* u64 */
-    TAG_ISOLATION,        /* text: JSON */
-    TAG_DEFAULT_TIMEOUT,  /* u64: an int64, milliseconds, -1 for none: of a run (commands of
-                             sandboxes that live have none by default) */
-    TAG_DEFAULT_OUTPUT,   /* u64: bytes */
-    TAG_TEXT_DATA,        /* text */
-    TAG_OPERATION,        /* bytes, 1 to 64 */
-    TAG_ARG,              /* text, one an argument */
-    TAG_ENV,              /* text, "K=V" */
-    TAG_CWD,              /* text */
-    TAG_TIMEOUT,          /* u64: an int64, milliseconds; 0: none */
-    TAG_OUTPUT_LIMIT,     /* u64: bytes */
-    TAG_FILE_PATH,        /* text; begins a file */
-    TAG_FILE_MODE,        /* u64 */
-    TAG_FILE_DATA,        /* bytes; ends a file */
-    TAG_STDIN,            /* u64 */
-    TAG_STDIO,            /* u64 */
-    TAG_TARGET,           /* u64: the serial of a RUN, EXEC or ATTACH on this connection */
-    TAG_OUTCOME,          /* u64: enum rollbox_outcome */
-    TAG_EXIT_CODE,        /* u64 */
-    TAG_SIGNAL,           /* u64 */
-    TAG_STDOUT,           /* bytes */
-    TAG_STDERR,           /* bytes */
-    TAG_STDOUT_FD,        /* u64 */
-    TAG_STDERR_FD,        /* u64 */
+    TAG_VERSION = 1,     /* u64 */
+    TAG_PID,             /* u64 */
+    TAG_POLICY,          /* text: JSON */
+    TAG_PLAN,            /* u64 */
+    TAG_ISOLATION,       /* text: JSON */
+    TAG_DEFAULT_TIMEOUT, /* u64: an int64, milliseconds, -1 for none: of a run (commands of sessions
+                            have none by default) */
+    TAG_DEFAULT_OUTPUT,  /* u64: bytes */
+    TAG_TEXT_DATA,       /* text */
+    TAG_OPERATION,       /* bytes, 1 to 64 */
+    TAG_ARG,             /* text, one an argument */
+    TAG_ENV,             /* text, "K=V" */
+    TAG_CWD,             /* text */
+    TAG_TIMEOUT,         /* u64: an int64, milliseconds; 0: none */
+    TAG_OUTPUT_LIMIT,    /* u64: bytes */
+    TAG_FILE_PATH,       /* text; begins a file */
+    TAG_FILE_MODE,       /* u64 */
+    TAG_FILE_DATA,       /* bytes; ends a file */
+    TAG_STDIN,           /* u64 */
+    TAG_STDIO,           /* u64 */
+    TAG_TARGET,          /* u64: the serial of a RUN, EXEC or ATTACH on this connection */
+    TAG_OUTCOME,         /* u64: enum rollbox_outcome */
+    TAG_EXIT_CODE,       /* u64 */
+    TAG_SIGNAL,          /* u64 */
+    TAG_STDOUT,          /* bytes */
+    TAG_STDERR,          /* bytes */
+    TAG_STDOUT_FD,       /* u64 */
+    TAG_STDERR_FD,       /* u64 */
     TAG_STDOUT_TRUNCATED, /* u64 */
     TAG_STDERR_TRUNCATED, /* u64 */
     TAG_WALL_NS,          /* u64 */

@@ -110,8 +110,8 @@ int job_read(int fd, struct job *ret_job, struct rollbox_error *error) {
     job.kept = json_is_integer(json_object_get(job.root, "kept"))
                    ? (int)json_integer_value(json_object_get(job.root, "kept"))
                    : -EBADF;
-    job.max_changes = (uint64_t)json_integer_value(json_object_get(job.root, "most_changes"));
-    job.max_digested = (uint64_t)json_integer_value(json_object_get(job.root, "most_digested"));
+    job.max_changes = (uint64_t)json_integer_value(json_object_get(job.root, "max_changes"));
+    job.max_digested = (uint64_t)json_integer_value(json_object_get(job.root, "max_digested"));
     job.since_ns = json_integer_value(json_object_get(job.root, "since_ns"));
     r = read_fds(job.root, "lower", &job.lower, &job.n_lower, error);
     if (r == 0)

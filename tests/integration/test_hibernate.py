@@ -91,7 +91,7 @@ def test_requests_during_a_wake_wait_for_it(box):
 def test_waiting_commands_are_cancelled_and_their_processes_resume(box):
     process = box.spawn(["sh", "-c", "read line; echo $line; exit 7"])
     box.hibernate()
-    with pytest.raises(Cancelled, match="put to sleep"):
+    with pytest.raises(Cancelled, match="hibernated while the command ran"):
         process.wait()
     again = box.process(process.id)     # which wakes it
     again.stdin.write(b"hello\n")

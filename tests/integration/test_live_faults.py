@@ -329,7 +329,7 @@ def test_missing_descriptors_for_dirty_tracking_are_reported():
                 forking = pool.submit(box.fork, 1)
                 until(lambda: forking.done() or set(children(engine.pid, "rollbox-engine")) - before)     # the dump worker, which is stopped at its start
                 stack.enter_context(limited(engine.pid, resource.RLIMIT_NOFILE, max(int(fd) for fd in os.listdir(f"/proc/{engine.pid}/fd")) + 1))
-            with pytest.raises(ResourceExhausted, match="no descriptors left for what is noted"):
+            with pytest.raises(ResourceExhausted, match="no descriptors left for dirty tracking"):
                 forking.result()
         until(lambda: not frozen(box.inspect()["pid"]))
         for _ in range(3):

@@ -15,7 +15,7 @@ import threading
 
 import pytest
 from harness import DEADLINE, comm, descendants, until
-from test_cli_session import own, shared  # noqa: F401
+from cli_sessions import own, shared  # noqa: F401
 
 # By its argument: "http" answers with the path; "echo" sends back what comes, in capitals; "web" is
 # a WebSocket echo; "deaf" accepts connections and never reads.

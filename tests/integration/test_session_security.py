@@ -94,7 +94,7 @@ def test_copies_while_somebody_moves_on(box):
         try:
             taken.append(box.snapshot())
         except ResourceExhausted as problem:
-            assert "goes on by itself" in str(problem)
+            assert "resumes by itself" in str(problem)
     assert taken
     for snapshot in taken[-3:]:
         box.reset(snapshot)

@@ -157,7 +157,7 @@ def test_verify_names_a_changed_program(own):
         replace()
         report = verified(own, name, "kept")
         assert not report["sound"] and outcome(report)["restoring"] is False
-        assert "cannot go on in the sandbox; opening its files" in why(report, "restoring")
+        assert "cannot resume in the sandbox; opening its files" in why(report, "restoring")
         done = own("snapshot", "verify", name, "kept")
         assert done.returncode == 1 and b"REFUSED   restoring: process" in done.stdout
         assert own.states(name), "and the sandbox itself is none the worse for it"

@@ -48,7 +48,7 @@
 #define LEAST_DISK (1u << 20)
 #define LEAST_ENTRIES 256
 #define ASK_AT_ONCE_NS                                                                             \
-    1000000 /* about sockets: some thousand; what takes longer goes on beside other work */
+    1000000 /* about sockets: some thousand; a longer query continues beside other work */
 
 static void set_files(struct box *box, unsigned files) {
     box->engine->files += files - box->files;
@@ -670,8 +670,8 @@ bool box_is_dead(const struct box *box) {
 /* ---- its use of memory ---- */
 
 /* Which of the sandbox's sockets nothing else counts. Of a network that is not its own they cannot
- * be told from others'. A memory group of version 1 counts those of Unix only, one of version 2 all
- * but netlink. */
+ * be distinguished from others'. A memory group of version 1 counts those of Unix only, one of
+ * version 2 all but netlink. */
 static unsigned uncounted_sockets(const struct box *box) {
     const struct policy *policy = box->profile ? box->profile->policy : NULL;
 
@@ -763,7 +763,7 @@ bool box_is_over(const struct box *box, uint64_t memory) {
            (box->slot ? box->sockets.bytes : memory) > box->profile->policy->max_memory_bytes;
 }
 
-/* The sandbox's use of memory and processor so far. -errno if it cannot be told. */
+/* The sandbox's use of memory and processor so far. -errno if it is not known. */
 int box_usage(
     struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint32_t *ret_processes) {
     struct proc_usage usage;
@@ -798,8 +798,8 @@ int box_usage(
     return 0;
 }
 
-/* Until init tells of the start, the time limit of the command does not run. What stands still on
- * the way to it (a path on a file system that does not answer) ends here. */
+/* Until init reports the start, the time limit of the command does not run. A start that blocks (a
+ * path on a file system that does not answer) ends here. */
 void box_expect_start(struct box *box) {
     box_expect(box, SETUP_SECONDS * 1000000000ll);
 }

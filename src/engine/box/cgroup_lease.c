@@ -20,7 +20,7 @@
 #include "engine/engine.h"
 #include "engine/core/janitor.h"
 
-/* A sandbox that lives must be able to start commands and agents when its guests have used up their
+/* A session must be able to start commands and agents when its guests have used up their
  * processes: the limit of those is RLIMIT_NPROC, to which init is not held, and the group's a
  * little more. */
 #define INIT_PROCESSES 32
@@ -75,7 +75,7 @@ static bool must_end(const struct cgroup_lease *slot, const struct cgroup_usage 
     return slot->ends || usage->oom_kills > slot->known_kills;
 }
 
-/* It was told of, and was not its own: has it lost anybody? */
+/* An OOM kill was reported, and was not its own: has it lost a process? */
 static void on_look(struct loop_timer *timer) {
     struct cgroup_lease *slot = container_of(timer, struct cgroup_lease, look);
     struct cgroup_usage usage;
@@ -218,7 +218,7 @@ void cgroup_lease_put(struct profile *profile, struct cgroup_lease *slot) {
     }
 }
 
-/* Of a box that lives: its init has entered, and is looked at now and then. */
+/* Of a long-lived box: its init has entered, and is looked at now and then. */
 void cgroup_lease_rest(struct cgroup_lease *slot) {
     slot->kind = LEASE_RESTING;
     while (slot->n_entries)

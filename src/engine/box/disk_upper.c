@@ -43,7 +43,7 @@
 #define SURE_NS                                                                                    \
     10000000000ll /* so long what is known for certain counts, for others may make room meanwhile  \
                    */
-#define QUIESCE_AGAIN_NS 1000000000ll /* until who would not stand still is asked once more */
+#define QUIESCE_AGAIN_NS 1000000000ll /* until a box that did not freeze is asked once more */
 #define REST 20                       /* of the time such walks may take one part in so many */
 #define LEAST_BYTES                                                                                \
     (1ull << 20) /* that a sandbox may always have besides what it stands on: as launcher.c has it \
@@ -500,8 +500,8 @@ void disk_upper_is_left(struct box *box) {
         box->upper->stillness = UPPER_RUNS;
 }
 
-/* A slow disk may keep a process from standing still once; who would not a second time has
- * something to hide. */
+/* A slow disk may keep a process from freezing once; a box that refuses a second time has something
+ * to hide. */
 static void on_refused(struct loop_task *task) {
     struct disk_upper *upper = container_of(task, struct disk_upper, refused);
     struct box *box = box_of(upper);
@@ -661,7 +661,7 @@ void disk_upper_measure(struct disk_upper *upper) {
         upper->again = true;
         return;
     }
-    /* Who stands still for it does not wait for the others' walks. */
+    /* A box that is frozen for it does not wait for the others' walks. */
     if (upper->stillness == UPPER_STANDS) {
         list_remove(&upper->in_queue);
         list_add_tail(uppers->queue.next, &upper->in_queue); /* before the first */

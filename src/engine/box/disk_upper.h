@@ -19,7 +19,7 @@
  * over its limit may shrink, but not grow: its processes are killed. A guest can see a walk coming,
  * and move directories to where it was already. So where something moved, and more room has gone
  * since the last walk that nobody can have fooled than the sandbox had left, or that is some time
- * ago, its processes stand still for another.
+ * ago, its processes are paused for another.
  */
 #ifndef ROLLBOX_ENGINE_BOX_DISK_UPPER_H
 #define ROLLBOX_ENGINE_BOX_DISK_UPPER_H
@@ -43,7 +43,7 @@ enum upper_stillness {
     UPPER_HOLD_REQUESTED,
     UPPER_REFUSED,  /* they would not */
     UPPER_STANDS,   /* until it is measured */
-    UPPER_THAW_DUE, /* it is, and init could not be told yet */
+    UPPER_THAW_DUE, /* it is, and init has not received the thaw yet */
 };
 
 enum upper_over { UPPER_WITHIN, UPPER_NEWLY_OVER, UPPER_KNOWN_OVER };
@@ -98,9 +98,9 @@ int disk_upper_show(const struct disk_upper *upper, int map,
 void upper_field(const struct disk_upper *upper, struct buf *message); /* of CREATE and COPY */
 void disk_upper_measure(struct disk_upper *upper); /* soon; of a layer `measured` is called then */
 void disk_upper_watch(struct box *box); /* it is ready, or something begins to run in it */
-/* What was asked of its init or its owner: its processes stand still; or would not (a
- * positive errno), or nobody asks any more. False: it was asked of another, which is gone, and this
- * one need not wait. */
+/* The answer of its init or its owner: its processes are paused; or refused (a positive errno), or
+ * the request is void. False: it was asked of another, which is gone, and this one need not wait.
+ */
 bool disk_upper_stands(struct box *box, int error);
 void disk_upper_is_left(struct box *box);
 

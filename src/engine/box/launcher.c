@@ -123,8 +123,8 @@ static void end_launcher(struct launcher *launcher, const struct guest_record *w
     loop_defer(launcher->engine->loop, &launcher->end, on_end);
 }
 
-/* The launcher has gone or is of no use: the jobs that wait for it fail, with its reason. Boxes
- * that live are not concerned. */
+/* The launcher has gone or is of no use: the jobs that wait for it fail, with its reason. Running
+ * boxes are not concerned. */
 static void handle_loss(struct launcher *launcher, const struct guest_record *why) {
     if (launcher->state == LAUNCHER_LOST)
         return;
@@ -367,7 +367,7 @@ static int start_process(struct engine *engine, const struct launcher_namespace 
 void launcher_prestart(struct engine *engine, bool fixed) {
     int mounts = open("/proc/self/mounts", O_RDONLY | O_CLOEXEC);
 
-    /* What goes wrong is told when one is needed. */
+    /* An error is reported when one is needed. */
     if (mounts < 0 || access(engine->init_path, X_OK) < 0 ||
         start_process(engine, NULL, true, fixed, &engine->idle_launcher) < 0)
         close_fd(&mounts);

@@ -258,7 +258,7 @@ void process_finish(struct engine *engine) {
     if (!state)
         return;
     loop_timer_clear(engine->loop, &state->orphan_pipes);
-    /* Whatever could not be removed is left to the janitor, which sees the end of its pipe. */
+    /* The janitor removes the rest, when it sees the end of its pipe. */
     (void)rmdir(state->path);
     close_fd(&state->fd);
     free(state->path);
@@ -444,7 +444,7 @@ uint64_t process_limit(struct profile *profile) {
     return limit + state->tasks;
 }
 
-/* ---- strays ---- */
+/* ---- orphans ---- */
 
 /* A process of a sandbox without namespaces: it has more filters than we, and no pid namespace of
  * its own (an init that just came to be known has one, or has no filter). */

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Processes that go on in another sandbox.
+ * Processes that resume in another sandbox.
  *
- * What was captured (dump_job.c) is held by a *holder*, a clone of the program's launcher that has
- * the image in its memory: it is started when a state with processes is forked or reset to for the
- * first time, serves as many boxes as are wanted, and goes with the state, or when others are
- * wanted more. The one box of a fork of what runs does without: it is made while the image is
- * written, and loads that itself. In each box init is told, once, which of its processes are
- * commands, and gets a new pipe for each one that led out of the captured sandbox. From then on
- * those commands are runs like any other, only that nobody waits for them: what is to be written to
- * them and read from them, beside their output, lies ready until a client claims it.
+ * What was captured (dump_job.c) is held by a *zygote*, a clone of the profile's launcher that has
+ * the image in its memory. The first fork of a snapshot with processes, or reset to it, starts the
+ * zygote. It serves any number of boxes, and ends with the snapshot, or when others need its place.
+ * The one box of a fork of a running session does without: it is made while the image is written,
+ * and loads it by itself. In each box init learns once which of its processes are commands, and
+ * gets a new pipe for each one that led out of the captured sandbox. From then on those commands
+ * are runs like any other, only that nobody waits for them: what is to be written to them and read
+ * from them, beside their output, lies ready until a client claims it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -203,7 +203,7 @@ void checkpoint_command_text(
     *between = ", ";
 }
 
-/* ---- holders ---- */
+/* ---- zygotes ---- */
 
 static void on_zygote_lost(void *owner, struct launcher *zygote) {
     struct checkpoint *checkpoint = owner;

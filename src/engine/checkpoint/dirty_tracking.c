@@ -53,7 +53,7 @@ static bool is_tracked(const struct dump_request *request) {
            !(request->of->profile->plan->flags & (PLAN_SEED | PLAN_CLOCK | PLAN_PROCESS));
 }
 
-/* Each process' is an open file, for as long as its sandbox is there: half of all are for more
+/* Each process has an open file for it while its sandbox exists: half of all are kept for more
  * sandboxes. */
 static bool may_note(const struct engine *engine) {
     return engine->files + MAX_DIRTY_TRACKERS <= engine->max_files / 2 && box_has_room(engine);

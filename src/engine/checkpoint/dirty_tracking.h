@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sandboxes that are captured again and again as they run.
+ * Sessions that are dumped repeatedly while they run.
  *
- * At the first snapshot or fork of one the kernel is told to note which of its pages are written to
- * (dump/dirty_pages.c), since the state that was captured then: that state, its *base*, is kept.
- * The next capture is of what has changed since, which is an addition to the base
- * (image/process_image.h). Sandboxes of it are those of the base's holder, for a fork begun while
- * the processes are being captured, and amended when that is done. Where one work after the other
- * wants an addition, or one wants many of it, it is put together (flatten.c) and has a holder of
- * its own.
+ * The first snapshot or fork of a session enables dirty tracking (dump/dirty_pages.c): the kernel
+ * records which pages are written to from then on. The dumped state is kept as the *base*. The next
+ * dump is incremental: it has only the pages that changed since the base (image/process_image.h).
+ * Its boxes are clones of the base's zygote. For a fork they are begun while the processes are
+ * being dumped, and apply the increment when the dump is done. If one operation after the other
+ * wants an incremental image, or one wants many boxes of it, it is flattened (flatten.c) and has a
+ * zygote of its own.
  *
- * What the kernel notes is since the last time that it was told to, so a base is good for who has
- * it until somebody may have told again: a capture takes it out of its session, and puts back what
- * is known to be good after it.
+ * Dirty tracking counts from the last time that it was restarted. So a base is valid for its owner
+ * only until another dump may have restarted it: a dump takes the base out of its session, and puts
+ * back what is known to be valid after it.
  */
 #ifndef ROLLBOX_ENGINE_CHECKPOINT_DIRTY_TRACKING_H
 #define ROLLBOX_ENGINE_CHECKPOINT_DIRTY_TRACKING_H
@@ -30,8 +30,8 @@ struct profile;
 struct dump_request;
 struct session_checkpoint;
 
-/* What the processes of a sandbox write to is noted. One owner at a time: the session, or a capture
- * of it. */
+/* Dirty tracking of the processes of a sandbox. One owner at a time: the session, or a dump of it.
+ */
 struct dirty_tracking {
     struct checkpoint *since; /* since this state, the base; a reference. NULL: it is not noted, or
                                  not known since when */
@@ -48,7 +48,7 @@ struct session_tracking {
 };
 
 void dirty_tracking_end(struct dirty_tracking *dirty_tracking);
-/* To an image that was not written to its end nothing is an addition. */
+/* An image that was not written to its end has no increments. */
 void dirty_tracking_forget_unwritten(struct dirty_tracking *dirty_tracking);
 void dirty_tracking_forget(struct session_tracking *tracking);
 /*
@@ -57,25 +57,25 @@ void dirty_tracking_forget(struct session_tracking *tracking);
  * no room.
  */
 bool tracking_make_room(struct engine *engine);
-/* States were dropped: what is noted since one that is of no other use any more is forgotten. */
+/* Snapshots were dropped: tracking since a base without any other use ends. */
 void dirty_tracking_forget_dropped(struct engine *engine);
 /* For a capture, of what this session has. False: it is none for a snapshot or a fork, and the
  * session keeps it. */
 bool dirty_tracking_take(const struct dump_request *request,
     struct dirty_tracking *ret_dirty_tracking, struct dump_options *options);
-/* A sandbox for an addition to that, which is on its way, if there is none: `live` has it as the
- * one that was made ahead. What goes wrong who needs one will meet and tell. */
+/* Starts a box for an increment of that, which is being dumped, if there is none: the checkpoint
+ * has it as its prefork. The operation that needs the box meets and reports any error. */
 void dirty_tracking_begin_box(const struct dirty_tracking *dirty_tracking, struct box *box,
     struct snapshot *base, struct checkpoint *checkpoint);
-/* Before that, of the state that is to be captured for it: whether what its sandboxes write to is
- * noted from their start on. The first capture of them is an addition then, to what they were
- * prepared from. */
+/* Before that, of the state that is to be dumped for it: whether its sandboxes have dirty tracking
+ * from their start. Their first dump is then incremental to the image that they were restored from.
+ */
 void dirty_tracking_begin(const struct dump_request *request, struct checkpoint *checkpoint);
 /* So many made at once, of which each is likely to be captured. */
 bool dirty_tracking_is_few(unsigned count);
-/* Such a one goes on: a userfaultfd of each of its processes. */
+/* Such a box resumes: a userfaultfd of each of its processes. */
 void dirty_tracking_born(struct session_checkpoint *of, struct box *box, int *take_fds, size_t n);
-/* The holder that its fork will want, as soon as that can be. */
+/* Starts the zygote that its fork will want, as soon as possible. */
 void dirty_tracking_start_zygote(struct checkpoint *checkpoint, struct profile *profile);
 /* The state to be captured: for a fork with such a sandbox, if there is one that is right yet.
  * NULL: out of memory. */
@@ -84,16 +84,16 @@ struct checkpoint *dirty_tracking_next(const struct dump_request *request);
  * while the last one is on its way: it would take its processors. */
 void dirty_tracking_prefork(struct session_checkpoint *of, struct box *box, struct snapshot *base,
     const struct snapshot *at);
-/* The processes are captured: an addition, or a state that is noted from by `fds`, which are taken;
- * 0: nothing is. */
+/* The processes are dumped: an incremental image, or a new base that is tracked by `fds`, which are
+ * taken; 0: no tracking. */
 void dirty_tracking_give_back(const struct dump_request *request,
     struct dirty_tracking *take_dirty_tracking, struct checkpoint *checkpoint, bool is_incremental,
     const struct dirty_tracker *trackers, const int *take_fds, size_t n);
-/* A sandbox that was to go on from this state did not: where that is an addition, none is made to
- * the same base any more. */
+/* A sandbox that was to resume from this state did not: if its image is incremental, no more
+ * increments of the same base are made. */
 void dirty_tracking_distrust(struct engine *engine, const struct checkpoint *checkpoint);
-/* What the clocks of a sandbox are ahead of ours that goes on from this state now: CLOCK_MONOTONIC,
- * CLOCK_BOOTTIME; nanoseconds. */
+/* By how much the clocks of a sandbox that resumes from this state now are ahead of ours:
+ * CLOCK_MONOTONIC, CLOCK_BOOTTIME; nanoseconds. */
 void dirty_tracking_clocks(const struct checkpoint *checkpoint, int64_t ret_ahead_ns[2]);
 
 #endif

@@ -35,7 +35,7 @@
 #include "sys/proc.h"
 #include "sys/syscalls.h"
 
-#define DUMP_SECONDS 20 /* they stand still meanwhile */
+#define DUMP_SECONDS 20 /* the processes are paused meanwhile */
 #define HINT "; processes=\"drop\" (--drop-processes) takes the files alone"
 
 /* The order is that of a dump. */
@@ -96,8 +96,8 @@ static void dismiss_dump_job(struct dump_job *dump_job) {
     loop_remove(dump_job->engine->loop, &dump_job->source);
     loop_timer_clear(dump_job->engine->loop, &dump_job->deadline);
     close_fd(&dump_job->socket);
-    /* One that is not done yet would find that out late; but of twins, it alone can make an end,
-     * also where its word found no room. */
+    /* A worker that is not done yet would notice that late. But only the worker can end
+     * copy-on-write forks, also if its message found no room. */
     if (!dump_job->has_reported && dump_job->pidfd >= 0)
         sys_pidfd_send_signal(dump_job->pidfd, SIGKILL, NULL, 0);
     dump_job->checkpoint = checkpoint_put(dump_job->checkpoint);
@@ -182,7 +182,7 @@ bool dump_job_resume(struct dump_job *dump_job) {
     dump_job->state = DUMP_RESUMED;
     start_clock(dump_job);
     (void)send(dump_job->socket, &(const char){ DUMP_COMMAND_RESUME }, 1,
-        MSG_NOSIGNAL | MSG_DONTWAIT); /* if it is gone, we are told */
+        MSG_NOSIGNAL | MSG_DONTWAIT); /* if it is gone, its pidfd says so */
     return true;
 }
 
@@ -210,7 +210,7 @@ static void on_report(struct loop_source *source, uint32_t events) {
     dump_job->has_reported |= n == -EMFILE || n == sizeof report;
     if (n == -EMFILE) {
         error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "snapshot",
-            "the engine has no descriptors left for what is noted of the sandbox' processes "
+            "the engine has no descriptors left for dirty tracking of the sandbox's processes "
             "(RLIMIT_NOFILE)");
         fail_dump_job(dump_job, &error, DUMP_FAILED);
         return;
@@ -240,7 +240,7 @@ static void on_report(struct loop_source *source, uint32_t events) {
     struct checkpoint *checkpoint = dump_job->checkpoint;
     int r = report.is_complete && !report.is_incremental
                 ? checkpoint_seal_image(&checkpoint->image)
-                : 0; /* an addition is nobody's before they go on (take_snapshot.c) */
+                : 0; /* an increment belongs to nobody before they resume (take_snapshot.c) */
     if (r < 0) {
         while (n_fds)
             close(fds[--n_fds]);
@@ -291,10 +291,9 @@ static uint64_t max_bytes(const struct profile *profile) {
     return proc_memory_available(&available, NULL) == 0 ? MIN(limit, available / 2) : limit;
 }
 
-/* What more of the sandbox's memory twins may take, where there is plenty of memory and processes:
- * what they take is not to be missed by others, who may take as much meanwhile; over the limit, all
- * would go. Whoever is to stand still afterwards has none: there would be a moment in which they do
- * not. */
+/* How much memory copy-on-write forks may add to the sandbox, if memory and processes are plenty:
+ * other processes may need as much meanwhile, and over the limit all would be killed. A dump after
+ * which the processes stay paused has none: they would run for a moment. */
 static uint64_t cow_fork_bytes(const struct dump_request *request) {
     const struct profile *profile = request->of->profile;
     const struct policy *policy = profile->policy;
@@ -313,8 +312,8 @@ static uint64_t cow_fork_bytes(const struct dump_request *request) {
     return !limit ? UINT64_MAX : limit > used ? (limit - used) / 2 : 0;
 }
 
-/* A fork's holder loads the image while it is written, where it takes that long: the end of a
- * socket for who writes, the other is the state's. 0: not so, or -errno. */
+/* A fork's zygote loads the image while it is written, if writing takes long: one end of a socket
+ * for the writer, the other for the checkpoint. 0: not so, or -errno. */
 static int make_progress(
     const struct dump_request *request, struct checkpoint *checkpoint, bool may_have_twins) {
     int pair[2];
@@ -327,8 +326,8 @@ static int make_progress(
     return pair[1];
 }
 
-/* Asked of the capturer, while everything stands: where there are no files to be copied at the same
- * moment nobody needs to be waited for. */
+/* The dump worker asks this while all processes are paused: if no files have to be copied at the
+ * same moment, it need not wait. */
 static bool are_files_as_made(void *box) {
     return op_files_are_pristine(box);
 }
@@ -365,7 +364,7 @@ int dump_job_start(
     if (r == 0 && checkpoint->n_pipes > DUMP_JOB_MAX_PIPES) {
         dump_job_free(dump_job);
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "snapshot",
-            "the sandbox' commands have more than %d pipes in all" HINT, DUMP_JOB_MAX_PIPES);
+            "the sandbox's commands have more than %d pipes in all" HINT, DUMP_JOB_MAX_PIPES);
     }
     if (r == 0 && !(externals = calloc(checkpoint->n_pipes + 1, sizeof *externals)))
         r = -ENOMEM;
@@ -384,9 +383,9 @@ int dump_job_start(
         r = -errno;
     if (r == 0)
         r = MIN(still = quiesce_begin(box), 0);
-    const uint64_t twins = r == 0 && options.base <= 0 ? cow_fork_bytes(request) : 0;
+    const uint64_t fork_bytes = r == 0 && options.base <= 0 ? cow_fork_bytes(request) : 0;
     if (r == 0)
-        r = MIN(progress = make_progress(request, checkpoint, twins || options.base > 0), 0);
+        r = MIN(progress = make_progress(request, checkpoint, fork_bytes || options.base > 0), 0);
     if (r == 0) {
         const struct policy *policy = profile->policy;
         const bool may_resume =
@@ -397,7 +396,7 @@ int dump_job_start(
             .masters = dump_job->masters,
             .n_masters = checkpoint->n_terminals,
             .max_bytes = max_bytes(profile),
-            .cow_fork_bytes = twins,
+            .cow_fork_bytes = fork_bytes,
             .still = still,
             .progress = progress,
             .in_calls = dump_job->in_calls,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The capturer: a fork of the engine that looks at one sandbox's processes (dump_job.c has the
+ * The dump worker: a fork of the engine that dumps one sandbox's processes (dump_job.c has the
  * other side). It knows nothing of the engine.
  */
 #ifndef ROLLBOX_ENGINE_CHECKPOINT_DUMP_WORKER_H
@@ -19,9 +19,9 @@
 #define DUMP_WORKER_MAX_MAINS 512
 #define DUMP_WORKER_MAX_TERMINALS 64
 
-/* What it says: one message, or two. */
+/* Its report: one message, or two. */
 struct dump_report {
-    struct rollbox_error error; /* code 0: it is captured, and stands still */
+    struct rollbox_error error; /* code 0: the processes are dumped and paused */
     bool may_pass;    /* what the error is about: a moment later there may be nothing in the way */
     bool is_complete; /* and the image is written; else there is a second message when that is so */
     bool is_incremental; /* to the base that was given */
@@ -35,15 +35,15 @@ struct dump_report {
     uint32_t n_mains, mains[DUMP_WORKER_MAX_MAINS]; /* pids, inside, of init's children */
 };
 
-/* What it is told, after the first: a byte. */
+/* The command that it gets after the first message: a byte. */
 enum dump_command {
-    DUMP_COMMAND_END = 1, /* all of them end, and none goes on before */
-    DUMP_COMMAND_RESUME,  /* they go on; for where the image is not complete */
+    DUMP_COMMAND_END = 1, /* all of them end, and none resumes before */
+    DUMP_COMMAND_RESUME,  /* they resume; if the image is not complete */
 };
 
-/* Captures to the empty memory file `image`, tells how that went, and lets everything go on when
- * the other end of `socket` is closed; or before it tells, if `may_resume` says so when everything
- * is captured and stands (NULL: nobody is asked). */
+/* Dumps to the empty memory file `image`, reports the result, and resumes all processes when the
+ * other end of `socket` is closed; or before the report, if `may_resume` allows it when all are
+ * dumped and paused (NULL: it does not). */
 _Noreturn void dump_worker_run(const struct dump_options *options, bool (*may_resume)(void *data),
     void *data, int image, int socket);
 

@@ -25,8 +25,8 @@ static void make_preforked(struct checkpoint *checkpoint, struct profile *profil
 }
 
 /* From the second one on: what is done once is often not done again. With a seed or clocks of its
- * own nothing is to depend on when a box was made. An addition is put together first, where one
- * work after the other wants it. */
+ * own nothing is to depend on when a box was made. An incremental image is flattened first, if one
+ * operation after the other wants it. */
 void checkpoint_prefork(
     struct checkpoint *checkpoint, struct profile *profile, struct snapshot *base) {
     struct engine *engine = checkpoint->engine;

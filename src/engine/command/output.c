@@ -154,7 +154,8 @@ int output_seal(struct output *output) {
 }
 
 /* After every process of the run is dead. It may have handed its end of the pipe to another
- * sandbox, or whoever it could reach, who writes on: what is in the pipe now is all that counts. */
+ * sandbox, or to another process that it could reach, which still writes: only the present content
+ * of the pipe counts. */
 void output_drain(struct output *output) {
     read_waiting(output);
     if (output->fd >= 0) {

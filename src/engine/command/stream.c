@@ -50,7 +50,7 @@ struct stream {
 
 struct drain {
     struct engine *engine;
-    struct list node; /* engine->sinks */
+    struct list node; /* engine->drains */
     struct loop_source source;
     struct loop_timer rest;
     uint64_t session; /* whose command it was */
@@ -70,8 +70,8 @@ struct terminal_input {
 };
 
 /* A pipe belongs to its maker, so only the maker may open it by name (/dev/stdout,
- * /proc/self/fd/1). Ids are no protection here: whoever can name the pipe has one of its ends
- * already. For an ordinary user the sandbox has the maker's own id. */
+ * /proc/self/fd/1). Ids are no protection here: a process that can name the pipe has one of its
+ * ends already. For an ordinary user the sandbox has the maker's own id. */
 void stream_let_open(const struct engine *engine, int fd) {
     struct stat st;
 
@@ -210,7 +210,7 @@ void stream_forget_all(struct engine *engine) {
         stream_free(container_of(node, struct stream, node));
 }
 
-/* ---- sinks ---- */
+/* ---- drains ---- */
 
 static void drain_free(struct drain *drain) {
     loop_remove(drain->engine->loop, &drain->source);
@@ -251,7 +251,7 @@ static int compare_numbers(const void *a, const void *b) {
     return (*x > *y) - (*x < *y);
 }
 
-/* The sandbox with most sinks. */
+/* The sandbox with most drains. */
 static uint64_t find_greediest(const struct engine *engine) {
     auto_free uint64_t *numbers = calloc(engine->n_drains + 1, sizeof *numbers);
     size_t n = 0, most = 0, same = 0;

@@ -2,12 +2,12 @@
 /*
  * Closing what takes long.
  *
- * Whoever closes the last descriptor of a detached tmpfs waits until the kernel has freed each of
- * its files: milliseconds for a thousand, during which nobody else would be served. Where there is
- * much, a fork of the engine that does nothing has the descriptor, and its end is what frees the
- * files. There are few of them at a time, for more than there are processors are of no use: when
- * many sandboxes end at once, what is left of the others waits, and goes many to a fork. The engine
- * does not end before all of these have.
+ * The process that closes the last descriptor of a detached tmpfs waits until the kernel has freed
+ * each of its files: milliseconds for a thousand, during which the engine would serve no request.
+ * Where there is much, a fork of the engine that does nothing has the descriptor, and its end is
+ * what frees the files. There are few of them at a time, for more than there are processors are of
+ * no use: when many sandboxes end at once, what is left of the others waits, and goes many to a
+ * fork. The engine does not end before all of these have.
  *
  * Where there is little, it waits all the same: a mount is gone when every processor has passed by,
  * and behind the mounts of others that end just then. So these go to one more fork, the *closer*,

@@ -94,7 +94,7 @@ static int by_inode(const void *a, const void *b) {
                                           : 0;
 }
 
-/* Of all processes below an init, each file once; as far as they can be told. */
+/* Of all processes below an init, each file once; as far as they are visible. */
 static void add_removed(pid_t init, struct disk_usage *m) {
     auto_free pid_t *pids = malloc(MAX_PROCESSES * sizeof *pids);
     auto_free pid_t *tids = malloc(MAX_PROCESSES * sizeof *tids);

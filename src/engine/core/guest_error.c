@@ -112,7 +112,7 @@ static void of_operation(
     } else if (op->kind == PLAN_OP_PROC && e == EOPNOTSUPP) {
         code = ROLLBOX_ERR_FEATURE_MISSING;
         hint =
-            "; random_seed and time_start need a kernel that lets a process' code be written "
+            "; random_seed and time_start need a kernel that lets the code of a process be written "
             "through /proc/PID/mem (proc_mem.force_override=always): take them out of the policy";
     } else if (op->kind == PLAN_OP_PROC && e == EPERM) {
         code = ROLLBOX_ERR_FEATURE_MISSING;
@@ -178,7 +178,7 @@ static const char *restore_words(uint32_t step) {
     case RESTORE_PRIVILEGE:
         return "giving up rights";
     case RESTORE_RESTRICT:
-        return "entering the sandbox' restrictions";
+        return "entering the sandbox's restrictions";
     case RESTORE_LIMITS:
         return "setting its limits";
     case RESTORE_MEMORY:
@@ -202,7 +202,7 @@ static const char *restore_words(uint32_t step) {
     case RESTORE_TERMINAL:
         return "having its terminal";
     case RESTORE_ASK:
-        return "beginning to ask init about chance and time";
+        return "beginning to ask init for random bytes and time";
     }
     return "restoring";
 }
@@ -213,16 +213,16 @@ void guest_restore_error_to_text(const struct guest_record *record, struct rollb
     const char *why = !record->error ? "it was killed"
                       : record->error == EMFILE && record->operation
                           ? "it may not have as many files open (max_open_files, or the ulimit -n "
-                            "of whoever started the engine)"
+                            "of the user who started the engine)"
                           : strerror(record->error);
 
     if (record->operation)
         error_set(error, error_code_of(record->error, ROLLBOX_ERR_SETUP_FAILED), record->error,
-            "restore", "process %u of the snapshot cannot go on in the sandbox; %s: %s",
+            "restore", "process %u of the snapshot cannot resume in the sandbox; %s: %s",
             record->operation, restore_words(record->stage), why);
     else
         error_set(error, error_code_of(record->error, ROLLBOX_ERR_SETUP_FAILED), record->error,
-            "restore", "the processes of the snapshot cannot go on in the sandbox; %s: %s",
+            "restore", "the processes of the snapshot cannot resume in the sandbox; %s: %s",
             restore_words(record->stage), why);
 }
 
@@ -335,7 +335,7 @@ void guest_error_to_text(const struct profile *profile, const struct guest_recor
         if (e == ENOSPC && profile->plan->flags &
                                (PLAN_PROCESS | PLAN_ON_DISK)) /* where max_disk is a watcher's */
             error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, e, "exec",
-                "files: number %u finds no room on the host's disk, where the sandbox' private "
+                "files: number %u finds no room on the host's disk, where the sandbox's private "
                 "files are (TMPDIR, or the store); free some",
                 record->operation + 1);
         else if (e == ENOSPC)

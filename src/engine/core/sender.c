@@ -6,9 +6,9 @@
  * socket has room again, or, where it was something else that was short, after a while.
  *
  * Who does not read makes nothing grow without end. Where `pauses_at` is set, nothing more is read
- * from whoever has left so much unread, so no new request can add to it. A socket's own buffer
- * counts a memory file as the few bytes of its descriptor; so these are counted here, and wait once
- * MAX_FLYING bytes of them are on their way.
+ * from a client that has left so much unread, so no new request can add to it. A socket's own
+ * buffer counts a memory file as the few bytes of its descriptor; so these are counted here, and
+ * wait once MAX_FLYING bytes of them are on their way.
  */
 #include <errno.h>
 #include <fcntl.h>

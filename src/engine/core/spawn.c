@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starting a program of ours, or going on as something else in a fork, with nothing of the engine's
- * but the descriptors that are meant to be had. */
+/* Starts a program of ours, or continues a fork as something else, with no descriptors of the
+ * engine except the chosen ones. */
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -15,7 +15,7 @@
 #include "engine/engine.h"
 #include "sys/syscalls.h"
 
-/* Of a child that is on its way to its program while we go on: until it has executed it, it is in
+/* A child that is on its way to its program while we continue: until it has executed it, it shares
  * our memory. */
 static struct {
     const char *path;

@@ -4,9 +4,10 @@
  *
  * The engine tells what it knows of the state; rollbox-store reads what guests have chosen: the
  * image of the processes, the layers. To verify a state its processes are restored, too, in a
- * sandbox of their own that nobody knows of, up to the moment in which they would go on: whatever
- * would refuse them then does now. What sleeps is looked at where it is, and not woken: there the
- * digests are taken anew, and what the processes are for is compared.
+ * hidden sandbox of their own, up to the moment at which they would resume: every check that would
+ * refuse them then does so now. A hibernated sandbox is examined in the store, and not woken: there
+ * the digests are computed again, and the files and the machine that the processes need are
+ * compared.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -5,13 +5,13 @@
  * To sleep: the present state is taken as for a snapshot, but what was captured is not let go.
  * rollbox-store writes the layers and images to the disk, with the session's record; once that is
  * whole and its lock is ours, the box dies, and with it the states that only this session had. What
- * is left here is a struct hibernated. Should anything fail before, the processes go on as after a
+ * is left here is a struct hibernated. Should anything fail before, the processes resume as after a
  * snapshot; should the engine die, the store has all of it or nothing.
  *
  * Awake: the launcher makes empty layers, rollbox-store checks every digest and fills them, the
  * states are made again from the record, and the box is restored like any that has processes. Only
- * then is it out of the store. A call that needs the sandbox (a command, files, a work) puts a WAKE
- * before itself; one that is answered at once is kept until then (struct op.deferred).
+ * then is it out of the store. A call that needs the sandbox (a command, files, an operation) puts
+ * a WAKE before itself; one that is answered at once is kept until then (struct op.deferred).
  *
  * What it was woken from stays in the store, as woken/ID, while a layer or image is held that came
  * of it, or processes run that did: what has not changed since is not written when it sleeps again,
@@ -99,8 +99,8 @@ json_t *hibernate_describe_part(size_t number, const struct backing_ref *backing
 /* ---- awake ---- */
 
 /*
- * An engine that dies takes with it what is awake. If it could die after processes went on, and
- * before the store knew, the next engine would offer a state that has run on since.
+ * An engine that dies takes with it all sessions that are awake. If it could die after processes
+ * had resumed, and before the store knew, the next engine would offer a state that is out of date.
  */
 static int before_restore(struct session *session, struct rollbox_error *error) {
     struct op *op = session_first_op(session);
@@ -332,8 +332,8 @@ static int adopt_one(void *context, const char *id) {
         r = reattach_record(search->engine, id, &lock, whole, search->error);
     if (r < 0 && search->removes && hibernated_remove(search->store, HIBERNATED_DIRECTORY, id) == 0)
         r = 1;
-    /* Whatever was forked meanwhile may have the descriptor for a moment yet, and would pass for
-     * somebody who has it. */
+    /* A process that was forked meanwhile may have the descriptor for a moment yet, and would look
+     * like its owner. */
     if (lock >= 0)
         (void)flock(lock, LOCK_UN);
     json_decref(whole);

@@ -69,9 +69,9 @@ const char *hibernate_visible_snapshot(const json_t *record);
 /* snapshot_tree_text of one that sleeps; `whole`: as the store has it. */
 void hibernate_tree_text(const json_t *whole, const char *name, struct buf *to);
 
-/* What users are told of a state (as describe_snapshot) by its id or name, NULL: the one that it
- * stands on; which image has its processes (null: none), and the sandbox's own places, of which the
- * host has nothing to say. NULL: no such state. All are the caller's. */
+/* The description of a snapshot (as describe_snapshot) by its id or name, NULL: the present one;
+ * which image has its processes (null: none), and the sandbox's own places, of which the host has
+ * nothing to say. NULL: no such state. All are the caller's. */
 json_t *hibernate_state(struct engine *engine, const json_t *whole, const char *wanted,
     json_t **ret_image, json_t **ret_own);
 

@@ -3,7 +3,7 @@
  * Jobs of rollbox-store on what hibernates: HIBERNATE, WAKE, an export with processes, and the
  * description of a hibernated sandbox.
  *
- * A HIBERNATE that nobody waits for any more goes on, and what it has written is removed then.
+ * A HIBERNATE without a waiting client continues, and its files are removed afterwards.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -98,8 +98,8 @@ struct listing {
     struct snapshot **snapshots;
     size_t n_snapshots, room;
     json_t *rows;
-    const struct snapshot *alone; /* the one that is a snapshot; of the others only what it lies on
-                                     is told. NULL: all are */
+    const struct snapshot *alone; /* the one that is a snapshot; of the others only its base is
+                                     written. NULL: all are */
     bool failed;
 };
 
@@ -375,8 +375,8 @@ int hibernate_check(
     json_decref(now);
     if (!same)
         return error_set(error, ROLLBOX_ERR_CONFLICT, ESTALE, "wake",
-            "the writable places of the sandbox' policy are others on this host now than when it "
-            "was put to sleep; make them as they were");
+            "the writable places of the sandbox's policy are others on this host now than when it "
+            "was hibernated; make them as they were");
     return 0;
 }
 
@@ -539,7 +539,7 @@ static int read_node(struct snapshot_tree *tree, const json_t *row, struct build
     snapshot->is_asked_for = get_flag(row, "asked_for");
     snapshot->is_of_fork = get_flag(row, "of_fork");
     snapshot->automatic =
-        get_flag(row, "automatic") ? UINT64_MAX : 0; /* the session is told later */
+        get_flag(row, "automatic") ? UINT64_MAX : 0; /* the session learns it later */
     snprintf(snapshot->id, sizeof snapshot->id, "%s", id);
     return 0;
 }
@@ -818,7 +818,7 @@ void hibernate_tree_text(const json_t *whole, const char *name, struct buf *to) 
 
         shows[i] = is_shown(snapshots, i) ? i : shows[parent];
 
-        /* What sleeps is a state of its own, even if nobody has asked for a snapshot of it. */
+        /* A hibernated session is a snapshot, even if nobody has asked for one. */
         if (i != at && (shows[i] != i || get_flag(json_array_get(snapshots, (size_t)i), "hidden")))
             continue;
         facts_of(whole, i, parent < 0 ? -1 : shows[parent], &facts, &own_name);

@@ -84,8 +84,8 @@ static int start_writing(struct op *op, const char *command, const char *id, jso
 
     if (n > HIBERNATED_MAX_FILES)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "hibernate",
-            "the sandbox has %zu layers and images of processes, of its snapshots, too; %d can be "
-            "put to sleep: drop snapshots",
+            "the sandbox has %zu layers and images of processes, of its snapshots, too; at most %d "
+            "can be hibernated: drop snapshots",
             n, HIBERNATED_MAX_FILES);
     for (size_t i = 0; fds && i < n; i++)
         fds[i] = -EBADF;
@@ -216,8 +216,8 @@ static void end_runs(struct session *session) {
             run_finish(run);
         else
             run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run",
-                "the sandbox was put to sleep while the command ran, which goes on when it wakes: "
-                "ask for it by its id then");
+                "the sandbox was hibernated while the command ran; the command resumes when the "
+                "sandbox wakes: ask for it by its id then");
     }
 }
 

@@ -242,7 +242,7 @@ static int check_images(const struct op *op, struct rollbox_error *error) {
         if (fstat(wake_op->images[i], &st) < 0 ||
             ((uint64_t)st.st_size > most && (uint64_t)st.st_size - most > IMAGE_BESIDES))
             return error_set(error, ROLLBOX_ERR_DAMAGED, E2BIG, "wake",
-                "the processes have more memory than the sandbox' policy gives (max_memory); "
+                "the processes have more memory than the sandbox's policy gives (max_memory); "
                 "--drop-processes wakes its files alone");
     return 0;
 }
@@ -355,7 +355,7 @@ static int ask_for_layers(struct op *op, struct rollbox_error *error) {
         int r = copy_empty(profile, bytes, entries, on_layer, filling);
         if (r < 0)
             return error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "wake",
-                "the sandbox' files cannot be made again: %s", strerror(-r));
+                "the sandbox's files cannot be made again: %s", strerror(-r));
         wake_op->n_asked++;
     }
     return 0;
@@ -377,7 +377,7 @@ static void layer_made(
     filling->layer = take_layer;
     if (!take_layer) {
         error_set(&error, error_code_of(error_number, ROLLBOX_ERR_RESOURCE_EXHAUSTED), error_number,
-            "wake", "there is no room for the sandbox' files: %s", strerror(error_number));
+            "wake", "there is no room for the sandbox's files: %s", strerror(error_number));
         fail_wake(op, &error);
         return;
     }

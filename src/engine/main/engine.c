@@ -77,8 +77,8 @@ static void on_signal(struct loop_source *source, uint32_t events) {
         ;
 }
 
-/* Who has connected may have ended since, and left the connection to another and its id to anybody:
- * it is there for as long as its pidfd says so (Linux 6.5). */
+/* The process that connected may have ended since, and left the connection to another and its id to
+ * any new process: it exists as long as its pidfd says so (Linux 6.5). */
 static bool is_outside(int connection, pid_t pid) {
     auto_close int process = -EBADF;
     socklen_t size = sizeof process;
@@ -93,7 +93,8 @@ static bool is_outside(int connection, pid_t pid) {
 }
 
 /* A guest that finds our socket in what it was granted has the caller's id, where that is no
- * root's; but it is no caller. Who is outside of our pid namespace (0) is in no sandbox below it.
+ * root's; but it is no caller. A process outside of our pid namespace (0) is in no sandbox below
+ * it.
  */
 static bool may_call(int connection) {
     struct ucred peer;
@@ -208,10 +209,10 @@ static unsigned raise_open_files(void) {
 }
 
 /*
- * What whoever started us ignores (a shell's background job SIGINT, nohup SIGHUP, systemd SIGPIPE)
- * would be ignored by all that we start, guests' programs included, which cannot tell why Ctrl-C or
- * a closed pipe does not end them. It is blocked instead: that does not outlive our spawns, and
- * means the same to us.
+ * A signal that our starter ignores (a shell's background job SIGINT, nohup SIGHUP, systemd
+ * SIGPIPE) would be ignored by all processes that we start, guests' programs included, which cannot
+ * tell why Ctrl-C or a closed pipe does not end them. It is blocked instead: that does not outlive
+ * our spawns, and means the same to us.
  */
 static void stop_ignoring(sigset_t *ret_ignored) {
     struct {

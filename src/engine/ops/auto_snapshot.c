@@ -6,8 +6,8 @@
  * the box's private files (the uppers of its overlays) or runs: if nothing does, and the files are
  * as they were when the box was made, there is nothing to take, and nobody is asked or stopped to
  * find that out. Otherwise it is a snapshot like any other, at the barrier that any has. Files of a
- * box that has changed before cannot be told to be unchanged, nor can memory: while something runs,
- * each command's end is a state of its own.
+ * box that has changed before cannot be recognised as unchanged, nor can memory: while something
+ * runs, each command's end is a new snapshot.
  *
  * As many are kept as were asked for, the latest. One that has a name, that somebody asked for,
  * stands on or has branched from, stays.
@@ -138,7 +138,7 @@ void auto_snapshot_taken(struct op *op) {
     op_done(op, &nothing);
 }
 
-/* The command went well, and nobody waits: it is told by INSPECT. */
+/* The command succeeded, and nobody waits: INSPECT reports it. */
 void auto_snapshot_failed(struct session *session, const struct rollbox_error *error) {
     free(session->auto_snapshot.refusal);
     session->auto_snapshot.refusal = strdup(error->message);

@@ -2,8 +2,8 @@
 /*
  * The description of a job names the sandbox's places and divides the layers of the state into
  * lower ones, which are compared with, and upper ones. The layers' descriptors come first, then
- * those that only some verbs have. A commit goes on when its sandbox is closed: half a commit is
- * nobody's wish.
+ * those that only some verbs have. A commit continues when its sandbox is closed, so that it is
+ * never half done.
  */
 #include "engine/ops/files_job.h"
 
@@ -240,8 +240,8 @@ static json_t *describe_parts(const struct op *op, const struct parts *parts, js
     if (op->verb == VERB_COMMIT)
         json_object_set_new(job, "kept", json_integer(next));
     if (op_is_recorded_diff(op)) {
-        json_object_set_new(job, "most_changes", json_integer(RECORDED_CHANGES));
-        json_object_set_new(job, "most_digested", json_integer(RECORDED_BYTES));
+        json_object_set_new(job, "max_changes", json_integer(RECORDED_CHANGES));
+        json_object_set_new(job, "max_digested", json_integer(RECORDED_BYTES));
     }
     if (is_describe(op) && op->to->checkpoint)
         json_object_set_new(job, "image", json_integer(next));
@@ -277,7 +277,7 @@ static int add_stored(const struct op *op, int *fds, size_t most, struct rollbox
             own, sizeof own, "p%u", ops[i].kind == PLAN_OP_PLACE ? plan_place_part(&ops[i]) : 0);
         if (part && strcmp(part, own))
             return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments",
-                "the sandbox' writable places are others than those of the snapshot that it began "
+                "the sandbox's writable places are others than those of the snapshot that it began "
                 "with; use the policy of that one");
     }
     if (image->plan.n > most)
@@ -290,8 +290,8 @@ static int add_stored(const struct op *op, int *fds, size_t most, struct rollbox
 
 /* ---- its end ---- */
 
-/* Each replaced directory, with its lock, by the path of the place. Those who see it go on to do
- * so; it goes when they are gone. */
+/* Each replaced directory, with its lock, by the path of the place. Processes that see it still do;
+ * it is removed when they have ended. */
 static void take_kept(const struct files_job *job, const struct op *op) {
     int fds[FD_MESSAGE_MAX_FDS];
     struct {

@@ -36,7 +36,7 @@ static void hand_socket(struct op *op) {
         op_wait(op, OP_WAIT_BOX_LOST);
     else if (r < 0)
         op_fail_with(op, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r,
-            "the sandbox cannot be told now");
+            "the sandbox cannot receive requests now");
     else {
         session->agents.n++;
         /* The client knows the transfer, and notes it for the observers. */

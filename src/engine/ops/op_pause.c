@@ -42,7 +42,7 @@ static void processes_frozen(struct op *op, const struct guest_record *record) {
         walk_still(op, (int)record->error);
     } else if (record->error) {
         op_fail_with(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, record->error,
-            "a process of the sandbox would not stand still");
+            "a process of the sandbox could not be paused");
     } else {
         op->session->state = SESSION_PAUSED;
         op_done(op, &nothing);

@@ -79,7 +79,7 @@ static void after_init_send(struct op *op, int r, enum op_wait wait) {
         op_wait(op, OP_WAIT_BOX_LOST);
     else if (r < 0)
         op_fail_with(op, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r,
-            "the sandbox cannot be told now");
+            "the sandbox cannot receive requests now");
     else
         op_wait(op, wait);
 }
@@ -145,18 +145,18 @@ static void fail_copy(struct op *op, int error_number) {
 
     if (moved)
         op_fail_with(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EBUSY,
-            "the files of the sandbox changed while its processes stood still: one of them goes on "
+            "the files of the sandbox changed while its processes were paused: one of them resumes "
             "by itself");
     else if (lost)
         op_fail_with(op, ROLLBOX_ERR_SETUP_FAILED, error_number,
             "the launcher, which copies the files of the sandbox, was killed from outside; the "
-            "sandbox goes on: try again");
+            "sandbox still runs: try again");
     /* The engine had no descriptor left for the launcher's user namespace, so a new launcher has
      * another one. */
     else if (error_number == EPERM)
         op_fail_with(op, ROLLBOX_ERR_SETUP_FAILED, error_number,
             "the files of the sandbox cannot be copied any more, as its launcher was killed from "
-            "outside; what runs in it goes on, and its files can be read");
+            "outside; its processes still run, and its files can be read");
     else
         op_fail_with(op, error_code_of(error_number, ROLLBOX_ERR_INTERNAL), error_number,
             "the files of the sandbox could not be copied");
@@ -281,7 +281,7 @@ static void handle_frozen(struct op *op, const struct guest_record *record) {
 
     if (record->error) {
         op_fail_with(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, record->error,
-            "a process of the sandbox would not stand still");
+            "a process of the sandbox could not be paused");
         return;
     }
     if (record->value && !op->drops) {

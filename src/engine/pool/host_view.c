@@ -325,8 +325,9 @@ static int scan_host(struct host *host, struct engine *engine, const struct poli
     bool cgroups = cgroup_root_backend(engine->cgroups) != CGROUP_NONE;
     h->memory_cgroup = h->processes_cgroup = cgroups;
     h->cpu_cgroup = cgroups && cgroup_root_has_cpu(engine->cgroups);
-    /* Descriptors on their way in sockets are counted for a user as a whole, and refused to whoever
-     * has a smaller limit than that count: the engine's must be larger than its guests'. */
+    /* Descriptors on their way in sockets are counted for a user as a whole, and refused to
+     * processes with a smaller limit than that count: the engine's must be larger than its guests'.
+     */
     h->open_files_max = getrlimit(RLIMIT_NOFILE, &limit) < 0 ? 1024 : limit.rlim_max;
     h->open_files_max -= MIN(h->open_files_max / 2, 512u);
     h->processes_max = getrlimit(RLIMIT_NPROC, &limit) < 0 ? RLIM_INFINITY : limit.rlim_max;

@@ -447,8 +447,8 @@ static bool has_below(const struct plan *plan, const char *path) {
     return false;
 }
 
-/* The same compiled anew, for the host as it is. */
-static int compiled_anew(
+/* The same compiled again, for the host as it is. */
+static int compile_again(
     const struct profile *profile, struct profile **ret_next, struct rollbox_error *error) {
     auto_free const char **environment = NULL;
     char *key = malloc(profile->key_length + 1);
@@ -472,8 +472,8 @@ static int compiled_anew(
     return r;
 }
 
-/* A new program (NULL: none) takes its number and its key; what runs goes on in the old one, which
- * may be freed here. */
+/* A new profile (NULL: none) takes its number and its key; running boxes stay with the old one,
+ * which may be freed here. */
 static void retire_profile(struct profile *profile, struct profile *next) {
     if (next) {
         next->number = profile->number;
@@ -492,7 +492,7 @@ int profile_renew(struct profile **profile, struct rollbox_error *error) {
 
     if (path_identities_hold(&(*profile)->path_identities))
         return 0;
-    int r = compiled_anew(*profile, &next, error);
+    int r = compile_again(*profile, &next, error);
     if (r < 0)
         return r; /* it stays: the host may get right what is missing now */
     retire_profile(*profile, next);
@@ -533,9 +533,9 @@ void profile_retire(struct engine *engine, const char *path, int take_fd, const 
             struct rollbox_error error;
             struct profile *next;
 
-            /* Without one, whoever uses the plan is told to prepare it again, and then why that
-             * fails. */
-            retire_profile(profile, compiled_anew(profile, &next, &error) < 0 ? NULL : next);
+            /* Without one, clients that use the plan have to prepare it again, and then get the
+             * reason of the failure. */
+            retire_profile(profile, compile_again(profile, &next, &error) < 0 ? NULL : next);
         }
     }
     replaced_put(engine, replaced);
@@ -571,8 +571,8 @@ int profile_get(struct engine *engine, const char *text, size_t length,
     int r = keep_secrets(profile, secrets, error);
     if (r == 0)
         r = profile_compile(profile, caller_environment, error);
-    /* The template is built while the client thinks of its first command; what goes wrong there is
-     * told to the runs. */
+    /* The template is built before the first command of the client arrives; the runs report an
+     * error of it. */
     if (r == 0)
         r = profile_start_launcher(profile, error);
     if (r < 0) {

@@ -6,18 +6,18 @@
  * program that runs code gets, besides, one of its own for that (a struct profile with the same
  * policy): in a sandbox of it, under all its restrictions, a Python is started that waits for its
  * code; it is captured there (src/dump) and restored by the launcher in each sandbox from then on
- * (src/guest/restore/restore.c), where it goes on as if it had just been started. What it is told
- * then, over descriptor 3, is the code and its arguments.
+ * (src/guest/restore/restore.c), where it continues as if it had just been started. It then
+ * receives the code and its arguments over descriptor 3.
  *
- * It is a matter of speed and of nothing else: until the interpreter is there, if it cannot be had,
- * and for whatever it would not be right for, the same command is started anew. A policy whose code
- * is run once does not pay for it.
+ * It only makes runs faster: until the interpreter exists, if it cannot be made, and for code that
+ * it does not suit, the same command is started cold. A policy whose code is run once does not pay
+ * for it.
  *
- * With random_seed or time_start whether it is there may not be told by a single byte, addresses
- * included. So what is started anew there is the same Python with the same program
- * (interpreter.py), which finds its code at once. It is captured with what its seed and clock have
- * made of it, in its init (guest/quiesce.h), and only for the policy that has these keys: the seed
- * of hashes is in every dictionary that it has.
+ * With random_seed or time_start, no byte of output, addresses included, may depend on its
+ * existence. So a cold start there uses the same Python with the same program (interpreter.py),
+ * which finds its code at once. It is captured with what its seed and clock have made of it, in its
+ * init (guest/quiesce.h), and only for the policy that has these keys: the seed of hashes is in
+ * every dictionary that it has.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -100,8 +100,8 @@ struct interpreter {
 
 static void begin_interpreter(struct interpreter *interpreter);
 
-/* Its launcher has it. To try it out tells what it touches, and no more: a run that it cannot be
- * restored for is started anew. */
+/* Its launcher has it. To try it out tells what it touches, and no more: a run for which it cannot
+ * be restored is started cold. */
 static bool is_there(const struct interpreter *interpreter) {
     return interpreter->state == INTERPRETER_TRYING || interpreter->state == INTERPRETER_LOOKING ||
            interpreter->state == INTERPRETER_READY;
@@ -109,8 +109,8 @@ static bool is_there(const struct interpreter *interpreter) {
 
 static void let_go(struct profile *twin);
 
-/* What is of no use any more goes: as soon as no run waits for a box of that launcher, which has
- * what it needs to run the command anew. From the loop. */
+/* An interpreter without a use ends, as soon as no run waits for a box of its launcher, which can
+ * still start the command cold. From the loop. */
 static void on_settle(struct loop_timer *timer) {
     struct interpreter *interpreter = container_of(timer, struct interpreter, settle);
     struct profile *twin = interpreter->profile;
@@ -129,7 +129,7 @@ static void on_settle(struct loop_timer *timer) {
     let_go(twin);
 }
 
-/* Whatever is under way is not any more; what is there stays. */
+/* Cancels its start or its dump; an existing image stays. */
 static void stop_interpreter(struct interpreter *interpreter) {
     struct loop *loop = interpreter->engine->loop;
     struct box *box = interpreter->box;
@@ -170,7 +170,7 @@ __attribute__((format(printf, 3, 4))) static void fail_interpreter(
     if (loop_timer_set(interpreter->engine->loop, &interpreter->settle, clock_now_ns(), on_settle) <
         0)
         interpreter->again =
-            false; /* its launcher goes with the program, or starts anew boxes that have none */
+            false; /* its launcher ends with the profile, or starts cold in boxes that have none */
 }
 
 static int send_touches(const struct interpreter *interpreter) {
@@ -228,8 +228,8 @@ static void on_dumped(struct loop_source *source, uint32_t events) {
     (void)events;
     if (lseek(interpreter->dump.problem_fd, 0, SEEK_SET) == 0)
         (void)fd_read_all(interpreter->dump.problem_fd, sizeof interpreter->problem - 1, &problem);
-    /* Its last word and nothing else is success: what a capturer that was killed has written of an
-     * image is a guest's. Nobody writes to it from here on. */
+    /* Its last word and nothing else is success: the image of a dump worker that was killed is
+     * under a guest's control. Nobody writes to it from here on. */
     bool dumped = problem.length == strlen(DUMPED) &&
                   !memcmp(problem.data, DUMPED, problem.length) &&
                   fcntl(was_tried ? interpreter->touches : interpreter->image, F_ADD_SEALS,

@@ -3,10 +3,10 @@
  * Recording: what is done with a session, and what came of it, goes to the recorder (recorder.c),
  * which writes it to the descriptor that a client gave.
  *
- * Steps are numbered as they are asked for, which is in the hands of who asks, and sent as they
- * end, before whoever waits for the result has it: whoever is killed then, it is recorded. A record
- * that cannot keep up ends where it is, and says so (INSPECT, CLOSE). A command is never held up,
- * and none fails, for a record's sake.
+ * Steps are numbered as they are asked for, an order that the client controls, and sent as they
+ * end, before the waiting client gets the result. So a step is recorded even if a process is killed
+ * then. A record that cannot keep up ends where it is, and says so (INSPECT, CLOSE). A command is
+ * never held up, and none fails, for a record's sake.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -497,7 +497,7 @@ static const char *kind_of(const struct op *op) {
     case VERB_COMMIT:
         return "commit";
     default:
-        return NULL; /* changes nothing, or is noted by who knows what it was */
+        return NULL; /* changes nothing, or is recorded where its details are known */
     }
 }
 
@@ -693,8 +693,8 @@ static void op_ended(
     op_step_free(step);
 }
 
-/* One that takes commands through pipes. Their time-outs and limits signal it, and are told by
- * their own steps. */
+/* One that takes commands through pipes. Their time-outs and limits signal it, and have steps of
+ * their own. */
 static bool is_shell(const struct run *run) {
     static const char *const words[] = { NULL, "-l", "-s" };
     struct wire_field field;
@@ -1307,7 +1307,7 @@ static void record_text(const struct session_observer *observer, struct buf *to)
         state_text(record, to);
 }
 
-/* The record goes on without its session until it is written. */
+/* The record continues without its session until it is written. */
 static void leave_record(struct record *record) {
     record->recording = NULL;
     loop_timer_clear(record->engine->loop, &record->patience);

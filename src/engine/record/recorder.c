@@ -90,7 +90,7 @@ static void lose_step(struct recorder *recorder, uint64_t number, int r) {
     struct record *record = find_record(recorder, number);
 
     if (record && r != -EPIPE && r != -ECONNRESET)
-        give_up(recorder, record, -r, "a step could not be told to the recorder");
+        give_up(recorder, record, -r, "a step could not be sent to the recorder");
 }
 
 static void on_ring(struct loop_timer *timer) {

@@ -13,8 +13,8 @@ struct recorder {
     struct loop_source source;
     struct sender sender; /* of struct posted */
     int fd, bell;
-    struct loop_timer ring; /* the bell, when what is to be done now has been done: whoever waits
-                               for a command's end does not wait for the recorder to wake */
+    struct loop_timer ring; /* the bell, after all other present work: a client that waits for a
+                               command's end does not wait for the recorder to wake */
     struct list records;
     uint64_t posted_bytes;
     unsigned posted_fds;
@@ -50,7 +50,7 @@ int recorder_start(struct engine *engine, struct rollbox_error *error);
 void recorder_post(struct record *record, struct buf *message, const int *fds, size_t n_fds,
     uint64_t bytes); /* bytes: of what the descriptors hold on to */
 void recorder_leave(struct recorder
-        *recorder); /* it goes on alone; what it has not got yet it gets now, if it takes it soon */
+        *recorder); /* it continues alone; it gets the remaining steps now, if it takes them soon */
 void recorder_fail(struct record *record, int error_number,
     const char *message); /* unless it has failed already */
 

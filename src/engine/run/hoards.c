@@ -9,7 +9,7 @@
  * it has more than its share; by the memory of what can be counted, if that is more than its limit;
  * or by a sign of what cannot be counted (sign_of), if the host's kernel memory has grown by more
  * than its limit from look to look while it showed the sign. Of those with a sign the one with most
- * of it goes, alone: others begin anew, as they may be innocent.
+ * of it goes, alone: the counts of the others start again, as they may be innocent.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -161,7 +161,7 @@ static void judge_growth(struct hoards *hoards, int64_t growth) {
 
     qsort(hoards->looks, hoards->n_looks, sizeof *hoards->looks, by_box);
     record_growth(hoards, growth);
-    /* The end of one may be that of others: each is looked for anew. */
+    /* The end of one may be that of others: the search starts again for each. */
     while ((box = find_worst(hoards, false))) {
         look_of(hoards, box)->is_known = false;
         end_box(box);

@@ -395,9 +395,9 @@ static int handle_started(struct run *run) {
 }
 
 /* The word of an OOM kill may come after that of the end it has caused. */
-/* By the group's own count where there is one: the host's counts every group's kills, so it is
- * asked only of who was killed. Which command of several lost a process to it can be told of who
- * was killed alone, too. */
+/* By the group's own count where there is one: the host's counts the kills of all groups, so it is
+ * used only for commands that were killed. Only for those is it known, too, which of several
+ * commands lost a process. */
 static enum oom_cause oom_cause(struct run *run, bool was_killed) {
     struct box *box = run->session ? run->session->box : run->box;
 
@@ -408,7 +408,7 @@ static enum oom_cause oom_cause(struct run *run, bool was_killed) {
     if (box && box->slot)
         return was_killed || cgroup_lease_oom_told(box->slot) ? cgroup_lease_oom_cause(box->slot)
                                                               : OOM_NONE;
-    /* One that lives for hours is none of all that were killed meanwhile. */
+    /* A session may have run for hours: kills of that time do not concern it. */
     if (run->session)
         return was_killed && !run->was_sent_kill && engine_oom_lately(run->engine) ? OOM_HOST
                                                                                    : OOM_NONE;
@@ -423,7 +423,7 @@ static void handle_exited(struct run *run, const struct guest_record *record) {
     run->counts.read_bytes = record->read_bytes;
     run->counts.written_bytes = record->written_bytes;
     run->peak_memory = MAX(run->peak_memory, record->max_rss_bytes);
-    /* Who was killed for a limit of its files ends by the signal that says so. */
+    /* A process that was killed for a limit of its files ends by the signal that says so. */
     if (!run->killed || run->outcome != ROLLBOX_OUTCOME_SIGNAL)
         run->status = (int)record->value;
     if (run->killed || run->outcome == ROLLBOX_OUTCOME_ERROR)
@@ -533,8 +533,8 @@ void run_forget_client(struct client *client) {
         forget_waiter(container_of(node, struct run, of_engine), client);
 }
 
-/* Whoever waits for another's run gives up waiting and leaves the run alone. False if it is nobody
- * who waits. */
+/* A client that waits for another's run stops waiting and leaves the run alone. False if it does
+ * not wait. */
 static bool cancel_waiter(struct run *run, const struct client *client, uint64_t serial) {
     list_for_each(node, &run->waiters) {
         struct waiter *waiter = container_of(node, struct waiter, node);

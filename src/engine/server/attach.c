@@ -52,7 +52,7 @@ void attach_client(struct client *client, struct wire_message *message) {
         memcpy(key, operation.data, length);
         session_name_operation(session, key, &length);
     }
-    /* What is over is told without waking anybody. */
+    /* Results of ended commands need no wake. */
     if (session && sleep_of(session) && length &&
         (result_replay(client, serial, key, length) ||
             replay_ended(client, serial, session, key, length)))

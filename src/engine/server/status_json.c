@@ -47,7 +47,7 @@ static void operation_text(const unsigned char *operation, size_t length, struct
     json_add_string(to, operation + prefix, length - prefix);
 }
 
-/* Commands that go on are runs again, not yet told to run. */
+/* Restored commands are runs again, which have not been resumed yet. */
 static bool restores_runs(const struct session *session) {
     list_for_each(node, &session->commands.runs) {
         const struct run *run = container_of(node, struct run, of_session);
@@ -123,7 +123,7 @@ static void add_brief(const struct session *session, struct buf *to) {
 }
 
 /* What its files take: those of its snapshots, and what it has changed since. False if the latter
- * cannot be told now. */
+ * is not known now. */
 static bool disk_usage(const struct session *session, uint64_t *ret_bytes) {
     const struct box *box = session->box;
     uint64_t entries = 0;

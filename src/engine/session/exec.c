@@ -2,9 +2,9 @@
 /*
  * Commands in sessions: runs (run.c) that share a box.
  *
- * A command waits in session->commands.waiting until it can be sent to init: while a work is under
- * way, while there is no box, while init's socket is full. It is killed by asking init to kill its
- * tree of processes; it is over when init says so, or when its box is dead.
+ * A command waits in session->commands.waiting until it can be sent to init: during an operation,
+ * while there is no box, while init's socket is full. It is killed by asking init to kill its tree
+ * of processes; it is over when init says so, or when its box is dead.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -145,7 +145,7 @@ static struct session *leave(struct run *run) {
     session->commands.n_runs--;
     run->session = NULL;
     if (!ended)
-        return session; /* what cannot be remembered was told at least */
+        return session; /* it cannot be kept, but was sent at least */
     list_init(&ended->node);
     memcpy(ended->operation, run->operation, sizeof ended->operation);
     ended->operation_length = run->operation_length;
@@ -161,7 +161,7 @@ static struct session *leave(struct run *run) {
     return session;
 }
 
-/* Whatever holds its init up, a time-out is to be one. All processes of the sandbox go; its files
+/* A time-out must be one even if init is blocked. All processes of the sandbox go; its files
  * stay. */
 static void on_deaf(struct loop_timer *timer) {
     struct run *run = container_of(timer, struct run, timeout);

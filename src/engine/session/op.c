@@ -296,7 +296,7 @@ void op_init_reply(struct session *session, const struct guest_record *record) {
     bool is_awaited = op && op->take.init_serial == record->serial &&
                       op_wait_takes(op->wait, OP_EVENT_INIT_REPLY) == OP_EVENT_IS_TAKEN;
 
-    /* Of an idle pause: some would not stand still, and all go on. */
+    /* Of an idle pause: some processes could not be frozen, and all resume. */
     if (!record->serial && record->kind == GUEST_FROZEN && record->error &&
         session->state == SESSION_PAUSED)
         session->state = SESSION_LIVE;
@@ -305,7 +305,7 @@ void op_init_reply(struct session *session, const struct guest_record *record) {
         (void)op_event(op, OP_EVENT_INIT_REPLY, &(struct op_message){ .record = record });
 }
 
-/* What was to go on will not. */
+/* The processes that were to be restored will not be. */
 static void go_without(struct session *session) {
     session->checkpoint->pending_restore = checkpoint_put(session->checkpoint->pending_restore);
     session->checkpoint->restore_state = RESTORE_WAITS;

@@ -28,18 +28,18 @@
     X(FLATTEN, "flatten")             /* for one image in place of a chain of incremental ones */  \
     X(COMMANDS_SENT, "commands-sent") /* for commands of before to have reached init */            \
     X(FREEZE_SLOT, "freeze-slot")     /* for an earlier dump to let the processes go; to freeze */ \
-    X(FROZEN, "frozen")               /* for init: every process stands still, or would not */     \
-    X(WALK, "walk")                   /* for a walk over the files while processes stand still */  \
+    X(FROZEN, "frozen")               /* for init: all processes are frozen, or refused */         \
+    X(WALK, "walk")                   /* for a walk over the files of paused processes */          \
     X(DUMP_SLOT, "dump-slot")         /* for an earlier dump to let the processes go; to dump */   \
-    X(INIT_ACK, "init-ack")           /* for init to have done all that it was told before */      \
+    X(INIT_ACK, "init-ack")           /* for init to have done all earlier requests */             \
     X(DUMP, "dump")                   /* for the dump worker: processes are dumped and stand */    \
-    X(COPY, "copy")                   /* for a copy of the files while processes stand still */    \
-    X(IMAGE, "image")                 /* for the rest of the image; the processes go on */         \
+    X(COPY, "copy")                   /* for a copy of the files of paused processes */            \
+    X(IMAGE, "image")                 /* for the rest of the image; the processes run */           \
     X(SIZE, "size")                   /* for the size of a layer on disk */                        \
     X(COMPACTION, "compaction")       /* for a long chain of layers to be merged */                \
     X(BOX_LOST, "box-lost")           /* for the news that the box is dead; starts again then */   \
     X(BOX_READY, "box-ready")         /* for the first box of a new sandbox */                     \
-    X(RESTORE, "restore")             /* for the processes to go on in a new box */                \
+    X(RESTORE, "restore")             /* for the processes to resume in a new box */               \
     X(CHILDREN, "children")           /* for the boxes of forks */                                 \
     X(LAUNCHER_ROOM, "launcher-room") /* the same; and the launcher takes no more orders now */    \
     X(TRIAL, "trial")                 /* for a trial restore, in a sandbox of its own */           \
@@ -101,7 +101,7 @@ const char *op_event_name(enum op_event event);
 bool op_wait_may_follow(enum op_wait before, enum op_wait next);
 enum op_answer op_wait_takes(enum op_wait wait, enum op_event event);
 
-/* The processes stand still for the operation, or are about to. */
+/* The processes are paused for the operation, or are about to be. */
 bool op_wait_holds_processes(enum op_wait wait);
 
 #endif

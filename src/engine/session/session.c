@@ -149,7 +149,7 @@ void session_thaw_soon(struct session *session) {
     session->commands.thaw_due = session_thaw(session) == -EAGAIN;
 }
 
-/* Its state is being taken: when that is done they all go on, unless it is paused then. */
+/* Its state is being dumped: then all processes resume, unless it is paused by then. */
 static bool stands_for_op(const struct session *session) {
     const struct op *op = session_first_op(session);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sessions: sandboxes that live until they are closed.
+ * Sessions: sandboxes that last until they are closed.
  *
  * A session has a box at a time. Its commands are runs (struct run) with `session` set: they share
  * the box, and its init tells of each by its serial.
@@ -14,9 +14,9 @@
  * merged in the background.
  *
  * Processes. A node may have those that ran, too (`live`): their memory and registers in an image,
- * taken while the files were copied. The first use of such a node starts a *holder*, a launcher
- * that has the image in its memory; a fork or a reset is a box of the holder's, in which they go
- * on, and their commands are runs of the new session.
+ * taken while the files were copied. The first use of such a node starts a *zygote*, a launcher
+ * that has the image in its memory. A fork or a reset gets a box of the zygote, in which the
+ * processes resume, and their commands are runs of the new session.
  *
  * Requests that need more than one step (snapshot, fork, reset, diff, ...) are *works*: a session
  * does one after the other, and its commands wait meanwhile.
@@ -66,20 +66,20 @@ struct snapshot_tree {
 struct checkpoint {
     struct engine *engine;
     unsigned references;
-    struct list node;        /* engine->holders */
+    struct list node;        /* engine->zygotes */
     struct launcher *zygote; /* NULL: none now */
     struct box *preforked;   /* in which they wait for the next who wants them; NULL: none now */
-    unsigned n_restored, n_uses; /* in sandboxes; by works, each of which may have made many */
-    int64_t taken_ns;            /* when a box that was made ahead was, the last time */
+    unsigned n_restored, n_uses; /* in sandboxes; by operations, each of which may have made many */
+    int64_t taken_ns;            /* when a prefork was taken, the last time */
     int image;                   /* a sealed memory file */
-    bool is_complete; /* it is, by now: a capture may fail while it is written, after the processes
-                         went on */
-    struct checkpoint *parent; /* what the image is an addition to (dirty_tracking.h); a reference.
-                                  NULL: it is complete */
-    unsigned n_trackings;      /* of the references to it, those of what is noted since it */
+    bool is_complete; /* it is, by now: a dump may fail while it is written, after the processes
+                         resumed */
+    struct checkpoint *parent; /* the parent of an incremental image (dirty_tracking.h); a
+                                  reference. NULL: it is full */
+    unsigned n_trackings;      /* of the references to it, those of dirty tracking since it */
     bool was_dropped;          /* by somebody who wants its memory back */
-    bool notes, wants_zygote;  /* what sandboxes that go on from it write to is noted; the next fork
-                                  is to be its holder's (dirty_tracking.h) */
+    bool notes, wants_zygote;  /* its sandboxes have dirty tracking from their start; the next fork
+                                  is to come from its zygote (dirty_tracking.h) */
     int flat_image;      /* then: one that is none (flatten.c); -EBADF: nobody has asked for it */
     uint64_t flat_bytes; /* of that */
     struct flatten_handle *flattening; /* a job that nobody waits for (flatten.h); NULL: none */
@@ -211,7 +211,7 @@ struct session_commands {
                             operation */
     struct list ended;   /* struct ended.node: oldest first */
     unsigned n_runs, n_ended;
-    bool kill_due; /* init could not be told yet to kill some of them */
+    bool kill_due; /* init has not received the request yet to kill some of them */
     bool thaw_due; /* nor that the processes may run, as the files are copied */
     struct orphan_pipe *orphan_pipes;
     size_t n_orphan_pipes;
@@ -313,7 +313,7 @@ int session_not_found(
 int session_may_wait(const struct session *session,
     struct rollbox_error *error); /* there is room for one request more that waits: 0 */
 void session_out_of_memory(struct session *session, bool of_host); /* else of its own limit */
-void session_broken(struct session *session); /* a process of it would not go on as it was: all of
+void session_broken(struct session *session); /* a process of it could not resume unchanged: all of
                                                  them end, and their commands with an error */
 enum oom_cause session_oom_cause(
     struct session *session); /* since this was asked last, by its group */
@@ -333,9 +333,9 @@ int session_resume(struct session *session);
 int session_freeze(
     struct session *session, uint64_t serial); /* init's answer goes to op_init_reply */
 int session_thaw(struct session *session);
-int session_ask(
-    struct session *session, uint64_t serial); /* init's answer, SIGNALLED, goes to op.c: all that
-                                                  it was told before is done then */
+int session_ask(struct session *session,
+    uint64_t
+        serial); /* init's answer, SIGNALLED, goes to op.c: all earlier requests are done then */
 void session_thaw_soon(
     struct session *session); /* at the latest when init's socket has room again */
 struct session *session_new(struct engine *engine, struct profile *profile, struct client *client,
@@ -350,7 +350,7 @@ void session_stop_watching(struct session *session);
 
 /* exec.c: commands in sessions. */
 void exec_enter(struct run *run);
-bool exec_kill(struct run *run); /* its tree; false: init cannot be told, or never knew of it */
+bool exec_kill(struct run *run); /* its tree; false: init cannot receive it, or never knew of it */
 int exec_signal(struct run *run, int number, enum rollbox_scope scope);
 void exec_kill_all(struct session *session);    /* every process but init */
 void exec_kill_guests(struct session *session); /* and but its agents */
@@ -368,8 +368,8 @@ void exec_signalled(struct session *session, uint64_t serial);
 void exec_answer(
     struct session *session, const struct guest_record *record, int *fds, size_t n_fds);
 size_t exec_claim(struct run *run, uint64_t wanted, struct buf *json,
-    int *ret_fds); /* VERB_CLAIM: what was kept for whoever asks first; the descriptors are the
-                      caller's */
+    int *ret_fds); /* VERB_CLAIM: what was kept for the first client that asks; the descriptors are
+                      the caller's */
 struct run *exec_find(struct session *session, const struct wire_field *operation);
 /* A restored command, which continues in the session's box. NULL: out of memory. */
 struct run *exec_adopt(struct session *session, const struct checkpoint_command *command);
@@ -403,7 +403,8 @@ void drain_add(struct engine *engine, uint64_t session,
 size_t drain_terminals(
     const struct engine *engine, uint64_t session, int *fds, size_t most); /* borrowed */
 size_t drain_inodes(const struct engine *engine, uint64_t session, uint64_t *inodes, size_t most);
-void drain_forget(struct engine *engine, uint64_t session); /* whoever writes to its is dying */
+void drain_forget(
+    struct engine *engine, uint64_t session); /* the writers of its drains are dying */
 void drain_forget_all(struct engine *engine);
 struct terminal_input *terminal_input_new(
     struct engine *engine, const struct client *client, int take_input, int terminal);
@@ -418,8 +419,7 @@ struct layer *layer_put(struct layer *layer);
 struct layer *layer_get(struct layer *layer);
 /* No file of its family's sandboxes is older: CLOCK_REALTIME. */
 int64_t snapshot_since_ns(const struct snapshot *snapshot);
-void snapshot_has_since(
-    struct snapshot *snapshot, int64_t since_ns); /* a sandbox that was made ahead, say */
+void snapshot_has_since(struct snapshot *snapshot, int64_t since_ns); /* for a prefork, say */
 size_t snapshot_chain(struct snapshot *snapshot, struct layer **layers,
     size_t most); /* bottom first; how many there are, perhaps more than most */
 void snapshot_usage(
@@ -452,7 +452,7 @@ struct snapshot *snapshot_nearest_owned(struct snapshot *
 void snapshot_compact_later(struct snapshot *snapshot, struct profile *profile,
     void (*done)(struct engine *engine, struct snapshot *snapshot));
 bool snapshot_is_compacting(const struct snapshot *snapshot);
-/* What users are told of a state. */
+/* The description of a snapshot for users. */
 struct snapshot_facts {
     const char *id, *name, *parent; /* name, parent: or NULL */
     uint64_t bytes, files;          /* that its parent has not */
@@ -484,7 +484,7 @@ int copy_empty(struct profile *profile, uint64_t bytes, uint64_t entries, copy_d
     void *data);                      /* a new layer with nothing in it */
 void layer_look(struct layer *layer); /* it was filled */
 
-/* checkpoint.c: processes that go on in another box. */
+/* checkpoint.c: processes that resume in another box. */
 struct session_checkpoint *session_checkpoint_new(struct profile *profile);
 /* Its dump ends, and its processes are resumed. Takes and returns NULL. */
 struct session_checkpoint *session_checkpoint_free(struct session_checkpoint *of);
@@ -501,8 +501,8 @@ int checkpoint_zygote(struct checkpoint *checkpoint, struct profile *profile,
     struct launcher **ret_zygote, struct rollbox_error *error);
 void checkpoint_prefork(struct checkpoint *checkpoint, struct profile *profile,
     struct snapshot *base); /* a box for the next one, if there is likely to be one */
-bool checkpoint_is_in_demand(struct checkpoint
-        *checkpoint); /* a box that was made ahead is taken: is the next one to be made at once? */
+bool checkpoint_is_in_demand(
+    struct checkpoint *checkpoint); /* a prefork is taken: is the next one to be made at once? */
 void checkpoint_load_box(struct checkpoint *checkpoint, struct profile *profile,
     struct snapshot *base); /* for the one who waits for what is being written; live->progress is
                                gone if there is one */
@@ -511,16 +511,16 @@ void checkpoint_zygote_config(
     const struct checkpoint *checkpoint, const struct profile *profile, struct box_config *config);
 void checkpoint_drop_zygotes(
     struct engine *engine); /* those that are idle: something has run out */
-int checkpoint_image(const struct checkpoint
-        *checkpoint); /* borrowed: an image that is no addition; -EBADF: there is none yet */
+int checkpoint_image(
+    const struct checkpoint *checkpoint); /* borrowed: a full image; -EBADF: there is none yet */
 uint64_t checkpoint_memory(
-    const struct checkpoint *checkpoint); /* bytes that its processes have, at most: what a holder
-                                             of it has, or its sandboxes begin with */
+    const struct checkpoint *checkpoint); /* bytes that its processes have, at most: the memory of
+                                             its zygote, and of its sandboxes at their start */
 bool checkpoint_is_incremental_on(const struct checkpoint *checkpoint,
-    const struct box *box); /* is it an addition to what the box was prepared from? */
+    const struct box *box); /* is it an increment of the image that the box was prepared from? */
 struct checkpoint *checkpoint_backing_ref(
-    struct checkpoint *checkpoint); /* whose holder makes its sandboxes: it, or what it is an
-                                       addition to, and they amend themselves */
+    struct checkpoint *checkpoint); /* the checkpoint whose zygote makes its sandboxes: itself, or
+                                       its parent, and they apply the increment */
 /* In a list of JSON objects. */
 void checkpoint_command_text(
     const struct checkpoint_command *command, const char **between, struct buf *to);
@@ -537,11 +537,11 @@ void auto_snapshot_text(const struct session *session, struct buf *to);
 
 /* box_files.c */
 bool box_is_pristine(struct box *box); /* nothing seems to run in it, and nothing was written: as
-                                          far as can be told without asking init */
+                                          far as is known without a request to init */
 bool op_files_are_pristine(struct box *box); /* nothing was written since it was made, though it may
                                                 be in the next moment if something runs */
 struct files_baseline *box_files_baseline(
-    struct box *box); /* to tell later whether anything was written; NULL: cannot be told */
+    struct box *box); /* to find out later whether anything was written; NULL: not known */
 
 /* record.c: trajectories. It observes the sessions that are recorded (session_events.h). */
 void record_init(void);
@@ -556,7 +556,7 @@ void record_finish(struct engine *engine);
 /* status_json.c */
 void session_text(struct session *session, struct buf *to);
 
-/* The same facts and the use of resources, now and at the most: null where it cannot be told. It
+/* The same facts and the use of resources, now and at the most: null where it is not known. It
  * asks the kernel. */
 void session_text_stats(struct session *session, struct buf *to);
 

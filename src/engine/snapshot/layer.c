@@ -368,7 +368,7 @@ struct snapshot *snapshot_nearest_visible(struct snapshot *snapshot) {
     return snapshot;
 }
 
-/* A guest that writes anew from call to call must not fill the memory with what it wrote before.
+/* A guest that rewrites its files from call to call must not fill the memory with old versions.
  * What others lie on stays with them. */
 void snapshot_tree_gc(struct snapshot_tree *tree) {
     struct list *next;
