@@ -643,7 +643,9 @@ static int peek_sent(int fd, struct buf *to) {
         if (r == 0 && ioctl(fd, TIOCOUTQ, &then) < 0)
             return -errno;
     }
-    return r < 0 ? r : then == waiting ? 0 : -EAGAIN;
+    if (r < 0)
+        return r;
+    return then == waiting ? 0 : -EAGAIN;
 }
 
 static int next_of(const struct dump_process *s, int fd, uint32_t *ret_next) {
@@ -714,10 +716,12 @@ static int add_stream(const struct dump_process *sender, int from, int fd, struc
         if (r == 0)
             r = next_of(sender, fd, &then);
     }
-    return r < 0 ? r : next == then ? 0 : -EAGAIN;
+    if (r < 0)
+        return r;
+    return next == then ? 0 : -EAGAIN;
 }
 
-static uint64_t most_of(const char *path) {
+static uint64_t limit_at(const char *path) {
     char text[32] = "";
     auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
 
@@ -727,8 +731,8 @@ static uint64_t most_of(const char *path) {
 /* The process that restores the socket may be limited to default buffer sizes. Half of a buffer is
  * certain to be available for data. */
 static bool has_room(const struct image_file *file, const struct image_file *other, size_t length) {
-    uint64_t room = MIN(file->buffers[1], most_of("/proc/sys/net/core/rmem_max")) +
-                    (other ? MIN(other->buffers[0], most_of("/proc/sys/net/core/wmem_max")) : 0);
+    uint64_t room = MIN(file->buffers[1], limit_at("/proc/sys/net/core/rmem_max")) +
+                    (other ? MIN(other->buffers[0], limit_at("/proc/sys/net/core/wmem_max")) : 0);
 
     return length <= room / 2 || length < 65536;
 }

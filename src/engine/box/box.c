@@ -83,9 +83,13 @@ bool box_has_room(const struct engine *engine) {
 void box_count_files(struct box *box) {
     const unsigned of_owner = box->ops->count_files ? box->ops->count_files(box->owner) : 0;
 
-    set_files(box, of_owner + FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) +
-                       (box->file_ids.fd >= 0 ? 1 : 0) + (box->file_ids.mounts >= 0 ? 1 : 0) +
-                       (box->sockets.sockmem.fd >= 0 ? 2 : 0) + gateway_box_files(box));
+    unsigned n = of_owner + FILES_OF_LIVE + gateway_box_files(box);
+    n += box->slot != NULL;
+    n += box->netns >= 0;
+    n += box->file_ids.fd >= 0;
+    n += box->file_ids.mounts >= 0;
+    n += box->sockets.sockmem.fd >= 0 ? 2 : 0;
+    set_files(box, n);
 }
 
 void box_release_spare(struct box *box) {

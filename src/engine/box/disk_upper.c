@@ -88,9 +88,9 @@ static int make_store(const struct engine *engine, char *path, struct rollbox_er
         return 0;
     if (lseek(words, 0, SEEK_SET) == 0)
         (void)fd_read_all(words, 1024, &text);
+    const char *why = text.data ? text.data : "?";
     return error_set(error, ROLLBOX_ERR_IO, EIO, "policy",
-        "disk_at store: the store %s cannot be made: %.*s", path,
-        text.data ? (int)strcspn(text.data, "\n") : 1, text.data ? text.data : "?");
+        "disk_at store: the store %s cannot be made: %.*s", path, (int)strcspn(why, "\n"), why);
 }
 
 int disk_upper_open_store(
@@ -262,8 +262,8 @@ static int set_up(struct engine *engine, struct uppers *uppers, struct rollbox_e
         r = -errno;
     auto_close int boxes =
         openat(fd, BOXES_DIRECTORY, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (r == 0)
-        r = boxes < 0 ? -errno : fchmod(boxes, 0700) < 0 ? -errno : 0;
+    if (r == 0 && (boxes < 0 || fchmod(boxes, 0700) < 0))
+        r = -errno;
     if (r == 0 && (r = check_file_system(boxes, store, error)) < 0)
         return r;
     if (r == 0)

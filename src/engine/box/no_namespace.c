@@ -110,7 +110,9 @@ static int remove_all(int at, const char *name) {
     if (fd < 0)
         return -errno;
     int r = tree_empty(fd);
-    return r < 0 ? r : unlinkat(at, name, AT_REMOVEDIR) < 0 ? -errno : 0;
+    if (r < 0)
+        return r;
+    return unlinkat(at, name, AT_REMOVEDIR) < 0 ? -errno : 0;
 }
 
 /* Directories of engines that are no more. */
@@ -217,7 +219,9 @@ static int read_status(pid_t pid, struct buf *to) {
     snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
     int r = fd_read_file(path, 65536, to);
     buf_add(to, "", 1);
-    return r < 0 ? r : buf_failed(to) ? -ENOMEM : 0;
+    if (r < 0)
+        return r;
+    return buf_failed(to) ? -ENOMEM : 0;
 }
 
 static int state_get(struct engine *engine, bool own_ids, struct process_state **ret_state) {

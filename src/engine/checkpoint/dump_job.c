@@ -309,7 +309,9 @@ static uint64_t cow_fork_bytes(const struct dump_request *request) {
         (void)cgroup_slot_memory_now(box->slot->cgroup, &used);
     if (policy->max_processes && processes > policy->max_processes / 2)
         return 0;
-    return !limit ? UINT64_MAX : limit > used ? (limit - used) / 2 : 0;
+    if (!limit)
+        return UINT64_MAX;
+    return limit > used ? (limit - used) / 2 : 0;
 }
 
 /* A fork's zygote loads the image while it is written, if writing takes long: one end of a socket

@@ -70,7 +70,9 @@ _Noreturn void dump_worker_run(const struct dump_options *options, bool (*may_re
     if (r < 0 || report.is_complete)
         close(image); /* it is for others to read now, and for nobody to write to */
     bool is_told = send_report(socket, &report, trackers, report.n_trackers) && r == 0;
-    char order = !is_told ? 0 : report.resumes ? DUMP_COMMAND_RESUME : receive_command(socket);
+    char order = 0;
+    if (is_told)
+        order = report.resumes ? DUMP_COMMAND_RESUME : receive_command(socket);
     if (order == DUMP_COMMAND_END)
         end_all(options->init);
     if (order == DUMP_COMMAND_RESUME && !report.is_complete) {

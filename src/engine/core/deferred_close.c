@@ -128,7 +128,9 @@ static int start_closer(void) {
     if (pid == 0)
         close_what_comes(pair[1]);
     close(pair[1]);
-    int r = pid < 0 ? pid : fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0 ? -errno : 0;
+    int r = pid < 0 ? pid : 0;
+    if (r == 0 && fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0)
+        r = -errno;
     if (r < 0)
         close(pair[0]);
     if (pid > 0)

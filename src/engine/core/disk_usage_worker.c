@@ -89,9 +89,13 @@ static size_t find_removed_of_threads(pid_t pid, pid_t *tids, struct removed *fi
 static int by_inode(const void *a, const void *b) {
     const struct removed *one = a, *other = b;
 
-    return one->inode != other->inode     ? (one->inode < other->inode ? -1 : 1)
-           : one->device != other->device ? (one->device < other->device ? -1 : 1)
-                                          : 0;
+    if (one->inode != other->inode) {
+        return one->inode < other->inode ? -1 : 1;
+    }
+    if (one->device != other->device) {
+        return one->device < other->device ? -1 : 1;
+    }
+    return 0;
 }
 
 /* Of all processes below an init, each file once; as far as they are visible. */
@@ -127,7 +131,7 @@ int disk_usage_overrule(void) {
     uid_t uid = geteuid();
     gid_t gid = getegid();
     char line[48];
-    int r = !uid ? 0 : unshare(CLONE_NEWUSER) < 0 ? -errno : 0;
+    int r = uid && unshare(CLONE_NEWUSER) < 0 ? -errno : 0;
 
     if (!uid || r < 0)
         return r;

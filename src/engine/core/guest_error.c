@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/cleanup.h"
+#include "base/text.h"
 #include "engine/engine.h"
 
 static const char *const grant_keys[] = { "", "fs_readable", "fs_writable", "fs_shared",
@@ -328,8 +329,8 @@ void guest_error_to_text(const struct profile *profile, const struct guest_recor
         return;
     case GUEST_STAGE_CWD:
         error_set(error, ROLLBOX_ERR_BAD_CWD, e, "exec",
-            "cwd%s%.200s: cannot be entered in the sandbox: %s", cwd ? " " : "", cwd ? cwd : "",
-            strerror(e));
+            "cwd%s%.200s: cannot be entered in the sandbox: %s", text_if(cwd, " "),
+            text_or(cwd, ""), strerror(e));
         return;
     case GUEST_STAGE_FILE:
         if (e == ENOSPC && profile->plan->flags &

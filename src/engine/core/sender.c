@@ -32,8 +32,8 @@ bool sender_is_paused(const struct sender *sender) {
 
 static void listen_for(struct sender *sender, bool by_event) {
     sender->by_event = by_event;
-    loop_modify(sender->loop, sender->source,
-        (sender_is_paused(sender) ? 0 : EPOLLIN) | (by_event ? EPOLLOUT : 0));
+    uint32_t events = sender_is_paused(sender) ? 0 : EPOLLIN;
+    loop_modify(sender->loop, sender->source, by_event ? events | EPOLLOUT : events);
 }
 
 /* Of memory files, that of a long message included. */
@@ -60,8 +60,16 @@ static bool flies_too_much(struct sender *sender) {
 
 /* What cannot be sent now, but may be later. */
 static bool is_short(int r, const struct buf *message) {
-    return r == -EAGAIN || r == -ETOOMANYREFS || r == -EMFILE || r == -ENFILE || r == -ENOBUFS ||
-           (r == -ENOMEM && !message->failed);
+    switch (r) {
+    case -EAGAIN:
+    case -ETOOMANYREFS:
+    case -EMFILE:
+    case -ENFILE:
+    case -ENOBUFS:
+        return true;
+    default:
+        return r == -ENOMEM && !message->failed;
+    }
 }
 
 static void on_retry(struct loop_timer *timer) {

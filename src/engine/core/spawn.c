@@ -127,7 +127,8 @@ static int close_all_but(const int *fds, size_t n_fds) {
         for (size_t i = 0; i < n_fds; i++)
             if (fds[i] >= (int)from)
                 kept = MIN(kept, (unsigned)fds[i]);
-        int r = kept > from ? sys_close_range(from, kept == ~0u ? kept : kept - 1, 0) : 0;
+        const unsigned last = kept == ~0u ? kept : kept - 1;
+        int r = kept > from ? sys_close_range(from, last, 0) : 0;
         if (r < 0 || kept == ~0u)
             return r;
     }

@@ -580,7 +580,9 @@ int hibernate_family(struct engine *engine, const json_t *record, struct layer *
     struct snapshot_tree *tree = b.snapshots && b.checkpoints && n && n <= HIBERNATED_MAX_STATES
                                      ? snapshot_tree_new(engine, &b.snapshots[0])
                                      : NULL;
-    int r = !tree ? -ENOMEM : json_array_size(checkpoints) == n_images ? 0 : -EBADMSG;
+    int r = tree ? 0 : -ENOMEM;
+    if (tree && json_array_size(checkpoints) != n_images)
+        r = -EBADMSG;
     bool is_bad = false;
 
     for (size_t i = 0; r == 0 && i < n_images; i++) {

@@ -93,8 +93,9 @@ static json_t *places_of(const struct profile *profile, const char *only, bool w
             continue;
         found |= has_base;
         snprintf(part, sizeof part, "p%u", plan_place_part(&ops[i]));
+        const char *base = has_base ? path : NULL;
         json_t *place = json_pack("{s:s, s:s, s:s?, s:s}", "part", part, "path",
-            strcmp(path, IMAGE_ROOT) ? path : "/", "base", has_base ? path : NULL, "kind",
+            strcmp(path, IMAGE_ROOT) ? path : "/", "base", base, "kind",
             ops[i].value & PLAN_PLACE_FILE ? "file" : "directory");
         uint64_t device, inode;
         if (place && with_base && has_base && !(ops[i].value & PLAN_PLACE_FILE) &&
@@ -309,8 +310,8 @@ static void take_kept(const struct files_job *job, const struct op *op) {
         const char *kept = place + strlen(place) + 1;
         path_identities_published(
             job->engine, op ? op->session->profile : NULL, place, &message.exchange);
-        profile_retire(
-            job->engine, place, n_fds ? TAKE_FD(fds[0]) : -EBADF, kept < end ? kept : "");
+        const char *new_name = kept < end ? kept : "";
+        profile_retire(job->engine, place, n_fds ? TAKE_FD(fds[0]) : -EBADF, new_name);
         for (size_t i = 0; i < n_fds; i++)
             close_fd(&fds[i]);
     }

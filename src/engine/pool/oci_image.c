@@ -121,7 +121,9 @@ static int add_place(struct image *image, const json_t *item) {
     struct buf under = BUF_INIT;
     struct stat st;
 
-    if (!path || !part || !kind || strchr(part, '/') || strchr(part, ':') || part[0] == '.')
+    if (!path || !part || !kind)
+        return -EBADMSG;
+    if (strpbrk(part, "/:") || part[0] == '.')
         return -EBADMSG;
     bool is_file = !strcmp(kind, "file");
     for (size_t i = manifest->n_layers; i--;) {

@@ -343,9 +343,9 @@ static void on_said(struct loop_source *source, uint32_t events) {
     const char *before = text_end > line ? memrchr(line, '\n', (size_t)(text_end - line)) : NULL;
     const char *last = before ? before + 1 : line;
     int length = text_end > last ? (int)(text_end - last) : 0;
-    fail_interpreter(interpreter, false, "%s%s%.*s",
-        n > 0 ? "it is not kept" : "it ended at its start", length ? ": " : "", MIN(length, 200),
-        last);
+    const char *failure = n > 0 ? "it is not kept" : "it ended at its start";
+    fail_interpreter(
+        interpreter, false, "%s%s%.*s", failure, length ? ": " : "", MIN(length, 200), last);
 }
 
 static void add_program(struct buf *message, bool is_fixed) {
@@ -363,7 +363,9 @@ static int send_start(struct interpreter *interpreter) {
     auto_close int input = fd_memory_file("rollbox-stdin", "",
         0); /* what the input of a run is, or /dev/null, which can be sought in, too */
     int output[2] = { -EBADF, -EBADF }, input_gate[2] = { -EBADF, -EBADF };
-    int r = input < 0 ? input : pipe2(output, O_CLOEXEC) < 0 ? -errno : 0;
+    int r = MIN(input, 0);
+    if (r == 0 && pipe2(output, O_CLOEXEC) < 0)
+        r = -errno;
 
     interpreter->output = output[0];
     bool is_dry_run = interpreter->state == INTERPRETER_TRYING;

@@ -738,7 +738,10 @@ static void add_said(struct buf *to, const char *kind, const char *data) {
     open_part(to, "action", RECORD_OBJECT);
     add_word(to, "kind", kind);
     wire_add_text(to, RECORD_KEY, is_note ? "data" : "of");
-    wire_add_text(to, is_note ? RECORD_DATA : RECORD_WORD, is_note ? data : "snapshot");
+    if (is_note)
+        wire_add_text(to, RECORD_DATA, data);
+    else
+        wire_add_text(to, RECORD_WORD, "snapshot");
     close_part(to);
     open_part(to, "observation", RECORD_OBJECT);
     add_word(to, "outcome", "done");
@@ -1010,9 +1013,8 @@ static void add_header(
     add_value(to, "time_ns", RECORD_NUMBER, (uint64_t)clock_real_ns());
     add_seed(session, to);
     add_word(to, "time_start", policy->time_start);
-    add_word(to, "time_mode",
-        policy->time_start ? policy->time_mode == POLICY_TIME_VIRTUAL ? "virtual" : "offset"
-                           : NULL);
+    const char *mode = policy->time_mode == POLICY_TIME_VIRTUAL ? "virtual" : "offset";
+    add_word(to, "time_mode", policy->time_start ? mode : NULL);
     if (profile->image) {
         open_part(to, "image", RECORD_OBJECT);
         add_word(to, "name", profile->image->stored->manifest.name);

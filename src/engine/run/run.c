@@ -671,7 +671,8 @@ static int hand_over(struct run *run, const struct box *box) {
     ((struct wire_header *)(void *)request->data)->flags =
         GUEST_EXEC_FINAL | (restored ? GUEST_EXEC_RESTORED : 0) |
         (restored && is_fixed ? GUEST_EXEC_ALIKE : 0);
-    return wire_send_patiently(box->socket, request, fds, is_fixed ? 5 : restored ? 4 : 3);
+    const size_t n_fds = restored ? 4 : 3;
+    return wire_send_patiently(box->socket, request, fds, is_fixed ? 5 : n_fds);
 }
 
 static int start_run(struct run *run, struct rollbox_error *error) {

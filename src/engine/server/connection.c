@@ -328,7 +328,8 @@ static void on_client(struct loop_source *source, uint32_t events) {
     if (r == -EAGAIN)
         return;
     if (r == 1) {
-        r = admit_request(client, &message) ? server_handle(client, &message) < 0 ? -EPROTO : 1 : 1;
+        if (admit_request(client, &message) && server_handle(client, &message) < 0)
+            r = -EPROTO;
         wire_message_done(&message);
     } else if (r == -EMFILE && client->greeted) {
         client->n_requests++;

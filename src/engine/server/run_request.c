@@ -242,8 +242,8 @@ static int decode_fields(struct run *run, struct wire_message *message, struct g
         &run->request, run->profile, run->session ? run->session->origin.clone_id : -1, env, n_env);
     /* What was started already cannot be given another environment, and has made up its mind about
      * its streams. */
-    run->is_code = run->is_code && !n_env && !given->stdio && !run->session && is_code(run) &&
-                   !brings_packages(run);
+    const bool suits_interpreter = !n_env && !given->stdio && !run->session;
+    run->is_code = run->is_code && suits_interpreter && is_code(run) && !brings_packages(run);
     run->timeout_ms = have_timeout   ? (int64_t)timeout
                       : run->session ? run->profile->policy->timeout_ms
                                      : policy_run_timeout_ms(run->profile->policy);
@@ -263,7 +263,8 @@ static int take_descriptors(struct run *run, struct wire_message *message,
         (given->stdin_file && run->has_terminal) || given->extra > ARRAY_SIZE(run->extra))
         return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
             "the request has not the descriptors that it names");
-    for (size_t i = 0; i < (given->stdio ? 3u : given->stdin_file ? 1u : 0u); i++)
+    const size_t n_stdio = given->stdio ? 3 : (size_t)given->stdin_file;
+    for (size_t i = 0; i < n_stdio; i++)
         run->stdio[i] = wire_take_fd(message, next++);
     if (given->input)
         *(run->has_terminal ? &run->input : &run->stdio[0]) = wire_take_fd(message, next++);

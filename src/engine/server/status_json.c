@@ -75,10 +75,11 @@ static void add_execs(const struct session *session, struct buf *to) {
 
         buf_add_text(to, ", \"command\": ");
         json_add_string(to, command, command ? strlen(command) : 0);
+        const char *terminal = run->has_terminal ? "true" : "false";
         buf_printf(to,
             ", \"state\": \"%s\", \"terminal\": %s, \"detached\": %s, \"output_bytes\": %llu}",
-            run->state == RUN_RUNNING ? "running" : "starting",
-            run->has_terminal ? "true" : "false", run->is_detached ? "true" : "false",
+            run->state == RUN_RUNNING ? "running" : "starting", terminal,
+            run->is_detached ? "true" : "false",
             (unsigned long long)(run->outputs[0].total + run->outputs[1].total));
         between = ", ";
     }
@@ -347,8 +348,10 @@ static void add_process(
             line.data[i] = ' ';
     if (line.length)
         json_add_string(to, line.data, line.data[line.length - 1] ? line.length : line.length - 1);
+    else if (name)
+        json_add_string(to, name, strcspn(name, "\n"));
     else
-        json_add_string(to, name ? name : "?", name ? strcspn(name, "\n") : 1);
+        json_add_string(to, "?", 1);
     buf_add_text(to, "}");
     *between = ", ";
 }

@@ -197,12 +197,12 @@ struct snapshot *snapshot_new(struct engine *engine, struct snapshot_tree *tree,
     snapshot->engine = engine;
     snapshot->references = 2;
     snapshot->tree = tree;
-    /* What comes of one that was dropped comes, for users, of the beginning: nobody knows any more
-     * what that came of. */
-    snapshot->parent = parent ? snapshot_get(parent->tree ? parent
-                                                          : container_of(tree->snapshots.next,
-                                                                struct snapshot, in_tree))
-                              : NULL;
+    /* A child of a dropped snapshot is shown as a child of the first one: the parent of the dropped
+     * snapshot is not known any more. */
+    struct snapshot *shown = parent;
+    if (parent && !parent->tree)
+        shown = container_of(tree->snapshots.next, struct snapshot, in_tree);
+    snapshot->parent = shown ? snapshot_get(shown) : NULL;
     snapshot->lower = lower ? snapshot_get(snapshot_nearest_owned(lower)) : NULL;
     snapshot->layer = take_layer;
     snapshot->net_names = parent ? json_incref(parent->net_names) : NULL;
@@ -346,8 +346,9 @@ void snapshot_compact_later(struct snapshot *snapshot, struct profile *profile,
     bool shortens = n_run >= MERGE_FROM / 2;
     snapshot->compacted_hook = done;
     snapshot->compact_onto = shortens ? snapshot_get(compact_onto) : NULL;
-    if (copy_start(profile, shortens ? run : layers, shortens ? n_run : n, NULL, on_merged,
-            snapshot_get(snapshot)) < 0) {
+    struct layer **merged = shortens ? run : layers;
+    if (copy_start(profile, merged, shortens ? n_run : n, NULL, on_merged, snapshot_get(snapshot)) <
+        0) {
         snapshot->compacted_hook = NULL;
         snapshot->compact_onto = snapshot_put(snapshot->compact_onto);
         snapshot_put(snapshot);

@@ -68,7 +68,9 @@ static int open_as_it_was(const struct image_file *file, int flags) {
     int again = set_mode(file, st.st_mode);
     if (r == 0 && again < 0)
         r = again;
-    return r == 0 ? fd : fd < 0 ? r : fail_file(fd, r);
+    if (r == 0)
+        return fd;
+    return fd < 0 ? r : fail_file(fd, r);
 }
 
 static int open_path(const struct image_file *file) {
@@ -234,7 +236,8 @@ static int make_pipe(uint64_t number, int *fds) {
 
         if (files[i].kind != IMAGE_FILE_PIPE || files[i].value != number)
             continue;
-        fds[i] = is_taken[writes] ? open_own(ends[writes], writes ? O_WRONLY : O_RDONLY)
+        const int access = writes ? O_WRONLY : O_RDONLY;
+        fds[i] = is_taken[writes] ? open_own(ends[writes], access)
                                   : fcntl(ends[writes], F_DUPFD_CLOEXEC, 3);
         r = fds[i] < 0                                              ? -errno
             : fcntl(fds[i], F_SETFL, files[i].flags & SETTABLE) < 0 ? -errno
@@ -263,7 +266,9 @@ static int make_timer(const struct image_file *file) {
         r = sys_call4(__NR_timerfd_settime, fd, file->offset ? file->seals : 0, time, NULL);
     if (r >= 0 && file->ticks)
         r = ioctl(fd, (int)SET_TICKS, &file->ticks) < 0 ? -errno : 0;
-    return r < 0 ? fd < 0 ? fd : fail_file(fd, (int)r) : fd;
+    if (r < 0)
+        return fd < 0 ? fd : fail_file(fd, (int)r);
+    return fd;
 }
 
 /* The initial value has 32 bits, the counter 64. */
@@ -273,7 +278,9 @@ static int make_event(const struct image_file *file) {
     long n = fd < 0 || !file->value ? (long)sizeof file->value
                                     : sys_call3(__NR_write, fd, &file->value, sizeof file->value);
 
-    return n == (long)sizeof file->value ? fd : fail_file(fd, n < 0 ? (int)n : -EIO);
+    if (n == (long)sizeof file->value)
+        return fd;
+    return fail_file(fd, n < 0 ? (int)n : -EIO);
 }
 
 /* ---- sockets ---- */
@@ -398,9 +405,9 @@ static int send_waiting(
         r = send_data(ends[1], file);
     if (r == 0 && other)
         r = send_data(ends[0], other);
-    return r == 0 && needs_room
-               ? set_room(ends, file->buffers[0] / 2, other ? other->buffers[0] / 2 : 0)
-               : r;
+    if (r < 0 || !needs_room)
+        return r;
+    return set_room(ends, file->buffers[0] / 2, other ? other->buffers[0] / 2 : 0);
 }
 
 static int shut_socket(int fd, const struct image_file *file) {
@@ -438,7 +445,9 @@ static int make_alone(const struct image_file *file) {
         r = set_address_of(fd, file, __NR_connect, file->remote, file->remote_length);
     if (r == 0)
         r = set_flags(fd, file->flags);
-    return r < 0 && fd >= 0 ? fail_file(fd, r) : r < 0 ? r : fd;
+    if (r < 0 && fd >= 0)
+        return fail_file(fd, r);
+    return r < 0 ? r : fd;
 }
 
 static int bound_range(
@@ -450,7 +459,9 @@ static int bound_range(
         r = share_port(fd, of);
     if (r == 0)
         r = set_address_of(fd, of, __NR_bind, address, length);
-    return r < 0 && fd >= 0 ? fail_file(fd, r) : r < 0 ? r : fd;
+    if (r < 0 && fd >= 0)
+        return fail_file(fd, r);
+    return r < 0 ? r : fd;
 }
 
 /* To the port that the socket was bound to, or that the kernel assigned if it was 0. */

@@ -130,7 +130,9 @@ int restore_enter_terminal(const struct image_process *process) {
     if (!process->terminal)
         return 0;
     int terminal = ends[process->terminal - 1].terminal;
-    return terminal < 0 ? -EBADMSG : ioctl(terminal, (int)TIOCSCTTY, 0) < 0 ? -errno : 0;
+    if (terminal < 0)
+        return -EBADMSG;
+    return ioctl(terminal, (int)TIOCSCTTY, 0) < 0 ? -errno : 0;
 }
 
 /* For the session leader, when all groups are joined. If the foreground group no longer exists, no
