@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs: checking what the caller asks for, asking the engine, collecting or ending what came of it.
- * client.h has the model. */
+/* Runs: checking the options, sending the request, and collecting or ending the run. client.h has
+ * the model. */
 #include "client/client.h"
 
 #include <errno.h>

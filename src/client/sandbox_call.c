@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls on a sandbox: what the files above make theirs of. sandbox.h has the model. */
+/* Calls on a sandbox: the common part of the files above. sandbox.h has the model. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Differences: a process image stored as one file with the new blocks, plus earlier files with the
- * rest (docs/reference/store-format.md, "Sandboxes that sleep").
+ * rest (docs/reference/hibernation-format.md).
  *
  * Blocks of one page are compared byte for byte with blocks of the image that the processes came
  * from: first with the block after the last match, then with a few similar blocks. So moved pages

@@ -3,7 +3,7 @@
  * Describes a snapshot in JSON: the processes of its image (image/process_image.h) and the changes
  * of its files. Also verifies a snapshot and explains in words why it could not be restored.
  *
- * These are jobs for the engine (docs/reference/store-format.md, "Jobs"). The engine knows the
+ * These are jobs for the engine (docs/reference/store-jobs.md). The engine knows the
  * snapshots; this process reads the data that guests chose.
  */
 #ifndef ROLLBOX_STORE_DESCRIBE_H

@@ -3,7 +3,7 @@
  * Writes a sandbox's files and processes to the disk and reads them back: the work of rollbox-store
  * for `hibernate` and `wake`.
  *
- * Both are jobs for the engine (docs/reference/store-format.md, "Jobs"). A hibernated sandbox
+ * Both are jobs for the engine (docs/reference/store-jobs.md). A hibernated sandbox
  * appears by rename after all its data has reached the disk. It is woken only after every digest
  * was verified.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A store job from the engine: layers by descriptor, and a JSON object on standard input that
- * describes them (docs/reference/store-format.md, "Jobs").
+ * describes them (docs/reference/store-jobs.md).
  *
  * Each descriptor is the root of one layer in the format of an overlay's upper directory, with one
  * subtree per place (p0, p1, ...). A layer without a subtree for a place changes nothing there.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A layer as one file: the private files of a hibernated sandbox (docs/reference/store-format.md,
- * "Sandboxes that sleep").
+ * A layer as one file: the private files of a hibernated sandbox (docs/reference/
+ * hibernation-format.md).
  *
  * Unlike a snapshot file it is for the same machine and keeps everything: sockets, the whole range
  * of ids, access lists, times, holes and hard links. It is a sequence of entries, parents before

@@ -4,11 +4,11 @@
  *
  * The order matters:
  *
- * 1. Namespaces for network and time, while /proc is still the launcher's. 2. Mounts, with the
- * rights of U0, the user namespace that owns the mount namespace. 3. The sandbox's own user
- * namespace. From here on no process can change a mount. 4. The seccomp filter, and then the
- * remaining capabilities are dropped. Those are in the new user namespace, but would still reach
- * much kernel code.
+ * - First the namespaces for network and time, while /proc is still the launcher's.
+ * - Then the mounts, with the rights of U0, the user namespace that owns the mount namespace.
+ * - Then the sandbox's own user namespace. From here on no process can change a mount.
+ * - Last the seccomp filter, after which the remaining capabilities are dropped. Those are in the
+ *   new user namespace, but would still reach much kernel code.
  *
  * The Landlock ruleset is built here, but each command enters it by itself: init stays outside of
  * the domain, out of reach of ptrace from within.

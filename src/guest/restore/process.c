@@ -3,13 +3,16 @@
  * From a fork of init to a process of the image.
  *
  * The fork has the memory of all processes, and runs this program on a stack in static memory. It
- * does the following:
+ * does the following, in this order:
  *
- * 1. It makes its children, as init's messages say. 2. It moves its own memory to its addresses,
- * and maps files again from the sandbox's mounts, if they are the files that the process had. 3. It
- * moves the kernel's vDSO to where the process had it. 4. It sets the kernel's record of its
- * program (PR_SET_MM). 5. It gives up its rights as init does. 6. It receives its descriptors from
- * init. 7. It creates its threads, and they resume (restore/trampoline.c).
+ * - It makes its children, as init's messages say.
+ * - It moves its own memory to its addresses, and maps files again from the sandbox's mounts, if
+ *   they are the files that the process had.
+ * - It moves the kernel's vDSO to where the process had it.
+ * - It sets the kernel's record of its program (PR_SET_MM).
+ * - It gives up its rights as init does.
+ * - It receives its descriptors from init.
+ * - It creates its threads, and they resume (restore/trampoline.c).
  */
 #include <errno.h>
 #include <fcntl.h>

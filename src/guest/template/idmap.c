@@ -2,17 +2,20 @@
 /*
  * User namespaces whose purpose is their id maps (base/id_map.h).
  *
- * 1. U0, which the launcher enters, has a range of host ids that nothing else uses. The host's root
- * makes it. 2. Namespaces for idmapped mounts of granted directories, also made by the host's root.
- * A guest of a root caller is an unprivileged id of the host and would own nothing in the
- * directories that it may write to. On an idmapped mount the files of the directory's owner belong
- * to the guest, and new files of the guest belong to that owner. All other ids are moved, one to
- * one, to ids that no process has, so that an overlay can still copy such files up. 3. One for each
- * sandbox with layers, made inside U0. The kernel counts pipes, descriptors in transit, watches and
- * other objects by user, so every sandbox runs with an id of its own. But a layer outlives its
- * sandbox and is used by others. So all files are stored with one id, the plan's, and each
- * sandbox's mounts show them as its own. The mounts of 2. are the plan's as well: the engine makes
- * those of a sandbox with another id (engine/box/own_mounts.c).
+ * - U0, which the launcher enters, has a range of host ids that nothing else uses. The host's root
+ *   makes it.
+ * - Namespaces for idmapped mounts of granted directories, also made by the host's root. A guest of
+ *   a root caller is an unprivileged id of the host and would own nothing in the directories that
+ *   it may write to. On an idmapped mount the files of the directory's owner belong to the guest,
+ *   and new files of the guest belong to that owner. All other ids are moved, one to one, to ids
+ *   that no process has, so that an overlay can still copy such files up.
+ * - One for each sandbox with layers, made inside U0. The kernel counts pipes, descriptors in
+ *   transit, watches and other objects by user, so every sandbox runs with an id of its own. But a
+ *   layer outlives its sandbox and is used by others. So all files are stored with one id, the
+ *   plan's, and each sandbox's mounts show them as its own.
+ *
+ * The idmapped mounts of granted directories are the plan's as well: the engine makes those of a
+ * sandbox with another id (engine/box/own_mounts.c).
  */
 #include <errno.h>
 
