@@ -46,6 +46,8 @@ int cmd_record(const struct options *options);
 int cmd_replay(const struct options *options);
 int cmd_verify(const struct options *options);
 int cmd_template(const struct options *options);
+int cmd_serve(const struct options *options);
+int cmd_token(const struct options *options);
 int cmd_store(const struct options *options);
 int cmd_engine_start(const struct options *options);
 int cmd_engine_status(const struct options *options);

@@ -305,6 +305,18 @@ static const struct command commands[] = {
         "Connections that are not allowed any more are reset.\n"
         "Example: rollbox net set NAME --allow pypi.org --allow '*.example.org:8443'\n",
         COMMAND_NET_SET, 1, 1, cmd_net_set, 0 },
+    { "serve", "", "serve sandboxes over HTTP",
+        "The server has an engine of its own unless --engine names one, and ends with it. SIGTERM "
+        "lets requests end, for at most 30 seconds.\n"
+        "Example: rollbox token create --tokens tokens > my-token; rollbox serve --tokens tokens\n",
+        COMMAND_SERVE, 0, 0, cmd_serve, 0 },
+    { "token create", "", "make a token for clients of rollbox serve, and print it",
+        "It is printed once: the file has only its digest.\n", COMMAND_TOKEN_CREATE, 0, 0,
+        cmd_token, 0 },
+    { "token ls", "", "list the tokens of a file, one JSON object a line", NULL, COMMAND_TOKEN_LS,
+        0, 0, cmd_token, 0 },
+    { "token rm", "ID", "remove a token; a server refuses it within a second", NULL,
+        COMMAND_TOKEN_RM, 1, 1, cmd_token, 0 },
     { "debug dump", "", "print the present operations of a shared engine as JSON",
         "For a bug report: each operation, its present wait, and since when.\n", COMMAND_DEBUG_DUMP,
         0, 0, cmd_debug_dump, 0 },

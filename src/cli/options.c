@@ -34,6 +34,7 @@
         COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD |           \
         COMMAND_EXPORT | COMMAND_CP | COMMAND_FORWARD | TEMPLATE_COMMANDS | STATE_COMMANDS |       \
         COMMAND_NET_LOG | COMMAND_NET_SET | COMMAND_PORT)
+#define TOKEN_COMMANDS (COMMAND_TOKEN_CREATE | COMMAND_TOKEN_LS | COMMAND_TOKEN_RM)
 #define SOCKET_COMMANDS                                                                            \
     (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | COMMAND_DEBUG_DUMP |     \
         SESSION_COMMANDS)
@@ -277,8 +278,26 @@ const struct option option_table[] = {
         "virtual)" },
     { OPTION_SERIAL, 0, "serial", NULL, OPTION_FLAG, REPEATING_COMMANDS, "serial",
         "one thread of the sandbox runs at a time, in a repeatable order" },
+    { OPTION_LISTEN, 0, "listen", "ADDRESS", OPTION_TEXT, COMMAND_SERVE, NULL,
+        "ADDRESS:PORT, or the path of a Unix socket; repeat it for more (default 127.0.0.1:7420)" },
+    { OPTION_HOST, 0, "host", "NAME", OPTION_TEXT, COMMAND_SERVE, NULL,
+        "a name by which clients reach the server, besides localhost; repeat it for more" },
+    { OPTION_INSECURE, 0, "insecure", NULL, OPTION_FLAG, COMMAND_SERVE, NULL,
+        "listen on addresses that other machines reach, though tokens are then sent in clear" },
+    { OPTION_TOKENS, 0, "tokens", "FILE", OPTION_FILE, COMMAND_SERVE | TOKEN_COMMANDS, NULL,
+        "the file of the tokens" },
+    { OPTION_TENANT, 0, "tenant", "NAME", OPTION_TEXT, COMMAND_TOKEN_CREATE, NULL,
+        "whose token it is: 1 to 16 of a-z 0-9 (default: default); tenants do not see each other" },
+    { OPTION_TOKEN_SCOPE, 0, "scope", "run|net|host|admin", OPTION_TEXT, COMMAND_TOKEN_CREATE, NULL,
+        "what it allows; repeat it for more (default: run)" },
+    { OPTION_EXPIRES, 0, "expires", "SECONDS", OPTION_COUNT, COMMAND_TOKEN_CREATE, NULL,
+        "refuse it after this time (default: never)" },
+    { OPTION_MAX_SANDBOXES, 0, "max-sandboxes", "N", OPTION_COUNT, COMMAND_TOKEN_CREATE, NULL,
+        "how many sandboxes the tenant may have at once (default 1000)" },
+    { OPTION_MAX_RUNNING, 0, "max-running", "N", OPTION_COUNT, COMMAND_TOKEN_CREATE, NULL,
+        "how many commands the tenant may run at once (default 1000)" },
     { OPTION_ENGINE, 0, "engine", "SOCKET", OPTION_FILE,
-        (REPEATING_COMMANDS & ~COMMAND_CREATE) | COMMAND_REPLAY, NULL,
+        (REPEATING_COMMANDS & ~COMMAND_CREATE) | COMMAND_REPLAY | COMMAND_SERVE, NULL,
         "use the shared engine on this socket instead of a private one" },
     { OPTION_SOCKET, 0, "socket", "PATH", OPTION_FILE, SOCKET_COMMANDS | COMMAND_IMPORT, NULL,
         "the shared engine's socket (default: see rollbox engine start --help)" },

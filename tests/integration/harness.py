@@ -97,6 +97,9 @@ def binaries():
             pytest.fail(f"{BUILD / name} is not built")
         shutil.copy(BUILD / name, target / name)
         os.chmod(target / name, 0o755)
+    # Built only where the sources of its HTTP parser are.
+    if (BUILD / "rollbox-serve").exists():
+        shutil.copy(BUILD / "rollbox-serve", target / "rollbox-serve")
     for library in BUILD.glob("librollbox.so*"):
         if library.is_file():
             shutil.copy(library, target / library.name)

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of sandboxes: each tenant's names for the engine's. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "serve/digits.h"
+#include "serve/server.h"
+
+static struct list *bucket_of(
+    struct server *server, const struct tenant *tenant, const char *name) {
+    unsigned hash = 2166136261u;
+
+    for (const char *p = tenant->name; *p; p++)
+        hash = (hash ^ (unsigned char)*p) * 16777619u;
+    for (const char *p = name; *p; p++)
+        hash = (hash ^ (unsigned char)*p) * 16777619u;
+    return &server->boxes[(hash ^ hash >> 16) % SERVER_BUCKETS];
+}
+
+bool box_name_ok(const char *name) {
+    size_t length = strlen(name);
+
+    return length >= 1 && length <= SERVER_NAME_MAX && name[0] != '.' && name[0] != '-' &&
+           strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-") ==
+               length;
+}
+
+void box_random_name(char name[SERVER_NAME_MAX + 1]) {
+    memcpy(name, "sb-", 3);
+    digits_random(10, name + 3);
+}
+
+struct box *box_find(struct server *server, const struct tenant *tenant, const char *name) {
+    list_for_each(node, bucket_of(server, tenant, name)) {
+        struct box *box = container_of(node, struct box, of_names);
+
+        if (box->tenant == tenant && !strcmp(box->name, name))
+            return box;
+    }
+    return NULL;
+}
+
+struct box *box_new(struct server *server, struct tenant *tenant, const char *name,
+    struct rollbox_sandbox *take_handle) {
+    struct box *box = calloc(1, sizeof *box);
+
+    if (!box) {
+        rollbox_sandbox_free(take_handle);
+        return NULL;
+    }
+    box->references = 1;
+    box->tenant = tenant;
+    box->handle = take_handle;
+    (void)snprintf(box->name, sizeof box->name, "%s", name);
+    list_add_tail(bucket_of(server, tenant, name), &box->of_names);
+    tenant->n_sandboxes++;
+    return box;
+}
+
+struct box *box_unref(struct box *box) {
+    if (box && --box->references == 0) {
+        rollbox_sandbox_free(box->handle);
+        json_decref(box->labels);
+        free(box);
+    }
+    return NULL;
+}
+
+void box_forget(struct box *box) {
+    if (box->is_gone)
+        return;
+    box->is_gone = true;
+    list_remove(&box->of_names);
+    box->tenant->n_sandboxes--;
+    box_unref(box);
+}
+
+static const char *public_name(
+    struct server *server, const struct tenant *tenant, const char *engine_name) {
+    for (size_t i = 0; i < SERVER_BUCKETS; i++)
+        list_for_each(node, &server->boxes[i]) {
+            struct box *box = container_of(node, struct box, of_names);
+
+            if (box->tenant == tenant && !strcmp(rollbox_sandbox_name(box->handle), engine_name))
+                return box->name;
+        }
+    return NULL;
+}
+
+/* The engine's name with the tenant's before it, as policies_prepare's users make it. */
+static json_t *renamed(struct server *server, const struct tenant *tenant, const json_t *value) {
+    const char *name = json_string_value(value), *found;
+    size_t length = strlen(tenant->name);
+
+    if (!name)
+        return NULL;
+    if (!strncmp(name, tenant->name, length) && name[length] == '.')
+        return json_string(name + length + 1);
+    found = public_name(server, tenant, name);
+    return found ? json_string(found) : NULL;
+}
+
+void box_rename(struct server *server, const struct tenant *tenant, json_t *value) {
+    const char *key;
+    json_t *member;
+    size_t i;
+
+    if (json_is_array(value)) {
+        json_array_foreach(value, i, member) {
+            json_t *name = json_is_string(member) ? renamed(server, tenant, member) : NULL;
+
+            if (name)
+                json_array_set_new(value, i, name);
+            else
+                box_rename(server, tenant, member);
+        }
+        return;
+    }
+    json_object_foreach(value, key, member) {
+        bool is_name = !strcmp(key, "name") || !strcmp(key, "sandbox") || !strcmp(key, "origin");
+        bool is_list = !strcmp(key, "sandboxes") || !strcmp(key, "snapshots");
+        json_t *name = is_name && json_is_string(member) ? renamed(server, tenant, member) : NULL;
+
+        if (name)
+            json_object_set_new(value, key, name);
+        else if (is_list)
+            box_rename(server, tenant, member);
+    }
+}

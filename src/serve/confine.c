@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The server parses what anybody sends, so it gives up what it does not need once it listens, its
+ * threads run and its engine is connected.
+ *
+ * Landlock: of the file system it may read the directory of the token file and remove its socket.
+ * It may neither bind nor connect a TCP socket. The directory and not the file, because a new
+ * version of the file is renamed into its place.
+ * seccomp: no execve, clone, ptrace, mount, socket, connect, bind; an allow-list of what the loop,
+ * the C library and librollbox call. Everything else is EPERM, because libraries ask for things
+ * that they can do without; another architecture's call is the end.
+ */
+#include "serve/confine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "sys/syscalls.h"
+
+#if defined(__x86_64__)
+#    define OUR_ARCH AUDIT_ARCH_X86_64
+#elif defined(__aarch64__)
+#    define OUR_ARCH AUDIT_ARCH_AARCH64
+#else
+#    error "the system calls of this architecture are not known yet"
+#endif
+
+static const int allowed[] = {
+    __NR_read,
+    __NR_write,
+    __NR_readv,
+    __NR_writev,
+    __NR_pread64,
+    __NR_pwrite64,
+    __NR_lseek,
+    __NR_close,
+    __NR_fstat,
+    __NR_newfstatat,
+    __NR_openat, /* the token file; Landlock says where */
+    __NR_unlinkat,
+    __NR_fcntl,
+    __NR_dup,
+    __NR_dup3,
+    __NR_pipe2,
+    __NR_memfd_create,
+    __NR_ftruncate,
+    __NR_eventfd2,
+    __NR_epoll_create1,
+    __NR_epoll_ctl,
+    __NR_epoll_pwait,
+    __NR_epoll_pwait2,
+    __NR_ppoll,
+    __NR_timerfd_create,
+    __NR_timerfd_settime,
+    __NR_accept4,
+    __NR_socketpair, /* to the files agents of sandboxes */
+    __NR_recvmsg,
+    __NR_sendmsg,
+    __NR_recvfrom,
+    __NR_sendto,
+    __NR_shutdown,
+    __NR_setsockopt,
+    __NR_getsockopt,
+    __NR_getsockname,
+    __NR_getpeername,
+    __NR_pidfd_send_signal, /* its engine, when that hangs at the end */
+    __NR_waitid,
+    __NR_wait4,
+    __NR_getrandom,
+    __NR_clock_gettime,
+    __NR_clock_nanosleep,
+    __NR_gettimeofday,
+    __NR_getpid,
+    __NR_gettid,
+    __NR_getuid,
+    __NR_geteuid,
+    __NR_mmap,
+    __NR_mremap,
+    __NR_munmap,
+    __NR_mprotect,
+    __NR_madvise,
+    __NR_brk,
+    __NR_futex,
+    __NR_rseq,
+    __NR_set_robust_list,
+    __NR_rt_sigprocmask,
+    __NR_rt_sigaction,
+    __NR_rt_sigreturn,
+    __NR_restart_syscall,
+    __NR_sched_yield,
+    __NR_sched_getaffinity,
+    __NR_tgkill, /* abort() */
+    __NR_exit,
+    __NR_exit_group,
+#ifdef __NR_epoll_wait
+    __NR_epoll_wait,
+    __NR_poll,
+    __NR_stat,
+    __NR_open,
+    __NR_unlink,
+    __NR_time,
+#endif
+};
+
+static int filter_system_calls(void) {
+    struct sock_filter program[2 * ARRAY_SIZE(allowed) + 8];
+    unsigned short n = 0;
+    struct sock_fprog description;
+
+    program[n++] =
+        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
+    program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, OUR_ARCH, 1, 0);
+    program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+    program[n++] =
+        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (size_t i = 0; i < ARRAY_SIZE(allowed); i++) {
+        program[n++] =
+            (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)allowed[i], 0, 1);
+        program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    }
+    program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+    description = (struct sock_fprog){ n, program };
+    /* Of all threads: those of the pool are there already. */
+    return (int)sys_call3(
+        __NR_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &description);
+}
+
+static int allow_directory(int ruleset, const char *path, uint64_t access) {
+    char *copy = strdup(path);
+    auto_free char *held = copy;
+    struct landlock_path_beneath_attr rule = { .allowed_access = access };
+
+    if (!copy)
+        return -ENOMEM;
+    auto_close int fd = open(dirname(copy), O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    rule.parent_fd = fd;
+    return sys_landlock_add_rule(ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
+}
+
+/* Before the threads are started, because a ruleset is each thread's own. */
+int confine_files(const char *tokens_path, const char *socket_path) {
+    const char *masked = secure_getenv("ROLLBOX_KFEAT");
+    int abi = masked && strstr(masked, "-landlock")
+                  ? 0
+                  : sys_landlock_create_ruleset(NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
+    struct uapi_landlock_ruleset all;
+
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+        return -errno;
+    if (abi < 1)
+        return 0;
+    all = (struct uapi_landlock_ruleset){
+        .handled_access_fs = (LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1,
+    };
+    if (abi >= 4)
+        all.handled_access_net = LANDLOCK_ACCESS_NET_BIND_TCP | LANDLOCK_ACCESS_NET_CONNECT_TCP;
+    if (abi >= 6)
+        all.scoped = LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET;
+    auto_close int ruleset = sys_landlock_create_ruleset(&all, uapi_landlock_ruleset_size(abi), 0);
+    if (ruleset < 0)
+        return ruleset;
+    int r = tokens_path ? allow_directory(ruleset, tokens_path, LANDLOCK_ACCESS_FS_READ_FILE) : 0;
+    if (r >= 0 && socket_path)
+        r = allow_directory(ruleset, socket_path, LANDLOCK_ACCESS_FS_REMOVE_FILE);
+    return r < 0 ? r : sys_landlock_restrict_self(ruleset, 0);
+}
+
+int confine_calls(void) {
+    const struct rlimit none = { 0, 0 };
+
+    /* Tokens and guests' data are in no core file. */
+    if (setrlimit(RLIMIT_CORE, &none) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
+        return -errno;
+    return filter_system_calls();
+}

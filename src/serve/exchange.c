@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Exchanges: members of their bodies, answers, problems. server.h has the model. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/utf8.h"
+#include "serve/server.h"
+
+#define JSON_TYPE "application/json"
+#define PROBLEM_TYPE "application/problem+json"
+
+/* ---- problems ---- */
+
+int exchange_status_of(enum rollbox_error_code code) {
+    switch (code) {
+#define CASE(name, number, http, python, text)                                                     \
+    case ROLLBOX_ERR_##name:                                                                       \
+        return http;
+        ROLLBOX_ERRORS(CASE)
+#undef CASE
+    case ROLLBOX_OK:
+        break;
+    }
+    return 500;
+}
+
+json_t *exchange_problem_json(
+    int status, const char *code, const char *stage, const char *detail, const char *id) {
+    auto_buf struct buf clean = BUF_INIT;
+
+    utf8_replace(&clean, detail, strlen(detail));
+    return json_pack("{s:s, s:s, s:i, s:s, s:s, s:s, s:b, s:s}", "type", "about:blank", "title",
+        http_reason(status), "status", status, "detail", clean.data ? clean.data : "", "code", code,
+        "stage", stage, "retryable", status == 429 || status == 502 || status == 503, "request_id",
+        id);
+}
+
+/* ---- the end of an exchange ---- */
+
+void exchange_done(struct exchange *exchange) {
+    if (exchange->connection)
+        *http_data(exchange->connection) = NULL;
+    if (exchange->counts_running)
+        exchange->tenant->n_running--;
+    list_remove(&exchange->of_operation);
+    if (exchange->operation)
+        exchange->answered(exchange->operation, 499, PROBLEM_TYPE, "",
+            "{\"status\":499,\"code\":\"cancelled\",\"detail\":\"the client has left\"}");
+    exchange->run = rollbox_run_free(exchange->run);
+    if (exchange->free_data)
+        exchange->free_data(exchange->data);
+    box_unref(exchange->box);
+    json_decref(exchange->body);
+    for (size_t i = 0; i < EXCHANGE_PARAMETERS; i++)
+        free(exchange->parameters[i]);
+    exchange->server->n_exchanges--;
+    free(exchange);
+}
+
+static void send_answer(struct exchange *exchange, int status, const char *type,
+    const char *headers, const char *body) {
+    struct http_connection *connection = exchange->connection;
+    struct operation *operation = TAKE_PTR(exchange->operation);
+    exchange_answered *answered = exchange->answered;
+    auto_buf struct buf lines = BUF_INIT;
+
+    buf_printf(&lines, "Request-Id: %s\r\n%s", exchange->id, headers ? headers : "");
+    /* The connection may take its next request within http_reply. */
+    exchange->connection = NULL;
+    if (connection)
+        *http_data(connection) = NULL;
+    exchange_done(exchange);
+    if (operation)
+        answered(operation, status, type, headers, body);
+    if (connection)
+        http_reply(connection, status, type, lines.data, body, strlen(body));
+}
+
+void exchange_answer(struct exchange *exchange, int status, const char *json, const char *headers) {
+    send_answer(exchange, status, JSON_TYPE, headers, json);
+}
+
+void exchange_answer_json(struct exchange *exchange, int status, json_t *take_json) {
+    auto_free char *text = json_dumps(take_json, JSON_COMPACT | JSON_REAL_PRECISION(15));
+
+    json_decref(take_json);
+    if (text)
+        exchange_answer(exchange, status, text, NULL);
+    else
+        exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
+}
+
+void exchange_bytes(struct exchange *exchange, const void *data, size_t length) {
+    struct http_connection *connection = exchange->connection;
+    auto_buf struct buf lines = BUF_INIT;
+
+    buf_printf(&lines, "Request-Id: %s\r\n", exchange->id);
+    if (connection) {
+        *http_data(connection) = NULL;
+        exchange->connection = NULL;
+        http_reply(connection, 200, "application/octet-stream", lines.data, data, length);
+    }
+    exchange_done(exchange);
+}
+
+static void send_problem(
+    struct exchange *exchange, json_t *take_problem, int status, const char *headers) {
+    auto_free char *text = json_dumps(take_problem, JSON_COMPACT);
+
+    json_decref(take_problem);
+    send_answer(exchange, status, PROBLEM_TYPE, headers, text ? text : "{}");
+}
+
+void exchange_problem(
+    struct exchange *exchange, int status, const char *code, const char *format, ...) {
+    char detail[1200];
+    va_list list;
+
+    va_start(list, format);
+    (void)vsnprintf(detail, sizeof detail, format, list);
+    va_end(list);
+    send_problem(exchange, exchange_problem_json(status, code, "request", detail, exchange->id),
+        status, status == 503 ? "Retry-After: 1\r\n" : NULL);
+}
+
+void exchange_fail(struct exchange *exchange, const struct rollbox_error *error) {
+    int status = exchange_status_of(error->code);
+
+    send_problem(exchange,
+        exchange_problem_json(
+            status, rollbox_error_name(error->code), error->stage, error->message, exchange->id),
+        status, status == 503 ? "Retry-After: 1\r\n" : NULL);
+}
+
+void exchange_over(
+    struct exchange *exchange, const char *what, unsigned current, unsigned maximum) {
+    char detail[200];
+
+    (void)snprintf(detail, sizeof detail,
+        "the token allows %u %s at once, and the tenant has %u; end some, or try again later",
+        maximum, what, current);
+    json_t *problem = exchange_problem_json(429, "quota_exceeded", "quota", detail, exchange->id);
+    json_object_set_new(problem, "limit", json_string(what));
+    json_object_set_new(problem, "current", json_integer(current));
+    json_object_set_new(problem, "maximum", json_integer(maximum));
+    send_problem(exchange, problem, 429, "Retry-After: 1\r\n");
+}
+
+void exchange_result(
+    struct exchange *exchange, const struct rollbox_result *result, const char *id) {
+    auto_free char *json = NULL;
+    struct rollbox_error error = result->error;
+
+    if (rollbox_result_json(result, id, &json) < 0) {
+        exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
+        return;
+    }
+    if (result->outcome != ROLLBOX_OUTCOME_ERROR) {
+        exchange_answer(exchange, 200, json, NULL);
+        return;
+    }
+    int status = exchange_status_of(error.code);
+    json_t *problem = exchange_problem_json(
+        status, rollbox_error_name(error.code), error.stage, error.message, exchange->id);
+    json_object_set_new(problem, "result", json_loads(json, 0, NULL));
+    send_problem(exchange, problem, status, status == 503 ? "Retry-After: 1\r\n" : NULL);
+}
+
+/* ---- members of a body ---- */
+
+bool exchange_string(struct exchange *exchange, const char *key, const char **ret) {
+    const json_t *value = json_object_get(exchange->body, key);
+
+    if (!value)
+        return true;
+    if (!json_is_string(value) || strlen(json_string_value(value)) != json_string_length(value)) {
+        exchange_problem(exchange, 400, "invalid_argument", "%s must be a string without NUL", key);
+        return false;
+    }
+    *ret = json_string_value(value);
+    return true;
+}
+
+bool exchange_integer(
+    struct exchange *exchange, const char *key, int64_t least, int64_t most, int64_t *ret) {
+    const json_t *value = json_object_get(exchange->body, key);
+
+    if (!value)
+        return true;
+    if (!json_is_integer(value) || json_integer_value(value) < least ||
+        json_integer_value(value) > most) {
+        exchange_problem(exchange, 400, "invalid_argument",
+            "%s must be a whole number from %lld to %lld", key, (long long)least, (long long)most);
+        return false;
+    }
+    *ret = json_integer_value(value);
+    return true;
+}
+
+bool exchange_boolean(struct exchange *exchange, const char *key, bool *ret) {
+    const json_t *value = json_object_get(exchange->body, key);
+
+    if (!value)
+        return true;
+    if (!json_is_boolean(value)) {
+        exchange_problem(exchange, 400, "invalid_argument", "%s must be true or false", key);
+        return false;
+    }
+    *ret = json_is_true(value);
+    return true;
+}

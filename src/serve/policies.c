@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Policies of clients: what a token's scopes let them ask for, and their compiled plans.
+ *
+ * A policy speaks about the server's machine. Without the scope "host" it may set limits, seeds,
+ * users, the environment and an image, but name no path, device or network of the host, and not
+ * take over the server's own environment. The list is of what is allowed, so that a key which a
+ * later version adds is refused until it is put here.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "serve/server.h"
+
+/* A plan lives as long as the connection to the engine. */
+#define PLANS_MAX 4096u
+
+static const char *const free_keys[] = { "cwd", "env", "image", "user", "users", "hostname",
+    "max_memory", "max_processes", "max_cpu", "max_disk", "max_open_files", "max_output", "timeout",
+    "random_seed", "time_start", "time_mode", "serial", "isolation" };
+
+struct preparation {
+    struct pool_job job;
+    struct exchange *exchange;
+    struct rollbox_engine *engine;
+    char *text;
+    struct rollbox_plan *plan;
+    struct rollbox_error error;
+    bool failed;
+    void (*then)(struct exchange *exchange, struct rollbox_plan *plan);
+};
+
+/* The member that needs a scope which the token has not; NULL: none does. */
+static const char *forbidden(const json_t *policy, unsigned scopes, const char **ret_scope) {
+    const char *key;
+    json_t *value;
+
+    *ret_scope = "host";
+    json_object_foreach((json_t *)policy, key, value) {
+        const char *text = json_string_value(value);
+        bool allowed = (scopes & TOKEN_HOST) != 0;
+
+        for (size_t i = 0; !allowed && i < ARRAY_SIZE(free_keys); i++)
+            allowed = !strcmp(key, free_keys[i]);
+        if (!strcmp(key, "image") && text && (text[0] == '/' || text[0] == '.'))
+            allowed = (scopes & TOKEN_HOST) != 0;
+        if (!strcmp(key, "clean_env"))
+            allowed = allowed || json_is_true(value);
+        if (!strcmp(key, "net"))
+            allowed = allowed || !text || !strcmp(text, "none") || !strcmp(text, "loopback") ||
+                      (!strcmp(text, "allow") && scopes & TOKEN_NET);
+        if (!strcmp(key, "net_allow_hosts") || !strcmp(key, "net_allow") ||
+            !strncmp(key, "net_max_", 8))
+            allowed = allowed || (scopes & TOKEN_NET);
+        if (!allowed) {
+            if (!strncmp(key, "net", 3) && (!text || strcmp(text, "host")))
+                *ret_scope = "net";
+            return key;
+        }
+    }
+    return NULL;
+}
+
+static void prepare_work(struct pool_job *job) {
+    struct preparation *preparation = container_of(job, struct preparation, job);
+
+    preparation->failed =
+        rollbox_prepare(preparation->engine, preparation->text, strlen(preparation->text),
+            &preparation->plan, &preparation->error) < 0;
+}
+
+static void remember(struct server *server, struct preparation *preparation) {
+    struct known_plan *known = calloc(1, sizeof *known);
+
+    if (!known)
+        return;
+    known->text = TAKE_PTR(preparation->text);
+    known->plan = preparation->plan;
+    list_add_tail(&server->plans, &known->node);
+    server->n_plans++;
+}
+
+static void prepare_done(struct pool_job *job) {
+    struct preparation *preparation = container_of(job, struct preparation, job);
+    struct exchange *exchange = preparation->exchange;
+
+    if (!preparation->failed)
+        remember(exchange->server, preparation);
+    if (preparation->failed)
+        exchange_fail(exchange, &preparation->error);
+    else if (!exchange->connection && exchange->gone && !exchange->operation)
+        exchange_done(exchange);
+    else
+        preparation->then(exchange, preparation->plan);
+    free(preparation->text);
+    free(preparation);
+}
+
+void policies_prepare(
+    struct exchange *exchange, void (*then)(struct exchange *exchange, struct rollbox_plan *plan)) {
+    const json_t *policy = json_object_get(exchange->body, "policy");
+    struct server *server = exchange->server;
+    const char *scope;
+
+    if (policy && !json_is_object(policy)) {
+        exchange_problem(exchange, 400, "policy_invalid", "policy must be an object");
+        return;
+    }
+    const char *key = forbidden(policy, exchange->scopes, &scope);
+    if (key) {
+        exchange_problem(exchange, 403, "policy_forbidden",
+            "%.64s: a policy may have this only with a token of scope %s", key, scope);
+        return;
+    }
+    char *text = policy ? json_dumps(policy, JSON_COMPACT | JSON_SORT_KEYS) : strdup("{}");
+    list_for_each(node, &server->plans) {
+        struct known_plan *known = container_of(node, struct known_plan, node);
+
+        if (text && !strcmp(known->text, text)) {
+            free(text);
+            then(exchange, known->plan);
+            return;
+        }
+    }
+    struct preparation *preparation = text ? calloc(1, sizeof *preparation) : NULL;
+    if (!preparation || server->n_plans >= PLANS_MAX) {
+        free(text);
+        free(preparation);
+        exchange_problem(exchange, 503, "resource_exhausted",
+            "the server has compiled %u different policies, and keeps no more", server->n_plans);
+        return;
+    }
+    preparation->job = (struct pool_job){ .work = prepare_work, .done = prepare_done };
+    preparation->exchange = exchange;
+    preparation->engine = server->engine;
+    preparation->text = text;
+    preparation->then = then;
+    pool_submit(server->pool, &preparation->job);
+}

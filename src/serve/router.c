@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of routes, and the way of a request to its handler: token, body, sandbox. */
+#include <openapi_source.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "serve/digits.h"
+#include "serve/server.h"
+
+#define JSON_MAX ((size_t)16 << 20)
+#define FILE_MAX ((size_t)64 << 20)
+
+static void handle_health(struct exchange *exchange);
+static void handle_ready(struct exchange *exchange);
+static void handle_openapi(struct exchange *exchange);
+
+static const char *const no_keys[] = { NULL };
+#define BOX "/v1/sandboxes/{sandbox}"
+
+/* In the order in which they are tried. */
+static const struct route routes[] = {
+    { "GET", "/healthz", 0, false, no_keys, handle_health },
+    { "GET", "/readyz", 0, false, no_keys, handle_ready },
+    { "GET", "/v1/openapi.json", 0, false, no_keys, handle_openapi },
+    { "GET", "/v1/status", TOKEN_ADMIN, false, no_keys, handle_status },
+    { "POST", "/v1/runs", TOKEN_RUN, false, run_keys, handle_run },
+    { "POST", "/v1/sandboxes", TOKEN_RUN, false, create_keys, handle_create },
+    { "GET", "/v1/sandboxes", TOKEN_RUN, false, no_keys, handle_list },
+    { "GET", BOX, TOKEN_RUN, false, no_keys, handle_call },
+    { "DELETE", BOX, TOKEN_RUN, false, no_keys, handle_call },
+    { "GET", BOX "/processes", TOKEN_RUN, false, no_keys, handle_call },
+    { "GET", BOX "/stats", TOKEN_RUN, false, no_keys, handle_call },
+    { "GET", BOX "/network-log", TOKEN_RUN, false, no_keys, handle_call },
+    { "POST", BOX "/pause", TOKEN_RUN, false, no_keys, handle_call },
+    { "POST", BOX "/resume", TOKEN_RUN, false, no_keys, handle_call },
+    { "POST", BOX "/hibernate", TOKEN_RUN, false, state_keys, handle_call },
+    { "POST", BOX "/wake", TOKEN_RUN, false, state_keys, handle_call },
+    { "POST", BOX "/snapshots", TOKEN_RUN, false, snapshot_keys, handle_call },
+    { "GET", BOX "/snapshots", TOKEN_RUN, false, no_keys, handle_call },
+    { "GET", BOX "/snapshots/{snapshot}", TOKEN_RUN, false, no_keys, handle_call },
+    { "DELETE", BOX "/snapshots/{snapshot}", TOKEN_RUN, false, no_keys, handle_call },
+    { "POST", BOX "/fork", TOKEN_RUN, false, fork_keys, handle_call },
+    { "POST", BOX "/reset", TOKEN_RUN, false, reset_keys, handle_call },
+    { "GET", BOX "/diff", TOKEN_RUN, false, no_keys, handle_call },
+    { "POST", BOX "/execs", TOKEN_RUN, false, exec_keys, handle_exec },
+    { "GET", BOX "/execs", TOKEN_RUN, false, no_keys, handle_call },
+    { "PUT", BOX "/execs/{exec}", TOKEN_RUN, false, exec_keys, handle_exec_put },
+    { "GET", BOX "/execs/{exec}", TOKEN_RUN, false, no_keys, handle_exec_get },
+    { "GET", BOX "/execs/{exec}/stream", TOKEN_RUN, false, no_keys, handle_exec_stream },
+    { "POST", BOX "/execs/{exec}/signal", TOKEN_RUN, false, signal_keys, handle_call },
+    { "GET", BOX "/files/{path...}", TOKEN_RUN, false, no_keys, handle_file_get },
+    { "PUT", BOX "/files/{path...}", TOKEN_RUN, true, no_keys, handle_file_put },
+    { "DELETE", BOX "/files/{path...}", TOKEN_RUN, false, no_keys, handle_file_delete },
+};
+
+static const char *code_of_status(int status) {
+    switch (status) {
+    case 401:
+        return "token_invalid";
+    case 403:
+        return "scope_missing";
+    case 404:
+        return "not_found";
+    case 413:
+    case 431:
+        return "too_large";
+    case 503:
+        return "resource_exhausted";
+    default:
+        return "request_invalid";
+    }
+}
+
+static void write_problem(struct buf *to, int status, const char *detail) {
+    json_t *problem = exchange_problem_json(status, code_of_status(status), "request", detail, "");
+    auto_free char *text = json_dumps(problem, JSON_COMPACT);
+
+    buf_add_text(to, text ? text : "{}");
+    json_decref(problem);
+}
+
+/* ---- routes ---- */
+
+/* Whether the path is of this form. Its parameters are decoded. */
+static bool match(const char *pattern, const char *path, char *parameters[EXCHANGE_PARAMETERS]) {
+    size_t n = 0;
+
+    while (*pattern) {
+        if (*pattern != '{') {
+            if (*pattern++ != *path++)
+                return false;
+            continue;
+        }
+        size_t name = strcspn(pattern, "}");
+        bool is_rest = name > 3 && !strncmp(pattern + name - 3, "...", 3);
+        size_t length = is_rest ? strlen(path) : strcspn(path, "/");
+        struct buf value = BUF_INIT;
+
+        if (!length || n == EXCHANGE_PARAMETERS || !http_decode(path, length, &value)) {
+            buf_done(&value);
+            return false;
+        }
+        parameters[n++] = buf_take(&value);
+        pattern += name + 1;
+        path += length;
+    }
+    return !*path;
+}
+
+static void forget_parameters(char *parameters[EXCHANGE_PARAMETERS]) {
+    for (size_t i = 0; i < EXCHANGE_PARAMETERS; i++) {
+        free(parameters[i]);
+        parameters[i] = NULL;
+    }
+}
+
+static const struct route *find_route(const struct http_request *request,
+    char *parameters[EXCHANGE_PARAMETERS], bool *ret_path_known) {
+    const char *method = strcmp(request->method, "HEAD") ? request->method : "GET";
+
+    *ret_path_known = false;
+    for (size_t i = 0; i < ARRAY_SIZE(routes); i++) {
+        if (match(routes[i].path, request->path, parameters)) {
+            *ret_path_known = true;
+            if (!strcmp(routes[i].method, method))
+                return &routes[i];
+        }
+        forget_parameters(parameters);
+    }
+    return NULL;
+}
+
+static struct tenant *tenant_of(struct server *server, const char *name) {
+    list_for_each(node, &server->tenants) {
+        struct tenant *tenant = container_of(node, struct tenant, of_server);
+
+        if (!strcmp(tenant->name, name))
+            return tenant;
+    }
+    struct tenant *tenant = calloc(1, sizeof *tenant);
+    if (!tenant)
+        return NULL;
+    memcpy(tenant->name, name, strlen(name) + 1);
+    list_add_tail(&server->tenants, &tenant->of_server);
+    return tenant;
+}
+
+/* The tenant. Peers of the Unix socket that are the server's own user need no token. */
+static int authenticate(struct exchange *exchange) {
+    const struct token *token = NULL;
+    const char *header = http_header(http_request_of(exchange->connection), "authorization");
+
+    if (!header && http_is_own_user(exchange->connection)) {
+        exchange->scopes = TOKEN_EVERYTHING;
+        exchange->max_sandboxes = exchange->max_running = UINT32_MAX;
+        exchange->tenant = tenant_of(exchange->server, "local");
+    } else {
+        token = tokens_find(&exchange->server->tokens, header);
+        if (!token)
+            return 401;
+        exchange->scopes = token->scopes;
+        exchange->max_sandboxes = token->max_sandboxes;
+        exchange->max_running = token->max_running;
+        exchange->tenant = tenant_of(exchange->server, token->tenant);
+    }
+    if (!exchange->tenant)
+        return 503;
+    return exchange->scopes & exchange->route->scope ? 0 : 403;
+}
+
+static void refuse(struct exchange *exchange, int status, const char *detail) {
+    exchange_problem(exchange, status, code_of_status(status), "%s", detail);
+}
+
+static int on_head(struct http_connection *connection, size_t *ret_body_max) {
+    struct http_request *request = http_request_of(connection);
+    struct exchange *exchange = calloc(1, sizeof *exchange);
+    bool path_known;
+
+    if (!exchange) {
+        http_reply(connection, 503, NULL, NULL, "", 0);
+        return 503;
+    }
+    exchange->server = http_server_of(connection)->userdata;
+    exchange->server->n_exchanges++;
+    exchange->connection = connection;
+    list_init(&exchange->of_operation);
+    *http_data(connection) = exchange;
+    digits_random(8, exchange->id);
+    exchange->route = find_route(request, exchange->parameters, &path_known);
+    int status = path_known ? 405 : 404;
+    if (exchange->route)
+        status = exchange->route->scope ? authenticate(exchange) : 0;
+    /* A path that does not exist is named to clients with a token alone. */
+    if (!exchange->route) {
+        static const struct route any = { "", "", TOKEN_EVERYTHING, false, no_keys, NULL };
+
+        exchange->route = &any;
+        int known = authenticate(exchange);
+        if (known == 401)
+            status = 401;
+    }
+    *ret_body_max = exchange->route->is_raw ? FILE_MAX : JSON_MAX;
+    if (!status)
+        return 0;
+    /* What follows on the connection might be a body. */
+    request->keep_alive = false;
+    http_close_after(connection);
+    refuse(exchange, status,
+        status == 401   ? "a valid token is needed: Authorization: Bearer TOKEN"
+        : status == 403 ? "the token has not the scope that this request needs"
+        : status == 405 ? "the path has no such method"
+                        : "there is no such path");
+    return status;
+}
+
+static bool is_known(const char *key, const char *const *keys) {
+    for (size_t i = 0; keys[i]; i++)
+        if (!strcmp(keys[i], key))
+            return true;
+    return false;
+}
+
+/* False: the answer is given. */
+static bool read_body(struct exchange *exchange, struct http_request *request) {
+    const char *key;
+    json_t *value;
+    json_error_t problem;
+
+    if (exchange->route->is_raw)
+        return true;
+    if (!request->body.length) {
+        exchange->body = json_object();
+        return true;
+    }
+    exchange->body = json_loadb(request->body.data, request->body.length,
+        JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &problem);
+    if (!json_is_object(exchange->body)) {
+        exchange_problem(exchange, 400, "request_invalid",
+            "the body is not a JSON object: line %d: %.160s", exchange->body ? 1 : problem.line,
+            exchange->body ? "another type" : problem.text);
+        return false;
+    }
+    buf_done(&request->body);
+    json_object_foreach(exchange->body, key, value) {
+        if (!is_known(key, exchange->route->keys)) {
+            exchange_problem(exchange, 400, "request_invalid", "unknown member \"%.100s\"", key);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool find_box(struct exchange *exchange) {
+    if (strncmp(exchange->route->path, BOX, strlen(BOX)) != 0)
+        return true;
+    exchange->box = box_find(exchange->server, exchange->tenant, exchange->parameters[0]);
+    if (exchange->box) {
+        exchange->box->references++;
+        return true;
+    }
+    exchange_problem(
+        exchange, 404, "not_found", "there is no sandbox \"%.64s\"", exchange->parameters[0]);
+    return false;
+}
+
+static void on_request(struct http_connection *connection) {
+    struct exchange *exchange = *http_data(connection);
+    struct http_request *request = http_request_of(connection);
+    const char *key = http_header(request, "idempotency-key");
+
+    if (!exchange)
+        return;
+    exchange->has_begun = true;
+    if (exchange->server->draining && exchange->route->scope &&
+        strcmp(exchange->route->method, "GET") && strcmp(exchange->route->method, "DELETE")) {
+        exchange_problem(exchange, 503, "draining",
+            "the server is shutting down; send the request to another one");
+        return;
+    }
+    if (!strcmp(exchange->route->method, "POST") && key && exchange->tenant &&
+        !operation_begin(exchange, key))
+        return;
+    if (read_body(exchange, request) && find_box(exchange))
+        exchange->route->handle(exchange);
+}
+
+static void on_gone(struct http_connection *connection) {
+    struct exchange *exchange = *http_data(connection);
+
+    if (!exchange)
+        return;
+    *http_data(connection) = NULL;
+    exchange->connection = NULL;
+    if (!exchange->has_begun || !list_empty(&exchange->of_operation))
+        exchange_done(exchange);
+    else if (exchange->gone)
+        exchange->gone(exchange);
+}
+
+static void on_writable(struct http_connection *connection) {
+    struct exchange *exchange = *http_data(connection);
+
+    if (exchange && exchange->data)
+        stream_writable(exchange);
+}
+
+const struct http_user router_user = {
+    .head = on_head,
+    .request = on_request,
+    .gone = on_gone,
+    .writable = on_writable,
+    .problem = write_problem,
+};
+
+/* ---- small handlers ---- */
+
+static void handle_health(struct exchange *exchange) {
+    exchange_answer(exchange, 200, "{\"status\":\"ok\"}", NULL);
+}
+
+static void handle_ready(struct exchange *exchange) {
+    if (exchange->server->draining || exchange->server->engine_lost)
+        exchange_problem(exchange, 503, exchange->server->draining ? "draining" : "engine_lost",
+            "the server takes no new work");
+    else
+        exchange_answer(exchange, 200, "{\"status\":\"ready\"}", NULL);
+}
+
+static void handle_openapi(struct exchange *exchange) {
+    exchange_answer(exchange, 200, openapi_source, NULL);
+}

@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sandboxes: creation, lists, and the calls whose answer is one JSON object of the engine. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "serve/server.h"
+
+#define TIME_MAX_S (INT64_C(365) * 86400)
+#define FORKS_MAX 1000
+
+const char *const create_keys[] = { "policy", "name", "idle_s", "ttl_s", "lifetime_s",
+    "hibernate_s", "auto_snapshots", "labels", NULL };
+const char *const snapshot_keys[] = { "name", "processes", NULL };
+const char *const fork_keys[] = { "snapshot", "n", "processes", "same_seed", NULL };
+const char *const reset_keys[] = { "snapshot", "processes", NULL };
+const char *const signal_keys[] = { "signal", "scope", NULL };
+const char *const state_keys[] = { "processes", NULL };
+
+static bool may_create(struct exchange *exchange, unsigned more) {
+    unsigned current = exchange->tenant->n_sandboxes;
+
+    if (current + more <= exchange->max_sandboxes)
+        return true;
+    exchange_over(exchange, "sandboxes", current, exchange->max_sandboxes);
+    return false;
+}
+
+static bool is_inspection(const struct route *route) {
+    return !strcmp(route->method, "GET") && !strcmp(route->path, "/v1/sandboxes/{sandbox}");
+}
+
+/* The answer's text, parsed; NULL: the answer is given already. */
+static json_t *answer_of(struct exchange *exchange, struct rollbox_run *run) {
+    const struct rollbox_result *result;
+    json_t *answer = NULL;
+
+    if (rollbox_wait(run, 0, &result) < 0)
+        return NULL;
+    if (result->outcome == ROLLBOX_OUTCOME_ERROR) {
+        struct rollbox_error error = result->error;
+
+        /* It has ended by itself. */
+        if (error.code == ROLLBOX_ERR_NOT_FOUND && is_inspection(exchange->route))
+            box_forget(exchange->box);
+        exchange_fail(exchange, &error);
+        return NULL;
+    }
+    answer = json_loads(rollbox_call_json(run), 0, NULL);
+    if (!answer)
+        exchange_problem(exchange, 502, "protocol", "the engine's answer is malformed");
+    return answer;
+}
+
+static void start_call(struct exchange *exchange, struct rollbox_call_options *options) {
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+
+    options->size = sizeof *options;
+    options->userdata = exchange;
+    if (rollbox_call_start(exchange->server->engine, options, &exchange->run, &error) < 0)
+        exchange_fail(exchange, &error);
+}
+
+/* ---- creating ---- */
+
+static void on_created(struct rollbox_run *run, void *userdata) {
+    struct exchange *exchange = userdata;
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+    json_t *answer = answer_of(exchange, run);
+    struct rollbox_sandbox *handle = NULL;
+    auto_buf struct buf location = BUF_INIT;
+
+    if (!answer)
+        return;
+    json_decref(answer);
+    if (rollbox_call_sandbox(run, 0, &handle, &error) < 0) {
+        exchange_fail(exchange, &error);
+        return;
+    }
+    struct box *box = box_new(exchange->server, exchange->tenant, exchange->data, handle);
+    if (!box) {
+        exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
+        return;
+    }
+    box->labels = json_incref(json_object_get(exchange->body, "labels"));
+    answer = json_pack("{s:s, s:O?}", "name", box->name, "labels", box->labels);
+    auto_free char *text = json_dumps(answer, JSON_COMPACT);
+    json_decref(answer);
+    buf_printf(&location, "Location: /v1/sandboxes/%s\r\n", box->name);
+    exchange_answer(exchange, 201, text ? text : "{}", location.data);
+}
+
+static bool seconds_of(struct exchange *exchange, const char *key, int64_t *ret_ms) {
+    int64_t seconds = 0;
+
+    if (!exchange_integer(exchange, key, 0, TIME_MAX_S, &seconds))
+        return false;
+    *ret_ms = seconds * 1000;
+    return true;
+}
+
+static void create(struct exchange *exchange, struct rollbox_plan *plan) {
+    char name[2 * (SERVER_NAME_MAX + 1)];
+    struct rollbox_sandbox_options options = { .size = sizeof options, .name = name };
+    struct rollbox_call_options call = {
+        .call = ROLLBOX_CALL_CREATE, .plan = plan, .create = &options, .callback = on_created
+    };
+    int64_t keep = 0;
+
+    /* The name may have been taken while the policy was compiled. */
+    if (box_find(exchange->server, exchange->tenant, exchange->data)) {
+        exchange_problem(exchange, 409, "conflict", "there is a sandbox \"%s\" already",
+            (const char *)exchange->data);
+        return;
+    }
+    if (!may_create(exchange, 1))
+        return;
+    (void)snprintf(
+        name, sizeof name, "%s.%s", exchange->tenant->name, (const char *)exchange->data);
+    if (seconds_of(exchange, "idle_s", &options.idle_ms) &&
+        seconds_of(exchange, "ttl_s", &options.ttl_ms) &&
+        seconds_of(exchange, "lifetime_s", &options.lifetime_ms) &&
+        seconds_of(exchange, "hibernate_s", &options.hibernate_ms) &&
+        exchange_integer(exchange, "auto_snapshots", 0, 1000, &keep)) {
+        options.auto_snapshots = (unsigned)keep;
+        start_call(exchange, &call);
+    }
+}
+
+void handle_create(struct exchange *exchange) {
+    const json_t *labels = json_object_get(exchange->body, "labels");
+    char made[SERVER_NAME_MAX + 1];
+    const char *name = NULL;
+
+    if (!exchange_string(exchange, "name", &name))
+        return;
+    if (labels && !json_is_object(labels)) {
+        exchange_problem(exchange, 400, "invalid_argument", "labels must be an object");
+        return;
+    }
+    if (!name) {
+        box_random_name(made);
+        name = made;
+    } else if (!box_name_ok(name)) {
+        exchange_problem(exchange, 400, "invalid_argument",
+            "name must be 1 to %d of A-Z a-z 0-9 _ . - and not begin with . or -", SERVER_NAME_MAX);
+        return;
+    }
+    exchange->data = strdup(name);
+    exchange->free_data = free;
+    if (!exchange->data)
+        exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
+    else
+        policies_prepare(exchange, create);
+}
+
+/* ---- lists ---- */
+
+static struct box *box_of_engine(struct exchange *exchange, const char *engine_name) {
+    struct server *server = exchange->server;
+
+    for (size_t i = 0; i < SERVER_BUCKETS; i++)
+        list_for_each(node, &server->boxes[i]) {
+            struct box *box = container_of(node, struct box, of_names);
+
+            if (box->tenant == exchange->tenant &&
+                !strcmp(rollbox_sandbox_name(box->handle), engine_name))
+                return box;
+        }
+    return NULL;
+}
+
+static void on_listed(struct rollbox_run *run, void *userdata) {
+    struct exchange *exchange = userdata;
+    json_t *answer = answer_of(exchange, run), *row, *mine;
+    size_t i;
+
+    if (!answer)
+        return;
+    mine = json_array();
+    json_array_foreach(json_object_get(answer, "sandboxes"), i, row) {
+        const char *name = json_string_value(json_object_get(row, "name"));
+        struct box *box = name ? box_of_engine(exchange, name) : NULL;
+
+        if (!box)
+            continue;
+        json_object_set_new(row, "name", json_string(box->name));
+        if (box->labels)
+            json_object_set(row, "labels", box->labels);
+        json_array_append(mine, row);
+    }
+    json_decref(answer);
+    exchange_answer_json(exchange, 200, json_pack("{s:o}", "sandboxes", mine));
+}
+
+void handle_list(struct exchange *exchange) {
+    struct rollbox_call_options call = { .call = ROLLBOX_CALL_LIST, .callback = on_listed };
+
+    start_call(exchange, &call);
+}
+
+void handle_status(struct exchange *exchange) {
+    const struct server *server = exchange->server;
+    json_t *tenants = json_array();
+
+    list_for_each(node, &server->tenants) {
+        const struct tenant *tenant = container_of(node, struct tenant, of_server);
+
+        json_array_append_new(
+            tenants, json_pack("{s:s, s:i, s:i}", "tenant", tenant->name, "sandboxes",
+                         (int)tenant->n_sandboxes, "running", (int)tenant->n_running));
+    }
+    exchange_answer_json(exchange, 200,
+        json_pack("{s:s, s:i, s:i, s:i, s:b, s:o}", "version", rollbox_version(), "connections",
+            (int)server->http.n_connections, "requests", (int)server->n_exchanges, "policies",
+            (int)server->n_plans, "draining", (int)server->draining, "tenants", tenants));
+}
+
+/* ---- calls on one sandbox ---- */
+
+static void on_answered(struct rollbox_run *run, void *userdata) {
+    struct exchange *exchange = userdata;
+    json_t *answer = answer_of(exchange, run);
+
+    if (!answer)
+        return;
+    box_rename(exchange->server, exchange->tenant, answer);
+    if (is_inspection(exchange->route) && exchange->box->labels)
+        json_object_set(answer, "labels", exchange->box->labels);
+    exchange_answer_json(exchange, strcmp(exchange->route->method, "POST") ? 200 : 201, answer);
+}
+
+/* The same for calls that do something: 200. */
+static void on_done(struct rollbox_run *run, void *userdata) {
+    struct exchange *exchange = userdata;
+    json_t *answer = answer_of(exchange, run);
+
+    if (!answer)
+        return;
+    box_rename(exchange->server, exchange->tenant, answer);
+    exchange_answer_json(exchange, 200, answer);
+}
+
+static void on_closed(struct rollbox_run *run, void *userdata) {
+    struct exchange *exchange = userdata;
+    const struct rollbox_result *result;
+    json_t *answer = NULL;
+
+    if (rollbox_wait(run, 0, &result) >= 0 && result->error.code != ROLLBOX_ERR_NOT_FOUND) {
+        answer = answer_of(exchange, run);
+        if (!answer)
+            return;
+    }
+    json_decref(answer);
+    box_forget(exchange->box);
+    exchange_answer(exchange, 204, "", NULL);
+}
+
+static void on_dropped(struct rollbox_run *run, void *userdata) {
+    struct exchange *exchange = userdata;
+    json_t *answer = answer_of(exchange, run);
+
+    if (!answer)
+        return;
+    json_decref(answer);
+    exchange_answer(exchange, 204, "", NULL);
+}
+
+static void on_forked(struct rollbox_run *run, void *userdata) {
+    struct exchange *exchange = userdata;
+    json_t *answer = answer_of(exchange, run), *names;
+    size_t n;
+
+    if (!answer)
+        return;
+    n = json_array_size(json_object_get(answer, "sandboxes"));
+    json_decref(answer);
+    names = json_array();
+    for (size_t i = 0; i < n; i++) {
+        struct rollbox_sandbox *handle = NULL;
+        char name[SERVER_NAME_MAX + 1];
+
+        box_random_name(name);
+        if (rollbox_call_sandbox(run, i, &handle, NULL) >= 0 &&
+            box_new(exchange->server, exchange->tenant, name, handle))
+            json_array_append_new(names, json_string(name));
+    }
+    exchange_answer_json(exchange, 201, json_pack("{s:o}", "sandboxes", names));
+}
+
+static bool processes_of(struct exchange *exchange, struct rollbox_state_options *state) {
+    const char *processes = "keep";
+
+    if (!exchange_string(exchange, "processes", &processes))
+        return false;
+    if (strcmp(processes, "keep") != 0 && strcmp(processes, "drop") != 0) {
+        exchange_problem(exchange, 400, "invalid_argument", "processes must be keep or drop");
+        return false;
+    }
+    state->size = sizeof *state;
+    state->processes = !strcmp(processes, "drop") ? ROLLBOX_PROCESSES_DROP : ROLLBOX_PROCESSES_KEEP;
+    return true;
+}
+
+static bool signal_of(struct exchange *exchange, struct rollbox_call_options *call) {
+    static const struct {
+        const char *name;
+        int number;
+    } names[] = { { "HUP", SIGHUP }, { "INT", SIGINT }, { "QUIT", SIGQUIT }, { "KILL", SIGKILL },
+        { "USR1", SIGUSR1 }, { "USR2", SIGUSR2 }, { "TERM", SIGTERM }, { "CONT", SIGCONT },
+        { "STOP", SIGSTOP }, { "WINCH", SIGWINCH } };
+    static const char *const scopes[] = { "main", "tree", "children", "group" };
+    const char *name = "KILL", *scope = "tree";
+    int64_t number = 0;
+
+    if (json_is_integer(json_object_get(exchange->body, "signal"))) {
+        if (!exchange_integer(exchange, "signal", 1, 64, &number))
+            return false;
+    } else if (!exchange_string(exchange, "signal", &name)) {
+        return false;
+    }
+    if (!exchange_string(exchange, "scope", &scope))
+        return false;
+    for (size_t i = 0; !number && i < ARRAY_SIZE(names); i++)
+        if (!strcmp(names[i].name, strncmp(name, "SIG", 3) ? name : name + 3))
+            number = names[i].number;
+    for (size_t i = 0; i < ARRAY_SIZE(scopes); i++)
+        if (!strcmp(scopes[i], scope))
+            call->scope = (enum rollbox_scope)(ROLLBOX_SCOPE_MAIN + i);
+    if (!number || !call->scope) {
+        exchange_problem(exchange, 400, "invalid_argument",
+            "signal must be a name or number, and scope main, tree, children or group");
+        return false;
+    }
+    call->signal_number = (int)number;
+    call->operation_id = exchange->parameters[1];
+    return true;
+}
+
+static bool fork_of(struct exchange *exchange, struct rollbox_call_options *call,
+    struct rollbox_state_options *state) {
+    int64_t n = 1;
+
+    if (!exchange_integer(exchange, "n", 1, FORKS_MAX, &n) ||
+        !exchange_boolean(exchange, "same_seed", &state->same_seed) ||
+        !may_create(exchange, (unsigned)n))
+        return false;
+    call->n = (size_t)n;
+    return true;
+}
+
+static const struct verb {
+    const char *method, *suffix; /* of the path, after the sandbox's name */
+    enum rollbox_call call;
+    rollbox_callback callback;
+} verbs[] = {
+    { "GET", "", ROLLBOX_CALL_INSPECT, on_answered },
+    { "DELETE", "", ROLLBOX_CALL_CLOSE, on_closed },
+    { "GET", "/processes", ROLLBOX_CALL_PROCESSES, on_answered },
+    { "GET", "/stats", ROLLBOX_CALL_STATS, on_answered },
+    { "GET", "/network-log", ROLLBOX_CALL_NET_LOG, on_answered },
+    { "GET", "/execs", ROLLBOX_CALL_EXECS, on_answered },
+    { "POST", "/pause", ROLLBOX_CALL_PAUSE, on_done },
+    { "POST", "/resume", ROLLBOX_CALL_RESUME, on_done },
+    { "POST", "/hibernate", ROLLBOX_CALL_HIBERNATE, on_done },
+    { "POST", "/wake", ROLLBOX_CALL_WAKE, on_done },
+    { "POST", "/snapshots", ROLLBOX_CALL_SNAPSHOT, on_answered },
+    { "GET", "/snapshots", ROLLBOX_CALL_TREE, on_answered },
+    { "GET", "/snapshots/{snapshot}", ROLLBOX_CALL_SHOW, on_answered },
+    { "DELETE", "/snapshots/{snapshot}", ROLLBOX_CALL_DROP, on_dropped },
+    { "POST", "/fork", ROLLBOX_CALL_FORK, on_forked },
+    { "POST", "/reset", ROLLBOX_CALL_RESET, on_done },
+    { "GET", "/diff", ROLLBOX_CALL_DIFF, on_answered },
+    { "POST", "/execs/{exec}/signal", ROLLBOX_CALL_SIGNAL, on_done },
+};
+
+static const struct verb *verb_of(const struct route *route) {
+    const char *suffix = route->path + strlen("/v1/sandboxes/{sandbox}");
+
+    for (size_t i = 0; i < ARRAY_SIZE(verbs); i++)
+        if (!strcmp(verbs[i].method, route->method) && !strcmp(verbs[i].suffix, suffix))
+            return &verbs[i];
+    return NULL;
+}
+
+void handle_call(struct exchange *exchange) {
+    const struct http_request *request = http_request_of(exchange->connection);
+    const struct verb *verb = verb_of(exchange->route);
+    struct rollbox_state_options state = { .size = sizeof state };
+    struct rollbox_call_options call = { .call = verb->call,
+        .sandbox = rollbox_sandbox_name(exchange->box->handle),
+        .snapshot = exchange->parameters[1],
+        .state = &state,
+        .callback = verb->callback };
+    auto_buf struct buf from = BUF_INIT, to = BUF_INIT, text = BUF_INIT, verify = BUF_INIT;
+
+    if (!processes_of(exchange, &state))
+        return;
+    if (verb->call == ROLLBOX_CALL_SIGNAL) {
+        call.snapshot = NULL;
+        if (!signal_of(exchange, &call))
+            return;
+    }
+    if ((verb->call == ROLLBOX_CALL_FORK || verb->call == ROLLBOX_CALL_RESET) &&
+        !exchange_string(exchange, "snapshot", &call.snapshot))
+        return;
+    if (verb->call == ROLLBOX_CALL_SNAPSHOT && !exchange_string(exchange, "name", &call.snapshot))
+        return;
+    if (verb->call == ROLLBOX_CALL_FORK && !fork_of(exchange, &call, &state))
+        return;
+    if (verb->call == ROLLBOX_CALL_SHOW && http_query(request, "verify", &verify))
+        call.call = ROLLBOX_CALL_VERIFY;
+    if (verb->call == ROLLBOX_CALL_DIFF) {
+        call.snapshot = http_query(request, "from", &from) ? from.data : NULL;
+        call.to = http_query(request, "to", &to) ? to.data : NULL;
+        call.text = http_query(request, "text", &text);
+    }
+    start_call(exchange, &call);
+}

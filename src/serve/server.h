@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The server's state, and one request's.
+ *
+ * An exchange is a request with its answer. It begins when a head has a route and a valid token,
+ * and ends with one answer. It may outlive its client: `connection` is NULL then, and the
+ * exchange's `gone` has decided what becomes of its work.
+ *
+ * A tenant is a name that tokens have. It sees its own sandboxes and nothing else: every lookup
+ * takes the tenant, and what belongs to another one does not exist.
+ */
+#ifndef ROLLBOX_SERVE_SERVER_H
+#define ROLLBOX_SERVE_SERVER_H
+
+#include <jansson.h>
+#include <rollbox/rollbox.h>
+
+#include "base/buf.h"
+#include "base/list.h"
+#include "loop/loop.h"
+#include "serve/http.h"
+#include "serve/pool.h"
+#include "serve/tokens.h"
+
+#define SERVER_NAME_MAX 47 /* of a sandbox: the engine's name has the tenant's before it */
+#define SERVER_BUCKETS 1024
+
+struct tenant {
+    struct list of_server;
+    char name[TOKEN_TENANT_MAX + 1];
+    unsigned n_sandboxes, n_running;
+};
+
+/* A sandbox of a tenant. */
+struct box {
+    struct list of_names; /* in server->boxes */
+    unsigned references;  /* the table's, and those of jobs that use the handle */
+    struct tenant *tenant;
+    char name[SERVER_NAME_MAX + 1]; /* the client's word for it */
+    struct rollbox_sandbox *handle;
+    json_t *labels;
+    bool is_gone; /* not in the table any more */
+};
+
+/* A compiled policy. */
+struct known_plan {
+    struct list node;
+    char *text;
+    struct rollbox_plan *plan;
+};
+
+struct server {
+    struct loop *loop;
+    struct http_server http;
+    struct rollbox_engine *engine;
+    struct loop_source engine_source;
+    struct loop_task flush_task;
+    struct pool *pool;
+    struct tokens tokens;
+    struct list tenants;
+    struct list boxes[SERVER_BUCKETS];
+    struct list plans;
+    unsigned n_plans;
+    struct list operations; /* struct operation: answers that are kept for a retry, oldest first */
+    struct list operations_by[4096]; /* by their keys */
+    unsigned n_operations;
+    size_t operation_bytes;
+    bool draining, engine_lost;
+    unsigned n_exchanges;
+    const char *const *hosts;
+};
+
+struct exchange;
+
+struct route {
+    const char *method, *path; /* a segment in braces is a parameter; the last may be {path...} */
+    unsigned scope;            /* enum token_scope that is needed; 0: no token */
+    bool is_raw;               /* the body is bytes and not JSON */
+    const char *const *keys;   /* the members that a JSON body may have; NULL-terminated */
+    void (*handle)(struct exchange *exchange);
+};
+
+#define EXCHANGE_PARAMETERS 3
+
+struct operation;
+/* Keeps an answer for retries. */
+typedef void exchange_answered(struct operation *operation, int status, const char *type,
+    const char *headers, const char *body);
+
+struct exchange {
+    struct server *server;
+    struct http_connection *connection; /* NULL once the client is gone */
+    const struct route *route;
+    struct tenant *tenant;
+    unsigned scopes, max_sandboxes, max_running;
+    char *parameters[EXCHANGE_PARAMETERS]; /* decoded */
+    json_t *body;                          /* an object; NULL of a raw one */
+    struct box *box;                       /* referenced */
+    struct rollbox_run *run;
+    struct operation *operation; /* a POST with an Idempotency-Key */
+    exchange_answered *answered; /* of that */
+    struct list of_operation;    /* waits for the answer of the first with that key */
+    bool has_begun, counts_running;
+    void (*gone)(struct exchange *exchange); /* the client has left; NULL: the work continues */
+    void *data;                              /* the handler's, freed by free_data */
+    void (*free_data)(void *data);
+    char id[17];
+};
+
+/* ---- router.c ---- */
+
+extern const struct http_user router_user;
+
+/* ---- exchange.c ---- */
+
+/* A problem (RFC 9457) as a new object. */
+json_t *exchange_problem_json(
+    int status, const char *code, const char *stage, const char *detail, const char *id);
+
+/* Each answers and frees the exchange. `json` is not consumed. */
+void exchange_answer(struct exchange *exchange, int status, const char *json, const char *headers);
+void exchange_answer_json(struct exchange *exchange, int status, json_t *take_json);
+void exchange_bytes(struct exchange *exchange, const void *data, size_t length);
+void exchange_fail(struct exchange *exchange, const struct rollbox_error *error);
+void exchange_problem(struct exchange *exchange, int status, const char *code, const char *format,
+    ...) __attribute__((format(printf, 4, 5)));
+/* 429 with the quota. */
+void exchange_over(struct exchange *exchange, const char *what, unsigned current, unsigned maximum);
+/* A result that is no answer to a request that rollbox could carry out: a problem with "result". */
+void exchange_result(
+    struct exchange *exchange, const struct rollbox_result *result, const char *id);
+/* Frees it without an answer, after the end of a stream. */
+void exchange_done(struct exchange *exchange);
+
+/* Of a JSON body: the member if it is of that type. False: the answer is given, and the exchange
+ * is gone. A member that is missing leaves *ret as it is. */
+bool exchange_string(struct exchange *exchange, const char *key, const char **ret);
+bool exchange_integer(
+    struct exchange *exchange, const char *key, int64_t least, int64_t most, int64_t *ret);
+bool exchange_boolean(struct exchange *exchange, const char *key, bool *ret);
+
+/* The HTTP status of an error code. */
+int exchange_status_of(enum rollbox_error_code code);
+
+/* ---- boxes.c ---- */
+
+struct box *box_find(struct server *server, const struct tenant *tenant, const char *name);
+/* Enters a sandbox; the handle is consumed. NULL when out of memory. */
+struct box *box_new(struct server *server, struct tenant *tenant, const char *name,
+    struct rollbox_sandbox *take_handle);
+struct box *box_unref(struct box *box);
+/* Takes it out of the table. */
+void box_forget(struct box *box);
+bool box_name_ok(const char *name);
+void box_random_name(char name[SERVER_NAME_MAX + 1]);
+/* Puts clients' names where the engine's are. */
+void box_rename(struct server *server, const struct tenant *tenant, json_t *value);
+
+/* ---- policies.c ---- */
+
+/* Has the policy of the body's member "policy" compiled, then calls `then`; or answers. */
+void policies_prepare(
+    struct exchange *exchange, void (*then)(struct exchange *exchange, struct rollbox_plan *plan));
+
+/* ---- operations.c ---- */
+
+/* Whether the request continues: false if it is a retry, and answered or waiting. */
+bool operation_begin(struct exchange *exchange, const char *key);
+/* ---- commands.c ---- */
+
+void handle_run(struct exchange *exchange);
+void handle_exec(struct exchange *exchange);
+void handle_exec_put(struct exchange *exchange);
+void handle_exec_get(struct exchange *exchange);
+void handle_exec_stream(struct exchange *exchange);
+void stream_writable(struct exchange *exchange);
+extern const char *const run_keys[], *const exec_keys[];
+
+/* ---- sandboxes.c ---- */
+
+void handle_create(struct exchange *exchange);
+void handle_list(struct exchange *exchange);
+void handle_call(struct exchange *exchange); /* a call on a sandbox, by its route */
+void handle_status(struct exchange *exchange);
+extern const char *const create_keys[],
+    *const snapshot_keys[], *const fork_keys[], *const reset_keys[], *const signal_keys[],
+                                                                         *const state_keys[];
+
+/* ---- transfers.c ---- */
+
+void handle_file_get(struct exchange *exchange);
+void handle_file_put(struct exchange *exchange);
+void handle_file_delete(struct exchange *exchange);
+
+#endif

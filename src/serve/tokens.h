@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bearer tokens: "rbx_ID_SECRET". The file has a salted SHA-256 of each secret, never the secret; a
+ * plain digest is enough, because the secret is 256 random bits.
+ *
+ *   {"tokens": [{"id", "tenant", "scopes": ["run", ...], "salt", "sha256", "created", "expires",
+ *                "max_sandboxes", "max_running"}]}
+ *
+ * The server reads the file again when it has changed, at most once a second, so a removed token is
+ * refused within a second.
+ */
+#ifndef ROLLBOX_SERVE_TOKENS_H
+#define ROLLBOX_SERVE_TOKENS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#include "base/list.h"
+
+#define TOKEN_TENANT_MAX 16
+
+enum token_scope {
+    TOKEN_RUN = 1,   /* runs and sandboxes of one's own */
+    TOKEN_NET = 2,   /* policies with net allow */
+    TOKEN_HOST = 4,  /* policies that name paths, devices and networks of the host */
+    TOKEN_ADMIN = 8, /* the server's state */
+};
+#define TOKEN_EVERYTHING 15u
+
+struct token {
+    struct list of_tokens;
+    char id[17];
+    char tenant[TOKEN_TENANT_MAX + 1];
+    unsigned scopes;
+    unsigned char salt[16], digest[32];
+    int64_t expires; /* seconds since 1970; 0: never */
+    unsigned max_sandboxes, max_running;
+};
+
+struct tokens {
+    const char *path; /* NULL: no token is valid */
+    struct list list;
+    struct stat seen;
+    int64_t checked_ns;
+};
+
+/* 0, or -errno if the file cannot be read or is malformed: then no token is valid. */
+int tokens_read(struct tokens *tokens);
+/* The token of an Authorization header; NULL: none is valid. Compares in constant time. */
+const struct token *tokens_find(struct tokens *tokens, const char *authorization);
+void tokens_done(struct tokens *tokens);
+
+bool token_tenant_ok(const char *tenant);
+
+/* rollbox-serve token create|ls|rm: the exit status. */
+int tokens_main(int argc, char **argv);
+
+#endif

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An HTTP server of rollbox for tests, and a client without a library of its own."""
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+
+import pytest
+from harness import BUILD, DEADLINE, binaries, skip
+
+
+class Server:
+    """`rollbox-serve` of `who`, a Caller, on a free port of 127.0.0.1. Usable as a context."""
+
+    def __init__(self, who, *arguments):
+        if not (BUILD / "rollbox-serve").exists():
+            skip("needs llhttp: rollbox-serve is not built without the sources of Debian's node-llhttp")
+        self.who = who
+        self.directory = who.directory()
+        self.tokens = self.directory / "tokens"
+        self.path = self.directory / "serve"
+        self.token = self.new_token()
+        self.process = who.popen(
+            [binaries() / "rollbox-serve", "--listen", "127.0.0.1:0", "--listen", self.path, "--tokens", self.tokens, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        lines = []
+        while not lines or lines[-1] not in ("ready", ""):
+            lines.append(self.process.stdout.readline().decode().strip())
+        assert lines[-1] == "ready", self.process.stderr.read()
+        self.port = int(lines[0].rpartition(":")[2])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(DEADLINE)
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+    def new_token(self, tenant="one", *scopes, arguments=()):
+        """A new token of a tenant."""
+        given = [word for scope in scopes or ("run",) for word in ("--scope", scope)]
+        done = self.who.call(binaries() / "rollbox-serve", "token", "create", "--tokens", self.tokens, "--tenant", tenant, *given, *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.decode().strip()
+
+    def stop(self):
+        """Ends it as a service manager does: the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(DEADLINE)
+
+    def connect(self):
+        """An http.client connection."""
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
+
+    def call(self, method, path, body=None, token=None, **headers):
+        """One request: (status, JSON or bytes). A body that is no bytes is sent as JSON."""
+        connection = self.connect()
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        headers["Authorization"] = f"Bearer {token or self.token}"
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body)
+        try:
+            connection.request(method, path, data, headers)
+            answer = connection.getresponse()
+            content = answer.read()
+            self.headers = answer.headers
+        finally:
+            connection.close()
+        return answer.status, json.loads(content) if "json" in answer.headers.get("Content-Type", "") and content else content
+
+    def raw(self, data):
+        """What the server sends for these bytes, up to the end of the connection or a complete head."""
+        with socket.create_connection(("127.0.0.1", self.port), DEADLINE) as s:
+            s.sendall(data)
+            got = b""
+            while b"\r\n\r\n" not in got:
+                more = s.recv(65536)
+                if not more:
+                    break
+                got += more
+            return got
+
+
+def events(text):
+    """The events of a stream: (event, id, data)."""
+    found = []
+    for block in text.decode().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line and not line.startswith(":"))
+        if "event" in fields:
+            found.append((fields["event"], fields.get("id"), json.loads(fields["data"])))
+    return found
+
+
+@pytest.fixture
+def server(caller):
+    """A Server of the caller's, which must still run when the test has ended."""
+    with Server(caller) as one:
+        yield one
+        assert one.process.poll() is None, one.process.stderr.read()
