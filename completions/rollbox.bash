@@ -29,7 +29,7 @@ _rollbox() {
     [[ $cur != = ]] || cur=
     [[ $prev != = ]] || prev=${COMP_WORDS[COMP_CWORD - 2]}
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W 'run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help --help --version' -- "$cur"))
+        COMPREPLY=($(compgen -W 'run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net serve token debug completion version help --help --version' -- "$cur"))
         return
     fi
     case $command in
@@ -80,6 +80,13 @@ _rollbox() {
     net)
         if ((COMP_CWORD == 2)); then
             COMPREPLY=($(compgen -W 'log test set' -- "$cur"))
+            return
+        fi
+        command="$command ${COMP_WORDS[2]}" first=3
+        ;;
+    token)
+        if ((COMP_CWORD == 2)); then
+            COMPREPLY=($(compgen -W 'create ls rm' -- "$cur"))
             return
         fi
         command="$command ${COMP_WORDS[2]}" first=3
@@ -147,6 +154,10 @@ _rollbox() {
     'net log') options='--json --socket --help' ;;
     'net test') options='--json --policy --allow --allow-file --method --help' ;;
     'net set') options='--json --allow --allow-file --socket --help' ;;
+    'serve') options='--json --listen --host --insecure --tokens --engine --help' ;;
+    'token create') options='--json --tokens --tenant --scope --expires --max-sandboxes --max-running --help' ;;
+    'token ls') options='--json --tokens --help' ;;
+    'token rm') options='--json --tokens --help' ;;
     'debug dump') options='--json --socket --help' ;;
     'completion') options='--help' ;;
     'version') options='--json --help' ;;
@@ -170,10 +181,11 @@ _rollbox() {
     --net) COMPREPLY=($(compgen -W 'none loopback allow host' -- "$cur")); return ;;
     --isolation) COMPREPLY=($(compgen -W 'namespace process' -- "$cur")); return ;;
     --time-mode) COMPREPLY=($(compgen -W 'offset virtual' -- "$cur")); return ;;
+    --scope) COMPREPLY=($(compgen -W 'run net host admin' -- "$cur")); return ;;
     --from) _rollbox_names "$(_rollbox_snapshots)"; return ;;
     --template) _rollbox_list template ls -q; return ;;
     --image) _rollbox_list image ls -q; return ;;
-    --output | -o | --output | -o | --record | --record | --parent | --policy | --readable | --python | --writable | --shared | --denied | --cwd | --allow-file | --net-record | --net-replay | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --output | -o | --output | -o | --record | --record | --parent | --policy | --readable | --python | --writable | --shared | --denied | --cwd | --allow-file | --net-record | --net-replay | --tokens | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     esac
     case $command in
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")); return ;;

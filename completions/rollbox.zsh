@@ -23,7 +23,7 @@ _rollbox_templates() {
 _rollbox() {
     local command=$words[2] first=2
     if ((CURRENT == 2)); then
-        compadd -- run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help
+        compadd -- run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net serve token debug completion version help
         return
     fi
     case $command in
@@ -74,6 +74,13 @@ _rollbox() {
     net)
         if ((CURRENT == 3)); then
             compadd -- log test set
+            return
+        fi
+        command="$command $words[3]" first=3
+        ;;
+    token)
+        if ((CURRENT == 3)); then
+            compadd -- create ls rm
             return
         fi
         command="$command $words[3]" first=3
@@ -941,6 +948,44 @@ _rollbox() {
             '*--help[print this help]' \
             ':file:_files'
         ;;
+    'serve')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*--listen=[ADDRESS\:PORT, or the path of a Unix socket; repeat it for more (default 127.0.0.1\:7420)]:ADDRESS:' \
+            '*--host=[a name by which clients reach the server, besides localhost; repeat it for more]:NAME:' \
+            '*--insecure[listen on addresses that other machines reach, though tokens are then sent in clear]' \
+            '*--tokens=[the file of the tokens]:FILE:_files' \
+            '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]'
+        ;;
+    'token create')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*--tokens=[the file of the tokens]:FILE:_files' \
+            '*--tenant=[whose token it is\: 1 to 16 of a-z 0-9 (default\: default); tenants do not see each other]:NAME:' \
+            '*--scope=[what it allows; repeat it for more (default\: run)]:value:(run net host admin)' \
+            '*--expires=[refuse it after this time (default\: never)]:SECONDS:' \
+            '*--max-sandboxes=[how many sandboxes the tenant may have at once (default 1000)]:N:' \
+            '*--max-running=[how many commands the tenant may run at once (default 1000)]:N:' \
+            '*-h[print this help]' \
+            '*--help[print this help]'
+        ;;
+    'token ls')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*--tokens=[the file of the tokens]:FILE:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]'
+        ;;
+    'token rm')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*--tokens=[the file of the tokens]:FILE:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
     'debug dump')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
@@ -964,7 +1009,7 @@ _rollbox() {
         _arguments -s -S \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':command:(run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net debug completion version help)'
+            ':command:(run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net serve token debug completion version help)'
         ;;
     esac
 }
