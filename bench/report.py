@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional
 import chart
 import determinism
 import neighbours
+import network
 import sessions
 
 TITLES = {
@@ -20,6 +21,7 @@ TITLES = {
     "determinism": "determinism and recording, against the same without",
     "sessions": "long-lived sandboxes, and the same without them",
     "neighbours": "a sandbox that computes, beside another that storms with eight processes",
+    "network": "network rules: fresh HTTPS connections and a body of 64 MiB from a server on this host; start; idle sandboxes",
 }
 
 CONTESTANTS = {
@@ -35,6 +37,8 @@ CONTESTANTS = {
             "Where it refuses the host's mixture of cgroups v1 and v2, its processes live in a mount namespace without the v2 mount",
     "runc": "the same bundle; its cgroups cannot be switched off, so by root it makes one without limits",
     "sandlock": "its Python library, a Sandbox for each run: Landlock and seccomp, the same directories, 512 MiB, 64 processes, a clean environment. It has no namespaces: no /tmp, /proc or process ids of its own",
+    "slirp4netns": "the distribution's: a tap device in user and network namespaces of the client's own, the host's loopback at an address of its network. It checks no names",
+    "pasta": "the distribution's passt, the same way; where it fails the row says why",
     "criu": "the distribution's, by root: a process tree without any sandbox is dumped to files in /tmp, which ends it, and restored from them. Where a kernel is newer than it knows, it does not run, and says why",
 }
 
@@ -70,6 +74,8 @@ def targets(results: Dict[str, Any]) -> List[Dict[str, Any]]:
             for kind, row in results["identities"][identity].get("neighbours", {}).items():
                 if kind != neighbours.SPIN:
                     add(identity, what.format(kind), row.get(key), limit)
+        for table, name, key, bound, at_most, what in network.TARGETS:
+            add(identity, what, _row(results, identity, "network", f"{table}: {name}").get(key), bound, at_most=at_most)
         for row, key, limit, what in sessions.TARGETS:
             add(identity, what, _row(results, identity, "sessions", row).get(key), limit)
         add(identity, "`python3 -c pass` as code: p50 as a part of bare", _row(results, identity, "python", "rollbox code").get("of_bare"), 1 / 4)
@@ -104,6 +110,12 @@ def test_table(test: str, rows: Dict[str, Any]) -> List[str]:
         head = ["beside", "p50 ms", "p99 ms", "p99 x spin", "runs"]
         for name, row in rows.items():
             lines.append([name, "failed", "", "", ""] if "failed" in row else [name, _ms(row["p50_us"]), _ms(row["p99_us"]), f"{row['of_spin']:.2f}", str(row["runs"])])
+    elif test == "network":
+        head = ["", "p50 ms", "p99 ms", "x direct", "x loopback", "MiB/s", "x direct", "descriptors each", "KiB each", "runs"]
+        forms = (("of_direct", "{:.2f}"), ("of_loopback", "{:.2f}"), ("bulk_mib_s", "{:,.0f}"), ("bulk_of_direct", "{:.2f}"), ("descriptors_each", "{:.1f}"), ("kib_each", "{:.1f}"))
+        for name, row in rows.items():
+            lines.append([name, "failed", *[""] * 8] if "failed" in row else
+                         [name, *(_ms(row[key]) if key in row else "" for key in ("p50_us", "p99_us")), *(form.format(row[key]) if key in row else "" for key, form in forms), str(row["runs"])])
     elif test == "sessions":
         head = ["", "p50 us", "p99 us", "x bare", "runs"]
         for name, row in rows.items():

@@ -260,6 +260,18 @@ class Driver:
             out, problem = process.communicate()
         return json.loads(out) if process.returncode == 0 else {"spin": {"failed": problem.strip()[-300:]}}
 
+    # ---- network --------------------------------------------------------------------------------------------------------
+
+    def network(self, identity: Identity) -> Dict[str, Any]:
+        """Rows of all three tables of network.py, with the table's name before each."""
+        self.look_around()
+        words = [str(PROJECT / ".venv" / "bin" / "python"), str(HERE / "network.py"), str(self.build), str(self.arguments.rounds)]
+        with identity.popen(words, env={"ROLLBOX_LIBRARY": str(self.build / "librollbox.so")}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            out, problem = process.communicate()
+        if process.returncode != 0:
+            return {"https: direct": {"failed": problem.strip()[-300:]}}
+        return {f"{table}: {name}": row for table, rows in json.loads(out).items() for name, row in rows.items()}
+
     # ---- determinism ----------------------------------------------------------------------------------------------------
 
     def determinism(self, identity: Identity, programs: List[str]) -> Dict[str, Any]:
@@ -385,7 +397,7 @@ def main() -> int:
     parser.add_argument("--patience", type=int, default=0, help="seconds to wait, in all, for a quiet machine between the rounds")
     parser.add_argument("--uid", type=int, default=1000, help="the ordinary user, when run by root")
     parser.add_argument("--identity", choices=["root", "user", "both"], default="both")
-    parser.add_argument("--tests", default="true,python,throughput,burst,humaneval,determinism,sessions,neighbours", help="which measurements, with commas between")
+    parser.add_argument("--tests", default="true,python,throughput,burst,humaneval,determinism,sessions,neighbours,network", help="which measurements, with commas between")
     parser.add_argument("--only", type=lambda text: text.split(","), help="contestants of the latency tests, with commas between")
     parser.add_argument("--humaneval", type=Path, default=PROJECT.parent / "shared" / "data" / "HumanEval.jsonl.gz", help="the problems; left out if there is no such file")
     parser.add_argument("--output", type=Path, help="results elsewhere than in bench/results/bench.json; docs/reference/benchmarks.md is left alone then")
@@ -413,6 +425,7 @@ def main() -> int:
                 "determinism": lambda: driver.determinism(identity, programs),
                 "sessions": lambda: driver.sessions(identity),
                 "neighbours": lambda: driver.neighbours(identity),
+                "network": lambda: driver.network(identity),
             }
             for test, measure in measurements.items():
                 if test not in tests or (test == "humaneval" and not programs):
