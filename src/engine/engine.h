@@ -2,12 +2,12 @@
 /*
  * The engine: owns sandboxes on behalf of its clients.
  *
- * One thread around one loop. A *client* is a connection. A *program* is a policy compiled for this
- * host, shared by all clients that sent the same text; it has a *launcher* process and some spare
- * boxes. A *box* is a sandbox as the kernel knows it: an init held by pidfd, the socket to it, a
- * network namespace and a cgroup slot. A *run* is a request being carried out: queued until memory
- * is granted, then in a box, until its result is sent. Runs belong to clients: a client's end is
- * the end of its runs. Boxes outlive their runs by the moment the kernel takes to tear them down.
+ * It has one thread and one loop. A *client* is a connection. A *profile* is a policy compiled for
+ * this host, shared by all clients that sent the same text; it has a *launcher* process and some
+ * spare boxes. A *box* is a kernel sandbox: an init that is held by a pidfd, the socket to it, a
+ * network namespace and a cgroup slot. A *run* is a request for one command: it is queued until
+ * memory is granted, then it has a box, until its result is sent. Runs belong to clients and end
+ * with them. A box outlives its run for the moment that the kernel needs to remove it.
  */
 #ifndef ROLLBOX_ENGINE_ENGINE_H
 #define ROLLBOX_ENGINE_ENGINE_H

@@ -1,60 +1,90 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* clang-format off */
 /*
- * The engine's protocol: what clients and the engine say to each other, over base/wire.h.
+ * The engine's protocol: the messages between clients and the engine, over base/wire.h.
  *
- * The client speaks first with HELLO; the engine answers WELCOME, or FAILED and closes when the
- * versions differ. Every request carries a serial that the client chooses, never used twice on a
- * connection; its one reply carries the same. Replies come in any order. When the connection
- * closes, every sandbox that it owns is killed.
+ * The client begins with HELLO. The engine answers WELCOME, or FAILED if the versions differ, and
+ * then closes the connection. Every request carries a serial that the client chooses and never uses
+ * twice on a connection; its one reply carries the same serial. Replies come in any order. When the
+ * connection closes, every sandbox that it owns is killed.
  *
- *   HELLO    VERSION                                        -> WELCOME  VERSION PID
- *   PREPARE  POLICY ENV*                                    -> PREPARED PLAN ISOLATION
- * DEFAULT_TIMEOUT DEFAULT_OUTPUT   | FAILED EXPLAIN  POLICY -> TEXT     TEXT_DATA | FAILED STATUS
- * -> TEXT     TEXT_DATA                                       | FAILED RUN      PLAN OPERATION ARG+
- * ENV* CWD? TIMEOUT? OUTPUT_LIMIT? {FILE_PATH FILE_MODE FILE_DATA}* STDIN? STDIO? CODE?   -> RESULT
- *   KILL     TARGET OUTCOME                                 (no reply: the run's RESULT says what
- * came of it; TARGET is a RUN, or an EXEC or ATTACH: the command's tree is killed) EXEC     SANDBOX
- * OPERATION ARG+ ENV* CWD? USER? TIMEOUT? OUTPUT_LIMIT? {FILE...}* STDIN? INPUT? TERMINAL? STREAM?
- * EXTRA? DETACHED?   -> RESULT ATTACH   SANDBOX EXEC INPUT? STREAM?                    -> RESULT
- *   SANDBOX  VERB ...                                       -> TEXT TEXT_DATA (one JSON object) |
- * FAILED
+ * A request and its reply (or FAILED):
  *
- * Sessions are named by SANDBOX. The verbs and their fields:
- *   NET_LOG SANDBOX {"log": [...]};  NET_SET SANDBOX POLICY (of which the network keys count)
- *   PUBLISH SANDBOX NUMBER? PATH? {"ports": [{"port", "address", "url"}]}: a port of the sandbox is
- * published at the address PATH, or any; without NUMBER they are listed
- *   CREATE   PLAN OPERATION? SANDBOX? DETACHED? IDLE? TTL? LIFETIME? HIBERNATE? CHECKPOINTS?
- * {"name"} OPEN, INSPECT, PROCESSES, TREE, PAUSE, RESUME, CLOSE   SANDBOX         objects of
- * rollbox.h; {} of those that only do LIST {"sandboxes": [...]} (OPEN answers {"name", "isolation":
- * {...}}: results of its commands say that isolation unless they name one.) SIGNAL   SANDBOX EXEC?
- * NUMBER SCOPE (without EXEC: SIGKILL to every process);  RESIZE SANDBOX EXEC TERMINAL;  FILES
- * SANDBOX FORCE?   (one descriptor: a socket that an agent in the sandbox serves from then on; with
- * FORCE the guest's processes are stopped meanwhile, as they have killed one) SNAPSHOT
- * SANDBOX NAME? DROPS?;  FORK SANDBOX SNAPSHOT? NUMBER DROPS?  {"sandboxes": ["name", ...]};  RESET
- * SANDBOX SNAPSHOT? DROPS?;  DROP SANDBOX SNAPSHOT HIBERNATE SANDBOX DROPS?;  WAKE SANDBOX DROPS?
- * (to the store; back. Any other request that needs what a sleeping sandbox has wakes it first)
- *   CLAIM    SANDBOX EXEC NUMBER (bits)                     {"fds": [{"slot", "mode": "r" | "w"}]},
- * with those descriptors: of a command that was restored, the other ends of its pipes beside stdout
- * and stderr, by what descriptor it began with each; once RECORD   SANDBOX MAX_STREAM? MAX_FILE?
- * ENV_VALUES? FILES? RULE_NAME* RULE_PATTERN*   (one descriptor: where the trajectory goes) NOTE
- * SANDBOX NAME PATH TO? NUMBER? FORCE? ERROR_CODE? BYTES? FILES? TEXT_DATA?   (what was done to
- * files by an agent, if FILES answered "recorded": true, with perhaps one descriptor: the content;
- * what a snapshot that answered "recorded_files": true has changed; what a client has to say) NOTE
- * SANDBOX NAME ("shell") EXEC TIMEOUT? OUTPUT_LIMIT OUTCOME EXIT_CODE SIGNAL STDOUT_TRUNCATED
- * STDERR_TRUNCATED FORCE (it ended the shell) WALL_NS   (three memory files: a command that was
- * given to that shell, and what it wrote) DIFF     SANDBOX SNAPSHOT? TO? TEXTUAL? DIGESTS?;  COMMIT
- * SANDBOX PATH? FORCE?;  EXPORT SANDBOX SNAPSHOT? LIVE?   (one descriptor: the file to write) SHOW,
- * VERIFY SANDBOX SNAPSHOT?                          what a snapshot (without: the latest) holds;
- * and with "checks", what would refuse it. They do not wake a sandbox that sleeps
+ *   HELLO    VERSION                          WELCOME VERSION PID
+ *   PREPARE  POLICY ENV*                      PREPARED PLAN ISOLATION DEFAULT_TIMEOUT
+ *                                             DEFAULT_OUTPUT
+ *   EXPLAIN  POLICY                           TEXT TEXT_DATA
+ *   STATUS                                    TEXT TEXT_DATA
+ *   RUN      PLAN OPERATION ARG+ ENV* CWD? TIMEOUT? OUTPUT_LIMIT?
+ *            {FILE_PATH FILE_MODE FILE_DATA}* STDIN? STDIO? CODE?                        RESULT
+ *   EXEC     SANDBOX OPERATION ARG+ ENV* CWD? USER? TIMEOUT? OUTPUT_LIMIT? {FILE...}*
+ *            STDIN? INPUT? TERMINAL? STREAM? EXTRA? DETACHED?                            RESULT
+ *   ATTACH   SANDBOX EXEC INPUT? STREAM?      RESULT
+ *   KILL     TARGET OUTCOME                   no reply of its own: the command's RESULT has the
+ *                                             outcome. TARGET is a RUN, EXEC or ATTACH
+ *   SANDBOX  VERB ...                         TEXT TEXT_DATA (one JSON object)
  *
- * RUN's descriptors: if STDIN is 1, a sealed memory file; then, if STDIO is 1, three that become 0,
- * 1 and 2 (STDIN and STDIO exclude each other). EXEC's: if STDIN is 1, a sealed memory file; else
- * if INPUT is 1, what becomes the standard input or is typed into the terminal; then STREAM (0 to
- * 3) says by bit 0 that there is one to copy stdout to, by bit 1 one for stderr; then EXTRA more
- * that become 3 and up. ATTACH's: INPUT's, STREAM's. RESULT's descriptors: a memory file for stdout
- * if STDOUT_FD is 1 (instead of STDOUT), then one for stderr if STDERR_FD is 1. FAILED and a RESULT
- * whose OUTCOME is error carry ERROR_CODE, ERROR_NUMBER, ERROR_STAGE, ERROR_MESSAGE.
+ * The verbs of SANDBOX, their fields and their answers. The field SANDBOX comes first: the
+ * name of the session (optional in CREATE, none in LIST).
+ *
+ *   CREATE     PLAN OPERATION? DETACHED? IDLE? TTL? LIFETIME? HIBERNATE? CHECKPOINTS?    {"name"}
+ *   OPEN       {"name", "isolation"}: its commands have that isolation unless a result names one
+ *   INSPECT, PROCESSES, EXECS, STATS, TREE, PAUSE, RESUME, CLOSE
+ *                                             objects of rollbox.h; {} if there is none
+ *   LIST       {"sandboxes": [...]}
+ *   SIGNAL     EXEC? NUMBER SCOPE             without EXEC: SIGKILL to every process
+ *   RESIZE     EXEC TERMINAL
+ *   FILES      FORCE?                         one descriptor: a socket that an agent in the sandbox
+ *                                             serves. FORCE: the guest's processes are stopped
+ *                                             meanwhile, because they have killed an agent
+ *   SNAPSHOT   NAME? DROPS?
+ *   FORK       SNAPSHOT? NUMBER DROPS?        {"sandboxes": ["name", ...]}
+ *   RESET      SNAPSHOT? DROPS?
+ *   DROP       SNAPSHOT
+ *   HIBERNATE  DROPS?
+ *   WAKE       DROPS?                         any other request that needs it wakes it, too
+ *   CONNECT    NUMBER (a port)                one descriptor: a socket on which init sends the
+ *                                             connection
+ *   CLAIM      EXEC NUMBER (bits)             {"fds": [{"slot", "mode": "r" | "w"}]} with those
+ *                                             descriptors, once: the other ends of the pipes of a
+ *                                             restored command beside stdout and stderr
+ *   DIFF       SNAPSHOT? TO? TEXTUAL? DIGESTS?
+ *   COMMIT     PATH? FORCE?
+ *   EXPORT     SNAPSHOT? LIVE?                one descriptor: the file to write
+ *   SHOW       SNAPSHOT?                      the content of a snapshot (without: the latest); does
+ *                                             not wake the session
+ *   VERIFY     SNAPSHOT?                      the same with "checks": what would refuse it
+ *   RECORD     MAX_STREAM? MAX_FILE? ENV_VALUES? FILES? RULE_NAME* RULE_PATTERN*
+ *                                             one descriptor: the destination of the trajectory
+ *   NOTE       NAME PATH TO? NUMBER? FORCE? ERROR_CODE? BYTES? FILES? TEXT_DATA?
+ *                                             perhaps one descriptor, the content: changes of an
+ *                                             agent to files, if FILES answered "recorded": true;
+ *                                             the changes of a snapshot, if that answered
+ *                                             "recorded_files": true; or a note of the client
+ *   NOTE       NAME ("shell") EXEC TIMEOUT? OUTPUT_LIMIT OUTCOME EXIT_CODE SIGNAL STDOUT_TRUNCATED
+ *              STDERR_TRUNCATED FORCE (it ended the shell) WALL_NS
+ *                                             three memory files: a command of that shell, and its
+ *                                             output
+ *   NET_LOG    {"log": [...]}
+ *   NET_SET    POLICY                         its network keys alone
+ *   PUBLISH    NUMBER? PATH?                  {"ports": [{"port", "address", "url"}]}: publishes a
+ *                                             port at the address PATH, or any; without NUMBER it
+ *                                             lists the published ports
+ *
+ * Descriptors, in this order:
+ *
+ *   RUN     if STDIN is 1, a sealed memory file; if STDIO is 1, three that become 0, 1 and 2 (STDIN
+ *           and STDIO exclude each other)
+ *   EXEC    if STDIN is 1, a sealed memory file; else if INPUT is 1, the standard input, or what is
+ *           typed into the terminal; then by STREAM (0 to 3) one to copy stdout to (bit 0) and one
+ *           for stderr (bit 1); then EXTRA more, which become 3 and up
+ *   ATTACH  those of INPUT and STREAM
+ *   RESULT  if STDOUT_FD is 1, a memory file in place of STDOUT; the same for STDERR_FD
+ *
+ * FAILED, and a RESULT whose OUTCOME is error, carry ERROR_CODE, ERROR_NUMBER, ERROR_STAGE and
+ * ERROR_MESSAGE.
  */
+/* clang-format on */
 #ifndef ROLLBOX_ENGINE_PROTOCOL_H
 #define ROLLBOX_ENGINE_PROTOCOL_H
 

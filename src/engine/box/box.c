@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Boxes: sandboxes as the kernel knows them.
+ * Boxes: kernel sandboxes.
  *
- * A box is made of a socket to its init and, as soon as the launcher has told, a pidfd. Closing the
- * socket ends it (init exits, the kernel kills the rest); so does SIGKILL through the pidfd. It is
- * freed when the pidfd says that init is dead: then every process of its pid namespace is. What can
- * be used again (cgroup slot, network namespace without traffic) is kept then, not before.
+ * A box consists of a socket to its init and, as soon as the launcher has reported it, a pidfd.
+ * Closing the socket ends the box (init exits, and the kernel kills all other processes), and so
+ * does SIGKILL through the pidfd. The box is freed when the pidfd reports the death of init,
+ * because all processes of its pid namespace are dead then. Its reusable parts (cgroup slot,
+ * network namespace without traffic) are kept for other boxes only from that moment on.
  *
- * A box knows its owner by a table of functions alone (box.h).
+ * A box knows its owner only by a table of functions (box.h).
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cgroup slots: one for each live box, used again by the next one of the same policy.
+ * Cgroup slots: one for each live box, used again by the next box of the same policy.
  *
- * Making and removing one takes the kernel most of a millisecond, and some hundred KiB for a while.
- * One of a sandbox that lived is kept *resting*, without the descriptors that it would have at
- * work, and only if next to nothing is charged to it any more: files that its sandbox left behind,
- * as a state that others stand on, stay its own.
+ * Making and removing a slot takes the kernel most of a millisecond, and some hundred KiB for a
+ * while. The slot of a box that has ended is kept *resting*, without the descriptors that it has at
+ * work. This is done only if next to nothing is charged to it any more: files that its sandbox left
+ * behind, for example a layer of a snapshot, stay charged to it.
  */
 #include <errno.h>
 #include <poll.h>

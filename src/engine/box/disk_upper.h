@@ -2,24 +2,24 @@
 /*
  * Private files on the store's disk (disk_at store).
  *
- * In place of a tmpfs each sandbox has a directory, an *upper*, below one that is the engine's own:
- * STORE/boxes/PID-RANDOM/NUMBER. The launcher's template has the engine's directory, init binds the
- * sandbox's own from there, and all else is as with a tmpfs: places, layers, copies. What a tmpfs
- * does by itself is done here.
+ * In place of a tmpfs each sandbox has a directory, an *upper*, below one of the engine's own:
+ * STORE/boxes/PID-RANDOM/NUMBER. The launcher's template has the engine's directory, and init binds
+ * the sandbox's own from there. Places, layers and copies work as with a tmpfs. This module does
+ * what a tmpfs does by itself: it removes the files at the end, and limits their size.
  *
- * Its end: with the last reference an upper is moved out of the way, into "gone", and a janitor
- * deletes it, which the loop never waits for. The janitor outlives the engine, however that ends,
- * and removes the directory. It is a fork, and the engine's directory is flocked, so who finds one
- * that is not, a later engine or rollbox store gc, takes it away.
+ * The end: with the last reference an upper is moved to "gone", where a janitor deletes it, so that
+ * the loop never waits for a deletion. The janitor outlives the engine and removes its directory.
+ * It is a fork of the engine, and the engine's directory is locked by flock. So a later engine, or
+ * rollbox store gc, removes a directory that nobody has locked.
  *
- * Its size: nothing but a quota would hold a limit on a file system that others use. So the engine
- * looks at how much room is left on it, as often as a guest could have used up what is left to it,
- * and has those uppers measured (disk_usage_worker.h) that could have grown past their limit since
- * they were measured last; and each now and then, as others may have made room meanwhile. What is
- * over its limit may shrink, but not grow: its processes are killed. A guest can see a walk coming,
- * and move directories to where it was already. So where something moved, and more room has gone
- * since the last walk that nobody can have fooled than the sandbox had left, or that is some time
- * ago, its processes are paused for another.
+ * The size: only a quota could enforce a limit on a file system that others use. So the engine
+ * looks at the free space of the file system, as often as a guest could have used up the rest of
+ * its limit. It has those uppers measured (disk_usage_worker.h) that could have grown past their
+ * limit since their last measurement, and each of them now and then, because others may have freed
+ * space meanwhile. An upper over its limit may shrink but not grow: if it does, its processes are
+ * killed. A guest can notice a walk, and move directories to a part that was walked already. So if
+ * directories moved, and either more space has gone since the last reliable walk than the sandbox
+ * had left, or that walk is some time ago, its processes are paused for another walk.
  */
 #ifndef ROLLBOX_ENGINE_BOX_DISK_UPPER_H
 #define ROLLBOX_ENGINE_BOX_DISK_UPPER_H

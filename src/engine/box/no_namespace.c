@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's side of isolation process: what namespaces would have done by themselves.
+ * The engine's side of isolation process: it does what namespaces do by themselves.
  *
  * Private files: each sandbox has a directory below one of the engine's own, "rollbox-<pid
- * namespace>-<pid>-<start time>-<random>" in $TMPDIR, /tmp or /var/tmp, whichever the sandbox's
- * user may reach. Its init empties it at the end; the engine removes it. A janitor removes what an
- * engine that is killed leaves, and the next engine what both left.
+ * namespace>-<pid>-<start time>-<random>" in $TMPDIR, /tmp or /var/tmp, the first of these that the
+ * sandbox's user can reach. Init empties it at the end, and the engine removes it. A janitor
+ * removes the directory of a killed engine, and the next engine removes what both left.
  *
- * Processes: init ends all of them. Should init itself be killed from outside, they become children
- * of the engine, which is a subreaper for that, and it kills them. It knows them by the filters
- * they carry: no other child of its has more than the engine.
+ * Processes: init ends all of them. If init itself is killed from outside, they become children of
+ * the engine, which is a subreaper for this purpose, and it kills them. It recognises them by their
+ * seccomp filters: no other child of the engine has more filters than the engine.
  */
 #include <dirent.h>
 #include <errno.h>

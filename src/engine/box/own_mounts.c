@@ -2,16 +2,17 @@
 /*
  * Files of the host for sandboxes with an id of their own.
  *
- * The kernel counts pipes, descriptors in flight and more by user, so by root each sandbox has an
- * id of its own. Its tmpfs and layers in memory are idmapped by its launcher (idmap_for_files). For
- * files of the host's own file systems, which are granted directories, images and disk_at store,
- * only the host's root can do that: the engine. It makes detached mounts, which init attaches
- * (guest/template/own_mounts.c).
+ * The kernel counts pipes, descriptors in flight and other objects by user. So if root runs the
+ * engine, each sandbox has a user id of its own. Its launcher idmaps its tmpfs and layers in memory
+ * (idmap_for_files). Files of the host's own file systems (granted directories, images, disk_at
+ * store) can be idmapped only by the host's root, which is the engine. It makes detached mounts,
+ * and init attaches them (guest/template/own_mounts.c).
  *
- * What of a template needs that is known once the template is ready, maybe after the sandbox was
- * asked for. So init waits at a socket for it. The mounts stay with the id and serve the next
- * sandbox that gets it, because the user namespace takes longer than all the rest. One sandbox at a
- * time has the plan's own id, for which the template is made, and needs none of this.
+ * The engine knows which mounts a template needs only when the template is ready, perhaps after the
+ * sandbox was requested. So init waits at a socket for them. The mounts stay with the id and serve
+ * the next sandbox that gets it, because making the user namespace takes longer than all other
+ * steps. One sandbox at a time has the plan's own id, for which the template is made, and needs
+ * none of this.
  */
 #include <errno.h>
 #include <fcntl.h>

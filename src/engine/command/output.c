@@ -2,9 +2,9 @@
 /*
  * Collecting a command's output stream.
  *
- * The first HEAD_MAX bytes stay in the engine's memory; a stream that grows past that moves to a
- * memory file, which the client is then handed as it is. Past the limit the run is ended, and what
- * still comes out of the pipe is read and dropped, so that nothing waits for us.
+ * The first HEAD_MAX bytes stay in the engine's memory. A stream that grows past that moves to a
+ * memory file, which the client receives unchanged. At the limit the run is ended, and further
+ * bytes are read from the pipe and dropped, so that no writer waits for the engine.
  */
 #include <errno.h>
 #include <fcntl.h>

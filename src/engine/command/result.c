@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Results on their way out, and kept for a while under their operation id, so that a client that
- * lost its connection, or its nerve, and asks again gets the first answer instead of a second run.
+ * Results on their way to clients. Each is kept for a while under its operation id: a client that
+ * lost its connection, or gave up too early, and asks again gets the first answer and not a second
+ * run.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streams that pass through: a command's output to those who read it as it comes, what is typed
- * into its terminal.
+ * Streams: a command's output for clients that read it while the command runs, and keys for its
+ * terminal.
  *
- * Output is collected first (output.c), in memory or a memory file; a stream is a reader of that
- * with a position of its own, so one that is slow, or comes late, holds nothing up and misses
- * nothing. It outlives the run by what its reader has not taken yet. A pipe whose command has
- * ended, but which something in the background still holds, becomes a sink: read and forgotten, so
- * that the writer is neither blocked nor killed.
+ * Output is collected first (output.c), in memory or a memory file. A stream is a reader of that
+ * with a position of its own, so a slow or late reader delays nothing and misses nothing. It
+ * outlives the run until its reader has taken everything. The pipe of a command that has ended may
+ * still be held by a background process. Then it gets a *drain*, which reads and drops the bytes,
+ * so that the writer is neither blocked nor killed.
  */
 #include <errno.h>
 #include <fcntl.h>

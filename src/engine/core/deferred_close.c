@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Closing what takes long.
+ * Closing descriptors whose close takes long.
  *
  * The process that closes the last descriptor of a detached tmpfs waits until the kernel has freed
  * each of its files: milliseconds for a thousand, during which the engine would serve no request.
- * Where there is much, a fork of the engine that does nothing has the descriptor, and its end is
- * what frees the files. There are few of them at a time, for more than there are processors are of
- * no use: when many sandboxes end at once, what is left of the others waits, and goes many to a
- * fork. The engine does not end before all of these have.
+ * So a tmpfs with many files is given to a fork of the engine that does nothing; its end closes the
+ * descriptor. There are only a few such forks at a time, because more than there are processors are
+ * of no use. When many sandboxes end at once, the others wait, and one fork then takes many. The
+ * engine does not end before all of these forks have ended.
  *
- * Where there is little, it waits all the same: a mount is gone when every processor has passed by,
- * and behind the mounts of others that end just then. So these go to one more fork, the *closer*,
- * which closes what it gets, one after the other, and stays until nothing has come for a moment.
- * What it has no room for is closed here: it is far behind then, and nobody is to be faster than
- * that. What comes when it has just ended is closed by its end, or here.
+ * A tmpfs with few files takes a moment as well, because a mount is gone only when every processor
+ * has passed a certain point, and after the mounts of others that end at the same time. So these go
+ * to one more fork, the *closer*. It closes the descriptors that it gets, one after the other, and
+ * stays until nothing has come for a moment. If its socket is full, the engine closes the
+ * descriptor itself. One that arrives when the closer has just ended is closed by its end, or by
+ * the engine.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The measurer: tells the engine how much is in an upper (disk_upper.h), of which it is asked for
- * one at a time. A walk takes the longer the more files there are, so it is a process of its own.
- * It finds no less than what there is, but for files that were removed and that nobody has open as
- * such: mapped, or on their way in a socket; and for what a guest moved out of its way, which it
- * can tell.
+ * The disk usage worker: measures one upper (disk_upper.h) at a time for the engine.
+ *
+ * A walk takes longer the more files there are, so the worker is a process of its own. It may miss
+ * only removed files that are still mapped or on their way in a socket, and files that a guest
+ * moved during the walk. It notices the latter.
  */
 #ifndef ROLLBOX_ENGINE_CORE_DISK_USAGE_WORKER_H
 #define ROLLBOX_ENGINE_CORE_DISK_USAGE_WORKER_H

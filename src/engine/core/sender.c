@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages to somebody whom the engine does not wait for.
+ * Messages to receivers for which the engine does not wait.
  *
- * What cannot be sent now is kept, with descriptors of its own, and goes in its turn: when the
- * socket has room again, or, where it was something else that was short, after a while.
+ * A message that cannot be sent now is kept, with descriptors of its own. It is sent in its turn:
+ * when the socket has room again, or after a while if another resource was short.
  *
- * Who does not read makes nothing grow without end. Where `pauses_at` is set, nothing more is read
- * from a client that has left so much unread, so no new request can add to it. A socket's own
- * buffer counts a memory file as the few bytes of its descriptor; so these are counted here, and
- * wait once MAX_FLYING bytes of them are on their way.
+ * A client that does not read cannot make the memory grow without end. If `pauses_at` is set, the
+ * engine stops reading from a client that has left so many bytes unread, so no new request can add
+ * to them. A socket's own buffer counts a memory file only as the few bytes of its descriptor. So
+ * this module counts memory files, and further ones wait while MAX_FLYING bytes of them are on
+ * their way.
  */
 #include <errno.h>
 #include <fcntl.h>

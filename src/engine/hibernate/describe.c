@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a state holds, and whether it is sound.
+ * The content of a snapshot, and whether it is sound.
  *
- * The engine tells what it knows of the state; rollbox-store reads what guests have chosen: the
- * image of the processes, the layers. To verify a state its processes are restored, too, in a
- * hidden sandbox of their own, up to the moment at which they would resume: every check that would
- * refuse them then does so now. A hibernated sandbox is examined in the store, and not woken: there
- * the digests are computed again, and the files and the machine that the processes need are
- * compared.
+ * The engine describes the part that it knows; rollbox-store reads the parts that guests have
+ * chosen: the image of the processes, and the layers. To verify a snapshot, its processes are also
+ * restored in a hidden sandbox of their own, up to the moment at which they would resume: every
+ * check that would refuse them then does so now. A hibernated sandbox is examined in the store, and
+ * not woken: the digests are computed again, and the files and the machine that the processes need
+ * are compared.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -2,23 +2,24 @@
 /*
  * Hibernating and waking.
  *
- * To sleep: the present state is taken as for a snapshot, but what was captured is not let go.
- * rollbox-store writes the layers and images to the disk, with the session's record; once that is
- * whole and its lock is ours, the box dies, and with it the states that only this session had. What
- * is left here is a struct hibernated. Should anything fail before, the processes resume as after a
- * snapshot; should the engine die, the store has all of it or nothing.
+ * Hibernating begins like a snapshot of the present state, but the dumped processes stay paused.
+ * rollbox-store writes the layers and images to the disk, with the session's record. Once that is
+ * complete and the engine holds its lock, the box is killed, and the snapshots that only this
+ * session had are freed. A struct hibernated remains in the engine. If a step fails before that,
+ * the processes resume as after a snapshot. If the engine dies, the store has all of it or nothing.
  *
- * Awake: the launcher makes empty layers, rollbox-store checks every digest and fills them, the
- * states are made again from the record, and the box is restored like any that has processes. Only
- * then is it out of the store. A call that needs the sandbox (a command, files, an operation) puts
- * a WAKE before itself; one that is answered at once is kept until then (struct op.deferred).
+ * Waking: the launcher makes empty layers, rollbox-store checks every digest and fills them, the
+ * snapshots are made again from the record, and the box is restored like any other with processes.
+ * Only then is the session removed from the store. A request that needs the sandbox (a command,
+ * files, an operation) puts a WAKE before itself. One that is answered at once is kept until then
+ * (struct op.deferred).
  *
- * What it was woken from stays in the store, as woken/ID, while a layer or image is held that came
- * of it, or processes run that did: what has not changed since is not written when it sleeps again,
- * it or another that has it (store/dedup_write.h).
+ * The files of a woken session stay in the store, as woken/ID, while a layer or image of them is
+ * held, or processes run that were restored from them: unchanged data need not be written when this
+ * session, or another one that has them, hibernates again (store/dedup_write.h).
  *
- * A detached session of a shared engine survives that: the next engine on the same socket finds it
- * in the store (hibernate_reattach).
+ * A detached session of a shared engine survives the engine's end: the next engine on the same
+ * socket finds it in the store (hibernate_reattach).
  */
 #include "engine/hibernate/hibernate.h"
 

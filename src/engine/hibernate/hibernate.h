@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sandboxes that sleep: what the store has of a session, and what it is from that again
+ * Hibernated sessions: their data in the store, and how a session is made from it again
  * (hibernate.c has the model).
  */
 #ifndef ROLLBOX_ENGINE_HIBERNATE_HIBERNATE_H

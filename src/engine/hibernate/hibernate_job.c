@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Jobs of rollbox-store on what hibernates: HIBERNATE, WAKE, an export with processes, and the
+ * Jobs of rollbox-store on hibernated sessions: HIBERNATE, WAKE, an export with processes, and the
  * description of a hibernated sandbox.
  *
  * A HIBERNATE without a waiting client continues, and its files are removed afterwards.

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The record of a session that sleeps: everything but its bytes.
+ * The record of a hibernated session: everything except the content of its files and memory.
  *
- * States are listed after those that they hang on or lie on, so an index that is read always names
- * an earlier one, and nothing can go round. What a guest or client has chosen is not trusted to be
- * text: it is written in hex.
+ * Each snapshot is listed after its parent and after the one that its files are based on. So an
+ * index in the list always names an earlier row, and there can be no cycles. Bytes that a guest or
+ * a client has chosen need not be text, so they are written in hex.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -2,9 +2,10 @@
 /*
  * rollbox-engine: its command line.
  *
- *   rollbox-engine --fd N            private: serves the one client on descriptor N and ends with
- * it; closes the descriptors above N rollbox-engine --socket PATH     shared: serves all clients of
- * the same user that connect; ends on SIGTERM or SIGINT
+ * - rollbox-engine --fd N is a private engine. It serves the one client on descriptor N and ends
+ * with it, and closes the descriptors above N.
+ * - rollbox-engine --socket PATH is a shared engine. It serves all clients of the same user that
+ *   connect, and ends on SIGTERM or SIGINT.
  */
 #include <fcntl.h>
 #include <stdio.h>

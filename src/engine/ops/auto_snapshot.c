@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Snapshots that are taken by themselves: after each command, if it has changed anything.
+ * Automatic snapshots: one after each command that has changed something.
  *
- * Most commands change nothing, and that has to be nearly free. What a command has changed is in
- * the box's private files (the uppers of its overlays) or runs: if nothing does, and the files are
- * as they were when the box was made, there is nothing to take, and nobody is asked or stopped to
- * find that out. Otherwise it is a snapshot like any other, at the barrier that any has. Files of a
- * box that has changed before cannot be recognised as unchanged, nor can memory: while something
- * runs, each command's end is a new snapshot.
+ * Most commands change nothing, and checking that must be nearly free. The changes of a command are
+ * in the box's private files (the uppers of its overlays) or in running processes. If nothing runs,
+ * and the files are as they were when the box was made, there is nothing to save, and no process is
+ * asked or stopped to find that out. Otherwise a snapshot is taken like any other, between the same
+ * operations. The files of a box that has changed before cannot be recognised as unchanged, nor can
+ * memory: while something runs, each command's end leads to a new snapshot.
  *
- * As many are kept as were asked for, the latest. One that has a name, that somebody asked for,
- * stands on or has branched from, stays.
+ * The latest ones are kept, up to the requested number. A snapshot with a name, one that a client
+ * has requested, used or branched from, stays.
  */
 #include <stdlib.h>
 #include <string.h>

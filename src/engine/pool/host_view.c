@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Looking at the host on behalf of plan_compile, which does no I/O: where granted paths lead, what
- * the faked files of /proc are to say.
+ * Reads the host for plan_compile, which does no I/O: where granted paths lead, and the content of
+ * the faked files of /proc.
  */
 #include <dirent.h>
 #include <errno.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Images: what a policy that names one gets from the store, and from the image's own settings where
- * the policy is silent.
+ * Images: the layers of a policy's image from the store, and the image's own settings where the
+ * policy has none.
  *
- * The layers' locks are held for as long as the plan is: nobody removes what a template shows. What
- * the layers contain is not trusted: the one file that is looked at, /etc/passwd, is reached
- * through no link.
+ * The layers' locks are held as long as the plan exists, so that nobody removes a layer of a
+ * template. The content of the layers is untrusted: the one file that is read, /etc/passwd, is
+ * reached without following a link.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Programs: policies compiled for this host, found again by their text.
+ * Profiles: policies compiled for this host, found again by their text.
  *
- * A program is *warm* while it has a launcher: processes and mounts. Up to MAX_WARM idle ones stay
- * so; then the one least recently used is cooled down, which costs its next run the time of
- * building the template again. What is left is some memory, and kept for MAX_PROGRAMS.
+ * A profile is *warm* while it has a launcher: processes and mounts. Up to MAX_WARM idle profiles
+ * stay warm. Beyond that the one least recently used is cooled down: its next run takes the time to
+ * build the template again. A cold profile is only some memory, and MAX_PROGRAMS of them are kept.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an interpreter of the policy's own (`python`) needs of the host.
+ * What a Python interpreter that the policy names (`python`) needs of the host.
  *
- * A Python finds its modules by where it is: beside itself (an installation, a conda environment,
- * pyenv's), or where a pyvenv.cfg above it says (a virtual environment, whose standard library is
- * that of the installation which made it). It is often reached through links. So the places are
- * those of the path as it is spelled, of each link on the way, and of `home` in a pyvenv.cfg; of
- * each the parts of an installation are granted and never the directory as a whole, which may be
- * somebody's home directory.
+ * A Python finds its modules by its own place: beside itself (an installation, a conda environment,
+ * pyenv's), or where a pyvenv.cfg above it says (a virtual environment, which uses the standard
+ * library of its base installation). Its path often has links. So the places are those of the path
+ * as it is spelled, of each link on the way, and of `home` in a pyvenv.cfg. Of each place only the
+ * parts of an installation are granted, and never the whole directory, which may be a home
+ * directory.
  */
 #include "engine/engine.h"
 

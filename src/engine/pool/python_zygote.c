@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Interpreters that are kept started.
+ * Warm interpreters.
  *
- * Starting Python takes many times as long as a sandbox does, and is the same each time. So a
- * program that runs code gets, besides, one of its own for that (a struct profile with the same
- * policy): in a sandbox of it, under all its restrictions, a Python is started that waits for its
- * code; it is captured there (src/dump) and restored by the launcher in each sandbox from then on
- * (src/guest/restore/restore.c), where it continues as if it had just been started. It then
- * receives the code and its arguments over descriptor 3.
+ * Starting Python takes many times as long as making a sandbox, and is the same work each time. So
+ * a profile that runs code gets a second profile with the same policy. In a sandbox of that, under
+ * all its restrictions, a Python is started that waits for its code. It is dumped there (src/dump),
+ * and from then on the launcher restores it in each sandbox (src/guest/restore/restore.c), where it
+ * continues as if it had just been started. It then receives the code and its arguments over
+ * descriptor 3.
  *
- * It only makes runs faster: until the interpreter exists, if it cannot be made, and for code that
- * it does not suit, the same command is started cold. A policy whose code is run once does not pay
- * for it.
+ * This only makes runs faster. Until the interpreter exists, if it cannot be made, and for code
+ * that it does not suit, the same command is started cold. A policy whose code is run only once
+ * does not pay for it.
  *
- * With random_seed or time_start, no byte of output, addresses included, may depend on its
- * existence. So a cold start there uses the same Python with the same program (interpreter.py),
- * which finds its code at once. It is captured with what its seed and clock have made of it, in its
- * init (guest/quiesce.h), and only for the policy that has these keys: the seed of hashes is in
- * every dictionary that it has.
+ * With random_seed or time_start, no byte of output, addresses included, may depend on whether
+ * there is a warm interpreter. So a cold start there uses the same Python with the same program
+ * (interpreter.py), which finds its code at once. The image contains the effects of the seed and
+ * the clock, in the processes and in init (guest/quiesce.h), and is used only for the policy with
+ * these keys: the hash seed is in every dictionary of the interpreter.
  */
 #include <errno.h>
 #include <fcntl.h>

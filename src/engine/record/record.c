@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recording: what is done with a session, and what came of it, goes to the recorder (recorder.c),
- * which writes it to the descriptor that a client gave.
+ * Recording: the requests to a session and their results go to the recorder (recorder.c), which
+ * writes them to the descriptor that a client gave.
  *
- * Steps are numbered as they are asked for, an order that the client controls, and sent as they
+ * Steps are numbered in the order of their requests, which the client controls, and sent as they
  * end, before the waiting client gets the result. So a step is recorded even if a process is killed
- * then. A record that cannot keep up ends where it is, and says so (INSPECT, CLOSE). A command is
- * never held up, and none fails, for a record's sake.
+ * then. A record that cannot keep up ends at that step, and reports it (INSPECT, CLOSE). Recording
+ * never delays a command and never makes it fail.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's end of the recorder (src/record/recorder.c), a fork of the engine's: starting it,
- * telling it of steps, hearing how far the records are.
+ * The engine's side of the recorder (src/record/recorder.c), which is a fork of the engine: it
+ * starts the recorder, sends it steps, and receives the progress of the records.
  *
- * Nothing here waits: what the recorder's socket has no room for is kept, within limits for all
- * records together, and a record that cannot keep up ends where it is.
+ * Nothing here waits. If the recorder's socket is full, messages are kept, within a limit for all
+ * records together. A record that cannot keep up ends at that step.
  */
 #include "engine/record/recorder.h"
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is kept of each record, and the recorder that writes them all. record.c fills the records,
- * recorder.c sends them. */
+/*
+ * The state of each record, and the recorder that writes them all. record.c fills the records, and
+ * recorder.c sends them.
+ */
 #ifndef ROLLBOX_ENGINE_RECORD_RECORDER_H
 #define ROLLBOX_ENGINE_RECORD_RECORDER_H
 

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Admission: what requests of a client may keep in the engine, and whose run starts next.
+ * Admission: limits for the requests of a client, and the choice of the next run.
  *
- * Whose run is next. Each client has a queue of its own, which is in order. Of the clients whose
- * first run has room, it is that with the least memory reserved by what runs for it, and of several
- * such the one that was served longest ago; so a long queue delays nobody else's, and shares are of
- * memory and not of numbers.
+ * Each client has a queue, in the order of its requests. Among the clients whose first run fits
+ * into the free memory, the next one is that with the least memory reserved by its running runs;
+ * among equals, the one that was served longest ago. So a long queue delays no other client, and
+ * shares are shares of memory and not of runs.
  *
- * A large run finds no room as long as small ones of others take what becomes free. Once others
- * have been given as much as the whole budget past it, nothing else is started before it.
+ * A large run would wait for ever if small runs of others took all memory that becomes free. Once
+ * others have been given as much as the whole budget while it waited, nothing else is started
+ * before it.
  */
 #include "engine/run/admission.h"
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bounds for what the kernel holds for sandboxes and charges to nobody, or to nobody where there is
- * no memory cgroup (sys/hoard.h).
+ * Limits for kernel memory that belongs to sandboxes but that no limit counts, or none without a
+ * memory cgroup (sys/hoard.h).
  *
- * While something runs the engine reads two numbers of the host every 50 ms: its open files and its
- * kernel memory. Only when one of them has grown by a step does a fork of the engine look at all
- * sandboxes, at length, and tell what each has. A sandbox is ended (out_of_memory) by its files, if
- * it has more than its share; by the memory of what can be counted, if that is more than its limit;
- * or by a sign of what cannot be counted (sign_of), if the host's kernel memory has grown by more
- * than its limit from look to look while it showed the sign. Of those with a sign the one with most
- * of it goes, alone: the counts of the others start again, as they may be innocent.
+ * While something runs, the engine reads two numbers of the host every 50 ms: its open files and
+ * its kernel memory. Only when one of them has grown by a step does a fork of the engine examine
+ * all sandboxes, which takes longer, and report what each has. A sandbox is ended (out_of_memory)
+ * in three cases: it has more than its share of open files; the memory of its countable objects is
+ * over its limit; or it shows a sign of uncountable ones (sign_of) while the host's kernel memory
+ * grows by more than its limit between two looks. Of the sandboxes with a sign only the one with
+ * most of it is ended: the counts of the others start again, as they may be innocent.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -2,10 +2,11 @@
 /*
  * Runs: one command in a box of its own.
  *
- * A run ends in one place, run_finish, when three things are known: how the command ended (init's
- * word, or our own when we killed it), that nothing of it is alive, and that its streams are at
- * their ends. init tells of the end only after it has killed and reaped everything else, so a run
- * that ends by itself need not wait for the kernel to tear its namespaces down.
+ * A run ends in one place, run_finish, when three facts are known: how the command ended (reported
+ * by init, or decided by the engine when it killed the command), that none of its processes is
+ * alive, and that its streams are at their ends. Init reports the end only after it has killed and
+ * reaped all other processes. So a run that ends by itself need not wait until the kernel has
+ * removed its namespaces.
  */
 #include <errno.h>
 #include <fcntl.h>

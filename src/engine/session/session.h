@@ -2,24 +2,24 @@
 /*
  * Sessions: sandboxes that last until they are closed.
  *
- * A session has a box at a time. Its commands are runs (struct run) with `session` set: they share
- * the box, and its init tells of each by its serial.
+ * A session has at most one box at a time. Its commands are runs (struct run) with `session` set.
+ * They share the box, and its init reports each of them by its serial.
  *
- * Files. The box's private tmpfs holds a part for each writable place. Once nothing runs in a box,
- * its tmpfs can become a *layer*: the box is given up, and the next one stands on the layer (and on
- * those the old one stood on) with a fresh tmpfs of its own. While something runs, the tmpfs is
- * copied into a layer with every process frozen, and the box stays. A *node* is a state of the
- * files: a layer of its own on top of another node's. Nodes of one family (a session and its forks)
- * make a tree; resetting and forking is nothing but a new box on a node. Chains of layers are
- * merged in the background.
+ * Files. The box's private tmpfs has a part for each writable place. When nothing runs in a box,
+ * its tmpfs can become a *layer*: the box is given up, and the next box is based on the layer (and
+ * on the layers below it) with a new tmpfs of its own. While something runs, the tmpfs is copied
+ * into a layer with every process frozen, and the box stays. A *node* is a snapshot of the files: a
+ * layer of its own on top of another node's. The nodes of one family (a session and its forks) make
+ * a tree. A reset or a fork is a new box on a node. Long chains of layers are merged in the
+ * background.
  *
- * Processes. A node may have those that ran, too (`live`): their memory and registers in an image,
- * taken while the files were copied. The first use of such a node starts a *zygote*, a launcher
- * that has the image in its memory. A fork or a reset gets a box of the zygote, in which the
- * processes resume, and their commands are runs of the new session.
+ * Processes. A node may also have a checkpoint: the memory and registers of the running processes
+ * in an image, dumped while the files were copied. The first use of such a node starts a *zygote*,
+ * a launcher that has the image in its memory. A fork or a reset gets a box of the zygote, in which
+ * the processes resume, and their commands are runs of the new session.
  *
- * Requests that need more than one step (snapshot, fork, reset, diff, ...) are *works*: a session
- * does one after the other, and its commands wait meanwhile.
+ * Requests that need more than one step (snapshot, fork, reset, diff, ...) are *operations*: a
+ * session carries them out one after the other, and its commands wait meanwhile.
  */
 #ifndef ROLLBOX_ENGINE_SESSION_SESSION_H
 #define ROLLBOX_ENGINE_SESSION_SESSION_H

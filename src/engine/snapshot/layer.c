@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Layers, and the tree of states that they make.
+ * Layers, and the tree of snapshots that they make.
  *
- * A layer is a detached mount that we hold by a descriptor: as long as it is open, the files are
- * there, and no longer. A node has at most one layer of its own and lies on another node. A chain
- * from a node down to the beginning would grow with every snapshot; so once it is long, all its
- * layers are copied into one, in the background, and the chain ends there.
+ * A layer is a detached mount that the engine holds by a descriptor: its files exist as long as
+ * that is open. A node has at most one layer of its own and is based on another node. A chain from
+ * a node down to the beginning would grow with every snapshot. So once it is long, all its layers
+ * are copied into one, in the background, and the chain ends there.
  */
 #include <dirent.h>
 #include <errno.h>

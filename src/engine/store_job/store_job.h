@@ -4,8 +4,8 @@
  *
  * Work that walks over many files or writes to the host is done by a process of its own. A job is
  * one such process: it gets its description as JSON on its standard input, further descriptors from
- * STORE_JOB_FIRST_FD on, and answers on its standard output (docs/reference/store-format.md,
- * "Jobs"). This module runs the process and reads its answer. It does not know the contents.
+ * STORE_JOB_FIRST_FD on, and answers on its standard output (docs/reference/
+ * store-jobs.md). This module runs the process and reads its answer. It does not know the contents.
  */
 #ifndef ROLLBOX_ENGINE_STORE_JOB_STORE_JOB_H
 #define ROLLBOX_ENGINE_STORE_JOB_STORE_JOB_H
