@@ -8,7 +8,7 @@ import signal
 import subprocess
 
 import pytest
-from harness import engine_of, shown
+from harness import BUILD, engine_of, shown, skip
 
 
 def rows(path):
@@ -363,8 +363,10 @@ def test_full_disk_is_reported(cli, jobs):
 @pytest.mark.once
 def test_many_jobs_in_bounded_memory(cli):
     """Each job and each row is about a megabyte; the peak is read when all are through and the program waits for more."""
+    if "asan" in BUILD.name:
+        skip("does not apply: a sanitizer keeps memory that was freed")
     with cli.start("batch", "-", "-j", 4, stderr=subprocess.DEVNULL) as process:
-        for i in range(400):
+        for i in range(100):
             process.stdin.write(json.dumps({"id": i, "argv": ["cat"], "stdin": "x" * 1_000_000}).encode() + b"\n")
             process.stdin.flush()
             assert len(process.stdout.readline()) > 1_000_000
@@ -372,8 +374,7 @@ def test_many_jobs_in_bounded_memory(cli):
             peak_kib = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
         process.stdin.close()
         assert process.wait() == 0
-    # A sanitizer keeps 256 MiB of what was freed; holding all jobs or rows would take 400 MB more.
-    assert peak_kib < 450_000
+    assert peak_kib < 80_000        # all jobs or all rows would take 100 MB more than the few that are under way
 
 
 def test_progress_on_a_terminal(cli, jobs, tmp_path):
