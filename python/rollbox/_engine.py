@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from typing import Any, Callable, Optional, TypeVar, Union
 
 from ._core.connection import LOST_ERRORS, Connection, PendingRun, forget_connections, pending_runs
-from ._core.errors import EngineLost, InvalidArgument
+from ._core.errors import EngineLost, FeatureMissing, InvalidArgument
+from ._core.remote import Remote, is_url
 from ._core.request import Request
 from ._core.result import Result
 
@@ -33,7 +34,10 @@ class Engine:
     own can.
 
     Args:
-        socket: The path on which a shared engine listens; None: start a private engine.
+        socket: The path on which a shared engine listens, or the address of a server (`rollbox
+            serve`): http://HOST[:PORT], https://HOST[:PORT] or unix:PATH. None: start a private
+            engine.
+        token: The server's token. On its Unix socket, the server's own user needs none.
 
     Raises:
         EngineStartFailed: No engine could be started or reached.
@@ -48,13 +52,30 @@ class Engine:
         True
     """
 
-    def __init__(self, socket: Optional[Union[str, os.PathLike[str]]] = None) -> None:
+    def __init__(
+        self,
+        socket: Optional[Union[str, os.PathLike[str]]] = None,
+        *,
+        token: Optional[str] = None,
+    ) -> None:
+        self.remote: Optional[Remote] = None
+        self._connection: Optional[Connection] = None
+        self._closed = False
+        self._lock = threading.Lock()
+        if isinstance(socket, str) and is_url(socket):
+            self._socket = None
+            self.remote = Remote(socket, token)
+            self.remote.ask("GET", "/v1/sandboxes")
+            _engines.add(self)
+            return
+        if token is not None:
+            raise InvalidArgument(
+                "token is for the address of a server: http://, https:// or unix:",
+                stage="arguments",
+            )
         self._socket = None if socket is None else os.fsencode(socket)
         if self._socket is not None and b"\0" in self._socket:
             raise InvalidArgument("socket has a NUL byte", stage="arguments")
-        self._lock = threading.Lock()
-        self._connection: Optional[Connection] = None
-        self._closed = False
         _engines.add(self)
         with self.connection():
             pass
@@ -89,8 +110,10 @@ class Engine:
         Raises:
             EngineLost: The engine is gone.
         """
-        status: dict[str, Any] = self.attempt(
-            lambda connection: connection.json("rollbox_engine_status")
+        status: dict[str, Any] = (
+            self.remote.ask("GET", "/v1/status")
+            if self.remote is not None
+            else self.attempt(lambda connection: connection.json("rollbox_engine_status"))
         )
         return status
 
@@ -103,7 +126,11 @@ class Engine:
         Raises:
             EngineLost: The engine is gone.
         """
-        listing = self.attempt(lambda connection: connection.json("rollbox_sandbox_list"))
+        listing = (
+            self.remote.ask("GET", "/v1/sandboxes")
+            if self.remote is not None
+            else self.attempt(lambda connection: connection.json("rollbox_sandbox_list"))
+        )
         sandboxes: list[dict[str, Any]] = listing["sandboxes"]
         return sandboxes
 
@@ -144,6 +171,8 @@ class Engine:
         Args:
             kill: False: let runs end that are under way, and the engine with the last of them.
         """
+        if self.remote is not None:
+            self.remote.close()
         with self._lock:
             self._closed = True
             connection, self._connection = self._connection, None
@@ -162,6 +191,12 @@ class Engine:
 
     def acquire(self) -> Connection:
         """(For this package.) An open connection, which the caller releases."""
+        if self.remote is not None:
+            raise FeatureMissing(
+                f"a server ({self.remote.url}) does not offer this yet; use an engine of this "
+                "machine",
+                stage="connect",
+            )
         with self._lock:
             if self._closed:
                 raise EngineLost("the engine is closed", stage="connect")
@@ -208,6 +243,8 @@ class Engine:
 
     def run(self, policy: str, request: Request, text: bool) -> Result[Any]:
         """(For this package.) Runs and waits for the end."""
+        if self.remote is not None:
+            return self.remote.run(policy, request, text)
         result: Result[Any] = self.attempt(lambda connection: connection.run(policy, request, text))
         return result
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import base64
 import builtins
-import ctypes
 import errno
 import os
 import stat as modes
@@ -141,15 +140,7 @@ def _mode(mode: int) -> int:
 
 def read_file(handle: Handle, path: AnyPath, max_bytes: Optional[int] = None) -> bytes:
     """Reads a regular file; links are followed as the guest would."""
-    data, length = ctypes.c_void_p(), ctypes.c_size_t()
-    handle.call(
-        "rollbox_file_read",
-        _encode("path", path),
-        _limit(max_bytes),
-        ctypes.byref(data),
-        ctypes.byref(length),
-    )
-    return ffi.take_bytes(data, length.value)
+    return handle.read_file(_encode("path", path), _limit(max_bytes))
 
 
 def write_file(

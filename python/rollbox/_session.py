@@ -46,6 +46,7 @@ from ._core.options import (
 )
 from ._core.policy import Policy
 from ._core.record import Record
+from ._core.remote import create_handle, open_handle
 from ._core.request import RUN_TIMEOUT_S, Argv, Data, Environment, ExecRequest, Files, Timeout
 from ._core.result import Result
 from ._engine import Engine, default_engine
@@ -132,7 +133,8 @@ class Session(SessionFiles):
             size=ctypes.sizeof(ffi.SandboxOptions),
             **{**self._plan, "name": None if name is None else name.encode("utf-8", "replace")},
         )
-        return Handle.create(self._get_engine(), self._policy.to_json(), options)
+        engine = self._get_engine()
+        return create_handle(engine.remote, engine, self._policy.to_json(), options)
 
     def _create(self) -> Handle:
         """A new sandbox, recorded if it is to be."""
@@ -191,7 +193,7 @@ class Session(SessionFiles):
         engine = engine if engine is not None else default_engine()
         if not isinstance(name, str) or not name or "\0" in name:
             raise InvalidArgument(f"name must be a str, not {name!r}", stage="arguments")
-        handle = Handle.open(engine, name.encode("utf-8", "surrogateescape"))
+        handle = open_handle(engine.remote, engine, name)
         policy = handle.json("rollbox_sandbox_query", ffi.QUERY_INSPECT).get("policy")
         made = cls(Policy().replace(**policy) if isinstance(policy, dict) else None, engine=engine)
         made._handle = handle

@@ -199,6 +199,15 @@ static bool take_stdin(struct exchange *exchange, struct command *command) {
     return true;
 }
 
+/* null is no time limit at all. */
+static bool take_timeout(struct exchange *exchange, struct command *command) {
+    if (json_is_null(json_object_get(exchange->body, "timeout_ms"))) {
+        command->timeout_ms = ROLLBOX_NO_TIMEOUT;
+        return true;
+    }
+    return exchange_integer(exchange, "timeout_ms", 1, TIME_MAX_MS, &command->timeout_ms);
+}
+
 /* NULL: the answer is given. */
 static struct command *read_command(struct exchange *exchange) {
     struct command *command = calloc(1, sizeof *command);
@@ -211,8 +220,7 @@ static struct command *read_command(struct exchange *exchange) {
     if (take_argv(exchange, command) && take_env(exchange, command) &&
         take_files(exchange, command) && take_stdin(exchange, command) &&
         exchange_string(exchange, "cwd", &command->cwd) &&
-        exchange_string(exchange, "user", &command->user) &&
-        exchange_integer(exchange, "timeout_ms", 1, TIME_MAX_MS, &command->timeout_ms) &&
+        exchange_string(exchange, "user", &command->user) && take_timeout(exchange, command) &&
         exchange_integer(exchange, "output_limit", 0, INT64_C(1) << 40, &command->output_limit))
         return command;
     free_command(command);

@@ -127,13 +127,21 @@ void exchange_problem(
         status, status == 503 ? "Retry-After: 1\r\n" : NULL);
 }
 
+/* The problem of an error of librollbox; its errno is what Python's callers compare. */
+static json_t *error_problem(const struct exchange *exchange, const struct rollbox_error *error) {
+    json_t *problem = exchange_problem_json(exchange_status_of(error->code),
+        rollbox_error_name(error->code), error->stage, error->message, exchange->id);
+
+    if (error->error_number)
+        json_object_set_new(problem, "errno", json_integer(error->error_number));
+    return problem;
+}
+
 void exchange_fail(struct exchange *exchange, const struct rollbox_error *error) {
     int status = exchange_status_of(error->code);
 
-    send_problem(exchange,
-        exchange_problem_json(
-            status, rollbox_error_name(error->code), error->stage, error->message, exchange->id),
-        status, status == 503 ? "Retry-After: 1\r\n" : NULL);
+    send_problem(exchange, error_problem(exchange, error), status,
+        status == 503 ? "Retry-After: 1\r\n" : NULL);
 }
 
 void exchange_over(
@@ -164,8 +172,7 @@ void exchange_result(
         return;
     }
     int status = exchange_status_of(error.code);
-    json_t *problem = exchange_problem_json(
-        status, rollbox_error_name(error.code), error.stage, error.message, exchange->id);
+    json_t *problem = error_problem(exchange, &error);
     json_object_set_new(problem, "result", json_loads(json, 0, NULL));
     send_problem(exchange, problem, status, status == 503 ? "Retry-After: 1\r\n" : NULL);
 }

@@ -15,6 +15,7 @@ enum transfer {
     TRANSFER_READ,
     TRANSFER_LIST,
     TRANSFER_STAT,
+    TRANSFER_STAT_LINK,
     TRANSFER_WRITE,
     TRANSFER_MKDIR,
     TRANSFER_REMOVE,
@@ -48,14 +49,16 @@ static void work(struct pool_job *pool_job) {
         job->r = rollbox_file_list(box, job->path, &job->json, &job->error);
         break;
     case TRANSFER_STAT:
-        job->r = rollbox_file_stat(box, job->path, true, &job->json, &job->error);
+    case TRANSFER_STAT_LINK:
+        job->r = rollbox_file_stat(
+            box, job->path, job->transfer == TRANSFER_STAT, &job->json, &job->error);
         break;
     case TRANSFER_WRITE:
         job->r = rollbox_file_write(box, job->path, job->body.data ? job->body.data : "",
             job->body.length, job->mode, &job->error);
         break;
     case TRANSFER_MKDIR:
-        job->r = rollbox_file_mkdir(box, job->path, 0755, &job->error);
+        job->r = rollbox_file_mkdir(box, job->path, job->mode, &job->error);
         break;
     case TRANSFER_REMOVE:
     case TRANSFER_REMOVE_TREE:
@@ -116,16 +119,24 @@ static bool asks(struct exchange *exchange, const char *name) {
 }
 
 void handle_file_get(struct exchange *exchange) {
-    submit(exchange,
-        asks(exchange, "list")   ? TRANSFER_LIST
-        : asks(exchange, "stat") ? TRANSFER_STAT
-                                 : TRANSFER_READ,
-        0);
+    auto_buf struct buf follow = BUF_INIT;
+    enum transfer transfer = TRANSFER_READ;
+
+    if (asks(exchange, "list"))
+        transfer = TRANSFER_LIST;
+    else if (asks(exchange, "stat"))
+        transfer = TRANSFER_STAT;
+    if (transfer == TRANSFER_STAT &&
+        http_query(http_request_of(exchange->connection), "follow", &follow) && follow.data &&
+        !strcmp(follow.data, "0"))
+        transfer = TRANSFER_STAT_LINK;
+    submit(exchange, transfer, 0);
 }
 
 void handle_file_put(struct exchange *exchange) {
     auto_buf struct buf text = BUF_INIT;
-    unsigned long mode = 0644;
+    bool mkdir = asks(exchange, "mkdir");
+    unsigned long mode = mkdir ? 0755 : 0644;
     char *end;
 
     if (http_query(http_request_of(exchange->connection), "mode", &text) && text.data) {
@@ -135,7 +146,7 @@ void handle_file_put(struct exchange *exchange) {
             return;
         }
     }
-    submit(exchange, asks(exchange, "mkdir") ? TRANSFER_MKDIR : TRANSFER_WRITE, (unsigned)mode);
+    submit(exchange, mkdir ? TRANSFER_MKDIR : TRANSFER_WRITE, (unsigned)mode);
 }
 
 void handle_file_delete(struct exchange *exchange) {

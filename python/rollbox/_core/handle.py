@@ -115,6 +115,12 @@ class Handle:
         self.call(function, *arguments, ctypes.byref(text))
         return ffi.take_json(text)
 
+    def read_file(self, path: bytes, most: int) -> bytes:
+        """The content of a file of at most so many bytes; 0: 1 GiB."""
+        data, length = ctypes.c_void_p(), ctypes.c_size_t()
+        self.call("rollbox_file_read", path, most, ctypes.byref(data), ctypes.byref(length))
+        return ffi.take_bytes(data, length.value)
+
     def fork(self, snapshot: Optional[bytes], n: int, options: ffi.StateOptions) -> list[Handle]:
         """Makes n sandboxes in the state of a snapshot."""
         addresses = (ctypes.c_void_p * n)()

@@ -1,0 +1,519 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remote: an engine behind `rollbox serve`, over HTTP.
+
+A RemoteHandle has the calls of a Handle. It translates each function of the C library to a request,
+so that the modules above need not know which kind they have. What the server does not offer yet
+raises FeatureMissing, with the function's name.
+
+A connection is kept for the next request of any thread, and only used again if the server has not
+closed it. Requests that create something carry an Idempotency-Key and are repeated once if the
+connection breaks. Runs and commands carry none, so that they end when this process does.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ctypes
+import http.client
+import json
+import os
+import select
+import socket
+import ssl
+import threading
+import urllib.parse
+import uuid
+import weakref
+from typing import Any, Callable, Optional, Union
+
+from . import errors, ffi
+from .connection import Connector
+from .errors import EngineLost, FeatureMissing, InvalidArgument, RollboxError
+from .handle import Handle
+from .request import ExecRequest, Request, SessionRequest
+from .result import Outcome, Result
+
+_SCHEMES = ("http://", "https://", "unix:")
+_CODES: dict[str, type[RollboxError]] = {
+    one.code: one
+    for one in vars(errors).values()
+    if isinstance(one, type) and issubclass(one, RollboxError)
+}
+# Codes of the server's own.
+_CODES.update(
+    quota_exceeded=errors.ResourceExhausted,
+    draining=errors.ResourceExhausted,
+    policy_forbidden=errors.PathDenied,
+    scope_missing=errors.PathDenied,
+    token_invalid=errors.PathDenied,
+    idempotency_conflict=errors.Conflict,
+    idempotency_expired=errors.NotFound,
+    request_invalid=errors.InvalidArgument,
+    too_large=errors.InvalidArgument,
+)
+_QUERIES = {
+    ffi.QUERY_INSPECT: "",
+    ffi.QUERY_PROCESSES: "/processes",
+    ffi.QUERY_TREE: "/snapshots",
+    ffi.QUERY_EXECS: "/execs",
+    ffi.QUERY_STATS: "/stats",
+    ffi.QUERY_NET_LOG: "/network-log",
+}
+
+
+def is_url(address: object) -> bool:
+    """Whether this names a server and not an engine's socket."""
+    return isinstance(address, str) and address.startswith(_SCHEMES)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost")
+        self._path = path
+
+    def connect(self) -> None:
+        """Connects to the socket."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self._path)
+
+
+class Remote:
+    """A server: its address, token and idle connections."""
+
+    def __init__(self, url: str, token: Optional[str] = None) -> None:
+        self.url = url
+        self._token = token
+        self._lock = threading.Lock()
+        self._idle: list[http.client.HTTPConnection] = []
+        self._closed = False
+        self._process = os.getpid()
+        if url.startswith("unix:"):
+            self._new: Callable[[], http.client.HTTPConnection] = lambda: _UnixConnection(url[5:])
+            return
+        parts = urllib.parse.urlsplit(url)
+        host = parts.hostname
+        if not host or parts.path.strip("/") or parts.query or parts.username:
+            raise InvalidArgument(
+                f"the address of a server is http[s]://HOST[:PORT] or unix:PATH, not {url!r}",
+                stage="arguments",
+            )
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            self._new = lambda: http.client.HTTPSConnection(host, parts.port, context=context)
+        else:
+            self._new = lambda: http.client.HTTPConnection(host, parts.port or 7420)
+
+    def close(self) -> None:
+        """Closes the idle connections; later calls raise EngineLost."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _take(self) -> http.client.HTTPConnection:
+        with self._lock:
+            if self._closed:
+                raise EngineLost("the engine is closed", stage="connect")
+            if self._process != os.getpid():
+                self._idle, self._process = [], os.getpid()
+            while self._idle:
+                connection = self._idle.pop()
+                # Readable while nothing was asked: the server has closed it.
+                if connection.sock and not select.select([connection.sock], [], [], 0)[0]:
+                    return connection
+                connection.close()
+        return self._new()
+
+    def _give(self, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            if not self._closed and len(self._idle) < 256:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _once(
+        self, method: str, path: str, body: Optional[bytes], headers: dict[str, str]
+    ) -> tuple[int, str, bytes]:
+        connection = self._take()
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            content = answer.read()
+        except BaseException:
+            connection.close()  # the server ends what this request began
+            raise
+        if answer.will_close:
+            connection.close()
+        else:
+            self._give(connection)
+        return answer.status, answer.headers.get_content_type(), content
+
+    def request(
+        self, method: str, path: str, body: Any = None, *, repeatable: bool = False
+    ) -> tuple[int, Any]:
+        """One request: the status, and the answer's JSON or bytes.
+
+        `repeatable`: the request is sent again if the connection breaks. Raises EngineLost.
+        """
+        headers = {"Accept": "application/json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        if repeatable and method == "POST":
+            headers["Idempotency-Key"] = uuid.uuid4().hex
+        data = body if isinstance(body, bytes) else None
+        if body is not None and data is None:
+            data = json.dumps(body).encode("utf-8")
+            headers["Content-Type"] = "application/json"
+        for last in (not (repeatable or method in ("GET", "DELETE")), True):
+            try:
+                status, kind, content = self._once(method, path, data, headers)
+            except (OSError, http.client.HTTPException) as problem:
+                if last:
+                    why = str(problem) or type(problem).__name__
+                    raise EngineLost(
+                        f"the server {self.url} did not answer: {why}",
+                        stage="connect",
+                    ) from problem
+                continue
+            if kind.endswith("json") and content:
+                return status, json.loads(content)
+            return status, content
+        raise AssertionError
+
+    def ask(self, method: str, path: str, body: Any = None, *, repeatable: bool = False) -> Any:
+        """One request whose problem is raised."""
+        status, answer = self.request(method, path, body, repeatable=repeatable)
+        if status >= 400:
+            raise problem_error(answer, status)
+        return answer
+
+    def run(self, policy: str, request: Request, text: bool) -> Result[Any]:
+        """Runs and waits for the end."""
+        body = _command(request.options)
+        body["policy"] = json.loads(policy)
+        return _result(*self.request("POST", "/v1/runs", body), text)
+
+
+def problem_error(answer: Any, status: int) -> RollboxError:
+    """The exception for a problem of the server."""
+    problem = answer if isinstance(answer, dict) else {}
+    cls = _CODES.get(problem.get("code", ""), errors.InternalError)
+    return cls(
+        problem.get("detail") or f"the server answered with status {status}",
+        stage=problem.get("stage", "request"),
+        errno=problem.get("errno") or None,
+    )
+
+
+def _result(status: int, answer: Any, text: bool) -> Result[Any]:
+    row = answer.get("result") if isinstance(answer, dict) and status >= 400 else answer
+    if not isinstance(row, dict) or "outcome" not in row:
+        raise problem_error(answer, status)
+    streams: list[Any] = [
+        base64.b64decode(row[name + "_base64"])
+        if name + "_base64" in row
+        else row[name].encode("utf-8")
+        for name in ("stdout", "stderr")
+    ]
+    if text:
+        streams = [stream.decode("utf-8", "replace") for stream in streams]
+    outcome = Outcome(row["outcome"])
+    return Result(
+        outcome=outcome,
+        exit_code=row["exit_code"],
+        signal=row["signal"],
+        stdout=streams[0],
+        stderr=streams[1],
+        stdout_truncated=row["stdout_truncated"],
+        stderr_truncated=row["stderr_truncated"],
+        wall_ms=row["wall_ms"],
+        cpu_ms=row["cpu_ms"],
+        peak_memory_bytes=row["peak_memory_bytes"],
+        processes_peak=row["processes_peak"],
+        isolation=row["isolation"] or {},
+        error=problem_error(answer, status) if outcome is Outcome.ERROR else None,
+        network=row.get("network"),
+    )
+
+
+# ---- from the C library's structures ----
+
+
+def _text(what: str, raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidArgument(
+            f"{what} is not UTF-8, which a server's JSON needs: {raw!r}", stage="arguments"
+        ) from None
+
+
+def _strings(pointer: Any) -> list[bytes]:
+    found: list[bytes] = []
+    while pointer and pointer[len(found)] is not None:
+        found.append(pointer[len(found)])
+    return found
+
+
+def _bytes_at(structure: Any, field: str, length: int) -> bytes:
+    """A char pointer's bytes; ctypes itself would end them at the first NUL."""
+    place = ctypes.addressof(structure) + getattr(type(structure), field).offset
+    address = ctypes.c_void_p.from_address(place).value
+    return ctypes.string_at(address, length) if address and length else b""
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _command(options: Union[ffi.RunOptions, ffi.ExecOptions]) -> dict[str, Any]:
+    """The body of a command."""
+    argv = [_text("an argument", one) for one in _strings(options.argv)]
+    body: dict[str, Any] = {"argv": argv}
+    if isinstance(options, ffi.RunOptions) and options.is_code and len(argv) == 3:
+        body = {"code": argv[2]}
+    if options.env:
+        pairs = [_text("a variable", one).split("=", 1) for one in _strings(options.env)]
+        body["env"] = dict(pairs)
+    if options.cwd:
+        body["cwd"] = _text("cwd", options.cwd)
+    if options.stdin_length:
+        body["stdin_base64"] = _encoded(_bytes_at(options, "stdin_data", options.stdin_length))
+    if options.n_files:
+        files = [options.files[i] for i in range(options.n_files)]
+        body["files"] = {
+            _text("a path", one.path): {"base64": _encoded(_bytes_at(one, "data", one.length))}
+            for one in files
+        }
+    if options.timeout_ms > 0:
+        body["timeout_ms"] = options.timeout_ms
+    elif options.timeout_ms != -1:
+        body["timeout_ms"] = None
+    if options.output_limit >= 0:
+        body["output_limit"] = options.output_limit
+    return body
+
+
+def _state(argument: Any) -> dict[str, Any]:
+    """What a struct rollbox_state_options, passed by reference, says."""
+    options = getattr(argument, "_obj", argument)
+    return {"processes": "drop" if options.processes == ffi.PROCESSES["drop"] else "keep"}
+
+
+def _named(key: str, name: Optional[bytes]) -> dict[str, str]:
+    return {} if name is None else {key: name.decode("ascii")}
+
+
+class RemoteHandle(Handle):
+    """A sandbox of a server."""
+
+    def __init__(self, remote: Remote, name: str, ours: bool) -> None:  # not Handle's: no C handle
+        self.remote = remote
+        self.ours = ours
+        self.process = os.getpid()
+        self.name = name
+        self._closed = False
+        self._address = None
+        self.recording = None
+        self.processes = weakref.WeakValueDictionary()
+        self._path = "/v1/sandboxes/" + urllib.parse.quote(name, safe="")
+
+    @classmethod
+    def make(cls, remote: Remote, policy: str, options: ffi.SandboxOptions) -> RemoteHandle:
+        """Makes a sandbox under a policy."""
+        if options.detached:
+            raise FeatureMissing(
+                "a sandbox of a server cannot be detached: it lives until it is closed, or the "
+                "server ends",
+                stage="arguments",
+            )
+        body: dict[str, Any] = {"policy": json.loads(policy), **_named("name", options.name)}
+        for key in ("idle", "ttl", "lifetime", "hibernate"):
+            milliseconds = getattr(options, key + "_ms")
+            if milliseconds:
+                body[key + "_s"] = -(-milliseconds // 1000)
+        if options.auto_snapshots:
+            body["auto_snapshots"] = options.auto_snapshots
+        made = remote.ask("POST", "/v1/sandboxes", body, repeatable=True)
+        return cls(remote, made["name"], True)
+
+    @classmethod
+    def find(cls, remote: Remote, name: str) -> RemoteHandle:
+        """A sandbox that exists. Raises NotFound."""
+        found = cls(remote, name, False)
+        found._ask("GET", "")
+        return found
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        if self._closed:
+            raise errors.NotFound(f"sandbox {self.name} is closed", stage="arguments")
+        return self.remote.ask(method, self._path + path, body, repeatable=True)
+
+    def json(self, function: str, *arguments: Any) -> Any:
+        """The request for a function of the C library; its JSON."""
+        translate = _TRANSLATIONS.get(function)
+        if translate is None:
+            raise FeatureMissing(
+                f"{function.replace('rollbox_', '')} is not offered by a server yet; use an engine "
+                "of this machine",
+                stage="arguments",
+            )
+        return translate(self, *arguments)
+
+    def call(self, function: str, *arguments: Any) -> None:
+        """The same for a function without an answer."""
+        self.json(function, *arguments)
+
+    def read_file(self, path: bytes, most: int) -> bytes:
+        """The content of a file."""
+        data: bytes = self._ask("GET", _file(path))
+        if most and len(data) > most:
+            raise InvalidArgument(
+                f"{path!r} has {len(data)} bytes, more than {most}", stage="files", errno=27
+            )
+        return data
+
+    def fork(self, snapshot: Optional[bytes], n: int, options: ffi.StateOptions) -> list[Handle]:
+        """Makes n sandboxes in the state of a snapshot."""
+        body = {"n": n, "same_seed": bool(options.same_seed), **_state(options)}
+        made = self._ask("POST", "/fork", {**body, **_named("snapshot", snapshot)})
+        return [RemoteHandle(self.remote, name, True) for name in made["sandboxes"]]
+
+    def finish(self, request: SessionRequest, text: bool) -> Result[Any]:
+        """Runs a command and waits for its end. The result may have outcome "error"."""
+        if not isinstance(request, ExecRequest):
+            raise FeatureMissing("a server does not attach to commands yet", stage="arguments")
+        options = request.options
+        if options.terminal or options.n_extra_fds or options.input_fd >= 0 or options.detached:
+            raise FeatureMissing(
+                "a command of a server has no terminal, descriptors or life of its own yet",
+                stage="arguments",
+            )
+        if self._closed:
+            raise errors.NotFound(f"sandbox {self.name} is closed", stage="arguments")
+        body = _command(options)
+        if options.user:
+            body["user"] = _text("user", options.user)
+        method, path = "POST", self._path + "/execs"
+        if options.operation_id:
+            method = "PUT"
+            path += "/" + urllib.parse.quote_from_bytes(options.operation_id, safe="")
+        return _result(*self.remote.request(method, path, body), text)
+
+    def record(self, record: Any, child: bool = False) -> None:
+        """Not offered."""
+        self.close()
+        raise FeatureMissing("a server does not record trajectories yet", stage="arguments")
+
+    def begin(self, *_: Any) -> Any:
+        """Not offered."""
+        raise FeatureMissing("asyncio needs an engine of this machine", stage="arguments")
+
+    def start(self, *_: Any) -> Any:
+        """Not offered."""
+        raise FeatureMissing(
+            "streams, processes and shells need an engine of this machine", stage="arguments"
+        )
+
+    def claim(self, *_: Any) -> Any:
+        """Not offered."""
+        return self.start()
+
+    def close(self) -> None:
+        """Ends the sandbox; nothing the second time, and when the server is gone."""
+        if self._closed or self.process != os.getpid():
+            return
+        self._closed = True
+        with contextlib.suppress(EngineLost, errors.NotFound):
+            self.remote.ask("DELETE", self._path)
+
+    def leave(self) -> None:
+        """Lets go of the sandbox without ending it."""
+        self._closed = True
+
+    def __del__(self) -> None:
+        if getattr(self, "ours", False) and not getattr(self, "_closed", True):
+            with contextlib.suppress(RollboxError):
+                self.close()
+
+
+def _file(path: bytes, query: str = "") -> str:
+    if not path.startswith(b"/"):
+        raise InvalidArgument(f"the path is not absolute: {path!r}", stage="files", errno=22)
+    return "/files/" + urllib.parse.quote_from_bytes(path.lstrip(b"/") or b".", safe="/") + query
+
+
+def _write(handle: RemoteHandle, path: bytes, data: bytes, length: int, mode: int) -> Any:
+    return handle._ask("PUT", _file(path, f"?mode={mode:o}"), bytes(data[:length]))
+
+
+def _diff(handle: RemoteHandle, start: Optional[bytes], end: Optional[bytes], text: bool) -> Any:
+    query = {**_named("from", start), **_named("to", end), **({"text": "1"} if text else {})}
+    return handle._ask("GET", "/diff?" + urllib.parse.urlencode(query))
+
+
+def _snapshot_path(snapshot: Optional[bytes]) -> str:
+    if snapshot is None:
+        raise FeatureMissing("name the snapshot: a server does not guess", stage="arguments")
+    return "/snapshots/" + snapshot.decode("ascii")
+
+
+def _signal(handle: RemoteHandle, id: Optional[bytes], number: int, scope: int) -> Any:
+    if id is None:
+        raise FeatureMissing("a server signals one command at a time", stage="arguments")
+    scopes = {value: name for name, value in ffi.SCOPES.items()}
+    path = "/execs/" + urllib.parse.quote_from_bytes(id, safe="") + "/signal"
+    return handle._ask("POST", path, {"signal": number, "scope": scopes[scope]})
+
+
+_TRANSLATIONS: dict[str, Callable[..., Any]] = {
+    "rollbox_sandbox_query": lambda handle, query, *_: handle._ask("GET", _QUERIES[query]),
+    "rollbox_pause": lambda handle: handle._ask("POST", "/pause"),
+    "rollbox_resume": lambda handle: handle._ask("POST", "/resume"),
+    "rollbox_hibernate": lambda handle, state: handle._ask("POST", "/hibernate", _state(state)),
+    "rollbox_wake": lambda handle, state: handle._ask("POST", "/wake", _state(state)),
+    "rollbox_snapshot": lambda handle, name, state: handle._ask(
+        "POST", "/snapshots", {**_named("name", name), **_state(state)}
+    ),
+    "rollbox_reset": lambda handle, snapshot, state: handle._ask(
+        "POST", "/reset", {**_named("snapshot", snapshot), **_state(state)}
+    ),
+    "rollbox_snapshot_drop": lambda handle, snapshot: handle._ask(
+        "DELETE", _snapshot_path(snapshot)
+    ),
+    "rollbox_snapshot_show": lambda handle, snapshot: handle._ask("GET", _snapshot_path(snapshot)),
+    "rollbox_snapshot_verify": lambda handle, snapshot: handle._ask(
+        "GET", _snapshot_path(snapshot) + "?verify=1"
+    ),
+    "rollbox_diff": _diff,
+    "rollbox_signal": _signal,
+    "rollbox_file_write": _write,
+    "rollbox_file_list": lambda handle, path: handle._ask("GET", _file(path, "?list=1")),
+    "rollbox_file_stat": lambda handle, path, follow: handle._ask(
+        "GET", _file(path, "?stat=1" + ("" if follow else "&follow=0"))
+    ),
+    "rollbox_file_mkdir": lambda handle, path, mode: handle._ask(
+        "PUT", _file(path, f"?mkdir=1&mode={mode:o}")
+    ),
+    "rollbox_file_remove": lambda handle, path, recursive: handle._ask(
+        "DELETE", _file(path, "?recursive=1" if recursive else "")
+    ),
+}
+
+
+def create_handle(
+    remote: Optional[Remote], engine: Connector, policy: str, options: ffi.SandboxOptions
+) -> Handle:
+    """A new sandbox, on a server or on an engine of this machine."""
+    if remote is not None:
+        return RemoteHandle.make(remote, policy, options)
+    return Handle.create(engine, policy, options)
+
+
+def open_handle(remote: Optional[Remote], engine: Connector, name: str) -> Handle:
+    """A sandbox that exists, likewise."""
+    if remote is not None:
+        return RemoteHandle.find(remote, name)
+    return Handle.open(engine, name.encode("utf-8", "surrogateescape"))
