@@ -8,8 +8,15 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "engine/command/result.h"
+#include "engine/core/context.h"
+#include "engine/files/layer_chain.h"
 #include "engine/hibernate/hibernate.h"
+#include "engine/ops/auto_snapshot.h"
+#include "engine/record/record.h"
+#include "engine/session/session.h"
 #include "engine/session/session_events.h"
+#include "engine/snapshot/layer.h"
 #include "store/hibernated_check.h"
 
 #define LAYERS 2

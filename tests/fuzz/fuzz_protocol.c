@@ -22,9 +22,15 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "engine/core/client.h"
+#include "engine/core/context.h"
+#include "engine/core/log.h"
 #include "engine/engine_serve.h"
-#include "engine/engine.h"
+#include "engine/pool/profile.h"
 #include "engine/protocol.h"
+#include "engine/server/connection.h"
+#include "sys/cgroup.h"
+#include "sys/features.h"
 
 #define MAX_MESSAGES 64
 #define SKIPPED 77 /* as meson takes it */

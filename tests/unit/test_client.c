@@ -17,6 +17,8 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "client/client.h"
+#include "engine/core/context.h"
+#include "engine/core/log.h"
 #include "engine/protocol.h"
 #include "test.h"
 

@@ -12,7 +12,10 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/wire.h"
+#include "engine/core/context.h"
 #include "engine/record/recorder.h"
+#include "loop/loop.h"
 #include "record/record.h"
 
 #define NUMBER 7

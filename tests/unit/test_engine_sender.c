@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "engine/engine.h"
+#include "base/fd.h"
+#include "base/wire.h"
+#include "engine/core/sender.h"
 
 #define N_MESSAGES 64
 #define SIZE 8192 /* so that a socket has room for a few */

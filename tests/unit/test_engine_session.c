@@ -5,7 +5,12 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "engine/core/context.h"
+#include "engine/session/exec.h"
+#include "engine/box/profile.h"
+#include "engine/core/context.h"
 #include "engine/session/op.h"
+#include "engine/session/session.h"
 
 static struct engine engine;
 static struct policy policy;

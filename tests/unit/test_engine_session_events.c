@@ -9,7 +9,15 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "engine/core/client.h"
+#include "engine/core/context.h"
+#include "engine/core/sender.h"
+#include "engine/run/run.h"
+#include "engine/session/exec.h"
+#include "engine/box/profile.h"
+#include "engine/core/context.h"
 #include "engine/session/op.h"
+#include "engine/session/session.h"
 #include "engine/session/session_events.h"
 
 #define MAX_TOLD 16

@@ -13,7 +13,9 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "engine/engine.h"
+#include "engine/core/deferred_close.h"
+#include "engine/core/log.h"
+#include "engine/core/spawn.h"
 #include "sys/proc.h"
 #include "sys/syscalls.h"
 

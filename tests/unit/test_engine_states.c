@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "engine/session/session.h"
+#include "engine/core/context.h"
+#include "engine/files/layer_chain.h"
+#include "engine/snapshot/layer.h"
 
 #define ROUNDS 1000
 

@@ -16,6 +16,8 @@
 #include "base/fd.h"
 #include "client/client.h"
 #include "client/sandbox.h"
+#include "engine/core/context.h"
+#include "engine/core/log.h"
 #include "engine/protocol.h"
 #include "test.h"
 

@@ -17,8 +17,11 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "engine/box/box.h"
-#include "engine/engine.h"
+#include "engine/box/cgroup_lease.h"
+#include "engine/box/profile.h"
+#include "engine/core/context.h"
 #include "engine/core/janitor.h"
+#include "engine/core/log.h"
 
 /* A session must be able to start commands and agents when its guests have used up their
  * processes: the limit of those is RLIMIT_NPROC, to which init is not held, and the group's a

@@ -27,10 +27,14 @@
 #include "base/fd.h"
 #include "base/remove_tree.h"
 #include "engine/box/box.h"
+#include "engine/box/profile.h"
+#include "engine/core/context.h"
 #include "engine/core/disk_usage_worker.h"
-#include "engine/engine.h"
 #include "engine/core/janitor.h"
+#include "engine/core/log.h"
+#include "engine/core/spawn.h"
 #include "store/disk_uppers.h"
+#include "store/store.h"
 
 #define GONE "gone"
 #define TRIES 16

@@ -15,7 +15,11 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "engine/engine.h"
+#include "engine/core/context.h"
+#include "engine/core/deferred_close.h"
+#include "engine/core/log.h"
+#include "engine/core/spawn.h"
+#include "sys/cgroup.h"
 #include "engine/box/launcher.h"
 
 /* Host ids far above those that distributions and container tools hand out (subuids end below

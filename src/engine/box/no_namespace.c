@@ -31,8 +31,13 @@
 #include "base/disk_usage.h"
 #include "base/remove_tree.h"
 #include "engine/box/box.h"
-#include "engine/engine.h"
+#include "engine/box/no_namespace.h"
+#include "engine/box/profile.h"
+#include "engine/command/command.h"
+#include "engine/core/context.h"
+#include "engine/core/deferred_close.h"
 #include "engine/core/janitor.h"
+#include "engine/core/log.h"
 #include "sys/proc.h"
 
 #define MAX_PATH 2048 /* leaves room for what the guest makes of it */

@@ -26,6 +26,8 @@
 #include "base/id_map.h"
 #include "engine/box/box.h"
 #include "engine/box/own_mounts.h"
+#include "engine/box/launcher.h"
+#include "engine/box/profile.h"
 #include "sys/syscalls.h"
 
 static bool has_sources(const struct plan *plan) {

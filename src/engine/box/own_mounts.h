@@ -3,7 +3,11 @@
 #ifndef ROLLBOX_ENGINE_BOX_OWN_MOUNTS_H
 #define ROLLBOX_ENGINE_BOX_OWN_MOUNTS_H
 
-#include "engine/engine.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct launcher;
+struct box;
 
 /* Has it any such files? */
 bool own_mounts_needed(const struct box *box);

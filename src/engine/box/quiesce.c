@@ -7,8 +7,9 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "base/wire.h"
 #include "engine/box/box.h"
-#include "engine/engine.h"
+#include "engine/box/profile.h"
 
 int quiesce_begin(const struct box *box) {
     auto_buf struct buf message = BUF_INIT;

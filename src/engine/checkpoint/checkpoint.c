@@ -27,9 +27,17 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "base/utf8.h"
+#include "engine/box/box.h"
+#include "engine/box/launcher.h"
+#include "engine/box/profile.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/flatten.h"
-#include "engine/session/session.h"
+#include "engine/core/context.h"
+#include "engine/pool/profile_launcher.h"
 #include "engine/pool/spares.h"
+#include "engine/store_job/backing.h"
+#include "guest/guest.h"
 
 #define MAX_HOLDERS 32 /* each has a copy of its image */
 
@@ -87,44 +95,48 @@ struct checkpoint *checkpoint_put(struct checkpoint *checkpoint) {
 
 /* ---- images ---- */
 
+/* The file system for images of processes. */
+static struct {
+    int fd; /* -EBADF: none yet */
+    bool requested;
+    uint32_t id; /* its owner; 0: the engine's own */
+    struct launcher_job job;
+} image_fs = { .fd = -EBADF };
+
 /* A launcher makes the place for them, which takes rights that the engine may not have; the first
  * image does not wait for it. */
 static void on_image_fs(void *data, const struct launcher_result *result) {
-    struct engine *engine = data;
-    struct image_fs *image_fs = &engine->image_fs;
+    (void)data;
     const bool is_made = result->record->kind == GUEST_IMAGE_FS_MADE && !result->record->error;
 
     if (is_made && result->n_fds == 1) {
-        image_fs->fd = TAKE_FD(result->fds[0]);
-        image_fs->id = image_fs->job.launcher->id_base;
+        image_fs.fd = TAKE_FD(result->fds[0]);
+        image_fs.id = image_fs.job.launcher->id_base;
     }
-    image_fs->requested = result->record->error != EMFILE; /* there may be room for the next */
+    image_fs.requested = result->record->error != EMFILE; /* there may be room for the next */
 }
 
-static void request_image_fs(struct engine *engine, struct profile *profile) {
-    struct image_fs *image_fs = &engine->image_fs;
+static void request_image_fs(struct profile *profile) {
     auto_buf struct buf message = BUF_INIT;
 
-    if (image_fs->requested || !profile->launcher)
+    if (image_fs.requested || !profile->launcher)
         return;
-    list_init(&image_fs->job.node);
-    launcher_begin(profile->launcher, &image_fs->job, GUEST_IMAGE_FS, &message);
-    image_fs->requested =
-        launcher_try_send(profile->launcher, &image_fs->job, &message, on_image_fs, engine) == 0;
+    list_init(&image_fs.job.node);
+    launcher_begin(profile->launcher, &image_fs.job, GUEST_IMAGE_FS, &message);
+    image_fs.requested =
+        launcher_try_send(profile->launcher, &image_fs.job, &message, on_image_fs, NULL) == 0;
 }
 
 /* It belongs to the launcher's range of ids, and what is in it must, too. */
-static int open_in_image_fs(const struct engine *engine) {
-    const struct image_fs *image_fs = &engine->image_fs;
-
-    if (image_fs->fd < 0)
+static int open_in_image_fs(void) {
+    if (image_fs.fd < 0)
         return -1;
-    if (image_fs->id) {
-        setfsgid(image_fs->id);
-        setfsuid(image_fs->id);
+    if (image_fs.id) {
+        setfsgid(image_fs.id);
+        setfsuid(image_fs.id);
     }
-    int fd = openat(image_fs->fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (image_fs->id) {
+    int fd = openat(image_fs.fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (image_fs.id) {
         setfsuid(0);
         setfsgid(0);
     }
@@ -132,10 +144,9 @@ static int open_in_image_fs(const struct engine *engine) {
 }
 
 int checkpoint_new_image(struct profile *profile) {
-    struct engine *engine = profile->engine;
-    int fd = open_in_image_fs(engine);
+    int fd = open_in_image_fs();
 
-    request_image_fs(engine, profile);
+    request_image_fs(profile);
     return fd < 0 ? checkpoint_new_small_image() : fd;
 }
 

@@ -9,9 +9,16 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "engine/box/box.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/dump_job.h"
-#include "engine/session/session.h"
+#include "engine/core/context.h"
+#include "engine/core/log.h"
+#include "engine/files/box_files.h"
+#include "engine/files/layer_chain.h"
+#include "engine/pool/profile_launcher.h"
 #include "engine/pool/spares.h"
+#include "engine/session/session.h"
 #include "sys/proc.h"
 
 #define MAX_NOTED 4u /* sandboxes of one fork: of many at once few are forked again */

@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "engine/core/log.h"
 #include "image/process_image.h"
 
 _Static_assert(DUMP_WORKER_MAX_MAINS >= IMAGE_MAX_PROCESSES,

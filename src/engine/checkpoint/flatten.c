@@ -13,8 +13,12 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "engine/session/session.h"
 #include "dump/dump.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/dirty_tracking.h"
+#include "engine/core/context.h"
+#include "engine/core/spawn.h"
+#include "loop/loop.h"
 
 struct flatten_job {
     struct flatten_handle handle;

@@ -3,8 +3,12 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "engine/box/box.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/flatten.h"
-#include "engine/session/session.h"
+#include "engine/core/context.h"
+#include "engine/files/layer_chain.h"
+#include "engine/pool/profile_launcher.h"
 #include "engine/pool/spares.h"
 
 #define DEMAND_NS 10000000 /* less than this apart is one after the other */

@@ -6,7 +6,7 @@
  */
 #include "base/cleanup.h"
 #include "engine/box/box.h"
-#include "engine/session/session.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/pool/spares.h"
 
 #define PREFORK_MS 1000

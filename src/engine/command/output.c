@@ -17,6 +17,10 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "engine/command/output.h"
+#include "engine/command/command.h"
+#include "engine/command/stream.h"
+#include "engine/core/context.h"
 #include "engine/session/session.h"
 
 #define HEAD_MAX 12288

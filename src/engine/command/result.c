@@ -15,7 +15,14 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
-#include "engine/engine.h"
+#include "base/wire.h"
+#include "engine/box/profile.h"
+#include "engine/command/command.h"
+#include "engine/command/output.h"
+#include "engine/command/result.h"
+#include "engine/core/client.h"
+#include "engine/core/context.h"
+#include "engine/core/log.h"
 #include "engine/network/gateway.h"
 #include "engine/protocol.h"
 

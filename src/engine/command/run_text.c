@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "engine/engine.h"
+#include "engine/command/run_text.h"
+#include "base/buf.h"
+#include "base/wire.h"
+#include "engine/command/command.h"
+#include "engine/core/log.h"
+#include "guest/guest.h"
 
 char *run_describe(const struct run *run) {
     struct wire_field field;

@@ -23,7 +23,12 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/tty.h"
-#include "engine/session/session.h"
+#include "engine/command/stream.h"
+#include "engine/command/command.h"
+#include "engine/command/output.h"
+#include "engine/core/client.h"
+#include "engine/core/context.h"
+#include "engine/core/log.h"
 
 #define CHUNK 65536
 #define MAX_SINKS 4096 /* of all sandboxes */

@@ -9,7 +9,10 @@
 #include <sys/socket.h>
 
 #include "base/cleanup.h"
-#include "engine/engine.h"
+#include "engine/core/client.h"
+#include "base/wire.h"
+#include "engine/core/context.h"
+#include "engine/core/sender.h"
 #include "engine/protocol.h"
 
 /* A connection with more bytes of unread replies than both of these is ended. */

@@ -28,7 +28,9 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
-#include "engine/engine.h"
+#include "engine/core/deferred_close.h"
+#include "engine/core/log.h"
+#include "engine/core/spawn.h"
 
 #define MANY_ENTRIES 256
 #define MANY_BYTES (16u << 20)

@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/disk_usage.h"
+#include "engine/core/log.h"
 #include "sys/limits.h"
 #include "sys/proc.h"
 

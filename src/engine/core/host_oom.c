@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether the host, and not a sandbox's own limit, was out of memory. */
 #include "base/clock.h"
-#include "engine/engine.h"
+#include "engine/core/context.h"
+#include "engine/core/host_oom.h"
 #include "sys/proc.h"
 
 static struct {

@@ -16,7 +16,12 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "engine/engine.h"
+#include "base/list.h"
+#include "engine/core/context.h"
+#include "engine/core/log.h"
+#include "engine/core/spawn.h"
+#include "loop/loop.h"
+#include "sys/cgroup.h"
 #include "sys/syscalls.h"
 
 #define PATIENCE_MS 20000

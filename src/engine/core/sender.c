@@ -21,7 +21,9 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "engine/engine.h"
+#include "engine/core/context.h"
+#include "engine/core/log.h"
+#include "engine/core/sender.h"
 
 #define MAX_FLYING (64u << 20)
 #define PAUSES_AT_MESSAGES 1024u

@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "engine/engine.h"
+#include "engine/core/log.h"
+#include "engine/core/spawn.h"
 #include "sys/syscalls.h"
 
 /* A child that is on its way to its program while we continue: until it has executed it, it shares

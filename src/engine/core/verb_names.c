@@ -3,6 +3,7 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "engine/protocol.h"
 
 static struct { uint64_t requests, errors; } counts[VERB_END];
 

@@ -17,7 +17,10 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
-#include "engine/session/op.h"
+#include "engine/box/box.h"
+#include "engine/box/profile.h"
+#include "engine/core/log.h"
+#include "engine/files/box_files.h"
 #include "sys/proc.h"
 
 /* How much a private tmpfs holds (on a disk nobody knows at once), and when the roots of its parts

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
-#include "engine/session/session.h"
+#include "engine/core/log.h"
+#include "engine/files/layer_chain.h"
 
 struct layer *layer_get(struct layer *layer) {
     layer->references++;

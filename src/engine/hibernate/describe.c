@@ -16,10 +16,16 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "engine/box/profile.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/core/context.h"
+#include "engine/core/log.h"
 #include "engine/ops/files_job.h"
 #include "engine/checkpoint/flatten.h"
 #include "engine/hibernate/hibernate.h"
 #include "engine/session/op.h"
+#include "engine/session/session.h"
+#include "engine/snapshot/layer.h"
 #include "store/fingerprint.h"
 
 static json_t *check_of(const char *what, bool was_made, const char *why) {

@@ -9,8 +9,16 @@
 #include <jansson.h>
 
 #include "engine/store_job/backing.h"
-#include "engine/session/session.h"
 #include "store/hibernated_read.h"
+
+struct client;
+struct buf;
+struct profile;
+struct snapshot_tree;
+struct session;
+struct snapshot;
+struct op;
+struct wire_message;
 
 /* What the engine keeps of a session that sleeps. */
 struct hibernated {

@@ -17,9 +17,12 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/box/disk_upper.h"
+#include "engine/files/layer_chain.h"
 #include "engine/hibernate/hibernate.h"
 #include "engine/session/op.h"
+#include "engine/session/session.h"
 #include "engine/store_job/store_job.h"
+#include "store/store.h"
 
 struct hibernate_job {
     struct op *op; /* not used once the job was abandoned */

@@ -10,7 +10,10 @@
 #include "base/fd.h"
 #include "engine/ops/files_job.h"
 #include "engine/checkpoint/flatten.h"
+#include "engine/ops/take_snapshot.h"
 #include "engine/session/op.h"
+#include "engine/session/session.h"
+#include "engine/snapshot/layer.h"
 
 static void run_job(struct op *op) {
     struct rollbox_error error;

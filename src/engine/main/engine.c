@@ -5,6 +5,16 @@
  * Stopping means killing every box and waiting for the kernel to say that they are dead; then the
  * cgroups go, then the engine.
  */
+#include "engine/box/launcher.h"
+#include "engine/box/no_namespace.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/dirty_tracking.h"
+#include "engine/command/result.h"
+#include "engine/command/stream.h"
+#include "engine/core/context.h"
+#include "engine/core/deferred_close.h"
+#include "engine/core/host_oom.h"
+#include "engine/core/spawn.h"
 #include "engine/engine_serve.h"
 
 #include <errno.h>
@@ -29,10 +39,16 @@
 #include "engine/core/janitor.h"
 #include "engine/core/log.h"
 #include "engine/network/gateway.h"
+#include "engine/ops/auto_snapshot.h"
+#include "engine/pool/profile.h"
+#include "engine/record/record.h"
+#include "engine/run/hoards.h"
+#include "engine/run/run.h"
+#include "engine/server/connection.h"
 #include "engine/session/op.h"
-#include "engine/session/session.h"
 #include "engine/box/disk_upper.h"
 #include "engine/ops/publish.h"
+#include "sys/cgroup.h"
 #include "sys/limits.h"
 #include "sys/proc.h"
 #include "sys/syscalls.h"
@@ -306,7 +322,7 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
         list_init(&engine->sessions_by[i]);
     for (size_t i = 0; i < ARRAY_SIZE(engine->finished_by); i++)
         list_init(&engine->finished_by[i]);
-    engine->image_fs.fd = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
+    engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
     engine->tidy.callback = on_tidy;
     engine->hooks = (struct engine_hooks){
         .room_freed = run_schedule,

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/core/log.h"
 #include "engine/engine_serve.h"
 #include "policy/policy.h"
 #include "sys/syscalls.h"

@@ -15,11 +15,15 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "engine/box/profile.h"
+#include "engine/command/command.h"
+#include "engine/core/context.h"
 #include "engine/network/gateway_process.h"
 #include "engine/network/gateway_tape.h"
 #include "engine/network/gateway_tls.h"
 #include "engine/core/log.h"
 #include "engine/session/session.h"
+#include "engine/files/layer_chain.h"
 
 #define INLINE_POLICY (32u << 10) /* bytes: a longer text goes in a memory file */
 #define LOG_BYTES (8u << 20)      /* of a session's log; the gateway writes half of that */

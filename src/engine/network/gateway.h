@@ -18,10 +18,19 @@
 #ifndef ROLLBOX_ENGINE_NETWORK_GATEWAY_H
 #define ROLLBOX_ENGINE_NETWORK_GATEWAY_H
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
 #include <jansson.h>
 
-#include "engine/engine.h"
-
+struct engine;
+struct buf;
+struct rollbox_error;
+struct snapshot;
+struct profile;
+struct box;
+struct run;
 struct session;
 
 /* Of BOX_READY: takes fds[0..n-1] (set to -EBADF). 0 or -ENOMEM. */

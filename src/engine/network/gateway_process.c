@@ -14,7 +14,9 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "engine/core/context.h"
 #include "engine/core/log.h"
+#include "engine/core/spawn.h"
 #include "sys/syscalls.h"
 
 #define MESSAGE_BYTES (256u << 10) /* more than either side ever sends at once */

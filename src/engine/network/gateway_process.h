@@ -3,9 +3,15 @@
 #ifndef ROLLBOX_ENGINE_NETWORK_GATEWAY_PROCESS_H
 #define ROLLBOX_ENGINE_NETWORK_GATEWAY_PROCESS_H
 
+#include <stdbool.h>
+#include <sys/types.h>
+
 #include <jansson.h>
 
-#include "engine/engine.h"
+#include "base/list.h"
+#include "loop/loop.h"
+
+struct engine;
 
 struct gateway_process {
     struct engine *engine;

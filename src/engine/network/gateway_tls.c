@@ -13,6 +13,10 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "engine/core/context.h"
+#include "engine/core/log.h"
+#include "engine/core/spawn.h"
+#include "engine/network/gateway_process.h"
 #include "store/store.h"
 
 #define PROGRAM "rollbox-egress-tls"

@@ -7,6 +7,9 @@
 #include "engine/network/gateway_process.h"
 #include "engine/network/gateway_tape.h"
 
+struct buf;
+struct rollbox_error;
+
 /* Makes the authority of the store, if it has none, and appends the certificates that sandboxes
  * trust: the host's roots and its own. Waits for the program, which takes some milliseconds. */
 int gateway_tls_bundle(

@@ -16,7 +16,13 @@
 #include <string.h>
 
 #include "base/utf8.h"
+#include "engine/core/context.h"
+#include "engine/files/box_files.h"
+#include "engine/ops/auto_snapshot.h"
 #include "engine/session/op.h"
+#include "engine/session/session.h"
+#include "engine/session/session_events.h"
+#include "engine/snapshot/layer.h"
 
 /* Commands that end with these have not ended by themselves, and what they left goes, or is kept
  * otherwise. */

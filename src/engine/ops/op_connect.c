@@ -3,7 +3,12 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/wire.h"
+#include "engine/box/box.h"
+#include "engine/ops/take_snapshot.h"
 #include "engine/session/op.h"
+#include "engine/session/session.h"
+#include "guest/guest.h"
 
 static void ask_init(struct op *op) {
     auto_buf struct buf request = BUF_INIT;

@@ -2,6 +2,7 @@
 /* CREATE and CLOSE: the first and the last operation of a sandbox. */
 #include "base/error.h"
 #include "engine/session/op.h"
+#include "engine/session/session.h"
 
 static void start_create(struct op *op) {
     struct rollbox_error error;

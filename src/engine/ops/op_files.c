@@ -3,7 +3,13 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/wire.h"
+#include "engine/box/box.h"
+#include "engine/ops/take_snapshot.h"
 #include "engine/session/op.h"
+#include "engine/session/session.h"
+#include "engine/session/session_events.h"
+#include "guest/guest.h"
 
 /* A socket that an agent in the sandbox serves from now on. */
 static void hand_socket(struct op *op) {

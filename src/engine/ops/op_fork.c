@@ -6,9 +6,18 @@
 
 #include "base/error.h"
 #include "base/seeded_random.h"
+#include "engine/box/profile.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/dirty_tracking.h"
 #include "engine/checkpoint/flatten.h"
+#include "engine/core/log.h"
+#include "engine/ops/take_snapshot.h"
 #include "engine/session/op.h"
 #include "engine/ops/publish.h"
+#include "engine/session/session.h"
+#include "engine/session/session_events.h"
+#include "engine/session/session_files.h"
+#include "engine/snapshot/layer.h"
 
 #define MAX_FORK 10000
 /* Of one incremental image: from here on it costs less to put a full image together than to apply

@@ -4,7 +4,10 @@
  * files on disk they are paused only until that is done (disk_upper.h).
  */
 #include "engine/box/disk_upper.h"
+#include "engine/ops/take_snapshot.h"
 #include "engine/session/op.h"
+#include "engine/session/session.h"
+#include "guest/guest.h"
 
 static void walk_still(struct op *op, int error) {
     op_wait(op, OP_WAIT_WALK);

@@ -3,7 +3,14 @@
 #include <errno.h>
 
 #include "base/error.h"
+#include "engine/box/box.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/core/log.h"
+#include "engine/run/run.h"
 #include "engine/session/op.h"
+#include "engine/session/session.h"
+#include "engine/session/session_files.h"
+#include "engine/snapshot/layer.h"
 
 static void reset_session(struct op *op) {
     struct session *session = op->session;

@@ -5,7 +5,15 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/dirty_tracking.h"
+#include "engine/ops/auto_snapshot.h"
+#include "engine/ops/take_snapshot.h"
 #include "engine/session/op.h"
+#include "engine/session/session.h"
+#include "engine/session/session_events.h"
+#include "engine/session/session_files.h"
+#include "engine/snapshot/layer.h"
 
 static void snapshot_text(struct snapshot *snapshot, struct buf *to) {
     struct snapshot_facts facts;

@@ -15,10 +15,15 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "base/utf8.h"
+#include "engine/box/profile.h"
+#include "engine/core/context.h"
 #include "engine/network/gateway.h"
 #include "engine/core/janitor.h"
 #include "engine/core/log.h"
 #include "engine/session/op.h"
+#include "engine/session/session.h"
+#include "engine/session/session_events.h"
+#include "policy/plan.h"
 
 #define BACKLOG 256
 #define MAX_CONNECTIONS 1024 /* of a sandbox at one time */

@@ -13,8 +13,11 @@
 #ifndef ROLLBOX_ENGINE_PUBLISH_H
 #define ROLLBOX_ENGINE_PUBLISH_H
 
-#include "engine/session/session.h"
 #include "policy/publish.h"
+
+struct buf;
+struct session;
+struct rollbox_error;
 
 /* At the start of the engine. */
 void publish_init(void);

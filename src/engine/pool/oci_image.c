@@ -19,7 +19,8 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "engine/engine.h"
+#include "engine/core/log.h"
+#include "engine/pool/profile.h"
 #include "sys/syscalls.h"
 
 #define SNAPSHOT "snapshot:"

@@ -11,8 +11,11 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "engine/box/box.h"
-#include "engine/engine.h"
+#include "engine/box/launcher.h"
 #include "engine/box/own_mounts.h"
+#include "engine/core/context.h"
+#include "engine/pool/host_view.h"
+#include "engine/pool/profile_launcher.h"
 #include "engine/pool/spares.h"
 
 struct path_identities *profile_path_identities(struct profile *profile) {

@@ -9,7 +9,6 @@
  * parts of an installation are granted, and never the whole directory, which may be a home
  * directory.
  */
-#include "engine/engine.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -23,6 +22,8 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "engine/core/log.h"
+#include "engine/pool/profile.h"
 
 #define MAX_LINKS 40
 #define MAX_CONFIG 65536

@@ -10,7 +10,8 @@
 #include "base/cleanup.h"
 #include "engine/box/box.h"
 #include "engine/box/disk_upper.h"
-#include "engine/engine.h"
+#include "engine/box/profile.h"
+#include "engine/core/log.h"
 #include "engine/pool/spares.h"
 
 #define SPARE_SECONDS 30

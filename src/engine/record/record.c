@@ -21,9 +21,22 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/utf8.h"
+#include "engine/box/profile.h"
+#include "engine/command/command.h"
+#include "engine/command/output.h"
+#include "engine/core/context.h"
+#include "engine/core/log.h"
+#include "engine/files/box_files.h"
+#include "engine/ops/auto_snapshot.h"
+#include "engine/protocol.h"
+#include "engine/record/record.h"
 #include "engine/session/op.h"
 #include "engine/record/recorder.h"
+#include "engine/session/session.h"
+#include "engine/session/session_events.h"
+#include "engine/snapshot/layer.h"
 #include "record/record.h"
+#include "store/manifest.h"
 
 #define STEP_FDS 3u
 #define EARLY_BYTES                                                                                \

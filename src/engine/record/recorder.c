@@ -21,6 +21,10 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/core/context.h"
+#include "engine/core/log.h"
+#include "engine/core/sender.h"
+#include "engine/core/spawn.h"
 #include "record/record.h"
 
 #define SOCKET_BYTES (1 << 20)

@@ -6,8 +6,9 @@
 #ifndef ROLLBOX_ENGINE_RECORD_RECORDER_H
 #define ROLLBOX_ENGINE_RECORD_RECORDER_H
 
-#include "engine/engine.h"
+#include "engine/command/command.h"
 
+struct rollbox_error;
 struct recording;
 
 struct recorder {

@@ -18,6 +18,11 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "engine/box/profile.h"
+#include "engine/command/command.h"
+#include "engine/core/client.h"
+#include "engine/core/context.h"
+#include "engine/core/sender.h"
 
 #define MAX_HELD_BYTES (256u << 20) /* of one client's requests */
 #define HELD_FDS_SHARE                                                                             \

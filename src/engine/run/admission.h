@@ -3,7 +3,9 @@
 #ifndef ROLLBOX_ENGINE_RUN_ADMISSION_H
 #define ROLLBOX_ENGINE_RUN_ADMISSION_H
 
-#include "engine/engine.h"
+struct engine;
+struct run;
+struct rollbox_error;
 
 /* Counts what the request keeps in the engine for its client. 0, or it is more than the engine
  * keeps for one connection (-errno). */

@@ -21,7 +21,12 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "engine/session/session.h"
+#include "engine/box/box.h"
+#include "engine/box/profile.h"
+#include "engine/core/context.h"
+#include "engine/core/log.h"
+#include "engine/core/spawn.h"
+#include "engine/run/hoards.h"
 #include "sys/hoard.h"
 
 #define TICK_NS 50000000ll

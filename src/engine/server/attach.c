@@ -7,8 +7,16 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/wire.h"
+#include "engine/command/result.h"
+#include "engine/command/stream.h"
+#include "engine/core/client.h"
+#include "engine/core/log.h"
 #include "engine/hibernate/hibernate.h"
+#include "engine/protocol.h"
+#include "engine/run/run.h"
 #include "engine/session/op.h"
+#include "engine/session/session.h"
 
 #define MAX_ATTACHED 1024u /* clients that wait for one command */
 

@@ -16,11 +16,22 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "engine/box/box.h"
+#include "engine/command/result.h"
+#include "engine/core/client.h"
+#include "engine/core/context.h"
+#include "engine/core/sender.h"
+#include "engine/pool/profile.h"
+#include "engine/pool/python_zygote.h"
+#include "engine/protocol.h"
+#include "engine/run/run.h"
 #include "engine/server/attach.h"
 #include "engine/core/log.h"
-#include "engine/session/session.h"
 #include "engine/core/verb_names.h"
+#include "engine/server/connection.h"
+#include "engine/server/run_request.h"
 #include "engine/server/verbs.h"
+#include "engine/session/session.h"
 
 #define PAUSES_AT (8u << 20) /* bytes of unread answers with which a client is not read from */
 #define MAX_REQUESTS 65536u  /* that are not answered yet */

@@ -10,9 +10,16 @@
 
 #include "base/clock.h"
 #include "base/utf8.h"
+#include "engine/box/box.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/command/command.h"
+#include "engine/core/client.h"
+#include "engine/core/context.h"
+#include "engine/server/debug.h"
 #include "engine/session/op.h"
-#include "engine/session/session.h"
 #include "engine/core/verb_names.h"
+#include "engine/session/op_state.h"
+#include "engine/session/session.h"
 
 #define MAX_RUNS 1000 /* one-off runs that are listed */
 

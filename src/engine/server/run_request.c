@@ -8,10 +8,19 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "engine/command/result.h"
+#include "engine/command/stream.h"
+#include "engine/core/client.h"
+#include "engine/core/context.h"
+#include "engine/core/log.h"
+#include "engine/pool/profile.h"
+#include "engine/pool/python_zygote.h"
 #include "engine/run/admission.h"
-#include "engine/engine.h"
 #include "engine/hibernate/hibernate.h"
 #include "engine/protocol.h"
+#include "engine/run/run.h"
+#include "engine/server/run_request.h"
+#include "engine/session/exec.h"
 #include "engine/session/session.h"
 
 #define MAX_ARGUMENTS 65536

@@ -7,6 +7,11 @@
  * when it is done. What a hibernated sandbox cannot answer from its record wakes it first: the
  * request is kept as it came and handled again then.
  */
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/dirty_tracking.h"
+#include "engine/command/command.h"
+#include "engine/core/client.h"
+#include "engine/core/context.h"
 #include "engine/hibernate/hibernate.h"
 #include "engine/server/verbs.h"
 
@@ -21,9 +26,19 @@
 #include "base/error.h"
 #include "engine/network/gateway.h"
 #include "engine/core/log.h"
+#include "engine/ops/auto_snapshot.h"
+#include "engine/pool/profile.h"
+#include "engine/protocol.h"
+#include "engine/record/record.h"
+#include "engine/server/debug.h"
+#include "engine/server/status_json.h"
+#include "engine/session/exec.h"
 #include "engine/session/op.h"
 #include "engine/ops/publish.h"
 #include "engine/core/verb_names.h"
+#include "engine/session/session.h"
+#include "engine/session/session_events.h"
+#include "engine/snapshot/layer.h"
 
 #define MAX_TIMEOUT_MS (INT64_MAX / 4000000)
 #define OUT_OF_MEMORY(error)                                                                       \

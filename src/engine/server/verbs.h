@@ -4,7 +4,8 @@
 #ifndef ROLLBOX_ENGINE_SERVER_VERBS_H
 #define ROLLBOX_ENGINE_SERVER_VERBS_H
 
-#include "engine/engine.h"
+struct client;
+struct wire_message;
 
 /* Decodes the request and carries it out, or adds an operation to its session. The client is
  * answered in any case. */

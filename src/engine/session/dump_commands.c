@@ -9,8 +9,12 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/dump_job.h"
 #include "engine/checkpoint/dump_worker.h"
+#include "engine/command/command.h"
+#include "engine/command/run_text.h"
+#include "engine/command/stream.h"
 #include "engine/session/session.h"
 
 static void add_pipe(

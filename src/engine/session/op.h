@@ -11,10 +11,14 @@
 #ifndef ROLLBOX_ENGINE_SESSION_OP_H
 #define ROLLBOX_ENGINE_SESSION_OP_H
 
+#include <jansson.h>
+
+#include "engine/protocol.h"
 #include "engine/session/op_state.h"
 #include "engine/session/session.h"
 #include "engine/session/session_events.h"
 
+struct engine;
 struct op;
 
 /* What comes with an event; which members, depends on the event. What is to be taken is freed if
@@ -208,22 +212,6 @@ void op_measured(struct layer *layer); /* how much is in it is known */
 bool op_hold_frozen(struct session *session);
 void op_disk_walked(struct session *session); /* the pause ends */
 
-/* take_snapshot.c: the present state becomes op->to. */
-void op_take_snapshot(struct op *op);
-/* op->to is there: its size and a short chain are waited for, then class->have_snapshot. */
-void op_have_snapshot(struct op *op);
-void take_snapshot_event(struct op *op, enum op_event event, const struct op_message *message);
-void take_snapshot_release(struct op *op);
-void op_freeze(struct op *op);           /* INIT_REPLY follows, or PROCESSES_FREE before it */
-void op_thaw(struct op *op);             /* unless the session is paused */
-void op_resume_processes(struct op *op); /* those that keeps_stopped kept */
-bool op_is_dying(int r); /* init is gone, of which we have not heard yet: BOX_LOST comes */
-
-/* box_files.c: what was written in a box. */
-int box_seems_empty(const struct box *box); /* 1: nothing runs but agents; 0; -errno: unknown */
-/* Since it was made; on disk nobody knows, and both are 0. 0 or -ENOMEM. */
-int box_files_written(struct box *box, uint64_t *ret_bytes, uint64_t *ret_entries);
-
 /* The classes (op_classes.c). */
 extern const struct op_class op_create_class, op_close_class, op_snapshot_class, op_fork_class,
     op_reset_class, op_pause_class, op_files_class, op_connect_class, op_diff_class,
@@ -232,8 +220,5 @@ extern const struct op_class op_create_class, op_close_class, op_snapshot_class,
 
 /* op_hibernate.c */
 void hibernate_export(struct op *op); /* op->to, or what sleeps, with its processes */
-
-/* auto_snapshot.c */
-void auto_snapshot_taken(struct op *op);
 
 #endif

@@ -3,6 +3,8 @@
 
 #include <stdint.h>
 
+#include "engine/box/box.h"
+
 #define IN(suffix) (UINT32_C(1) << OP_WAIT_##suffix)
 #define EVERY_WAIT ((UINT32_C(1) << OP_N_WAITS) - 1)
 

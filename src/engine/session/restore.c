@@ -18,7 +18,17 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/wire.h"
+#include "engine/box/box.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/dirty_tracking.h"
+#include "engine/command/command.h"
+#include "engine/command/output.h"
+#include "engine/command/stream.h"
+#include "engine/core/log.h"
+#include "engine/run/run.h"
 #include "engine/session/session.h"
+#include "engine/store_job/backing.h"
 
 /* The sandbox's end of a new pipe in the place of one that was captured; the other is ours. */
 static int make_pipe(

@@ -12,7 +12,14 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/wire.h"
+#include "engine/box/box.h"
+#include "engine/box/cgroup_lease.h"
+#include "engine/box/profile.h"
+#include "engine/core/context.h"
 #include "engine/session/op.h"
+#include "engine/session/op_state.h"
+#include "engine/session/session.h"
 
 #define MAX_OPS 16384u /* requests that wait for one sandbox, commands not included */
 

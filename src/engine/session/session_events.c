@@ -2,7 +2,10 @@
 /* Tells a session's observers of its events (session_events.h has the model). */
 #include "engine/session/session_events.h"
 
+#include "engine/command/command.h"
+#include "engine/core/log.h"
 #include "engine/session/op.h"
+#include "engine/session/session.h"
 
 #define MAX_RESTORERS 4u
 

@@ -9,8 +9,12 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "engine/box/disk_upper.h"
+#include "engine/files/box_files.h"
 #include "engine/network/gateway.h"
 #include "engine/session/op.h"
+#include "engine/session/session_files.h"
+#include "engine/session/session.h"
+#include "engine/snapshot/layer.h"
 
 void snapshot_ref_assign(struct snapshot **at, struct snapshot *snapshot) {
     snapshot_get(snapshot);

@@ -13,10 +13,21 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/box/box.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/dirty_tracking.h"
+#include "engine/core/client.h"
+#include "engine/core/context.h"
 #include "engine/core/log.h"
 #include "engine/core/verb_names.h"
 #include "engine/network/gateway.h"
+#include "engine/pool/profile.h"
+#include "engine/run/run.h"
+#include "engine/session/exec.h"
 #include "engine/session/op.h"
+#include "engine/session/session.h"
+#include "engine/session/session_events.h"
+#include "engine/snapshot/layer.h"
 
 #define RELEASE_NS 10000000ll /* by when captured processes have been let go */
 

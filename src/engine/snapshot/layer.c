@@ -19,8 +19,18 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/utf8.h"
+#include "base/wire.h"
+#include "engine/box/launcher.h"
+#include "engine/box/profile.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/core/context.h"
+#include "engine/core/deferred_close.h"
+#include "engine/core/log.h"
+#include "engine/files/layer_chain.h"
 #include "engine/session/op.h"
 #include "engine/box/disk_upper.h"
+#include "engine/snapshot/layer.h"
+#include "engine/store_job/backing.h"
 
 #define EMPTY_BYTES 48   /* of getdents64: "." and "..", 24 bytes each */
 #define MERGE_FROM 8     /* layers in a chain */

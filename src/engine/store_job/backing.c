@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
-#include "engine/engine.h"
+#include "engine/core/context.h"
 #include "engine/store_job/store_job.h"
 #include "store/hibernated_read.h"
 

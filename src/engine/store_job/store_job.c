@@ -18,7 +18,9 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "engine/engine.h"
+#include "engine/core/context.h"
+#include "engine/core/log.h"
+#include "engine/core/spawn.h"
 #include "store/store.h"
 #include "sys/syscalls.h"
 

@@ -7,7 +7,9 @@
 #include "base/error.h"
 #include "base/cleanup.h"
 #include "base/text.h"
-#include "engine/engine.h"
+#include "engine/box/guest_error.h"
+#include "engine/box/profile.h"
+#include "policy/plan.h"
 
 static const char *const grant_keys[] = { "", "fs_readable", "fs_writable", "fs_shared",
     "fs_denied" };

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The results of commands, which are kept for retries. */
+#ifndef ROLLBOX_ENGINE_COMMAND_RESULT_H
+#define ROLLBOX_ENGINE_COMMAND_RESULT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <rollbox/rollbox.h>
+
+#include "base/buf.h"
+
+struct client;
+struct engine;
+struct run;
+
+void result_send(struct run *run); /* to its client and all who wait for it */
+void result_send_error(
+    struct client *client, uint64_t serial, const struct rollbox_error *error); /* without a run */
+bool result_replay(struct client *client, uint64_t serial, const void *operation, size_t length);
+void result_send_summary(struct client *client, uint64_t serial, enum rollbox_outcome outcome,
+    int status, uint64_t wall_ns, uint64_t cpu_ns); /* of one whose output is gone */
+bool result_streams(struct engine *engine, const void *operation, size_t length, size_t most,
+    struct buf streams[2]); /* appends stdout and stderr of one that is kept; false: they are not
+                               there whole, or more than `most` bytes */
+void result_restore(struct engine *engine, const void *operation, size_t length,
+    enum rollbox_outcome outcome, int status, uint64_t wall_ns, uint64_t cpu_ns,
+    const struct buf streams[2]); /* keeps it, of a command of an engine before this one */
+void result_forget(struct engine *engine, const void *operation, size_t length);
+void result_forget_all(struct engine *engine);
+void result_forget_client(
+    const struct client *client); /* which waits for a result that waits for a tally */
+void result_tally(uint64_t tally,
+    const char *network); /* what the gateway has counted, as JSON: the result is complete */
+
+#endif

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is under way, as a JSON object. */
+#ifndef ROLLBOX_ENGINE_SERVER_DEBUG_H
+#define ROLLBOX_ENGINE_SERVER_DEBUG_H
+
+#include "base/buf.h"
+
+struct engine;
+
+void debug_dump(struct engine *engine, struct buf *to);
+
+#endif
