@@ -237,6 +237,8 @@ const struct option option_table[] = {
         "working directory inside the sandbox (default /tmp, private)" },
     { OPTION_USER, 0, "user", "NAME", OPTION_TEXT, POLICY_COMMANDS | COMMAND_EXEC, "user",
         "the user seen inside: box (default), root or a number" },
+    { OPTION_USERS, 0, "users", "one|many", OPTION_TEXT, POLICY_COMMANDS, "users",
+        "many: 65,536 users, of which root may chown, su, install packages (default one)" },
     { OPTION_HOSTNAME, 0, "hostname", "NAME", OPTION_TEXT, POLICY_COMMANDS, "hostname",
         "the host name seen inside (default rollbox)" },
     { OPTION_NET, 0, "net", "none|loopback|allow|host", OPTION_TEXT, POLICY_COMMANDS, "net",

@@ -37,6 +37,7 @@ enum option_id {
     OPTION_NO_CLEAN_ENV,
     OPTION_CWD,
     OPTION_USER,
+    OPTION_USERS,
     OPTION_HOSTNAME,
     OPTION_NET,
     OPTION_ALLOW,

@@ -20,6 +20,8 @@
 
 #include <stdint.h>
 
+#include "policy/plan.h"
+
 #define GUEST_LAUNCHER_SOCKET                                                                      \
     3 /* the launcher's only descriptor at its start, besides /dev/null as 0, 1 and 2 */
 
@@ -28,6 +30,12 @@
  * host ids except the owner's on idmapped mounts. */
 #define GUEST_ID_OTHERS 65536u
 #define GUEST_ID_RANGE 131072u
+
+/* With users "many" each sandbox has PLAN_MANY_IDS ids, of which root's is the first. As root, U0
+ * has GUEST_MANY_RANGE ids then: after the others GUEST_MANY_SLOTS times those of a sandbox, the
+ * first of which (PLAN_MANY_FIRST) are the plan's own. */
+#define GUEST_MANY_SLOTS 510u
+#define GUEST_MANY_RANGE (PLAN_MANY_FIRST + GUEST_MANY_SLOTS * PLAN_MANY_IDS)
 
 /* Requests. */
 enum guest_request {
@@ -38,8 +46,8 @@ enum guest_request {
                      UPPER, the image); then the layers, bottom first; then `tasks` files of cgroups
                      v1 to enter */
     GUEST_EXEC,   /* to init: {GUEST_ARG|GUEST_INTERPRETER}+ GUEST_ENV* GUEST_CWD GUEST_PROCESSES?
-                     GUEST_TERMINAL? GUEST_NO_TRACE? {GUEST_FILE_*}*; fds: stdin, stdout, stderr
-                     (not with GUEST_TERMINAL), then those that become 3 and up */
+                     GUEST_TERMINAL? GUEST_NO_TRACE? GUEST_USER? {GUEST_FILE_*}*; fds: stdin,
+                     stdout, stderr (not with GUEST_TERMINAL), then those that become 3 and up */
     GUEST_SESSION, /* to init, before its first EXEC: several will follow. Init enters the Landlock
                       domain itself, so that all its commands share one. Answered only on failure
                       (GUEST_FAILED) */
@@ -157,6 +165,7 @@ enum guest_tag {
                      CLOCK_BOOTTIME to the host's, in place of the image's */
     GUEST_PARTS,  /* bytes: a uint64_t for each layer of CREATE: bit K is set if its part "pK" has
                      content. Without it, and for parts past 63: all may */
+    GUEST_USER,   /* text: users many: "USER[:GROUP[:GROUPS]]", in place of the plan's */
     GUEST_NO_TRACE, /* u64: not 0: the command and its descendants may not trace */
 };
 

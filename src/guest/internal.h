@@ -15,6 +15,7 @@
 #define GUEST_MAX_RULES 512
 
 struct network;
+struct users_identity;
 
 /* Alignment of stacks of children that share the parent's memory. It is more than needed: the
  * linker groups objects by alignment, and this one is large. */
@@ -97,16 +98,21 @@ int guest_new_tmpfs(const struct guest_tmpfs *options);
 /* The same with options as mount(2) takes them, "key=value,key=value". */
 int guest_new_tmpfs_of(const char *options);
 
+/* The number of ids that a sandbox has, in U0 from its `outer_id` on. */
+static inline uint32_t guest_id_count(const struct plan *plan) {
+    return plan->flags & PLAN_MANY_USERS ? PLAN_MANY_IDS : 1;
+}
+
 /* privileges.c. Moves the calling process to the sandbox's cgroups, once. 0 or -errno. */
 int box_enter_cgroups(struct box *box);
 
 /* Installs the plan's filter on the calling process. */
 int box_install_filter(const struct plan *plan);
 /* Drops the bounding set. Without this, box_drop_privileges() does so. 0 or -errno. */
-int box_drop_bounds(void);
-/* Drops all capabilities for good. The process is not dumpable afterwards and dies with its
- * parent. */
-int box_drop_privileges(void);
+int box_drop_bounds(const struct plan *plan);
+/* Drops all capabilities for good; with many users, all but those of its root and the one that init
+ * needs. The process is not dumpable afterwards and dies with its parent. */
+int box_drop_privileges(const struct plan *plan);
 
 /* Makes init itself enter the Landlock domain of its commands. 0 or -errno. */
 int box_enter_domain(struct box *box);
@@ -121,7 +127,8 @@ struct exec_request {
     size_t n_fds;
     bool terminal;      /* the first of them is its controlling terminal */
     bool keeps_orphans; /* it is a subreaper: its orphaned descendants stay below it */
-    bool no_trace;      /* it and its descendants may not trace */
+    const struct users_identity *user; /* whom it runs as; NULL: the sandbox has one user */
+    bool no_trace;                     /* it and its descendants may not trace */
 };
 
 /* report.c: sends a record with descriptors. A lost peer is noticed where requests are read. 0 or

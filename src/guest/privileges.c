@@ -23,11 +23,13 @@ int box_enter_cgroups(struct box *box) {
 
 /* A new user namespace has all of them. Capabilities dropped from the bounding set are unavailable
  * to children and programs, too. */
-int box_drop_bounds(void) {
+int box_drop_bounds(const struct plan *plan) {
+    const uint64_t kept = plan->capabilities;
     static bool dropped;
 
-    for (int capability = 0; !dropped; capability++)
-        if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0) {
+    for (unsigned capability = 0; !dropped; capability++)
+        if (!(capability < 64 && kept >> capability & 1) &&
+            prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0) {
             if (errno != EINVAL)
                 return -errno;
             dropped = true;
@@ -35,18 +37,27 @@ int box_drop_bounds(void) {
     return 0;
 }
 
-int box_drop_privileges(void) {
+/* With many users, init is the root of the sandbox's user namespace and has, besides what root has
+ * there, the right to restrict its commands: without no_new_privs, filters and Landlock domains
+ * take it. Commands lose it when they are executed, because it is out of bounds. */
+int box_drop_privileges(const struct plan *plan) {
     struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
-    struct __user_cap_data_struct none[2] = { 0 };
+    const bool many = plan->flags & PLAN_MANY_USERS;
+    const uint64_t kept = many ? plan->capabilities | UINT64_C(1) << CAP_SYS_ADMIN : 0;
+    const struct __user_cap_data_struct rest[2] = {
+        { .effective = (uint32_t)kept, .permitted = (uint32_t)kept },
+        { .effective = (uint32_t)(kept >> 32), .permitted = (uint32_t)(kept >> 32) },
+    };
 
-    int r = box_drop_bounds();
+    int r = box_drop_bounds(plan);
 
     if (r < 0)
         return r;
     if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 ||
-        sys_capset(&header, none) < 0)
+        sys_capset(&header, rest) < 0)
         return -errno;
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
+    if ((!many && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0) ||
+        prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
         return -errno;
     /* A second safeguard: init ends when its socket closes, and by this signal even if it cannot
      * read its socket. */

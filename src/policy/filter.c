@@ -110,6 +110,7 @@ enum filter_rule {
     FILTER_XATTR_SET_AT,
     FILTER_NOTES,
     FILTER_SYNC,
+    FILTER_CHROOT,
 };
 
 /* Of the kernel's interface, spelled out where a header is too old or would clash with libc's. */
@@ -324,6 +325,9 @@ static unsigned check_socket(struct program *p, const struct filter_options *opt
         net ? load_field(p, ARGUMENT(2),
                   emit_test(p, BPF_JEQ, 0 /* NETLINK_ROUTE */, emit_verdict(p, FILTER_ALLOW),
                       emit_verdict(p, FILTER_EPROTONOSUPPORT)))
+        : options->many_users
+            ? load_field(p, ARGUMENT(2),
+                  emit_test(p, BPF_JEQ, 0, denied, emit_verdict(p, FILTER_EPROTONOSUPPORT)))
             : denied;
     unsigned inet = net ? check_inet(p) : denied;
     unsigned family =
@@ -625,6 +629,8 @@ static enum filter_rule resolve_rule(const struct filter_options *o, enum filter
         return o->keep_metadata ? FILTER_EOPNOTSUPP : FILTER_ENOSYS; /* its length is in memory */
     case FILTER_NOTES:
         return o->process_isolation ? FILTER_EOPNOTSUPP : FILTER_ALLOW;
+    case FILTER_CHROOT:
+        return o->many_users ? FILTER_ALLOW : FILTER_EPERM;
     case FILTER_SYNC:
         return o->no_sync ? FILTER_DONE : FILTER_ALLOW;
     default:

@@ -63,6 +63,10 @@ struct filter_options {
                           gigabytes of a disk faster than anybody can look */
     bool no_sync; /* sync and syncfs have no effect: they would write the dirty data of the whole
                      host, and a process that waits for that cannot be killed */
+    /* users many: chroot has an effect (else no process has the capability for it, and EPERM is
+     * what the kernel would say), and without a network the kernel's audit system is one that is
+     * not there: programs that change users continue then, and end at any other error. */
+    bool many_users;
 };
 
 /* Writes the program to program[0..capacity). Returns the number of instructions, or -ENOBUFS

@@ -789,16 +789,16 @@ static void add_proc(struct compiler *c) {
 }
 
 /* The layers of an image or a snapshot, by short names, because the option text that lists an
- * overlay's layers is short; those as a list, topmost first, if `layers` is given. What belongs to
- * `owner` on the disk is the guest's. */
+ * overlay's layers is short; those as a list, topmost first, if `layers` is given. `owners`: whose
+ * files on the disk are the guest's (PLAN_BIND_*). */
 static void add_store(
-    struct compiler *c, const struct plan_image *image, uint32_t owner, struct buf *layers) {
+    struct compiler *c, const struct plan_image *image, uint64_t owners, struct buf *layers) {
     char path[64], target[128];
     struct plan_op op = { .kind = PLAN_OP_BIND_ONE,
         .mode = READ_ONLY,
         .path = compiler_text(c, PLAN_HIDDEN "/store"),
         .source = compiler_text(c, image->directory),
-        .value = plan_bind_owned(owner) };
+        .value = owners };
 
     buf_add(&c->template_ops, &op, sizeof op);
     for (size_t i = image->n; i--;) {
@@ -814,7 +814,10 @@ static void add_store(
 static void add_image(struct compiler *c) {
     struct buf layers = BUF_INIT;
 
-    add_store(c, c->host->image, c->plan.inner_uid, &layers);
+    add_store(c, c->host->image,
+        c->policy->many_users ? PLAN_BIND_IDMAP | PLAN_BIND_ALL
+                              : plan_bind_owned(c->plan.inner_uid),
+        &layers);
     add_template_op(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/root", NULL, 0755);
     writable_place(c, PLAN_HIDDEN "/root", layers.data, 0755, 0, 0);
     c->texts.failed |= buf_failed(&layers);
@@ -850,7 +853,7 @@ static void add_private(struct compiler *c) {
     } else {
         if (c->host->snapshot) /* an export knows no owner but nobody where the guest's id was of a
                                   range */
-            add_store(c, c->host->snapshot, NOBODY, NULL);
+            add_store(c, c->host->snapshot, plan_bind_owned(NOBODY), NULL);
         writable_place(c, "/tmp", NULL, 01777, 0, 0);
         writable_place(c, "/var/tmp", NULL, 01777, 0, 0);
         compiler_rule(c, "/tmp", c->access_write, PLAN_RULE_OWN);
@@ -865,6 +868,19 @@ static void add_private(struct compiler *c) {
 
 static void user_ids(struct compiler *c) {
     const char *user = c->policy->user;
+
+    /* Init is the sandbox's root, and looks up the others in the sandbox's own /etc/passwd. An
+     * ordinary user is root itself: so what he grants to be written belongs to root. */
+    if (c->policy->many_users) {
+        c->plan.flags |= PLAN_MANY_USERS;
+        c->plan.user = compiler_text(c, user ? user : "root");
+        /* In a directory that writes through, a file of root's is one of the directory's owner, so
+         * that capabilities of a program would hold on the host. */
+        c->plan.capabilities =
+            PLAN_CAPABILITIES & ~(c->policy->fs_shared.n ? UINT64_C(1) << PLAN_CAP_SETFCAP : 0);
+        c->plan.outer_uid = c->host->is_root ? PLAN_MANY_FIRST : 0;
+        return;
+    }
     uint32_t id = !user || !strcmp(user, "box") ? 1000
                   : !strcmp(user, "root")       ? 0
                                                 : (uint32_t)strtoul(user, NULL, 10);
@@ -954,6 +970,7 @@ static int compile_filter(
         .keep_metadata = c->policy->isolation == POLICY_ISOLATION_PROCESS && !c->host->own_ids,
         .allow_listener = c->plan.flags & (PLAN_SEED | PLAN_CLOCK),
         .allow_getfd = c->plan.flags & PLAN_CLOCK,
+        .many_users = c->policy->many_users,
         .deny_reserve = c->plan.flags & PLAN_ON_DISK,
         .no_sync = !c->policy->fs_shared.n,
     };
@@ -1009,6 +1026,17 @@ static int refuse_missing(const struct compiler *c, struct rollbox_error *error)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "disk_at store: isolation process keeps private files in $TMPDIR, /tmp or /var/tmp; "
             "leave disk_at out, or use isolation namespace");
+    if (p->many_users && (p->have_seed || p->time_start))
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "users many: %s is not possible yet, because it is for processes of one user; use "
+            "users one",
+            p->have_seed ? "random_seed" : "time_start");
+    if (p->many_users && p->isolation == POLICY_ISOLATION_PROCESS)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "users many: isolation process has no user namespace; use isolation namespace");
+    if (p->many_users && !c->host->is_root)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "users many: needs root so far; use users one");
     if (p->image && p->isolation == POLICY_ISOLATION_PROCESS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "image: isolation process has no root file system of its own; use isolation namespace");
@@ -1242,6 +1270,12 @@ static void add_network_variables(const struct policy *policy, struct buf *to) {
         }
 }
 
+static bool is_listed(const char *text, const char *const *list, size_t n) {
+    while (n && strcmp(text, list[n - 1]))
+        n--;
+    return n;
+}
+
 /* Later entries replace earlier ones of the same name, so `caller`, base and policy are added in
  * that order and the last counts. */
 void plan_environment(const struct policy *policy, const char *const *caller, struct buf *to) {
@@ -1251,16 +1285,20 @@ void plan_environment(const struct policy *policy, const char *const *caller, st
         "USER=box", "LOGNAME=box", "SHELL=/bin/sh", "TERM=dumb", NULL
     };
 
+    /* With many users init knows whose they are. */
+    static const char *const of_user[] = { home, "USER=box", "LOGNAME=box" };
     bool is_base = policy->clean_env || !caller;
     if (is_base)
         caller = base;
-    else if (policy->isolation != POLICY_ISOLATION_PROCESS)
+    else if (policy->isolation != POLICY_ISOLATION_PROCESS && !policy->many_users)
         buf_add(to, home, strlen(home) + 1);
     for (; *caller; caller++)
         /* Under isolation process each sandbox's home is a directory of its own, whose name only
          * its init knows. */
-        if (is_base ? policy->isolation != POLICY_ISOLATION_PROCESS || strcmp(*caller, home)
-                    : !is_place_elsewhere(policy, *caller))
+        if (is_base && policy->many_users && is_listed(*caller, of_user, ARRAY_SIZE(of_user)))
+            continue;
+        else if (is_base ? policy->isolation != POLICY_ISOLATION_PROCESS || strcmp(*caller, home)
+                         : !is_place_elsewhere(policy, *caller))
             add_variable(policy, *caller, to);
     add_network_variables(policy, to);
     for (size_t i = 0; i < policy->env.n; i++)

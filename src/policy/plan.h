@@ -75,6 +75,8 @@ enum plan_grant {
  * owner of s is the guest's; or, with an owner, what belongs to that id. */
 #define PLAN_BIND_IDMAP 1
 #define PLAN_BIND_OWNER 2
+/* Likewise: every id of the host below 65536 is the guest's of that number (PLAN_MANY_USERS). */
+#define PLAN_BIND_ALL 4
 #define plan_bind_is_mapped(op)                                                                    \
     (((op)->kind == PLAN_OP_BIND || (op)->kind == PLAN_OP_BIND_ONE) &&                             \
         (op)->value & PLAN_BIND_IDMAP)
@@ -161,6 +163,8 @@ enum plan_flag {
     PLAN_NET_TPROXY = 1 << 16, /* with PLAN_NET_ALLOW: by transparent proxying, if the kernel can;
                                   else a listener for each port */
     PLAN_SERIAL = 1 << 13,     /* serial: and one thread runs at a time (guest/det/serial.h) */
+    PLAN_MANY_USERS = 1 << 17, /* users many: PLAN_MANY_IDS ids from `outer_uid` on, of which the
+                                  first is root's, with `capabilities` */
 };
 
 /* With PLAN_VIRTUAL: what CLOCK_MONOTONIC and CLOCK_BOOTTIME show at the start. Further than the
@@ -173,6 +177,22 @@ enum plan_flag {
 /* With PLAN_CLOCK: the sixth argument of a newfstatat that is not asked about, which has four. The
  * patched vDSO's text has it, so it is a plain number. */
 #define PLAN_STAT_UNASKED 0x726f6c6c73746174
+/* With PLAN_MANY_USERS: the ids of a sandbox; and, as root, the first of the plan's own in U0. */
+#define PLAN_MANY_IDS 65536u
+#define PLAN_MANY_FIRST 131072u
+/* With PLAN_MANY_USERS: what root has in the sandbox's user namespace, one bit for each capability.
+ * Docker's default set without MKNOD (devices are the host's) and AUDIT_WRITE (there are no sockets
+ * of the audit system). NET_RAW and NET_BIND_SERVICE have no effect, because the network namespace
+ * belongs to U0; they are there because a file that asks for a capability which is out of bounds is
+ * not executed at all. docs/explanation/security.md argues each. */
+#define PLAN_CAPABILITIES                                                                          \
+    (UINT64_C(1) << 0 /* CHOWN */ | UINT64_C(1) << 1 /* DAC_OVERRIDE */ |                          \
+        UINT64_C(1) << 3 /* FOWNER */ | UINT64_C(1) << 4 /* FSETID */ |                            \
+        UINT64_C(1) << 5 /* KILL */ | UINT64_C(1) << 6 /* SETGID */ |                              \
+        UINT64_C(1) << 7 /* SETUID */ | UINT64_C(1) << 8 /* SETPCAP */ |                           \
+        UINT64_C(1) << 10 /* NET_BIND_SERVICE */ | UINT64_C(1) << 13 /* NET_RAW */ |               \
+        UINT64_C(1) << 18 /* SYS_CHROOT */ | UINT64_C(1) << PLAN_CAP_SETFCAP)
+#define PLAN_CAP_SETFCAP 31
 #define PLAN_MAX_QUESTIONS 256 /* instructions of the program of questions */
 /* In it, in place of the low half of an address: where glibc's loader calls arch_prctl from, which
  * need not be asked about again. Init puts it there when it knows. */
@@ -204,6 +224,10 @@ struct plan {
                                        (policy/determinism.c); none without seed and clock */
     uint32_t inner_uid, inner_gid;  /* the guest's, as it sees them */
     uint32_t outer_uid;             /* the guest's in U0, uid and gid */
+    uint64_t capabilities;          /* of the sandbox's root, one bit for each; 0 for one user */
+    uint32_t
+        user; /* text: with PLAN_MANY_USERS, the user of commands that name none, "USER[:GROUP]"
+               */
     uint32_t clock_nanoseconds;
     int64_t clock_seconds;
     uint64_t seed;

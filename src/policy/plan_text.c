@@ -143,10 +143,16 @@ void plan_explain(const struct plan *plan, struct buf *to) {
             plan->flags & PLAN_NET_OWN ? ", net (from a pool)" : "",
             plan->flags & PLAN_TIMENS ? ", time" : "");
         explain_ops(plan, plan->box_ops, to);
-        buf_printf(to,
-            "\n# then: user namespace of its own (uid %u, gid %u), all capabilities dropped, "
-            "no_new_privs\n",
-            plan->inner_uid, plan->inner_gid);
+        if (plan->flags & PLAN_MANY_USERS)
+            buf_printf(to,
+                "\n# then: user namespace of its own (ids 0 to %u), capabilities out of bounds but "
+                "those of its root\n",
+                PLAN_MANY_IDS - 1);
+        else
+            buf_printf(to,
+                "\n# then: user namespace of its own (uid %u, gid %u), all capabilities dropped, "
+                "no_new_privs\n",
+                plan->inner_uid, plan->inner_gid);
     }
     buf_add_text(to, "\n# limits of every process\n");
     for (uint32_t i = 0; i < plan->rlimits.n; i++)
@@ -172,6 +178,33 @@ void plan_explain(const struct plan *plan, struct buf *to) {
     }
 }
 
+static void explain_rights(const struct plan *plan, struct buf *to) {
+    static const char *const names[] = { [0] = "chown",
+        [1] = "dac_override",
+        [3] = "fowner",
+        [4] = "fsetid",
+        [5] = "kill",
+        [6] = "setgid",
+        [7] = "setuid",
+        [8] = "setpcap",
+        [10] = "net_bind_service",
+        [13] = "net_raw",
+        [18] = "sys_chroot",
+        [31] = "setfcap" };
+    const bool many = plan->flags & PLAN_MANY_USERS;
+    const char *between = "";
+
+    buf_printf(to, "%s, \"capabilities\": [",
+        many ? "\"users\": \"many\", \"no_new_privs\": false"
+             : "\"users\": \"one\", \"no_new_privs\": true");
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (names[i] && plan->capabilities >> i & 1) {
+            buf_printf(to, "%s\"%s\"", between, names[i]);
+            between = ", ";
+        }
+    buf_add_text(to, "], ");
+}
+
 void plan_isolation(const struct plan *plan, const struct plan_host *host,
     const struct policy *policy, const char *cgroup, struct buf *to) {
     static const char *const nets[] = { "none", "loopback", "allow", "host" };
@@ -186,10 +219,10 @@ void plan_isolation(const struct plan *plan, const struct plan_host *host,
         plan->flags & PLAN_NET_OWN ? ", \"net\"" : "",
         plan->flags & PLAN_TIMENS ? ", \"time\"" : "",
         plan->flags & PLAN_CGROUPNS ? ", \"cgroup\"" : "");
-    buf_printf(to,
-        "\"landlock_abi\": %d, \"seccomp\": %s, \"no_new_privs\": true, \"capabilities\": [], ",
+    buf_printf(to, "\"landlock_abi\": %d, \"seccomp\": %s, ",
         plan->flags & PLAN_LANDLOCK ? host->landlock_abi : 0,
         plan->flags & PLAN_SECCOMP ? "true" : "false");
+    explain_rights(plan, to);
     buf_printf(to, "\"net\": \"%s\", \"host_user\": \"%s\", ", nets[policy->net],
         host->is_root ? "unprivileged range" : "caller");
     if (plan->flags & (PLAN_SEED | PLAN_CLOCK)) {

@@ -350,6 +350,25 @@ static void key_clean_env(struct reader *r, json_t *value) {
     read_bool(r, value, &r->policy->clean_env);
 }
 
+bool policy_is_user_name(const char *text) {
+    size_t n = strlen(text);
+
+    if (n < 1 || n > POLICY_USER_NAME_MAX || isdigit((unsigned char)*text) || *text == '-')
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (!isalnum((unsigned char)text[i]) && !strchr("_.-", text[i]))
+            return false;
+    return true;
+}
+
+static void key_users(struct reader *r, json_t *value) {
+    static const char *const words[] = { "one", "many" };
+    int found = read_word(r, value, words, ARRAY_SIZE(words));
+
+    if (found >= 0)
+        r->policy->many_users = found;
+}
+
 static void key_user(struct reader *r, json_t *value) {
     const char *text = json_is_string(value) ? read_text(r, value, "a user") : NULL;
     unsigned long uid = ULONG_MAX;
@@ -367,6 +386,10 @@ static void key_user(struct reader *r, json_t *value) {
         uid = strtoul(text, &end, 10);
         if (*end != 0)
             uid = ULONG_MAX;
+    }
+    if (uid > 65534 && text != NULL && policy_is_user_name(text)) {
+        r->policy->user = read_copy(r, text);
+        return; /* check_users() */
     }
     if (uid > 65534) {
         read_bad(r, "the host's users have no names in a sandbox",
@@ -612,11 +635,11 @@ static void key_isolation(struct reader *r, json_t *value) {
 /* clang-format off */
 #define KEYS(X) \
     X(fs_readable) X(fs_readable_extra) X(fs_writable) X(fs_shared) X(fs_denied) X(image) X(cwd) \
-    X(python) X(env) X(clean_env) X(user) X(hostname) X(max_memory) X(max_processes) X(max_cpu) \
-    X(max_disk) X(disk_at) X(max_open_files) X(max_output) X(timeout) X(net) X(net_allow_hosts) \
-    X(net_allow) X(net_secrets) X(net_max_connections) X(net_max_requests) X(net_max_upload) \
-    X(net_max_download) X(net_max_rate) X(net_idle) X(net_log) X(net_record) X(net_replay) \
-    X(publish) X(random_seed) X(time_start) X(time_mode) X(serial) X(isolation)
+    X(python) X(env) X(clean_env) X(user) X(users) X(hostname) X(max_memory) X(max_processes) \
+    X(max_cpu) X(max_disk) X(disk_at) X(max_open_files) X(max_output) X(timeout) X(net) \
+    X(net_allow_hosts) X(net_allow) X(net_secrets) X(net_max_connections) X(net_max_requests) \
+    X(net_max_upload) X(net_max_download) X(net_max_rate) X(net_idle) X(net_log) X(net_record) \
+    X(net_replay) X(publish) X(random_seed) X(time_start) X(time_mode) X(serial) X(isolation)
 /* clang-format on */
 
 static const char *const key_names[] = {
@@ -752,6 +775,19 @@ static void check_conflicts(struct reader *r) {
         }
     }
     r->index = -1;
+}
+
+/* Names are those of the sandbox's /etc/passwd, which only a sandbox of many users has. */
+static void check_users(struct reader *r) {
+    const struct policy *policy = r->policy;
+    const char *user = policy->user;
+
+    r->key = "user";
+    if (!policy->many_users && user != NULL && !isdigit((unsigned char)*user) &&
+        strcmp(user, "root") != 0)
+        read_bad(r,
+            "the host's users have no names in a sandbox, whose own have with users \"many\"",
+            "must be \"box\", \"root\" or a number from 0 to 65534");
 }
 
 int policy_grant(struct policy *policy, const char *path) {
@@ -892,6 +928,8 @@ int policy_parse(
         read_keys(&r, root);
     network_check(&r);
     publish_check(&r);
+    if (!r.bad)
+        check_users(&r);
     if (!r.bad)
         check_conflicts(&r);
     if (!r.bad)

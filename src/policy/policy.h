@@ -52,10 +52,12 @@ struct policy {
     char *cwd;                       /* NULL: /tmp */
     char *python; /* the interpreter that python3 is in the sandbox; NULL: that of its PATH */
     struct policy_strings env; /* "K=V", in the order given, a later one replaces an earlier */
-    bool clean_env; /* true: only the documented base environment + env; false: the caller's
-                       environment is kept under it */
-    char *user;     /* NULL: "box" (uid 1000); else "root" or a number 0..65534 */
-    char *hostname; /* NULL: "rollbox" */
+    bool clean_env;  /* true: only the documented base environment + env; false: the caller's
+                        environment is kept under it */
+    char *user;      /* NULL: "box" (uid 1000), or with `many_users` root; else "root" or a number
+                        0..65534, with `many_users` also a name of the sandbox's /etc/passwd */
+    bool many_users; /* users "many": 65,536 ids, and a root with capabilities over them */
+    char *hostname;  /* NULL: "rollbox" */
     uint64_t max_memory_bytes; /* 512 MiB */
     uint32_t max_processes;    /* 64, see policy_fit */
     bool max_processes_given, max_disk_given;
@@ -107,6 +109,9 @@ int policy_deny(struct policy *policy, const char *path);
  * and compiler), so there are at least four processes and threads a CPU.
  */
 void policy_fit(struct policy *policy, unsigned cpus);
+/* Could it be the name of a user or group: letters, digits, "_.-", not a number? */
+#define POLICY_USER_NAME_MAX 64
+bool policy_is_user_name(const char *text);
 /* Grants one more path to be read, unless it is there already. 0 or -ENOMEM. */
 int policy_grant(struct policy *policy, const char *path);
 

@@ -170,7 +170,7 @@
     X(158, arch_prctl, ALLOW) \
     X(159, adjtimex, EPERM)                         /* only memory says whether it reads or sets */ \
     X(160, setrlimit, ALLOW) \
-    X(161, chroot, EPERM) \
+    X(161, chroot, CHROOT) \
     X(162, sync, SYNC) \
     X(163, acct, EPERM) \
     X(164, settimeofday, EPERM) \

@@ -128,7 +128,9 @@ static int filter_system_calls(void) {
 static int drop_capabilities(void) {
     struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
     struct __user_cap_data_struct now[2], kept[2] = { 0 };
-    const unsigned wanted = 1u << CAP_CHOWN | 1u << CAP_DAC_OVERRIDE | 1u << CAP_FOWNER;
+    /* The last two for set-group-id programs and programs with capabilities of images. */
+    const unsigned wanted = 1u << CAP_CHOWN | 1u << CAP_DAC_OVERRIDE | 1u << CAP_FOWNER |
+                            1u << CAP_FSETID | 1u << CAP_SETFCAP;
     int r = sys_capget(&header, now);
 
     if (r < 0)

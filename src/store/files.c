@@ -301,15 +301,22 @@ static bool cannot_give(int error_number) {
 int files_set_owner(int fd, const struct owner *owner, bool is_directory) {
     uint32_t uid = MIN(owner->uid, 65534u), gid = MIN(owner->gid, 65534u),
              mode = owner->mode & 01777;
+    bool keeps_setid = true;
 
     if (geteuid() != 0) {
+        keeps_setid = false;
         uid = gid = 0; /* the meaning of a missing attribute */
         mode |= is_directory ? 0500 : 0400;
     } else if (fchown(fd, uid, gid) < 0) {
         if (!cannot_give(errno))
             return -errno;
         uid = gid = 0;
+        keeps_setid = false;
     }
+    /* With its true owner. Nobody but root gets at the store's directory, and of sandboxes only
+     * those of many users heed the bits, for which the owner is a user of their own. */
+    if (keeps_setid && uid == owner->uid && gid == owner->gid)
+        mode = owner->mode & 07777;
     if (uid != owner->uid || gid != owner->gid || mode != (owner->mode & 07777)) {
         char text[64];
         int n = snprintf(text, sizeof text, "%" PRIu32 ":%" PRIu32 ":%" PRIo32, owner->uid,
@@ -318,7 +325,9 @@ int files_set_owner(int fd, const struct owner *owner, bool is_directory) {
         if (fsetxattr(fd, XATTR_OWNER, text, (size_t)n, 0) < 0)
             return -errno;
     }
-    return fchmod(fd, mode) < 0 ? -errno : 0;
+    if (fchmod(fd, mode) < 0)
+        return -errno;
+    return !is_directory && (owner->mode & ~mode & 06000);
 }
 
 int files_give(int at, const char *name, uint32_t uid, uint32_t gid) {

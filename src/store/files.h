@@ -23,6 +23,7 @@
 
 #define XATTR_OPAQUE "user.overlay.opaque"
 #define XATTR_OWNER "user.rollbox.owner"
+#define XATTR_CAPABILITY "security.capability"
 #define XATTR_SPARSE "user.rollbox.sparse" /* in snapshot files only */
 
 /* The names in a directory (but . and ..), sorted by their bytes. */
@@ -81,8 +82,9 @@ struct owner {
 };
 
 /* Sets the owner and mode of a new file or directory, as far as the caller may and should: root
- * sets ids up to 65535; setuid and setgid bits are never set; a caller that is not root keeps the
- * right to read. The lost part is kept in the attribute user.rollbox.owner. Not for links. */
+ * sets ids up to 65534, and then setuid and setgid bits; a caller that is not root keeps the right
+ * to read. The lost part is kept in the attribute user.rollbox.owner. Not for links. Returns 0; 1
+ * if a file has lost a setuid or setgid bit; or -errno. */
 int files_set_owner(int fd, const struct owner *owner, bool is_directory);
 
 /* Sets only the owner, for files that cannot have attributes. As root only, as far as possible. */

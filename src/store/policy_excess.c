@@ -105,6 +105,8 @@ int policy_excess_text(const char *text, size_t length, struct buf *to) {
                                            : "an address");
     for (size_t i = 0; i < policy->network.n_secrets; i++)
         add_line(to, "net_secrets %s", policy->network.secrets[i].name);
+    if (policy->many_users)
+        add_line(to, "users many");
     if (policy->isolation != defaults->isolation)
         add_line(to, "isolation process");
     add_limit("max_memory", policy->max_memory_bytes, defaults->max_memory_bytes, to);

@@ -19,6 +19,7 @@
 #include "store/files.h"
 #include "store/manifest.h"
 
+#define CAPABILITY_BYTES 20 /* of struct vfs_cap_data: revision 2 */
 #define WHITEOUT ".wh."
 #define OPAQUE ".wh..wh..opq"
 #define RATIO_FROM (256ull << 20)
@@ -316,6 +317,8 @@ static int set_attributes(struct unpack *unpack, struct archive_entry *entry, in
 
     archive_entry_xattr_reset(entry);
     while (archive_entry_xattr_next(entry, &name, &value, &length) == ARCHIVE_OK) {
+        if (strcmp(name, XATTR_CAPABILITY) == 0)
+            continue; /* set_capability() */
         if (strncmp(name, "user.", 5) != 0 || strncmp(name, "user.overlay.", 13) == 0 ||
             strncmp(name, "user.rollbox.", 13) == 0) {
             bool opaque = unpack->exact && strcmp(name, XATTR_OPAQUE) == 0 && length == 1 &&
@@ -332,6 +335,26 @@ static int set_attributes(struct unpack *unpack, struct archive_entry *entry, in
                 return -errno;
             unpack->totals->attributes++;
         }
+    }
+    return 0;
+}
+
+/* Capabilities of a program, which a change of its owner would remove. Like set-user-id bits they
+ * are kept where the owner is; in sandboxes they are of that sandbox's root, within its bounds. */
+static int set_capability(struct unpack *unpack, struct archive_entry *entry, int fd) {
+    const char *name;
+    const void *value;
+    size_t length;
+
+    archive_entry_xattr_reset(entry);
+    while (archive_entry_xattr_next(entry, &name, &value, &length) == ARCHIVE_OK) {
+        if (strcmp(name, XATTR_CAPABILITY) != 0)
+            continue;
+        /* Revision 2, without the id of a namespace's root; another is not of this host. */
+        if (geteuid() == 0 && length == CAPABILITY_BYTES && ((const uint8_t *)value)[3] == 2 &&
+            fsetxattr(fd, name, value, length, 0) == 0)
+            continue;
+        unpack->totals->attributes++;
     }
     return 0;
 }
@@ -486,9 +509,14 @@ static int unpack_file(struct unpack *unpack, struct archive_entry *entry, const
     r = set_attributes(unpack, entry, fd);
     if (r == 0)
         r = files_set_owner(fd, &owner, false);
+    if (r > 0) {
+        unpack->totals->setid++;
+        r = 0;
+    }
+    if (r == 0)
+        r = set_capability(unpack, entry, fd);
     if (r == 0 && futimens(fd, times) < 0 && errno != EINVAL)
         r = -errno;
-    unpack->totals->setid += (owner.mode & 06000) != 0;
     return r < 0 ? fail_unpack(unpack, r, path) : 0;
 }
 

@@ -137,6 +137,8 @@ def guest(name, *command, way=""):
 
 
 class Caller:
+    has_many_users = False  # of its sandboxes (many_users.py)
+
     def __init__(self, name, uid):
         self.name, self.uid = name, uid
         self._home = None

@@ -39,7 +39,7 @@ static int n_program;
 static struct filter_options options_of(unsigned bits) {
     return (struct filter_options){ bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1,
         bits >> 4 & 1, bits >> 5 & 1, bits >> 6 & 1, bits >> 7 & 1, bits >> 8 & 1, bits >> 9 & 1,
-        bits >> 10 & 1, bits >> 11 & 1 };
+        bits >> 10 & 1, bits >> 11 & 1, bits >> 12 & 1 };
 }
 
 static void build(struct filter_options options) {

@@ -30,6 +30,7 @@ _KEYS = _PATH_LISTS + (
     "env",
     "clean_env",
     "user",
+    "users",
     "hostname",
     "max_memory",
     "max_processes",
@@ -127,7 +128,9 @@ class Policy:
             inside, also for run_code, clones and templates; what it needs is granted.
         env: {name: value}, over the base environment.
         clean_env: False: keep the caller's environment underneath.
-        user: "box" (user id 1000), "root" or a number.
+        user: "box" (user id 1000), "root" or a number; with users "many" also a name.
+        users: "one" (without any rights) or "many" (65,536, of which root may change owners and
+            users and install packages).
         hostname: The host name inside.
         max_memory: Bytes for the whole sandbox, or text such as "512M" (powers of 1024).
         max_processes: How many processes the sandbox may have.
@@ -191,6 +194,7 @@ class Policy:
         env: Optional[Mapping[str, str]] = None,
         clean_env: Optional[bool] = None,
         user: Optional[Union[str, int]] = None,
+        users: Optional[str] = None,
         hostname: Optional[str] = None,
         max_memory: Optional[Size] = None,
         max_processes: Optional[int] = None,

@@ -147,7 +147,8 @@ static void lend_ids(struct box *box) {
             pool->plan_id_is_lent = true;
         return;
     }
-    box->file_ids = launcher_lend_ids(box->engine, box->is_layered || needs_mounts ? pool : NULL);
+    box->file_ids = launcher_lend_ids(
+        box->engine, box->is_layered || needs_mounts ? pool : NULL, flags & PLAN_MANY_USERS);
 }
 
 static void take_ids(struct box *box) {
@@ -411,7 +412,7 @@ static int show_uppers(
     if (!ids->id || !own_mounts_on_disk(box))
         return 0;
     if (ids->fd < 0)
-        ids->fd = MAX(own_mounts_map(base, box->profile->plan->outer_uid, ids->id), -EBADF);
+        ids->fd = MAX(own_mounts_map(base, box->profile->plan, ids->id), -EBADF);
     int r = MIN(ids->fd, 0);
     while (r >= 0 && mounts->n_uppers <= n) {
         const struct disk_upper *upper =

@@ -351,6 +351,16 @@ void guest_error_to_text(const struct profile *profile, const struct guest_recor
                 "sandbox",
                 record->operation + 1, strerror(e));
         return;
+    case GUEST_STAGE_USER:
+        if (record->kind != GUEST_EXEC_FAILED || !record->operation)
+            break;
+        error_set(error, error_code_of(e, ROLLBOX_ERR_INVALID_ARGUMENT), e, "exec",
+            "%s: %s; name one of the sandbox's /etc/passwd and /etc/group, or give its number",
+            record->operation == 1   ? "user"
+            : record->operation == 2 ? "group"
+                                     : "groups",
+            e == ENOENT ? "the sandbox has none of that name" : strerror(e));
+        return;
     case GUEST_STAGE_PLAN:
     case GUEST_STAGE_MAP:
     case GUEST_STAGE_ROOT:
@@ -359,7 +369,6 @@ void guest_error_to_text(const struct profile *profile, const struct guest_recor
     case GUEST_STAGE_CGROUP:
     case GUEST_STAGE_NETWORK:
     case GUEST_STAGE_TIME:
-    case GUEST_STAGE_USER:
     case GUEST_STAGE_SECCOMP:
         if (record->operation && (e == EINVAL || e == EOPNOTSUPP)) {
             error_set(error, ROLLBOX_ERR_FEATURE_MISSING, e, "setup",

@@ -26,6 +26,9 @@
  * 2^30). */
 #define FIRST_ID_BASE 0x60000000u
 #define N_ID_BASES 4096u
+/* And those of launchers with users many, up to the last id there is. */
+#define FIRST_MANY_BASE 0x80000000u
+#define N_MANY_BASES 63u
 
 /* ---- jobs ---- */
 
@@ -240,26 +243,43 @@ int launcher_own(struct launcher *launcher, const struct launcher_owner_ops *ops
  * share one only where all sixty thousand are in use.) */
 static uint32_t new_guest_id(struct engine *engine) {
     for (uint32_t tried = 2; tried < GUEST_ID_OTHERS; tried++) {
-        uint32_t id = engine->next_guest_id =
-            MAX((engine->next_guest_id + 1) % GUEST_ID_OTHERS, 2u);
+        uint32_t id = engine->guest_ids.next =
+            MAX((engine->guest_ids.next + 1) % GUEST_ID_OTHERS, 2u);
 
-        if (!(engine->guest_ids[id / 64] >> id % 64 & 1))
+        if (!(engine->guest_ids.ids[id / 64] >> id % 64 & 1))
             break;
     }
-    engine->guest_ids[engine->next_guest_id / 64] |= 1ull << engine->next_guest_id % 64;
-    return engine->next_guest_id;
+    engine->guest_ids.ids[engine->guest_ids.next / 64] |= 1ull << engine->guest_ids.next % 64;
+    return engine->guest_ids.next;
+}
+
+/* The same of PLAN_MANY_IDS ids. The first slot is the plans' own, which is shared once all others
+ * are in use. */
+static uint32_t new_guest_slot(struct engine *engine) {
+    for (uint32_t slot = 1; slot < GUEST_MANY_SLOTS; slot++)
+        if (!(engine->guest_ids.slots[slot / 64] >> slot % 64 & 1)) {
+            engine->guest_ids.slots[slot / 64] |= 1ull << slot % 64;
+            return PLAN_MANY_FIRST + slot * PLAN_MANY_IDS;
+        }
+    return 0;
 }
 
 static void end_guest_id(struct engine *engine, uint32_t id) {
-    engine->guest_ids[id / 64] &= ~(1ull << id % 64);
+    const uint32_t slot = id < PLAN_MANY_FIRST ? 0 : (id - PLAN_MANY_FIRST) / PLAN_MANY_IDS;
+
+    if (slot)
+        engine->guest_ids.slots[slot / 64] &= ~(1ull << slot % 64);
+    else
+        engine->guest_ids.ids[id / 64] &= ~(1ull << id % 64);
 }
 
-struct file_ids launcher_lend_ids(struct engine *engine, struct launcher *pool) {
+struct file_ids launcher_lend_ids(struct engine *engine, struct launcher *pool, bool many_users) {
     if (pool && pool->n_free_file_ids)
         return pool->free_file_ids[--pool->n_free_file_ids];
-    return (struct file_ids){
-        .id = new_guest_id(engine), .fd = -EBADF, .mounts = -EBADF, .waits = -EBADF
-    };
+    return (struct file_ids){ .id = many_users ? new_guest_slot(engine) : new_guest_id(engine),
+        .fd = -EBADF,
+        .mounts = -EBADF,
+        .waits = -EBADF };
 }
 
 static void drop_ids(struct engine *engine, struct file_ids *ids) {
@@ -334,10 +354,25 @@ int launcher_new(
     return 0;
 }
 
-/* A launcher without a plan yet; an early one enters its namespaces meanwhile, so it is for a plan
- * that has some. One that replaces another (`in`, or NULL) has its number and ids. 0 or -errno. */
-static int start_process(struct engine *engine, const struct launcher_namespace *in, bool early,
-    bool fixed, struct launcher **ret_launcher) {
+struct launcher_start {
+    const struct launcher_namespace *in; /* of the one that it replaces; NULL */
+    bool early; /* it enters its namespaces before it has a plan, which has some and not many users
+                 */
+    bool fixed, many_users;
+};
+
+/* Plans that run at once should have different ids. */
+static uint32_t next_id_base(struct engine *engine, bool many_users) {
+    const uint32_t n = engine->next_id_base++;
+
+    return many_users ? FIRST_MANY_BASE + n % N_MANY_BASES * GUEST_MANY_RANGE
+                      : FIRST_ID_BASE + n % N_ID_BASES * GUEST_ID_RANGE;
+}
+
+/* A launcher without a plan yet. One that replaces another has its number and ids. 0 or -errno. */
+static int start_process(
+    struct engine *engine, const struct launcher_start *start, struct launcher **ret_launcher) {
+    const struct launcher_namespace *in = start->in;
     struct launcher *launcher = NULL;
     auto_close int high = -EBADF;
     int other,
@@ -349,14 +384,14 @@ static int start_process(struct engine *engine, const struct launcher_namespace 
     high = fcntl(other, F_DUPFD_CLOEXEC, 10);
     r = high < 0 ? -errno : 0;
     close(other);
-    launcher->fixed = fixed;
+    launcher->fixed = start->fixed;
     if (in) { /* a sandbox of that one's may still have the plan's id */
         launcher->id_base = in->id_base;
         launcher->plan_id_is_lent = true;
     } else if (engine->features.is_root || engine->features.own_ids)
-        launcher->id_base = FIRST_ID_BASE + engine->next_id_base++ % N_ID_BASES * GUEST_ID_RANGE;
+        launcher->id_base = next_id_base(engine, start->many_users);
     if (r == 0)
-        r = spawn_init(engine, launcher->id_base, early, fixed, high, &launcher->pid);
+        r = spawn_init(engine, launcher->id_base, start->early, start->fixed, high, &launcher->pid);
     if (r == 0 && engine->cgroups)
         r = cgroup_launcher_attach(engine->cgroups, launcher->pid);
     if (r < 0) {
@@ -369,11 +404,12 @@ static int start_process(struct engine *engine, const struct launcher_namespace 
 }
 
 void launcher_prestart(struct engine *engine, bool fixed) {
+    const struct launcher_start start = { .early = true, .fixed = fixed };
     int mounts = open("/proc/self/mounts", O_RDONLY | O_CLOEXEC);
 
     /* An error is reported when one is needed. */
     if (mounts < 0 || access(engine->init_path, X_OK) < 0 ||
-        start_process(engine, NULL, true, fixed, &engine->idle_launcher) < 0)
+        start_process(engine, &start, &engine->idle_launcher) < 0)
         close_fd(&mounts);
     else
         engine->idle_launcher->mounts = mounts;
@@ -417,8 +453,12 @@ int launcher_start(struct engine *engine, const struct plan *plan,
     const struct launcher_namespace *in, const struct launcher_owner_ops *ops, void *owner,
     struct launcher **ret_launcher, struct rollbox_error *error) {
     const bool fixed = plan->flags & (PLAN_SEED | PLAN_CLOCK), replaces = in->fd >= 0;
-    struct launcher *launcher =
-        plan->flags & PLAN_PROCESS || replaces ? NULL : take_idle(engine, fixed);
+    struct launcher_start start = {
+        .in = replaces ? in : NULL, .fixed = fixed, .many_users = plan->flags & PLAN_MANY_USERS
+    };
+    struct launcher *launcher = plan->flags & (PLAN_PROCESS | PLAN_MANY_USERS) || replaces
+                                    ? NULL
+                                    : take_idle(engine, fixed);
     auto_close int file = fd_memory_file("rollbox-plan", plan, plan->length);
     const int given[2] = { file, in->fd };
     const size_t n_given = replaces ? 2 : 1;
@@ -426,14 +466,14 @@ int launcher_start(struct engine *engine, const struct plan *plan,
     int r = MIN(file, 0);
 
     if (r == 0 && !launcher)
-        r = start_process(engine, replaces ? in : NULL, false, fixed, &launcher);
+        r = start_process(engine, &start, &launcher);
     if (r == 0)
         r = send_plan(launcher, given, n_given);
     if ((r == -EPIPE || r == -ECONNRESET) &&
         was_idle) { /* it was killed while it waited, which nobody looked for */
         close(launcher->socket);
         free(TAKE_PTR(launcher));
-        r = start_process(engine, NULL, false, fixed, &launcher);
+        r = start_process(engine, &start, &launcher);
         if (r == 0)
             r = send_plan(launcher, given, n_given);
     }

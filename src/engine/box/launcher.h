@@ -58,7 +58,8 @@ struct launcher_owner_ops {
 /* With isolation namespace, as root: the guest's id in the launcher's user namespace, and the user
  * namespace by which the mounts of its files show it as their owner. */
 struct file_ids {
-    uint32_t id;    /* 0: the plan's, which others may have, too */
+    uint32_t id;    /* with users many the first of PLAN_MANY_IDS; 0: the plan's, which others may
+                       have, too */
     bool is_plans;  /* and this sandbox alone has that */
     int fd, mounts; /* -EBADF: none, or not kept */
     int waits;      /* a socket, on which init waits for `mounts` (own_mounts.c); -EBADF */
@@ -136,7 +137,7 @@ void launcher_drop(struct launcher *launcher); /* it is of no use: its jobs fail
 
 /* As root: an id for a sandbox, of those that `pool` has left over (NULL: a new one); and its end,
  * in `pool` if that may keep it. */
-struct file_ids launcher_lend_ids(struct engine *engine, struct launcher *pool);
+struct file_ids launcher_lend_ids(struct engine *engine, struct launcher *pool, bool many_users);
 void launcher_take_ids(struct engine *engine, struct launcher *pool, struct file_ids ids);
 /* Closes what is kept for later boxes. */
 void launcher_drop_free(struct launcher *launcher);

@@ -66,6 +66,17 @@ struct owner_map {
     gid_t gid;
 };
 
+/* Every file of a store's layers is of the guest's user of that number. */
+static int map_of_all(struct owner_map *map, uint32_t base, uint32_t id) {
+    char text[ID_MAP_TEXT];
+
+    close_fd(&map->namespace);
+    (void)id_map_line(text, 0, base + id, PLAN_MANY_IDS);
+    map->uid = map->gid = ID_MAP_LAST_OWNER + 1; /* nobody's */
+    map->namespace = id_map_namespace(map->root, text, text);
+    return MIN(map->namespace, 0);
+}
+
 /* Mostly one owner has them all. */
 static int map_of_owner(struct owner_map *map, uint32_t base, uint32_t id, uid_t uid, gid_t gid) {
     char uid_map[ID_MAP_TEXT], gid_map[ID_MAP_TEXT];
@@ -91,7 +102,8 @@ static int add_mount(const struct launcher *pool, const struct plan_op *op, cons
         return -errno;
     if (op->value & PLAN_BIND_OWNER)
         st.st_uid = st.st_gid = plan_bind_owner(op);
-    int r = map_of_owner(map, pool->id_base, id, st.st_uid, st.st_gid);
+    int r = op->value & PLAN_BIND_ALL ? map_of_all(map, pool->id_base, id)
+                                      : map_of_owner(map, pool->id_base, id, st.st_uid, st.st_gid);
     if (r < 0)
         return r;
     auto_close int mount = own_mounts_show(
@@ -151,14 +163,16 @@ int own_mounts_promise(struct box *box, const struct launcher *pool, int *ret_so
 
 /* ---- what is on the store's disk ---- */
 
-int own_mounts_map(uint32_t base, uint32_t stored, uint32_t id) {
+int own_mounts_map(uint32_t base, const struct plan *plan, uint32_t id) {
+    const uint32_t count = plan->flags & PLAN_MANY_USERS ? PLAN_MANY_IDS : 1;
     char map[ID_MAP_TEXT];
     auto_close int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 
     if (root < 0)
         return -errno;
     /* Only ids of the range: a set-user-id file of a guest is stored as one of such an id. */
-    char *at = id_map_line(id_map_line(map, base, base, 1), base + stored, base + id, 1);
+    char *at =
+        id_map_line(id_map_line(map, base, base, 1), base + plan->outer_uid, base + id, count);
     (void)id_map_line(
         at, base + GUEST_ID_OTHERS, base + GUEST_ID_OTHERS, GUEST_ID_RANGE - GUEST_ID_OTHERS);
     return id_map_namespace(root, map, map);

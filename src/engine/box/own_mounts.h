@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 struct launcher;
+struct plan;
 struct box;
 
 /* Has it any such files? */
@@ -20,9 +21,9 @@ void own_mounts_ready(struct box *box, const struct launcher *pool);
 
 /* Are its own files, and the layers that it is created on, in directories of the store? */
 bool own_mounts_on_disk(const struct box *box);
-/* A namespace for mounts of these that shows files of the id `stored` as those of `id`, both of the
- * range from `base` on; the caller's, or -errno. */
-int own_mounts_map(uint32_t base, uint32_t stored, uint32_t id);
+/* A namespace for mounts of these that shows files of the plan's ids as those from `id` on, both of
+ * the range from `base` on; the caller's, or -errno. */
+int own_mounts_map(uint32_t base, const struct plan *plan, uint32_t id);
 /* A copy of a mount, or of a directory, with such a map, attached nowhere; the caller's, or -errno.
  * `flags`: AT_RECURSIVE, AT_SYMLINK_NOFOLLOW. */
 int own_mounts_show(int namespace, int directory, const char *path, unsigned flags);

@@ -45,6 +45,14 @@ struct engine_hooks {
     void (*layer_measured)(struct layer *layer);
 };
 
+/* As root: ids in the launchers' ranges, a bit for each that a sandbox has, or a namespace in
+ * free_file_ids. */
+struct guest_ids {
+    uint32_t next;
+    uint64_t ids[GUEST_ID_OTHERS / 64];
+    uint64_t slots[(GUEST_MANY_SLOTS + 63) / 64]; /* with users many, of PLAN_MANY_IDS each */
+};
+
 struct engine {
     struct loop *loop;
     struct engine_hooks hooks;
@@ -82,10 +90,9 @@ struct engine {
     unsigned n_sessions, n_drains;
     uint64_t next_profile;
     unsigned n_clients, n_boxes, n_running, n_queued;
-    uint64_t memory_budget, memory_reserved;  /* bytes; budget 0: unlimited */
-    uint32_t next_id_base, next_guest_id;     /* as root: ranges of the host's ids */
-    uint64_t guest_ids[GUEST_ID_OTHERS / 64]; /* a bit for each id in such a range that a sandbox
-                                                 has, or a namespace in free_file_ids */
+    uint64_t memory_budget, memory_reserved; /* bytes; budget 0: unlimited */
+    uint32_t next_id_base;                   /* as root: ranges of the host's ids */
+    struct guest_ids guest_ids;
     unsigned next_slot;
     uint64_t next_launcher;
     struct launcher *idle_launcher; /* started, without a plan; or NULL */

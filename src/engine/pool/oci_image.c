@@ -79,6 +79,10 @@ static int choose_user(
 
     if (policy->user)
         return 0;
+    if (policy->many_users) { /* init looks it up, in the sandbox's own files */
+        policy->user = strdup(user[0] && user[0] != ':' ? user : "root");
+        return policy->user ? 0 : -ENOMEM;
+    }
     if (user[0] && user[0] != ':' && strcmp(user, "root") && !parse_number(user, &uid) &&
         (read_passwd(image, &passwd) < 0 || !find_user(passwd.data, user, &uid)))
         return error_set(error, ROLLBOX_ERR_POLICY_INVALID, ENOENT, "policy",

@@ -42,6 +42,19 @@ static int take_operation(
     return 0;
 }
 
+/* "USER[:GROUP[:GROUPS]]", of which init says what is not in the sandbox. */
+static int add_user(struct run *run, const char *text, struct rollbox_error *error) {
+    static const char allowed[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-:,";
+
+    if (!text || !*text || text[0] == ':' || text[strspn(text, allowed)])
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "user %.100s: must be USER, USER:GROUP or USER:GROUP:GROUPS, of names or numbers",
+            text ? text : "?");
+    wire_add_text(&run->request, GUEST_USER, text);
+    return 0;
+}
+
 /* A field that only a command of a session has. 0; 1: it is none; or -errno. */
 static int parse_exec_field(struct run *run, const struct wire_field *field, struct given *given,
     struct rollbox_error *error) {
@@ -59,10 +72,14 @@ static int parse_exec_field(struct run *run, const struct wire_field *field, str
         return 0;
     }
     case TAG_USER:
+        if (run->profile->plan->flags & PLAN_MANY_USERS)
+            return add_user(run, text, error);
         return text && session_has_user(run->session, text)
                    ? 0
                    : error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments",
-                         "user %.100s: the sandbox has no other user than its policy's",
+                         "user %.100s: the sandbox has no other user than its policy's; it has "
+                         "with "
+                         "users many",
                          text ? text : "?");
     case TAG_INPUT:
         given->input = number;

@@ -31,6 +31,7 @@
 #include "guest/det/vtime.h"
 #include "guest/files.h"
 #include "guest/init/init.h"
+#include "guest/init/users.h"
 #include "guest/restore/restore.h"
 #include "guest/state.h"
 #include "sys/syscalls.h"
@@ -297,14 +298,18 @@ static size_t add_default(char **env, size_t n, const char *entry) {
     return 1;
 }
 
-/* Fills the pointer arrays of a request from its message. `texts` has room for all fields, two
+/* Fills the pointer arrays of a request from its message. `texts` has room for all fields, three
  * defaults and two NULLs. */
 static int parse_exec(const struct box *box, const struct wire_message *message, char **texts,
-    size_t n_fields, struct exec_request *request, uint64_t *ret_terminal) {
+    size_t n_fields, struct exec_request *request, uint64_t *ret_terminal,
+    struct users_identity *identity, struct guest_fault *fault) {
     struct wire_field field;
     size_t position = 0, n_args = 0, n_env = 0;
     uint64_t no_trace;
+    const bool many_users = box->plan->flags & PLAN_MANY_USERS;
+    const char *user = plan_text(box->plan, box->plan->user);
     char **args = texts, **env = texts + n_fields + 1;
+    unsigned part;
     int r;
 
     while ((r = wire_next(message->data, message->length, &position, &field)) > 0) {
@@ -324,9 +329,18 @@ static int parse_exec(const struct box *box, const struct wire_message *message,
             request->terminal = true;
         else if (field.tag == GUEST_NO_TRACE && wire_u64(&field, &no_trace) == 0)
             request->no_trace = no_trace;
+        else if (field.tag == GUEST_USER && text && many_users)
+            user = text;
         else if (field.tag != GUEST_FILE_PATH && field.tag != GUEST_FILE_MODE &&
                  field.tag != GUEST_FILE_DATA)
             return -EBADMSG;
+    }
+    if (r == 0 && many_users) {
+        if ((r = users_find(user, identity, &part)) < 0)
+            return guest_fault(fault, GUEST_STAGE_USER, part + 1, r);
+        request->user = identity;
+        for (size_t i = 0; i < USERS_N_VARIABLES; i++)
+            n_env += add_default(env, n_env, identity->variables[i]);
     }
     args[n_args] = env[n_env] = NULL;
     for (size_t i = 0; box->plan->flags & PLAN_PROCESS && process_environment(i); i++)
@@ -341,13 +355,12 @@ static int parse_exec(const struct box *box, const struct wire_message *message,
                : -EBADMSG;
 }
 
-static int put_files(const struct wire_message *message, struct guest_fault *fault) {
+static int put_all_files(const struct wire_message *message, struct guest_fault *fault) {
     struct wire_field field;
     size_t position = 0;
     const char *path = NULL;
     uint64_t mode = 0644;
 
-    fault->stage = GUEST_STAGE_FILE;
     while (wire_next(message->data, message->length, &position, &field) > 0) {
         if (field.tag == GUEST_FILE_PATH) {
             path = wire_text(&field);
@@ -362,6 +375,18 @@ static int put_files(const struct wire_message *message, struct guest_fault *fau
         }
     }
     return 0;
+}
+
+/* As the user of the command: the files are the user's, and no other user of the sandbox can direct
+ * root's hand by a link. */
+static int put_files(const struct wire_message *message, const struct users_identity *user,
+    struct guest_fault *fault) {
+    fault->stage = GUEST_STAGE_FILE;
+    int r = user ? users_act_as(user) : 0;
+    if (r == 0)
+        r = put_all_files(message, fault);
+    int again = user ? users_act_as(NULL) : 0;
+    return r < 0 ? r : again;
 }
 
 /* The descriptors are the streams of the request, or a terminal for all three; then those that
@@ -387,6 +412,11 @@ static pid_t spawn_command(const struct box *box, const struct wire_message *mes
     int r = terminal_open(size, ret_master, &slave);
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_STREAMS, 1, r);
+    if (request->user && fchown(slave, request->user->uid, (gid_t)-1) < 0) {
+        r = -errno;
+        close(slave);
+        return guest_fault(fault, GUEST_STAGE_STREAMS, 1, r);
+    }
     fds[0] = fds[1] = fds[2] = slave;
     memcpy(fds + 3, message->fds, message->n_fds * sizeof fds[0]);
     request->fds = fds;
@@ -401,6 +431,7 @@ static pid_t start_command(const struct box *box, struct wire_message *message,
     struct exec_request request = { .keeps_orphans = command_in_session };
     struct wire_field field;
     size_t position = 0, n_fields = 0;
+    struct users_identity identity;
     uint64_t size = 0;
     int r;
 
@@ -409,17 +440,17 @@ static pid_t start_command(const struct box *box, struct wire_message *message,
         n_fields++;
     if (r < 0)
         return r;
-    size_t length = (2 * n_fields + 4) * sizeof(char *);
+    size_t length = (2 * n_fields + 5) * sizeof(char *);
     char *few[128], **texts = few;
     if (length > sizeof few)
         texts = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (texts == MAP_FAILED)
         return -errno;
-    r = parse_exec(box, message, texts, n_fields, &request, &size);
+    r = parse_exec(box, message, texts, n_fields, &request, &size, &identity, fault);
     if (r == 0 && (*request.cwd ? chdir(request.cwd) : fchdir(box->home)) < 0)
         r = guest_fault(fault, GUEST_STAGE_CWD, 0, -errno);
     if (r == 0)
-        r = put_files(message, fault);
+        r = put_files(message, request.user, fault);
     if (r == 0) {
         if (!(message->header.flags & GUEST_EXEC_RESTORED))
             restore_cancel();

@@ -32,6 +32,7 @@
 #include "guest/det/det.h"
 #include "guest/init/command.h"
 #include "guest/init/init.h"
+#include "guest/init/users.h"
 #include "guest/state.h"
 #include "sys/syscalls.h"
 
@@ -116,6 +117,15 @@ static int set_limit(int resource, rlim_t value) {
         return -EPERM;
     ours = (struct rlimit){ limit.rlim_max, limit.rlim_max };
     return setrlimit(resource, &ours) < 0 ? -errno : 0;
+}
+
+int exec_set_limit_of(const struct plan *plan, unsigned resource) {
+    const struct plan_rlimit *limits = plan_items(plan, rlimits, struct plan_rlimit);
+
+    for (uint32_t i = 0; i < plan->rlimits.n; i++)
+        if (limits[i].resource == resource)
+            return set_limit((int)resource, limits[i].value);
+    return 0;
 }
 
 int exec_set_limits(const struct plan *plan, uint64_t processes) {
@@ -206,6 +216,8 @@ static int prepare_child(struct child *child) {
     /* The filter keeps commands from undoing this, so it can be relied on. */
     if (child->request->keeps_orphans && prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0)
         return guest_fault(fault, GUEST_STAGE_SESSION, 1, -errno);
+    if (child->request->user && (r = users_become(child->request->user)) < 0)
+        return guest_fault(fault, GUEST_STAGE_USER, 0, r);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     if (box->plan->flags & PLAN_PROCESS && (r = box_install_filter(box->plan)) < 0)

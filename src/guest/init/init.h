@@ -11,8 +11,9 @@ struct wire_message;
  * all rights. */
 int box_setup(struct box *box, struct guest_fault *fault);
 
-/* loopback.c: sets up the loopback interface of the caller's network namespace. 0 or -errno. */
-int loopback_up(const struct plan *plan);
+/* loopback.c: sets up the loopback interface of the caller's network namespace. With many users
+ * those from `outer_id` of U0 on may ping. 0 or -errno. */
+int loopback_up(const struct plan *plan, uint32_t outer_id);
 
 /* no_namespace.c: the same for isolation `process`, after the path of the directory for private
  * files is set. */
@@ -37,6 +38,8 @@ _Noreturn void init_run(struct box *box, struct wire_message *message);
 /* exec.c */
 /* Sets the limits of the calling process; `processes` as in the request. 0 or -errno. */
 int exec_set_limits(const struct plan *plan, uint64_t processes);
+/* Sets one of them, if the plan has it. 0 or -errno. */
+int exec_set_limit_of(const struct plan *plan, unsigned resource);
 
 /* Starts a command. Returns its pid once it runs, or -errno and the fault if it cannot run. */
 pid_t exec_spawn(

@@ -102,18 +102,34 @@ static void acknowledge_at_once(void) {
     close(fd);
 }
 
-/* A multicast membership is kernel memory that no control group is charged for. A socket may have
- * 20 by default; programs need one. Where the limit cannot be set, the 20 remain. */
-static void bound_groups(void) {
-    int fd = open("/proc/sys/net/ipv4/igmp_max_memberships", O_WRONLY | O_CLOEXEC);
+static void write_setting(const char *path, const char *text) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
 
     if (fd < 0)
         return;
-    (void)!write(fd, "2\n", 2);
+    (void)!write(fd, text, strlen(text));
     close(fd);
 }
 
-int loopback_up(const struct plan *plan) {
+/* The network belongs to U0, so no capability of the sandbox's root has an effect on it. Its users
+ * may listen at any port and ping all the same: there is nobody else here to impersonate. */
+static void serve_many_users(uint32_t outer_id) {
+    char range[32], *at = guest_put_number(range, outer_id);
+
+    *at++ = ' ';
+    at = guest_put_number(at, outer_id + PLAN_MANY_IDS - 1);
+    *at = '\0';
+    write_setting("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
+    write_setting("/proc/sys/net/ipv4/ping_group_range", range);
+}
+
+/* A multicast membership is kernel memory that no control group is charged for. A socket may have
+ * 20 by default; programs need one. Where the limit cannot be set, the 20 remain. */
+static void bound_groups(void) {
+    write_setting("/proc/sys/net/ipv4/igmp_max_memberships", "2");
+}
+
+int loopback_up(const struct plan *plan, uint32_t outer_id) {
     struct ifreq request = { .ifr_name = "lo", .ifr_flags = IFF_UP };
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
@@ -122,6 +138,8 @@ int loopback_up(const struct plan *plan) {
     int r = ioctl(fd, SIOCSIFFLAGS, &request) < 0 ? -errno : 0;
     close(fd);
     bound_groups();
+    if (plan->flags & PLAN_MANY_USERS)
+        serve_many_users(outer_id);
     if (r == 0 && plan->flags & PLAN_VIRTUAL)
         acknowledge_at_once();
     return r;

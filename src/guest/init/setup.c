@@ -25,12 +25,15 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/id_map.h"
 #include "guest/det/det.h"
 #include "guest/det/file_times.h"
 #include "guest/det/sysinfo.h"
@@ -71,7 +74,7 @@ static int enter_network(struct box *box, int proc_self) {
     }
     if (unshare(CLONE_NEWNET) < 0)
         return -errno;
-    int r = box->plan->flags & PLAN_NET_LOOPBACK ? loopback_up(box->plan) : 0;
+    int r = box->plan->flags & PLAN_NET_LOOPBACK ? loopback_up(box->plan, box->outer_id) : 0;
     return r == 0 && box->network ? network_open(box->plan, box->network) : r;
 }
 
@@ -164,20 +167,84 @@ static int limit_user_counts(int proc_sys) {
     return r == -ENOENT ? 0 : r;
 }
 
-static int enter_user_namespace(const struct box *box, int proc_self) {
-    const struct plan *plan = box->plan;
-    uint32_t outer_id = box->outer_id;
-
-    /* Changing from U0's root to another id drops the rights there and makes the process
-     * undumpable, so that /proc/self would belong to another user. */
+/* Changing from U0's root to another id drops the rights there and makes the process undumpable, so
+ * that /proc/self would belong to another user. */
+static int become_owner(uint32_t outer_id) {
     int r = outer_id ? sys_setresgid(outer_id, outer_id, outer_id) : 0;
+
     if (r == 0 && outer_id)
         r = sys_setresuid(outer_id, outer_id, outer_id);
     if (r < 0)
         return r;
-    if ((outer_id && prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0) || unshare(CLONE_NEWUSER) < 0)
+    return (outer_id && prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0) || unshare(CLONE_NEWUSER) < 0
+               ? -errno
+               : 0;
+}
+
+/* A child that stays U0's root: no process inside the new namespace may map more ids than one. It
+ * writes the maps when init has entered the namespace, and its exit status is the errno. */
+static int write_maps(int proc_self, int entered, uint32_t outer_id) {
+    char map[ID_MAP_TEXT], byte;
+
+    (void)id_map_line(map, 0, outer_id, PLAN_MANY_IDS);
+    if (read(entered, &byte, 1) != 1)
+        return ECANCELED;
+    int r = guest_write(proc_self, "uid_map", map);
+    if (r == 0)
+        r = guest_write(proc_self, "gid_map", map);
+    return -r;
+}
+
+/* What the kernel counts by user it also counts for the one that made a user namespace, up to the
+ * limits that this one had. So these bound all users of the sandbox together. */
+static int bound_all_users(const struct box *box) {
+    static const unsigned together[] = { RLIMIT_NPROC, RLIMIT_MSGQUEUE, RLIMIT_SIGPENDING,
+        RLIMIT_MEMLOCK };
+    int r = limit_user_counts(box->proc_sys); /* of U0, which serves plans of many users alone */
+
+    for (size_t i = 0; r == 0 && i < sizeof together / sizeof together[0]; i++)
+        r = exec_set_limit_of(box->plan, together[i]);
+    return r;
+}
+
+static int enter_many_users(const struct box *box, int proc_self) {
+    int ready[2], status, r = bound_all_users(box);
+
+    if (r < 0)
+        return r;
+    if ((r = (int)sys_call2(__NR_pipe2, ready, O_CLOEXEC)) < 0)
+        return r;
+    pid_t pid = (pid_t)sys_call5(__NR_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    if (pid == 0) {
+        close(ready[1]);
+        _exit(write_maps(proc_self, ready[0], box->outer_id));
+    }
+    close(ready[0]);
+    r = pid < 0 ? pid : become_owner(box->outer_id);
+    if (r == 0 && write(ready[1], "", 1) != 1)
+        r = -EPIPE;
+    close(ready[1]);
+    if (pid < 0)
+        return pid;
+    if (waitpid(pid, &status, __WALL) != pid)
         return -errno;
-    r = guest_map_one(proc_self, plan->inner_uid, outer_id, plan->inner_gid, outer_id);
+    if (r == 0 && status)
+        r = WIFEXITED(status) ? -WEXITSTATUS(status) : -ECANCELED;
+    /* An ordinary user's launcher has the groups of its caller. */
+    if (r == 0)
+        r = sys_setgroups(0, NULL);
+    return r < 0 ? r : limit_user_counts(box->proc_sys);
+}
+
+static int enter_user_namespace(const struct box *box, int proc_self) {
+    const struct plan *plan = box->plan;
+
+    if (plan->flags & PLAN_MANY_USERS)
+        return enter_many_users(box, proc_self);
+    int r = become_owner(box->outer_id);
+    if (r == 0)
+        r = guest_map_one(
+            proc_self, plan->inner_uid, box->outer_id, plan->inner_gid, box->outer_id);
     return r < 0 ? r : limit_user_counts(box->proc_sys);
 }
 
@@ -302,7 +369,7 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     box->network = NULL;
     /* This makes forty calls, and the filter would inspect each. Restored processes inherit the
      * bounding set, and drop the rights that they still need themselves. */
-    if ((r = box_drop_bounds()) < 0)
+    if ((r = box_drop_bounds(plan)) < 0)
         return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
     if (!has_bounds && (r = sysv_ipc_refuse_segments()) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
@@ -320,7 +387,7 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
     if (plan->flags & PLAN_SECCOMP && are_noted && (r = box_install_filter(plan)) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
-    r = box_drop_privileges();
+    r = box_drop_privileges(plan);
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
     umask(022);

@@ -87,14 +87,14 @@ static int receive_plan(const struct plan **ret_plan) {
 
 static int id_range = -1; /* U0, made by root and not entered yet */
 
-static int make_id_range(struct guest_fault *fault) {
+static int make_id_range(uint32_t count, struct guest_fault *fault) {
     if (user_namespace >= 0) {
         id_range = user_namespace;
         return 0;
     }
     int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 
-    id_range = root < 0 ? -errno : idmap_for_launcher(root);
+    id_range = root < 0 ? -errno : idmap_for_launcher(root, count);
     if (id_range < 0)
         return guest_fault(fault, GUEST_STAGE_MAP, 1, id_range);
     close(root);
@@ -118,7 +118,7 @@ static int enter_id_range(struct guest_fault *fault) {
 }
 
 /* The part of the set-up that does not need the plan, done before it arrives. */
-static int enter_namespaces(bool as_root, struct guest_fault *fault) {
+static int enter_namespaces(bool as_root, uint32_t n_ids, struct guest_fault *fault) {
     bool makes_user = !as_root && user_namespace < 0;
     int flags = CLONE_NEWNS | CLONE_NEWUTS | (makes_user ? CLONE_NEWUSER : 0);
     uid_t uid = getuid();
@@ -140,7 +140,7 @@ static int enter_namespaces(bool as_root, struct guest_fault *fault) {
     }
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         return guest_fault(fault, GUEST_STAGE_ROOT, 0, -errno);
-    return as_root ? make_id_range(fault) : 0;
+    return as_root ? make_id_range(n_ids, fault) : 0;
 }
 
 static int set_names(const struct plan *plan, struct guest_fault *fault) {
@@ -250,7 +250,8 @@ static int build_template(const struct plan *plan, bool in_namespaces, struct gu
                    ? guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, -errno)
                    : 0;
 
-    int r = in_namespaces ? 0 : enter_namespaces(plan->flags & PLAN_AS_ROOT, fault);
+    const uint32_t n_ids = plan->flags & PLAN_MANY_USERS ? GUEST_MANY_RANGE : GUEST_ID_RANGE;
+    int r = in_namespaces ? 0 : enter_namespaces(plan->flags & PLAN_AS_ROOT, n_ids, fault);
 
     if (r == 0 && !in_namespaces)
         r = enter_root(fault);
@@ -443,7 +444,8 @@ static int take_file_ids(
     if (message->header.flags & GUEST_CREATE_HAS_MAP)
         return map_place(message) < message->n_fds ? message->fds[map_place(message)] : -1;
     int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    int fd = root < 0 ? -1 : idmap_for_files(root, plan->outer_uid, (uint32_t)id);
+    int fd =
+        root < 0 ? -1 : idmap_for_files(root, plan->outer_uid, (uint32_t)id, guest_id_count(plan));
     if (root >= 0)
         close(root);
     *ret_is_new = fd >= 0;
@@ -652,7 +654,7 @@ int main(int argc, char **argv) {
      * needs no right. */
     (void)guest_write(AT_FDCWD, "/proc/self/oom_score_adj", "1000");
     bool early = when != 'l'; /* for a plan with namespaces, started by "root" or another user */
-    int early_error = early ? enter_namespaces(when == 'r', &fault) : 0;
+    int early_error = early ? enter_namespaces(when == 'r', GUEST_ID_RANGE, &fault) : 0;
     if (early && early_error == 0) {
         make_first_netns();
         early_error = enter_root(&fault);

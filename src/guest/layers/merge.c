@@ -125,10 +125,11 @@ static bool has_prefix(const char *text, const char *with) {
 }
 
 /* The guest's attributes, without those that the overlay has set for itself, and those that only
- * the host's root can set. */
+ * the host's root can set. Capabilities are of the guest's own root, if it may set any. */
 static bool is_wanted(const char *name) {
-    return has_prefix(name, "user.") ? !has_prefix(name, OVERLAY) || has_prefix(name, ESCAPED)
-                                     : has_prefix(name, "system.posix_acl_");
+    return has_prefix(name, "user.")
+               ? !has_prefix(name, OVERLAY) || has_prefix(name, ESCAPED)
+               : has_prefix(name, "system.posix_acl_") || has_prefix(name, "security.capability");
 }
 
 /* Buffers of the kernel's maximum size; loops over them call nothing that uses them. */

@@ -25,29 +25,36 @@
 
 uint32_t idmap_base;
 
-int idmap_for_owner(int host, uid_t uid, gid_t gid) {
+int idmap_for_owner(int host, uint32_t id, uid_t uid, gid_t gid) {
     char uid_map[ID_MAP_TEXT], gid_map[ID_MAP_TEXT];
 
     if (uid > ID_MAP_LAST_OWNER || gid > ID_MAP_LAST_OWNER)
         return -EOVERFLOW;
-    id_map_owner(uid_map, uid, idmap_base + 1, idmap_base + GUEST_ID_OTHERS);
-    id_map_owner(gid_map, gid, idmap_base + 1, idmap_base + GUEST_ID_OTHERS);
+    id_map_owner(uid_map, uid, idmap_base + id, idmap_base + GUEST_ID_OTHERS);
+    id_map_owner(gid_map, gid, idmap_base + id, idmap_base + GUEST_ID_OTHERS);
     return id_map_namespace(host, uid_map, gid_map);
 }
 
-int idmap_for_files(int root, uint32_t stored, uint32_t id) {
+int idmap_for_all(int host, uint32_t id) {
+    char map[ID_MAP_TEXT];
+
+    (void)id_map_line(map, 0, idmap_base + id, PLAN_MANY_IDS);
+    return id_map_namespace(host, map, map);
+}
+
+int idmap_for_files(int root, uint32_t stored, uint32_t id, uint32_t count) {
     char map[ID_MAP_TEXT];
 
     /* U0's root creates the directories of the files, and mounts need a known owner. */
-    char *at = id_map_line(id_map_line(map, 0, 0, 1), stored, id, 1);
+    char *at = id_map_line(id_map_line(map, 0, 0, 1), stored, id, count);
     /* What an overlay copies up from a directory of the host may be of another owner. */
     (void)id_map_line(at, GUEST_ID_OTHERS, GUEST_ID_OTHERS, GUEST_ID_RANGE - GUEST_ID_OTHERS);
     return id_map_namespace(root, map, map);
 }
 
-int idmap_for_launcher(int host) {
+int idmap_for_launcher(int host, uint32_t count) {
     char map[ID_MAP_TEXT];
 
-    (void)id_map_line(map, 0, idmap_base, GUEST_ID_RANGE);
+    (void)id_map_line(map, 0, idmap_base, count);
     return id_map_namespace(host, map, map);
 }

@@ -189,9 +189,11 @@ static int bind_from_host(int root, int host, const struct plan *plan, const str
             source, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | recursive);
     if (r >= 0 && plan->flags & PLAN_AS_ROOT && plan_bind_is_mapped(op)) {
         own_mounts_keep(source, op, st.st_mode);
-        r = ids = op->value & PLAN_BIND_OWNER
-                      ? idmap_for_owner(host, plan_bind_owner(op), plan_bind_owner(op))
-                      : idmap_for_owner(host, st.st_uid, st.st_gid);
+        if (op->value & PLAN_BIND_OWNER)
+            st.st_uid = st.st_gid = plan_bind_owner(op);
+        r = ids = op->value & PLAN_BIND_ALL
+                      ? idmap_for_all(host, plan->outer_uid)
+                      : idmap_for_owner(host, plan->outer_uid, st.st_uid, st.st_gid);
         attributes.attr_set |= MOUNT_ATTR_IDMAP;
         attributes.userns_fd = (uint64_t)ids;
     }
@@ -554,7 +556,9 @@ static int make_place(
         put_source(at, box, base);
     else
         at[-1] = '\0';
-    r = mount_at(root, "rollbox", path, "overlay", MS_NOSUID | MS_NODEV, options,
+    /* With many users, set-user-id files of the sandbox make its own users of its processes. */
+    r = mount_at(root, "rollbox", path, "overlay",
+        (plan->flags & PLAN_MANY_USERS ? 0 : MS_NOSUID) | MS_NODEV, options,
         op->grant || box->template >= 0);
     return r == -EINVAL && box->n_layers ? -EOPNOTSUPP
                                          : r; /* before 6.15 the kernel takes no detached mount */

@@ -12,14 +12,16 @@ extern uint64_t ops_others; /* bit i: the i-th operation with an inode has found
 int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host,
     struct guest_fault *fault);
 
-/* idmap.c: a user namespace for an idmapped mount on which the files of one owner are the guest's,
- * found through the proc below the directory `host`; or -errno. Only as the host's root. */
-int idmap_for_owner(int host, uid_t uid, gid_t gid);
-/* The same by U0's root, for the sandbox's own files: files of the id `stored` of U0 belong to
- * `id`. */
-int idmap_for_files(int root, uint32_t stored, uint32_t id);
-/* The same for U0 itself, to be entered. */
-int idmap_for_launcher(int host);
+/* idmap.c: a user namespace for an idmapped mount on which the files of one owner belong to U0's
+ * `id`, found through the proc below the directory `host`; or -errno. Only as the host's root. */
+int idmap_for_owner(int host, uint32_t id, uid_t uid, gid_t gid);
+/* The same where file ids from 0 on are the PLAN_MANY_IDS ids of U0 from `id` on. */
+int idmap_for_all(int host, uint32_t id);
+/* The same by U0's root, for the sandbox's own files: files of the `count` ids of U0 from `stored`
+ * on belong to those from `id` on. */
+int idmap_for_files(int root, uint32_t stored, uint32_t id, uint32_t count);
+/* The same for U0 itself, to be entered, with `count` ids. */
+int idmap_for_launcher(int host, uint32_t count);
 extern uint32_t idmap_base; /* the first id of the launcher's range */
 
 /* own_mounts.c: mounts of the host for sandboxes with an id of their own. The tree of sources, for
