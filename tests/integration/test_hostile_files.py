@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from attempts import TRY, isolation_flags, process_isolation, refused
-from harness import binaries, caller  # noqa: F401
+from harness import binaries
+from many_users import caller  # noqa: F401
 
 # Also run with kernel features masked (ROLLBOX_KFEAT): each promise has two layers, and the other one must hold it.
 pytestmark = pytest.mark.masked

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from attempts import holds
-from harness import PYTHON, caller, guest, wait_unmarked  # noqa: F401
+from harness import PYTHON, guest, wait_unmarked
+from many_users import caller  # noqa: F401
 
 # Also run with kernel features masked (ROLLBOX_KFEAT): each promise has two layers, and the other one must hold it.
 pytestmark = pytest.mark.masked
