@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from archives import busybox, configuration, entry, layer
 from harness import Caller, binaries
-from test_images import Store
+from image_stores import Store
 
 APPLETS = "sh ls cat id touch mkdir rm chown chmod su stat grep echo env chroot sleep ping nc pwd".split()
 PASSWD = b"root::0:0:root:/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\nbob:x:1001:1001::/home/bob:/bin/sh\nhigh:x:65533:65533::/:/bin/sh\n"
