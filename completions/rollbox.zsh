@@ -123,6 +123,7 @@ _rollbox() {
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
+            '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
@@ -164,6 +165,7 @@ _rollbox() {
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
+            '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
@@ -216,6 +218,7 @@ _rollbox() {
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
+            '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
@@ -285,6 +288,7 @@ _rollbox() {
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
+            '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
@@ -341,6 +345,7 @@ _rollbox() {
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
+            '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
@@ -394,6 +399,7 @@ _rollbox() {
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
+            '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--publish=[lead an address of the host to PORT of the sandbox\: HOST\:PORT, a port of 127.0.0.1, or the path of a Unix socket (default\: any free port of 127.0.0.1)]:[ADDRESS:]PORT:' \
@@ -454,6 +460,7 @@ _rollbox() {
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
+            '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--publish=[lead an address of the host to PORT of the sandbox\: HOST\:PORT, a port of 127.0.0.1, or the path of a Unix socket (default\: any free port of 127.0.0.1)]:[ADDRESS:]PORT:' \
@@ -861,6 +868,7 @@ _rollbox() {
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
+            '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
