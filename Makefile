@@ -94,6 +94,7 @@ integrations: all
 	@PYTHONPATH=$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("platlib"))') .venv-integrations/bin/python -B -m pytest -q -p no:cacheprovider tests/integration/test_integrations.py
 	-@tools/setup compatibility
 	@$(PYTHON) -B tests/compatibility/run.py --update
+	@$(PYTHON) -B tests/compatibility/distribution.py --update
 	@tools/setup venv .venv-clients $(CLIENT_PACKAGES)
 	@PYTHONPATH=tests/integration $(PYTHON) -B tests/integration/network_clients.py --update --python $$(.venv-clients/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
 	@tools/setup integrations

@@ -35,6 +35,8 @@
  * has GUEST_MANY_RANGE ids then: after the others GUEST_MANY_SLOTS times those of a sandbox, the
  * first of which (PLAN_MANY_FIRST) are the plan's own. */
 #define GUEST_MANY_SLOTS 510u
+/* The bases of launchers with such a range are from here on, those of all others are below. */
+#define GUEST_FIRST_MANY_BASE 0x80000000u
 #define GUEST_MANY_RANGE (PLAN_MANY_FIRST + GUEST_MANY_SLOTS * PLAN_MANY_IDS)
 
 /* Requests. */

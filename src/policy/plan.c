@@ -589,6 +589,9 @@ static void add_etc_file(struct compiler *c, const char *name, const struct buf 
         add_file(c, path, text->data, 0444);
     else
         c->texts.failed = true;
+    /* Images leave these out, because container engines make them; sudo and others miss them. */
+    if (c->host->image && c->policy->many_users)
+        add_box_op(c, PLAN_OP_FILE, at, NULL, 0644);
     if (over)
         op_add(c, c->host->image ? &c->box_ops : &c->template_ops, PLAN_OP_COVER_IF, at, path,
             READ_ONLY | MOUNT_ATTR_NOEXEC, 0);
@@ -1031,6 +1034,10 @@ static int refuse_missing(const struct compiler *c, struct rollbox_error *error)
             "users many: %s is not possible yet, because it is for processes of one user; use "
             "users one",
             p->have_seed ? "random_seed" : "time_start");
+    if (p->many_users && c->host->snapshot)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "users many: a stored snapshot as image keeps no owners yet; use an image of a "
+            "container, or users one");
     if (p->many_users && p->isolation == POLICY_ISOLATION_PROCESS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "users many: isolation process has no user namespace; use isolation namespace");

@@ -29,8 +29,10 @@
     OVERLAY "number" /* of a file, in packs alone: the uint64_t that it keeps, of those in the     \
                         list that the first part has */
 #define ACCESS_LIST "system.posix_acl_"
-#define MAX_IDS GUEST_ID_RANGE
-#define NO_SETUID_FIXUP 4 /* SECBIT_NO_SETUID_FIXUP */
+#define MAX_IDS (PLAN_MANY_FIRST + PLAN_MANY_IDS)
+#define CAPABILITY_BYTES 24       /* struct vfs_ns_cap_data */
+#define CAPABILITY_ROOT_OFFSET 20 /* of the id of the namespace's root */
+#define NO_SETUID_FIXUP 4         /* SECBIT_NO_SETUID_FIXUP */
 
 static const char magic[16] = "rollbox layer 1\n";
 
@@ -45,6 +47,27 @@ static int base_of(int layer, uint32_t *ret_base) {
         return -errno;
     *ret_base = geteuid() == 0 ? st.st_uid / GUEST_ID_RANGE * GUEST_ID_RANGE : 0;
     return 0;
+}
+
+/* How many ids the range has whose base that is: those that a sandbox's files may have. */
+static uint32_t count_ids(uint32_t base) {
+    return base >= GUEST_FIRST_MANY_BASE ? MAX_IDS : GUEST_ID_RANGE;
+}
+
+/* Capabilities of a program are those of a namespace's root, which is told by its id of the host.
+ */
+static bool is_capability(const char *name, const char *value, size_t length) {
+    return strcmp(name, XATTR_CAPABILITY) == 0 && length == CAPABILITY_BYTES && value[3] == 3;
+}
+
+static void shift_capability(const char *name, char *value, size_t length, int64_t by) {
+    uint32_t root;
+
+    if (!is_capability(name, value, length))
+        return;
+    memcpy(&root, value + CAPABILITY_ROOT_OFFSET, sizeof root);
+    root = (uint32_t)(root + by);
+    memcpy(value + CAPABILITY_ROOT_OFFSET, &root, sizeof root);
 }
 
 /* As of the kernel's struct posix_acl_xattr_entry, after a version of 4 bytes. */
@@ -100,7 +123,8 @@ static bool is_attribute(const char *name) {
         return strncmp(name, ESCAPED, sizeof ESCAPED - 1) == 0 || strcmp(name, ORIGIN) == 0 ||
                strcmp(name, XATTR_OPAQUE) == 0 || is_of_numbers(name);
     return strncmp(name, "user.", 5) == 0 ||
-           strncmp(name, ACCESS_LIST, sizeof ACCESS_LIST - 1) == 0;
+           strncmp(name, ACCESS_LIST, sizeof ACCESS_LIST - 1) == 0 ||
+           strcmp(name, XATTR_CAPABILITY) == 0;
 }
 
 static bool attributes_are_sound(const char *at, size_t length) {
@@ -112,6 +136,8 @@ static bool attributes_are_sound(const char *at, size_t length) {
             return false;
         memcpy(&n, nul + 1, sizeof n);
         if (n > ATTRIBUTE_BYTES || (size_t)(end - nul - 1) - sizeof n < n)
+            return false;
+        if (strcmp(at, XATTR_CAPABILITY) == 0 && !is_capability(at, nul + 1 + sizeof n, n))
             return false;
         at = nul + 1 + sizeof n + n;
     }
@@ -125,7 +151,7 @@ bool pack_is_sound(const struct pack_entry *entry, const char *texts, size_t len
     if (entry->kind == PACK_END)
         return !entry->path && !entry->target && !entry->attributes && !entry->n_segments;
     if (entry->kind < PACK_FILE || entry->kind > PACK_LINK || entry->mode & ~07777u ||
-        entry->uid >= MAX_IDS || entry->gid >= MAX_IDS)
+        entry->uid >= MAX_IDS || entry->gid >= MAX_IDS) /* restore_attributes() knows how many */
         return false;
     if (entry->size > INT64_MAX || (entry->n_segments && !is_file) ||
         entry->n_segments > PACK_MAX_SEGMENTS)
@@ -225,7 +251,11 @@ static int add_attributes(struct writing *w, int fd, struct buf *to) {
         ssize_t n = !strcmp(name, ORIGIN) ? 0 : fgetxattr(fd, name, value, ATTRIBUTE_BYTES);
         if (n < 0)
             return -errno;
+        if (strcmp(name, XATTR_CAPABILITY) == 0 &&
+            (!w->id_base || !is_capability(name, value, (size_t)n)))
+            continue;
         shift_access(name, value, (size_t)n, -(int64_t)w->id_base);
+        shift_capability(name, value, (size_t)n, -(int64_t)w->id_base);
         add_attribute(to, name, value, (size_t)n);
     }
     if (buf_failed(to))
@@ -293,7 +323,7 @@ static int put_entry(struct writing *w, const struct files_entry *entry) {
         head.uid = entry->st.st_uid - w->id_base;
         head.gid = entry->st.st_gid - w->id_base;
     }
-    if (head.uid >= MAX_IDS || head.gid >= MAX_IDS)
+    if (head.uid >= count_ids(w->id_base) || head.gid >= count_ids(w->id_base))
         return -EOVERFLOW;
     if (head.kind != PACK_DIRECTORY && entry->st.st_nlink > 1 && head.kind != PACK_WHITEOUT)
         r = inodes_note(&w->inodes, &entry->st, entry->path, &inode, &found);
@@ -460,6 +490,9 @@ static int set_attributes(const struct reading *in, int fd, char *at, size_t len
     for (char *end = at + length; at < end;) {
         at = next_attribute(at, &attribute);
         shift_access(attribute.name, attribute.value, attribute.length, in->id_base);
+        shift_capability(attribute.name, attribute.value, attribute.length, in->id_base);
+        if (!in->id_base && strcmp(attribute.name, XATTR_CAPABILITY) == 0)
+            continue;
         if (!is_of_numbers(attribute.name) &&
             fsetxattr(fd, attribute.name, attribute.value, attribute.length, 0) < 0)
             return -errno;
@@ -518,6 +551,8 @@ static int restore_attributes(const struct reading *in, int fd, int directory, c
 
     if (!in->id_base)
         return 0;
+    if (entry->uid >= count_ids(in->id_base) || entry->gid >= count_ids(in->id_base))
+        return -EOVERFLOW;
     return (name ? fchownat(directory, name, uid, gid, AT_SYMLINK_NOFOLLOW)
                  : fchown(fd, uid, gid)) < 0
                ? -errno

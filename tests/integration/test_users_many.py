@@ -18,13 +18,17 @@ CAPABILITIES = "chown dac_override fowner fsetid kill setgid setuid setpcap net_
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="it is about sandboxes that root runs")
 
 
-def system():
+def system_entries():
     program = Path(busybox()).read_bytes()
     homes = [entry("home/alice", mode=0o700, uid=1000, gid=1000), entry("home/bob", mode=0o700, uid=1001, gid=1001), entry("home/alice/secret", b"hers", mode=0o600, uid=1000, gid=1000)]
-    return layer(
+    return [
         entry("bin"), entry("bin/busybox", program, mode=0o755), *(entry(f"bin/{name}", b"", link="busybox") for name in APPLETS),
         entry("setid"), entry("setid/su", program, mode=0o4755), entry("root", mode=0o700), entry("tmp", mode=0o1777),
-        entry("etc"), entry("etc/passwd", PASSWD), entry("etc/group", GROUP), entry("etc/hosts", b""), entry("high", b"", uid=65533, gid=65533), *homes)  # fmt: skip
+        entry("etc"), entry("etc/passwd", PASSWD), entry("etc/group", GROUP), entry("etc/hosts", b""), entry("high", b"", uid=65533, gid=65533), *homes]  # fmt: skip
+
+
+def system():
+    return layer(*system_entries())
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +39,10 @@ def store():
         config = configuration(layers)
         config["config"].update(User=user, WorkingDir="/")
         found.bring(name, *layers, config=config)
+    bare = layer(*(item for item in system_entries() if item[0].name != "etc/hosts"))
+    config = configuration([bare])
+    config["config"].update(User="", WorkingDir="/")
+    found.bring("bare", bare, config=config)
     return found
 
 
@@ -179,11 +187,28 @@ def test_owners_are_kept_in_snapshots_forks_and_resets(session):
     assert session("exec", "--user", "bob", kid, "--", "/bin/rm", "-f", "/opt/f").returncode != 0
 
 
+def test_owners_and_capabilities_survive_hibernation(session):
+    script = "mkdir /opt && cp /bin/busybox /opt/f && chown 1000:50 /opt/f && chmod 6755 /opt/f && touch /opt/high && chown 65535 /opt/high"
+    assert session("exec", "box", "--", "/bin/sh", "-c", script).returncode == 0
+    done = session("hibernate", "box")
+    assert done.returncode == 0, done.stderr
+    assert session("exec", "box", "--", "/bin/stat", "-c", "%u:%g %a", "/opt/f", "/opt/high").stdout == b"1000:50 6755\n65535:0 644\n"
+
+
+def test_host_name_resolves_where_the_image_has_no_hosts_file(store):
+    assert "rollbox" in run(store, "grep rollbox /etc/hosts", image="bare").stdout
+
+
 def test_running_processes_of_many_users_are_not_captured(session):
     """Refused by name, until their users and rights are kept."""
     assert session("exec", "--detach", "box", "--", "/bin/sleep", "1000").returncode == 0
     done = session("snapshot", "box")
     assert done.returncode != 0 and b"users many" in done.stderr, done
+
+
+def test_export_without_owners_is_refused_by_name(session, tmp_path):
+    done = session("export", "box", tmp_path / "file")
+    assert done.returncode == 125 and b"users many" in done.stderr and not (tmp_path / "file").exists()
 
 
 def test_seed_and_clock_are_refused_by_name(store):

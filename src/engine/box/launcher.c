@@ -26,9 +26,7 @@
  * 2^30). */
 #define FIRST_ID_BASE 0x60000000u
 #define N_ID_BASES 4096u
-/* And those of launchers with users many, up to the last id there is. */
-#define FIRST_MANY_BASE 0x80000000u
-#define N_MANY_BASES 63u
+#define N_MANY_BASES 63u /* from GUEST_FIRST_MANY_BASE up to the last id there is */
 
 /* ---- jobs ---- */
 
@@ -365,7 +363,7 @@ struct launcher_start {
 static uint32_t next_id_base(struct engine *engine, bool many_users) {
     const uint32_t n = engine->next_id_base++;
 
-    return many_users ? FIRST_MANY_BASE + n % N_MANY_BASES * GUEST_MANY_RANGE
+    return many_users ? GUEST_FIRST_MANY_BASE + n % N_MANY_BASES * GUEST_MANY_RANGE
                       : FIRST_ID_BASE + n % N_ID_BASES * GUEST_ID_RANGE;
 }
 

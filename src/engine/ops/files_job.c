@@ -270,6 +270,10 @@ static int add_stored(const struct op *op, int *fds, size_t most, struct rollbox
     const struct plan_op *ops = plan_items(profile->plan, box_ops, struct plan_op);
     const struct image *image = profile->image;
 
+    if (op->verb == VERB_EXPORT && profile->plan->flags & PLAN_MANY_USERS)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments",
+            "users many: an export of files keeps no owners yet: rollbox export --live does, and "
+            "rollbox cp copies files");
     if (op->verb == VERB_DIFF || is_describe(op) || !image ||
         (op->verb == VERB_COMMIT && !image->plan.places))
         return 0;

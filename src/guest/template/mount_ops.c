@@ -642,9 +642,11 @@ static int run_one(
         return make_directories(root, path, op->mode, strictly);
     case PLAN_OP_FILE:
         r = make_file(root, path, source, op->value, op->mode, strictly);
-        return r == -EEXIST && !op->value
-                   ? 0
-                   : r; /* a mount point, which the surrounding grant may contain already */
+        /* A mount point, which the surrounding grant or image may contain already, or not have a
+         * directory for. */
+        if (!op->value && (r == -EEXIST || (box && (r == -ELOOP || r == -ENOTDIR))))
+            return 0;
+        return r;
     case PLAN_OP_CHANCE:
         return make_chance(root, plan, op);
     case PLAN_OP_SYMLINK:
