@@ -139,6 +139,34 @@ def test_init_is_out_of_roots_reach(store):
     assert result.stdout == "0\n" and result.stderr.count("denied") + result.stderr.count("ead-only") >= 5, result
 
 
+CHANGE_AND_FORK = """
+import os, time
+read, write = os.pipe()
+for uid in (1000, 1001, 1002):
+    if os.fork(): continue
+    os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
+    for _ in range(40):
+        try: pid = os.fork()
+        except OSError: break
+        if not pid:
+            os.write(write, b"x")
+            while True: time.sleep(60)
+    os.write(write, b".")
+    while True: time.sleep(60)
+got = b""
+while got.count(b".") < 3: got += os.read(read, 100)
+print(got.count(b"x") + 4)
+"""
+
+
+@pytest.mark.parametrize("masked", ["", "-cgroup"])
+def test_max_processes_holds_for_all_users_together(masked):
+    """Without a cgroup, too, where the kernel counts processes by user."""
+    root = Caller("root", 0)
+    env = root.environment(ROLLBOX_KFEAT=masked or os.environ.get("ROLLBOX_KFEAT", ""))
+    assert root.python(CHANGE_AND_FORK, "--users", "many", "--processes", "30", env=env).stdout == "30\n"
+
+
 def test_each_sandbox_has_host_ids_of_its_own(store):
     env = store.caller.environment(ROLLBOX_STORE=str(store.path))
     jobs = [json.dumps({"id": str(i), "argv": ["/bin/sh", "-c", "cat /proc/self/uid_map; sleep 0.3"]}) for i in range(3)]
