@@ -54,7 +54,7 @@ static uint32_t count_ids(uint32_t base) {
     return base >= GUEST_FIRST_MANY_BASE ? MAX_IDS : GUEST_ID_RANGE;
 }
 
-/* Capabilities of a program are those of a namespace's root, which is told by its id of the host.
+/* Capabilities of a program are those of a namespace's root, whose id of the host they hold.
  */
 static bool is_capability(const char *name, const char *value, size_t length) {
     return strcmp(name, XATTR_CAPABILITY) == 0 && length == CAPABILITY_BYTES && value[3] == 3;
