@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files and trees over a socket: what the client library and the files agent of a sandbox say to
- * each other, and the two halves, sending and taking, of a transfer.
+ * Files and trees over a socket: the protocol between the client library and the files agent of a
+ * sandbox, and the two halves of a transfer, sending and receiving.
  *
  * A message is one SOCK_SEQPACKET datagram: a record, a name, a NUL, then data. A request is READ,
  * WRITE, LIST, STAT, MKDIR, REMOVE, GET or PUT, with an absolute path as its name. Answers end with
@@ -14,14 +14,14 @@
  *     entry := FILE DATA* FILE_END | FILE (complete) | SYMLINK | HARDLINK | ENTER entry* LEAVE |
  * SKIPPED
  *
- * The first entry is the root; its name is empty, for the taker knows where it goes. Directories
- * that are open on the way down are a stack: the last few are held open, those above are found
- * again through ".." and must then be what they were. So depth costs neither descriptors nor stack,
- * and memory is what struct transfer is. Nothing here allocates: the guest layer uses it too.
+ * The first entry is the root; its name is empty, because the receiver knows its path. The walk
+ * keeps the last few directories open. It finds the directories above again through "..", and then
+ * checks that they are the same directories. So depth costs neither descriptors nor stack, and all
+ * memory is in struct transfer. The code allocates nothing, because the guest layer uses it too.
  *
- * The taker trusts nothing: a name is one component and never followed if it is a link; a file is
- * written under a name that did not exist and then renamed; a hard link is made only to a file that
- * came with this transfer.
+ * The receiver does not trust the sender. A name is one component, and a link is never followed. A
+ * file is written under a name that did not exist and then renamed. A hard link is made only to a
+ * file of this transfer.
  */
 #ifndef ROLLBOX_BASE_TRANSFER_H
 #define ROLLBOX_BASE_TRANSFER_H

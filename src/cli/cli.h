@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The command line: what its files share. main.c finds the command in its table and parses the
- * options by the one table in options.c; each cmd_ function does its work and returns the exit
- * status. Everything that a person reads about a failure goes to standard error as one line that
- * begins with "rollbox"; standard output carries only what was asked for.
+ * The command line: the declarations that its files share. main.c finds the command in its table
+ * and parses the options by the table in options.c. A cmd_ function executes the command and
+ * returns the exit status. A failure is one line on standard error that begins with "rollbox".
+ * Standard output has only the command's answer.
  */
 #ifndef ROLLBOX_CLI_CLI_H
 #define ROLLBOX_CLI_CLI_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lines of a file or pipe, read as they are asked for; only the line at hand and one read's worth
- * after it are in memory. */
+/* Lines of a file or pipe, read one by one. Only the current line, and the rest of the last read,
+ * are in memory. */
 #ifndef ROLLBOX_CLI_LINES_H
 #define ROLLBOX_CLI_LINES_H
 

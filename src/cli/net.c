@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rollbox net: what a sandbox did in the network, and what it may reach. */
+/* rollbox net: the network log of a sandbox, and the hosts that it may reach. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

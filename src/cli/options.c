@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of options, and what is made from it and the table of commands: parsing, help,
- * suggestions. */
+/* The table of options. Parsing, help and suggestions use it and the table of commands. */
 #include "base/text.h"
 #include "cli/options.h"
 

@@ -3,9 +3,10 @@
  * Files of sandboxes: the library's half of base/transfer.h.
  *
  * Each call has an agent of its own in the sandbox, at the other end of a socket pair (VERB_FILES).
- * The request is sent before the agent is asked for, so that it finds it there. What the agent says
- * is taken for a guest's words: sizes are bounded, names are one component, nothing is followed. If
- * it says nothing for FILES_SILENCE_MS, because the guest has stopped it, the call fails.
+ * The library writes its request into the socket before it requests the agent, which then finds it
+ * there. The agent's answers are untrusted, like all data of a guest: sizes are bounded, names are
+ * one component, and links are not followed. If the agent sends nothing for FILES_SILENCE_MS,
+ * because the guest has stopped it, the call fails.
  *
  * A guest may kill the agent. The call is then made again, with an agent for which the engine stops
  * the guest's processes. Every operation may be repeated: it reads, or it leaves the same state.

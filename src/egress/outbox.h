@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages to the engine. They are sent in order and never block the loop: what the socket does not
- * take waits in memory. */
+/* Messages to the engine. They are sent in order and never block the loop. If the socket is full,
+ * they wait in memory. */
 #ifndef ROLLBOX_EGRESS_OUTBOX_H
 #define ROLLBOX_EGRESS_OUTBOX_H
 

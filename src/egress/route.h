@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Is an address one of the host's own? The kernel's routing table knows: the route to it is then
- * local (or broadcast, or multicast). It is asked for each connection, because addresses come and
- * go, and no list has the ranges that an administrator made local.
+ * Is an address one of the host's own? In the kernel's routing table, the route to such an address
+ * is local (or broadcast, or multicast). The gateway queries the table for each connection, because
+ * addresses change, and a list of addresses lacks ranges that an administrator made local.
  */
 #ifndef ROLLBOX_EGRESS_ROUTE_H
 #define ROLLBOX_EGRESS_ROUTE_H

@@ -2,8 +2,8 @@
 /*
  * One socket of a connection, with TLS or without: bytes that arrived and bytes to send.
  *
- * Nothing blocks. A side reads only as much as its owner has room for, so a peer that does not read
- * holds nobody up but the connection's other side.
+ * No call blocks. A side reads only as many bytes as its owner has room for. So a peer that does
+ * not read delays only the other side of its own connection.
  */
 #ifndef ROLLBOX_EGRESS_TLS_SIDE_H
 #define ROLLBOX_EGRESS_TLS_SIDE_H

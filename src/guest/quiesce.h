@@ -7,8 +7,8 @@
  * sent to init as well. So the engine gives both sides an end of a socket (GUEST_QUIESCE). The
  * worker sends orders, and init replies to each with a word: 0 or -errno.
  *
- *   HOLD       Init takes up no more calls, and its clock stops. A thread that makes one now
- *              waits where a tracer can stop it.
+ *   HOLD       Init receives no more calls, and its clock stops. A thread that makes a call now
+ *              waits in a state in which a tracer can stop it.
  *   GIVE_BACK  For these threads, which were asked to stop: the calls that init holds are
  *              interrupted as by a signal, and begin again when the threads resume.
  *   PASS       All threads have stopped. Calls that arrive now are the tracer's and pass to the

@@ -3,9 +3,9 @@
  * Writes a recording (net/recording.h). Both gateways append to one file, which the engine opened:
  * whole lines, so that neither cuts the other's.
  *
- * Secrets never get into it. Requests' headers are not recorded at all, and in what a server
- * answers each secret's value is masked by as many '*'. So bytes are kept back until a value cannot
- * begin among them any more.
+ * The file never contains a secret. Headers of requests are not recorded at all. In an answer, each
+ * byte of a secret's value is replaced by '*'. So the recorder holds the last bytes of an answer
+ * back as long as they may be the beginning of a value.
  */
 #ifndef ROLLBOX_NET_RECORDER_H
 #define ROLLBOX_NET_RECORDER_H

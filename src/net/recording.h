@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A recording of what a sandbox exchanged with its network, from which it can be answered again.
+ * A recording of the exchanges between a sandbox and its network. A replay answers from it.
  *
- * The file has one JSON object a line, so that several writers can append to it, and a line that
- * was cut short costs no other one. The first line is RECORDING_FIRST_LINE. Each other line has the
- * "id" of an exchange, and one of:
+ * The file has one JSON object a line. So several writers can append to it, and a truncated line
+ * damages no other line. The first line is RECORDING_FIRST_LINE. Each other line has the "id" of an
+ * exchange, and one of:
  *
  *     "begin": "http" | "stream", "host", "port"; of HTTP also "method", "target"
  *     "request": SHA-256 of the request's content    the request is complete
@@ -12,8 +12,8 @@
  *     "up_end" | "down_end": true                    no more bytes of that side
  *     "end": true                                    the exchange is complete
  *
- * Of HTTP, "down" has the answer as it passed; "up" only has what follows a switch of protocols.
- * Unknown lines and members are skipped. An exchange without its end does not count.
+ * For HTTP, "down" has the bytes of the answer, and "up" only the bytes after a switch of
+ * protocols. Unknown lines and members are skipped. An exchange without an end is ignored.
  */
 #ifndef ROLLBOX_NET_RECORDING_H
 #define ROLLBOX_NET_RECORDING_H

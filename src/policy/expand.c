@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Grants without what is denied in them: see expand.h for the model. */
+/* Grants without the denied paths in them: see expand.h for the model. */
 #include "policy/expand.h"
 
 #include <errno.h>

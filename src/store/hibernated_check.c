@@ -2,18 +2,19 @@
 /*
  * The model of a record:
  *
- *     places     where the policy lets the sandbox write
- *     nodes      states; `parent` and `under` name earlier ones, so nothing can go round
+ *     places     the directories in which the policy lets the sandbox write
+ *     nodes      snapshots; `parent` and `under` name earlier nodes, so there is no cycle
  *      |- layer, merged -> layers     one row for each file layer-N
  *      '- live          -> lives      one row for each file image-N
- *                           |- commands    what ran: a process (pid) and an operation each
- *                           |- pipes       one end of a command's descriptor (slot), or nobody's
- *                           '- terminals   the command whose terminal it is, or nobody's
+ *                           |- commands    running commands: a process (pid) and an operation each
+ *                           |- pipes       one end of a command's descriptor (slot), or of none
+ *                           '- terminals   the command that owns the terminal, or none
  *     at, committed -> nodes
- *     ended      commands that were over, latest first
+ *     ended      ended commands, latest first
  *
- * One walk goes over it from the top. The path of the field in hand is kept for the message. Fields
- * that an earlier version did not write may be missing; all others must be there.
+ * The check walks over the record from the top, and keeps the path of the current field for its
+ * message. Fields that an earlier version did not write may be missing; all other fields must
+ * exist.
  */
 #include "base/text.h"
 #include "store/hibernated_check.h"

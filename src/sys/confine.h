@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a program of rollbox gives up what it does not need, before it reads a byte of a stranger.
+ * A program of rollbox gives up all rights that it does not need, before it reads untrusted bytes.
  *
- * A program that parses what guests, servers or clients send may be taken over by them. It then has
- * the descriptors that it holds, and nothing else. Two layers see to that: a list of system calls
- * (seccomp), and a Landlock domain that grants no file. A kernel without Landlock has the list
- * alone.
+ * A program that parses data of guests, servers or clients may be exploited by them. The attacker
+ * then has the descriptors of the program, and no other access. Two layers enforce this: a list of
+ * system calls (seccomp), and a Landlock domain that grants no file. On a kernel without Landlock
+ * there is only the list.
  */
 #ifndef ROLLBOX_SYS_CONFINE_H
 #define ROLLBOX_SYS_CONFINE_H

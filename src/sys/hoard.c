@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counting what the kernel holds for a sandbox: see hoard.h for the model. Formats: proc(5). */
+/* Counting the kernel memory of a sandbox: see hoard.h for the model. Formats: proc(5). */
 #include "sys/hoard.h"
 
 #include <dirent.h>

@@ -25,9 +25,10 @@
  * their order. The last digits of a stored time say which of several clocks it is from, and times
  * of forks of forks are ordered by these first.
  *
- * A stamp that a guest sets is read back as it was set. If it is not older than the sandbox, it
- * would be taken for the kernel's, so it is stored MARK_S later and shown without that. A stamp
- * that init has set is recognised by its last digits, or by twice MARK_S.
+ * A stamp that a guest sets is read back unchanged. A stamp that is not older than the sandbox
+ * would be mistaken for a stamp of the kernel. So init adds MARK_S when it stores such a stamp, and
+ * subtracts it when it shows the stamp. init recognises its own stamps by their last digits, or by
+ * twice MARK_S.
  *
  * The kernel assigns device numbers in the order in which they are free, and programs record them
  * (git's index, for each file). So private places in memory and the template's file systems get

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Virtual time: the sandbox's clock moves by what its processes do.
+ * Virtual time: the actions of its processes advance the sandbox's clock.
  *
  * The clock is the sum of two numbers. The ticks are on a page that all processes share; each query
  * adds one, without a system call (det/vdso_patch.c). The other number is how far init has jumped.

@@ -7,12 +7,13 @@
  * are opened here and handed to the engine, and from there to rollbox-egress. The guest never has a
  * descriptor of them.
  *
- * In *transparent* mode, nftables hands each TCP connection to one listener, which sees the address
- * that the guest wanted as its own. All else but UDP and the sandbox's own addresses is refused at
- * once. In *ports* mode, for kernels without nf_tables or tproxy, there is
- * a listener for each port of the policy, and the kernel refuses the other ports by itself.
+ * In *transparent* mode, nftables passes each TCP connection to one listener. The address that the
+ * guest connected to is the local address of the accepted socket. All other packets are refused at
+ * once, except UDP and packets to the sandbox's own addresses. In *ports* mode, for kernels without
+ * nf_tables or tproxy, there is a listener for each port of the policy, and the kernel refuses
+ * connections to other ports.
  *
- * What confines the guest is the absence of an interface. The rules only direct packets.
+ * The absence of an interface confines the guest. The rules only direct packets.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -10,9 +10,9 @@
  *   kill() returns. So once everything found has been signalled, a process that was missed must be
  *   the child of a process that was missed, too. When a census finds no process that the previous
  *   one did not see, the search is complete.
- * - A tree keeps its top while the top is alive: the main process of a command is a subreaper
- * (exec.c), and the filter refuses to change that and refuses CLONE_PARENT. So the top is stopped
- * first and killed last.
+ * - A tree keeps its top while the top is alive, because the main process of a command is a
+ *   subreaper (exec.c). The filter refuses to change that, and refuses CLONE_PARENT. So the top is
+ *   stopped first and killed last.
  * - If another command kills the stopped top, the tree loses its top. Then all processes in the
  *   sandbox are killed.
  * - If the search does not come to an end (fork bombs that are faster than the search, another
