@@ -45,12 +45,14 @@ struct box *box_find(struct server *server, const struct tenant *tenant, const c
 struct box *box_new(struct server *server, struct tenant *tenant, const char *name,
     struct rollbox_sandbox *take_handle) {
     struct box *box = calloc(1, sizeof *box);
+    static uint64_t numbers;
 
     if (!box) {
         rollbox_sandbox_free(take_handle);
         return NULL;
     }
     box->references = 1;
+    box->number = ++numbers;
     box->tenant = tenant;
     box->handle = take_handle;
     (void)snprintf(box->name, sizeof box->name, "%s", name);
@@ -75,6 +77,18 @@ void box_forget(struct box *box) {
     list_remove(&box->of_names);
     box->tenant->n_sandboxes--;
     box_unref(box);
+}
+
+void box_close(struct server *server, struct box *box) {
+    const struct rollbox_call_options call = { .size = sizeof call,
+        .call = ROLLBOX_CALL_CLOSE,
+        .sandbox = rollbox_sandbox_name(box->handle) };
+    struct rollbox_run *run;
+
+    /* The engine finishes the call, although no client waits for its answer. */
+    if (rollbox_call_start(server->engine, &call, &run, NULL) >= 0)
+        rollbox_run_free(run);
+    box_forget(box);
 }
 
 static const char *public_name(

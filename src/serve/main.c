@@ -355,6 +355,7 @@ int main(int argc, char **argv) {
     the_server = &server;
     list_init(&server.tenants);
     list_init(&server.plans);
+    list_init(&server.leases);
     list_init(&server.operations);
     for (size_t i = 0; i < ARRAY_SIZE(server.operations_by); i++)
         list_init(&server.operations_by[i]);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of routes, and the way of a request to its handler: token, body, sandbox. */
+#include <nettle/base64.h>
 #include <openapi_source.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/cleanup.h"
 #include "serve/digits.h"
@@ -25,6 +27,11 @@ static const struct route routes[] = {
     { "GET", "/readyz", 0, false, no_keys, handle_ready },
     { "GET", "/v1/openapi.json", 0, false, no_keys, handle_openapi },
     { "GET", "/v1/status", TOKEN_ADMIN, false, no_keys, handle_status },
+    { "POST", "/v1/leases", TOKEN_RUN, false, lease_keys, handle_lease_create },
+    { "PUT", "/v1/leases/{lease}", TOKEN_RUN, false, no_keys, handle_lease_renew },
+    { "DELETE", "/v1/leases/{lease}", TOKEN_RUN, false, no_keys, handle_lease_delete },
+    { "POST", "/run_code", TOKEN_RUN, false, NULL, handle_fusion_run },
+    { "GET", "/v1/ping", 0, false, no_keys, handle_fusion_ping },
     { "POST", "/v1/runs", TOKEN_RUN, false, run_keys, handle_run },
     { "POST", "/v1/sandboxes", TOKEN_RUN, false, create_keys, handle_create },
     { "GET", "/v1/sandboxes", TOKEN_RUN, false, no_keys, handle_list },
@@ -147,11 +154,36 @@ static struct tenant *tenant_of(struct server *server, const char *name) {
     return tenant;
 }
 
+/* "Bearer " and the password of Basic authentication: clients that know only an address put the
+ * token into it. */
+static void take_password(const char *text, struct buf *to) {
+    struct base64_decode_ctx context;
+    uint8_t bytes[256];
+    size_t n = sizeof bytes;
+
+    if (BASE64_DECODE_LENGTH(strlen(text)) > sizeof bytes)
+        return;
+    base64_decode_init(&context);
+    if (!base64_decode_update(&context, &n, bytes, strlen(text), text) ||
+        !base64_decode_final(&context))
+        return;
+    const uint8_t *colon = memchr(bytes, ':', n);
+    if (!colon)
+        return;
+    buf_add_text(to, "Bearer ");
+    buf_add(to, colon + 1, n - (size_t)(colon + 1 - bytes));
+}
+
 /* The tenant. Peers of the Unix socket that are the server's own user need no token. */
 static int authenticate(struct exchange *exchange) {
     const struct token *token = NULL;
     const char *header = http_header(http_request_of(exchange->connection), "authorization");
+    auto_buf struct buf bearer = BUF_INIT;
 
+    if (header && !strncasecmp(header, "Basic ", 6)) {
+        take_password(header + 6, &bearer);
+        header = bearer.data;
+    }
     if (!header && http_is_own_user(exchange->connection)) {
         exchange->scopes = TOKEN_EVERYTHING;
         exchange->max_sandboxes = exchange->max_running = UINT32_MAX;
@@ -238,14 +270,14 @@ static bool read_body(struct exchange *exchange, struct http_request *request) {
     exchange->body = json_loadb(request->body.data, request->body.length,
         JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &problem);
     if (!json_is_object(exchange->body)) {
-        exchange_problem(exchange, 400, "request_invalid",
+        exchange_problem(exchange, exchange->route->keys ? 400 : 422, "request_invalid",
             "the body is not a JSON object: line %d: %.160s", exchange->body ? 1 : problem.line,
             exchange->body ? "another type" : problem.text);
         return false;
     }
     buf_done(&request->body);
     json_object_foreach(exchange->body, key, value) {
-        if (!is_known(key, exchange->route->keys)) {
+        if (exchange->route->keys && !is_known(key, exchange->route->keys)) {
             exchange_problem(exchange, 400, "request_invalid", "unknown member \"%.100s\"", key);
             return false;
         }
@@ -270,6 +302,7 @@ static void on_request(struct http_connection *connection) {
     struct exchange *exchange = *http_data(connection);
     struct http_request *request = http_request_of(connection);
     const char *key = http_header(request, "idempotency-key");
+    auto_buf struct buf own = BUF_INIT;
 
     if (!exchange)
         return;
@@ -280,10 +313,20 @@ static void on_request(struct http_connection *connection) {
             "the server is shutting down; send the request to another one");
         return;
     }
-    if (!strcmp(exchange->route->method, "POST") && key && exchange->tenant &&
-        !operation_begin(exchange, key))
+    if (!find_box(exchange))
         return;
-    if (read_body(exchange, request) && find_box(exchange))
+    /* A command's id is its key: another request under the same id is refused, and not answered
+     * with the result of the first. */
+    if (exchange->route->handle == handle_exec_put) {
+        buf_printf(&own, "exec %llu %s", (unsigned long long)exchange->box->number,
+            exchange->parameters[1]);
+        key = own.data;
+    } else if (strcmp(exchange->route->method, "POST") != 0) {
+        key = NULL;
+    }
+    if (key && exchange->tenant && !operation_begin(exchange, key))
+        return;
+    if (read_body(exchange, request))
         exchange->route->handle(exchange);
 }
 

@@ -12,7 +12,7 @@
 #define FORKS_MAX 1000
 
 const char *const create_keys[] = { "policy", "name", "idle_s", "ttl_s", "lifetime_s",
-    "hibernate_s", "auto_snapshots", "labels", NULL };
+    "hibernate_s", "auto_snapshots", "labels", "lease", NULL };
 const char *const snapshot_keys[] = { "name", "processes", NULL };
 const char *const fork_keys[] = { "snapshot", "n", "processes", "same_seed", NULL };
 const char *const reset_keys[] = { "snapshot", "processes", NULL };
@@ -84,6 +84,14 @@ static void on_created(struct rollbox_run *run, void *userdata) {
         exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
         return;
     }
+    const char *lease = json_string_value(json_object_get(exchange->body, "lease"));
+    if (lease && !lease_exists(exchange->server, exchange->tenant, lease)) {
+        box_close(exchange->server, box);
+        exchange_problem(exchange, 404, "lease_expired", "the lease has expired meanwhile");
+        return;
+    }
+    if (lease)
+        (void)snprintf(box->lease, sizeof box->lease, "%s", lease);
     box->labels = json_incref(json_object_get(exchange->body, "labels"));
     answer = json_pack("{s:s, s:O?}", "name", box->name, "labels", box->labels);
     auto_free char *text = json_dumps(answer, JSON_COMPACT);
@@ -132,10 +140,14 @@ static void create(struct exchange *exchange, struct rollbox_plan *plan) {
 void handle_create(struct exchange *exchange) {
     const json_t *labels = json_object_get(exchange->body, "labels");
     char made[SERVER_NAME_MAX + 1];
-    const char *name = NULL;
+    const char *name = NULL, *lease = NULL;
 
-    if (!exchange_string(exchange, "name", &name))
+    if (!exchange_string(exchange, "name", &name) || !exchange_string(exchange, "lease", &lease))
         return;
+    if (lease && !lease_exists(exchange->server, exchange->tenant, lease)) {
+        exchange_problem(exchange, 404, "lease_expired", "there is no lease \"%.64s\"", lease);
+        return;
+    }
     if (labels && !json_is_object(labels)) {
         exchange_problem(exchange, 400, "invalid_argument", "labels must be an object");
         return;
@@ -283,9 +295,22 @@ static void on_forked(struct rollbox_run *run, void *userdata) {
         char name[SERVER_NAME_MAX + 1];
 
         box_random_name(name);
-        if (rollbox_call_sandbox(run, i, &handle, NULL) >= 0 &&
-            box_new(exchange->server, exchange->tenant, name, handle))
-            json_array_append_new(names, json_string(name));
+        struct box *box = NULL;
+        if (rollbox_call_sandbox(run, i, &handle, NULL) >= 0)
+            box = box_new(exchange->server, exchange->tenant, name, handle);
+        if (!box)
+            continue;
+        memcpy(box->lease, exchange->box->lease, sizeof box->lease);
+        json_array_append_new(names, json_string(name));
+    }
+    /* The lease may have expired meanwhile, and with it the sandbox. */
+    if (exchange->box->is_gone && exchange->box->lease[0]) {
+        for (size_t i = 0; i < json_array_size(names); i++)
+            box_close(exchange->server, box_find(exchange->server, exchange->tenant,
+                                            json_string_value(json_array_get(names, i))));
+        json_decref(names);
+        exchange_problem(exchange, 404, "lease_expired", "the lease has expired meanwhile");
+        return;
     }
     exchange_answer_json(exchange, 201, json_pack("{s:o}", "sandboxes", names));
 }

@@ -39,7 +39,9 @@ struct box {
     char name[SERVER_NAME_MAX + 1]; /* the client's word for it */
     struct rollbox_sandbox *handle;
     json_t *labels;
-    bool is_gone; /* not in the table any more */
+    char lease[SERVER_NAME_MAX + 1]; /* "": none */
+    uint64_t number;                 /* never used again */
+    bool is_gone;                    /* not in the table any more */
 };
 
 /* A compiled policy. */
@@ -60,6 +62,7 @@ struct server {
     struct list tenants;
     struct list boxes[SERVER_BUCKETS];
     struct list plans;
+    struct list leases;
     unsigned n_plans;
     struct list operations; /* struct operation: answers that are kept for a retry, oldest first */
     struct list operations_by[4096]; /* by their keys */
@@ -151,6 +154,8 @@ struct box *box_new(struct server *server, struct tenant *tenant, const char *na
 struct box *box_unref(struct box *box);
 /* Takes it out of the table. */
 void box_forget(struct box *box);
+/* Ends the sandbox without waiting, and takes it out of the table. */
+void box_close(struct server *server, struct box *box);
 bool box_name_ok(const char *name);
 void box_random_name(char name[SERVER_NAME_MAX + 1]);
 /* Puts clients' names where the engine's are. */
@@ -185,6 +190,19 @@ void handle_status(struct exchange *exchange);
 extern const char *const create_keys[],
     *const snapshot_keys[], *const fork_keys[], *const reset_keys[], *const signal_keys[],
                                                                          *const state_keys[];
+
+/* ---- leases.c ---- */
+
+bool lease_exists(struct server *server, const struct tenant *tenant, const char *id);
+void handle_lease_create(struct exchange *exchange);
+void handle_lease_renew(struct exchange *exchange);
+void handle_lease_delete(struct exchange *exchange);
+extern const char *const lease_keys[];
+
+/* ---- fusion.c ---- */
+
+void handle_fusion_run(struct exchange *exchange);
+void handle_fusion_ping(struct exchange *exchange);
 
 /* ---- transfers.c ---- */
 

@@ -150,6 +150,38 @@ def test_retry_while_the_first_runs_waits_for_it(server):
     assert len(answers) == 1 and len(server.call("GET", "/v1/sandboxes/box/execs")[1]["execs"]) == 1
 
 
+def test_command_id_with_another_body_is_refused(server):
+    """Another request under the same id never gets the first one's result."""
+    server.call("POST", "/v1/sandboxes", {"name": "box"})
+    path = "/v1/sandboxes/box/execs/e1"
+    first = server.call("PUT", path, {"argv": ["cat", "/proc/sys/kernel/random/uuid"]})
+    assert server.call("PUT", path, {"argv": ["cat", "/proc/sys/kernel/random/uuid"]}) == first
+    assert server.call("PUT", path, {"argv": ["true"]})[1]["code"] == "idempotency_conflict"
+    server.call("DELETE", "/v1/sandboxes/box")
+    server.call("POST", "/v1/sandboxes", {"name": "box"})
+    assert server.call("PUT", path, {"argv": ["true"]})[1]["stdout"] == ""
+
+
+def test_lease_ends_its_sandboxes_and_their_forks(server):
+    lease = server.call("POST", "/v1/leases", {"ttl_s": 600})[1]["id"]
+    assert server.call("POST", "/v1/sandboxes", {"name": "kept"})[0] == 201
+    assert server.call("POST", "/v1/sandboxes", {"name": "box", "lease": lease})[0] == 201
+    server.call("POST", "/v1/sandboxes/box/fork", {"n": 2})
+    assert len(server.call("GET", "/v1/sandboxes")[1]["sandboxes"]) == 4
+    assert server.call("PUT", f"/v1/leases/{lease}")[0] == 200
+    assert server.call("PUT", f"/v1/leases/{lease}", token=server.new_token("two"))[0] == 404
+    assert server.call("DELETE", f"/v1/leases/{lease}")[0] == 204
+    until(lambda: [row["name"] for row in server.call("GET", "/v1/sandboxes")[1]["sandboxes"]] == ["kept"])
+    assert server.call("POST", "/v1/sandboxes", {"lease": lease})[1]["code"] == "lease_expired"
+
+
+def test_lease_expires_without_its_client(server):
+    lease = server.call("POST", "/v1/leases", {"ttl_s": 1})[1]["id"]
+    server.call("POST", "/v1/sandboxes", {"name": "box", "lease": lease})
+    until(lambda: server.call("GET", "/v1/sandboxes")[1]["sandboxes"] == [])
+    assert server.call("PUT", f"/v1/leases/{lease}")[0] == 404
+
+
 def test_tenant_sees_nothing_of_another_one(server):
     """Every route with a sandbox in it says 404 to another tenant, as if the sandbox did not exist."""
     server.call("POST", "/v1/sandboxes", {"name": "box"})

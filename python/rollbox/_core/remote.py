@@ -34,6 +34,8 @@ from .handle import Handle
 from .request import ExecRequest, Request, SessionRequest
 from .result import Outcome, Result
 
+_LEASE_S = 60
+"""How long sandboxes outlive a program that was killed."""
 _SCHEMES = ("http://", "https://", "unix:")
 _CODES: dict[str, type[RollboxError]] = {
     one.code: one
@@ -49,6 +51,7 @@ _CODES.update(
     token_invalid=errors.PathDenied,
     idempotency_conflict=errors.Conflict,
     idempotency_expired=errors.NotFound,
+    lease_expired=errors.NotFound,
     request_invalid=errors.InvalidArgument,
     too_large=errors.InvalidArgument,
 )
@@ -88,6 +91,8 @@ class Remote:
         self._idle: list[http.client.HTTPConnection] = []
         self._closed = False
         self._process = os.getpid()
+        self._lease: Optional[str] = None
+        self._stop = threading.Event()
         if url.startswith("unix:"):
             self._new: Callable[[], http.client.HTTPConnection] = lambda: _UnixConnection(url[5:])
             return
@@ -104,20 +109,44 @@ class Remote:
         else:
             self._new = lambda: http.client.HTTPConnection(host, parts.port or 7420)
 
+    def lease(self) -> str:
+        """The lease of this process's sandboxes, which ends with the process."""
+        with self._lock:
+            if self._lease is not None and self._process == os.getpid():
+                return self._lease
+        made: str = self.ask("POST", "/v1/leases", {"ttl_s": _LEASE_S}, repeatable=True)["id"]
+        with self._lock:
+            self._lease, self._stop = made, threading.Event()
+        threading.Thread(
+            target=_renew, args=(weakref.ref(self), made, self._stop), daemon=True
+        ).start()
+        return made
+
     def close(self) -> None:
-        """Closes the idle connections; later calls raise EngineLost."""
+        """Ends the sandboxes and closes the idle connections; later calls raise EngineLost."""
+        lease, self._lease = self._lease, None
+        self._stop.set()
+        if lease is not None and self._process == os.getpid():
+            with contextlib.suppress(RollboxError):
+                self.ask("DELETE", f"/v1/leases/{lease}")
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
+    def forget_lease(self, lease: str) -> None:
+        """A lease has expired: the next sandbox gets another one."""
+        with self._lock:
+            if self._lease == lease:
+                self._lease = None
+
     def _take(self) -> http.client.HTTPConnection:
         with self._lock:
             if self._closed:
                 raise EngineLost("the engine is closed", stage="connect")
             if self._process != os.getpid():
-                self._idle, self._process = [], os.getpid()
+                self._idle, self._process, self._lease = [], os.getpid(), None
             while self._idle:
                 connection = self._idle.pop()
                 # Readable while nothing was asked: the server has closed it.
@@ -194,6 +223,22 @@ class Remote:
         body = _command(request.options)
         body["policy"] = json.loads(policy)
         return _result(*self.request("POST", "/v1/runs", body), text)
+
+
+def _renew(remote: weakref.ref[Remote], lease: str, stop: threading.Event) -> None:
+    """Renews a lease until its Remote is closed or collected, or the lease has expired."""
+    while not stop.wait(_LEASE_S / 4):
+        one = remote()
+        if one is None:
+            return
+        try:
+            one.ask("PUT", f"/v1/leases/{lease}")
+        except errors.NotFound:
+            one.forget_lease(lease)
+            return
+        except RollboxError:
+            pass  # the server may be back in time
+        del one
 
 
 def problem_error(answer: Any, status: int) -> RollboxError:
@@ -330,6 +375,7 @@ class RemoteHandle(Handle):
                 stage="arguments",
             )
         body: dict[str, Any] = {"policy": json.loads(policy), **_named("name", options.name)}
+        body["lease"] = remote.lease()
         for key in ("idle", "ttl", "lifetime", "hibernate"):
             milliseconds = getattr(options, key + "_ms")
             if milliseconds:
