@@ -403,10 +403,16 @@ ROLLBOX_PUBLIC int rollbox_sandbox_query(struct rollbox_sandbox *sandbox, enum r
     char **ret_json, struct rollbox_error *error);
 
 /* Replaces what a session with net allow may reach by the network keys of a policy (JSON text).
- * Connections that are not allowed any more are reset. The new rules hold until the session is
- * reset or hibernated; forks have the policy's. */
+ * Connections that are not allowed any more are reset. The new rules hold for the session's life,
+ * and its forks begin with them; an imported copy has the policy's. */
 ROLLBOX_PUBLIC int rollbox_net_set(
     struct rollbox_sandbox *sandbox, const char *policy, struct rollbox_error *error);
+
+/* What a running command of a session with net allow did in the network since it began, or since
+ * the last call: {"network": {...}} as in a result; {} without net allow. operation_id names the
+ * command. The caller frees *ret_json with free(). NOT_FOUND: it does not run. */
+ROLLBOX_PUBLIC int rollbox_net_tally(struct rollbox_sandbox *sandbox, const char *operation_id,
+    char **ret_json, struct rollbox_error *error);
 
 /* Stops all processes of the session until rollbox_resume. rollbox_resume does nothing if the
  * session is not paused. */

@@ -75,6 +75,7 @@ VERIFIER_CONTROL_FILES = DISTRUSTED
 
 _MAX_COLLECT = 16 << 20
 _OPTIONS = ("timeout", "max_output", "env", "cwd", "user")
+_RULES = ("net_allow_hosts", "net_allow")
 _CANNOT = (PathDenied, IOFailed, InvalidArgument, GuestInterfered)
 _INFRASTRUCTURE = (
     EngineLost,
@@ -276,7 +277,13 @@ def _options(
     """What the command runs with: the call's arguments over those of the grading policy."""
     keys = policy.to_dict() if isinstance(policy, Policy) else dict(policy or {})
     own = session.policy.to_dict()
-    other = sorted(key for key in keys if key not in _OPTIONS and keys[key] != own.get(key))
+    other = sorted(
+        key
+        for key in keys
+        if key not in _OPTIONS
+        and keys[key] != own.get(key)
+        and not (key in _RULES and _has_rules(session.policy))
+    )
     if other:
         raise InvalidArgument(
             f"grade: the policy's {', '.join(other)} cannot differ from the session's; "
@@ -296,6 +303,18 @@ def _options(
         allowed = (verifier or session.policy).timeout
         options["timeout"] = RUN_TIMEOUT_S if allowed is None else allowed
     return options
+
+
+def _has_rules(policy: Policy) -> bool:
+    """Whether a sandbox of that policy reaches hosts by rules."""
+    keys = policy.to_dict()
+    return keys.get("net") == "allow" or any(keys.get(key) for key in _RULES)
+
+
+def _rules(policy: PolicyLike) -> list[Any]:
+    """The hosts that the verifier may reach: those that its own policy names."""
+    keys = policy.to_dict() if isinstance(policy, Policy) else dict(policy or {})
+    return [rule for key in _RULES for rule in keys.get(key) or ()]
 
 
 def _environment(root: Handle) -> dict[str, str]:
@@ -342,6 +361,7 @@ class _Job:
     cwd: str
     in_place: bool
     options: dict[str, Any]
+    hosts: list[Any]
     text: bool
     trace: bool
 
@@ -548,6 +568,9 @@ def _judge(job: _Job, stack: contextlib.ExitStack) -> Grade[Any]:
     refused: Optional[str] = None
     state = _graded_state(job.session, stack)
     root = state if job.in_place else _clean_root(job, stack)
+    # The graded code's rules are not the verifier's.
+    if job.verifier is None and _has_rules(job.session.policy):
+        root.net_set(job.hosts)
     try:
         if job.in_place:
             _prepare_in_place(job, root, stack, reset)
@@ -678,6 +701,7 @@ def grade(
         cwd,
         unsafe_in_place,
         options,
+        _rules(policy),
         text,
         trace,
     )

@@ -75,7 +75,8 @@ _END_SH = (
 class ShellResult(Result[AnyStr]):
     """A Result of one command of a shell.
 
-    cpu_ms, peak_memory_bytes and processes_peak are 0.
+    cpu_ms, peak_memory_bytes and processes_peak are 0. network has all that the session did in the
+    network since the command before.
 
     Attributes:
         ended: The command ended the shell, too (`exit`, `exec`, set -e, a kill), and with it its
@@ -238,7 +239,9 @@ class Shell:
         self._lost = False  # there was a shell, and it ended
         self._number = 0
         self._closed = False
-        self._is_recorded: Optional[bool] = None  # None: not known yet
+        # None: not known yet
+        self._is_recorded: Optional[bool] = None
+        self._has_network: Optional[bool] = None
 
     @classmethod
     def attach(
@@ -359,11 +362,32 @@ class Shell:
             except BaseException:
                 self._abort()
                 raise
+            result = replace(result, network=self._network(self._live))
             self._note(self._live, script, allowed, limit, result)
             if result.ended:
                 self._end()
             result = replace(result, restarted=restarted)
         return finish_result(result, text, check)
+
+    def _examine(self) -> None:
+        """Learns what each command needs to know of the session, which stays the same."""
+        row = self._handle.json("rollbox_sandbox_query", ffi.QUERY_INSPECT)
+        self._is_recorded = self._handle.recording is not None or row.get("record") is not None
+        self._has_network = (row.get("isolation") or {}).get("net") == "allow"
+
+    def _network(self, live: _ShellProcess) -> Optional[dict[str, Any]]:
+        """What happened in the network since the command before."""
+        if self._has_network is None:
+            self._examine()
+        if not self._has_network:
+            return None
+        try:
+            row = self._handle.json("rollbox_net_tally", live.id.encode())
+        except NotFound:  # the command has ended the shell
+            ended = live.run.wait(None)
+            return None if ended is None else ended.network
+        network: Optional[dict[str, Any]] = row.get("network")
+        return network
 
     def _note(
         self,
@@ -375,11 +399,7 @@ class Shell:
     ) -> None:
         """Adds a step to the session's trajectory, if it has one."""
         if self._is_recorded is None:
-            self._is_recorded = (
-                self._handle.recording is not None
-                or self._handle.json("rollbox_sandbox_query", ffi.QUERY_INSPECT).get("record")
-                is not None
-            )
+            self._examine()
         if not self._is_recorded:
             return
         note = ffi.ShellNote(

@@ -55,7 +55,12 @@ int cmd_net_log(const struct options *options) {
 /* The rules of the command line as a policy. 0, or an exit status after a line. */
 static int rules_of(const struct options *options, char **ret_text) {
     auto_json json_t *policy = json_pack("{s:s}", "net", "allow");
+    const char *net = options_text(options, OPTION_NET_SET_NET);
     bool has_rules = false;
+
+    if (net && strcmp(net, "loopback") != 0)
+        return cli_fail(
+            options, "--net %s: net set takes loopback, which withdraws all rules", net);
 
     for (size_t i = 0; policy && i < options->n_uses; i++) {
         const struct option_use *use = &options->uses[i];
@@ -69,8 +74,11 @@ static int rules_of(const struct options *options, char **ret_text) {
             return cli_fail(options, "--%s %s: not valid", use->option->name, use->value);
         has_rules = true;
     }
-    if (!has_rules)
-        return cli_fail(options, "net set needs --allow HOST or --allow-file FILE");
+    if (has_rules == (net != NULL))
+        return cli_fail(options,
+            net ? "net set takes either --net loopback or rules"
+                : "net set needs --allow HOST or --allow-file FILE, or --net loopback to withdraw "
+                  "all rules");
     *ret_text = policy ? json_dumps(policy, JSON_COMPACT) : NULL;
     return *ret_text ? 0 : cli_fail(options, "out of memory");
 }

@@ -118,8 +118,11 @@ static void hint_refusals(const struct options *options, const char *network) {
             continue;
         buf_add_text(&text, text.length ? ", " : "");
         utf8_shown(&text, host, strlen(host), "");
-        buf_printf(&text, ":%" JSON_INTEGER_FORMAT " (%s)",
-            json_integer_value(json_object_get(one, "port")), why);
+        const json_int_t port = json_integer_value(json_object_get(one, "port"));
+
+        if (port)
+            buf_printf(&text, ":%" JSON_INTEGER_FORMAT, port);
+        buf_printf(&text, " (%s)", why);
     }
     if (n > HINTED_REFUSALS)
         buf_printf(&text, " and %zu more", n - HINTED_REFUSALS);

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "client/call.h"
 #include "client/client.h"
+#include "client/net_sets.h"
 #include "client/record.h"
 
 #define EXTRA_FDS_MAX 8
@@ -163,9 +164,15 @@ ROLLBOX_PUBLIC int rollbox_sandbox_query(struct rollbox_sandbox *sandbox, enum r
 ROLLBOX_PUBLIC int rollbox_net_set(
     struct rollbox_sandbox *sandbox, const char *policy, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
+    auto_free char *filled = NULL;
 
+    if (!policy)
+        return request_invalid(error, "policy must be given");
+    int r = net_sets_fill(policy, strlen(policy), &filled, error);
+    if (r < 0)
+        return r;
     sandbox_begin(&message, sandbox, VERB_NET_SET);
-    wire_add_text(&message, TAG_POLICY, policy);
+    wire_add_text(&message, TAG_POLICY, filled ? filled : policy);
     return sandbox_call(sandbox, &message, NULL, 0, NULL, error);
 }
 
@@ -327,6 +334,18 @@ ROLLBOX_PUBLIC int rollbox_signal(struct rollbox_sandbox *sandbox, const char *o
         .scope = scope };
 
     return call_wait(sandbox, &call, NULL, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_net_tally(struct rollbox_sandbox *sandbox, const char *operation_id,
+    char **ret_json, struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+    int r = call_check_id(operation_id, error);
+
+    if (r < 0)
+        return r;
+    sandbox_begin(&message, sandbox, VERB_NET_TALLY);
+    wire_add(&message, TAG_EXEC, operation_id, strlen(operation_id));
+    return sandbox_call(sandbox, &message, NULL, 0, ret_json, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_resize(struct rollbox_sandbox *sandbox, const char *operation_id,

@@ -320,11 +320,13 @@ int box_set_rules(struct box *box, const char *policy, const char **ret_why) {
         r = names_add_rules(&box->names, &rules->policy->network);
     if (r < 0)
         return r;
-    rules_release(box->rules);
+    struct rules *before = box->rules;
     box->rules = rules;
     list_for_each(node, &box->connections)
-        connection_check_rules(container_of(node, struct connection, node));
-    udp_flow_check_rules(box);
+        connection_check_rules(
+            container_of(node, struct connection, node), &before->policy->network);
+    udp_flow_check_rules(box, &before->policy->network);
+    rules_release(before);
     return 0;
 }
 

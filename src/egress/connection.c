@@ -702,13 +702,16 @@ void connection_look(struct connection *connection) {
         check_first_bytes(connection);
 }
 
-void connection_check_rules(struct connection *connection) {
+void connection_check_rules(struct connection *connection, const struct net_rules *before) {
+    const struct net_rule *was = &before->items[connection->rule];
     enum net_why why = find_rule(connection);
 
     enum net_tls tls = match_tls(rules_of(connection), connection->rule, connection->port, false);
 
     if (!why && tls != connection->tls && !(box_is_taped(connection->box) && tls == NET_TLS_CHECK))
         why = NET_WHY_NAME; /* it is allowed, but not as it is now */
+    if (!why && !connection->is_handed && !net_target_is_same(was->to, rule_of(connection)->to))
+        why = NET_WHY_NAME;
     for (size_t i = 0; !why && !connection->is_handed && i < connection->n_addresses; i++)
         if (!may_connect(connection, &connection->addresses[i]))
             why = NET_WHY_PRIVATE_ADDRESS;

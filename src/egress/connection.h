@@ -70,8 +70,9 @@ struct connection {
 void connection_start(struct box *box, int take_fd);
 /* Judges the first bytes, if they are here already. May free the connection. */
 void connection_look(struct connection *connection);
-/* The rules are others: ends it if they do not allow it. */
-void connection_check_rules(struct connection *connection);
+/* The rules are others: ends it if they do not allow it, or lead to another server. A connection
+ * that was handed over is judged by rollbox-egress-tls. */
+void connection_check_rules(struct connection *connection, const struct net_rules *before);
 /* Brings the bytes so far into the tallies. */
 void connection_tally(struct connection *connection);
 /* After box->is_paused has changed. */

@@ -13,6 +13,7 @@
 #include "egress/datagram.h"
 #include "egress/log.h"
 #include "egress/outbox.h"
+#include "egress/tally.h"
 #include "egress/turn.h"
 #include "net/dns.h"
 
@@ -64,6 +65,8 @@ static size_t answer(struct box *box, const void *data, size_t length, uint8_t *
     if (!is_allowed) {
         log_event(box, "dns", "{s:s, s:i, s:s}", "host", query.name, "type", (int)query.type, "why",
             match_why_text(NET_WHY_NAME));
+        if (query.type == DNS_A) /* clients ask for the AAAA record besides */
+            tally_name(box, query.name);
         return dns_answer_code(&query, DNS_NO_NAME, ret_answer);
     }
     if (query.type != DNS_A && query.type != DNS_ANY)

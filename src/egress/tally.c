@@ -95,15 +95,21 @@ static void add_bytes(
 }
 
 static void add_refusal(struct tally *tally, const char *name, uint16_t port, enum net_why why) {
-    tally->refused++;
+    size_t n_names = 0;
+
+    if (port)
+        tally->refused++;
     for (size_t i = 0; i < tally->n_refusals; i++) {
         struct tally_refusal *refusal = &tally->refusals[i];
 
+        n_names += !refusal->port;
         if (refusal->port != port || refusal->why != why || strcmp(refusal->name, name) != 0)
             continue;
         refusal->count++;
         return;
     }
+    if (!port && n_names >= TALLY_NAMES)
+        return;
     struct tally_refusal *refusal = grow(&tally->refusals, tally->n_refusals, sizeof *refusal);
     if (!refusal || !(refusal->name = strdup(name)))
         return;
@@ -134,6 +140,10 @@ void tally_bytes(struct box *box, const char *name, uint16_t port, uint64_t up, 
 
 void tally_refusal(struct box *box, const char *name, uint16_t port, enum net_why why) {
     FOR_EACH_TALLY(box, add_refusal(tally, name, port, why));
+}
+
+void tally_name(struct box *box, const char *name) {
+    FOR_EACH_TALLY(box, add_refusal(tally, name, 0, NET_WHY_NAME));
 }
 
 void tally_request(struct box *box) {

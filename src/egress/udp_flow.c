@@ -261,11 +261,18 @@ void udp_flow_read(struct listener *listener) {
     }
 }
 
-void udp_flow_check_rules(struct box *box) {
+void udp_flow_check_rules(struct box *box, const struct net_rules *before) {
+    const struct net_rules *rules = &box->rules->policy->network;
+
     list_for_each(node, &box->flows) {
         struct udp_flow *flow = container_of(node, struct udp_flow, node);
+        const struct net_rule *was = &before->items[flow->rule];
         enum net_why why = find_rule(flow);
 
+        if (!why && !net_target_is_same(was->to, rules->items[flow->rule].to))
+            why = NET_WHY_NAME;
+        if (!why && was->allows_private && !rules->items[flow->rule].allows_private && !was->to)
+            why = NET_WHY_PRIVATE_ADDRESS; /* the next datagram begins another flow */
         if (why)
             flow_refuse(flow, why);
     }

@@ -13,7 +13,7 @@
 #include "egress/egress.h"
 
 void udp_flow_read(struct listener *listener);
-void udp_flow_check_rules(struct box *box);
+void udp_flow_check_rules(struct box *box, const struct net_rules *before);
 void udp_flow_tally(struct box *box);
 void udp_flow_end_all(struct box *box);
 

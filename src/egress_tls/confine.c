@@ -7,7 +7,8 @@
 #include "sys/confine.h"
 
 /* No open, socket, connect, execve, clone, kill, ptrace or ioctl. fcntl and setsockopt act on
- * descriptors that the process has; recvmsg brings those of egress and the engine alone. */
+ * descriptors that the process has; recvmsg brings those of egress and the engine alone. After a
+ * change of rules getpeername and getsockname tell to which server a connection leads. */
 static const int allowed[] = {
     __NR_read,
     __NR_write,
@@ -21,6 +22,8 @@ static const int allowed[] = {
     __NR_shutdown,
     __NR_setsockopt,
     __NR_getsockopt,
+    __NR_getpeername,
+    __NR_getsockname,
     __NR_fcntl,
     __NR_fstat,
     __NR_lseek,

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "egress_tls/ca.h"
 #include "egress_tls/h2.h"
+#include "net/address.h"
 #include "net/match.h"
 
 #define SECOND_NS 1000000000ll
@@ -793,6 +794,33 @@ static bool choose_rule(struct connection *connection) {
     return true;
 }
 
+static const struct net_rule *rule_of(const struct connection *connection) {
+    return &box_rules(connection->box)->items[connection->place.rule];
+}
+
+/* rollbox-egress has checked the address that it connected to. Does the present rule lead there as
+ * well? An address of the host's own is both ends of the connection. */
+static bool leads_there(const struct connection *connection) {
+    const struct net_rule *rule = rule_of(connection);
+    struct sockaddr_storage names[2] = { 0 };
+    struct address addresses[2];
+    socklen_t lengths[2] = { sizeof names[0], sizeof names[1] };
+    uint16_t port;
+
+    if (!net_target_is_same(connection->has_to ? &connection->to : NULL, rule->to))
+        return false;
+    if (rule->to != NULL || rule->allows_private || !connection->may_be_private)
+        return true;
+    if (getpeername(connection->upstream.fd, (void *)&names[0], &lengths[0]) < 0)
+        return errno == ENOTCONN; /* it is being opened, or has ended */
+    if (getsockname(connection->upstream.fd, (void *)&names[1], &lengths[1]) < 0)
+        return false;
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (address_of_socket(&names[i], &addresses[i], &port) < 0)
+            return false;
+    return address_is_public(&addresses[0], &addresses[1], 1);
+}
+
 static int start(struct connection *connection, const struct event_place *place, bool is_tls) {
     int result;
 
@@ -802,6 +830,11 @@ static int start(struct connection *connection, const struct event_place *place,
         return -ENOMEM;
     if (!choose_rule(connection))
         return -EACCES;
+    const struct net_target *to = rule_of(connection)->to;
+    connection->has_to = to != NULL;
+    connection->may_be_private = rule_of(connection)->allows_private;
+    if (to != NULL)
+        connection->to = *to;
     http_relay_init(&connection->relay, &relay_calls, connection->place.name, place->port);
     result = set_non_blocking(connection->guest.fd);
     if (result == 0 && connection->upstream.fd >= 0)
@@ -845,6 +878,6 @@ int connection_new(struct gateway *gateway, struct tls_box *box, const struct ev
 }
 
 void connection_check_rules(struct connection *connection) {
-    if (!choose_rule(connection))
+    if (!choose_rule(connection) || !leads_there(connection))
         connection_free(connection);
 }

@@ -45,6 +45,8 @@ struct connection {
         CONNECTION_DRAIN, /* all is sent; the guest has to close */
     } step;
     enum { OFFERS_NOTHING = 0, OFFERS_HTTP1 = 1, OFFERS_H2 = 2 } offers; /* flags, of the guest */
+    struct net_target to; /* of the rule, when it began */
+    bool has_to, may_be_private;
     bool is_tls_upstream;
     bool guest_eof_passed;
     bool is_paused;      /* by net_max_rate */
@@ -65,7 +67,7 @@ int connection_new(struct gateway *gateway, struct tls_box *box, const struct ev
     bool is_tls, bool to_is_plain, int take_guest, int take_upstream);
 /* Resets the guest's connection. */
 struct connection *connection_free(struct connection *connection);
-/* After a change of rules: resets it if no rule allows it any more. */
+/* After a change of rules: resets it if no rule allows it any more, or leads to that server. */
 void connection_check_rules(struct connection *connection);
 
 #endif

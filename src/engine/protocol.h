@@ -67,6 +67,8 @@
  *                                             output
  *   NET_LOG    {"log": [...]}
  *   NET_SET    POLICY                         its network keys alone
+ *   NET_TALLY  EXEC                           {"network": {...}} since the command began, or since
+ *                                             the last NET_TALLY; {} without net allow
  *   PUBLISH    NUMBER? PATH?                  {"ports": [{"port", "address", "url"}]}: publishes a
  *                                             port at the address PATH, or any; without NUMBER it
  *                                             lists the published ports
@@ -121,7 +123,8 @@ enum protocol_type {
     X(CLAIM, "claim") X(HIBERNATE, "hibernate") X(WAKE, "wake") \
     X(SHOW, "show") X(VERIFY, "verify") X(EXECS, "execs") \
     X(STATS, "stats") X(DEBUG, "debug") X(NET_LOG, "net_log") \
-    X(NET_SET, "net_set") X(CONNECT, "connect") X(PUBLISH, "publish")
+    X(NET_SET, "net_set") X(CONNECT, "connect") X(PUBLISH, "publish") \
+    X(NET_TALLY, "net_tally")
 /* clang-format on */
 
 enum protocol_verb {

@@ -769,6 +769,14 @@ bool net_rule_terminates(const struct net_rule *rule) {
     return rule->tls == NET_TLS_TERMINATE;
 }
 
+bool net_target_is_same(const struct net_target *a, const struct net_target *b) {
+    if (!a || !b)
+        return a == b;
+    if (a->port != b->port || a->is_plain != b->is_plain || a->address.is_v6 != b->address.is_v6)
+        return false;
+    return !memcmp(a->address.bytes, b->address.bytes, a->address.is_v6 ? 16 : 4);
+}
+
 bool net_rules_terminate(const struct net_rules *rules) {
     if (rules->record || rules->replay)
         return true;

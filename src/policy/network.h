@@ -15,12 +15,14 @@
 
 #include "policy/strings.h"
 
+struct buf;
 struct policy;
 
 /* The addresses inside each sandbox with net "allow". Names get addresses of 198.18.0.0/15, which
  * is set aside for tests of network devices, so that no real host has them. */
 #define NET_OWN_ADDRESS "10.0.2.15"
 #define NET_NAMESERVER "10.0.2.3"
+#define NET_NAMESERVER_PORT 53
 
 enum net_tls {
     NET_TLS_CHECK,     /* the gateway reads the name in the handshake, and passes TLS through */
@@ -102,8 +104,13 @@ struct net_rules {
  * caller to free. NULL: out of memory. */
 char *net_rules_text(const struct policy *policy);
 
+/* network_text.c: the same for a reader, a line a rule; nothing without net "allow". */
+void net_rules_explain(const struct policy *policy, struct buf *to);
+
 /* Does the gateway have to read the requests of this rule, and so decrypt TLS? */
 bool net_rule_terminates(const struct net_rule *rule);
+/* Do connections lead to the same server (NULL: the host's own), with or without TLS? */
+bool net_target_is_same(const struct net_target *a, const struct net_target *b);
 /* Does any rule? */
 bool net_rules_terminate(const struct net_rules *rules);
 

@@ -29,6 +29,7 @@
 #include "policy/compiler.h"
 #include "policy/determinism.h"
 #include "policy/filter.h"
+#include "policy/network.h"
 #include "sys/uapi.h"
 
 #define READ_ONLY (MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
@@ -1136,21 +1137,58 @@ static int compile_notify(
     return 0;
 }
 
-static void compile_network(struct compiler *c) {
-    const struct net_rules *rules = &c->policy->network;
+struct port_set {
+    bool has[65536];
+};
 
+/* Ranges that do not overlap. Port 53 is the gateway's own: init opens its sockets anyway. Returns
+ * the number of ports. */
+static unsigned add_ports(struct compiler *c, struct port_set *set, bool is_udp) {
+    const struct net_rules *rules = &c->policy->network;
+    unsigned n = 0;
+
+    *set = (struct port_set){ 0 };
     for (size_t i = 0; i < rules->n; i++)
         for (size_t k = 0; k < rules->items[i].n_ports; k++) {
             const struct net_ports *ports = &rules->items[i].ports[k];
-            const struct plan_net_ports one = { ports->first, ports->last, ports->is_udp };
-            bool is_known = false;
-            const struct plan_net_ports *all = (const void *)c->net_ports.data;
 
-            for (size_t n = c->net_ports.length / sizeof one; n-- > 0 && !is_known;)
-                is_known = memcmp(&all[n], &one, sizeof one) == 0;
-            if (!is_known)
-                buf_add(&c->net_ports, &one, sizeof one);
+            for (unsigned port = ports->first; ports->is_udp == is_udp && port <= ports->last;
+                 port++)
+                set->has[port] = true;
         }
+    set->has[NET_NAMESERVER_PORT] = false;
+    for (unsigned port = 1; port < ARRAY_SIZE(set->has); port++) {
+        struct plan_net_ports one = { (uint16_t)port, (uint16_t)port, is_udp };
+
+        if (!set->has[port])
+            continue;
+        while (port + 1 < ARRAY_SIZE(set->has) && set->has[port + 1])
+            one.last = (uint16_t)++port;
+        buf_add(&c->net_ports, &one, sizeof one);
+        n += one.last - one.first + 1u;
+    }
+    return n;
+}
+
+static int compile_network(struct compiler *c, struct rollbox_error *error) {
+    const bool is_transparent = c->host->nft_tproxy;
+    auto_free struct port_set *set = NULL;
+
+    if (c->policy->net != POLICY_NET_ALLOW)
+        return 0;
+    if (!(set = malloc(sizeof *set)))
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
+    unsigned tcp = add_ports(c, set, false), udp = add_ports(c, set, true);
+    if (udp + (is_transparent ? 0 : tcp) > PLAN_NET_MAX_PORTS)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, E2BIG, "policy",
+            "net_allow: the rules name %u ports of TCP and %u of UDP; at most %u %s", tcp, udp,
+            PLAN_NET_MAX_PORTS,
+            is_transparent ? "of UDP are possible"
+                           : "together are possible, because this kernel lacks nft_tproxy "
+                             "(CONFIG_NFT_TPROXY)");
+    if (is_transparent)
+        c->plan.flags |= PLAN_NET_TPROXY;
+    return 0;
 }
 
 static int compile_plan(struct compiler *c, struct sock_filter *program, struct sock_filter *asked,
@@ -1171,9 +1209,8 @@ static int compile_plan(struct compiler *c, struct sock_filter *program, struct 
         c->plan.flags |= PLAN_REPORT_DISK;
     if ((r = compile_notify(c, asked, error)) < 0)
         return r;
-    compile_network(c);
-    if (c->policy->net == POLICY_NET_ALLOW && c->host->nft_tproxy)
-        c->plan.flags |= PLAN_NET_TPROXY;
+    if ((r = compile_network(c, error)) < 0)
+        return r;
     c->plan.hostname = compiler_text(c, c->policy->hostname ? c->policy->hostname : "rollbox");
     landlock_rights(c);
     user_ids(c);

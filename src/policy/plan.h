@@ -126,8 +126,10 @@ struct plan_rule {
     uint32_t kind; /* enum plan_rule_kind */
 };
 
-/* Ports that a rule of net "allow" names. Without transparent proxying a TCP port has a listener of
- * its own; a UDP port always has. */
+#define PLAN_NET_MAX_PORTS 62u /* each may take a socket of init's, beside two others */
+
+/* Ports that the rules of net "allow" name, but 53. Without transparent proxying a TCP port has a
+ * listener of its own; a UDP port always has. Ranges do not overlap. */
 struct plan_net_ports {
     uint16_t first, last;
     uint32_t is_udp;

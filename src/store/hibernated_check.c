@@ -560,6 +560,10 @@ static int check_session(const struct walk *walk) {
         r = check_text(walk, "", "socket", json_object_get(record, "socket"), true);
     if (r == 0)
         r = check_text(walk, "", "committed_path", json_object_get(record, "committed_path"), true);
+    if (r == 0 && json_object_get(record, "net_rules") &&
+        !json_is_string(json_object_get(record, "net_rules")))
+        r = refuse_value(
+            walk, "", "net_rules", json_object_get(record, "net_rules"), "it must be a text");
     if (r == 0 && json_object_get(record, "operation"))
         r = check_bytes(
             walk, "", "operation", json_object_get(record, "operation"), HIBERNATED_MAX_OPERATION);

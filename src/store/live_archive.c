@@ -116,7 +116,7 @@ static int put_part(void *context, const char *data, uint64_t length) {
 
 /* The record for the file: no image has a parent. The engine's internal data is left out. */
 static json_t *carried_record(int directory, const json_t *whole, struct rollbox_error *error) {
-    static const char *const private[] = { "socket", "operation", "grounds" };
+    static const char *const private[] = { "socket", "operation", "grounds", "net_rules" };
     json_t *images = json_array(), *row, *bases = json_array(),
            *record = json_deep_copy(json_object_get(whole, "record")), *carried = NULL;
     int r = 0;
@@ -595,6 +595,7 @@ static int choose_policy(
     auto_buf struct buf text = BUF_INIT;
     const json_t *own = json_object_get(record, "policy");
 
+    json_object_del(record, "net_rules"); /* they could allow more than the policy */
     if (options->policy) {
         int r = read_policy(options->policy, &text, error);
         json_t *given = r == 0 ? json_stringn(text_or(text.data, ""), text.length) : NULL;

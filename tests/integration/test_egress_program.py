@@ -512,6 +512,29 @@ def test_egress_set_rules_without_private_resets_connections_to_private_addresse
 
 
 @alone
+def test_egress_set_rules_with_another_to_resets_connections():
+    rules = {"net_allow": [{"host": "judge.test", "ports": [8080, "5353/udp"], "to": "127.0.0.1:9000"}]}
+    with egress(rules, udp_ports=(53, 5353)) as (program, guest, _):
+        Server(echo, 9000)
+        Server(echo, 9001)
+        with guest.connect(guest.lookup("judge.test"), 8080) as client:
+            client.sendall(b"\0")
+            assert receive(client, 1) == b"\0"
+            program.rules(rules)
+            client.sendall(b"\1")
+            assert receive(client, 1) == b"\1"
+            rules["net_allow"][0]["to"] = "127.0.0.1:9001"
+            program.rules(rules)
+            assert was_reset(client)
+        with guest.connect(guest.lookup("judge.test"), 8080) as client:
+            client.sendall(b"\0")
+            assert receive(client, 1) == b"\0"
+            # Without `to` the connection would lead to the host of that name.
+            program.rules({"net_allow": ["judge.test:8080"]})
+            assert was_reset(client)
+
+
+@alone
 def test_egress_log_has_connections_requests_and_refusals():
     rules = {**allow("allowed.test", ports=[80, 8080]), "net_log": "requests"}
     with tempfile.TemporaryFile() as log, egress({}, LOCAL) as (program, guest, _):

@@ -379,6 +379,23 @@ def test_changed_rules_keep_connections_to_allowed_addresses(tmp_path, authority
     gateway.close()
 
 
+@pytest.mark.parametrize("before, after", [({"to": "127.0.0.1:1"}, {"to": "127.0.0.1:2"}), ({"to": "127.0.0.1:1"}, {}), ({}, {"to": "127.0.0.1:1"}), ({"private": True}, {})])
+def test_changed_rules_that_lead_elsewhere_reset_connections(tmp_path, authority, before, after):
+    gateway = Gateway(tmp_path, authority.certificate, [{"host": HOST, "tls": "terminate", **before}])
+    server = Server(authority)
+    with gateway.connect(server.address) as connection:
+        for rule in before, after:
+            assert "200 OK" in request(connection, get("/1"), close=False)
+            egress_tls.send(gateway.engine, {"do": "rules", "box": "b", "policy": gateway.policy([{"host": HOST, "tls": "terminate", **rule}])})
+            egress_tls.send(gateway.engine, {"do": "rules", "box": "unknown", "policy": gateway.policy([])})
+            assert gateway.receive(gateway.engine)["event"] == "error"
+        with pytest.raises(OSError):
+            assert connection.recv(1) == b"", "closed in order"
+            raise OSError
+    server.close()
+    gateway.close()
+
+
 def test_rule_number_of_other_rules_does_not_send_the_secret(gateway, server, authority):
     rules = [{"host": "other.example.org", "tls": "terminate"}, *RULES]
     egress_tls.send(gateway.engine, {"do": "rules", "box": "b", "policy": gateway.policy(rules)})

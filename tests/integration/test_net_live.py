@@ -15,7 +15,9 @@ from asked import Asked
 from stores import store  # noqa: F401
 from two_stores import engine, other  # noqa: F401
 
-from rollbox import Policy, Sandbox
+from rollbox import Engine, Policy, Sandbox
+
+MODES = {"tproxy": "", "ports": "-nft_tproxy"}
 
 # A question that raises an error is answered by its class.
 SAFE = """
@@ -58,6 +60,13 @@ def echo():
         server.thread.join()
 
 
+@pytest.fixture(params=MODES)
+def mode_engine(request, monkeypatch):
+    monkeypatch.setenv("ROLLBOX_KFEAT", MODES[request.param])
+    with Engine() as engine:
+        yield engine
+
+
 def goes_on(one):
     assert one("c.send(b'more\\n') and c.recv(100)") == "b'more\\n'"
 
@@ -68,8 +77,8 @@ def is_reset(one):
     assert one("socket.create_connection(('echo.test', 7000), 20).close()") == "None"
 
 
-def test_fork_resets_copy_keeps_origin(echo):
-    with Sandbox(echo.policy()) as box:
+def test_fork_resets_copy_keeps_origin(echo, mode_engine):
+    with Sandbox(echo.policy(), engine=mode_engine) as box:
         origin = Asked.begin(box, *CONNECT)
         goes_on(origin)
         name = origin("c.getsockname()")
@@ -82,8 +91,8 @@ def test_fork_resets_copy_keeps_origin(echo):
         goes_on(origin)
 
 
-def test_hibernation_resets_connections(echo):
-    with Sandbox(echo.policy()) as box:
+def test_hibernation_resets_connections(echo, mode_engine):
+    with Sandbox(echo.policy(), engine=mode_engine) as box:
         origin = Asked.begin(box, *CONNECT)
         goes_on(origin)
         box.hibernate()

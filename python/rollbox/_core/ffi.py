@@ -303,6 +303,7 @@ _SIGNATURES: dict[str, Any] = {
     "rollbox_engine_debug": (ctypes.c_int, [_P, _TEXT, _ERROR]),
     "rollbox_sandbox_query": (ctypes.c_int, [_P, ctypes.c_int, _TEXT, _ERROR]),
     "rollbox_net_set": (ctypes.c_int, [_P, ctypes.c_char_p, _ERROR]),
+    "rollbox_net_tally": (ctypes.c_int, [_P, ctypes.c_char_p, _TEXT, _ERROR]),
     "rollbox_connect": (
         ctypes.c_int,
         [_P, ctypes.c_uint, ctypes.POINTER(ctypes.c_int), _ERROR],

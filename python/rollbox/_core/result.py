@@ -102,7 +102,10 @@ def _network_hints(result: Result[Any]) -> list[str]:
     hints = [NO_NETWORK] if _wants_network(result) else []
     refusals = (result.network or {}).get("refusals", [])
     if result.outcome is Outcome.EXIT and result.exit_code and refusals:
-        some = [f"{one['host']}:{one['port']} ({one['why']})" for one in refusals[:3]]
+        some = [
+            f"{one['host']}{':' + str(one['port']) if one['port'] else ''} ({one['why']})"
+            for one in refusals[:3]
+        ]
         more = f" and {len(refusals) - 3} more" if len(refusals) > 3 else ""
         hints.append(f"the network rules refused {', '.join(some)}{more}")
     return hints

@@ -174,7 +174,8 @@ static void begin_result(struct buf *message, uint64_t serial, enum rollbox_outc
     wire_add_u64(message, TAG_CPU_NS, cpu_ns);
 }
 
-/* A result that lacks only the tally of the gateway. Its run is over and gone. */
+/* A result that lacks only the tally of the gateway: its run is over and gone. Or a reply that is
+ * the tally itself. */
 struct held {
     struct list node; /* held_results */
     struct engine *engine;
@@ -187,6 +188,7 @@ struct held {
     struct client *client; /* NULL: it is gone */
     uint64_t serial;
     struct list waiters;
+    bool is_reply;
 };
 
 static struct list held_results = { &held_results, &held_results };
@@ -238,13 +240,43 @@ static bool hold_result(struct run *run, uint64_t tally, struct buf *message, co
     return true;
 }
 
+int result_hold_reply(struct client *client, uint64_t serial, uint64_t tally) {
+    struct held *held = calloc(1, sizeof *held);
+
+    if (!held)
+        return -ENOMEM;
+    list_init(&held->node);
+    list_init(&held->waiters);
+    held->engine = client->engine;
+    held->tally = tally;
+    held->client = client;
+    held->serial = serial;
+    held->is_reply = true;
+    wire_begin(&held->message, PROTOCOL_TEXT, serial);
+    list_add_tail(&held_results, &held->node);
+    return 0;
+}
+
+static void add_reply(struct buf *message, const char *network) {
+    auto_buf struct buf text = BUF_INIT;
+
+    buf_printf(&text, "{\"network\": %s}", network);
+    if (buf_failed(&text))
+        message->failed = true;
+    else
+        wire_add_text(message, TAG_TEXT_DATA, text.data);
+}
+
 void result_tally(uint64_t tally, const char *network) {
     list_for_each(node, &held_results) {
         struct held *held = container_of(node, struct held, node);
 
         if (held->tally != tally)
             continue;
-        wire_add_text(&held->message, TAG_NETWORK, network);
+        if (held->is_reply)
+            add_reply(&held->message, network);
+        else
+            wire_add_text(&held->message, TAG_NETWORK, network);
         if (held->operation_length) {
             result_forget(held->engine, held->operation, held->operation_length);
             keep_result(held->engine, held->operation, held->operation_length, &held->message,

@@ -31,6 +31,8 @@ void result_forget(struct engine *engine, const void *operation, size_t length);
 void result_forget_all(struct engine *engine);
 void result_forget_client(
     const struct client *client); /* which waits for a result that waits for a tally */
+/* A client asks for a tally: 0, or -ENOMEM. */
+int result_hold_reply(struct client *client, uint64_t serial, uint64_t tally);
 void result_tally(uint64_t tally,
     const char *network); /* what the gateway has counted, as JSON: the result is complete */
 

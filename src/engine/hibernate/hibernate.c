@@ -22,6 +22,7 @@
  * socket finds it in the store (hibernate_reattach).
  */
 #include "engine/hibernate/hibernate.h"
+#include "engine/network/gateway.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -261,6 +262,12 @@ static int reattach_record(struct engine *engine, const char *id, int *take_lock
     if (!session) {
         free(sleep);
         profile_leave(profile);
+        return -ENOMEM;
+    }
+    if (gateway_inherit_rules(session, json_string_value(json_object_get(record, "net_rules"))) <
+        0) {
+        session_close(session);
+        free(sleep);
         return -ENOMEM;
     }
     hibernate_settle(session, record);

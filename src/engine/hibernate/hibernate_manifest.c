@@ -22,6 +22,7 @@
 #include "engine/core/log.h"
 #include "engine/files/layer_chain.h"
 #include "engine/hibernate/hibernate.h"
+#include "engine/network/gateway.h"
 #include "engine/pool/host_view.h"
 #include "engine/session/op.h"
 #include "engine/session/session.h"
@@ -348,6 +349,9 @@ json_t *hibernate_record(const struct session *session, const struct snapshot *a
         "operation", hex_of(session->origin.operation, session->origin.operation_length));
     json_t *ended = alone ? json_array() : ended_of(session);
     const struct buf *rules = session_events_saved(session);
+    const char *network = gateway_rules(session);
+    if (network && record)
+        listing.failed |= json_object_set_new(record, "net_rules", json_string(network)) < 0;
     if (listing.failed || !record || !numbers || json_object_update(record, numbers) < 0 ||
         json_object_set(record, "ended", ended) < 0 ||
         json_object_set_new(record, "rules",

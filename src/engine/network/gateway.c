@@ -59,23 +59,26 @@ struct gateway_box {
     int fds[];
 };
 
-/* What a session did in the network, over all its boxes. */
-struct session_log {
-    struct list node; /* gateway->logs */
+/* What concerns a session over all its boxes. */
+struct session_network {
+    struct list node; /* gateway->sessions */
     uint64_t session; /* its number */
-    int fd;           /* a memory file */
+    int log;          /* a memory file: what it did in the network; -EBADF: none */
+    char *rules;      /* that replace the policy's, of every box from now on; NULL: none */
 };
 
 struct gateway {
     struct engine *engine;
     struct gateway_process egress, tls;
-    struct list boxes, logs;
+    struct list boxes, sessions;
     struct list by_box[256]; /* struct gateway_box.in_hash */
     struct loop_timer restart;
     int64_t started_ns;
     uint64_t next_tally, next_id, n_restarts;
     unsigned n_boxes, n_holds;
 };
+
+static const char no_rules[] = "{\"net\": \"allow\"}"; /* and no host */
 
 static struct gateway *the_gateway; /* of this engine; NULL: not needed yet */
 
@@ -149,9 +152,11 @@ static int open_tls(struct gateway_box *b) {
     struct gateway *gateway = b->gateway;
     auto_free char *text = NULL;
 
-    /* Rules that came later may terminate TLS where those of the policy do not. */
-    if (b->text ? !text_terminates(b->text)
-                : !net_rules_terminate(&b->box->profile->policy->network))
+    /* Rules that came later may terminate TLS where those of the policy do not. If they do not any
+     * more, connections that were decrypted so far end. */
+    const bool terminates =
+        b->text ? text_terminates(b->text) : net_rules_terminate(&b->box->profile->policy->network);
+    if (!terminates && !b->decrypter)
         return 0;
     text = rules_of(b);
     if (!text)
@@ -411,7 +416,7 @@ static struct gateway *get_gateway(struct engine *engine) {
         return gateway;
     gateway->engine = engine;
     list_init(&gateway->boxes);
-    list_init(&gateway->logs);
+    list_init(&gateway->sessions);
     for (size_t i = 0; i < ARRAY_SIZE(gateway->by_box); i++)
         list_init(&gateway->by_box[i]);
     gateway_process_init(&gateway->egress, engine, "rollbox-egress");
@@ -526,41 +531,56 @@ static void choose_id(struct gateway_box *b, const struct session *session) {
         b->id, sizeof b->id, "%s~%" PRIu64, session ? session->name : "run", ++gateway->next_id);
 }
 
-static struct session_log *find_log(const struct session *session) {
+static struct session_network *find_network(const struct session *session) {
     if (!the_gateway)
         return NULL;
-    list_for_each(node, &the_gateway->logs) {
-        struct session_log *log = container_of(node, struct session_log, node);
+    list_for_each(node, &the_gateway->sessions) {
+        struct session_network *network = container_of(node, struct session_network, node);
 
-        if (log->session == session->number)
-            return log;
+        if (network->session == session->number)
+            return network;
     }
     return NULL;
 }
 
+/* The same, made if need be. NULL: out of memory. */
+static struct session_network *network_of(const struct session *session) {
+    struct gateway *gateway = get_gateway(session->engine);
+    struct session_network *network = gateway ? find_network(session) : NULL;
+
+    if (network || !gateway || !(network = calloc(1, sizeof *network)))
+        return network;
+    network->session = session->number;
+    network->log = -EBADF;
+    list_add_tail(&gateway->sessions, &network->node);
+    return network;
+}
+
+static void network_free(struct session_network *network) {
+    list_remove(&network->node);
+    close_fd(&network->log);
+    free(network->rules);
+    free(network);
+}
+
 /* A descriptor of the session's log, or -EBADF: it has none then. */
 static int open_log(const struct session *session) {
-    struct session_log *log = find_log(session);
+    struct session_network *network = network_of(session);
 
-    if (!log && (log = calloc(1, sizeof *log))) {
-        log->session = session->number;
-        list_add_tail(&the_gateway->logs, &log->node);
-        log->fd = memfd_create("rollbox-net-log", MFD_CLOEXEC);
-        if (log->fd >= 0)
-            (void)fcntl(log->fd, F_SETFL, O_APPEND | O_RDWR);
+    if (network && network->log < 0) {
+        network->log = memfd_create("rollbox-net-log", MFD_CLOEXEC);
+        if (network->log >= 0)
+            (void)fcntl(network->log, F_SETFL, O_APPEND | O_RDWR);
     }
-    int fd = log && log->fd >= 0 ? fcntl(log->fd, F_DUPFD_CLOEXEC, 3) : -1;
+    int fd = network && network->log >= 0 ? fcntl(network->log, F_DUPFD_CLOEXEC, 3) : -1;
     return fd < 0 ? -EBADF : fd;
 }
 
-void gateway_forget_log(const struct session *session) {
-    struct session_log *log = find_log(session);
+void gateway_forget_session(const struct session *session) {
+    struct session_network *network = find_network(session);
 
-    if (!log)
-        return;
-    list_remove(&log->node);
-    close_fd(&log->fd);
-    free(log);
+    if (network)
+        network_free(network);
 }
 
 int gateway_prepare(const struct profile *profile, struct rollbox_error *error) {
@@ -611,6 +631,9 @@ int gateway_use(
                    ? json_incref(session->files.at->net_names)
                    : json_array();
     choose_id(b, session);
+    struct session_network *network = session ? find_network(session) : NULL;
+    if (network && network->rules && !(b->text = strdup(network->rules)))
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "setup", "out of memory");
     if (session && box->profile->policy->network.log != NET_LOG_NONE)
         b->log = open_log(session);
     b->is_registered = true;
@@ -677,7 +700,30 @@ uint64_t gateway_run_ends(const struct run *run) {
     return 0;
 }
 
+uint64_t gateway_run_counts(struct run *run) {
+    struct box *box = run->session ? run->session->box : run->box;
+    struct gateway_box *b = of_box(box);
+    uint64_t number = b ? end_of(b, run) : 0;
+
+    if (number)
+        gateway_run_begins(run, box);
+    return number;
+}
+
 /* ---- of sessions ---- */
+
+/* Programs inside trust the gateway's certificates only if the sandbox was created with rules that
+ * decrypt. Requests to port 80 have no TLS. */
+static bool needs_trust(const struct net_rules *rules) {
+    for (size_t i = 0; i < rules->n; i++) {
+        const struct net_rule *rule = &rules->items[i];
+
+        for (size_t k = 0; net_rule_terminates(rule) && k < rule->n_ports; k++)
+            if (rule->ports[k].first != 80 || rule->ports[k].last != 80)
+                return true;
+    }
+    return false;
+}
 
 static int parse_rules(const char *text, struct policy **ret, struct rollbox_error *error) {
     struct policy_problems problems = { 0 };
@@ -697,6 +743,20 @@ static int copy_path(char **to, const char *from) {
     return from && !*to ? -ENOMEM : 0;
 }
 
+/* Can the rules replace those of the session's policy? */
+static int check_rules(
+    const struct policy *policy, const struct net_rules *now, struct rollbox_error *error) {
+    if (policy->net != POLICY_NET_ALLOW && policy->net != POLICY_NET_LOOPBACK)
+        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
+            "net_allow: name the hosts that the sandbox may reach from now on");
+    if (needs_trust(&policy->network) && !net_rules_terminate(now))
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "policy",
+            "net_allow: the new rules decrypt TLS, and the programs of this sandbox would not "
+            "trust the gateway's certificates, because it was created without such a rule; create "
+            "it with one, or leave out requests, inject and tls terminate");
+    return 0;
+}
+
 /* The text that the gateway reads, of a policy of a user's. What is recorded, and whether a
  * recording answers, stays as it is `now`. NULL: it has an error. */
 static char *read_rules(
@@ -706,12 +766,12 @@ static char *read_rules(
 
     if (parse_rules(text, &policy, error) < 0)
         return NULL;
-    if (policy->net != POLICY_NET_ALLOW)
-        error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
-            "net_allow: name the hosts that the sandbox may reach from now on");
-    else if (copy_path(&policy->network.record, now->record) == 0 &&
-             copy_path(&policy->network.replay, now->replay) == 0)
+    if (check_rules(policy, now, error) == 0 &&
+        copy_path(&policy->network.record, now->record) == 0 &&
+        copy_path(&policy->network.replay, now->replay) == 0) {
+        policy->net = POLICY_NET_ALLOW; /* of loopback: with no host */
         rules = net_rules_text(policy);
+    }
     if (rules && parse_rules(rules, &again, error) < 0) { /* some rules cannot be recorded */
         free(rules);
         rules = NULL;
@@ -721,38 +781,72 @@ static char *read_rules(
     return rules;
 }
 
-int gateway_set_rules(struct session *session, const char *text, struct rollbox_error *error) {
-    const struct profile *profile = session->box ? session->box->profile : NULL;
-    static const struct net_rules none;
-    auto_free char *given = read_rules(text, profile ? &profile->policy->network : &none, error);
-    struct gateway_box *b = of_box(session->box);
-    auto_close int rules = -EBADF;
-    json_t *message;
+static int keep_rules(const struct session *session, const char *text) {
+    struct session_network *network = network_of(session);
+    char *copy = network ? strdup(text) : NULL;
 
-    if (!given)
-        return -EINVAL;
-    if (!b || !b->is_registered)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EAGAIN, "arguments",
-            "net: the sandbox has no connection to its gateway yet; run a command in it first");
-    free(b->text);
-    b->text = TAKE_PTR(given);
-    message = json_pack("{s:s, s:s}", "do", "rules", "box", b->id);
+    if (!copy)
+        return -ENOMEM;
+    free(network->rules);
+    network->rules = copy;
+    return 0;
+}
+
+/* To the gateway, which has the sandbox already. */
+static int send_rules(struct gateway_box *b) {
+    json_t *message = json_pack("{s:s, s:s}", "do", "rules", "box", b->id);
+    auto_close int rules = -EBADF;
     int r = message ? open_tls(b) : -ENOMEM;
+
     if (r == 0)
         r = add_rules(b, message, &rules);
-    if (r < 0)
+    if (r < 0) {
         json_decref(message);
-    else
-        r = gateway_process_send(&b->gateway->egress, message, &rules, rules >= 0);
+        return r;
+    }
+    return gateway_process_send(&b->gateway->egress, message, &rules, rules >= 0);
+}
+
+int gateway_set_rules(struct session *session, const char *text, struct rollbox_error *error) {
+    auto_free char *given = read_rules(text, &session->profile->policy->network, error);
+    struct gateway_box *b = of_box(session->box);
+    int r = given ? keep_rules(session, given) : -EINVAL;
+
+    if (!given)
+        return r;
+    if (r == 0 && b && b->is_registered) { /* else its box begins with them */
+        free(b->text);
+        b->text = TAKE_PTR(given);
+        r = send_rules(b);
+    }
     return r < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "request",
                        "net: the gateway did not get the rules: %s", strerror(-r))
                  : 0;
 }
 
-int gateway_log(const struct session *session, struct buf *to) {
-    const struct session_log *log = find_log(session);
+const char *gateway_rules(const struct session *session) {
+    const struct session_network *network = find_network(session);
 
-    return log && log->fd >= 0 ? fd_read_again(log->fd, LOG_BYTES, to) : 0;
+    return network ? network->rules : NULL;
+}
+
+int gateway_inherit_rules(struct session *session, const char *rules) {
+    struct policy_problems problems = { 0 };
+    struct policy *policy = NULL;
+
+    if (!rules)
+        return 0;
+    int r = policy_parse(rules, strlen(rules), &policy, &problems);
+    policy_problems_done(&problems);
+    const bool is_usable = r == 0 && policy->net == POLICY_NET_ALLOW;
+    policy_free(policy);
+    return keep_rules(session, is_usable ? rules : no_rules);
+}
+
+int gateway_log(const struct session *session, struct buf *to) {
+    const struct session_network *network = find_network(session);
+
+    return network && network->log >= 0 ? fd_read_again(network->log, LOG_BYTES, to) : 0;
 }
 
 void gateway_name_snapshot(struct snapshot *snapshot, const struct box *box) {
@@ -787,13 +881,8 @@ void gateway_finish(struct engine *engine) {
             tally_free(container_of(b->tallies.next, struct tally, node));
         forget(b);
     }
-    while (!list_empty(&gateway->logs)) {
-        struct session_log *log = container_of(gateway->logs.next, struct session_log, node);
-
-        list_remove(&log->node);
-        close_fd(&log->fd);
-        free(log);
-    }
+    while (!list_empty(&gateway->sessions))
+        network_free(container_of(gateway->sessions.next, struct session_network, node));
     the_gateway = NULL;
     free(gateway);
 }

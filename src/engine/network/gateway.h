@@ -59,14 +59,21 @@ void gateway_on_tally(void (*callback)(uint64_t tally, const char *network));
 /* The command is over: asks for its tally. Its number; 0: there is none.
  */
 uint64_t gateway_run_ends(const struct run *run);
+/* The same for a command that continues, as a shell between two lines: another tally begins. */
+uint64_t gateway_run_counts(struct run *run);
 
-/* Replaces the rules of a sandbox that runs, until its box goes, by those of a policy's text. 0, or
+/* Replaces the rules of a session, for the rest of its life, by those of a policy's text. 0, or
  * -errno and the error. */
 int gateway_set_rules(struct session *session, const char *text, struct rollbox_error *error);
+/* Those rules as a text; NULL: the policy's hold. */
+const char *gateway_rules(const struct session *session);
+/* Of a fork's origin, or of a record: a session begins with rules that gateway_rules has told
+ * (NULL: none). With a text that is not valid it reaches no host. 0 or -ENOMEM. */
+int gateway_inherit_rules(struct session *session, const char *rules);
 
 /* The log of a session, as lines of JSON; appended. */
 int gateway_log(const struct session *session, struct buf *to);
-void gateway_forget_log(const struct session *session);
+void gateway_forget_session(const struct session *session);
 
 /* Names and their addresses in the sandbox, [["198.18.128.1", "a.example.org"], ...]: part of each
  * state of a sandbox, as programs remember addresses (snapshot->net_names). An array is never

@@ -11,6 +11,7 @@
 #include "engine/checkpoint/dirty_tracking.h"
 #include "engine/checkpoint/flatten.h"
 #include "engine/core/log.h"
+#include "engine/network/gateway.h"
 #include "engine/ops/take_snapshot.h"
 #include "engine/session/op.h"
 #include "engine/ops/publish.h"
@@ -130,6 +131,10 @@ static void make_forks(struct op *op) {
         op->fork.made[op->fork.n_made++] = made;
         op->fork.n_owned++;
         made->queue.fork = op;
+        if (gateway_inherit_rules(made, gateway_rules(session)) < 0) {
+            op_fail_with(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
+            return;
+        }
         if (publish_fork(session, made, &error) < 0) {
             op_fail(op, &error);
             return;

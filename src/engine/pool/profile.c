@@ -651,10 +651,11 @@ int profile_explain(struct engine *engine, const char *text, size_t length, stru
 
     if (r < 0)
         return r;
-    policy_free(policy);
     image_free(image);
     path_identities_done(&path_identities);
     plan_explain(plan, to);
+    net_rules_explain(policy, to);
+    policy_free(policy);
     return 0;
 }
 

@@ -10,6 +10,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/dirty_tracking.h"
 #include "engine/command/command.h"
+#include "engine/command/result.h"
 #include "engine/core/client.h"
 #include "engine/core/context.h"
 #include "engine/hibernate/hibernate.h"
@@ -376,6 +377,30 @@ static int handle_net_set(struct call *call) {
     return REPLY_NOW;
 }
 
+static struct run *find_command(struct call *call) {
+    struct run *run =
+        call->request->exec.data ? exec_find(call->session, &call->request->exec) : NULL;
+
+    if (run && run->session == call->session)
+        return run;
+    error_set(call->error, ROLLBOX_ERR_NOT_FOUND, ESRCH, "arguments",
+        "no such command runs in the sandbox");
+    return NULL;
+}
+
+/* Of a command without net "allow": {}. */
+static int handle_net_tally(struct call *call) {
+    struct run *run = find_command(call);
+
+    if (!run)
+        return -ESRCH;
+    const uint64_t tally = gateway_run_counts(run);
+    if (tally && result_hold_reply(call->client, call->message->header.serial, tally) == 0)
+        return REPLY_LATER;
+    buf_add_text(call->reply, "{}");
+    return REPLY_NOW;
+}
+
 static int handle_execs(struct call *call) {
     session_text_execs(call->session, call->reply);
     return REPLY_NOW;
@@ -413,17 +438,6 @@ static int handle_resume(struct call *call) {
 }
 
 /* A running command of this session. */
-static struct run *find_command(struct call *call) {
-    struct run *run =
-        call->request->exec.data ? exec_find(call->session, &call->request->exec) : NULL;
-
-    if (run && run->session == call->session)
-        return run;
-    error_set(call->error, ROLLBOX_ERR_NOT_FOUND, ESRCH, "arguments",
-        "no such command runs in the sandbox");
-    return NULL;
-}
-
 static int kill_all(struct call *call) {
     struct session *session = call->session;
 
@@ -631,6 +645,7 @@ static const struct verb {
     [VERB_EXECS] = { 0, handle_execs },
     [VERB_NET_LOG] = { 0, handle_net_log },
     [VERB_NET_SET] = { NEEDS_AWAKE, handle_net_set },
+    [VERB_NET_TALLY] = { 0, handle_net_tally },
     [VERB_STATS] = { MAY_BE_OF_ALL, handle_stats },
     [VERB_PROCESSES] = { 0, handle_processes },
     [VERB_TREE] = { 0, handle_tree },

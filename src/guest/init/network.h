@@ -8,7 +8,7 @@
 
 #include "policy/plan.h"
 
-#define NETWORK_MAX_SOCKETS 64
+#define NETWORK_MAX_SOCKETS (PLAN_NET_MAX_PORTS + 2)
 
 struct network {
     int fds[NETWORK_MAX_SOCKETS]; /* listeners of TCP, and sockets of UDP */
