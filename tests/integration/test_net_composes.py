@@ -10,7 +10,7 @@ import warnings
 import pytest
 from harness import caller  # noqa: F401
 from network_server import server  # noqa: F401
-from test_template import shared_engine
+from trajectory_files import shared_engine
 
 import rollbox
 from rollbox import FeatureMissing, InvalidArgument, Policy, Sandbox

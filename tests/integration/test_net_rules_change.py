@@ -10,7 +10,8 @@ import pytest
 from engines import SharedEngine
 from harness import caller, until  # noqa: F401
 from network_server import FETCH, server  # noqa: F401
-from test_live_files import engine, other, store  # noqa: F401
+from stores import store  # noqa: F401
+from two_stores import engine, other  # noqa: F401
 
 from rollbox import Policy, Sandbox
 
