@@ -619,7 +619,8 @@ class AsyncCalls:
                 everything that the command started is dead.
             unsafe_in_place: Run the command in a copy of this session's files instead. Less safe;
                 warns once.
-            policy: Values of timeout, max_output, env, cwd and user for the command. Other keys
+            policy: Values of timeout, max_output, env, cwd and user for the command, and with net
+                "allow" its own net_allow and net_allow_hosts (default: none). Other keys
                 cannot differ from the session's.
             env: As for `exec`.
             cwd: As for `exec`.
