@@ -298,10 +298,9 @@ static bool cannot_give(int error_number) {
     return error_number == EPERM || error_number == EINVAL || error_number == EOVERFLOW;
 }
 
-int files_set_owner(int fd, const struct owner *owner, bool is_directory) {
+int files_set_owner(int fd, const struct owner *owner, bool is_directory, bool keeps_setid) {
     uint32_t uid = MIN(owner->uid, 65534u), gid = MIN(owner->gid, 65534u),
              mode = owner->mode & 01777;
-    bool keeps_setid = true;
 
     if (geteuid() != 0) {
         keeps_setid = false;

@@ -82,10 +82,10 @@ struct owner {
 };
 
 /* Sets the owner and mode of a new file or directory, as far as the caller may and should: root
- * sets ids up to 65534, and then setuid and setgid bits; a caller that is not root keeps the right
- * to read. The lost part is kept in the attribute user.rollbox.owner. Not for links. Returns 0; 1
- * if a file has lost a setuid or setgid bit; or -errno. */
-int files_set_owner(int fd, const struct owner *owner, bool is_directory);
+ * sets ids up to 65534, and then setuid and setgid bits if `keeps_setid`; a caller that is not root
+ * keeps the right to read. The lost part is kept in the attribute user.rollbox.owner. Not for
+ * links. Returns 0; 1 if a file has lost a setuid or setgid bit; or -errno. */
+int files_set_owner(int fd, const struct owner *owner, bool is_directory, bool keeps_setid);
 
 /* Sets only the owner, for files that cannot have attributes. As root only, as far as possible. */
 int files_give(int at, const char *name, uint32_t uid, uint32_t gid);

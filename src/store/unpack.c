@@ -351,8 +351,8 @@ static int set_capability(struct unpack *unpack, struct archive_entry *entry, in
         if (strcmp(name, XATTR_CAPABILITY) != 0)
             continue;
         /* Revision 2, without the id of a namespace's root; another is not of this host. */
-        if (geteuid() == 0 && length == CAPABILITY_BYTES && ((const uint8_t *)value)[3] == 2 &&
-            fsetxattr(fd, name, value, length, 0) == 0)
+        if (geteuid() == 0 && !unpack->exact && length == CAPABILITY_BYTES &&
+            ((const uint8_t *)value)[3] == 2 && fsetxattr(fd, name, value, length, 0) == 0)
             continue;
         unpack->totals->attributes++;
     }
@@ -508,7 +508,7 @@ static int unpack_file(struct unpack *unpack, struct archive_entry *entry, const
         return r;
     r = set_attributes(unpack, entry, fd);
     if (r == 0)
-        r = files_set_owner(fd, &owner, false);
+        r = files_set_owner(fd, &owner, false, !unpack->exact);
     if (r > 0) {
         unpack->totals->setid++;
         r = 0;
@@ -864,7 +864,7 @@ static int set_directory(struct unpack *unpack, struct pending *pending) {
         found_done(&found);
     }
     struct timespec times[2] = { pending->mtime, pending->mtime };
-    int r = files_set_owner(fd, &pending->owner, true);
+    int r = files_set_owner(fd, &pending->owner, true, !unpack->exact);
     if (r == 0 && futimens(fd, times) < 0 && errno != EINVAL)
         r = -errno;
     return r < 0 ? fail_unpack(unpack, r, pending->path) : 0;
