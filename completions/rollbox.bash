@@ -153,7 +153,7 @@ _rollbox() {
     'engine stop') options='--json --socket --help' ;;
     'net log') options='--json --socket --help' ;;
     'net test') options='--json --policy --allow --allow-file --method --help' ;;
-    'net set') options='--json --allow --allow-file --socket --help' ;;
+    'net set') options='--json --net --allow --allow-file --socket --help' ;;
     'serve') options='--json --listen --host --insecure --tokens --engine --help' ;;
     'token create') options='--json --tokens --tenant --scope --expires --max-sandboxes --max-running --help' ;;
     'token ls') options='--json --tokens --help' ;;

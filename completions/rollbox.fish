@@ -615,6 +615,7 @@ complete -c rollbox -n '__fish_seen_subcommand_from net; and __fish_seen_subcomm
 complete -c rollbox -n '__fish_seen_subcommand_from net; and __fish_seen_subcommand_from test' -l method -x -d 'of the request (default GET)'
 complete -c rollbox -n '__fish_seen_subcommand_from net; and __fish_seen_subcommand_from test' -l help -s h -d 'print this help'
 complete -c rollbox -n '__fish_seen_subcommand_from net; and __fish_seen_subcommand_from set' -l json -d 'print the result as one JSON object'
+complete -c rollbox -n '__fish_seen_subcommand_from net; and __fish_seen_subcommand_from set' -l net -x -d 'reach nothing but the sandbox itself, instead of --allow and --allow-file'
 complete -c rollbox -n '__fish_seen_subcommand_from net; and __fish_seen_subcommand_from set' -l allow -x -d 'a host that may be reached, such as pypi.org, \'*.example.org:8443\', 192.0.2.0/24 or @pypi'
 complete -c rollbox -n '__fish_seen_subcommand_from net; and __fish_seen_subcommand_from set' -l allow-file -r -F -d 'hosts that may be reached: one a line, or a JSON list of rules'
 complete -c rollbox -n '__fish_seen_subcommand_from net; and __fish_seen_subcommand_from set' -l socket -r -F -d 'the shared engine\'s socket (default: see rollbox engine start --help)'

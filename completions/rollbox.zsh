@@ -949,6 +949,7 @@ _rollbox() {
     'net set')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
+            '*--net=[reach nothing but the sandbox itself, instead of --allow and --allow-file]:loopback:' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
